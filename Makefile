@@ -1,0 +1,40 @@
+# Two commands set everything up: `make train` (the main job) and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+READY = $(VENV)/.ready
+JOBS ?= 2
+
+.PHONY: help test check format bench clean
+
+help:
+	@echo "make test    create $(VENV), install everything, run all tests"
+	@echo "make check   ruff (lint and format) and a strict type check of src"
+	@echo "make format  let ruff rewrite the sources"
+	@echo "make bench   measure the speed targets, as ratios within one run"
+	@echo "make clean   remove $(VENV) and what tools left behind"
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "sqsgd needs Python 3.11 or later; say make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,dev]'
+	touch $(READY)
+
+test: $(READY)
+	$(BIN)/python -m pytest --numprocesses $(JOBS)
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	$(BIN)/python benchmarks/speed.py
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,35 @@
+"""sqsgd: federated learning in a few hundred bytes a round, locally differentially private.
+
+>>> import numpy as np, sqsgd
+>>> scheme = sqsgd.make_scheme("sqsgd", dim=1000, epsilon=200.0, bits=1024)
+>>> task = sqsgd.Task(round=0, client=3, seed=1234, dim=1000, bound=10.0)
+>>> message = scheme.encode(np.ones(1000, np.float32), task, sqsgd.secure_rng())
+>>> len(message), scheme.decode(message, task).shape
+(145, (1000,))
+"""
+
+from sqsgd.codec import MalformedReport
+from sqsgd.core import Aggregate, Mechanism, Privacy, Scheme, Task, Transform
+from sqsgd.privquant import PrivQuant
+from sqsgd.randomness import Rng, secure_rng, seeded_rng
+from sqsgd.scalardp import ScalarDP
+from sqsgd.schemes import SCHEMES, make_scheme
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "SCHEMES",
+    "Aggregate",
+    "MalformedReport",
+    "Mechanism",
+    "PrivQuant",
+    "Privacy",
+    "Rng",
+    "ScalarDP",
+    "Scheme",
+    "Task",
+    "Transform",
+    "make_scheme",
+    "secure_rng",
+    "seeded_rng",
+]

@@ -1,0 +1,91 @@
+"""Checks of arguments: each returns the value or raises ValueError naming the argument and its value."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float32]
+
+
+def integer(name: str, value: object, least: int, most: int) -> int:
+    """A whole number in least..most.
+
+    >>> integer("levels", 1, 2, 256)
+    Traceback (most recent call last):
+    ValueError: levels = 1 must be a whole number from 2 to 256
+    """
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{name} = {value!r} must be a whole number from {least} to {most}")
+    return int(value)
+
+
+def real(name: str, value: object, least: float, most: float, *, open_ends: bool = False) -> float:
+    """A finite number in [least, most], or in (least, most).
+
+    >>> real("epsilon", float("nan"), 0.01, 1e5)
+    Traceback (most recent call last):
+    ValueError: epsilon = nan must be a number from 0.01 to 100000
+    """
+    number = _number(value)
+    if not (least < number < most if open_ends else least <= number <= most):
+        between = "strictly between" if open_ends else "from"
+        joint = "and" if open_ends else "to"
+        raise ValueError(f"{name} = {value!r} must be a number {between} {least:g} {joint} {most:g}")
+    return number
+
+
+def _number(value: object) -> float:
+    """The value as a float; NaN, which passes no comparison, where it is no finite real number."""
+    if not isinstance(value, int | float | np.integer | np.floating | Fraction) or isinstance(value, bool):
+        return math.nan
+    return float(value) if -(2**1023) < value < 2**1023 else math.nan
+
+
+def positive(name: str, value: object) -> float:
+    """A finite number above zero."""
+    number = _number(value)
+    if not number > 0:
+        raise ValueError(f"{name} = {value!r} must be a finite number above 0")
+    return number
+
+
+def vector(name: str, value: Any, dim: int) -> Vector:
+    """A float32 vector of length dim without NaN or infinity; float16 and float64 are converted."""
+    array = np.asarray(value)
+    if array.dtype.kind != "f":
+        raise ValueError(f"{name} has dtype {array.dtype}; it must be a float vector (x.astype('float32'))")
+    if array.shape != (dim,):
+        raise ValueError(f"{name} has shape {array.shape}; it must be ({dim},)")
+    result = array
+    if array.dtype != np.float32 or not array.flags.c_contiguous:
+        with np.errstate(over="ignore"):
+            result = np.ascontiguousarray(array, np.float32)
+    # One fast pass finds them: a NaN or an infinity makes the sum of squares not finite.
+    if not math.isfinite(np.dot(result, result)):
+        wrong = np.flatnonzero(~np.isfinite(result))
+        if wrong.size:
+            at = int(wrong[0])
+            raise ValueError(f"{name}[{at}] = {array[at]} must be finite (and within float32)")
+        raise ValueError(
+            f"{name} has norm {np.linalg.norm(array.astype(np.float64)):.3g}; it must be below 1.8e19"
+        )
+    return result
+
+
+def codes(name: str, value: Any, dim: int, levels: int) -> npt.NDArray[np.uint8]:
+    """A vector of dim whole numbers in 0..levels-1, as uint8."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"{name} has dtype {array.dtype}; it must hold whole numbers")
+    if array.shape != (dim,):
+        raise ValueError(f"{name} has shape {array.shape}; it must be ({dim},)")
+    low, high = int(array.min()), int(array.max())
+    if low < 0 or high >= levels:
+        wrong = low if low < 0 else high
+        raise ValueError(f"{name} holds {wrong}; every code must be from 0 to {levels - 1}")
+    return np.ascontiguousarray(array, np.uint8)

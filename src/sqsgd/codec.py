@@ -1,0 +1,201 @@
+"""The wire format: columns of whole numbers to bytes, in a versioned, checksummed envelope.
+
+docs/wire-format.md describes it byte by byte; tests/test_codec.py holds golden bytes. Only this
+module knows bits.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sqsgd import checks
+
+Array = npt.NDArray[Any]
+Columns = tuple[Array, ...]
+MAGIC, VERSION = b"SQ", 1
+_HEADER = struct.Struct("<2sBBIII")  # magic, version, reserved, scheme, round, checksum
+ENVELOPE_BYTES = _HEADER.size
+
+
+class MalformedReport(ValueError):
+    """A message that is not a report for this task; ``reason`` is one word, the text says more."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Column:
+    """``count`` whole numbers in 0..alphabet-1, or float32 numbers where ``alphabet`` is None.
+
+    An alphabet of 2^b takes exactly b bits a code. Any other takes groups of codes, each group one
+    number in base ``alphabet``: at most 2 % more than log2(alphabet) for alphabets up to 256.
+
+    >>> Column(512, 16).bits, Column(1000, 3).bits, Column(2, None).bits
+    (2048, 1600, 64)
+    """
+
+    count: int
+    alphabet: int | None
+
+    def __post_init__(self) -> None:
+        checks.integer("count", self.count, 1, 2**32)
+        if self.alphabet is not None:
+            checks.integer("alphabet", self.alphabet, 2, 2**32)
+
+    @cached_property
+    def code_bits(self) -> int:
+        """b if the alphabet is 2^b with b <= 8 (eight codes fill b bytes), else 0."""
+        small = (
+            self.alphabet is not None and self.alphabet <= 256 and self.alphabet & (self.alphabet - 1) == 0
+        )
+        return (self.alphabet or 0).bit_length() - 1 if small else 0
+
+    @cached_property
+    def group(self) -> tuple[int, int, int]:
+        """(codes in a group, bits of a group, bits of the last group, which may be smaller)."""
+        alphabet = self.alphabet or 2
+
+        def width(size: int) -> int:
+            largest: int = alphabet**size - 1
+            return largest.bit_length()
+
+        fitting = [size for size in range(1, 65) if width(size) <= 64]
+        size = min(fitting, key=lambda size: (width(size) / size, size))
+        return size, width(size), width(self.count % size or size)
+
+    @cached_property
+    def bits(self) -> int:
+        """Bits of the packed column; its bytes are the next multiple of eight."""
+        if self.alphabet is None:
+            return 32 * self.count
+        if self.code_bits:
+            return self.code_bits * self.count
+        size, width, last = self.group
+        return (-(-self.count // size) - 1) * width + last
+
+    @cached_property
+    def length(self) -> int:
+        """Bytes of the packed column."""
+        return -(-self.bits // 8)
+
+    def pack(self, values: Array) -> bytes:
+        """The column as bytes, little-endian, the first code in the lowest bits."""
+        from sqsgd.kernels.packing import fold, fold_groups
+
+        if self.alphabet is None:
+            return np.ascontiguousarray(values, "<f4").tobytes()
+        if self.code_bits:
+            words = _padded(values, np.uint8, 8 * -(-self.count // 8)).view("<u8")
+            target, view = _buffer(words.size, self.code_bits)
+            fold(words, self.code_bits, view)
+            return target[: self.length].tobytes()
+        target = np.zeros(self.length + 8, np.uint8)
+        fold_groups(np.ascontiguousarray(values, np.uint32), self.alphabet, *self.group, target)
+        return target[: self.length].tobytes()
+
+    def unpack(self, body: memoryview) -> Array:
+        """The inverse of pack; raises MalformedReport on anything that pack cannot have written."""
+        from sqsgd.kernels.packing import expand, expand_groups
+
+        if self.alphabet is None:
+            values = np.frombuffer(body, "<f4").astype(np.float32)
+            if not np.isfinite(values).all():
+                raise MalformedReport("code", "the report holds a number that is not finite")
+            return values
+        if self.bits % 8 and body[-1] >> (self.bits % 8):
+            raise MalformedReport("padding", "the unused bits at the end of a column are not zero")
+        source = np.frombuffer(body, np.uint8)
+        if self.code_bits:
+            words = np.empty(-(-self.count // 8), np.uint64)
+            target, view = _buffer(words.size, self.code_bits)
+            target[: source.size] = source
+            target[source.size :] = 0
+            expand(view, self.code_bits, words)
+            return words.view(np.uint8)[: self.count]
+        codes = np.empty(self.count, np.uint32)
+        wrong = expand_groups(_padded(source, np.uint8, source.size + 8), self.alphabet, *self.group, codes)
+        if wrong >= 0:
+            raise MalformedReport(
+                "code", f"group {wrong} of a column holds a code of {self.alphabet} or more"
+            )
+        return codes.astype(np.uint8) if self.alphabet <= 256 else codes
+
+
+Layout = tuple[Column, ...]
+
+
+def _padded(values: Array, kind: Any, size: int) -> Array:
+    if values.size == size and values.dtype == kind and values.flags.c_contiguous:
+        return values
+    result = np.zeros(size, kind)
+    result[: values.size] = values
+    return result
+
+
+def _buffer(groups: int, bits: int) -> tuple[Array, Array]:
+    """Bytes for ``groups`` groups of ``bits`` bytes, and the view that the kernels take."""
+    target = np.empty(groups * bits + 8, np.uint8)
+    if bits in (1, 2, 4, 8):
+        return target, target[: groups * bits].view(f"<u{bits}")
+    return target, target
+
+
+def size(layout: Layout) -> int:
+    """Bytes of a whole message: the envelope and each column."""
+    return ENVELOPE_BYTES + sum(column.length for column in layout)
+
+
+def pack(layout: Layout, columns: Sequence[Array]) -> bytes:
+    """The columns as bytes, each from a byte boundary."""
+    return b"".join(column.pack(values) for column, values in zip(layout, columns, strict=True))
+
+
+def seal(body: bytes, *, scheme: int, round: int, binding: bytes) -> bytes:
+    """Put the envelope around packed columns. ``binding`` is covered by the checksum but not sent."""
+    checksum = zlib.crc32(body, zlib.crc32(_HEADER.pack(MAGIC, VERSION, 0, scheme, round, 0) + binding))
+    return _HEADER.pack(MAGIC, VERSION, 0, scheme, round, checksum) + body
+
+
+def unseal(message: object, layout: Layout, *, scheme: int, round: int, binding: bytes) -> Columns:
+    """Check the envelope and unpack; raises MalformedReport naming the first thing that is wrong."""
+    if not isinstance(message, bytes | bytearray | memoryview):
+        raise MalformedReport("type", f"a report is bytes, not {type(message).__name__}")
+    view = memoryview(message).cast("B")
+    if len(view) < ENVELOPE_BYTES:
+        raise MalformedReport(
+            "length", f"{len(view)} bytes are too short: the envelope alone has {ENVELOPE_BYTES}"
+        )
+    magic, version, reserved, sent_scheme, sent_round, checksum = _HEADER.unpack_from(view)
+    if magic != MAGIC:
+        raise MalformedReport("magic", f"the message starts with {magic!r}, a report with {MAGIC!r}")
+    if version != VERSION or reserved != 0:
+        raise MalformedReport(
+            "version", f"wire format {version}.{reserved} is unknown; this program reads {VERSION}.0"
+        )
+    if sent_scheme != scheme:
+        raise MalformedReport(
+            "scheme",
+            f"the report is of another scheme or other parameters ({sent_scheme:08x}, here {scheme:08x})",
+        )
+    if sent_round != round:
+        raise MalformedReport("round", f"the report is for round {sent_round}, this is round {round}")
+    if len(view) != size(layout):
+        raise MalformedReport("length", f"the report has {len(view)} bytes; it must have {size(layout)}")
+    header = _HEADER.pack(magic, version, 0, sent_scheme, sent_round, 0)
+    if checksum != zlib.crc32(view[ENVELOPE_BYTES:], zlib.crc32(header + binding)):
+        raise MalformedReport("checksum", "the report is damaged, or made for another client, seed or bound")
+    columns, start = [], ENVELOPE_BYTES
+    for column in layout:
+        columns.append(column.unpack(view[start : start + column.length]))
+        start += column.length
+    return tuple(columns)

@@ -1,0 +1,283 @@
+"""The shapes that everything is made of: Task, Privacy, Transform, Mechanism, Scheme.
+
+A scheme is transforms (public, linear, undone by the server) and one mechanism (the only private
+step): gradient → transforms → mechanism → columns → bytes, and back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sqsgd import checks, codec
+from sqsgd.checks import Vector
+from sqsgd.codec import Columns, Layout
+from sqsgd.randomness import EVERYONE, PublicStream, Rng, check_rng
+
+Estimate = npt.NDArray[np.float64]
+MOST_DIM = 2**32 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What the server asks of one client in one round. All of it is public.
+
+    ``bound`` is U_t, the mechanism's range; ``clip`` is C_t, the l2 radius of the Clip stage, and is
+    kept apart from it (None: no clipping).
+
+    >>> Task(round=0, client=3, seed=1234, dim=119850, bound=10.0).dim
+    119850
+    """
+
+    round: int
+    client: int
+    seed: int
+    dim: int
+    bound: float
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        checks.integer("round", self.round, 0, 2**32 - 1)
+        checks.integer("client", self.client, 0, EVERYONE - 1)
+        checks.integer("seed", self.seed, 0, 2**64 - 1)
+        checks.integer("dim", self.dim, 1, MOST_DIM)
+        checks.real("bound", self.bound, 1e-30, 1e30)
+        if self.clip is not None:
+            checks.real("clip", self.clip, 1e-30, 1e30)
+
+    def stream(self, purpose: str, *, shared: bool) -> PublicStream:
+        """The public stream for a purpose: the client's own, or the one that all clients share."""
+        client = EVERYONE if shared else self.client
+        return PublicStream(seed=self.seed, round=self.round, client=client, purpose=purpose)
+
+    @cached_property
+    def binding(self) -> bytes:
+        """The task as bytes; a report's checksum covers them, so it fits no other task."""
+        return struct.pack(
+            "<IQQQdd", self.round, self.client, self.seed, self.dim, self.bound, self.clip or 0.0
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """What one report promises.
+
+    ``notion`` is ``"local"`` (ε-LDP of the whole report, replace-one, against the server itself),
+    ``"per-weight"``, ``"central"`` or ``"none"``.
+    """
+
+    epsilon: float
+    notion: str
+    delta: float = 0.0
+
+
+NOT_PRIVATE = Privacy(epsilon=math.inf, notion="none")
+
+
+class Transform(ABC):
+    """A public step without privacy, whose linear inverse the server applies."""
+
+    shared: bool
+    """The same for every client of a round, so that the server can undo it once, after the sum."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """The parameters in words; part of the wire format's fingerprint, so never reworded."""
+
+    @abstractmethod
+    def out_dim(self, dim: int) -> int:
+        """Length of the output for inputs of length ``dim``."""
+
+    @abstractmethod
+    def forward(self, x: Vector, task: Task) -> Vector:
+        """The client's side. May return ``x`` itself; never changes it."""
+
+    @abstractmethod
+    def inverse(self, y: Estimate, task: Task, dim: int) -> Estimate:
+        """The server's side: back to length ``dim``."""
+
+
+class Mechanism(ABC):
+    """The only private step. It projects its own input, so ε never depends on an earlier stage."""
+
+    dim: int
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """The parameters in words; part of the wire format's fingerprint, so never reworded."""
+
+    @property
+    @abstractmethod
+    def layout(self) -> Layout:
+        """The columns that ``randomize`` returns."""
+
+    @property
+    @abstractmethod
+    def privacy(self) -> Privacy:
+        """What the columns promise."""
+
+    @abstractmethod
+    def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
+        """Columns for a finite vector of length ``dim``; whatever it is, they are private."""
+
+    @abstractmethod
+    def estimate(self, columns: Columns, bound: float) -> Estimate:
+        """The server's estimate of x."""
+
+    def add_estimate(self, columns: Columns, bound: float, weight: float, total: Estimate) -> None:
+        """total += weight * estimate; overridden where that takes one pass."""
+        total += weight * self.estimate(columns, bound)
+
+    @abstractmethod
+    def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
+        """ln of the density of ``columns`` given x (all randomness of ``randomize`` included)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme:
+    """An algorithm: transforms and a mechanism for vectors of one length. Made by ``make_scheme``.
+
+    Guarantees
+    ----------
+    * ``encode`` draws private randomness only from ``rng``, public only from ``task``.
+    * ``bits`` is 8 len(message), envelope included; ``code_bits`` counts the packed codes alone.
+    * ``decode`` never returns a vector for a message that ``encode`` did not make for this task,
+      but with the probability 2^-32 that a random change keeps the checksum.
+    """
+
+    name: str
+    dim: int
+    transforms: tuple[Transform, ...]
+    mechanism: Mechanism
+    residual: bool = False
+    """The client keeps what was not sent and adds it to its next gradient (Algorithm 2)."""
+
+    def __post_init__(self) -> None:
+        checks.integer("dim", self.dim, 1, MOST_DIM)
+        if self._dims[-1] != self.mechanism.dim:
+            raise ValueError(
+                f"the transforms give {self._dims[-1]} coordinates, the mechanism takes {self.mechanism.dim}"
+            )
+
+    @cached_property
+    def _dims(self) -> tuple[int, ...]:
+        """The length before each transform, and after the last."""
+        dims = [self.dim]
+        for transform in self.transforms:
+            dims.append(transform.out_dim(dims[-1]))
+        return tuple(dims)
+
+    @cached_property
+    def _own(self) -> int:
+        """Transforms from this one on are undone for each report; those before it once, after the sum."""
+        return next((i for i, t in enumerate(self.transforms) if not t.shared), len(self.transforms))
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """A 32-bit number that differs between schemes whose messages must not be mixed up."""
+        parts = [f"{self.name} {self.dim}", *(t.identity for t in self.transforms), self.mechanism.identity]
+        digest = hashlib.blake2b("\n".join(parts).encode(), digest_size=4, person=b"sqsgd scheme").digest()
+        return int.from_bytes(digest, "little")
+
+    @cached_property
+    def bits(self) -> int:
+        """Bits of a whole message, as sent."""
+        return 8 * codec.size(self.mechanism.layout)
+
+    @cached_property
+    def code_bits(self) -> int:
+        """Bits of the packed codes alone: what a budget counts."""
+        return self.mechanism.layout[0].bits
+
+    @property
+    def privacy(self) -> Privacy:
+        """What one message promises."""
+        return self.mechanism.privacy
+
+    def encode(self, x: Any, task: Task, rng: Rng) -> bytes:
+        """The client's message for its gradient (plus residual)."""
+        check_rng(rng)
+        self._check(task)
+        y = checks.vector("x", x, self.dim)
+        for transform in self.transforms:
+            y = transform.forward(y, task)
+        columns = self.mechanism.randomize(y, task.bound, rng)
+        body = codec.pack(self.mechanism.layout, columns)
+        return codec.seal(body, scheme=self.fingerprint, round=task.round, binding=task.binding)
+
+    def open(self, message: bytes, task: Task) -> Columns:
+        """The columns of a message, checked; raises MalformedReport."""
+        self._check(task)
+        return codec.unseal(
+            message, self.mechanism.layout, scheme=self.fingerprint, round=task.round, binding=task.binding
+        )
+
+    def decode(self, message: bytes, task: Task) -> Estimate:
+        """The server's estimate of one client's vector."""
+        y = self.mechanism.estimate(self.open(message, task), task.bound)
+        return self._undo(y, task, 0, len(self.transforms))
+
+    def aggregate(self, reports: Iterable[tuple[Task, bytes]]) -> Estimate:
+        """The mean of the decoded reports, streaming: memory does not grow with their number."""
+        total = Aggregate(self)
+        for task, message in reports:
+            total.add(task, message)
+        return total.mean()
+
+    def _check(self, task: Task) -> None:
+        if task.dim != self.dim:
+            raise ValueError(f"task.dim = {task.dim}, but this scheme was made for dim = {self.dim}")
+
+    def _undo(self, y: Estimate, task: Task, first: int, last: int) -> Estimate:
+        for i in reversed(range(first, last)):
+            y = self.transforms[i].inverse(y, task, self._dims[i])
+        return y
+
+
+@dataclass(kw_only=False)
+class Aggregate:
+    """A running weighted mean of reports. A report that is refused leaves it unchanged."""
+
+    scheme: Scheme
+    count: int = 0
+    _weight: float = 0.0
+    _total: Estimate | None = None
+    _task: Task | None = field(default=None, repr=False)
+
+    def add(self, task: Task, message: bytes, weight: float = 1.0) -> Columns:
+        """Add one report; returns its columns. All reports must be of one round and seed."""
+        scheme, weight = self.scheme, checks.positive("weight", weight)
+        if self._task is not None and (task.round, task.seed) != (self._task.round, self._task.seed):
+            raise ValueError(
+                f"round {task.round} and seed {task.seed} do not fit this aggregate of "
+                f"round {self._task.round} and seed {self._task.seed}"
+            )
+        columns = scheme.open(message, task)
+        own, stages = scheme._own, len(scheme.transforms)
+        if self._total is None:
+            self._total, self._task = np.zeros(scheme._dims[own]), task
+        if own == stages:
+            scheme.mechanism.add_estimate(columns, task.bound, weight, self._total)
+        else:
+            y = scheme.mechanism.estimate(columns, task.bound)
+            self._total += weight * scheme._undo(y, task, own, stages)
+        self._weight += weight
+        self.count += 1
+        return columns
+
+    def mean(self) -> Estimate:
+        """The mean of what was added so far."""
+        if self._total is None or self._task is None:
+            raise ValueError("no reports: there is nothing to average")
+        return self.scheme._undo(self._total / self._weight, self._task, 0, self.scheme._own)

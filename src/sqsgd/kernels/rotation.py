@@ -1,0 +1,173 @@
+"""Random signs and the Walsh-Hadamard transform, with vectors written out for LLVM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding as llvm
+import llvmlite.ir as ir
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+
+from sqsgd.kernels.compiling import compiled
+
+LANES = 16 if llvm.get_host_cpu_features().get("avx512f") else 8  # floats in one vector
+BASE = 64  # floats transformed inside registers
+
+_FLOAT, _INT = ir.FloatType(), ir.IntType(32)
+_VECTOR = ir.VectorType(_FLOAT, LANES)
+
+
+def _butterflies(builder: Any, rows: list[Any]) -> list[Any]:
+    """H over the list of vectors: a power of two of them, combined lane by lane."""
+    step = 1
+    while step < len(rows):
+        for start in range(0, len(rows), 2 * step):
+            for i in range(start, start + step):
+                low, high = rows[i], rows[i + step]
+                rows[i], rows[i + step] = builder.fadd(low, high), builder.fsub(low, high)
+        step *= 2
+    return rows
+
+
+def _lane_butterflies(builder: Any, row: Any) -> Any:
+    """H over the lanes of one vector: lane i gets (partner + i) or (partner - i)."""
+    step = 1
+    while step < LANES:
+        partner = ir.Constant(ir.VectorType(_INT, LANES), [i ^ step for i in range(LANES)])
+        signs = ir.Constant(_VECTOR, [-1.0 if i & step else 1.0 for i in range(LANES)])
+        swapped = builder.shuffle_vector(row, ir.Constant(_VECTOR, ir.Undefined), partner)
+        row = builder.fadd(builder.fmul(row, signs), swapped)
+        step *= 2
+    return row
+
+
+def _vectors(context: Any, builder: Any, kind: Any, array: Any, starts: list[Any]) -> list[Any]:
+    data = context.make_array(kind)(context, builder, array).data
+    return [builder.bitcast(builder.gep(data, [at]), _VECTOR.as_pointer()) for at in starts]
+
+
+def _splat(builder: Any, kind: Any, value: Any) -> Any:
+    vector = ir.VectorType(kind, LANES)
+    undefined = ir.Constant(vector, ir.Undefined)
+    one = builder.insert_element(undefined, value, ir.Constant(_INT, 0))
+    return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(_INT, LANES), [0] * LANES))
+
+
+def _combine(radix: int) -> Any:
+    """An intrinsic (x, at, stride): H over the ``radix`` vectors at ``at``, ``at + stride``, ..."""
+
+    @intrinsic
+    def combine(typing: Any, x: Any, at: Any, stride: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            starts = [args[1]]
+            for _ in range(radix - 1):
+                starts.append(builder.add(starts[-1], args[2]))
+            places = _vectors(context, builder, signature.args[0], args[0], starts)
+            rows = _butterflies(builder, [builder.load(place, align=4) for place in places])
+            for place, row in zip(places, rows, strict=True):
+                builder.store(row, place, align=4)
+            return context.get_dummy_value()
+
+        return types.void(x, types.intp, types.intp), build
+
+    return combine
+
+
+_combine2, _combine4, _combine8 = _combine(2), _combine(4), _combine(8)
+
+
+@intrinsic
+def _transform64(typing: Any, source: Any, target: Any, at: Any, signs: Any, scale: Any) -> Any:
+    """target = scale H D source over 64 neighbouring floats, in registers; bit i of signs negates i."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        start, signs, scale = args[2:]
+        starts = [builder.add(start, ir.Constant(start.type, i)) for i in range(0, BASE, LANES)]
+        sources = _vectors(context, builder, signature.args[0], args[0], starts)
+        targets = _vectors(context, builder, signature.args[1], args[1], starts)
+        factor = _splat(builder, _FLOAT, scale)
+        integers = ir.VectorType(_INT, LANES)
+        to_sign_bit = ir.Constant(integers, [31 - i for i in range(LANES)])
+        sign_bit = ir.Constant(integers, [1 << 31] * LANES)
+        rows = []
+        for i, place in enumerate(sources):
+            byte = builder.trunc(builder.lshr(signs, ir.Constant(signs.type, LANES * i)), _INT)
+            flips = builder.and_(builder.shl(_splat(builder, _INT, byte), to_sign_bit), sign_bit)
+            row = builder.bitcast(builder.load(place, align=4), integers)
+            rows.append(builder.fmul(builder.bitcast(builder.xor(row, flips), _VECTOR), factor))
+        for place, row in zip(targets, _butterflies(builder, rows), strict=True):
+            builder.store(_lane_butterflies(builder, row), place, align=4)
+        return context.get_dummy_value()
+
+    return types.void(source, target, types.intp, types.uint64, types.float32), build
+
+
+@compiled
+def _combine_cached(x, start, size):
+    """Combine transformed runs of 64 into one of ``size``."""
+    run = 64
+    while run * 8 <= size:
+        for block in range(start, start + size, 8 * run):
+            for at in range(block, block + run, LANES):
+                _combine8(x, at, run)
+        run *= 8
+    if run * 4 <= size:
+        for block in range(start, start + size, 4 * run):
+            for at in range(block, block + run, LANES):
+                _combine4(x, at, run)
+    elif run * 2 <= size:
+        for block in range(start, start + size, 2 * run):
+            for at in range(block, block + run, LANES):
+                _combine2(x, at, run)
+
+
+@compiled
+def _rotate_small(source, signs, scale, target):
+    for i in range(target.size):
+        value = source[i] * scale
+        target[i] = -value if (signs[0] >> np.uint64(i)) & np.uint64(1) else value
+    run = 1
+    while run < target.size:
+        for block in range(0, target.size, 2 * run):
+            for i in range(block, block + run):
+                low, high = target[i], target[i + run]
+                target[i], target[i + run] = low + high, low - high
+        run *= 2
+
+
+@compiled
+def rotate(source, signs, scale, target):
+    """target = scale H D source, D the signs (bit i of the 64-bit words), H Walsh-Hadamard in natural order.
+
+    Both have the same power-of-two size and may be one array. Depth first: eight finished siblings
+    are combined while they are still in cache. Iterative, because a cached numba function that calls
+    itself crashes when another cached one calls it.
+    """
+    size = target.size
+    if size < 64:
+        _rotate_small(source, signs, scale, target)
+        return
+    leaf = size
+    while leaf > 4096:
+        leaf //= 8
+    for k in range(size // leaf):
+        for at in range(k * leaf, (k + 1) * leaf, 64):
+            _transform64(source, target, at, signs[at >> 6], scale)
+        _combine_cached(target, k * leaf, leaf)
+        done, run = k + 1, leaf
+        while done % 8 == 0 and run < size:
+            first = (k + 1) * leaf - 8 * run
+            for at in range(first, first + run, LANES):
+                _combine8(target, at, run)
+            done //= 8
+            run *= 8
+
+
+@compiled
+def flip_signs(x, signs):
+    """Negate x[i] where bit i of the 64-bit words is set; x is viewed as uint32."""
+    for i in range(x.size):
+        sign = np.uint32(signs[i >> 6] >> np.uint64(i & 63))
+        x[i] = np.uint32(x[i] ^ np.uint32(sign << np.uint32(31)))

@@ -1,0 +1,1 @@
+"""Data, models, partitions and flat gradients: the only room with torch."""

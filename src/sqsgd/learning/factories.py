@@ -1,0 +1,55 @@
+"""Finds a user's own model or data set by the name ``package.module:factory``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def is_factory_name(name: str) -> bool:
+    """Whether the name points at Python code rather than at something built in.
+
+    >>> is_factory_name("my_package.models:make"), is_factory_name("lenet5")
+    (True, False)
+    """
+    return ":" in name
+
+
+def find_factory(name: str, purpose: str) -> Callable[..., Any]:
+    """The callable behind ``package.module:factory``; ``purpose`` ("model", "data set") is for the errors.
+
+    >>> find_factory("math:sqrt", "model")(9.0)
+    3.0
+    """
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise ValueError(f"{purpose} {name!r}: write it as package.module:factory, for example my_code:make")
+    # A console script does not have the working folder on its path, and that is where a user's file lies.
+    # At the end of the path, so that it can hide nothing that is installed.
+    folder = str(Path.cwd())
+    if folder not in sys.path and "" not in sys.path:
+        sys.path.append(folder)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module is there; something that it imports is not
+        raise ValueError(
+            f"{purpose} {name!r}: there is no module {error.name!r}; looked in the working folder "
+            f"({folder}) and on Python's path"
+        ) from error
+    try:
+        factory = getattr(module, attribute)
+    except AttributeError as error:
+        names = [word for word in dir(module) if not word.startswith("_")]
+        public = [word for word in names if callable(getattr(module, word))]
+        raise ValueError(
+            f"{purpose} {name!r}: module {module_name!r} has no {attribute!r}; "
+            f"its public callables are: {', '.join(public) or 'none'}"
+        ) from error
+    if not callable(factory):
+        raise ValueError(f"{purpose} {name!r}: {attribute!r} is a {type(factory).__name__}, not a function")
+    return factory  # type: ignore[no-any-return]  # callable() narrows Any to nothing more

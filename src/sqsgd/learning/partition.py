@@ -1,0 +1,167 @@
+"""Who holds which image, who takes part in a round, and which images a client uses in it.
+
+Everything here is a pure function of its arguments, so a resumed run repeats itself bit for bit. Random
+words come straight from PCG64, whose stream NumPy promises to keep; of the methods of ``Generator``, which
+may change from one NumPy to the next, only the Dirichlet draw is used.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Indices: TypeAlias = npt.NDArray[np.int64]
+_Labels: TypeAlias = npt.NDArray[np.generic]
+
+_PARTITION, _COHORT, _BATCH = 1, 2, 3  # purposes: no two of them share a stream
+
+
+def partition(labels: npt.ArrayLike, clients: int, scheme: str, seed: int) -> list[Indices]:
+    """Deal the images out: one array of positions a client, all views into one array.
+
+    - ``iid``: a random split, sizes differing by at most one.
+    - ``dirichlet:BETA``: each class is spread with shares drawn from Dirichlet(BETA); small BETA, few classes
+      a client (Hsu, Qi and Brown 2019, drawn class by class). Sizes differ.
+    - ``shards:N``: sorted by label, cut into ``N * clients`` shards, N of them to each client (McMahan et
+      al. 2017, section 3).
+
+    Every image goes to exactly one client and no client is empty.
+
+    >>> [len(part) for part in partition([0, 1] * 5, clients=3, scheme="iid", seed=7)]
+    [3, 3, 4]
+    """
+    classes = np.asarray(labels)
+    if classes.ndim != 1:
+        raise ValueError(f"labels must have one dimension, not {classes.ndim}")
+    _require_at_least(clients=(clients, 1), seed=(seed, 0))
+    if clients > len(classes):
+        raise ValueError(f"{clients:,} clients cannot share {len(classes):,} images: each needs at least one")
+    kind, _, argument = scheme.partition(":")
+    words = _stream(_PARTITION, seed)
+    if scheme == "iid":
+        return _views(_permutation(len(classes), words), _even_bounds(len(classes), clients))
+    if kind == "dirichlet":
+        return _dirichlet(classes, clients, _positive_number(scheme, argument), words)
+    if kind == "shards":
+        return _shards(classes, clients, _positive_count(scheme, argument), words)
+    raise ValueError(f"partition {scheme!r} is unknown; write iid, dirichlet:BETA or shards:N")
+
+
+def cohort(clients: int, size: int, round: int, seed: int) -> Indices:
+    """A uniform subset of the clients for one round, in increasing order; needs memory for ``size`` only.
+
+    >>> cohort(clients=10_000, size=4, round=0, seed=7).shape
+    (4,)
+    """
+    _require_at_least(clients=(clients, 1), size=(size, 1), round=(round, 0), seed=(seed, 0))
+    if size > clients:
+        raise ValueError(f"a cohort of {size:,} cannot be drawn from {clients:,} clients")
+    return _subset(clients, size, _stream(_COHORT, seed, round))
+
+
+def batch_indices(
+    indices: Indices,
+    batch_size: int,
+    round: int,
+    client: int,
+    seed: int,
+) -> Indices:
+    """A client's batch R for one round: uniform, without replacement; all its data if it has no more.
+
+    >>> batch_indices(np.arange(10), batch_size=10, round=0, client=3, seed=7)
+    array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+    """
+    _require_at_least(batch_size=(batch_size, 1), round=(round, 0), client=(client, 0), seed=(seed, 0))
+    if batch_size >= len(indices):
+        return indices
+    return indices[_subset(len(indices), batch_size, _stream(_BATCH, seed, round, client))]
+
+
+def _dirichlet(classes: _Labels, clients: int, beta: float, words: np.random.PCG64) -> list[Indices]:
+    generator = np.random.Generator(words)
+    owners = np.empty(len(classes), np.int64)
+    for label in np.unique(classes):
+        members = np.flatnonzero(classes == label)
+        members = members[_permutation(len(members), words)]
+        shares = np.cumsum(generator.dirichlet(np.full(clients, beta)))
+        # The last bound is set, not computed: the shares' sum may round to just below one.
+        bounds = np.append(np.floor(shares[:-1] * len(members)), len(members))
+        owners[members] = np.searchsorted(bounds, np.arange(len(members)), side="right")
+    order, sizes = np.argsort(owners, kind="stable"), np.bincount(owners, minlength=clients)
+    starts = np.cumsum(sizes) - sizes
+    for empty in np.flatnonzero(sizes == 0):
+        # Some client has two images or more, because there are no more clients than images.
+        giver = int(np.argmax(sizes))
+        sizes[giver] -= 1
+        sizes[empty] = 1
+        owners[order[starts[giver] + sizes[giver]]] = empty
+    return _views(np.argsort(owners, kind="stable"), np.append(0, np.cumsum(sizes)))
+
+
+def _shards(classes: _Labels, clients: int, each: int, words: np.random.PCG64) -> list[Indices]:
+    count = clients * each
+    if count > len(classes):
+        raise ValueError(
+            f"partition 'shards:{each}' cuts {len(classes):,} images into {count:,} shards for {clients:,} "
+            f"clients; write shards:{len(classes) // clients} or less"
+        )
+    shuffled = _permutation(len(classes), words)
+    by_label = shuffled[np.argsort(classes[shuffled], kind="stable")]
+    shards = _views(by_label, _even_bounds(len(classes), count))
+    dealt = [shards[shard] for shard in _permutation(count, words)]
+    sizes = np.array([len(shard) for shard in dealt]).reshape(clients, each).sum(axis=1)
+    return _views(np.concatenate(dealt), np.append(0, np.cumsum(sizes)))
+
+
+def _views(order: Indices, bounds: Indices) -> list[Indices]:
+    return [order[start:stop] for start, stop in itertools.pairwise(bounds)]
+
+
+def _even_bounds(total: int, parts: int) -> Indices:
+    return np.arange(parts + 1, dtype=np.int64) * total // parts
+
+
+def _stream(*key: int) -> np.random.PCG64:
+    # The entropy is the whole key; NumPy keeps both SeedSequence and PCG64 stable between versions.
+    return np.random.PCG64(np.random.SeedSequence(key))
+
+
+def _permutation(size: int, words: np.random.PCG64) -> Indices:
+    # Ordering random 64-bit keys: two of 100,000 keys are equal with probability below 3e-10.
+    return np.argsort(words.random_raw(size), kind="stable")
+
+
+def _subset(total: int, size: int, words: np.random.PCG64) -> Indices:
+    """Floyd's algorithm: every subset is equally likely, in O(size) memory (Bentley and Floyd 1987)."""
+    chosen: set[int] = set()
+    for last, word in zip(range(total - size, total), words.random_raw(size).tolist(), strict=True):
+        # Scaling a 64-bit word to 0..last errs by less than total / 2^64 in probability.
+        candidate = word * (last + 1) >> 64
+        chosen.add(last if candidate in chosen else candidate)
+    return np.array(sorted(chosen), np.int64)
+
+
+def _require_at_least(**bounds: tuple[int, int]) -> None:
+    for name, (value, least) in bounds.items():
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, not {value}")
+
+
+def _positive_number(scheme: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"partition {scheme!r}: BETA must be a positive number, for example dirichlet:0.5")
+    return value
+
+
+def _positive_count(scheme: str, text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"partition {scheme!r}: N must be a positive whole number, for example shards:2")
+    return int(text)

@@ -1,0 +1,220 @@
+"""Two kinds of randomness that never mix.
+
+**Public** streams hold what server and clients must agree on (rotation signs, chosen coordinates):
+AES-256-CTR keystream under a key hashed from (seed, round, client, purpose), read as little-endian
+words. docs/wire-format.md writes the map down; golden vectors in tests/test_randomness.py hold it,
+because two versions of this program must always agree.
+
+**Private** randomness is what protects people: ``secure_rng()``, keyed by the operating system.
+``seeded_rng(n)`` is the same generator under a known key, for experiments; it protects nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import threading
+from typing import Any, NoReturn
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from sqsgd.checks import integer
+
+EVERYONE = 2**64 - 1  # the client number of a stream that all clients of a round share
+_ZEROS = np.zeros(1 << 18, np.uint8)
+_COUNTER = modes.CTR(bytes(16))  # each key is used for one stream, so the counter starts at zero
+_POOL = 1 << 14  # bytes that a private generator draws at once for small requests
+
+
+class _Keystream:
+    """AES-256-CTR keystream: the encryption of zeros."""
+
+    def __init__(self, key: bytes) -> None:
+        self._encryptor = Cipher(algorithms.AES256(key), _COUNTER).encryptor()
+
+    def fill(self, target: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+        if target.size <= _ZEROS.size:
+            self._encryptor.update_into(_ZEROS.data[: target.size], target.data)
+            return
+        for start in range(0, target.size, _ZEROS.size):
+            part = target[start : start + _ZEROS.size]
+            self._encryptor.update_into(_ZEROS.data[: part.size], part.data)
+
+
+# ---------------------------------------------------------------- public
+
+
+class PublicStream:
+    """The public words of (seed, round, client, purpose); the same on every machine, for ever.
+
+    The key is BLAKE2b-256, personalised with ``sqsgd public``, of the little-endian 64-bit integers
+    seed, round, client, then the purpose in ASCII.
+
+    >>> PublicStream(seed=1, round=0, client=3, purpose="signs").words(2).tolist()
+    [0, 0]
+    """
+
+    def __init__(self, *, seed: int, round: int, client: int, purpose: str) -> None:
+        message = struct.pack("<QQQ", seed, round, client) + purpose.encode("ascii")
+        key = hashlib.blake2b(message, digest_size=32, person=b"sqsgd public").digest()
+        self._keystream = _Keystream(key)
+
+    def words(self, count: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+        """The next ``count`` 32-bit little-endian words."""
+        buffer = np.empty(4 * count, np.uint8)
+        self._keystream.fill(buffer)
+        return buffer.view("<u4")
+
+    def subset(self, dim: int, size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """A uniform ``size``-subset of 0..dim-1, sorted.
+
+        Words are mapped to 0..dim-1 by multiply-and-shift with rejection; a number that was drawn
+        before is skipped. Past half of dim, the numbers left out are drawn instead.
+        """
+        from sqsgd.kernels.selecting import mark, marked
+
+        drawn = min(size, dim - size)
+        marks = np.zeros((dim + 63) // 64, np.uint64)
+        missing = drawn
+        while missing:
+            # Expected number of words, and a little more; the words are used in order whatever the
+            # length of a piece, so the result does not depend on it.
+            words = self.words(missing + (missing * drawn) // dim + 32)
+            missing = mark(marks, np.uint64(dim), missing, words)
+        chosen = np.empty(size, np.int64)
+        marked(marks, dim, size == drawn, chosen)
+        return chosen
+
+
+# ---------------------------------------------------------------- private
+
+
+class Rng:
+    """A private generator; make one with :func:`secure_rng` or :func:`seeded_rng`.
+
+    Threads may share it (each word is handed out once). It cannot be copied or pickled: a copy would
+    repeat its noise.
+    """
+
+    protects: bool
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.protects = seed is None
+        self._seed = seed
+        self._start()
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._keystream = _Keystream(self._new_key())
+        self._pool = np.empty(0, np.uint8)  # drawn but not yet handed out, from self._used on
+        self._used = 0
+
+    def _new_key(self) -> bytes:
+        if self._seed is None:
+            return os.urandom(32)
+        message = self._seed.to_bytes(32, "little")
+        return hashlib.blake2b(message, digest_size=32, person=b"sqsgd seeded").digest()
+
+    def _after_fork(self) -> None:
+        """The child holds the parent's keystream: take a new key, or refuse."""
+        if self._seed is not None:
+            raise RuntimeError(
+                f"{self!r} was made in another process: after a fork both would draw the same noise. "
+                "Make a seeded_rng with a different seed in each process."
+            )
+        self._start()  # with a new lock too: the parent's may be held by a thread that is not here
+
+    def fill(self, target: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+        """Overwrite a one-dimensional array of bytes with uniform random bytes."""
+        if self._process != os.getpid():
+            self._after_fork()
+        with self._lock:
+            self._keystream.fill(target)
+
+    def take(self, count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """``count`` uniform random bytes, as an array aligned to eight bytes; nobody else gets them."""
+        if count > _POOL // 4:
+            target = np.empty(count, np.uint8)
+            self.fill(target)
+            return target
+        if self._process != os.getpid():
+            self._after_fork()
+        with self._lock:
+            start = self._used
+            if start + count > self._pool.size:
+                # A new array, because parts of the old one are in use elsewhere.
+                self._pool = np.empty(_POOL, np.uint8)
+                self._keystream.fill(self._pool)
+                start = 0
+            self._used = (start + count + 7) & ~7
+            return self._pool[start : start + count]
+
+    def word(self) -> int:
+        """A uniform integer below 2^64."""
+        return int.from_bytes(self.take(8).data, "little")
+
+    def below(self, bound: int) -> int:
+        """A uniform integer in 0..bound-1, by rejection; bound is at most 2^64.
+
+        >>> 0 <= seeded_rng(1).below(6) < 6
+        True
+        """
+        bound = integer("bound", bound, 1, 2**64)
+        limit = 2**64 - 2**64 % bound
+        while (word := self.word()) >= limit:
+            pass
+        return word % bound
+
+    def uniform(self) -> float:
+        """A uniform multiple of 2^-53 in [0, 1); for rounding before privacy, never for privacy."""
+        return (self.word() >> 11) * 2.0**-53
+
+    def __repr__(self) -> str:
+        if self.protects:
+            return "secure_rng()"
+        return f"seeded_rng({self._seed})  # for experiments: protects nobody"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a private generator cannot be copied or pickled: a copy would repeat its noise")
+
+    def __copy__(self) -> NoReturn:
+        self.__reduce__()
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__reduce__()
+
+
+def secure_rng() -> Rng:
+    """A private generator keyed by the operating system; the one to use for real people's data.
+
+    Guarantees
+    ----------
+    * Forked processes and threads never draw the same noise:
+      tests/test_randomness.py::test_forked_processes_draw_different_noise and
+      ::test_threads_draw_different_noise.
+
+    >>> secure_rng()
+    secure_rng()
+    """
+    return Rng()
+
+
+def seeded_rng(seed: int) -> Rng:
+    """A repeatable generator for experiments. It protects nobody: whoever knows the seed knows the noise.
+
+    >>> seeded_rng(7)
+    seeded_rng(7)  # for experiments: protects nobody
+    """
+    return Rng(integer("seed", seed, 0, 2**256 - 1))
+
+
+def check_rng(rng: object) -> Rng:
+    """The argument itself, if it is one of our private generators."""
+    if not isinstance(rng, Rng):
+        raise ValueError(
+            f"rng = {rng!r} is no private generator: use sqsgd.secure_rng(), or seeded_rng(n) in experiments"
+        )
+    return rng

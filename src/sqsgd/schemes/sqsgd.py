@@ -1,0 +1,185 @@
+"""sqSGD in direction mode (the default) and its stateless twin.
+
+The block's direction goes through PrivQuant with ε1, its norm through ScalarDP with ε2 = ε - ε1. A
+direction needs no range, so one bit a coordinate serves, and more coordinates travel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+
+from sqsgd import checks
+from sqsgd.checks import Vector
+from sqsgd.codec import Column, Columns, Layout
+from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
+from sqsgd.privquant import PrivQuant
+from sqsgd.randomness import Rng
+from sqsgd.scalardp import ScalarDP
+from sqsgd.transforms import Rotate, Subsample, l2_norm
+
+SIGNS = 2.0**-12  # a reach so short that a code is the coordinate's sign
+_NORM_SHARES = ((1000.0, 10.0), (60.0, 6.0), (20.0, 4.0), (8.0, 2.0), (4.0, 1.5), (2.0, 1.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Direction(Mechanism):
+    """Direction by PrivQuant, norm by ScalarDP; for vectors that a rotation has spread evenly.
+
+    Codes cover ± ``reach`` times the root mean square coordinate. For Gaussian coordinates the mean
+    of a clamped one is erf(reach / √2) times itself, which the estimate divides out; as reach → 0
+    the codes are signs and the correction tends to √(π/2).
+
+    Guarantees
+    ----------
+    * ε = ε1 + ε2, pure LDP of both columns together: tests/test_schemes.py::test_exact_privacy.
+    * Norms above ``bound`` are clamped to it. Otherwise unbiased up to the rotation's departure from
+      Gaussian coordinates: tests/test_schemes.py::test_mean_is_recovered.
+    """
+
+    quantizer: PrivQuant
+    norm: ScalarDP  # for norm / bound, so its maximum is 1
+    reach: float = SIGNS
+
+    @property
+    def dim(self) -> int:  # type: ignore[override]
+        return self.quantizer.dim
+
+    @property
+    def identity(self) -> str:
+        return f"direction {self.reach!r} ({self.quantizer.identity}) ({self.norm.identity})"
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Column(self.dim, self.quantizer.levels), Column(1, self.norm.levels + 1)
+
+    @cached_property
+    def privacy(self) -> Privacy:
+        return Privacy(epsilon=add_up(self.quantizer.epsilon, self.norm.epsilon), notion="local")
+
+    def _half_range(self, x: Vector) -> tuple[Vector, float, float]:
+        """x, its norm, and the quantiser's half-range; a vector of next to nothing counts as zero."""
+        norm = l2_norm(checks.vector("x", x, self.dim))
+        if norm < 1e-15:
+            return np.zeros_like(x), 0.0, 1.0
+        return x, norm, self.reach * norm / math.sqrt(self.dim)
+
+    def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
+        x, norm, half_range = self._half_range(x)
+        codes = self.quantizer.scramble(self.quantizer.round(x, half_range, rng), rng)
+        return codes, np.array([self.norm.privatize(norm / bound, rng)], np.uint8)
+
+    def _unit(self, columns: Columns, bound: float) -> float:
+        """The estimate of a code at the end of the range."""
+        norm = bound * self.norm.estimate(int(columns[1][0]))
+        correction = self.reach / math.erf(self.reach / math.sqrt(2))
+        return norm * correction / (math.sqrt(self.dim) * self.quantizer.scale)
+
+    def estimate(self, columns: Columns, bound: float) -> Estimate:
+        total = np.zeros(self.dim)
+        self.add_estimate(columns, bound, 1.0, total)
+        return total
+
+    def add_estimate(self, columns: Columns, bound: float, weight: float, total: Estimate) -> None:
+        self.quantizer.add_levels(columns[0], weight * self._unit(columns, bound), total)
+
+    def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
+        x, norm, half_range = self._half_range(x)
+        direction = self.quantizer.log_likelihood(columns[0], x, half_range)
+        return direction + self.norm.log_density(int(columns[1][0]), norm / bound)
+
+
+def add_up(*epsilons: float) -> float:
+    """The sum of budgets, rounded up."""
+    whole = sum(map(Fraction, epsilons))
+    result = float(whole)
+    return result if Fraction(result) >= whole else math.nextafter(result, math.inf)
+
+
+def take_away(epsilon: float, part: float) -> float:
+    """epsilon - part, rounded down, so that the two never add up to more."""
+    left = Fraction(epsilon) - Fraction(part)
+    result = float(left)
+    return result if Fraction(result) <= left else math.nextafter(result, 0.0)
+
+
+def norm_share(epsilon: float) -> float:
+    """ε2: what the norm takes of the budget.
+
+    Near the minimum of (1 + Var(norm) / norm²) / m(ε - ε2)², which hardly depends on the dimension;
+    a table, so that client and server agree to the last bit.
+    """
+    return next((share for least, share in _NORM_SHARES if epsilon >= least), epsilon / 2)
+
+
+def direction(
+    dim: int, epsilon: float, *, levels: int, reach: float, norm_epsilon: float | None
+) -> Direction:
+    """The mechanism for a total budget, split between direction and norm."""
+    epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
+    share = norm_share(epsilon) if norm_epsilon is None else norm_epsilon
+    share = checks.real("norm_epsilon", share, 0.0, epsilon, open_ends=True)
+    quantizer = PrivQuant(dim, levels, take_away(epsilon, share))
+    return Direction(
+        quantizer=quantizer, norm=ScalarDP(1.0, share), reach=checks.real("reach", reach, 1e-6, 20.0)
+    )
+
+
+def affordable(bits: int | None, levels: int) -> int:
+    """How many codes fit into a budget of bits."""
+    bits = checks.integer("bits", bits, 1, 2**32)
+    codes = max(1, int(bits / math.log2(levels)))
+    while codes > 1 and Column(codes, levels).bits > bits:
+        codes -= 1
+    if Column(codes, levels).bits > bits:
+        raise ValueError(f"bits = {bits} do not hold one code of levels = {levels}")
+    return codes
+
+
+def block_size(dim: int, codes: int) -> int:
+    """How many coordinates to send: all, if they fit once padded for the rotation; else a power of two."""
+    return dim if 1 << (dim - 1).bit_length() <= codes else 1 << (codes.bit_length() - 1)
+
+
+def sqsgd(
+    dim: int,
+    epsilon: float,
+    bits: int,
+    *,
+    levels: int = 2,
+    reach: float = SIGNS,
+    norm_epsilon: float | None = None,
+) -> Scheme:
+    """Send a block of coordinates and keep the rest as a residual: select, rotate, direction and norm."""
+    dim = checks.integer("dim", dim, 1, 2**32 - 1)
+    levels = checks.integer("levels", levels, 2, 256)
+    size = block_size(dim, affordable(bits, levels))
+    rotate = Rotate(rounds=1)
+    mechanism = direction(
+        rotate.out_dim(size), epsilon, levels=levels, reach=reach, norm_epsilon=norm_epsilon
+    )
+    transforms = (Subsample(size=size), rotate)
+    return Scheme(name="sqsgd", dim=dim, transforms=transforms, mechanism=mechanism, residual=size < dim)
+
+
+def sqsgd_stateless(
+    dim: int,
+    epsilon: float,
+    bits: int,
+    *,
+    levels: int = 2,
+    reach: float = SIGNS,
+    norm_epsilon: float | None = None,
+) -> Scheme:
+    """For clients that keep nothing: rotate the whole vector twice, send some coordinates, rescale."""
+    dim = checks.integer("dim", dim, 1, 2**31)
+    levels = checks.integer("levels", levels, 2, 256)
+    rotate = Rotate(rounds=2)
+    size = min(affordable(bits, levels), rotate.out_dim(dim))
+    mechanism = direction(size, epsilon, levels=levels, reach=reach, norm_epsilon=norm_epsilon)
+    transforms = (rotate, Subsample(size=size, rescale=True))
+    return Scheme(name="sqsgd-stateless", dim=dim, transforms=transforms, mechanism=mechanism)

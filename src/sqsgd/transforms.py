@@ -1,0 +1,144 @@
+"""Public steps before the mechanism: clip, choose coordinates, rotate."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sqsgd import checks
+from sqsgd.checks import Vector
+from sqsgd.core import Estimate, Task, Transform
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clip(Transform):
+    """Scale down to l2 norm ``task.clip`` (C_t), if there is one. The server undoes nothing."""
+
+    shared: bool = field(default=True, init=False, repr=False)
+
+    @property
+    def identity(self) -> str:
+        return "clip"
+
+    def out_dim(self, dim: int) -> int:
+        return dim
+
+    def forward(self, x: Vector, task: Task) -> Vector:
+        if task.clip is None:
+            return x
+        norm = l2_norm(x)
+        return x if norm <= task.clip else x * np.float32(task.clip / norm)
+
+    def inverse(self, y: Estimate, task: Task, dim: int) -> Estimate:
+        return y
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subsample(Transform):
+    """Keep a uniform subset of ``size`` coordinates, drawn from the public seed, in rising order.
+
+    Each client has its own subset, or all of a round the same if ``shared``. With ``rescale``, the
+    step and its inverse each multiply by sqrt(dim / size): the block keeps the norm of the vector in
+    expectation, and the estimate of the whole vector is unbiased. Without it, the estimate is of the
+    kept coordinates and zero elsewhere, for clients that keep the rest as a residual.
+
+    >>> task = Task(round=0, client=0, seed=1, dim=6, bound=1.0)
+    >>> Subsample(size=2).forward(np.arange(6, dtype=np.float32), task).size
+    2
+    """
+
+    size: int
+    shared: bool = False
+    rescale: bool = False
+
+    def __post_init__(self) -> None:
+        checks.integer("size", self.size, 1, 2**32 - 1)
+
+    @property
+    def identity(self) -> str:
+        return f"subsample {self.size} shared={int(self.shared)} rescale={int(self.rescale)}"
+
+    def out_dim(self, dim: int) -> int:
+        if self.size > dim:
+            raise ValueError(f"size = {self.size}: a vector of {dim} coordinates has no such subset")
+        return self.size
+
+    def coordinates(self, task: Task, dim: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """The chosen coordinates, sorted."""
+        return task.stream("coordinates", shared=self.shared).subset(dim, self.size)
+
+    def forward(self, x: Vector, task: Task) -> Vector:
+        if self.size == x.size:
+            return x
+        block = x[self.coordinates(task, x.size)]
+        return block * np.float32(math.sqrt(x.size / self.size)) if self.rescale else block
+
+    def inverse(self, y: Estimate, task: Task, dim: int) -> Estimate:
+        if self.size == dim:
+            return y
+        whole = np.zeros(dim)
+        whole[self.coordinates(task, dim)] = y * math.sqrt(dim / self.size) if self.rescale else y
+        return whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotate(Transform):
+    """Multiply by H D / sqrt(n), one or two times: random public signs D, then Walsh-Hadamard H.
+
+    Vectors are padded with zeros to a power of two n. Orthonormal: norms stay, and the inverse is the
+    transpose. One round spreads most vectors evenly; two do so even for a vector with one large entry.
+    Each client has its own signs, so that what a mechanism does to a particular rotated vector
+    averages out over clients, or all of a round the same if ``shared``, which saves the server time.
+    """
+
+    rounds: int = 1
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        checks.integer("rounds", self.rounds, 1, 2)
+
+    @property
+    def identity(self) -> str:
+        return f"rotate {self.rounds} shared={int(self.shared)}"
+
+    def out_dim(self, dim: int) -> int:
+        return 1 << (dim - 1).bit_length()
+
+    def _signs(self, task: Task, which: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+        words = task.stream(f"signs {which}", shared=self.shared).words(2 * -(-size // 64))
+        return words.view("<u8")
+
+    def forward(self, x: Vector, task: Task) -> Vector:
+        from sqsgd.kernels.rotation import rotate
+
+        size = self.out_dim(x.size)
+        y = np.empty(size, np.float32)
+        source = x
+        if x.size < size:
+            y[: x.size], y[x.size :] = x, 0
+            source = y
+        for which in range(self.rounds):
+            rotate(source, self._signs(task, which, size), np.float32(size**-0.5), y)
+            source = y
+        return y
+
+    def inverse(self, y: Estimate, task: Task, dim: int) -> Estimate:
+        from sqsgd.kernels.rotation import flip_signs, rotate
+
+        # A common factor keeps large estimates within float32, which the kernel works in.
+        largest = float(np.max(np.abs(y), initial=0.0))
+        factor = largest if largest > 0 else 1.0
+        x = (y / factor).astype(np.float32)
+        none = np.zeros(-(-x.size // 64), np.uint64)
+        for which in reversed(range(self.rounds)):
+            rotate(x, none, np.float32(x.size**-0.5), x)
+            flip_signs(x.view(np.uint32), self._signs(task, which, x.size))
+        return x[:dim].astype(np.float64) * factor
+
+
+def l2_norm(x: Vector) -> float:
+    """The Euclidean norm of a checked vector (squares of very small numbers vanish in float32)."""
+    square = float(np.dot(x, x))
+    return math.sqrt(square) if square > 1e-30 else float(np.linalg.norm(x.astype(np.float64)))

@@ -1,0 +1,76 @@
+"""Plain NumPy and plain Python twins of the kernels, written to be read, not to be fast."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+from math import comb
+
+import numpy as np
+
+
+def signs_of(words: np.ndarray, size: int) -> np.ndarray:
+    """+1 or -1 for each bit of 64-bit words, lowest bit first."""
+    bits = np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little")[:size]
+    return 1.0 - 2.0 * bits
+
+
+def hadamard(x: np.ndarray) -> np.ndarray:
+    """H x in natural order by the recursion H_2n = [[H, H], [H, -H]]."""
+    if x.size == 1:
+        return x.copy()
+    low, high = hadamard(x[: x.size // 2]), hadamard(x[x.size // 2 :])
+    return np.concatenate([low + high, low - high])
+
+
+def round_fixed(x, factor, offset, noise):
+    """Rounding by sixteen bits, and where they tie (the caller decides those)."""
+    t = np.clip(np.float32(factor) * x + np.float32(offset), np.float32(0), np.float32(2 * offset))
+    fixed = np.floor(t.astype(np.float32) * np.float32(65536)).astype(np.int64)
+    total = fixed + noise.astype(np.int64)
+    return total >> 16, (total & 65535) == 65535
+
+
+def pack_bits(codes: np.ndarray, bits: int) -> bytes:
+    """Codes one after the other, lowest bit first."""
+    planes = (codes[:, None].astype(np.int64) >> np.arange(bits)) & 1
+    return np.packbits(planes.astype(np.uint8).reshape(-1), bitorder="little").tobytes()
+
+
+def pack_groups(codes, alphabet, group, width, last) -> bytes:
+    """Groups of codes as numbers in base ``alphabet``, one after the other, in one big integer."""
+    codes = [int(code) for code in codes]
+    total, at = 0, 0
+    for start in range(0, len(codes), group):
+        part = codes[start : start + group]
+        total |= sum(code * alphabet**i for i, code in enumerate(part)) << at
+        at += width if start + group < len(codes) else last
+    return total.to_bytes(-(-at // 8), "little")
+
+
+def subset(words, dim: int, size: int) -> list[int]:
+    """A sorted subset from an iterator of 32-bit words, by multiply-and-shift with rejection."""
+    drawn = min(size, dim - size)
+    chosen: set[int] = set()
+    while len(chosen) < drawn:
+        product = int(next(words)) * dim
+        if product % 2**32 >= 2**32 % dim:
+            chosen.add(product // 2**32)
+    return sorted(chosen if drawn == size else set(range(dim)) - chosen)
+
+
+def side_sizes(dim: int, levels: int, threshold: int) -> tuple[int, int]:
+    """(N_hi, N_lo) by exact sums."""
+    weights = [comb(dim, count) * (levels - 1) ** (dim - count) for count in range(dim + 1)]
+    return sum(weights[threshold:]), sum(weights[:threshold])
+
+
+def densities(dim: int, levels: int, threshold: int, keep: Fraction) -> tuple[Fraction, Fraction]:
+    """(A, B), exactly."""
+    high, low = side_sizes(dim, levels, threshold)
+    return keep / high, (1 - keep) / low
+
+
+def all_codes(dim: int, levels: int) -> np.ndarray:
+    """Every vector of codes, one a row."""
+    return np.array(list(itertools.product(range(levels), repeat=dim)), np.uint8)

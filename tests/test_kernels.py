@@ -1,0 +1,137 @@
+"""Each kernel equals its plain twin in reference.py."""
+
+import numpy as np
+import pytest
+import reference
+from scipy.linalg import hadamard
+
+from sqsgd.codec import Column
+from sqsgd.kernels.packing import expand, fold
+from sqsgd.kernels.privatising import accumulate, adjust, round_randomly, scramble, scramble_bits
+from sqsgd.kernels.rotation import flip_signs, rotate
+
+NUMBERS = np.random.default_rng(20260101)
+
+
+def words(count, kind):
+    return NUMBERS.integers(0, 2 ** (8 * np.dtype(kind).itemsize), count, dtype=kind)
+
+
+@pytest.mark.parametrize("exponent", [*range(0, 15), 17])
+def test_rotate_is_signs_then_hadamard(exponent):
+    size = 1 << exponent
+    x = NUMBERS.standard_normal(size).astype(np.float32)
+    signs = words(-(-size // 64), "u8")
+    y = np.empty_like(x)
+    rotate(x, signs, np.float32(size**-0.5), y)
+    expected = reference.hadamard(reference.signs_of(signs, size) * x.astype(np.float64)) / size**0.5
+    assert np.abs(y - expected).max() < 1e-5
+    in_place = x.copy()
+    rotate(in_place, signs, np.float32(size**-0.5), in_place)
+    assert np.array_equal(in_place, y)
+
+
+def test_reference_hadamard_is_scipys():
+    assert np.array_equal(reference.hadamard(np.eye(16)[3]), hadamard(16)[3])
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 1000])
+def test_flip_signs(size):
+    x, signs = NUMBERS.standard_normal(size).astype(np.float32), words(-(-size // 64), "u8")
+    y = x.copy()
+    flip_signs(y.view(np.uint32), signs)
+    assert np.array_equal(y, x * reference.signs_of(signs, size).astype(np.float32))
+
+
+@pytest.mark.parametrize("levels", [2, 3, 16, 256])
+@pytest.mark.parametrize("size", [1, 255, 256, 1000, 40000])
+def test_rounding_matches_the_twin_but_for_ties(levels, size):
+    x = (2 * NUMBERS.standard_normal(size)).astype(np.float32)
+    factor, offset = np.float32((levels - 1) / 2), np.float32((levels - 1) / 2)
+    noise, spare = words(size, "u2"), words(32 * -(-size // 256), "u1")
+    codes = np.empty(size, np.uint8)
+    assert round_randomly(x, factor, offset, noise, spare, codes)
+    expected, tied = reference.round_fixed(x, factor, offset, noise)
+    assert np.array_equal(codes[~tied], expected[~tied])
+    assert ((codes[tied] == expected[tied]) | (codes[tied] == expected[tied] + 1)).all()
+    assert codes.max() < levels
+
+
+def test_ties_are_settled_by_the_spare_words():
+    # t = 1/2 + 2^-17 exactly: sixteen bits see 1/2, and the rest, 1/2 of the last bit, must decide.
+    x = np.full(256, 2.0**-17, np.float32)
+    noise = np.full(256, 32767, np.uint16)  # 32768 + 32767 = 65535: every coordinate ties
+    up, down = np.zeros(32, np.uint8), np.full(32, 255, np.uint8)
+    codes = np.empty(256, np.uint8)
+    assert round_randomly(x, np.float32(1), np.float32(0.5), noise, up, codes)
+    assert (codes == 1).all()
+    assert round_randomly(x, np.float32(1), np.float32(0.5), noise, down, codes)
+    assert (codes == 0).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_rounding_reports_what_is_not_finite(bad):
+    x = np.zeros(300, np.float32)
+    x[270] = bad
+    codes = np.empty(300, np.uint8)
+    assert not round_randomly(x, np.float32(1), np.float32(1), words(300, "u2"), words(64, "u1"), codes)
+
+
+@pytest.mark.parametrize(("bits", "kind"), [(1, "u1"), (1, "u2"), (3, "u2"), (8, "u2")])
+def test_scramble_bits(bits, kind):
+    codes, noise = words(5000, "u1") & np.uint8(2**bits - 1), words(5000, kind)
+    keep = noise.dtype.type((2 ** (8 * noise.dtype.itemsize - bits) // 3) << bits)
+    out = np.empty_like(codes)
+    count = scramble_bits(codes, bits, keep, noise, out)
+    expected = np.where(noise < keep, codes, (noise & (2**bits - 1)).astype(np.uint8))
+    assert np.array_equal(out, expected)
+    assert count == np.count_nonzero(out == codes)
+
+
+@pytest.mark.parametrize("levels", [2, 3, 5, 100, 255])
+def test_scramble_any(levels):
+    codes, noise = words(5000, "u1") % np.uint8(levels), words(5000, "u4")
+    out = np.empty_like(codes)
+    count = scramble(codes, levels, 20000, noise, out)
+    product = (noise.astype(np.int64) & 65535) * levels
+    kept = (noise >> 16 < 20000) | (product & 65535 < 65536 % levels)
+    assert np.array_equal(out, np.where(kept, codes, product >> 16))
+    assert count == np.count_nonzero(out == codes)
+
+
+@pytest.mark.parametrize("levels", [2, 3, 256])
+@pytest.mark.parametrize("wanted", [0, 1, 150, 299, 300])
+def test_adjust_reaches_the_count_and_changes_nothing_else(levels, wanted):
+    codes = words(300, "u1") % np.uint8(levels) if levels < 256 else words(300, "u1")
+    out = codes.copy()
+    out[:150] = (out[:150].astype(int) + 1) % levels
+    before, count = out.copy(), 150
+    while count != wanted:
+        count = adjust(codes, out, count, wanted, levels, words(50, "u8"))
+    assert np.count_nonzero(out == codes) == wanted
+    assert np.count_nonzero(out != before) == abs(wanted - 150)
+    assert out.max() < levels
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 64, 1001])
+def test_fold_is_the_plain_bit_stream(bits, size):
+    codes = words(size, "u1") & np.uint8(2**bits - 1)
+    packed = Column(size, 2**bits).pack(codes)
+    assert packed == reference.pack_bits(codes, bits)
+    assert np.array_equal(Column(size, 2**bits).unpack(memoryview(packed)), codes)
+
+
+def test_fold_and_expand_are_inverse_on_words():
+    codes = (words(8 * 100, "u1") & np.uint8(127)).view("u8")
+    packed, back = np.zeros(7 * 100 + 8, np.uint8), np.empty_like(codes)
+    fold(codes, 7, packed)
+    expand(packed, 7, back)
+    assert np.array_equal(back, codes)
+
+
+def test_accumulate():
+    codes, total = words(1000, "u1"), NUMBERS.standard_normal(1000)
+    expected = total + (np.float32(0.25) * codes.astype(np.float32)).astype(np.float64) - 3.0
+    accumulate(codes, np.float32(0.25), np.float32(-3.0), total)
+    assert np.allclose(total, expected, rtol=1e-6)
