@@ -1,4 +1,4 @@
-"""A stand-in for a private generator that plays back chosen 64-bit words, for edges that chance never hits."""
+"""A private generator that plays back chosen 64-bit words, for edges that chance never hits."""
 
 from __future__ import annotations
 

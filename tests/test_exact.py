@@ -34,7 +34,9 @@ def test_tail_of_kernels_notes():
         assert exact.log_tails(512, 16, 263)[0].str(25, radius=False) == "-393.8411601291969190333489"
 
 
-@pytest.mark.parametrize(("dim", "levels", "first", "last"), [(30, 2, 0, 30), (30, 3, 0, 12), (30, 3, 13, 30)])
+@pytest.mark.parametrize(
+    ("dim", "levels", "first", "last"), [(30, 2, 0, 30), (30, 3, 0, 12), (30, 3, 13, 30)]
+)
 def test_running_sum_encloses_and_covers(dim, levels, first, last):
     with exact.precision(192):
         got = list(exact.running_sum(dim, levels, first, last, arb(1), arb(0), arb(2) ** -30))

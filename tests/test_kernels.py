@@ -17,7 +17,7 @@ def words(count, kind):
     return NUMBERS.integers(0, 2 ** (8 * np.dtype(kind).itemsize), count, dtype=kind)
 
 
-@pytest.mark.parametrize("exponent", [*range(0, 15), 17])
+@pytest.mark.parametrize("exponent", [*range(15), 17])
 def test_rotate_is_signs_then_hadamard(exponent):
     size = 1 << exponent
     x = NUMBERS.standard_normal(size).astype(np.float32)

@@ -69,7 +69,8 @@ def test_the_threshold_is_the_best_of_all(dim, levels, epsilon):
 
 
 @pytest.mark.parametrize(
-    ("dim", "levels", "epsilon"), [(512, 16, 400.0), (512, 2, 50.0), (8192, 128, 2000.0), (4096, 5, 8.0), (512, 2, 400.0)]
+    ("dim", "levels", "epsilon"),
+    [(512, 16, 400.0), (512, 2, 50.0), (8192, 128, 2000.0), (4096, 5, 8.0), (512, 2, 400.0)],
 )
 def test_the_samplers_table_brackets_the_exact_law(dim, levels, epsilon):
     """Every 64-bit edge against sums of exact integers; the fast path may use no other."""

@@ -47,7 +47,9 @@ def test_match_counts_follow_their_exact_law(dim, levels, epsilon):
     assert low.sum() == drawn.sum() or g_test(low, trials * pmf * low.sum() / trials) < ALARM
 
 
-@pytest.mark.parametrize(("dim", "levels", "epsilon"), [(512, 16, 400.0), (512, 2, 50.0), (300, 5, 30.0), (4096, 2, 1e4)])
+@pytest.mark.parametrize(
+    ("dim", "levels", "epsilon"), [(512, 16, 400.0), (512, 2, 50.0), (300, 5, 30.0), (4096, 2, 1e4)]
+)
 def test_the_output_has_the_drawn_number_of_matches(dim, levels, epsilon):
     q, numbers = PrivQuant(dim, levels, epsilon), np.random.default_rng(3)
     codes = numbers.integers(0, levels, dim).astype(np.uint8)
@@ -132,7 +134,9 @@ def test_mean_and_variance_are_the_closed_forms(dim, levels):
     q, bound, trials = PrivQuant(dim, levels, 60.0), 0.7, 20_000
     x = np.linspace(-0.7, 0.7, dim).astype(np.float32)
     rng = seeded_rng(5)
-    estimates = np.array([q.estimate(q.privatize(q.quantize(x, bound, rng), rng), bound) for _ in range(trials)])
+    estimates = np.array(
+        [q.estimate(q.privatize(q.quantize(x, bound, rng), rng), bound) for _ in range(trials)]
+    )
     variance = q.variance(x, bound)
     z = (estimates.mean(axis=0) - x) / np.sqrt(variance / trials)
     assert np.abs(z).max() < 5.5

@@ -66,7 +66,9 @@ def vector(name: str, value: Any, dim: int) -> Vector:
         with np.errstate(over="ignore"):
             result = np.ascontiguousarray(array, np.float32)
     # One fast pass finds them: a NaN or an infinity makes the sum of squares not finite.
-    if not math.isfinite(np.dot(result, result)):
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = float(np.dot(result, result))
+    if not math.isfinite(square):
         wrong = np.flatnonzero(~np.isfinite(result))
         if wrong.size:
             at = int(wrong[0])

@@ -256,7 +256,8 @@ def _realised(law: MatchLaw, limit: float) -> float:
 
     if not exact.settle(better_than_chance):
         raise ValueError(
-            f"threshold = {law.threshold} and keep = {law.keep:.6g} match no better than chance; raise one of them"
+            f"threshold = {law.threshold} and keep = {law.keep:.6g} match no better than chance; "
+            "raise one of them, or use the optimal rule"
         )
     loss = exact.rounded(law.log_loss, math.inf)
     if loss > limit:

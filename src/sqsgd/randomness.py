@@ -53,7 +53,7 @@ class PublicStream:
     seed, round, client, then the purpose in ASCII.
 
     >>> PublicStream(seed=1, round=0, client=3, purpose="signs").words(2).tolist()
-    [0, 0]
+    [4207486431, 3342409681]
     """
 
     def __init__(self, *, seed: int, round: int, client: int, purpose: str) -> None:

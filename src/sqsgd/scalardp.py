@@ -29,7 +29,7 @@ class ScalarDP:
 
     >>> s = ScalarDP(maximum=1.0, epsilon=10.0)
     >>> s.levels, round(s.variance(0.5) ** 0.5, 4)
-    (29, 0.0271)
+    (29, 0.0205)
     """
 
     def __init__(self, maximum: float, epsilon: float, levels: int | None = None) -> None:

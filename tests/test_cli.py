@@ -1,0 +1,48 @@
+"""The commands as a person types them, in their own process."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SQSGD = Path(sys.executable).with_name("sqsgd")
+
+
+def run(*arguments):
+    return subprocess.run([SQSGD, *arguments], capture_output=True, text=True)
+
+
+def test_help_and_version():
+    assert "schemes" in run("--help").stdout
+    assert run("--version").stdout.startswith("sqsgd 0.")
+    assert run().returncode != 0 or "Usage" in run().stdout
+
+
+def test_schemes():
+    rows = json.loads(run("schemes", "--json").stdout)
+    by_name = {row["name"]: row for row in rows}
+    assert by_name["sqsgd"]["message_bytes"] == 273
+    assert by_name["sqsgd"]["epsilon"] == 400.0
+    assert by_name["fedsgd"]["epsilon"] == "infinity"
+    table = run("schemes", "--dim", "1000", "--epsilon", "50", "--bytes", "32").stdout
+    assert "sqsgd-stateless" in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("schemes", "--epsilon", "-1"), "epsilon = -1"),
+        (("schemes", "--epsilon", "nan"), "epsilon = nan"),
+        (("schemes", "--dim", "0"), "dim = 0"),
+        (("schemes", "--bytes", "0"), "bits = 0"),
+        (("schemes", "--bits", "3"), "No such option"),
+        (("schemas",), "No such command"),
+    ],
+)
+def test_mistakes_end_in_one_line_without_a_traceback(arguments, words):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,195 @@
+"""The wire format: golden bytes, round trips, sizes, and messages that must be refused."""
+
+import math
+import struct
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sqsgd import MalformedReport, Task, codec, make_scheme, seeded_rng
+from sqsgd.codec import Column
+
+BINDING = Task(round=5, client=2, seed=77, dim=4, bound=1.5).binding
+
+# Golden values: a change here is a new version of the wire format.
+GOLDEN_CHECKSUM = "d849cd68"
+GOLDEN_FINGERPRINT = "a95d8c36"
+GOLDEN_PAPER_FINGERPRINT = "fa80fcb6"
+GOLDEN_MESSAGE = "53510100368c5da90100000083afef1c685d2e28064a22cc04"
+
+
+def sealed(columns, layout):
+    return codec.seal(codec.pack(layout, columns), scheme=0xA1B2C3D4, round=5, binding=BINDING)
+
+
+def unsealed(message, layout, **changes):
+    return codec.unseal(message, layout, **{"scheme": 0xA1B2C3D4, "round": 5, "binding": BINDING, **changes})
+
+
+def test_golden_bytes():
+    layout = (Column(5, 16), Column(3, 3), Column(1, 30))
+    message = sealed((np.array([1, 2, 3, 4, 15]), np.array([2, 1, 0]), np.array([29])), layout)
+    # envelope: magic, version 1, reserved, scheme, round, checksum; then 4-bit codes, base 3, a symbol
+    assert message[:12].hex(" ") == "53 51 01 00 d4 c3 b2 a1 05 00 00 00"
+    assert message[16:].hex(" ") == "21 43 0f 05 1d"
+    assert message[12:16].hex() == GOLDEN_CHECKSUM
+    assert [column.tolist() for column in unsealed(message, layout)] == [[1, 2, 3, 4, 15], [2, 1, 0], [29]]
+
+
+def test_golden_message_of_a_scheme():
+    scheme = make_scheme("sqsgd", dim=100, epsilon=50.0, bits=64)
+    task = Task(round=1, client=2, seed=3, dim=100, bound=4.0)
+    assert f"{scheme.fingerprint:08x}" == GOLDEN_FINGERPRINT
+    scheme.decode(bytes.fromhex(GOLDEN_MESSAGE), task)
+    paper = make_scheme("sqsgd-paper", dim=100, epsilon=50.0, bits=64)
+    assert f"{paper.fingerprint:08x}" == GOLDEN_PAPER_FINGERPRINT
+
+
+@pytest.mark.parametrize("alphabet", range(2, 257))
+def test_packed_size(alphabet):
+    column = Column(100_000, alphabet)
+    ideal = 100_000 * math.log2(alphabet)
+    if alphabet & (alphabet - 1) == 0:
+        assert column.bits == round(ideal)
+    else:
+        assert ideal <= column.bits <= 1.02 * ideal
+    for count in (1, 7, 50):  # short columns lose at most the rounding of their last group
+        assert Column(count, alphabet).bits <= 1.02 * count * math.log2(alphabet) + 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_round_trip(data):
+    alphabet = data.draw(st.one_of(st.integers(2, 300), st.integers(2, 2**32)))
+    values = data.draw(st.lists(st.integers(0, alphabet - 1), min_size=1, max_size=200))
+    column = Column(len(values), alphabet)
+    packed = column.pack(np.array(values, np.uint32 if alphabet > 256 else np.uint8))
+    assert len(packed) == column.length
+    assert column.unpack(memoryview(packed)).tolist() == values
+    if not column.code_bits:
+        assert packed == reference.pack_groups(values, alphabet, *column.group)
+
+
+def test_float_column():
+    values = np.array([1.5, -2.25, 0.0], np.float32)
+    column = Column(3, None)
+    assert column.pack(values) == struct.pack("<3f", *values)
+    assert np.array_equal(column.unpack(memoryview(column.pack(values))), values)
+    for bad in (np.nan, np.inf):
+        with pytest.raises(MalformedReport, match="not finite"):
+            column.unpack(memoryview(struct.pack("<3f", 1.0, bad, 2.0)))
+
+
+def reseal(body, layout):
+    return codec.seal(body, scheme=0xA1B2C3D4, round=5, binding=BINDING), layout
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda m: m[:10], "length"),
+        (lambda m: b"", "length"),
+        (lambda m: m[:-1], "length"),
+        (lambda m: m + b"\0", "length"),
+        (lambda m: b"XX" + m[2:], "magic"),
+        (lambda m: m[:2] + b"\2" + m[3:], "version"),
+        (lambda m: m[:3] + b"\1" + m[4:], "version"),
+        (lambda m: m[:4] + b"\0\0\0\0" + m[8:], "scheme"),
+        (lambda m: m[:8] + b"\6" + m[9:], "round"),
+        (lambda m: m[:12] + b"\0\0\0\0" + m[16:], "checksum"),
+        (lambda m: m[:-1] + bytes([m[-1] ^ 1]), "checksum"),
+        (lambda m: "text", "type"),
+        (lambda m: None, "type"),
+    ],
+)
+def test_damage_is_named(change, reason):
+    layout = (Column(5, 16), Column(3, 3))
+    message = sealed((np.array([1, 2, 3, 4, 15]), np.array([2, 1, 0])), layout)
+    with pytest.raises(MalformedReport) as caught:
+        unsealed(change(message), layout)
+    assert caught.value.reason == reason
+    assert isinstance(caught.value, ValueError)
+
+
+def test_wrong_task_or_scheme_is_named():
+    layout = (Column(5, 16),)
+    message = sealed((np.zeros(5, np.uint8),), layout)
+    for changes, reason in (
+        ({"scheme": 1}, "scheme"),
+        ({"round": 6}, "round"),
+        ({"binding": b"other"}, "checksum"),
+    ):
+        with pytest.raises(MalformedReport) as caught:
+            unsealed(message, layout, **changes)
+        assert caught.value.reason == reason
+
+
+def test_codes_and_padding_are_checked_behind_a_right_checksum():
+    for body, layout, reason in (
+        (b"\x21\x43\xff", (Column(5, 16),), "padding"),
+        (bytes([27]), (Column(3, 3),), "code"),  # three codes below 3 make a number below 27
+        (bytes([63]), (Column(1, 60),), "code"),
+    ):
+        message, _ = reseal(body, layout)
+        with pytest.raises(MalformedReport) as caught:
+            unsealed(message, layout)
+        assert caught.value.reason == reason
+
+
+def mutations(messages, numbers, count):
+    """Flips, cuts, extensions, swaps, overwritten bytes and splices of valid messages."""
+    for _ in range(count):
+        message = bytearray(messages[numbers.integers(len(messages))])
+        kind = numbers.integers(6)
+        if kind == 0:
+            for at in numbers.integers(0, 8 * len(message), numbers.integers(1, 9)):
+                message[at >> 3] ^= 1 << (at & 7)
+        elif kind == 1:
+            message = message[: numbers.integers(len(message))]
+        elif kind == 2:
+            message += numbers.bytes(int(numbers.integers(1, 9)))
+        elif kind == 3:
+            i, j = numbers.integers(0, len(message), 2)
+            message[i], message[j] = message[j], message[i]
+        elif kind == 4:
+            start = int(numbers.integers(len(message)))
+            piece = numbers.bytes(int(numbers.integers(1, 9)))[: len(message) - start]
+            message[start : start + len(piece)] = piece
+        else:
+            other, cut = messages[numbers.integers(len(messages))], numbers.integers(len(message))
+            message[cut:] = other[cut:]
+        yield bytes(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("sqsgd", {}), ("sqsgd-paper", {"levels": 5, "adaptive": True})]
+)
+def test_no_mutated_message_is_accepted(name, options):
+    scheme, rng = make_scheme(name, dim=60, epsilon=30.0, bits=64, **options), seeded_rng(1)
+    tasks = [Task(round=3, client=client, seed=1, dim=60, bound=1.0) for client in range(8)]
+    x = np.linspace(-1, 1, 60).astype(np.float32)
+    messages = [scheme.encode(x, task, rng) for task in tasks]
+    accepted = refused = 0
+    for message in mutations(messages, np.random.default_rng(2), 60_000):
+        if message == messages[0]:
+            continue
+        try:
+            scheme.open(message, tasks[0])
+            accepted += 1
+        except MalformedReport:
+            refused += 1
+    assert accepted == 0
+    assert refused > 50_000
+
+
+def test_a_report_fits_no_other_task():
+    scheme, rng = make_scheme("sqsgd", dim=60, epsilon=30.0, bits=64), seeded_rng(1)
+    right = {"round": 3, "client": 1, "seed": 1, "dim": 60, "bound": 1.0}
+    message = scheme.encode(np.ones(60, np.float32), Task(**right), rng)
+    scheme.open(message, Task(**right))
+    for change in ({"round": 4}, {"client": 2}, {"seed": 2}, {"bound": 1.5}, {"clip": 1.0}):
+        with pytest.raises(MalformedReport):
+            scheme.open(message, Task(**{**right, **change}))

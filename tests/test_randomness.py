@@ -1,0 +1,176 @@
+"""Public streams never change; private ones never repeat."""
+
+import copy
+import multiprocessing
+import os
+import pickle
+import threading
+
+import numpy as np
+import pytest
+import reference
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from scipy import stats
+
+from sqsgd import secure_rng, seeded_rng
+from sqsgd.randomness import EVERYONE, PublicStream, check_rng
+
+
+def stream(**changes):
+    return PublicStream(**{"seed": 1234, "round": 7, "client": 3, "purpose": "coordinates", **changes})
+
+
+# Golden vectors: they must never change, or clients and servers of different versions disagree.
+GOLDEN_WORDS = [3579438567, 994361416, 589647045, 1138909908]
+GOLDEN_SIGNS = [4018937612, 3923265463]
+GOLDEN_SUBSET = [16453, 27747, 31780, 37798, 99883]
+GOLDEN_LARGE_SUBSET = [0, 3, 4, 5, 6, 7, 9]
+
+
+def test_golden_public_words():
+    assert stream().words(4).tolist() == GOLDEN_WORDS
+    assert stream(client=EVERYONE, purpose="signs 0").words(2).tolist() == GOLDEN_SIGNS
+
+
+def test_golden_subsets():
+    assert stream().subset(119850, 5).tolist() == GOLDEN_SUBSET
+    assert stream().subset(10, 7).tolist() == GOLDEN_LARGE_SUBSET
+
+
+def test_the_key_is_the_documented_hash():
+    """The construction of docs/wire-format.md, written out with nothing of ours."""
+    import hashlib
+
+    message = b"".join(n.to_bytes(8, "little") for n in (1234, 7, 3)) + b"coordinates"
+    key = hashlib.blake2b(message, digest_size=32, person=b"sqsgd public").digest()
+    keystream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(400_000))
+    expected = [int.from_bytes(keystream[i : i + 4], "little") for i in range(0, 40, 4)]
+    assert stream().words(10).tolist() == expected
+    assert stream().words(100_000).tobytes() == keystream
+
+
+@pytest.mark.parametrize("change", [{"seed": 1235}, {"round": 8}, {"client": 4}, {"purpose": "signs 0"}])
+def test_any_change_gives_another_stream(change):
+    assert stream().words(4).tolist() != stream(**change).words(4).tolist()
+
+
+@pytest.mark.parametrize(
+    ("dim", "size"), [(1, 1), (5, 5), (100, 1), (100, 49), (100, 50), (100, 51), (100, 99), (3000, 700)]
+)
+def test_subset_is_the_written_map(dim, size):
+    words = iter(stream().words(20_000))
+    chosen = stream().subset(dim, size)
+    assert chosen.tolist() == reference.subset(words, dim, size)
+
+
+def test_subsets_are_uniform():
+    counts = np.zeros(20)
+    for client in range(20_000):
+        counts[stream(client=client).subset(6, 3) @ np.array([0, 1, 3]) % 20] += (
+            1  # every subset has its cell
+        )
+    from itertools import combinations
+
+    cells = np.zeros(20)
+    for subset in combinations(range(6), 3):
+        cells[np.array(subset) @ np.array([0, 1, 3]) % 20] += 1
+    seen = cells > 0
+    assert stats.chisquare(counts[seen], 1000 * cells[seen]).pvalue > 1e-6
+
+
+def test_seeded_is_repeatable_and_says_that_it_protects_nobody():
+    assert seeded_rng(7).take(100).tolist() == seeded_rng(7).take(100).tolist()
+    assert seeded_rng(7).take(100).tolist() != seeded_rng(8).take(100).tolist()
+    assert "protects nobody" in repr(seeded_rng(7))
+    assert (seeded_rng(7).protects, secure_rng().protects) == (False, True)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, None, "7", 2**256])
+def test_bad_seeds(seed):
+    with pytest.raises(ValueError, match="seed"):
+        seeded_rng(seed)
+
+
+def test_no_byte_is_handed_out_twice():
+    rng = seeded_rng(1)
+    taken = b"".join(rng.take(size).tobytes() for size in [1, 7, 8, 100, 4096, 5000, 16384, 20, 9] * 20)
+    blocks = [taken[i : i + 16] for i in range(0, len(taken) - 16, 16)]
+    assert len(set(blocks)) == len(blocks)
+
+
+def test_below_is_uniform_and_rejects():
+    rng = seeded_rng(3)
+    counts = np.bincount([rng.below(7) for _ in range(70_000)], minlength=7)
+    assert stats.chisquare(counts).pvalue > 1e-6
+    assert rng.below(1) == 0
+
+    class Scripted(type(rng)):
+        def word(self):
+            return next(words)
+
+    words = iter([2**64 - 1, 2**64 - 2, 5])
+    scripted = Scripted(0)
+    assert scripted.below(2**63 + 1) == 5  # a modulo would have taken the first word
+    with pytest.raises(ValueError, match="bound"):
+        rng.below(0)
+
+
+def test_threads_draw_different_noise():
+    rng, drawn = secure_rng(), []
+    barrier = threading.Barrier(8)
+
+    def work():
+        barrier.wait()
+        drawn.append(b"".join(rng.take(64).tobytes() for _ in range(500)))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    blocks = [part[i : i + 64] for part in drawn for i in range(0, len(part), 64)]
+    assert len(blocks) == 8 * 500 == len(set(blocks))
+
+
+def _child(rng, queue):
+    queue.put(rng.take(32).tobytes())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forked_processes_draw_different_noise():
+    rng = secure_rng()
+    rng.take(8)  # so that a pool is there to be copied
+    fork = multiprocessing.get_context("fork")
+    queue = fork.Queue()
+    children = [fork.Process(target=_child, args=(rng, queue)) for _ in range(3)]
+    for child in children:
+        child.start()
+    drawn = [queue.get(timeout=30) for _ in children] + [rng.take(32).tobytes()]
+    for child in children:
+        child.join()
+    assert len(set(drawn)) == 4
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_seeded_generator_refuses_to_go_on_in_a_fork():
+    rng = seeded_rng(5)
+    pid = os.fork()
+    if pid == 0:  # the child must not run pytest's own clean-up
+        try:
+            rng.take(8)
+        except RuntimeError:
+            os._exit(42)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 42
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_generators_cannot_be_copied(duplicate):
+    with pytest.raises(TypeError, match="repeat its noise"):
+        duplicate(secure_rng())
+
+
+@pytest.mark.parametrize("wrong", [None, 7, np.random.default_rng(1)])
+def test_other_generators_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"sqsgd\.secure_rng"):
+        check_rng(wrong)

@@ -1,0 +1,106 @@
+"""ScalarDP: exact privacy, unbiasedness and variance in rational arithmetic; the sampler against its law."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sqsgd import ScalarDP, seeded_rng
+
+
+def law(s: ScalarDP, value: float) -> np.ndarray:
+    return np.exp([s.log_density(symbol, value) for symbol in range(s.levels + 1)])
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 10.0])
+@pytest.mark.parametrize("levels", [1, 2, 29, None])
+def test_law_is_exactly_private_unbiased_and_has_the_closed_form_variance(epsilon, levels):
+    s = ScalarDP(2.0, epsilon, levels)
+    values = np.linspace(0, 2, 23)
+    laws = np.array([law(s, value) for value in values])
+    estimates = np.array([s.estimate(symbol) for symbol in range(s.levels + 1)])
+    assert np.allclose(laws.sum(axis=1), 1.0)
+    assert np.allclose(laws @ estimates, values, atol=1e-9 / epsilon)
+    for value, p in zip(values, laws, strict=True):
+        assert math.isclose(p @ estimates**2 - value**2, s.variance(value), rel_tol=1e-6)
+    worst = np.log(laws.max(axis=0) / laws.min(axis=0)).max()
+    assert worst <= epsilon * (1 + 1e-12)
+    corners = np.array([law(s, 2.0 * k / s.levels) for k in range(s.levels + 1)])
+    assert math.isclose(np.log(corners.max(axis=0) / corners.min(axis=0)).max(), epsilon, rel_tol=1e-9)
+    wrong = corners + 0.02 * np.eye(s.levels + 1)  # keeps too often: must be seen
+    assert np.log(wrong.max(axis=0) / wrong.min(axis=0)).max() > epsilon
+
+
+@pytest.mark.parametrize(("epsilon", "levels"), [(1.0, 5), (3.0, None), (0.1, 1), (10.0, None)])
+def test_the_sampler_follows_the_law(epsilon, levels):
+    s, rng, trials = ScalarDP(1.0, epsilon, levels), seeded_rng(4), 50_000
+    drawn = np.bincount([s.privatize(0.37, rng) for _ in range(trials)], minlength=s.levels + 1)
+    expected = trials * law(s, 0.37)
+    keep = expected > 5
+    merged = (
+        np.append(drawn[keep], drawn[~keep].sum()),
+        np.append(expected[keep], expected[~keep].sum() + 1e-9),
+    )
+    assert stats.chisquare(*merged, sum_check=False).pvalue > 1e-6
+
+
+def test_numbers_of_the_notes():
+    def largest_deviation(s):
+        return max(s.variance(value) for value in np.linspace(0, 1, 4001)) ** 0.5
+
+    assert ScalarDP(1.0, 10.0).levels == 29
+    assert round(largest_deviation(ScalarDP(1.0, 10.0)), 4) == 0.0271
+    assert round(largest_deviation(ScalarDP(1.0, 1.0)), 2) == 1.11
+    best = min(range(20, 45), key=lambda levels: largest_deviation(ScalarDP(1.0, 10.0, levels)))
+    assert best == 32
+
+
+def test_rational_arithmetic_with_e_to_the_epsilon_two():
+    """ε = ln 2 and k = 3: every probability is a fifth, or two."""
+    s, odds, k = ScalarDP(1.0, math.log(2), 3), Fraction(2), 3
+    stays = odds / (odds + k)
+    for symbol in range(k + 1):
+        assert math.isclose(math.exp(s.log_density(symbol, symbol / 3)), stays)
+    slope, shift = (odds + k) / ((odds - 1) * k), Fraction(k * (k + 1)) / (2 * (odds + k))
+    assert [round(s.estimate(j), 12) for j in range(4)] == [
+        round(float(slope * (j - shift)), 12) for j in range(4)
+    ]
+
+
+@pytest.mark.parametrize("epsilon", [400.0, 1e5])
+def test_huge_budgets_do_not_overflow(epsilon):
+    s, rng = ScalarDP(1.0, epsilon), seeded_rng(1)
+    assert s.levels == 255
+    assert abs(s.estimate(s.privatize(0.5, rng)) - 0.5) < 1 / 255
+    assert s.variance(0.5) < 1e-4
+
+
+def test_values_outside_are_clamped():
+    s, rng = ScalarDP(1.0, 50.0, 4), seeded_rng(1)
+    assert (s.privatize(7.0, rng), s.privatize(-7.0, rng)) == (4, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"maximum": 0.0}, "maximum"),
+        ({"maximum": math.nan}, "maximum"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": math.inf}, "epsilon"),
+        ({"levels": 0}, "levels"),
+        ({"levels": 256}, "levels"),
+    ],
+)
+def test_bad_arguments(arguments, name):
+    with pytest.raises(ValueError, match=name):
+        ScalarDP(**{"maximum": 1.0, "epsilon": 1.0, **arguments})
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "1", None])
+def test_bad_values(value):
+    with pytest.raises(ValueError, match="value"):
+        ScalarDP(1.0, 1.0).privatize(value, seeded_rng(1))
+    with pytest.raises(ValueError, match="symbol"):
+        ScalarDP(1.0, 1.0).estimate(value)

@@ -1,0 +1,100 @@
+"""Transforms are linear, undone by the server, and the same on both sides."""
+
+import numpy as np
+import pytest
+
+from sqsgd import Task
+from sqsgd.transforms import Clip, Rotate, Subsample, l2_norm
+
+NUMBERS = np.random.default_rng(5)
+
+
+def task(dim, **changes):
+    return Task(**{"round": 2, "client": 1, "seed": 99, "dim": dim, "bound": 1.0, **changes})
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("dim", [1, 2, 3, 64, 100, 1000, 5000])
+def test_rotation_is_orthonormal_and_undone(rounds, dim):
+    rotate, t = Rotate(rounds=rounds), task(dim)
+    x, z = NUMBERS.standard_normal((2, dim)).astype(np.float32)
+    y = rotate.forward(x, t)
+    assert y.size == rotate.out_dim(dim) >= dim
+    assert np.isclose(np.linalg.norm(y), np.linalg.norm(x), rtol=1e-5)
+    assert np.isclose(y @ rotate.forward(z, t), x @ z, atol=1e-3)
+    assert np.allclose(rotate.inverse(y.astype(float), t, dim), x, atol=1e-5)
+
+
+def test_the_matrix_of_a_rotation_is_signs_and_hadamard_over_root_n():
+    t, dim = task(8), 8
+    matrix = np.array([Rotate().forward(row, t) for row in np.eye(dim, dtype=np.float32)]).T
+    assert np.allclose(np.abs(matrix), dim**-0.5)
+    assert np.allclose(matrix @ matrix.T, np.eye(dim), atol=1e-6)
+
+
+def test_signs_are_each_clients_own_unless_shared():
+    x = np.ones(64, np.float32)
+    for shared in (False, True):
+        ys = [Rotate(shared=shared).forward(x, task(64, client=client)) for client in (1, 2)]
+        assert np.array_equal(*ys) == shared
+        assert not np.array_equal(ys[0], Rotate(shared=shared).forward(x, task(64, round=3)))
+
+
+def test_two_rounds_spread_a_single_spike():
+    x = np.zeros(1024, np.float32)
+    x[5] = 1
+    once, twice = (Rotate(rounds=r).forward(x, task(1024)) for r in (1, 2))
+    assert np.allclose(np.abs(once), 1 / 32)
+    assert 0.7 < np.sqrt(np.pi / 2) * np.abs(twice).mean() * 32 < 1.3
+    assert np.unique(np.abs(twice)).size > 10
+
+
+def test_subsample_keeps_and_scatters():
+    x, t = NUMBERS.standard_normal(1000).astype(np.float32), task(1000)
+    stage = Subsample(size=100)
+    chosen = stage.coordinates(t, 1000)
+    assert (np.diff(chosen) > 0).all()
+    y = stage.forward(x, t)
+    assert np.array_equal(y, x[chosen])
+    back = stage.inverse(y.astype(float), t, 1000)
+    assert np.array_equal(back[chosen], y)
+    assert np.count_nonzero(back) == 100
+    assert np.array_equal(Subsample(size=1000).forward(x, t), x)
+
+
+def test_rescaled_subsample_is_unbiased_and_keeps_the_norm_on_average():
+    x = NUMBERS.standard_normal(50).astype(np.float32)
+    stage, total, squares = Subsample(size=10, rescale=True), np.zeros(50), 0.0
+    for client in range(4000):
+        t = task(50, client=client)
+        y = stage.forward(x, t)
+        squares += float(y @ y)
+        total += stage.inverse(y.astype(float), t, 50)
+    assert np.abs(total / 4000 - x).max() < 5 * np.abs(x).max() * (4 / 4000) ** 0.5
+    assert np.isclose(squares / 4000, x @ x, rtol=0.05)
+
+
+def test_shared_and_own_subsets():
+    for shared in (False, True):
+        stage = Subsample(size=20, shared=shared)
+        chosen = [stage.coordinates(task(1000, client=client), 1000).tolist() for client in (1, 2)]
+        assert (chosen[0] == chosen[1]) == shared
+
+
+def test_clip():
+    x = NUMBERS.standard_normal(100).astype(np.float32)
+    norm = l2_norm(x)
+    assert Clip().forward(x, task(100)) is x
+    assert Clip().forward(x, task(100, clip=2 * norm)) is x
+    clipped = Clip().forward(x, task(100, clip=norm / 2))
+    assert np.isclose(l2_norm(clipped), norm / 2)
+    assert np.allclose(clipped * 2, x, rtol=1e-5)
+    assert np.isclose(l2_norm(x * np.float32(1e-25)), norm * 1e-25)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Subsample(size=0), lambda: Rotate(rounds=3), lambda: Subsample(size=9).out_dim(5)]
+)
+def test_bad_parameters(make):
+    with pytest.raises(ValueError, match=r"size = |rounds = "):
+        make()
