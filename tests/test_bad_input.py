@@ -56,7 +56,7 @@ BAD_VECTORS = [
     (np.array([0, 0, np.nan, 0, 0, 0, 0, 0]), r"x\[2\] = nan"),
     (np.array([0, 0, 0, np.inf, 0, 0, 0, 0]), r"x\[3\] = inf"),
     (np.array([1e300, 0, 0, 0, 0, 0, 0, 0]), r"x\[0\] = 1e\+300"),
-    (np.full(8, 1e30), "x has norm"),
+    (np.full(8, 1e30), r"x\[0\] = 1e\+30 must be finite and within"),
 ]
 
 

@@ -12,8 +12,8 @@ import reference
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
-from sqsgd import secure_rng, seeded_rng
-from sqsgd.randomness import EVERYONE, PublicStream, check_rng
+from sqsgd import randomness, secure_rng, seeded_rng
+from sqsgd.randomness import EVERYONE, PRIVATE_MODES, PublicStream, check_rng
 
 
 def stream(**changes):
@@ -76,6 +76,20 @@ def test_subsets_are_uniform():
         cells[np.array(subset) @ np.array([0, 1, 3]) % 20] += 1
     seen = cells > 0
     assert stats.chisquare(counts[seen], 1000 * cells[seen]).pvalue > 1e-6
+
+
+def test_both_modes_give_one_keystream():
+    counter, gcm = (Cipher(algorithms.AES256(bytes(range(32))), mode).encryptor() for mode in PRIVATE_MODES)
+    assert counter.update(bytes(100_000)) == gcm.update(bytes(100_000))
+
+
+def test_a_key_is_left_in_time(monkeypatch):
+    """Before GCM's counter would end, the generator takes another key and goes on."""
+    monkeypatch.setattr(randomness, "_REKEY", 40_000)
+    rng, again = seeded_rng(1), seeded_rng(1)
+    drawn = [rng.take(16_384).tobytes() for _ in range(10)]
+    assert len(set(drawn)) == 10
+    assert drawn == [again.take(16_384).tobytes() for _ in range(10)]
 
 
 def test_seeded_is_repeatable_and_says_that_it_protects_nobody():

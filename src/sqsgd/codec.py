@@ -21,6 +21,7 @@ from sqsgd import checks
 Array = npt.NDArray[Any]
 Columns = tuple[Array, ...]
 MAGIC, VERSION = b"SQ", 1
+_WIDTHS = {width: np.dtype(f"<u{width}") for width in (1, 2, 4, 8)}
 _HEADER = struct.Struct("<2sBBIII")  # magic, version, reserved, scheme, round, checksum
 ENVELOPE_BYTES = _HEADER.size
 
@@ -95,7 +96,7 @@ class Column:
         if self.alphabet is None:
             return np.ascontiguousarray(values, "<f4").tobytes()
         if self.code_bits:
-            words = _padded(values, np.uint8, 8 * -(-self.count // 8)).view("<u8")
+            words = _padded(values, np.uint8, 8 * -(-self.count // 8)).view(_WIDTHS[8])
             target, view = _buffer(words.size, self.code_bits)
             fold(words, self.code_bits, view)
             return target[: self.length].tobytes()
@@ -145,8 +146,8 @@ def _padded(values: Array, kind: Any, size: int) -> Array:
 def _buffer(groups: int, bits: int) -> tuple[Array, Array]:
     """Bytes for ``groups`` groups of ``bits`` bytes, and the view that the kernels take."""
     target = np.empty(groups * bits + 8, np.uint8)
-    if bits in (1, 2, 4, 8):
-        return target, target[: groups * bits].view(f"<u{bits}")
+    if bits in _WIDTHS:
+        return target, target[: groups * bits].view(_WIDTHS[bits])
     return target, target
 
 

@@ -23,6 +23,7 @@ Codes = npt.NDArray[np.uint8]
 MOST_DIM, MOST_LEVELS = 1 << 24, 256
 CHUNK = 1 << 15  # coordinates whose random words are drawn at once: they stay in cache
 RUN, SPARE_BYTES = 256, 32  # rounding keeps spare words for each run of coordinates
+U1, U2, U4, U8 = (np.dtype(f"<u{width}") for width in (1, 2, 4, 8))
 
 
 @final
@@ -78,6 +79,11 @@ class PrivQuant:
         else:
             self.law = boundary_law(dim, levels, limit, threshold)
         self.dim, self.levels, self.threshold = dim, levels, self.law.threshold
+        self._bits = levels.bit_length() - 1 if levels & (levels - 1) == 0 else 0
+        self._kind = U4 if not self._bits else U1 if self._bits == 1 else U2  # of the noise of a coordinate
+        self._width, self._offset = self._kind.itemsize, (levels - 1) / 2
+        starts = range(0, dim, CHUNK)
+        self._parts = [(slice(start, min(start + CHUNK, dim)), min(CHUNK, dim - start)) for start in starts]
         on_boundary = keep is None and rule == "optimal"
         self.epsilon = limit if on_boundary else _realised(self.law, limit)
 
@@ -116,78 +122,87 @@ class PrivQuant:
 
     def quantize(self, x: Any, bound: float, rng: Rng) -> Codes:
         """Round each x[j] in [-bound, bound] to one of its two nearest levels, unbiased (codes 0..K-1)."""
+        from sqsgd.kernels.privatising import round_randomly
+
         x = checks.vector("x", x, self.dim)
-        return self.round(x, checks.real("bound", bound, 1e-30, 1e30), check_rng(rng))
+        factor = self._factor(checks.real("bound", bound, 1e-30, 1e30))
+        check_rng(rng)
+        codes = np.empty(self.dim, np.uint8)
+        for part, size in self._parts:
+            noise, spare = self._rounding_noise(size, rng)
+            round_randomly(x[part], factor, self._offset, noise, spare, codes[part])
+        return codes
 
     def privatize(self, codes: Any, rng: Rng) -> Codes:
         """The private step: codes that match the input in exactly L places, L drawn from its exact law."""
-        return self.scramble(checks.codes("codes", codes, self.dim, self.levels), check_rng(rng))
+        from sqsgd.kernels.privatising import scramble, scramble_bits
 
-    def round(self, x: Vector, bound: float, rng: Rng) -> Codes:
-        """``quantize`` for a float32 vector of the right length; still refuses NaN and infinity."""
-        from sqsgd.kernels.privatising import round_randomly
+        codes = checks.codes("codes", codes, self.dim, self.levels)
+        wanted = self.law.sampler.draw(check_rng(rng))
+        if self._nearly_all(wanted):
+            return self._adjusted(codes, codes.copy(), self.dim, wanted, rng)
+        keep, out, count = self._keep(wanted), np.empty(self.dim, np.uint8), 0
+        for part, size in self._parts:
+            noise = rng.take(self._width * size).view(self._kind)
+            if self._bits:
+                count += scramble_bits(codes[part], self._bits, keep, noise, out[part])
+            else:
+                count += scramble(codes[part], self.levels, keep, noise, out[part])
+        return self._adjusted(codes, out, count, wanted, rng)
 
-        top = self.levels - 1
-        factor, offset = np.float32(top / (2 * bound)), np.float32(top / 2)
-        codes = np.empty(self.dim, np.uint8)
-        finite = True
-        for start in range(0, self.dim, CHUNK):
-            size = min(CHUNK, self.dim - start)
-            part = slice(start, start + size)
-            words = rng.take(2 * size + SPARE_BYTES * -(-size // RUN))
-            noise, spare = words[: 2 * size].view("<u2"), words[2 * size :]
-            finite &= round_randomly(x[part], factor, offset, noise, spare, codes[part])
-        if not finite:
-            raise ValueError("x holds NaN or infinity")
-        return codes
+    def randomize(self, x: Vector, bound: float, rng: Rng) -> Codes:
+        """privatize(quantize(x, bound, rng), rng) for a float32 vector; in one pass if K = 2^b."""
+        from sqsgd.kernels.privatising import round_and_scramble
 
-    def scramble(self, codes: Codes, rng: Rng) -> Codes:
-        """``privatize`` for uint8 codes that are known to be in range."""
+        if not self._bits:
+            return self.privatize(self.quantize(x, bound, rng), rng)
+        wanted = self.law.sampler.draw(rng)
+        if self._nearly_all(wanted):
+            codes = self.quantize(x, bound, rng)
+            return self._adjusted(codes, codes.copy(), self.dim, wanted, rng)
+        factor, keep, count = self._factor(bound), self._keep(wanted), 0
+        codes, out = np.empty(self.dim, np.uint8), np.empty(self.dim, np.uint8)
+        for part, size in self._parts:
+            noise, spare = self._rounding_noise(size, rng)
+            words = rng.take(self._width * size).view(self._kind)
+            matches = round_and_scramble(
+                x[part], factor, self._offset, keep, self._bits, noise, words, spare, codes[part], out[part]
+            )
+            if matches < 0:
+                raise ValueError("x holds NaN or infinity")
+            count += matches
+        return self._adjusted(codes, out, count, wanted, rng)
+
+    def _factor(self, bound: float) -> float:
+        """Levels per unit of x."""
+        return (self.levels - 1) / (2 * bound)
+
+    def _rounding_noise(self, size: int, rng: Rng) -> tuple[npt.NDArray[np.uint16], Codes]:
+        words = rng.take(2 * size + SPARE_BYTES * -(-size // RUN))
+        return words[: 2 * size].view(U2), words[2 * size :]
+
+    def _nearly_all(self, wanted: int) -> bool:
+        """So many matches that it is quicker to start from the input and change some."""
+        return 16 * (self.dim - wanted) < self.dim
+
+    def _keep(self, wanted: int) -> Any:
+        """The noise below which a code is kept, so that about the wanted number matches."""
+        share = max(0.0, (wanted * self.levels / self.dim - 1) / (self.levels - 1))
+        steps = 1 << (16 if not self._bits else 8 * self._width - self._bits)
+        keep = min(round(share * steps), steps - 1) << self._bits
+        return self._kind.type(keep) if self._bits else keep
+
+    def _adjusted(self, codes: Codes, out: Codes, count: int, wanted: int, rng: Rng) -> Codes:
+        """Move ``out`` from its exchangeable number of matches to exactly the wanted one."""
         from sqsgd.kernels.privatising import adjust
 
-        wanted = self.law.sampler.draw(rng)
-        out, count = self._about(codes, wanted, rng)
         while count != wanted:
             gap = abs(wanted - count)
             candidates = wanted if count > wanted else self.dim - wanted
             tries = gap * self.dim // max(candidates, 1) + gap // 4 + 32
-            words = rng.take(8 * min(tries, CHUNK)).view("<u8")
+            words = rng.take(8 * min(tries, CHUNK)).view(U8)
             count = adjust(codes, out, count, wanted, self.levels, words)
         return out
-
-    def _about(self, codes: Codes, wanted: int, rng: Rng) -> tuple[Codes, int]:
-        """Codes with about the wanted number of matches at exchangeable places, and how many there are."""
-        n, levels = self.dim, self.levels
-        if 16 * (n - wanted) < n:
-            return codes.copy(), n
-        share = max(0.0, (wanted * levels / n - 1) / (levels - 1))
-        bits = levels.bit_length() - 1 if levels & (levels - 1) == 0 else 0
-        out = np.empty(n, np.uint8)
-        return out, (self._about_bits if bits else self._about_any)(codes, share, bits, rng, out)
-
-    def _about_bits(self, codes: Codes, share: float, bits: int, rng: Rng, out: Codes) -> int:
-        from sqsgd.kernels.privatising import scramble_bits
-
-        width = 1 if bits == 1 else 2  # bytes of noise for a coordinate
-        steps = 1 << (8 * width - bits)
-        keep = (np.uint8 if width == 1 else np.uint16)(min(round(share * steps), steps - 1) << bits)
-        count = 0
-        for start in range(0, self.dim, CHUNK):
-            part = slice(start, min(start + CHUNK, self.dim))
-            noise = rng.take(width * (part.stop - start)).view(keep.dtype)
-            count += scramble_bits(codes[part], bits, keep, noise, out[part])
-        return count
-
-    def _about_any(self, codes: Codes, share: float, bits: int, rng: Rng, out: Codes) -> int:
-        from sqsgd.kernels.privatising import scramble
-
-        keep = min(round(share * 65536), 65535)
-        count = 0
-        for start in range(0, self.dim, CHUNK):
-            part = slice(start, min(start + CHUNK, self.dim))
-            noise = rng.take(4 * (part.stop - start)).view("<u4")
-            count += scramble(codes[part], self.levels, keep, noise, out[part])
-        return count
 
     # ------------------------------------------------------------ the server's side
 

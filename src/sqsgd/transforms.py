@@ -11,6 +11,8 @@ from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.core import Estimate, Task, Transform
 
+_U8 = np.dtype("<u8")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Clip(Transform):
@@ -108,7 +110,7 @@ class Rotate(Transform):
 
     def _signs(self, task: Task, which: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
         words = task.stream(f"signs {which}", shared=self.shared).words(2 * -(-size // 64))
-        return words.view("<u8")
+        return words.view(_U8)
 
     def forward(self, x: Vector, task: Task) -> Vector:
         from sqsgd.kernels.rotation import rotate
@@ -120,7 +122,7 @@ class Rotate(Transform):
             y[: x.size], y[x.size :] = x, 0
             source = y
         for which in range(self.rounds):
-            rotate(source, self._signs(task, which, size), np.float32(size**-0.5), y)
+            rotate(source, self._signs(task, which, size), size**-0.5, y)
             source = y
         return y
 
@@ -133,7 +135,7 @@ class Rotate(Transform):
         x = (y / factor).astype(np.float32)
         none = np.zeros(-(-x.size // 64), np.uint64)
         for which in reversed(range(self.rounds)):
-            rotate(x, none, np.float32(x.size**-0.5), x)
+            rotate(x, none, x.size**-0.5, x)
             flip_signs(x.view(np.uint32), self._signs(task, which, x.size))
         return x[:dim].astype(np.float64) * factor
 

@@ -1,10 +1,20 @@
-"""Rounding to levels, moving to an exact number of matches, summing."""
+"""Checking, rounding to levels, moving to an exact number of matches, summing."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from sqsgd.kernels.compiling import compiled
+
+
+@compiled
+def within(x, limit):
+    """Whether every |x[i]| <= limit; a NaN is not."""
+    odd = np.uint8(0)
+    most = np.float32(limit)
+    for i in range(x.size):
+        odd = np.uint8(odd | np.uint8(not np.abs(x[i]) <= most))
+    return odd == 0
 
 
 @compiled
@@ -15,8 +25,9 @@ def round_randomly(x, factor, offset, noise, spare, codes):
     sixteenth bit; that decides when all sixteen bits of the sum are ones, with 32 spare bits (eight
     such for each run of 256). Returns whether all of x is finite.
     """
-    top = np.float32(2) * offset
     odd = np.uint8(0)
+    factor, offset = np.float32(factor), np.float32(offset)
+    top = np.float32(2) * offset
     for first in range(0, x.size, 256):
         last = min(first + 256, x.size)
         here, words, target = x[first:last], noise[first:last], codes[first:last]
@@ -51,9 +62,9 @@ def round_randomly(x, factor, offset, noise, spare, codes):
 def scramble_bits(codes, bits, keep, noise, out):
     """For 2^bits levels: keep a code if its noise is below ``keep``, else take the noise's low bits.
 
-    ``keep`` is a multiple of 2^bits, so both parts of the noise are independent. Returns how many
-    codes match. Coordinates are alike and independent: the matches are exchangeable, and a code that
-    does not match is uniform over the others.
+    ``keep``, of the noise's type, is a multiple of 2^bits, so both parts of the noise are
+    independent. Returns how many codes match. Coordinates are alike and independent: the matches
+    are exchangeable, and a code that does not match is uniform over the others.
     """
     mask = np.uint8((1 << bits) - 1)
     matches = 0
@@ -88,6 +99,14 @@ def scramble(codes, levels, keep, noise, out):
         out[i] = new
         matches += np.int64(new == codes[i])
     return matches
+
+
+@compiled
+def round_and_scramble(x, factor, offset, keep, bits, noise, words, spare, codes, out):
+    """round_randomly, then scramble_bits, over a piece of a vector; the matches, or -1 if x is not finite."""
+    finite = round_randomly(x, factor, offset, noise, spare, codes)
+    matches = scramble_bits(codes, bits, keep, words, out)
+    return matches if finite else -1
 
 
 @compiled

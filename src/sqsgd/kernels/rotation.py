@@ -145,7 +145,7 @@ def rotate(source, signs, scale, target):
     are combined while they are still in cache. Iterative, because a cached numba function that calls
     itself crashes when another cached one calls it.
     """
-    size = target.size
+    size, scale = target.size, np.float32(scale)
     if size < 64:
         _rotate_small(source, signs, scale, target)
         return

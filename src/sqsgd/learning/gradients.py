@@ -1,12 +1,17 @@
 """A model as one flat float32 vector, and the gradient of its loss as another.
 
 The order is that of ``model.parameters()``, trainable ones only, each in row-major order. Torch splits its
-sums by the number of its threads: the same inputs give the same bits on one machine for one
-``torch.set_num_threads``, not across different ones.
+sums by the number of its threads, so the same inputs give the same bits on one machine only if that number
+stays the same: ``prepare_torch`` makes it one, and the cores are used by several clients at a time instead.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeAlias
 
 import numpy as np
@@ -15,6 +20,23 @@ import torch
 from torch import nn
 
 Vector: TypeAlias = npt.NDArray[np.float32]
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
+
+
+def prepare_torch() -> None:
+    """Set this process up for many small gradients: repeatable and fast. Once, before training.
+
+    One thread an operation: the bits do not depend on the number of cores, and a busy second core does not
+    stall every operation at a barrier (measured: LeNet-5 8 ms alone, 240 ms with two threads beside another
+    process). And freed memory is kept: glibc hands each activation back to the system, and the page faults
+    of getting it anew cost a third of the gradient's time. Other C libraries are left as they are.
+    """
+    torch.set_num_threads(1)
+    with contextlib.suppress(OSError, TypeError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(_MMAP_THRESHOLD, 32 << 20)  # the most that glibc accepts
+        library.mallopt(_TRIM_THRESHOLD, 512 << 20)
 
 
 def trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -86,8 +108,46 @@ def loss_gradient(
     return loss.item(), _join(list(gradients), parameter_count(model), out)
 
 
+def loss_gradients(
+    model: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]], *, workers: int = 1
+) -> Iterator[tuple[float, Vector]]:
+    """``loss_gradient`` of many clients' batches at the same parameters, in order, ``workers`` at a time.
+
+    The bits do not depend on ``workers``. Batches are read, and gradients made, at most ``workers`` ahead of
+    the reader. Leave the parameters alone until the iterator is at its end. A model that draws random
+    numbers (dropout) needs ``loss_gradient`` with a seed instead: the threads share torch's generator.
+
+    >>> layer, batch = nn.Linear(1, 2), (torch.ones(4, 1), torch.zeros(4, dtype=torch.int64))
+    >>> [gradient.shape for _, gradient in loss_gradients(layer, [batch] * 3, workers=2)]
+    [(4,), (4,), (4,)]
+    """
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, not {workers}")
+    if workers == 1:
+        for inputs, labels in batches:
+            yield loss_gradient(model, inputs, labels)
+        return
+    waiting: deque[Future[tuple[float, Vector]]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            for inputs, labels in batches:
+                waiting.append(pool.submit(loss_gradient, model, inputs, labels))
+                if len(waiting) > workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:  # the reader stopped early: what has not begun need not
+                future.cancel()
+
+
 def evaluate(
-    model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, batch_size: int = 250
+    model: nn.Module,
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    batch_size: int = 100,
+    *,
+    workers: int = 1,
 ) -> tuple[float, float]:
     """Accuracy (a fraction) and mean cross entropy, in evaluation mode; the model's mode is put back.
 
@@ -96,22 +156,26 @@ def evaluate(
     >>> evaluate(layer, torch.tensor([[9.0], [9.0]]), torch.tensor([0, 1]))
     (0.5, 9.0)
     """
-    if len(inputs) == 0 or batch_size < 1:
-        raise ValueError(f"inputs and batch_size must be at least 1, not {len(inputs)} and {batch_size}")
-    correct, loss = 0, 0.0
+    for name, value in (("inputs", len(inputs)), ("batch_size", batch_size), ("workers", workers)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}")
+
+    def score(start: int) -> tuple[int, float]:
+        with torch.inference_mode():  # a mode of the thread, not of the process
+            truth = labels[start : start + batch_size]
+            logits = _logits(model, inputs[start : start + batch_size])
+            loss = nn.functional.cross_entropy(logits, truth, reduction="sum")
+            return int((logits.argmax(dim=1) == truth).sum()), loss.item()
+
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        with torch.inference_mode():
-            for start in range(0, len(inputs), batch_size):
-                truth = labels[start : start + batch_size]
-                logits = _logits(model, inputs[start : start + batch_size])
-                correct += int((logits.argmax(dim=1) == truth).sum())
-                loss += nn.functional.cross_entropy(logits, truth, reduction="sum").item()
+        with ThreadPoolExecutor(workers) as pool:
+            scores = list(pool.map(score, range(0, len(inputs), batch_size)))
     finally:
         for module, training in modes:
             module.training = training
-    return correct / len(inputs), loss / len(inputs)
+    return sum(right for right, _ in scores) / len(inputs), sum(loss for _, loss in scores) / len(inputs)
 
 
 def _logits(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:

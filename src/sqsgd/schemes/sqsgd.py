@@ -63,14 +63,16 @@ class Direction(Mechanism):
 
     def _half_range(self, x: Vector) -> tuple[Vector, float, float]:
         """x, its norm, and the quantiser's half-range; a vector of next to nothing counts as zero."""
-        norm = l2_norm(checks.vector("x", x, self.dim))
+        norm = l2_norm(x)
+        if not norm < math.inf:
+            raise ValueError("x holds NaN or infinity")
         if norm < 1e-15:
             return np.zeros_like(x), 0.0, 1.0
         return x, norm, self.reach * norm / math.sqrt(self.dim)
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
         x, norm, half_range = self._half_range(x)
-        codes = self.quantizer.scramble(self.quantizer.round(x, half_range, rng), rng)
+        codes = self.quantizer.randomize(x, half_range, rng)
         return codes, np.array([self.norm.privatize(norm / bound, rng)], np.uint8)
 
     def _unit(self, columns: Columns, bound: float) -> float:

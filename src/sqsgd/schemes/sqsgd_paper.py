@@ -55,7 +55,7 @@ class BoundedRange(Mechanism):
         return Privacy(epsilon=add_up(*parts), notion="local")
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
-        codes = self.quantizer.scramble(self.quantizer.round(x, bound, rng), rng)
+        codes = self.quantizer.randomize(x, bound, rng)
         if self.largest is None:
             return (codes,)
         return codes, np.array([self.largest.privatize(float(np.max(np.abs(x))) / bound, rng)], np.uint8)

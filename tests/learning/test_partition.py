@@ -1,0 +1,163 @@
+"""Partitions, cohorts and batches: complete, disjoint, uniform, and the same every time."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sqsgd.learning.partition import batch_indices, cohort, partition
+
+LABELS = np.repeat(np.arange(10), 60)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    labels=st.lists(st.integers(0, 4), min_size=1, max_size=60),
+    scheme=st.sampled_from(["iid", "dirichlet:0.001", "dirichlet:0.3", "dirichlet:1000", "shards:1"]),
+    seed=st.integers(0, 2**40),
+    data=st.data(),
+)
+def test_every_image_has_one_owner_and_every_client_an_image(
+    labels: list[int], scheme: str, seed: int, data: st.DataObject
+) -> None:
+    clients = data.draw(st.integers(1, len(labels)))
+    parts = partition(labels, clients, scheme, seed)
+    assert len(parts) == clients
+    assert min(map(len, parts)) >= 1
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+
+
+@pytest.mark.parametrize("scheme", ["iid", "dirichlet:0.5", "shards:2"])
+def test_the_seed_decides_alone(scheme: str) -> None:
+    first, again, other = (partition(LABELS, 7, scheme, seed) for seed in (3, 3, 4))
+    assert all(map(np.array_equal, first, again))
+    assert not all(map(np.array_equal, first, other))
+
+
+def test_the_stream_is_the_one_that_was_published() -> None:
+    # A change here changes every recorded experiment. Integers only, so no machine or NumPy may differ.
+    assert [part.tolist() for part in partition([0] * 6, 2, "iid", 1)] == [[5, 3, 0], [2, 1, 4]]
+    assert cohort(clients=1000, size=5, round=2, seed=1).tolist() == [61, 342, 572, 617, 662]
+    assert batch_indices(np.arange(50, 90), 5, round=2, client=3, seed=1).tolist() == [57, 66, 71, 73, 78]
+
+
+def classes_held(scheme: str) -> float:
+    return float(np.mean([len(np.unique(LABELS[part])) for part in partition(LABELS, 10, scheme, seed=0)]))
+
+
+def test_iid_is_even_and_mixed() -> None:
+    sizes = {len(part) for part in partition(LABELS[:-7], 10, "iid", seed=0)}
+    assert sizes == {59, 60}
+    assert classes_held("iid") > 9.5
+
+
+def test_small_beta_concentrates_and_large_beta_spreads() -> None:
+    assert (
+        classes_held("dirichlet:0.01") < 3 < 6 < classes_held("dirichlet:1") <= classes_held("dirichlet:1000")
+    )
+    sizes = [len(part) for part in partition(LABELS, 10, "dirichlet:0.3", seed=0)]
+    assert max(sizes) > 2 * min(sizes)
+
+
+def test_dirichlet_shares_have_the_mean_and_variance_of_dirichlet() -> None:
+    beta, clients, images = 0.5, 4, 5000
+    shares = np.array(
+        [[len(part) / images for part in partition(np.zeros(images), clients, f"dirichlet:{beta}", seed)]
+         for seed in range(300)]
+    )  # fmt: skip
+    mean, variance = 1 / clients, (1 / clients) * (1 - 1 / clients) / (clients * beta + 1)
+    assert np.abs(shares.mean(axis=0) - mean).max() < 5 * np.sqrt(variance / 300)
+    assert np.abs(shares.var(axis=0) / variance - 1).max() < 0.35
+
+
+def test_a_client_of_two_shards_has_few_classes() -> None:
+    parts = partition(LABELS, 10, "shards:2", seed=0)
+    assert {len(part) for part in parts} == {60}
+    assert max(len(np.unique(LABELS[part])) for part in parts) <= 2
+
+
+@pytest.mark.parametrize("scheme", ["iid", "dirichlet:0.1", "shards:2"])
+def test_ten_thousand_clients_share_one_array(scheme: str) -> None:
+    parts = partition(np.tile(np.arange(10), 6000), 10_000, scheme, seed=0)
+    bases = {id(part.base) for part in parts}
+    assert len(bases) == 1
+
+
+@pytest.mark.parametrize(
+    ("clients", "scheme", "message"),
+    [
+        (601, "iid", "601 clients cannot share 600 images"),
+        (300, "shards:3", "600 images into 900 shards for 300 clients; write shards:2"),
+        (5, "dirichlet", "'dirichlet'.*BETA must be a positive number"),
+        (5, "dirichlet:-1", "BETA must be"),
+        (5, "dirichlet:nan", "BETA must be"),
+        (5, "shards:0", "N must be"),
+        (5, "shards:1.5", "N must be"),
+        (5, "iid:3", "'iid:3' is unknown; write iid, dirichlet:BETA or shards:N"),
+        (0, "iid", "clients must be at least 1, not 0"),
+    ],
+)
+def test_impossible_partitions_say_what_would_be_possible(clients: int, scheme: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        partition(LABELS, clients, scheme, seed=0)
+
+
+def test_a_cohort_is_sorted_distinct_and_new_every_round() -> None:
+    rounds = [cohort(clients=50, size=20, round=t, seed=9) for t in range(20)]
+    assert all(np.all(np.diff(members) > 0) and members[0] >= 0 and members[-1] < 50 for members in rounds)
+    assert len({tuple(members) for members in rounds}) == 20
+    assert np.array_equal(rounds[7], cohort(clients=50, size=20, round=7, seed=9))
+    assert cohort(clients=5, size=5, round=0, seed=0).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_every_pair_of_clients_is_equally_likely() -> None:
+    draws, pairs = 15_000, {}
+    for t in range(draws):
+        pair = tuple(cohort(clients=6, size=2, round=t, seed=5).tolist())
+        pairs[pair] = pairs.get(pair, 0) + 1
+    assert len(pairs) == 15
+    statistic = sum((count - draws / 15) ** 2 for count in pairs.values()) / (draws / 15)
+    assert statistic < 36.1  # chi-square, 14 degrees of freedom: exceeded once in a thousand seeds
+
+
+def test_a_cohort_needs_no_memory_for_the_clients_left_out() -> None:
+    tracemalloc.start()
+    cohort(clients=10**12, size=100, round=0, seed=0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000
+
+
+def test_a_batch_depends_on_seed_round_and_client_and_on_nothing_else() -> None:
+    indices = np.arange(1000, 1100)
+    batch = batch_indices(indices, 32, round=4, client=2, seed=1)
+    assert len(set(batch.tolist())) == 32
+    assert set(batch.tolist()) <= set(indices.tolist())
+    assert np.array_equal(batch, batch_indices(indices, 32, round=4, client=2, seed=1))
+    for change in ({"round": 5}, {"client": 3}, {"seed": 2}):
+        key = {"round": 4, "client": 2, "seed": 1} | change
+        assert not np.array_equal(batch, batch_indices(indices, 32, **key))
+
+
+def test_over_many_rounds_every_image_is_used_equally_often() -> None:
+    counts = np.zeros(40)
+    for t in range(3000):
+        counts[batch_indices(np.arange(40), 10, round=t, client=0, seed=1)] += 1
+    # Without replacement the 40 counts have 39 degrees of freedom and variance 3000 * 1/4 * 3/4.
+    statistic = ((counts - 750) ** 2).sum() / (3000 * 0.25 * 0.75) * 39 / 40
+    assert 14 < statistic < 73  # 0.9998 of all seeds
+
+
+def test_a_client_with_little_data_uses_all_of_it() -> None:
+    assert batch_indices(np.array([4, 9]), 32, round=0, client=0, seed=0).tolist() == [4, 9]
+
+
+def test_wrong_cohorts_and_batches_are_refused() -> None:
+    with pytest.raises(ValueError, match="a cohort of 6 cannot be drawn from 5 clients"):
+        cohort(clients=5, size=6, round=0, seed=0)
+    with pytest.raises(ValueError, match="batch_size must be at least 1, not 0"):
+        batch_indices(np.arange(3), 0, round=0, client=0, seed=0)
+    with pytest.raises(ValueError, match="seed must be at least 0, not -1"):
+        cohort(clients=5, size=1, round=0, seed=-1)
