@@ -5,9 +5,19 @@ import pytest
 import reference
 from scipy.linalg import hadamard
 
+from sqsgd import Task, make_scheme, seeded_rng
 from sqsgd.codec import Column
-from sqsgd.kernels.packing import expand, fold
-from sqsgd.kernels.privatising import accumulate, adjust, round_randomly, scramble, scramble_bits
+from sqsgd.kernels import packing, privatising, rotation, selecting
+from sqsgd.kernels.packing import EXPAND, FOLD
+from sqsgd.kernels.privatising import (
+    accumulate,
+    adjust,
+    round_randomly,
+    scramble,
+    scramble_bytes,
+    scramble_pairs,
+    within,
+)
 from sqsgd.kernels.rotation import flip_signs, rotate
 
 NUMBERS = np.random.default_rng(20260101)
@@ -23,11 +33,11 @@ def test_rotate_is_signs_then_hadamard(exponent):
     x = NUMBERS.standard_normal(size).astype(np.float32)
     signs = words(-(-size // 64), "u8")
     y = np.empty_like(x)
-    rotate(x, signs, np.float32(size**-0.5), y)
+    rotate(x, signs, size**-0.5, y)
     expected = reference.hadamard(reference.signs_of(signs, size) * x.astype(np.float64)) / size**0.5
     assert np.abs(y - expected).max() < 1e-5
     in_place = x.copy()
-    rotate(in_place, signs, np.float32(size**-0.5), in_place)
+    rotate(in_place, signs, size**-0.5, in_place)
     assert np.array_equal(in_place, y)
 
 
@@ -47,7 +57,7 @@ def test_flip_signs(size):
 @pytest.mark.parametrize("size", [1, 255, 256, 1000, 40000])
 def test_rounding_matches_the_twin_but_for_ties(levels, size):
     x = (2 * NUMBERS.standard_normal(size)).astype(np.float32)
-    factor, offset = np.float32((levels - 1) / 2), np.float32((levels - 1) / 2)
+    factor = offset = (levels - 1) / 2
     noise, spare = words(size, "u2"), words(32 * -(-size // 256), "u1")
     codes = np.empty(size, np.uint8)
     assert round_randomly(x, factor, offset, noise, spare, codes)
@@ -63,9 +73,9 @@ def test_ties_are_settled_by_the_spare_words():
     noise = np.full(256, 32767, np.uint16)  # 32768 + 32767 = 65535: every coordinate ties
     up, down = np.zeros(32, np.uint8), np.full(32, 255, np.uint8)
     codes = np.empty(256, np.uint8)
-    assert round_randomly(x, np.float32(1), np.float32(0.5), noise, up, codes)
+    assert round_randomly(x, 1.0, 0.5, noise, up, codes)
     assert (codes == 1).all()
-    assert round_randomly(x, np.float32(1), np.float32(0.5), noise, down, codes)
+    assert round_randomly(x, 1.0, 0.5, noise, down, codes)
     assert (codes == 0).all()
 
 
@@ -74,7 +84,7 @@ def test_rounding_reports_what_is_not_finite(bad):
     x = np.zeros(300, np.float32)
     x[270] = bad
     codes = np.empty(300, np.uint8)
-    assert not round_randomly(x, np.float32(1), np.float32(1), words(300, "u2"), words(64, "u1"), codes)
+    assert not round_randomly(x, 1.0, 1.0, words(300, "u2"), words(64, "u1"), codes)
 
 
 @pytest.mark.parametrize(("bits", "kind"), [(1, "u1"), (1, "u2"), (3, "u2"), (8, "u2")])
@@ -82,7 +92,7 @@ def test_scramble_bits(bits, kind):
     codes, noise = words(5000, "u1") & np.uint8(2**bits - 1), words(5000, kind)
     keep = noise.dtype.type((2 ** (8 * noise.dtype.itemsize - bits) // 3) << bits)
     out = np.empty_like(codes)
-    count = scramble_bits(codes, bits, keep, noise, out)
+    count = (scramble_bytes if kind == "u1" else scramble_pairs)(codes, bits, keep, noise, out)
     expected = np.where(noise < keep, codes, (noise & (2**bits - 1)).astype(np.uint8))
     assert np.array_equal(out, expected)
     assert count == np.count_nonzero(out == codes)
@@ -125,13 +135,59 @@ def test_fold_is_the_plain_bit_stream(bits, size):
 def test_fold_and_expand_are_inverse_on_words():
     codes = (words(8 * 100, "u1") & np.uint8(127)).view("u8")
     packed, back = np.zeros(7 * 100 + 8, np.uint8), np.empty_like(codes)
-    fold(codes, 7, packed)
-    expand(packed, 7, back)
+    FOLD[0](codes, 7, packed)
+    EXPAND[0](packed, 7, back)
     assert np.array_equal(back, codes)
 
 
 def test_accumulate():
     codes, total = words(1000, "u1"), NUMBERS.standard_normal(1000)
     expected = total + (np.float32(0.25) * codes.astype(np.float32)).astype(np.float64) - 3.0
-    accumulate(codes, np.float32(0.25), np.float32(-3.0), total)
+    accumulate(codes, 0.25, -3.0, total)
     assert np.allclose(total, expected, rtol=1e-6)
+
+
+def test_within():
+    x = np.array([1.0, -2.0, 0.0], np.float32)
+    assert within(x, 2.0)
+    assert not within(x, 1.5)
+    for bad in (np.nan, np.inf, -np.inf):
+        assert not within(np.array([0.0, bad], np.float32), 1e30)
+
+
+def test_one_version_each():
+    """Kernels of one type of arguments each: numba's cache may mix up several (see compiling.py)."""
+    kernels = [*packing.FOLD.values(), *packing.EXPAND.values()]
+    for module in (packing, privatising, rotation, selecting):
+        kernels += [value for value in vars(module).values() if hasattr(value, "signatures")]
+    rng = seeded_rng(1)
+    for levels in (2, 3, 4, 16, 128, 256):
+        for x in every_kind_of_vector():
+            scheme = make_scheme(
+                "sqsgd-paper", dim=200, epsilon=100.0, bits=4096, levels=levels, rule="optimal"
+            )
+            tasks = [Task(round=0, client=client, seed=0, dim=200, bound=1.0) for client in range(2)]
+            scheme.aggregate([(task, scheme.encode(x, task, rng)) for task in tasks])
+            q = scheme.mechanism.quantizer
+            for codes in (np.zeros(256, int), np.zeros(512, np.uint8)[::2]):
+                codes.setflags(write=False)
+                q.estimate(q.privatize(codes, rng), 1.0)
+    used = [kernel for kernel in kernels if kernel.signatures]
+    assert len(used) > 15
+    assert {kernel.__name__: len(kernel.signatures) for kernel in used if len(kernel.signatures) > 1} == {}
+
+
+def every_kind_of_vector():
+    x = np.linspace(-1, 1, 400).astype(np.float32)
+    frozen = x[:200].copy()
+    frozen.setflags(write=False)
+    unaligned = np.frombuffer(b"x" + x[:200].tobytes(), np.uint8)[1:].view(np.float32)
+    return [
+        x[:200],
+        x[::2],
+        frozen,
+        x[:200].astype(float),
+        x[:200].astype(">f4"),
+        x[:200].astype("f2"),
+        unaligned,
+    ]

@@ -53,10 +53,14 @@ class Figure:
 
 
 def numpy_encode(
-    x: npt.NDArray[np.float32], task: Task, quantizer: PrivQuant, rng: np.random.Generator
+    x: npt.NDArray[np.float32],
+    task: Task,
+    levels: int,
+    match_law: npt.NDArray[np.float64],
+    rng: np.random.Generator,
 ) -> bytes:
     """The same message as one would first write it: whole-array NumPy, Generator, permutation, packbits."""
-    n, levels, bound = x.size, quantizer.levels, task.bound
+    n, bound = x.size, task.bound
     if not np.isfinite(x).all():
         raise ValueError("x must be finite")
     public = np.random.default_rng((task.seed, task.round))
@@ -70,12 +74,22 @@ def numpy_encode(
     position = (np.clip(y, -bound, bound) + bound) * ((levels - 1) / (2 * bound))
     codes = np.floor(position).astype(np.int64)
     codes += rng.random(n) < position - codes
-    # The number of matches: its mean, as drawing it exactly is not what is compared here.
-    changed = rng.permutation(n)[round(n * (1 + (levels - 1) * quantizer.scale) / levels) :]
+    changed = rng.permutation(n)[rng.choice(n + 1, p=match_law) :]
     codes[changed] = (codes[changed] + rng.integers(1, levels, changed.size)) % levels
     bits = (codes[:, None] >> np.arange(levels.bit_length() - 1)) & 1
     body = np.packbits(bits.astype(np.uint8), bitorder="little").tobytes()
     return struct.pack("<II", task.round, zlib.crc32(body)) + body
+
+
+def rounded_match_law(quantizer: PrivQuant) -> npt.NDArray[np.float64]:
+    """P(L = l) in floats, as one would hand it to NumPy's choice."""
+    n, levels = quantizer.dim, quantizer.levels
+    factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
+    counts = np.arange(n + 1)
+    law = factorials[n] - factorials - factorials[::-1] + (n - counts) * np.log(levels - 1)
+    law += np.where(counts >= quantizer.threshold, *quantizer.law.log_densities)
+    law = np.exp(law - law.max())
+    return np.asarray(law / law.sum())
 
 
 def best_times(*jobs: Callable[[], object], turns: int = 15, seconds: float = 0.02) -> list[float]:
@@ -112,10 +126,10 @@ def _encode_figures(scheme: Scheme, levels: int) -> Iterator[Figure]:
     x = (numbers.standard_normal(dim) / np.sqrt(dim)).astype(np.float32)
     task = Task(round=0, client=0, seed=1, dim=dim, bound=4.0 / dim**0.5)
     rng, target = secure_rng(), np.empty_like(x)
-    quantizer = PrivQuant(dim, levels, scheme.privacy.epsilon)
+    match_law = rounded_match_law(PrivQuant(dim, levels, scheme.privacy.epsilon))
     ours, straightforward, copy = best_times(
         lambda: scheme.encode(x, task, rng),
-        lambda: numpy_encode(x, task, quantizer, numbers),
+        lambda: numpy_encode(x, task, levels, match_law, numbers),
         lambda: np.copyto(target, x),
     )
     name = f"encode dim=2^{dim.bit_length() - 1} K={levels}"

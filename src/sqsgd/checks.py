@@ -68,9 +68,9 @@ def vector(name: str, value: Any, dim: int) -> Vector:
     if array.shape != (dim,):
         raise ValueError(f"{name} has shape {array.shape}; it must be ({dim},)")
     result = array
-    if array.dtype != np.float32 or not array.flags.c_contiguous:
+    if array.dtype != np.float32 or not array.flags.carray:
         with np.errstate(over="ignore"):
-            result = np.ascontiguousarray(array, np.float32)
+            result = array.astype(np.float32, order="C")  # a copy, so that kernels see one type
     if not within(result, LARGEST):
         at = int(np.flatnonzero(~(np.abs(result) <= LARGEST))[0])
         raise ValueError(f"{name}[{at}] = {array[at]} must be finite and within ±{LARGEST:g}")
@@ -88,4 +88,4 @@ def codes(name: str, value: Any, dim: int, levels: int) -> npt.NDArray[np.uint8]
     if low < 0 or high >= levels:
         wrong = low if low < 0 else high
         raise ValueError(f"{name} holds {wrong}; every code must be from 0 to {levels - 1}")
-    return np.ascontiguousarray(array, np.uint8)
+    return array.astype(np.uint8, order="C")

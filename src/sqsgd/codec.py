@@ -62,6 +62,10 @@ class Column:
         return (self.alphabet or 0).bit_length() - 1 if small else 0
 
     @cached_property
+    def _kernel(self) -> int:
+        return self.code_bits if self.code_bits in _WIDTHS else 0
+
+    @cached_property
     def group(self) -> tuple[int, int, int]:
         """(codes in a group, bits of a group, bits of the last group, which may be smaller)."""
         alphabet = self.alphabet or 2
@@ -91,14 +95,14 @@ class Column:
 
     def pack(self, values: Array) -> bytes:
         """The column as bytes, little-endian, the first code in the lowest bits."""
-        from sqsgd.kernels.packing import fold, fold_groups
+        from sqsgd.kernels.packing import FOLD, fold_groups
 
         if self.alphabet is None:
             return np.ascontiguousarray(values, "<f4").tobytes()
         if self.code_bits:
             words = _padded(values, np.uint8, 8 * -(-self.count // 8)).view(_WIDTHS[8])
             target, view = _buffer(words.size, self.code_bits)
-            fold(words, self.code_bits, view)
+            FOLD[self._kernel](words, self.code_bits, view)
             return target[: self.length].tobytes()
         target = np.zeros(self.length + 8, np.uint8)
         fold_groups(np.ascontiguousarray(values, np.uint32), self.alphabet, *self.group, target)
@@ -106,7 +110,7 @@ class Column:
 
     def unpack(self, body: memoryview) -> Array:
         """The inverse of pack; raises MalformedReport on anything that pack cannot have written."""
-        from sqsgd.kernels.packing import expand, expand_groups
+        from sqsgd.kernels.packing import EXPAND, expand_groups
 
         if self.alphabet is None:
             values = np.frombuffer(body, "<f4").astype(np.float32)
@@ -121,7 +125,7 @@ class Column:
             target, view = _buffer(words.size, self.code_bits)
             target[: source.size] = source
             target[source.size :] = 0
-            expand(view, self.code_bits, words)
+            EXPAND[self._kernel](view, self.code_bits, words)
             return words.view(np.uint8)[: self.count]
         codes = np.empty(self.count, np.uint32)
         wrong = expand_groups(_padded(source, np.uint8, source.size + 8), self.alphabet, *self.group, codes)

@@ -135,7 +135,7 @@ class PrivQuant:
 
     def privatize(self, codes: Any, rng: Rng) -> Codes:
         """The private step: codes that match the input in exactly L places, L drawn from its exact law."""
-        from sqsgd.kernels.privatising import scramble, scramble_bits
+        from sqsgd.kernels.privatising import scramble, scramble_bytes, scramble_pairs
 
         codes = checks.codes("codes", codes, self.dim, self.levels)
         wanted = self.law.sampler.draw(check_rng(rng))
@@ -145,14 +145,15 @@ class PrivQuant:
         for part, size in self._parts:
             noise = rng.take(self._width * size).view(self._kind)
             if self._bits:
-                count += scramble_bits(codes[part], self._bits, keep, noise, out[part])
+                kernel = scramble_bytes if self._width == 1 else scramble_pairs
+                count += kernel(codes[part], self._bits, keep, noise, out[part])
             else:
                 count += scramble(codes[part], self.levels, keep, noise, out[part])
         return self._adjusted(codes, out, count, wanted, rng)
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Codes:
         """privatize(quantize(x, bound, rng), rng) for a float32 vector; in one pass if K = 2^b."""
-        from sqsgd.kernels.privatising import round_and_scramble
+        from sqsgd.kernels.privatising import round_and_scramble_bytes, round_and_scramble_pairs
 
         if not self._bits:
             return self.privatize(self.quantize(x, bound, rng), rng)
@@ -162,10 +163,11 @@ class PrivQuant:
             return self._adjusted(codes, codes.copy(), self.dim, wanted, rng)
         factor, keep, count = self._factor(bound), self._keep(wanted), 0
         codes, out = np.empty(self.dim, np.uint8), np.empty(self.dim, np.uint8)
+        kernel = round_and_scramble_bytes if self._width == 1 else round_and_scramble_pairs
         for part, size in self._parts:
             noise, spare = self._rounding_noise(size, rng)
             words = rng.take(self._width * size).view(self._kind)
-            matches = round_and_scramble(
+            matches = kernel(
                 x[part], factor, self._offset, keep, self._bits, noise, words, spare, codes[part], out[part]
             )
             if matches < 0:
@@ -216,7 +218,7 @@ class PrivQuant:
         """total += unit * (level values in [-1, 1]), in one pass."""
         from sqsgd.kernels.privatising import accumulate
 
-        accumulate(codes, np.float32(2 * unit / (self.levels - 1)), np.float32(-unit), total)
+        accumulate(codes, 2 * unit / (self.levels - 1), -unit, total)
 
     def variance(self, x: Any, bound: float) -> npt.NDArray[np.float64]:
         """Var(estimate[j] | x), exactly: (y² + (y - B_k)(B_{k+1} - y)) / m + (1-m) s / m² - y².

@@ -9,7 +9,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from sqsgd.kernels.compiling import compiled
+from sqsgd.kernels.compiling import compiled, variant
 
 
 def _word_at(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
@@ -38,8 +38,7 @@ def _load(typing: Any, packed: Any, at: Any) -> Any:
     return types.uint64(packed, types.intp), build
 
 
-@compiled
-def fold(codes, bits, out):
+def _fold(codes, bits, out):
     """Each 64-bit word holds eight codes, one a byte: pack them into ``bits`` bytes, the first code lowest.
 
     Neighbours are joined three times: bytes to pairs, pairs to quadruples, quadruples to eight.
@@ -60,9 +59,8 @@ def fold(codes, bits, out):
             _store(out, bits * i, word)
 
 
-@compiled
-def expand(packed, bits, codes):
-    """The inverse of fold, with the same room for eight more bytes."""
+def _expand(packed, bits, codes):
+    """The inverse, with the same room for eight more bytes."""
     one, two, four = np.uint64(bits), np.uint64(2 * bits), np.uint64(4 * bits)
     ones = (np.uint64(1) << one) - np.uint64(1)
     twos = (np.uint64(1) << two) - np.uint64(1)
@@ -75,6 +73,11 @@ def expand(packed, bits, codes):
         word = (word & fours) | (((word >> four) & fours) << np.uint64(32))
         word = (word & twos) | (((word >> two) & twos) << np.uint64(16))
         codes[i] = (word & ones) | (((word >> one) & ones) << np.uint64(8))
+
+
+# One kernel for each type of packed array: words of 1, 2, 4 or 8 bytes, and single bytes for the rest.
+FOLD = {bits: variant(_fold, f"fold_{bits}") for bits in (0, 1, 2, 4, 8)}
+EXPAND = {bits: variant(_expand, f"expand_{bits}") for bits in (0, 1, 2, 4, 8)}
 
 
 @compiled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sqsgd.kernels.compiling import compiled
+from sqsgd.kernels.compiling import compiled, variant
 
 
 @compiled
@@ -58,8 +58,7 @@ def round_randomly(x, factor, offset, noise, spare, codes):
     return odd == 0
 
 
-@compiled
-def scramble_bits(codes, bits, keep, noise, out):
+def _scramble_bits(codes, bits, keep, noise, out):
     """For 2^bits levels: keep a code if its noise is below ``keep``, else take the noise's low bits.
 
     ``keep``, of the noise's type, is a multiple of 2^bits, so both parts of the noise are
@@ -81,9 +80,13 @@ def scramble_bits(codes, bits, keep, noise, out):
     return matches
 
 
+scramble_bytes = variant(_scramble_bits, "scramble_bytes")  # one byte of noise for a coordinate
+scramble_pairs = variant(_scramble_bits, "scramble_pairs")  # two
+
+
 @compiled
 def scramble(codes, levels, keep, noise, out):
-    """As scramble_bits for any number of levels: the low half of the noise is mapped by multiply-and-shift.
+    """As scramble_bytes for any number of levels: the low half of the noise is mapped by multiply-and-shift.
 
     Where that map would be uneven, the code is kept: every coordinate still behaves alike, which is
     all that the exact adjustment after it needs.
@@ -102,10 +105,18 @@ def scramble(codes, levels, keep, noise, out):
 
 
 @compiled
-def round_and_scramble(x, factor, offset, keep, bits, noise, words, spare, codes, out):
-    """round_randomly, then scramble_bits, over a piece of a vector; the matches, or -1 if x is not finite."""
+def round_and_scramble_bytes(x, factor, offset, keep, bits, noise, words, spare, codes, out):
+    """round_randomly, then scramble_bytes, over a piece of x; the matches, or -1 if x is not finite."""
     finite = round_randomly(x, factor, offset, noise, spare, codes)
-    matches = scramble_bits(codes, bits, keep, words, out)
+    matches = scramble_bytes(codes, bits, keep, words, out)
+    return matches if finite else -1
+
+
+@compiled
+def round_and_scramble_pairs(x, factor, offset, keep, bits, noise, words, spare, codes, out):
+    """The same with scramble_pairs."""
+    finite = round_randomly(x, factor, offset, noise, spare, codes)
+    matches = scramble_pairs(codes, bits, keep, words, out)
     return matches if finite else -1
 
 
@@ -144,5 +155,6 @@ def adjust(codes, out, matches, wanted, levels, words):
 @compiled
 def accumulate(codes, factor, offset, total):
     """total += factor codes + offset."""
+    factor, offset = np.float32(factor), np.float32(offset)
     for i in range(codes.size):
         total[i] += np.float32(factor * np.float32(codes[i])) + offset
