@@ -21,7 +21,6 @@ from sqsgd import checks
 Array = npt.NDArray[Any]
 Columns = tuple[Array, ...]
 MAGIC, VERSION = b"SQ", 1
-_WIDTHS = {width: np.dtype(f"<u{width}") for width in (1, 2, 4, 8)}
 _HEADER = struct.Struct("<2sBBIII")  # magic, version, reserved, scheme, round, checksum
 ENVELOPE_BYTES = _HEADER.size
 
@@ -42,7 +41,7 @@ class Column:
     number in base ``alphabet``: at most 2 % more than log2(alphabet) for alphabets up to 256.
 
     >>> Column(512, 16).bits, Column(1000, 3).bits, Column(2, None).bits
-    (2048, 1600, 64)
+    (2048, 1587, 64)
     """
 
     count: int
@@ -62,8 +61,14 @@ class Column:
         return (self.alphabet or 0).bit_length() - 1 if small else 0
 
     @cached_property
-    def _kernel(self) -> int:
-        return self.code_bits if self.code_bits in _WIDTHS else 0
+    def _width(self) -> int:
+        """Bytes of the machine word that eight codes fill, or 1."""
+        return self.code_bits if self.code_bits in (2, 4, 8) else 1
+
+    @cached_property
+    def _eights(self) -> int:
+        """Groups of eight codes, the last one padded."""
+        return -(-self.count // 8)
 
     @cached_property
     def group(self) -> tuple[int, int, int]:
@@ -100,9 +105,8 @@ class Column:
         if self.alphabet is None:
             return np.ascontiguousarray(values, "<f4").tobytes()
         if self.code_bits:
-            words = _padded(values, np.uint8, 8 * -(-self.count // 8)).view(_WIDTHS[8])
-            target, view = _buffer(words.size, self.code_bits)
-            FOLD[self._kernel](words, self.code_bits, view)
+            target = np.empty(self.code_bits * self._eights + 8, np.uint8)
+            FOLD[self._width](_padded(values, np.uint8, 8 * self._eights), self.code_bits, target)
             return target[: self.length].tobytes()
         target = np.zeros(self.length + 8, np.uint8)
         fold_groups(np.ascontiguousarray(values, np.uint32), self.alphabet, *self.group, target)
@@ -121,19 +125,19 @@ class Column:
             raise MalformedReport("padding", "the unused bits at the end of a column are not zero")
         source = np.frombuffer(body, np.uint8)
         if self.code_bits:
-            words = np.empty(-(-self.count // 8), np.uint64)
-            target, view = _buffer(words.size, self.code_bits)
-            target[: source.size] = source
-            target[source.size :] = 0
-            EXPAND[self._kernel](view, self.code_bits, words)
-            return words.view(np.uint8)[: self.count]
-        codes = np.empty(self.count, np.uint32)
-        wrong = expand_groups(_padded(source, np.uint8, source.size + 8), self.alphabet, *self.group, codes)
+            packed = np.empty(self.code_bits * self._eights + 8, np.uint8)
+            packed[: source.size] = source
+            packed[source.size :] = 0
+            codes = np.empty(8 * self._eights, np.uint8)
+            EXPAND[self._width](packed, self.code_bits, codes)
+            return codes[: self.count]
+        numbers = np.empty(self.count, np.uint32)
+        wrong = expand_groups(_padded(source, np.uint8, source.size + 8), self.alphabet, *self.group, numbers)
         if wrong >= 0:
             raise MalformedReport(
                 "code", f"group {wrong} of a column holds a code of {self.alphabet} or more"
             )
-        return codes.astype(np.uint8) if self.alphabet <= 256 else codes
+        return numbers.astype(np.uint8) if self.alphabet <= 256 else numbers
 
 
 Layout = tuple[Column, ...]
@@ -147,14 +151,6 @@ def _padded(values: Array, kind: Any, size: int) -> Array:
     return result
 
 
-def _buffer(groups: int, bits: int) -> tuple[Array, Array]:
-    """Bytes for ``groups`` groups of ``bits`` bytes, and the view that the kernels take."""
-    target = np.empty(groups * bits + 8, np.uint8)
-    if bits in _WIDTHS:
-        return target, target[: groups * bits].view(_WIDTHS[bits])
-    return target, target
-
-
 def size(layout: Layout) -> int:
     """Bytes of a whole message: the envelope and each column."""
     return ENVELOPE_BYTES + sum(column.length for column in layout)
@@ -162,7 +158,7 @@ def size(layout: Layout) -> int:
 
 def pack(layout: Layout, columns: Sequence[Array]) -> bytes:
     """The columns as bytes, each from a byte boundary."""
-    return b"".join(column.pack(values) for column, values in zip(layout, columns, strict=True))
+    return b"".join([column.pack(values) for column, values in zip(layout, columns, strict=True)])
 
 
 def seal(body: bytes, *, scheme: int, round: int, binding: bytes) -> bytes:

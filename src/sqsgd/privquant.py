@@ -161,19 +161,25 @@ class PrivQuant:
         if self._nearly_all(wanted):
             codes = self.quantize(x, bound, rng)
             return self._adjusted(codes, codes.copy(), self.dim, wanted, rng)
+        kernel = round_and_scramble_bytes if self._width == 1 else round_and_scramble_pairs
         factor, keep, count = self._factor(bound), self._keep(wanted), 0
         codes, out = np.empty(self.dim, np.uint8), np.empty(self.dim, np.uint8)
-        kernel = round_and_scramble_bytes if self._width == 1 else round_and_scramble_pairs
+        here = wanted if len(self._parts) == 1 else -1  # only a vector in one piece can be adjusted at once
         for part, size in self._parts:
-            noise, spare = self._rounding_noise(size, rng)
-            words = rng.take(self._width * size).view(self._kind)
+            words = rng.take(self._one_pass_bytes(size))
             matches = kernel(
-                x[part], factor, self._offset, keep, self._bits, noise, words, spare, codes[part], out[part]
+                x[part], factor, self._offset, keep, self._bits, words, codes[part], out[part], here
             )
             if matches < 0:
                 raise ValueError("x holds NaN or infinity")
             count += matches
         return self._adjusted(codes, out, count, wanted, rng)
+
+    def _one_pass_bytes(self, size: int) -> int:
+        """Noise for a piece: scrambling, rounding, spare bits, and tries that mostly suffice to adjust."""
+        padding = -size & 7 if self._width == 1 else 0
+        noise = (2 + self._width) * size + padding + SPARE_BYTES * -(-size // RUN)
+        return noise + (-noise & 7) + 8 * (64 + 4 * math.isqrt(size))
 
     def _factor(self, bound: float) -> float:
         """Levels per unit of x."""
@@ -187,12 +193,11 @@ class PrivQuant:
         """So many matches that it is quicker to start from the input and change some."""
         return 16 * (self.dim - wanted) < self.dim
 
-    def _keep(self, wanted: int) -> Any:
+    def _keep(self, wanted: int) -> int:
         """The noise below which a code is kept, so that about the wanted number matches."""
         share = max(0.0, (wanted * self.levels / self.dim - 1) / (self.levels - 1))
         steps = 1 << (16 if not self._bits else 8 * self._width - self._bits)
-        keep = min(round(share * steps), steps - 1) << self._bits
-        return self._kind.type(keep) if self._bits else keep
+        return min(round(share * steps), steps - 1) << self._bits
 
     def _adjusted(self, codes: Codes, out: Codes, count: int, wanted: int, rng: Rng) -> Codes:
         """Move ``out`` from its exchangeable number of matches to exactly the wanted one."""

@@ -1,9 +1,9 @@
 """Two kinds of randomness that never mix.
 
 **Public** streams hold what server and clients must agree on (rotation signs, chosen coordinates):
-AES-256-CTR keystream under a key hashed from (seed, round, client, purpose), read as little-endian
-words. docs/wire-format.md writes the map down; golden vectors in tests/test_randomness.py hold it,
-because two versions of this program must always agree.
+AES-256-CTR keystream (counter blocks from 2) under a key hashed from (seed, round, client, purpose),
+read as little-endian words. docs/wire-format.md writes the map down; golden vectors in
+tests/test_randomness.py hold it, because two versions of this program must always agree.
 
 **Private** randomness is what protects people: ``secure_rng()``, keyed by the operating system.
 ``seeded_rng(n)`` is the same generator under a known key, for experiments; it protects nobody.
@@ -22,12 +22,16 @@ from typing import Any, NoReturn
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from sqsgd.checks import integer
 
 EVERYONE = 2**64 - 1  # the client number of a stream that all clients of a round share
 _ZEROS = np.zeros(1 << 18, np.uint8)
-_COUNTER = modes.CTR(bytes(16))  # each key is used for one stream, so the counter starts at zero
+_NONCE = bytes(12)  # each key is used for one stream
+COUNTER_MODES = (modes.CTR(_NONCE + b"\0\0\0\2"), modes.GCM(_NONCE))  # the same keystream: GCM counts from 2
+_SHORT = 1 << 15  # bytes of a public stream that are made in one call
+U4 = np.dtype("<u4")
 _REKEY = 1 << 35  # bytes under one private key: GCM counts 2^32 blocks at most
 _POOL = 1 << 14  # bytes that a private generator draws at once for small requests
 
@@ -57,19 +61,30 @@ class PublicStream:
     seed, round, client, then the purpose in ASCII.
 
     >>> PublicStream(seed=1, round=0, client=3, purpose="signs").words(2).tolist()
-    [4207486431, 3342409681]
+    [937708708, 385051552]
     """
 
     def __init__(self, *, seed: int, round: int, client: int, purpose: str) -> None:
         message = struct.pack("<QQQ", seed, round, client) + purpose.encode("ascii")
-        key = hashlib.blake2b(message, digest_size=32, person=b"sqsgd public").digest()
-        self._keystream = _Keystream(key, _COUNTER)
+        self._key = hashlib.blake2b(message, digest_size=32, person=b"sqsgd public").digest()
+        self._drawn = 0  # bytes
+        self._keystream: _Keystream | None = None
 
     def words(self, count: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
         """The next ``count`` 32-bit little-endian words."""
-        buffer = np.empty(4 * count, np.uint8)
+        size = 4 * count
+        if self._drawn == 0 and size <= _SHORT:
+            # A stream that begins, and mostly ends, here: one call is quicker than setting up a cipher.
+            sealed = AESGCM(self._key).encrypt(_NONCE, _ZEROS.data[:size], None)
+            self._drawn = size
+            return np.frombuffer(bytearray(sealed), U4, count)
+        if self._keystream is None:
+            self._keystream = _Keystream(self._key, COUNTER_MODES[0])
+            self._keystream.fill(np.empty(self._drawn, np.uint8))
+        buffer = np.empty(size, np.uint8)
         self._keystream.fill(buffer)
-        return buffer.view("<u4")
+        self._drawn += size
+        return buffer.view(U4)
 
     def subset(self, dim: int, size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """A uniform ``size``-subset of 0..dim-1, sorted.
@@ -104,17 +119,14 @@ def _private_mode() -> modes.CTR | modes.GCM:
     """
     target = np.empty(1 << 16, np.uint8)
     seconds: list[float] = []
-    for mode in PRIVATE_MODES:
+    for mode in COUNTER_MODES:
         keystream, best = _Keystream(bytes(32), mode), math.inf
         for _ in range(5):
             started = time.perf_counter()
             keystream.fill(target)
             best = min(best, time.perf_counter() - started)
         seconds.append(best)
-    return PRIVATE_MODES[seconds.index(min(seconds))]
-
-
-PRIVATE_MODES = (modes.CTR(bytes(15) + b"\2"), modes.GCM(bytes(12)))
+    return COUNTER_MODES[seconds.index(min(seconds))]
 
 
 class Rng:

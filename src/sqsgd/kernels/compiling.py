@@ -26,9 +26,14 @@ def compiled(function: Kernel) -> Kernel:
     return kernel
 
 
+def inlined(function: Kernel) -> Kernel:
+    """For kernels only: compiled into each kernel that calls it, for any types, and kept with that kernel."""
+    return numba.njit(nogil=True)(function)
+
+
 def variant(function: Any, name: str) -> Kernel:
     """The same function as a kernel of its own, under its own name in the cache."""
-    clone = FunctionType(function.__code__, function.__globals__, name, function.__defaults__)
+    clone = FunctionType(function.__code__, function.__globals__, name, None, function.__closure__)
     clone.__qualname__ = name
     clone.__doc__ = function.__doc__
     return compiled(clone)

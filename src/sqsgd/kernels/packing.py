@@ -9,7 +9,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from sqsgd.kernels.compiling import compiled, variant
+from sqsgd.kernels.compiling import compiled, inlined, variant
 
 
 def _word_at(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
@@ -38,6 +38,7 @@ def _load(typing: Any, packed: Any, at: Any) -> Any:
     return types.uint64(packed, types.intp), build
 
 
+@inlined
 def _fold(codes, bits, out):
     """Each 64-bit word holds eight codes, one a byte: pack them into ``bits`` bytes, the first code lowest.
 
@@ -45,12 +46,13 @@ def _fold(codes, bits, out):
     ``out`` holds words of ``bits`` bytes where that is a machine width; else bytes, and eight more
     than are needed, because a whole word is written for each group and the next one covers its end.
     """
-    one, low, two, four = np.uint64(bits), np.uint64(0xFFFFFFFF), np.uint64(2 * bits), np.uint64(4 * bits)
-    bytes_, pairs = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
+    one, two, four = np.uint64(bits), np.uint64(2 * bits), np.uint64(4 * bits)
+    low = np.uint64(0xFFFFFFFF)
+    singles, pairs = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
     width = out.itemsize
     for i in range(codes.size):
         word = codes[i]
-        word = (word & bytes_) | (((word >> np.uint64(8)) & bytes_) << one)
+        word = (word & singles) | (((word >> np.uint64(8)) & singles) << one)
         word = (word & pairs) | (((word >> np.uint64(16)) & pairs) << two)
         word = (word & low) | ((word >> np.uint64(32)) << four)
         if width == bits:
@@ -59,14 +61,13 @@ def _fold(codes, bits, out):
             _store(out, bits * i, word)
 
 
+@inlined
 def _expand(packed, bits, codes):
-    """The inverse, with the same room for eight more bytes."""
+    """The inverse of _fold, with the same room for eight more bytes."""
     one, two, four = np.uint64(bits), np.uint64(2 * bits), np.uint64(4 * bits)
-    ones = (np.uint64(1) << one) - np.uint64(1)
-    twos = (np.uint64(1) << two) - np.uint64(1)
+    ones = ((np.uint64(1) << one) - np.uint64(1)) * np.uint64(0x0001000100010001)
+    twos = ((np.uint64(1) << two) - np.uint64(1)) * np.uint64(0x0000000100000001)
     fours = (np.uint64(1) << four) - np.uint64(1)
-    ones *= np.uint64(0x0001000100010001)
-    twos *= np.uint64(0x0000000100000001)
     width = packed.itemsize
     for i in range(codes.size):
         word = np.uint64(packed[i]) if width == bits else _load(packed, bits * i)
@@ -75,9 +76,28 @@ def _expand(packed, bits, codes):
         codes[i] = (word & ones) | (((word >> one) & ones) << np.uint64(8))
 
 
-# One kernel for each type of packed array: words of 1, 2, 4 or 8 bytes, and single bytes for the rest.
-FOLD = {bits: variant(_fold, f"fold_{bits}") for bits in (0, 1, 2, 4, 8)}
-EXPAND = {bits: variant(_expand, f"expand_{bits}") for bits in (0, 1, 2, 4, 8)}
+def _kernels(kind: Any) -> tuple[Any, Any]:
+    """fold and expand for packed words of one type; all arrays are handed in as bytes."""
+
+    def fold(codes, bits, target):
+        size = (codes.size >> 3) * bits
+        out = target[:size].view(kind) if kind_bytes > 1 else target.view(kind)
+        _fold(codes.view(np.uint64), bits, out)
+
+    def expand(source, bits, codes):
+        size = (codes.size >> 3) * bits
+        packed = source[:size].view(kind) if kind_bytes > 1 else source.view(kind)
+        _expand(packed, bits, codes.view(np.uint64))
+
+    kind_bytes = np.dtype(kind).itemsize
+    return variant(fold, f"fold_{kind_bytes}"), variant(expand, f"expand_{kind_bytes}")
+
+
+# By the bytes of eight codes: 2, 4 and 8 are machine words, any other number goes byte by byte.
+FOLD, EXPAND = {}, {}
+for _kind in (np.uint8, np.uint16, np.uint32, np.uint64):
+    _width = np.dtype(_kind).itemsize
+    FOLD[_width], EXPAND[_width] = _kernels(_kind)
 
 
 @compiled

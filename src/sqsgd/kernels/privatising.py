@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sqsgd.kernels.compiling import compiled, variant
+from sqsgd.kernels.compiling import compiled, inlined
 
 
 @compiled
@@ -58,6 +58,7 @@ def round_randomly(x, factor, offset, noise, spare, codes):
     return odd == 0
 
 
+@inlined
 def _scramble_bits(codes, bits, keep, noise, out):
     """For 2^bits levels: keep a code if its noise is below ``keep``, else take the noise's low bits.
 
@@ -80,8 +81,16 @@ def _scramble_bits(codes, bits, keep, noise, out):
     return matches
 
 
-scramble_bytes = variant(_scramble_bits, "scramble_bytes")  # one byte of noise for a coordinate
-scramble_pairs = variant(_scramble_bits, "scramble_pairs")  # two
+@compiled
+def scramble_bytes(codes, bits, keep, noise, out):
+    """With one byte of noise for a coordinate."""
+    return _scramble_bits(codes, bits, np.uint8(keep), noise, out)
+
+
+@compiled
+def scramble_pairs(codes, bits, keep, noise, out):
+    """With two bytes of noise for a coordinate."""
+    return _scramble_bits(codes, bits, np.uint16(keep), noise, out)
 
 
 @compiled
@@ -102,22 +111,6 @@ def scramble(codes, levels, keep, noise, out):
         out[i] = new
         matches += np.int64(new == codes[i])
     return matches
-
-
-@compiled
-def round_and_scramble_bytes(x, factor, offset, keep, bits, noise, words, spare, codes, out):
-    """round_randomly, then scramble_bytes, over a piece of x; the matches, or -1 if x is not finite."""
-    finite = round_randomly(x, factor, offset, noise, spare, codes)
-    matches = scramble_bytes(codes, bits, keep, words, out)
-    return matches if finite else -1
-
-
-@compiled
-def round_and_scramble_pairs(x, factor, offset, keep, bits, noise, words, spare, codes, out):
-    """The same with scramble_pairs."""
-    finite = round_randomly(x, factor, offset, noise, spare, codes)
-    matches = scramble_pairs(codes, bits, keep, words, out)
-    return matches if finite else -1
 
 
 @compiled
@@ -150,6 +143,40 @@ def adjust(codes, out, matches, wanted, levels, words):
             out[i] = np.uint8((np.int64(codes[i]) + 1 + np.int64(shift >> half)) % levels)
             matches -= 1
     return matches
+
+
+@compiled
+def round_and_scramble_bytes(x, factor, offset, keep, bits, words, codes, out, wanted):
+    """round_randomly, scramble_bytes and adjust over (a piece of) x; the matches, or -1 if x is not finite.
+
+    ``words`` holds the noise of all three, in this order: scrambling, rounding, spare bits of
+    rounding, tries of adjusting. A negative ``wanted`` adjusts nothing.
+    """
+    size = x.size
+    rounding, spares = size + (-size & 7), 3 * size + (-size & 7)
+    tries = spares + 32 * ((size + 255) // 256)
+    noise = words[rounding:spares].view(np.uint16)
+    finite = round_randomly(x, factor, offset, noise, words[spares:tries], codes)
+    matches = scramble_bytes(codes, bits, keep, words[:size], out)
+    if wanted >= 0:
+        rest = words[tries + (-tries & 7) :].view(np.uint64)
+        matches = adjust(codes, out, matches, wanted, 1 << bits, rest)
+    return matches if finite else -1
+
+
+@compiled
+def round_and_scramble_pairs(x, factor, offset, keep, bits, words, codes, out, wanted):
+    """The same with scramble_pairs, which takes two bytes for a coordinate."""
+    size = x.size
+    spares = 4 * size
+    tries = spares + 32 * ((size + 255) // 256)
+    noise = words[2 * size : spares].view(np.uint16)
+    finite = round_randomly(x, factor, offset, noise, words[spares:tries], codes)
+    matches = scramble_pairs(codes, bits, keep, words[: 2 * size].view(np.uint16), out)
+    if wanted >= 0:
+        rest = words[tries + (-tries & 7) :].view(np.uint64)
+        matches = adjust(codes, out, matches, wanted, 1 << bits, rest)
+    return matches if finite else -1
 
 
 @compiled
