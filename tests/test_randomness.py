@@ -113,6 +113,9 @@ def test_no_byte_is_handed_out_twice():
     taken = b"".join(rng.take(size).tobytes() for size in [1, 7, 8, 100, 4096, 5000, 16384, 20, 9] * 20)
     blocks = [taken[i : i + 16] for i in range(0, len(taken) - 16, 16)]
     assert len(set(blocks)) == len(blocks)
+    words = [rng.word() for _ in range(1000)]
+    assert len(set(words)) == 1000
+    assert all(word.to_bytes(8, "little") not in taken for word in words)
 
 
 def test_below_is_uniform_and_rejects():
@@ -150,22 +153,22 @@ def test_threads_draw_different_noise():
 
 
 def _child(rng, queue):
-    queue.put(rng.take(32).tobytes())
+    queue.put((rng.take(32).tobytes(), rng.word()))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_forked_processes_draw_different_noise():
     rng = secure_rng()
-    rng.take(8)  # so that a pool is there to be copied
+    rng.take(8), rng.word()  # so that a pool is there to be copied
     fork = multiprocessing.get_context("fork")
     queue = fork.Queue()
     children = [fork.Process(target=_child, args=(rng, queue)) for _ in range(3)]
     for child in children:
         child.start()
-    drawn = [queue.get(timeout=30) for _ in children] + [rng.take(32).tobytes()]
+    drawn = [queue.get(timeout=30) for _ in children] + [(rng.take(32).tobytes(), rng.word())]
     for child in children:
         child.join()
-    assert len(set(drawn)) == 4
+    assert len({taken for taken, _ in drawn}) == len({word for _, word in drawn}) == 4
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -147,10 +147,10 @@ def _encode_figures(scheme: Scheme, levels: int) -> Iterator[Figure]:
 def server_figures(dims: tuple[int, ...] = DIMS[2:], levels: tuple[int, ...] = LEVELS) -> Iterator[Figure]:
     """Unpacking a column and adding it to the sum, against a copy of a float32 vector of its length."""
     for dim in dims:
-        x, target, total = np.ones(dim, np.float32), np.empty(dim, np.float32), np.zeros(dim)
+        x, target, total = np.ones(dim, np.float32), np.empty(dim, np.float32), np.zeros(dim, np.float32)
         for level in levels:
             column, quantizer = Column(dim, level), PrivQuant(dim, level, 100.0)
-            packed = memoryview(column.pack(np.zeros(dim, np.uint8)))
+            packed = column.pack(np.zeros(dim, np.uint8))
             ours, copy = best_times(
                 lambda: quantizer.add_levels(column.unpack(packed), 0.5, total),  # noqa: B023
                 lambda: np.copyto(target, x),  # noqa: B023

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 Vector = npt.NDArray[np.float32]
+_FLOAT32 = np.dtype(np.float32)
 LARGEST = 1e13  # magnitude of a coordinate
 
 
@@ -68,7 +69,7 @@ def vector(name: str, value: Any, dim: int) -> Vector:
     if array.shape != (dim,):
         raise ValueError(f"{name} has shape {array.shape}; it must be ({dim},)")
     result = array
-    if array.dtype != np.float32 or not array.flags.carray:
+    if array.dtype != _FLOAT32 or not array.flags.carray:
         with np.errstate(over="ignore"):
             result = array.astype(np.float32, order="C")  # a copy, so that kernels see one type
     if not within(result, LARGEST):

@@ -61,11 +61,6 @@ class Column:
         return (self.alphabet or 0).bit_length() - 1 if small else 0
 
     @cached_property
-    def _width(self) -> int:
-        """Bytes of the machine word that eight codes fill, or 1."""
-        return self.code_bits if self.code_bits in (2, 4, 8) else 1
-
-    @cached_property
     def _eights(self) -> int:
         """Groups of eight codes, the last one padded."""
         return -(-self.count // 8)
@@ -98,19 +93,19 @@ class Column:
         """Bytes of the packed column."""
         return -(-self.bits // 8)
 
-    def pack(self, values: Array) -> bytes:
-        """The column as bytes, little-endian, the first code in the lowest bits."""
+    def pack(self, values: Array) -> memoryview:
+        """The column's bytes, little-endian, the first code in the lowest bits."""
         from sqsgd.kernels.packing import FOLD, fold_groups
 
         if self.alphabet is None:
-            return np.ascontiguousarray(values, "<f4").tobytes()
+            return np.ascontiguousarray(values, "<f4").data.cast("B")
         if self.code_bits:
             target = np.empty(self.code_bits * self._eights + 8, np.uint8)
-            FOLD[self._width](_padded(values, np.uint8, 8 * self._eights), self.code_bits, target)
-            return target[: self.length].tobytes()
+            FOLD[self.code_bits](_padded(values, np.uint8, 8 * self._eights), self.code_bits, target)
+            return target.data[: self.length]
         target = np.zeros(self.length + 8, np.uint8)
         fold_groups(np.ascontiguousarray(values, np.uint32), self.alphabet, *self.group, target)
-        return target[: self.length].tobytes()
+        return target.data[: self.length]
 
     def unpack(self, body: memoryview) -> Array:
         """The inverse of pack; raises MalformedReport on anything that pack cannot have written."""
@@ -129,7 +124,7 @@ class Column:
             packed[: source.size] = source
             packed[source.size :] = 0
             codes = np.empty(8 * self._eights, np.uint8)
-            EXPAND[self._width](packed, self.code_bits, codes)
+            EXPAND[self.code_bits](packed, self.code_bits, codes)
             return codes[: self.count]
         numbers = np.empty(self.count, np.uint32)
         wrong = expand_groups(_padded(source, np.uint8, source.size + 8), self.alphabet, *self.group, numbers)
@@ -156,15 +151,17 @@ def size(layout: Layout) -> int:
     return ENVELOPE_BYTES + sum(column.length for column in layout)
 
 
-def pack(layout: Layout, columns: Sequence[Array]) -> bytes:
-    """The columns as bytes, each from a byte boundary."""
-    return b"".join([column.pack(values) for column, values in zip(layout, columns, strict=True)])
-
-
-def seal(body: bytes, *, scheme: int, round: int, binding: bytes) -> bytes:
-    """Put the envelope around packed columns. ``binding`` is covered by the checksum but not sent."""
-    checksum = zlib.crc32(body, zlib.crc32(_HEADER.pack(MAGIC, VERSION, 0, scheme, round, 0) + binding))
-    return _HEADER.pack(MAGIC, VERSION, 0, scheme, round, checksum) + body
+def seal(layout: Layout, columns: Sequence[Array], *, scheme: int, round: int, binding: bytes) -> bytes:
+    """An envelope, then each column from a byte boundary; the checksum covers ``binding`` too."""
+    header = _HEADER.pack(MAGIC, VERSION, 0, scheme, round, 0)
+    checksum = zlib.crc32(binding, zlib.crc32(header))
+    parts: list[bytes | memoryview] = [header]
+    for column, values in zip(layout, columns, strict=True):
+        packed = column.pack(values)
+        checksum = zlib.crc32(packed, checksum)
+        parts.append(packed)
+    parts[0] = _HEADER.pack(MAGIC, VERSION, 0, scheme, round, checksum)
+    return b"".join(parts)
 
 
 def unseal(message: object, layout: Layout, *, scheme: int, round: int, binding: bytes) -> Columns:
@@ -193,7 +190,7 @@ def unseal(message: object, layout: Layout, *, scheme: int, round: int, binding:
     if len(view) != size(layout):
         raise MalformedReport("length", f"the report has {len(view)} bytes; it must have {size(layout)}")
     header = _HEADER.pack(magic, version, 0, sent_scheme, sent_round, 0)
-    if checksum != zlib.crc32(view[ENVELOPE_BYTES:], zlib.crc32(header + binding)):
+    if checksum != zlib.crc32(view[ENVELOPE_BYTES:], zlib.crc32(binding, zlib.crc32(header))):
         raise MalformedReport("checksum", "the report is damaged, or made for another client, seed or bound")
     columns, start = [], ENVELOPE_BYTES
     for column in layout:

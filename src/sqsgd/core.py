@@ -25,6 +25,7 @@ from sqsgd.randomness import EVERYONE, PublicStream, Rng, check_rng
 
 Estimate = npt.NDArray[np.float64]
 MOST_DIM = 2**32 - 1
+_WIDEN = 256  # reports that are summed in float32 before they join the sum in float64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,9 +136,9 @@ class Mechanism(ABC):
     def estimate(self, columns: Columns, bound: float) -> Estimate:
         """The server's estimate of x."""
 
-    def add_estimate(self, columns: Columns, bound: float, weight: float, total: Estimate) -> None:
-        """total += weight * estimate; overridden where that takes one pass."""
-        total += weight * self.estimate(columns, bound)
+    def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
+        """total += weight * estimate, in float32; overridden where that takes one pass."""
+        total += (weight * self.estimate(columns, bound)).astype(np.float32)
 
     @abstractmethod
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
@@ -213,8 +214,9 @@ class Scheme:
         for transform in self.transforms:
             y = transform.forward(y, task)
         columns = self.mechanism.randomize(y, task.bound, rng)
-        body = codec.pack(self.mechanism.layout, columns)
-        return codec.seal(body, scheme=self.fingerprint, round=task.round, binding=task.binding)
+        return codec.seal(
+            self.mechanism.layout, columns, scheme=self.fingerprint, round=task.round, binding=task.binding
+        )
 
     def open(self, message: bytes, task: Task) -> Columns:
         """The columns of a message, checked; raises MalformedReport."""
@@ -252,7 +254,8 @@ class Aggregate:
     scheme: Scheme
     count: int = 0
     _weight: float = 0.0
-    _total: Estimate | None = None
+    _total: Estimate | None = field(default=None, repr=False)
+    _recent: Vector | None = field(default=None, repr=False)
     _task: Task | None = field(default=None, repr=False)
 
     def add(self, task: Task, message: bytes, weight: float = 1.0) -> Columns:
@@ -265,10 +268,13 @@ class Aggregate:
             )
         columns = scheme.open(message, task)
         own, stages = scheme._own, len(scheme.transforms)
-        if self._total is None:
+        if self._total is None or self._recent is None:
             self._total, self._task = np.zeros(scheme._dims[own]), task
+            self._recent = np.zeros(scheme._dims[own], np.float32)
         if own == stages:
-            scheme.mechanism.add_estimate(columns, task.bound, weight, self._total)
+            scheme.mechanism.add_estimate(columns, task.bound, weight, self._recent)
+            if self.count % _WIDEN == _WIDEN - 1:
+                self._widen()
         else:
             y = scheme.mechanism.estimate(columns, task.bound)
             self._total += weight * scheme._undo(y, task, own, stages)
@@ -276,8 +282,15 @@ class Aggregate:
         self.count += 1
         return columns
 
+    def _widen(self) -> None:
+        """Move what was summed in float32, which is quick, to the sum in float64, which is exact enough."""
+        if self._total is not None and self._recent is not None:
+            self._total += self._recent
+            self._recent[:] = 0
+
     def mean(self) -> Estimate:
         """The mean of what was added so far."""
         if self._total is None or self._task is None:
             raise ValueError("no reports: there is nothing to average")
+        self._widen()
         return self.scheme._undo(self._total / self._weight, self._task, 0, self.scheme._own)

@@ -139,8 +139,6 @@ class PrivQuant:
 
         codes = checks.codes("codes", codes, self.dim, self.levels)
         wanted = self.law.sampler.draw(check_rng(rng))
-        if self._nearly_all(wanted):
-            return self._adjusted(codes, codes.copy(), self.dim, wanted, rng)
         keep, out, count = self._keep(wanted), np.empty(self.dim, np.uint8), 0
         for part, size in self._parts:
             noise = rng.take(self._width * size).view(self._kind)
@@ -158,9 +156,6 @@ class PrivQuant:
         if not self._bits:
             return self.privatize(self.quantize(x, bound, rng), rng)
         wanted = self.law.sampler.draw(rng)
-        if self._nearly_all(wanted):
-            codes = self.quantize(x, bound, rng)
-            return self._adjusted(codes, codes.copy(), self.dim, wanted, rng)
         kernel = round_and_scramble_bytes if self._width == 1 else round_and_scramble_pairs
         factor, keep, count = self._factor(bound), self._keep(wanted), 0
         codes, out = np.empty(self.dim, np.uint8), np.empty(self.dim, np.uint8)
@@ -177,24 +172,28 @@ class PrivQuant:
 
     def _one_pass_bytes(self, size: int) -> int:
         """Noise for a piece: scrambling, rounding, spare bits, and tries that mostly suffice to adjust."""
-        padding = -size & 7 if self._width == 1 else 0
-        noise = (2 + self._width) * size + padding + SPARE_BYTES * -(-size // RUN)
-        return noise + (-noise & 7) + 8 * (64 + 4 * math.isqrt(size))
+        scrambling, rounding = self._width * size, 2 * size
+        if self._width == 1:
+            scrambling += -size & 7
+        noise = scrambling + rounding
+        return noise + (-noise & 7) + SPARE_BYTES * -(-size // RUN) + 8 * (64 + 4 * math.isqrt(size))
 
     def _factor(self, bound: float) -> float:
         """Levels per unit of x."""
         return (self.levels - 1) / (2 * bound)
 
-    def _rounding_noise(self, size: int, rng: Rng) -> tuple[npt.NDArray[np.uint16], Codes]:
-        words = rng.take(2 * size + SPARE_BYTES * -(-size // RUN))
-        return words[: 2 * size].view(U2), words[2 * size :]
-
-    def _nearly_all(self, wanted: int) -> bool:
-        """So many matches that it is quicker to start from the input and change some."""
-        return 16 * (self.dim - wanted) < self.dim
+    def _rounding_noise(self, size: int, rng: Rng) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint32]]:
+        spares = SPARE_BYTES * -(-size // RUN)
+        words = rng.take(spares + 2 * size)
+        return words[spares:].view(U2), words[:spares].view(U4)
 
     def _keep(self, wanted: int) -> int:
-        """The noise below which a code is kept, so that about the wanted number matches."""
+        """The noise below which a code is kept, so that about the wanted number matches; -1 keeps all.
+
+        All are kept where nearly all must match: it is quicker to change the few others one by one.
+        """
+        if 16 * (self.dim - wanted) < self.dim:
+            return -1
         share = max(0.0, (wanted * self.levels / self.dim - 1) / (self.levels - 1))
         steps = 1 << (16 if not self._bits else 8 * self._width - self._bits)
         return min(round(share * steps), steps - 1) << self._bits
@@ -219,7 +218,7 @@ class PrivQuant:
         bound = checks.positive("bound", bound)
         return (2.0 * codes / (self.levels - 1) - 1.0) * (bound / self.scale)
 
-    def add_levels(self, codes: Codes, unit: float, total: npt.NDArray[np.float64]) -> None:
+    def add_levels(self, codes: Codes, unit: float, total: Vector) -> None:
         """total += unit * (level values in [-1, 1]), in one pass."""
         from sqsgd.kernels.privatising import accumulate
 

@@ -31,7 +31,7 @@ _ZEROS = np.zeros(1 << 18, np.uint8)
 _NONCE = bytes(12)  # each key is used for one stream
 COUNTER_MODES = (modes.CTR(_NONCE + b"\0\0\0\2"), modes.GCM(_NONCE))  # the same keystream: GCM counts from 2
 _SHORT = 1 << 15  # bytes of a public stream that are made in one call
-U4 = np.dtype("<u4")
+U4, _U8 = np.dtype("<u4"), np.dtype("<u8")
 _REKEY = 1 << 35  # bytes under one private key: GCM counts 2^32 blocks at most
 _POOL = 1 << 14  # bytes that a private generator draws at once for small requests
 
@@ -149,6 +149,7 @@ class Rng:
         self._rekey()
         self._pool = np.empty(0, np.uint8)  # drawn but not yet handed out, from self._used on
         self._used = 0
+        self._words: list[int] = []  # likewise
 
     def _rekey(self) -> None:
         """Take a new key from the operating system, or the seed's next one."""
@@ -201,7 +202,14 @@ class Rng:
 
     def word(self) -> int:
         """A uniform integer below 2^64."""
-        return int.from_bytes(self.take(8).data, "little")
+        if self._process != os.getpid():
+            self._after_fork()
+        with self._lock:
+            if not self._words:
+                buffer = np.empty(512, np.uint8)
+                self._fill(buffer)
+                self._words = buffer.view(_U8).tolist()
+            return self._words.pop()
 
     def below(self, bound: int) -> int:
         """A uniform integer in 0..bound-1, by rejection; bound is at most 2^64.

@@ -142,23 +142,24 @@ def descend(model: nn.Module, rate: float, batches: list[tuple[torch.Tensor, tor
     return losses
 
 
-@pytest.mark.parametrize(("name", "rate"), [("lenet5", 0.1), ("lenet5-classic", 0.1), ("mlp", 0.1)])
-def test_plain_sgd_learns_the_digits(name: str, rate: float) -> None:
+@pytest.mark.parametrize(("name", "final"), [("lenet5", 0.9), ("lenet5-classic", 1.7), ("mlp", 0.9)])
+def test_plain_sgd_learns_the_digits(name: str, final: float) -> None:
     data = load_dataset("mnist5k")
     order = torch.randperm(4000, generator=torch.Generator().manual_seed(0)).split(64)
     batches = [(data.train_inputs[part], data.train_labels[part]) for part in order]
-    losses = descend(make_model(name), rate, batches)
-    assert np.mean(losses[-10:]) < 0.9 < 2.2 < losses[0] < 2.5
+    losses = descend(make_model(name), 0.1, batches)
+    assert 2.2 < losses[0] < 2.5
+    assert np.mean(losses[-10:]) < final
 
 
 def test_resnet110_is_trainable_by_plain_sgd() -> None:
     data = load_dataset("mnist5k")
     batch = data.train_inputs[::400], data.train_labels[::400]  # one of each digit
-    losses = descend(make_model("resnet110"), 0.1, [batch] * 12)
-    # The post-activated order of the blocks diverges here: its losses start at 8 and reach 100.
-    assert 2.0 < losses[0] < 3.0
-    assert max(losses) < 3.0
-    assert losses[-1] < losses[0] - 0.4
+    losses = descend(make_model("resnet110"), 0.1, [batch] * 20)
+    # With the post-activated order of the blocks the losses start at 8 and pass 100.
+    assert 2.2 < losses[0] < 2.5
+    assert max(losses) < losses[0] + 0.1
+    assert losses[-1] < losses[0] - 0.15
 
 
 def test_a_users_factory_gets_what_it_asks_for_and_the_seed(user_code: str) -> None:

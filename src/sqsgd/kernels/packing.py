@@ -39,65 +39,75 @@ def _load(typing: Any, packed: Any, at: Any) -> Any:
 
 
 @inlined
-def _fold(codes, bits, out):
-    """Each 64-bit word holds eight codes, one a byte: pack them into ``bits`` bytes, the first code lowest.
+def _join(codes, bits, out):
+    """Each 64-bit word holds eight codes, one a byte: move them together, the first code lowest.
 
     Neighbours are joined three times: bytes to pairs, pairs to quadruples, quadruples to eight.
-    ``out`` holds words of ``bits`` bytes where that is a machine width; else bytes, and eight more
-    than are needed, because a whole word is written for each group and the next one covers its end.
     """
     one, two, four = np.uint64(bits), np.uint64(2 * bits), np.uint64(4 * bits)
     low = np.uint64(0xFFFFFFFF)
     singles, pairs = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
-    width = out.itemsize
     for i in range(codes.size):
         word = codes[i]
         word = (word & singles) | (((word >> np.uint64(8)) & singles) << one)
         word = (word & pairs) | (((word >> np.uint64(16)) & pairs) << two)
-        word = (word & low) | ((word >> np.uint64(32)) << four)
-        if width == bits:
-            out[i] = word
-        else:
-            _store(out, bits * i, word)
+        out[i] = (word & low) | ((word >> np.uint64(32)) << four)
 
 
 @inlined
-def _expand(packed, bits, codes):
-    """The inverse of _fold, with the same room for eight more bytes."""
+def _part(packed, bits, codes):
+    """The inverse of _join."""
     one, two, four = np.uint64(bits), np.uint64(2 * bits), np.uint64(4 * bits)
     ones = ((np.uint64(1) << one) - np.uint64(1)) * np.uint64(0x0001000100010001)
     twos = ((np.uint64(1) << two) - np.uint64(1)) * np.uint64(0x0000000100000001)
     fours = (np.uint64(1) << four) - np.uint64(1)
-    width = packed.itemsize
     for i in range(codes.size):
-        word = np.uint64(packed[i]) if width == bits else _load(packed, bits * i)
+        word = np.uint64(packed[i])
         word = (word & fours) | (((word >> four) & fours) << np.uint64(32))
         word = (word & twos) | (((word >> two) & twos) << np.uint64(16))
         codes[i] = (word & ones) | (((word >> one) & ones) << np.uint64(8))
 
 
+@compiled
+def fold_any(codes, bits, target):
+    """Eight codes into ``bits`` bytes. A whole word is written for each, and the next one covers its end."""
+    words, joined = codes.view(np.uint64), np.empty(512, np.uint64)
+    for first in range(0, words.size, 512):  # joined first, which vectorises, then stored
+        last = min(first + 512, words.size)
+        _join(words[first:last], bits, joined)
+        for i in range(first, last):
+            _store(target, bits * i, joined[i - first])
+
+
+@compiled
+def expand_any(source, bits, codes):
+    """The inverse of fold_any."""
+    words, joined = codes.view(np.uint64), np.empty(512, np.uint64)
+    for first in range(0, words.size, 512):
+        last = min(first + 512, words.size)
+        for i in range(first, last):
+            joined[i - first] = _load(source, bits * i)
+        _part(joined, bits, words[first:last])
+
+
 def _kernels(kind: Any) -> tuple[Any, Any]:
-    """fold and expand for packed words of one type; all arrays are handed in as bytes."""
+    """fold and expand where eight codes fill one machine word; all arrays are handed in as bytes."""
 
     def fold(codes, bits, target):
-        size = (codes.size >> 3) * bits
-        out = target[:size].view(kind) if kind_bytes > 1 else target.view(kind)
-        _fold(codes.view(np.uint64), bits, out)
+        _join(codes.view(np.uint64), bits, target[: (codes.size >> 3) * bits].view(kind))
 
     def expand(source, bits, codes):
-        size = (codes.size >> 3) * bits
-        packed = source[:size].view(kind) if kind_bytes > 1 else source.view(kind)
-        _expand(packed, bits, codes.view(np.uint64))
+        _part(source[: (codes.size >> 3) * bits].view(kind), bits, codes.view(np.uint64))
 
-    kind_bytes = np.dtype(kind).itemsize
-    return variant(fold, f"fold_{kind_bytes}"), variant(expand, f"expand_{kind_bytes}")
+    width = np.dtype(kind).itemsize
+    return variant(fold, f"fold_{width}"), variant(expand, f"expand_{width}")
 
 
-# By the bytes of eight codes: 2, 4 and 8 are machine words, any other number goes byte by byte.
-FOLD, EXPAND = {}, {}
-for _kind in (np.uint8, np.uint16, np.uint32, np.uint64):
-    _width = np.dtype(_kind).itemsize
-    FOLD[_width], EXPAND[_width] = _kernels(_kind)
+# By the bits of a code. Packed arrays are bytes, eight more than needed.
+FOLD: dict[int, Any] = dict.fromkeys(range(1, 9), fold_any)
+EXPAND: dict[int, Any] = dict.fromkeys(range(1, 9), expand_any)
+for _bits, _kind in ((1, np.uint8), (2, np.uint16), (4, np.uint32), (8, np.uint64)):
+    FOLD[_bits], EXPAND[_bits] = _kernels(_kind)
 
 
 @compiled

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import llvmlite.ir as ir
 import numpy as np
+from numba import types
+from numba.extending import intrinsic
 
 from sqsgd.kernels.compiling import compiled, inlined
 
@@ -17,45 +22,86 @@ def within(x, limit):
     return odd == 0
 
 
+@intrinsic
+def _round16(typing: Any, x: Any, noise: Any, codes: Any, at: Any, factor: Any, offset: Any) -> Any:
+    """Sixteen coordinates of round_randomly at once; bit i of the result: a tie, bit 16 + i: not finite."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def place(which: int, kind: Any) -> Any:
+            data = context.make_array(signature.args[which])(context, builder, args[which]).data
+            return builder.bitcast(builder.gep(data, [args[3]]), kind.as_pointer())
+
+        def splat(value: Any) -> Any:
+            undefined = ir.Constant(floats, ir.Undefined)
+            one = builder.insert_element(undefined, value, ir.Constant(ir.IntType(32), 0))
+            return builder.shuffle_vector(one, undefined, ir.Constant(integers, [0] * 16))
+
+        floats, integers = ir.VectorType(ir.FloatType(), 16), ir.VectorType(ir.IntType(32), 16)
+        shorts, octets = ir.VectorType(ir.IntType(16), 16), ir.VectorType(ir.IntType(8), 16)
+        zero, top = ir.Constant(floats, [0.0] * 16), splat(builder.fadd(args[5], args[5]))
+        here = builder.load(place(0, floats), align=4)
+        t = builder.fadd(builder.fmul(here, splat(args[4])), splat(args[5]))
+        t = builder.select(builder.fcmp_ordered(">", t, zero), t, zero)
+        t = builder.select(builder.fcmp_ordered("<", t, top), t, top)
+        fixed = builder.fptosi(builder.fmul(t, ir.Constant(floats, [65536.0] * 16)), integers)
+        words = builder.zext(builder.load(place(1, shorts), align=2), integers)
+        total = builder.add(fixed, words)
+        levels = builder.trunc(builder.lshr(total, ir.Constant(integers, [16] * 16)), octets)
+        builder.store(levels, place(2, octets), align=1)
+        ones = ir.Constant(shorts, [65535] * 16)
+        ties = builder.bitcast(
+            builder.icmp_unsigned("==", builder.trunc(total, shorts), ones), ir.IntType(16)
+        )
+        nothing = builder.fsub(here, here)
+        odd = builder.bitcast(builder.fcmp_unordered("uno", nothing, nothing), ir.IntType(16))
+        high = builder.shl(builder.zext(odd, ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
+        return builder.or_(builder.zext(ties, ir.IntType(32)), high)
+
+    signature = types.uint32(x, noise, codes, types.intp, types.float32, types.float32)
+    return signature, build
+
+
+@inlined
+def _round_one(value, factor, offset, noise, fine):
+    """One coordinate of round_randomly, with the 32 fine bits that settle a tie."""
+    t = np.float32(np.float32(factor * value) + offset)
+    t = t if t > np.float32(0) else np.float32(0)
+    t = t if t < np.float32(2) * offset else np.float32(2) * offset
+    fixed = t * np.float32(65536)
+    total = np.int32(np.int32(fixed) + np.int32(noise))
+    rest = np.float64(fixed - np.float32(np.int32(fixed))) * 4294967296.0
+    settled = np.int32(np.uint16(total) == np.uint16(65535) and np.float64(fine) < rest)
+    return np.uint8((total >> 16) + settled)
+
+
 @compiled
 def round_randomly(x, factor, offset, noise, spare, codes):
     """codes[i] is floor(t) or floor(t) + 1 with mean t = factor x[i] + offset, clamped to 0..2 offset.
 
     In 16-bit fixed point t + noise carries with the right probability but for what lies below the
-    sixteenth bit; that decides when all sixteen bits of the sum are ones, with 32 spare bits (eight
-    such for each run of 256). Returns whether all of x is finite.
+    sixteenth bit; that decides when all sixteen bits of the sum are ones, with 32 spare bits. There
+    are eight such for each run of 256 coordinates. Returns whether all of x is finite.
     """
-    odd = np.uint8(0)
     factor, offset = np.float32(factor), np.float32(offset)
-    top = np.float32(2) * offset
-    for first in range(0, x.size, 256):
-        last = min(first + 256, x.size)
-        here, words, target = x[first:last], noise[first:last], codes[first:last]
-        tied = np.uint8(0)
-        for i in range(here.size):
-            t = np.float32(np.float32(factor * here[i]) + offset)
-            t = t if t > np.float32(0) else np.float32(0)
-            t = t if t < top else top
-            total = np.int32(np.int32(t * np.float32(65536)) + np.int32(words[i]))
-            target[i] = np.uint8(total >> 16)
-            tied = np.uint8(tied | np.uint8(np.uint16(total) == np.uint16(65535)))
-            odd = np.uint8(odd | np.uint8(np.float32(here[i] - here[i]) != np.float32(0)))
-        if tied:
-            at = first >> 3  # 32 spare bytes for 256 coordinates
-            for i in range(here.size):
-                t = np.float32(np.float32(factor * here[i]) + offset)
-                t = t if t > np.float32(0) else np.float32(0)
-                t = t if t < top else top
-                fixed = t * np.float32(65536)
-                total = np.int32(np.int32(fixed) + np.int32(words[i]))
-                if np.uint16(total) == np.uint16(65535):
-                    word = 0.0
-                    for k in range(4):
-                        word = 256.0 * word + spare[at + k]
-                    at = (first >> 3) + ((at + 4) & 31)
-                    rest = np.float64(fixed - np.float32(np.int32(fixed))) * 4294967296.0
-                    target[i] = np.uint8((total >> 16) + np.int32(word < rest))
-    return odd == 0
+    odd = False
+    used = 0  # spare words of this run
+    whole = x.size & ~15
+    for at in range(0, whole, 16):
+        if at & 255 == 0:
+            used = 0
+        flags = _round16(x, noise, codes, at, factor, offset)
+        if flags:
+            odd = odd or (flags >> np.uint32(16)) != 0
+            for i in range(16):
+                if (flags >> np.uint32(i)) & np.uint32(1):
+                    fine = spare[8 * (at >> 8) + (used & 7)]
+                    codes[at + i] = _round_one(x[at + i], factor, offset, noise[at + i], fine)
+                    used += 1
+    for i in range(whole, x.size):
+        odd = odd or not np.abs(x[i]) < np.inf
+        fine = spare[8 * (i >> 8) + (i & 7)]
+        codes[i] = _round_one(x[i], factor, offset, noise[i], fine)
+    return not odd
 
 
 @inlined
@@ -83,13 +129,19 @@ def _scramble_bits(codes, bits, keep, noise, out):
 
 @compiled
 def scramble_bytes(codes, bits, keep, noise, out):
-    """With one byte of noise for a coordinate."""
+    """With one byte of noise for a coordinate. A negative ``keep`` keeps every code."""
+    if keep < 0:
+        out[:] = codes
+        return codes.size
     return _scramble_bits(codes, bits, np.uint8(keep), noise, out)
 
 
 @compiled
 def scramble_pairs(codes, bits, keep, noise, out):
     """With two bytes of noise for a coordinate."""
+    if keep < 0:
+        out[:] = codes
+        return codes.size
     return _scramble_bits(codes, bits, np.uint16(keep), noise, out)
 
 
@@ -100,6 +152,9 @@ def scramble(codes, levels, keep, noise, out):
     Where that map would be uneven, the code is kept: every coordinate still behaves alike, which is
     all that the exact adjustment after it needs.
     """
+    if keep < 0:
+        out[:] = codes
+        return codes.size
     uneven = np.uint32(65536 % levels)
     factor = np.uint32(levels)
     least = np.uint32(keep)
@@ -153,13 +208,14 @@ def round_and_scramble_bytes(x, factor, offset, keep, bits, words, codes, out, w
     rounding, tries of adjusting. A negative ``wanted`` adjusts nothing.
     """
     size = x.size
-    rounding, spares = size + (-size & 7), 3 * size + (-size & 7)
+    rounding = size + (-size & 7)
+    spares = rounding + 2 * size + (-2 * size & 7)
     tries = spares + 32 * ((size + 255) // 256)
-    noise = words[rounding:spares].view(np.uint16)
-    finite = round_randomly(x, factor, offset, noise, words[spares:tries], codes)
+    noise = words[rounding : rounding + 2 * size].view(np.uint16)
+    finite = round_randomly(x, factor, offset, noise, words[spares:tries].view(np.uint32), codes)
     matches = scramble_bytes(codes, bits, keep, words[:size], out)
     if wanted >= 0:
-        rest = words[tries + (-tries & 7) :].view(np.uint64)
+        rest = words[tries:].view(np.uint64)
         matches = adjust(codes, out, matches, wanted, 1 << bits, rest)
     return matches if finite else -1
 
@@ -168,13 +224,13 @@ def round_and_scramble_bytes(x, factor, offset, keep, bits, words, codes, out, w
 def round_and_scramble_pairs(x, factor, offset, keep, bits, words, codes, out, wanted):
     """The same with scramble_pairs, which takes two bytes for a coordinate."""
     size = x.size
-    spares = 4 * size
+    spares = 4 * size + (-4 * size & 7)
     tries = spares + 32 * ((size + 255) // 256)
-    noise = words[2 * size : spares].view(np.uint16)
-    finite = round_randomly(x, factor, offset, noise, words[spares:tries], codes)
+    noise = words[2 * size : 4 * size].view(np.uint16)
+    finite = round_randomly(x, factor, offset, noise, words[spares:tries].view(np.uint32), codes)
     matches = scramble_pairs(codes, bits, keep, words[: 2 * size].view(np.uint16), out)
     if wanted >= 0:
-        rest = words[tries + (-tries & 7) :].view(np.uint64)
+        rest = words[tries:].view(np.uint64)
         matches = adjust(codes, out, matches, wanted, 1 << bits, rest)
     return matches if finite else -1
 

@@ -155,8 +155,9 @@ def _split(name: str, inputs: torch.Tensor, labels: torch.Tensor, held_out: str)
 
 def _from_factory(name: str, value: Any) -> Dataset:
     if not isinstance(value, tuple | list) or len(value) != 2:
+        length = f" of {len(value)}" if isinstance(value, tuple | list) else ""
         raise ValueError(
-            f"data set {name!r} returned a {type(value).__name__}; expected (inputs, labels) "
+            f"data set {name!r} returned a {type(value).__name__}{length}; expected (inputs, labels) "
             "or ((train_inputs, train_labels), (test_inputs, test_labels))"
         )
     if not all(isinstance(part, tuple | list) and len(part) == 2 for part in value):
@@ -182,6 +183,8 @@ def _tensors(name: str, part: str, inputs: object, labels: object) -> tuple[torc
             raise ValueError(
                 f"data set {name!r}: {part}{what} are a {type(value).__name__}; expected an array or a tensor"
             )
+        if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
+            raise ValueError(f"data set {name!r}: {part}{what} are of type {value.dtype}; expected numbers")
     features, classes = _tensor(inputs), _tensor(labels)
     if features.ndim < 2 or len(features) != classes.numel() or classes.ndim != 1 or len(features) == 0:
         raise ValueError(
@@ -206,7 +209,5 @@ def _tensors(name: str, part: str, inputs: object, labels: object) -> tuple[torc
 def _tensor(value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value.detach().cpu()
-    if value.dtype.kind not in "biufc":
-        raise ValueError(f"arrays of type {value.dtype} are not numbers")
     # A copy: torch warns of arrays that may not be written to, and refuses negative strides.
     return torch.from_numpy(np.array(value, order="C"))

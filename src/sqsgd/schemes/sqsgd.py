@@ -82,11 +82,11 @@ class Direction(Mechanism):
         return norm * correction / (math.sqrt(self.dim) * self.quantizer.scale)
 
     def estimate(self, columns: Columns, bound: float) -> Estimate:
-        total = np.zeros(self.dim)
+        total = np.zeros(self.dim, np.float32)
         self.add_estimate(columns, bound, 1.0, total)
-        return total
+        return total.astype(np.float64)
 
-    def add_estimate(self, columns: Columns, bound: float, weight: float, total: Estimate) -> None:
+    def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
         self.quantizer.add_levels(columns[0], weight * self._unit(columns, bound), total)
 
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:

@@ -63,7 +63,7 @@ class BoundedRange(Mechanism):
     def estimate(self, columns: Columns, bound: float) -> Estimate:
         return self.quantizer.estimate(columns[0], bound)
 
-    def add_estimate(self, columns: Columns, bound: float, weight: float, total: Estimate) -> None:
+    def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
         self.quantizer.add_levels(columns[0], weight * bound / self.quantizer.scale, total)
 
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
