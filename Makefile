@@ -5,9 +5,10 @@ BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 JOBS ?= 2
 
-.PHONY: help test check format bench clean
+.PHONY: help train test check format bench clean
 
 help:
+	@echo "make train   create $(VENV), install everything, train LeNet-5 on real digits"
 	@echo "make test    create $(VENV), install everything, run all tests"
 	@echo "make check   ruff (lint and format) and a strict type check of src"
 	@echo "make format  let ruff rewrite the sources"
@@ -19,6 +20,9 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,dev]'
 	touch $(READY)
+
+train: $(READY)
+	$(BIN)/sqsgd train
 
 test: $(READY)
 	$(BIN)/python -m pytest --numprocesses $(JOBS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -34,6 +35,93 @@ def _common(
     ] = False,
 ) -> None:
     pass
+
+
+data_app = typer.Typer(help="List and fetch the data sets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Folder of the data sets (default: $SQSGD_DATA).")
+]
+
+
+@app.command()
+def train(
+    scheme: Annotated[str | None, typer.Option(help="How gradients travel; see `sqsgd schemes`.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="mnist5k, mnist, ... or package.module:factory.")
+    ] = None,
+    data_dir: DataDir = None,
+    model: Annotated[
+        str | None, typer.Option(help="lenet5, resnet110, ... or package.module:factory.")
+    ] = None,
+    clients: Annotated[int | None, typer.Option(help="Clients in all.")] = None,
+    participation: Annotated[str | None, typer.Option(help="all, or clients a round.")] = None,
+    partition: Annotated[str | None, typer.Option(help="iid, dirichlet:BETA or shards:N.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Images of a client's batch.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Privacy budget of one report.")] = None,
+    bytes_: Annotated[int | None, typer.Option("--bytes", help="Bytes for the packed codes.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds in all.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate; 0: by the rule for all budgets.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="sgd, momentum or adam.")] = None,
+    bound: Annotated[float | None, typer.Option(help="Initial bound.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides everything but secure noise.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="An option of the scheme, such as levels=8; repeatable.")
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="local.")] = None,
+    tensorboard: Annotated[bool | None, typer.Option("--tensorboard", help="Write events too.")] = None,
+    secure: Annotated[bool | None, typer.Option("--secure", help="Noise that cannot be repeated.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with any of these keys.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a model over simulated clients; ends with a summary and a folder on disk."""
+    from sqsgd import commands
+
+    given = {
+        "scheme": scheme, "dataset": dataset, "data_dir": None if data_dir is None else str(data_dir),
+        "model": model, "clients": clients, "participation": participation, "partition": partition,
+        "batch": batch, "epsilon": epsilon, "bytes": bytes_, "rounds": rounds, "lr": lr,
+        "optimizer": optimizer, "bound": bound, "seed": seed, "engine": engine, "tensorboard": tensorboard,
+        "secure": secure, "options": _options(option) if option else None,
+    }  # fmt: skip
+    values = {name: value for name, value in given.items() if value is not None}
+    commands.train(values, config, out, resume, as_json)
+
+
+def _options(pairs: list[str]) -> dict[str, object]:
+    """levels=8 adaptive=true reach=1.5 as TOML values, or else as text."""
+    import tomllib
+
+    values: dict[str, object] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise ValueError(f"option = {pair!r} must look like name=value")
+        try:
+            values |= tomllib.loads(f"{name} = {value}")
+        except tomllib.TOMLDecodeError:
+            values[name] = value
+    return values
+
+
+@data_app.command("list")
+def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
+    """Say which data sets are here, what is missing, and how to get it."""
+    from sqsgd import commands
+
+    commands.list_data(data_dir, as_json)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or emnist.")], data_dir: DataDir = None
+) -> None:
+    """Download a data set from the public mirrors; resumes, verifies, leaves nothing half-written."""
+    from sqsgd import commands
+
+    commands.fetch_data(name, data_dir)
 
 
 @app.command()
@@ -115,6 +203,9 @@ def main() -> None:
     """Run a command; what the user got wrong ends in one line and exit status 2."""
     try:
         app()
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         typer.echo(f"sqsgd: {error}", err=True)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        typer.echo(f"sqsgd: {error.name} is not installed: pip install 'sqsgd[train]'", err=True)
         sys.exit(2)

@@ -107,6 +107,10 @@ class Transform(ABC):
     def inverse(self, y: Estimate, task: Task, dim: int) -> Estimate:
         """The server's side: back to length ``dim``."""
 
+    def add_inverse(self, y: Estimate, task: Task, total: Estimate) -> None:
+        """total += inverse(y); overridden where most of the inverse is zero."""
+        total += self.inverse(y, task, total.size)
+
 
 class Mechanism(ABC):
     """The only private step. It projects its own input, so ε never depends on an earlier stage."""
@@ -139,6 +143,15 @@ class Mechanism(ABC):
     def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
         """total += weight * estimate, in float32; overridden where that takes one pass."""
         total += (weight * self.estimate(columns, bound)).astype(np.float32)
+
+    def magnitude(self, columns: Columns, bound: float) -> float | None:
+        """The privatised size of x that a report holds, in units of the bound's; None where it holds none."""
+        return None
+
+    @property
+    @abstractmethod
+    def relative_error(self) -> float:
+        """E|estimate - x|² / |x|² for one report of a vector at half the bound; for choosing step sizes."""
 
     @abstractmethod
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
@@ -277,7 +290,8 @@ class Aggregate:
                 self._widen()
         else:
             y = scheme.mechanism.estimate(columns, task.bound)
-            self._total += weight * scheme._undo(y, task, own, stages)
+            y = scheme._undo(weight * y, task, own + 1, stages)
+            scheme.transforms[own].add_inverse(y, task, self._total)
         self._weight += weight
         self.count += 1
         return columns

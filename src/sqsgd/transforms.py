@@ -81,8 +81,15 @@ class Subsample(Transform):
         if self.size == dim:
             return y
         whole = np.zeros(dim)
-        whole[self.coordinates(task, dim)] = y * math.sqrt(dim / self.size) if self.rescale else y
+        self.add_inverse(y, task, whole)
         return whole
+
+    def add_inverse(self, y: Estimate, task: Task, total: Estimate) -> None:
+        dim = total.size
+        if self.size == dim:
+            total += y
+        else:
+            total[self.coordinates(task, dim)] += y * math.sqrt(dim / self.size) if self.rescale else y
 
 
 @dataclass(frozen=True, kw_only=True)

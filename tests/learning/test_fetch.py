@@ -118,6 +118,7 @@ def test_a_server_that_ignores_ranges_makes_it_start_again(tmp_path: Path, serve
     part.parent.mkdir()
     part.write_bytes(server.files[FIRST][:1000])
     fetch("small", tmp_path, mirrors=[server.url])
+    assert [name for name, _ in server.requests].count(FIRST) == 1
     assert (part.parent / FIRST).read_bytes() == server.files[FIRST]
 
 

@@ -96,6 +96,31 @@ def test_lenet5_is_convolution_relu_pool_written_out() -> None:
     assert torch.allclose(model(images), hidden @ weights[6].T + weights[7], atol=1e-5)
 
 
+def test_resnet110_is_54_pre_activated_blocks_written_out() -> None:
+    model = make_model("resnet110", seed=3)
+    weights = iter(model.parameters())
+    images = torch.randn(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+
+    def activate(features: torch.Tensor) -> torch.Tensor:
+        grouped = features.unflatten(1, (-1, 8))  # each image, in groups of eight channels
+        mean = grouped.mean(dim=(2, 3, 4), keepdim=True)
+        variance = grouped.var(dim=(2, 3, 4), keepdim=True, unbiased=False)
+        return torch.relu((grouped - mean) / torch.sqrt(variance + 1e-5)).flatten(1, 2)
+
+    conv = nn.functional.conv2d
+    features = conv(images, next(weights), padding=1)
+    for block in range(54):
+        stride = 2 if block in (18, 36) else 1
+        branch = conv(activate(features), next(weights), stride=stride, padding=1)
+        branch = conv(activate(branch), next(weights), padding=1)
+        if stride == 2:
+            features = conv(features, next(weights), next(weights), stride=2)
+        features = features + branch
+    scores = activate(features).mean(dim=(2, 3)) @ next(weights).T
+    assert next(weights, None) is None
+    assert torch.allclose(model(images), scores, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["lenet5", "mlp"])
 def test_the_seed_decides_alone_and_the_global_generator_is_left_alone(name: str) -> None:
     torch.manual_seed(1)

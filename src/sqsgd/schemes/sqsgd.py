@@ -89,6 +89,21 @@ class Direction(Mechanism):
     def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
         self.quantizer.add_levels(columns[0], weight * self._unit(columns, bound), total)
 
+    def magnitude(self, columns: Columns, bound: float) -> float:
+        return bound * self.norm.estimate(int(columns[1][0]))
+
+    @property
+    def relative_error(self) -> float:
+        """(1 + Var(norm) / norm²) E|direction|² - 1, for Gaussian coordinates (MATHS 3)."""
+        levels, m, g = self.quantizer.levels, self.quantizer.scale, self.reach
+        y = np.clip(np.random.default_rng(0).standard_normal(1 << 14), -g, g)
+        step = 2 * g / (levels - 1)
+        part = ((y + g) / step) % 1.0
+        square = y**2 + step**2 * part * (1 - part)
+        uniform = g**2 * (levels + 1) / (3 * (levels - 1))
+        energy = float(np.mean(square / m + self.quantizer.law.loss * uniform / m**2))
+        return (1 + self.norm.variance(0.5) / 0.25) * energy / math.erf(g / math.sqrt(2)) ** 2 - 1
+
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
         x, norm, half_range = self._half_range(x)
         direction = self.quantizer.log_likelihood(columns[0], x, half_range)

@@ -66,6 +66,15 @@ class BoundedRange(Mechanism):
     def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
         self.quantizer.add_levels(columns[0], weight * bound / self.quantizer.scale, total)
 
+    def magnitude(self, columns: Columns, bound: float) -> float | None:
+        return None if self.largest is None else bound * self.largest.estimate(int(columns[1][0]))
+
+    @property
+    def relative_error(self) -> float:
+        """For coordinates spread evenly at a sixth of the range: three deviations to half the bound."""
+        x = np.full(self.dim, 1 / 6, np.float32)
+        return float(self.quantizer.variance(x, 1.0).mean()) * 36
+
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
         density = self.quantizer.log_likelihood(columns[0], x, bound)
         if self.largest is None:

@@ -1,0 +1,1 @@
+"""Runs from configuration files: what is asked for, doing it, keeping it."""

@@ -1,0 +1,72 @@
+"""A run's state on disk: written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save
+
+from sqsgd.federated import State
+
+NAME = "checkpoint.safetensors"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file: after a crash it is the old one or the new one, never a part."""
+    temporary = path.with_name(path.name + ".part")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def save_state(folder: Path, state: State, metrics_bytes: int) -> None:
+    """Write a checkpoint; ``metrics_bytes`` is the length of metrics.jsonl at this round."""
+    arrays: dict[str, Any] = {"weights": state.weights}
+    arrays |= {f"optimizer.{name}": np.asarray(value) for name, value in state.optimizer.items()}
+    arrays |= {f"residual.{client}": residual for client, residual in state.residuals.items()}
+    numbers = {
+        "round": state.round,
+        "bound": state.bound.hex(),
+        "spent": {str(client): count for client, count in state.spent.items()},
+        "metrics_bytes": metrics_bytes,
+    }
+    write_atomically(folder / NAME, save(arrays, {"sqsgd": json.dumps(numbers)}))
+
+
+def load_state(folder: Path) -> tuple[State, int]:
+    """The last checkpoint, and how long metrics.jsonl was then."""
+    path = folder / NAME
+    if not path.exists():
+        raise ValueError(f"{folder} holds no {NAME}: there is nothing to resume")
+    with safe_open(path, framework="np") as file:
+        numbers = json.loads(file.metadata()["sqsgd"])
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    state = State(
+        round=numbers["round"],
+        weights=arrays["weights"],
+        bound=float.fromhex(numbers["bound"]),
+        optimizer=_named(arrays, "optimizer."),
+        residuals={int(client): value for client, value in _named(arrays, "residual.").items()},
+        spent={int(client): count for client, count in numbers["spent"].items()},
+    )
+    return state, numbers["metrics_bytes"]
+
+
+def _named(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}

@@ -1,0 +1,124 @@
+"""What a run is asked to do: every option, in a TOML file or on the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+from sqsgd import checks
+
+ENGINES = ("local",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """A training run. The defaults train LeNet-5 on 4,000 real digits in about a minute or two."""
+
+    scheme: str = "sqsgd"
+    dataset: str = "mnist5k"
+    data_dir: str = ""
+    """Folder of the data sets; empty: $SQSGD_DATA, else the user's cache folder."""
+    model: str = "lenet5"
+    clients: int = 10
+    participation: str = "all"
+    """``all``: every client each round, with a batch each; a number: that many, with all their data."""
+    partition: str = "iid"
+    """``iid``, ``dirichlet:BETA`` or ``shards:N``."""
+    batch: int = 32
+    epsilon: float = 400.0
+    bytes: int = 256
+    rounds: int = 600
+    lr: float = 0.0
+    """Learning rate; 0: by the rule for all budgets, from the predicted error of a report."""
+    optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    bound: float = 0.0
+    """Initial bound U_0; 0: 1 for norms, 10 for the paper's range."""
+    track: bool = True
+    clip: float = 0.0
+    """l2 radius that gradients plus residual are clipped to; 0: none."""
+    alpha: float = 1.0
+    beta: float = 1.0
+    weigh_by_size: bool = False
+    secure: bool = False
+    """Noise from the operating system: the run cannot be repeated."""
+    seed: int = 0
+    evaluate_every: int = 20
+    checkpoint_every: int = 20
+    workers: int = 0
+    """Gradients computed at the same time; 0: one for each core."""
+    engine: str = "local"
+    tensorboard: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the scheme, such as ``levels`` or ``adaptive``."""
+
+    def __post_init__(self) -> None:
+        """Everything that can be wrong without looking at the data or the model."""
+        for name in ("clients", "batch", "bytes", "rounds", "evaluate_every", "checkpoint_every"):
+            checks.integer(name, getattr(self, name), 1, 2**31)
+        checks.integer("seed", self.seed, 0, 2**64 - 1)
+        checks.integer("workers", self.workers, 0, 1024)
+        checks.real("epsilon", self.epsilon, 0.01, 1e5)
+        for name in ("lr", "bound", "clip"):
+            checks.real(name, getattr(self, name), 0.0, 1e6)
+        kinds = get_args(get_type_hints(RunConfig)["optimizer"])
+        if self.optimizer not in kinds:
+            raise ValueError(f"optimizer = {self.optimizer!r} must be one of {', '.join(kinds)}")
+        if self.engine not in ENGINES:
+            raise ValueError(f"engine = {self.engine!r} must be one of {', '.join(ENGINES)}")
+        participants = self.participants
+        if participants is not None and participants > self.clients:
+            raise ValueError(
+                f"participation = {self.participation!r} must be 'all' or at most clients = {self.clients}"
+            )
+
+    @property
+    def participants(self) -> int | None:
+        """Clients in a round; None: all of them."""
+        if self.participation == "all":
+            return None
+        if not self.participation.isdigit() or int(self.participation) < 1:
+            raise ValueError(
+                f"participation = {self.participation!r} must be 'all' or a number of clients a round"
+            )
+        return int(self.participation)
+
+    def to_toml(self) -> str:
+        """The complete configuration, reloadable."""
+        import tomli_w
+
+        return tomli_w.dumps(dataclasses.asdict(self))
+
+
+FIELDS = {entry.name: entry for entry in dataclasses.fields(RunConfig)}
+
+
+def load_config(path: str | Path) -> RunConfig:
+    """A configuration file; keys that are left out have their defaults."""
+    try:
+        with Path(path).open("rb") as file:
+            values = tomllib.load(file)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is no valid TOML: {error}") from None
+    return make_config(values, where=str(path))
+
+
+def make_config(values: dict[str, Any], where: str = "the configuration") -> RunConfig:
+    """A configuration from keys and values, each checked for its name and type."""
+    hints = get_type_hints(RunConfig)
+    for name, value in values.items():
+        if name not in FIELDS:
+            close = difflib.get_close_matches(name, FIELDS, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else f" (known: {', '.join(FIELDS)})"
+            raise ValueError(f"{where}: unknown key {name!r} = {value!r}{hint}")
+        kind = hints[name]
+        plain = kind if isinstance(kind, type) else dict if "dict" in str(kind) else str
+        fits = isinstance(value, plain) and not (plain is int and isinstance(value, bool))
+        if plain is float and isinstance(value, int) and not isinstance(value, bool):
+            values, fits = {**values, name: float(value)}, True
+        if not fits:
+            raise ValueError(f"{where}: {name} = {value!r} must be of type {plain.__name__}")
+    return RunConfig(**values)

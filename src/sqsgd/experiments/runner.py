@@ -1,0 +1,216 @@
+"""One run from configuration to summary, in a folder of its own; resumable."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
+
+from sqsgd import federated
+from sqsgd.core import Scheme
+from sqsgd.experiments.checkpoint import load_state, save_state, write_atomically
+from sqsgd.experiments.config import RunConfig
+from sqsgd.federated import Record, Settings, State
+from sqsgd.learning.datasets import load_dataset
+from sqsgd.learning.models import make_model
+from sqsgd.learning.problem import LearningProblem, make_problem
+from sqsgd.optimizers import Optimizer
+from sqsgd.schemes import make_scheme
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """One line of metrics.jsonl: a record, with the held-out accuracy where it was measured."""
+
+    record: Record
+    accuracy: float | None
+    test_loss: float | None
+    rounds: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; what was not measured is left out, infinity is a word."""
+        values = dataclasses.asdict(self.record)
+        if self.accuracy is not None:
+            values |= {"accuracy": self.accuracy, "test_loss": self.test_loss}
+        return {name: finite(value) for name, value in values.items()}
+
+
+def finite(value: object) -> object:
+    """JSON knows neither infinity nor NaN: they become words."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "infinity" if value > 0 else "nan" if math.isnan(value) else "-infinity"
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A prepared run: its parts fit together, and its folder can be written."""
+
+    config: RunConfig
+    folder: Path
+    problem: LearningProblem
+    scheme: Scheme
+    settings: Settings
+
+
+def prepare(config: RunConfig, folder: Path) -> Run:
+    """Load data and model, make the scheme, create the folder; raises ValueError naming the wrong key."""
+    dataset = load_dataset(config.dataset, config.data_dir or None)
+    if config.clients > len(dataset.train_labels):
+        raise ValueError(
+            f"clients = {config.clients} is more than the {len(dataset.train_labels)} "
+            f"training images of dataset = {config.dataset!r}"
+        )
+    model = make_model(config.model, dataset.classes, dataset.in_shape, config.seed)
+    problem = make_problem(
+        dataset,
+        model,
+        clients=config.clients,
+        partition_scheme=config.partition,
+        batch=config.batch,
+        participants=config.participants,
+        seed=config.seed,
+        workers=config.workers or len(os.sched_getaffinity(0)),
+    )
+    scheme = make_scheme(
+        config.scheme, dim=problem.dim, epsilon=config.epsilon, bits=8 * config.bytes, **config.options
+    )
+    rate = config.lr or federated.learning_rate(scheme, config.participants or config.clients)
+    settings = Settings(
+        seed=config.seed,
+        optimizer=Optimizer(kind=config.optimizer, rate=rate),
+        bound=config.bound or (10.0 if config.scheme == "sqsgd-paper" else 1.0),
+        track=config.track,
+        clip=config.clip or None,
+        alpha=config.alpha,
+        beta=config.beta,
+        weigh_by_size=config.weigh_by_size,
+        secure=config.secure,
+    )
+    return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings)
+
+
+def start(run: Run) -> State:
+    """A new run's folder and first state; refuses a folder that holds a run."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    if (run.folder / "config.toml").exists():
+        raise ValueError(f"{run.folder} holds a run already: --resume it, or choose another --out")
+    write_atomically(run.folder / "config.toml", run.config.to_toml().encode())
+    (run.folder / "metrics.jsonl").write_bytes(b"")
+    state = federated.initial_state(run.problem.initial(), run.settings)
+    save_state(run.folder, state, 0)
+    return state
+
+
+def resume(run: Run) -> State:
+    """The last checkpoint's state; metrics after it are dropped, they will be made anew."""
+    state, length = load_state(run.folder)
+    if state.weights.size != run.problem.dim:
+        raise ValueError(f"the checkpoint has {state.weights.size} weights, the model {run.problem.dim}")
+    with (run.folder / "metrics.jsonl").open("r+b") as file:
+        file.truncate(length)
+    return state
+
+
+def train(run: Run, state: State) -> Iterator[Progress]:
+    """The rounds that are left, each written down before it is yielded; then model and summary."""
+    config, folder = run.config, run.folder
+    board = _tensorboard(folder) if config.tensorboard else None
+    with (folder / "metrics.jsonl").open("ab") as metrics:
+
+        def keep() -> None:
+            metrics.flush()
+            os.fsync(metrics.fileno())
+            save_state(folder, state, metrics.tell())
+
+        try:
+            for record, after in federated.run(run.problem, run.scheme, run.settings, state, config.rounds):
+                progress = _measured(run, record, after)
+                metrics.write(json.dumps(progress.to_dict()).encode() + b"\n")
+                state = after
+                if state.round == config.rounds or state.round % config.checkpoint_every == 0:
+                    keep()
+                if board is not None:
+                    _show(board, progress)
+                yield progress
+        except KeyboardInterrupt:
+            keep()
+            raise
+    if board is not None:
+        board.close()
+    write_atomically(folder / "model.safetensors", _named_weights(run, state))
+    content = json.dumps(summarise(run), indent=2, allow_nan=False)
+    write_atomically(folder / "summary.json", content.encode())
+
+
+def _measured(run: Run, record: Record, after: State) -> Progress:
+    """The round's record, with the held-out accuracy if it is time for that."""
+    config, accuracy, loss = run.config, None, None
+    if after.round == config.rounds or after.round % config.evaluate_every == 0:
+        accuracy, loss = run.problem.evaluate(after.weights)
+    return Progress(record=record, accuracy=accuracy, test_loss=loss, rounds=config.rounds)
+
+
+def _show(board: Any, progress: Progress) -> None:
+    for name, value in progress.to_dict().items():
+        if isinstance(value, int | float):
+            board.add_scalar(name, value, progress.record.round)
+
+
+def _tensorboard(folder: Path) -> Any:
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+    return SummaryWriter(str(folder / "tensorboard"))
+
+
+def _named_weights(run: Run, state: State) -> bytes:
+    """The trained parameters under the model's own names."""
+    tensors, start = {}, 0
+    for name, parameter in run.problem.model.named_parameters():
+        if parameter.requires_grad:
+            size = parameter.numel()
+            tensors[name] = state.weights[start : start + size].reshape(tuple(parameter.shape))
+            start += size
+    return save({name: np.ascontiguousarray(value) for name, value in tensors.items()})
+
+
+def summarise(run: Run) -> dict[str, Any]:
+    """What a finished run reached, promised, sent and took; from its metrics."""
+    with (run.folder / "metrics.jsonl").open() as file:
+        lines = [json.loads(line) for line in file]
+    measured = [line for line in lines if "accuracy" in line]
+    seconds = sum(line["seconds"] for line in lines)
+    last, float32 = lines[-1], 4 * run.problem.dim
+    return {
+        "scheme": run.config.scheme,
+        "dataset": run.config.dataset,
+        "held_out": run.problem.dataset.held_out,
+        "model": run.config.model,
+        "dim": run.problem.dim,
+        "rounds": len(lines),
+        "clients": run.config.clients,
+        "accuracy": measured[-1]["accuracy"],
+        "best_accuracy": max(line["accuracy"] for line in measured),
+        "test_loss": measured[-1]["test_loss"],
+        "notion": run.scheme.privacy.notion,
+        "epsilon": last["epsilon"],
+        "epsilon_total": last["epsilon_total"],
+        "noise": "secure" if run.config.secure else "seeded: an experiment, protects nobody",
+        "bytes_up": last["bytes_up"],
+        "bytes_up_ratio": float32 / last["bytes_up"],
+        "bytes_down": last["bytes_down"],
+        "lr": run.settings.optimizer.rate,
+        "seconds": seconds,
+        "share_gradient": sum(line["seconds_gradient"] for line in lines) / seconds,
+        "share_encode": sum(line["seconds_encode"] for line in lines) / seconds,
+        "share_aggregate": sum(line["seconds_aggregate"] for line in lines) / seconds,
+        "finished": len(lines) == run.config.rounds,
+    }

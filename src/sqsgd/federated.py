@@ -1,0 +1,242 @@
+"""Algorithm 2 of the paper, corrected: what a client does, what the server does, and the rounds.
+
+The order is accumulate, clip, select, rotate, quantise, privatise (the paper clips before it adds the
+residual, which then leaves the range). Numbers in comments are lines of the paper's Algorithm 2.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sqsgd import checks
+from sqsgd.checks import Vector
+from sqsgd.core import Aggregate, Scheme, Task
+from sqsgd.optimizers import Optimizer, OptimizerState
+from sqsgd.randomness import Rng, secure_rng, seeded_rng
+from sqsgd.transforms import Subsample
+
+
+class Problem(Protocol):
+    """What is trained: a model of ``dim`` weights on the data of ``clients`` clients."""
+
+    @property
+    def dim(self) -> int:
+        """Trainable parameters."""
+        ...
+
+    @property
+    def clients(self) -> int:
+        """Clients in all."""
+        ...
+
+    def gradients(self, weights: Vector, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
+        """Each client's loss and gradient, in order. Neither leaves the client; the loss is for plots."""
+        ...
+
+    def size(self, client: int) -> int:
+        """How many examples the client has; public."""
+        ...
+
+    def cohort(self, round: int) -> Sequence[int]:
+        """The clients of a round."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the server decides. α and β scale what goes to the residual and to the report (paper: 1)."""
+
+    seed: int
+    optimizer: Optimizer
+    bound: float = 1.0
+    track: bool = True
+    """Follow the privatised magnitudes with the bound, where the scheme reports one."""
+    clip: float | None = None
+    alpha: float = 1.0
+    beta: float = 1.0
+    weigh_by_size: bool = False
+    secure: bool = False
+    """Noise from the operating system; a run can then not be repeated, nor resumed to the same bits."""
+
+    def __post_init__(self) -> None:
+        checks.integer("seed", self.seed, 0, 2**64 - 1)
+        checks.real("bound", self.bound, 1e-30, 1e30)
+        checks.real("alpha", self.alpha, 0.0, 1e6)
+        checks.positive("beta", self.beta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Everything that one round hands to the next."""
+
+    round: int
+    weights: Vector
+    bound: float
+    optimizer: OptimizerState
+    residuals: Mapping[int, Vector] = field(default_factory=dict)
+    spent: Mapping[int, int] = field(default_factory=dict)  # reports that each client has sent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What one round did; progress bars, files and pages read these."""
+
+    round: int
+    loss: float  # mean over the round's clients, known to the simulation only
+    epsilon: float
+    epsilon_total: float  # of the client that has sent the most reports
+    bytes_up: int  # of one client's message, measured
+    bytes_down: int
+    clients: int
+    clip_rate: float  # share of the privatised magnitudes at or near the bound
+    bound: float
+    seconds: float
+    seconds_gradient: float
+    seconds_encode: float
+    seconds_aggregate: float
+
+
+def client_step(
+    scheme: Scheme,
+    task: Task,
+    gradient: Vector,
+    residual: Vector | None,
+    rng: Rng,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+) -> tuple[bytes, Vector | None]:
+    """A client's message and its new residual (None where the scheme sends the whole vector)."""
+    if not scheme.residual:
+        return scheme.encode(gradient, task, rng), None
+    kept = np.zeros_like(gradient) if residual is None else residual
+    # 15: accumulate; clipping, selection, rotation and PrivQuant (13, 10, 15, 19, 20) are the scheme's.
+    accumulated = kept + gradient if beta == 1 else kept + np.float32(beta) * gradient
+    message = scheme.encode(accumulated, task, rng)
+    # 17, 18: what was not sent waits; what was sent is gone.
+    waiting = accumulated if alpha == beta else kept + np.float32(alpha) * gradient
+    waiting[sent_coordinates(scheme, task)] = 0
+    return message, waiting
+
+
+def sent_coordinates(scheme: Scheme, task: Task) -> npt.NDArray[np.int64]:
+    """The coordinates that a report for this task holds."""
+    for stage in scheme.transforms:
+        if isinstance(stage, Subsample):
+            return stage.coordinates(task, scheme.dim)
+    return np.arange(scheme.dim)
+
+
+def next_bound(bound: float, magnitudes: Sequence[float], floor: float) -> float:
+    """U_{t+1}: half again the upper quartile of the privatised magnitudes, at most twice or half of U_t.
+
+    Moves both ways (the paper's maximum never falls, and one client's report can hold it up), sees only
+    what was privatised, and stays above a floor. A magnitude is clamped to [0, U_t] first.
+    """
+    seen = float(np.quantile(np.clip(magnitudes, 0.0, bound), 0.75))
+    return max(floor, min(max(1.5 * seen, bound / 2), 2 * bound))
+
+
+def server_step(
+    scheme: Scheme, settings: Settings, state: State, reports: Sequence[tuple[Task, bytes, float]]
+) -> tuple[State, list[float]]:
+    """Average, descend, follow the bound: (task, message, weight) of each client to the next state.
+
+    Returns the privatised magnitudes too; they are all that the server knows of the clients' norms.
+    """
+    total, magnitudes = Aggregate(scheme), []
+    for task, message, weight in reports:
+        columns = total.add(task, message, weight)
+        magnitude = scheme.mechanism.magnitude(columns, task.bound)
+        if magnitude is not None:
+            magnitudes.append(magnitude)
+    weights, optimizer = settings.optimizer.step(state.weights, total.mean(), state.optimizer)  # 24
+    bound = state.bound
+    if settings.track and magnitudes:  # 27
+        bound = next_bound(bound, magnitudes, floor=settings.bound * 1e-4)
+    after = replace(state, round=state.round + 1, weights=weights, bound=bound, optimizer=optimizer)
+    return after, magnitudes
+
+
+def initial_state(weights: Vector, settings: Settings) -> State:
+    """The state before the first round."""
+    return State(round=0, weights=weights, bound=settings.bound, optimizer=settings.optimizer.initial())
+
+
+def run(
+    problem: Problem, scheme: Scheme, settings: Settings, state: State, rounds: int
+) -> Iterator[tuple[Record, State]]:
+    """Rounds ``state.round`` to ``rounds - 1``: a record and the new state for each."""
+    while state.round < rounds:
+        record, state = one_round(problem, scheme, settings, state)
+        yield record, state
+
+
+def one_round(problem: Problem, scheme: Scheme, settings: Settings, state: State) -> tuple[Record, State]:
+    """Lines 6 to 27: the clients' steps one after the other, then the server's."""
+    started = time.perf_counter()
+    cohort = problem.cohort(state.round)  # 6
+    residuals, spent = dict(state.residuals), dict(state.spent)
+    reports: list[tuple[Task, bytes, float]] = []
+    losses, encoding = [], 0.0
+    gradients = problem.gradients(state.weights, state.round, cohort)
+    for client, (loss, gradient) in zip(cohort, gradients, strict=True):
+        encode_started = time.perf_counter()
+        task = Task(
+            round=state.round,
+            client=client,
+            seed=settings.seed,
+            dim=problem.dim,
+            bound=state.bound,
+            clip=settings.clip,
+        )
+        rng = secure_rng() if settings.secure else seeded_rng(noise_seed(settings.seed, state.round, client))
+        message, residual = client_step(
+            scheme, task, gradient, residuals.get(client), rng, alpha=settings.alpha, beta=settings.beta
+        )
+        if residual is not None:
+            residuals[client] = residual
+        spent[client] = spent.get(client, 0) + 1
+        reports.append((task, message, float(problem.size(client)) if settings.weigh_by_size else 1.0))
+        losses.append(loss)
+        encoding += time.perf_counter() - encode_started
+    aggregate_started = time.perf_counter()
+    after, magnitudes = server_step(scheme, settings, state, reports)
+    ended = time.perf_counter()
+    record = Record(
+        round=state.round,
+        loss=float(np.mean(losses)),
+        epsilon=scheme.privacy.epsilon,
+        epsilon_total=scheme.privacy.epsilon * max(spent.values()),
+        bytes_up=max(len(message) for _, message, _ in reports),
+        bytes_down=4 * problem.dim + len(reports[0][0].binding),
+        clients=len(cohort),
+        clip_rate=sum(size > 0.95 * state.bound for size in magnitudes) / max(len(magnitudes), 1),
+        bound=state.bound,
+        seconds=ended - started,
+        seconds_gradient=aggregate_started - started - encoding,
+        seconds_encode=encoding,
+        seconds_aggregate=ended - aggregate_started,
+    )
+    return record, replace(after, residuals=residuals, spent=spent)
+
+
+def noise_seed(seed: int, round: int, client: int) -> int:
+    """A seed of its own for each report of a repeatable run."""
+    return (seed << 128) | (round << 64) | client
+
+
+def learning_rate(scheme: Scheme, clients: int) -> float:
+    """The default step size for any budget: smaller where the mean of the reports is noisier.
+
+    0.3 / (1 + NMSE / clients), where NMSE is the relative squared error of one report on what it sends.
+    """
+    error = scheme.mechanism.relative_error
+    return 0.3 / (1 + error / clients) if math.isfinite(error) else 0.1

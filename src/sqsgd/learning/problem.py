@@ -1,0 +1,106 @@
+"""A model and its data, split over clients: what ``sqsgd.federated`` trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from sqsgd.learning.datasets import Dataset
+from sqsgd.learning.gradients import (
+    Vector,
+    evaluate,
+    get_flat,
+    loss_gradients,
+    parameter_count,
+    prepare_torch,
+    set_flat,
+)
+from sqsgd.learning.partition import batch_indices, cohort, partition
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LearningProblem:
+    """Cross-silo: all clients each round, a batch each. Cross-device: a uniform subset, all its data.
+
+    ``participants`` is None for cross-silo, else the number of clients in a round.
+    """
+
+    dataset: Dataset
+    model: nn.Module
+    parts: Sequence[npt.NDArray[np.int64]]
+    batch: int
+    participants: int | None
+    seed: int
+    workers: int = 1
+
+    @property
+    def dim(self) -> int:
+        """Trainable parameters."""
+        return parameter_count(self.model)
+
+    @property
+    def clients(self) -> int:
+        """Clients in all."""
+        return len(self.parts)
+
+    def initial(self) -> Vector:
+        """The model's weights as they are."""
+        return get_flat(self.model)
+
+    def size(self, client: int) -> int:
+        """Examples of a client."""
+        return len(self.parts[client])
+
+    def cohort(self, round: int) -> list[int]:
+        """All clients, or this round's subset."""
+        if self.participants is None:
+            return list(range(self.clients))
+        return [int(client) for client in cohort(self.clients, self.participants, round, self.seed)]
+
+    def gradients(self, weights: Vector, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
+        """Each client's mean loss and gradient over its batch."""
+        set_flat(self.model, weights)
+
+        def batches() -> Iterator[tuple[object, object]]:
+            for client in cohort:
+                chosen = self.parts[client]
+                if self.participants is None:
+                    chosen = batch_indices(chosen, self.batch, round, client, self.seed)
+                yield self.dataset.train_inputs[chosen], self.dataset.train_labels[chosen]
+
+        return loss_gradients(self.model, batches(), workers=self.workers)  # type: ignore[arg-type]
+
+    def evaluate(self, weights: Vector) -> tuple[float, float]:
+        """Accuracy and loss on the held-out part."""
+        set_flat(self.model, weights)
+        inputs, labels = self.dataset.test_inputs, self.dataset.test_labels
+        return evaluate(self.model, inputs, labels, workers=self.workers)
+
+
+def make_problem(
+    dataset: Dataset,
+    model: nn.Module,
+    *,
+    clients: int,
+    partition_scheme: str,
+    batch: int,
+    participants: int | None,
+    seed: int,
+    workers: int,
+) -> LearningProblem:
+    """Deal the training data out to the clients."""
+    prepare_torch()
+    parts = partition(dataset.train_labels.numpy(), clients, partition_scheme, seed)
+    return LearningProblem(
+        dataset=dataset,
+        model=model,
+        parts=parts,
+        batch=batch,
+        participants=participants,
+        seed=seed,
+        workers=workers,
+    )

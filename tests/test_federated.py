@@ -1,0 +1,175 @@
+"""Algorithm 2: against its straight-line transcription, and what each step must do."""
+
+import numpy as np
+import pytest
+import transcription
+
+from sqsgd import PrivQuant, Task, federated, make_scheme, seeded_rng
+from sqsgd.federated import Settings
+from sqsgd.optimizers import Optimizer
+
+
+class Quadratic:
+    """Client s pulls the weights towards its own point; gradients are noisy, as batches are."""
+
+    dim, clients = 40, 3
+
+    def __init__(self):
+        self.points = np.random.default_rng(1).standard_normal((self.clients, self.dim)).astype(np.float32)
+
+    def gradient(self, weights, round, client):
+        noise = np.random.default_rng((round, client)).standard_normal(self.dim)
+        return (weights - self.points[client] + 0.1 * noise).astype(np.float32)
+
+    def gradients(self, weights, round, cohort):
+        for client in cohort:
+            yield float(round), self.gradient(weights, round, client)
+
+    def size(self, client):
+        return 10 * (client + 1)
+
+    def cohort(self, round):
+        return range(self.clients)
+
+
+def settings(**changes):
+    return Settings(**{"seed": 5, "optimizer": Optimizer(kind="sgd", rate=0.1), "bound": 2.0, **changes})
+
+
+def after(rounds, scheme, chosen, problem=None):
+    problem = problem or Quadratic()
+    state = federated.initial_state(np.zeros(problem.dim, np.float32), chosen)
+    steps = list(federated.run(problem, scheme, chosen, state, rounds))
+    return [record for record, _ in steps], steps[-1][1]
+
+
+@pytest.mark.parametrize("epsilon", [3.0, 20.0, 60.0])
+def test_the_run_is_the_transcription(epsilon, monkeypatch):
+    scheme = make_scheme("sqsgd", dim=40, epsilon=epsilon, bits=16, norm_epsilon=1.5)
+    messages = []
+    encode = type(scheme).encode
+
+    def spying(self, x, task, rng):
+        message = encode(self, x, task, rng)
+        codes, symbol = self.open(message, task)
+        messages.append((codes.tolist(), int(symbol[0])))
+        return message
+
+    monkeypatch.setattr(type(scheme), "encode", spying)
+    _, state = after(12, scheme, settings())
+    q, norm = scheme.mechanism.quantizer, scheme.mechanism.norm
+    assert norm.levels == 2
+    weights, bound, sent = transcription.train(
+        Quadratic().gradient, np.zeros(40, np.float32), clients=3, rounds=12, size=16, threshold=q.threshold,
+        eps1=q.epsilon, eps2=norm.epsilon, levels=norm.levels, rate=0.1, bound=2.0, seed=5,
+    )  # fmt: skip
+    assert messages == sent
+    assert np.allclose(state.weights, weights, atol=1e-4)
+    assert np.isclose(state.bound, bound, rtol=1e-9)
+
+
+def test_learning_happens_and_a_wrong_sign_would_show():
+    scheme = make_scheme("sqsgd", dim=40, epsilon=200.0, bits=16)
+    _, state = after(150, scheme, settings())
+    target = Quadratic().points.mean(axis=0)
+    assert np.linalg.norm(state.weights - target) < 0.5 * np.linalg.norm(target)
+
+
+def test_the_residual_keeps_what_was_not_sent():
+    scheme = make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16)
+    task = Task(round=0, client=1, seed=5, dim=40, bound=1.0)
+    gradient, before = np.arange(40, dtype=np.float32), np.ones(40, np.float32)
+    sent = federated.sent_coordinates(scheme, task)
+    for alpha, beta in ((1.0, 1.0), (0.5, 2.0)):
+        _, residual = federated.client_step(
+            scheme, task, gradient, before, seeded_rng(1), alpha=alpha, beta=beta
+        )
+        expected = before + np.float32(alpha) * gradient
+        expected[sent] = 0
+        assert np.array_equal(residual, expected)
+    assert np.array_equal(before, np.ones(40, np.float32))  # a value in, a value out
+
+
+def test_schemes_without_residual_keep_nothing():
+    records, state = after(3, make_scheme("sqsgd-stateless", dim=40, epsilon=50.0, bits=16), settings())
+    assert state.residuals == {}
+    assert [record.round for record in records] == [0, 1, 2]
+
+
+def test_records_say_what_was_spent_and_sent():
+    records, state = after(4, make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16), settings())
+    assert [record.epsilon_total for record in records] == [50.0, 100.0, 150.0, 200.0]
+    assert {record.bytes_up for record in records} == {16 + 2 + 1}
+    assert state.spent == {0: 4, 1: 4, 2: 4}
+
+
+def test_a_run_goes_on_from_any_state_to_the_same_bits():
+    scheme, chosen, problem = make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16), settings(), Quadratic()
+    state = federated.initial_state(np.zeros(40, np.float32), chosen)
+    states = [after for _, after in federated.run(problem, scheme, chosen, state, 8)]
+    *_, (_, again) = federated.run(problem, scheme, chosen, states[3], 8)
+    assert np.array_equal(again.weights, states[-1].weights)
+    assert again.bound == states[-1].bound
+
+
+def test_secure_noise_differs_between_runs():
+    scheme = make_scheme("sqsgd", dim=40, epsilon=5.0, bits=16)
+    runs = [after(3, scheme, settings(secure=True))[1].weights for _ in range(2)]
+    assert not np.array_equal(*runs)
+
+
+def test_weights_by_size():
+    scheme = make_scheme("fedsgd", dim=40)
+    problem, start = Quadratic(), np.zeros(40, np.float32)
+    gradients = np.array([problem.gradient(start, 0, client) for client in range(3)])
+    for by_size, shares in ((False, [1, 1, 1]), (True, [1, 2, 3])):
+        _, state = after(1, scheme, settings(weigh_by_size=by_size))
+        assert np.allclose(state.weights, -0.1 * np.average(gradients, axis=0, weights=shares), atol=1e-6)
+
+
+def test_the_bound_moves_both_ways_within_limits():
+    follow = federated.next_bound
+    assert follow(10.0, [10.0] * 10, floor=0.1) == 15.0  # all at the bound: it grows
+    assert follow(10.0, [4.0] * 10, floor=0.1) == 6.0
+    assert follow(10.0, [0.1] * 10, floor=0.1) == 5.0  # at most halved
+    assert follow(0.11, [-3.0] * 10, floor=0.1) == 0.1
+    assert follow(10.0, [4.0] * 9 + [1e9], floor=0.1) == 6.0  # one client moves nothing
+    assert follow(10.0, [1e9] * 10, floor=0.1) == 15.0  # reports beyond the bound count as the bound
+
+
+def test_a_fixed_bound_stays():
+    scheme = make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16)
+    assert after(5, scheme, settings(track=False))[1].bound == 2.0
+    assert after(5, make_scheme("sqsgd-paper", dim=40, epsilon=90.0, bits=64), settings())[1].bound == 2.0
+
+
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
+def test_optimizers_descend(kind):
+    optimizer, state = Optimizer(kind=kind, rate=0.05), {}
+    weights = np.array([3.0, -2.0], np.float32)
+    for _ in range(200):
+        weights, state = optimizer.step(weights, weights.astype(float), state)
+    assert np.abs(weights).max() < 0.1
+
+
+def test_the_rule_for_the_learning_rate_falls_with_the_noise():
+    rates = [
+        federated.learning_rate(make_scheme("sqsgd", dim=5000, epsilon=epsilon, bits=1024), 10)
+        for epsilon in (10.0, 40.0, 100.0, 400.0)
+    ]
+    assert rates == sorted(rates)
+    assert rates[-1] < 0.3
+    more = federated.learning_rate(make_scheme("sqsgd", dim=5000, epsilon=10.0, bits=1024), 1000)
+    assert rates[0] < more
+
+
+def test_relative_error_predicts_what_is_measured():
+    scheme = make_scheme("sqsgd", dim=64, epsilon=40.0, bits=64)
+    x = np.random.default_rng(3).standard_normal(64).astype(np.float32)
+    x *= np.float32(0.5 / np.linalg.norm(x))
+    rng, errors = seeded_rng(2), []
+    for client in range(4000):
+        task = Task(round=0, client=client, seed=1, dim=64, bound=1.0)
+        errors.append(np.sum((scheme.decode(scheme.encode(x, task, rng), task) - x) ** 2) / 0.25)
+    assert abs(np.mean(errors) / scheme.mechanism.relative_error - 1) < 0.05
+    assert PrivQuant(64, 2, 36.0).scale == scheme.mechanism.quantizer.scale
