@@ -17,7 +17,6 @@ from sqsgd.learning.gradients import (
     loss_gradient,
     loss_gradients,
     parameter_count,
-    prepare_torch,
     set_flat,
 )
 from sqsgd.learning.models import make_model
@@ -27,14 +26,6 @@ def batch(size: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(size, 1, 28, 28, generator=generator)
     return images, torch.randint(0, 10, (size,), generator=generator)
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    prepare_torch()
-    yield
-    torch.set_num_threads(before)
 
 
 def test_flat_order_is_that_of_the_parameters_row_by_row() -> None:
@@ -120,14 +111,12 @@ print(hashlib.sha256(loss_gradient(make_model("lenet5"), images, labels)[1].toby
 """
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_another_process_computes_the_same_bits() -> None:
     here = loss_gradient(make_model("lenet5"), *batch(32))[1]
     there = subprocess.run([sys.executable, "-c", FINGERPRINT], capture_output=True, text=True, check=True)
     assert there.stdout.strip() == hashlib.sha256(here.tobytes()).hexdigest()
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_many_clients_at_a_time_give_the_same_bits_in_the_same_order() -> None:
     model = make_model("lenet5")
     batches = [batch(size, seed) for seed, size in enumerate((32, 1, 7, 32, 5, 16))]

@@ -1,0 +1,194 @@
+"""Runs: what they write, that they resume to the same bits whatever stopped them, what they refuse."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from sqsgd.experiments import checkpoint, runner
+from sqsgd.experiments.config import load_config, make_config
+
+HERE = Path(__file__).parent
+TINY = {
+    "dataset": "tiny:data", "model": "tiny:model", "clients": 4, "batch": 16, "epsilon": 60.0, "bytes": 2,
+    "rounds": 12, "evaluate_every": 5, "checkpoint_every": 4, "workers": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _tiny_is_importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE))
+
+
+def prepared(folder, **changes):
+    return runner.prepare(make_config({**TINY, **changes}), folder)
+
+
+def finished(folder, **changes):
+    run = prepared(folder, **changes)
+    return list(runner.train(run, runner.start(run)))
+
+
+def test_a_run_writes_everything(tmp_path):
+    folder = tmp_path / "run"
+    steps = finished(folder)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"config.toml", "metrics.jsonl", "model.safetensors", "summary.json", checkpoint.NAME}
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == list(range(12)) == [step.record.round for step in steps]
+    assert [line["round"] for line in lines if "accuracy" in line] == [4, 9, 11]
+    for key in (
+        "loss",
+        "epsilon",
+        "epsilon_total",
+        "bytes_up",
+        "bytes_down",
+        "clip_rate",
+        "bound",
+        "seconds",
+    ):
+        assert all(key in line for line in lines), key
+    assert load_config(folder / "config.toml") == make_config(TINY)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["epsilon"], summary["epsilon_total"]) == (60.0, 720.0)
+    assert summary["bytes_up"] == 16 + 2 + 1
+    assert summary["finished"]
+    assert "protects nobody" in summary["noise"]
+    assert {name: value.shape for name, value in load_file(folder / "model.safetensors").items()} == {
+        "weight": (4, 8),
+        "bias": (4,),
+    }
+
+
+def test_learning_happens(tmp_path):
+    accuracy = [step.accuracy for step in finished(tmp_path / "run", rounds=150, epsilon=400.0)][-1]
+    assert accuracy > 0.8
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("stop", [1, 4, 7, 11])
+def test_an_interrupted_run_ends_in_the_same_bits(tmp_path, stop, optimizer):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    finished(whole, optimizer=optimizer, lr=0.05)
+    run = prepared(broken, optimizer=optimizer, lr=0.05)
+    steps = runner.train(run, runner.start(run))
+    for _ in range(stop):
+        next(steps)
+    steps.close()  # as if the process had gone: the last checkpoint is all that is left
+    again = runner.prepare(load_config(broken / "config.toml"), broken)
+    list(runner.train(again, runner.resume(again)))
+    assert (whole / "model.safetensors").read_bytes() == (broken / "model.safetensors").read_bytes()
+    rounds = [json.loads(line)["round"] for line in (broken / "metrics.jsonl").read_text().splitlines()]
+    assert rounds == list(range(12))
+
+
+def command(folder, *arguments):
+    words = [
+        arg
+        for key, value in TINY.items()
+        if key not in ("evaluate_every", "checkpoint_every", "workers")
+        for arg in (f"--{key}", str(value))
+    ]
+    return [
+        str(Path(sys.executable).with_name("sqsgd")),
+        "train",
+        *(arguments or words),
+        "--out",
+        str(folder),
+    ]
+
+
+def environment():
+    return {**os.environ, "PYTHONPATH": str(HERE)}
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_process_resumes_to_the_same_bits(tmp_path, how):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run(
+        [*command(whole), "--rounds", "1500", "--json"], env=environment(), check=True, capture_output=True
+    )
+    process = subprocess.Popen(
+        [*command(killed), "--rounds", "1500"], env=environment(), stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 60
+    metrics = killed / "metrics.jsonl"
+    while not (metrics.exists() and metrics.stat().st_size > 30_000) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(how)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    assert (b"--resume" in errors) == (how == signal.SIGINT)
+    assert not (killed / "model.safetensors").exists()
+    subprocess.run(command(killed, "--resume"), env=environment(), check=True, capture_output=True)
+    assert (whole / "model.safetensors").read_bytes() == (killed / "model.safetensors").read_bytes()
+
+
+def test_cross_device_remembers_only_clients_that_took_part(tmp_path):
+    run = prepared(tmp_path / "run", clients=300, participation="5", rounds=3)
+    state = runner.start(run)
+    list(runner.train(run, state))
+    kept, _ = checkpoint.load_state(run.folder)
+    assert 5 <= len(kept.spent) <= 15
+    assert set(kept.residuals) == set(kept.spent)
+
+
+def test_a_disk_that_fills_up_leaves_the_last_checkpoint(tmp_path, monkeypatch):
+    run = prepared(tmp_path / "run")
+    steps = runner.train(run, runner.start(run))
+    for _ in range(5):
+        next(steps)
+    before = (run.folder / checkpoint.NAME).read_bytes()
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        list(steps)
+    assert (run.folder / checkpoint.NAME).read_bytes() == before
+    assert not (run.folder / f"{checkpoint.NAME}.part").exists()
+    monkeypatch.undo()
+    monkeypatch.syspath_prepend(str(HERE))
+    again = prepared(run.folder)
+    assert runner.resume(again).round == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"clients": 500}, "clients = 500 is more than the 320 training images"),
+        ({"bytes": 0}, "bytes = 0"),
+        ({"options": {"norm_epsilon": 100.0}}, "norm_epsilon = 100"),
+        ({"options": {"colour": 1}}, "colour = 1 is no option of 'sqsgd'"),
+        ({"scheme": "sqsdg"}, "did you mean 'sqsgd'"),
+        ({"model": "tiny:nothing"}, "nothing"),
+        ({"model": "tiny:batch_norm"}, "running statistics"),
+        ({"dataset": "tiny:nothing"}, "nothing"),
+        ({"dataset": "mnits"}, "mnits"),
+        ({"partition": "iidd"}, "iidd"),
+    ],
+)
+def test_impossible_runs_are_refused_before_anything_is_written(tmp_path, changes, words):
+    with pytest.raises(ValueError, match=words):
+        prepared(tmp_path / "run", **changes)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_holds_one_run(tmp_path):
+    finished(tmp_path / "run")
+    with pytest.raises(ValueError, match="holds a run already"):
+        runner.start(prepared(tmp_path / "run"))
+    with pytest.raises(ValueError, match="nothing to resume"):
+        runner.resume(prepared(tmp_path / "other"))
+
+
+def test_tensorboard_events(tmp_path):
+    finished(tmp_path / "run", tensorboard=True, rounds=2)
+    assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
