@@ -7,6 +7,7 @@ from fractions import Fraction
 from math import comb
 
 import numpy as np
+from scipy import stats
 
 
 def signs_of(words: np.ndarray, size: int) -> np.ndarray:
@@ -74,3 +75,15 @@ def densities(dim: int, levels: int, threshold: int, keep: Fraction) -> tuple[Fr
 def all_codes(dim: int, levels: int) -> np.ndarray:
     """Every vector of codes, one a row."""
     return np.array(list(itertools.product(range(levels), repeat=dim)), np.uint8)
+
+
+def g_test(observed, expected) -> float:
+    """The p-value of a G-test; cells with an expected count below five are merged."""
+    order = np.argsort(expected)
+    observed, expected = np.asarray(observed, float)[order], np.asarray(expected, float)[order]
+    small = max(1, int(np.searchsorted(expected, 5.0)))
+    observed = np.concatenate([[observed[:small].sum()], observed[small:]])
+    expected = np.concatenate([[expected[:small].sum()], expected[small:]])
+    seen = observed > 0
+    statistic = 2 * np.sum(observed[seen] * np.log(observed[seen] / expected[seen]))
+    return float(stats.chi2.sf(statistic, expected.size - 1))

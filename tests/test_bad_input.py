@@ -1,6 +1,7 @@
 """Wrong arguments end in a ValueError that names the argument and its value."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -53,6 +54,7 @@ BAD_VECTORS = [
     (np.zeros(8, complex), "x has dtype complex128"),
     (np.array(["a"] * 8), "x has dtype"),
     (None, "x has dtype object"),
+    ([[1.0], [1.0, 2.0]], "x is no vector"),
     (np.array([0, 0, np.nan, 0, 0, 0, 0, 0]), r"x\[2\] = nan"),
     (np.array([0, 0, 0, np.inf, 0, 0, 0, 0]), r"x\[3\] = inf"),
     (np.array([1e300, 0, 0, 0, 0, 0, 0, 0]), r"x\[0\] = 1e\+300"),
@@ -94,6 +96,28 @@ def test_codes(codes, match):
     refuse(match, lambda: Q.log_density(CODES, codes))
 
 
+def test_a_mechanism_checks_what_it_is_handed():
+    q, rng = PrivQuant(40, 2, 1.0), seeded_rng(1)
+    refuse(r"x has shape \(4,\)", lambda: q.randomize(np.zeros(4, np.float32), 1.0, rng))
+    refuse("bound = nan", lambda: q.randomize(np.zeros(40, np.float32), math.nan, rng))
+    refuse("bound = 0", lambda: q.randomize(np.zeros(40, np.float32), 0.0, rng))
+    refuse("private generator", lambda: q.randomize(np.zeros(40, np.float32), 1.0, None))
+    refuse("NaN or infinity", lambda: q.randomize(np.full(40, np.nan, np.float32), 1.0, rng))
+
+
+def test_parameters_that_leave_nothing_of_x():
+    refuse("threshold = 2000", lambda: PrivQuant(2000, 256, 0.01, threshold=2000))
+
+
+def test_tasks_hold_plain_numbers():
+    task = Task(
+        round=np.int64(1), client=np.uint8(2), seed=np.int32(3), dim=np.int64(8), bound=np.float32(1.5)
+    )
+    assert [type(value) for value in (task.round, task.client, task.seed, task.dim)] == [int] * 4
+    assert type(task.bound) is float
+    refuse("bound = Fraction", lambda: Task(round=0, client=0, seed=0, dim=8, bound=Fraction(3, 2)))
+
+
 def test_generators():
     for wrong in (None, np.random.default_rng(1), 7):
         refuse("private generator", lambda wrong=wrong: Q.quantize(X, 1.0, wrong))
@@ -132,6 +156,9 @@ def test_tasks(changes):
         ("sqsgd", {"epsilon": 1e6}, "epsilon = 1000000"),
         ("sqsgd", {"dim": 0}, "dim = 0"),
         ("sqsgd", {"norm_epsilon": 500.0}, "norm_epsilon = 500"),
+        ("sqsgd", {"norm_epsilon": 1e-9}, "norm_epsilon = 1e-09"),
+        ("sqsgd", {"dim": 2**26, "bits": 2**26}, "bits = 67108864 would send"),
+        (["sqsgd"], {}, r"name = \['sqsgd'\]"),
         ("sqsgd", {"colour": "red"}, "colour = 'red' is no option of 'sqsgd'"),
         ("sqsgd", {"levels": 256, "bits": 4}, "bits = 4 do not hold one code"),
         ("sqsgd-paper", {"epsilon": 5.0, "adaptive": True}, "norm_epsilon = 10"),
@@ -148,7 +175,9 @@ def test_aggregates():
     reports = [(task, scheme.encode(X, task, seeded_rng(1))) for task in tasks]
     refuse("no reports", lambda: scheme.aggregate([]))
     refuse("round 1", lambda: scheme.aggregate(reports))
-    refuse("weight = 0", lambda: Aggregate(scheme).add(*reports[0], weight=0.0))
+    for weight in (0.0, 1e-50, 1e40, math.nan):
+        refuse("weight = ", lambda weight=weight: Aggregate(scheme).add(*reports[0], weight=weight))
+    refuse("task = None", lambda: scheme.encode(X, None, seeded_rng(1)))
     refuse(
         r"task\.dim = 9",
         lambda: scheme.encode(X, Task(round=0, client=0, seed=0, dim=9, bound=1.0), seeded_rng(1)),

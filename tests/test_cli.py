@@ -26,6 +26,8 @@ def test_schemes():
     assert by_name["sqsgd"]["message_bytes"] == 273
     assert by_name["sqsgd"]["epsilon"] == 400.0
     assert by_name["fedsgd"]["epsilon"] == "infinity"
+    small = json.loads(run("schemes", "--dim", "1", "--epsilon", "1", "--json").stdout)
+    assert next(row for row in small if row["name"] == "sqsgd-paper")["notion"] == "impossible here"
     table = run("schemes", "--dim", "1000", "--epsilon", "50", "--bytes", "32").stdout
     assert "sqsgd-stateless" in table
 

@@ -1,6 +1,7 @@
 """The wire format: golden bytes, round trips, sizes, and messages that must be refused."""
 
 import math
+import pickle
 import struct
 
 import numpy as np
@@ -16,9 +17,9 @@ BINDING = Task(round=5, client=2, seed=77, dim=4, bound=1.5).binding
 
 # Golden values: a change here is a new version of the wire format.
 GOLDEN_CHECKSUM = "d849cd68"
-GOLDEN_FINGERPRINT = "a95d8c36"
+GOLDEN_FINGERPRINT = "ed5ed59d"
 GOLDEN_PAPER_FINGERPRINT = "fa80fcb6"
-GOLDEN_MESSAGE = "53510100368c5da90100000083afef1c685d2e28064a22cc04"
+GOLDEN_MESSAGE = "535101009dd55eed01000000b84058b94674e7a82affeb9a03"
 
 
 def sealed(columns, layout):
@@ -113,6 +114,20 @@ def test_damage_is_named(change, reason):
         unsealed(change(message), layout)
     assert caught.value.reason == reason
     assert isinstance(caught.value, ValueError)
+
+
+def test_any_view_of_the_bytes_is_read_and_none_crashes():
+    layout = (Column(5, 16),)
+    message = sealed((np.arange(5, dtype=np.uint8),), layout)
+    doubled = bytes(byte for byte in message for _ in range(2))
+    for same in (bytearray(message), memoryview(message), memoryview(doubled)[::2]):
+        assert unsealed(same, layout)[0].tolist() == [0, 1, 2, 3, 4]
+    released = memoryview(message)
+    released.release()
+    with pytest.raises(MalformedReport) as caught:
+        unsealed(released, layout)
+    again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301
+    assert (again.reason, str(again)) == (caught.value.reason, str(caught.value)) == ("type", str(again))
 
 
 def test_wrong_task_or_scheme_is_named():

@@ -37,7 +37,7 @@ def test_the_fingerprints_lines_are_the_documented_ones():
 def test_the_documented_reader_reads_our_messages(name, options):
     reader: dict = {}
     exec(blocks("docs/wire-format.md", "python")[0], reader)  # noqa: S102
-    scheme = make_scheme(name, dim=300, epsilon=200.0, bits=1000, **options)
+    scheme = make_scheme(name, dim=300, epsilon=200.0, bits=300, **options)
     fields = {"round": 9, "client": 4, "seed": 2**63 + 5, "dim": 300, "bound": 2.5, "clip": 1.25}
     task = Task(**fields)
     message = scheme.encode(np.linspace(-1, 1, 300), task, seeded_rng(3))

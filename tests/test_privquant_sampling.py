@@ -5,24 +5,13 @@ import math
 import numpy as np
 import pytest
 import reference
+from reference import g_test
 from scipy import stats
 
-from sqsgd import PrivQuant, seeded_rng
+from sqsgd import PrivQuant, privquant, seeded_rng
 from sqsgd.kernels import privatising
 
 ALARM = 1e-6  # a right sampler fails one of these tests with this probability
-
-
-def g_test(observed, expected) -> float:
-    """The p-value of a G-test; cells with an expected count below five are merged."""
-    order = np.argsort(expected)
-    observed, expected = np.asarray(observed, float)[order], np.asarray(expected, float)[order]
-    small = max(1, int(np.searchsorted(expected, 5.0)))
-    observed = np.concatenate([[observed[:small].sum()], observed[small:]])
-    expected = np.concatenate([[expected[:small].sum()], expected[small:]])
-    seen = observed > 0
-    statistic = 2 * np.sum(observed[seen] * np.log(observed[seen] / expected[seen]))
-    return float(stats.chi2.sf(statistic, expected.size - 1))
 
 
 def match_pmf(q: PrivQuant) -> np.ndarray:
@@ -78,6 +67,30 @@ def test_every_output_has_its_exact_probability(dim, levels, epsilon, fused):
     every = reference.all_codes(dim, levels)
     expected = trials * np.exp([q.log_density(out, codes) for out in every])
     assert g_test(outputs(q, codes, trials, seed=dim * levels, fused=fused), expected) > ALARM
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(("dim", "levels", "epsilon"), [(6, 2, 2.0), (5, 3, 1.5), (5, 4, 3.0)])
+def test_vectors_in_several_pieces_have_the_same_law(dim, levels, epsilon, fused, monkeypatch):
+    """Noise shared between the pieces of a long vector would show here."""
+    monkeypatch.setattr(privquant, "CHUNK", 2)
+    q, trials = PrivQuant(dim, levels, epsilon), 60_000
+    codes = np.arange(dim, dtype=np.uint8) % levels
+    expected = trials * np.exp([q.log_density(out, codes) for out in reference.all_codes(dim, levels)])
+    assert g_test(outputs(q, codes, trials, seed=5, fused=fused), expected) > ALARM
+
+
+@pytest.mark.parametrize("levels", [2, 3, 16])
+def test_pieces_of_a_long_vector_differ(levels):
+    q, size = PrivQuant(3 * privquant.CHUNK, levels, 50.0), privquant.CHUNK
+    rng = seeded_rng(4)
+    for out in (
+        q.privatize(np.zeros(q.dim, np.uint8), rng),
+        q.randomize(np.zeros(q.dim, np.float32), 1.0, rng),
+    ):
+        pieces = out.reshape(3, size)
+        assert abs((pieces[0] == pieces[1]).mean() - 1 / levels) < 0.05
+        assert abs((pieces[1] == pieces[2]).mean() - 1 / levels) < 0.05
 
 
 @pytest.mark.parametrize("dim", [40, 64])

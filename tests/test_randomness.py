@@ -4,6 +4,7 @@ import copy
 import multiprocessing
 import os
 import pickle
+import signal
 import threading
 
 import numpy as np
@@ -169,6 +170,66 @@ def test_forked_processes_draw_different_noise():
     for child in children:
         child.join()
     assert len({taken for taken, _ in drawn}) == len({word for _, word in drawn}) == 4
+
+
+def _threaded_child(rng, queue):
+    drawn, barrier = [], threading.Barrier(4)
+
+    def work():
+        barrier.wait()
+        drawn.extend(rng.take(64).tobytes() for _ in range(20))
+        drawn.extend(rng.word().to_bytes(8, "little") for _ in range(20))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    queue.put(drawn)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_threads_of_a_forked_process_never_repeat_the_parents_noise():
+    """The child's threads start drawing at once: none may see the parent's pool, words or keystream."""
+    fork = multiprocessing.get_context("fork")
+    for _ in range(40):
+        rng = secure_rng()
+        rng.take(8), rng.word()
+        queue = fork.Queue()
+        child = fork.Process(target=_threaded_child, args=(rng, queue))
+        child.start()
+        drawn = queue.get(timeout=30)
+        child.join()
+        parent = [rng.take(64).tobytes() for _ in range(100)] + [
+            rng.word().to_bytes(8, "little") for _ in range(63)
+        ]
+        assert [len(part) for part in drawn].count(64) == 80
+        assert len(set(drawn)) == len(drawn) == 160
+        assert not set(drawn) & set(parent)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_while_probabilities_are_computed_does_not_hang():
+    from sqsgd import PrivQuant, exact
+
+    holding, done = threading.Event(), threading.Event()
+
+    def hold():
+        with exact.precision(500):
+            holding.set()
+            done.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holding.wait(30)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        os._exit(42 if PrivQuant(8, 4, 2.0).scale > 0 else 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    done.set()
+    thread.join()
+    assert code == 42
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

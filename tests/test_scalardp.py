@@ -74,7 +74,9 @@ def test_huge_budgets_do_not_overflow(epsilon):
     s, rng = ScalarDP(1.0, epsilon), seeded_rng(1)
     assert s.levels == 255
     assert abs(s.estimate(s.privatize(0.5, rng)) - 0.5) < 1 / 255
-    assert s.variance(0.5) < 1e-4
+    assert 0 <= s.variance(0.5) < 1e-4
+    assert math.isclose(s.log_density(0, 1.0), -epsilon, rel_tol=1e-9)
+    assert s.log_density(255, 1.0) == 0.0
 
 
 def test_values_outside_are_clamped():

@@ -1,10 +1,12 @@
 """The contract that every scheme keeps: one table, the same tests."""
 
 import math
+import pickle
 
 import numpy as np
 import pytest
 import reference
+from reference import g_test
 
 from sqsgd import SCHEMES, Aggregate, MalformedReport, Task, make_scheme, seeded_rng
 from sqsgd.codec import ENVELOPE_BYTES
@@ -67,6 +69,16 @@ def test_the_message_has_the_declared_size_and_keeps_the_budget(case, dim, bits)
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_schemes_travel_between_processes(case):
+    scheme = make(case)
+    again = pickle.loads(pickle.dumps(scheme))  # noqa: S301
+    x = unit_vector(300)
+    message = scheme.encode(x, task(scheme), seeded_rng(1))
+    assert again.encode(x, task(scheme), seeded_rng(1)) == message
+    assert np.array_equal(again.decode(message, task(scheme)), scheme.decode(message, task(scheme)))
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 12.0, 400.0, 1e4])
 def test_epsilon_is_what_was_asked_for(case, epsilon):
     name, options = case
@@ -107,6 +119,67 @@ def test_exact_privacy(case):
     assert np.allclose(sums, 1.0, rtol=1e-9)
     assert worst <= scheme.privacy.epsilon + 1e-9
     assert worst >= 0.9 * scheme.privacy.epsilon
+
+
+SMALL_CASES = [
+    ("sqsgd", {"norm_epsilon": 1.0}),
+    ("sqsgd", {"levels": 3, "reach": 1.5, "norm_epsilon": 1.0}),
+    ("sqsgd-paper", {"levels": 4, "adaptive": True, "norm_epsilon": 1.0, "rule": "optimal"}),
+    ("sqsgd-paper", {"levels": 3, "rule": "optimal"}),
+]
+
+
+def joint_outputs(mechanism):
+    """Every (codes, symbol) that a small mechanism can send, as columns."""
+    symbols = range(mechanism.layout[1].alphabet) if len(mechanism.layout) > 1 else [None]
+    for codes in reference.all_codes(mechanism.dim, mechanism.layout[0].alphabet):
+        for symbol in symbols:
+            yield (codes,) if symbol is None else (codes, np.array([symbol], np.uint8))
+
+
+def sampled(mechanism, x, bound, trials):
+    """How often each of the joint outputs is drawn."""
+    numbers = {tuple(np.concatenate(c).tolist()): i for i, c in enumerate(joint_outputs(mechanism))}
+    counts, rng = np.zeros(len(numbers)), seeded_rng(9)
+    for _ in range(trials):
+        counts[numbers[tuple(np.concatenate(mechanism.randomize(x, bound, rng)).tolist())]] += 1
+    return counts
+
+
+@pytest.mark.parametrize("case", SMALL_CASES, ids=str)
+def test_what_is_sent_has_the_density_that_privacy_is_proved_of(case):
+    """``randomize`` against ``log_density``, all columns jointly: test_exact_privacy stands on it."""
+    name, options = case
+    mechanism = make_scheme(name, dim=3, epsilon=5.0, bits=9, **options).mechanism
+    x, trials = np.linspace(-0.5, 0.4, mechanism.dim).astype(np.float32), 40_000
+    outputs = list(joint_outputs(mechanism))
+    expected = trials * np.exp([mechanism.log_density(columns, x, 0.8) for columns in outputs])
+    assert g_test(sampled(mechanism, x, 0.8, trials), expected) > 1e-6
+
+
+def test_a_norm_sent_without_randomised_response_is_caught(monkeypatch):
+    mechanism = make_scheme("sqsgd", dim=3, epsilon=5.0, bits=9, norm_epsilon=1.0).mechanism
+    x, trials = np.linspace(-0.5, 0.4, mechanism.dim).astype(np.float32), 40_000
+    expected = trials * np.exp([mechanism.log_density(c, x, 0.8) for c in joint_outputs(mechanism)])
+    levels = mechanism.norm.levels
+    monkeypatch.setattr(
+        type(mechanism.norm), "privatize", lambda _, value, rng: round(levels * min(value, 1.0))
+    )
+    assert g_test(sampled(mechanism, x, 0.8, trials), expected) < 1e-6
+
+
+@pytest.mark.parametrize("entries", [1, 2])
+@pytest.mark.parametrize("name", ["sqsgd", "sqsgd-stateless"])
+def test_sparse_vectors_keep_their_length(name, entries):
+    """One round of signs and Hadamard would make a single entry 25 % too long, two of them 11 % too short."""
+    scheme, rng, reports = make_scheme(name, dim=256, epsilon=200.0, bits=256), seeded_rng(3), 3000
+    x = np.zeros(256, np.float32)
+    x[:entries] = entries**-0.5
+    slopes = []
+    for client in range(reports):
+        t = task(scheme, client=client)
+        slopes.append(scheme.decode(scheme.encode(x, t, rng), t) @ x)
+    assert abs(np.mean(slopes) - 1) < 0.03 + 4 * np.std(slopes) / reports**0.5
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)

@@ -34,7 +34,13 @@ def coordinates(seed, round, client, dim, size):
 
 
 def rotation(seed, round, client, size):
-    bits = np.unpackbits(np.frombuffer(public(seed, round, client, "signs 0"), np.uint8), bitorder="little")
+    """Signs, Hadamard, signs, Hadamard."""
+    return sign_and_mix(seed, round, client, size, 1) @ sign_and_mix(seed, round, client, size, 0)
+
+
+def sign_and_mix(seed, round, client, size, which):
+    stream = public(seed, round, client, f"signs {which}")
+    bits = np.unpackbits(np.frombuffer(stream, np.uint8), bitorder="little")
     matrix = np.ones((1, 1))
     while len(matrix) < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])

@@ -9,11 +9,12 @@
 """
 
 from sqsgd.codec import MalformedReport
-from sqsgd.core import Aggregate, Mechanism, Privacy, Scheme, Task, Transform
+from sqsgd.core import Aggregate, Mechanism, Privacy, Scheme, Transform
 from sqsgd.privquant import PrivQuant
 from sqsgd.randomness import Rng, secure_rng, seeded_rng
 from sqsgd.scalardp import ScalarDP
 from sqsgd.schemes import SCHEMES, make_scheme
+from sqsgd.task import Task
 
 __version__ = "0.1.0"
 

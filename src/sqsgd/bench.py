@@ -17,10 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sqsgd.codec import Column
-from sqsgd.core import Scheme, Task
+from sqsgd.core import Aggregate, Scheme
 from sqsgd.privquant import PrivQuant
 from sqsgd.randomness import PublicStream, secure_rng
+from sqsgd.schemes import make_scheme
 from sqsgd.schemes.sqsgd_paper import sqsgd_paper
+from sqsgd.task import Task
 from sqsgd.transforms import Rotate
 
 DIMS = (1 << 9, 1 << 13, 1 << 17, 1 << 20)
@@ -159,6 +161,20 @@ def server_figures(dims: tuple[int, ...] = DIMS[2:], levels: tuple[int, ...] = L
             yield Figure(name=name, value=ours / copy, unit="x", target=4.0)
 
 
+def aggregate_figures() -> Iterator[Figure]:
+    """The whole of what a server does for a report, envelope, checksum and per-client stages included."""
+    for name, dim, bits in (("sqsgd-paper", 1 << 17, 1 << 19), ("sqsgd", 119850, 2048)):
+        scheme = make_scheme(name, dim=dim, epsilon=1000.0, bits=bits)
+        task = Task(round=0, client=0, seed=1, dim=dim, bound=1.0)
+        x, target, total = np.ones(dim, np.float32), np.empty(dim, np.float32), Aggregate(scheme)
+        message = scheme.encode(x, task, secure_rng())
+        ours, copy = best_times(
+            lambda: total.add(task, message),  # noqa: B023
+            lambda: np.copyto(target, x),  # noqa: B023
+        )
+        yield Figure(name=f"aggregate a report, {name} dim={dim}: ours / copy", value=ours / copy, unit="x")
+
+
 def other_figures() -> Iterator[Figure]:
     """Choosing coordinates, building a mechanism, rotating."""
     stream = PublicStream(seed=1, round=0, client=0, purpose="coordinates")
@@ -180,4 +196,5 @@ def all_figures() -> Iterator[Figure]:
     """Every figure of ``sqsgd bench``."""
     yield from encode_figures()
     yield from server_figures()
+    yield from aggregate_figures()
     yield from other_figures()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -35,6 +34,8 @@ def real(name: str, value: object, least: float, most: float, *, open_ends: bool
     """
     number = _number(value)
     if not (least < number < most if open_ends else least <= number <= most):
+        if math.isinf(least) and math.isinf(most):
+            raise ValueError(f"{name} = {value!r} must be a finite number")
         between = "strictly between" if open_ends else "from"
         joint = "and" if open_ends else "to"
         raise ValueError(f"{name} = {value!r} must be a number {between} {least:g} {joint} {most:g}")
@@ -43,9 +44,13 @@ def real(name: str, value: object, least: float, most: float, *, open_ends: bool
 
 def _number(value: object) -> float:
     """The value as a float; NaN, which passes no comparison, where it is no finite real number."""
-    if not isinstance(value, int | float | np.integer | np.floating | Fraction) or isinstance(value, bool):
+    if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):
         return math.nan
-    return float(value) if -(2**1023) < value < 2**1023 else math.nan
+    try:
+        number = float(value)
+    except OverflowError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
 
 
 def positive(name: str, value: object) -> float:
@@ -56,31 +61,39 @@ def positive(name: str, value: object) -> float:
     return number
 
 
-def vector(name: str, value: Any, dim: int) -> Vector:
-    """A float32 vector of length dim with coordinates within ±1e13; float16 and float64 are converted.
-
-    The limit is where squares still add up in float32, whatever the dimension.
-    """
-    from sqsgd.kernels.privatising import within
-
-    array = np.asarray(value)
+def shaped(name: str, value: Any, dim: int) -> Vector:
+    """A float32 vector of length dim as kernels take it; float16 and float64 are converted."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} is no vector: {error}") from None
     if array.dtype.kind != "f":
         raise ValueError(f"{name} has dtype {array.dtype}; it must be a float vector (x.astype('float32'))")
     if array.shape != (dim,):
         raise ValueError(f"{name} has shape {array.shape}; it must be ({dim},)")
-    result = array
     if array.dtype != _FLOAT32 or not array.flags.carray:
         with np.errstate(over="ignore"):
-            result = array.astype(np.float32, order="C")  # a copy, so that kernels see one type
+            return array.astype(np.float32, order="C")  # a copy, so that kernels see one type
+    return array
+
+
+def vector(name: str, value: Any, dim: int) -> Vector:
+    """A float32 vector of length dim with coordinates within ±1e13."""
+    from sqsgd.kernels.privatising import within
+
+    result = shaped(name, value, dim)
     if not within(result, LARGEST):
         at = int(np.flatnonzero(~(np.abs(result) <= LARGEST))[0])
-        raise ValueError(f"{name}[{at}] = {array[at]} must be finite and within ±{LARGEST:g}")
+        raise ValueError(f"{name}[{at}] = {np.asarray(value)[at]} must be finite and within ±{LARGEST:g}")
     return result
 
 
 def codes(name: str, value: Any, dim: int, levels: int) -> npt.NDArray[np.uint8]:
     """A vector of dim whole numbers in 0..levels-1, as uint8."""
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} is no vector: {error}") from None
     if array.dtype.kind not in "iu":
         raise ValueError(f"{name} has dtype {array.dtype}; it must hold whole numbers")
     if array.shape != (dim,):

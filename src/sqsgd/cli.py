@@ -134,9 +134,16 @@ def schemes(
     """List the schemes with what each promises and sends under a budget."""
     from sqsgd.schemes import SCHEMES, make_scheme
 
-    rows = []
+    rows: list[dict[str, object]] = []
     for name, function in SCHEMES.items():
-        scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=8 * bytes_)
+        summary = (function.__doc__ or "").strip().splitlines()[0]
+        try:
+            scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=8 * bytes_)
+        except ValueError as error:
+            if name != "sqsgd-paper":  # the only one that some legal budgets leave without parameters
+                raise
+            rows.append({"name": name, "notion": "impossible here", "epsilon": 0.0, "summary": str(error)})
+            continue
         rows.append(
             {
                 "name": name,
@@ -146,14 +153,14 @@ def schemes(
                 "message_bytes": scheme.bits // 8,
                 "code_bytes": -(-scheme.code_bits // 8),
                 "keeps_residual": scheme.residual,
-                "summary": (function.__doc__ or "").strip().splitlines()[0],
+                "summary": summary,
             }
         )
     if as_json:
         _print_json([{**row, "epsilon": _finite(row["epsilon"])} for row in rows])
         return
     columns = ("name", "notion", "epsilon", "message_bytes", "summary")
-    _print_table(columns, [[_cell(row[column]) for column in columns] for row in rows])
+    _print_table(columns, [[_cell(row.get(column, "")) for column in columns] for row in rows])
 
 
 @app.command()

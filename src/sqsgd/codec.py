@@ -29,8 +29,11 @@ class MalformedReport(ValueError):
     """A message that is not a report for this task; ``reason`` is one word, the text says more."""
 
     def __init__(self, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.reason = reason
+        super().__init__(reason, text)
+        self.reason, self.text = reason, text
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,10 @@ def unseal(message: object, layout: Layout, *, scheme: int, round: int, binding:
     """Check the envelope and unpack; raises MalformedReport naming the first thing that is wrong."""
     if not isinstance(message, bytes | bytearray | memoryview):
         raise MalformedReport("type", f"a report is bytes, not {type(message).__name__}")
-    view = memoryview(message).cast("B")
+    try:
+        view = memoryview(bytes(message) if not isinstance(message, bytes) else message)
+    except ValueError as error:
+        raise MalformedReport("type", f"a report is bytes: {error}") from None
     if len(view) < ENVELOPE_BYTES:
         raise MalformedReport(
             "length", f"{len(view)} bytes are too short: the envelope alone has {ENVELOPE_BYTES}"

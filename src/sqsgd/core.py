@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,51 +20,11 @@ import numpy.typing as npt
 from sqsgd import checks, codec
 from sqsgd.checks import Vector
 from sqsgd.codec import Columns, Layout
-from sqsgd.randomness import EVERYONE, PublicStream, Rng, check_rng
+from sqsgd.randomness import Rng, check_rng
+from sqsgd.task import MOST_DIM, Task
 
 Estimate = npt.NDArray[np.float64]
-MOST_DIM = 2**32 - 1
 _WIDEN = 256  # reports that are summed in float32 before they join the sum in float64
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """What the server asks of one client in one round. All of it is public.
-
-    ``bound`` is U_t, the mechanism's range; ``clip`` is C_t, the l2 radius of the Clip stage, and is
-    kept apart from it (None: no clipping).
-
-    >>> Task(round=0, client=3, seed=1234, dim=119850, bound=10.0).dim
-    119850
-    """
-
-    round: int
-    client: int
-    seed: int
-    dim: int
-    bound: float
-    clip: float | None = None
-
-    def __post_init__(self) -> None:
-        checks.integer("round", self.round, 0, 2**32 - 1)
-        checks.integer("client", self.client, 0, EVERYONE - 1)
-        checks.integer("seed", self.seed, 0, 2**64 - 1)
-        checks.integer("dim", self.dim, 1, MOST_DIM)
-        checks.real("bound", self.bound, 1e-30, 1e30)
-        if self.clip is not None:
-            checks.real("clip", self.clip, 1e-30, 1e30)
-
-    def stream(self, purpose: str, *, shared: bool) -> PublicStream:
-        """The public stream for a purpose: the client's own, or the one that all clients share."""
-        client = EVERYONE if shared else self.client
-        return PublicStream(seed=self.seed, round=self.round, client=client, purpose=purpose)
-
-    @cached_property
-    def binding(self) -> bytes:
-        """The task as bytes; a report's checksum covers them, so it fits no other task."""
-        return struct.pack(
-            "<IQQQdd", self.round, self.client, self.seed, self.dim, self.bound, self.clip or 0.0
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,8 +125,8 @@ class Scheme:
     ----------
     * ``encode`` draws private randomness only from ``rng``, public only from ``task``.
     * ``bits`` is 8 len(message), envelope included; ``code_bits`` counts the packed codes alone.
-    * ``decode`` never returns a vector for a message that ``encode`` did not make for this task,
-      but with the probability 2^-32 that a random change keeps the checksum.
+    * ``decode`` refuses messages for other tasks and damaged ones, but for the one in 2^32 random changes
+      that keeps the checksum; it is no signature against a forger.
     """
 
     name: str
@@ -251,6 +210,8 @@ class Scheme:
         return total.mean()
 
     def _check(self, task: Task) -> None:
+        if not isinstance(task, Task):
+            raise ValueError(f"task = {task!r} is no sqsgd.Task")
         if task.dim != self.dim:
             raise ValueError(f"task.dim = {task.dim}, but this scheme was made for dim = {self.dim}")
 
@@ -273,7 +234,7 @@ class Aggregate:
 
     def add(self, task: Task, message: bytes, weight: float = 1.0) -> Columns:
         """Add one report; returns its columns. All reports must be of one round and seed."""
-        scheme, weight = self.scheme, checks.positive("weight", weight)
+        scheme, weight = self.scheme, checks.real("weight", weight, 1e-9, 1e9)
         if self._task is not None and (task.round, task.seed) != (self._task.round, self._task.seed):
             raise ValueError(
                 f"round {task.round} and seed {task.seed} do not fit this aggregate of "

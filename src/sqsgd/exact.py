@@ -7,6 +7,7 @@ the value is answered only once the enclosure decides it; until then the precisi
 from __future__ import annotations
 
 import math
+import os
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,15 @@ from sqsgd.randomness import Rng
 Answer = TypeVar("Answer")
 START_BITS, MOST_BITS = 128, 1 << 20
 _lock = threading.RLock()  # Arb's working precision is one setting for the whole process
+
+
+def _unlock_after_fork() -> None:
+    """A child has none of the threads that may have held the lock, or changed the precision."""
+    global _lock
+    _lock, ctx.prec = threading.RLock(), 53
+
+
+os.register_at_fork(after_in_child=_unlock_after_fork)
 
 
 @contextmanager

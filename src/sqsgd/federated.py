@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from sqsgd import checks
 from sqsgd.checks import Vector
-from sqsgd.core import Aggregate, Scheme, Task
+from sqsgd.core import Aggregate, Scheme
 from sqsgd.optimizers import Optimizer, OptimizerState
 from sqsgd.randomness import Rng, secure_rng, seeded_rng
+from sqsgd.task import Task
 from sqsgd.transforms import Subsample
 
 
@@ -67,7 +68,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         checks.integer("seed", self.seed, 0, 2**64 - 1)
-        checks.real("bound", self.bound, 1e-30, 1e30)
+        checks.real("bound", self.bound, 1e-6, 1e30)
         checks.real("alpha", self.alpha, 0.0, 1e6)
         checks.positive("beta", self.beta)
 
@@ -160,7 +161,7 @@ def server_step(
     weights, optimizer = settings.optimizer.step(state.weights, total.mean(), state.optimizer)  # 24
     bound = state.bound
     if settings.track and magnitudes:  # 27
-        bound = next_bound(bound, magnitudes, floor=settings.bound * 1e-4)
+        bound = next_bound(bound, magnitudes, floor=max(1e-9, settings.bound * 1e-4))
     after = replace(state, round=state.round + 1, weights=weights, bound=bound, optimizer=optimizer)
     return after, magnitudes
 

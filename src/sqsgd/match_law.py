@@ -194,3 +194,24 @@ def largest_threshold(dim: int, levels: int, epsilon: float, log_odds: Real) -> 
         middle = (low + high + 1) // 2
         low, high = (middle, high) if admissible(middle) else (low, middle - 1)
     return low
+
+
+def realised_epsilon(law: MatchLaw, limit: float) -> float:
+    """ε of a law whose parameters were given, rounded up; it must lie in (0, limit]."""
+
+    def better_than_chance() -> bool | None:
+        ball = law.log_loss()
+        return True if ball > 1e-9 else False if ball < 2e-9 else None
+
+    if not exact.settle(better_than_chance):
+        raise ValueError(
+            f"threshold = {law.threshold} and keep = {law.keep:.6g} match no better than chance; "
+            "raise one of them, or use the optimal rule"
+        )
+    loss = exact.rounded(law.log_loss, math.inf)
+    if loss > limit:
+        raise ValueError(
+            f"threshold = {law.threshold} and keep = {law.keep:.6g} spend epsilon = {loss:.6g}, "
+            f"above epsilon = {limit:.6g}"
+        )
+    return loss

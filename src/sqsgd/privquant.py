@@ -14,9 +14,9 @@ from typing import Any, Literal, final
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd import checks, exact
+from sqsgd import checks
 from sqsgd.checks import Vector
-from sqsgd.match_law import MatchLaw, boundary_law, kept_law, paper_law
+from sqsgd.match_law import boundary_law, kept_law, paper_law, realised_epsilon
 from sqsgd.randomness import Rng, check_rng
 
 Codes = npt.NDArray[np.uint8]
@@ -85,7 +85,16 @@ class PrivQuant:
         starts = range(0, dim, CHUNK)
         self._parts = [(slice(start, min(start + CHUNK, dim)), min(CHUNK, dim - start)) for start in starts]
         on_boundary = keep is None and rule == "optimal"
-        self.epsilon = limit if on_boundary else _realised(self.law, limit)
+        self.epsilon = limit if on_boundary else realised_epsilon(self.law, limit)
+        if threshold is not None and not (self.law.scale > 0 and self.law.keep > 0):
+            raise ValueError(
+                f"threshold = {threshold} leaves next to nothing of x: the scale is below 1e-308"
+            )
+
+        self._arguments = (dim, levels, epsilon, threshold, keep, rule)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, self._arguments
 
     def __repr__(self) -> str:
         return (
@@ -155,7 +164,8 @@ class PrivQuant:
 
         if not self._bits:
             return self.privatize(self.quantize(x, bound, rng), rng)
-        wanted = self.law.sampler.draw(rng)
+        x, bound = checks.shaped("x", x, self.dim), checks.real("bound", bound, 1e-30, 1e30)
+        wanted = self.law.sampler.draw(check_rng(rng))
         kernel = round_and_scramble_bytes if self._width == 1 else round_and_scramble_pairs
         factor, keep, count = self._factor(bound), self._keep(wanted), 0
         codes, out = np.empty(self.dim, np.uint8), np.empty(self.dim, np.uint8)
@@ -215,7 +225,7 @@ class PrivQuant:
     def estimate(self, out: Any, bound: float) -> npt.NDArray[np.float64]:
         """The unbiased estimate of x: the level values over m."""
         codes = checks.codes("out", out, self.dim, self.levels)
-        bound = checks.positive("bound", bound)
+        bound = checks.real("bound", bound, 1e-30, 1e30)
         return (2.0 * codes / (self.levels - 1) - 1.0) * (bound / self.scale)
 
     def add_levels(self, codes: Codes, unit: float, total: Vector) -> None:
@@ -229,7 +239,7 @@ class PrivQuant:
 
         y is x clamped to [-bound, bound], between levels B_k and B_{k+1}; s = bound² (K+1) / (3 (K-1)).
         """
-        bound = checks.positive("bound", bound)
+        bound = checks.real("bound", bound, 1e-30, 1e30)
         y = np.clip(checks.vector("x", x, self.dim).astype(np.float64), -bound, bound)
         m, top = self.scale, self.levels - 1
         below = np.minimum(np.floor((y + bound) * top / (2 * bound)), top - 1)
@@ -251,7 +261,7 @@ class PrivQuant:
         ``out`` has a Poisson-binomial law; with H = P(matches >= τ) the density is A H + B (1 - H).
         """
         out = checks.codes("out", out, self.dim, self.levels).astype(np.float64)
-        bound = checks.positive("bound", bound)
+        bound = checks.real("bound", bound, 1e-30, 1e30)
         y = np.clip(checks.vector("x", x, self.dim).astype(np.float64), -bound, bound)
         position = (y + bound) * (self.levels - 1) / (2 * bound)
         chance = np.maximum(0.0, 1.0 - np.abs(position - out))
@@ -268,25 +278,9 @@ class PrivQuant:
         return float(np.logaddexp(self.law.log_densities[0] + high, self.law.log_densities[1] + low))
 
 
-def _realised(law: MatchLaw, limit: float) -> float:
-    """ε of a law whose parameters were given, rounded up; it must lie in (0, limit]."""
-
-    def better_than_chance() -> bool | None:
-        ball = law.log_loss()
-        return True if ball > 1e-9 else False if ball < 2e-9 else None
-
-    if not exact.settle(better_than_chance):
-        raise ValueError(
-            f"threshold = {law.threshold} and keep = {law.keep:.6g} match no better than chance; "
-            "raise one of them, or use the optimal rule"
-        )
-    loss = exact.rounded(law.log_loss, math.inf)
-    if loss > limit:
-        raise ValueError(
-            f"threshold = {law.threshold} and keep = {law.keep:.6g} spend epsilon = {loss:.6g}, "
-            f"above epsilon = {limit:.6g}"
-        )
-    return loss
+def _rebuilt(dim: int, levels: int, epsilon: Any, threshold: Any, keep: Any, rule: Any) -> PrivQuant:
+    """Unpickling makes it anew: the law holds functions, which do not travel."""
+    return PrivQuant(dim, levels, epsilon, threshold=threshold, keep=keep, rule=rule)
 
 
 def _fraction(keep: object) -> Fraction:

@@ -17,6 +17,7 @@ import os
 import struct
 import threading
 import time
+import weakref
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -129,6 +130,17 @@ def _private_mode() -> modes.CTR | modes.GCM:
     return COUNTER_MODES[seconds.index(min(seconds))]
 
 
+_generators: weakref.WeakSet[Rng] = weakref.WeakSet()
+
+
+def _renew_after_fork() -> None:
+    for rng in list(_generators):
+        rng._after_fork()
+
+
+os.register_at_fork(after_in_child=_renew_after_fork)
+
+
 class Rng:
     """A private generator; make one with :func:`secure_rng` or :func:`seeded_rng`.
 
@@ -141,15 +153,17 @@ class Rng:
     def __init__(self, seed: int | None = None) -> None:
         self.protects = seed is None
         self._seed, self._keys = seed, 0
+        self._lock = threading.Lock()
         self._start()
+        _generators.add(self)
 
     def _start(self) -> None:
-        self._lock = threading.Lock()
-        self._process = os.getpid()
+        """A new key and nothing drawn; the process is noted last, when all the rest is new."""
         self._rekey()
         self._pool = np.empty(0, np.uint8)  # drawn but not yet handed out, from self._used on
         self._used = 0
         self._words: list[int] = []  # likewise
+        self._process = os.getpid()
 
     def _rekey(self) -> None:
         """Take a new key from the operating system, or the seed's next one."""
@@ -167,19 +181,26 @@ class Rng:
         self._keystream.fill(target)
 
     def _after_fork(self) -> None:
-        """The child holds the parent's keystream: take a new key, or refuse."""
+        """In the child, before any thread of its own: it holds the parent's keystream, so take a new key."""
+        self._lock = threading.Lock()  # the parent's may be held by a thread that is not here
+        if self._seed is None:
+            self._start()
+
+    def _check_process(self) -> None:
+        """Under the lock: refuse to repeat the parent's noise, or renew after a fork that Python missed."""
+        if self._process == os.getpid():
+            return
         if self._seed is not None:
             raise RuntimeError(
                 f"{self!r} was made in another process: after a fork both would draw the same noise. "
                 "Make a seeded_rng with a different seed in each process."
             )
-        self._start()  # with a new lock too: the parent's may be held by a thread that is not here
+        self._start()
 
     def fill(self, target: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
         """Overwrite a one-dimensional array of bytes with uniform random bytes."""
-        if self._process != os.getpid():
-            self._after_fork()
         with self._lock:
+            self._check_process()
             self._fill(target)
 
     def take(self, count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -188,9 +209,8 @@ class Rng:
             target = np.empty(count, np.uint8)
             self.fill(target)
             return target
-        if self._process != os.getpid():
-            self._after_fork()
         with self._lock:
+            self._check_process()
             start = self._used
             if start + count > self._pool.size:
                 # A new array, because parts of the old one are in use elsewhere.
@@ -202,9 +222,8 @@ class Rng:
 
     def word(self) -> int:
         """A uniform integer below 2^64."""
-        if self._process != os.getpid():
-            self._after_fork()
         with self._lock:
+            self._check_process()
             if not self._words:
                 buffer = np.empty(512, np.uint8)
                 self._fill(buffer)

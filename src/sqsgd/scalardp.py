@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from typing import final
 
 from flint import arb
@@ -42,6 +41,9 @@ class ScalarDP:
         self.identity = f"scalardp {self.levels} {self.epsilon!r}"
         self._stays = exact.bernoulli(self._log_odds)
 
+    def __reduce__(self) -> tuple[type[ScalarDP], tuple[float, float, int]]:
+        return ScalarDP, (self.maximum, self.epsilon, self.levels)
+
     def __repr__(self) -> str:
         return f"ScalarDP(maximum={self.maximum!r}, epsilon={self.epsilon!r}, levels={self.levels})"
 
@@ -79,13 +81,15 @@ class ScalarDP:
         second = (gain * (position**2 + part * (1 - part)) + odds * k * (k + 1) * (2 * k + 1) / 6) / whole
         first = (gain * position + odds * k * (k + 1) / 2) / whole
         slope = whole * self.maximum / (gain * k)
-        return slope**2 * (second - first**2)
+        return slope**2 * max(second - first**2, 0.0)
 
     def log_density(self, symbol: int, value: float) -> float:
         """ln P(privatize(value) = symbol), the rounding included."""
         symbol = checks.integer("symbol", symbol, 0, self.levels)
-        position = Fraction(self._position(value))
+        position = self._position(value)
         lower = min(int(position), self.levels - 1)
-        here = position - lower if symbol == lower + 1 else lower + 1 - position if symbol == lower else 0
-        odds = math.exp(-self.epsilon)
-        return math.log(float(here) + (1 - float(here)) * odds) - math.log1p(self.levels * odds)
+        here = position - lower if symbol == lower + 1 else lower + 1 - position if symbol == lower else 0.0
+        spread = -self.epsilon - math.log1p(self.levels * math.exp(-self.epsilon))
+        if here == 0:
+            return spread
+        return math.log(here + (1 - here) * math.exp(-self.epsilon)) + spread + self.epsilon

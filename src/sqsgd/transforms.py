@@ -9,7 +9,8 @@ import numpy as np
 
 from sqsgd import checks
 from sqsgd.checks import Vector
-from sqsgd.core import Estimate, Task, Transform
+from sqsgd.core import Estimate, Transform
+from sqsgd.task import Task
 
 _U8 = np.dtype("<u8")
 
@@ -148,6 +149,9 @@ class Rotate(Transform):
 
 
 def l2_norm(x: Vector) -> float:
-    """The Euclidean norm of a checked vector (squares of very small numbers vanish in float32)."""
-    square = float(np.dot(x, x))
-    return math.sqrt(square) if square > 1e-30 else float(np.linalg.norm(x.astype(np.float64)))
+    """The Euclidean norm, in float64 where float32 squares would vanish or overflow."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = float(np.dot(x, x))
+    if 1e-30 < square < 1e37:
+        return math.sqrt(square)
+    return float(np.linalg.norm(x.astype(np.float64)))

@@ -34,7 +34,7 @@ def make_scheme(
     >>> scheme.code_bits, scheme.bits // 8, scheme.privacy.epsilon
     (2048, 273, 400.0)
     """
-    if name not in SCHEMES:
+    if not isinstance(name, str) or name not in SCHEMES:
         close = difflib.get_close_matches(str(name), SCHEMES, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"name = {name!r} is no scheme{hint} (there are {', '.join(SCHEMES)})")

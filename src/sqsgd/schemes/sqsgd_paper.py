@@ -28,7 +28,8 @@ class BoundedRange(Mechanism):
 
     Guarantees
     ----------
-    * ε = ε1 + ε2, pure LDP of all columns together: tests/test_schemes.py::test_exact_privacy.
+    * ε = ε1 + ε2, pure LDP of all columns together: tests/test_schemes.py::test_exact_privacy, and
+      ::test_what_is_sent_has_the_density_that_privacy_is_proved_of.
     * Unbiased for vectors within the range: tests/test_schemes.py::test_mean_is_recovered.
     """
 
@@ -100,16 +101,16 @@ def sqsgd_paper(
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     levels = checks.integer("levels", levels, 2, 256)
     epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
-    size = block_size(dim, affordable(bits, levels))
+    size = block_size(dim, affordable(bits, levels, dim))
     rotate = Rotate(rounds=1, shared=True)
     largest = None
     if adaptive:
-        share = checks.real("norm_epsilon", norm_epsilon, 0.0, epsilon, open_ends=True)
+        share = checks.real("norm_epsilon", norm_epsilon, 1e-3 * epsilon, 0.999 * epsilon)
         largest, epsilon = ScalarDP(2.0, share), take_away(epsilon, share)
     mechanism = BoundedRange(
         quantizer=PrivQuant(rotate.out_dim(size), levels, epsilon, rule=rule), largest=largest
     )
-    transforms = (Clip(), Subsample(size=size), rotate)
+    transforms = (Clip(), rotate) if size == dim else (Clip(), Subsample(size=size), rotate)
     return Scheme(
         name="sqsgd-paper", dim=dim, transforms=transforms, mechanism=mechanism, residual=size < dim
     )
