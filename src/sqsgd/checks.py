@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 Vector = npt.NDArray[np.float32]
 _FLOAT32 = np.dtype(np.float32)
+_WHOLE, _REAL = (int, np.integer), (int, float, np.integer, np.floating)
 LARGEST = 1e13  # magnitude of a coordinate
 
 
@@ -20,7 +21,7 @@ def integer(name: str, value: object, least: int, most: int) -> int:
     Traceback (most recent call last):
     ValueError: levels = 1 must be a whole number from 2 to 256
     """
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not least <= value <= most:
+    if not isinstance(value, _WHOLE) or isinstance(value, bool) or not least <= value <= most:
         raise ValueError(f"{name} = {value!r} must be a whole number from {least} to {most}")
     return int(value)
 
@@ -44,7 +45,9 @@ def real(name: str, value: object, least: float, most: float, *, open_ends: bool
 
 def _number(value: object) -> float:
     """The value as a float; NaN, which passes no comparison, where it is no finite real number."""
-    if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):
+    if type(value) is float:  # by far the most frequent, and in every encode
+        return value if math.isfinite(value) else math.nan
+    if not isinstance(value, _REAL) or isinstance(value, bool):
         return math.nan
     try:
         number = float(value)

@@ -96,16 +96,22 @@ class Column:
         """Bytes of the packed column."""
         return -(-self.bits // 8)
 
+    @cached_property
+    def _fold(self) -> Any:
+        from sqsgd.kernels.packing import FOLD
+
+        return FOLD[self.code_bits]
+
     def pack(self, values: Array) -> memoryview:
         """The column's bytes, little-endian, the first code in the lowest bits."""
-        from sqsgd.kernels.packing import FOLD, fold_groups
-
         if self.alphabet is None:
             return np.ascontiguousarray(values, "<f4").data.cast("B")
         if self.code_bits:
             target = np.empty(self.code_bits * self._eights + 8, np.uint8)
-            FOLD[self.code_bits](_padded(values, np.uint8, 8 * self._eights), self.code_bits, target)
+            self._fold(_padded(values, np.uint8, 8 * self._eights), self.code_bits, target)
             return target.data[: self.length]
+        from sqsgd.kernels.packing import fold_groups
+
         target = np.zeros(self.length + 8, np.uint8)
         fold_groups(np.ascontiguousarray(values, np.uint32), self.alphabet, *self.group, target)
         return target.data[: self.length]

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from flint import arb, fmpq
 
-from sqsgd import exact
+from sqsgd import checks, exact
 
 Real = Callable[[], arb]  # a real number, enclosed at the working precision
 
@@ -215,3 +215,11 @@ def realised_epsilon(law: MatchLaw, limit: float) -> float:
             f"above epsilon = {limit:.6g}"
         )
     return loss
+
+
+def exact_fraction(keep: object) -> Fraction:
+    """The keep probability as the exact rational that it is."""
+    share = keep if isinstance(keep, Fraction) else Fraction(checks.real("keep", keep, 0, 1, open_ends=True))
+    if not 0 < share < 1:
+        raise ValueError(f"keep = {keep!r} must be a number strictly between 0 and 1")
+    return share

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Literal, final
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from sqsgd import checks
 from sqsgd.checks import Vector
-from sqsgd.match_law import boundary_law, kept_law, paper_law, realised_epsilon
+from sqsgd.match_law import boundary_law, exact_fraction, kept_law, paper_law, realised_epsilon
 from sqsgd.randomness import Rng, check_rng
 
 Codes = npt.NDArray[np.uint8]
@@ -73,7 +74,7 @@ class PrivQuant:
         if threshold is not None:
             threshold = checks.integer("threshold", threshold, 1, dim)
         if keep is not None:
-            self.law = kept_law(dim, levels, limit, threshold, _fraction(keep))
+            self.law = kept_law(dim, levels, limit, threshold, exact_fraction(keep))
         elif rule == "paper":
             self.law = paper_law(dim, levels, limit)
         else:
@@ -83,6 +84,7 @@ class PrivQuant:
         self._kind = U4 if not self._bits else U1 if self._bits == 1 else U2  # of the noise of a coordinate
         self._width, self._offset = self._kind.itemsize, (levels - 1) / 2
         starts = range(0, dim, CHUNK)
+        self._pieces = len(starts)
         self._parts = [(slice(start, min(start + CHUNK, dim)), min(CHUNK, dim - start)) for start in starts]
         on_boundary = keep is None and rule == "optimal"
         self.epsilon = limit if on_boundary else realised_epsilon(self.law, limit)
@@ -160,32 +162,39 @@ class PrivQuant:
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Codes:
         """privatize(quantize(x, bound, rng), rng) for a float32 vector; in one pass if K = 2^b."""
-        from sqsgd.kernels.privatising import round_and_scramble_bytes, round_and_scramble_pairs
-
         if not self._bits:
             return self.privatize(self.quantize(x, bound, rng), rng)
         x, bound = checks.shaped("x", x, self.dim), checks.real("bound", bound, 1e-30, 1e30)
         wanted = self.law.sampler.draw(check_rng(rng))
-        kernel = round_and_scramble_bytes if self._width == 1 else round_and_scramble_pairs
-        factor, keep, count = self._factor(bound), self._keep(wanted), 0
+        keep, kernel, factor = self._keep(wanted), self._one_pass, self._factor(bound)
         codes, out = np.empty(self.dim, np.uint8), np.empty(self.dim, np.uint8)
-        here = wanted if len(self._parts) == 1 else -1  # only a vector in one piece can be adjusted at once
-        for part, size in self._parts:
-            words = rng.take(self._one_pass_bytes(size))
-            matches = kernel(
-                x[part], factor, self._offset, keep, self._bits, words, codes[part], out[part], here
-            )
-            if matches < 0:
-                raise ValueError("x holds NaN or infinity")
-            count += matches
-        return self._adjusted(codes, out, count, wanted, rng)
+        if self._pieces == 1:
+            words = rng.take(self._one_pass_bytes)
+            count = kernel(x, factor, self._offset, keep, self._bits, words, codes, out, wanted)
+            counts = [count]
+        else:  # each piece is scrambled by itself; the whole is adjusted after the last
+            counts = []
+            for part, _ in self._parts:
+                words = rng.take(self._one_pass_bytes)
+                counts.append(
+                    kernel(x[part], factor, self._offset, keep, self._bits, words, codes[part], out[part], -1)
+                )
+        if min(counts) < 0:
+            raise ValueError("x holds NaN or infinity")
+        return self._adjusted(codes, out, sum(counts), wanted, rng)
 
-    def _one_pass_bytes(self, size: int) -> int:
+    @cached_property
+    def _one_pass(self) -> Any:
+        from sqsgd.kernels.privatising import round_and_scramble_bytes, round_and_scramble_pairs
+
+        return round_and_scramble_bytes if self._width == 1 else round_and_scramble_pairs
+
+    @cached_property
+    def _one_pass_bytes(self) -> int:
         """Noise for a piece: scrambling, rounding, spare bits, and tries that mostly suffice to adjust."""
-        scrambling, rounding = self._width * size, 2 * size
-        if self._width == 1:
-            scrambling += -size & 7
-        noise = scrambling + rounding
+        size = min(self.dim, CHUNK)
+        scrambling = size + (-size & 7) if self._width == 1 else 2 * size
+        noise = scrambling + 2 * size
         return noise + (-noise & 7) + SPARE_BYTES * -(-size // RUN) + 8 * (64 + 4 * math.isqrt(size))
 
     def _factor(self, bound: float) -> float:
@@ -210,6 +219,8 @@ class PrivQuant:
 
     def _adjusted(self, codes: Codes, out: Codes, count: int, wanted: int, rng: Rng) -> Codes:
         """Move ``out`` from its exchangeable number of matches to exactly the wanted one."""
+        if count == wanted:
+            return out
         from sqsgd.kernels.privatising import adjust
 
         while count != wanted:
@@ -281,11 +292,3 @@ class PrivQuant:
 def _rebuilt(dim: int, levels: int, epsilon: Any, threshold: Any, keep: Any, rule: Any) -> PrivQuant:
     """Unpickling makes it anew: the law holds functions, which do not travel."""
     return PrivQuant(dim, levels, epsilon, threshold=threshold, keep=keep, rule=rule)
-
-
-def _fraction(keep: object) -> Fraction:
-    """The keep probability as the exact rational that it is."""
-    share = keep if isinstance(keep, Fraction) else Fraction(checks.real("keep", keep, 0, 1, open_ends=True))
-    if not 0 < share < 1:
-        raise ValueError(f"keep = {keep!r} must be a number strictly between 0 and 1")
-    return share

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from sqsgd.core import Estimate, Transform
 from sqsgd.task import Task
 
 _U8 = np.dtype("<u8")
+_SIGNS = ("signs 0", "signs 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,14 +119,18 @@ class Rotate(Transform):
     def out_dim(self, dim: int) -> int:
         return 1 << (dim - 1).bit_length()
 
+    @cached_property
+    def _kernel(self) -> Any:
+        from sqsgd.kernels.rotation import rotate
+
+        return rotate
+
     def _signs(self, task: Task, which: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-        words = task.stream(f"signs {which}", shared=self.shared).words(2 * -(-size // 64))
+        words = task.stream(_SIGNS[which], shared=self.shared).words(2 * -(-size // 64))
         return words.view(_U8)
 
     def forward(self, x: Vector, task: Task) -> Vector:
-        from sqsgd.kernels.rotation import rotate
-
-        size = self.out_dim(x.size)
+        size, rotate = self.out_dim(x.size), self._kernel
         y = np.empty(size, np.float32)
         source = x
         if x.size < size:
