@@ -23,7 +23,8 @@ model = parser.parse_args().model
 with TemporaryDirectory() as folder:
     steps = {}
     for scheme in ("fedsgd", "sqsgd"):
-        config = make_config({"scheme": scheme, "model": model, "rounds": rounds})
+        # One worker: with more, gradients go on while a client encodes, and its share cannot be told.
+        config = make_config({"scheme": scheme, "model": model, "rounds": rounds, "workers": 1})
         run = runner.prepare(config, Path(folder) / scheme)
         state = federated.initial_state(run.problem.initial(), run.settings)
         steps[scheme] = federated.run(run.problem, run.scheme, run.settings, state, rounds)

@@ -20,6 +20,12 @@ def test_help_and_version():
     assert run().returncode != 0 or "Usage" in run().stdout
 
 
+def test_data_list():
+    rows = {row["name"]: row for row in json.loads(run("data", "list", "--json").stdout)}
+    assert rows["mnist5k"]["available"]
+    assert "sqsgd data fetch emnist" in rows["emnist"]["how"]
+
+
 def test_schemes():
     rows = json.loads(run("schemes", "--json").stdout)
     by_name = {row["name"]: row for row in rows}
@@ -41,6 +47,25 @@ def test_schemes():
         (("schemes", "--bytes", "0"), "bits = 0"),
         (("schemes", "--bits", "3"), "No such option"),
         (("schemas",), "No such command"),
+        (("train", "--rounds", "0"), "rounds = 0"),
+        (("train", "--dataset", "mnits"), "mnits"),
+        (("train", "--model", "lenet6"), "lenet6"),
+        (("train", "--dataset", "mnist", "--data-dir", "/nowhere"), "sqsgd data fetch mnist"),
+        (("train", "--clients", "5000"), "clients = 5000 is more than the 4000"),
+        (("train", "--participation", "most"), "participation = 'most'"),
+        (("train", "--option", "levels"), "must look like name=value"),
+        (("train", "--option", "colour=red"), "colour = 'red' is no option"),
+        (("train", "--bytes", "0"), "bytes = 0"),
+        (
+            ("train", "--scheme", "sqsgd-paper", "--epsilon", "5", "--option", "adaptive=true"),
+            "norm_epsilon = 10",
+        ),
+        (("train", "--resume"), "--resume needs --out"),
+        (("train", "--resume", "--out", "/nowhere"), "nothing to resume"),
+        (("train", "--resume", "--out", "/nowhere", "--lr", "1"), "leave out lr"),
+        (("train", "--config", "/nowhere.toml"), "/nowhere.toml"),
+        (("train", "--out", "/proc/nowhere", "--rounds", "1"), "/proc/nowhere"),
+        (("data", "fetch", "cifar"), "cifar"),
     ],
 )
 def test_mistakes_end_in_one_line_without_a_traceback(arguments, words):

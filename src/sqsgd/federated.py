@@ -237,7 +237,7 @@ def noise_seed(seed: int, round: int, client: int) -> int:
 def learning_rate(scheme: Scheme, clients: int) -> float:
     """The default step size for any budget: smaller where the mean of the reports is noisier.
 
-    0.3 / (1 + NMSE / clients), where NMSE is the relative squared error of one report on what it sends.
+    0.25 / (1 + NMSE / clients), where NMSE is the relative squared error of one report on what it sends.
     """
     error = scheme.mechanism.relative_error
-    return 0.3 / (1 + error / clients) if math.isfinite(error) else 0.1
+    return 0.25 / (1 + error / clients) if math.isfinite(error) else 0.1
