@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,23 @@ def test_cross_device_remembers_only_clients_that_took_part(tmp_path):
     kept, _ = checkpoint.load_state(run.folder)
     assert 5 <= len(kept.spent) <= 15
     assert set(kept.residuals) == set(kept.spent)
+
+
+def test_memory_does_not_grow_with_clients_that_have_not_taken_part(tmp_path):
+    """10,000 clients, 100 a round: what a round keeps is for those who answered."""
+    peaks = []
+    for clients in (1_000, 10_000):
+        run = prepared(
+            tmp_path / str(clients), dataset="tiny:many", clients=clients, participation="100", rounds=2
+        )
+        state = runner.start(run)
+        tracemalloc.start()
+        list(runner.train(run, state))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        kept, _ = checkpoint.load_state(run.folder)
+        assert 100 <= len(kept.residuals) <= 200
+    assert peaks[1] < 1.2 * peaks[0] + 100_000
 
 
 def test_a_disk_that_fills_up_leaves_the_last_checkpoint(tmp_path, monkeypatch):
