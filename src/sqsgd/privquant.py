@@ -22,7 +22,7 @@ from sqsgd.randomness import Rng, check_rng
 
 Codes = npt.NDArray[np.uint8]
 MOST_DIM, MOST_LEVELS = 1 << 24, 256
-CHUNK = 1 << 15  # coordinates whose random words are drawn at once: they stay in cache
+CHUNK = 1 << 17  # coordinates whose random words are drawn at once: they stay in the second-level cache
 RUN, SPARE_BYTES = 256, 32  # rounding keeps spare words for each run of coordinates
 U1, U2, U4, U8 = (np.dtype(f"<u{width}") for width in (1, 2, 4, 8))
 

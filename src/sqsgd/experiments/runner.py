@@ -125,17 +125,18 @@ def train(run: Run, state: State) -> Iterator[Progress]:
     config, folder = run.config, run.folder
     board = _tensorboard(folder) if config.tensorboard else None
     with (folder / "metrics.jsonl").open("ab") as metrics:
+        length = metrics.tell()  # of the lines up to this state: a line more is dropped when resuming
 
         def keep() -> None:
             metrics.flush()
             os.fsync(metrics.fileno())
-            save_state(folder, state, metrics.tell())
+            save_state(folder, state, length)
 
         try:
             for record, after in federated.run(run.problem, run.scheme, run.settings, state, config.rounds):
                 progress = _measured(run, record, after)
                 metrics.write(json.dumps(progress.to_dict()).encode() + b"\n")
-                state = after
+                state, length = after, metrics.tell()
                 if state.round == config.rounds or state.round % config.checkpoint_every == 0:
                     keep()
                 if board is not None:
