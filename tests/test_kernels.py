@@ -33,12 +33,23 @@ def test_rotate_is_signs_then_hadamard(exponent):
     x = NUMBERS.standard_normal(size).astype(np.float32)
     signs = words(-(-size // 64), "u8")
     y = np.empty_like(x)
-    rotate(x, signs, size**-0.5, y)
+    assert rotate(x, signs, size**-0.5, y, 1e13)
     expected = reference.hadamard(reference.signs_of(signs, size) * x.astype(np.float64)) / size**0.5
     assert np.abs(y - expected).max() < 1e-5
     in_place = x.copy()
-    rotate(in_place, signs, size**-0.5, in_place)
+    assert rotate(in_place, signs, size**-0.5, in_place, 1e13)
     assert np.array_equal(in_place, y)
+
+
+@pytest.mark.parametrize("size", [2, 64, 1024, 32768])
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf, 2e13, -2e13])
+def test_rotate_reports_what_is_not_finite_or_too_large(size, bad):
+    signs, y = words(-(-size // 64), "u8"), np.empty(size, np.float32)
+    for at in (0, size // 2, size - 1):
+        x = np.full(size, 1e13, np.float32)
+        assert rotate(x, signs, 1.0, y, 1e13)
+        x[at] = bad
+        assert not rotate(x, signs, 1.0, y, 1e13)
 
 
 def test_reference_hadamard_is_scipys():

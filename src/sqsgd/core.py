@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,12 @@ NOT_PRIVATE = Privacy(epsilon=math.inf, notion="none")
 
 class Transform(ABC):
     """A public step without privacy, whose linear inverse the server applies."""
+
+    keeps_all: ClassVar[bool] = False
+    """A NaN or an infinity in the input is one in the output, so that a later stage can find it."""
+
+    checks_input: ClassVar[bool] = False
+    """``forward`` refuses NaN and infinity itself, in a pass that it makes anyway."""
 
     shared: bool
     """The same for every client of a round, so that the server can undo it once, after the sum."""
@@ -157,6 +163,12 @@ class Scheme:
         return next((i for i, t in enumerate(self.transforms) if not t.shared), len(self.transforms))
 
     @cached_property
+    def _checked_on_the_way(self) -> bool:
+        """Every coordinate reaches a transform that checks it: a pass over x is saved."""
+        first = next((t for t in self.transforms if not t.keeps_all), None)
+        return first is not None and first.checks_input
+
+    @cached_property
     def fingerprint(self) -> int:
         """A 32-bit number that differs between schemes whose messages must not be mixed up."""
         parts = [f"{self.name} {self.dim}", *(t.identity for t in self.transforms), self.mechanism.identity]
@@ -182,9 +194,13 @@ class Scheme:
         """The client's message for its gradient (plus residual)."""
         check_rng(rng)
         self._check(task)
-        y = checks.vector("x", x, self.dim)
-        for transform in self.transforms:
-            y = transform.forward(y, task)
+        y = (checks.shaped if self._checked_on_the_way else checks.vector)("x", x, self.dim)
+        try:
+            for transform in self.transforms:
+                y = transform.forward(y, task)
+        except ValueError:
+            checks.vector("x", x, self.dim)  # says which coordinate it was
+            raise
         columns = self.mechanism.randomize(y, task.bound, rng)
         return codec.seal(
             self.mechanism.layout, columns, scheme=self.fingerprint, round=task.round, binding=task.binding

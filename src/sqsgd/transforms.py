@@ -18,9 +18,15 @@ _U8 = np.dtype("<u8")
 _SIGNS = ("signs 0", "signs 1")
 
 
+class NotFinite(ValueError):
+    """A vector with a NaN, an infinity, or a coordinate beyond checks.LARGEST."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Clip(Transform):
     """Scale down to l2 norm ``task.clip`` (C_t), if there is one. The server undoes nothing."""
+
+    keeps_all = True
 
     shared: bool = field(default=True, init=False, repr=False)
 
@@ -108,6 +114,7 @@ class Rotate(Transform):
 
     rounds: int = 1
     shared: bool = False
+    checks_input = True
 
     def __post_init__(self) -> None:
         checks.integer("rounds", self.rounds, 1, 2)
@@ -137,7 +144,9 @@ class Rotate(Transform):
             y[: x.size], y[x.size :] = x, 0
             source = y
         for which in range(self.rounds):
-            rotate(source, self._signs(task, which, size), size**-0.5, y)
+            fine = rotate(source, self._signs(task, which, size), size**-0.5, y, checks.LARGEST)
+            if which == 0 and not fine:
+                raise NotFinite("x holds a number that is not finite or too large")
             source = y
         return y
 
@@ -150,7 +159,7 @@ class Rotate(Transform):
         x = (y / factor).astype(np.float32)
         none = np.zeros(-(-x.size // 64), np.uint64)
         for which in reversed(range(self.rounds)):
-            rotate(x, none, x.size**-0.5, x)
+            rotate(x, none, x.size**-0.5, x, np.inf)
             flip_signs(x.view(np.uint32), self._signs(task, which, x.size))
         return x[:dim].astype(np.float64) * factor
 

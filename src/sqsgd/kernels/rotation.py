@@ -79,11 +79,14 @@ _combine2, _combine4, _combine8 = _combine(2), _combine(4), _combine(8)
 
 
 @intrinsic
-def _transform64(typing: Any, source: Any, target: Any, at: Any, signs: Any, scale: Any) -> Any:
-    """target = scale H D source over 64 neighbouring floats, in registers; bit i of signs negates i."""
+def _transform64(typing: Any, source: Any, target: Any, at: Any, signs: Any, scale: Any, most: Any) -> Any:
+    """target = scale H D source over 64 neighbouring floats, in registers; bit i of signs negates i.
+
+    Not zero if the bits of a magnitude exceed ``most``.
+    """
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        start, signs, scale = args[2:]
+        start, signs, scale, most = args[2:]
         starts = [builder.add(start, ir.Constant(start.type, i)) for i in range(0, BASE, LANES)]
         sources = _vectors(context, builder, signature.args[0], args[0], starts)
         targets = _vectors(context, builder, signature.args[1], args[1], starts)
@@ -91,17 +94,22 @@ def _transform64(typing: Any, source: Any, target: Any, at: Any, signs: Any, sca
         integers = ir.VectorType(_INT, LANES)
         to_sign_bit = ir.Constant(integers, [31 - i for i in range(LANES)])
         sign_bit = ir.Constant(integers, [1 << 31] * LANES)
+        limit, odd = _splat(builder, _INT, most), None
         rows = []
         for i, place in enumerate(sources):
             byte = builder.trunc(builder.lshr(signs, ir.Constant(signs.type, LANES * i)), _INT)
             flips = builder.and_(builder.shl(_splat(builder, _INT, byte), to_sign_bit), sign_bit)
             row = builder.bitcast(builder.load(place, align=4), integers)
+            size = builder.and_(row, ir.Constant(integers, [0x7FFFFFFF] * LANES))
+            beyond = builder.icmp_unsigned(">", size, limit)  # as integers, NaN and infinity are the largest
+            odd = beyond if odd is None else builder.or_(odd, beyond)
             rows.append(builder.fmul(builder.bitcast(builder.xor(row, flips), _VECTOR), factor))
         for place, row in zip(targets, _butterflies(builder, rows), strict=True):
             builder.store(_lane_butterflies(builder, row), place, align=4)
-        return context.get_dummy_value()
+        return builder.zext(builder.bitcast(odd, ir.IntType(LANES)), _INT)
 
-    return types.void(source, target, types.intp, types.uint64, types.float32), build
+    kinds = (source, target, types.intp, types.uint64, types.float32, types.uint32)
+    return types.uint32(*kinds), build
 
 
 @compiled
@@ -138,23 +146,29 @@ def _rotate_small(source, signs, scale, target):
 
 
 @compiled
-def rotate(source, signs, scale, target):
+def rotate(source, signs, scale, target, largest):
     """target = scale H D source, D the signs (bit i of the 64-bit words), H Walsh-Hadamard in natural order.
 
-    Both have the same power-of-two size and may be one array. Depth first: eight finished siblings
+    Returns whether every magnitude in the source is at most ``largest`` (NaN is not). Both have the
+    same power-of-two size and may be one array. Depth first: eight finished siblings
     are combined while they are still in cache. Iterative, because a cached numba function that calls
     itself crashes when another cached one calls it.
     """
     size, scale = target.size, np.float32(scale)
     if size < 64:
+        fine = True
+        for value in source:
+            fine = fine and np.abs(value) <= np.float32(largest)
         _rotate_small(source, signs, scale, target)
-        return
+        return fine
+    most = np.array([largest], np.float32).view(np.uint32)[0]
+    odd = np.uint32(0)
     leaf = size
     while leaf > 4096:
         leaf //= 8
     for k in range(size // leaf):
         for at in range(k * leaf, (k + 1) * leaf, 64):
-            _transform64(source, target, at, signs[at >> 6], scale)
+            odd |= _transform64(source, target, at, signs[at >> 6], scale, most)
         _combine_cached(target, k * leaf, leaf)
         done, run = k + 1, leaf
         while done % 8 == 0 and run < size:
@@ -163,6 +177,7 @@ def rotate(source, signs, scale, target):
                 _combine8(target, at, run)
             done //= 8
             run *= 8
+    return odd == 0
 
 
 @compiled
