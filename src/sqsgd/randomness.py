@@ -267,8 +267,9 @@ def secure_rng() -> Rng:
     Guarantees
     ----------
     * Forked processes and threads never draw the same noise:
-      tests/test_randomness.py::test_forked_processes_draw_different_noise and
-      ::test_threads_draw_different_noise.
+      tests/test_randomness.py::test_forked_processes_draw_different_noise,
+      ::test_threads_draw_different_noise and
+      ::test_threads_of_a_forked_process_never_repeat_the_parents_noise.
 
     >>> secure_rng()
     secure_rng()
