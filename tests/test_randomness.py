@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -189,10 +190,15 @@ def _threaded_child(rng, queue):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_threads_of_a_forked_process_never_repeat_the_parents_noise():
-    """The child's threads start drawing at once: none may see the parent's pool, words or keystream."""
+def test_threads_of_a_forked_process_never_repeat_the_parents_noise(monkeypatch):
+    """The child's threads start drawing at once: none may see the parent's pool, words or keystream.
+
+    A slow operating system leaves time for the other threads while one takes the new key.
+    """
+    urandom = os.urandom
+    monkeypatch.setattr(os, "urandom", lambda size: time.sleep(0.02) or urandom(size))
     fork = multiprocessing.get_context("fork")
-    for _ in range(40):
+    for _ in range(5):
         rng = secure_rng()
         rng.take(8), rng.word()
         queue = fork.Queue()
