@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import typer
@@ -39,11 +43,13 @@ def train(
         )
         state = runner.start(run)
     try:
-        for _ in _shown(runner.train(run, state), run.config.rounds, state.round, quiet=as_json):
-            pass
-    except KeyboardInterrupt:
-        typer.echo(f"stopped; go on with: sqsgd train --resume --out {run.folder}", err=True)
-        sys.exit(130)
+        with stopping_between_rounds() as signals:
+            steps = runner.train(run, state, stop=lambda: bool(signals))
+            for _ in _shown(steps, run.config.rounds, state.round, quiet=as_json):
+                pass
+        if not (run.folder / "summary.json").exists():
+            typer.echo(f"stopped; go on with: sqsgd train --resume --out {run.folder}", err=True)
+            sys.exit(128 + signals[0])
     except OSError as error:
         typer.echo(f"sqsgd: {error}; the last checkpoint in {run.folder} is intact", err=True)
         sys.exit(1)
@@ -52,6 +58,29 @@ def train(
         typer.echo(json.dumps({**summary, "folder": str(run.folder)}, indent=2))
     else:
         typer.echo(describe(summary, run.folder))
+
+
+@contextlib.contextmanager
+def stopping_between_rounds() -> Iterator[list[int]]:
+    """Collects SIGINT and SIGTERM in the list that it gives; a second one has its usual effect.
+
+    Python would raise KeyboardInterrupt wherever it stands: in a destructor, where it is lost, or in a
+    callback from torch's C++, which then aborts. Both were seen.
+    """
+    seen: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        seen.append(number)
+        for each, usual in before.items():
+            signal.signal(each, usual)
+        os.write(2, b"stopping after this round; once more stops at once\n")  # print may be under way
+
+    before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield seen
+    finally:
+        for each, usual in before.items():
+            signal.signal(each, usual)
 
 
 def _shown(steps: Iterator[Any], rounds: int, done: int, *, quiet: bool) -> Iterator[Any]:

@@ -109,7 +109,7 @@ def environment():
     return {**os.environ, "PYTHONPATH": str(HERE)}
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_killed_process_resumes_to_the_same_bits(tmp_path, how):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     subprocess.run(
@@ -124,8 +124,8 @@ def test_a_killed_process_resumes_to_the_same_bits(tmp_path, how):
         time.sleep(0.02)
     process.send_signal(how)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
-    assert (b"--resume" in errors) == (how == signal.SIGINT)
+    assert process.returncode == (-how if how == signal.SIGKILL else 128 + how), errors
+    assert (b"--resume" in errors) == (how != signal.SIGKILL)
     assert not (killed / "model.safetensors").exists()
     subprocess.run(command(killed, "--resume"), env=environment(), check=True, capture_output=True)
     assert (whole / "model.safetensors").read_bytes() == (killed / "model.safetensors").read_bytes()

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,8 +120,11 @@ def resume(run: Run) -> State:
     return state
 
 
-def train(run: Run, state: State) -> Iterator[Progress]:
-    """The rounds that are left, each written down before it is yielded; then model and summary."""
+def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress]:
+    """The rounds that are left, each written down before it is yielded; then model and summary.
+
+    ``stop`` is asked after each round; where it says so the state is kept, to resume from, and that is all.
+    """
     config, folder = run.config, run.folder
     board = _tensorboard(folder) if config.tensorboard else None
     with (folder / "metrics.jsonl").open("ab") as metrics:
@@ -142,6 +145,9 @@ def train(run: Run, state: State) -> Iterator[Progress]:
                 if board is not None:
                     _show(board, progress)
                 yield progress
+                if stop() and state.round < config.rounds:
+                    keep()
+                    return
         except KeyboardInterrupt:
             keep()
             raise
