@@ -8,8 +8,9 @@
 (145, (1000,))
 """
 
+from sqsgd.aggregate import Aggregate
 from sqsgd.codec import MalformedReport
-from sqsgd.core import Aggregate, Mechanism, Privacy, Scheme, Transform
+from sqsgd.core import Mechanism, Privacy, Scheme, Transform
 from sqsgd.privquant import PrivQuant
 from sqsgd.randomness import Rng, secure_rng, seeded_rng
 from sqsgd.scalardp import ScalarDP

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sqsgd.aggregate import Aggregate
 from sqsgd.codec import Column
-from sqsgd.core import Aggregate, Scheme
+from sqsgd.core import Scheme
 from sqsgd.privquant import PrivQuant
 from sqsgd.randomness import PublicStream, secure_rng
 from sqsgd.schemes import make_scheme

@@ -10,7 +10,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -24,7 +24,7 @@ from sqsgd.randomness import Rng, check_rng
 from sqsgd.task import MOST_DIM, Task
 
 Estimate = npt.NDArray[np.float64]
-_WIDEN = 256  # reports that are summed in float32 before they join the sum in float64
+Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,16 +76,28 @@ class Transform(ABC):
         """total += inverse(y); overridden where most of the inverse is zero."""
         total += self.inverse(y, task, total.size)
 
+    def error_before(self, error: float, dim: int) -> float:
+        """The relative squared error of a vector of length ``dim``, from that of the step's output."""
+        return error
+
 
 class Mechanism(ABC):
     """The only private step. It projects its own input, so ε never depends on an earlier stage."""
 
     dim: int
 
+    chooses: ClassVar[bool] = False
+    """A report is about some coordinates that the mechanism chose: ``coordinates`` reads them off."""
+
     @property
     @abstractmethod
     def identity(self) -> str:
         """The parameters in words; part of the wire format's fingerprint, so never reworded."""
+
+    @property
+    def has_symbol(self) -> bool:
+        """The last column is one symbol for the vector's size, on top of the budget for codes."""
+        return False
 
     @property
     @abstractmethod
@@ -113,10 +125,17 @@ class Mechanism(ABC):
         """The privatised size of x that a report holds, in units of the bound's; None where it holds none."""
         return None
 
-    @property
+    def coordinates(self, columns: Columns) -> Indices:
+        """The coordinates that a report is about, where the mechanism ``chooses``."""
+        raise NotImplementedError
+
     @abstractmethod
-    def relative_error(self) -> float:
-        """E|estimate - x|² / |x|² for one report of a vector at half the bound; for choosing step sizes."""
+    def relative_error(self, share: float) -> float:
+        """E|estimate - x|² / |x|² of one report of a vector at this share of the bound.
+
+        In closed form, for a vector that a rotation has spread evenly where the mechanism needs one.
+        NaN where no form is known, infinity where the error has no bound.
+        """
 
     @abstractmethod
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
@@ -141,6 +160,8 @@ class Scheme:
     mechanism: Mechanism
     residual: bool = False
     """The client keeps what was not sent and adds it to its next gradient (Algorithm 2)."""
+    momentum: float = 0.0
+    """The residual gathers the gradients' running velocity, not the gradients (momentum correction)."""
 
     def __post_init__(self) -> None:
         checks.integer("dim", self.dim, 1, MOST_DIM)
@@ -183,7 +204,19 @@ class Scheme:
     @cached_property
     def code_bits(self) -> int:
         """Bits of the packed codes alone: what a budget counts."""
-        return self.mechanism.layout[0].bits
+        layout = self.mechanism.layout
+        return sum(column.bits for column in (layout[:-1] if self.mechanism.has_symbol else layout))
+
+    @cached_property
+    def nmse(self) -> float:
+        """Predicted E|x̂ - x|² / |x|² of one report of a vector as long as the bound.
+
+        On the block that is sent, where the rest stays with the client as a residual.
+        """
+        error = self.mechanism.relative_error(1.0)
+        for i, transform in reversed(list(enumerate(self.transforms))):
+            error = transform.error_before(error, self._dims[i])
+        return error
 
     @property
     def privacy(self) -> Privacy:
@@ -220,6 +253,8 @@ class Scheme:
 
     def aggregate(self, reports: Iterable[tuple[Task, bytes]]) -> Estimate:
         """The mean of the decoded reports, streaming: memory does not grow with their number."""
+        from sqsgd.aggregate import Aggregate
+
         total = Aggregate(self)
         for task, message in reports:
             total.add(task, message)
@@ -235,53 +270,3 @@ class Scheme:
         for i in reversed(range(first, last)):
             y = self.transforms[i].inverse(y, task, self._dims[i])
         return y
-
-
-@dataclass(kw_only=False)
-class Aggregate:
-    """A running weighted mean of reports. A report that is refused leaves it unchanged."""
-
-    scheme: Scheme
-    count: int = 0
-    _weight: float = 0.0
-    _total: Estimate | None = field(default=None, repr=False)
-    _recent: Vector | None = field(default=None, repr=False)
-    _task: Task | None = field(default=None, repr=False)
-
-    def add(self, task: Task, message: bytes, weight: float = 1.0) -> Columns:
-        """Add one report; returns its columns. All reports must be of one round and seed."""
-        scheme, weight = self.scheme, checks.real("weight", weight, 1e-9, 1e9)
-        if self._task is not None and (task.round, task.seed) != (self._task.round, self._task.seed):
-            raise ValueError(
-                f"round {task.round} and seed {task.seed} do not fit this aggregate of "
-                f"round {self._task.round} and seed {self._task.seed}"
-            )
-        columns = scheme.open(message, task)
-        own, stages = scheme._own, len(scheme.transforms)
-        if self._total is None or self._recent is None:
-            self._total, self._task = np.zeros(scheme._dims[own]), task
-            self._recent = np.zeros(scheme._dims[own], np.float32)
-        if own == stages:
-            scheme.mechanism.add_estimate(columns, task.bound, weight, self._recent)
-            if self.count % _WIDEN == _WIDEN - 1:
-                self._widen()
-        else:
-            y = scheme.mechanism.estimate(columns, task.bound)
-            y = scheme._undo(weight * y, task, own + 1, stages)
-            scheme.transforms[own].add_inverse(y, task, self._total)
-        self._weight += weight
-        self.count += 1
-        return columns
-
-    def _widen(self) -> None:
-        """Move what was summed in float32, which is quick, to the sum in float64, which is exact enough."""
-        if self._total is not None and self._recent is not None:
-            self._total += self._recent
-            self._recent[:] = 0
-
-    def mean(self) -> Estimate:
-        """The mean of what was added so far."""
-        if self._total is None or self._task is None:
-            raise ValueError("no reports: there is nothing to average")
-        self._widen()
-        return self.scheme._undo(self._total / self._weight, self._task, 0, self.scheme._own)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from sqsgd import checks
+from sqsgd.aggregate import Aggregate
 from sqsgd.checks import Vector
-from sqsgd.core import Aggregate, Scheme
+from sqsgd.core import Indices, Scheme
 from sqsgd.optimizers import Optimizer, OptimizerState
 from sqsgd.randomness import Rng, secure_rng, seeded_rng
 from sqsgd.task import Task
@@ -117,18 +117,39 @@ def client_step(
     """A client's message and its new residual (None where the scheme sends the whole vector)."""
     if not scheme.residual:
         return scheme.encode(gradient, task, rng), None
+    if scheme.momentum:
+        return _velocity_step(scheme, task, gradient, residual, rng)
     kept = np.zeros_like(gradient) if residual is None else residual
     # 15: accumulate; clipping, selection, rotation and PrivQuant (13, 10, 15, 19, 20) are the scheme's.
     accumulated = kept + gradient if beta == 1 else kept + np.float32(beta) * gradient
     message = scheme.encode(accumulated, task, rng)
     # 17, 18: what was not sent waits; what was sent is gone.
     waiting = accumulated if alpha == beta else kept + np.float32(alpha) * gradient
-    waiting[sent_coordinates(scheme, task)] = 0
+    waiting[sent_coordinates(scheme, task, message)] = 0
     return message, waiting
 
 
-def sent_coordinates(scheme: Scheme, task: Task) -> npt.NDArray[np.int64]:
-    """The coordinates that a report for this task holds."""
+def _velocity_step(
+    scheme: Scheme, task: Task, gradient: Vector, kept: Vector | None, rng: Rng
+) -> tuple[bytes, Vector]:
+    """With momentum correction: the residual gathers the velocity, and both are masked where sent.
+
+    Deep Gradient Compression, Algorithm 4; ``kept`` holds the velocity and then what waits.
+    """
+    velocity, waiting = np.zeros((2, scheme.dim), np.float32) if kept is None else kept.copy()
+    velocity *= np.float32(scheme.momentum)
+    velocity += gradient
+    waiting += velocity
+    message = scheme.encode(waiting, task, rng)
+    sent = sent_coordinates(scheme, task, message)
+    velocity[sent] = waiting[sent] = 0
+    return message, np.stack([velocity, waiting])
+
+
+def sent_coordinates(scheme: Scheme, task: Task, message: bytes) -> Indices:
+    """The coordinates that a client's message is about."""
+    if scheme.mechanism.chooses:
+        return scheme.mechanism.coordinates(scheme.open(message, task))
     for stage in scheme.transforms:
         if isinstance(stage, Subsample):
             return stage.coordinates(task, scheme.dim)
@@ -239,5 +260,5 @@ def learning_rate(scheme: Scheme, clients: int) -> float:
 
     0.25 / (1 + NMSE / clients), where NMSE is the relative squared error of one report on what it sends.
     """
-    error = scheme.mechanism.relative_error
+    error = scheme.mechanism.relative_error(0.5)
     return 0.25 / (1 + error / clients) if math.isfinite(error) else 0.1

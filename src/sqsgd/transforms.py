@@ -101,6 +101,10 @@ class Subsample(Transform):
         else:
             total[self.coordinates(task, dim)] += y * math.sqrt(dim / self.size) if self.rescale else y
 
+    def error_before(self, error: float, dim: int) -> float:
+        """|x̂|² is (dim / size) |ŷ|² on average, and x̂ is unbiased; a residual's block stays as it is."""
+        return (1 + error) * dim / self.size - 1 if self.rescale else error
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rotate(Transform):
@@ -162,6 +166,17 @@ class Rotate(Transform):
             rotate(x, none, x.size**-0.5, x, np.inf)
             flip_signs(x.view(np.uint32), self._signs(task, which, x.size))
         return x[:dim].astype(np.float64) * factor
+
+    def error_before(self, error: float, dim: int) -> float:
+        """The error spreads evenly, and what falls on the padding is cut off."""
+        return error * dim / self.out_dim(dim)
+
+
+def rotated_sample(dim: int, size: int) -> tuple[Transform, ...]:
+    """Rotate the whole vector twice, then keep ``size`` of its coordinates, rescaled."""
+    rotate = Rotate(rounds=2)
+    whole = rotate.out_dim(dim)
+    return (rotate,) if size == whole else (rotate, Subsample(size=size, rescale=True))
 
 
 def l2_norm(x: Vector) -> float:

@@ -38,8 +38,7 @@ class InClear(Mechanism):
     def estimate(self, columns: Columns, bound: float) -> Estimate:
         return columns[0].astype(np.float64)
 
-    @property
-    def relative_error(self) -> float:
+    def relative_error(self, share: float) -> float:
         return 0.0
 
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:

@@ -18,10 +18,11 @@ from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
+from sqsgd.gaussian import energy, kept_share
 from sqsgd.privquant import MOST_DIM, PrivQuant
 from sqsgd.randomness import Rng
 from sqsgd.scalardp import ScalarDP
-from sqsgd.transforms import Rotate, Subsample, l2_norm
+from sqsgd.transforms import Rotate, Subsample, l2_norm, rotated_sample
 
 SIGNS = 2.0**-12  # a reach so short that a code is the coordinate's sign
 _NORM_SHARES = ((1000.0, 10.0), (60.0, 6.0), (20.0, 4.0), (8.0, 2.0), (4.0, 1.5), (2.0, 1.0))
@@ -37,12 +38,12 @@ class Direction(Mechanism):
 
     Guarantees
     ----------
-    * ε = ε1 + ε2, pure LDP of all columns together: tests/test_schemes.py::test_exact_privacy, and
+    * ε = ε1 + ε2, pure LDP of all columns together: tests/schemes/test_privacy.py::test_exact_privacy, and
       ::test_what_is_sent_has_the_density_that_privacy_is_proved_of.
     * Norms above ``bound`` are clamped to it. Otherwise unbiased up to the rotation's departure from
       Gaussian coordinates: after two rounds within 3 % from 64 coordinates on, for vectors with a single
       entry too; blocks of one to three coordinates are up to 25 % too long.
-      tests/test_schemes.py::test_mean_is_recovered, ::test_sparse_vectors_keep_their_length.
+      tests/schemes/test_estimates.py::test_mean_is_recovered, ::test_sparse_vectors_keep_their_length.
     """
 
     quantizer: PrivQuant
@@ -56,6 +57,10 @@ class Direction(Mechanism):
     @property
     def identity(self) -> str:
         return f"direction {self.reach!r} ({self.quantizer.identity}) ({self.norm.identity})"
+
+    @property
+    def has_symbol(self) -> bool:
+        return True
 
     @cached_property
     def layout(self) -> Layout:
@@ -83,7 +88,7 @@ class Direction(Mechanism):
     def _unit(self, columns: Columns, bound: float) -> float:
         """The estimate of a code at the end of the range."""
         norm = bound * self.norm.estimate(int(columns[1][0]))
-        correction = self.reach / math.erf(self.reach / math.sqrt(2))
+        correction = self.reach / kept_share(self.reach)
         return norm * correction / (math.sqrt(self.dim) * self.quantizer.scale)
 
     def estimate(self, columns: Columns, bound: float) -> Estimate:
@@ -97,17 +102,10 @@ class Direction(Mechanism):
     def magnitude(self, columns: Columns, bound: float) -> float:
         return bound * self.norm.estimate(int(columns[1][0]))
 
-    @property
-    def relative_error(self) -> float:
+    def relative_error(self, share: float) -> float:
         """(1 + Var(norm) / norm²) E|direction|² - 1, for Gaussian coordinates (MATHS 3)."""
-        levels, m, g = self.quantizer.levels, self.quantizer.scale, self.reach
-        y = np.clip(np.random.default_rng(0).standard_normal(1 << 14), -g, g)
-        step = 2 * g / (levels - 1)
-        part = ((y + g) / step) % 1.0
-        square = y**2 + step**2 * part * (1 - part)
-        uniform = g**2 * (levels + 1) / (3 * (levels - 1))
-        energy = float(np.mean(square / m + self.quantizer.law.loss * uniform / m**2))
-        return (1 + self.norm.variance(0.5) / 0.25) * energy / math.erf(g / math.sqrt(2)) ** 2 - 1
+        norm = 1 + self.norm.variance(share) / share**2
+        return norm * energy(self.quantizer, self.reach) / kept_share(self.reach) ** 2 - 1
 
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
         x, norm, half_range = self._half_range(x, bound)
@@ -203,9 +201,6 @@ def sqsgd_stateless(
     """For clients that keep nothing: rotate the whole vector twice, send some coordinates, rescale."""
     dim = checks.integer("dim", dim, 1, 2**31)
     levels = checks.integer("levels", levels, 2, 256)
-    rotate = Rotate(rounds=2)
-    size = min(affordable(bits, levels, dim), rotate.out_dim(dim))
+    size = min(affordable(bits, levels, dim), 1 << (dim - 1).bit_length())
     mechanism = direction(size, epsilon, levels=levels, reach=reach, norm_epsilon=norm_epsilon)
-    sample = Subsample(size=size, rescale=True)
-    transforms = (rotate,) if size == rotate.out_dim(dim) else (rotate, sample)
-    return Scheme(name="sqsgd-stateless", dim=dim, transforms=transforms, mechanism=mechanism)
+    return Scheme(name="sqsgd-stateless", dim=dim, transforms=rotated_sample(dim, size), mechanism=mechanism)

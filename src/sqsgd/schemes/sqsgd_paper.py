@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -12,6 +13,7 @@ from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
+from sqsgd.gaussian import energy, kept_share
 from sqsgd.privquant import PrivQuant
 from sqsgd.randomness import Rng
 from sqsgd.scalardp import ScalarDP
@@ -23,18 +25,22 @@ from sqsgd.transforms import Clip, Rotate, Subsample
 class BoundedRange(Mechanism):
     """PrivQuant over [-bound, bound]; with ``largest``, also the largest magnitude, for the next bound.
 
+    With ``reach`` the bound is that of the l2 norm, and the range ± reach times the root mean square
+    coordinate of a vector as long as the bound.
+
     The largest magnitude is that of the vector before it was privatised (the paper takes it after,
     where it says nothing), clamped to [0, 2 bound] so that the bound can be tracked both ways.
 
     Guarantees
     ----------
-    * ε = ε1 + ε2, pure LDP of all columns together: tests/test_schemes.py::test_exact_privacy, and
+    * ε = ε1 + ε2, pure LDP of all columns together: tests/schemes/test_privacy.py::test_exact_privacy, and
       ::test_what_is_sent_has_the_density_that_privacy_is_proved_of.
-    * Unbiased for vectors within the range: tests/test_schemes.py::test_mean_is_recovered.
+    * Unbiased for vectors within the range: tests/schemes/test_estimates.py::test_mean_is_recovered.
     """
 
     quantizer: PrivQuant
     largest: ScalarDP | None = None  # for the largest magnitude / bound, so its maximum is 2
+    reach: float | None = None
 
     @property
     def dim(self) -> int:  # type: ignore[override]
@@ -43,7 +49,15 @@ class BoundedRange(Mechanism):
     @property
     def identity(self) -> str:
         tracked = f" ({self.largest.identity})" if self.largest else ""
-        return f"range ({self.quantizer.identity}){tracked}"
+        reach = f" reach {self.reach!r}" if self.reach else ""
+        return f"range ({self.quantizer.identity}){tracked}{reach}"
+
+    @property
+    def has_symbol(self) -> bool:
+        return self.largest is not None
+
+    def _half_range(self, bound: float) -> float:
+        return self.reach * bound / math.sqrt(self.dim) if self.reach else bound
 
     @cached_property
     def layout(self) -> Layout:
@@ -56,28 +70,27 @@ class BoundedRange(Mechanism):
         return Privacy(epsilon=add_up(*parts), notion="local")
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
-        codes = self.quantizer.randomize(x, bound, rng)
+        codes = self.quantizer.randomize(x, self._half_range(bound), rng)
         if self.largest is None:
             return (codes,)
         return codes, np.array([self.largest.privatize(float(np.max(np.abs(x))) / bound, rng)], np.uint8)
 
     def estimate(self, columns: Columns, bound: float) -> Estimate:
-        return self.quantizer.estimate(columns[0], bound)
+        return self.quantizer.estimate(columns[0], self._half_range(bound))
 
     def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
-        self.quantizer.add_levels(columns[0], weight * bound / self.quantizer.scale, total)
+        self.quantizer.add_levels(columns[0], weight * self._half_range(bound) / self.quantizer.scale, total)
 
     def magnitude(self, columns: Columns, bound: float) -> float | None:
         return None if self.largest is None else bound * self.largest.estimate(int(columns[1][0]))
 
-    @property
-    def relative_error(self) -> float:
-        """For coordinates spread evenly at a sixth of the range: three deviations to half the bound."""
-        x = np.full(self.dim, 1 / 6, np.float32)
-        return float(self.quantizer.variance(x, 1.0).mean()) * 36
+    def relative_error(self, share: float) -> float:
+        """For Gaussian coordinates; without ``reach``, the bound is three of their deviations."""
+        reach = (self.reach or 3.0) / share
+        return energy(self.quantizer, reach) - 2 * kept_share(reach) + 1
 
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
-        density = self.quantizer.log_likelihood(columns[0], x, bound)
+        density = self.quantizer.log_likelihood(columns[0], x, self._half_range(bound))
         if self.largest is None:
             return density
         return density + self.largest.log_density(int(columns[1][0]), float(np.max(np.abs(x))) / bound)

@@ -1,0 +1,65 @@
+"""The server's running mean of reports: memory does not grow with their number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sqsgd import checks
+from sqsgd.checks import Vector
+from sqsgd.codec import Columns
+from sqsgd.core import Estimate, Scheme
+from sqsgd.task import Task
+
+_WIDEN = 256  # reports that are summed in float32 before they join the sum in float64
+
+
+@dataclass(kw_only=False)
+class Aggregate:
+    """A running weighted mean of reports. A report that is refused leaves it unchanged."""
+
+    scheme: Scheme
+    count: int = 0
+    _weight: float = 0.0
+    _total: Estimate | None = field(default=None, repr=False)
+    _recent: Vector | None = field(default=None, repr=False)
+    _task: Task | None = field(default=None, repr=False)
+
+    def add(self, task: Task, message: bytes, weight: float = 1.0) -> Columns:
+        """Add one report; returns its columns. All reports must be of one round and seed."""
+        scheme, weight = self.scheme, checks.real("weight", weight, 1e-9, 1e9)
+        if self._task is not None and (task.round, task.seed) != (self._task.round, self._task.seed):
+            raise ValueError(
+                f"round {task.round} and seed {task.seed} do not fit this aggregate of "
+                f"round {self._task.round} and seed {self._task.seed}"
+            )
+        columns = scheme.open(message, task)
+        own, stages = scheme._own, len(scheme.transforms)
+        if self._total is None or self._recent is None:
+            self._total, self._task = np.zeros(scheme._dims[own]), task
+            self._recent = np.zeros(scheme._dims[own], np.float32)
+        if own == stages:
+            scheme.mechanism.add_estimate(columns, task.bound, weight, self._recent)
+            if self.count % _WIDEN == _WIDEN - 1:
+                self._widen()
+        else:
+            y = scheme.mechanism.estimate(columns, task.bound)
+            y = scheme._undo(weight * y, task, own + 1, stages)
+            scheme.transforms[own].add_inverse(y, task, self._total)
+        self._weight += weight
+        self.count += 1
+        return columns
+
+    def _widen(self) -> None:
+        """Move what was summed in float32, which is quick, to the sum in float64, which is exact enough."""
+        if self._total is not None and self._recent is not None:
+            self._total += self._recent
+            self._recent[:] = 0
+
+    def mean(self) -> Estimate:
+        """The mean of what was added so far."""
+        if self._total is None or self._task is None:
+            raise ValueError("no reports: there is nothing to average")
+        self._widen()
+        return self.scheme._undo(self._total / self._weight, self._task, 0, self.scheme._own)

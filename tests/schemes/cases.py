@@ -1,0 +1,69 @@
+"""Every scheme, and every option that changes what is sent: one row each in the contract's table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sqsgd import Scheme, Task, make_scheme
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A row. What it leaves unsaid is the rule: local privacy, all of epsilon spent, no bias."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    notion: str = "local"
+    whole_epsilon: bool = True
+    """Spends the budget to the last billionth."""
+    keeps_budget: bool = True
+    """Its codes fit into the bits that were asked for."""
+    bias: float = 0.0
+    """|E x̂ - x|² / |x|² that its documentation admits."""
+    tiny: dict[str, Any] | None = field(default_factory=lambda: {"dim": 4, "bits": 16})
+    """A budget at which all outputs can be listed; None: continuous, or too many."""
+    tiny_options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.options or ''}"
+
+    def make(self, dim: int = 300, epsilon: float = 120.0, bits: int = 512) -> Scheme:
+        return make_scheme(self.name, dim=dim, epsilon=epsilon, bits=bits, **self.options)
+
+    def make_tiny(self, epsilon: float) -> Scheme:
+        return make_scheme(self.name, epsilon=epsilon, **self.tiny, **{**self.options, **self.tiny_options})
+
+
+DIRECTION_BIAS = 0.0009  # one rotation of 64 coordinates is not quite Gaussian: 3 %
+CASES = [
+    Case(name="sqsgd", bias=DIRECTION_BIAS),
+    Case(name="sqsgd", options={"levels": 3, "reach": 1.5}, bias=DIRECTION_BIAS),
+    Case(name="sqsgd", options={"norm_epsilon": 3.0}, bias=DIRECTION_BIAS),
+    Case(name="sqsgd-stateless", bias=DIRECTION_BIAS),
+    Case(name="sqsgd-stateless", options={"levels": 4, "reach": 2.0}, bias=DIRECTION_BIAS),
+    Case(name="sqsgd-paper", whole_epsilon=False, tiny={"dim": 2, "bits": 16}),
+    Case(
+        name="sqsgd-paper",
+        options={"adaptive": True},
+        whole_epsilon=False,
+        tiny={"dim": 2, "bits": 16},
+        tiny_options={"norm_epsilon": 1.0},
+    ),
+    Case(name="sqsgd-paper", options={"levels": 5, "rule": "optimal"}),
+    Case(name="fedsgd", notion="none", keeps_budget=False, tiny=None),
+]
+PRIVATE = [case for case in CASES if case.notion != "none"]
+
+
+def task(scheme, client=0, **changes):
+    """A task with a bound that unit vectors fit: of norms, or of rotated coordinates."""
+    bound = 5.0 / scheme.mechanism.dim**0.5 if scheme.name == "sqsgd-paper" else 1.5
+    return Task(**{"round": 4, "client": client, "seed": 11, "dim": scheme.dim, "bound": bound, **changes})
+
+
+def unit_vector(dim, seed=0):
+    x = np.random.default_rng(seed).standard_normal(dim)
+    return (x / np.linalg.norm(x)).astype(np.float32)

@@ -1,0 +1,120 @@
+"""The contract that every scheme keeps: one table, the same tests."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+from cases import CASES, PRIVATE, task, unit_vector
+
+from sqsgd import SCHEMES, Aggregate, MalformedReport, make_scheme, seeded_rng
+from sqsgd.codec import ENVELOPE_BYTES
+
+
+def test_the_table_covers_every_scheme():
+    assert {case.name for case in CASES} == set(SCHEMES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_seed_decides_the_message(case):
+    scheme, x = case.make(), unit_vector(300)
+    messages = [scheme.encode(x, task(scheme), seeded_rng(seed)) for seed in (1, 1, 2)]
+    assert messages[0] == messages[1]
+    assert messages[0] != messages[2] or not math.isfinite(scheme.privacy.epsilon)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("dim", "bits"), [(1, 40), (300, 512), (119850, 2048)])
+def test_the_message_has_the_declared_size_and_keeps_the_budget(case, dim, bits):
+    scheme = case.make(dim=dim, bits=bits)
+    message = scheme.encode(unit_vector(dim), task(scheme), seeded_rng(1))
+    assert 8 * len(message) == scheme.bits
+    assert len(message) <= ENVELOPE_BYTES + -(-scheme.code_bits // 8) + 1
+    assert scheme.code_bits <= bits or not case.keeps_budget
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_schemes_travel_between_processes(case):
+    scheme = case.make()
+    again = pickle.loads(pickle.dumps(scheme))  # noqa: S301
+    x = unit_vector(300)
+    message = scheme.encode(x, task(scheme), seeded_rng(1))
+    assert again.encode(x, task(scheme), seeded_rng(1)) == message
+    assert np.array_equal(again.decode(message, task(scheme)), scheme.decode(message, task(scheme)))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 12.0, 400.0, 1e4])
+def test_epsilon_is_what_was_asked_for(case, epsilon):
+    options = dict(case.options)
+    if "norm_epsilon" in options or options.get("adaptive"):
+        options["norm_epsilon"] = epsilon / 4
+    if case.name == "sqsgd-paper" and options.get("rule", "paper") == "paper" and epsilon < 1:
+        with pytest.raises(ValueError, match="optimal rule"):  # the paper's rule has no solution here
+            make_scheme(case.name, dim=300, epsilon=epsilon, bits=512, **options)
+        return
+    privacy = make_scheme(case.name, dim=300, epsilon=epsilon, bits=512, **options).privacy
+    assert privacy.notion == case.notion
+    if case.notion == "none":
+        assert privacy.epsilon == math.inf
+        return
+    assert privacy.epsilon <= epsilon
+    assert privacy.epsilon >= epsilon * (1 - 1e-9) or not case.whole_epsilon
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_malformed_messages_are_refused_and_change_nothing(case):
+    scheme, rng = case.make(), seeded_rng(2)
+    t = task(scheme)
+    message = scheme.encode(unit_vector(300), t, rng)
+    total = Aggregate(scheme)
+    total.add(t, message)
+    before = total.mean()
+    for bad in (message[:-1], message + b"\0", message[:-1] + bytes([message[-1] ^ 128]), b"", b"hello" * 10):
+        with pytest.raises(MalformedReport):
+            scheme.decode(bad, t)
+        with pytest.raises(MalformedReport):
+            total.add(t, bad)
+    assert (total.count, total.mean().tolist()) == (1, before.tolist())
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinity_are_refused_before_anything_is_drawn(case, bad):
+    scheme, rng = case.make(), seeded_rng(2)
+    x = unit_vector(300)
+    x[17] = bad
+    with pytest.raises(ValueError, match=r"x\[17\]"):
+        scheme.encode(x, task(scheme), rng)
+    assert rng.word() == seeded_rng(2).word()
+
+
+@pytest.mark.parametrize("case", PRIVATE, ids=str)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_mechanism_refuses_them_by_itself(case, bad):
+    mechanism = case.make().mechanism
+    x = np.zeros(mechanism.dim, np.float32)
+    x[-1] = bad
+    with pytest.raises(ValueError, match=r"NaN or infinity|must be finite"):
+        mechanism.randomize(x, 1.0, seeded_rng(2))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    "x", [np.zeros(300, np.float32), np.full(300, 1e-30), np.full(300, 1e12), np.eye(300)[3]]
+)
+def test_extreme_vectors_travel(case, x):
+    scheme = case.make()
+    assert np.isfinite(scheme.decode(scheme.encode(x, task(scheme), seeded_rng(1)), task(scheme))).all()
+
+
+def test_schemes_with_other_parameters_do_not_read_each_other():
+    scheme, others = (
+        CASES[0].make(),
+        [CASES[1].make(), CASES[3].make(), CASES[0].make(epsilon=121.0), CASES[0].make(bits=256)],
+    )
+    message = scheme.encode(unit_vector(300), task(scheme), seeded_rng(1))
+    for other in others:
+        with pytest.raises(MalformedReport) as caught:
+            other.decode(message, task(scheme))
+        assert caught.value.reason == "scheme"
