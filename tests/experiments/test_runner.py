@@ -135,7 +135,7 @@ def test_cross_device_remembers_only_clients_that_took_part(tmp_path):
     run = prepared(tmp_path / "run", clients=300, participation="5", rounds=3)
     state = runner.start(run)
     list(runner.train(run, state))
-    kept, _ = checkpoint.load_state(run.folder)
+    kept = checkpoint.load_state(run.folder)
     assert 5 <= len(kept.spent) <= 15
     assert set(kept.residuals) == set(kept.spent)
 
@@ -152,7 +152,7 @@ def test_memory_does_not_grow_with_clients_that_have_not_taken_part(tmp_path):
         list(runner.train(run, state))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-        kept, _ = checkpoint.load_state(run.folder)
+        kept = checkpoint.load_state(run.folder)
         assert 100 <= len(kept.residuals) <= 200
     assert peaks[1] < 1.2 * peaks[0] + 100_000
 
@@ -210,3 +210,36 @@ def test_a_folder_holds_one_run(tmp_path):
 def test_tensorboard_events(tmp_path):
     finished(tmp_path / "run", tensorboard=True, rounds=2)
     assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path):
+    run = prepared(tmp_path / "run")
+    steps = runner.train(run, runner.start(run))
+    next(steps)
+    with pytest.raises(ValueError, match="another process is training"):
+        next(runner.train(run, runner.resume(run)))
+    steps.close()
+    assert len(list(runner.train(run, runner.resume(run)))) == 12
+
+
+@pytest.mark.parametrize("left", [0, 3, 700])
+def test_metrics_that_lost_rounds_are_not_gone_on_with(tmp_path, left):
+    run = prepared(tmp_path / "run")
+    steps = runner.train(run, runner.start(run))
+    for _ in range(5):
+        next(steps)
+    steps.close()
+    with (run.folder / "metrics.jsonl").open("r+b") as file:
+        file.truncate(left)
+    with pytest.raises(ValueError, match="it was damaged"):
+        list(runner.train(run, runner.resume(run)))
+
+
+def test_a_run_stops_when_it_is_asked_to(tmp_path):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    finished(whole)
+    run = prepared(stopped)
+    assert len(list(runner.train(run, runner.start(run), stop=lambda: True))) == 1
+    assert not (stopped / "summary.json").exists()
+    assert len(list(runner.train(run, runner.resume(run)))) == 11  # nothing is made twice
+    assert (whole / "model.safetensors").read_bytes() == (stopped / "model.safetensors").read_bytes()

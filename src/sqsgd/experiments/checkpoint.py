@@ -35,8 +35,8 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
-def save_state(folder: Path, state: State, metrics_bytes: int) -> None:
-    """Write a checkpoint; ``metrics_bytes`` is the length of metrics.jsonl at this round."""
+def save_state(folder: Path, state: State) -> None:
+    """Write a checkpoint."""
     arrays: dict[str, Any] = {"weights": state.weights}
     arrays |= {f"optimizer.{name}": np.asarray(value) for name, value in state.optimizer.items()}
     arrays |= {f"residual.{client}": residual for client, residual in state.residuals.items()}
@@ -44,20 +44,19 @@ def save_state(folder: Path, state: State, metrics_bytes: int) -> None:
         "round": state.round,
         "bound": state.bound.hex(),
         "spent": {str(client): count for client, count in state.spent.items()},
-        "metrics_bytes": metrics_bytes,
     }
     write_atomically(folder / NAME, save(arrays, {"sqsgd": json.dumps(numbers)}))
 
 
-def load_state(folder: Path) -> tuple[State, int]:
-    """The last checkpoint, and how long metrics.jsonl was then."""
+def load_state(folder: Path) -> State:
+    """The last checkpoint."""
     path = folder / NAME
     if not path.exists():
         raise ValueError(f"{folder} holds no {NAME}: there is nothing to resume")
     with safe_open(path, framework="np") as file:
         numbers = json.loads(file.metadata()["sqsgd"])
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    state = State(
+    return State(
         round=numbers["round"],
         weights=arrays["weights"],
         bound=float.fromhex(numbers["bound"]),
@@ -65,7 +64,6 @@ def load_state(folder: Path) -> tuple[State, int]:
         residuals={int(client): value for client, value in _named(arrays, "residual.").items()},
         spent={int(client): count for client, count in numbers["spent"].items()},
     )
-    return state, numbers["metrics_bytes"]
 
 
 def _named(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:

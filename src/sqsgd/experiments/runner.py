@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from safetensors.numpy import save
@@ -106,18 +108,37 @@ def start(run: Run) -> State:
     write_atomically(run.folder / "config.toml", run.config.to_toml().encode())
     (run.folder / "metrics.jsonl").write_bytes(b"")
     state = federated.initial_state(run.problem.initial(), run.settings)
-    save_state(run.folder, state, 0)
+    save_state(run.folder, state)
     return state
 
 
 def resume(run: Run) -> State:
-    """The last checkpoint's state; metrics after it are dropped, they will be made anew."""
-    state, length = load_state(run.folder)
+    """The last checkpoint's state."""
+    state = load_state(run.folder)
     if state.weights.size != run.problem.dim:
         raise ValueError(f"the checkpoint has {state.weights.size} weights, the model {run.problem.dim}")
-    with (run.folder / "metrics.jsonl").open("r+b") as file:
-        file.truncate(length)
     return state
+
+
+@contextlib.contextmanager
+def _metrics_of(run: Run, rounds: int) -> Iterator[BinaryIO]:
+    """metrics.jsonl with the lines of the first rounds; the others are dropped, they will be made anew.
+
+    One process at a time may write them, so that no two can train in one folder.
+    """
+    path = run.folder / "metrics.jsonl"
+    with path.open("r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another process is training in {run.folder}") from None
+        lines = 0
+        while lines < rounds and file.readline().endswith(b"\n"):
+            lines += 1
+        if lines < rounds:
+            raise ValueError(f"{path} has {lines} of the checkpoint's {rounds} rounds: it was damaged")
+        file.truncate()
+        yield file
 
 
 def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress]:
@@ -127,19 +148,18 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
     """
     config, folder = run.config, run.folder
     board = _tensorboard(folder) if config.tensorboard else None
-    with (folder / "metrics.jsonl").open("ab") as metrics:
-        length = metrics.tell()  # of the lines up to this state: a line more is dropped when resuming
+    with _metrics_of(run, state.round) as metrics:
 
         def keep() -> None:
             metrics.flush()
             os.fsync(metrics.fileno())
-            save_state(folder, state, length)
+            save_state(folder, state)
 
         try:
             for record, after in federated.run(run.problem, run.scheme, run.settings, state, config.rounds):
                 progress = _measured(run, record, after)
                 metrics.write(json.dumps(progress.to_dict()).encode() + b"\n")
-                state, length = after, metrics.tell()
+                state = after
                 if state.round == config.rounds or state.round % config.checkpoint_every == 0:
                     keep()
                 if board is not None:
