@@ -29,6 +29,8 @@ class RunConfig:
     partition: str = "iid"
     """``iid``, ``dirichlet:BETA`` or ``shards:N``."""
     batch: int = 32
+    validation: float = 0.0
+    """Share of the training images that is held out and measured on in place of the test set."""
     epsilon: float = 400.0
     bytes: int = 256
     rounds: int = 600
@@ -59,6 +61,7 @@ class RunConfig:
         """Everything that can be wrong without looking at the data or the model."""
         for name in ("clients", "batch", "bytes", "rounds", "evaluate_every", "checkpoint_every"):
             checks.integer(name, getattr(self, name), 1, 2**31)
+        checks.real("validation", self.validation, 0.0, 0.9)
         checks.integer("seed", self.seed, 0, 2**64 - 1)
         checks.integer("workers", self.workers, 0, 1024)
         checks.real("epsilon", self.epsilon, 0.01, 1e5)

@@ -21,7 +21,7 @@ from sqsgd.core import Scheme
 from sqsgd.experiments.checkpoint import load_state, save_state, write_atomically
 from sqsgd.experiments.config import RunConfig
 from sqsgd.federated import Record, Settings, State
-from sqsgd.learning.datasets import load_dataset
+from sqsgd.learning.datasets import hold_out, load_dataset
 from sqsgd.learning.models import make_model
 from sqsgd.learning.problem import LearningProblem, make_problem
 from sqsgd.optimizers import Optimizer
@@ -66,6 +66,8 @@ class Run:
 def prepare(config: RunConfig, folder: Path) -> Run:
     """Load data and model, make the scheme, create the folder; raises ValueError naming the wrong key."""
     dataset = load_dataset(config.dataset, config.data_dir or None)
+    if config.validation:
+        dataset = hold_out(dataset, config.validation, config.seed)
     if config.clients > len(dataset.train_labels):
         raise ValueError(
             f"clients = {config.clients} is more than the {len(dataset.train_labels)} "
@@ -105,10 +107,10 @@ def start(run: Run) -> State:
     run.folder.mkdir(parents=True, exist_ok=True)
     if (run.folder / "config.toml").exists():
         raise ValueError(f"{run.folder} holds a run already: --resume it, or choose another --out")
-    write_atomically(run.folder / "config.toml", run.config.to_toml().encode())
     (run.folder / "metrics.jsonl").write_bytes(b"")
     state = federated.initial_state(run.problem.initial(), run.settings)
     save_state(run.folder, state)
+    write_atomically(run.folder / "config.toml", run.config.to_toml().encode())  # last: now it can be resumed
     return state
 
 

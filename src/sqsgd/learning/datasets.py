@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from sqsgd.learning.catalogue import EMBEDDED, SOURCES, Source
 from sqsgd.learning.factories import find_factory, is_factory_name
 from sqsgd.learning.idx import parse_idx
 from sqsgd.learning.inventory import embedded_file, find_folder, read_verified
+from sqsgd.randomness import PublicStream
 
 _EMBEDDED_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"
 
@@ -78,6 +79,24 @@ def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
         return _from_factory(name, find_factory(name, "data set")())
     raise ValueError(
         f"data set {name!r} is unknown; choose {', '.join((EMBEDDED, *SOURCES))} or package.module:factory"
+    )
+
+
+def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
+    """A share of the training examples takes the test set's place, so that choices can be made without it."""
+    whole = len(dataset.train_labels)
+    count = min(max(1, round(share * whole)), whole - 1)
+    stream = PublicStream(seed=seed, round=0, client=0, purpose="validation")
+    kept = np.ones(whole, bool)
+    kept[stream.subset(whole, count)] = False
+    train, held = torch.from_numpy(kept), torch.from_numpy(~kept)
+    return replace(
+        dataset,
+        train_inputs=dataset.train_inputs[train],
+        train_labels=dataset.train_labels[train],
+        test_inputs=dataset.train_inputs[held],
+        test_labels=dataset.train_labels[held],
+        held_out=f"{count:,} training images of {dataset.name}, held out",
     )
 
 

@@ -1,22 +1,79 @@
-"""What the longer commands do; cli.py says how they are called."""
+"""Training one model, with a bar to watch and a summary at the end."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from sqsgd.commands.options import DataDir, Json, given
+from sqsgd.commands.reports import page_beside
+from sqsgd.commands.stopping import stopping_between_rounds
+
 
 def train(
+    scheme: Annotated[str | None, typer.Option(help="How gradients travel; see `sqsgd schemes`.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="mnist5k, mnist, ... or package.module:factory.")
+    ] = None,
+    data_dir: DataDir = None,
+    model: Annotated[
+        str | None, typer.Option(help="lenet5, resnet110, ... or package.module:factory.")
+    ] = None,
+    clients: Annotated[int | None, typer.Option(help="Clients in all.")] = None,
+    participation: Annotated[str | None, typer.Option(help="all, or clients a round.")] = None,
+    partition: Annotated[str | None, typer.Option(help="iid, dirichlet:BETA or shards:N.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Images of a client's batch.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Privacy budget of one report.")] = None,
+    bytes_: Annotated[int | None, typer.Option("--bytes", help="Bytes for the packed codes.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds in all.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate; 0: by the rule for all budgets.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="sgd, momentum or adam.")] = None,
+    bound: Annotated[float | None, typer.Option(help="Initial bound.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides everything but secure noise.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="An option of the scheme, such as levels=8; repeatable.")
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="local.")] = None,
+    tensorboard: Annotated[bool | None, typer.Option("--tensorboard", help="Write events too.")] = None,
+    secure: Annotated[bool | None, typer.Option("--secure", help="Noise that cannot be repeated.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with any of these keys.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a model over simulated clients; ends with a summary and a folder on disk."""
+    values = given(
+        scheme=scheme, dataset=dataset, data_dir=None if data_dir is None else str(data_dir),
+        model=model, clients=clients, participation=participation, partition=partition, batch=batch,
+        epsilon=epsilon, bytes=bytes_, rounds=rounds, lr=lr, optimizer=optimizer, bound=bound, seed=seed,
+        engine=engine, tensorboard=tensorboard, secure=secure, options=_options(option) if option else None,
+    )  # fmt: skip
+    _train(values, config, out, resume, as_json)
+
+
+def _options(pairs: list[str]) -> dict[str, object]:
+    """levels=8 adaptive=true reach=1.5 as TOML values, or else as text."""
+    import tomllib
+
+    values: dict[str, object] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise ValueError(f"option = {pair!r} must look like name=value")
+        try:
+            values |= tomllib.loads(f"{name} = {value}")
+        except tomllib.TOMLDecodeError:
+            values[name] = value
+    return values
+
+
+def _train(
     values: dict[str, Any], config_file: Path | None, out: Path | None, resume: bool, as_json: bool
 ) -> None:
     """Train from a file and overriding values, or go on with a run."""
@@ -54,33 +111,11 @@ def train(
         typer.echo(f"sqsgd: {error}; the last checkpoint in {run.folder} is intact", err=True)
         sys.exit(1)
     summary = json.loads((run.folder / "summary.json").read_text())
+    page_beside([run.folder], run.folder / "report.html")
     if as_json:
         typer.echo(json.dumps({**summary, "folder": str(run.folder)}, indent=2))
     else:
         typer.echo(describe(summary, run.folder))
-
-
-@contextlib.contextmanager
-def stopping_between_rounds() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM in the list that it gives; a second one has its usual effect.
-
-    Python would raise KeyboardInterrupt wherever it stands: in a destructor, where it is lost, or in a
-    callback from torch's C++, which then aborts. Both were seen.
-    """
-    seen: list[int] = []
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        seen.append(number)
-        for each, usual in before.items():
-            signal.signal(each, usual)
-        os.write(2, b"stopping after this round; once more stops at once\n")  # print may be under way
-
-    before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield seen
-    finally:
-        for each, usual in before.items():
-            signal.signal(each, usual)
 
 
 def _shown(steps: Iterator[Any], rounds: int, done: int, *, quiet: bool) -> Iterator[Any]:
@@ -121,33 +156,3 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
             f"written to     {folder}",
         ]
     )
-
-
-def list_data(data_dir: Path | None, as_json: bool) -> None:
-    """What data sets are here, what is missing, how to get it."""
-    from sqsgd.learning.inventory import dataset_status
-
-    rows = dataset_status(data_dir)
-    if as_json:
-        values = [
-            {
-                "name": row.name,
-                "available": row.available,
-                "where": str(row.where or ""),
-                "missing": row.missing,
-                "how": row.how,
-            }
-            for row in rows
-        ]
-        typer.echo(json.dumps(values, indent=2))
-        return
-    for row in rows:
-        where = f"here: {row.where}" if row.available else f"missing {', '.join(row.missing)}; {row.how}"
-        typer.echo(f"{row.name:14} {where}")
-
-
-def fetch_data(name: str, data_dir: Path | None) -> None:
-    """Download a data set from the public mirrors, verified."""
-    from sqsgd.learning.fetch import fetch
-
-    typer.echo(f"{name}: {fetch(name, data_dir)}")

@@ -1,0 +1,32 @@
+"""Options that several commands have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Folder of the data sets (default: $SQSGD_DATA).")
+]
+Small = Annotated[bool, typer.Option("--small", help="The file's small version: minutes, not hours.")]
+Jobs = Annotated[int, typer.Option(help="Runs at the same time; 0: one for each core.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of all the runs.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on in --out; what is finished is kept.")]
+
+
+def given(**values: object) -> dict[str, object]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def numbers(name: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in listed(text)]
+    except ValueError:
+        raise ValueError(f"{name} = {text!r} must be numbers with commas between, such as 0.01,0.1") from None

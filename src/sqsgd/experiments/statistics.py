@@ -1,0 +1,53 @@
+"""What a handful of repeats says: their mean, and how far it may be off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+_STEPS = 2000
+
+
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """The mean, and the half-width of its Student t interval (NaN for fewer than two values).
+
+    >>> mean_interval([1.0, 2.0, 3.0])
+    (2.0, 2.484...)
+    """
+    count = len(values)
+    if count == 0:
+        return math.nan, math.nan
+    mean = math.fsum(values) / count
+    if count == 1:
+        return mean, math.nan
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    return mean, t_quantile((1 + confidence) / 2, count - 1) * deviation / math.sqrt(count)
+
+
+@lru_cache
+def t_quantile(probability: float, freedom: int) -> float:
+    """The point below which a Student t variable lies with this probability (above one half), by bisection.
+
+    >>> round(t_quantile(0.975, 2), 4), round(t_quantile(0.975, 30), 4)
+    (4.3027, 2.0423)
+    """
+    low, high = 0.0, 1.0
+    while _t_below(high, freedom) < probability:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_below(middle, freedom) < probability else (low, middle)
+    return high
+
+
+def _t_below(point: float, freedom: int) -> float:
+    """P(T <= point) for point >= 0, by Simpson's rule.
+
+    One half plus a multiple of the integral of cos^(freedom - 1) from 0 to atan(point / sqrt(freedom)).
+    """
+    angle = math.atan(point / math.sqrt(freedom))
+    heights = [math.cos(angle * i / _STEPS) ** (freedom - 1) for i in range(_STEPS + 1)]
+    area = heights[0] + heights[-1] + 4 * math.fsum(heights[1:-1:2]) + 2 * math.fsum(heights[2:-1:2])
+    factor = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
+    return 0.5 + factor * area * angle / (3 * _STEPS)

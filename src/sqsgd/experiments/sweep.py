@@ -1,0 +1,217 @@
+"""Several runs that are compared: every arm in every panel, at the best of the same learning rates.
+
+A file says what varies:
+
+    title = "..."            seeds = [1, 2, 3]            rates = [0.01, 0.1]
+    validation = 0.1         # share of the training images that decides between the rates
+    [base]                   # any keys of a run's configuration
+    [[panels]]               # keys of one picture, such as epsilon = 400.0; may hold small and arms
+    [[arms]]                 # keys of one curve, such as scheme = "sqsgd", in panels without arms
+    [small]                  # seeds, rates, validation, and under base other keys: for --small
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqsgd import checks
+from sqsgd.experiments.config import RunConfig, make_config
+
+TUNING_SEED = 1000
+FIGURES = {
+    "communication": "figure1-communication",
+    "subsampling": "figure2-subsampling",
+    "tradeoff": "figure3-tradeoff",
+    "privacy": "figure4-privacy",
+}
+"""The paper's ablations by their names here."""
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run of a sweep: its folder below the sweep's, and what it does."""
+
+    folder: str
+    config: RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One arm in one panel: all that its runs have in common."""
+
+    name: str
+    panel: str
+    arm: str
+    values: Values
+
+    def job(self, kind: str, lr: float, seed: int, **more: Any) -> Job:
+        """A run of this cell."""
+        values = {"workers": 1, **self.values, "lr": lr, "seed": seed, **more}
+        end = f"lr-{lr:g}" if kind == "tuning" else f"seed-{seed}"
+        return Job(folder=f"{kind}/{self.name}/{end}", config=make_config(values, where=self.name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Panels times arms times seeds, at learning rates chosen on held-out training images."""
+
+    title: str
+    arms: tuple[Values, ...] = ()
+    base: Values = field(default_factory=dict)
+    panels: tuple[Values, ...] = ({},)
+    rates: tuple[float, ...] = (0.0,)
+    seeds: tuple[int, ...] = (1, 2, 3)
+    validation: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("panels", "rates", "seeds", "cells"):
+            if not (self.cells() if name == "cells" else getattr(self, name)):
+                raise ValueError(f"{'arms' if name == 'cells' else name} is empty: there is nothing to run")
+        for name in ("rates", "seeds"):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise ValueError(f"{name} = {list(getattr(self, name))} names one twice")
+        for rate in self.rates:
+            checks.real("rates", rate, 0.0, 1e6)
+        for seed in self.seeds:
+            checks.integer("seeds", seed, 0, 2**64 - 1)
+        checks.real("validation", self.validation, 0.01, 0.9)
+        if TUNING_SEED in self.seeds and len(self.rates) > 1:
+            raise ValueError(f"seeds = {list(self.seeds)}: {TUNING_SEED} is the seed of the runs that choose")
+        names = [cell.name for cell in self.cells()]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two arms or panels are the same: {name}")
+        for cell in self.cells():
+            cell.job("runs", self.rates[0], self.seeds[0])  # every configuration is checked before any runs
+
+    def cells(self) -> list[Cell]:
+        """Every arm in every panel."""
+        cells = []
+        for panel in self.panels:
+            common = {key: value for key, value in panel.items() if key != "arms"}
+            own = {key: value for key, value in common.items() if self._differs(key)}
+            for arm in panel.get("arms", self.arms):
+                name = "_".join(filter(None, (slug(own), slug(arm))))
+                values = {**self.base, **common, **arm}
+                cells.append(Cell(name=name, panel=words(own), arm=words(arm), values=values))
+        return cells
+
+    def _differs(self, key: str) -> bool:
+        """Whether the panels differ in this key; what they have in common need not be in their names."""
+        return any(panel.get(key) != self.panels[0].get(key) for panel in self.panels)
+
+    def tuning_jobs(self) -> list[Job]:
+        """A run for each learning rate of each cell, measured on training images that it does not see."""
+        if len(self.rates) == 1:
+            return []
+        return [
+            cell.job("tuning", rate, TUNING_SEED, validation=self.validation)
+            for cell in self.cells()
+            for rate in self.rates
+        ]
+
+    def jobs(self, chosen: Mapping[str, float]) -> list[Job]:
+        """The runs that count, for the cells that have a chosen learning rate."""
+        cells = [cell for cell in self.cells() if cell.name in chosen]
+        return [cell.job("runs", chosen[cell.name], seed) for seed in self.seeds for cell in cells]
+
+    def to_toml(self) -> str:
+        """The whole sweep, reloadable."""
+        import tomli_w
+
+        return tomli_w.dumps(_plain(dataclasses.asdict(self)))
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, for TOML."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def words(values: Values) -> str:
+    """What an arm or panel is, in a few words: its scheme, and the other keys with their values."""
+    flat = {**values, **values.get("options", {})}
+    scheme = [str(flat["scheme"])] if "scheme" in flat else []
+    rest = {key: value for key, value in flat.items() if key not in ("scheme", "options")}
+    shown = [
+        f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in rest.items()
+    ]
+    return ", ".join(scheme + shown)
+
+
+def slug(values: Values) -> str:
+    """The same as a folder's name."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", words(values)).strip("-")
+
+
+def make_sweep(given: Values, where: str, *, small: bool = False) -> Sweep:
+    """A sweep from a file's keys and values; ``small`` puts those of its table [small] on top."""
+    values: dict[str, Any] = dict(given)
+    smaller = values.pop("small", {})
+    if small:
+        if not smaller:
+            raise ValueError(f"{where} has no table [small]: leave out --small")
+        values = {**values, **smaller, "base": {**values.get("base", {}), **smaller.get("base", {})}}
+    values["panels"] = [_panel(panel, small=small) for panel in values.get("panels", [{}])]
+    known = [entry.name for entry in dataclasses.fields(Sweep)]
+    for name, value in values.items():
+        if name not in known:
+            raise ValueError(f"{where}: unknown key {name!r} = {value!r} (known: {', '.join(known)}, small)")
+        kinds: dict[str, type] = {"title": str, "base": dict, "validation": float}
+        kind = kinds.get(name, list)
+        if not isinstance(value, kind):
+            raise ValueError(f"{where}: {name} = {value!r} must be of type {kind.__name__}")
+    for name in ("panels", "arms"):
+        if not all(isinstance(each, dict) for each in values.get(name, [])):
+            raise ValueError(f"{where}: write each of {name} as a table [[{name}]]")
+    if "title" not in values:
+        raise ValueError(f"{where}: the key 'title' is missing")
+    parts: dict[str, Any] = {
+        name: tuple(each) if isinstance(each, list) else each for name, each in values.items()
+    }
+    return Sweep(**parts)
+
+
+def _panel(panel: Any, *, small: bool) -> Any:
+    """A panel with the keys of its own table ``small`` on top, or without them."""
+    if not isinstance(panel, dict):
+        return panel
+    smaller = panel.get("small", {})
+    whole = {key: value for key, value in panel.items() if key != "small"}
+    return {**whole, **smaller} if small else whole
+
+
+def load_sweep(path: Path, *, small: bool = False) -> Sweep:
+    """A sweep from a file."""
+    try:
+        values = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no valid TOML: {error}") from None
+    return make_sweep(values, str(path), small=small)
+
+
+def figure_file(name: str) -> Path:
+    """The file of a figure of the paper: in the installed package, or in a checkout."""
+    folders = (Path(__file__).parent / "figures", Path(__file__).parents[3] / "experiments")
+    for folder in folders:
+        if (folder / f"{name}.toml").exists():
+            return folder / f"{name}.toml"
+    raise ValueError(f"{name}.toml is neither in {folders[0]} nor in {folders[1]}")
+
+
+def best_rates(results: Iterable[tuple[str, float, float]]) -> dict[str, float]:
+    """For each cell the learning rate of the best result, from (cell, rate, result)."""
+    best: dict[str, tuple[float, float]] = {}
+    for name, rate, result in results:
+        if name not in best or result > best[name][0]:
+            best[name] = (result, rate)
+    return {name: rate for name, (_, rate) in best.items()}

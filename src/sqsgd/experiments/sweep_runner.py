@@ -1,0 +1,175 @@
+"""Runs a sweep in a folder of its own, several runs at a time; what is finished is not done again."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqsgd.experiments.checkpoint import NAME as CHECKPOINT
+from sqsgd.experiments.checkpoint import write_atomically
+from sqsgd.experiments.statistics import mean_interval
+from sqsgd.experiments.sweep import Job, Sweep, best_rates
+
+FILE = "sweep.toml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tick:
+    """How far a sweep is; given now and then."""
+
+    stage: str
+    rounds: int
+    of_rounds: int
+    runs: int
+    of_runs: int
+    failed: int
+
+
+class Interrupted(Exception):
+    """The sweep was asked to stop; what is on disk can be gone on with."""
+
+
+def open_folder(sweep: Sweep, out: Path, *, resume: bool) -> None:
+    """Make a sweep's folder, or check that the one to go on with is of the same sweep."""
+    content = sweep.to_toml().encode()
+    if (out / FILE).exists():
+        if not resume:
+            raise ValueError(f"{out} holds a sweep already: --resume it, or choose another --out")
+        if (out / FILE).read_bytes() != content:
+            raise ValueError(f"{out / FILE} is another sweep: choose another --out")
+        return
+    if resume:
+        raise ValueError(f"{out} holds no {FILE}: there is nothing to resume")
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / FILE, content)
+
+
+def run_sweep(sweep: Sweep, out: Path, *, jobs: int, stop: Sequence[object] = ()) -> Iterator[Tick]:
+    """Choose learning rates, run what counts, write table.json; stops once ``stop`` holds anything."""
+    context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+    rounds, stopping = context.Value("Q", 0), context.Event()
+    with ProcessPoolExecutor(jobs, context, _begin, (rounds, stopping)) as pool:
+
+        def run_all(stage: str, todo: list[Job]) -> Iterator[Tick]:
+            rounds.value, failed = 0, 0
+            waiting: set[Future[bool]] = {pool.submit(_run_job, job, out) for job in todo}
+            while waiting:
+                done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+                failed += sum(not future.result() for future in done)
+                if stop and not stopping.is_set():
+                    stopping.set()
+                yield Tick(
+                    stage=stage,
+                    rounds=rounds.value,
+                    of_rounds=sum(job.config.rounds for job in todo),
+                    runs=len(todo) - len(waiting),
+                    of_runs=len(todo),
+                    failed=failed,
+                )
+            if stopping.is_set():
+                raise Interrupted
+
+        try:
+            yield from run_all("choosing learning rates", sweep.tuning_jobs())
+            chosen = choose(sweep, out)
+            yield from run_all("training", sweep.jobs(chosen))
+        except BrokenProcessPool:
+            raise OSError("a process of the sweep died (out of memory?): go on with --resume") from None
+    write_atomically(out / "table.json", json.dumps(table(sweep, out, chosen), indent=2).encode())
+
+
+def choose(sweep: Sweep, out: Path) -> dict[str, float]:
+    """The best learning rate of each cell; none for a cell where all of them failed."""
+    if len(sweep.rates) == 1:
+        return dict.fromkeys((cell.name for cell in sweep.cells()), sweep.rates[0])
+    results = []
+    for cell in sweep.cells():
+        for rate in sweep.rates:
+            summary = summary_of(out / f"tuning/{cell.name}/lr-{rate:g}")
+            if summary:
+                results.append((cell.name, rate, summary["accuracy"]))
+    return best_rates(results)
+
+
+def summary_of(folder: Path) -> dict[str, Any] | None:
+    """The summary of a run; None where it did not finish."""
+    path = folder / "summary.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def table(sweep: Sweep, out: Path, chosen: dict[str, float]) -> list[dict[str, Any]]:
+    """A row a cell, best first within its panel."""
+    rows = []
+    for cell in sweep.cells():
+        folders = [out / f"runs/{cell.name}/seed-{seed}" for seed in sweep.seeds]
+        found = [summary for folder in folders if (summary := summary_of(folder))]
+        stage = "runs" if cell.name in chosen else "tuning"
+        errors = sorted((out / stage / cell.name).glob("*/error.txt"))
+        accuracy, half_width = mean_interval([summary["accuracy"] for summary in found])
+        first = found[0] if found else {}
+        rows.append(
+            {
+                "panel": cell.panel,
+                "arm": cell.arm,
+                "accuracy": None if math.isnan(accuracy) else accuracy,
+                "half_width": None if math.isnan(half_width) else half_width,
+                "runs": len(found),
+                "lr": chosen.get(cell.name),
+                "epsilon": first.get("epsilon"),
+                "notion": first.get("notion"),
+                "bytes_up": first.get("bytes_up"),
+                "seconds": sum(summary["seconds"] for summary in found) / max(len(found), 1),
+                "failed": [path.read_text().strip() for path in errors],
+            }
+        )
+    panels = [row["panel"] for row in rows]
+    return sorted(rows, key=lambda row: (panels.index(row["panel"]), -(row["accuracy"] or 0.0)))
+
+
+# ---------------------------------------------------------------- processes
+
+_rounds: Any = None  # shared between the processes: rounds done in all
+_stopping: Any = None  # shared: set once the runs shall stop
+
+
+def _begin(rounds: Any, stopping: Any) -> None:
+    """In each process: signals are the parent's business."""
+    global _rounds, _stopping
+    _rounds, _stopping = rounds, stopping
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+
+
+def _run_job(job: Job, out: Path) -> bool:
+    """One run from the start or from its checkpoint; says whether it went well."""
+    from sqsgd.experiments import runner
+
+    folder = out / job.folder
+    if (folder / "summary.json").exists():
+        with _rounds.get_lock():
+            _rounds.value += job.config.rounds
+        return True
+    try:
+        if _stopping.is_set():
+            return True
+        run = runner.prepare(job.config, folder)
+        state = runner.resume(run) if (folder / CHECKPOINT).exists() else runner.start(run)
+        with _rounds.get_lock():
+            _rounds.value += state.round
+        for _ in runner.train(run, state, stop=_stopping.is_set):
+            with _rounds.get_lock():
+                _rounds.value += 1
+        (folder / "error.txt").unlink(missing_ok=True)
+    except (ValueError, ArithmeticError, RuntimeError, MemoryError, TypeError) as error:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "error.txt", f"{type(error).__name__}: {error}\n".encode())
+        return False
+    return True
