@@ -1,5 +1,7 @@
 """Algorithm 2: against its straight-line transcription, and what each step must do."""
 
+import time
+
 import numpy as np
 import pytest
 import transcription
@@ -43,8 +45,17 @@ def after(rounds, scheme, chosen, problem=None):
     return [record for record, _ in steps], steps[-1][1]
 
 
-@pytest.mark.parametrize("epsilon", [3.0, 20.0, 60.0])
-def test_the_run_is_the_transcription(epsilon, monkeypatch):
+@pytest.mark.parametrize(
+    ("epsilon", "more"),
+    [
+        (3.0, {}),
+        (20.0, {}),
+        (60.0, {}),
+        (60.0, {"clip": 1.5}),
+        (60.0, {"alpha": 0.5, "beta": 2.0}),
+    ],
+)
+def test_the_run_is_the_transcription(epsilon, more, monkeypatch):
     scheme = make_scheme("sqsgd", dim=40, epsilon=epsilon, bits=16, norm_epsilon=1.5)
     messages = []
     encode = type(scheme).encode
@@ -56,12 +67,13 @@ def test_the_run_is_the_transcription(epsilon, monkeypatch):
         return message
 
     monkeypatch.setattr(type(scheme), "encode", spying)
-    _, state = after(12, scheme, settings())
+    _, state = after(12, scheme, settings(**more))
     q, norm = scheme.mechanism.quantizer, scheme.mechanism.norm
     assert norm.levels == 2
     weights, bound, sent = transcription.train(
         Quadratic().gradient, np.zeros(40, np.float32), clients=3, rounds=12, size=16, threshold=q.threshold,
         eps1=q.epsilon, eps2=norm.epsilon, levels=norm.levels, rate=0.1, bound=2.0, seed=5,
+        **more,
     )  # fmt: skip
     assert messages == sent
     assert np.allclose(state.weights, weights, atol=1e-4)
@@ -101,7 +113,56 @@ def test_records_say_what_was_spent_and_sent():
     records, state = after(4, make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16), settings())
     assert [record.epsilon_total for record in records] == [50.0, 100.0, 150.0, 200.0]
     assert {record.bytes_up for record in records} == {16 + 2 + 1}
+    assert all(record.bytes_down > 4 * 40 for record in records)
+    assert all(0 <= record.clip_rate <= 1 for record in records)
+    parts = [(r.seconds_gradient, r.seconds_encode, r.seconds_aggregate) for r in records]
+    assert all(
+        min(part) > 0 and sum(part) <= r.seconds * 1.001 for part, r in zip(parts, records, strict=True)
+    )
     assert state.spent == {0: 4, 1: 4, 2: 4}
+
+
+def test_the_total_is_that_of_the_client_that_took_part_most():
+    class Sometimes(Quadratic):
+        def cohort(self, round):
+            return [0] if round % 2 else [0, 1]
+
+    records, state = after(4, make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16), settings(), Sometimes())
+    assert state.spent == {0: 4, 1: 2}
+    assert records[-1].epsilon_total == 200.0
+
+
+def test_the_clip_rate_counts_reports_near_the_bound():
+    scheme = make_scheme("sqsgd", dim=40, epsilon=200.0, bits=16, norm_epsilon=100.0)
+    rates = [after(1, scheme, settings(bound=bound))[0][0].clip_rate for bound in (0.01, 1e4)]
+    assert rates == [1.0, 0.0]
+    assert after(1, make_scheme("fedsgd", dim=40), settings())[0][0].clip_rate is None
+
+
+def test_time_is_booked_where_it_was_spent(monkeypatch):
+    scheme = make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16)
+    names = {"encode": "seconds_encode", "open": "seconds_aggregate"}
+    for slow, field in names.items():
+        usual = getattr(type(scheme), slow)
+
+        def slowly(self, *arguments, usual=usual):
+            time.sleep(0.02)
+            return usual(self, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(scheme), slow, slowly)
+            record = after(1, scheme, settings())[0][0]
+        assert getattr(record, field) >= 0.06
+        assert all(getattr(record, other) < 0.06 for other in names.values() if other != field)
+
+
+def test_a_gradient_that_is_not_finite_is_said_to_be_so():
+    class Diverging(Quadratic):
+        def gradient(self, weights, round, client):
+            return np.full(self.dim, np.nan if (round, client) == (2, 1) else 0.1, np.float32)
+
+    with pytest.raises(ValueError, match=r"round 2, client 1: x\[0\] = nan .* a learning rate below 0\.1"):
+        after(4, make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16), settings(), Diverging())
 
 
 def test_a_run_goes_on_from_any_state_to_the_same_bits():
@@ -135,7 +196,24 @@ def test_the_bound_moves_both_ways_within_limits():
     assert follow(10.0, [0.1] * 10, floor=0.1) == 5.0  # at most halved
     assert follow(0.11, [-3.0] * 10, floor=0.1) == 0.1
     assert follow(10.0, [4.0] * 9 + [1e9], floor=0.1) == 6.0  # one client moves nothing
-    assert follow(10.0, [1e9] * 10, floor=0.1) == 15.0  # reports beyond the bound count as the bound
+    assert follow(10.0, [1e9] * 10, floor=0.1) == 20.0  # at most doubled
+
+
+@pytest.mark.parametrize("clients", [2, 3, 4, 5, 10, 100])
+def test_one_client_cannot_raise_the_bound_alone(clients):
+    honest = [4.0] * (clients - 1)
+    assert federated.next_bound(10.0, [*honest, 1e9], floor=0.1) == 6.0
+    assert federated.next_bound(10.0, [*honest, -1e9], floor=0.1) in (6.0, 5.0)
+
+
+def test_the_bound_stays_above_its_floor():
+    scheme, chosen = make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16), settings(bound=4.0)
+    state = federated.initial_state(np.zeros(40, np.float32), chosen)
+    for round in range(40):
+        task = Task(round=round, client=0, seed=5, dim=40, bound=state.bound)
+        report = scheme.encode(np.zeros(40, np.float32), task, seeded_rng(round))
+        state, _ = federated.server_step(scheme, chosen, state, [(task, report, 1.0)])
+    assert 4e-4 <= state.bound < 1e-2
 
 
 def test_a_fixed_bound_stays():
@@ -151,6 +229,24 @@ def test_optimizers_descend(kind):
     for _ in range(200):
         weights, state = optimizer.step(weights, weights.astype(float), state)
     assert np.abs(weights).max() < 0.1
+
+
+def test_momentum_and_adam_take_the_steps_of_the_book():
+    gradients = np.random.default_rng(3).standard_normal((5, 2))
+    weights, state = np.zeros(2, np.float32), {}
+    velocity, expected = np.zeros(2), np.zeros(2)
+    for gradient in gradients:
+        weights, state = Optimizer(kind="momentum", rate=0.1).step(weights, gradient, state)
+        velocity = 0.9 * velocity + gradient
+        expected = expected - 0.1 * velocity
+    assert np.allclose(weights, expected, atol=1e-6)
+    weights, state, expected = np.zeros(2, np.float32), {}, np.zeros(2)
+    first, second = np.zeros(2), np.zeros(2)
+    for step, gradient in enumerate(gradients, start=1):
+        weights, state = Optimizer(kind="adam", rate=0.1).step(weights, gradient, state)
+        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+        expected = expected - 0.1 * (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
+    assert np.allclose(weights, expected, atol=1e-6)
 
 
 def test_the_rule_for_the_learning_rate_falls_with_the_noise():

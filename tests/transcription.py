@@ -113,7 +113,10 @@ def scalar_estimate(symbol, levels, epsilon):
     )
 
 
-def train(gradient_of, weights, *, clients, rounds, size, threshold, eps1, eps2, levels, rate, bound, seed):
+def train(
+    gradient_of, weights, *, clients, rounds, size, threshold, eps1, eps2, levels, rate, bound, seed,
+    clip=np.inf, alpha=1.0, beta=1.0,
+):  # fmt: skip
     """All rounds; returns the weights, the bound, and every (codes, symbol) that was sent."""
     dim, sent = len(weights), []
     residuals = np.zeros((clients, dim), F)
@@ -123,7 +126,10 @@ def train(gradient_of, weights, *, clients, rounds, size, threshold, eps1, eps2,
         total, norms = np.zeros(dim), []
         for s in range(clients):
             chosen = coordinates(seed, t, s, dim, size)
-            accumulated = residuals[s] + gradient_of(weights, t, s)
+            gradient = gradient_of(weights, t, s)
+            waiting, accumulated = residuals[s] + F(alpha) * gradient, residuals[s] + F(beta) * gradient
+            length = np.sqrt(np.dot(accumulated, accumulated))
+            accumulated = accumulated if length <= clip else accumulated * F(clip / length)
             turned = rotation(seed, t, s, size)
             y = (turned @ accumulated[chosen].astype(float)).astype(F)
             norm = float(np.sqrt(np.sum(y.astype(float) ** 2)))
@@ -131,12 +137,12 @@ def train(gradient_of, weights, *, clients, rounds, size, threshold, eps1, eps2,
             codes = privatise(y, 2.0**-12 * norm / size**0.5, law, noise)
             symbol = scalar(norm / bound, levels, eps2, noise)
             sent.append((codes.tolist(), symbol))
-            residuals[s] = accumulated
+            residuals[s] = waiting
             residuals[s][chosen] = 0
             norms.append(bound * scalar_estimate(symbol, levels, eps2))
             direction = (2.0 * codes - 1) * (np.pi / 2) ** 0.5 / (size**0.5 * scale)
             total[chosen] += turned.T @ (norms[-1] * direction)
         weights = (weights - rate * total / clients).astype(F)
-        seen = np.quantile(np.clip(norms, 0, bound), 0.75)
+        seen = sorted(np.clip(norms, 0, 2 * bound))[int(0.75 * (clients - 1))]
         bound = max(1e-4 * first_bound, min(max(1.5 * seen, bound / 2), 2 * bound))
     return weights, bound, sent

@@ -59,5 +59,7 @@ def main() -> None:
         typer.echo(f"sqsgd: {error}", err=True)
         sys.exit(2)
     except ModuleNotFoundError as error:
-        typer.echo(f"sqsgd: {error.name} is not installed: pip install 'sqsgd[train]'", err=True)
+        extra = {"plotly": "report", "matplotlib": "report", "torch": "train", "safetensors": "train"}
+        how = f"pip install 'sqsgd[{extra[error.name]}]'" if error.name in extra else "install it"
+        typer.echo(f"sqsgd: the module {error.name} is not installed: {how}", err=True)
         sys.exit(2)

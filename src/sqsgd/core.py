@@ -20,6 +20,7 @@ import numpy.typing as npt
 from sqsgd import checks, codec
 from sqsgd.checks import Vector
 from sqsgd.codec import Columns, Layout
+from sqsgd.norms import clipped
 from sqsgd.randomness import Rng, check_rng
 from sqsgd.task import MOST_DIM, Task
 
@@ -45,9 +46,6 @@ NOT_PRIVATE = Privacy(epsilon=math.inf, notion="none")
 
 class Transform(ABC):
     """A public step without privacy, whose linear inverse the server applies."""
-
-    keeps_all: ClassVar[bool] = False
-    """A NaN or an infinity in the input is one in the output, so that a later stage can find it."""
 
     checks_input: ClassVar[bool] = False
     """``forward`` refuses NaN and infinity itself, in a pass that it makes anyway."""
@@ -186,8 +184,7 @@ class Scheme:
     @cached_property
     def _checked_on_the_way(self) -> bool:
         """Every coordinate reaches a transform that checks it: a pass over x is saved."""
-        first = next((t for t in self.transforms if not t.keeps_all), None)
-        return first is not None and first.checks_input
+        return bool(self.transforms) and self.transforms[0].checks_input
 
     @cached_property
     def fingerprint(self) -> int:
@@ -224,10 +221,11 @@ class Scheme:
         return self.mechanism.privacy
 
     def encode(self, x: Any, task: Task, rng: Rng) -> bytes:
-        """The client's message for its gradient (plus residual)."""
+        """The client's message for its gradient (plus residual), clipped first where the task says so."""
         check_rng(rng)
         self._check(task)
         y = (checks.shaped if self._checked_on_the_way else checks.vector)("x", x, self.dim)
+        y = clipped(y, task.clip)
         try:
             for transform in self.transforms:
                 y = transform.forward(y, task)

@@ -96,7 +96,7 @@ class Record:
     bytes_up: int  # of one client's message, measured
     bytes_down: int
     clients: int
-    clip_rate: float  # share of the privatised magnitudes at or near the bound
+    clip_rate: float | None  # share of the privatised magnitudes at or near the bound; None: not reported
     bound: float
     seconds: float
     seconds_gradient: float
@@ -160,9 +160,10 @@ def next_bound(bound: float, magnitudes: Sequence[float], floor: float) -> float
     """U_{t+1}: half again the upper quartile of the privatised magnitudes, at most twice or half of U_t.
 
     Moves both ways (the paper's maximum never falls, and one client's report can hold it up), sees only
-    what was privatised, and stays above a floor. A magnitude is clamped to [0, U_t] first.
+    what was privatised, and stays above a floor. The quartile is a report that was made, the lower one
+    of two, so that of two or more clients none can raise it alone.
     """
-    seen = float(np.quantile(np.clip(magnitudes, 0.0, bound), 0.75))
+    seen = float(np.quantile(np.clip(magnitudes, 0.0, 2 * bound), 0.75, method="lower"))
     return max(floor, min(max(1.5 * seen, bound / 2), 2 * bound))
 
 
@@ -220,9 +221,15 @@ def one_round(problem: Problem, scheme: Scheme, settings: Settings, state: State
             clip=settings.clip,
         )
         rng = secure_rng() if settings.secure else seeded_rng(noise_seed(settings.seed, state.round, client))
-        message, residual = client_step(
-            scheme, task, gradient, residuals.get(client), rng, alpha=settings.alpha, beta=settings.beta
-        )
+        try:
+            message, residual = client_step(
+                scheme, task, gradient, residuals.get(client), rng, alpha=settings.alpha, beta=settings.beta
+            )
+        except ValueError as error:
+            raise ValueError(
+                f"round {state.round}, client {client}: {error}; if training has diverged, a learning rate "
+                f"below {settings.optimizer.rate:g} may help"
+            ) from None
         if residual is not None:
             residuals[client] = residual
         spent[client] = spent.get(client, 0) + 1
@@ -240,7 +247,7 @@ def one_round(problem: Problem, scheme: Scheme, settings: Settings, state: State
         bytes_up=max(len(message) for _, message, _ in reports),
         bytes_down=4 * problem.dim + len(reports[0][0].binding),
         clients=len(cohort),
-        clip_rate=sum(size > 0.95 * state.bound for size in magnitudes) / max(len(magnitudes), 1),
+        clip_rate=float(np.mean(np.array(magnitudes) > 0.95 * state.bound)) if magnitudes else None,
         bound=state.bound,
         seconds=ended - started,
         seconds_gradient=aggregate_started - started - encoding,
@@ -255,10 +262,12 @@ def noise_seed(seed: int, round: int, client: int) -> int:
     return (seed << 128) | (round << 64) | client
 
 
-def learning_rate(scheme: Scheme, clients: int) -> float:
+def learning_rate(scheme: Scheme, clients: int, optimizer: str = "sgd") -> float:
     """The default step size for any budget: smaller where the mean of the reports is noisier.
 
     0.25 / (1 + NMSE / clients), where NMSE is the relative squared error of one report on what it sends.
+    Momentum adds up ten gradients, so it takes a tenth; adam's steps do not shrink with the gradient.
     """
     error = scheme.mechanism.relative_error(0.5)
-    return 0.25 / (1 + error / clients) if math.isfinite(error) else 0.1
+    rate = 0.25 / (1 + error / clients) if math.isfinite(error) else 0.1
+    return rate * {"sgd": 1.0, "momentum": 0.1, "adam": 0.01}[optimizer]

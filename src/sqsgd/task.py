@@ -16,8 +16,8 @@ MOST_DIM = 2**32 - 1
 class Task:
     """What the server asks of one client in one round. All of it is public.
 
-    ``bound`` is U_t, the mechanism's range; ``clip`` is C_t, the l2 radius of the Clip stage, and is
-    kept apart from it (None: no clipping).
+    ``bound`` is U_t, the mechanism's range; ``clip`` is C_t, the l2 radius that vectors are clipped to
+    before anything else, and is kept apart from it (None: no clipping).
 
     >>> Task(round=0, client=3, seed=1234, dim=119850, bound=10.0).dim
     119850

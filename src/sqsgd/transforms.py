@@ -1,9 +1,9 @@
-"""Public steps before the mechanism: clip, choose coordinates, rotate."""
+"""Public steps before the mechanism: choose coordinates, rotate."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,31 +20,6 @@ _SIGNS = ("signs 0", "signs 1")
 
 class NotFinite(ValueError):
     """A vector with a NaN, an infinity, or a coordinate beyond checks.LARGEST."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Clip(Transform):
-    """Scale down to l2 norm ``task.clip`` (C_t), if there is one. The server undoes nothing."""
-
-    keeps_all = True
-
-    shared: bool = field(default=True, init=False, repr=False)
-
-    @property
-    def identity(self) -> str:
-        return "clip"
-
-    def out_dim(self, dim: int) -> int:
-        return dim
-
-    def forward(self, x: Vector, task: Task) -> Vector:
-        if task.clip is None:
-            return x
-        norm = l2_norm(x)
-        return x if norm <= task.clip else x * np.float32(task.clip / norm)
-
-    def inverse(self, y: Estimate, task: Task, dim: int) -> Estimate:
-        return y
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,12 +152,3 @@ def rotated_sample(dim: int, size: int) -> tuple[Transform, ...]:
     rotate = Rotate(rounds=2)
     whole = rotate.out_dim(dim)
     return (rotate,) if size == whole else (rotate, Subsample(size=size, rescale=True))
-
-
-def l2_norm(x: Vector) -> float:
-    """The Euclidean norm, in float64 where float32 squares would vanish or overflow."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        square = float(np.dot(x, x))
-    if 1e-30 < square < 1e37:
-        return math.sqrt(square)
-    return float(np.linalg.norm(x.astype(np.float64)))

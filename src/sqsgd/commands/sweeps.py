@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterable
@@ -162,10 +161,11 @@ def _with(sweep: Sweep, values: dict[str, Any]) -> Sweep:
 
 
 def _run(sweep: Sweep, out: Path, *, resume: bool, jobs: int, as_json: bool) -> None:
+    from sqsgd.experiments.config import cores
     from sqsgd.experiments.sweep_runner import Interrupted, open_folder, run_sweep
 
     open_folder(sweep, out, resume=resume)
-    jobs = jobs or len(os.sched_getaffinity(0))
+    jobs = jobs or cores()
     try:
         with stopping_between_rounds() as signals:
             _shown(run_sweep(sweep, out, jobs=jobs, stop=signals), quiet=as_json)

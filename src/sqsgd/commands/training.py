@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import time
@@ -92,12 +93,11 @@ def _train(
         state = runner.resume(run)
     else:
         base = load_config(config_file) if config_file else make_config({})
-        import dataclasses
-
-        run = runner.prepare(
-            make_config({**dataclasses.asdict(base), **values}, where="the command line"),
-            out or Path("runs") / f"{base.dataset}-{time.strftime('%Y%m%d-%H%M%S')}",
-        )
+        merged = {**dataclasses.asdict(base), **values}
+        merged["options"] = {**base.options, **values.get("options", {})}
+        config = make_config(merged, where="the command line")
+        name = f"{config.dataset.replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
+        run = runner.prepare(config, out or Path("runs") / name)
         state = runner.start(run)
     try:
         with stopping_between_rounds() as signals:
@@ -128,12 +128,12 @@ def _shown(steps: Iterator[Any], rounds: int, done: int, *, quiet: bool) -> Iter
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Bar(*columns) as bar:
-        task, accuracy, sent = bar.add_task("starting", total=rounds, completed=done), "", 0
+        task, accuracy = bar.add_task("starting", total=rounds, completed=done), ""
         for step in steps:
-            sent += step.record.bytes_up
             if step.accuracy is not None:
                 accuracy = f"accuracy {step.accuracy:.2%}  "
-            text = f"{accuracy}epsilon {step.record.epsilon_total:,.0f}  {sent:,} bytes up a client"
+            record = step.record
+            text = f"{accuracy}epsilon {record.epsilon_total:,.0f}  {record.bytes_up:,} bytes a report"
             bar.update(task, advance=1, description=text)
             yield step
 
@@ -144,11 +144,16 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
         f"{part} {summary[f'share_{part}']:.0%}" for part in ("gradient", "encode", "aggregate")
     )
     epsilon = f"{summary['epsilon']:g}" if summary["notion"] != "none" else "infinite: not private"
-    total = f"{summary['epsilon_total']:,g}" if summary["notion"] != "none" else "infinite"
+    total = f"{summary['epsilon_all_rounds']:,g}" if summary["notion"] != "none" else "infinite"
+    most = (
+        ""
+        if summary["epsilon_total"] == summary["epsilon_all_rounds"]
+        else (f"; {summary['epsilon_total']:,g} for the one that took part most")
+    )
     return "\n".join(
         [
             f"accuracy       {summary['accuracy']:.2%} on {summary['held_out']}",
-            f"epsilon        {epsilon} a round; {total} for a client that took part in all of its rounds",
+            f"epsilon        {epsilon} a round; {total} for a client that takes part in all rounds{most}",
             f"noise          {summary['noise']}",
             f"payload        {summary['bytes_up']} bytes a client and round, "
             f"1/{summary['bytes_up_ratio']:.0f} of float32",

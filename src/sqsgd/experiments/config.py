@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,7 +84,7 @@ class RunConfig:
         """Clients in a round; None: all of them."""
         if self.participation == "all":
             return None
-        if not self.participation.isdigit() or int(self.participation) < 1:
+        if not self.participation.isdecimal() or int(self.participation) < 1:
             raise ValueError(
                 f"participation = {self.participation!r} must be 'all' or a number of clients a round"
             )
@@ -96,6 +97,11 @@ class RunConfig:
         return tomli_w.dumps(dataclasses.asdict(self))
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 FIELDS = {entry.name: entry for entry in dataclasses.fields(RunConfig)}
 
 
@@ -104,7 +110,7 @@ def load_config(path: str | Path) -> RunConfig:
     try:
         with Path(path).open("rb") as file:
             values = tomllib.load(file)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no valid TOML: {error}") from None
     return make_config(values, where=str(path))
 
@@ -123,5 +129,6 @@ def make_config(values: dict[str, Any], where: str = "the configuration") -> Run
         if plain is float and isinstance(value, int) and not isinstance(value, bool):
             values, fits = {**values, name: float(value)}, True
         if not fits:
-            raise ValueError(f"{where}: {name} = {value!r} must be of type {plain.__name__}")
+            text = f", such as {str(value)!r}" if plain is str and isinstance(value, int) else ""
+            raise ValueError(f"{where}: {name} = {value!r} must be of type {plain.__name__}{text}")
     return RunConfig(**values)

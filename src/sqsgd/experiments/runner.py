@@ -13,19 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
 from safetensors.numpy import save
 
 from sqsgd import federated
 from sqsgd.core import Scheme
 from sqsgd.experiments.checkpoint import load_state, save_state, write_atomically
-from sqsgd.experiments.config import RunConfig
+from sqsgd.experiments.config import RunConfig, cores
 from sqsgd.federated import Record, Settings, State
 from sqsgd.learning.datasets import hold_out, load_dataset
 from sqsgd.learning.models import make_model
 from sqsgd.learning.problem import LearningProblem, make_problem
 from sqsgd.optimizers import Optimizer
 from sqsgd.schemes import make_scheme
+
+MAY_CHANGE = ("rounds", "workers", "evaluate_every", "checkpoint_every", "data_dir", "tensorboard")
+"""What may be changed in config.toml before a run goes on: none of it touches a round that was made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +84,22 @@ def prepare(config: RunConfig, folder: Path) -> Run:
         batch=config.batch,
         participants=config.participants,
         seed=config.seed,
-        workers=config.workers or len(os.sched_getaffinity(0)),
+        workers=config.workers or cores(),
     )
+    for name in ("name", "dim", "epsilon", "bits"):
+        if name in config.options:
+            raise ValueError(f"options.{name} = {config.options[name]!r} is no option, but a key of its own")
+    if config.bytes > 4 * problem.dim:
+        raise ValueError(
+            f"bytes = {config.bytes} is more than the whole gradient of {problem.dim} numbers as float32: "
+            f"at most {4 * problem.dim}"
+        )
     scheme = make_scheme(
         config.scheme, dim=problem.dim, epsilon=config.epsilon, bits=8 * config.bytes, **config.options
     )
-    rate = config.lr or federated.learning_rate(scheme, config.participants or config.clients)
+    rate = config.lr or federated.learning_rate(
+        scheme, config.participants or config.clients, config.optimizer
+    )
     settings = Settings(
         seed=config.seed,
         optimizer=Optimizer(kind=config.optimizer, rate=rate),
@@ -109,14 +121,20 @@ def start(run: Run) -> State:
         raise ValueError(f"{run.folder} holds a run already: --resume it, or choose another --out")
     (run.folder / "metrics.jsonl").write_bytes(b"")
     state = federated.initial_state(run.problem.initial(), run.settings)
-    save_state(run.folder, state)
+    save_state(run.folder, state, dataclasses.asdict(run.config))
     write_atomically(run.folder / "config.toml", run.config.to_toml().encode())  # last: now it can be resumed
     return state
 
 
 def resume(run: Run) -> State:
-    """The last checkpoint's state."""
-    state = load_state(run.folder)
+    """The last checkpoint's state; refuses one that was made under another configuration."""
+    state, kept = load_state(run.folder)
+    for name, value in dataclasses.asdict(run.config).items():
+        if name not in MAY_CHANGE and kept.get(name) != value:
+            raise ValueError(
+                f"{run.folder / 'config.toml'}: {name} = {value!r}, but this run was begun with "
+                f"{kept.get(name)!r}: put that back, or start again with another --out"
+            )
     if state.weights.size != run.problem.dim:
         raise ValueError(f"the checkpoint has {state.weights.size} weights, the model {run.problem.dim}")
     return state
@@ -149,13 +167,14 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
     ``stop`` is asked after each round; where it says so the state is kept, to resume from, and that is all.
     """
     config, folder = run.config, run.folder
-    board = _tensorboard(folder) if config.tensorboard else None
+    board = _tensorboard(folder, state.round) if config.tensorboard else None
     with _metrics_of(run, state.round) as metrics:
+        (folder / "summary.json").unlink(missing_ok=True)
 
         def keep() -> None:
             metrics.flush()
             os.fsync(metrics.fileno())
-            save_state(folder, state)
+            save_state(folder, state, dataclasses.asdict(config))
 
         try:
             for record, after in federated.run(run.problem, run.scheme, run.settings, state, config.rounds):
@@ -194,21 +213,15 @@ def _show(board: Any, progress: Progress) -> None:
             board.add_scalar(name, value, progress.record.round)
 
 
-def _tensorboard(folder: Path) -> Any:
+def _tensorboard(folder: Path, rounds: int) -> Any:
     from torch.utils.tensorboard.writer import SummaryWriter
 
-    return SummaryWriter(str(folder / "tensorboard"))
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=rounds)
 
 
 def _named_weights(run: Run, state: State) -> bytes:
-    """The trained parameters under the model's own names."""
-    tensors, start = {}, 0
-    for name, parameter in run.problem.model.named_parameters():
-        if parameter.requires_grad:
-            size = parameter.numel()
-            tensors[name] = state.weights[start : start + size].reshape(tuple(parameter.shape))
-            start += size
-    return save({name: np.ascontiguousarray(value) for name, value in tensors.items()})
+    """The model's whole state under its own names: trained, frozen and constant parts."""
+    return save(run.problem.named_weights(state.weights))
 
 
 def summarise(run: Run) -> dict[str, Any]:
@@ -231,7 +244,9 @@ def summarise(run: Run) -> dict[str, Any]:
         "test_loss": measured[-1]["test_loss"],
         "notion": run.scheme.privacy.notion,
         "epsilon": last["epsilon"],
+        "delta": run.scheme.privacy.delta,
         "epsilon_total": last["epsilon_total"],
+        "epsilon_all_rounds": finite(run.scheme.privacy.epsilon * len(lines)),
         "noise": "secure" if run.config.secure else "seeded: an experiment, protects nobody",
         "bytes_up": last["bytes_up"],
         "bytes_up_ratio": float32 / last["bytes_up"],

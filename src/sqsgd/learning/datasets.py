@@ -13,12 +13,13 @@ import numpy.typing as npt
 import torch
 
 from sqsgd.learning.catalogue import EMBEDDED, SOURCES, Source
-from sqsgd.learning.factories import find_factory, is_factory_name
+from sqsgd.learning.factories import call_factory, find_factory, is_factory_name
 from sqsgd.learning.idx import parse_idx
 from sqsgd.learning.inventory import embedded_file, find_folder, read_verified
 from sqsgd.randomness import PublicStream
 
 _EMBEDDED_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"
+_MOST_CLASSES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,7 +77,7 @@ def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
     if name in SOURCES:
         return load_source(SOURCES[name], find_folder(SOURCES[name], data_dir))
     if is_factory_name(name):
-        return _from_factory(name, find_factory(name, "data set")())
+        return _from_factory(name, call_factory(name, "data set", find_factory(name, "data set")))
     raise ValueError(
         f"data set {name!r} is unknown; choose {', '.join((EMBEDDED, *SOURCES))} or package.module:factory"
     )
@@ -222,6 +223,10 @@ def _tensors(name: str, part: str, inputs: object, labels: object) -> tuple[torc
         features = features.long()
     if features.is_floating_point() and not bool(torch.isfinite(features).all()):
         raise ValueError(f"data set {name!r}: {part}inputs hold NaN or infinity")
+    if int(classes.max()) >= _MOST_CLASSES:
+        raise ValueError(
+            f"data set {name!r}: {part}labels go up to {int(classes.max()):,}; number classes 0, 1, 2, ..."
+        )
     return features, classes.long()
 
 

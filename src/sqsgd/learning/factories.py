@@ -25,8 +25,11 @@ def find_factory(name: str, purpose: str) -> Callable[..., Any]:
     3.0
     """
     module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
-        raise ValueError(f"{purpose} {name!r}: write it as package.module:factory, for example my_code:make")
+    if not module_name or not attribute or not all(part.isidentifier() for part in module_name.split(".")):
+        raise ValueError(
+            f"{purpose} {name!r}: write it as package.module:factory, without .py or folders; for example "
+            "my_code:make for the function make in my_code.py"
+        )
     # A console script does not have the working folder on its path, and that is where a user's file lies.
     # At the end of the path, so that it can hide nothing that is installed.
     folder = str(Path.cwd())
@@ -41,6 +44,8 @@ def find_factory(name: str, purpose: str) -> Callable[..., Any]:
             f"{purpose} {name!r}: there is no module {error.name!r}; looked in the working folder "
             f"({folder}) and on Python's path"
         ) from error
+    except Exception as error:
+        raise ValueError(f"{purpose} {name!r}: importing it failed: {_one_line(error)}") from error
     try:
         factory = getattr(module, attribute)
     except AttributeError as error:
@@ -53,3 +58,15 @@ def find_factory(name: str, purpose: str) -> Callable[..., Any]:
     if not callable(factory):
         raise ValueError(f"{purpose} {name!r}: {attribute!r} is a {type(factory).__name__}, not a function")
     return factory  # type: ignore[no-any-return]  # callable() narrows Any to nothing more
+
+
+def call_factory(name: str, purpose: str, factory: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """What a user's factory returns; what goes wrong in it becomes one line that names it."""
+    try:
+        return factory(*arguments, **named)
+    except Exception as error:
+        raise ValueError(f"{purpose} {name!r}: the factory failed: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

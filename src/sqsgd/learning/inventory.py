@@ -39,7 +39,7 @@ def data_folder(data_dir: str | Path | None = None) -> Path:
 
 
 def find_folder(source: Source, data_dir: str | Path | None = None) -> Path:
-    """The folder with all four files; the one whose labels have the right checksum, if several have."""
+    """The folder with all four files; the first in which they are the published ones, if several have."""
     folders = _folders(source, data_dir)
     complete = [folder for folder in folders if not _absent(source, folder)]
     if not complete:
@@ -47,10 +47,10 @@ def find_folder(source: Source, data_dir: str | Path | None = None) -> Path:
         absent = min((_absent(source, folder) for folder in folders), key=len)
         raise FileNotFoundError(
             f"data set {source.name!r}: {', '.join(absent)} (or with .gz) not found in "
-            f"{', '.join(map(str, folders))}; {_how(source)}"
+            f"{', '.join(map(str, folders))}; {_how(source, data_dir)}"
         )
     # MNIST and Fashion-MNIST use the same file names: only the content tells which one lies here.
-    return next((folder for folder in complete if _labels_problem(source, folder) is None), complete[0])
+    return next((folder for folder in complete if _problem(source, folder) is None), complete[0])
 
 
 def read_verified(source: Source, file: IdxFile, folder: Path) -> bytes:
@@ -101,7 +101,7 @@ def embedded_file() -> Path | None:
 
 
 def dataset_status(data_dir: str | Path | None = None) -> list[DatasetStatus]:
-    """What is here, what is missing and how to get it; checks the small label files, not the images.
+    """What is here and whole, what is missing or damaged, and how to get it.
 
     >>> [status.name for status in dataset_status("/nowhere")]
     ['mnist5k', 'mnist', 'fashion-mnist', 'emnist']
@@ -121,21 +121,28 @@ def dataset_status(data_dir: str | Path | None = None) -> list[DatasetStatus]:
         missing: tuple[str, ...] = ()
         try:
             where = find_folder(source, data_dir)
-            problem = _labels_problem(source, where)
+            problem = _problem(source, where)
             missing = () if problem is None else (problem,)
         except FileNotFoundError:
             missing = min((_absent(source, folder) for folder in _folders(source, data_dir)), key=len)
         statuses.append(
             DatasetStatus(
-                name=source.name, available=not missing, where=where, missing=missing, how=_how(source)
+                name=source.name,
+                available=not missing,
+                where=where,
+                missing=missing,
+                how=_how(source, data_dir),
             )
         )
     return statuses
 
 
-def _how(source: Source) -> str:
+def _how(source: Source, data_dir: str | Path | None = None) -> str:
     debian = " or apt install dataset-fashion-mnist" if source.name == "fashion-mnist" else ""
-    return f"run sqsgd data fetch {source.name}{debian}, or name its folder with --data-dir or SQSGD_DATA"
+    place = f" --data-dir {data_dir}" if data_dir is not None else ""
+    return (
+        f"run sqsgd data fetch {source.name}{place}{debian}, or name its folder with --data-dir or SQSGD_DATA"
+    )
 
 
 def _folders(source: Source, data_dir: str | Path | None) -> list[Path]:
@@ -153,12 +160,12 @@ def _absent(source: Source, folder: Path) -> tuple[str, ...]:
     return tuple(file.name for file in source.files if _existing(folder, file) is None)
 
 
-def _labels_problem(source: Source, folder: Path) -> str | None:
+def _problem(source: Source, folder: Path) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whoever loads the data will hear it
-            read_verified(source, source.files[1], folder)
-            read_verified(source, source.files[3], folder)
+            for file in reversed(source.files):  # the small ones first
+                read_verified(source, file, folder)
     except (OSError, ValueError) as error:
-        return str(error)
+        return str(error).removesuffix(f"; {_how(source)}")
     return None

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn.functional import max_pool2d, relu
 
-from sqsgd.learning.factories import find_factory, is_factory_name
+from sqsgd.learning.factories import call_factory, find_factory, is_factory_name
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -48,7 +48,7 @@ def make_model(name: str, classes: int = 10, in_shape: Shape = (1, 28, 28), seed
         raise ValueError(f"model {name!r} is unknown; choose {', '.join(MODELS)} or package.module:factory")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        model = factory(**arguments)
+        model = call_factory(name, "model", factory, **arguments)
     return _checked(name, model)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import nn
 
 from sqsgd.learning.datasets import Dataset
@@ -14,12 +15,15 @@ from sqsgd.learning.gradients import (
     Vector,
     evaluate,
     get_flat,
+    loss_gradient,
     loss_gradients,
     parameter_count,
     prepare_torch,
     set_flat,
 )
 from sqsgd.learning.partition import batch_indices, cohort, partition
+from sqsgd.learning.probe import draws_randomness
+from sqsgd.randomness import PublicStream
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,6 +40,8 @@ class LearningProblem:
     participants: int | None
     seed: int
     workers: int = 1
+    random: bool = False
+    """The model draws random numbers: each client's come from a seed of its own, one client at a time."""
 
     @property
     def dim(self) -> int:
@@ -65,14 +71,29 @@ class LearningProblem:
         """Each client's mean loss and gradient over its batch."""
         set_flat(self.model, weights)
 
-        def batches() -> Iterator[tuple[object, object]]:
+        def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
             for client in cohort:
                 chosen = self.parts[client]
                 if self.participants is None:
                     chosen = batch_indices(chosen, self.batch, round, client, self.seed)
                 yield self.dataset.train_inputs[chosen], self.dataset.train_labels[chosen]
 
-        return loss_gradients(self.model, batches(), workers=self.workers)  # type: ignore[arg-type]
+        if self.random:
+            seeds = [self._torch_seed(round, client) for client in cohort]
+            return (
+                loss_gradient(self.model, inputs, labels, seed=seed)
+                for seed, (inputs, labels) in zip(seeds, batches(), strict=True)
+            )
+        return loss_gradients(self.model, batches(), workers=self.workers)
+
+    def _torch_seed(self, round: int, client: int) -> int:
+        stream = PublicStream(seed=self.seed, round=round, client=client, purpose="model")
+        return int.from_bytes(stream.words(2).tobytes(), "little") >> 1
+
+    def named_weights(self, weights: Vector) -> dict[str, npt.NDArray[np.generic]]:
+        """The whole model under its own names: trained weights, and what is not trained."""
+        set_flat(self.model, weights)
+        return {name: value.numpy().copy() for name, value in self.model.state_dict().items()}
 
     def evaluate(self, weights: Vector) -> tuple[float, float]:
         """Accuracy and loss on the held-out part."""
@@ -94,6 +115,8 @@ def make_problem(
 ) -> LearningProblem:
     """Deal the training data out to the clients."""
     prepare_torch()
+    few = [int(dataset.train_labels.argmax()), *range(min(batch, 3))]  # the last class must fit too
+    random = draws_randomness(model, dataset.train_inputs[few], dataset.train_labels[few])
     parts = partition(dataset.train_labels.numpy(), clients, partition_scheme, seed)
     return LearningProblem(
         dataset=dataset,
@@ -103,4 +126,5 @@ def make_problem(
         participants=participants,
         seed=seed,
         workers=workers,
+        random=random,
     )

@@ -8,9 +8,22 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 from sqsgd.core import Scheme
+from sqsgd.schemes.cpsgd import cpsgd
+from sqsgd.schemes.dgc import dgc
+from sqsgd.schemes.fedsel import fedsel
 from sqsgd.schemes.fedsgd import fedsgd
+from sqsgd.schemes.ldp_fed import ldp_fed
+from sqsgd.schemes.ldp_fl import ldp_fl
+from sqsgd.schemes.piecewise import piecewise
+from sqsgd.schemes.privunit import privunit
+from sqsgd.schemes.privunit_g import privunit_g
+from sqsgd.schemes.privunit_inf import privunit_inf
+from sqsgd.schemes.qsgd import qsgd
+from sqsgd.schemes.sqkr import sqkr
 from sqsgd.schemes.sqsgd import sqsgd, sqsgd_stateless
 from sqsgd.schemes.sqsgd_paper import sqsgd_paper
+from sqsgd.schemes.terngrad import terngrad
+from sqsgd.schemes.vqsgd import vqsgd
 
 SCHEMES: MappingProxyType[str, Callable[..., Scheme]] = MappingProxyType(
     {
@@ -18,6 +31,19 @@ SCHEMES: MappingProxyType[str, Callable[..., Scheme]] = MappingProxyType(
         "sqsgd-paper": sqsgd_paper,
         "sqsgd-stateless": sqsgd_stateless,
         "fedsgd": fedsgd,
+        "piecewise": piecewise,
+        "ldp-fed": ldp_fed,
+        "ldp-fl": ldp_fl,
+        "fedsel": fedsel,
+        "privunit": privunit,
+        "privunit-g": privunit_g,
+        "privunit-inf": privunit_inf,
+        "sqkr": sqkr,
+        "vqsgd": vqsgd,
+        "qsgd": qsgd,
+        "terngrad": terngrad,
+        "dgc": dgc,
+        "cpsgd": cpsgd,
     }
 )
 
@@ -38,9 +64,12 @@ def make_scheme(
         close = difflib.get_close_matches(str(name), SCHEMES, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"name = {name!r} is no scheme{hint} (there are {', '.join(SCHEMES)})")
-    known = list(inspect.signature(SCHEMES[name]).parameters)[3:]
+    parameters = inspect.signature(SCHEMES[name]).parameters
+    known = list(parameters)[3:]
     for option in options:
         if option not in known:
             takes = ", ".join(known) if known else "none"
             raise ValueError(f"{option} = {options[option]!r} is no option of {name!r} (it takes {takes})")
+        if parameters[option].annotation == "bool" and not isinstance(options[option], bool):
+            raise ValueError(f"{option} = {options[option]!r} must be true or false")
     return SCHEMES[name](dim=dim, epsilon=epsilon, bits=bits, **options)

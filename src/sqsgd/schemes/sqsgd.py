@@ -22,7 +22,8 @@ from sqsgd.gaussian import energy, kept_share
 from sqsgd.privquant import MOST_DIM, PrivQuant
 from sqsgd.randomness import Rng
 from sqsgd.scalardp import ScalarDP
-from sqsgd.transforms import Rotate, Subsample, l2_norm, rotated_sample
+from sqsgd.norms import l2_norm
+from sqsgd.transforms import Rotate, Subsample, rotated_sample
 
 SIGNS = 2.0**-12  # a reach so short that a code is the coordinate's sign
 _NORM_SHARES = ((1000.0, 10.0), (60.0, 6.0), (20.0, 4.0), (8.0, 2.0), (4.0, 1.5), (2.0, 1.0))

@@ -18,7 +18,7 @@ from sqsgd.privquant import PrivQuant
 from sqsgd.randomness import Rng
 from sqsgd.scalardp import ScalarDP
 from sqsgd.schemes.sqsgd import add_up, affordable, block_size, take_away
-from sqsgd.transforms import Clip, Rotate, Subsample
+from sqsgd.transforms import Rotate, Subsample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ def sqsgd_paper(
     mechanism = BoundedRange(
         quantizer=PrivQuant(rotate.out_dim(size), levels, epsilon, rule=rule), largest=largest
     )
-    transforms = (Clip(), rotate) if size == dim else (Clip(), Subsample(size=size), rotate)
+    transforms = (rotate,) if size == dim else (Subsample(size=size), rotate)
     return Scheme(
         name="sqsgd-paper", dim=dim, transforms=transforms, mechanism=mechanism, residual=size < dim
     )

@@ -1,0 +1,223 @@
+"""The report: one HTML file that needs no network and no other file."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+import math
+import shlex
+import time
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from sqsgd import __version__
+from sqsgd.experiments.checkpoint import write_atomically
+from sqsgd.report import figures, tables
+from sqsgd.report.charts import Chart, SplitChart, line_charts, split_chart
+from sqsgd.report.groups import Group, group_runs
+from sqsgd.report.runs import Unreadable, read_runs
+from sqsgd.report.statement import MEANINGS, promises
+from sqsgd.report.styles import DARK, LIGHT
+from sqsgd.report.text import counted, escape, listed
+
+
+def write_report(paths: Sequence[str | Path], out: str | Path, title: str | None = None) -> Path:
+    """Write the page of all runs in or below ``paths`` to the file ``out``, whole or not at all.
+
+    ValueError if there is nothing to show; runs that failed or cannot be read are shown as such.
+    """
+    runs, unreadable = read_runs(paths)
+    target = Path(out)
+    if target.is_dir():
+        raise ValueError(f"out = {out} is a folder; name a file such as {target / 'report.html'}")
+    groups = group_runs(runs)
+    command = ["sqsgd", "report", *map(str, paths), "--out", str(out)]
+    command += ["--title", title] if title else []
+    page = _page(groups, unreadable, title or _title(groups), shlex.join(command))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(target, page.encode())
+    return target
+
+
+def _page(groups: Sequence[Group], unreadable: Sequence[Unreadable], title: str, command: str) -> str:
+    from plotly.offline import get_plotlyjs
+
+    lines, split = line_charts(groups), split_chart(groups)
+    charts: list[Chart | SplitChart] = [*lines, split]
+    drawn: dict[str, Any] = {chart.name: figures.line_figure(chart) for chart in lines if chart.curves}
+    if split.splits:
+        drawn[split.name] = figures.split_figure(split)
+    plotly, script = _closed(get_plotlyjs()), _closed(_part("page.js"))
+    return Template(_part("page.html")).substitute(
+        title=escape(title),
+        policy=_policy(plotly, script),
+        style=_colours() + _part("page.css"),
+        lead=_lead(groups),
+        notices=_notices(groups, unreadable),
+        privacy=_privacy(groups),
+        interval=_interval(groups),
+        results=tables.results_table(groups),
+        choice=_choice(groups),
+        figures=f'<div class="panels">{"".join(_figure(each) for each in charts)}</div>',
+        configuration=tables.configuration(groups),
+        again=_again(groups, command),
+        footer=time.strftime(f"Written by sqsgd {__version__} on %Y-%m-%d at %H:%M UTC.", time.gmtime()),
+        data=_data(drawn),
+        plotly=plotly,
+        script=script,
+    )
+
+
+def _part(name: str) -> str:
+    return resources.files("sqsgd.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _closed(script: str) -> str:
+    """Nothing in a script ends its block; both spellings mean the same within a string."""
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _data(drawn: dict[str, Any]) -> str:
+    """Figures and colours as JSON in which no tag can begin or end."""
+    pieces = [f"{json.dumps(name)}:{figure.to_json()}" for name, figure in drawn.items()]
+    themes = {"light": dataclasses.asdict(LIGHT), "dark": dataclasses.asdict(DARK)}
+    content = f'{{"themes":{json.dumps(themes)},"figures":{{{",".join(pieces)}}}}}'
+    return content.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _policy(*scripts: str) -> str:
+    """The browser runs these scripts and no other, and asks the network for nothing."""
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}"
+
+
+def _colours() -> str:
+    light, dark = dataclasses.asdict(LIGHT), dataclasses.asdict(DARK)
+    pairs = {name: (light[name], dark[name]) for name in light if name != "series"}
+    pairs |= {
+        f"series-{index}": pair for index, pair in enumerate(zip(LIGHT.series, DARK.series, strict=True))
+    }
+    return ":root{" + "".join(f"--{name}:light-dark({a},{b});" for name, (a, b) in pairs.items()) + "}\n"
+
+
+def _title(groups: Sequence[Group]) -> str:
+    datasets = listed(sorted({group.config.dataset for group in groups}))
+    if len(groups) == 1:
+        return f"{groups[0].config.scheme} on {datasets}"
+    return f"{len(groups)} groups on {datasets}"
+
+
+def _lead(groups: Sequence[Group]) -> str:
+    runs = [run for group in groups for run in group.runs]
+    models = listed(sorted({group.config.model for group in groups}))
+    finished = sum(run.state == "finished" for run in runs)
+    clients = listed([f"{amount:,}" for amount in sorted({group.config.clients for group in groups})])
+    return (
+        f"{counted(len(runs), 'run')} in {counted(len(groups), 'group')}, {finished} finished. "
+        f"Model {escape(models)}, {clients} clients. Runs that differ in their seed alone are one group."
+    )
+
+
+def _notices(groups: Sequence[Group], unreadable: Sequence[Unreadable]) -> str:
+    """The runs that did not end well, each by its folder."""
+    runs = [run for group in groups for run in group.runs if run.state != "finished"]
+    lines = [f"<li><code>{escape(run.folder)}</code>: {escape(run.status)}</li>" for run in runs]
+    lines += [f"<li>not shown: {escape(each.reason)}</li>" for each in unreadable]
+    if not lines:
+        return ""
+    return (
+        '<section class="notice" aria-labelledby="notice-title"><h2 id="notice-title">Not finished</h2>'
+        f"<ul>{''.join(lines)}</ul></section>"
+    )
+
+
+def _privacy(groups: Sequence[Group]) -> str:
+    cards = []
+    for made, members in promises(groups):
+        names = "".join(f"<li>{tables.sample(each)} {escape(groups[each].label)}</li>" for each in members)
+        text = "".join(f"<p>{escape(sentence)}</p>" for sentence in made.sentences)
+        cards.append(
+            f'<div class="promise"><div><h3>{escape(made.short)}</h3>'
+            f'<ul class="who" aria-label="Groups">{names}</ul></div><div>{text}</div></div>'
+        )
+    notions = {group.notion if group.notion in MEANINGS else "unknown" for group in groups}
+    meanings = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>"
+        for notion, (name, text) in MEANINGS.items()
+        if notion in notions and notion not in ("none", "unknown")
+    )
+    several = sum(len(group.runs) for group in groups) > 1
+    apart = (
+        "<p>Every total is that of one run. A client whose data served in several of these runs has spent "
+        "the sum of their totals.</p>"
+    )
+    explained = f'<dl class="meanings">{meanings}</dl>' if meanings else ""
+    return f'<div class="promises">{"".join(cards)}</div>{explained}{apart if several else ""}'
+
+
+def _interval(groups: Sequence[Group]) -> str:
+    if not all(math.isnan(group.accuracy[1]) for group in groups):
+        return "± is half of its 95 % confidence interval by Student's t; a single run has none."
+    return "There is one run a group, so there is no confidence interval."
+
+
+def _choice(groups: Sequence[Group]) -> str:
+    """Check boxes that hide groups in all figures; for one group there is nothing to choose."""
+    if len(groups) == 1:
+        return ""
+    boxes = "".join(
+        f'<label><input type="checkbox" value="{series}" checked>{tables.sample(series)}'
+        f"<span>{escape(group.label)}</span></label>"
+        for series, group in enumerate(groups)
+    )
+    return f'<fieldset class="choice"><legend>Groups in the curves</legend>{boxes}</fieldset>'
+
+
+def _figure(chart: Chart | SplitChart) -> str:
+    if isinstance(chart, Chart):
+        drawn, table = bool(chart.curves), tables.chart_table(chart)
+        entries = "".join(
+            f'<li data-series="{curve.series}">{tables.sample(curve.series)} {escape(curve.label)}</li>'
+            for curve in chart.curves
+        )
+        keys = f'<ul class="key" aria-label="Key">{entries}</ul>'
+    else:
+        drawn, table, keys = bool(chart.splits), tables.split_table(chart), ""
+    heading = f'<h3 id="title-{chart.name}">{escape(chart.title)}</h3>'
+    caption = f"<figcaption>{escape(chart.caption)}</figcaption>"
+    wide = ' class="wide"' if isinstance(chart, SplitChart) else ""
+    if not drawn:
+        body = f'<p class="empty">There is nothing to draw.</p>{caption}'
+    else:
+        body = (
+            f'<div class="plot" id="plot-{chart.name}" role="img" '
+            f'aria-label="{escape(chart.alternative)}"></div>{keys}{caption}'
+            f"<details><summary>Data of this figure</summary>{table}</details>"
+        )
+    return f'<figure{wide} aria-labelledby="title-{chart.name}">{heading}{body}</figure>'
+
+
+def _again(groups: Sequence[Group], command: str) -> str:
+    runs = [run for group in groups for run in group.runs]
+    trained = "\n".join(
+        escape(
+            shlex.join(
+                ["sqsgd", "train", "--config", f"{run.folder}/config.toml", "--out", f"{run.folder}-again"]
+            )
+        )
+        for run in runs
+    )
+    secure = any(run.config.secure for run in runs)
+    exact = (
+        "Runs with secure noise cannot be repeated exactly." if secure else "The seeds repeat them exactly."
+    )
+    return (
+        f'<p>This page, from the folders of the runs:</p><pre tabindex="0">{escape(command)}</pre>'
+        f'<p>The runs themselves. {exact}</p><pre tabindex="0">{trained}</pre>'
+    )

@@ -1,0 +1,181 @@
+"""What was promised to whom, in plain words: nothing here sounds better than it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqsgd.report.groups import Group
+from sqsgd.report.text import counted, number, percent
+
+LARGE = 10.0
+"""Above this an ε by itself no longer hides whether a record was used."""
+
+MEANINGS = {
+    "local": (
+        "Local differential privacy",
+        "The client itself adds the noise, before anything leaves it. The promise holds against everyone "
+        "who sees a report, the server included, and needs nobody to be trusted.",
+    ),
+    "per-weight": (
+        "Local privacy of each weight",
+        "The client itself adds the noise, but ε counts for one weight of the report at a time. A whole "
+        "report spends that much for every weight it holds, so this ε must not be compared with one of a "
+        "whole report.",
+    ),
+    "central": (
+        "Central differential privacy",
+        "The promise holds for the published sum of all reports, not for a report. It needs a trusted "
+        "aggregator: whoever sees single reports is not bound by it. Such an ε must not be compared with "
+        "a local one.",
+    ),
+    "none": (
+        "No promise",
+        "Schemes without privacy promise nothing. Their reports are gradients, in full or compressed, and "
+        "training data can be reconstructed from them. They serve as yardsticks.",
+    ),
+    "unknown": (
+        "Promise not known",
+        "What its ε is worth cannot be said: the run did not write down a notion of privacy that this "
+        "version knows.",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """What one or several groups promised alike."""
+
+    notion: str
+    epsilon: float
+    total: float
+    delta: float
+    reports: int
+    all_rounds: bool
+    secure: bool
+    state: str
+
+    @property
+    def known_notion(self) -> str:
+        """The notion, or ``unknown`` for one that this version cannot explain."""
+        return self.notion if self.notion in MEANINGS else "unknown"
+
+    @property
+    def sentences(self) -> list[str]:
+        """The statement."""
+        if not self.reports:
+            return ["No round was completed: nothing was sent and nothing was spent.", *self._noise()]
+        if self.known_notion in ("none", "unknown"):
+            return [MEANINGS[self.known_notion][1]]
+        return [self._each(), self._total(), *self._warning(), *self._noise()]
+
+    @property
+    def short(self) -> str:
+        """The notion and its numbers in one line."""
+        name = MEANINGS[self.known_notion][0]
+        if self.known_notion in ("none", "unknown") or not self.reports:
+            return name
+        so_far = " so far" if self.state == "unfinished" else ""
+        return f"{name}, ε {number(self.epsilon)} a report, {number(self.total)} in total{so_far}"
+
+    def _each(self) -> str:
+        if self.notion == "central":
+            delta = f"δ = {self.delta:g}" if self.delta else "a δ that the run did not write down"
+            return (
+                f"The sum of a round is (ε, δ)-differentially private with ε = {number(self.epsilon)} and "
+                f"{delta}, provided that the aggregator is trusted: it sees every report and must show "
+                "nothing but the sum."
+            )
+        per_weight = self.notion == "per-weight"
+        return (
+            f"Each {'weight of a report' if per_weight else 'report'} is ε-locally differentially private "
+            f"with ε = {number(self.epsilon)}: whatever data a client has, "
+            f"{'what it sends for one weight' if per_weight else 'a report'} is at most "
+            f"{_factor(self.epsilon)} times as likely as with any other data. {_guess(self.epsilon)}"
+        )
+
+    def _total(self) -> str:
+        who = (
+            f"A client that took part in all {counted(self.reports, 'round')}"
+            if self.all_rounds
+            else f"The client that took part most often sent {counted(self.reports, 'report')}. It"
+        )
+        verb = {"unfinished": "has so far spent", "damaged": "spent at least"}.get(self.state, "spent")
+        amount = f"{number(self.reports)} × {number(self.epsilon)} = {number(self.total)}"
+        whole = {"per-weight": " for each weight", "central": " of ε"}.get(self.notion, "")
+        deltas = " The δ of the rounds add up likewise." if self.notion == "central" else ""
+        return (
+            f"{who} {verb} {amount}{whole} in total: the ε of its reports add up (basic composition).{deltas}"
+        )
+
+    def _warning(self) -> list[str]:
+        if self.epsilon > LARGE:
+            weak = "So large an ε is a weak promise on its own: it does not hide whether a record was used."
+            limit = " What it still limits is how well one report can show the direction of a gradient."
+            return [weak + (limit if self.notion == "local" else "")]
+        if self.total > LARGE:
+            return [
+                "The ε of one report is small, but the total is so large that it is a weak promise on its "
+                "own for a client that took part so often."
+            ]
+        return []
+
+    def _noise(self) -> list[str]:
+        if self.notion == "none":
+            return []
+        if self.secure:
+            return ["The noise was secure: it came from the operating system and cannot be repeated."]
+        return [
+            "The noise was seeded: this was an experiment and protects nobody, because who knows the seed "
+            "can take the noise away. The numbers say what the same run would promise with secure noise."
+        ]
+
+
+def promise(group: Group) -> Promise:
+    """What a group's runs promised: the largest of their totals."""
+    epsilon, total = group.last("epsilon"), group.last("epsilon_total")
+    finite = math.isfinite(epsilon) and epsilon > 0 and math.isfinite(total)
+    reports = round(total / epsilon) if finite else max((run.rounds for run in group.counted), default=0)
+    return Promise(
+        notion=group.notion,
+        epsilon=epsilon,
+        total=total,
+        delta=group.summary.delta if group.summary else 0.0,
+        reports=reports,
+        all_rounds=reports == max((run.rounds for run in group.counted), default=0),
+        secure=group.config.secure,
+        state=group.counted[0].state if group.counted else "unfinished",
+    )
+
+
+def promises(groups: Sequence[Group]) -> list[tuple[Promise, list[int]]]:
+    """Each different promise with the groups that made it, by their numbers; the strongest notion first."""
+    shared: dict[str, tuple[Promise, list[int]]] = {}
+    for series, group in enumerate(groups):
+        made = promise(group)
+        shared.setdefault(repr(made), (made, []))[1].append(series)
+    order = list(MEANINGS)
+    return sorted(shared.values(), key=lambda each: order.index(each[0].known_notion))
+
+
+def _factor(epsilon: float) -> str:
+    """e^ε as a number that can be read."""
+    if epsilon < 12:
+        return number(math.exp(epsilon))
+    digits = str(round(epsilon / math.log(10)))
+    return "about 10" + digits.translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def _guess(epsilon: float) -> str:
+    """The best guess between two equally likely inputs is right with probability at most 1 / (1 + e^-ε)."""
+    chance = 1 / (1 + math.exp(-epsilon))
+    if chance < 0.999:
+        return (
+            "Someone who wavers evenly between two possibilities guesses right at most "
+            f"{percent(chance)} of the time from one report, against 50 % without it."
+        )
+    return (
+        "By itself this ε does not stop someone who wavers between two possibilities from guessing right "
+        "nearly always."
+    )

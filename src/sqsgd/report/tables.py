@@ -1,0 +1,191 @@
+"""The table that sorts, and the data behind each figure as HTML tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqsgd.report.charts import Chart, SplitChart
+from sqsgd.report.groups import Group
+from sqsgd.report.styles import series_style
+from sqsgd.report.text import MISSING, counted, escape, number, percent
+
+MOST_ROWS = 25
+NOTIONS = {"local": "local", "per-weight": "per weight", "central": "central", "none": "none"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What is shown, and what it is sorted by: a number, or its text if there is none."""
+
+    html: str
+    value: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """A column; ``first`` is the order that the first click asks for."""
+
+    name: str
+    numeric: bool = True
+    first: str = "ascending"
+
+
+HEADERS = (
+    Header(name="Group", numeric=False),
+    Header(name="Runs"),
+    Header(name="Accuracy", first="descending"),
+    Header(name="Best accuracy", first="descending"),
+    Header(name="Promise", numeric=False),
+    Header(name="ε a round"),
+    Header(name="ε in total"),
+    Header(name="Bytes a round"),
+    Header(name="Of float32"),
+    Header(name="Seconds"),
+    Header(name="Status", numeric=False),
+)
+
+
+def results_table(groups: Sequence[Group]) -> str:
+    """One row a group; the script sorts it by ``data-value``."""
+    heads = "".join(
+        f'<th scope="col" data-first="{header.first}"{_numeric(header.numeric)}>'
+        f'<button type="button">{_heading(header.name)}</button></th>'
+        for header in HEADERS
+    )
+    rows = "".join(_row(series, group) for series, group in enumerate(groups))
+    return (
+        '<div class="scroll" role="region" aria-labelledby="results-title" tabindex="0">'
+        f'<table id="results-table"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _heading(name: str) -> str:
+    """The arrow stays on the line of the last word."""
+    *first, last = name.split()
+    arrow = '<span class="arrow" aria-hidden="true"></span>'
+    return escape(" ".join([*first, ""])) + f'<span class="last">{escape(last)}{arrow}</span>'
+
+
+def _row(series: int, group: Group) -> str:
+    cells = _cells(group)
+    first = f'<th scope="row">{sample(series)} {escape(group.label)}</th>'
+    rest = "".join(
+        f"<td{_numeric(header.numeric)}{_sort_value(cell)}>{cell.html}</td>"
+        for header, cell in zip(HEADERS[1:], cells, strict=True)
+    )
+    return f"<tr>{first}{rest}</tr>"
+
+
+def _cells(group: Group) -> list[Cell]:
+    ratio = group.summary.bytes_up_ratio if group.summary else math.nan
+    return [
+        Cell(html=str(len(group.runs)), value=len(group.runs)),
+        _accuracy(group),
+        Cell(html=percent(group.best_accuracy), value=group.best_accuracy),
+        Cell(html=escape(NOTIONS.get(group.notion, "not known"))),
+        Cell(html=number(group.last("epsilon")), value=group.last("epsilon")),
+        Cell(html=number(group.last("epsilon_total")), value=group.last("epsilon_total")),
+        Cell(html=number(group.last("bytes_up")), value=group.last("bytes_up")),
+        Cell(html=MISSING if math.isnan(ratio) else _fraction(ratio), value=1 / ratio),
+        Cell(html=MISSING if math.isnan(group.seconds) else f"{group.seconds:,.1f}", value=group.seconds),
+        Cell(html=_status(group)),
+    ]
+
+
+def _fraction(ratio: float) -> str:
+    return f"1/{ratio:,.0f}" if ratio >= 10 else f"1/{ratio:.2g}"
+
+
+def _accuracy(group: Group) -> Cell:
+    mean, half = group.accuracy
+    interval = "" if math.isnan(half) else f' <span class="interval">± {100 * half:.1f}</span>'
+    return Cell(html=percent(mean) + interval, value=mean)
+
+
+def _status(group: Group) -> str:
+    """How far a lone run came; of several how many are in which state."""
+    text = group.runs[0].progress if len(group.runs) == 1 else group.states
+    finished = all(run.state == "finished" for run in group.runs)
+    return escape(text) if finished else f'<span class="warning">{escape(text)}</span>'
+
+
+def chart_table(chart: Chart) -> str:
+    """The points of a line chart, at most MOST_ROWS of each curve."""
+    several = any(curve.runs > 1 for curve in chart.curves)
+    heads = ["Group", chart.x_title, chart.y_title, *(["lowest run", "highest run"] if several else [])]
+    rows = []
+    for curve in chart.curves:
+        every = -(-len(curve.x) // MOST_ROWS)
+        for point in range((len(curve.x) - 1) % every, len(curve.x), every):
+            values = [chart.shown(curve.mean[point])]
+            if several:
+                values += [chart.shown(curve.low[point]), chart.shown(curve.high[point])]
+            rows.append([curve.label, number(curve.x[point]), *values])
+    return _plain_table(chart.title, heads, rows)
+
+
+def split_table(chart: SplitChart) -> str:
+    """The bars of the time chart."""
+    parts = list(chart.splits[0].milliseconds) if chart.splits else []
+    rows = [[split.label, *(number(split.milliseconds[part]) for part in parts)] for split in chart.splits]
+    return _plain_table(f"{chart.title}, {chart.x_title}", ["Group", *parts], rows)
+
+
+def configuration(groups: Sequence[Group]) -> str:
+    """Every setting of every group, folded away."""
+    pieces = []
+    for group in groups:
+        values = {name: value for name, value in dataclasses.asdict(group.config).items() if name != "seed"}
+        rows = [[name, str(value)] for name, value in values.items()]
+        runs = [[f"seed {run.config.seed}", f"{run.folder}: {run.status}"] for run in group.runs]
+        table = _plain_table(f"Configuration of {group.label}", ["Setting", "Value"], rows + runs, "settings")
+        pieces.append(
+            f'<details class="group"><summary>{escape(group.label)} '
+            f"({counted(len(group.runs), 'run')})</summary>{table}</details>"
+        )
+    return "".join(pieces)
+
+
+def sample(series: int) -> str:
+    """A piece of the group's line, as the figures draw it."""
+    style = series_style(series)
+    dash = " ".join(map(str, style.dash))
+    return (
+        f'<svg class="sample" width="40" height="12" viewBox="-20 -6 40 12" aria-hidden="true" '
+        f'style="color:var(--series-{style.colour})"><path d="M-20 0H20" stroke="currentColor" '
+        f'stroke-width="2" stroke-dasharray="{dash}"/>'
+        f'<path d="{style.marker.path}" fill="currentColor"/></svg>'
+    )
+
+
+def _plain_table(
+    caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], style: str = "data"
+) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
+    body = "".join(
+        f'<tr><th scope="row">{escape(row[0])}</th>'
+        + "".join(f"<td>{escape(value)}</td>" for value in row[1:])
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="scroll" role="region" aria-label="{escape(caption)}" tabindex="0">'
+        f'<table class="{style}"><caption class="hidden">{escape(caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _numeric(numeric: bool) -> str:
+    return ' class="number"' if numeric else ""
+
+
+def _sort_value(cell: Cell) -> str:
+    """JavaScript's Number reads Infinity; what is missing has none and sorts last."""
+    if cell.value is None:
+        return ""
+    if math.isnan(cell.value):
+        return ' data-value=""'
+    return f' data-value="{"Infinity" if math.isinf(cell.value) else repr(float(cell.value))}"'

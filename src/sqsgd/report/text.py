@@ -1,0 +1,65 @@
+"""Numbers and foreign strings as a reader sees them."""
+
+from __future__ import annotations
+
+import html
+import math
+import unicodedata
+
+MISSING = "–"
+
+
+def clean(text: str) -> str:
+    """One line without control characters or halves of characters, which a file's name may hold."""
+    return "".join(letter if _shows(letter) else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def _shows(letter: str) -> bool:
+    return letter.isprintable() or unicodedata.category(letter) == "Zs"
+
+
+def escape(text: object) -> str:
+    """Safe between tags and in quoted attributes."""
+    return html.escape(clean(str(text)), quote=True)
+
+
+def number(value: float) -> str:
+    """At most four digits that mean something; thousands apart.
+
+    >>> number(24000.0), number(0.123456), number(float("inf"))
+    ('24,000', '0.1235', 'infinite')
+    """
+    if math.isnan(value):
+        return MISSING
+    if math.isinf(value):
+        return "infinite" if value > 0 else "-infinite"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def percent(value: float) -> str:
+    """A share, to a tenth of a percent.
+
+    >>> percent(0.9213).split()
+    ['92.1', '%']
+    """
+    return MISSING if math.isnan(value) else f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
+
+
+def listed(names: list[str]) -> str:
+    """Names as part of a sentence.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def counted(amount: int, name: str) -> str:
+    """An amount with its noun.
+
+    >>> counted(1, "run"), counted(2, "run")
+    ('1 run', '2 runs')
+    """
+    return f"{amount:,} {name}" + ("" if amount == 1 else "s")

@@ -1,0 +1,145 @@
+"""What is trained: whose data, which part of it, measured on what, and the same bits each time."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sqsgd.learning.datasets import Dataset, hold_out
+from sqsgd.learning.problem import make_problem
+
+
+def dataset(count=60):
+    """Input i is (i, 1); the test set is at -1, where no training input is."""
+    inputs = torch.stack([torch.arange(count), torch.ones(count)], dim=1).float()
+    return Dataset(
+        name="numbers",
+        train_inputs=inputs,
+        train_labels=torch.arange(count) % 2,
+        test_inputs=torch.full((10, 2), -1.0),
+        test_labels=torch.zeros(10, dtype=torch.int64),
+        classes=2,
+        held_out="ten at -1",
+    )
+
+
+class Spy(nn.Module):
+    """Linear; remembers which inputs it saw."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(x[:, 0].tolist())
+        return self.linear(x)
+
+
+def problem(model=None, **changes):
+    chosen = {
+        "clients": 6, "partition_scheme": "iid", "batch": 4, "participants": None, "seed": 3, "workers": 1,
+        **changes,
+    }  # fmt: skip
+    return make_problem(dataset(), model or nn.Linear(2, 2), **chosen)
+
+
+def seen_in(rounds, **changes):
+    """The inputs that each client's gradient was made of, in each round."""
+    spy = Spy()
+    made = problem(spy, **changes)
+    weights, result = made.initial(), []
+    for round in rounds:
+        spy.seen.clear()
+        list(made.gradients(weights, round, made.cohort(round)))
+        result.append([sorted(inputs) for inputs in spy.seen])
+    return made, result
+
+
+def test_cross_silo_takes_a_batch_of_every_client_and_another_each_round():
+    made, rounds = seen_in(range(3))
+    assert made.cohort(0) == made.cohort(1) == list(range(6))
+    for clients in rounds:
+        for client, inputs in enumerate(clients):
+            assert len(inputs) == 4
+            assert set(inputs) <= {float(i) for i in made.parts[client]}
+    assert rounds[0] != rounds[1] != rounds[2]
+
+
+def test_cross_device_takes_some_clients_with_all_their_data():
+    made, rounds = seen_in(range(8), participants=2)
+    cohorts = [made.cohort(round) for round in range(8)]
+    assert all(len(set(cohort)) == 2 for cohort in cohorts)
+    assert len({tuple(cohort) for cohort in cohorts}) > 2
+    for cohort, clients in zip(cohorts, rounds, strict=True):
+        for client, inputs in zip(cohort, clients, strict=True):
+            assert inputs == sorted(float(i) for i in made.parts[client])
+
+
+def test_accuracy_is_measured_on_the_held_out_part():
+    made = problem()
+    weights = np.array([-1, 0, 0, 0, 0, 0], np.float32)  # class 0 where the input is negative
+    assert made.evaluate(weights)[0] == 1.0
+    assert made.evaluate(-weights)[0] == 0.0
+
+
+def test_a_share_can_be_held_out_of_the_training_part():
+    whole = dataset()
+    smaller = hold_out(whole, 0.25, seed=1)
+    parts = [smaller.train_inputs[:, 0].tolist(), smaller.test_inputs[:, 0].tolist()]
+    assert [len(part) for part in parts] == [45, 15]
+    assert sorted(parts[0] + parts[1]) == whole.train_inputs[:, 0].tolist()
+    assert smaller.held_out == "15 training images of numbers, held out"
+    assert hold_out(whole, 0.25, seed=2).test_inputs.tolist() != smaller.test_inputs.tolist()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_dropout_repeats_itself(workers):
+    def gradients():
+        torch.manual_seed(1)
+        made = problem(nn.Sequential(nn.Linear(2, 8), nn.Dropout(), nn.Linear(8, 2)), workers=workers)
+        assert made.random
+        torch.manual_seed(np.random.default_rng().integers(1 << 30))  # whatever else draws from it
+        return [g.tobytes() for _, g in made.gradients(made.initial(), 5, made.cohort(5))]
+
+    first = gradients()
+    assert first == gradients()
+    assert len(set(first)) == 6
+
+
+class Counting(nn.Module):
+    """Keeps a running sum of what it saw."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.register_buffer("total", torch.zeros(1))
+
+    def forward(self, x):
+        if self.training:
+            self.total += x.sum()
+        return self.linear(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Counting(), "the model's buffer 'total' changes with each batch"),
+        (nn.Linear(3, 2), "the model does not fit the data"),
+        (nn.Linear(2, 1), "the model does not fit the data.*labels up to 1"),
+        (nn.Embedding(100, 2), "the model does not fit the data.*torch.float32"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused_before_anything_is_written(model, message):
+    with pytest.raises(ValueError, match=message):
+        problem(model)
+
+
+def test_the_saved_model_is_whole():
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+    model[0].weight.requires_grad = False
+    model.register_buffer("constant", torch.ones(2))
+    made = problem(model)
+    saved = made.named_weights(np.arange(made.dim, dtype=np.float32))
+    assert set(saved) == {"0.weight", "0.bias", "1.weight", "1.bias", "constant"}
+    assert saved["0.bias"].tolist() == [0.0, 1.0, 2.0]

@@ -1,0 +1,159 @@
+"""Headless Chromium over its debugging pipe: no driver program, no port, no package."""
+
+import base64
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
+    "--host-resolver-rules=MAP * ~NOTFOUND", "--remote-debugging-pipe",
+)  # fmt: skip
+KEYS = {"Tab": 9, "Enter": 13, " ": 32}
+# Chromium reads commands from descriptor 3 and writes answers to 4.
+TRAMPOLINE = (
+    "import fcntl, os, sys\n"
+    "read, write = (fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3])\n"
+    "os.dup2(read, 3), os.dup2(write, 4)\n"
+    "os.execvp(sys.argv[3], sys.argv[3:])"
+)
+SECONDS = 30
+
+
+def find_chromium():
+    """$SQSGD_CHROMIUM, or the first of the usual names on the path; None if there is none."""
+    return os.environ.get("SQSGD_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+class Chromium:
+    """One browser with one page; what goes wrong in the page is collected in ``errors``."""
+
+    def __init__(self, program, folder):
+        command_read, self._write = os.pipe()
+        self._read, answer_write = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", TRAMPOLINE, str(command_read), str(answer_write),
+             program, *FLAGS, f"--user-data-dir={folder}", "about:blank"],
+            pass_fds=(command_read, answer_write),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(command_read)
+        os.close(answer_write)
+        os.set_blocking(self._read, False)
+        self._numbers, self._buffer, self._session = itertools.count(1), b"", None
+        self.errors, self.requests, self._loaded = [], [], 0
+        targets = self.send("Target.getTargets")["targetInfos"]
+        page = next(target for target in targets if target["type"] == "page")
+        attached = self.send("Target.attachToTarget", targetId=page["targetId"], flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.send(f"{domain}.enable")
+        offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+        self.send("Network.emulateNetworkConditions", **offline)
+
+    def close(self):
+        self._session = None
+        try:
+            self.send("Browser.close")
+            self._process.wait(SECONDS)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            os.close(self._read)
+            os.close(self._write)
+
+    def send(self, method, **parameters):
+        number = next(self._numbers)
+        message = {"id": number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._receive()
+            if answer.get("id") == number:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']}")
+                return answer["result"]
+
+    def _receive(self):
+        deadline = time.monotonic() + SECONDS
+        while b"\0" not in self._buffer:
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                raise TimeoutError("Chromium does not answer")
+            try:
+                self._buffer += os.read(self._read, 1 << 20)
+            except BlockingIOError:
+                time.sleep(0.005)
+        line, _, self._buffer = self._buffer.partition(b"\0")
+        message = json.loads(line)
+        self._note(message.get("method"), message.get("params", {}))
+        return message
+
+    def _note(self, method, event):
+        if method == "Page.loadEventFired":
+            self._loaded += 1
+        elif method == "Runtime.exceptionThrown":
+            self.errors.append(event["exceptionDetails"]["exception"].get("description"))
+        elif method == "Runtime.consoleAPICalled" and event["type"] in ("error", "warning", "assert"):
+            self.errors.append(str(event["args"]))
+        elif method == "Log.entryAdded" and event["entry"]["level"] in ("error", "warning"):
+            self.errors.append(event["entry"]["text"])
+        elif method == "Network.requestWillBeSent":
+            self.requests.append(event["request"]["url"])
+
+    def open(self, path: Path, width=1280, height=900, scheme="light"):
+        """Load a file in a window of this size."""
+        self.errors.clear()
+        self.requests.clear()
+        self.resize(width, height)
+        self.prefer(scheme)
+        before = self._loaded
+        self.send("Page.navigate", url=path.resolve().as_uri())
+        while self._loaded == before:
+            self._receive()
+
+    def resize(self, width, height=900):
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.send("Emulation.setDeviceMetricsOverride", **size)
+
+    def prefer(self, scheme):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.send("Emulation.setEmulatedMedia", features=features)
+
+    def run(self, code):
+        """The value of a JavaScript expression; promises are awaited."""
+        given = {"expression": code, "returnByValue": True, "awaitPromise": True}
+        answer = self.send("Runtime.evaluate", **given)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(answer["exceptionDetails"]["exception"].get("description"))
+        return answer["result"].get("value")
+
+    def click(self, selector):
+        """A real click in the middle of the element."""
+        place = self.run(
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
+            "e.scrollIntoView({block: 'center', behavior: 'instant'}); const r = e.getBoundingClientRect();"
+            "return [r.x + r.width / 2, r.y + r.height / 2]; })()"
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            button = {"button": "left", "clickCount": 1, "x": place[0], "y": place[1]}
+            self.send("Input.dispatchMouseEvent", type=kind, **button)
+
+    def press(self, key, shift=False):
+        text = {"Enter": "\r", " ": " "}.get(key)
+        code = {"windowsVirtualKeyCode": KEYS[key], "key": key, "code": "Space" if key == " " else key}
+        down = {"type": "keyDown" if text else "rawKeyDown", **({"text": text} if text else {})}
+        self.send("Input.dispatchKeyEvent", **down, **code, modifiers=8 if shift else 0)
+        self.send("Input.dispatchKeyEvent", type="keyUp", **code)
+
+    def screenshot(self, path, whole=True):
+        taken = self.send("Page.captureScreenshot", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(taken["data"]))

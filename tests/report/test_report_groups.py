@@ -1,0 +1,146 @@
+"""Groups, their labels, their numbers and their curves."""
+
+import math
+
+import numpy as np
+import pytest
+from folders import write_run
+
+from sqsgd.report.charts import MOST_POINTS, line_charts, split_chart
+from sqsgd.report.groups import group_runs
+from sqsgd.report.runs import read_runs
+
+
+@pytest.fixture
+def grouped(tmp_path):
+    """Groups of the runs with these settings."""
+
+    def make(*settings):
+        for number, values in enumerate(settings):
+            write_run(tmp_path / f"{number}", **values)
+        return group_runs(read_runs([tmp_path])[0])
+
+    return make
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_group(grouped):
+    (group,) = grouped(*({"seed": seed} for seed in range(3)))
+    assert (group.label, len(group.runs), group.states) == ("sqsgd", 3, "3 finished")
+
+
+@pytest.mark.parametrize(
+    ("settings", "labels"),
+    [
+        ([{"scheme": "sqsgd"}, {"scheme": "sqsgd-paper"}], {"sqsgd", "sqsgd-paper"}),
+        ([{"epsilon": 200.0}, {"epsilon": 400.5}], {"ε 200", "ε 400.5"}),
+        ([{"bytes": 128, "lr": 0.5}, {"bytes": 256}], {"128 bytes, lr 0.5", "256 bytes"}),
+        ([{"lr": 0.5}, {"lr": 0.0}], {"lr 0.5", "lr by rule"}),
+        ([{"options": {"levels": 8}}, {"options": {"levels": 32}}], {"levels 8", "levels 32"}),
+        ([{"options": {"adaptive": True}}, {}], {"adaptive on", "adaptive default"}),
+        ([{"dataset": "mnist", "seed": 5}, {"seed": 9}], {"mnist", "mnist5k"}),
+        ([{"clip": 2.0}, {"participation": "5"}], {"5 clients a round", "all clients, clip 2"}),
+        ([{"secure": True}, {}], {"secure noise", "seeded noise"}),
+        ([{"options": {"a": "x\x00\n\ud7ff"}}, {"options": {"a": "y"}}], {"a x\ufffd\ufffd\ufffd", "a y"}),
+    ],
+)
+def test_labels_name_what_differs_and_nothing_else(grouped, settings, labels):
+    assert {group.label for group in grouped(*settings)} == labels
+
+
+def test_a_yardstick_is_not_named_after_budgets_that_it_ignores(grouped):
+    groups = grouped(
+        {"scheme": "sqsgd", "epsilon": 200.0},
+        {"scheme": "sqsgd", "epsilon": 400.0, "bytes": 128},
+        {"scheme": "fedsgd", "notion": "none"},
+        {"scheme": "fedsgd", "notion": "none", "epsilon": 200.0},
+    )
+    labels = {group.label for group in groups}
+    assert labels == {"sqsgd, ε 200, 256 bytes", "sqsgd, ε 400, 128 bytes", "fedsgd", "fedsgd (2)"}
+
+
+def test_the_best_group_comes_first_and_one_without_accuracy_last(grouped):
+    groups = grouped({"scheme": "fedsgd", "done": 3}, {"bytes": 64, "best": 0.5}, {"bytes": 256, "best": 0.9})
+    assert [group.config.bytes for group in groups[:2]] == [256, 64]
+    assert groups[2].config.scheme == "fedsgd"
+    assert math.isnan(groups[2].accuracy[0])
+    assert math.isnan(groups[2].best_accuracy)
+
+
+def test_the_interval_is_students(grouped):
+    (group,) = grouped({"seed": 0}, {"seed": 1}, {"seed": 2})
+    for run, last in zip(group.runs, (0.90, 0.92, 0.94), strict=True):
+        run.columns["accuracy"][-1] = last
+    mean, half = group.accuracy
+    assert mean == pytest.approx(0.92)
+    assert half == pytest.approx(4.302653 * 0.02 / math.sqrt(3), rel=1e-6)
+    assert group.best_accuracy == 0.94
+
+
+def test_one_run_has_no_interval(grouped):
+    assert math.isnan(grouped({})[0].accuracy[1])
+
+
+def test_means_are_over_finished_runs_if_there_are_any(grouped):
+    (group,) = grouped({"seed": 0}, {"seed": 1, "done": 20}, {"seed": 2, "done": 5, "error": "no"})
+    assert [run.config.seed for run in group.counted] == [0]
+    assert group.states == "1 finished, 1 unfinished, 1 failed"
+
+
+def test_unfinished_runs_are_compared_up_to_the_round_that_all_have(grouped):
+    (group,) = grouped({"seed": 0, "done": 25}, {"seed": 1, "done": 33}, {"seed": 2, "done": 0})
+    assert (len(group.counted), group.rounds) == (2, 25)
+    curve = line_charts([group])[0].curves[0]
+    assert curve.x.tolist() == [10.0, 20.0]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "notion"), [("sqsgd", "local"), ("fedsgd", "none"), ("unheard-of", "unknown")]
+)
+def test_an_unfinished_run_has_the_notion_of_its_scheme(grouped, scheme, notion):
+    assert grouped({"scheme": scheme, "done": 5})[0].notion == notion
+
+
+def test_curves_are_means_with_the_lowest_and_the_highest_run(grouped):
+    groups = grouped({"seed": 0}, {"seed": 1}, {"scheme": "fedsgd", "notion": "none"})
+    by_round, by_bytes, loss, epsilon, bound, clip_rate = line_charts(groups)
+    group = next(each for each in groups if each.config.scheme == "sqsgd")
+    curve = next(each for each in by_round.curves if each.label == "sqsgd")
+    values = np.stack([run.accuracies for run in group.runs])
+    assert np.allclose(curve.mean, values.mean(axis=0))
+    assert np.allclose((curve.low, curve.high), (values.min(axis=0), values.max(axis=0)))
+    assert next(each for each in by_bytes.curves if each.label == "sqsgd").x[-1] == 40 * 273
+    assert by_bytes.log_x is False
+    assert len(loss.curves) == 2
+    assert [each.label for each in epsilon.curves] == ["sqsgd"]
+    assert epsilon.curves[0].mean[-1] == 16000
+    assert "nothing is promised: fedsgd" in epsilon.caption
+    for chart in (bound, clip_rate):
+        assert [each.label for each in chart.curves] == ["sqsgd"]
+        assert "never moves: fedsgd" in chart.caption
+
+
+def test_bytes_that_lie_far_apart_have_a_logarithmic_axis(grouped):
+    groups = grouped({}, {"scheme": "fedsgd", "notion": "none", "dim": 100000})
+    assert line_charts(groups)[1].log_x
+
+
+def test_long_runs_are_thinned_to_their_very_end(grouped):
+    groups = grouped({"rounds": 1000, "evaluate_every": 1})
+    for chart in line_charts(groups):
+        (curve,) = chart.curves
+        assert len(curve.x) == MOST_POINTS
+    assert line_charts(groups)[0].curves[0].x[-1] == 1000
+    assert line_charts(groups)[3].curves[0].mean[-1] == 400_000
+    loss = line_charts(groups)[2].curves[0]
+    assert loss.mean[0] == pytest.approx(groups[0].runs[0].columns["loss"][:3].mean())
+
+
+def test_the_time_is_split_without_loss(grouped):
+    (split,) = split_chart(grouped({})).splits
+    assert split.milliseconds == pytest.approx({"gradient": 60, "encode": 20, "aggregate": 5, "rest": 15})
+
+
+def test_the_words_for_those_who_do_not_see_a_figure(grouped):
+    chart = line_charts(grouped({}))[3]
+    words = "Line chart: ε in total against rounds. sqsgd goes from 400 at 1 to 16,000 at 40."
+    assert chart.alternative == words

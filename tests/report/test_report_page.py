@@ -1,0 +1,185 @@
+"""The page as text: what it says, and what it cannot be made to do."""
+
+import json
+import re
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import pytest
+from folders import write_run
+
+from sqsgd.report import page
+from sqsgd.report.page import write_report
+
+NASTY = "</script><b onmouseover=alert(1)>&'\"<!--%{x}"
+PLACES = {"src", "href", "action", "srcset", "data", "poster", "formaction"}
+
+
+class Tags(HTMLParser):
+    """Every tag with its attributes, and the text outside of scripts and styles."""
+
+    def __init__(self, content):
+        super().__init__()
+        self.tags, self.words, self._inside = [], [], None
+        self.feed(content)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        self._inside = tag
+
+    def handle_data(self, data):
+        if self._inside not in ("script", "style"):
+            self.words.append(data)
+
+    def handle_endtag(self, tag):
+        self._inside = None
+
+    def named(self, name):
+        return [attributes for tag, attributes in self.tags if tag == name]
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """The page of runs, without plotly's own script."""
+    from plotly import offline
+
+    def make(title=None):
+        monkeypatch.setattr(offline, "get_plotlyjs", lambda: "/* plotly */")
+        return write_report([tmp_path / "runs"], tmp_path / "out" / "report.html", title).read_text()
+
+    return make
+
+
+def test_the_page_tells_all(tmp_path, written):
+    for seed in range(3):
+        write_run(tmp_path / "runs" / f"a{seed}", seed=seed)
+    write_run(tmp_path / "runs" / "b", scheme="fedsgd", notion="none", best=0.8)
+    write_run(tmp_path / "runs" / "c", bytes=64, done=17)
+    write_run(tmp_path / "runs" / "d", bytes=32, done=3, error="out of memory")
+    found = Tags(written())
+    words = " ".join(" ".join(found.words).split())
+    assert "3 groups" not in words
+    assert "6 runs in 4 groups, 4 finished" in words
+    assert "unfinished at round 17 of 40" in words
+    assert "failed at round 3 of 40: out of memory" in words
+    assert "95 % confidence interval by Student's t" in words
+    assert "from the lowest to the highest run" in words
+    assert re.search(r"sqsgd report \S+/runs --out \S+/report\.html", words)
+    assert re.search(r"sqsgd train --config \S+/a0/config\.toml --out \S+/a0-again", words)
+    assert "1,000 made-up images" in words
+
+
+def test_the_page_can_be_used_without_eyes_or_mouse(tmp_path, written):
+    write_run(tmp_path / "runs" / "a")
+    write_run(tmp_path / "runs" / "b", scheme="fedsgd", notion="none")
+    found = Tags(written())
+    assert len(found.named("h1")) == len(found.named("main")) == len(found.named("header")) == 1
+    assert found.named("html")[0]["lang"] == "en"
+    assert found.named("a")[0] == {"class": "skip", "href": "#main"}
+    plots = [each for each in found.named("div") if each.get("class") == "plot"]
+    assert len(plots) == 7
+    assert all(each["role"] == "img" and len(each["aria-label"]) > 40 for each in plots)
+    assert len(found.named("figure")) == len(found.named("figcaption")) == 7
+    assert len(found.named("details")) == 7 + 2
+    names = [each["id"] for _, each in found.tags if "id" in each]
+    assert len(names) == len(set(names))
+    for _, each in found.tags:
+        for pointer in ("aria-labelledby", "href"):
+            if pointer in each and not each[pointer].startswith("data:"):
+                assert each[pointer].removeprefix("#") in names
+
+
+def test_nothing_is_loaded_from_anywhere(tmp_path, written):
+    write_run(tmp_path / "runs" / "a")
+    content = written()
+    found = Tags(content)
+    for tag, attributes in found.tags:
+        assert tag not in ("iframe", "object", "embed", "img", "base"), tag
+        for place in PLACES & set(attributes):
+            assert attributes[place].startswith(("#", "data:")), (tag, attributes)
+    for word in (
+        "http:",
+        "https:",
+        "//cdn",
+        "@import",
+        "url(",
+        "fetch(",
+        "XMLHttpRequest",
+        "import(",
+        "eval(",
+    ):
+        assert word not in content, word
+    policy = next(each["content"] for each in found.named("meta") if "http-equiv" in each)
+    assert policy.startswith("default-src 'none';")
+    assert "script-src 'sha256-" in policy
+    assert "connect-src" not in policy
+
+
+def test_plotly_is_there_once(tmp_path):
+    write_run(tmp_path / "a")
+    content = write_report([tmp_path / "a"], tmp_path / "report.html").read_text()
+    assert len(re.findall(r"plotly\.js v\d", content)) == 1
+    assert content.count("</script") == 3
+    assert len(content) < 6_000_000
+
+
+def test_strings_from_a_run_stay_strings(tmp_path, written):
+    folder = tmp_path / "runs" / "x<b onclick=alert(2)>\n\udcff"
+    write_run(folder, options={"name": NASTY, NASTY: 1}, dataset=NASTY, model=NASTY, done=5, error=NASTY)
+    write_run(tmp_path / "runs" / "b", scheme=NASTY, options={"name": "other"})
+    (tmp_path / "runs" / "c").mkdir()
+    (tmp_path / "runs" / "c" / "error.txt").write_text(NASTY)
+    content = written(title=NASTY)
+    found = Tags(content)
+    assert content.count("</script") == 3
+    assert "b" not in {tag for tag, _ in found.tags}
+    assert not any(name.startswith("on") for _, attributes in found.tags for name in attributes)
+    assert found.named("h1") == [{}]
+    assert NASTY in " ".join(found.words)
+    data = content.split('id="report-data">')[1].split("</script")[0]
+    assert not set(data) & set("<>&")
+    for text in _texts(json.loads(data)["figures"]):
+        assert not set(text.replace("<br>", "").replace("<extra></extra>", "")) & set("<>"), text
+        assert "%{x}" not in text
+
+
+def _texts(value):
+    if isinstance(value, str):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts(inner)
+
+
+def test_scripts_and_data_cannot_end_their_own_block():
+    figure = SimpleNamespace(to_json=lambda: '{"label":"</script><b>&"}')
+    data = page._data({"loss": figure})
+    assert not set(data) & set("<>&")
+    assert json.loads(data)["figures"] == {"loss": {"label": "</script><b>&"}}
+    assert "</script" not in page._closed('a = "</script>"; b = "<!--"')
+    assert "<!--" not in page._closed('b = "<!--"')
+
+
+def test_the_table_can_be_sorted_on_every_heading(tmp_path, written):
+    write_run(tmp_path / "runs" / "a")
+    write_run(tmp_path / "runs" / "b", scheme="fedsgd", notion="none", done=3)
+    table = Tags(written().split('<table id="results-table">')[1].split("</table>")[0])
+    assert (
+        len(table.named("button"))
+        == len([each for each in table.named("th") if each["scope"] == "col"])
+        == 11
+    )
+    values = [each["data-value"] for each in table.named("td") if "data-value" in each]
+    assert "Infinity" in values
+    assert "" in values
+    assert "nan" not in " ".join(table.words)
+
+
+def test_the_page_is_written_whole_or_not_at_all(tmp_path):
+    run = write_run(tmp_path / "a")
+    with pytest.raises(ValueError, match="is a folder"):
+        write_report([run], tmp_path)
+    with pytest.raises(ValueError, match="does not exist"):
+        write_report([tmp_path / "none"], tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+    written = write_report([str(run)], str(tmp_path / "new" / "deep" / "report.html"), title="A title")
+    assert [path.name for path in written.parent.iterdir()] == ["report.html"]
