@@ -78,6 +78,12 @@ def test_panels_times_arms_times_seeds():
     assert all(job.config.validation == 0 for job in jobs)
 
 
+def test_choosing_may_take_fewer_rounds():
+    sweep = make_sweep({**TINY, "tuning_rounds": 2}, "")
+    assert {job.config.rounds for job in sweep.tuning_jobs()} == {2}
+    assert {job.config.rounds for job in sweep.jobs({"sqsgd": 0.1})} == {6}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

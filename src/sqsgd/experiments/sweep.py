@@ -3,6 +3,7 @@
 A file says what varies:
 
     title = "..."            seeds = [1, 2, 3]            rates = [0.01, 0.1]
+    tuning_rounds = 188      # of the runs that decide between the rates; 0: as many as the others
     validation = 0.1         # share of the training images that decides between the rates
     [base]                   # any keys of a run's configuration
     [[panels]]               # keys of one picture, such as epsilon = 400.0; may hold small and arms
@@ -70,6 +71,7 @@ class Sweep:
     rates: tuple[float, ...] = (0.0,)
     seeds: tuple[int, ...] = (1, 2, 3)
     validation: float = 0.1
+    tuning_rounds: int = 0
 
     def __post_init__(self) -> None:
         for name in ("panels", "rates", "seeds", "cells"):
@@ -83,6 +85,7 @@ class Sweep:
         for seed in self.seeds:
             checks.integer("seeds", seed, 0, 2**64 - 1)
         checks.real("validation", self.validation, 0.01, 0.9)
+        checks.integer("tuning_rounds", self.tuning_rounds, 0, 2**31)
         if TUNING_SEED in self.seeds and len(self.rates) > 1:
             raise ValueError(f"seeds = {list(self.seeds)}: {TUNING_SEED} is the seed of the runs that choose")
         names = [cell.name for cell in self.cells()]
@@ -112,8 +115,9 @@ class Sweep:
         """A run for each learning rate of each cell, measured on training images that it does not see."""
         if len(self.rates) == 1:
             return []
+        rounds = {"rounds": self.tuning_rounds} if self.tuning_rounds else {}
         return [
-            cell.job("tuning", rate, TUNING_SEED, validation=self.validation)
+            cell.job("tuning", rate, TUNING_SEED, validation=self.validation, **rounds)
             for cell in self.cells()
             for rate in self.rates
         ]
@@ -166,7 +170,7 @@ def make_sweep(given: Values, where: str, *, small: bool = False) -> Sweep:
     for name, value in values.items():
         if name not in known:
             raise ValueError(f"{where}: unknown key {name!r} = {value!r} (known: {', '.join(known)}, small)")
-        kinds: dict[str, type] = {"title": str, "base": dict, "validation": float}
+        kinds: dict[str, type] = {"title": str, "base": dict, "validation": float, "tuning_rounds": int}
         kind = kinds.get(name, list)
         if not isinstance(value, kind):
             raise ValueError(f"{where}: {name} = {value!r} must be of type {kind.__name__}")
