@@ -23,6 +23,12 @@ class Case:
     """Its codes fit into the bits that were asked for."""
     bias: float = 0.0
     """|E x̂ - x|² / |x|² that its documentation admits."""
+    mean_bits: int = 512
+    """A budget at which a report of 64 coordinates is about all of them: nothing waits in a residual."""
+    unlimited: bool = False
+    """Made without a budget of bits."""
+    waits: bool = False
+    """Leaves something to a residual whatever the budget."""
     tiny: dict[str, Any] | None = field(default_factory=lambda: {"dim": 4, "bits": 16})
     """A budget at which all outputs can be listed; None: continuous, or too many."""
     tiny_options: dict[str, Any] = field(default_factory=dict)
@@ -31,13 +37,15 @@ class Case:
         return f"{self.name}{self.options or ''}"
 
     def make(self, dim: int = 300, epsilon: float = 120.0, bits: int = 512) -> Scheme:
-        return make_scheme(self.name, dim=dim, epsilon=epsilon, bits=bits, **self.options)
+        limit = None if self.unlimited else bits
+        return make_scheme(self.name, dim=dim, epsilon=epsilon, bits=limit, **self.options)
 
     def make_tiny(self, epsilon: float) -> Scheme:
         return make_scheme(self.name, epsilon=epsilon, **self.tiny, **{**self.options, **self.tiny_options})
 
 
 DIRECTION_BIAS = 0.0009  # one rotation of 64 coordinates is not quite Gaussian: 3 %
+SHORT = {"reach": 1.0}  # a range that vectors within the bound can fill
 CASES = [
     Case(name="sqsgd", bias=DIRECTION_BIAS),
     Case(name="sqsgd", options={"levels": 3, "reach": 1.5}, bias=DIRECTION_BIAS),
@@ -54,6 +62,62 @@ CASES = [
     ),
     Case(name="sqsgd-paper", options={"levels": 5, "rule": "optimal"}),
     Case(name="fedsgd", notion="none", keeps_budget=False, tiny=None),
+    Case(name="piecewise", tiny={"dim": 2, "bits": 6}, tiny_options=SHORT),
+    Case(
+        name="piecewise",
+        options={"rule": "paper", "levels": 5},
+        tiny={"dim": 3, "bits": 9},
+        tiny_options=SHORT,
+    ),
+    Case(
+        name="piecewise",
+        options={"coordinates": 1, "reach": 8.0},
+        tiny={"dim": 2, "bits": 6},
+        tiny_options=SHORT,
+    ),
+    Case(name="ldp-fed", tiny={"dim": 4, "bits": 8}, tiny_options=SHORT),
+    Case(name="ldp-fed", options={"levels": 16}, tiny={"dim": 2, "bits": 8}, tiny_options=SHORT),
+    Case(name="ldp-fl", tiny_options=SHORT),
+    Case(
+        name="ldp-fl",
+        options={"per_weight": True},
+        notion="per-weight",
+        tiny={"dim": 1, "bits": 1},
+        tiny_options=SHORT,
+    ),
+    Case(name="fedsel", waits=True, bias=0.8, tiny={"dim": 3, "bits": 8}),
+    Case(
+        name="fedsel",
+        options={"select": "em", "picks": 2, "levels": 4, "select_share": 0.5},
+        waits=True,
+        bias=1.0,
+        tiny={"dim": 3, "bits": 8},
+    ),
+    Case(name="privunit", bias=DIRECTION_BIAS, tiny=None),
+    Case(name="privunit", options={"levels": 2}, bias=DIRECTION_BIAS, tiny=None),
+    Case(name="privunit", options={"levels": 5, "reach": 2.0}, bias=DIRECTION_BIAS, tiny=None),
+    Case(name="privunit", options={"norm_epsilon": 3.0}, unlimited=True, keeps_budget=False, tiny=None),
+    Case(name="privunit-g", bias=DIRECTION_BIAS, tiny=None),
+    Case(name="privunit-g", options={"levels": 3}, bias=DIRECTION_BIAS, tiny=None),
+    Case(name="privunit-g", unlimited=True, keeps_budget=False, tiny=None),
+    Case(name="privunit-inf"),
+    Case(name="privunit-inf", options={"reach": 4.0}),
+    Case(name="sqkr"),
+    Case(name="sqkr", options={"reach": 4.0}),
+    Case(name="sqkr", options={"signs": True, "norm_epsilon": 1.0}, bias=DIRECTION_BIAS),
+    Case(name="vqsgd", tiny={"dim": 2, "bits": 16}),
+    Case(name="vqsgd", options={"repeats": 3}, tiny={"dim": 2, "bits": 16}),
+    Case(name="qsgd", notion="none", tiny=None),
+    Case(name="qsgd", options={"levels": 1}, notion="none", tiny=None),
+    Case(name="terngrad", notion="none", tiny=None),
+    Case(name="terngrad", options={"clip": 2.0}, notion="none", bias=0.02, tiny=None),
+    Case(name="dgc", notion="none", mean_bits=64 * 32, tiny=None),
+    Case(name="dgc", options={"count": 1}, notion="none", waits=True, bias=1.0, tiny=None),
+    Case(name="cpsgd", notion="central", whole_epsilon=False, tiny=None),
+    Case(name="cpsgd", options={"levels": 4, "reach": 2.0}, notion="central", whole_epsilon=False, tiny=None),
+    Case(
+        name="cpsgd", options={"clients": 50, "delta": 1e-6}, notion="central", whole_epsilon=False, tiny=None
+    ),
 ]
 PRIVATE = [case for case in CASES if case.notion != "none"]
 

@@ -7,9 +7,7 @@ direction needs no range, so one bit a coordinate serves, and more coordinates t
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
@@ -19,14 +17,15 @@ from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
 from sqsgd.gaussian import energy, kept_share
-from sqsgd.privquant import MOST_DIM, PrivQuant
+from sqsgd.norms import l2_norm
+from sqsgd.privquant import PrivQuant
 from sqsgd.randomness import Rng
 from sqsgd.scalardp import ScalarDP
-from sqsgd.norms import l2_norm
+from sqsgd.schemes.fitting import affordable, block_size
+from sqsgd.schemes.shares import add_up, split
 from sqsgd.transforms import Rotate, Subsample, rotated_sample
 
 SIGNS = 2.0**-12  # a reach so short that a code is the coordinate's sign
-_NORM_SHARES = ((1000.0, 10.0), (60.0, 6.0), (20.0, 4.0), (8.0, 2.0), (4.0, 1.5), (2.0, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,59 +113,13 @@ class Direction(Mechanism):
         return direction + self.norm.log_density(int(columns[1][0]), norm / bound)
 
 
-def add_up(*epsilons: float) -> float:
-    """The sum of budgets, rounded up."""
-    whole = sum(map(Fraction, epsilons))
-    result = float(whole)
-    return result if Fraction(result) >= whole else math.nextafter(result, math.inf)
-
-
-def take_away(epsilon: float, part: float) -> float:
-    """epsilon - part, rounded down, so that the two never add up to more."""
-    left = Fraction(epsilon) - Fraction(part)
-    result = float(left)
-    return result if Fraction(result) <= left else math.nextafter(result, 0.0)
-
-
-def norm_share(epsilon: float) -> float:
-    """ε2: what the norm takes of the budget.
-
-    Near the minimum of (1 + Var(norm) / norm²) / m(ε - ε2)², which hardly depends on the dimension;
-    a table, so that client and server agree to the last bit.
-    """
-    return next((share for least, share in _NORM_SHARES if epsilon >= least), epsilon / 2)
-
-
 def direction(
     dim: int, epsilon: float, *, levels: int, reach: float, norm_epsilon: float | None
 ) -> Direction:
     """The mechanism for a total budget, split between direction and norm."""
-    epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
-    share = norm_share(epsilon) if norm_epsilon is None else norm_epsilon
-    share = checks.real("norm_epsilon", share, 1e-3 * epsilon, 0.999 * epsilon)
-    quantizer = PrivQuant(dim, levels, take_away(epsilon, share))
-    return Direction(
-        quantizer=quantizer, norm=ScalarDP(1.0, share), reach=checks.real("reach", reach, 1e-6, 20.0)
-    )
-
-
-def affordable(bits: int | None, levels: int, dim: int) -> int:
-    """How many codes of a vector of length dim fit into a budget of bits."""
-    bits = checks.integer("bits", bits, 1, 2**40)
-    most = 1 << (dim - 1).bit_length()
-    codes = bisect_right(range(1, most + 1), bits, key=lambda count: Column(count, levels).bits)
-    if codes == 0:
-        raise ValueError(f"bits = {bits} do not hold one code of levels = {levels}")
-    if codes > MOST_DIM:
-        raise ValueError(
-            f"bits = {bits} would send {codes} coordinates; at most {MOST_DIM} can be privatised"
-        )
-    return codes
-
-
-def block_size(dim: int, codes: int) -> int:
-    """How many coordinates to send: all, if they fit once padded for the rotation; else a power of two."""
-    return dim if 1 << (dim - 1).bit_length() <= codes else 1 << (codes.bit_length() - 1)
+    left, norm = split(checks.real("epsilon", epsilon, 0.01, 1e5), norm_epsilon)
+    reach = checks.real("reach", reach, 1e-6, 20.0)
+    return Direction(quantizer=PrivQuant(dim, levels, left), norm=norm, reach=reach)
 
 
 def sqsgd(

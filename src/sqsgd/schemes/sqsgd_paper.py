@@ -17,7 +17,8 @@ from sqsgd.gaussian import energy, kept_share
 from sqsgd.privquant import PrivQuant
 from sqsgd.randomness import Rng
 from sqsgd.scalardp import ScalarDP
-from sqsgd.schemes.sqsgd import add_up, affordable, block_size, take_away
+from sqsgd.schemes.fitting import affordable, block_size
+from sqsgd.schemes.shares import add_up, take_away
 from sqsgd.transforms import Rotate, Subsample
 
 

@@ -1,0 +1,233 @@
+"""cpSGD (Agarwal et al. 2018): quantised coordinates plus binomial noise, private only in the sum."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from sqsgd import checks, exact
+from sqsgd.binomial import BinomialPrivacy, fair_binomial
+from sqsgd.checks import Vector
+from sqsgd.codec import Column, Columns, Layout
+from sqsgd.core import Estimate, Mechanism, Privacy, Scheme, Transform
+from sqsgd.gaussian import kept_share, normal_points
+from sqsgd.randomness import Rng
+from sqsgd.rounding import Positions, round_unbiased, rounding_chance
+from sqsgd.schemes.fitting import codes_that_fit
+from sqsgd.transforms import Rotate, Subsample
+
+MOST_ALPHABET = 2**32
+MOST_LEVELS = 1 << 20
+_LEVELS = sorted({round(2 ** (step / 4)) for step in range(4, 65)})  # candidates: the minimum is flat
+_SLACK = 1 + 2.0**-30  # far more than floats lose between a vector and its positions on the grid
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareOfNoise(Mechanism):
+    """Each coordinate on a grid of k levels, plus Bin(``trials``, 1/2): a share of the noise of the sum.
+
+    The vector is clipped to norm ``bound``, its n coordinates to ± ``reach`` bound / √n, rounded without
+    bias to k = ``levels`` levels. The noise of ``clients`` reports adds up to Bin(clients · trials, 1/2),
+    whose (ε, δ) is ``BinomialPrivacy``: the paper's Theorem 1 is false for large ε. The sensitivities, in
+    steps of the grid: two vectors within the bound are at most R = √n (k-1) / reach apart; under the same uniform
+    numbers of the rounding, a difference Δ_j becomes at most ceil(Δ_j), so that Δ2 <= R + √n, Δ1 <= √n Δ2,
+    Δ∞ <= k - 1. These hold for any value of those numbers, so none of δ goes to the rounding.
+
+    A code is as wide as the sum of all ``clients`` codes needs, because secure aggregation masks and adds
+    modulo that; the paper counts the single code.
+
+    Guarantees
+    ----------
+    * Central, not local: (ε, δ) holds for the sum of the reports of ``clients`` honest clients, equally
+      weighted, that secure aggregation shows the server, when one client's vector is replaced. It does
+      not hold for a single report, which has only a share of the noise, nor when fewer answer. A server
+      that sees reports one by one, as a simulation here does, gives no such protection.
+      tests/schemes/test_cpsgd.py::test_the_sum_is_as_private_as_claimed, and
+      ::test_a_single_report_is_not.
+    * The noise is drawn exactly, as whole numbers: ``FairBinomial``. What is sent has the density that
+      the sum's privacy is computed from: ::test_what_is_sent_has_the_density.
+    * Unbiased but for clipping: a sample of a vector near the bound is half the time longer than it, and
+      coordinates beyond the reach (0.3 % of them at 3) are clamped. At the bound itself that shortens the
+      mean by about 0.3 / √n, and the predicted error is up to 0.6 / √n of itself too high.
+      tests/schemes/test_estimates.py::test_mean_is_recovered,
+      tests/schemes/test_cpsgd.py::test_the_error_is_the_predicted_one.
+    """
+
+    dim: int
+    levels: int
+    trials: int
+    clients: int
+    delta: float
+    reach: float
+
+    @property
+    def identity(self) -> str:
+        sizes = f"{self.dim} {self.levels} {self.trials} {self.clients}"
+        return f"share of noise {sizes} {self.delta!r} {self.reach!r}"
+
+    @cached_property
+    def layout(self) -> Layout:
+        return (Column(self.dim, self.alphabet),)
+
+    @property
+    def alphabet(self) -> int:
+        """How many values the sum of all clients' codes may have."""
+        return self.clients * (self.levels - 1 + self.trials) + 1
+
+    @property
+    def accounting(self) -> BinomialPrivacy:
+        """How far one client can move the sum, and what the sum's noise then promises."""
+        each = min(self.levels - 1.0, (self.levels - 1) / self.reach * _SLACK + 1)
+        return BinomialPrivacy(
+            dim=self.dim,
+            delta=self.delta,
+            l1=self.dim * each * _SLACK,
+            l2=math.sqrt(self.dim) * each * _SLACK,
+            most=self.levels - 1.0,
+        )
+
+    @cached_property
+    def privacy(self) -> Privacy:
+        epsilon = self.accounting.epsilon(self.clients * self.trials)
+        return Privacy(epsilon=epsilon, notion="central", delta=self.delta)
+
+    def _positions(self, x: Vector, bound: float) -> Positions:
+        """The coordinates on the grid 0..levels-1, before rounding."""
+        exact_x = checks.shaped("x", x, self.dim).astype(np.float64)
+        norm = float(np.linalg.norm(exact_x))
+        if not norm < math.inf:
+            raise ValueError("x holds NaN or infinity")
+        if norm > bound:
+            exact_x *= bound / norm
+        top = self.levels - 1
+        return np.clip(exact_x / self._step(bound) + top / 2, 0.0, float(top))
+
+    def _step(self, bound: float) -> float:
+        return 2 * self.reach * bound / math.sqrt(self.dim) / (self.levels - 1)
+
+    def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
+        position = self._positions(x, bound)
+        codes = round_unbiased(position, rng) + fair_binomial(self.trials).draw(self.dim, rng)
+        return (codes.astype(np.uint32),)
+
+    def estimate(self, columns: Columns, bound: float) -> Estimate:
+        """Affine in the codes: of the mean of codes, it is the mean of the estimates."""
+        return (columns[0].astype(np.float64) - (self.levels - 1 + self.trials) / 2) * self._step(bound)
+
+    def relative_error(self, share: float) -> float:
+        """E[(clamped y)² + rounding + noise] - 2 E[y clamped y] + 1 for Gaussian coordinates y."""
+        reach = self.reach / share
+        step = 2 * reach / (self.levels - 1)
+        y = np.clip(normal_points(), -reach, reach)
+        part = ((y + reach) / step) % 1.0
+        energy = float(np.mean(y**2 + step**2 * part * (1 - part))) + step**2 * self.trials / 4
+        return energy - 2 * kept_share(reach) + 1
+
+    def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
+        position, total = self._positions(x, bound), 0.0
+        for code, at in zip(columns[0].astype(np.int64).tolist(), position, strict=True):
+            below = math.floor(at)
+            chance = 0.0
+            for level, share in zip((below, below + 1), rounding_chance(at, (below, below + 1)), strict=True):
+                if share > 0 and 0 <= code - level <= self.trials:
+                    chance += float(share) * self._chance_of_noise(code - level)
+            total += math.log(chance) if chance else -math.inf
+        return total
+
+    def _chance_of_noise(self, heads: int) -> float:
+        return exact.nearest(lambda: exact.log_match_probability(self.trials, 2, heads).exp())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """What was asked for, and what can be had for it."""
+
+    epsilon: float
+    bits: int | None
+    clients: int
+    delta: float
+    reach: float
+
+    def draft(self, size: int, levels: int, *, final: bool = False) -> ShareOfNoise:
+        """The mechanism with about the trials that ε needs; with exactly the least number where ``final``."""
+        bare = ShareOfNoise(
+            dim=size, levels=levels, trials=1, clients=self.clients, delta=self.delta, reach=self.reach
+        )
+        accounting, step = bare.accounting, self.clients
+        need = accounting.least(self.epsilon, step) if final else accounting.about(self.epsilon)
+        return replace(bare, trials=-(-need // step))
+
+    def fits(self, mechanism: ShareOfNoise) -> bool:
+        """Whether its codes fit into the bits; they need more the more coordinates there are."""
+        if mechanism.alphabet > MOST_ALPHABET:
+            return False
+        return self.bits is None or codes_that_fit(self.bits, mechanism.alphabet) >= mechanism.dim
+
+    def affordable(self, levels: int, whole: int) -> int:
+        """The most coordinates that fit; the error falls as their number rises, whatever it is."""
+        return bisect_left(
+            range(1, whole + 1), True, key=lambda size: not self.fits(self.draft(size, levels))
+        )
+
+    def best(self, whole: int, candidates: list[int]) -> ShareOfNoise:
+        """The least predicted error; where nothing limits the bits, the fewest levels within 1 % of it."""
+        sizes = [(levels, self.affordable(levels, whole)) for levels in candidates]
+        drafts = [self.draft(size, levels) for levels, size in sizes if size > 0]
+        if not drafts:
+            levels = candidates[0]
+            one = self.draft(1, levels).alphabet
+            noise = f"epsilon = {self.epsilon:g}, delta = {self.delta:g} and clients = {self.clients}"
+            if one > MOST_ALPHABET:
+                raise ValueError(
+                    f"levels = {levels} is too many: with the noise of {noise} a code needs {one} values"
+                )
+            raise ValueError(
+                f"bits = {self.bits} do not hold one coordinate with the noise of {noise}; "
+                f"at least {Column(1, one).bits} do"
+            )
+        errors = [(1 + draft.relative_error(1.0)) / draft.dim for draft in drafts]
+        enough = min(errors) * (1.01 if self.bits is None else 1.0)
+        chosen = next(draft for draft, error in zip(drafts, errors, strict=True) if error <= enough)
+        size = chosen.dim
+        while not self.fits(final := self.draft(size, chosen.levels, final=True)) and size > 1:
+            size -= 1
+        return final
+
+
+def cpsgd(
+    dim: int,
+    epsilon: float,
+    bits: int | None = None,
+    *,
+    clients: int = 10,
+    delta: float = 1e-5,
+    levels: int | None = None,
+    reach: float = 3.0,
+) -> Scheme:
+    """Rotate twice, keep a rescaled sample that fits into ``bits``, quantise, add a share of the noise.
+
+    (``epsilon``, ``delta``) is for the sum of the reports of ``clients`` honest clients. All clients of a
+    round share rotation and sample, or their codes could not be added under secure aggregation; averaging
+    over clients lowers the error of noise and rounding, but not that of the sample. ``levels`` is k; left
+    out, it and the number of coordinates are those with the least predicted error. The noise is the least
+    that the bound admits, a whole number of tosses for each client: a large ``epsilon`` is not all spent.
+    """
+    dim = checks.integer("dim", dim, 1, 2**31)
+    plan = _Plan(
+        epsilon=checks.real("epsilon", epsilon, 0.01, 1e5),
+        bits=None if bits is None else checks.integer("bits", bits, 1, 2**40),
+        clients=checks.integer("clients", clients, 1, 2**20),
+        delta=checks.real("delta", delta, 1e-15, 0.1),
+        reach=checks.real("reach", reach, 0.1, 20.0),
+    )
+    rotate = Rotate(rounds=2, shared=True)
+    whole = rotate.out_dim(dim)
+    given = None if levels is None else [checks.integer("levels", levels, 2, MOST_LEVELS)]
+    mechanism = plan.best(whole, given or _LEVELS)
+    sample = Subsample(size=mechanism.dim, shared=True, rescale=True)
+    transforms: tuple[Transform, ...] = (rotate,) if mechanism.dim == whole else (rotate, sample)
+    return Scheme(name="cpsgd", dim=dim, transforms=transforms, mechanism=mechanism)

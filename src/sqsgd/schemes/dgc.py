@@ -1,0 +1,144 @@
+"""Deep Gradient Compression (Lin et al. 2018): the largest coordinates, the rest gathered. Not private."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+
+import numpy as np
+
+from sqsgd import checks
+from sqsgd.checks import Vector
+from sqsgd.codec import Column, Columns, Layout, MalformedReport
+from sqsgd.core import NOT_PRIVATE, Estimate, Indices, Mechanism, Privacy, Scheme
+from sqsgd.randomness import Rng
+
+
+@dataclass(frozen=True, kw_only=True)
+class Largest(Mechanism):
+    """The ``count`` coordinates of largest magnitude: their indices, rising, and their values as float32.
+
+    Of equal magnitudes the first count. Deterministic: ``rng`` is not used. All ``dim`` of them need no
+    indices. Values are not shortened to 16 bits: what is sent counts as gone from the residual, so that the
+    error of rounding would never be made up for.
+
+    Guarantees
+    ----------
+    * Not private: values travel in clear, and which coordinates are sent tells which are large;
+      tests/schemes/test_clear_schemes.py::test_what_leaks_of_a_vector.
+    * Exact on what is sent, zero elsewhere: biased by what is not sent, which the residual keeps.
+      tests/schemes/test_clear_schemes.py::test_the_largest_coordinates_arrive_exactly.
+    """
+
+    chooses = True
+
+    dim: int
+    count: int
+
+    @property
+    def identity(self) -> str:
+        return f"largest {self.count} of {self.dim}"
+
+    @cached_property
+    def layout(self) -> Layout:
+        values = Column(self.count, None)
+        return (values,) if self.count == self.dim else (Column(self.count, self.dim), values)
+
+    @property
+    def privacy(self) -> Privacy:
+        return NOT_PRIVATE
+
+    def _largest(self, x: Vector) -> Columns:
+        x = checks.shaped("x", x, self.dim)
+        magnitude = np.abs(x)
+        if not float(np.max(magnitude)) < math.inf:
+            raise ValueError("x holds NaN or infinity")
+        if self.count == self.dim:
+            return (x,)
+        least = np.partition(magnitude, self.dim - self.count)[self.dim - self.count]
+        above = np.flatnonzero(magnitude > least)
+        equal = np.flatnonzero(magnitude == least)[: self.count - above.size]
+        chosen = np.sort(np.concatenate([above, equal]))
+        return chosen.astype(np.uint32), x[chosen]
+
+    def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
+        return self._largest(x)
+
+    def coordinates(self, columns: Columns) -> Indices:
+        """The sent coordinates; refuses a report that names them in another order, or one of them twice."""
+        if self.count == self.dim:
+            return np.arange(self.dim)
+        chosen = columns[0].astype(np.int64)
+        if np.any(chosen[1:] <= chosen[:-1]):
+            raise MalformedReport("order", "the coordinates of the report do not rise")
+        return chosen
+
+    def estimate(self, columns: Columns, bound: float) -> Estimate:
+        whole = np.zeros(self.dim)
+        whole[self.coordinates(columns)] = columns[-1]
+        return whole
+
+    def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
+        total[self.coordinates(columns)] += (weight * columns[-1].astype(np.float64)).astype(np.float32)
+
+    def relative_error(self, share: float) -> float:
+        """The energy of what is not sent, for Gaussian coordinates: 1 - 2 (t φ(t) + Φ(-t)), 2 Φ(-t) = k / n.
+
+        Of the whole vector, for a client that keeps nothing; with a residual it is sent later.
+        """
+        if self.count == self.dim:
+            return 0.0
+        normal, tail = NormalDist(), self.count / self.dim / 2
+        least = -normal.inv_cdf(tail)
+        return 1 - 2 * (least * normal.pdf(least) + tail)
+
+    def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
+        return 0.0 if all(map(np.array_equal, columns, self._largest(x))) else -math.inf
+
+
+def _affordable(dim: int, bits: int) -> int:
+    """How many coordinates with their indices fit, or all of them without."""
+    if 32 * dim <= bits:
+        return dim
+    most = min(dim - 1, bits // 32)
+    count = bisect_right(range(1, most + 1), bits, key=lambda k: 32 * k + Column(k, dim).bits)
+    if count == 0:
+        least = 32 if dim == 1 else 32 + Column(1, dim).bits
+        raise ValueError(f"bits = {bits} do not hold one coordinate and its index; at least {least} do")
+    return count
+
+
+def dgc(
+    dim: int,
+    epsilon: float | None = None,
+    bits: int | None = None,
+    *,
+    count: int | None = None,
+    momentum: float = 0.9,
+) -> Scheme:
+    """The largest coordinates of the gathered velocity (DGC, Algorithm 4), as many as ``bits`` hold.
+
+    Momentum correction (the residual gathers velocities) and factor masking (a sent coordinate's velocity
+    starts anew) are the client's memory: ``federated.client_step``. ``count`` fixes the number of
+    coordinates; without it and without ``bits`` it is the paper's 0.1 %. Where all coordinates are sent,
+    masking leaves no memory, so there is none. The paper's warm-up of the sparsity, its clipping of local
+    gradients and its threshold for each layer are out of scope. ``epsilon`` is ignored.
+    """
+    dim = checks.integer("dim", dim, 1, 2**32 - 1)
+    momentum = checks.real("momentum", momentum, 0.0, 0.9999)
+    affordable = dim if bits is None else _affordable(dim, checks.integer("bits", bits, 1, 2**40))
+    if count is None:
+        count = -(-dim // 1000) if bits is None else affordable
+    count = checks.integer("count", count, 1, affordable)
+    waits = count < dim
+    return Scheme(
+        name="dgc",
+        dim=dim,
+        transforms=(),
+        mechanism=Largest(dim=dim, count=count),
+        residual=waits,
+        momentum=momentum if waits else 0.0,
+    )

@@ -1,0 +1,67 @@
+"""How a privacy budget is divided: shares that never add up to more, sums that are never too small."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from sqsgd import checks
+from sqsgd.channel import LEAST_EPSILON
+from sqsgd.scalardp import ScalarDP
+
+_NORM_SHARES = ((1000.0, 10.0), (60.0, 6.0), (20.0, 4.0), (8.0, 2.0), (4.0, 1.5), (2.0, 1.0))
+
+
+def add_up(*epsilons: float) -> float:
+    """The sum of budgets, rounded up."""
+    whole = sum(map(Fraction, epsilons))
+    result = float(whole)
+    return result if Fraction(result) >= whole else math.nextafter(result, math.inf)
+
+
+def take_away(epsilon: float, part: float) -> float:
+    """epsilon - part, rounded down, so that the two never add up to more."""
+    left = Fraction(epsilon) - Fraction(part)
+    result = float(left)
+    return result if Fraction(result) <= left else math.nextafter(result, 0.0)
+
+
+def equal_share(epsilon: float, parts: int) -> float:
+    """The largest float of which ``parts`` never add up to more than epsilon."""
+    share = epsilon / parts
+    if Fraction(share) * parts > Fraction(epsilon):
+        share = math.nextafter(share, 0.0)
+    if share < LEAST_EPSILON:
+        raise ValueError(
+            f"epsilon = {epsilon!r} over {parts} coordinates leaves {share:g} each; "
+            f"at most {int(epsilon / LEAST_EPSILON)} coordinates can be sent"
+        )
+    return share
+
+
+def times_over(epsilon: float, times: int) -> float:
+    """The budget of ``times`` equal parts, rounded up."""
+    whole = Fraction(epsilon) * times
+    result = float(whole)
+    return result if Fraction(result) >= whole else math.nextafter(result, math.inf)
+
+
+def norm_share(epsilon: float) -> float:
+    """ε2: what the norm takes of the budget.
+
+    Near the minimum of (1 + Var(norm) / norm²) / m(ε - ε2)², which hardly depends on the dimension;
+    a table, so that client and server agree to the last bit.
+    """
+    return next((share for least, share in _NORM_SHARES if epsilon >= least), epsilon / 2)
+
+
+def split(epsilon: float, norm_epsilon: float | None) -> tuple[float, ScalarDP]:
+    """What is left for the direction, and ScalarDP for norm / bound; ``norm_epsilon`` or a good share of it.
+
+    >>> split(400.0, None)
+    (394.0, ScalarDP(maximum=1.0, epsilon=6.0, levels=8))
+    """
+    if norm_epsilon is not None:
+        norm_epsilon = checks.real("norm_epsilon", norm_epsilon, 1e-3 * epsilon, 0.999 * epsilon)
+    share = norm_share(epsilon) if norm_epsilon is None else norm_epsilon
+    return take_away(epsilon, share), ScalarDP(1.0, share)

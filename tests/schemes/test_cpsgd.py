@@ -1,0 +1,251 @@
+"""cpSGD: the sum is as private as claimed, by listing its law; a report is not; the error is predicted."""
+
+import math
+import sys
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from cases import unit_vector
+from reference import g_test
+from scipy.signal import fftconvolve
+
+from sqsgd import Aggregate, Task, make_scheme, seeded_rng
+from sqsgd.binomial import FairBinomial
+from sqsgd.codec import Column
+from sqsgd.rounding import round_unbiased
+from sqsgd.schemes.cpsgd import ShareOfNoise
+
+BOUND = 1.0
+
+
+def small(epsilon, *, dim=1, **options):
+    return make_scheme("cpsgd", dim=dim, epsilon=epsilon, **{"levels": 3, "reach": 1.0, **options}).mechanism
+
+
+@lru_cache
+def report_law(mechanism, x):
+    """P(code) of one report of one coordinate, from log_density."""
+    codes = np.arange(mechanism.levels + mechanism.trials)
+    point = np.array([x], np.float32)
+    return np.exp([mechanism.log_density((np.array([code]),), point, BOUND) for code in codes])
+
+
+def sum_law(mechanism, x):
+    """P(sum of all clients' codes): one client's coordinate is x, the others' are zero."""
+    law, other = report_law(mechanism, x), report_law(mechanism, 0.0)
+    for _ in range(mechanism.clients - 1):
+        law = np.maximum(fftconvolve(law, other), 0.0)
+    return law
+
+
+def one_coordinate(mechanism):
+    """The same grid and noise for a vector of a single coordinate."""
+    return replace(mechanism, dim=1, reach=mechanism.reach / math.sqrt(mechanism.dim))
+
+
+def true_delta(first, second, epsilon):
+    """The least δ for which the two laws are (ε, δ)-close, both ways."""
+    return max(
+        np.maximum(first - math.exp(epsilon) * second, 0).sum(),
+        np.maximum(second - math.exp(epsilon) * first, 0).sum(),
+    )
+
+
+SETTINGS = [
+    {},
+    {"clients": 2},
+    {"clients": 40, "delta": 1e-3},
+    {"levels": 2},
+    {"levels": 16, "reach": 3.0},
+    {"levels": 9, "reach": 2.0, "delta": 1e-2},
+]
+
+
+@pytest.mark.parametrize("options", SETTINGS, ids=str)
+@pytest.mark.parametrize("epsilon", [0.7, 3.0])
+def test_the_sum_is_as_private_as_claimed(epsilon, options):
+    """One coordinate, the sum's law listed: any replacement of one client's vector, within (ε, δ)."""
+    mechanism = small(epsilon, **options)
+    assert mechanism.privacy.epsilon <= epsilon
+    assert mechanism.privacy.delta == options.get("delta", 1e-5)
+    laws = [sum_law(mechanism, x) for x in (-BOUND, 0.0, 0.7, BOUND)]
+    for law in laws:
+        assert law.sum() == pytest.approx(1, abs=1e-10)
+        for other in laws:
+            assert true_delta(law, other, mechanism.privacy.epsilon) <= mechanism.privacy.delta
+
+
+@pytest.mark.parametrize("epsilon", [2.0, 5.0])
+def test_the_sum_of_two_coordinates_is_as_private_as_claimed(epsilon):
+    mechanism = small(epsilon, dim=2, clients=4, delta=1e-3)
+    line = one_coordinate(mechanism)
+
+    def law(x):
+        return np.outer(*(sum_law(line, coordinate) for coordinate in x))
+
+    ends = [(1.0, 0.0), (0.0, -1.0), (0.707, 0.707), (-0.707, -0.707), (-0.707, 0.707), (-1.0, 0.0)]
+    laws = [law(x) for x in ends]
+    assert laws[0].sum() == pytest.approx(1, abs=1e-10)
+    for other in laws[1:]:
+        assert true_delta(laws[0], other, mechanism.privacy.epsilon) <= mechanism.privacy.delta
+
+
+@pytest.mark.parametrize("options", SETTINGS, ids=str)
+def test_too_little_noise_is_caught(options):
+    """A sixteenth of the trials under the same claim: the check above does not let it pass."""
+    mechanism = small(0.5, **options)
+    quiet = replace(mechanism, trials=mechanism.trials // 16)
+    ends = [sum_law(quiet, x) for x in (-BOUND, BOUND)]
+    assert true_delta(*ends, mechanism.privacy.epsilon) > mechanism.privacy.delta
+
+
+def test_a_single_report_is_not():
+    """A report by itself has a share of the noise: the central (ε, δ) does not hold for it."""
+    mechanism = small(0.5, clients=50)
+    assert mechanism.privacy.notion == "central"
+    ends = [report_law(mechanism, x) for x in (-BOUND, BOUND)]
+    assert true_delta(*ends, mechanism.privacy.epsilon) > 100 * mechanism.privacy.delta
+
+
+def test_so_little_noise_that_the_theorem_is_silent_promises_nothing():
+    mechanism = small(3.0)
+    assert replace(mechanism, trials=20).privacy.epsilon == math.inf
+
+
+@pytest.mark.parametrize(("levels", "reach"), [(2, 3.0), (3, 1.0), (16, 3.0), (200, 2.5)])
+def test_sensitivities_hold_for_every_outcome_of_the_rounding(levels, reach):
+    """Two vectors, the same uniform numbers. Without the one step for rounding, the claim would be false."""
+    mechanism = ShareOfNoise(dim=40, levels=levels, trials=9, clients=3, delta=1e-5, reach=reach)
+    claim, numbers = mechanism.accounting, np.random.default_rng(1)
+    worst = 0.0
+    for trial in range(300):
+        x = numbers.standard_normal(40)
+        x *= BOUND / np.linalg.norm(x)
+        y = (-x, numbers.permutation(x), np.zeros(40), x + 1e-3 * numbers.standard_normal(40))[trial % 4]
+        codes = [
+            round_unbiased(mechanism._positions(z.astype(np.float32), BOUND), seeded_rng(trial))
+            for z in (x, y)
+        ]
+        difference = np.abs(codes[0] - codes[1])
+        assert difference.sum() <= claim.l1
+        assert np.linalg.norm(difference) <= claim.l2
+        assert difference.max() <= claim.most
+        worst = max(worst, np.linalg.norm(difference))
+    flat = np.full(40, BOUND / math.sqrt(40), np.float32)
+    ends = [mechanism._positions(z, BOUND)[0] for z in (flat, -flat)]
+    for uniform in np.linspace(0, 1, 1000, endpoint=False):  # the same for all coordinates: the worst of them
+        up, down = (math.floor(end) + (uniform < end % 1) for end in ends)
+        assert math.sqrt(40) * (up - down) <= claim.l2
+        worst = max(worst, math.sqrt(40) * (up - down))
+    if reach > 1:
+        assert worst > math.sqrt(40) * (levels - 1) / reach
+
+
+def test_what_is_sent_has_the_density(monkeypatch):
+    mechanism = small(8.0, dim=64, reach=3.0, delta=0.01, clients=20)
+    expected = 64_000 * report_law(one_coordinate(mechanism), 0.1)
+
+    def drawn():
+        rng, x = seeded_rng(4), np.full(64, 0.1, np.float32)
+        codes = [mechanism.randomize(x, BOUND, rng)[0] for _ in range(1000)]
+        return np.bincount(np.concatenate(codes), minlength=expected.size)
+
+    assert g_test(drawn(), expected) > 1e-6
+
+    module = sys.modules[ShareOfNoise.__module__]
+    monkeypatch.setattr(module, "fair_binomial", lambda trials: FairBinomial(trials - 1))
+    assert g_test(drawn(), expected) < 1e-6
+
+
+def test_the_server_needs_only_the_sum_modulo_the_alphabet():
+    """Masked codes, added modulo the alphabet as secure aggregation does, give the mean of the estimates."""
+    scheme = make_scheme("cpsgd", dim=100, epsilon=20.0, bits=512, clients=7)
+    mechanism, rng, numbers = scheme.mechanism, seeded_rng(5), np.random.default_rng(2)
+    tasks = [Task(round=3, client=client, seed=9, dim=100, bound=1.0) for client in range(7)]
+    messages = [scheme.encode(unit_vector(100, seed=t.client), t, rng) for t in tasks]
+    masks = numbers.integers(0, mechanism.alphabet, (7, mechanism.dim))
+    masks[-1] = -masks[:-1].sum(axis=0) % mechanism.alphabet  # they cancel
+    masked = [
+        (scheme.open(message, t)[0] + mask) % mechanism.alphabet
+        for message, t, mask in zip(messages, tasks, masks, strict=True)
+    ]
+    assert mechanism.layout == (Column(mechanism.dim, mechanism.alphabet),)
+    total = np.sum(masked, axis=0) % mechanism.alphabet
+    mean = mechanism.estimate((total / 7,), 1.0)
+    for stage, dim in ((scheme.transforms[1], 128), (scheme.transforms[0], 100)):
+        mean = stage.inverse(mean, tasks[0], dim)
+    reports = Aggregate(scheme)
+    for t, message in zip(tasks, messages, strict=True):
+        reports.add(t, message)
+    assert np.allclose(mean, reports.mean(), atol=1e-4)
+
+
+PREDICTED = [
+    (300, 120.0, 512, {}),
+    (300, 120.0, None, {}),
+    (300, 2.0, 2048, {}),
+    (1000, 10.0, 4096, {"levels": 8, "clients": 100}),
+    (64, 30.0, 256, {"reach": 4.0}),
+]
+
+
+@pytest.mark.parametrize(("dim", "epsilon", "bits", "options"), PREDICTED)
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_the_error_is_the_predicted_one(dim, epsilon, bits, options, share):
+    """At the bound itself a sample longer than it is clipped, which the model leaves out. Else exact."""
+    scheme = make_scheme("cpsgd", dim=dim, epsilon=epsilon, bits=bits, **options)
+    predicted = scheme.mechanism.relative_error(share)
+    for stage, size in reversed(list(zip(scheme.transforms, scheme._dims, strict=False))):
+        predicted = stage.error_before(predicted, size)
+    assert predicted == scheme.nmse or share < 1
+    clipped = 0.6 * scheme.mechanism.dim**-0.5 if share == 1 and len(scheme.transforms) > 1 else 0.0
+    rng, errors = seeded_rng(8), []
+    for client in range(3000):
+        x = unit_vector(dim, seed=client % 100) * np.float32(share)
+        t = Task(round=client, client=client, seed=3, dim=dim, bound=1.0)
+        errors.append(np.sum((scheme.decode(scheme.encode(x, t, rng), t) - x) ** 2) / share**2)
+    assert abs(np.mean(errors) - predicted) < 3 * np.std(errors) / 3000**0.5 + (clipped + 0.003) * predicted
+
+
+def test_no_other_number_of_levels_predicts_less():
+    for dim, epsilon, bits in ((300, 120.0, 512), (119850, 400.0, 2048), (1024, 2.0, 4096)):
+        best = make_scheme("cpsgd", dim=dim, epsilon=epsilon, bits=bits).nmse
+        for levels in (2, 3, 4, 6, 9, 16, 30, 64, 100, 150, 200, 300, 1000):
+            assert (
+                best <= 1.01 * make_scheme("cpsgd", dim=dim, epsilon=epsilon, bits=bits, levels=levels).nmse
+            )
+
+
+def test_more_clients_need_less_noise_each():
+    one, many = (make_scheme("cpsgd", dim=300, epsilon=1.0, clients=n, levels=64) for n in (10, 1000))
+    assert one.mechanism.trials == pytest.approx(100 * many.mechanism.trials, rel=0.02)
+
+
+def test_huge_vectors_cost_nothing_before_they_are_sent():
+    for bits in (2048, 2**30):
+        assert make_scheme("cpsgd", dim=2**31, epsilon=400.0, bits=bits).dim == 2**31
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"bits": 9}, "bits = 9 do not hold one coordinate .* epsilon = 10, .* clients = 10; at least 11 do"),
+        ({"bits": 12, "epsilon": 0.01}, "bits = 12 .* epsilon = 0.01, .* at least 21 do"),
+        (
+            {"epsilon": 0.01, "levels": 2**20},
+            "levels = 1048576 is too many: with the noise of epsilon = 0.01",
+        ),
+        ({"epsilon": None}, "epsilon = None"),
+        ({"epsilon": 0.001}, r"epsilon = 0\.001"),
+        ({"clients": 0}, "clients = 0"),
+        ({"delta": 0.0}, r"delta = 0\.0"),
+        ({"delta": 1.0}, r"delta = 1\.0"),
+        ({"levels": 1}, "levels = 1"),
+        ({"reach": 0.0}, r"reach = 0\.0"),
+    ],
+)
+def test_arguments(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        make_scheme("cpsgd", **{"dim": 100, "epsilon": 10.0, "bits": 512, **arguments})

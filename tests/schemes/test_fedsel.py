@@ -1,0 +1,177 @@
+"""FedSel: coordinates chosen in private, their values, the residual."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from cases import task, unit_vector
+from reference import g_test
+
+from sqsgd import Aggregate, Task, make_scheme, seeded_rng
+from sqsgd.federated import client_step
+from sqsgd.schemes.fedsel import fedsel
+from sqsgd.selection import RankWeights, TopSet, largest, ranking
+
+SELECTIONS = [
+    TopSet(5, 1, 2.0),
+    TopSet(5, 3, 0.5),
+    TopSet(2, 1, 7.0),
+    RankWeights(5, 2.0),
+    RankWeights(2, 0.1),
+]
+selections = pytest.mark.parametrize("selection", SELECTIONS, ids=lambda s: s.identity)
+
+
+def worst_ratio(law, dim):
+    """Over all rankings of a few coordinates: by how much the probability of one pick can change."""
+    rows = []
+    for order in itertools.permutations(range(dim)):
+        magnitudes = np.array(order, np.float32)
+        ranks = np.empty(dim, np.int64)
+        ranks[ranking(magnitudes)] = np.arange(dim)
+        rows.append(law(ranks, magnitudes))
+    rows = np.array(rows)
+    assert np.allclose(np.exp(rows).sum(axis=1), 1, rtol=1e-12)
+    return float((rows.max(axis=0) - rows.min(axis=0)).max())
+
+
+@selections
+def test_selection_is_exactly_private(selection):
+    worst = worst_ratio(lambda ranks, _: selection.log_probability(ranks), selection.dim)
+    assert math.isclose(worst, selection.epsilon, rel_tol=1e-12)
+
+
+def test_a_choice_by_magnitude_instead_of_rank_is_caught():
+    """Weights e^{ε |x_j|}, as if magnitudes could not differ by more than one."""
+
+    def law(_, magnitudes):
+        return np.float64(magnitudes) - np.logaddexp.reduce(np.float64(magnitudes))
+
+    assert worst_ratio(law, 4) > 1.0
+
+
+def sampled(selection, magnitudes, trials=20_000):
+    chosen = selection.choose(magnitudes, trials, seeded_rng(5))
+    ranks = np.empty(selection.dim, np.int64)
+    ranks[ranking(magnitudes)] = np.arange(selection.dim)
+    expected = trials * np.exp(selection.log_probability(ranks))
+    return g_test(np.bincount(chosen, minlength=selection.dim), expected)
+
+
+@pytest.mark.parametrize("magnitudes", [[3, 1, 2, 5, 4], [1, 1, 0, 1, 1], [0, 0, 0, 0, 0]])
+@selections
+def test_choices_have_the_law(selection, magnitudes):
+    """With equal magnitudes too: the first of equals ranks first, in the draw as in the density."""
+    assert sampled(selection, np.array(magnitudes[: selection.dim], np.float32)) > 1e-6
+
+
+def test_a_choice_that_is_always_from_the_top_is_caught(monkeypatch):
+    selection = TopSet(5, 3, 0.5)
+    monkeypatch.setattr(type(selection._is_top), "draw", lambda _, rng: 1)
+    assert sampled(selection, np.arange(5, dtype=np.float32)) < 1e-6
+
+
+def test_the_top_set_is_the_head_of_the_ranking():
+    for seed in range(50):
+        magnitudes = np.random.default_rng(seed).integers(0, 6, 30).astype(np.float32)
+        for count in (1, 7, 29):
+            assert set(largest(magnitudes, count).tolist()) == set(ranking(magnitudes)[:count].tolist())
+
+
+def test_a_value_sent_without_a_private_choice_is_caught(monkeypatch):
+    """The joint law of index and value: what is sent is not what the density says."""
+    mechanism = make_scheme("fedsel", dim=3, epsilon=5.0, bits=8, levels=4, picks=1).mechanism
+    x = np.array([0.3, -0.5, 0.1], np.float32)
+
+    def p_value():
+        rng, counts = seeded_rng(3), np.zeros((3, 4))
+        for _ in range(10_000):
+            index, value = mechanism.randomize(x, 0.8, rng)
+            counts[index[0], value[0]] += 1
+        pairs = itertools.product(range(3), range(4))
+        law = [mechanism.log_density((np.array([i]), np.array([v])), x, 0.8) for i, v in pairs]
+        return g_test(counts.ravel(), 10_000 * np.exp(law))
+
+    assert p_value() > 1e-6
+    monkeypatch.setattr(TopSet, "choose", lambda _, magnitudes, picks, rng: np.argsort(-magnitudes)[:picks])
+    assert p_value() < 1e-6
+
+
+@pytest.mark.parametrize("select", ["ps", "em"])
+def test_picked_values_are_unbiased(select):
+    """Given that a coordinate was picked, once or more often, the mean of its estimates is its value."""
+    scheme, rng = fedsel(8, 40.0, 200, select=select, picks=6, levels=8, reach=2.8), seeded_rng(2)
+    x, sums = unit_vector(8), [[] for _ in range(8)]
+    for client in range(4000):
+        t = task(scheme, client=client)
+        message = scheme.encode(x, t, rng)
+        estimate = scheme.decode(message, t)
+        sent = scheme.mechanism.coordinates(scheme.open(message, t))
+        assert set(np.flatnonzero(estimate)) <= set(sent.tolist())
+        for j in sent:
+            sums[j].append(estimate[j])
+    for value, estimates in zip(x, sums, strict=True):
+        assert len(estimates) > 100
+        assert abs(np.mean(estimates) - value) < 4 * np.std(estimates) / len(estimates) ** 0.5
+
+
+@pytest.mark.parametrize("options", [{}, {"select": "em"}, {"picks": 40, "top": 10}, {"reach": 1.5}])
+@pytest.mark.parametrize(("dim", "epsilon"), [(300, 120.0), (3000, 60.0)])
+def test_the_predicted_error(dim, epsilon, options):
+    scheme, rng, errors = fedsel(dim, epsilon, 2048, **options), seeded_rng(6), []
+    for client in range(1500):
+        t = Task(round=0, client=client, seed=1, dim=dim, bound=1.0)
+        x = unit_vector(dim, seed=client)
+        estimate = scheme.decode(scheme.encode(x, t, rng), t)
+        errors.append(np.sum((estimate - x) ** 2))
+    # The largest of few Gaussians scatter about their quantiles: 1 % of what sending changes.
+    assert (
+        abs(np.mean(errors) - scheme.nmse)
+        < 0.01 * abs(1 - scheme.nmse) + 3 * np.std(errors) / len(errors) ** 0.5
+    )
+
+
+def test_the_residual_keeps_what_was_not_picked():
+    scheme, gradient = fedsel(300, 120.0, 512), unit_vector(300)
+    t = task(scheme)
+    message, residual = client_step(scheme, t, gradient, None, seeded_rng(1))
+    sent = scheme.mechanism.coordinates(scheme.open(message, t))
+    assert scheme.residual
+    assert 0 < sent.size <= scheme.mechanism.picks
+    expected = gradient.copy()
+    expected[sent] = 0
+    assert np.array_equal(residual, expected)
+
+
+def test_one_coordinate_needs_no_choice():
+    scheme = fedsel(1, 3.0, 8)
+    assert (scheme.mechanism.selection, len(scheme.mechanism.layout), scheme.residual) == (None, 1, False)
+
+
+def test_the_same_coordinate_twice_counts_once():
+    scheme = fedsel(2, 9.0, 100, picks=30)
+    t, total = task(scheme), Aggregate(scheme)
+    message = scheme.encode(np.array([1.0, -0.5], np.float32), t, seeded_rng(1))
+    total.add(t, message)
+    decoded = scheme.decode(message, t)
+    assert np.allclose(total.mean(), decoded, rtol=1e-6)
+    columns = scheme.open(message, t)
+    values = scheme.mechanism._half_range(t.bound) * scheme.mechanism.channel.estimate(columns[1])
+    assert np.allclose(decoded, [values[columns[0] == j].mean() for j in (0, 1)])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bits": 3}, "bits = 3 do not hold picks = 1 of dim = 300; at least 11 do"),
+        ({"select": "pe"}, "select = 'pe'"),
+        ({"top": 300}, "top = 300"),
+        ({"select": "em", "top": 3}, "top = 3"),
+        ({"picks": 0}, "picks = 0"),
+        ({"select_share": 1.0}, "select_share"),
+    ],
+)
+def test_mistakes_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        fedsel(**{"dim": 300, "epsilon": 40.0, "bits": 512, **options})

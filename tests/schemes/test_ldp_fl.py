@@ -1,0 +1,69 @@
+"""LDP-FL's two readings: ε for the vector, and the paper's ε for each weight."""
+
+import itertools
+
+import numpy as np
+import pytest
+from cases import task, unit_vector
+
+from sqsgd import seeded_rng
+from sqsgd.schemes.ldp_fl import ldp_fl
+from sqsgd.transforms import Rotate
+
+
+def worst_ratio(scheme, pairs):
+    """The largest ratio of a message's probabilities between two inputs."""
+    mechanism = scheme.mechanism
+    outputs = [np.array(bits, np.uint8) for bits in itertools.product((0, 1), repeat=mechanism.dim)]
+
+    def densities(x):
+        return np.array([mechanism.log_density((codes,), x, 1.0) for codes in outputs])
+
+    return max(float(np.abs(densities(x) - densities(y)).max()) for x, y in pairs)
+
+
+def corner_pairs(dim, differing):
+    """Corners of the cube that differ in so many coordinates."""
+    corners = [np.array(c, np.float32) for c in itertools.product((-1, 1), repeat=dim)]
+    return [(x, y) for x in corners for y in corners if np.count_nonzero(x != y) == differing]
+
+
+def test_per_weight():
+    """ε between vectors that differ in one weight, and k ε for the whole: the label says which it is."""
+    scheme = ldp_fl(3, 2.0, 3, per_weight=True, reach=1.0)
+    assert (scheme.privacy.notion, scheme.privacy.epsilon) == ("per-weight", 2.0)
+    assert worst_ratio(scheme, corner_pairs(3, 1)) == pytest.approx(2.0)
+    assert worst_ratio(scheme, corner_pairs(3, 3)) == pytest.approx(6.0)
+
+
+def test_the_vectors_reading_is_that_of_the_whole_vector():
+    scheme = ldp_fl(4, 6.0, 4, coordinates=4, reach=1.0)
+    assert (scheme.privacy.notion, scheme.privacy.epsilon) == ("local", 6.0)
+    assert worst_ratio(scheme, corner_pairs(4, 4)) == pytest.approx(6.0)
+
+
+def test_a_per_weight_report_sold_as_local_is_caught():
+    sold = ldp_fl(3, 2.0, 3, per_weight=True, reach=1.0)
+    assert worst_ratio(sold, corner_pairs(3, 3)) > sold.privacy.epsilon
+
+
+def test_weights_are_not_rotated_where_each_has_its_own_budget():
+    """A rotation would spread one weight over all bits; only the sent weights' bits may move."""
+    scheme = ldp_fl(300, 2.0, 64, per_weight=True)
+    assert not any(isinstance(stage, Rotate) for stage in scheme.transforms)
+    assert scheme.code_bits == scheme.mechanism.dim == 64
+    x, t = unit_vector(300), task(scheme)
+    before = scheme.encode(x, t, seeded_rng(1))
+    sent = set(scheme.transforms[0].coordinates(t, 300).tolist())
+    x[next(i for i in range(300) if i not in sent)] = 9.0
+    assert scheme.encode(x, t, seeded_rng(1)) == before
+
+
+def test_mistakes_are_named():
+    for options, message in [
+        ({"bits": 10, "coordinates": 11}, "at least 11 do"),
+        ({"bits": 10, "coordinates": 11, "per_weight": True}, "coordinates = 11"),
+        ({"bits": -1, "per_weight": True}, "bits = -1"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            ldp_fl(**{"dim": 300, "epsilon": 40.0, **options})
