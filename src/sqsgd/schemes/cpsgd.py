@@ -33,9 +33,9 @@ class ShareOfNoise(Mechanism):
     The vector is clipped to norm ``bound``, its n coordinates to ± ``reach`` bound / √n, rounded without
     bias to k = ``levels`` levels. The noise of ``clients`` reports adds up to Bin(clients · trials, 1/2),
     whose (ε, δ) is ``BinomialPrivacy``: the paper's Theorem 1 is false for large ε. The sensitivities, in
-    steps of the grid: two vectors within the bound are at most R = √n (k-1) / reach apart; under the same uniform
-    numbers of the rounding, a difference Δ_j becomes at most ceil(Δ_j), so that Δ2 <= R + √n, Δ1 <= √n Δ2,
-    Δ∞ <= k - 1. These hold for any value of those numbers, so none of δ goes to the rounding.
+    steps of the grid: two vectors within the bound are at most R = √n (k-1) / reach apart; under the same
+    uniform numbers of the rounding, a difference Δ_j becomes at most ceil(Δ_j), so that Δ2 <= R + √n,
+    Δ1 <= √n Δ2, Δ∞ <= k - 1. These hold for any value of those numbers: none of δ goes to the rounding.
 
     A code is as wide as the sum of all ``clients`` codes needs, because secure aggregation masks and adds
     modulo that; the paper counts the single code.

@@ -21,11 +21,10 @@ from sqsgd.norms import l2_norm
 from sqsgd.privquant import PrivQuant
 from sqsgd.randomness import Rng
 from sqsgd.scalardp import ScalarDP
-from sqsgd.schemes.fitting import affordable, block_size
+from sqsgd.schemes.choosing import SIGNS, best_choice
+from sqsgd.schemes.fitting import affordable
 from sqsgd.schemes.shares import add_up, split
 from sqsgd.transforms import Rotate, Subsample, rotated_sample
-
-SIGNS = 2.0**-12  # a reach so short that a code is the coordinate's sign
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,13 +112,29 @@ class Direction(Mechanism):
         return direction + self.norm.log_density(int(columns[1][0]), norm / bound)
 
 
-def direction(
-    dim: int, epsilon: float, *, levels: int, reach: float, norm_epsilon: float | None
+def _planned(
+    dim: int,
+    epsilon: float,
+    bits: int | None,
+    block: bool,
+    levels: int | None,
+    coordinates: int | None,
+    reach: float | None,
+    norm_epsilon: float | None,
 ) -> Direction:
-    """The mechanism for a total budget, split between direction and norm."""
+    """The mechanism for a total budget, its parameters chosen where they are not given."""
     left, norm = split(checks.real("epsilon", epsilon, 0.01, 1e5), norm_epsilon)
-    reach = checks.real("reach", reach, 1e-6, 20.0)
-    return Direction(quantizer=PrivQuant(dim, levels, left), norm=norm, reach=reach)
+    if levels is not None:
+        levels = checks.integer("levels", levels, 2, 256)
+    if reach is not None:
+        reach = checks.real("reach", reach, 1e-6, 20.0)
+    if coordinates is not None:
+        coordinates = checks.integer("coordinates", coordinates, 1, affordable(bits, levels or 2, dim))
+        if block and coordinates & (coordinates - 1):
+            raise ValueError(f"coordinates = {coordinates} must be a power of two, for the rotation")
+    choice = best_choice(dim, left, bits, levels=levels, reach=reach, coordinates=coordinates, block=block)
+    quantizer = PrivQuant(choice.coordinates, choice.levels, left)
+    return Direction(quantizer=quantizer, norm=norm, reach=choice.reach)
 
 
 def sqsgd(
@@ -127,19 +142,16 @@ def sqsgd(
     epsilon: float,
     bits: int,
     *,
-    levels: int = 2,
-    reach: float = SIGNS,
+    levels: int | None = None,
+    coordinates: int | None = None,
+    reach: float | None = None,
     norm_epsilon: float | None = None,
 ) -> Scheme:
     """Send a block of coordinates and keep the rest as a residual: select, rotate, direction and norm."""
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
-    levels = checks.integer("levels", levels, 2, 256)
-    size = block_size(dim, affordable(bits, levels, dim))
-    rotate = Rotate(rounds=2)
-    mechanism = direction(
-        rotate.out_dim(size), epsilon, levels=levels, reach=reach, norm_epsilon=norm_epsilon
-    )
-    transforms = (rotate,) if size == dim else (Subsample(size=size), rotate)
+    mechanism = _planned(dim, epsilon, bits, True, levels, coordinates, reach, norm_epsilon)
+    rotate, size = Rotate(rounds=2), mechanism.dim
+    transforms = (rotate,) if size >= dim else (Subsample(size=size), rotate)
     return Scheme(name="sqsgd", dim=dim, transforms=transforms, mechanism=mechanism, residual=size < dim)
 
 
@@ -148,13 +160,13 @@ def sqsgd_stateless(
     epsilon: float,
     bits: int,
     *,
-    levels: int = 2,
-    reach: float = SIGNS,
+    levels: int | None = None,
+    coordinates: int | None = None,
+    reach: float | None = None,
     norm_epsilon: float | None = None,
 ) -> Scheme:
     """For clients that keep nothing: rotate the whole vector twice, send some coordinates, rescale."""
     dim = checks.integer("dim", dim, 1, 2**31)
-    levels = checks.integer("levels", levels, 2, 256)
-    size = min(affordable(bits, levels, dim), 1 << (dim - 1).bit_length())
-    mechanism = direction(size, epsilon, levels=levels, reach=reach, norm_epsilon=norm_epsilon)
-    return Scheme(name="sqsgd-stateless", dim=dim, transforms=rotated_sample(dim, size), mechanism=mechanism)
+    mechanism = _planned(dim, epsilon, bits, False, levels, coordinates, reach, norm_epsilon)
+    transforms = rotated_sample(dim, mechanism.dim)
+    return Scheme(name="sqsgd-stateless", dim=dim, transforms=transforms, mechanism=mechanism)
