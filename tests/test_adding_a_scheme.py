@@ -25,14 +25,16 @@ FILE, ROW, TESTED, OWN = blocks(PAGE, "python")
 def executed(source: str, name: str, **given: object) -> ModuleType:
     module = ModuleType(name)
     module.__dict__.update(given)
-    sys.modules.setdefault(name, module)  # dataclasses look their module up
-    exec(compile(source, f"{PAGE}: {name}", "exec"), module.__dict__)  # noqa: S102
+    sys.modules[name] = module  # dataclasses look their module up
+    try:
+        exec(compile(source, f"{PAGE}: {name}", "exec"), module.__dict__)  # noqa: S102
+    finally:
+        del sys.modules[name]
     return module
 
 
 MODULE = executed(FILE, NAME)
 PAGE_CASES = executed(TESTED, "rows_of_the_page", Case=Case).CASES
-del sys.modules[NAME], sys.modules["rows_of_the_page"]
 
 
 @pytest.fixture(autouse=True)
@@ -40,27 +42,31 @@ def _registered(monkeypatch):
     """The page's module, and its row among the schemes."""
     monkeypatch.setitem(sys.modules, NAME, MODULE)
     row = executed(ROW, "row_of_the_page", MappingProxyType=MappingProxyType).SCHEMES
-    monkeypatch.delitem(sys.modules, "row_of_the_page")
     monkeypatch.setattr(sqsgd.schemes, "SCHEMES", MappingProxyType({**sqsgd.schemes.SCHEMES, **row}))
+
+
+def parameters(function):
+    """Names to lists of values, as pytest's marks have them; several names at once are a tuple."""
+    marks = getattr(function, "pytestmark", [])
+    return {mark.args[0]: mark.args[1] for mark in marks if mark.name == "parametrize"}
+
+
+def combinations(parameters):
+    """Every combination of them, as arguments."""
+    for values in itertools.product(*parameters.values()):
+        arguments = {}
+        for names, value in zip(parameters, values, strict=True):
+            arguments |= {names: value} if isinstance(names, str) else dict(zip(names, value, strict=True))
+        yield arguments
 
 
 def contract():
     """The tests over all (private, listable) rows, with every combination of their other parameters."""
     for module in (test_contract, test_estimates, test_privacy):
         for name, function in inspect.getmembers(module, inspect.isfunction):
-            marks = [mark for mark in getattr(function, "pytestmark", []) if mark.name == "parametrize"]
-            over = [mark.args[1] for mark in marks if mark.args[0] == "case"]
-            if not over or over[0] not in (CASES, PRIVATE, test_privacy.LISTED):
-                continue
-            others = [mark for mark in marks if mark.args[0] != "case"]
-            for values in itertools.product(*(mark.args[1] for mark in others)):
-                arguments = {}
-                for mark, value in zip(others, values, strict=True):
-                    several = not isinstance(mark.args[0], str)
-                    arguments |= (
-                        dict(zip(mark.args[0], value, strict=True)) if several else {mark.args[0]: value}
-                    )
-                for case in PAGE_CASES:
+            others = parameters(function)
+            if others.pop("case", None) in (CASES, PRIVATE, test_privacy.LISTED):
+                for arguments, case in itertools.product(combinations(others), PAGE_CASES):
                     yield pytest.param(function, {"case": case, **arguments}, id=f"{name}-{case}")
 
 
@@ -85,16 +91,18 @@ def test_the_contract_was_found():
     }
 
 
-def own_tests():
-    tree = compile(OWN, PAGE, "exec")
-    return [name for name in tree.co_names if name.startswith("test_") and name != "test_privacy"]
+OWN_TESTS = [
+    pytest.param(function, arguments, id=name)
+    for name, function in inspect.getmembers(executed(OWN, "tests_of_the_page"), inspect.isfunction)
+    if name.startswith("test_")
+    for arguments in combinations(parameters(function))
+]
 
 
-@pytest.mark.parametrize("name", own_tests())
-def test_the_pages_own_tests_pass(name, monkeypatch):
-    function = getattr(executed(OWN, "tests_of_the_page"), name)
-    monkeypatch.delitem(sys.modules, "tests_of_the_page")
-    function(**dict.fromkeys(inspect.signature(function).parameters, monkeypatch))
+@pytest.mark.parametrize(("function", "arguments"), OWN_TESTS)
+def test_the_pages_own_tests_pass(function, arguments, monkeypatch):
+    fixtures = {"monkeypatch": monkeypatch} if "monkeypatch" in inspect.signature(function).parameters else {}
+    function(**arguments, **fixtures)
 
 
 def test_the_page_was_not_added_to_the_table():

@@ -11,6 +11,8 @@
 from sqsgd.aggregate import Aggregate
 from sqsgd.codec import MalformedReport
 from sqsgd.core import Mechanism, Privacy, Scheme, Transform
+from sqsgd.planner import Plan, plan
+from sqsgd.privacy.reconstruction import reconstruction_bound
 from sqsgd.privquant import PrivQuant
 from sqsgd.randomness import Rng, secure_rng, seeded_rng
 from sqsgd.scalardp import ScalarDP
@@ -24,6 +26,7 @@ __all__ = [
     "Aggregate",
     "MalformedReport",
     "Mechanism",
+    "Plan",
     "PrivQuant",
     "Privacy",
     "Rng",
@@ -32,6 +35,8 @@ __all__ = [
     "Task",
     "Transform",
     "make_scheme",
+    "plan",
+    "reconstruction_bound",
     "secure_rng",
     "seeded_rng",
 ]

@@ -59,7 +59,7 @@ class Aggregate:
 
     def mean(self) -> Estimate:
         """The mean of what was added so far."""
-        if self._total is None or self._task is None:
+        if self._total is None or self._task is None or self.count == 0:
             raise ValueError("no reports: there is nothing to average")
         self._widen()
         return self.scheme._undo(self._total / self._weight, self._task, 0, self.scheme._own)

@@ -18,7 +18,7 @@ from sqsgd.randomness import Rng
 _WORD = np.dtype("<u8")
 _LAST_WORD = 2**64 - 1
 _GUIDE_BITS = 16
-MOST_TRIALS = 1 << 40
+MOST_TRIALS = 1 << 62
 
 
 @final
@@ -128,7 +128,7 @@ class BinomialPrivacy:
         def enough(trials: int) -> bool:
             return bool(self._bound(trials, float, math.sqrt, math.log, math.atanh) <= epsilon)
 
-        return bisect_left(range(MOST_TRIALS), True, key=enough)
+        return bisect_left(range(MOST_TRIALS), True, key=enough)  # no code holds a sum of more
 
     def least(self, epsilon: float, multiple: int = 1) -> int:
         """The least multiple of ``multiple`` that is enough trials for ε, exactly."""

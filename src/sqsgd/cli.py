@@ -11,6 +11,7 @@ from sqsgd import __version__
 from sqsgd.commands.benchmarks import bench
 from sqsgd.commands.data import fetch_data, list_data
 from sqsgd.commands.listing import schemes
+from sqsgd.commands.planning import plan
 from sqsgd.commands.reports import report
 from sqsgd.commands.sweeps import ablate, compare
 from sqsgd.commands.training import train
@@ -43,6 +44,7 @@ app.command()(train)
 app.command()(compare)
 app.command()(ablate)
 app.command()(report)
+app.command()(plan)
 app.command()(schemes)
 app.command()(bench)
 data_app = typer.Typer(help="List and fetch the data sets.", no_args_is_help=True)

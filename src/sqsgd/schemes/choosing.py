@@ -12,7 +12,7 @@ from sqsgd.schemes.fitting import affordable, codes_that_fit
 
 SIGNS = 2.0**-12  # a reach so short that a code is the coordinate's sign
 LEVELS = (2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 128)
-REACHES = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5)
+REACHES = (0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5)
 FEWEST = 64  # shorter blocks are not quite Gaussian after their rotation, and an estimate is biased
 _WORSE = 1.25  # beyond the least error by this, what follows is not tried
 _BETTER = 0.999  # a candidate must win by this, so that the last bits of a float never decide

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -23,6 +24,7 @@ from sqsgd.transforms import Rotate, Subsample
 MOST_ALPHABET = 2**32
 MOST_LEVELS = 1 << 20
 _LEVELS = sorted({round(2 ** (step / 4)) for step in range(4, 65)})  # candidates: the minimum is flat
+_FEW_TOSSES = 64  # of one client: one more or less of these shows in the error
 _SLACK = 1 + 2.0**-30  # far more than floats lose between a vector and its positions on the grid
 
 
@@ -167,16 +169,24 @@ class _Plan:
             return False
         return self.bits is None or codes_that_fit(self.bits, mechanism.alphabet) >= mechanism.dim
 
-    def affordable(self, levels: int, whole: int) -> int:
-        """The most coordinates that fit; the error falls as their number rises, whatever it is."""
-        return bisect_left(
-            range(1, whole + 1), True, key=lambda size: not self.fits(self.draft(size, levels))
-        )
+    def sizes(self, levels: int, whole: int) -> list[int]:
+        """How many coordinates to consider: the most that fit, and the most with one toss fewer.
+
+        The error falls as their number rises, but for a step up where a client needs another toss.
+        """
+
+        def count(beyond: Callable[[ShareOfNoise], bool], most: int) -> int:
+            return bisect_left(range(1, most + 1), True, key=lambda size: beyond(self.draft(size, levels)))
+
+        most = count(lambda draft: not self.fits(draft), whole)
+        tosses = self.draft(most, levels).trials if most else 0
+        if not 1 < tosses <= _FEW_TOSSES:
+            return [most] if most else []
+        return [size for size in (most, count(lambda draft: draft.trials >= tosses, most)) if size]
 
     def best(self, whole: int, candidates: list[int]) -> ShareOfNoise:
         """The least predicted error; where nothing limits the bits, the fewest levels within 1 % of it."""
-        sizes = [(levels, self.affordable(levels, whole)) for levels in candidates]
-        drafts = [self.draft(size, levels) for levels, size in sizes if size > 0]
+        drafts = [self.draft(size, levels) for levels in candidates for size in self.sizes(levels, whole)]
         if not drafts:
             levels = candidates[0]
             one = self.draft(1, levels).alphabet

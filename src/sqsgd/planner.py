@@ -1,0 +1,196 @@
+"""What a budget buys: the parameters that training uses, the error to expect, and warnings in plain words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqsgd import checks
+from sqsgd.codec import Column
+from sqsgd.privacy.reconstruction import ReconstructionStatement, reconstruction_statements
+from sqsgd.schemes.choosing import Choice, choices
+from sqsgd.schemes.privunit import sphere_cap
+from sqsgd.schemes.shares import split
+from sqsgd.schemes.sqsgd import Direction, sqsgd_stateless
+from sqsgd.schemes.sqsgd_paper import sqsgd_paper
+
+PAPER_LEVELS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternative:
+    """Another way to spend the same budget, and the relative error of one report on the whole vector."""
+
+    name: str
+    levels: int
+    coordinates: int
+    nmse: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How ``sqsgd-stateless`` spends a budget, and what that gives. Errors are relative, for |x| = bound.
+
+    ``sqsgd`` sends a block of as many coordinates, rounded down to a power of two, and keeps the rest.
+    """
+
+    dim: int
+    clients: int
+    rounds: int
+    levels: int
+    coordinates: int
+    reach: float
+    threshold: int
+    keep: float
+    scale: float
+    epsilon: float
+    epsilon_direction: float
+    epsilon_norm: float
+    bits: int
+    message_bytes: int
+    nmse: float
+    """Of one report, on the whole vector."""
+    nmse_mean: float
+    """Of the mean over all clients' reports of one round."""
+    nmse_block: float
+    """Of one report, on the coordinates that it sends."""
+    optimum: float
+    """PrivUnit's error at the same ε, with the norm known and 32 bits a coordinate: the best possible."""
+    optimum_ratio: float
+    information_limit: float
+    """1 / (e^{2ε/n} - 1): no ε-private report of n Gaussian coordinates can have a smaller error on them."""
+    information_ratio: float
+    alternatives: tuple[Alternative, ...]
+    paper: Alternative | None
+    reconstruction: tuple[ReconstructionStatement, ...]
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "reconstruction": [statement.to_dict() for statement in self.reconstruction]}
+
+
+def plan(
+    *,
+    dim: int,
+    epsilon: float,
+    bits: int,
+    clients: int = 1,
+    rounds: int = 1,
+    probability: float = 1e-6,
+    prior: float = 0.0,
+) -> Plan:
+    """The best direction-mode parameters for (dim, epsilon, bits), and what the mean over clients then costs.
+
+    The error of the mean is that of one report over the number of clients: the reports are unbiased and
+    their noise is independent, so the same parameters are best for any number of clients.
+    ``probability`` and ``prior`` (ρ₀) are for the statements about reconstruction.
+
+    >>> chosen = plan(dim=119850, epsilon=400.0, bits=2048, clients=10)
+    >>> chosen.levels, chosen.coordinates, round(chosen.nmse), round(chosen.optimum_ratio, 2)
+    (2, 2048, 264, 1.72)
+    """
+    dim = checks.integer("dim", dim, 1, 2**31)
+    epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
+    bits = checks.integer("bits", bits, 1, 2**40)
+    clients = checks.integer("clients", clients, 1, 2**40)
+    rounds = checks.integer("rounds", rounds, 1, 2**40)
+    left, _ = split(epsilon, None)
+    tried = list(choices(dim, left, bits))
+    scheme = sqsgd_stateless(dim, epsilon, bits)
+    mechanism = scheme.mechanism
+    assert isinstance(mechanism, Direction)  # noqa: S101  sqsgd_stateless makes no other
+    quantizer, block = mechanism.quantizer, mechanism.relative_error(1.0)
+    optimum = sphere_cap(dim, epsilon).error
+    limit = information_limit(epsilon, quantizer.dim)
+    block_dim, full_dim = max(2, min(quantizer.dim, dim)), max(2, dim)
+    statements = reconstruction_statements(epsilon, block_dim, full_dim, rounds, probability, prior)
+    return Plan(
+        dim=dim,
+        clients=clients,
+        rounds=rounds,
+        levels=quantizer.levels,
+        coordinates=quantizer.dim,
+        reach=mechanism.reach,
+        threshold=quantizer.threshold,
+        keep=quantizer.keep,
+        scale=quantizer.scale,
+        epsilon=scheme.privacy.epsilon,
+        epsilon_direction=quantizer.epsilon,
+        epsilon_norm=mechanism.norm.epsilon,
+        bits=scheme.code_bits,
+        message_bytes=scheme.bits // 8,
+        nmse=scheme.nmse,
+        nmse_mean=scheme.nmse / clients,
+        nmse_block=block,
+        optimum=optimum,
+        optimum_ratio=scheme.nmse / optimum,
+        information_limit=limit,
+        information_ratio=block / limit,
+        alternatives=tuple(_alternative(choice, dim, epsilon) for choice in tried),
+        paper=_paper(dim, epsilon, bits),
+        reconstruction=statements,
+        warnings=tuple(_warnings(mechanism, epsilon, statements)),
+    )
+
+
+def information_limit(epsilon: float, coordinates: int) -> float:
+    """1 / (e^{2ε/n} - 1): rate-distortion of n Gaussian coordinates at ε nats.
+
+    A report that is ε-private says at most ε nats about them, and then their relative error D obeys
+    (n/2) ln(1 + 1/D) <= ε for the unbiased estimate.
+    """
+    rate = 2 * epsilon / coordinates
+    return 1 / math.expm1(rate) if rate < 700 else math.exp(-rate)
+
+
+def _alternative(choice: Choice, dim: int, epsilon: float) -> Alternative:
+    scheme = sqsgd_stateless(
+        dim,
+        epsilon,
+        Column(choice.coordinates, choice.levels).bits,
+        levels=choice.levels,
+        coordinates=choice.coordinates,
+        reach=choice.reach,
+    )
+    name = f"{choice.levels} levels" + (" (signs)" if choice.levels == 2 else f" over ± {choice.reach:g}")
+    return Alternative(name=name, levels=choice.levels, coordinates=choice.coordinates, nmse=scheme.nmse)
+
+
+def _paper(dim: int, epsilon: float, bits: int) -> Alternative | None:
+    """K = 16 and the paper's rule over a range of three deviations, rescaled to the whole vector."""
+    try:
+        scheme = sqsgd_paper(dim, epsilon, bits, levels=PAPER_LEVELS)
+    except ValueError:  # the paper's rule has no parameters for some budgets
+        return None
+    size = scheme.mechanism.dim
+    whole = 1 << (dim - 1).bit_length()
+    nmse = ((1 + scheme.mechanism.relative_error(1.0)) * whole / min(size, whole) - 1) * dim / whole
+    name = f"the paper: {PAPER_LEVELS} levels over ± 3, its rule"
+    return Alternative(name=name, levels=PAPER_LEVELS, coordinates=size, nmse=nmse)
+
+
+def _warnings(
+    mechanism: Direction, epsilon: float, statements: tuple[ReconstructionStatement, ...]
+) -> list[str]:
+    found = []
+    quantizer = mechanism.quantizer
+    if quantizer.law.loss < 0.01:
+        found.append(
+            f"epsilon = {epsilon:g} saturates {quantizer.levels} levels of {quantizer.dim} coordinates: the "
+            "codes go out nearly in clear. Send more coordinates, or ask for a smaller epsilon."
+        )
+    enough = 4 * epsilon / math.log(2)
+    if mechanism.layout[0].bits > enough:
+        found.append(
+            f"bits beyond about {enough:,.0f} (4 epsilon / ln 2) buy less than 10 %: "
+            f"{math.ceil(enough / 8):,} bytes would do nearly as well."
+        )
+    found += [statement.sentence for statement in statements if statement.vacuous]
+    if epsilon > 10:
+        found.append(
+            f"epsilon = {epsilon:g} a report does not hide whether a record was used (membership inference); "
+            "what it limits is reconstruction."
+        )
+    return found

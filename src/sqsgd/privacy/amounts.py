@@ -1,0 +1,64 @@
+"""Sums of epsilons without rounding: every float is a whole number of units of 2^-1074."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from sqsgd import checks
+
+_UNITS = 1 << 1074
+
+
+def to_units(number: float) -> int:
+    """A finite float as a whole number of units, exactly.
+
+    >>> to_units(0.1) + to_units(0.2) == to_units(0.3)
+    False
+    """
+    top, bottom = number.as_integer_ratio()
+    return top * (_UNITS // bottom)
+
+
+def from_units(units: int) -> Fraction:
+    """The number itself.
+
+    >>> from_units(to_units(0.5))
+    Fraction(1, 2)
+    """
+    return Fraction(units, _UNITS)
+
+
+def rounded_up(number: Fraction) -> float:
+    """The least float that is not below it.
+
+    >>> rounded_up(Fraction(0.1) + Fraction(0.2)), rounded_up(Fraction(1, 3)) > 1 / 3
+    (0.30000000000000004, True)
+    """
+    try:
+        result = float(number)
+    except OverflowError:
+        return math.inf
+    return math.nextafter(result, math.inf) if result < number else result
+
+
+def rounded_down(number: Fraction) -> float:
+    """The greatest float that is not above it."""
+    return -rounded_up(-number)
+
+
+def multiplied(epsilon: float, count: int) -> float:
+    """epsilon * count, rounded up."""
+    return math.inf if math.isinf(epsilon) else rounded_up(Fraction(epsilon) * count)
+
+
+def cost(name: str, value: object) -> float:
+    """A finite number above zero as a float that is not below it (whole numbers may be no floats)."""
+    number = checks.positive(name, value)
+    return math.nextafter(number, math.inf) if number < value else number  # type: ignore[operator]
+
+
+def limit(name: str, value: object) -> float:
+    """A finite number above zero as a float that is not above it."""
+    number = checks.positive(name, value)
+    return math.nextafter(number, 0.0) if number > value else number  # type: ignore[operator]

@@ -1,0 +1,82 @@
+"""Files that outlive a crash: locked, written whole or not at all, on the disk before a call returns."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_held: set[int] = set()
+
+
+def _let_go_after_fork() -> None:
+    """A child would share the locks that other threads hold, and keep them after their end."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go_after_fork)
+
+
+@contextlib.contextmanager
+def locked(path: Path, flags: int) -> Iterator[int]:
+    """The file (or folder), open and locked against every other process and thread; waits for them.
+
+    It is opened anew each time: a lock belongs to what ``open`` returns, so this one excludes threads
+    and children of the same process too.
+    """
+    while True:
+        descriptor = os.open(path, flags | os.O_CLOEXEC)
+        _held.add(descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(descriptor), path.stat()):  # else: replaced while we waited
+                yield descriptor
+                return
+        finally:
+            with contextlib.suppress(OSError):  # no lock, or no longer
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # for copies of the descriptor too, unlike close
+            _held.discard(descriptor)
+            os.close(descriptor)
+
+
+def write_at(descriptor: int, content: bytes, at: int) -> None:
+    """Write all of it at an offset, and wait until it is on the disk."""
+    done = 0
+    while done < len(content):
+        done += os.pwrite(descriptor, content[done:], at + done)
+    os.fsync(descriptor)
+
+
+def cut_at(descriptor: int, length: int) -> None:
+    """Drop what follows, and wait until that is on the disk."""
+    os.ftruncate(descriptor, length)
+    os.fsync(descriptor)
+
+
+def prepared(path: Path, content: bytes) -> Path:
+    """A file beside ``path`` with the content, on the disk; ``put`` makes it the file itself."""
+    temporary = path.with_name(path.name + ".part")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            write_at(descriptor, content, 0)
+        finally:
+            os.close(descriptor)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return temporary
+
+
+def put(temporary: Path, path: Path) -> None:
+    """Replace a file by what was prepared: after a crash it is the old one or the new one."""
+    os.replace(temporary, path)  # noqa: PTH105
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,128 @@
+"""The planner: its predictions hold, its choice is the best, its warnings come when they should."""
+
+import json
+import math
+import time
+
+import numpy as np
+import pytest
+
+from sqsgd import Task, make_scheme, seeded_rng
+from sqsgd.planner import information_limit, plan
+from sqsgd.schemes.choosing import LEVELS, REACHES, SIGNS, best_choice
+
+
+@pytest.mark.parametrize(
+    ("dim", "epsilon", "bits", "clients"),
+    [(1024, 60.0, 512, 5), (2000, 20.0, 1024, 8), (512, 2500.0, 4096, 3)],
+)
+def test_predictions_hold_for_the_mean_over_clients(dim, epsilon, bits, clients):
+    """Within three standard errors and 3 %: a sent block's norm varies, and rotations are not Gaussian."""
+    chosen = plan(dim=dim, epsilon=epsilon, bits=bits, clients=clients)
+    scheme = make_scheme("sqsgd-stateless", dim=dim, epsilon=epsilon, bits=bits)
+    rng, numbers, errors = seeded_rng(4), np.random.default_rng(2), []
+    for round in range(400):
+        x = numbers.standard_normal((clients, dim)).astype(np.float32)
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        tasks = [Task(round=round, client=c, seed=1, dim=dim, bound=1.0) for c in range(clients)]
+        reports = [(task, scheme.encode(vector, task, rng)) for task, vector in zip(tasks, x, strict=True)]
+        error = scheme.aggregate(reports) - x.mean(axis=0)
+        errors.append(clients * float(error @ error))  # each client's share of |x|² / N²
+    mean, deviation = np.mean(errors), np.std(errors) / len(errors) ** 0.5
+    assert abs(mean - chosen.nmse) < 3 * deviation + 0.03 * chosen.nmse
+    assert chosen.nmse_mean == chosen.nmse / clients
+
+
+@pytest.mark.parametrize("epsilon", [2.0, 40.0, 400.0, 4000.0])
+@pytest.mark.parametrize(("dim", "bits"), [(300, 4096), (119850, 2048), (5000, 700)])
+def test_nothing_that_was_not_tried_is_better(dim, epsilon, bits):
+    best = best_choice(dim, epsilon, bits).error
+    for levels in (*LEVELS, 7, 10, 100):
+        for reach in (*REACHES, SIGNS, 0.3, 1.2):
+            for coordinates in (64, 100, 256, 300, 600):
+                if coordinates * math.log2(levels) > 0.97 * bits or coordinates > dim:
+                    continue
+                other = best_choice(dim, epsilon, bits, levels=levels, reach=reach, coordinates=coordinates)
+                assert other.error > 0.98 * best, other
+
+
+def test_the_plan_is_what_training_uses():
+    chosen = plan(dim=119850, epsilon=400.0, bits=2048, clients=10)
+    for name in ("sqsgd", "sqsgd-stateless"):
+        scheme = make_scheme(name, dim=119850, epsilon=400.0, bits=2048)
+        quantizer = scheme.mechanism.quantizer
+        assert (quantizer.levels, quantizer.dim) == (chosen.levels, chosen.coordinates)
+        assert (quantizer.threshold, quantizer.keep) == (chosen.threshold, chosen.keep)
+        assert quantizer.scale == chosen.scale
+        assert scheme.privacy.epsilon == chosen.epsilon == 400.0
+        assert (scheme.code_bits, scheme.bits // 8) == (chosen.bits, chosen.message_bytes)
+
+
+def test_the_table_of_mathematics_is_reproduced():
+    """MATHS 3, D = 2^17, the norm known: 401, 305, 282 and 268 for 512 to 8192 bits."""
+    for bits, nmse in ((512, 401), (1024, 305), (2048, 282), (8192, 268)):
+        assert abs(best_choice(2**17, 400.0, bits).error - 1 - nmse) < 0.6
+
+
+def test_many_levels_are_chosen_where_they_pay():
+    assert plan(dim=256, epsilon=4000.0, bits=4096).levels > 8
+    assert plan(dim=119850, epsilon=400.0, bits=2048).levels == 2
+
+
+def test_a_billion_dimensions_take_less_than_a_second():
+    started = time.perf_counter()
+    chosen = plan(dim=10**9, epsilon=400.0, bits=2048, clients=100, rounds=1000)
+    assert time.perf_counter() - started < 1.0
+    assert chosen.coordinates == 2048
+
+
+def warned(words, **budget):
+    return any(words in warning for warning in plan(**budget).warnings)
+
+
+def test_warnings_come_when_they_should():
+    usual = {"dim": 119850, "epsilon": 400.0, "bits": 2048}
+    assert warned("nearly in clear", dim=512, epsilon=400.0, bits=512)
+    assert not warned("nearly in clear", **usual)
+    assert warned("buy less than 10 %", **{**usual, "bits": 8192})
+    assert not warned("buy less than 10 %", **usual)
+    assert warned("nothing is promised about the direction of the full vector", **usual, rounds=100_000)
+    assert not warned("the full vector", **usual)
+    assert warned("membership", **usual)
+    assert not warned("membership", **{**usual, "epsilon": 1.0})
+
+
+def test_the_information_limit():
+    assert math.isclose(information_limit(400.0, 2048), 1 / (math.exp(800 / 2048) - 1))
+    assert information_limit(1e5, 1) == 0.0
+    assert plan(dim=119850, epsilon=400.0, bits=2048).information_ratio > 1
+
+
+def test_the_papers_settings_stand_beside():
+    paper = plan(dim=119850, epsilon=400.0, bits=2048).paper
+    assert (paper.levels, paper.coordinates) == (16, 512)
+    assert paper.nmse > 2000
+    assert plan(dim=300, epsilon=0.05, bits=512).paper is None  # its rule has no solution there
+
+
+def test_it_can_be_written_as_json():
+    values = json.loads(
+        json.dumps(plan(dim=1000, epsilon=20.0, bits=256, rounds=3).to_dict(), allow_nan=False)
+    )
+    assert len(values["reconstruction"]) == 4
+    assert values["alternatives"][0]["levels"] == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dim": 0}, "dim = 0"),
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"bits": 0}, "bits = 0"),
+        ({"clients": 0}, "clients = 0"),
+        ({"rounds": 1.5}, "rounds"),
+    ],
+)
+def test_impossible_wishes(change, message):
+    with pytest.raises(ValueError, match=message):
+        plan(**{"dim": 1000, "epsilon": 20.0, "bits": 256, **change})
