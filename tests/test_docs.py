@@ -1,12 +1,13 @@
 """What the documents show is run, and what they say of the program is true."""
 
+import math
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sqsgd import Task, make_scheme, seeded_rng
+from sqsgd import Task, make_scheme, plan, seeded_rng
 from sqsgd.randomness import EVERYONE, PublicStream
 
 ROOT = Path(__file__).parents[1]
@@ -64,3 +65,33 @@ def test_every_command_is_in_the_readme():
     text = (ROOT / "README.md").read_text()
     for command in app.registered_commands:
         assert f"sqsgd {command.name or command.callback.__name__}" in text
+
+
+def test_every_test_that_a_page_or_a_guarantee_names_exists():
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *(ROOT / "src").rglob("*.py")]
+    named = set()
+    for page in pages:
+        for path, names in re.findall(
+            r"(tests/[\w/]+\.py)((?:(?:,\s+and|,)?\s*::test_\w+)+)", page.read_text()
+        ):
+            named |= {(path, name) for name in re.findall(r"::(test_\w+)", names)}
+    assert len(named) > 40
+    missing = [
+        f"{path}::{name}"
+        for path, name in sorted(named)
+        if not (ROOT / path).exists() or f"def {name}(" not in (ROOT / path).read_text()
+    ]
+    assert missing == []
+
+
+def test_the_privacy_pages_numbers_are_those_of_the_default_run():
+    from sqsgd.experiments.config import RunConfig
+
+    text, run = (ROOT / "docs/privacy.md").read_text(), RunConfig()
+    chosen = plan(dim=119850, epsilon=run.epsilon, bits=8 * run.bytes, clients=run.clients, rounds=run.rounds)
+    for statement in chosen.reconstruction:
+        up = math.ceil(statement.cosine * 10 ** (4 if statement.cosine < 0.1 else 3))
+        assert f"| {up / 10 ** (4 if statement.cosine < 0.1 else 3):g}" in text
+    assert f"{run.epsilon * run.rounds:,.0f}" in text
+    assert f"{run.rounds} rounds" in text
+    assert f"{chosen.coordinates:,} coordinates" in text
