@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from sqsgd.learning.datasets import Dataset, hold_out
+from sqsgd.learning.datasets import Dataset, first_tests, hold_out
 from sqsgd.learning.problem import make_problem
 
 
@@ -91,6 +91,14 @@ def test_a_share_can_be_held_out_of_the_training_part():
     assert sorted(parts[0] + parts[1]) == whole.train_inputs[:, 0].tolist()
     assert smaller.held_out == "15 training images of numbers, held out"
     assert hold_out(whole, 0.25, seed=2).test_inputs.tolist() != smaller.test_inputs.tolist()
+
+
+def test_fewer_held_out_examples_are_said_to_be_fewer():
+    smaller = first_tests(dataset(), 4)
+    assert (len(smaller.test_labels), len(smaller.train_labels)) == (4, 60)
+    assert smaller.held_out == "the first 4 of: ten at -1"
+    whole = dataset()
+    assert first_tests(whole, 10) is whole
 
 
 @pytest.mark.parametrize("workers", [1, 2])

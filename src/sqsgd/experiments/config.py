@@ -32,6 +32,8 @@ class RunConfig:
     batch: int = 32
     validation: float = 0.0
     """Share of the training images that is held out and measured on in place of the test set."""
+    test_images: int = 0
+    """Held-out images to measure on, the first ones; 0: all."""
     epsilon: float = 400.0
     bytes: int = 256
     rounds: int = 600
@@ -62,6 +64,7 @@ class RunConfig:
         """Everything that can be wrong without looking at the data or the model."""
         for name in ("clients", "batch", "bytes", "rounds", "evaluate_every", "checkpoint_every"):
             checks.integer(name, getattr(self, name), 1, 2**31)
+        checks.integer("test_images", self.test_images, 0, 2**31)
         checks.real("validation", self.validation, 0.0, 0.9)
         checks.integer("seed", self.seed, 0, 2**64 - 1)
         checks.integer("workers", self.workers, 0, 1024)

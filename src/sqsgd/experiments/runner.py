@@ -20,7 +20,7 @@ from sqsgd.core import Scheme
 from sqsgd.experiments.checkpoint import load_state, save_state, write_atomically
 from sqsgd.experiments.config import RunConfig, cores
 from sqsgd.federated import Record, Settings, State
-from sqsgd.learning.datasets import hold_out, load_dataset
+from sqsgd.learning.datasets import first_tests, hold_out, load_dataset
 from sqsgd.learning.models import make_model
 from sqsgd.learning.problem import LearningProblem, make_problem
 from sqsgd.optimizers import Optimizer
@@ -70,6 +70,8 @@ def prepare(config: RunConfig, folder: Path) -> Run:
     dataset = load_dataset(config.dataset, config.data_dir or None)
     if config.validation:
         dataset = hold_out(dataset, config.validation, config.seed)
+    if config.test_images:
+        dataset = first_tests(dataset, config.test_images)
     if config.clients > len(dataset.train_labels):
         raise ValueError(
             f"clients = {config.clients} is more than the {len(dataset.train_labels)} "

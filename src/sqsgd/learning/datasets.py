@@ -101,6 +101,18 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
     )
 
 
+def first_tests(dataset: Dataset, count: int) -> Dataset:
+    """The first held-out examples alone, where measuring on all of them takes too long."""
+    if count >= len(dataset.test_labels):
+        return dataset
+    return replace(
+        dataset,
+        test_inputs=dataset.test_inputs[:count],
+        test_labels=dataset.test_labels[:count],
+        held_out=f"the first {count:,} of: {dataset.held_out}",
+    )
+
+
 def load_source(source: Source, folder: Path) -> Dataset:
     """A public data set from its four IDX files in one folder."""
     arrays = [
