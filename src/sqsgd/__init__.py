@@ -12,6 +12,7 @@ from sqsgd.aggregate import Aggregate
 from sqsgd.codec import MalformedReport
 from sqsgd.core import Mechanism, Privacy, Scheme, Transform
 from sqsgd.planner import Plan, plan
+from sqsgd.privacy.ledger import Ledger
 from sqsgd.privacy.reconstruction import reconstruction_bound
 from sqsgd.privquant import PrivQuant
 from sqsgd.randomness import Rng, secure_rng, seeded_rng
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 __all__ = [
     "SCHEMES",
     "Aggregate",
+    "Ledger",
     "MalformedReport",
     "Mechanism",
     "Plan",

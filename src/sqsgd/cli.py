@@ -10,6 +10,7 @@ import typer
 from sqsgd import __version__
 from sqsgd.commands.benchmarks import bench
 from sqsgd.commands.data import fetch_data, list_data
+from sqsgd.commands.ledgers import show_ledger, verify_ledger
 from sqsgd.commands.listing import schemes
 from sqsgd.commands.planning import plan
 from sqsgd.commands.reports import report
@@ -51,6 +52,10 @@ data_app = typer.Typer(help="List and fetch the data sets.", no_args_is_help=Tru
 data_app.command("list")(list_data)
 data_app.command("fetch")(fetch_data)
 app.add_typer(data_app, name="data")
+ledger_app = typer.Typer(help="What a client has spent, and whether its record holds.", no_args_is_help=True)
+ledger_app.command("show")(show_ledger)
+ledger_app.command("verify")(verify_ledger)
+app.add_typer(ledger_app, name="ledger")
 
 
 def main() -> None:

@@ -266,10 +266,11 @@ def learning_rate(scheme: Scheme, clients: int, optimizer: str = "sgd") -> float
     """The default step size for any budget: smaller where the mean of the reports is noisier.
 
     0.25 / (1 + NMSE / clients), where NMSE is the relative squared error of one report on what it sends.
-    Momentum adds up ten gradients, so it takes a tenth, the server's or the client's; adam's steps do not
-    shrink with the gradient.
+    Where clients send their residual's velocity, ten gradients add up, so it is a tenth. For the server's
+    momentum and adam it is a hundredth: they carry on where a coordinate's report, which holds many
+    gradients, comes once in dim / n rounds.
     """
     error = scheme.mechanism.relative_error(0.5)
     rate = 0.25 / (1 + error / clients) if math.isfinite(error) else 0.1
     rate *= 1 - scheme.momentum
-    return rate * {"sgd": 1.0, "momentum": 0.1, "adam": 0.01}[optimizer]
+    return rate * {"sgd": 1.0, "momentum": 0.01, "adam": 0.01}[optimizer]

@@ -27,7 +27,10 @@ def put_back(folder: Path, files: dict[str, bytes]) -> None:
         if path.is_file() and path.name not in files:
             path.unlink()
     for name, content in files.items():
-        (folder / name).write_bytes(content)
+        descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT)  # emptied first, some systems sync it
+        os.pwrite(descriptor, content, 0)
+        os.ftruncate(descriptor, len(content))
+        os.close(descriptor)
 
 
 def in_child(work) -> int:

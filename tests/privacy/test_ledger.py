@@ -5,6 +5,7 @@ import math
 import time
 from decimal import Decimal
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spending import pay, small_ledger
 
-from sqsgd import Task, make_scheme
+from sqsgd import Privacy, Task, make_scheme
 from sqsgd.privacy.amounts import cost, from_units, limit, multiplied, rounded_down, rounded_up, to_units
 from sqsgd.privacy.history import History, sealed
 from sqsgd.privacy.ledger import Ledger
@@ -167,6 +168,8 @@ def test_spending_for_a_scheme(tmp_path):
     assert ledger.spend_for(scheme, task, name="other", purpose="audit").purpose == "audit"
     with pytest.raises(ValueError, match="notion = 'none'"):
         ledger.spend_for(make_scheme("fedsgd", dim=50, epsilon=30.0, bits=64), task, name="third")
+    with pytest.raises(ValueError, match="delta = 1e-05"):
+        ledger.spend_for(SimpleNamespace(privacy=Privacy(epsilon=1.0, notion="local", delta=1e-5)), task)
 
 
 def test_the_cap_is_lowered_and_never_raised(tmp_path):
@@ -196,15 +199,15 @@ def test_what_is_not_there(tmp_path):
         Ledger.create(tmp_path / "l", max_epsilon=1.0, witness=tmp_path / "l.tip")
 
 
-def test_a_hundred_thousand_reports(tmp_path):
-    """About a second to open; the limits leave room for a busy machine."""
+def test_many_reports(tmp_path):
+    """A hundred thousand take about a second to open; the limits leave room for a busy machine."""
     ledger = small_ledger(tmp_path, reports=1, cap=1e6)
     history = History()
     with ledger.path.open("rb") as file:
         history.read(file)
     fields = {"kind": "spend", "epsilon": 1.0, "task": "digits", "scheme": "sqsgd", "purpose": "", "time": ""}
     lines = []
-    for round in range(1, 100_000):
+    for round in range(1, 20_000):
         line = sealed({"line": round + 2, "round": round, **fields}, history.digest)
         history.add(line)
         lines.append(line)
@@ -213,8 +216,8 @@ def test_a_hundred_thousand_reports(tmp_path):
     started = time.process_time()
     ledger = Ledger(ledger.path)
     opened = time.process_time()
-    assert ledger.spent == 100_000
-    assert opened - started < 4
+    assert ledger.spent == 20_000
+    assert opened - started < 1
     for round in range(100):
         pay(ledger, round, task="faces")
     assert (time.process_time() - opened) / 100 < 0.005

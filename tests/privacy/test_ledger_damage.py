@@ -195,6 +195,22 @@ def test_a_copy_spent_from_twice_is_seen_by_the_witness(tmp_path):
     pay(ledger, 11)
 
 
+@pytest.mark.parametrize("behind", [0, 1])
+def test_a_tip_of_another_branch(tmp_path, behind):
+    """Put back, spent from otherwise up to the same length, and then one file of the first branch again."""
+    ledger = small_ledger(tmp_path)
+    common = files_of(tmp_path)
+    pay(ledger, 10)
+    first = files_of(tmp_path)
+    put_back(tmp_path, common)
+    other = Ledger(ledger.path)
+    for round in range(20, 21 + behind):
+        pay(other, round)
+    (tmp_path / "ledger.tip").write_bytes(first["ledger.tip"])
+    with pytest.raises(LedgerRolledBack, match="is another one than"):
+        Ledger(ledger.path)
+
+
 def test_a_witness_that_has_moved(tmp_path):
     ledger = small_ledger(tmp_path, witness=tmp_path / "witness")
     (tmp_path / "witness").rename(tmp_path / "elsewhere")

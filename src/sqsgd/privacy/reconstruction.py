@@ -13,15 +13,16 @@ radius √(2-2a) where the squared loss is 2-2a. As printed it does not hold; he
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 from flint import arb
 
 from sqsgd import checks, exact
 from sqsgd.privacy.amounts import multiplied
-from sqsgd.privacy.sphere import chance, edge
+from sqsgd.sphere import chance, edge
 
-MOST_DIMENSIONS, MOST_EPSILON = 10**12, 1e18
+MOST_DIMENSIONS = 10**12
 _BITS = 192
 _FARTHEST = -80.0  # ln(1 - a²) from here on: a is above every float below one
 
@@ -37,7 +38,7 @@ def reconstruction_bound(
 
     Guarantees
     ----------
-    * Rounded up: the bound holds at what is returned, and fails a few units in its last place below.
+    * Rounded up: the bound holds at what is returned, and fails ten units in its last place below.
       tests/privacy/test_reconstruction.py::test_it_holds_at_the_result_and_fails_just_below
     * No attacker beats it, and one comes close.
       tests/privacy/test_attackers.py
@@ -78,8 +79,8 @@ def printed_bound(epsilon: float, dimensions: int, probability: float = 1e-6, pr
 
 def _checked(epsilon: float, dimensions: int, probability: float, prior: float) -> int:
     if epsilon != math.inf:  # what a scheme without privacy promises
-        checks.real("epsilon", epsilon, 0.0, MOST_EPSILON)
-    checks.real("prior", prior, 0.0, MOST_EPSILON)
+        checks.real("epsilon", epsilon, 0.0, sys.float_info.max)
+    checks.real("prior", prior, 0.0, sys.float_info.max)
     if not checks.real("probability", probability, 0.0, 1.0) > 0:
         raise ValueError(f"probability = {probability!r} must be above 0")
     return checks.integer("dimensions", dimensions, 2, MOST_DIMENSIONS)
@@ -100,19 +101,22 @@ def _least(dimensions: int, share: arb) -> float:
 
     By Newton's method in u = √-ln(1 - a²). There ln Cap is concave: its slope is -(r-1) (u/a) E[t | t >= a],
     and both factors rise with a. So the steps come down from any u beyond the solution without passing
-    it, and Cap <= ½ (1 - a²)^((r-1)/2) gives such a u to start from.
+    it. Two such u to start from: Cap <= ½ (1 - a²)^((r-1)/2), and the tangent at zero, whose slope is
+    -2 / B((r-1)/2, ½), at least √((2r-3) / π) in size.
     """
-    u = math.sqrt(float((-2 * (share + arb(2).log()) / (dimensions - 1)).mid()))
+    gap = float((-share - arb(2).log()).mid())
+    u = min(math.sqrt(2 * gap / (dimensions - 1)), gap * math.sqrt(math.pi / (2 * dimensions - 3)))
     for _ in range(100):
         tail, moment, _ = chance(dimensions, -u * u)
-        step = float(((tail.log() - share) / ((dimensions - 1) * u * moment / (edge(-u * u) * tail))).mid())
+        slope = (dimensions - 1) * u * moment / (edge(-u * u) * tail)
+        step = float(((tail.log() - share) / slope).mid())
         u += step
         if abs(step) <= 2.0**-50 * u:
             break
-    width = u * u * (1 - 2.0**-49)
-    while not _log_cap(dimensions, -width) <= share:
-        width = math.nextafter(width, math.inf)
-    return -width
+    start, beyond = u * u * (1 - 2.0**-50), 0
+    while not _log_cap(dimensions, -start * (1 + beyond * 2.0**-52)) <= share:
+        beyond += 1 + beyond // 8
+    return -start * (1 + beyond * 2.0**-52)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +208,7 @@ def reconstruction_statements(
     _checked(epsilon, full, probability, prior)
     statements = []
     for count in sorted({1, rounds}):
-        total = multiplied(epsilon, count)
+        total = multiplied(float(epsilon), count)
         for scope, dimensions in (("block", block), ("full", full)):
             statements.append(
                 ReconstructionStatement(

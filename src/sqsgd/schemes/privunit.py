@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import final
 
-from flint import arb, ctx
+from flint import arb
 
 from sqsgd import exact
 from sqsgd.core import Scheme
 from sqsgd.randomness import Rng
-from sqsgd.schemes.cap_direction import Cap, best_edge
+from sqsgd.schemes.cap_direction import Cap
 from sqsgd.schemes.on_grid import cap_scheme
-
-_MOST_TERMS = 1 << 13
+from sqsgd.sphere import chance, edge
 
 
 @final
@@ -45,7 +44,7 @@ class SphereCap(Cap):
         """ln(1 - g²)."""
 
         def beyond(width: float) -> bool:
-            return bool(_edge(-width) > arb(self.epsilon).expm1() * _chance(self.dim, -width)[2])
+            return bool(edge(-width) > arb(self.epsilon).expm1() * chance(self.dim, -width)[2])
 
         # With this width, (1 - g²)^((d-1)/2) is e^-(ε + 40): far beyond the best.
         with exact.precision(exact.START_BITS):
@@ -56,10 +55,10 @@ class SphereCap(Cap):
         return 0.0 if self.dim == 1 else math.sqrt(-math.expm1(self.log_width))
 
     def tail(self) -> arb:
-        return arb(1) / 2 if self.dim == 1 else _chance(self.dim, self.log_width)[0]
+        return arb(1) / 2 if self.dim == 1 else chance(self.dim, self.log_width)[0]
 
     def moment(self) -> arb:
-        return arb(1) / 2 if self.dim == 1 else _chance(self.dim, self.log_width)[1]
+        return arb(1) / 2 if self.dim == 1 else chance(self.dim, self.log_width)[1]
 
     def square(self) -> arb:
         return arb(1)
@@ -76,53 +75,6 @@ class SphereCap(Cap):
             along = math.sqrt(-math.expm1(log_rest))
             if rng.uniform() * along <= self.edge:
                 return along, math.exp(log_rest / 2)
-
-
-def _edge(log_width: float) -> arb:
-    return (-arb(log_width).expm1()).sqrt()
-
-
-def _chance(dim: int, log_width: float) -> tuple[arb, arb, arb]:
-    """F = P(t >= g), h = E[t; t >= g] and E[(t - g)+] on the sphere, from ln(1 - g²).
-
-    h = s^a / (2 a B(a, 1/2)), s = 1 - g², a = (d-1)/2. Far out, F = h K / g with Gauss's continued
-    fraction for K = 2F1(1, 1/2; a+1; -s/g²), whose terms are positive, so that what is cut off can be
-    enclosed. Near the middle, F = 1/2 - 2 a g h 2F1(1, d/2; 3/2; g²), a series of positive terms.
-    """
-    log_rest, a = arb(log_width), arb(dim - 1) / 2
-    edge, square = _edge(log_width), -log_rest.expm1()
-    log_beta = a.lgamma() + arb.pi().log() / 2 - (a + arb(1) / 2).lgamma()
-    moment = (a * log_rest - log_beta).exp() / (dim - 1)
-    if square > 0.5 or square * dim > 30:
-        rest = _fraction(dim, log_rest.exp() / square)
-        return moment / (edge * (1 + rest)), moment, moment * rest / (1 + rest)
-    tail = arb(1) / 2 - (dim - 1) * edge * moment * _series(dim, square)
-    return tail, moment, moment - edge * tail
-
-
-def _fraction(dim: int, x: arb) -> arb:
-    """k1 x / (1 + k2 x / (1 + ...)), k_i = i (d-2+i) / ((d-3+2i) (d-1+2i)): it is 1/K - 1."""
-    terms = 16
-    while True:
-        value = arb(0).union(x)  # every k is below one
-        for i in range(terms, 0, -1):
-            value = x * (i * (dim - 2 + i)) / ((dim - 3 + 2 * i) * (dim - 1 + 2 * i) * (1 + value))
-        if value.rel_accuracy_bits() > ctx.prec - 24 or terms >= _MOST_TERMS:
-            return value
-        terms *= 2
-
-
-def _series(dim: int, square: arb) -> arb:
-    """2F1(1, d/2; 3/2; g²), until a geometric series bounds the rest below the working precision."""
-    total = term = arb(1)
-    negligible = arb(2) ** -ctx.prec
-    for k in range(_MOST_TERMS):
-        term = term * square * (dim + 2 * k) / (3 + 2 * k)
-        total += term
-        ratio = square * max(dim + 2 * k + 2, 2 * k + 5) / (2 * k + 5)  # of every two terms from here on
-        if ratio < 1 and term * ratio / (1 - ratio) < negligible * total:
-            return total + (term * ratio / (1 - ratio)).union(arb(0))
-    raise ArithmeticError(f"no end of the series for dim = {dim} and g² = {square}")
 
 
 @lru_cache(maxsize=256)
