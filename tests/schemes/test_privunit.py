@@ -12,8 +12,9 @@ from scipy import stats
 from sqsgd import exact, seeded_rng
 from sqsgd.scalardp import ScalarDP
 from sqsgd.schemes.cap_direction import Cap, CapDirection, normals
-from sqsgd.schemes.privunit import SphereCap, _chance
+from sqsgd.schemes.privunit import SphereCap
 from sqsgd.schemes.privunit_g import GaussianCap
+from sqsgd.sphere import chance as _chance
 
 CAPS = (SphereCap, GaussianCap)
 BUDGETS = [(2, 0.5), (3, 5.0), (10, 1.0), (50, 0.1), (200, 60.0), (1000, 400.0)]

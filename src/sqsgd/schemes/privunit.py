@@ -12,7 +12,7 @@ from flint import arb
 from sqsgd import exact
 from sqsgd.core import Scheme
 from sqsgd.randomness import Rng
-from sqsgd.schemes.cap_direction import Cap
+from sqsgd.schemes.cap_direction import Cap, best_edge
 from sqsgd.schemes.on_grid import cap_scheme
 from sqsgd.sphere import chance, edge
 
