@@ -61,6 +61,8 @@ CASES = [
         tiny_options={"norm_epsilon": 1.0},
     ),
     Case(name="sqsgd-paper", options={"levels": 5, "rule": "optimal"}),
+    Case(name="privunit-index", bias=DIRECTION_BIAS),
+    Case(name="privunit-index", options={"nearest": 1}, bias=DIRECTION_BIAS),
     Case(name="fedsgd", notion="none", keeps_budget=False, tiny=None),
     Case(name="piecewise", tiny={"dim": 2, "bits": 6}, tiny_options=SHORT),
     Case(

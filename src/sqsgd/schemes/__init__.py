@@ -17,6 +17,7 @@ from sqsgd.schemes.ldp_fl import ldp_fl
 from sqsgd.schemes.piecewise import piecewise
 from sqsgd.schemes.privunit import privunit
 from sqsgd.schemes.privunit_g import privunit_g
+from sqsgd.schemes.privunit_index import privunit_index
 from sqsgd.schemes.privunit_inf import privunit_inf
 from sqsgd.schemes.qsgd import qsgd
 from sqsgd.schemes.sqkr import sqkr
@@ -38,6 +39,7 @@ SCHEMES: MappingProxyType[str, Callable[..., Scheme]] = MappingProxyType(
         "privunit": privunit,
         "privunit-g": privunit_g,
         "privunit-inf": privunit_inf,
+        "privunit-index": privunit_index,
         "sqkr": sqkr,
         "vqsgd": vqsgd,
         "qsgd": qsgd,

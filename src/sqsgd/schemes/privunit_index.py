@@ -1,0 +1,204 @@
+"""PrivUnit as an index: a whole vector in two bytes, exactly private, at the error of PrivUnit itself.
+
+After a public rotation the 2n vertices ± e_i are as good as uniform points of the sphere. The client sends
+the index of one: of one of the k nearest to its direction with probability p, else of one of the others.
+That is k-closest encoding (Isik et al. 2023, "Exact optimality of communication-privacy-utility tradeoffs")
+with a rotated cross-polytope for its codebook, which one fast rotation searches.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+from flint import arb
+
+from sqsgd import checks, exact
+from sqsgd.checks import Vector
+from sqsgd.codec import Column, Columns, Layout
+from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
+from sqsgd.norms import l2_norm
+from sqsgd.randomness import Rng, check_rng
+from sqsgd.transforms import Rotate
+
+MOST_DIM = 1 << 24
+_NORMAL = NormalDist()
+_FIRST = 2048  # this many of the largest coordinates are placed one by one, the rest by their density
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearestVertices(Mechanism):
+    """One vertex ± e_i of n coordinates: one of the ``nearest`` k with odds e^ε against each other one.
+
+    A vector shorter than the bound first takes its direction with probability (1 + |x| / bound) / 2, else the
+    opposite one, so that the estimate is unbiased and nothing is spent on the norm. With S the sum of the
+    k largest magnitudes of a unit vector, the estimate is v bound / m, m = S (p/k - (1-p)/(2n-k)).
+
+    Guarantees
+    ----------
+    * Exactly ε-LDP, as implemented: which vertices are nearest is found with floats, but that is before the
+      private step, which draws whole numbers with exact odds.
+      tests/schemes/test_privacy.py::test_exact_privacy,
+      ::test_what_is_sent_has_the_density_that_privacy_is_proved_of.
+    * Unbiased up to the rotation's departure from a uniform one, within 3 % from 64 coordinates on:
+      tests/schemes/test_estimates.py::test_mean_is_recovered.
+    * From 64 coordinates on, the error is within 2 % of PrivUnit's for ε up to 8 at 4,096 coordinates:
+      tests/schemes/test_privunit_index.py::test_the_error_is_that_of_privunit.
+    """
+
+    dim: int
+    epsilon: float
+    nearest: int
+
+    def __post_init__(self) -> None:
+        checks.integer("dim", self.dim, 1, MOST_DIM)
+        checks.real("epsilon", self.epsilon, 0.01, 1e5)
+        checks.integer("nearest", self.nearest, 1, self.dim)
+
+    @property
+    def identity(self) -> str:
+        return f"nearest {self.nearest} of {2 * self.dim} vertices {self.epsilon!r}"
+
+    @cached_property
+    def layout(self) -> Layout:
+        return (Column(1, 2 * self.dim),)
+
+    @property
+    def privacy(self) -> Privacy:
+        return Privacy(epsilon=self.epsilon, notion="local")
+
+    def _log_odds(self) -> arb:
+        return arb(self.epsilon) + (arb(self.nearest) / (2 * self.dim - self.nearest)).log()
+
+    @cached_property
+    def _is_near(self) -> exact.InverseCdf:
+        return exact.bernoulli(self._log_odds)
+
+    @cached_property
+    def _log_densities(self) -> tuple[float, float]:
+        """ln of the probability of one of the nearest vertices, and of one of the others."""
+
+        def far() -> arb:
+            return -((arb(self.epsilon).exp() - 1) * self.nearest + 2 * self.dim).log()
+
+        low = exact.nearest(far)
+        return low + self.epsilon, low
+
+    @cached_property
+    def scale(self) -> float:
+        """m: the length of the mean of v for a unit vector."""
+        high, low = map(math.exp, self._log_densities)
+        return largest_sum(self.dim, self.nearest) * (high - low)
+
+    def _near(self, x: Vector, bound: float) -> tuple[npt.NDArray[np.int64], float]:
+        """Codes of the nearest vertices to x, and |x| / bound, at most one."""
+        x = checks.shaped("x", x, self.dim)
+        norm = l2_norm(x)
+        if not norm < math.inf:
+            raise ValueError("x holds NaN or infinity")
+        sizes = np.abs(x)
+        first = self.dim - self.nearest
+        places = np.argpartition(sizes, first)[first:] if first else np.arange(self.dim)
+        return 2 * places + (x[places] < 0), min(norm / bound, 1.0)
+
+    def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
+        check_rng(rng)
+        near, share = self._near(x, bound)
+        if rng.uniform() >= (1 + share) / 2:
+            near = near ^ 1  # the opposite direction
+        if self._is_near.draw(rng):
+            return (near[rng.below(self.nearest)][None].astype(np.uint32),)
+        rank = rng.below(2 * self.dim - self.nearest)  # among the vertices that are not near
+        passed = np.searchsorted(np.sort(near) - np.arange(self.nearest), rank, side="right")
+        return (np.array([rank + passed], np.uint32),)
+
+    def _vertex(self, columns: Columns, bound: float) -> tuple[int, float]:
+        code = int(columns[0][0])
+        return code >> 1, (1 - 2 * (code & 1)) * bound / self.scale
+
+    def estimate(self, columns: Columns, bound: float) -> Estimate:
+        place, value = self._vertex(columns, bound)
+        whole = np.zeros(self.dim)
+        whole[place] = value
+        return whole
+
+    def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
+        place, value = self._vertex(columns, bound)
+        total[place] += np.float32(weight * value)
+
+    def relative_error(self, share: float) -> float:
+        return 1 / (self.scale * share) ** 2 - 1
+
+    def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
+        near, share = self._near(x, bound)
+        code, (high, low) = int(columns[0][0]), self._log_densities
+        along = high if code in near else low
+        against = high if code ^ 1 in near else low
+        return float(np.logaddexp(along + math.log((1 + share) / 2), against + _log((1 - share) / 2)))
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf
+
+
+@lru_cache(maxsize=64)
+def _tops(dim: int) -> npt.NDArray[np.float64]:
+    """Expected sums of the largest 1, 2, ... magnitudes of ``dim`` standard normal numbers, one by one."""
+    first = min(dim, _FIRST)
+    chances = [(i + 0.625) / (dim + 0.25) for i in range(first)]  # Blom's places
+    return np.cumsum([-_NORMAL.inv_cdf(chance / 2) for chance in chances])
+
+
+def largest_sum(dim: int, count: int) -> float:
+    """E of the sum of the ``count`` largest magnitudes of a uniform unit vector.
+
+    Over normal numbers, then over their mean length: a sum of magnitudes scales with the length, which is
+    independent of the direction. Beyond the first ones, dim · 2 φ(t) counts those above t.
+
+    >>> round(largest_sum(4096, 4096) / (2 * 4096 / math.pi) ** 0.5, 4)
+    1.0
+    """
+    tops = _tops(dim)
+    total = float(tops[min(count, tops.size) - 1])
+    if count > tops.size:
+        total += 2 * dim * (_density(count / dim) - _density(tops.size / dim))
+    length = math.sqrt(2) * math.exp(math.lgamma((dim + 1) / 2) - math.lgamma(dim / 2))
+    return total / length
+
+
+def _density(share: float) -> float:
+    """φ at the point that a share of magnitudes lies above."""
+    return _NORMAL.pdf(-_NORMAL.inv_cdf(share / 2))
+
+
+def best_nearest(dim: int, epsilon: float) -> int:
+    """The k with the largest m; by a grid, on which m is flat to a thousandth."""
+    counts = sorted({min(dim, max(1, round(dim * 2 ** (-step / 8)))) for step in range(8 * 25)})
+
+    def log_scale(count: int) -> float:
+        rest = math.log(2 * dim) - epsilon
+        # ln m = ln S - ln(k + 2n / (e^ε - 1)) + const, without overflow at any ε
+        common = math.log(count + math.exp(rest) / -math.expm1(-epsilon))
+        return math.log(largest_sum(dim, count)) - common
+
+    return max(counts, key=log_scale)
+
+
+def privunit_index(
+    dim: int, epsilon: float, bits: int | None = None, *, nearest: int | None = None
+) -> Scheme:
+    """The whole vector as the index of a vertex of a rotated cross-polytope: log2(2 dim) bits in all."""
+    dim = checks.integer("dim", dim, 1, MOST_DIM)
+    epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
+    rotate = Rotate(rounds=2)
+    size = rotate.out_dim(dim)
+    needed = Column(1, 2 * size).bits
+    if bits is not None and checks.integer("bits", bits, 1, 2**40) < needed:
+        raise ValueError(f"bits = {bits} do not hold an index of {2 * size} vertices; at least {needed} do")
+    nearest = best_nearest(size, epsilon) if nearest is None else nearest
+    mechanism = NearestVertices(dim=size, epsilon=epsilon, nearest=nearest)
+    return Scheme(name="privunit-index", dim=dim, transforms=(rotate,), mechanism=mechanism)
