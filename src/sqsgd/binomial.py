@@ -57,7 +57,7 @@ class FairBinomial:
         heads = self._first + known.astype(np.int64)
         sure = (place == known) & (place > 0) & (words < self._below[known])
         for i in np.flatnonzero(~sure):
-            heads[i] = self._law._settle(int(words[i]), rng)
+            heads[i] = self._law.continue_from(int(words[i]), rng)
         return heads
 
     def _place(self, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:

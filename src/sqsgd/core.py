@@ -208,7 +208,8 @@ class Scheme:
     def nmse(self) -> float:
         """Predicted E|x̂ - x|² / |x|² of one report of a vector as long as the bound.
 
-        On the block that is sent, where the rest stays with the client as a residual.
+        On the block that is sent, where the rest stays with the client as a residual; on the whole vector
+        where the mechanism chose the coordinates, for then the choice is part of the error.
         """
         error = self.mechanism.relative_error(1.0)
         for i, transform in reversed(list(enumerate(self.transforms))):

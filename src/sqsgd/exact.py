@@ -218,9 +218,10 @@ class InverseCdf:
                 return self._top
         elif word < self._below[i] and before == self._values[i] - 1:
             return self._values[i]
-        return self._settle(word, rng)
+        return self.continue_from(word, rng)
 
-    def _settle(self, word: int, rng: Rng) -> int:
+    def continue_from(self, word: int, rng: Rng) -> int:
+        """The draw whose first 64 bits are ``word``, which did not decide it; exact like ``draw``."""
         bits = 64
         while True:
             with precision(bits + START_BITS):

@@ -84,7 +84,7 @@ class OrdinalChannel(Channel):
         # Past the last edge nothing is unsure, because the next code is the top one.
         unsure = (codes < self._top) & (words >= below[np.minimum(codes, self._top - 1)])
         for at in np.flatnonzero(unsure).tolist():
-            codes[at] = row._settle(int(words[at]), rng)
+            codes[at] = row.continue_from(int(words[at]), rng)
         return codes
 
     def _row(self, level: int) -> tuple[Codes, Codes, InverseCdf]:
