@@ -77,6 +77,17 @@ def test_a_run_does_not_go_on_under_another_configuration(tmp_path, change):
             runner.resume(runner.prepare(config, folder))
 
 
+def test_a_checkpoint_from_before_a_key_was_known_goes_on(tmp_path):
+    run = stopped(tmp_path / "run")
+    state, kept = checkpoint.load_state(run.folder)
+    del kept["test_images"]
+    checkpoint.save_state(run.folder, state, kept)
+    assert runner.resume(run).round == 4
+    checkpoint.save_state(run.folder, state, {**kept, "epsilon": 3.0})
+    with pytest.raises(ValueError, match="begun with 3.0"):
+        runner.resume(run)
+
+
 def test_more_rounds_may_be_asked_for(tmp_path):
     whole, longer = tmp_path / "whole", tmp_path / "longer"
     finished(whole, rounds=20)

@@ -131,11 +131,12 @@ def start(run: Run) -> State:
 def resume(run: Run) -> State:
     """The last checkpoint's state; refuses one that was made under another configuration."""
     state, kept = load_state(run.folder)
+    kept = {**dataclasses.asdict(RunConfig()), **kept}  # a key that came later had its default
     for name, value in dataclasses.asdict(run.config).items():
-        if name not in MAY_CHANGE and kept.get(name) != value:
+        if name not in MAY_CHANGE and kept[name] != value:
             raise ValueError(
                 f"{run.folder / 'config.toml'}: {name} = {value!r}, but this run was begun with "
-                f"{kept.get(name)!r}: put that back, or start again with another --out"
+                f"{kept[name]!r}: put that back, or start again with another --out"
             )
     if state.weights.size != run.problem.dim:
         raise ValueError(f"the checkpoint has {state.weights.size} weights, the model {run.problem.dim}")
