@@ -84,7 +84,7 @@ def test_a_checkpoint_from_before_a_key_was_known_goes_on(tmp_path):
     checkpoint.save_state(run.folder, state, kept)
     assert runner.resume(run).round == 4
     checkpoint.save_state(run.folder, state, {**kept, "epsilon": 3.0})
-    with pytest.raises(ValueError, match="begun with 3.0"):
+    with pytest.raises(ValueError, match=r"begun with 3\.0"):
         runner.resume(run)
 
 
