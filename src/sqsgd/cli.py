@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sqsgd import __version__
+from sqsgd.commands.auditing import audit
 from sqsgd.commands.benchmarks import bench
 from sqsgd.commands.data import fetch_data, list_data
 from sqsgd.commands.ledgers import show_ledger, verify_ledger
@@ -46,6 +47,7 @@ app.command()(compare)
 app.command()(ablate)
 app.command()(report)
 app.command()(plan)
+app.command()(audit)
 app.command()(schemes)
 app.command()(bench)
 data_app = typer.Typer(help="List and fetch the data sets.", no_args_is_help=True)

@@ -1,0 +1,180 @@
+"""Check (e), first half: no two reports may ever share their noise, whoever makes them and wherever."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from sqsgd.checks import Vector
+from sqsgd.codec import ENVELOPE_BYTES
+from sqsgd.privacy.audit.everywhere import everywhere
+from sqsgd.privacy.audit.findings import Finding, skipped, verdict
+from sqsgd.privacy.audit.subject import Subject, forward, has_density, task_for
+from sqsgd.randomness import Rng, seeded_rng
+from sqsgd.task import Task
+
+BLOCK = 16
+"""Bytes: of AES, from which the noise comes. Two equal ones mean a stream that was used twice."""
+_BYTES, _REPORTS, _INDEPENDENT = 4096, 12, 40
+_STREAMS, _REPEATS = "noise of two generators", "noise of two reports"
+_SOURCE, _GLOBAL, _KIND = "noise comes from the generator", "global generators", "generator of clients"
+
+
+def noise_checks(subject: Subject) -> Iterator[Finding]:
+    """Generators, then reports, then where encode takes its noise from."""
+    yield _kind(subject)
+    yield _generators(subject)
+    if subject.private:
+        yield _reports(subject)
+        yield _source(subject)
+    yield _untouched(subject)
+
+
+def _kind(subject: Subject) -> Finding:
+    protects = subject.noise().protects
+    return Finding(
+        check="noise",
+        name=_KIND,
+        outcome="passed" if protects else "violated",
+        measured=float(not protects),
+        limit=0.0,
+        sentence="Clients draw from the operating system's entropy."
+        if protects
+        else "Clients draw from a seeded generator: whoever knows the seed knows the noise.",
+    )
+
+
+def _repeats(pieces: Sequence[bytes]) -> int:
+    return len(pieces) - len(set(pieces))
+
+
+def _generators(subject: Subject) -> Finding:
+    def blocks(rng: Rng, _which: int) -> list[bytes]:
+        taken = rng.take(_BYTES).tobytes() + b"".join(rng.word().to_bytes(8, "little") for _ in range(32))
+        return [taken[start : start + BLOCK] for start in range(0, len(taken), BLOCK)]
+
+    drawn = everywhere(subject.noise, blocks)
+    repeats = _repeats(drawn.pieces)
+    return Finding(
+        check="noise",
+        name=_STREAMS,
+        outcome=verdict(repeats, 0),
+        measured=float(repeats),
+        limit=0.0,
+        sentence=f"Of {len(drawn.pieces):,} blocks of {BLOCK} bytes ({', '.join(drawn.settings)}) "
+        f"{repeats or 'none'} {'repeat' if repeats != 1 else 'repeats'} another.",
+        details={"refused in": drawn.refused},
+    )
+
+
+def _reports(subject: Subject) -> Finding:
+    """Reports of nothing: the mechanism sees the same input whatever the client and the round."""
+    scheme = subject.scheme
+    nothing = np.zeros(scheme.dim, np.float32)
+    tasks = [task_for(scheme, subject.seed, client=which // 2, round=which % 2) for which in range(4)]
+
+    def reports(rng: Rng, which: int) -> list[bytes]:
+        task = tasks[which]
+        return [scheme.encode(nothing, task, rng)[ENVELOPE_BYTES:] for _ in range(_REPORTS)]
+
+    scheme.encode(nothing, tasks[0], subject.noise())  # kernels are compiled before any fork
+    chance = _likeliest(subject, nothing, tasks[0])
+    drawn = everywhere(subject.noise, reports)
+    count = len(drawn.pieces)
+    expected = chance * count * (count - 1) / 2
+    if not expected < count / 4:
+        return skipped("noise", _REPEATS, "Some reports are so likely here that they repeat anyway.")
+    limit = math.floor(expected + 6 * math.sqrt(expected) + (4 if expected > 1e-9 else 0))
+    repeats = _repeats(drawn.pieces)
+    return Finding(
+        check="noise",
+        name=_REPEATS,
+        outcome=verdict(repeats, limit),
+        measured=float(repeats),
+        limit=float(limit),
+        sentence=f"Of {count} reports of the same vector ({', '.join(drawn.settings)}) {repeats or 'none'} "
+        f"{'repeat' if repeats != 1 else 'repeats'} another; chance allows for {limit}.",
+        details={"refused in": drawn.refused, "repeats expected by chance, at most": expected},
+    )
+
+
+def _likeliest(subject: Subject, x: Vector, task: Task) -> float:
+    """About the probability of the likeliest report, so that two independent ones are equal no more often."""
+    scheme = subject.scheme
+    rngs = [seeded_rng(seed) for seed in range(_INDEPENDENT)]  # not the generator that is on trial
+    sent = [scheme.encode(x, task, rng) for rng in rngs]
+    if has_density(scheme.mechanism):
+        y = forward(scheme, x, task)
+        columns = [scheme.open(message, task) for message in sent[:8]]
+        largest = max(scheme.mechanism.log_density(each, y, task.bound) for each in columns)
+        return math.exp(min(0.0, largest))
+    pairs = _INDEPENDENT * (_INDEPENDENT - 1) / 2
+    return _repeats(sent) / pairs or math.ldexp(1.0, -min(scheme.code_bits // 2, 1000))
+
+
+class _Watched(Rng):
+    """A seeded generator that counts what is drawn from it."""
+
+    drawn = 0
+
+    def take(self, count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        self.drawn += count
+        return super().take(count)
+
+    def fill(self, target: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+        self.drawn += target.size
+        super().fill(target)
+
+    def word(self) -> int:
+        self.drawn += 8
+        return super().word()
+
+
+def _source(subject: Subject) -> Finding:
+    """The same generator state gives the same report, so that nothing else has a say in it."""
+    scheme, x = subject.scheme, subject.numbers("source").standard_normal(subject.dim).astype(np.float32)
+    task = task_for(scheme, subject.seed, length=float(np.linalg.norm(x)))
+    watched = _Watched(1)
+    first = scheme.encode(x, task, watched)
+    again = scheme.encode(x, task, seeded_rng(1))
+    wrong = (first != again) + (watched.drawn == 0)
+    told = "A report's noise is drawn from the generator that encode is given, and from nothing else"
+    if watched.drawn == 0:
+        told = "Encode draws nothing from the generator that it is given"
+    elif first != again:
+        told = "Encode draws from something else than the generator that it is given"
+    return Finding(
+        check="noise",
+        name=_SOURCE,
+        outcome=verdict(wrong, 0),
+        measured=float(wrong),
+        limit=0.0,
+        sentence=f"{told} ({watched.drawn:,} bytes a report).",
+    )
+
+
+def _untouched(subject: Subject) -> Finding:
+    """Python's and NumPy's own generators are as they were."""
+    scheme = subject.scheme
+    task = task_for(scheme, subject.seed)
+
+    def states() -> str:
+        return repr((random.getstate(), np.random.get_state()))  # noqa: NPY002
+
+    before = states()
+    scheme.encode(np.ones(scheme.dim, np.float32), task, subject.noise())
+    moved = before != states()
+    return Finding(
+        check="noise",
+        name=_GLOBAL,
+        outcome=verdict(moved, 0),
+        measured=float(moved),
+        limit=0.0,
+        sentence="Encode draws from Python's or NumPy's global generator, which anyone can seed."
+        if moved
+        else "Encode leaves Python's and NumPy's global generators alone.",
+    )
