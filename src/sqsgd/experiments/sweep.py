@@ -33,6 +33,9 @@ FIGURES = {
 }
 """The paper's ablations by their names here."""
 
+UNNAMED = ("rounds", "batch", "evaluate_every", "checkpoint_every", "test_images", "data_dir", "workers")
+"""Keys that name no panel: how long it runs and how it is measured."""
+
 Values = Mapping[str, Any]
 
 
@@ -109,7 +112,7 @@ class Sweep:
 
     def _differs(self, key: str) -> bool:
         """Whether the panels differ in this key; what they have in common need not be in their names."""
-        return any(panel.get(key) != self.panels[0].get(key) for panel in self.panels)
+        return key not in UNNAMED and any(panel.get(key) != self.panels[0].get(key) for panel in self.panels)
 
     def tuning_jobs(self) -> list[Job]:
         """A run for each learning rate of each cell, measured on training images that it does not see."""
