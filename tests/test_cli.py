@@ -44,7 +44,7 @@ def test_schemes():
         (("schemes", "--epsilon", "-1"), "epsilon = -1"),
         (("schemes", "--epsilon", "nan"), "epsilon = nan"),
         (("schemes", "--dim", "0"), "dim = 0"),
-        (("schemes", "--bytes", "0"), "bits = 0"),
+        (("schemes", "--bytes", "0"), "bytes = 0"),
         (("schemes", "--bits", "3"), "No such option"),
         (("schemas",), "No such command"),
         (("train", "--rounds", "0"), "rounds = 0"),

@@ -32,6 +32,8 @@ def show_ledger(
     from sqsgd.privacy.ledger import Ledger
 
     checks.integer("last", last, 0, 10**9)
+    if not path.is_file():
+        raise ValueError(f"{path} is no ledger: there is no such file")
     found = _summary(Ledger(path, witness=witness), last)
     if as_json:
         print_json(found)

@@ -24,8 +24,10 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Choose how to spend a budget: parameters, the error to expect, what stays hidden, and warnings."""
+    from sqsgd import checks
     from sqsgd.planner import plan as make_plan
 
+    checks.integer("bytes", bytes_, 1, 2**37)
     chosen = make_plan(
         dim=dim, epsilon=epsilon, bits=8 * bytes_, clients=clients, rounds=rounds,
         probability=probability, prior=prior,

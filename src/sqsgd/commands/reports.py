@@ -22,8 +22,13 @@ def report(
 ) -> None:
     """Write one self-contained page about runs: curves, promises, a table, the configuration."""
     from sqsgd.report.page import write_report
+    from sqsgd.report.runs import read_runs
 
+    if out.suffix not in (".html", ".htm"):
+        raise ValueError(f"out = {str(out)!r} must end in .html: it is a page, and would be written over")
     written = [write_report(runs, out, title)]
+    for each in read_runs(runs)[1]:
+        typer.echo(f"not shown: {each.reason}", err=True)
     for kind, folder in (("png", png), ("svg", svg)):
         if folder is not None:
             from sqsgd.report.images import write_images

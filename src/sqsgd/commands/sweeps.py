@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from sqsgd.experiments.sweep_runner import Tick
 
 RATES = [0.01, 0.03, 0.1, 0.3]
+SCHEMES = ("sqsgd", "sqsgd-paper", "piecewise", "fedsgd")
 
 
 def compare(
     config: Annotated[
         Path | None, typer.Option(help="A file such as experiments/figure5-mnist.toml.")
     ] = None,
-    schemes: Annotated[str, typer.Option(help="Names with commas between.")] = "",
+    schemes: Annotated[str | None, typer.Option(help="Names with commas between.")] = None,
     dataset: Annotated[str | None, typer.Option(help="As for train.")] = None,
     data_dir: DataDir = None,
     model: Annotated[str | None, typer.Option(help="As for train.")] = None,
@@ -36,21 +37,23 @@ def compare(
     bytes_: Annotated[int | None, typer.Option("--bytes", help="Bytes for the codes, for all.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of each run.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs of each scheme that count (default: 3).")] = None,
-    rates: Annotated[str, typer.Option(help="Learning rates to choose from, with commas between.")] = "",
+    rates: Annotated[
+        str | None, typer.Option(help="Learning rates to choose from, with commas between; 0: the rule's.")
+    ] = None,
     small: Small = False,
     jobs: Jobs = 0,
     out: Out = None,
     resume: Resume = False,
     as_json: Json = False,
 ) -> None:
-    """Train several schemes at the same epsilon and bytes, each at the best of the same learning rates."""
+    """Train several schemes on the same budgets of epsilon and bytes, each at the best of the same rates."""
     values = given(
         dataset=dataset, data_dir=None if data_dir is None else str(data_dir), model=model, clients=clients,
         epsilon=epsilon, bytes=bytes_, rounds=rounds,
     )  # fmt: skip
-    names = listed(schemes) or ([] if config or resume else ["sqsgd", "sqsgd-paper", "piecewise", "fedsgd"])
     _compare(
-        config, names, values, seeds=seeds, rates=numbers("rates", rates), small=small,
+        config, None if schemes is None else listed(schemes), values, seeds=seeds,
+        rates=None if rates is None else numbers("rates", rates), small=small,
         out=out, resume=resume, jobs=jobs, as_json=as_json,
     )  # fmt: skip
 
@@ -76,11 +79,11 @@ def ablate(
 
 def _compare(
     config: Path | None,
-    schemes: list[str],
+    schemes: list[str] | None,
     values: dict[str, Any],
     *,
     seeds: int | None,
-    rates: list[float],
+    rates: list[float] | None,
     small: bool,
     out: Path | None,
     resume: bool,
@@ -91,10 +94,10 @@ def _compare(
     from sqsgd.experiments.sweep import load_sweep, make_sweep
 
     if resume:
-        more = config or schemes or values or seeds or rates or small
-        sweep = _sweep_to_resume(out, bool(more))
+        more = (config, schemes, values or None, seeds, rates, small or None)
+        sweep = _sweep_to_resume(out, any(each is not None for each in more))
     elif config:
-        if schemes or rates or seeds:
+        if (schemes, rates, seeds) != (None, None, None):
             raise ValueError("schemes, rates and seeds stand in the file of --config; leave them out here")
         sweep = _with(load_sweep(config, small=small), values)
     else:
@@ -102,11 +105,11 @@ def _compare(
             raise ValueError("--small needs --config: the file says what its small version is")
         sweep = make_sweep(
             {
-                "title": "Comparison at the same epsilon and the same bytes",
-                "arms": [{"scheme": name} for name in schemes],
+                "title": "Comparison on the same budgets of epsilon and bytes",
+                "arms": [{"scheme": name} for name in (SCHEMES if schemes is None else schemes)],
                 "base": values,
-                "rates": rates or RATES,
-                "seeds": list(range(1, 1 + (seeds or 3))),
+                "rates": RATES if rates is None else rates,
+                "seeds": list(range(1, 1 + (3 if seeds is None else seeds))),
             },
             "the command line",
         )
@@ -161,11 +164,13 @@ def _with(sweep: Sweep, values: dict[str, Any]) -> Sweep:
 
 
 def _run(sweep: Sweep, out: Path, *, resume: bool, jobs: int, as_json: bool) -> None:
+    from sqsgd import checks
     from sqsgd.experiments.config import cores
-    from sqsgd.experiments.sweep_runner import Interrupted, open_folder, run_sweep
+    from sqsgd.experiments.sweep_runner import Interrupted, check_data, open_folder, run_sweep
 
+    jobs = checks.integer("jobs", jobs, 0, 1024) or cores()
+    check_data(sweep)
     open_folder(sweep, out, resume=resume)
-    jobs = jobs or cores()
     try:
         with stopping_between_rounds() as signals:
             _shown(run_sweep(sweep, out, jobs=jobs, stop=signals), quiet=as_json)

@@ -199,6 +199,8 @@ def _panel(panel: Any, *, small: bool) -> Any:
 
 def load_sweep(path: Path, *, small: bool = False) -> Sweep:
     """A sweep from a file."""
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file")
     try:
         values = tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

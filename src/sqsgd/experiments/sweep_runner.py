@@ -39,6 +39,8 @@ class Interrupted(Exception):
 
 def open_folder(sweep: Sweep, out: Path, *, resume: bool) -> None:
     """Make a sweep's folder, or check that the one to go on with is of the same sweep."""
+    if out.is_file():
+        raise ValueError(f"{out} is a file: --out names a folder")
     content = sweep.to_toml().encode()
     if (out / FILE).exists():
         if not resume:
@@ -50,6 +52,17 @@ def open_folder(sweep: Sweep, out: Path, *, resume: bool) -> None:
         raise ValueError(f"{out} holds no {FILE}: there is nothing to resume")
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / FILE, content)
+
+
+def check_data(sweep: Sweep) -> None:
+    """FileNotFoundError if a data set of the sweep is not here, before a folder is made for it."""
+    from sqsgd.learning.catalogue import SOURCES
+    from sqsgd.learning.inventory import find_folder
+
+    wanted = {(cell.values.get("dataset", ""), cell.values.get("data_dir", "")) for cell in sweep.cells()}
+    for name, folder in sorted(wanted):
+        if name in SOURCES:
+            find_folder(SOURCES[name], folder or None)
 
 
 def run_sweep(sweep: Sweep, out: Path, *, jobs: int, stop: Sequence[object] = ()) -> Iterator[Tick]:
@@ -102,7 +115,13 @@ def choose(sweep: Sweep, out: Path) -> dict[str, float]:
 def summary_of(folder: Path) -> dict[str, Any] | None:
     """The summary of a run; None where it did not finish."""
     path = folder / "summary.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        summary: dict[str, Any] = json.loads(path.read_text())
+        return summary if summary["seconds"] >= 0 and summary["accuracy"] >= 0 else None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it, and --resume makes it anew") from None
 
 
 def table(sweep: Sweep, out: Path, chosen: dict[str, float]) -> list[dict[str, Any]]:

@@ -50,6 +50,14 @@ SCHEMES: MappingProxyType[str, Callable[..., Scheme]] = MappingProxyType(
 )
 
 
+def check_name(key: str, name: object) -> None:
+    """ValueError if there is no scheme of this name; ``key`` says where it was written."""
+    if not isinstance(name, str) or name not in SCHEMES:
+        close = difflib.get_close_matches(str(name), SCHEMES, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"{key} = {name!r} is no scheme{hint} (there are {', '.join(SCHEMES)})")
+
+
 def make_scheme(
     name: str, *, dim: int, epsilon: float | None = None, bits: int | None = None, **options: object
 ) -> Scheme:
@@ -62,10 +70,7 @@ def make_scheme(
     >>> scheme.code_bits, scheme.bits // 8, scheme.privacy.epsilon
     (2048, 273, 400.0)
     """
-    if not isinstance(name, str) or name not in SCHEMES:
-        close = difflib.get_close_matches(str(name), SCHEMES, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"name = {name!r} is no scheme{hint} (there are {', '.join(SCHEMES)})")
+    check_name("name", name)
     parameters = inspect.signature(SCHEMES[name]).parameters
     known = list(parameters)[3:]
     for option in options:
