@@ -98,6 +98,7 @@ def test_choosing_may_take_fewer_rounds():
         ({"arms": [{"scheem": "sqsgd"}]}, "did you mean 'scheme'"),
         ({"base": {"epsilon": -1.0}}, "epsilon"),
         ({"title": 3}, "title"),
+        ({"arms": [{"scheme": "sqsgd"}, {"scheme": "sqsg"}]}, "did you mean 'sqsgd'"),
         ({"validation": 2.0}, "validation"),
     ],
 )

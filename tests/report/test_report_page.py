@@ -126,7 +126,7 @@ def test_plotly_is_there_once(tmp_path):
 def test_strings_from_a_run_stay_strings(tmp_path, written):
     folder = tmp_path / "runs" / "x<b onclick=alert(2)>\n\udcff"
     write_run(folder, options={"name": NASTY, NASTY: 1}, dataset=NASTY, model=NASTY, done=5, error=NASTY)
-    write_run(tmp_path / "runs" / "b", partition=NASTY, options={"name": "other"})
+    write_run(tmp_path / "runs" / "b", scheme=NASTY, options={"name": "other"})
     (tmp_path / "runs" / "c").mkdir()
     (tmp_path / "runs" / "c" / "error.txt").write_text(NASTY)
     content = written(title=NASTY)

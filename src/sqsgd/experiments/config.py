@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 from sqsgd import checks
-from sqsgd.schemes import check_name
 
 ENGINES = ("local",)
 
@@ -63,7 +62,6 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Everything that can be wrong without looking at the data or the model."""
-        check_name("scheme", self.scheme)
         for name in ("clients", "batch", "bytes", "rounds", "evaluate_every", "checkpoint_every"):
             checks.integer(name, getattr(self, name), 1, 2**31)
         checks.integer("test_images", self.test_images, 0, 2**31)

@@ -24,7 +24,7 @@ from sqsgd.learning.datasets import first_tests, hold_out, load_dataset
 from sqsgd.learning.models import make_model
 from sqsgd.learning.problem import LearningProblem, make_problem
 from sqsgd.optimizers import Optimizer
-from sqsgd.schemes import make_scheme
+from sqsgd.schemes import check_name, make_scheme
 
 MAY_CHANGE = ("rounds", "workers", "evaluate_every", "checkpoint_every", "data_dir", "tensorboard")
 """What may be changed in config.toml before a run goes on: none of it touches a round that was made."""
@@ -67,6 +67,7 @@ class Run:
 
 def prepare(config: RunConfig, folder: Path) -> Run:
     """Load data and model, make the scheme, create the folder; raises ValueError naming the wrong key."""
+    check_name("scheme", config.scheme)
     dataset = load_dataset(config.dataset, config.data_dir or None)
     if config.validation:
         dataset = hold_out(dataset, config.validation, config.seed)

@@ -23,6 +23,7 @@ from typing import Any
 
 from sqsgd import checks
 from sqsgd.experiments.config import RunConfig, make_config
+from sqsgd.schemes import check_name
 
 TUNING_SEED = 1000
 FIGURES = {
@@ -96,7 +97,8 @@ class Sweep:
             if names.count(name) > 1:
                 raise ValueError(f"two arms or panels are the same: {name}")
         for cell in self.cells():
-            cell.job("runs", self.rates[0], self.seeds[0])  # every configuration is checked before any runs
+            job = cell.job("runs", self.rates[0], self.seeds[0])  # all are checked before any runs
+            check_name("scheme", job.config.scheme)
 
     def cells(self) -> list[Cell]:
         """Every arm in every panel."""
