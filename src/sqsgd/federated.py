@@ -6,7 +6,6 @@ residual, which then leaves the range). Numbers in comments are lines of the pap
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from sqsgd.aggregate import Aggregate
 from sqsgd.checks import Vector
 from sqsgd.core import Indices, Scheme
 from sqsgd.optimizers import Optimizer, OptimizerState
+from sqsgd.privacy.ledgers import Ledgers
 from sqsgd.randomness import Rng, secure_rng, seeded_rng
 from sqsgd.task import Task
 from sqsgd.transforms import Subsample
@@ -49,6 +49,11 @@ class Problem(Protocol):
         """The clients of a round."""
         ...
 
+    @property
+    def once(self) -> bool:
+        """Whether no client is in the cohorts of two rounds."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -63,6 +68,10 @@ class Settings:
     alpha: float = 1.0
     beta: float = 1.0
     weigh_by_size: bool = False
+    decay_rounds: int = 0
+    """The learning rate falls linearly to nothing over so many rounds; 0: it stays."""
+    ledgers: Ledgers | None = None
+    """The clients' own ledgers, which may refuse."""
     secure: bool = False
     """Noise from the operating system; a run can then not be repeated, nor resumed to the same bits."""
 
@@ -95,13 +104,14 @@ class Record:
     epsilon_total: float  # of the client that has sent the most reports
     bytes_up: int  # of one client's message, measured
     bytes_down: int
-    clients: int
+    clients: int  # whose reports were counted
     clip_rate: float | None  # share of the privatised magnitudes at or near the bound; None: not reported
     bound: float
     seconds: float
     seconds_gradient: float
     seconds_encode: float
     seconds_aggregate: float
+    refused: int = 0  # clients whose own ledgers let no report leave
 
 
 def client_step(
@@ -180,7 +190,11 @@ def server_step(
         magnitude = scheme.mechanism.magnitude(columns, task.bound)
         if magnitude is not None:
             magnitudes.append(magnitude)
-    weights, optimizer = settings.optimizer.step(state.weights, total.mean(), state.optimizer)  # 24
+    descent = settings.optimizer
+    if settings.decay_rounds:
+        left = max(0.0, 1 - state.round / settings.decay_rounds)
+        descent = replace(descent, rate=descent.rate * max(left, 1e-9))
+    weights, optimizer = descent.step(state.weights, total.mean(), state.optimizer)  # 24
     bound = state.bound
     if settings.track and magnitudes:  # 27
         bound = next_bound(bound, magnitudes, floor=max(1e-9, settings.bound * 1e-4))
@@ -208,7 +222,7 @@ def one_round(problem: Problem, scheme: Scheme, settings: Settings, state: State
     cohort = problem.cohort(state.round)  # 6
     residuals, spent = dict(state.residuals), dict(state.spent)
     reports: list[tuple[Task, bytes, float]] = []
-    losses, encoding = [], 0.0
+    losses, encoding, refused = [], 0.0, 0
     gradients = problem.gradients(state.weights, state.round, cohort)
     for client, (loss, gradient) in zip(cohort, gradients, strict=True):
         encode_started = time.perf_counter()
@@ -220,6 +234,9 @@ def one_round(problem: Problem, scheme: Scheme, settings: Settings, state: State
             bound=state.bound,
             clip=settings.clip,
         )
+        if settings.ledgers is not None and not settings.ledgers.paid(scheme, task):
+            refused += 1
+            continue
         rng = secure_rng() if settings.secure else seeded_rng(noise_seed(settings.seed, state.round, client))
         try:
             message, residual = client_step(
@@ -232,10 +249,13 @@ def one_round(problem: Problem, scheme: Scheme, settings: Settings, state: State
             ) from None
         if residual is not None:
             residuals[client] = residual
-        spent[client] = spent.get(client, 0) + 1
+        if not problem.once:
+            spent[client] = spent.get(client, 0) + 1
         reports.append((task, message, float(problem.size(client)) if settings.weigh_by_size else 1.0))
         losses.append(loss)
         encoding += time.perf_counter() - encode_started
+    if not reports:
+        raise ValueError(f"round {state.round}: all {refused:,} clients refused, their budgets are spent")
     aggregate_started = time.perf_counter()
     after, magnitudes = server_step(scheme, settings, state, reports)
     ended = time.perf_counter()
@@ -243,16 +263,17 @@ def one_round(problem: Problem, scheme: Scheme, settings: Settings, state: State
         round=state.round,
         loss=float(np.mean(losses)),
         epsilon=scheme.privacy.epsilon,
-        epsilon_total=scheme.privacy.epsilon * max(spent.values()),
+        epsilon_total=scheme.privacy.epsilon * max(spent.values(), default=1),
         bytes_up=max(len(message) for _, message, _ in reports),
         bytes_down=4 * problem.dim + len(reports[0][0].binding),
-        clients=len(cohort),
+        clients=len(reports),
         clip_rate=float(np.mean(np.array(magnitudes) > 0.95 * state.bound)) if magnitudes else None,
         bound=state.bound,
         seconds=ended - started,
         seconds_gradient=aggregate_started - started - encoding,
         seconds_encode=encoding,
         seconds_aggregate=ended - aggregate_started,
+        refused=refused,
     )
     return record, replace(after, residuals=residuals, spent=spent)
 
@@ -260,17 +281,3 @@ def one_round(problem: Problem, scheme: Scheme, settings: Settings, state: State
 def noise_seed(seed: int, round: int, client: int) -> int:
     """A seed of its own for each report of a repeatable run."""
     return (seed << 128) | (round << 64) | client
-
-
-def learning_rate(scheme: Scheme, clients: int, optimizer: str = "sgd") -> float:
-    """The default step size for any budget: smaller where the mean of the reports is noisier.
-
-    0.25 / (1 + NMSE / clients), where NMSE is the relative squared error of one report on what it sends.
-    Where clients send their residual's velocity, ten gradients add up, so it is a tenth. For the server's
-    momentum and adam it is a hundredth: they carry on where a coordinate's report, which holds many
-    gradients, comes once in dim / n rounds.
-    """
-    error = scheme.mechanism.relative_error(0.5)
-    rate = 0.25 / (1 + error / clients) if math.isfinite(error) else 0.1
-    rate *= 1 - scheme.momentum
-    return rate * {"sgd": 1.0, "momentum": 0.01, "adam": 0.01}[optimizer]

@@ -10,7 +10,8 @@ from sqsgd import checks
 from sqsgd.codec import Column
 from sqsgd.privacy.reconstruction import ReconstructionStatement, reconstruction_statements
 from sqsgd.schemes.choosing import Choice, choices
-from sqsgd.schemes.privunit import sphere_cap
+from sqsgd.schemes.privunit import privunit, sphere_cap
+from sqsgd.schemes.privunit_index import privunit_index
 from sqsgd.schemes.shares import split
 from sqsgd.schemes.sqsgd import Direction, sqsgd_stateless
 from sqsgd.schemes.sqsgd_paper import sqsgd_paper
@@ -133,6 +134,40 @@ def plan(
         reconstruction=statements,
         warnings=tuple(_warnings(mechanism, epsilon, statements)),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stateless:
+    """A scheme that keeps nothing between rounds, and the relative error of its report for |x| = bound."""
+
+    name: str
+    nmse: float
+    message_bytes: int
+
+
+def stateless_choices(*, dim: int, epsilon: float, bits: int) -> list[Stateless]:
+    """Ways to send a whole vector in one report under a budget, the best first.
+
+    Direction-mode PrivQuant, PrivUnit on a grid, and PrivUnit as an index. All are unbiased, so the mean
+    over any number of clients keeps their order.
+
+    >>> [choice.name for choice in stateless_choices(dim=3920, epsilon=8.0, bits=512)][0]
+    'privunit-index'
+    """
+    found = []
+    for name, make in (
+        ("sqsgd-stateless", sqsgd_stateless),
+        ("privunit", privunit),
+        ("privunit-index", privunit_index),
+    ):
+        try:
+            scheme = make(dim, epsilon, bits)
+        except ValueError:  # the bits do not hold it
+            continue
+        found.append(Stateless(name=name, nmse=scheme.nmse, message_bytes=scheme.bits // 8))
+    if not found:
+        raise ValueError(f"bits = {bits} hold no report of {dim} numbers at epsilon = {epsilon:g}")
+    return sorted(found, key=lambda choice: choice.nmse)
 
 
 def information_limit(epsilon: float, coordinates: int) -> float:

@@ -33,7 +33,7 @@ def test_keys_left_out_have_their_defaults(tmp_path):
         ({"rounds": 0}, "rounds = 0"),
         ({"track": 1}, "track = 1 must be of type bool"),
         ({"clients": True}, "clients = True must be of type int"),
-        ({"participation": "most"}, "participation = 'most' must be 'all' or a number"),
+        ({"participation": "most"}, "participation = 'most' must be 'all', 'once' or a number"),
         ({"participation": "11"}, "at most clients = 10"),
         ({"optimizer": "sgdm"}, "optimizer = 'sgdm' must be one of sgd, momentum, adam"),
         ({"engine": "warp"}, "engine = 'warp' must be one of local"),

@@ -1,5 +1,6 @@
 """Partitions, cohorts and batches: complete, disjoint, uniform, and the same every time."""
 
+import sys
 import tracemalloc
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sqsgd.learning.partition import batch_indices, cohort, partition
+from sqsgd.learning.partition import batch_indices, cohort, once_cohort, partition
 
 LABELS = np.repeat(np.arange(10), 60)
 
@@ -95,7 +96,7 @@ def test_ten_thousand_clients_share_one_array(scheme: str) -> None:
         (5, "dirichlet:nan", "BETA must be"),
         (5, "shards:0", "N must be"),
         (5, "shards:1.5", "N must be"),
-        (5, "iid:3", "'iid:3' is unknown; write iid, dirichlet:BETA or shards:N"),
+        (5, "iid:3", "'iid:3' is unknown; write iid, dirichlet:BETA, shards:N or drawn"),
         (0, "iid", "clients must be at least 1, not 0"),
     ],
 )
@@ -161,3 +162,36 @@ def test_wrong_cohorts_and_batches_are_refused() -> None:
         batch_indices(np.arange(3), 0, round=0, client=0, seed=0)
     with pytest.raises(ValueError, match="seed must be at least 0, not -1"):
         cohort(clients=5, size=1, round=0, seed=-1)
+
+
+@pytest.mark.parametrize(("clients", "rounds"), [(1, 1), (2, 2), (10, 3), (1000, 7), (4097, 4)])
+def test_no_client_is_in_two_rounds_and_all_are_in_one(clients, rounds):
+    size = clients // rounds
+    drawn = [once_cohort(clients, size, round, seed=3).tolist() for round in range(rounds)]
+    everyone = [client for each in drawn for client in each]
+    assert len(set(everyone)) == len(everyone) == size * rounds
+    assert min(everyone) >= 0
+    assert max(everyone) < clients
+    with pytest.raises(ValueError, match="no more are left"):
+        once_cohort(clients, size, clients // size, seed=3)
+
+
+def test_who_answers_once_is_spread_over_all_clients_and_depends_on_the_seed():
+    first = once_cohort(100_000, 2000, 0, seed=1)
+    assert 45_000 < first.mean() < 55_000
+    assert set(first) != set(once_cohort(100_000, 2000, 0, seed=2))
+    counts = np.bincount(first // 10_000, minlength=10)  # 200 expected in each tenth, deviation 13
+    assert counts.min() > 130
+    assert counts.max() < 270
+
+
+def test_drawn_images_cover_all_and_need_no_memory():
+    parts = partition([0, 1] * 50, clients=10**12, scheme="drawn", seed=3)
+    drawn = np.concatenate([parts[client] for client in range(10**9, 10**9 + 5000)])
+    counts = np.bincount(drawn, minlength=100)  # 50 expected of each, deviation 7
+    assert counts.min() > 15
+    assert counts.max() < 95
+    assert parts[7] == partition([0, 1] * 50, clients=10**12, scheme="drawn", seed=3)[7]
+    assert sys.getsizeof(parts) < 1000
+    with pytest.raises(IndexError):
+        parts[10**12]

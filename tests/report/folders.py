@@ -35,7 +35,7 @@ def _line(number, config, epsilon, sent, best):
         "bytes_up": sent,
         "bytes_down": 4044,
         "clients": config.clients,
-        "clip_rate": 0.0 if epsilon == "infinity" else 0.05 + 0.05 * wave,
+        "clip_rate": None if epsilon == "infinity" else 0.05 + 0.05 * wave,
         "bound": 1.0 if epsilon == "infinity" else 1 + progress + 0.1 * wave,
         "seconds": 0.1,
         "seconds_gradient": 0.06,

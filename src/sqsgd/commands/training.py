@@ -18,7 +18,9 @@ from sqsgd.commands.stopping import stopping_between_rounds
 
 
 def train(
-    scheme: Annotated[str | None, typer.Option(help="How gradients travel; see `sqsgd schemes`.")] = None,
+    scheme: Annotated[
+        str | None, typer.Option(help="How gradients travel: see `sqsgd schemes`, or auto.")
+    ] = None,
     dataset: Annotated[
         str | None, typer.Option(help="mnist5k, mnist, ... or package.module:factory.")
     ] = None,
@@ -26,15 +28,24 @@ def train(
     model: Annotated[
         str | None, typer.Option(help="lenet5, resnet110, ... or package.module:factory.")
     ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="Public features: hog, soft-hog or package.module:factory.")
+    ] = None,
     clients: Annotated[int | None, typer.Option(help="Clients in all.")] = None,
-    participation: Annotated[str | None, typer.Option(help="all, or clients a round.")] = None,
-    partition: Annotated[str | None, typer.Option(help="iid, dirichlet:BETA or shards:N.")] = None,
+    participation: Annotated[
+        str | None, typer.Option(help="all, clients a round, or once: no client twice.")
+    ] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="iid, dirichlet:BETA, shards:N or drawn (any number of clients).")
+    ] = None,
     batch: Annotated[int | None, typer.Option(help="Images of a client's batch.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Privacy budget of one report.")] = None,
     bytes_: Annotated[int | None, typer.Option("--bytes", help="Bytes for the packed codes.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds in all.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate; 0: by the rule for all budgets.")] = None,
     optimizer: Annotated[str | None, typer.Option(help="sgd, momentum or adam.")] = None,
+    decay: Annotated[str | None, typer.Option(help="none, or linear: the learning rate falls.")] = None,
+    ledgers: Annotated[Path | None, typer.Option(help="Folder of the clients' own ledgers.")] = None,
     bound: Annotated[float | None, typer.Option(help="Initial bound.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides everything but secure noise.")] = None,
     option: Annotated[
@@ -51,7 +62,8 @@ def train(
     """Train a model over simulated clients; ends with a summary and a folder on disk."""
     values = given(
         scheme=scheme, dataset=dataset, data_dir=None if data_dir is None else str(data_dir),
-        model=model, clients=clients, participation=participation, partition=partition, batch=batch,
+        model=model, features=features, decay=decay, ledgers=None if ledgers is None else str(ledgers),
+        clients=clients, participation=participation, partition=partition, batch=batch,
         epsilon=epsilon, bytes=bytes_, rounds=rounds, lr=lr, optimizer=optimizer, bound=bound, seed=seed,
         engine=engine, tensorboard=tensorboard, secure=secure, options=_options(option) if option else None,
     )  # fmt: skip
@@ -145,15 +157,16 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
     )
     epsilon = f"{summary['epsilon']:g}" if summary["notion"] != "none" else "infinite: not private"
     total = f"{summary['epsilon_all_rounds']:,g}" if summary["notion"] != "none" else "infinite"
-    most = (
-        ""
-        if summary["epsilon_total"] == summary["epsilon_all_rounds"]
-        else (f"; {summary['epsilon_total']:,g} for the one that took part most")
-    )
+    if summary["participation"] == "once":
+        spent = f"{epsilon} a report, which is the total: no user sends two"
+    else:
+        spent = f"{epsilon} a round; {total} for a client that takes part in all rounds"
+        if summary["epsilon_total"] != summary["epsilon_all_rounds"]:
+            spent += f"; {summary['epsilon_total']:,g} for the one that took part most"
     return "\n".join(
         [
             f"accuracy       {summary['accuracy']:.2%} on {summary['held_out']}",
-            f"epsilon        {epsilon} a round; {total} for a client that takes part in all rounds{most}",
+            f"epsilon        {spent}",
             f"noise          {summary['noise']}",
             f"payload        {summary['bytes_up']} bytes a client and round, "
             f"1/{summary['bytes_up_ratio']:.0f} of float32",

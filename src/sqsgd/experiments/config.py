@@ -24,11 +24,14 @@ class RunConfig:
     data_dir: str = ""
     """Folder of the data sets; empty: $SQSGD_DATA, else the user's cache folder."""
     model: str = "lenet5"
+    features: str = ""
+    """A public, fixed feature extractor before the model: hog, soft-hog or package.module:factory."""
     clients: int = 10
     participation: str = "all"
-    """``all``: every client each round, with a batch each; a number: that many, with all their data."""
+    """``all``: every client each round, with a batch each; a number: that many, with all their data;
+    ``once``: clients / rounds each round, with all their data, and no client twice."""
     partition: str = "iid"
-    """``iid``, ``dirichlet:BETA`` or ``shards:N``."""
+    """``iid``, ``dirichlet:BETA``, ``shards:N``, or ``drawn``: an image each, of any number of clients."""
     batch: int = 32
     validation: float = 0.0
     """Share of the training images that is held out and measured on in place of the test set."""
@@ -40,6 +43,8 @@ class RunConfig:
     lr: float = 0.0
     """Learning rate; 0: by the rule for all budgets, from the predicted error of a report."""
     optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    decay: Literal["none", "linear"] = "none"
+    """How the learning rate falls over the rounds; ``linear``: to nothing after the last."""
     bound: float = 0.0
     """Initial bound U_0; 0: 1 for norms, 10 for the paper's range."""
     track: bool = True
@@ -48,6 +53,8 @@ class RunConfig:
     alpha: float = 1.0
     beta: float = 1.0
     weigh_by_size: bool = False
+    ledgers: str = ""
+    """Folder of the clients' own ledgers: each pays its report there, and refuses what is above its cap."""
     secure: bool = False
     """Noise from the operating system: the run cannot be repeated."""
     seed: int = 0
@@ -71,25 +78,39 @@ class RunConfig:
         checks.real("epsilon", self.epsilon, 0.01, 1e5)
         for name in ("lr", "bound", "clip"):
             checks.real(name, getattr(self, name), 0.0, 1e6)
-        kinds = get_args(get_type_hints(RunConfig)["optimizer"])
-        if self.optimizer not in kinds:
-            raise ValueError(f"optimizer = {self.optimizer!r} must be one of {', '.join(kinds)}")
+        for name in ("optimizer", "decay"):
+            kinds = get_args(get_type_hints(RunConfig)[name])
+            if getattr(self, name) not in kinds:
+                raise ValueError(f"{name} = {getattr(self, name)!r} must be one of {', '.join(kinds)}")
         if self.engine not in ENGINES:
             raise ValueError(f"engine = {self.engine!r} must be one of {', '.join(ENGINES)}")
         participants = self.participants
+        if self.once and self.rounds > self.clients:
+            raise ValueError(
+                f"rounds = {self.rounds} is more than clients = {self.clients}: with participation = 'once' "
+                "each round needs clients that have not answered"
+            )
         if participants is not None and participants > self.clients:
             raise ValueError(
-                f"participation = {self.participation!r} must be 'all' or at most clients = {self.clients}"
+                f"participation = {self.participation!r} must be 'all', 'once' or at most "
+                f"clients = {self.clients}"
             )
+
+    @property
+    def once(self) -> bool:
+        """Whether each client answers at most one round."""
+        return self.participation == "once"
 
     @property
     def participants(self) -> int | None:
         """Clients in a round; None: all of them."""
         if self.participation == "all":
             return None
+        if self.once:
+            return self.clients // self.rounds
         if not self.participation.isdecimal() or int(self.participation) < 1:
             raise ValueError(
-                f"participation = {self.participation!r} must be 'all' or a number of clients a round"
+                f"participation = {self.participation!r} must be 'all', 'once' or a number of clients a round"
             )
         return int(self.participation)
 

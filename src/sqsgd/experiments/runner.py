@@ -19,11 +19,13 @@ from sqsgd import federated
 from sqsgd.core import Scheme
 from sqsgd.experiments.checkpoint import load_state, save_state, write_atomically
 from sqsgd.experiments.config import RunConfig, cores
+from sqsgd.experiments.settings import make_settings
 from sqsgd.federated import Record, Settings, State
 from sqsgd.learning.datasets import first_tests, hold_out, load_dataset
+from sqsgd.learning.features import extracted, extractor_and_model
 from sqsgd.learning.models import make_model
 from sqsgd.learning.problem import LearningProblem, make_problem
-from sqsgd.optimizers import Optimizer
+from sqsgd.planner import stateless_choices
 from sqsgd.schemes import check_name, make_scheme
 
 MAY_CHANGE = ("rounds", "workers", "evaluate_every", "checkpoint_every", "data_dir", "tensorboard")
@@ -67,18 +69,22 @@ class Run:
 
 def prepare(config: RunConfig, folder: Path) -> Run:
     """Load data and model, make the scheme, create the folder; raises ValueError naming the wrong key."""
-    check_name("scheme", config.scheme)
+    if config.scheme != "auto":
+        check_name("scheme", config.scheme)
     dataset = load_dataset(config.dataset, config.data_dir or None)
     if config.validation:
         dataset = hold_out(dataset, config.validation, config.seed)
     if config.test_images:
         dataset = first_tests(dataset, config.test_images)
-    if config.clients > len(dataset.train_labels):
+    features, model_name = extractor_and_model(config.features, config.model)
+    if features:
+        dataset = extracted(dataset, features)
+    if config.clients > len(dataset.train_labels) and config.partition != "drawn":
         raise ValueError(
             f"clients = {config.clients} is more than the {len(dataset.train_labels)} "
-            f"training images of dataset = {config.dataset!r}"
+            f"training images of dataset = {config.dataset!r}; partition = 'drawn' lets them draw one each"
         )
-    model = make_model(config.model, dataset.classes, dataset.in_shape, config.seed)
+    model = make_model(model_name, dataset.classes, dataset.in_shape, config.seed)
     problem = make_problem(
         dataset,
         model,
@@ -88,6 +94,7 @@ def prepare(config: RunConfig, folder: Path) -> Run:
         participants=config.participants,
         seed=config.seed,
         workers=config.workers or cores(),
+        once=config.once,
     )
     for name in ("name", "dim", "epsilon", "bits"):
         if name in config.options:
@@ -97,23 +104,18 @@ def prepare(config: RunConfig, folder: Path) -> Run:
             f"bytes = {config.bytes} is more than the whole gradient of {problem.dim} numbers as float32: "
             f"at most {4 * problem.dim}"
         )
+    if config.scheme == "auto":  # from here on the run has the name of what it uses
+        best = stateless_choices(dim=problem.dim, epsilon=config.epsilon, bits=8 * config.bytes)[0]
+        config = dataclasses.replace(config, scheme=best.name)
     scheme = make_scheme(
         config.scheme, dim=problem.dim, epsilon=config.epsilon, bits=8 * config.bytes, **config.options
     )
-    rate = config.lr or federated.learning_rate(
-        scheme, config.participants or config.clients, config.optimizer
-    )
-    settings = Settings(
-        seed=config.seed,
-        optimizer=Optimizer(kind=config.optimizer, rate=rate),
-        bound=config.bound or (10.0 if config.scheme == "sqsgd-paper" else 1.0),
-        track=config.track,
-        clip=config.clip or None,
-        alpha=config.alpha,
-        beta=config.beta,
-        weigh_by_size=config.weigh_by_size,
-        secure=config.secure,
-    )
+    if config.once and scheme.residual:
+        raise ValueError(
+            f"scheme = {config.scheme!r} keeps a residual for a client's next report, and with participation "
+            "= 'once' there is none: write scheme = 'auto' for the best that keeps nothing"
+        )
+    settings = make_settings(config, scheme, bool(features))
     return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings)
 
 
@@ -133,8 +135,10 @@ def resume(run: Run) -> State:
     """The last checkpoint's state; refuses one that was made under another configuration."""
     state, kept = load_state(run.folder)
     kept = {**dataclasses.asdict(RunConfig()), **kept}  # a key that came later had its default
+    # These decide who is in a round, or how far it goes.
+    fixed = {"rounds"} if run.config.once or run.config.decay != "none" else set()
     for name, value in dataclasses.asdict(run.config).items():
-        if name not in MAY_CHANGE and kept[name] != value:
+        if (name not in MAY_CHANGE or name in fixed) and kept[name] != value:
             raise ValueError(
                 f"{run.folder / 'config.toml'}: {name} = {value!r}, but this run was begun with "
                 f"{kept[name]!r}: put that back, or start again with another --out"
@@ -240,6 +244,8 @@ def summarise(run: Run) -> dict[str, Any]:
         "dataset": run.config.dataset,
         "held_out": run.problem.dataset.held_out,
         "model": run.config.model,
+        "features": run.config.features,
+        "participation": run.config.participation,
         "dim": run.problem.dim,
         "rounds": len(lines),
         "clients": run.config.clients,
@@ -250,7 +256,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "epsilon": last["epsilon"],
         "delta": run.scheme.privacy.delta,
         "epsilon_total": last["epsilon_total"],
-        "epsilon_all_rounds": finite(run.scheme.privacy.epsilon * len(lines)),
+        "epsilon_all_rounds": finite(run.scheme.privacy.epsilon * (1 if run.config.once else len(lines))),
         "noise": "secure" if run.config.secure else "seeded: an experiment, protects nobody",
         "bytes_up": last["bytes_up"],
         "bytes_up_ratio": float32 / last["bytes_up"],

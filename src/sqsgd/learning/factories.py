@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +59,14 @@ def find_factory(name: str, purpose: str) -> Callable[..., Any]:
     if not callable(factory):
         raise ValueError(f"{purpose} {name!r}: {attribute!r} is a {type(factory).__name__}, not a function")
     return factory  # type: ignore[no-any-return]  # callable() narrows Any to nothing more
+
+
+def parameter_names(factory: Callable[..., Any]) -> set[str]:
+    """The names of what a factory takes."""
+    try:
+        return set(inspect.signature(factory).parameters)
+    except (TypeError, ValueError):  # some callables written in C have no signature
+        return set()
 
 
 def call_factory(name: str, purpose: str, factory: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +18,10 @@ import numpy.typing as npt
 Indices: TypeAlias = npt.NDArray[np.int64]
 _Labels: TypeAlias = npt.NDArray[np.generic]
 
-_PARTITION, _COHORT, _BATCH = 1, 2, 3  # purposes: no two of them share a stream
+_PARTITION, _COHORT, _BATCH, _ONCE, _DRAW = 1, 2, 3, 4, 5  # purposes: no two of them share a stream
 
 
-def partition(labels: npt.ArrayLike, clients: int, scheme: str, seed: int) -> list[Indices]:
+def partition(labels: npt.ArrayLike, clients: int, scheme: str, seed: int) -> Sequence[Indices]:
     """Deal the images out: one array of positions a client, all views into one array.
 
     - ``iid``: a random split, sizes differing by at most one.
@@ -28,8 +29,9 @@ def partition(labels: npt.ArrayLike, clients: int, scheme: str, seed: int) -> li
       a client (Hsu, Qi and Brown 2019, drawn class by class). Sizes differ.
     - ``shards:N``: sorted by label, cut into ``N * clients`` shards, N of them to each client (McMahan et
       al. 2017, section 3).
+    - ``drawn``: one image each, drawn with replacement, for any number of clients.
 
-    Every image goes to exactly one client and no client is empty.
+    But for ``drawn`` every image goes to exactly one client. No client is empty.
 
     >>> [len(part) for part in partition([0, 1] * 5, clients=3, scheme="iid", seed=7)]
     [3, 3, 4]
@@ -38,6 +40,8 @@ def partition(labels: npt.ArrayLike, clients: int, scheme: str, seed: int) -> li
     if classes.ndim != 1:
         raise ValueError(f"labels must have one dimension, not {classes.ndim}")
     _require_at_least(clients=(clients, 1), seed=(seed, 0))
+    if scheme == "drawn":
+        return DrawnParts(images=len(classes), clients=clients, seed=seed)
     if clients > len(classes):
         raise ValueError(f"{clients:,} clients cannot share {len(classes):,} images: each needs at least one")
     kind, _, argument = scheme.partition(":")
@@ -48,7 +52,7 @@ def partition(labels: npt.ArrayLike, clients: int, scheme: str, seed: int) -> li
         return _dirichlet(classes, clients, _positive_number(scheme, argument), words)
     if kind == "shards":
         return _shards(classes, clients, _positive_count(scheme, argument), words)
-    raise ValueError(f"partition {scheme!r} is unknown; write iid, dirichlet:BETA or shards:N")
+    raise ValueError(f"partition {scheme!r} is unknown; write iid, dirichlet:BETA, shards:N or drawn")
 
 
 def cohort(clients: int, size: int, round: int, seed: int) -> Indices:
@@ -61,6 +65,51 @@ def cohort(clients: int, size: int, round: int, seed: int) -> Indices:
     if size > clients:
         raise ValueError(f"a cohort of {size:,} cannot be drawn from {clients:,} clients")
     return _subset(clients, size, _stream(_COHORT, seed, round))
+
+
+def once_cohort(clients: int, size: int, round: int, seed: int) -> Indices:
+    """The clients of one round where no client answers two: a slice of a keyed permutation of them all.
+
+    Needs memory for ``size`` only. Round r has places r size to (r + 1) size - 1; they end with the clients.
+
+    >>> sorted(np.concatenate([once_cohort(10, 5, round, seed=7) for round in (0, 1)]).tolist())
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+    _require_at_least(clients=(clients, 1), size=(size, 1), round=(round, 0), seed=(seed, 0))
+    if (round + 1) * size > clients:
+        raise ValueError(
+            f"round {round} needs {size:,} clients that have not answered; of {clients:,} no more are left"
+        )
+    return _permuted(np.arange(round * size, (round + 1) * size), clients, seed)
+
+
+class DrawnParts(Sequence[Indices]):
+    """One image for each of any number of clients, drawn with replacement; kept nowhere, so free of memory.
+
+    >>> parts = DrawnParts(images=60_000, clients=10**9, seed=7)
+    >>> len(parts), len(parts[123_456_789])
+    (1000000000, 1)
+    """
+
+    def __init__(self, *, images: int, clients: int, seed: int) -> None:
+        _require_at_least(images=(images, 1), clients=(clients, 1), seed=(seed, 0))
+        self._images, self._clients = images, clients
+        self._key = np.uint64(_stream(_DRAW, seed).random_raw())
+
+    def __len__(self) -> int:
+        return self._clients
+
+    @overload
+    def __getitem__(self, client: int) -> Indices: ...
+    @overload
+    def __getitem__(self, client: slice) -> Sequence[Indices]: ...
+    def __getitem__(self, client: int | slice) -> Indices | Sequence[Indices]:
+        if isinstance(client, slice):
+            return [self[each] for each in range(*client.indices(self._clients))]
+        if not 0 <= client < self._clients:
+            raise IndexError(f"client {client} of {self._clients}")
+        word = int(_mixed(np.array([client], np.uint64) ^ self._key)[0])
+        return np.array([word * self._images >> 64], np.int64)  # errs by less than images / 2^64
 
 
 def batch_indices(
@@ -133,6 +182,34 @@ def _stream(*key: int) -> np.random.PCG64:
 def _permutation(size: int, words: np.random.PCG64) -> Indices:
     # Ordering random 64-bit keys: two of 100,000 keys are equal with probability below 3e-10.
     return np.argsort(words.random_raw(size), kind="stable")
+
+
+def _permuted(places: Indices, size: int, seed: int) -> Indices:
+    """Where a keyed permutation of 0..size-1 takes these places: a Feistel network, walked until it fits.
+
+    Each of its rounds is a bijection of pairs of halves, so all of it is one of 0..4^k - 1, at most 4 size;
+    what lands outside is taken further until it lands inside, which keeps it a bijection.
+    """
+    half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    keys = _stream(_ONCE, seed).random_raw(6)
+    found = places.astype(np.uint64)
+    outside = np.ones(found.shape, bool)
+    while outside.any():
+        left, right = found[outside] >> half, found[outside] & mask
+        for key in keys:
+            left, right = right, left ^ (_mixed(right ^ key) & mask)
+        found[outside] = left << half | right
+        outside = found >= np.uint64(size)
+    return found.astype(np.int64)
+
+
+def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """SplitMix64's finisher (Steele, Lea and Flood 2014): every bit of the input reaches every other."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ words >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ words >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return words ^ words >> np.uint64(31)
 
 
 def _subset(total: int, size: int, words: np.random.PCG64) -> Indices:

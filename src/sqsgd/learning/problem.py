@@ -21,7 +21,7 @@ from sqsgd.learning.gradients import (
     prepare_torch,
     set_flat,
 )
-from sqsgd.learning.partition import batch_indices, cohort, partition
+from sqsgd.learning.partition import batch_indices, cohort, once_cohort, partition
 from sqsgd.learning.probe import draws_randomness
 from sqsgd.randomness import PublicStream
 
@@ -30,7 +30,8 @@ from sqsgd.randomness import PublicStream
 class LearningProblem:
     """Cross-silo: all clients each round, a batch each. Cross-device: a uniform subset, all its data.
 
-    ``participants`` is None for cross-silo, else the number of clients in a round.
+    ``participants`` is None for cross-silo, else the number of clients in a round; with ``once`` no client
+    is in two of them.
     """
 
     dataset: Dataset
@@ -40,6 +41,7 @@ class LearningProblem:
     participants: int | None
     seed: int
     workers: int = 1
+    once: bool = False
     random: bool = False
     """The model draws random numbers: each client's come from a seed of its own, one client at a time."""
 
@@ -65,7 +67,8 @@ class LearningProblem:
         """All clients, or this round's subset."""
         if self.participants is None:
             return list(range(self.clients))
-        return [int(client) for client in cohort(self.clients, self.participants, round, self.seed)]
+        draw = once_cohort if self.once else cohort
+        return [int(client) for client in draw(self.clients, self.participants, round, self.seed)]
 
     def gradients(self, weights: Vector, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
         """Each client's mean loss and gradient over its batch."""
@@ -112,6 +115,7 @@ def make_problem(
     participants: int | None,
     seed: int,
     workers: int,
+    once: bool = False,
 ) -> LearningProblem:
     """Deal the training data out to the clients."""
     prepare_torch()
@@ -126,5 +130,6 @@ def make_problem(
         participants=participants,
         seed=seed,
         workers=workers,
+        once=once,
         random=random,
     )

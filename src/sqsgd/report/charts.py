@@ -255,7 +255,10 @@ def _ends(length: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def _moves(group: Group) -> bool:
-    return any(np.ptp(run.columns["bound"]) > 0 or run.columns["clip_rate"].any() for run in group.counted)
+    return any(
+        np.ptp(run.columns["bound"]) > 0 or np.nan_to_num(run.columns["clip_rate"]).any()
+        for run in group.counted
+    )
 
 
 def _far_apart(ends: Sequence[float]) -> bool:

@@ -174,7 +174,8 @@ def _part(name: str, value: Any) -> str:
     if name == "clip" and value == 0:
         return "no clip"
     if name == "participation":
-        return "all clients" if value == "all" else f"{value} clients a round"
+        words = {"all": "all clients", "once": "one report a client"}
+        return words.get(value, f"{value} clients a round")
     if name == "secure":
         return "secure noise" if value else "seeded noise"
     if name.startswith("option "):

@@ -19,10 +19,10 @@ from sqsgd.experiments.config import RunConfig, load_config
 Numbers = npt.NDArray[np.float64]
 
 ALWAYS = (
-    "round", "loss", "epsilon", "epsilon_total", "bytes_up", "clip_rate", "bound",
+    "round", "loss", "epsilon", "epsilon_total", "bytes_up", "bound",
     "seconds", "seconds_gradient", "seconds_encode", "seconds_aggregate",
 )  # fmt: skip
-SOMETIMES = ("accuracy", "test_loss")
+SOMETIMES = ("accuracy", "test_loss", "clip_rate")
 WORDS = {"infinity": math.inf, "-infinity": -math.inf, "nan": math.nan}
 MARKS = ("metrics.jsonl", "error.txt", "summary.json")
 LONGEST_ERROR = 400
@@ -193,7 +193,7 @@ def _row(line: bytes) -> dict[str, float] | None:
     if values is None:
         return None
     row = {name: _number(values.get(name)) for name in ALWAYS}
-    row |= {name: _number(values.get(name, "nan")) for name in SOMETIMES}
+    row |= {name: _number("nan" if values.get(name) is None else values[name]) for name in SOMETIMES}
     complete = {name: value for name, value in row.items() if value is not None}
     return complete if len(complete) == len(row) else None
 

@@ -55,6 +55,8 @@ class Promise:
     all_rounds: bool
     secure: bool
     state: str
+    once: bool = False
+    """No client sends two reports."""
 
     @property
     def known_notion(self) -> str:
@@ -96,6 +98,11 @@ class Promise:
         )
 
     def _total(self) -> str:
+        if self.once:
+            return (
+                f"Each client sends at most one report, so {number(self.total)} is the total: all that a "
+                "client spends, however many rounds there are."
+            )
         who = (
             f"A client that took part in all {counted(self.reports, 'round')}"
             if self.all_rounds
@@ -146,6 +153,7 @@ def promise(group: Group) -> Promise:
         all_rounds=reports == max((run.rounds for run in group.counted), default=0),
         secure=group.config.secure,
         state=group.counted[0].state if group.counted else "unfinished",
+        once=group.config.participation == "once",
     )
 
 

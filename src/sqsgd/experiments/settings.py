@@ -1,0 +1,48 @@
+"""The server's side of a run, with the defaults that were chosen for all budgets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqsgd.core import Scheme
+from sqsgd.experiments.config import RunConfig
+from sqsgd.federated import Settings
+from sqsgd.optimizers import Optimizer
+from sqsgd.privacy.ledgers import Ledgers
+from sqsgd.rates import learning_rate, softmax_rate
+from sqsgd.schemes.shares import times_over
+
+
+def make_settings(config: RunConfig, scheme: Scheme, features: bool) -> Settings:
+    """What the server decides; ``features`` says that a model sees public features of unit length."""
+    softmax = config.once and features
+    bound = config.bound or (10.0 if config.scheme == "sqsgd-paper" else 0.5 if softmax else 1.0)
+    decays = config.decay == "linear"
+    rate = config.lr or (
+        softmax_rate(scheme, config.clients, config.rounds, bound, decays)
+        if softmax
+        else learning_rate(scheme, config.participants or config.clients, config.optimizer)
+    )
+    return Settings(
+        seed=config.seed,
+        optimizer=Optimizer(kind=config.optimizer, rate=rate),
+        bound=bound,
+        track=config.track,
+        clip=config.clip or None,
+        alpha=config.alpha,
+        beta=config.beta,
+        weigh_by_size=config.weigh_by_size,
+        decay_rounds=config.rounds if decays else 0,
+        ledgers=_ledgers(config, scheme),
+        secure=config.secure,
+    )
+
+
+def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
+    """Each client's cap is what the run is announced to cost it."""
+    if not config.ledgers:
+        return None
+    if scheme.privacy.notion != "local" or scheme.privacy.delta:
+        raise ValueError(f"ledgers = {config.ledgers!r}: scheme = {config.scheme!r} is not locally private")
+    cap = times_over(scheme.privacy.epsilon, 1 if config.once else config.rounds)
+    return Ledgers(folder=Path(config.ledgers), max_epsilon=cap)

@@ -1,0 +1,130 @@
+"""One report a user: who is asked, what it costs in all, and that it learns."""
+
+import dataclasses
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from sqsgd import Ledger
+from sqsgd.experiments import runner
+from sqsgd.experiments.config import load_config, make_config
+from sqsgd.report.page import write_report
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+ONCE = {
+    "dataset": "mnist5k", "model": "soft-hog-linear", "clients": 4000, "participation": "once",
+    "scheme": "auto", "epsilon": 8.0, "bytes": 48, "rounds": 10, "decay": "linear",
+    "evaluate_every": 5, "checkpoint_every": 3, "workers": 1,
+}  # fmt: skip
+
+
+def prepared(folder, **changes):
+    return runner.prepare(make_config({**ONCE, **changes}), folder)
+
+
+def finished(folder, **changes):
+    run = prepared(folder, **changes)
+    return [step.record for step in runner.train(run, runner.start(run))]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("once") / "run"
+    finished(path)
+    return path
+
+
+def test_the_total_is_the_epsilon_of_one_report(folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["epsilon"] == summary["epsilon_total"] == summary["epsilon_all_rounds"] == 8.0
+    assert summary["scheme"] == load_config(folder / "config.toml").scheme == "privunit-index"
+    assert summary["bytes_up"] <= 64
+    assert summary["accuracy"] > 0.5  # of 4,000 users; chance is 0.1
+
+
+def test_the_page_states_the_total(folder, tmp_path):
+    page = tmp_path / "report.html"
+    write_report([folder], page)
+    text = page.read_text()
+    assert "Each client sends at most one report, so 8 is the total" in text
+    assert "add up (basic composition)" not in text.split("Each client sends at most one report")[1][:400]
+
+
+def test_every_user_is_asked_at_most_once(tmp_path):
+    run = prepared(tmp_path / "run", rounds=7)
+    asked = [client for round in range(7) for client in run.problem.cohort(round)]
+    assert len(asked) == len(set(asked)) == 7 * (4000 // 7)
+
+
+def test_a_run_that_stopped_goes_on_to_the_same_model(folder, tmp_path):
+    run = prepared(tmp_path / "run")
+    steps = runner.train(run, runner.start(run))
+    for _ in range(4):
+        next(steps)
+    steps.close()
+    again = runner.prepare(load_config(tmp_path / "run" / "config.toml"), tmp_path / "run")
+    list(runner.train(again, runner.resume(again)))
+    models = [(path / "model.safetensors").read_bytes() for path in (tmp_path / "run", folder)]
+    assert models[0] == models[1]
+
+
+def test_rounds_cannot_be_changed_on_the_way(tmp_path):
+    """More rounds are smaller ones, so that somebody would be asked twice."""
+    finished(tmp_path / "run", clients=40, rounds=4)
+    run = prepared(tmp_path / "run", clients=40, rounds=8)
+    run = dataclasses.replace(run, config=dataclasses.replace(run.config, rounds=8))
+    with pytest.raises(ValueError, match="rounds = 8, but this run was begun with 4"):
+        runner.resume(run)
+
+
+def test_users_with_ledgers_refuse_the_next_run(tmp_path):
+    finished(tmp_path / "first", clients=20, rounds=2, ledgers=str(tmp_path / "ledgers"))
+    paths = [path for path in (tmp_path / "ledgers").rglob("client-*") if path.suffix == ""]
+    assert {float(Ledger(path).left) for path in paths} == {0.0}
+    assert len(paths) == 20
+    with pytest.raises(ValueError, match="all 10 clients refused"):
+        finished(tmp_path / "second", clients=20, rounds=2, seed=5, ledgers=str(tmp_path / "ledgers"))
+
+
+def test_memory_does_not_grow_with_the_users(tmp_path):
+    def peak(clients):
+        run = prepared(tmp_path / f"run{clients}", clients=clients, partition="drawn", rounds=clients // 50)
+        steps = runner.train(run, runner.start(run))
+        next(steps)
+        tracemalloc.start()
+        for _ in range(3):
+            next(steps)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        steps.close()
+        return most
+
+    assert peak(10_000_000) < 1.5 * peak(1000) + 100_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scheme": "sqsgd"}, "keeps a residual .* write scheme = 'auto'"),
+        ({"rounds": 4001}, "rounds = 4001 is more than clients = 4000"),
+        ({"clients": 4001}, "partition = 'drawn' lets them draw one each"),
+        ({"participation": "Once"}, "must be 'all', 'once' or a number"),
+        ({"model": "lenet5", "features": "hog"}, "for features or other vectors there are linear and mlp"),
+        ({"scheme": "fedsgd", "ledgers": "somewhere"}, "'fedsgd' is not locally private"),
+        ({"decay": "fast"}, "decay = 'fast' must be one of none, linear"),
+    ],
+)
+def test_what_cannot_be_is_said(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        prepared(tmp_path / "run", **changes)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["once-mnist", "once-fashion-mnist"])
+def test_the_experiments_promise_what_they_say(name):
+    config = load_config(EXPERIMENTS / f"{name}.toml")
+    assert config.once
+    assert config.participants == 1500
+    assert config.bytes + 16 <= 64

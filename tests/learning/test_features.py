@@ -1,0 +1,112 @@
+"""Public features: what they are, and that they depend on one image and nothing else."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from sqsgd.learning.datasets import load_dataset
+from sqsgd.learning.features import FEATURES, edges, extracted, extractor_and_model, hog
+
+
+def slow_hog(image):
+    """One image, pixel by pixel: each gradient shared between the two nearest of eight directions."""
+    wide = np.pad(image.astype(np.float64), 1)
+    cells = np.zeros((8, 7, 7))
+    for y in range(28):
+        for x in range(28):
+            across = wide[y + 1, x + 2] - wide[y + 1, x]
+            down = wide[y + 2, x + 1] - wide[y, x + 1]
+            place = (np.arctan2(down, across) / (2 * np.pi) * 8) % 8
+            low, share = int(place) % 8, place % 1
+            size = np.hypot(across, down)
+            cells[low, y // 4, x // 4] += size * (1 - share)
+            cells[(low + 1) % 8, y // 4, x // 4] += size * share
+    root = np.sqrt(cells).reshape(-1)
+    return root / np.linalg.norm(root)
+
+
+def test_hog_is_the_histogram_written_out():
+    images = load_dataset("mnist5k").train_inputs[:3]
+    for image, row in zip(images, hog(images).flatten(1), strict=True):
+        # Squares, because a root near zero magnifies what rounding leaves there.
+        np.testing.assert_allclose(row.numpy() ** 2, slow_hog(image[0].numpy()) ** 2, atol=1e-6)
+
+
+def test_hog_linear_has_the_parameters_it_is_known_for():
+    assert hog(torch.rand(1, 1, 28, 28)).numel() * 10 == 3920
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_a_row_has_unit_length_and_depends_on_its_image_alone(name):
+    whole = load_dataset("mnist5k")
+    few = extracted(whole, name).train_inputs[:5]
+    assert few.shape == (5, 392)
+    np.testing.assert_allclose(few.norm(dim=1).numpy(), 1, rtol=1e-5)
+    changed = whole.train_inputs.clone()
+    changed[1:] = torch.rand_like(changed[1:])
+    other = extracted(dataclasses.replace(whole, train_inputs=changed), name).train_inputs[:5]
+    np.testing.assert_allclose(other[0].numpy(), few[0].numpy(), atol=1e-6)
+    assert not torch.allclose(other[1], few[1])
+
+
+def test_soft_hog_leaves_the_common_mean_out():
+    rows = extracted(load_dataset("mnist5k"), "soft-hog").train_inputs
+    assert float(rows.mean(dim=1).abs().max()) < 1e-6
+
+
+def test_a_blank_image_has_features_too():
+    assert torch.isfinite(hog(torch.zeros(1, 1, 28, 28))).all()
+    assert float(edges(torch.zeros(1, 1, 28, 28)).abs().max()) == 0
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "features_of_a_user.py").write_text(
+        "import torch\n"
+        "def flat(in_shape): return torch.nn.Flatten()\n"
+        "def wrong(): return 3\n"
+        "def short(): return lambda images: images[:1].flatten(1)\n"
+        "def nan(): return lambda images: images.flatten(1) * float('nan')\n"
+        "def broken(): return 1 / 0\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "features_of_a_user"
+
+
+def test_a_user_may_bring_a_torch_module(own):
+    rows = extracted(load_dataset("mnist5k"), f"{own}:flat").train_inputs
+    assert rows.shape == (4000, 784)
+    assert not rows.is_inference()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("sift", "unknown; choose hog, soft-hog or package.module:factory"),
+        ("{own}:wrong", "returned a int, not a function"),
+        ("{own}:short", r"gave \(1, 784\) for 1000 inputs"),
+        ("{own}:nan", "NaN or infinity"),
+        ("{own}:broken", "the factory failed: ZeroDivisionError"),
+        ("{own}:missing", "has no 'missing'"),
+    ],
+)
+def test_what_is_wrong_with_features_is_said(own, name, message):
+    with pytest.raises(ValueError, match=message):
+        extracted(load_dataset("mnist5k"), name.format(own=own))
+
+
+def test_images_must_divide_into_cells():
+    whole = load_dataset("mnist5k")
+    cut = dataclasses.replace(
+        whole, train_inputs=whole.train_inputs[:, :, 1:], test_inputs=whole.test_inputs[:, :, 1:]
+    )
+    with pytest.raises(ValueError, match=r"multiples of 4, not \(1, 27, 28\)"):
+        extracted(cut, "hog")
+
+
+def test_a_model_that_brings_features_takes_no_others():
+    assert extractor_and_model("", "soft-hog-linear") == ("soft-hog", "linear")
+    with pytest.raises(ValueError, match="brings its own; write model = 'linear'"):
+        extractor_and_model("hog", "hog-linear")
