@@ -98,6 +98,45 @@ def test_the_information_limit():
     assert plan(dim=119850, epsilon=400.0, bits=2048).information_ratio > 1
 
 
+@pytest.mark.parametrize("dim", [1, 2, 3, 100, 2**31])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 400.0, 1e5])
+@pytest.mark.parametrize("bits", [1, 64, 2**14])
+def test_the_ends_of_every_range(dim, epsilon, bits):
+    """No number is missing, none of the limits is beaten, and all of it can be written as JSON."""
+    chosen = plan(dim=dim, epsilon=epsilon, bits=bits, clients=2**40, rounds=2**40)
+    assert 0 < chosen.nmse < math.inf
+    assert chosen.epsilon <= epsilon
+    assert chosen.optimum_ratio >= 1
+    assert chosen.information_ratio >= 1
+    assert chosen.nmse <= 1.002 * min(each.nmse for each in chosen.alternatives)
+    json.dumps(chosen.to_dict(), allow_nan=False)
+
+
+def test_more_epsilon_is_never_worse():
+    for dim, bits in ((3, 8), (119850, 2048)):
+        errors = [plan(dim=dim, epsilon=epsilon, bits=bits).nmse for epsilon in (0.01, 0.3, 2, 30, 400, 5e3)]
+        assert errors == sorted(errors, reverse=True)
+
+
+def test_a_direction_of_one_dimension_is_not_passed_off_as_two():
+    """A guess at a sign is right every other time, so no cosine below one can be promised."""
+    for statement in plan(dim=1, epsilon=0.5, bits=8, rounds=3).reconstruction:
+        assert (statement.dimensions, statement.vacuous) == (1, True)
+    block, full = plan(dim=1000, epsilon=0.5, bits=1).reconstruction
+    assert (block.dimensions, block.vacuous) == (1, True)
+    assert (full.dimensions, full.vacuous) == (1000, False)
+
+
+def test_rough_predictions_are_said_to_be_rough():
+    assert warned("predicted errors are rough", dim=1198, epsilon=400.0, bits=8)
+    assert not warned("predicted errors are rough", dim=1198, epsilon=400.0, bits=64)
+
+
+def test_more_coordinates_than_can_be_privatised():
+    with pytest.raises(ValueError, match=r"ask for 16777216 bits \(2097152 bytes\) or fewer"):
+        plan(dim=10**9, epsilon=1.0, bits=2**40)
+
+
 def test_the_papers_settings_stand_beside():
     paper = plan(dim=119850, epsilon=400.0, bits=2048).paper
     assert (paper.levels, paper.coordinates) == (16, 512)

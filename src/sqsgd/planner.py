@@ -8,8 +8,8 @@ from typing import Any
 
 from sqsgd import checks
 from sqsgd.codec import Column
-from sqsgd.privacy.reconstruction import ReconstructionStatement, reconstruction_statements
-from sqsgd.schemes.choosing import Choice, choices
+from sqsgd.privacy.reconstruction import MOST_ROUNDS, ReconstructionStatement, reconstruction_statements
+from sqsgd.schemes.choosing import FEWEST, Choice, choices
 from sqsgd.schemes.privunit import sphere_cap
 from sqsgd.schemes.shares import split
 from sqsgd.schemes.sqsgd import Direction, sqsgd_stateless
@@ -67,8 +67,9 @@ class Plan:
     warnings: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**asdict(self), "reconstruction": [statement.to_dict() for statement in self.reconstruction]}
+        """For JSON; infinity as a word."""
+        values = {name: "infinity" if value == math.inf else value for name, value in asdict(self).items()}
+        return {**values, "reconstruction": [statement.to_dict() for statement in self.reconstruction]}
 
 
 def plan(
@@ -95,7 +96,7 @@ def plan(
     epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
     bits = checks.integer("bits", bits, 1, 2**40)
     clients = checks.integer("clients", clients, 1, 2**40)
-    rounds = checks.integer("rounds", rounds, 1, 2**40)
+    rounds = checks.integer("rounds", rounds, 1, MOST_ROUNDS)
     left, _ = split(epsilon, None)
     tried = list(choices(dim, left, bits))
     scheme = sqsgd_stateless(dim, epsilon, bits)
@@ -104,8 +105,8 @@ def plan(
     quantizer, block = mechanism.quantizer, mechanism.relative_error(1.0)
     optimum = sphere_cap(dim, epsilon).error
     limit = information_limit(epsilon, quantizer.dim)
-    block_dim, full_dim = max(2, min(quantizer.dim, dim)), max(2, dim)
-    statements = reconstruction_statements(epsilon, block_dim, full_dim, rounds, probability, prior)
+    block_dim = min(quantizer.dim, dim)
+    statements = reconstruction_statements(epsilon, block_dim, dim, rounds, probability, prior)
     return Plan(
         dim=dim,
         clients=clients,
@@ -125,14 +126,23 @@ def plan(
         nmse_mean=scheme.nmse / clients,
         nmse_block=block,
         optimum=optimum,
-        optimum_ratio=scheme.nmse / optimum,
+        optimum_ratio=ratio(scheme.nmse, optimum),
         information_limit=limit,
-        information_ratio=block / limit,
+        information_ratio=ratio(block, limit),
         alternatives=tuple(_alternative(choice, dim, epsilon) for choice in tried),
         paper=_paper(dim, epsilon, bits),
         reconstruction=statements,
         warnings=tuple(_warnings(mechanism, epsilon, statements)),
     )
+
+
+def ratio(error: float, least: float) -> float:
+    """error / least; infinite where the least is too small for a float.
+
+    >>> ratio(3.0, 2.0), ratio(0.1, 0.0)
+    (1.5, inf)
+    """
+    return error / least if least > 0 else math.inf
 
 
 def information_limit(epsilon: float, coordinates: int) -> float:
@@ -180,6 +190,11 @@ def _warnings(
         found.append(
             f"epsilon = {epsilon:g} saturates {quantizer.levels} levels of {quantizer.dim} coordinates: the "
             "codes go out nearly in clear. Send more coordinates, or ask for a smaller epsilon."
+        )
+    if quantizer.dim < FEWEST:
+        found.append(
+            f"only {quantizer.dim} coordinates are sent: below {FEWEST} the predicted errors are rough, up "
+            "to a quarter off, because rotated coordinates are not yet Gaussian."
         )
     enough = 4 * epsilon / math.log(2)
     if mechanism.layout[0].bits > enough:
