@@ -66,7 +66,7 @@ def test_a_broken_promise_ends_with_1(monkeypatch):
         (("--scheme", "sqsdg"), "did you mean 'sqsgd'"),
         (("--trials", "3"), "trials = 3"),
         (("--epsilon", "-1"), "epsilon = -1"),
-        (("--bytes", "0"), "bits = 0"),
+        (("--bytes", "0"), "bytes = 0"),
         (("--option", "levels"), "must look like name=value"),
         (("--option", "colour=red"), "colour = 'red' is no option"),
         (("--out", __file__), "is a file"),

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsgd.commands.options import Json
+from sqsgd.commands.options import Json, own_options
 from sqsgd.commands.tables import print_json, print_table
 
 if TYPE_CHECKING:
     from sqsgd.privacy.audit import Audit, Finding, Subject
+
+_OWN = {"name": "--scheme", "dim": "--dim", "epsilon": "--epsilon", "bits": "--bytes", "bytes": "--bytes"}
 
 
 def audit(
@@ -40,12 +42,13 @@ def audit(
     Likelihood ratios of worst pairs, a lower bound on epsilon from real reports, the laws of what is sent,
     the noise of clients, rounds, threads and forks, leaks beside the codes, directions and pictures.
     """
-    from sqsgd.commands.training import _options
+    from sqsgd import checks
     from sqsgd.privacy.audit import Subject
     from sqsgd.privacy.audit.attempts import gathered
     from sqsgd.schemes import make_scheme
 
-    options: dict[str, Any] = _options(option or [])
+    checks.integer("bytes", bytes_, 1, 2**37)
+    options: dict[str, Any] = own_options(option or [], _OWN)
     subject = Subject(
         name=scheme,
         make=partial(make_scheme, scheme, **options),
