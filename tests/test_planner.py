@@ -14,14 +14,14 @@ from sqsgd.schemes.choosing import LEVELS, REACHES, SIGNS, best_choice
 
 @pytest.mark.parametrize(
     ("dim", "epsilon", "bits", "clients"),
-    [(1024, 60.0, 512, 5), (2000, 20.0, 1024, 8), (512, 2500.0, 4096, 3)],
+    [(1024, 60.0, 512, 5), (2000, 20.0, 1024, 8), (512, 2500.0, 4096, 3), (5000, 400.0, 2048, 4)],
 )
 def test_predictions_hold_for_the_mean_over_clients(dim, epsilon, bits, clients):
-    """Within three standard errors and 3 %: a sent block's norm varies, and rotations are not Gaussian."""
+    """Within three standard errors, which are a fifth of a percent but where the norm's rare jumps matter."""
     chosen = plan(dim=dim, epsilon=epsilon, bits=bits, clients=clients)
     scheme = make_scheme("sqsgd-stateless", dim=dim, epsilon=epsilon, bits=bits)
     rng, numbers, errors = seeded_rng(4), np.random.default_rng(2), []
-    for round in range(400):
+    for round in range(1000):
         x = numbers.standard_normal((clients, dim)).astype(np.float32)
         x /= np.linalg.norm(x, axis=1, keepdims=True)
         tasks = [Task(round=round, client=c, seed=1, dim=dim, bound=1.0) for c in range(clients)]
@@ -29,7 +29,9 @@ def test_predictions_hold_for_the_mean_over_clients(dim, epsilon, bits, clients)
         error = scheme.aggregate(reports) - x.mean(axis=0)
         errors.append(clients * float(error @ error))  # each client's share of |x|² / N²
     mean, deviation = np.mean(errors), np.std(errors) / len(errors) ** 0.5
-    assert abs(mean - chosen.nmse) < 3 * deviation + 0.03 * chosen.nmse
+    assert abs(mean - chosen.nmse) < 3 * deviation
+    if dim > chosen.coordinates:
+        assert abs(mean - scheme.nmse) > 3 * deviation  # what the norm's clamping changes can be seen
     assert chosen.nmse_mean == chosen.nmse / clients
 
 

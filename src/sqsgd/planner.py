@@ -90,7 +90,7 @@ def plan(
 
     >>> chosen = plan(dim=119850, epsilon=400.0, bits=2048, clients=10)
     >>> chosen.levels, chosen.coordinates, round(chosen.nmse), round(chosen.optimum_ratio, 2)
-    (2, 2048, 264, 1.72)
+    (2, 2048, 260, 1.7)
     """
     dim = checks.integer("dim", dim, 1, 2**31)
     epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
@@ -103,6 +103,7 @@ def plan(
     mechanism = scheme.mechanism
     assert isinstance(mechanism, Direction)  # noqa: S101  sqsgd_stateless makes no other
     quantizer, block = mechanism.quantizer, mechanism.relative_error(1.0)
+    nmse = at_the_bound(scheme.nmse, dim, quantizer.dim)
     optimum = sphere_cap(dim, epsilon).error
     limit = information_limit(epsilon, quantizer.dim)
     block_dim = min(quantizer.dim, dim)
@@ -122,11 +123,11 @@ def plan(
         epsilon_norm=mechanism.norm.epsilon,
         bits=scheme.code_bits,
         message_bytes=scheme.bits // 8,
-        nmse=scheme.nmse,
-        nmse_mean=scheme.nmse / clients,
+        nmse=nmse,
+        nmse_mean=nmse / clients,
         nmse_block=block,
         optimum=optimum,
-        optimum_ratio=ratio(scheme.nmse, optimum),
+        optimum_ratio=ratio(nmse, optimum),
         information_limit=limit,
         information_ratio=ratio(block, limit),
         alternatives=tuple(_alternative(choice, dim, epsilon) for choice in tried),
@@ -134,6 +135,21 @@ def plan(
         reconstruction=statements,
         warnings=tuple(_warnings(mechanism, epsilon, statements)),
     )
+
+
+def at_the_bound(error: float, dim: int, coordinates: int) -> float:
+    """The error of a vector as long as the bound, from the one that its sampled norm would have unclamped.
+
+    The norm of n of D rotated coordinates, rescaled, is about 1 + σ Z with σ² = (1 - n / D) / 2n. What exceeds
+    the bound, every other time, is clamped to it: E|x̂|² falls by the factor 1 - σ √(2/π) and E<x̂, x> by half
+    as much, so that 1 - σ √(2/π) of the error remains.
+
+    >>> round(at_the_bound(100.0, 1024, 512), 2), at_the_bound(100.0, 1024, 1024)
+    (98.24, 100.0)
+    """
+    whole = 1 << (dim - 1).bit_length()
+    deviation = math.sqrt(max(0.0, 1 - coordinates / whole) / (2 * coordinates))
+    return error * (1 - deviation * math.sqrt(2 / math.pi))
 
 
 def ratio(error: float, least: float) -> float:
@@ -165,7 +181,8 @@ def _alternative(choice: Choice, dim: int, epsilon: float) -> Alternative:
         reach=choice.reach,
     )
     name = f"{choice.levels} levels" + (" (signs)" if choice.levels == 2 else f" over ± {choice.reach:g}")
-    return Alternative(name=name, levels=choice.levels, coordinates=choice.coordinates, nmse=scheme.nmse)
+    nmse = at_the_bound(scheme.nmse, dim, choice.coordinates)
+    return Alternative(name=name, levels=choice.levels, coordinates=choice.coordinates, nmse=nmse)
 
 
 def _paper(dim: int, epsilon: float, bits: int) -> Alternative | None:
