@@ -140,7 +140,7 @@ def plan(
 def at_the_bound(error: float, dim: int, coordinates: int) -> float:
     """The error of a vector as long as the bound, from the one that its sampled norm would have unclamped.
 
-    The norm of n of D rotated coordinates, rescaled, is about 1 + σ Z with σ² = (1 - n / D) / 2n. What exceeds
+    The norm of n of D rotated coordinates, rescaled, is about 1 + σ Z with σ² = (1 - n/D) / 2n. What exceeds
     the bound, every other time, is clamped to it: E|x̂|² falls by the factor 1 - σ √(2/π) and E<x̂, x> by half
     as much, so that 1 - σ √(2/π) of the error remains.
 
