@@ -95,3 +95,4 @@ def test_the_privacy_pages_numbers_are_those_of_the_default_run():
     assert f"{run.epsilon * run.rounds:,.0f}" in text
     assert f"{run.rounds} rounds" in text
     assert f"{chosen.coordinates:,} coordinates" in text
+    assert f"{math.floor(run.epsilon / math.log(10)) + 1} digits" in text

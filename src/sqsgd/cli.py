@@ -11,6 +11,7 @@ from sqsgd import __version__
 from sqsgd.commands.auditing import audit
 from sqsgd.commands.benchmarks import bench
 from sqsgd.commands.data import fetch_data, list_data
+from sqsgd.commands.failures import run
 from sqsgd.commands.ledgers import show_ledger, verify_ledger
 from sqsgd.commands.listing import schemes
 from sqsgd.commands.planning import plan
@@ -61,14 +62,5 @@ app.add_typer(ledger_app, name="ledger")
 
 
 def main() -> None:
-    """Run a command; what the user got wrong ends in one line and exit status 2."""
-    try:
-        app()
-    except (ValueError, OSError) as error:
-        typer.echo(f"sqsgd: {error}", err=True)
-        sys.exit(2)
-    except ModuleNotFoundError as error:
-        extra = {"plotly": "report", "matplotlib": "report", "torch": "train", "safetensors": "train"}
-        how = f"pip install 'sqsgd[{extra[error.name]}]'" if error.name in extra else "install it"
-        typer.echo(f"sqsgd: the module {error.name} is not installed: {how}", err=True)
-        sys.exit(2)
+    """Run a command; failures.py says how it ends."""
+    sys.exit(run(app, sys.argv[1:]))

@@ -8,13 +8,13 @@ from typing import Any
 
 from sqsgd import checks
 from sqsgd.codec import Column
-from sqsgd.privacy.reconstruction import ReconstructionStatement, reconstruction_statements
-from sqsgd.schemes.choosing import Choice, choices
-from sqsgd.schemes.privunit import privunit, sphere_cap
-from sqsgd.schemes.privunit_index import privunit_index
+from sqsgd.privacy.reconstruction import MOST_ROUNDS, ReconstructionStatement, reconstruction_statements
+from sqsgd.schemes.choosing import FEWEST, Choice, choices
+from sqsgd.schemes.privunit import sphere_cap
 from sqsgd.schemes.shares import split
 from sqsgd.schemes.sqsgd import Direction, sqsgd_stateless
 from sqsgd.schemes.sqsgd_paper import sqsgd_paper
+from sqsgd.stateless import Stateless, stateless_choices
 
 PAPER_LEVELS = 16
 
@@ -63,13 +63,16 @@ class Plan:
     """1 / (e^{2ε/n} - 1): no ε-private report of n Gaussian coordinates can have a smaller error on them."""
     information_ratio: float
     alternatives: tuple[Alternative, ...]
+    stateless: tuple[Stateless, ...]
+    """Schemes that send the whole vector in one report and keep nothing, the best first."""
     paper: Alternative | None
     reconstruction: tuple[ReconstructionStatement, ...]
     warnings: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**asdict(self), "reconstruction": [statement.to_dict() for statement in self.reconstruction]}
+        """For JSON; infinity as a word."""
+        values = {name: "infinity" if value == math.inf else value for name, value in asdict(self).items()}
+        return {**values, "reconstruction": [statement.to_dict() for statement in self.reconstruction]}
 
 
 def plan(
@@ -90,23 +93,24 @@ def plan(
 
     >>> chosen = plan(dim=119850, epsilon=400.0, bits=2048, clients=10)
     >>> chosen.levels, chosen.coordinates, round(chosen.nmse), round(chosen.optimum_ratio, 2)
-    (2, 2048, 264, 1.72)
+    (2, 2048, 260, 1.7)
     """
     dim = checks.integer("dim", dim, 1, 2**31)
     epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
     bits = checks.integer("bits", bits, 1, 2**40)
     clients = checks.integer("clients", clients, 1, 2**40)
-    rounds = checks.integer("rounds", rounds, 1, 2**40)
+    rounds = checks.integer("rounds", rounds, 1, MOST_ROUNDS)
     left, _ = split(epsilon, None)
     tried = list(choices(dim, left, bits))
     scheme = sqsgd_stateless(dim, epsilon, bits)
     mechanism = scheme.mechanism
     assert isinstance(mechanism, Direction)  # noqa: S101  sqsgd_stateless makes no other
     quantizer, block = mechanism.quantizer, mechanism.relative_error(1.0)
+    nmse = at_the_bound(scheme.nmse, dim, quantizer.dim)
     optimum = sphere_cap(dim, epsilon).error
     limit = information_limit(epsilon, quantizer.dim)
-    block_dim, full_dim = max(2, min(quantizer.dim, dim)), max(2, dim)
-    statements = reconstruction_statements(epsilon, block_dim, full_dim, rounds, probability, prior)
+    block_dim = min(quantizer.dim, dim)
+    statements = reconstruction_statements(epsilon, block_dim, dim, rounds, probability, prior)
     return Plan(
         dim=dim,
         clients=clients,
@@ -122,52 +126,43 @@ def plan(
         epsilon_norm=mechanism.norm.epsilon,
         bits=scheme.code_bits,
         message_bytes=scheme.bits // 8,
-        nmse=scheme.nmse,
-        nmse_mean=scheme.nmse / clients,
+        nmse=nmse,
+        nmse_mean=nmse / clients,
         nmse_block=block,
         optimum=optimum,
-        optimum_ratio=scheme.nmse / optimum,
+        optimum_ratio=ratio(nmse, optimum),
         information_limit=limit,
-        information_ratio=block / limit,
+        information_ratio=ratio(block, limit),
         alternatives=tuple(_alternative(choice, dim, epsilon) for choice in tried),
+        stateless=tuple(stateless_choices(dim=dim, epsilon=epsilon, bits=bits)),
         paper=_paper(dim, epsilon, bits),
         reconstruction=statements,
         warnings=tuple(_warnings(mechanism, epsilon, statements)),
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stateless:
-    """A scheme that keeps nothing between rounds, and the relative error of its report for |x| = bound."""
+def at_the_bound(error: float, dim: int, coordinates: int) -> float:
+    """The error of a vector as long as the bound, from the one that its sampled norm would have unclamped.
 
-    name: str
-    nmse: float
-    message_bytes: int
+    The norm of n of D rotated coordinates, rescaled, is about 1 + σ Z with σ² = (1 - n/D) / 2n. What exceeds
+    the bound, every other time, is clamped to it: E|x̂|² falls by the factor 1 - σ √(2/π) and E<x̂, x> by half
+    as much, so that 1 - σ √(2/π) of the error remains.
 
-
-def stateless_choices(*, dim: int, epsilon: float, bits: int) -> list[Stateless]:
-    """Ways to send a whole vector in one report under a budget, the best first.
-
-    Direction-mode PrivQuant, PrivUnit on a grid, and PrivUnit as an index. All are unbiased, so the mean
-    over any number of clients keeps their order.
-
-    >>> [choice.name for choice in stateless_choices(dim=3920, epsilon=8.0, bits=512)][0]
-    'privunit-index'
+    >>> round(at_the_bound(100.0, 1024, 512), 2), at_the_bound(100.0, 1024, 1024)
+    (98.24, 100.0)
     """
-    found = []
-    for name, make in (
-        ("sqsgd-stateless", sqsgd_stateless),
-        ("privunit", privunit),
-        ("privunit-index", privunit_index),
-    ):
-        try:
-            scheme = make(dim, epsilon, bits)
-        except ValueError:  # the bits do not hold it
-            continue
-        found.append(Stateless(name=name, nmse=scheme.nmse, message_bytes=scheme.bits // 8))
-    if not found:
-        raise ValueError(f"bits = {bits} hold no report of {dim} numbers at epsilon = {epsilon:g}")
-    return sorted(found, key=lambda choice: choice.nmse)
+    whole = 1 << (dim - 1).bit_length()
+    deviation = math.sqrt(max(0.0, 1 - coordinates / whole) / (2 * coordinates))
+    return error * (1 - deviation * math.sqrt(2 / math.pi))
+
+
+def ratio(error: float, least: float) -> float:
+    """error / least; infinite where the least is too small for a float.
+
+    >>> ratio(3.0, 2.0), ratio(0.1, 0.0)
+    (1.5, inf)
+    """
+    return error / least if least > 0 else math.inf
 
 
 def information_limit(epsilon: float, coordinates: int) -> float:
@@ -190,7 +185,8 @@ def _alternative(choice: Choice, dim: int, epsilon: float) -> Alternative:
         reach=choice.reach,
     )
     name = f"{choice.levels} levels" + (" (signs)" if choice.levels == 2 else f" over ± {choice.reach:g}")
-    return Alternative(name=name, levels=choice.levels, coordinates=choice.coordinates, nmse=scheme.nmse)
+    nmse = at_the_bound(scheme.nmse, dim, choice.coordinates)
+    return Alternative(name=name, levels=choice.levels, coordinates=choice.coordinates, nmse=nmse)
 
 
 def _paper(dim: int, epsilon: float, bits: int) -> Alternative | None:
@@ -215,6 +211,11 @@ def _warnings(
         found.append(
             f"epsilon = {epsilon:g} saturates {quantizer.levels} levels of {quantizer.dim} coordinates: the "
             "codes go out nearly in clear. Send more coordinates, or ask for a smaller epsilon."
+        )
+    if quantizer.dim < FEWEST:
+        found.append(
+            f"only {quantizer.dim} coordinates are sent: below {FEWEST} the predicted errors are rough, up "
+            "to a quarter off, because rotated coordinates are not yet Gaussian."
         )
     enough = 4 * epsilon / math.log(2)
     if mechanism.layout[0].bits > enough:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from sqsgd import MalformedReport
 from sqsgd.commands.auditing import audit as command
-from sqsgd.privacy.audit import Finding, attempts, inversion, steps
+from sqsgd.privacy.audit import Finding, attempts, audit, inversion, steps
 from sqsgd.privacy.audit.attempts import gathered
 from sqsgd.privacy.audit.findings import Audit
 from sqsgd.privacy.audit.inversion import inverted_gradients, likenesses
@@ -44,8 +44,19 @@ def test_json_and_files(tmp_path):
 def test_a_table_for_people():
     done = run("--scheme", "fedsgd", *SMALL)
     assert done.exit_code == 0
-    assert "promises nothing: nothing to audit" in done.stdout
+    assert done.stdout.startswith("NOTHING TO AUDIT\n")
+    assert done.stdout.rstrip().endswith("This is not a pass: its reports protect nobody.")
     assert "message is its columns" in done.stdout
+
+
+def test_what_promises_nothing_does_not_look_as_if_it_had_passed():
+    done = run("--scheme", "fedsgd", *SMALL, "--json")
+    told = json.loads(done.stdout)
+    assert (done.exit_code, told["result"], told["passed"]) == (0, "nothing to audit", False)
+    assert told["verdict"].startswith("NOTHING TO AUDIT")
+    found = audit(subject("fedsgd"), inversion=False)
+    assert '<p class="verdict nothing"' in page(found)
+    assert "NOTHING TO AUDIT" in page(found)
 
 
 def test_a_broken_promise_ends_with_1(monkeypatch):
@@ -66,7 +77,7 @@ def test_a_broken_promise_ends_with_1(monkeypatch):
         (("--scheme", "sqsdg"), "did you mean 'sqsgd'"),
         (("--trials", "3"), "trials = 3"),
         (("--epsilon", "-1"), "epsilon = -1"),
-        (("--bytes", "0"), "bits = 0"),
+        (("--bytes", "0"), "bytes = 0"),
         (("--option", "levels"), "must look like name=value"),
         (("--option", "colour=red"), "colour = 'red' is no option"),
         (("--out", __file__), "is a file"),

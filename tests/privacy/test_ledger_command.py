@@ -74,7 +74,7 @@ def test_a_ledger_that_is_gone_or_never_was(tmp_path):
     ledger = small_ledger(tmp_path)
     ledger.path.unlink()
     assert run("verify", ledger.path).exit_code == 1
-    assert isinstance(run("verify", tmp_path / "none").exception, FileNotFoundError)
+    assert "there is no such file" in str(run("verify", tmp_path / "none").exception)
 
 
 @pytest.mark.parametrize("command", ["show", "verify"])

@@ -109,8 +109,8 @@ def test_without_a_lock_both_would_get_it(tmp_path, monkeypatch):
     real, turn = durable.prepared, threading.Lock()
 
     def one_at_a_time(path, content):  # so that the two do not trip over one temporary file
-        temporary = real(path, content)
         with turn:
+            temporary = real(path, content)
             own = temporary.with_name(f"{temporary.name}{threading.get_ident()}")
             own.write_bytes(content)
         return own

@@ -172,13 +172,28 @@ def test_half_the_sphere():
     assert 0.0 < reconstruction_bound(math.log(2) + 1e-9, 9, 1.0) < 1e-8
 
 
+def test_a_direction_of_one_dimension_is_a_sign():
+    """Guessed right with e^ε / (e^ε + 1): nothing is excluded, unless every other guess may be right."""
+    assert reconstruction_bound(0.5, 1) == reconstruction_bound(0.0, 1, 0.49) == printed_bound(0.0, 1) == 1.0
+    assert reconstruction_bound(0.0, 1, 0.5) == 0.0
+
+
+def test_statements_do_not_dress_up_nothing():
+    with pytest.raises(ValueError, match="probability = 1 leaves every chance"):
+        reconstruction_statements(1.0, 9, 9, 1, probability=1.0)
+    (block, _) = reconstruction_statements(0.5, 2, 100, 1)
+    assert not block.vacuous
+    assert "next to nothing is promised" in block.sentence
+    assert "cosine of 1 " not in block.sentence
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ((math.nan, 9), "epsilon = nan"),
         ((-1.0, 9), "epsilon = -1.0"),
         ((-math.inf, 9), "epsilon = -inf"),
-        ((1.0, 1), "dimensions = 1"),
+        ((1.0, 0), "dimensions = 0"),
         ((1.0, 9.0), "dimensions = 9.0"),
         ((1.0, 10**12 + 1), "dimensions = 1000000000001"),
         ((1.0, 9, 0.0), "probability = 0.0"),
@@ -234,8 +249,8 @@ def test_statements_without_rounds_or_privacy():
         assert each.to_dict()["epsilon"] == "infinity"
     assert reconstruction_statements(0.1, 50, 90, 3)[-1].epsilon > 0.3  # 3 * 0.1, rounded up
     assert reconstruction_statements(1e308, 50, 90, 3)[-1].vacuous
-    assert reconstruction_statements(0.0, 50, 90, 1, 1.0)[0].cosine == 0.0
-    assert "a cosine of 0 (90 degrees)" in reconstruction_statements(0.0, 50, 90, 1, 1.0)[0].sentence
-    for wrong in ((1.0, 1, 90, 1), (1.0, 91, 90, 1), (1.0, 50, 90, 0)):
+    assert reconstruction_statements(0.0, 50, 90, 1, 0.5)[0].cosine == 0.0
+    assert "a cosine of 0 (90 degrees)" in reconstruction_statements(0.0, 50, 90, 1, 0.5)[0].sentence
+    for wrong in ((1.0, 0, 90, 1), (1.0, 91, 90, 1), (1.0, 50, 90, 0)):
         with pytest.raises(ValueError, match="must be"):
             reconstruction_statements(*wrong)

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsgd.commands.options import Json
+from sqsgd.commands.options import Json, own_options
 from sqsgd.commands.tables import print_json, print_table
 
 if TYPE_CHECKING:
     from sqsgd.privacy.audit import Audit, Finding, Subject
+
+_OWN = {"name": "--scheme", "dim": "--dim", "epsilon": "--epsilon", "bits": "--bytes", "bytes": "--bytes"}
 
 
 def audit(
@@ -37,15 +39,18 @@ def audit(
 ) -> None:
     """Try to break a scheme as it runs. Exits with 1 if a promise is broken; a pass proves nothing.
 
+    A scheme that promises nothing is not passed: the result is "nothing to audit", and passed is false.
+
     Likelihood ratios of worst pairs, a lower bound on epsilon from real reports, the laws of what is sent,
     the noise of clients, rounds, threads and forks, leaks beside the codes, directions and pictures.
     """
-    from sqsgd.commands.training import _options
+    from sqsgd import checks
     from sqsgd.privacy.audit import Subject
     from sqsgd.privacy.audit.attempts import gathered
     from sqsgd.schemes import make_scheme
 
-    options: dict[str, Any] = _options(option or [])
+    checks.integer("bytes", bytes_, 1, 2**37)
+    options: dict[str, Any] = own_options(option or [], _OWN)
     subject = Subject(
         name=scheme,
         make=partial(make_scheme, scheme, **options),
@@ -69,7 +74,7 @@ def audit(
         print_json({**found.to_dict(), "files": [str(path) for path in written]})
     else:
         _print(found, written)
-    raise typer.Exit(0 if found.passed else 1)
+    raise typer.Exit(1 if found.violated else 0)
 
 
 def _shown(subject: Subject, *, inversion: bool) -> Iterator[Finding]:
@@ -98,6 +103,7 @@ def _print(found: Audit, written: list[Path]) -> None:
         [each.outcome, escape(each.name), shown(each.measured), shown(each.limit), escape(each.sentence)]
         for each in found.findings
     ]
+    typer.echo(f"{found.result.upper()}\n")
     promise = "promises nothing" if found.notion == "none" else f"promises epsilon {found.epsilon:,.12g}"
     print_table(
         ("outcome", "check", "measured", "limit", "in words"),

@@ -35,9 +35,15 @@ def list_data(data_dir: DataDir = None, as_json: Json = False) -> None:
 
 
 def fetch_data(
-    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or emnist.")], data_dir: DataDir = None
+    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or emnist.")],
+    data_dir: DataDir = None,
+    as_json: Json = False,
 ) -> None:
     """Download a data set from the public mirrors; resumes, verifies, leaves nothing half-written."""
     from sqsgd.learning.fetch import fetch
 
-    typer.echo(f"{name}: {fetch(name, data_dir)}")
+    where = fetch(name, data_dir)
+    if as_json:
+        print_json({"name": name, "where": str(where)})
+    else:
+        typer.echo(f"{name}: {where}")

@@ -20,6 +20,11 @@ Witness = Annotated[
     Path | None, typer.Option(help="Where the ledger's witness is now, if not where it was created.")
 ]
 
+ADVICE = (
+    "nothing more can be spent from it. Keep the files as they are; put back the newest copies of the "
+    "ledger and its tips, or say where the witness is (--witness). If none fits, take the whole cap as spent."
+)
+
 
 def show_ledger(
     path: LedgerPath,
@@ -32,8 +37,7 @@ def show_ledger(
     from sqsgd.privacy.ledger import Ledger
 
     checks.integer("last", last, 0, 10**9)
-    if not path.is_file():
-        raise ValueError(f"{path} is no ledger: there is no such file")
+    _check_names(path, witness)
     found = _summary(Ledger(path, witness=witness), last)
     if as_json:
         print_json(found)
@@ -61,21 +65,44 @@ def verify_ledger(path: LedgerPath, witness: Witness = None, as_json: Json = Fal
     from sqsgd.privacy.ledger import Ledger
     from sqsgd.privacy.refusals import LedgerDamaged
 
+    _check_names(path, witness)
     try:
         found = _summary(Ledger(path, witness=witness), 0)
     except LedgerDamaged as error:
         if as_json:
-            print_json({"path": str(path.resolve()), "good": False, "problem": str(error)})
+            print_json(
+                {"path": str(path.resolve()), "good": False, "problem": str(error), "what to do": ADVICE}
+            )
         else:
             typer.echo(f"NOT GOOD    {error}")
+            typer.echo(f"what to do  {ADVICE}")
         raise typer.Exit(1) from None
     if as_json:
         kept = ("path", "max_epsilon", "spent", "left", "reports", "interrupted")
-        print_json({"good": True, "problem": "", **{name: found[name] for name in kept}})
+        print_json({"good": True, "problem": "", "what to do": "", **{name: found[name] for name in kept}})
         return
     typer.echo(f"good        {found['path']}: {found['reports']:,} reports, {found['spent']!r} spent")
     if found["interrupted"]:
         typer.echo(f"after crash {found['interrupted']}; the next spend puts it right")
+
+
+def _check_names(path: Path, witness: Path | None) -> None:
+    """Names that are no ledger's, before they are opened: a pipe would be waited for."""
+    from sqsgd.privacy.ledger_files import tip_beside
+
+    for name, each in (("the ledger", path), ("the witness", witness)):
+        if each is not None and each.is_dir():
+            raise ValueError(f"{each} is a folder; name {name} in it")
+        if each is not None and each.exists() and not each.is_file():
+            raise ValueError(f"{each} is no file; name {name}")
+    if not path.exists() and not tip_beside(path).exists():
+        raise ValueError(f"{path} is no ledger: there is no such file")
+    if path.name.endswith(".tip") and path.with_suffix("").exists():
+        raise ValueError(f"{path} is the tip of a ledger; name the ledger itself, {path.with_suffix('')}")
+    if witness is not None and witness.resolve() in (path.resolve(), tip_beside(path.resolve())):
+        raise ValueError(
+            f"witness = {str(witness)!r} must be the ledger's second tip, not the ledger or its own"
+        )
 
 
 def _summary(ledger: Ledger, last: int) -> dict[str, Any]:

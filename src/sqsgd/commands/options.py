@@ -30,3 +30,31 @@ def numbers(name: str, text: str) -> list[float]:
         return [float(part) for part in listed(text)]
     except ValueError:
         raise ValueError(f"{name} = {text!r} must be numbers with commas between, such as 0.01,0.1") from None
+
+
+def scheme_options(pairs: list[str]) -> dict[str, object]:
+    """levels=8 adaptive=true reach=1.5 as TOML values, or else as text."""
+    import tomllib
+
+    values: dict[str, object] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise ValueError(f"option = {pair!r} must look like name=value")
+        try:
+            read = tomllib.loads(f"{name} = {value}")
+        except tomllib.TOMLDecodeError:
+            read = {name.strip(): value}
+        twice = values.keys() & read.keys()
+        if twice:
+            raise ValueError(f"option {sorted(twice)[0]} is given twice; give it once")
+        values |= read
+    return values
+
+
+def own_options(pairs: list[str], own: dict[str, str]) -> dict[str, object]:
+    """As ``scheme_options``, for a command that has options of its own for some names, which would win."""
+    values = scheme_options(pairs)
+    for name in own.keys() & values.keys():
+        raise ValueError(f"option {name} = {values[name]!r} is no option of a scheme; use {own[name]}")
+    return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,6 +27,7 @@ def plan(
     """Choose how to spend a budget: parameters, the error to expect, what stays hidden, and warnings."""
     from sqsgd import checks
     from sqsgd.planner import plan as make_plan
+    from sqsgd.planner import ratio
 
     checks.integer("bytes", bytes_, 1, 2**37)
     chosen = make_plan(
@@ -42,8 +44,16 @@ def plan(
     print_table(
         ("the same budget with", "coordinates", "NMSE", "/ optimum"),
         [
-            [row.name, f"{row.coordinates:,}", f"{row.nmse:,.4g}", f"{row.nmse / chosen.optimum:.3g}"]
+            [row.name, f"{row.coordinates:,}", f"{row.nmse:,.4g}", f"{ratio(row.nmse, chosen.optimum):.3g}"]
             for row in rows
+        ],
+    )
+    typer.echo()
+    print_table(
+        ("one report, nothing kept", "bytes", "NMSE", "/ optimum"),
+        [
+            [way.name, f"{way.message_bytes:,}", f"{way.nmse:,.4g}", f"{ratio(way.nmse, chosen.optimum):.3g}"]
+            for way in chosen.stateless
         ],
     )
     typer.echo("\nWhat an attacker can reconstruct")
@@ -60,8 +70,8 @@ def _lines(chosen: Plan) -> list[tuple[str, str]]:
     law = f"{chosen.threshold:,} matches with probability {chosen.keep:.10g}; scale {chosen.scale:.6g}"
     shares = f"{chosen.epsilon_direction:g} direction + {chosen.epsilon_norm:g} norm"
     mean = f"; of the mean over {chosen.clients:,} clients {chosen.nmse_mean:.4g}"
-    best = f"{chosen.optimum:.4g}, so this is {chosen.optimum_ratio:.3g} times the best possible"
-    limit = f"{chosen.information_ratio:.3g} times the information limit {chosen.information_limit:.4g}"
+    best = f"{chosen.optimum:.4g}, so this is {_times(chosen.optimum_ratio)} the best possible"
+    limit = f"{_times(chosen.information_ratio)} the information limit {chosen.information_limit:.4g}"
     return [
         ("coordinates", f"{chosen.coordinates:,} of {chosen.dim:,}, as {kind}"),
         ("threshold, keep", law),
@@ -71,3 +81,7 @@ def _lines(chosen: Plan) -> list[tuple[str, str]]:
         ("optimum (PrivUnit)", best),
         ("on its block", f"{chosen.nmse_block:.4g}, {limit}"),
     ]
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3g} times" if ratio < math.inf else "beyond any multiple of"

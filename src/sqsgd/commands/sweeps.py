@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sqsgd.commands.failures import Ended
 from sqsgd.commands.options import DataDir, Jobs, Json, Out, Resume, Small, given, listed, numbers
 from sqsgd.commands.reports import page_beside
 from sqsgd.commands.stopping import stopping_between_rounds
@@ -175,8 +176,7 @@ def _run(sweep: Sweep, out: Path, *, resume: bool, jobs: int, as_json: bool) -> 
         with stopping_between_rounds() as signals:
             _shown(run_sweep(sweep, out, jobs=jobs, stop=signals), quiet=as_json)
     except Interrupted:
-        typer.echo(f"stopped; go on with --resume --out {out}", err=True)
-        sys.exit(128 + signals[0])
+        raise Ended(f"stopped; go on with --resume --out {out}", 128 + signals[0]) from None
     rows = json.loads((out / "table.json").read_text())
     page = page_beside([out / "runs"], out / "report.html", sweep.title)
     if as_json:

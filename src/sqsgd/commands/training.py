@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sqsgd.commands.options import DataDir, Json, given
+from sqsgd.commands.failures import Ended
+from sqsgd.commands.options import DataDir, Json, given, scheme_options
 from sqsgd.commands.reports import page_beside
 from sqsgd.commands.stopping import stopping_between_rounds
 
@@ -65,25 +66,10 @@ def train(
         model=model, features=features, decay=decay, ledgers=None if ledgers is None else str(ledgers),
         clients=clients, participation=participation, partition=partition, batch=batch,
         epsilon=epsilon, bytes=bytes_, rounds=rounds, lr=lr, optimizer=optimizer, bound=bound, seed=seed,
-        engine=engine, tensorboard=tensorboard, secure=secure, options=_options(option) if option else None,
+        engine=engine, tensorboard=tensorboard, secure=secure,
+        options=scheme_options(option) if option else None,
     )  # fmt: skip
     _train(values, config, out, resume, as_json)
-
-
-def _options(pairs: list[str]) -> dict[str, object]:
-    """levels=8 adaptive=true reach=1.5 as TOML values, or else as text."""
-    import tomllib
-
-    values: dict[str, object] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise ValueError(f"option = {pair!r} must look like name=value")
-        try:
-            values |= tomllib.loads(f"{name} = {value}")
-        except tomllib.TOMLDecodeError:
-            values[name] = value
-    return values
 
 
 def _train(
@@ -117,11 +103,9 @@ def _train(
             for _ in _shown(steps, run.config.rounds, state.round, quiet=as_json):
                 pass
         if not (run.folder / "summary.json").exists():
-            typer.echo(f"stopped; go on with: sqsgd train --resume --out {run.folder}", err=True)
-            sys.exit(128 + signals[0])
+            raise Ended(f"stopped; go on with: sqsgd train --resume --out {run.folder}", 128 + signals[0])
     except OSError as error:
-        typer.echo(f"sqsgd: {error}; the last checkpoint in {run.folder} is intact", err=True)
-        sys.exit(1)
+        raise Ended(f"{error}; the last checkpoint in {run.folder} is intact") from error
     summary = json.loads((run.folder / "summary.json").read_text())
     page_beside([run.folder], run.folder / "report.html")
     if as_json:

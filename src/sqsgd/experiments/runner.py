@@ -25,8 +25,8 @@ from sqsgd.learning.datasets import first_tests, hold_out, load_dataset
 from sqsgd.learning.features import extracted, extractor_and_model
 from sqsgd.learning.models import make_model
 from sqsgd.learning.problem import LearningProblem, make_problem
-from sqsgd.planner import stateless_choices
 from sqsgd.schemes import check_name, make_scheme
+from sqsgd.stateless import stateless_choices
 
 MAY_CHANGE = ("rounds", "workers", "evaluate_every", "checkpoint_every", "data_dir", "tensorboard")
 """What may be changed in config.toml before a run goes on: none of it touches a round that was made."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ def locked(path: Path, flags: int) -> Iterator[int]:
         descriptor = os.open(path, flags | os.O_CLOEXEC)
         _held.add(descriptor)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            _lock(descriptor, path)
             if os.path.samestat(os.fstat(descriptor), path.stat()):  # else: replaced while we waited
                 yield descriptor
                 return
@@ -41,6 +42,17 @@ def locked(path: Path, flags: int) -> Iterator[int]:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)  # for copies of the descriptor too, unlike close
             _held.discard(descriptor)
             os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
+            # Without a lock two processes could both spend the last of a ledger.
+            why = "its file system has no locks (flock); keep it on a local disk"
+            raise OSError(error.errno, why, str(path)) from error
+        raise
 
 
 def write_at(descriptor: int, content: bytes, at: int) -> None:
@@ -61,7 +73,9 @@ def prepared(path: Path, content: bytes) -> Path:
     """A file beside ``path`` with the content, on the disk; ``put`` makes it the file itself."""
     temporary = path.with_name(path.name + ".part")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        # What a crash left, or somebody put there: a link would have us write over the file behind it.
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             write_at(descriptor, content, 0)
         finally:

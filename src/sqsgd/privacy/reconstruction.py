@@ -23,6 +23,7 @@ from sqsgd.privacy.amounts import multiplied
 from sqsgd.sphere import chance, edge
 
 MOST_DIMENSIONS = 10**12
+MOST_ROUNDS = 2**40
 _BITS = 192
 _FARTHEST = -80.0  # ln(1 - a²) from here on: a is above every float below one
 
@@ -52,6 +53,8 @@ def reconstruction_bound(
     with exact.precision(_BITS):
         if 2 * arb(float(probability)) >= (arb(float(epsilon)) + float(prior)).exp():
             return 0.0  # the half sphere will do
+        if dimensions == 1:
+            return 1.0  # a direction is a sign: a guess is right or wrong
         share = _log_share(epsilon, probability, prior)
         if not share < -arb(2).log():
             share -= arb(2) ** -150  # too near to it to tell: a is about 1e-40
@@ -68,7 +71,7 @@ def printed_bound(epsilon: float, dimensions: int, probability: float = 1e-6, pr
     (1.0, 0.0832)
     """
     dimensions = _checked(epsilon, dimensions, probability, prior)
-    if epsilon == math.inf:
+    if epsilon == math.inf or dimensions == 1:
         return 1.0
 
     def square() -> arb:
@@ -83,7 +86,7 @@ def _checked(epsilon: float, dimensions: int, probability: float, prior: float) 
     checks.real("prior", prior, 0.0, sys.float_info.max)
     if not checks.real("probability", probability, 0.0, 1.0) > 0:
         raise ValueError(f"probability = {probability!r} must be above 0")
-    return checks.integer("dimensions", dimensions, 2, MOST_DIMENSIONS)
+    return checks.integer("dimensions", dimensions, 1, MOST_DIMENSIONS)
 
 
 def _log_share(epsilon: float, probability: float, prior: float) -> arb:
@@ -159,6 +162,11 @@ class ReconstructionStatement:
             paper = f"the paper's printed bound gives {_up(self.printed)}"
         if self.vacuous:
             return f"{after} nothing is promised about {of}: an attacker may know it exactly; {paper}."
+        if _up(self.cosine) == "1":
+            return (
+                f"{after} next to nothing is promised about {of}: a guess may come as close as a cosine "
+                f"of {self.cosine:.15g}; {paper}."
+            )
         belief = "all directions were equally likely to the attacker before"
         if self.prior > 0:
             belief = f"no direction was more than e^{self.prior:g} times likelier to the attacker than chance"
@@ -202,10 +210,14 @@ def reconstruction_statements(
     block 188 1.0 True
     full 188 0.846 True
     """
-    checks.integer("full", full, 2, MOST_DIMENSIONS)
-    checks.integer("block", block, 2, full)
-    checks.integer("rounds", rounds, 1, 10**9)
+    checks.integer("full", full, 1, MOST_DIMENSIONS)
+    checks.integer("block", block, 1, full)
+    checks.integer("rounds", rounds, 1, MOST_ROUNDS)
     _checked(epsilon, full, probability, prior)
+    if probability == 1:
+        raise ValueError(
+            "probability = 1 leaves every chance to the attacker; choose a small one, such as 1e-6"
+        )
     statements = []
     for count in sorted({1, rounds}):
         total = multiplied(float(epsilon), count)

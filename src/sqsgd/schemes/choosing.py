@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sqsgd import checks
 from sqsgd.gaussian import energy, kept_share
@@ -53,6 +54,7 @@ def choices(
         yield _best(_of_size(whole, size, count, epsilon, reaches) for size in sizes)
 
 
+@lru_cache(maxsize=512)  # the planner asks for the same ones again
 def _of_size(whole: int, size: int, levels: int, epsilon: float, reaches: tuple[float, ...]) -> Choice:
     """The best reach for so many coordinates and levels; the scale does not depend on it."""
     quantizer = PrivQuant(size, levels, epsilon)

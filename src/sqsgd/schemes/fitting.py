@@ -30,8 +30,10 @@ def affordable(bits: int | None, levels: int, dim: int) -> int:
     if codes == 0:
         raise ValueError(f"bits = {bits} do not hold one code of levels = {levels}")
     if codes > MOST_DIM:
+        most = Column(MOST_DIM, levels).bits
         raise ValueError(
-            f"bits = {bits} would send {codes} coordinates; at most {MOST_DIM} can be privatised"
+            f"bits = {bits} would send {codes} coordinates; at most {MOST_DIM} can be privatised: "
+            f"ask for {most} bits ({most // 8} bytes) or fewer"
         )
     return codes
 

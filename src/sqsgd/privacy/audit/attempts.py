@@ -77,8 +77,9 @@ def audit(subject: Subject, *, inversion: bool = True) -> Audit:
     >>> from functools import partial
     >>> from sqsgd.schemes import make_scheme
     >>> subject = Subject(name="fedsgd", make=partial(make_scheme, "fedsgd"), dim=8)
-    >>> audit(subject, inversion=False).verdict
-    'fedsgd promises nothing: nothing to audit.'
+    >>> found = audit(subject, inversion=False)
+    >>> found.result, found.passed
+    ('nothing to audit', False)
     """
     found = [finding for step in steps(subject, inversion=inversion) for finding in step.findings(subject)]
     return gathered(subject, found)
@@ -100,7 +101,7 @@ def gathered(subject: Subject, findings: Iterable[Finding]) -> Audit:
 
 
 def _nothing_promised(subject: Subject) -> Iterator[Finding]:
-    yield skipped("ratio", "promise", f"{subject.name} promises nothing: nothing to audit.")
+    yield skipped("ratio", "promise", f"{subject.name} promises nothing, so there is nothing to break.")
 
 
 def _no_inversion(_subject: Subject) -> Iterator[Finding]:

@@ -11,6 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 Outcome = Literal["passed", "violated", "not applicable"]
+Result = Literal["kept", "broken", "nothing to audit"]
+_SCOPES = {
+    "central": " It is about the sum of all reports behind secure aggregation: one report promises nothing.",
+    "per-weight": " It is about single weights: for the whole vector epsilon is as many times larger.",
+}
 Image = npt.NDArray[np.float64]
 """Rows of pixels from 0 (black) to 1 (white)."""
 
@@ -87,20 +92,31 @@ class Audit:
         return tuple(finding for finding in self.findings if finding.outcome == "violated")
 
     @property
+    def result(self) -> Result:
+        """A promise was broken, or none was made, or it was kept as far as was tried."""
+        if self.violated:
+            return "broken"
+        tried = any(finding.outcome == "passed" for finding in self.findings)
+        return "kept" if tried and self.notion != "none" else "nothing to audit"
+
+    @property
     def passed(self) -> bool:
-        """Nothing broke the promise."""
-        return not self.violated
+        """There is a promise, and nothing broke it; a scheme that promises nothing does not pass."""
+        return self.result == "kept"
 
     @property
     def verdict(self) -> str:
-        """In one sentence."""
+        """In one sentence, or two."""
         broken, tried = len(self.violated), sum(f.outcome != "not applicable" for f in self.findings)
         if broken:
             names = "; ".join(finding.name for finding in self.violated)
             return f"{broken} of {tried} checks broke the promise: {names}."
-        if self.notion == "none":
-            return f"{self.scheme} promises nothing: nothing to audit."
-        return f"{tried} checks tried to break the promise and none did."
+        if self.result != "kept":
+            return (
+                f"NOTHING TO AUDIT: {self.scheme} promises nothing. "
+                "This is not a pass: its reports protect nobody."
+            )
+        return f"{tried} checks tried to break the promise and none did.{_SCOPES.get(self.notion, '')}"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the pictures, for JSON; infinity as a word."""
@@ -112,6 +128,7 @@ class Audit:
             "message_bytes": self.message_bytes,
             "trials": self.trials,
             "seed": self.seed,
+            "result": self.result,
             "passed": self.passed,
             "verdict": self.verdict,
             "findings": [finding.to_dict() for finding in self.findings],

@@ -144,8 +144,9 @@ def law_of_codes(subject: Subject) -> Iterator[Finding]:
     else:
         yield tested(_MATCHES, p_value, f"{reports} against the exact law of their matches", freedom=freedom)
     changed = sum(quantizer.dim - matches for matches in seen.matches)
-    if seen.place_variance > 0 and min(changed, sum(seen.matches)) >= _ENOUGH * quantizer.dim:
-        yield from _places(quantizer, seen, reports)
+    if seen.place_variance > 0:
+        many = min(changed, sum(seen.matches)) >= _ENOUGH * quantizer.dim
+        yield from _places(quantizer, seen, reports, many=many)
     if quantizer.levels > 2:
         p_value, freedom = _others(seen.pairs)
         yield tested(
@@ -205,20 +206,39 @@ def match_probabilities(quantizer: PrivQuant) -> Floats:
     return chances
 
 
-def _places(quantizer: PrivQuant, seen: _Seen, reports: str) -> Iterator[Finding]:
-    centred = seen.by_place - seen.by_place.mean()
-    statistic = float(centred @ centred) / seen.place_variance
+def _places(quantizer: PrivQuant, seen: _Seen, reports: str, *, many: bool) -> Iterator[Finding]:
+    """All places together, where there are ``many`` matches and changes at each; and the oddest one alone."""
+    tried, count = [_oddest_place(seen.by_place, len(seen.matches))], len(seen.matches)
+    if many:
+        centred = seen.by_place - seen.by_place.mean()
+        statistic = float(centred @ centred) / seen.place_variance
+        tried.append(chi_square_tail(statistic, quantizer.dim - 1))
+    odd = int(np.argmax(np.abs(seen.by_place - seen.by_place.mean())))
     yield tested(
         _PLACES,
-        chi_square_tail(statistic, quantizer.dim - 1),
+        min(1.0, len(tried) * min(tried)),
         f"{reports}: every coordinate matches as often as any other",
         freedom=quantizer.dim - 1,
+        oddest=f"coordinate {odd}, {int(seen.by_place[odd]):,} of {count:,} times",
     )
+    if not many:
+        return
     if seen.runs_variance > _ENOUGH**2:
         score = (seen.runs - seen.runs_expected) / math.sqrt(seen.runs_variance)
         yield tested(
             _RUNS, normal_tails(score), f"{reports}: matches stand together as often as chance has it"
         )
+
+
+def _oddest_place(by_place: npt.NDArray[np.int64], count: int) -> float:
+    """The chance that any place matches as much more, or less, often than all do (a bound: Chernoff's).
+
+    One place that is sent in clear hardly shows among thousands together.
+    """
+    usual = float(by_place.mean()) / count
+    ends = (int(by_place.min()), int(by_place.max()))
+    chances = [chance_of_mean(end / (count * usual), 1 / usual, count) for end in ends]
+    return min(1.0, by_place.size * min(chances))
 
 
 def _others(pairs: npt.NDArray[np.int64]) -> tuple[float, int]:

@@ -23,11 +23,37 @@ from sqsgd.report.styles import DARK, LIGHT
 Pixels = npt.NDArray[np.uint8]
 _ZOOM, _GAP = 5, 8
 _ROWS = "From above: the original, from the raw gradient, from one report."
+_KINDS = {
+    "ratio": "Likelihood ratios: does any message tell two data sets apart better than epsilon allows?",
+    "distinguish": "Distinguishing: how large is epsilon at least, by real messages?",
+    "law": "Laws: is what is sent distributed as the proof assumes?",
+    "noise": "Noise: does it come from the operating system, and never twice?",
+    "message": "Messages: does anything travel beside the private codes?",
+    "reconstruct": "Reconstruction: how much of a gradient, or of pictures, does one message give away?",
+}
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _OWN_STYLE = """
 .outcome { white-space: nowrap; font-weight: 620; }
 .violated { color: var(--warning); }
 .skipped { color: var(--muted); font-weight: 400; }
+.verdict { max-width: none; border-left: 6px solid; border-radius: 6px; padding: .7rem 1rem; font-weight: 620;
+  font-size: 1.1rem; background: var(--surface); margin: 1rem 0; }
+.verdict.kept { border-color: var(--accent); }
+.verdict.broken, .verdict.nothing { border-color: var(--warning); color: var(--warning); }
+tr.kind th { padding-top: 1.2rem; font-weight: 620; color: var(--muted); }
+.scroll + p { margin-top: .75rem; }
+.scroll.narrow { width: fit-content; margin-bottom: .5rem; }
+@media (max-width: 48rem) {
+  table.found, .found tbody { display: block; }
+  .found thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+  .found tr { display: grid; grid-template-columns: minmax(0, 1fr) auto; padding: .6rem; }
+  .found tr + tr { border-top: 1px solid var(--line); }
+  .found tbody tr > * { border: 0; padding: .1rem 0; }
+  .found td.words { grid-column: 1 / -1; order: 3; }
+  .found td.number { grid-column: 1 / -1; order: 2; text-align: left; color: var(--muted); }
+  .found td.number:empty { display: none; }
+  .found td.number::before { content: attr(data-name) ": "; }
+}
 img { image-rendering: pixelated; display: block; width: 112px; height: 112px; }
 table.pictures { width: auto; }
 .pictures td, .pictures th { vertical-align: top; }
@@ -118,17 +144,19 @@ def page(audit: Audit) -> str:
 <header>
 <p class="brand">sqsgd <span>audit</span></p>
 <h1>{_text(title)}</h1>
-<p class="lead">{_text(audit.verdict)} Promised: {_text(promise)} for one report of {audit.dim:,}
-coordinates in {audit.message_bytes:,} bytes. {audit.trials:,} trials, seed {audit.seed}.</p>
+<p class="verdict {audit.result.split()[0]}"><span class="hidden">Result: </span>{_text(audit.verdict)}</p>
+<p class="lead">Promised: {_text(promise)} for one report of {audit.dim:,} coordinates in
+{audit.message_bytes:,} bytes. {audit.trials:,} trials, seed {audit.seed}.</p>
 </header>
 <main>
 <section aria-labelledby="found"><h2 id="found">What was tried</h2>
 <p>An audit that passes proves nothing; it has tried to break the promise and not succeeded.
 Of a test of a law, what was measured is -log10 of its p-value.</p>
-<div class="scroll" tabindex="0"><table><thead><tr><th scope="col">Check</th><th scope="col">Outcome</th>
+<div class="scroll" tabindex="0"><table class="found"><thead><tr>
+<th scope="col">Check</th><th scope="col">Outcome</th>
 <th scope="col" class="number">Measured</th><th scope="col" class="number">Limit</th>
 <th scope="col">In words</th></tr></thead>
-<tbody>{"".join(map(_row, audit.findings))}</tbody></table></div></section>
+<tbody>{_rows(audit.findings)}</tbody></table></div></section>
 {_pictures(batches) if batches else ""}
 </main>
 <footer><p>{_text(footer)}</p></footer>
@@ -147,13 +175,24 @@ def _colours() -> str:
     return ":root{" + "".join(f"--{name}:light-dark({light[name]},{dark[name]});" for name in names) + "}\n"
 
 
+def _rows(findings: Sequence[Finding]) -> str:
+    """The findings under the kind of attempt, in the order in which the kinds were first tried."""
+    kinds = dict.fromkeys(finding.check for finding in findings)
+    return "".join(
+        f'<tr class="kind"><th colspan="5" scope="rowgroup">{_text(_KINDS.get(kind, kind))}</th></tr>'
+        + "".join(_row(finding) for finding in findings if finding.check == kind)
+        for kind in kinds
+    )
+
+
 def _row(finding: Finding) -> str:
     kind = {"passed": "", "violated": " violated", "not applicable": " skipped"}[finding.outcome]
     return (
         f'<tr><th scope="row">{_text(finding.name)}</th>'
         f'<td class="outcome{kind}">{_text(finding.outcome)}</td>'
-        f'<td class="number">{shown(finding.measured)}</td><td class="number">{shown(finding.limit)}</td>'
-        f"<td>{_text(finding.sentence)}</td></tr>"
+        f'<td class="number" data-name="measured">{shown(finding.measured)}</td>'
+        f'<td class="number" data-name="limit">{shown(finding.limit)}</td>'
+        f'<td class="words">{_text(finding.sentence)}</td></tr>'
     )
 
 
@@ -169,7 +208,7 @@ def _pictures(batches: Sequence[Pictures]) -> str:
         blind = sum(each.correlation for each in batch.blind_likeness) / len(batch.blind_likeness)
         heads = "".join(f'<th scope="col">{i + 1}</th>' for i in range(len(batch.originals)))
         parts.append(
-            f'<h3>{_text(batch.title)}</h3><div class="scroll" tabindex="0">'
+            f'<h3>{_text(batch.title)}</h3><div class="scroll narrow" tabindex="0">'
             '<table class="pictures"><thead><tr>'
             f'<th scope="col">Picture</th>{heads}</tr></thead><tbody>'
             + _cells("Original", batch.originals, None)

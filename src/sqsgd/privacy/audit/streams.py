@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sqsgd.checks import Vector
 from sqsgd.codec import ENVELOPE_BYTES
 from sqsgd.privacy.audit.everywhere import everywhere
 from sqsgd.privacy.audit.findings import Finding, skipped, verdict
+from sqsgd.privacy.audit.law import tested
+from sqsgd.privacy.audit.statistics import normal_tails
 from sqsgd.privacy.audit.subject import Subject, forward, has_density, task_for
 from sqsgd.randomness import Rng, seeded_rng
 from sqsgd.task import Task
 
+Bits = npt.NDArray[np.uint8]
 BLOCK = 16
 """Bytes: of AES, from which the noise comes. Two equal ones mean a stream that was used twice."""
-_BYTES, _REPORTS, _INDEPENDENT = 4096, 12, 40
+_BYTES, _REPORTS, _INDEPENDENT, _FRESH = 4096, 12, 40, 4000
+_FEWEST_PAIRS = 50
 _STREAMS, _REPEATS = "noise of two generators", "noise of two reports"
+_ROUNDS, _ENTROPY = "noise of two rounds", "noise is enough"
 _SOURCE, _GLOBAL, _KIND = "noise comes from the generator", "global generators", "generator of clients"
 
 
@@ -29,8 +36,11 @@ def noise_checks(subject: Subject) -> Iterator[Finding]:
     yield _kind(subject)
     yield _generators(subject)
     if subject.private:
-        yield _reports(subject)
+        series = _series(subject)
+        yield _reports(subject, series)
+        yield _rounds(series)
         yield _source(subject)
+        yield _enough(subject)
     yield _untouched(subject)
 
 
@@ -58,21 +68,41 @@ def _generators(subject: Subject) -> Finding:
         return [taken[start : start + BLOCK] for start in range(0, len(taken), BLOCK)]
 
     drawn = everywhere(subject.noise, blocks)
-    repeats = _repeats(drawn.pieces)
+    # As many as would show that they start from fewer than about 2^22 different states.
+    pieces = drawn.pieces + [subject.noise().take(BLOCK).tobytes() for _ in range(_FRESH)]
+    repeats = _repeats(pieces)
+    settings = ", ".join([*drawn.settings, f"{_FRESH:,} fresh generators"])
     return Finding(
         check="noise",
         name=_STREAMS,
         outcome=verdict(repeats, 0),
         measured=float(repeats),
         limit=0.0,
-        sentence=f"Of {len(drawn.pieces):,} blocks of {BLOCK} bytes ({', '.join(drawn.settings)}) "
+        sentence=f"Of {len(pieces):,} blocks of {BLOCK} bytes ({settings}) "
         f"{repeats or 'none'} {'repeat' if repeats != 1 else 'repeats'} another.",
         details={"refused in": drawn.refused},
     )
 
 
-def _reports(subject: Subject) -> Finding:
-    """Reports of nothing: the mechanism sees the same input whatever the client and the round."""
+def _series(subject: Subject) -> list[tuple[bytes, bytes, bytes]]:
+    """Reports of nothing, client after client: its round asked for twice, and the round after that.
+
+    The mechanism sees the same input whatever the client and the round, so that only noise differs.
+    """
+    scheme, nothing = subject.scheme, np.zeros(subject.dim, np.float32)
+    found = []
+    for which in range(max(_FEWEST_PAIRS, subject.trials // 30)):
+        rng = subject.noise()
+        task = task_for(scheme, subject.seed, client=which, round=which)
+        after = task_for(scheme, subject.seed, client=which, round=which + 1)
+        asked = ((task, rng), (task, subject.noise()), (after, rng))
+        first, again, later = (scheme.encode(nothing, t, r)[ENVELOPE_BYTES:] for t, r in asked)
+        found.append((first, again, later))
+    return found
+
+
+def _reports(subject: Subject, series: list[tuple[bytes, bytes, bytes]]) -> Finding:
+    """Reports of nothing, wherever a client may run, and in many rounds where so many tell anything."""
     scheme = subject.scheme
     nothing = np.zeros(scheme.dim, np.float32)
     tasks = [task_for(scheme, subject.seed, client=which // 2, round=which % 2) for which in range(4)]
@@ -84,22 +114,58 @@ def _reports(subject: Subject) -> Finding:
     scheme.encode(nothing, tasks[0], subject.noise())  # kernels are compiled before any fork
     chance = _likeliest(subject, nothing, tasks[0])
     drawn = everywhere(subject.noise, reports)
-    count = len(drawn.pieces)
-    expected = chance * count * (count - 1) / 2
+    more = [report for three in series for report in three]
+    settings = [*drawn.settings, f"{len(series):,} clients in different rounds"]
+    pieces = drawn.pieces + more
+    if not _by_chance(chance, pieces) < len(pieces) / 4:
+        pieces, settings = drawn.pieces, drawn.settings
+    count, expected = len(pieces), _by_chance(chance, pieces)
     if not expected < count / 4:
         return skipped("noise", _REPEATS, "Some reports are so likely here that they repeat anyway.")
     limit = math.floor(expected + 6 * math.sqrt(expected) + (4 if expected > 1e-9 else 0))
-    repeats = _repeats(drawn.pieces)
+    repeats = _repeats(pieces)
     return Finding(
         check="noise",
         name=_REPEATS,
         outcome=verdict(repeats, limit),
         measured=float(repeats),
         limit=float(limit),
-        sentence=f"Of {count} reports of the same vector ({', '.join(drawn.settings)}) {repeats or 'none'} "
+        sentence=f"Of {count:,} reports of the same vector ({', '.join(settings)}) {repeats or 'none'} "
         f"{'repeat' if repeats != 1 else 'repeats'} another; chance allows for {limit}.",
         details={"refused in": drawn.refused, "repeats expected by chance, at most": expected},
     )
+
+
+def _rounds(series: list[tuple[bytes, bytes, bytes]]) -> Finding:
+    """Any two reports of one client are as far apart, in bits, as reports of two clients are."""
+    first, again, later = (
+        np.unpackbits(np.frombuffer(b"".join(parts), np.uint8)).reshape(len(series), -1)
+        for parts in zip(*series, strict=True)
+    )
+    pairs = ((first, later), (again, later), (first, again))
+    p_value = min(1.0, len(pairs) * min(normal_tails(_nearness(*pair)) for pair in pairs))
+    found = tested(
+        _ROUNDS,
+        p_value,
+        f"Three reports of each of {len(series):,} clients, of two rounds, are as unlike as those of "
+        "two clients",
+    )
+    return dataclasses.replace(found, check="noise")
+
+
+def _nearness(reports: Bits, others: Bits) -> float:
+    """How many standard errors a client's own two reports are nearer than (or beyond) a stranger's."""
+    own, strange, stranger = (
+        (reports != np.roll(others, shift, axis=0)).sum(axis=1).astype(np.float64) for shift in range(3)
+    )
+    # As far apart as strangers' distances are; twice that, for neighbours share a report.
+    spread = math.sqrt(2 * float(((strange - stranger) ** 2).sum()) + 1)
+    return float((own - strange).sum()) / spread
+
+
+def _by_chance(chance: float, pieces: Sequence[bytes]) -> float:
+    """How many pairs are equal, on average and at most, where any two are so with this chance."""
+    return chance * len(pieces) * (len(pieces) - 1) / 2
 
 
 def _likeliest(subject: Subject, x: Vector, task: Task) -> float:
@@ -154,6 +220,38 @@ def _source(subject: Subject) -> Finding:
         measured=float(wrong),
         limit=0.0,
         sentence=f"{told} ({watched.drawn:,} bytes a report).",
+    )
+
+
+def _enough(subject: Subject) -> Finding:
+    """A report that takes b random bits to draw has a probability of at least 2^-b, whatever b is.
+
+    So each report must draw as many bits as its density says that it is surprising; fewer, and the noise
+    is a short number blown up, which can be guessed.
+    """
+    scheme, mechanism = subject.scheme, subject.scheme.mechanism
+    finite = all(column.alphabet is not None for column in mechanism.layout)
+    if not (finite and has_density(mechanism)):
+        return skipped("noise", _ENTROPY, "Its reports' probabilities have no closed form.")
+    x = subject.numbers("enough").standard_normal(subject.dim).astype(np.float32)
+    worst, at, least = -math.inf, 0.0, 0.0
+    for client in range(_REPORTS):
+        task = task_for(scheme, subject.seed, client=client, length=float(np.linalg.norm(x)))
+        watched = _Watched(client)
+        columns = scheme.open(scheme.encode(x, task, watched), task)
+        surprise = -mechanism.log_density(columns, forward(scheme, x, task), task.bound) / math.log(2)
+        if surprise - 8 * watched.drawn > worst:
+            worst, at, least = surprise - 8 * watched.drawn, surprise, 8.0 * watched.drawn
+    return Finding(
+        check="noise",
+        name=_ENTROPY,
+        outcome="passed" if worst <= 1e-6 else "violated",
+        measured=at,
+        limit=least,
+        sentence=f"Of {_REPORTS} reports none surprises by more bits than were drawn for it: {at:,.0f}, "
+        f"where {least:,.0f} were drawn."
+        if worst <= 1e-6
+        else f"A report that surprises by {at:,.0f} bits was made of {least:,.0f} random ones.",
     )
 
 
