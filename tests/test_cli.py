@@ -1,6 +1,7 @@
 """The commands as a person types them, in their own process."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,30 @@ def test_help_and_version():
     assert "schemes" in run("--help").stdout
     assert run("--version").stdout.startswith("sqsgd 0.")
     assert run().returncode != 0 or "Usage" in run().stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_gets_a_script(shell):
+    script = run("--show-completion", shell).stdout
+    assert "_SQSGD_COMPLETE" in script
+    assert "sqsgd" in script
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("sqsgd do", ["doctor"]),
+        ("sqsgd ledger v", ["verify"]),
+        ("sqsgd train --scheme sqsgd-", ["sqsgd-paper", "sqsgd-stateless"]),
+        ("sqsgd train --dataset mnist", ["mnist", "mnist5k"]),
+        ("sqsgd data fetch fa", ["fashion-mnist"]),
+        ("sqsgd ablate t", ["tradeoff"]),
+    ],
+)
+def test_the_shell_completes(typed, offered):
+    asked = {"_SQSGD_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    done = subprocess.run([SQSGD], env={**os.environ, **asked}, capture_output=True, text=True)
+    assert sorted(done.stdout.split()) == offered
 
 
 def test_data_list():

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsgd.commands.options import DataDir, Jobs, Json, Out, Resume, Small, given, listed, numbers
+from sqsgd.commands.options import (
+    DataDir,
+    Jobs,
+    Json,
+    Out,
+    Resume,
+    Small,
+    complete_ablation,
+    given,
+    listed,
+    numbers,
+)
 from sqsgd.commands.reports import page_beside
 from sqsgd.commands.stopping import stopping_between_rounds
 from sqsgd.commands.tables import print_table
@@ -59,7 +70,12 @@ def compare(
 
 
 def ablate(
-    name: Annotated[str, typer.Argument(help="communication, privacy, subsampling or tradeoff.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="communication, privacy, subsampling or tradeoff.", autocompletion=complete_ablation
+        ),
+    ],
     data_dir: DataDir = None,
     dataset: Annotated[str | None, typer.Option(help="Another data set than the figure's.")] = None,
     model: Annotated[str | None, typer.Option(help="Another model than the figure's.")] = None,
