@@ -5,12 +5,13 @@ BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 JOBS ?= 2
 
-.PHONY: help train test check format bench clean
+.PHONY: help train test check docs format bench clean
 
 help:
 	@echo "make train   create $(VENV), install everything, train LeNet-5 on real digits"
 	@echo "make test    create $(VENV), install everything, run all tests"
 	@echo "make check   ruff (lint and format) and a strict type check of src"
+	@echo "make docs    build the site into build/site; whatever is undocumented fails it"
 	@echo "make format  let ruff rewrite the sources"
 	@echo "make bench   measure the speed targets, as ratios within one run"
 	@echo "make clean   remove $(VENV) and what tools left behind"
@@ -18,7 +19,7 @@ help:
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "sqsgd needs Python 3.11 or later; say make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,report,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,report,docs,dev]'
 	touch $(READY)
 
 train: $(READY)
@@ -31,6 +32,9 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(READY)
+	$(BIN)/mkdocs build --strict --quiet
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -43,16 +43,22 @@ class RunConfig:
     bound: float = 0.0
     """Initial bound U_0; 0: 1 for norms, 10 for the paper's range."""
     track: bool = True
+    """Let the bound follow the privatised magnitudes, where the scheme reports them."""
     clip: float = 0.0
     """l2 radius that gradients plus residual are clipped to; 0: none."""
     alpha: float = 1.0
+    """What of a gradient goes to the residual (the paper's α)."""
     beta: float = 1.0
+    """What of a gradient goes into the report (the paper's β)."""
     weigh_by_size: bool = False
+    """Weigh clients by how many examples they have, which is then public."""
     secure: bool = False
     """Noise from the operating system: the run cannot be repeated."""
     seed: int = 0
     evaluate_every: int = 20
+    """Rounds between two measurements on the held-out images."""
     checkpoint_every: int = 20
+    """Rounds between two checkpoints, from which a run can be resumed."""
     workers: int = 0
     """Gradients computed at the same time; 0: one for each core."""
     engine: str = "local"

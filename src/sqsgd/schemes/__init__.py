@@ -48,6 +48,11 @@ SCHEMES: MappingProxyType[str, Callable[..., Scheme]] = MappingProxyType(
         "cpsgd": cpsgd,
     }
 )
+"""Every scheme by its name, as a function ``(dim, epsilon, bits, **options) -> Scheme``; cannot be changed.
+
+>>> sorted(SCHEMES)[-3:], SCHEMES["sqsgd"](dim=1000, epsilon=200.0, bits=1024).bits
+(['sqsgd-stateless', 'terngrad', 'vqsgd'], 1160)
+"""
 
 
 def check_name(key: str, name: object) -> None:
