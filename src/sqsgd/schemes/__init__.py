@@ -71,6 +71,13 @@ def make_scheme(
     ``bits`` counts the packed codes; the envelope (16 bytes) and at most one byte for a norm come on
     top. Schemes without privacy ignore both budgets. ``options`` are those of the scheme's function.
 
+    Guarantees
+    ----------
+    * ``privacy.epsilon`` of the scheme is at most ``epsilon``:
+      tests/schemes/test_contract.py::test_epsilon_is_what_was_asked_for.
+    * The codes take at most ``bits``:
+      tests/schemes/test_contract.py::test_the_message_has_the_declared_size_and_keeps_the_budget.
+
     >>> scheme = make_scheme("sqsgd", dim=119850, epsilon=400.0, bits=2048)
     >>> scheme.code_bits, scheme.bits // 8, scheme.privacy.epsilon
     (2048, 273, 400.0)
