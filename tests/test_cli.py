@@ -63,38 +63,8 @@ def test_schemes():
     assert "sqsgd-stateless" in table
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("schemes", "--epsilon", "-1"), "epsilon = -1"),
-        (("schemes", "--epsilon", "nan"), "epsilon = nan"),
-        (("schemes", "--dim", "0"), "dim = 0"),
-        (("schemes", "--bytes", "0"), "bytes = 0"),
-        (("schemes", "--bits", "3"), "No such option"),
-        (("schemas",), "No such command"),
-        (("train", "--rounds", "0"), "rounds = 0"),
-        (("train", "--dataset", "mnits"), "mnits"),
-        (("train", "--model", "lenet6"), "lenet6"),
-        (("train", "--dataset", "mnist", "--data-dir", "/nowhere"), "sqsgd data fetch mnist"),
-        (("train", "--clients", "5000"), "clients = 5000 is more than the 4000"),
-        (("train", "--participation", "most"), "participation = 'most'"),
-        (("train", "--option", "levels"), "must look like name=value"),
-        (("train", "--option", "colour=red"), "colour = 'red' is no option"),
-        (("train", "--bytes", "0"), "bytes = 0"),
-        (
-            ("train", "--scheme", "sqsgd-paper", "--epsilon", "5", "--option", "adaptive=true"),
-            "norm_epsilon = 10",
-        ),
-        (("train", "--resume"), "--resume needs --out"),
-        (("train", "--resume", "--out", "/nowhere"), "nothing to resume"),
-        (("train", "--resume", "--out", "/nowhere", "--lr", "1"), "leave out lr"),
-        (("train", "--config", "/nowhere.toml"), "/nowhere.toml"),
-        (("train", "--out", "/proc/nowhere", "--rounds", "1"), "/proc/nowhere"),
-        (("data", "fetch", "cifar"), "cifar"),
-    ],
-)
-def test_mistakes_end_in_one_line_without_a_traceback(arguments, words):
-    done = run(*arguments)
+def test_a_mistake_in_its_own_process_ends_in_one_line():
+    done = run("train", "--rounds", "0")
     assert done.returncode == 2
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.stderr == "sqsgd: rounds = 0 must be a whole number from 1 to 2147483648\n"
+    assert done.stdout == ""

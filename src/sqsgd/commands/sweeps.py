@@ -143,10 +143,12 @@ def _ablate(
     as_json: bool,
 ) -> None:
     """One of the paper's figures 1 to 4."""
+    from sqsgd.checks import meant
     from sqsgd.experiments.sweep import FIGURES, figure_file, load_sweep
 
     if name not in FIGURES:
-        raise ValueError(f"{name!r} is no ablation (there are {', '.join(FIGURES)})")
+        files = [f"{known} ({file.split('-')[0]})" for known, file in FIGURES.items()]
+        raise ValueError(f"{name!r} is no ablation{meant(name, FIGURES)} (there are {', '.join(files)})")
     if resume:
         sweep = _sweep_to_resume(out, small or bool(values))
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import tomllib
 from dataclasses import dataclass, field
@@ -116,11 +115,15 @@ FIELDS = {entry.name: entry for entry in dataclasses.fields(RunConfig)}
 
 def load_config(path: str | Path) -> RunConfig:
     """A configuration file; keys that are left out have their defaults."""
+    if Path(path).is_dir():
+        raise ValueError(f"config = {str(path)!r} is a folder; name a TOML file, such as {path}/config.toml")
     try:
         with Path(path).open("rb") as file:
             values = tomllib.load(file)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no valid TOML: {error}") from None
+    if "arms" in values or "panels" in values:
+        raise ValueError(f"{path} compares several runs: sqsgd compare --config {path}")
     return make_config(values, where=str(path))
 
 
@@ -129,8 +132,7 @@ def make_config(values: dict[str, Any], where: str = "the configuration") -> Run
     hints = get_type_hints(RunConfig)
     for name, value in values.items():
         if name not in FIELDS:
-            close = difflib.get_close_matches(name, FIELDS, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else f" (known: {', '.join(FIELDS)})"
+            hint = checks.meant(name, FIELDS) or f" (known: {', '.join(FIELDS)})"
             raise ValueError(f"{where}: unknown key {name!r} = {value!r}{hint}")
         kind = hints[name]
         plain = kind if isinstance(kind, type) else dict if "dict" in str(kind) else str

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.nn.functional import max_pool2d, relu
 
+from sqsgd import checks
 from sqsgd.learning.factories import call_factory, find_factory, is_factory_name
 
 Shape: TypeAlias = tuple[int, ...]
@@ -45,7 +46,7 @@ def make_model(name: str, classes: int = 10, in_shape: Shape = (1, 28, 28), seed
     elif name in MODELS:
         factory, arguments = MODELS[name], {"classes": classes, "in_shape": in_shape}
     else:
-        raise ValueError(f"model {name!r} is unknown; choose {', '.join(MODELS)} or package.module:factory")
+        raise ValueError(unknown_model(name))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = call_factory(name, "model", factory, **arguments)
@@ -146,6 +147,14 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "mlp": _mlp,
     "resnet110": ResNet110,
 }
+
+
+def unknown_model(name: str) -> str:
+    """What to say of a model's name that is neither built in nor a factory's; empty where it is either."""
+    if name in MODELS or is_factory_name(name):
+        return ""
+    hint = checks.meant(name, MODELS)
+    return f"model {name!r} is unknown{hint}; choose {', '.join(MODELS)} or package.module:factory"
 
 
 def _fully_connected(widths: tuple[int, ...]) -> nn.Sequential:

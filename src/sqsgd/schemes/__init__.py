@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from types import MappingProxyType
 
+from sqsgd import checks
 from sqsgd.core import Scheme
 from sqsgd.schemes.cpsgd import cpsgd
 from sqsgd.schemes.dgc import dgc
@@ -58,8 +58,7 @@ SCHEMES: MappingProxyType[str, Callable[..., Scheme]] = MappingProxyType(
 def check_name(key: str, name: object) -> None:
     """ValueError if there is no scheme of this name; ``key`` says where it was written."""
     if not isinstance(name, str) or name not in SCHEMES:
-        close = difflib.get_close_matches(str(name), SCHEMES, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = checks.meant(name, SCHEMES)
         raise ValueError(f"{key} = {name!r} is no scheme{hint} (there are {', '.join(SCHEMES)})")
 
 
