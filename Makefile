@@ -5,11 +5,12 @@ BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 JOBS ?= 2
 
-.PHONY: help train test check docs format bench clean
+.PHONY: help train test test-fast check docs format bench clean
 
 help:
 	@echo "make train   create $(VENV), install everything, train LeNet-5 on real digits"
 	@echo "make test    create $(VENV), install everything, run all tests"
+	@echo "make test-fast  the quick ones of them, for while you work"
 	@echo "make check   ruff (lint and format) and a strict type check of src"
 	@echo "make docs    build the site into build/site; whatever is undocumented fails it"
 	@echo "make format  let ruff rewrite the sources"
@@ -27,6 +28,9 @@ train: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest --numprocesses $(JOBS)
+
+test-fast: $(READY)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) -m "not slow"
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""What newcomers get wrong, command by command: each ends in a line that says what to do, and writes nothing."""
+"""What newcomers get wrong, by command: each ends in a line that says what to do, and writes nothing."""
 
 import pytest
 from typed import typed
