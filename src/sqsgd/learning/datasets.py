@@ -81,8 +81,8 @@ def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
         return _from_factory(name, call_factory(name, "data set", find_factory(name, "data set")))
     known = (EMBEDDED, *SOURCES)
     raise ValueError(
-        f"data set {name!r} is unknown{checks.meant(name, known)}; choose {', '.join(known)} "
-        "or package.module:factory"
+        f"data set {name!r} is unknown{checks.meant(name, known)} (choose {', '.join(known)} "
+        "or package.module:factory)"
     )
 
 

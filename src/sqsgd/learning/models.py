@@ -154,7 +154,7 @@ def unknown_model(name: str) -> str:
     if name in MODELS or is_factory_name(name):
         return ""
     hint = checks.meant(name, MODELS)
-    return f"model {name!r} is unknown{hint}; choose {', '.join(MODELS)} or package.module:factory"
+    return f"model {name!r} is unknown{hint} (choose {', '.join(MODELS)} or package.module:factory)"
 
 
 def _fully_connected(widths: tuple[int, ...]) -> nn.Sequential:
