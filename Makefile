@@ -5,12 +5,14 @@ BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 JOBS ?= 2
 
-.PHONY: help train test check format bench clean
+.PHONY: help train test test-fast check docs format bench clean
 
 help:
 	@echo "make train   create $(VENV), install everything, train LeNet-5 on real digits"
 	@echo "make test    create $(VENV), install everything, run all tests"
+	@echo "make test-fast  the quick ones of them, for while you work"
 	@echo "make check   ruff (lint and format) and a strict type check of src"
+	@echo "make docs    build the site into build/site; whatever is undocumented fails it"
 	@echo "make format  let ruff rewrite the sources"
 	@echo "make bench   measure the speed targets, as ratios within one run"
 	@echo "make clean   remove $(VENV) and what tools left behind"
@@ -18,7 +20,7 @@ help:
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "sqsgd needs Python 3.11 or later; say make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,report,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,report,docs,dev]'
 	touch $(READY)
 
 train: $(READY)
@@ -27,10 +29,16 @@ train: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest --numprocesses $(JOBS)
 
+test-fast: $(READY)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) -m "not slow"
+
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -1,6 +1,40 @@
-"""Lets tests import the reference twins."""
+"""Lets tests import the reference twins; says which tests are slow."""
 
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "schemes")]
+
+SLOW = (
+    "experiments/test_failures.py",
+    "experiments/test_runner.py",
+    "experiments/test_sweep.py",
+    "flower/",
+    "deploy/",
+    "privacy/test_attackers.py",
+    "privacy/test_audit",
+    "report/test_browser.py",
+    "schemes/test_estimates.py",
+    "schemes/test_privacy.py::test_what_is_sent",
+    "test_adding_a_scheme.py",
+    "test_binomial.py",
+    "test_cli.py",
+    "test_estimation.py",
+    "test_examples.py",
+    "test_packaging.py",
+    "test_planner.py",
+    "test_privquant_exact.py::test_every_threshold",
+    "test_privquant_sampling.py",
+    "test_site.py",
+    "test_snippets.py",
+)
+"""What begins so, below tests/, is slow: measured with --durations, most of the time is spent in these."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark them in one place, where the list can be read."""
+    for item in items:
+        if item.nodeid.removeprefix("tests/").startswith(SLOW):
+            item.add_marker(pytest.mark.slow)

@@ -1,5 +1,7 @@
 """What the package exports, what it loads, and that the table of names is true."""
 
+import doctest
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +30,36 @@ def test_every_exported_name_exists_and_is_documented():
         assert name == "SCHEMES" or getattr(sqsgd, name).__doc__, name
 
 
+PROMISE = {"Aggregate", "Ledger", "Mechanism", "Plan", "PrivQuant", "Privacy", "Rng", "ScalarDP", "Scheme"}
+PROMISE |= {"make_scheme", "reconstruction_bound", "secure_rng"}
+
+
+def described(name):
+    """The docstring, or the string under a constant."""
+    if name == "SCHEMES":
+        source = inspect.getsource(sqsgd.schemes)
+        return source.split("SCHEMES: MappingProxyType")[1].split('"""')[1]
+    return inspect.getdoc(getattr(sqsgd, name))
+
+
+@pytest.mark.parametrize("name", sqsgd.__all__)
+def test_every_public_name_has_an_example_that_runs(name):
+    """pytest --doctest-modules runs them where they stand; here none can be missing, a constant's neither."""
+    module = sys.modules.get(getattr(getattr(sqsgd, name), "__module__", None), sqsgd)
+    scope = {**vars(sqsgd), **vars(module)}
+    test = doctest.DocTestParser().get_doctest(described(name), scope, name, None, None)
+    assert test.examples, f"{name} has no example"
+    failed = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS).run(test)
+    assert failed.failed == 0
+
+
+@pytest.mark.parametrize("name", sorted(PROMISE))
+def test_what_promises_lists_its_guarantees_and_the_tests_that_hold_them(name):
+    _, _, guarantees = described(name).partition("Guarantees\n----------\n")
+    assert guarantees.startswith("* "), f"{name} has no list of guarantees"
+    assert "tests/" in guarantees, f"{name} names no test that holds its guarantees"
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -49,7 +81,7 @@ def test_files_stay_short():
     root = Path(__file__).parents[1]
     long = [
         str(path)
-        for folder in ("src", "tests", "benchmarks")
+        for folder in ("src", "tests", "benchmarks", "docs", "examples")
         for path in (root / folder).rglob("*.py")
         if len(path.read_text().splitlines()) > 300
     ]

@@ -17,7 +17,24 @@ _WIDEN = 256  # reports that are summed in float32 before they join the sum in f
 
 @dataclass(kw_only=False)
 class Aggregate:
-    """A running weighted mean of reports. A report that is refused leaves it unchanged."""
+    """A running weighted mean of reports, in memory that does not grow with their number.
+
+    Guarantees
+    ----------
+    * A report that is refused leaves it unchanged:
+      tests/schemes/test_contract.py::test_malformed_messages_are_refused_and_change_nothing.
+    * Without weights it is the mean of what ``decode`` gives:
+      tests/schemes/test_estimates.py::test_aggregate_streams_to_the_mean_of_the_decoded.
+
+    >>> from sqsgd import make_scheme, secure_rng
+    >>> scheme = make_scheme("fedsgd", dim=2)
+    >>> total = Aggregate(scheme)
+    >>> for client, x in enumerate([[1.0, 2.0], [3.0, 6.0]]):
+    ...     task = Task(round=0, client=client, seed=1, dim=2, bound=1.0)
+    ...     _ = total.add(task, scheme.encode(np.array(x), task, secure_rng()))
+    >>> total.count, total.mean().tolist()
+    (2, [2.0, 4.0])
+    """
 
     scheme: Scheme
     count: int = 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -89,6 +91,16 @@ def vector(name: str, value: Any, dim: int) -> Vector:
         at = int(np.flatnonzero(~(np.abs(result) <= LARGEST))[0])
         raise ValueError(f"{name}[{at}] = {np.asarray(value)[at]} must be finite and within ±{LARGEST:g}")
     return result
+
+
+def meant(name: object, known: Iterable[str]) -> str:
+    """ "; did you mean ...?" if a known name is close, whatever its capitals; else nothing.
+
+    >>> meant("MNIST", ["mnist", "emnist"]), meant("cifar", ["mnist"])
+    ("; did you mean 'mnist'?", '')
+    """
+    close = difflib.get_close_matches(str(name).lower(), list(known), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def codes(name: str, value: Any, dim: int, levels: int) -> npt.NDArray[np.uint8]:

@@ -11,6 +11,7 @@ from sqsgd import __version__
 from sqsgd.commands.auditing import audit
 from sqsgd.commands.benchmarks import bench
 from sqsgd.commands.data import fetch_data, list_data
+from sqsgd.commands.doctoring import doctor
 from sqsgd.commands.failures import run
 from sqsgd.commands.ledgers import show_ledger, verify_ledger
 from sqsgd.commands.listing import schemes
@@ -51,6 +52,7 @@ app.command()(plan)
 app.command()(audit)
 app.command()(schemes)
 app.command()(bench)
+app.command()(doctor)
 data_app = typer.Typer(help="List and fetch the data sets.", no_args_is_help=True)
 data_app.command("list")(list_data)
 data_app.command("fetch")(fetch_data)

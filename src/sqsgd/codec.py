@@ -26,7 +26,16 @@ ENVELOPE_BYTES = _HEADER.size
 
 
 class MalformedReport(ValueError):
-    """A message that is not a report for this task; ``reason`` is one word, the text says more."""
+    """A message that is not a report for this task; ``reason`` is one word, the text says more.
+
+    >>> from sqsgd import Task, make_scheme
+    >>> scheme = make_scheme("fedsgd", dim=2)
+    >>> try:
+    ...     scheme.decode(b"SQ", Task(round=0, client=0, seed=1, dim=2, bound=1.0))
+    ... except MalformedReport as refused:
+    ...     print(refused.reason)
+    length
+    """
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(reason, text)

@@ -7,7 +7,6 @@ step): gradient → transforms → mechanism → columns → bytes, and back.
 from __future__ import annotations
 
 import hashlib
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ from sqsgd import checks, codec
 from sqsgd.checks import Vector
 from sqsgd.codec import Columns, Layout
 from sqsgd.norms import clipped
+from sqsgd.promise import NOT_PRIVATE as NOT_PRIVATE  # schemes take all shapes from here
+from sqsgd.promise import Privacy as Privacy
 from sqsgd.randomness import Rng, check_rng
 from sqsgd.task import MOST_DIM, Task
 
@@ -28,24 +29,15 @@ Estimate = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Privacy:
-    """What one report promises.
-
-    ``notion`` is ``"local"`` (ε-LDP of the whole report, replace-one, against the server itself),
-    ``"per-weight"``, ``"central"`` or ``"none"``.
-    """
-
-    epsilon: float
-    notion: str
-    delta: float = 0.0
-
-
-NOT_PRIVATE = Privacy(epsilon=math.inf, notion="none")
-
-
 class Transform(ABC):
-    """A public step without privacy, whose linear inverse the server applies."""
+    """A public step without privacy, whose linear inverse the server applies.
+
+    >>> from sqsgd.transforms import Rotate
+    >>> task = Task(round=0, client=0, seed=1, dim=4, bound=1.0)
+    >>> x = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
+    >>> np.round(Rotate().inverse(Rotate().forward(x, task).astype(float), task, 4), 4).tolist()
+    [1.0, 2.0, 3.0, 4.0]
+    """
 
     checks_input: ClassVar[bool] = False
     """``forward`` refuses NaN and infinity itself, in a pass that it makes anyway."""
@@ -80,7 +72,24 @@ class Transform(ABC):
 
 
 class Mechanism(ABC):
-    """The only private step. It projects its own input, so ε never depends on an earlier stage."""
+    """The only private step. It projects its own input, so ε never depends on an earlier stage.
+
+    Guarantees
+    ----------
+    * ``log_density`` of the same columns differs by at most ε between any two inputs:
+      tests/schemes/test_privacy.py::test_exact_privacy.
+    * ``randomize`` draws from that density:
+      tests/schemes/test_privacy.py::test_what_is_sent_has_the_density_that_privacy_is_proved_of.
+    * NaN and infinity are refused by the mechanism itself:
+      tests/schemes/test_contract.py::test_a_mechanism_refuses_them_by_itself.
+
+    >>> from sqsgd import make_scheme, secure_rng
+    >>> mechanism = make_scheme("vqsgd", dim=8, epsilon=2.0, bits=8).mechanism
+    >>> columns = mechanism.randomize(np.full(8, 1e9, np.float32), 1.0, secure_rng())  # too long: projected
+    >>> one, other = (mechanism.log_density(columns, np.full(8, x, np.float32), 1.0) for x in (1.0, -1.0))
+    >>> abs(one - other) <= mechanism.privacy.epsilon
+    True
+    """
 
     dim: int
 
@@ -147,9 +156,19 @@ class Scheme:
     Guarantees
     ----------
     * ``encode`` draws private randomness only from ``rng``, public only from ``task``.
+      tests/schemes/test_contract.py::test_a_seed_decides_the_message.
     * ``bits`` is 8 len(message), envelope included; ``code_bits`` counts the packed codes alone.
+      tests/schemes/test_contract.py::test_the_message_has_the_declared_size_and_keeps_the_budget.
     * ``decode`` refuses messages for other tasks and damaged ones, but for the one in 2^32 random changes
       that keeps the checksum; it is no signature against a forger.
+      tests/test_codec.py::test_a_report_fits_no_other_task, ::test_no_mutated_message_is_accepted.
+
+    >>> from sqsgd import make_scheme, secure_rng
+    >>> scheme = make_scheme("sqsgd", dim=1000, epsilon=50.0, bits=512)
+    >>> task = Task(round=0, client=3, seed=7, dim=1000, bound=1.0)
+    >>> message = scheme.encode(np.full(1000, 0.01, np.float32), task, secure_rng())
+    >>> 8 * len(message) == scheme.bits, scheme.decode(message, task).shape
+    (True, (1000,))
     """
 
     name: str

@@ -34,6 +34,17 @@ class Plan:
     """How ``sqsgd-stateless`` spends a budget, and what that gives. Errors are relative, for |x| = bound.
 
     ``sqsgd`` sends a block of as many coordinates, rounded down to a power of two, and keeps the rest.
+
+    Guarantees
+    ----------
+    * ``epsilon`` is what a report really costs, never above what was asked for; parameters are those that
+      training uses: tests/test_planner.py::test_the_plan_is_what_training_uses.
+    * Predicted errors are those that are measured:
+      tests/test_planner.py::test_predictions_hold_for_the_mean_over_clients.
+
+    >>> chosen = plan(dim=1000, epsilon=50.0, bits=512, clients=20)
+    >>> chosen.epsilon, chosen.epsilon_direction + chosen.epsilon_norm, chosen.message_bytes <= 512 // 8 + 17
+    (50.0, 50.0, True)
     """
 
     dim: int

@@ -193,7 +193,7 @@ def test_files_of_the_wrong_length_are_refused_even_if_unverified(tmp_path: Path
 
 def test_unknown_and_absent_data_sets_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"'minst' is unknown; choose mnist5k, mnist, .* package.module:factory"
+        ValueError, match=r"'minst' is unknown; did you mean 'mnist'\? \(choose mnist5k, mnist, .* package"
     ):
         load_dataset("minst")
     with pytest.raises(FileNotFoundError, match=r"'emnist'.*emnist-mnist-train-images.*data fetch emnist"):

@@ -7,7 +7,10 @@ import pytest
 import torch
 
 from sqsgd.learning.datasets import load_dataset
-from sqsgd.learning.features import FEATURES, edges, extracted, extractor_and_model, hog
+from sqsgd.learning.features import extracted, extractor_and_model
+from sqsgd.learning.gradients import loss_gradient
+from sqsgd.learning.hog import FEATURES, edges, hog
+from sqsgd.learning.models import make_model
 
 
 def slow_hog(image):
@@ -110,3 +113,14 @@ def test_a_model_that_brings_features_takes_no_others():
     assert extractor_and_model("", "soft-hog-linear") == ("soft-hog", "linear")
     with pytest.raises(ValueError, match="brings its own; write model = 'linear'"):
         extractor_and_model("hog", "hog-linear")
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_a_model_with_features_inside_has_the_gradient_of_one_on_them(name):
+    whole = load_dataset("mnist5k")
+    rows = extracted(whole, name)
+    _, outside = loss_gradient(
+        make_model("linear", in_shape=(392,)), rows.train_inputs[:9], rows.train_labels[:9]
+    )
+    _, inside = loss_gradient(make_model(f"{name}-linear"), whole.train_inputs[:9], whole.train_labels[:9])
+    np.testing.assert_allclose(inside, outside, atol=1e-6)

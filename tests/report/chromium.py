@@ -4,13 +4,11 @@ import base64
 import itertools
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
@@ -25,11 +23,6 @@ TRAMPOLINE = (
     "os.execvp(sys.argv[3], sys.argv[3:])"
 )
 SECONDS = 30
-
-
-def find_chromium():
-    """$SQSGD_CHROMIUM, or the first of the usual names on the path; None if there is none."""
-    return os.environ.get("SQSGD_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Chromium:

@@ -3,9 +3,10 @@
 import json
 
 import pytest
-from chromium import Chromium, find_chromium
+from chromium import Chromium
 from folders import write_run
 
+from sqsgd.doctor import find_chromium
 from sqsgd.report.page import write_report
 
 GROUPS = "Array.from(document.querySelectorAll('#results-table tbody th'), e => e.textContent.trim())"

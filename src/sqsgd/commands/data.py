@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sqsgd.commands.options import DataDir, Json
+from sqsgd.commands.options import DataDir, Json, complete_fetchable
 from sqsgd.commands.tables import print_json
 
 
@@ -35,7 +35,9 @@ def list_data(data_dir: DataDir = None, as_json: Json = False) -> None:
 
 
 def fetch_data(
-    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or emnist.")],
+    name: Annotated[
+        str, typer.Argument(help="mnist, fashion-mnist or emnist.", autocompletion=complete_fetchable)
+    ],
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:

@@ -17,6 +17,32 @@ Out = Annotated[Path | None, typer.Option(help="Folder of all the runs.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on in --out; what is finished is kept.")]
 
 
+def complete_scheme() -> list[str]:
+    """For the shell: the names of the schemes."""
+    from sqsgd.schemes import SCHEMES
+
+    return list(SCHEMES)
+
+
+def complete_dataset() -> list[str]:
+    """For the shell: the data sets that have names."""
+    from sqsgd.learning.catalogue import EMBEDDED, SOURCES
+
+    return [EMBEDDED, *SOURCES]
+
+
+def complete_fetchable() -> list[str]:
+    """For the shell: the data sets that can be downloaded."""
+    return complete_dataset()[1:]
+
+
+def complete_ablation() -> list[str]:
+    """For the shell: the paper's ablations."""
+    from sqsgd.experiments.sweep import FIGURES
+
+    return list(FIGURES)
+
+
 def given(**values: object) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 

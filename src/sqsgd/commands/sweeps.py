@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sqsgd.commands.failures import Ended
-from sqsgd.commands.options import DataDir, Jobs, Json, Out, Resume, Small, given, listed, numbers
+from sqsgd.commands.options import (
+    DataDir,
+    Jobs,
+    Json,
+    Out,
+    Resume,
+    Small,
+    complete_ablation,
+    given,
+    listed,
+    numbers,
+)
 from sqsgd.commands.reports import page_beside
 from sqsgd.commands.stopping import stopping_between_rounds
 from sqsgd.commands.tables import print_table
@@ -60,7 +71,12 @@ def compare(
 
 
 def ablate(
-    name: Annotated[str, typer.Argument(help="communication, privacy, subsampling or tradeoff.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="communication, privacy, subsampling or tradeoff.", autocompletion=complete_ablation
+        ),
+    ],
     data_dir: DataDir = None,
     dataset: Annotated[str | None, typer.Option(help="Another data set than the figure's.")] = None,
     model: Annotated[str | None, typer.Option(help="Another model than the figure's.")] = None,
@@ -128,10 +144,12 @@ def _ablate(
     as_json: bool,
 ) -> None:
     """One of the paper's figures 1 to 4."""
+    from sqsgd.checks import meant
     from sqsgd.experiments.sweep import FIGURES, figure_file, load_sweep
 
     if name not in FIGURES:
-        raise ValueError(f"{name!r} is no ablation (there are {', '.join(FIGURES)})")
+        files = [f"{known} ({file.split('-')[0]})" for known, file in FIGURES.items()]
+        raise ValueError(f"{name!r} is no ablation{meant(name, FIGURES)} (there are {', '.join(files)})")
     if resume:
         sweep = _sweep_to_resume(out, small or bool(values))
     else:

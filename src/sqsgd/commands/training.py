@@ -13,17 +13,26 @@ from typing import Annotated, Any
 import typer
 
 from sqsgd.commands.failures import Ended
-from sqsgd.commands.options import DataDir, Json, given, scheme_options
+from sqsgd.commands.options import (
+    DataDir,
+    Json,
+    complete_dataset,
+    complete_scheme,
+    given,
+    scheme_options,
+)
 from sqsgd.commands.reports import page_beside
 from sqsgd.commands.stopping import stopping_between_rounds
 
 
 def train(
     scheme: Annotated[
-        str | None, typer.Option(help="How gradients travel: see `sqsgd schemes`, or auto.")
+        str | None,
+        typer.Option(help="See `sqsgd schemes`; auto: the best stateless.", autocompletion=complete_scheme),
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option(help="mnist5k, mnist, ... or package.module:factory.")
+        str | None,
+        typer.Option(help="mnist5k, mnist, ... or package.module:factory.", autocompletion=complete_dataset),
     ] = None,
     data_dir: DataDir = None,
     model: Annotated[

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import tomllib
 from dataclasses import dataclass, field
@@ -48,18 +47,24 @@ class RunConfig:
     bound: float = 0.0
     """Initial bound U_0; 0: 1 for norms, 10 for the paper's range."""
     track: bool = True
+    """Let the bound follow the privatised magnitudes, where the scheme reports them."""
     clip: float = 0.0
     """l2 radius that gradients plus residual are clipped to; 0: none."""
     alpha: float = 1.0
+    """What of a gradient goes to the residual (the paper's α)."""
     beta: float = 1.0
+    """What of a gradient goes into the report (the paper's β)."""
     weigh_by_size: bool = False
+    """Weigh clients by how many examples they have, which is then public."""
     ledgers: str = ""
     """Folder of the clients' own ledgers: each pays its report there, and refuses what is above its cap."""
     secure: bool = False
     """Noise from the operating system: the run cannot be repeated."""
     seed: int = 0
     evaluate_every: int = 20
+    """Rounds between two measurements on the held-out images."""
     checkpoint_every: int = 20
+    """Rounds between two checkpoints, from which a run can be resumed."""
     workers: int = 0
     """Gradients computed at the same time; 0: one for each core."""
     engine: str = "local"
@@ -131,11 +136,15 @@ FIELDS = {entry.name: entry for entry in dataclasses.fields(RunConfig)}
 
 def load_config(path: str | Path) -> RunConfig:
     """A configuration file; keys that are left out have their defaults."""
+    if Path(path).is_dir():
+        raise ValueError(f"config = {str(path)!r} is a folder; name a TOML file, such as {path}/config.toml")
     try:
         with Path(path).open("rb") as file:
             values = tomllib.load(file)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no valid TOML: {error}") from None
+    if "arms" in values or "panels" in values:
+        raise ValueError(f"{path} compares several runs: sqsgd compare --config {path}")
     return make_config(values, where=str(path))
 
 
@@ -144,8 +153,7 @@ def make_config(values: dict[str, Any], where: str = "the configuration") -> Run
     hints = get_type_hints(RunConfig)
     for name, value in values.items():
         if name not in FIELDS:
-            close = difflib.get_close_matches(name, FIELDS, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else f" (known: {', '.join(FIELDS)})"
+            hint = checks.meant(name, FIELDS) or f" (known: {', '.join(FIELDS)})"
             raise ValueError(f"{where}: unknown key {name!r} = {value!r}{hint}")
         kind = hints[name]
         plain = kind if isinstance(kind, type) else dict if "dict" in str(kind) else str

@@ -121,6 +121,9 @@ def prepare(config: RunConfig, folder: Path) -> Run:
 
 def start(run: Run) -> State:
     """A new run's folder and first state; refuses a folder that holds a run."""
+    taken = next((place for place in (run.folder, *run.folder.parents) if place.is_file()), None)
+    if taken is not None:
+        raise ValueError(f"out = {str(run.folder)!r}: {taken} is a file; name a folder that may be made")
     run.folder.mkdir(parents=True, exist_ok=True)
     if (run.folder / "config.toml").exists():
         raise ValueError(f"{run.folder} holds a run already: --resume it, or choose another --out")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from sqsgd import checks
-from sqsgd.experiments.config import RunConfig, make_config
+from sqsgd.experiments.config import FIELDS, RunConfig, make_config
 from sqsgd.schemes import check_name
 
 TUNING_SEED = 1000
@@ -95,7 +95,7 @@ class Sweep:
         names = [cell.name for cell in self.cells()]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"two arms or panels are the same: {name}")
+                raise ValueError(f"two arms or panels are the same: {name}; name each once")
         for cell in self.cells():
             job = cell.job("runs", self.rates[0], self.seeds[0])  # all are checked before any runs
             check_name("scheme", job.config.scheme)
@@ -174,7 +174,14 @@ def make_sweep(given: Values, where: str, *, small: bool = False) -> Sweep:
     known = [entry.name for entry in dataclasses.fields(Sweep)]
     for name, value in values.items():
         if name not in known:
-            raise ValueError(f"{where}: unknown key {name!r} = {value!r} (known: {', '.join(known)}, small)")
+            run = (
+                f"; keys of a run stand under [base], or: sqsgd train --config {where}"
+                if name in FIELDS
+                else ""
+            )
+            raise ValueError(
+                f"{where}: unknown key {name!r} = {value!r} (known: {', '.join(known)}, small){run}"
+            )
         kinds: dict[str, type] = {"title": str, "base": dict, "validation": float, "tuning_rounds": int}
         kind = kinds.get(name, list)
         if not isinstance(value, kind):

@@ -55,14 +55,18 @@ def open_folder(sweep: Sweep, out: Path, *, resume: bool) -> None:
 
 
 def check_data(sweep: Sweep) -> None:
-    """FileNotFoundError if a data set of the sweep is not here, before a folder is made for it."""
+    """An error if a data set of the sweep is not here or a model unknown, before a folder is made for it."""
     from sqsgd.learning.catalogue import SOURCES
     from sqsgd.learning.inventory import find_folder
+    from sqsgd.learning.models import unknown_model
 
     wanted = {(cell.values.get("dataset", ""), cell.values.get("data_dir", "")) for cell in sweep.cells()}
     for name, folder in sorted(wanted):
         if name in SOURCES:
             find_folder(SOURCES[name], folder or None)
+    for name in sorted({cell.values.get("model", "lenet5") for cell in sweep.cells()}):
+        if problem := unknown_model(name):
+            raise ValueError(problem)
 
 
 def run_sweep(sweep: Sweep, out: Path, *, jobs: int, stop: Sequence[object] = ()) -> Iterator[Tick]:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sqsgd import checks
 from sqsgd.learning.catalogue import EMBEDDED, SOURCES, Source
 from sqsgd.learning.factories import call_factory, find_factory, is_factory_name
 from sqsgd.learning.idx import parse_idx
@@ -78,8 +79,10 @@ def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
         return load_source(SOURCES[name], find_folder(SOURCES[name], data_dir))
     if is_factory_name(name):
         return _from_factory(name, call_factory(name, "data set", find_factory(name, "data set")))
+    known = (EMBEDDED, *SOURCES)
     raise ValueError(
-        f"data set {name!r} is unknown; choose {', '.join((EMBEDDED, *SOURCES))} or package.module:factory"
+        f"data set {name!r} is unknown{checks.meant(name, known)} (choose {', '.join(known)} "
+        "or package.module:factory)"
     )
 
 

@@ -41,9 +41,10 @@ def find_factory(name: str, purpose: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module is there; something that it imports is not
+        without = f"; write {name.replace('.py:', ':')}, without .py" if ".py:" in name else ""
         raise ValueError(
             f"{purpose} {name!r}: there is no module {error.name!r}; looked in the working folder "
-            f"({folder}) and on Python's path"
+            f"({folder}) and on Python's path{without}"
         ) from error
     except Exception as error:
         raise ValueError(f"{purpose} {name!r}: importing it failed: {_one_line(error)}") from error

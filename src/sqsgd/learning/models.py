@@ -16,7 +16,9 @@ import torch
 from torch import nn
 from torch.nn.functional import max_pool2d, relu
 
+from sqsgd import checks
 from sqsgd.learning.factories import call_factory, find_factory, is_factory_name, parameter_names
+from sqsgd.learning.hog import CELL, FEATURES, ORIENTATIONS, unit
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -44,10 +46,7 @@ def make_model(name: str, classes: int = 10, in_shape: Shape = (1, 28, 28), seed
     elif name in MODELS:
         factory, arguments = MODELS[name], {"classes": classes, "in_shape": in_shape}
     else:
-        raise ValueError(
-            f"model {name!r} is unknown; choose {', '.join(MODELS)}, hog-linear, soft-hog-linear or "
-            "package.module:factory"
-        )
+        raise ValueError(unknown_model(name))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = call_factory(name, "model", factory, **arguments)
@@ -147,21 +146,50 @@ def _mlp(classes: int, in_shape: Shape) -> nn.Module:
     return model
 
 
-def _linear(classes: int, in_shape: Shape) -> nn.Module:
+def _linear(classes: int, in_shape: Shape) -> nn.Sequential:
     """A softmax and nothing else, from zero: for features that are extracted already."""
     layer = nn.Linear(math.prod(in_shape), classes, bias=False)
     nn.init.zeros_(layer.weight)
     return nn.Sequential(nn.Flatten(), layer)
 
 
+class _Features(nn.Module):
+    """Public features inside a model; training on them alone (learning/features.py) is quicker."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return unit(FEATURES[self.name](images))
+
+
+def _softmax_on(name: str) -> Callable[..., nn.Module]:
+    def make(classes: int, in_shape: Shape) -> nn.Module:
+        _, height, width = _image_shape(f"{name}-linear", in_shape)
+        cells = ORIENTATIONS * (height // CELL) * (width // CELL)
+        return nn.Sequential(_Features(name), *_linear(classes, (cells,)))
+
+    return make
+
+
 MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5,
     "lenet5-classic": _lenet5_classic,
     "linear": _linear,
+    **{f"{name}-linear": _softmax_on(name) for name in FEATURES},
     "mlp": _mlp,
     "resnet20": _resnet20,
     "resnet110": ResNet110,
 }
+
+
+def unknown_model(name: str) -> str:
+    """What to say of a model's name that is neither built in nor a factory's; empty where it is either."""
+    if name in MODELS or is_factory_name(name):
+        return ""
+    hint = checks.meant(name, MODELS)
+    return f"model {name!r} is unknown{hint} (choose {', '.join(MODELS)} or package.module:factory)"
 
 
 def _fully_connected(widths: tuple[int, ...]) -> nn.Sequential:

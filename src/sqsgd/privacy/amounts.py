@@ -43,8 +43,12 @@ def rounded_up(number: Fraction) -> float:
 
 
 def rounded_down(number: Fraction) -> float:
-    """The greatest float that is not above it."""
-    return -rounded_up(-number)
+    """The greatest float that is not above it.
+
+    >>> rounded_down(Fraction(0)), rounded_down(Fraction(1, 3)) < Fraction(1, 3)
+    (0.0, True)
+    """
+    return -rounded_up(-number) + 0.0  # people are shown it, and -0.0 left reads like a mistake
 
 
 def multiplied(epsilon: float, count: int) -> float:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from types import MappingProxyType
 
+from sqsgd import checks
 from sqsgd.core import Scheme
 from sqsgd.schemes.cpsgd import cpsgd
 from sqsgd.schemes.dgc import dgc
@@ -48,13 +48,17 @@ SCHEMES: MappingProxyType[str, Callable[..., Scheme]] = MappingProxyType(
         "cpsgd": cpsgd,
     }
 )
+"""Every scheme by its name, as a function ``(dim, epsilon, bits, **options) -> Scheme``; cannot be changed.
+
+>>> sorted(SCHEMES)[-3:], SCHEMES["sqsgd"](dim=1000, epsilon=200.0, bits=1024).bits
+(['sqsgd-stateless', 'terngrad', 'vqsgd'], 1160)
+"""
 
 
 def check_name(key: str, name: object) -> None:
     """ValueError if there is no scheme of this name; ``key`` says where it was written."""
     if not isinstance(name, str) or name not in SCHEMES:
-        close = difflib.get_close_matches(str(name), SCHEMES, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = checks.meant(name, SCHEMES)
         raise ValueError(f"{key} = {name!r} is no scheme{hint} (there are {', '.join(SCHEMES)})")
 
 
@@ -65,6 +69,13 @@ def make_scheme(
 
     ``bits`` counts the packed codes; the envelope (16 bytes) and at most one byte for a norm come on
     top. Schemes without privacy ignore both budgets. ``options`` are those of the scheme's function.
+
+    Guarantees
+    ----------
+    * ``privacy.epsilon`` of the scheme is at most ``epsilon``:
+      tests/schemes/test_contract.py::test_epsilon_is_what_was_asked_for.
+    * The codes take at most ``bits``:
+      tests/schemes/test_contract.py::test_the_message_has_the_declared_size_and_keeps_the_budget.
 
     >>> scheme = make_scheme("sqsgd", dim=119850, epsilon=400.0, bits=2048)
     >>> scheme.code_bits, scheme.bits // 8, scheme.privacy.epsilon

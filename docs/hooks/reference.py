@@ -1,0 +1,236 @@
+"""Writes the reference from the program when the site is built; whatever has no description fails the build.
+
+A page asks for a part with a comment of its own line: ``<!-- generated: commands -->``. The parts are
+``commands``, ``configuration``, ``python`` and ``schemes``.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import itertools
+import json
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import typer.main
+
+MARKER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+
+
+class Undocumented(Exception):
+    """A public name, a command, an option or a key without a word about it."""
+
+
+def on_page_markdown(markdown: str, **_kwargs: Any) -> str:
+    """MkDocs calls this for each page before it is turned into HTML."""
+    return MARKER.sub(lambda match: PARTS[match[1]](), markdown)
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def commands() -> str:
+    """Every command with its arguments, options and defaults."""
+    from sqsgd.cli import app
+
+    root = typer.main.get_command(app)
+    return "\n\n".join(_command(path, command) for path, command in walk(root, ("sqsgd",)))
+
+
+def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The commands that do something, depth first."""
+    if hasattr(command, "commands"):
+        for name, child in command.commands.items():
+            yield from walk(child, (*path, name))
+    else:
+        yield path, command
+
+
+def _command(path: tuple[str, ...], command: Any) -> str:
+    name = " ".join(path)
+    if not command.help:
+        raise Undocumented(f"the command `{name}` has no docstring")
+    shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
+    arguments = "".join(f" {_metavar(each)}" for each in shown if each.param_type_name == "argument")
+    lines = [
+        f"## {name}",
+        "",
+        f"```text\n{name}{arguments} [OPTIONS]\n```",
+        "",
+        inspect.cleandoc(command.help),
+    ]
+    rows = [_row(name, parameter) for parameter in shown if parameter.name != "help"]
+    if rows:
+        lines += ["", "| | | |", "|---|---|---|", *rows]
+    return "\n".join(lines)
+
+
+def _metavar(parameter: Any) -> str:
+    name = str(parameter.name).upper()
+    return f"{name}..." if parameter.nargs == -1 else name
+
+
+def _row(command: str, parameter: Any) -> str:
+    text = getattr(parameter, "help", None)
+    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+    if not text:
+        raise Undocumented(f"`{command}`: {names} has no help")
+    if parameter.param_type_name == "argument":
+        names = f"`{_metavar(parameter)}`"
+    default = parameter.default
+    plain = isinstance(default, int | float | str) and not isinstance(default, bool)
+    return f"| {names} | {_cell(text)} | {f'default `{default}`' if plain else ''} |"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+# ---------------------------------------------------------------- keys of a configuration
+
+
+def configuration() -> str:
+    """Every key of a run's TOML file, with its type, its default and what it means."""
+    from sqsgd.cli import app
+    from sqsgd.experiments.config import RunConfig
+
+    train = next(command for path, command in walk(typer.main.get_command(app), ()) if path == ("train",))
+    helps = {str(each.name).removesuffix("_"): getattr(each, "help", "") for each in train.params}
+    lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    described, defaults = field_docstrings(RunConfig), dataclasses.asdict(RunConfig())
+    for field in dataclasses.fields(RunConfig):
+        text = described.get(field.name) or helps.get(field.name)
+        if not text:
+            raise Undocumented(f"RunConfig.{field.name} has no docstring, and `sqsgd train` no help for it")
+        default = json.dumps(defaults[field.name])  # these are also TOML
+        kind = str(field.type)
+        kind = "table" if kind.startswith("dict") else "str" if kind.startswith("Literal") else kind
+        lines.append(f"| `{field.name}` | {kind} | `{default}` | {_markdown(_cell(text))} |")
+    return "\n".join(lines)
+
+
+def field_docstrings(cls: type) -> dict[str, str]:
+    """The strings under the fields of a class, which Python itself forgets."""
+    (body,) = (node.body for node in ast.walk(_tree(cls)) if isinstance(node, ast.ClassDef))
+    found = {}
+    for node, after in itertools.pairwise(body):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            value = after.value if isinstance(after, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                found[node.target.id] = inspect.cleandoc(value.value)
+    return found
+
+
+def _tree(cls: type) -> ast.Module:
+    return ast.parse(textwrap.dedent(inspect.getsource(cls)))
+
+
+# ---------------------------------------------------------------- the Python interface
+
+
+def python() -> str:
+    """Every name of ``sqsgd.__all__`` with its signature, its docstring and its members."""
+    import sqsgd
+
+    return "\n\n".join(_public(name, getattr(sqsgd, name)) for name in sorted(sqsgd.__all__, key=str.lower))
+
+
+def schemes() -> str:
+    """Every scheme with its options."""
+    from sqsgd import SCHEMES
+
+    return "\n\n".join(
+        f"## {name}\n\n{_signature(name, function, quoted=True)}\n\n{_docstring(name, function)}"
+        for name, function in SCHEMES.items()
+    )
+
+
+def _public(name: str, value: Any) -> str:
+    if not inspect.isclass(value) and not inspect.isfunction(value):
+        return f"## {name}\n\n{_constant(name)}"
+    lines = [f"## {name}", _signature(name, value), _docstring(name, value)]
+    if inspect.isclass(value):
+        described = field_docstrings(value)
+        lines += [f"`{field}`\n:   {_markdown(_cell(text))}" for field, text in described.items()]
+        lines += [
+            _member(name, member, raw) for member, raw in vars(value).items() if _is_public(member, raw)
+        ]
+    return "\n\n".join(lines)
+
+
+def _constant(name: str) -> str:
+    """The string under the assignment of a constant, in the module that makes it."""
+    import sqsgd.schemes
+
+    (text,) = _constants(inspect.getsource(sqsgd.schemes), name) or [""]
+    if not text:
+        raise Undocumented(f"sqsgd.{name} has no string under it that says what it is")
+    return _markdown(text)
+
+
+def _constants(source: str, name: str) -> list[str]:
+    body = ast.parse(source).body
+    return [
+        inspect.cleandoc(after.value.value)
+        for node, after in itertools.pairwise(body)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+    ]
+
+
+def _is_public(name: str, raw: Any) -> bool:
+    kinds = (property, functools.cached_property, classmethod, staticmethod)
+    return not name.startswith("_") and (inspect.isfunction(raw) or isinstance(raw, kinds))
+
+
+def _member(owner: str, name: str, raw: Any) -> str:
+    inner = (getattr(raw, attribute, None) for attribute in ("__func__", "fget", "func"))
+    function = next(filter(None, inner), raw)
+    text = _docstring(f"{owner}.{name}", function)
+    if isinstance(raw, property | functools.cached_property):
+        return f"### {owner}.{name}\n\n{text}"
+    return f"### {owner}.{name}\n\n{_signature(name, function)}\n\n{text}"
+
+
+def _signature(name: str, value: Any, *, quoted: bool = False) -> str:
+    signature = inspect.signature(value)
+    kept = [
+        parameter.replace(annotation=inspect.Parameter.empty) if quoted else parameter
+        for parameter in signature.parameters.values()
+        if parameter.name not in ("self", "cls") and not parameter.name.startswith("_")
+    ]
+    if quoted:
+        return f'```text\nmake_scheme("{name}", {", ".join(map(str, kept))})\n```'
+    line = re.sub(r"(: |-> )'([^']*)'", r"\1\2", f"{name}{signature.replace(parameters=kept)}")
+    line = line.removesuffix(" -> None")
+    return "```text\n" + "\n".join(textwrap.wrap(line, 100, subsequent_indent="    ")) + "\n```"
+
+
+def _docstring(name: str, value: Any) -> str:
+    text = value.__doc__
+    if not text or text.startswith(f"{name}("):  # what dataclasses write where nobody wrote anything
+        raise Undocumented(f"`{name}` has no docstring")
+    return _markdown(inspect.cleandoc(text))
+
+
+def _markdown(text: str) -> str:
+    """Our docstrings as Markdown: headings, roles, and examples as blocks of their own."""
+    text = re.sub(r"^(\w+)\n-{3,}$", r"**\1**\n", text, flags=re.MULTILINE)
+    text = re.sub(r":\w+:`([^`]+)`", r"`\1`", text)
+    parts = [
+        f"```pycon\n{part}\n```" if part.lstrip().startswith(">>>") else part for part in text.split("\n\n")
+    ]
+    return "\n\n".join(parts)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "configuration": configuration,
+    "python": python,
+    "schemes": schemes,
+}

@@ -1,0 +1,145 @@
+"""The fenced blocks of the documents, and how each kind is run.
+
+* ``sh``: a line a command. Those of sqsgd run as written, with the options of SHORTER after them, so that a
+  training of minutes takes seconds; ``make`` targets must exist; extras of ``pip`` must exist.
+* ``python``: runs, in a namespace of its own. ``toml``: is a valid configuration.
+* ``<!-- file: NAME -->`` before a block writes it to that file, for the blocks that follow.
+* ``<!-- not run: WHY -->`` before a block: its commands are read with all their options, but not run.
+* ``text`` and ``pycon`` (doctests run those) show what a program prints. No block is without a language.
+
+The blocks of a page run in order in one empty folder that has the sources' ``experiments`` in it.
+"""
+
+import re
+import shlex
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from typed import typed
+
+ROOT = Path(__file__).parents[1]
+KNOWN = ("sh", "python", "toml", "text", "pycon", "diff")
+ELSEWHERE = {
+    "docs/adding-a-scheme.md": "tests/test_adding_a_scheme.py",
+    "docs/wire-format.md": "tests/test_docs.py",
+}
+"""Pages whose blocks are parts of one whole, and the tests that put them together and run them."""
+
+SHORTER = {
+    "train": "--rounds 2 --clients 4",
+    "train --config": "--rounds 2 --clients 4 --dataset mnist5k --model lenet5",
+    "compare": "--rounds 1 --seeds 1 --rates 0.1 --model mlp --jobs 1",
+    "compare --config": "--rounds 1 --dataset mnist5k --model mlp --jobs 1",
+    "ablate": "--rounds 1 --dataset mnist5k --model mlp --jobs 1",
+    "audit": "--dim 500 --epsilon 50 --bytes 16 --trials 1000 --no-inversion",
+    "bench --schemes": "--seconds 0.01",
+}
+"""By command and an option of it: what is added. ``--resume`` takes nothing more, so it gets nothing."""
+
+_BLOCK = re.compile(r"(?:^<!-- (file|not run): (.*?) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block: its language, its text, and what the comment before it says."""
+
+    language: str
+    text: str
+    directive: str = ""
+    value: str = ""
+
+
+def blocks(path):
+    """All blocks of a document."""
+    found = _BLOCK.findall((ROOT / path).read_text())
+    return [Block(language, text, directive, value) for directive, value, language, text in found]
+
+
+def pages():
+    """Every document of the tree, as a path from its root."""
+    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [str(document.relative_to(ROOT)) for document in documents]
+
+
+def run_block(block, folder):
+    """Run a block in the folder, which is also the working folder; AssertionError says what went wrong."""
+    assert block.language in KNOWN, f"a block in {block.language!r}; known are {', '.join(KNOWN)}"
+    if block.directive == "file":
+        (folder / block.value).write_text(block.text)
+    if block.language == "sh":
+        for line in block.text.splitlines():
+            words = shlex.split(line, comments=True)
+            if words:
+                run_command(words, only_read=block.directive == "not run")
+    elif block.language == "python" and block.directive == "":
+        exec(compile(block.text, "a block", "exec"), {"__name__": "__main__"})  # noqa: S102
+    elif block.language == "toml":
+        check_toml(block.text)
+    elif block.language in ("text", "pycon"):
+        assert not re.search(r"^\$? ?sqsgd \w+ --", block.text, re.MULTILINE), (
+            "commands belong into sh blocks"
+        )
+
+
+def run_command(words, *, only_read=False):
+    """One line of a shell block."""
+    program, *arguments = words
+    if program == "make":
+        targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+        assert set(arguments) <= set(targets), f"make {' '.join(arguments)}: the targets are {targets}"
+    elif program == "pip":
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        for extra in re.findall(r"[\w,]+(?=\])", " ".join(arguments)):
+            assert set(extra.split(",")) <= set(project["optional-dependencies"]), extra
+    elif program == "python":
+        assert (ROOT / arguments[0]).exists(), arguments[0]  # tests/test_examples.py runs them all
+    elif program == "sqsgd":
+        read(arguments)
+        if not only_read:
+            done = typed(shorter(words))
+            allowed = (0, 1) if arguments[0] == "bench" else (0,)  # 1: a machine that is busy misses targets
+            assert done.code in allowed, (
+                f"{shlex.join(words)} ended with {done.code}: {done.error or done.out}"
+            )
+    else:
+        raise AssertionError(f"{program}: there is no way to run this here; see tests/snippets.py")
+
+
+def shorter(words):
+    """The command with the options that make it quick."""
+    if "--resume" in words:
+        return words
+    _, command, *rest = words
+    key = next((f"{command} {word}" for word in rest if f"{command} {word}" in SHORTER), command)
+    # Folders are named by the second, and two of these runs may fall into one.
+    place = ["--out", f"runs/{time.time_ns()}"] if command == "train" and "--out" not in rest else []
+    return [*words, *SHORTER.get(key, "").split(), *place]
+
+
+def read(arguments):
+    """Read the command's words as the program does, without running it: unknown options and values fail."""
+    import typer.main
+
+    from sqsgd.cli import app
+
+    command, name, rest = typer.main.get_command(app), "sqsgd", list(arguments)
+    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+        name = rest.pop(0)
+        assert name in command.commands, f"{name} is no command"
+        command = command.commands[name]
+    if not hasattr(command, "commands"):
+        command.make_context(name, rest)
+
+
+def check_toml(text):
+    """A configuration of a run or of a sweep."""
+    from sqsgd.experiments.config import make_config
+    from sqsgd.experiments.sweep import make_sweep
+
+    values = tomllib.loads(text)
+    if "arms" in values or "panels" in values:
+        make_sweep(values, "a block")
+    else:
+        make_config(values, "a block")

@@ -1,0 +1,74 @@
+"""Every file under examples/ runs; the notebook is what its cells print today."""
+
+import importlib.util
+import json
+import runpy
+import sys
+
+import pytest
+from snippets import ROOT
+
+EXAMPLES = ROOT / "examples"
+RUN = {"private_mean", "logistic_regression", "own_module", "make_notebook", "planner_trade_offs"}
+
+
+def module(name):
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def test_no_example_is_left_out():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == RUN
+    assert {path.stem for path in EXAMPLES.glob("*.ipynb")} == {"planner_trade_offs"}
+
+
+def test_private_mean_has_the_error_that_it_predicts(capsys):
+    runpy.run_path(str(EXAMPLES / "private_mean.py"), run_name="__main__")
+    out = capsys.readouterr().out
+    assert "local epsilon 8, 17 bytes a person" in out
+    error, predicted = (float(word.split()[-1]) for word in out.replace(" of the bound", "").split(";"))
+    assert error == pytest.approx(predicted, rel=0.4)  # one draw of 64 coordinates: a deviation of some 10 %
+
+
+def test_private_mean_is_twenty_lines():
+    lines = (EXAMPLES / "private_mean.py").read_text().splitlines()
+    assert sum(bool(line) for line in lines) <= 20
+
+
+def test_logistic_regression_learns_and_its_ledgers_refuse(monkeypatch, capsys):
+    example = module("logistic_regression")
+    monkeypatch.setattr(example, "CAP", 18.0)
+    assert example.main(rounds=4) > 0.7  # guessing: 0.5
+    out = capsys.readouterr().out
+    assert "round 3: the report was not sent" in out
+    assert "3 rounds of 21 bytes" in out
+
+
+def test_logistic_regression_needs_no_torch():
+    text = (EXAMPLES / "logistic_regression.py").read_text()
+    assert "torch" not in text.split('"""')[2]
+
+
+def test_a_module_of_ones_own_learns(capsys):
+    assert module("own_module").main(rounds=8) > 0.3  # guessing: 0.1
+    assert "18,474 weights, 145 bytes a report" in capsys.readouterr().out
+
+
+def test_the_notebook_is_what_its_cells_give_today(monkeypatch):
+    pytest.importorskip("matplotlib", reason="the report extra is not installed")
+    maker = module("make_notebook")
+    kept, now = json.loads(maker.NOTEBOOK.read_text()), maker.notebook()
+
+    def without_pictures(document):
+        """Pictures differ in their last bits between machines; what they are drawn from is printed."""
+        for cell in document["cells"]:
+            for output in cell.get("outputs", []):
+                output.get("data", {}).pop("image/png", None)
+        return document
+
+    outputs = [output for cell in kept["cells"] for output in cell.get("outputs", [])]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 1
+    assert without_pictures(now) == without_pictures(kept)

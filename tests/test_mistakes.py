@@ -1,0 +1,135 @@
+"""What newcomers get wrong, by command: each ends in a line that says what to do, and writes nothing."""
+
+import pytest
+from typed import typed
+
+MODELS = """
+import torch
+nn = torch.nn
+def statistics(): return nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.BatchNorm1d(10))
+def number(): return 3
+def narrow(): return torch.nn.Linear(5, 10)
+"""
+
+MISTAKES = [
+    # train
+    ("train --epsilon 0", "epsilon = 0.0 must be a number from 0.01 to 100000"),
+    ("train --epsilon 1,5", "'1,5' is not a valid float"),
+    ("train --bytes 0", "bytes = 0"),
+    ("train --bytes 1000000", "at most 479400"),
+    ("train --round 3", "--rounds"),
+    ("train --rounds 0", "rounds = 0"),
+    ("train --scheme sqsdg", "did you mean 'sqsgd'?"),
+    ("train --scheme SQSGD", "did you mean 'sqsgd'?"),
+    ("train --dataset MNIST", "did you mean 'mnist'?"),
+    ("train --dataset cifar10", "choose mnist5k, mnist, fashion-mnist, emnist or package.module:factory"),
+    ("train --dataset mnist --data-dir /nowhere", "run sqsgd data fetch mnist --data-dir /nowhere"),
+    ("train --model resnet", "did you mean 'resnet110'?"),
+    ("train --model my_models.py:number", "write my_models:number, without .py"),
+    ("train --model my_models:statistics", "use GroupNorm"),
+    ("train --model my_models:number", "returned a int, not a torch.nn.Module"),
+    ("train --model my_models:narrow", "the model does not fit the data (inputs of shape (1, 28, 28)"),
+    ("train --model my_models:other", "its public callables are: narrow, number, statistics"),
+    ("train --engine ray", "engine = 'ray' must be one of local"),
+    ("train --partition dirichlet", "for example dirichlet:0.5"),
+    ("train --partition shards:x", "for example shards:2"),
+    ("train --clients 5000", "clients = 5000 is more than the 4000"),
+    ("train --participation most", "participation = 'most' must be"),
+    ("train --participation 20", "at most clients = 10"),
+    ("train --optimizer adamw", "must be one of sgd, momentum, adam"),
+    ("train --lr -1", "lr = -1.0 must be a number from 0"),
+    ("train --option levels", "must look like name=value"),
+    ("train --option colour=red", "it takes levels, coordinates, reach, norm_epsilon"),
+    ("train --scheme sqsgd-paper --epsilon 5 --option adaptive=true", "norm_epsilon = 10"),
+    ("train --config nothing.toml", "nothing.toml"),
+    ("train --config folder", "config = 'folder' is a folder; name a TOML file"),
+    ("train --config broken.toml", "broken.toml is no valid TOML"),
+    ("train --config misspelt.toml", "did you mean 'rounds'?"),
+    ("train --config text.toml", "rounds = '3' must be of type int"),
+    ("train --config sweep.toml", "sqsgd compare --config sweep.toml"),
+    ("train --out notes.txt --rounds 1", "notes.txt is a file; name a folder"),
+    ("train --out notes.txt/run --rounds 1", "notes.txt is a file; name a folder"),
+    ("train --out /proc/nowhere --rounds 1", "/proc/nowhere"),
+    ("train --resume", "--resume needs --out"),
+    ("train --resume --out folder", "nothing to resume"),
+    ("train --resume --out folder --lr 1", "leave out lr"),
+    ("train mnist", "unexpected extra argument (mnist)"),
+    # compare and ablate
+    ("compare --schemes sqsgd,nothing", "'nothing' is no scheme"),
+    ("compare --schemes sqsgd,sqsgd", "name each once"),
+    ("compare --scheme sqsgd", "--schemes"),
+    ("compare --rates a,b", "numbers with commas between"),
+    ("compare --seeds 0", "seeds is empty"),
+    ("compare --small", "--small needs --config"),
+    ("compare --config misspelt.toml", "unknown key 'round'"),
+    ("compare --config text.toml", "sqsgd train --config text.toml"),
+    ("compare --config nothing.toml", "there is no such file"),
+    ("compare --jobs -1 --rounds 1", "jobs = -1"),
+    ("compare --model lenet --rounds 1", "did you mean 'lenet5'?"),
+    ("compare --dataset mnist --data-dir /nowhere", "run sqsgd data fetch mnist"),
+    ("compare --resume --out folder", "there is nothing to resume"),
+    ("ablate", "Missing argument"),
+    ("ablate figure3", "tradeoff (figure3)"),
+    ("ablate trade-off", "did you mean 'tradeoff'?"),
+    ("ablate tradeoff --data-dir /nowhere", "run sqsgd data fetch mnist"),
+    ("ablate tradeoff --rounds 0 --dataset mnist5k", "rounds = 0"),
+    ("ablate tradeoff --resume", "--resume needs --out"),
+    ("ablate tradeoff --out notes.txt --dataset mnist5k", "notes.txt is a file"),
+    ("ablate tradeoff --model nothing --dataset mnist5k", "model 'nothing' is unknown"),
+    # report, schemes, bench, data, doctor, and no command at all
+    ("report", "Missing argument"),
+    ("report nothing", "nothing does not exist"),
+    ("report folder", "holds no run"),
+    ("report notes.txt", "notes.txt is no folder"),
+    ("report folder --out page.pdf", "must end in .html"),
+    ("schemes --epsilon -1", "epsilon = -1"),
+    ("schemes --epsilon nan", "epsilon = nan"),
+    ("schemes --dim 0", "dim = 0"),
+    ("schemes --dim 1e6", "'1e6' is not a valid integer"),
+    ("schemes --bytes 0", "bytes = 0"),
+    ("schemes --bits 3", "No such option"),
+    ("schemes sqsgd", "unexpected extra argument (sqsgd)"),
+    ("bench --schemes --seconds -1", "seconds = -1.0 must be a number from 0"),
+    ("bench schemes", "unexpected extra argument (schemes)"),
+    ("data fetch", "Missing argument"),
+    ("data fetch cifar", "choose mnist, fashion-mnist, emnist"),
+    ("data get mnist", "No such command 'get'"),
+    ("doctor --fix", "No such option"),
+    ("tran", "Did you mean 'train'?"),
+    ("schemas", "No such command"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A working folder with the files that the mistakes name."""
+    place = tmp_path_factory.mktemp("mistakes")
+    (place / "folder").mkdir()
+    (place / "notes.txt").write_text("not a folder")
+    (place / "my_models.py").write_text(MODELS)
+    (place / "broken.toml").write_text("rounds = \n")
+    (place / "misspelt.toml").write_text("round = 3\n")
+    (place / "text.toml").write_text('rounds = "3"\n')
+    (place / "sweep.toml").write_text('title = "x"\n[[arms]]\nscheme = "sqsgd"\n')
+    return place
+
+
+@pytest.mark.parametrize(("line", "words"), MISTAKES)
+def test_a_mistake_says_what_to_do(line, words, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("SQSGD_DATA", raising=False)
+    before = sorted(folder.rglob("*.[!p]*"))
+    done = typed(f"sqsgd {line}")
+    assert done.code == 2, done.out + done.error
+    assert words in done.error
+    assert "Traceback" not in done.error
+    assert "[Errno" not in done.error or "/proc" in line or "nothing.toml" in line
+    assert sorted(folder.rglob("*.[!p]*")) == before
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize("line", ["", "data", "ledger"])
+def test_nothing_more_typed_shows_the_help(line):
+    done = typed(f"sqsgd {line}")
+    assert "Usage" in done.out + done.error

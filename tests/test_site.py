@@ -1,0 +1,143 @@
+"""The site builds without a network and without a warning; whatever has no description fails it."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+
+import pytest
+from test_docs import ROOT
+
+SPEC = importlib.util.spec_from_file_location("reference_pages", ROOT / "docs/hooks/reference.py")
+reference = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(reference)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("mkdocs", reason="the docs extra is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    # Without a resolver or a route nothing could be fetched; the build must not even try.
+    offline = "import socket\ndef refused(*_): raise OSError('the build asked for the network')\n"
+    offline += "socket.socket.connect = socket.getaddrinfo = refused\n"
+    (folder.parent / "sitecustomize.py").write_text(offline)
+    environment = {
+        "PYTHONPATH": f"{folder.parent}:{ROOT / 'src'}",
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(folder),
+    }
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_no_page_fetches_anything(site):
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 15
+    for page in pages:
+        for tag in re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", page.read_text()):
+            assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag), (page.name, tag)
+    for style in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(?:https?:)?//", style.read_text()), style.name
+
+
+def test_the_reference_names_every_command_key_scheme_and_public_name(site):
+    import sqsgd
+    from sqsgd.experiments.config import FIELDS
+
+    def page(name):
+        return (site / f"reference/{name}.html").read_text()
+
+    for command in ("train", "compare", "ledger verify", "data fetch", "doctor"):
+        assert f"sqsgd {command}" in page("commands")
+    assert all(f"<code>{name}</code>" in page("configuration") for name in FIELDS)
+    assert all(f'id="{name.lower()}"' in page("python").lower() for name in sqsgd.__all__)
+    assert all(f'id="{name}"' in page("schemes") for name in sqsgd.SCHEMES)
+    assert "generated:" not in page("commands")
+
+
+# What is undocumented fails: each of these breaks one description and expects its name in the error.
+
+
+def test_a_command_without_a_docstring_fails(monkeypatch):
+    import sqsgd.cli
+
+    registered = {command.callback.__name__: command for command in sqsgd.cli.app.registered_commands}
+    monkeypatch.setattr(registered["doctor"].callback, "__doc__", None)
+    with pytest.raises(reference.Undocumented, match="sqsgd doctor"):
+        reference.commands()
+
+
+def test_an_option_without_help_fails():
+    import typer
+
+    app = typer.Typer()
+
+    @app.command()
+    def silent(rounds: int = 3) -> None:
+        """Has a docstring."""
+
+    with pytest.raises(reference.Undocumented, match="--rounds"):
+        reference._command(("silent",), typer.main.get_command(app))
+
+
+def test_a_public_name_or_member_without_a_docstring_fails(monkeypatch):
+    import sqsgd
+
+    monkeypatch.setattr(sqsgd.Task.stream, "__doc__", None)
+    with pytest.raises(reference.Undocumented, match=r"Task\.stream"):
+        reference.python()
+    monkeypatch.undo()
+    monkeypatch.setattr(sqsgd, "new_name", lambda: None, raising=False)
+    monkeypatch.setattr(sqsgd, "__all__", [*sqsgd.__all__, "new_name"])
+    with pytest.raises(reference.Undocumented, match="new_name"):
+        reference.python()
+
+
+def test_what_dataclasses_write_themselves_is_no_docstring(monkeypatch):
+    import sqsgd
+
+    monkeypatch.setattr(sqsgd.Privacy, "__doc__", "Privacy(*, epsilon: 'float', notion: 'str')")
+    with pytest.raises(reference.Undocumented, match="Privacy"):
+        reference.python()
+
+
+def test_a_scheme_without_a_docstring_fails(monkeypatch):
+    import sqsgd
+
+    monkeypatch.setattr(sqsgd.SCHEMES["vqsgd"], "__doc__", "")
+    with pytest.raises(reference.Undocumented, match="vqsgd"):
+        reference.schemes()
+
+
+def test_a_key_without_a_word_fails(monkeypatch):
+    described = reference.field_docstrings
+    monkeypatch.setattr(
+        reference, "field_docstrings", lambda cls: {k: v for k, v in described(cls).items() if k != "track"}
+    )
+    with pytest.raises(reference.Undocumented, match=r"RunConfig\.track"):
+        reference.configuration()
+
+
+def test_a_page_with_an_undocumented_part_does_not_build(monkeypatch):
+    def undocumented():
+        raise reference.Undocumented("the command `sqsgd new` has no docstring")
+
+    monkeypatch.setitem(reference.PARTS, "commands", undocumented)
+    with pytest.raises(reference.Undocumented):
+        reference.on_page_markdown("# Page\n\n<!-- generated: commands -->\n")
+
+
+def test_the_picture_is_that_of_the_table(tmp_path):
+    pytest.importorskip("matplotlib", reason="the report extra is not installed")
+    spec = importlib.util.spec_from_file_location("picture", ROOT / "docs/pictures/accuracy_against_bytes.py")
+    picture = importlib.util.module_from_spec(spec)
+    sys.modules["picture"] = picture
+    spec.loader.exec_module(picture)
+    points = {point.name: point for point in picture.points()}
+    assert (points["sqsgd"].accuracy, points["sqsgd"].bytes) == (98.57, 273)
+    assert len(points) == 14
+    picture.draw(tmp_path / "again.svg")
+    marks = re.compile(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"')
+    assert marks.findall((tmp_path / "again.svg").read_text()) == marks.findall(picture.PICTURE.read_text())
