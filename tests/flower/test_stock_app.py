@@ -55,14 +55,16 @@ def test_the_documented_diff_makes_a_plain_app_private(tmp_path):
     variables = {
         **os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_raylet_start_wait_time_s": "180",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
         "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    link = subprocess.Popen(
-        [BIN / "flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port),
-         "--disable-runtime-dependency-installation"],
-        env=variables, stdout=(tmp_path / "superlink.log").open("w"), stderr=subprocess.STDOUT,
-    )  # fmt: skip
+    with (tmp_path / "superlink.log").open("w") as log:
+        link = subprocess.Popen(
+            [BIN / "flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port),
+             "--disable-runtime-dependency-installation"],
+            env=variables, stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
     try:
         wait_until_healthy(port, link)
         done = subprocess.run(
