@@ -112,6 +112,8 @@ class Record:
     seconds_encode: float
     seconds_aggregate: float
     refused: int = 0  # clients whose own ledgers let no report leave
+    bytes_up_serialised: int | None = None  # as the transport wraps them, where there is one
+    bytes_down_serialised: int | None = None
 
 
 def client_step(

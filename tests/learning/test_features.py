@@ -119,8 +119,7 @@ def test_a_model_that_brings_features_takes_no_others():
 def test_a_model_with_features_inside_has_the_gradient_of_one_on_them(name):
     whole = load_dataset("mnist5k")
     rows = extracted(whole, name)
-    _, outside = loss_gradient(
-        make_model("linear", in_shape=(392,)), rows.train_inputs[:9], rows.train_labels[:9]
-    )
+    linear = make_model("linear", in_shape=(392,))
+    _, outside = loss_gradient(linear, rows.train_inputs[:9], rows.train_labels[:9])
     _, inside = loss_gradient(make_model(f"{name}-linear"), whole.train_inputs[:9], whole.train_labels[:9])
     np.testing.assert_allclose(inside, outside, atol=1e-6)

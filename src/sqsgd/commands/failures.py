@@ -15,7 +15,10 @@ import typer
 from sqsgd.commands.tables import print_json
 
 FAILED, WRONG_USE, OWN_MISTAKE = 1, 2, 70
-_EXTRAS = {"plotly": "report", "matplotlib": "report", "torch": "train", "safetensors": "train"}
+_EXTRAS = {
+    "plotly": "report", "matplotlib": "report", "torch": "train", "safetensors": "train",
+    "flwr": "flower", "ray": "flower",
+}  # fmt: skip
 
 
 class Ended(SystemExit):

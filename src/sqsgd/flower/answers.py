@@ -1,0 +1,116 @@
+"""One round at the server: what was asked, what came back, what of it is a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Message
+
+from sqsgd.codec import MalformedReport
+from sqsgd.core import Scheme
+from sqsgd.federated import State
+from sqsgd.flower import wire
+from sqsgd.task import Task
+
+
+@dataclass(kw_only=True)
+class Round:
+    """A round under way."""
+
+    state: State
+    started: float
+    timeout: float | None = None
+    """Seconds that the answers may take, where the round has been told."""
+    tasks: dict[int, Task] = field(default_factory=dict)
+    """Of each node that was asked, in order."""
+    messages: list[Message] = field(default_factory=list)
+    reports: list[tuple[Task, bytes, float]] = field(default_factory=list)
+    """Accepted ones, in the order of the tasks: sums of floats depend on it."""
+    accepted: list[int] = field(default_factory=list)
+    rejected: list[dict[str, Any]] = field(default_factory=list)
+    magnitudes: list[float] = field(default_factory=list)
+    seconds_aggregate: float = 0.0
+    whole: int = 0
+    """Nodes that were sent the whole model."""
+    down: list[tuple[int, int]] = field(default_factory=list)
+    """Payload and serialised bytes of each message down."""
+    up: list[tuple[int, int]] = field(default_factory=list)
+    """Likewise of each accepted report."""
+
+    def asked(self, node: int, task: Task, message: Message) -> None:
+        """Note a message that goes out."""
+        self.tasks[node] = task
+        self.messages.append(message)
+        content = message.content
+        self.whole += wire.MODEL in content
+        payload = sum(wire.payload_size(content[name]) for name in content if name != wire.CONFIG)
+        self.down.append((payload, wire.serialised_size(message)))
+
+    def sender(self, reply: Message) -> int:
+        """Whose reply it is. For a node that died the SuperLink answers, under its own name."""
+        node = reply.metadata.src_node_id
+        if node in self.tasks or not reply.has_error():
+            return node
+        asked = {message.metadata.message_id: message.metadata.dst_node_id for message in self.messages}
+        return asked.get(reply.metadata.reply_to_message_id, node)
+
+    @property
+    def clip_rate(self) -> float | None:
+        """Share of the privatised magnitudes at or near the bound."""
+        if not self.magnitudes:
+            return None
+        return float(np.mean(np.array(self.magnitudes) > 0.95 * self.state.bound))
+
+
+def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message]) -> None:
+    """Fill in reports, and what was rejected and why. No reply can raise, and none counts twice."""
+    found: dict[int, bytes] = {}
+    for reply in replies:
+        node = last.sender(reply)
+        try:
+            if node not in last.tasks:
+                raise MalformedReport("node", "was not asked")
+            if node in found:
+                raise MalformedReport("twice", "has answered this round already")
+            payload = _payload(reply, scheme)
+            scheme.open(payload, last.tasks[node])
+        except Exception as error:  # whatever a reply holds, the round goes on
+            last.rejected.append({"node": str(node), "reason": _reason(error)})
+            continue
+        found[node] = payload
+        last.up.append((len(payload), wire.serialised_size(reply)))
+    for node, task in last.tasks.items():
+        if node in found:
+            last.accepted.append(node)
+            last.reports.append((task, found[node], 1.0))
+    late = "no answer in time" if last.timeout is None else f"no answer within {last.timeout:g} s"
+    heard = {*found, *(int(entry["node"]) for entry in last.rejected)}
+    last.rejected += [{"node": str(node), "reason": late} for node in last.tasks if node not in heard]
+
+
+def _payload(reply: Message, scheme: Scheme) -> bytes:
+    """The payload of a reply, its size checked before anything else."""
+    if reply.has_error():
+        reason = reply.error.reason or ""
+        known = reason if reason in wire.ANSWERS else f"error {reply.error.code}"
+        raise MalformedReport("error", known)
+    if list(reply.content) != [wire.REPORT]:
+        raise MalformedReport("records", f"the reply has {len(reply.content)} records, not one report")
+    record = reply.content[wire.REPORT]
+    if not isinstance(record, ConfigRecord) or list(record) != [wire.PAYLOAD]:
+        raise MalformedReport("records", "the report is not one payload")
+    payload = record[wire.PAYLOAD]
+    if not isinstance(payload, bytes):
+        raise MalformedReport("type", f"the payload is {type(payload).__name__}, not bytes")
+    if len(payload) != scheme.bits // 8:
+        raise MalformedReport(
+            "length", f"the report has {len(payload)} bytes; it must have {scheme.bits // 8}"
+        )
+    return payload
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, MalformedReport) else f"unreadable ({type(error).__name__})"
