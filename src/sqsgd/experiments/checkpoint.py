@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,13 @@ from safetensors.numpy import save
 from sqsgd.federated import State
 
 NAME = "checkpoint.safetensors"
+
+
+def finite(value: object) -> object:
+    """JSON knows neither infinity nor NaN: they become words."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "infinity" if value > 0 else "nan" if math.isnan(value) else "-infinity"
+    return value
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import fcntl
 import json
-import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from safetensors.numpy import save
 
 from sqsgd import federated
 from sqsgd.core import Scheme
-from sqsgd.experiments.checkpoint import load_state, save_state, write_atomically
+from sqsgd.experiments.checkpoint import finite, load_state, save_state, write_atomically
 from sqsgd.experiments.config import RunConfig, cores
 from sqsgd.federated import Record, Settings, State
 from sqsgd.learning.datasets import first_tests, hold_out, load_dataset
@@ -45,13 +44,6 @@ class Progress:
         if self.accuracy is not None:
             values |= {"accuracy": self.accuracy, "test_loss": self.test_loss}
         return {name: finite(value) for name, value in values.items()}
-
-
-def finite(value: object) -> object:
-    """JSON knows neither infinity nor NaN: they become words."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "infinity" if value > 0 else "nan" if math.isnan(value) else "-infinity"
-    return value
 
 
 @dataclass(frozen=True, kw_only=True)

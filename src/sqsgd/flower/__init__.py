@@ -1,0 +1,35 @@
+"""sqsgd on Flower: ``SqsgdMod`` at the nodes, ``SqsgdStrategy`` at the server; docs/flower.md.
+
+The only room that imports flwr, and no maths is in it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sqsgd.flower.mod import Simulation, SqsgdMod
+    from sqsgd.flower.strategy import SqsgdStrategy
+
+__all__ = ["Simulation", "SqsgdMod", "SqsgdStrategy", "app_folder"]
+
+_HOMES = {"Simulation": "mod", "SqsgdMod": "mod", "SqsgdStrategy": "strategy"}
+
+
+def app_folder() -> Path:
+    """The folder of the ready app, for ``flwr run``.
+
+    >>> (app_folder() / "pyproject.toml").exists()
+    True
+    """
+    return Path(__file__).parent / "app"
+
+
+def __getattr__(name: str) -> Any:
+    # The app's folder can be asked for where flwr is not installed, and a node loads no strategy.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,105 @@
+"""One round at the server: what was asked, what came back, what of it is a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Message
+
+from sqsgd.codec import MalformedReport
+from sqsgd.core import Scheme
+from sqsgd.federated import State
+from sqsgd.flower import wire
+from sqsgd.task import Task
+
+
+@dataclass(kw_only=True)
+class Round:
+    """A round under way."""
+
+    state: State
+    started: float
+    tasks: dict[int, Task] = field(default_factory=dict)
+    """Of each node that was asked, in order."""
+    reports: list[tuple[Task, bytes, float]] = field(default_factory=list)
+    """Accepted ones, in the order of the tasks: sums of floats depend on it."""
+    accepted: list[int] = field(default_factory=list)
+    rejected: list[dict[str, Any]] = field(default_factory=list)
+    magnitudes: list[float] = field(default_factory=list)
+    seconds_aggregate: float = 0.0
+    whole: int = 0
+    """Nodes that were sent the whole model."""
+    down: list[tuple[int, int]] = field(default_factory=list)
+    """Payload and serialised bytes of each message down."""
+    up: list[tuple[int, int]] = field(default_factory=list)
+    """Likewise of each accepted report."""
+
+    def asked(self, node: int, task: Task, message: Message) -> None:
+        """Note a message that goes out."""
+        self.tasks[node] = task
+        content = message.content
+        self.whole += wire.MODEL in content
+        payload = sum(content[name].count_bytes() for name in content if name != wire.CONFIG)
+        self.down.append((payload, wire.serialised_size(message)))
+
+    @property
+    def clip_rate(self) -> float | None:
+        """Share of the privatised magnitudes at or near the bound."""
+        if not self.magnitudes:
+            return None
+        return float(np.mean(np.array(self.magnitudes) > 0.95 * self.state.bound))
+
+
+def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message]) -> None:
+    """Fill in reports, and what was rejected and why. No reply can raise, and none counts twice."""
+    found: dict[int, bytes] = {}
+    for reply in replies:
+        node = reply.metadata.src_node_id
+        try:
+            if node not in last.tasks:
+                raise MalformedReport("node", "was not asked")
+            if node in found:
+                raise MalformedReport("twice", "has answered this round already")
+            payload = _payload(reply, scheme)
+            scheme.open(payload, last.tasks[node])
+        except Exception as error:  # whatever a reply holds, the round goes on
+            last.rejected.append({"node": str(node), "reason": _reason(error)})
+            continue
+        found[node] = payload
+        last.up.append((len(payload), wire.serialised_size(reply)))
+    for node, task in last.tasks.items():
+        if node in found:
+            last.accepted.append(node)
+            last.reports.append((task, found[node], 1.0))
+    heard = {*found, *(int(entry["node"]) for entry in last.rejected)}
+    last.rejected += [
+        {"node": str(node), "reason": "no answer in time"} for node in last.tasks if node not in heard
+    ]
+
+
+def _payload(reply: Message, scheme: Scheme) -> bytes:
+    """The payload of a reply, its size checked before anything else."""
+    if reply.has_error():
+        reason = reply.error.reason or ""
+        known = reason if reason in wire.ANSWERS else f"error {reply.error.code}"
+        raise MalformedReport("error", known)
+    if list(reply.content) != [wire.REPORT]:
+        raise MalformedReport("records", f"the reply has {len(reply.content)} records, not one report")
+    record = reply.content[wire.REPORT]
+    if not isinstance(record, ConfigRecord) or list(record) != [wire.PAYLOAD]:
+        raise MalformedReport("records", "the report is not one payload")
+    payload = record[wire.PAYLOAD]
+    if not isinstance(payload, bytes):
+        raise MalformedReport("type", f"the payload is {type(payload).__name__}, not bytes")
+    if len(payload) != scheme.bits // 8:
+        raise MalformedReport(
+            "length", f"the report has {len(payload)} bytes; it must have {scheme.bits // 8}"
+        )
+    return payload
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, MalformedReport) else f"unreadable ({type(error).__name__})"

@@ -1,0 +1,299 @@
+"""The server's side: requests down, private reports up, one step of the model a round."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from sqsgd import checks, federated
+from sqsgd.core import Scheme
+from sqsgd.federated import Settings, State
+from sqsgd.flower import wire
+from sqsgd.flower.answers import Round, sort_answers
+from sqsgd.flower.downlink import smallest_update
+from sqsgd.flower.gathering import exchange, wait_for_nodes
+from sqsgd.flower.run_folder import RunFolder
+from sqsgd.flower.wire import Request, Structure
+from sqsgd.optimizers import Optimizer
+from sqsgd.randomness import EVERYONE, PublicStream
+from sqsgd.schemes import check_name, make_scheme
+from sqsgd.task import Task
+
+_LOG = logging.getLogger("flwr")
+MOST_EMPTY_ROUNDS = 10
+Numbering = Callable[[int, Sequence[int]], Mapping[int, int]]
+
+
+class NoAnswers(RuntimeError):
+    """Too many rounds in a row without enough answers."""
+
+
+class SqsgdStrategy(Strategy):
+    """Averages private reports. Takes the place of ``FedAvg``; nodes need ``SqsgdMod``.
+
+    ``epsilon`` and ``bytes`` are the budgets of one report, ``scheme`` and ``options`` as in
+    ``sqsgd.make_scheme``. ``sends`` says what the apps compute: ``"delta"``, a trained model as in Flower's
+    own apps, or ``"gradient"``; the default learning rate ``lr`` depends on it. With ``out``, an absolute
+    path, metrics, checkpoints, model and summary are written, and ``resume`` goes on from the checkpoint.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        bytes: int,
+        scheme: str = "sqsgd",
+        options: Mapping[str, Any] | None = None,
+        lr: float | None = None,
+        optimizer: Literal["sgd", "momentum", "adam"] = "sgd",
+        sends: Literal["delta", "gradient"] = "delta",
+        bound: float = 1.0,
+        track: bool = True,
+        clip: float | None = None,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        clients_per_round: int = 0,
+        min_nodes: int = 2,
+        min_answers: int = 1,
+        wait_timeout: float = 600.0,
+        seed: int | None = None,
+        downlink: Literal["full", "delta"] = "full",
+        evaluate_every: int = 1,
+        out: Path | str | None = None,
+        resume: bool = False,
+        numbering: Numbering | None = None,
+    ) -> None:
+        check_name("scheme", scheme)
+        if sends not in ("delta", "gradient"):
+            raise ValueError(f"sends = {sends!r} must be 'delta' or 'gradient'")
+        if downlink not in ("full", "delta"):
+            raise ValueError(f"downlink = {downlink!r} must be 'full' or 'delta'")
+        if downlink == "delta" and optimizer != "sgd":
+            raise ValueError(
+                f"downlink = 'delta' with optimizer = {optimizer!r}: nodes would need the optimiser's state; "
+                "use optimizer = 'sgd' or downlink = 'full'"
+            )
+        if resume and out is None:
+            raise ValueError("resume = true needs out: the folder of the training to go on with")
+        self.epsilon, self.bits = checks.real("epsilon", epsilon, 0.01, 1e5), 8 * bytes
+        self.scheme_name, self.options = scheme, dict(options or {})
+        self.lr, self.optimizer, self.sends = lr, optimizer, sends
+        self.bound, self.track, self.clip, self.alpha, self.beta = bound, track, clip, alpha, beta
+        self.clients_per_round = checks.integer("clients-per-round", clients_per_round, 0, 2**31)
+        self.min_nodes = checks.integer("min-nodes", max(min_nodes, clients_per_round), 1, 2**31)
+        self.min_answers = checks.integer("min-answers", min_answers, 1, 2**31)
+        self.wait_timeout = checks.positive("wait-timeout", wait_timeout)
+        self.seed = secrets.randbits(64) if seed is None else checks.integer("seed", seed, 0, 2**64 - 1)
+        self.downlink = downlink
+        self.evaluate_every = checks.integer("evaluate-every", evaluate_every, 1, 2**31)
+        self.folder = None if out is None else RunFolder(Path(out))
+        self.resume, self.numbering = resume, numbering
+        self.name = ""
+        self.holders: dict[int, int] = {}  # node: the round whose model it holds
+        self.last: Round | None = None
+        self._update: ConfigRecord | None = None
+        self._empty = 0
+
+    # ------------------------------------------------------------ set up
+
+    def prepare(self, grid: Grid, arrays: ArrayRecord, expected: int) -> None:
+        """Make the scheme for this model, and take up the state: a new one, or the checkpoint's."""
+        self.structure: Structure
+        self.structure, weights = wire.take_apart(arrays)
+        self.scheme: Scheme = make_scheme(
+            self.scheme_name, dim=self.structure.dim, epsilon=self.epsilon, bits=self.bits, **self.options
+        )
+        rate = self.lr or federated.learning_rate(self.scheme, expected, self.optimizer) * (
+            4.0 if self.sends == "delta" else 1.0  # a delta has been through a learning rate already
+        )
+        self.settings = Settings(
+            seed=self.seed,
+            optimizer=Optimizer(kind=self.optimizer, rate=rate),
+            bound=self.bound,
+            track=self.track,
+            clip=self.clip,
+            alpha=self.alpha,
+            beta=self.beta,
+        )
+        self.name = f"{self.scheme_name} {grid.run.run_id}"
+        self.state: State = federated.initial_state(weights, self.settings)
+        if self.folder is None:
+            return
+        if not self.resume:
+            self.folder.begin(self.state, self._about())
+            return
+        self.state, about = self.folder.resume()
+        self._take_up(about, rate)
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "seed": self.settings.seed,
+            "fingerprint": self.scheme.fingerprint,
+            "rate": self.settings.optimizer.rate,
+            "optimizer": self.optimizer,
+        }
+
+    def _take_up(self, about: Mapping[str, Any], rate: float) -> None:
+        """Go on as the checkpoint began; refuse where that is not what was asked for."""
+        for key, now in (("fingerprint", self.scheme.fingerprint), ("optimizer", self.optimizer)):
+            if about.get(key) != now:
+                raise ValueError(
+                    f"this training was begun with {key} = {about.get(key)!r}, not {now!r}: put scheme, "
+                    "epsilon, bytes, model and optimizer back, or start another with another out"
+                )
+        self.name, self.seed = about["name"], about["seed"]
+        self.settings = replace(
+            self.settings,
+            seed=self.seed,
+            optimizer=replace(self.settings.optimizer, rate=self.lr or about["rate"]),
+        )
+
+    # ------------------------------------------------------------ one round
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """A message for each node of the round: the request, and the model or what changed."""
+        if not self.name:
+            self.prepare(grid, arrays, self.clients_per_round or self.min_nodes)
+        nodes = wait_for_nodes(grid, self.min_nodes, self.wait_timeout)
+        numbers = self._cohort(nodes)
+        config["server-round"] = server_round
+        self.last = Round(state=self.state, started=time.perf_counter())
+        model, digest = self.structure.record(self.state.weights), wire.digest(self.state.weights)
+        messages = []
+        for node, number in numbers.items():
+            task = Task(
+                round=self.state.round,
+                client=number,
+                seed=self.settings.seed,
+                dim=self.structure.dim,
+                bound=self.state.bound,
+                clip=self.settings.clip,
+            )
+            held = self._update is not None and self.holders.get(node) == self.state.round - 1
+            request = Request(
+                name=self.name,
+                scheme=self.scheme_name,
+                epsilon=self.epsilon,
+                bits=self.bits,
+                options=self.options,
+                fingerprint=self.scheme.fingerprint,
+                task=task,
+                alpha=self.alpha,
+                beta=self.beta,
+                model=digest,
+                base=self.state.round - 1 if held else -1,
+                keep=self.downlink == "delta",
+            )
+            content = RecordDict({wire.REQUEST: wire.request_record(request), wire.CONFIG: config})
+            if held and self._update is not None:
+                content[wire.UPDATE] = self._update
+            else:
+                content[wire.MODEL] = model
+            message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN)
+            self.last.asked(node, task, message)
+            messages.append(message)
+        return messages
+
+    def _cohort(self, nodes: Sequence[int]) -> Mapping[int, int]:
+        """The round's nodes, and each one's client number: its own identity, unless told otherwise."""
+        if self.numbering is not None:
+            return self.numbering(self.state.round, nodes)
+        chosen: Sequence[int] = nodes
+        if 0 < self.clients_per_round < len(nodes):
+            stream = PublicStream(
+                seed=self.settings.seed, round=self.state.round, client=EVERYONE, purpose="cohort"
+            )
+            chosen = [nodes[i] for i in stream.subset(len(nodes), self.clients_per_round)]
+        return {node: node for node in chosen}
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Take each reply by itself, reject what is no report, average the rest, and step."""
+        last = self.last
+        if last is None:
+            raise RuntimeError("aggregate_train before configure_train")
+        sort_answers(last, self.scheme, replies)
+        for entry in last.rejected:
+            _LOG.warning("sqsgd: rejected node %s: %s", entry["node"], entry["reason"])
+        before, spent = self.state, dict(self.state.spent)
+        for task, _, _ in last.reports:
+            spent[task.client] = spent.get(task.client, 0) + 1
+        enough = len(last.reports) >= self.min_answers
+        aggregate_started = time.perf_counter()
+        if enough:
+            after, last.magnitudes = federated.server_step(
+                self.scheme, self.settings, self.state, last.reports
+            )
+            self._empty = 0
+        else:
+            after = replace(self.state, round=self.state.round + 1)
+            self._empty += 1
+            _LOG.warning(
+                "sqsgd: round %s had %s answers of at least %s: the model stays",
+                before.round, len(last.reports), self.min_answers,
+            )  # fmt: skip
+        last.seconds_aggregate = time.perf_counter() - aggregate_started
+        self.state = replace(after, spent=spent)
+        if self.downlink == "delta":
+            reports = last.reports if enough else []
+            rate = self.settings.optimizer.rate
+            self._update = smallest_update(rate, reports, before.weights, after.weights)
+            self.holders = dict.fromkeys(last.accepted, before.round)
+        return self.structure.record(self.state.weights), MetricRecord({"answers": len(last.reports)})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Nothing: what nodes measure on their data would leave them in clear."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
+        """Nothing came."""
+
+    def summary(self) -> None:
+        """Log what is promised."""
+        _LOG.info(
+            "sqsgd: scheme %s, epsilon %s a report, %s bytes of codes, downlink %s",
+            self.scheme_name, self.epsilon, self.bits // 8, self.downlink,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------ all rounds
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """All rounds, as Flower's own ``start``; ``evaluate_fn`` measures on the server's data."""
+        from sqsgd.flower.training import train
+
+        return train(self, grid, initial_arrays, num_rounds, timeout, train_config, evaluate_fn)
+
+    def check_progress(self) -> None:
+        """Raise NoAnswers where nobody answers any more."""
+        if self._empty >= MOST_EMPTY_ROUNDS:
+            raise NoAnswers(
+                f"{self._empty} rounds in a row had fewer than min-answers = {self.min_answers} answers: "
+                "look at the nodes' refusals.jsonl; their budgets may be spent"
+            )
+
+
+__all__ = ["NoAnswers", "SqsgdStrategy", "exchange"]
