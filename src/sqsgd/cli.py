@@ -84,7 +84,8 @@ def main() -> None:
         typer.echo(f"sqsgd: {error}", err=True)
         sys.exit(2)
     except ModuleNotFoundError as error:
-        extra = {"plotly": "report", "matplotlib": "report", "torch": "train", "safetensors": "train"}
+        extra = {"plotly": "report", "matplotlib": "report", "torch": "train", "safetensors": "train",
+                 "flwr": "flower", "ray": "flower"}  # fmt: skip
         how = f"pip install 'sqsgd[{extra[error.name]}]'" if error.name in extra else "install it"
         typer.echo(f"sqsgd: the module {error.name} is not installed: {how}", err=True)
         sys.exit(2)

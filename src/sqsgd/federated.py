@@ -102,6 +102,8 @@ class Record:
     seconds_gradient: float
     seconds_encode: float
     seconds_aggregate: float
+    bytes_up_serialised: int | None = None  # as the transport wraps them, where there is one
+    bytes_down_serialised: int | None = None
 
 
 def client_step(

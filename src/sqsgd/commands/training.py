@@ -40,7 +40,7 @@ def train(
     option: Annotated[
         list[str] | None, typer.Option(help="An option of the scheme, such as levels=8; repeatable.")
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="local.")] = None,
+    engine: Annotated[str | None, typer.Option(help="local, or flower: the same over Flower.")] = None,
     tensorboard: Annotated[bool | None, typer.Option("--tensorboard", help="Write events too.")] = None,
     secure: Annotated[bool | None, typer.Option("--secure", help="Noise that cannot be repeated.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with any of these keys.")] = None,

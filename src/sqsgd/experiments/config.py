@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from sqsgd import checks
 
-ENGINES = ("local",)
+ENGINES = ("local", "flower")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +56,7 @@ class RunConfig:
     workers: int = 0
     """Gradients computed at the same time; 0: one for each core."""
     engine: str = "local"
+    """``local``: in this process; ``flower``: over Flower's simulation, to the same model."""
     tensorboard: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the scheme, such as ``levels`` or ``adaptive``."""
@@ -76,6 +77,8 @@ class RunConfig:
             raise ValueError(f"optimizer = {self.optimizer!r} must be one of {', '.join(kinds)}")
         if self.engine not in ENGINES:
             raise ValueError(f"engine = {self.engine!r} must be one of {', '.join(ENGINES)}")
+        if self.engine == "flower" and self.weigh_by_size:
+            raise ValueError("weigh_by_size = true: on engine = 'flower' no node tells how much data it has")
         participants = self.participants
         if participants is not None and participants > self.clients:
             raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import importlib.util
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -41,6 +42,9 @@ class Progress:
     def to_dict(self) -> dict[str, Any]:
         """For JSON; what was not measured is left out, infinity is a word."""
         values = dataclasses.asdict(self.record)
+        for name in ("bytes_up_serialised", "bytes_down_serialised"):
+            if values[name] is None:
+                del values[name]
         if self.accuracy is not None:
             values |= {"accuracy": self.accuracy, "test_loss": self.test_loss}
         return {name: finite(value) for name, value in values.items()}
@@ -60,6 +64,10 @@ class Run:
 def prepare(config: RunConfig, folder: Path) -> Run:
     """Load data and model, make the scheme, create the folder; raises ValueError naming the wrong key."""
     check_name("scheme", config.scheme)
+    if config.engine == "flower":
+        missing = [name for name in ("flwr", "ray") if importlib.util.find_spec(name) is None]
+        if missing:
+            raise ValueError(f"engine = 'flower' needs {' and '.join(missing)}: pip install 'sqsgd[flower]'")
     dataset = load_dataset(config.dataset, config.data_dir or None)
     if config.validation:
         dataset = hold_out(dataset, config.validation, config.seed)
@@ -164,6 +172,8 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
     """
     config, folder = run.config, run.folder
     board = _tensorboard(folder, state.round) if config.tensorboard else None
+    # Flower's clients keep their last round only, so that nothing older can be resumed.
+    every = config.checkpoint_every if config.engine == "local" else 1
     with _metrics_of(run, state.round) as metrics:
         (folder / "summary.json").unlink(missing_ok=True)
 
@@ -173,11 +183,11 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
             save_state(folder, state, dataclasses.asdict(config))
 
         try:
-            for record, after in federated.run(run.problem, run.scheme, run.settings, state, config.rounds):
+            for record, after in _rounds(run, state):
                 progress = _measured(run, record, after)
                 metrics.write(json.dumps(progress.to_dict()).encode() + b"\n")
                 state = after
-                if state.round == config.rounds or state.round % config.checkpoint_every == 0:
+                if state.round == config.rounds or state.round % every == 0:
                     keep()
                 if board is not None:
                     _show(board, progress)
@@ -193,6 +203,14 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
     write_atomically(folder / "model.safetensors", _named_weights(run, state))
     content = json.dumps(summarise(run), indent=2, allow_nan=False)
     write_atomically(folder / "summary.json", content.encode())
+
+
+def _rounds(run: Run, state: State) -> Iterator[tuple[Record, State]]:
+    if run.config.engine == "local":
+        return federated.run(run.problem, run.scheme, run.settings, state, run.config.rounds)
+    from sqsgd.flower.simulation import simulated_rounds
+
+    return simulated_rounds(run, state)
 
 
 def _measured(run: Run, record: Record, after: State) -> Progress:

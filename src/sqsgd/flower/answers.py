@@ -22,6 +22,8 @@ class Round:
 
     state: State
     started: float
+    timeout: float | None = None
+    """Seconds that the answers may take, where the round has been told."""
     tasks: dict[int, Task] = field(default_factory=dict)
     """Of each node that was asked, in order."""
     reports: list[tuple[Task, bytes, float]] = field(default_factory=list)
@@ -74,10 +76,9 @@ def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message]) -> Non
         if node in found:
             last.accepted.append(node)
             last.reports.append((task, found[node], 1.0))
+    late = "no answer in time" if last.timeout is None else f"no answer within {last.timeout:g} s"
     heard = {*found, *(int(entry["node"]) for entry in last.rejected)}
-    last.rejected += [
-        {"node": str(node), "reason": "no answer in time"} for node in last.tasks if node not in heard
-    ]
+    last.rejected += [{"node": str(node), "reason": late} for node in last.tasks if node not in heard]
 
 
 def _payload(reply: Message, scheme: Scheme) -> bytes:

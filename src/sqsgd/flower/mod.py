@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
 from sqsgd.checks import Vector
@@ -20,7 +20,7 @@ from sqsgd.flower.downlink import ModelMissing, model_of
 from sqsgd.flower.node_state import ContextState, FolderState, Kept, NodeState
 from sqsgd.flower.policy import Policy, Refused
 from sqsgd.flower.wire import MalformedRequest, Request, Structure
-from sqsgd.privacy.refusals import ReportRefused
+from sqsgd.privacy.refusals import AlreadyAnswered, BudgetSpent, ReportRefused
 from sqsgd.randomness import Rng, secure_rng, seeded_rng
 
 _REFUSED, _FAILED = 6, 2  # Flower's MOD_FAILED_PRECONDITION and CLIENT_APP_RAISED_EXCEPTION
@@ -44,7 +44,7 @@ class SqsgdMod:
 
     Guarantees
     ----------
-    * What leaves is one ConfigRecord with one payload, or one of three fixed errors; no loss, no number of
+    * What leaves is one ConfigRecord with one payload, or one of a few fixed errors; no loss, no number of
       examples, no text of an exception: tests/flower/test_mod.py::test_nothing_else_leaves,
       ::test_an_exception_tells_nothing.
     * The ledger is paid, and all of it on the disk, before the report exists:
@@ -70,7 +70,7 @@ class SqsgdMod:
             return Message(Error(_REFUSED, wire.NEEDS_MODEL), reply_to=msg)
         except (Refused, ReportRefused, MalformedRequest) as error:
             self._note_refusal(msg, context, str(error))
-            return Message(Error(_REFUSED, wire.REFUSED), reply_to=msg)
+            return Message(Error(_REFUSED, _answer_of(error)), reply_to=msg)
         except KeyboardInterrupt:
             raise
         except BaseException:
@@ -205,8 +205,9 @@ class SqsgdMod:
     def _note_refusal(self, msg: Message, context: Context, reason: str) -> None:
         """Log a refusal, and write it down where the node has a folder."""
         _LOG.warning("sqsgd: refused: %s", reason)
-        record = msg.content.config_records.get(wire.REQUEST, {}) if msg.has_content() else {}
-        entry = {"task": record.get("name"), "round": record.get("round"), "reason": reason}
+        record = msg.content.get(wire.REQUEST) if msg.has_content() else None
+        asked = record if isinstance(record, ConfigRecord) else ConfigRecord()
+        entry = {"task": asked.get("name"), "round": asked.get("round"), "reason": reason}
         folder = context.node_config.get("state-dir")
         if isinstance(folder, str) and Path(folder).is_absolute():
             try:
@@ -220,6 +221,16 @@ class AlreadyAnsweredHere(ReportRefused):
 
     def __init__(self, name: str, round: int, last: int) -> None:
         super().__init__(f"round {round} of {name!r} was asked for, but round {last} was answered already")
+
+
+def _answer_of(error: Exception) -> str:
+    if isinstance(error, MalformedRequest):
+        return wire.MALFORMED
+    if isinstance(error, AlreadyAnsweredHere | AlreadyAnswered):
+        return wire.ANSWERED
+    if isinstance(error, BudgetSpent):
+        return wire.SPENT
+    return wire.LEDGER if isinstance(error, ReportRefused) else wire.NOT_ALLOWED
 
 
 def _terms(request: Request) -> dict[str, object]:

@@ -38,9 +38,14 @@ class RunFolder:
                 raise ValueError(f"another process is training in {self.folder}") from None
             yield
 
+    @property
+    def begun(self) -> bool:
+        """There is a checkpoint. A training that was killed before its first one begins anew."""
+        return (self.folder / CHECKPOINT).exists()
+
     def begin(self, state: State, about: Mapping[str, Any]) -> None:
         """Start a training; refuses a folder that holds one."""
-        if (self.folder / CHECKPOINT).exists():
+        if self.begun:
             raise ValueError(
                 f"out = {str(self.folder)!r} holds a training: set resume = true to go on with it, "
                 "or choose another folder"

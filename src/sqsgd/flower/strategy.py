@@ -20,7 +20,7 @@ from sqsgd.federated import Settings, State
 from sqsgd.flower import wire
 from sqsgd.flower.answers import Round, sort_answers
 from sqsgd.flower.downlink import smallest_update
-from sqsgd.flower.gathering import exchange, wait_for_nodes
+from sqsgd.flower.gathering import wait_for_nodes
 from sqsgd.flower.run_folder import RunFolder
 from sqsgd.flower.wire import Request, Structure
 from sqsgd.optimizers import Optimizer
@@ -99,7 +99,7 @@ class SqsgdStrategy(Strategy):
         self.resume, self.numbering = resume, numbering
         self.name = ""
         self.holders: dict[int, int] = {}  # node: the round whose model it holds
-        self.last: Round | None = None
+        self._round: Round | None = None
         self._update: ConfigRecord | None = None
         self._empty = 0
 
@@ -128,7 +128,7 @@ class SqsgdStrategy(Strategy):
         self.state: State = federated.initial_state(weights, self.settings)
         if self.folder is None:
             return
-        if not self.resume:
+        if not (self.resume and self.folder.begun):
             self.folder.begin(self.state, self._about())
             return
         self.state, about = self.folder.resume()
@@ -169,7 +169,7 @@ class SqsgdStrategy(Strategy):
         nodes = wait_for_nodes(grid, self.min_nodes, self.wait_timeout)
         numbers = self._cohort(nodes)
         config["server-round"] = server_round
-        self.last = Round(state=self.state, started=time.perf_counter())
+        self._round = last = Round(state=self.state, started=time.perf_counter())
         model, digest = self.structure.record(self.state.weights), wire.digest(self.state.weights)
         messages = []
         for node, number in numbers.items():
@@ -202,9 +202,16 @@ class SqsgdStrategy(Strategy):
             else:
                 content[wire.MODEL] = model
             message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN)
-            self.last.asked(node, task, message)
+            last.asked(node, task, message)
             messages.append(message)
         return messages
+
+    @property
+    def current(self) -> Round:
+        """The round that was configured last."""
+        if self._round is None:
+            raise RuntimeError("no round was configured: configure_train comes first")
+        return self._round
 
     def _cohort(self, nodes: Sequence[int]) -> Mapping[int, int]:
         """The round's nodes, and each one's client number: its own identity, unless told otherwise."""
@@ -220,11 +227,9 @@ class SqsgdStrategy(Strategy):
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    ) -> tuple[ArrayRecord, MetricRecord]:
         """Take each reply by itself, reject what is no report, average the rest, and step."""
-        last = self.last
-        if last is None:
-            raise RuntimeError("aggregate_train before configure_train")
+        last = self.current
         sort_answers(last, self.scheme, replies)
         for entry in last.rejected:
             _LOG.warning("sqsgd: rejected node %s: %s", entry["node"], entry["reason"])
@@ -294,6 +299,3 @@ class SqsgdStrategy(Strategy):
                 f"{self._empty} rounds in a row had fewer than min-answers = {self.min_answers} answers: "
                 "look at the nodes' refusals.jsonl; their budgets may be spent"
             )
-
-
-__all__ = ["NoAnswers", "SqsgdStrategy", "exchange"]

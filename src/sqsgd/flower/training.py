@@ -62,11 +62,9 @@ def one_round(
     """Ask, gather, step, measure, write down, keep."""
     number = strategy.state.round + 1  # Flower counts from one
     messages = strategy.configure_train(number, result.arrays, config, grid)
-    arrays, metrics = strategy.aggregate_train(number, exchange(grid, messages, timeout))
-    last = strategy.last
-    if arrays is None or metrics is None or last is None:
-        raise RuntimeError("the round left no model")
-    result.arrays = arrays
+    last = strategy.current
+    last.timeout = timeout
+    result.arrays, metrics = strategy.aggregate_train(number, exchange(grid, messages, timeout))
     line = metrics_line(strategy, last)
     if evaluate is not None and (number == rounds or number % strategy.evaluate_every == 0):
         measured = evaluate(number, result.arrays)

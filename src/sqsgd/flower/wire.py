@@ -38,11 +38,15 @@ LONGEST_OPTIONS = 4096
 DIGEST_BYTES = 16
 HEX = 2 * DIGEST_BYTES
 
-REFUSED = "sqsgd: refused"
-FAILED = "sqsgd: failed"
-NEEDS_MODEL = "sqsgd: needs the full model"
-ANSWERS = (REFUSED, FAILED, NEEDS_MODEL)
-"""All that a node ever says in place of a report. The reason stands in the node's own log."""
+FAILED = "the node failed; its own log says why"
+NEEDS_MODEL = "the node needs the whole model"
+NOT_ALLOWED = "the node refused: its owner does not allow this"
+MALFORMED = "the node refused: the request is malformed"
+ANSWERED = "the node refused: the round was answered before"
+SPENT = "the node refused: its privacy budget is spent"
+LEDGER = "the node refused: its ledger does not allow it"
+ANSWERS = (FAILED, NEEDS_MODEL, NOT_ALLOWED, MALFORMED, ANSWERED, SPENT, LEDGER)
+"""All that a node ever says in place of a report: none depends on data, the details are in its own log."""
 
 
 class MalformedRequest(ValueError):
