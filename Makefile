@@ -5,11 +5,12 @@ BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 JOBS ?= 2
 
-.PHONY: help train test check format bench clean
+.PHONY: help train test test-faults check format bench clean
 
 help:
 	@echo "make train   create $(VENV), install everything, train LeNet-5 on real digits"
 	@echo "make test    create $(VENV), install everything, run all tests"
+	@echo "make test-faults  kill and deceive a real federation; takes some minutes"
 	@echo "make check   ruff (lint and format) and a strict type check of src"
 	@echo "make format  let ruff rewrite the sources"
 	@echo "make bench   measure the speed targets, as ratios within one run"
@@ -25,7 +26,10 @@ train: $(READY)
 	$(BIN)/sqsgd train
 
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses $(JOBS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
+
+test-faults: $(READY)
+	$(BIN)/python -m pytest -m faults tests/faults
 
 check: $(READY)
 	$(BIN)/ruff check .

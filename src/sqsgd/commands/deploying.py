@@ -40,6 +40,7 @@ def init_deployment(
     model: Annotated[str | None, typer.Option(help="What is trained.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate; 0: by the rule for all budgets.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the public randomness.")] = None,
+    min_nodes: Annotated[int | None, typer.Option(help="A round waits for so many; 0: most.")] = None,
     min_answers: Annotated[int | None, typer.Option(help="Fewer leave the model as it is.")] = None,
     round_timeout: Annotated[float | None, typer.Option(help="Seconds to wait for answers.")] = None,
     wait_timeout: Annotated[float | None, typer.Option(help="Seconds to wait for nodes.")] = None,
@@ -57,8 +58,8 @@ def init_deployment(
     values: dict[str, Any] = given(
         nodes=nodes, hosts=tuple(host) if host else None, port=port, scheme=scheme, epsilon=epsilon,
         bytes=bytes_, rounds=rounds, max_epsilon=max_epsilon, dataset=dataset, model=model, lr=lr, seed=seed,
-        min_answers=min_answers, round_timeout=round_timeout, wait_timeout=wait_timeout, downlink=downlink,
-        evaluate_every=evaluate_every,
+        min_nodes=min_nodes, min_answers=min_answers, round_timeout=round_timeout,
+        wait_timeout=wait_timeout, downlink=downlink, evaluate_every=evaluate_every,
     )  # fmt: skip
     if port is None and host and set(host) - set(HERE):
         values["port"] = 8000  # other machines must know it beforehand

@@ -39,6 +39,8 @@ class Federation:
     lr: float = 0.0
     """Learning rate; 0: by the rule for all budgets."""
     seed: int = 0
+    min_nodes: int = 0
+    """A round waits until so many are connected; 0: more than half."""
     min_answers: int = 1
     """A round with fewer answers leaves the model as it is."""
     round_timeout: float = 120.0
@@ -61,6 +63,7 @@ class Federation:
         checks.real("max_epsilon", self.max_epsilon, 0.0, 1e12)
         checks.real("lr", self.lr, 0.0, 1e6)
         checks.integer("seed", self.seed, 0, 2**63 - 1)
+        checks.integer("min_nodes", self.min_nodes, 0, self.nodes)
         checks.integer("min_answers", self.min_answers, 1, self.nodes)
         checks.real("round_timeout", self.round_timeout, 1.0, 86400.0)
         checks.real("wait_timeout", self.wait_timeout, 1.0, 86400.0)
@@ -100,6 +103,7 @@ class Federation:
             "dataset": self.dataset,
             "model": self.model,
             "clients-per-round": 0,
+            "min-nodes": self.min_nodes or self.nodes // 2 + 1,
             "round-timeout": float(self.round_timeout),
             "wait-timeout": float(self.wait_timeout),
             "min-answers": self.min_answers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def read_status(folder: Path) -> dict[str, Any]:
         **{name: _part(parts.get(name)) for name in ("superlink", "superexec", "gate")},
         "wire": _counts(folder / "live/gate.json"),
         "nodes": [{"name": node.name, **_part(parts.get(node.name)), **node_status(node)} for node in nodes],
-        "run": run_status(folder / "server"),
+        "run": _named(run_status(folder / "server"), folder / "live/logs"),
         "events": _lines(folder / "live/events.jsonl")[-10:],
         "certificate_ends": ends(folder / "server/server.pem").isoformat(),
         "rounds": federation.rounds,
@@ -75,7 +76,7 @@ def _ledger(path: Path) -> dict[str, Any]:
         ledger = Ledger(path)
         return {
             "epsilon_spent": rounded_up(ledger.spent),
-            "epsilon_left": rounded_down(ledger.left),
+            "epsilon_left": max(0.0, rounded_down(ledger.left)),
             "epsilon_cap": ledger.max_epsilon,
             "reports": len(ledger.entries),
             "ledger": ledger.interrupted or "good",
@@ -96,7 +97,7 @@ def run_status(server: Path) -> dict[str, Any] | None:
     status = job.status
     if not status.startswith("finished") and not job.follower.alive:
         status = f"unknown: it was {status} when whoever followed it ended"
-    totals = ("bytes_up", "bytes_up_serialised", "bytes_down", "bytes_down_serialised")
+    sizes = {"bytes_up": "clients", "bytes_down": "asked"}  # a line has the mean of one client's messages
     return {
         "id": job.run_id,
         "folder": str(job.folder),
@@ -110,8 +111,26 @@ def run_status(server: Path) -> dict[str, Any] | None:
         "answers": sum(int(line.get("clients", 0)) for line in lines),
         "rejected": len(rejected),
         "last_rejected": rejected[-5:],
-        **{name: sum(int(line.get(name) or 0) for line in lines) for name in totals},
+        **{
+            name + kind: sum(int(line[name + kind]) * int(line[count]) for line in lines)
+            for name, count in sizes.items()
+            for kind in ("", "_serialised")
+        },
     }
+
+
+def _named(run: dict[str, Any] | None, logs: Path) -> dict[str, Any] | None:
+    """With the nodes' names in place of Flower's numbers, as far as their logs tell."""
+    if run is None:
+        return None
+    names = {}
+    for log in logs.glob("node-*.log"):
+        with log.open(errors="replace") as file:
+            if found := re.search(r"SuperNode ID: (\d+)", file.read(100_000)):
+                names[found[1]] = log.stem
+    for each in run["last_rejected"]:
+        each["node"] = names.get(str(each.get("node")), each.get("node"))
+    return run
 
 
 def _part(found: dict[str, Any] | None) -> dict[str, Any]:

@@ -89,7 +89,13 @@ class Supervisor:
                     f"end it with `sqsgd deploy down {self.folder}`"
                 ) from None
             _refuse_left_overs(self.folder, self.live)
-            (self.live / "events.jsonl").unlink(missing_ok=True)
+            for path in [
+                *(self.live / "logs").glob("*.log"),
+                self.live / "events.jsonl",
+                self.live / "gate.json",
+            ]:
+                if path.name != "supervisor.log":
+                    path.unlink(missing_ok=True)
             try:
                 self._start_all()
                 yield self
@@ -126,8 +132,6 @@ class Supervisor:
     def _start_all(self) -> None:
         server = self.folder / "server"
         shutil.copyfile(self.folder / NAME, server / NAME)
-        for path in [*server.glob("link.db*"), *(server / "registered").glob("*")]:
-            path.unlink()  # a new SuperLink: it must not take up a run that a former one left unfinished
         link, door = free_port(), self.federation.port or free_port()
         self.address = f"127.0.0.1:{door}"
         base = training.environment(server)
@@ -150,6 +154,7 @@ class Supervisor:
             more = {"SQSGD_SERVER": self.address, "SQSGD_NODE_PORT": str(free_port())}
             environment = {name: value for name, value in base.items() if name != "FLWR_HOME"}
             self._launch(self._add(path.name, path / "run.sh", {**environment, **more}))
+        self._wait_for_nodes([path.name for path in nodes])
         self.note(f"up: the server at {self.address}, {len(nodes)} nodes; logs in {self.live / 'logs'}")
         self._watching = threading.Thread(target=self._watch, name="watch", daemon=True)
         self._watching.start()
@@ -191,6 +196,15 @@ class Supervisor:
         if self._stop():
             return
         raise OSError(f"the {part.name} did not answer within {_READY_WITHIN:g} s: {tail(part.log)}")
+
+    def _wait_for_nodes(self, names: list[str]) -> None:
+        """So that the first round has them all; one that does not come is no reason to wait for ever."""
+        deadline, missing = time.monotonic() + _READY_WITHIN, names
+        while missing and time.monotonic() < deadline and not self._stop():
+            missing = [name for name in missing if "SuperNode ID" not in self.parts[name].log.read_text()]
+            time.sleep(0.1)
+        for name in missing:
+            self.note(f"{name} has not connected: {tail(self.parts[name].log, 200)}", part=name)
 
     def _watch(self) -> None:
         """Start again what exits: at once, then after waits that double, for a key that is still in use."""

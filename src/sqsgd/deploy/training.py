@@ -92,6 +92,17 @@ def true_status(server: Path, run_id: str) -> str:
     return str(found["runs"][0]["status"])
 
 
+def stop_run(server: Path, job: Job) -> None:
+    """Have Flower end a run that is not over: two must not train in one folder."""
+    if not job.status.startswith("finished"):
+        with contextlib.suppress(OSError):  # it is over, or its SuperLink has forgotten it
+            flwr(server, "stop", job.run_id, "federation")
+        status = "finished:stopped"
+        with contextlib.suppress(OSError, LookupError, ValueError):
+            status = true_status(server, job.run_id)
+        replace(job, status=status).write()
+
+
 def train(
     server: Path,
     federation: Federation,
@@ -113,6 +124,8 @@ def train(
         tell(f"run {job.run_id}: attempt {job.attempts}, into {job.folder}")
         job = _follow(server, job, stop, tell)
         _keep_log(server, job)
+        if stop():
+            stop_run(server, job)
         before, done = done, len(metrics(job.folder))
         if job.status == COMPLETED or stop() or done <= before or done >= job.rounds:
             return job
@@ -138,6 +151,7 @@ def _begin(server: Path, federation: Federation, app: Path | None, resume: bool)
             raise ValueError(f"{server / 'runs'} holds no run: there is nothing to resume")
         if job.status == COMPLETED and len(metrics(job.folder)) >= federation.rounds:
             raise ValueError(f"{job.folder} is completed: there is nothing to resume")
+        stop_run(server, job)
         job = replace(job, rounds=federation.rounds, attempts=job.attempts + 1, follower=follower)
         return _submit(server, federation, app, job, resume=True)
     folder = server / f"runs/run-{_last_number(server) + 1}"
@@ -159,9 +173,9 @@ def _submit(server: Path, federation: Federation, app: Path | None, job: Job, *,
 
 def ready_app() -> Path:
     """The folder of the app that comes with sqsgd."""
-    import sqsgd
+    from sqsgd.flower import app_folder
 
-    return Path(sqsgd.__file__).with_name("flower") / "app"
+    return app_folder()
 
 
 def _follow(server: Path, job: Job, stop: Callable[[], bool], tell: Callable[[str], None]) -> Job:
@@ -201,7 +215,7 @@ def _keep_log(server: Path, job: Job) -> None:
 
 def described(line: Mapping[str, Any], rounds: int) -> str:
     """A round in one line for people."""
-    parts = [f"round {line['round'] + 1 if line.get('from_zero') else line['round']} of {rounds}"]
+    parts = [f"round {line['round'] + 1} of {rounds}"]  # people count from one
     if line.get("accuracy") is not None:
         parts.append(f"accuracy {line['accuracy']:.2%}")
     parts.append(f"{line.get('clients', 0)} answers")
@@ -209,7 +223,7 @@ def described(line: Mapping[str, Any], rounds: int) -> str:
         reasons = "; ".join(sorted({str(each.get("reason")) for each in line["rejected"]}))
         parts.append(f"{len(line['rejected'])} rejected ({reasons})")
     if line.get("bytes_up"):
-        parts.append(f"{line['bytes_up']:,} bytes up")
+        parts.append(f"{line['bytes_up']:,} bytes a report")
     return "  ".join(parts)
 
 
