@@ -12,6 +12,7 @@ from sqsgd.commands.auditing import audit
 from sqsgd.commands.benchmarks import bench
 from sqsgd.commands.data import fetch_data, list_data
 from sqsgd.commands.deploying import (
+    allow_app,
     end_deployment,
     gate_deployment,
     init_deployment,
@@ -71,6 +72,7 @@ deploy_app.command("init")(init_deployment)
 deploy_app.command("up")(up_deployment)
 deploy_app.command("status")(show_deployment)
 deploy_app.command("down")(end_deployment)
+deploy_app.command("allow")(allow_app)
 deploy_app.command("train")(train_deployment)
 deploy_app.command("gate")(gate_deployment)
 app.add_typer(deploy_app, name="deploy")

@@ -1,9 +1,12 @@
 """One real federation on this machine: TLS, authenticated nodes, and those that must not get in."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,12 @@ from sqsgd.deploy import processes
 from sqsgd.deploy.certificates import make_authority, make_node_pair, write_secret
 from sqsgd.deploy.supervisor import free_port, read_state
 
+REASONS = {
+    "unregistered": "Failed to activate SuperNode",
+    "no-key": "All SuperNodes must be registered",
+    "other-authority": "certificate verify failed",
+    "plaintext": "Server disconnected without sending a response",
+}
 pytestmark = pytest.mark.xdist_group("a real federation")
 
 
@@ -31,7 +40,7 @@ def up(tmp_path_factory):
         finished(folder)
         yield folder
     finally:
-        print(logs(folder))
+        sys.stderr.write(logs(folder))
         sqsgd("deploy", "down", folder)
 
 
@@ -112,11 +121,11 @@ def test_strangers_are_refused(up, tmp_path):
         try:
             assert child.wait(60) != 0, (name, text())
         finally:
-            processes.end([], "none")
             if child.poll() is None:
-                child.kill()
+                os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
         assert "SuperNode ID" not in text(), (name, text())
+        assert REASONS[name] in text(), (name, text())
     listed = json.loads(flwr(up, "supernode", "list", "federation", "--format", "json"))
     assert len(listed["nodes"]) == 3
 

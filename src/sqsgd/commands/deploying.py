@@ -200,6 +200,28 @@ def _address(name: str, text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def allow_app(
+    node: Annotated[Path, typer.Argument(help="A node's folder.")],
+    app: Annotated[Path, typer.Argument(help="A Flower app that you have read.")],
+    as_json: Json = False,
+) -> None:
+    """Let a node run one more Flower app, exactly as it is now; for the node's owner."""
+    from sqsgd.flower.guard import app_hash
+
+    allowed = node / "allowed-apps"
+    if not allowed.is_file():
+        raise ValueError(f"{node} is no node's folder: it holds no allowed-apps")
+    if not (app / "pyproject.toml").is_file():
+        raise ValueError(f"{app} is no Flower app: it holds no pyproject.toml")
+    bundle = app_hash(app)
+    with allowed.open("a") as file:
+        file.write(f"{bundle}  # {app.absolute().name}\n")
+    if as_json:
+        print_json({"node": str(node), "app": str(app), "sha256": bundle})
+    else:
+        typer.echo(f"{bundle} may run on {node.name}")
+
+
 def show_deployment(folder: Folder, as_json: Json = False) -> None:
     """Say how a federation does: its programs, what each node has spent and refused, the training."""
     from sqsgd.deploy.status import read_status

@@ -123,7 +123,6 @@ def train(
     while True:
         tell(f"run {job.run_id}: attempt {job.attempts}, into {job.folder}")
         job = _follow(server, job, stop, tell)
-        _keep_log(server, job)
         if stop():
             stop_run(server, job)
         before, done = done, len(metrics(job.folder))
@@ -194,6 +193,8 @@ def _follow(server: Path, job: Job, stop: Callable[[], bool], tell: Callable[[st
                 tell(str(error))
                 status = job.status
             asked = time.monotonic()
+            if status.startswith("finished"):
+                _keep_log(server, job)
             if status != job.status:
                 job = replace(job, status=status)
                 job.write()
