@@ -44,7 +44,7 @@ class Round:
         self.tasks[node] = task
         content = message.content
         self.whole += wire.MODEL in content
-        payload = sum(content[name].count_bytes() for name in content if name != wire.CONFIG)
+        payload = sum(wire.payload_size(content[name]) for name in content if name != wire.CONFIG)
         self.down.append((payload, wire.serialised_size(message)))
 
     @property

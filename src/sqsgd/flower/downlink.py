@@ -62,8 +62,8 @@ def smallest_update(
     choices = [changes_record(before, after)]
     if reports:
         choices.append(reports_record(rate, reports))
-    best = min(choices, key=lambda record: record.count_bytes())
-    return best if best.count_bytes() < after.nbytes else None
+    best = min(choices, key=wire.payload_size)
+    return best if wire.payload_size(best) < after.nbytes else None
 
 
 # ---------------------------------------------------------------- the node's side

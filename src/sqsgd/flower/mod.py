@@ -10,10 +10,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
 from sqsgd.checks import Vector
+from sqsgd.core import Scheme
 from sqsgd.federated import client_step, noise_seed
 from sqsgd.flower import wire
 from sqsgd.flower.downlink import ModelMissing, model_of
@@ -51,6 +53,8 @@ class SqsgdMod:
       tests/flower/test_mod.py::test_paid_before_the_report_leaves.
     * A round is answered once. The very same request again gets the very same bytes, so that a lost answer
       can be had anew; any other one is refused: tests/flower/test_mod.py::test_a_round_is_answered_once.
+    * A gradient that is not finite is answered like any other:
+      tests/flower/test_mod.py::test_a_gradient_that_is_not_finite_is_not_told.
     * The noise is the operating system's; no request can change that:
       tests/flower/test_mod.py::test_no_request_gets_seeded_noise.
     * What the owner's configuration does not allow is refused and logged at the node: policy.py.
@@ -97,15 +101,8 @@ class SqsgdMod:
             kept = state.read(request.name)  # once more: another process may have answered meanwhile
             self._check_terms(context, request, kept)
             state.pay(scheme, request, policy.max_epsilon)
-            payload, residual = client_step(
-                scheme,
-                request.task,
-                gradient,
-                None if kept is None else kept.residual,
-                self._rng(request),
-                alpha=request.alpha,
-                beta=request.beta,
-            )
+            residual = None if kept is None else kept.residual
+            payload, residual = self._encode(scheme, request, gradient, residual)
             state.write(
                 Kept(
                     name=request.name,
@@ -172,6 +169,21 @@ class SqsgdMod:
             raise ValueError(f"the app's reply holds {len(records)} ArrayRecords; it must hold one")
         after: ArrayRecord = records[0]
         return weights - structure.vector(after)
+
+    def _encode(
+        self, scheme: Scheme, request: Request, gradient: Vector, residual: Vector | None
+    ) -> tuple[bytes, Vector | None]:
+        """The report and the new residual. A vector that is not finite is reported as zero: that a node's
+        data made its training diverge is nobody's business, and no report would tell it.
+        """
+        rng, scales = self._rng(request), {"alpha": request.alpha, "beta": request.beta}
+        try:
+            return client_step(scheme, request.task, gradient, residual, rng, **scales)
+        except ValueError as error:
+            if self._simulation is not None:
+                raise
+            _LOG.warning("sqsgd: zero is reported, and the residual dropped: %s", error)
+            return client_step(scheme, request.task, np.zeros_like(gradient), None, rng, **scales)
 
     def _rng(self, request: Request) -> Rng:
         if self._simulation is None or self._simulation.seed is None:

@@ -140,7 +140,8 @@ class FolderState(NodeState):
     def __init__(self, folder: Path, *, ledger: bool = True) -> None:
         """``ledger=False``: only for a simulation, where nothing is protected."""
         self.folder, self._ledger = folder, ledger
-        (folder / "tasks").mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / "tasks").mkdir(exist_ok=True, mode=0o700)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

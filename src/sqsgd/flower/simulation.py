@@ -28,6 +28,7 @@ from sqsgd.learning.problem import LearningProblem
 if TYPE_CHECKING:
     from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
+    from flwr.clientapp.typing import ClientAppCallable
     from flwr.serverapp import Grid
 
     from sqsgd.experiments.runner import Run
@@ -140,10 +141,10 @@ def _record(run: Run, strategy: SqsgdStrategy) -> Record:
         )
     epsilon = run.scheme.privacy.epsilon
     told = [_told(run.folder, task.client, task.round) for task, _, _ in last.reports]
-    seconds = time.perf_counter() - last.started
+    processes = min(len(told), run.config.workers or cores())  # that share the clients' work
     return Record(
         round=last.state.round,
-        loss=float(np.mean([loss for loss, _ in told])),
+        loss=float(np.mean([entry["loss"] for entry in told])),
         epsilon=epsilon,
         epsilon_total=epsilon * max(state.spent.values()),
         bytes_up=max(payload for payload, _ in last.up),
@@ -151,9 +152,9 @@ def _record(run: Run, strategy: SqsgdStrategy) -> Record:
         clients=len(last.reports),
         clip_rate=last.clip_rate,
         bound=last.state.bound,
-        seconds=seconds,
-        seconds_gradient=min(seconds - last.seconds_aggregate, sum(spent for _, spent in told)),
-        seconds_encode=0.0,
+        seconds=time.perf_counter() - last.started,
+        seconds_gradient=sum(entry["gradient"] for entry in told) / processes,
+        seconds_encode=sum(entry["rest"] for entry in told) / processes,
         seconds_aggregate=last.seconds_aggregate,
         bytes_up_serialised=max(size for _, size in last.up),
         bytes_down_serialised=max(size for _, size in last.down),
@@ -173,15 +174,28 @@ def virtual_clients(config: Mapping[str, Any], folder: Path) -> ClientApp:
 
     home, text = (folder / "clients").resolve(), json.dumps(dict(config))
     seed = None if config["secure"] else int(config["seed"])
-    app = ClientApp(mods=[SqsgdMod(simulation=Simulation(seed=seed, folder=home))])
+    mod = SqsgdMod(simulation=Simulation(seed=seed, folder=home))
+
+    def timed(msg: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        started = time.perf_counter()
+        reply = mod(msg, context, call_next)
+        seconds, client = (
+            time.perf_counter() - started,
+            wire.read_request(msg.content[wire.REQUEST]).task.client,
+        )
+        told = json.loads(_told_file(home, client).read_text())
+        _told_file(home, client).write_text(json.dumps({**told, "rest": seconds - told["gradient"]}))
+        return reply
+
+    app = ClientApp(mods=[timed])
 
     def train(msg: Message, context: Context) -> Message:
         started = time.perf_counter()
         task = wire.read_request(msg.content[wire.REQUEST]).task
         weights = msg.content.array_records[wire.MODEL]["weights"].numpy()
         loss, gradient = next(_problem(text).gradients(weights, task.round, [task.client]))
-        entry = {"round": task.round, "loss": loss, "seconds": time.perf_counter() - started}
-        _loss_file(home, task.client).write_text(json.dumps(entry))
+        entry = {"round": task.round, "loss": loss, "gradient": time.perf_counter() - started}
+        _told_file(home, task.client).write_text(json.dumps(entry))
         return Message(RecordDict({wire.GRADIENT: ArrayRecord({"weights": Array(gradient)})}), reply_to=msg)
 
     app.train()(train)
@@ -196,13 +210,16 @@ def _problem(text: str) -> LearningProblem:
     return prepare(dataclasses.replace(config, workers=1), Path()).problem
 
 
-def _loss_file(home: Path, client: int) -> Path:
-    return home / str(client) / "loss.json"
+def _told_file(home: Path, client: int) -> Path:
+    return home / str(client) / "last.json"
 
 
-def _told(folder: Path, client: int, round: int) -> tuple[float, float]:
-    """A client's loss and the seconds that it took. It is the experimenter's disk: no report holds them."""
-    entry = json.loads(_loss_file(folder / "clients", client).read_text())
+def _told(folder: Path, client: int, round: int) -> dict[str, float]:
+    """A client's loss, and the seconds of its gradient and of the rest (encoding, and keeping its state).
+
+    It is the experimenter's own disk: no report holds them.
+    """
+    entry: dict[str, float] = json.loads(_told_file(folder / "clients", client).read_text())
     if entry["round"] != round:
         raise RuntimeError(f"client {client} tells of round {entry['round']}, not of round {round}")
-    return entry["loss"], entry["seconds"]
+    return entry

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from sqsgd import checks
@@ -238,6 +238,16 @@ def take_apart(record: ArrayRecord) -> tuple[Structure, Vector]:
 def digest(weights: Vector) -> str:
     """A digest of the weights' bits."""
     return hashlib.blake2b(np.ascontiguousarray(weights).tobytes(), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def payload_size(record: ArrayRecord | ConfigRecord | MetricRecord) -> int:
+    """Bytes of a record's values and their names, before anything is wrapped around them."""
+    if not isinstance(record, ConfigRecord):
+        return record.count_bytes()
+    # Flower's own count refuses empty bytes.
+    return sum(
+        len(key) + (len(value) if isinstance(value, str | bytes) else 8) for key, value in record.items()
+    )
 
 
 def serialised_size(message: Message) -> int:

@@ -1,0 +1,150 @@
+"""A federation in one process: real messages through Flower's real serialisation, without sockets or Ray."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.task_identity import TaskIdentity
+
+from sqsgd import make_scheme
+from sqsgd.flower import SqsgdMod, wire
+from sqsgd.flower.wire import Request
+from sqsgd.task import Task
+
+TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+DIM = 300
+SCHEME = {"scheme": "sqsgd", "epsilon": 200.0, "bits": 256}
+
+
+def travelled(message: Message) -> Message:
+    """A message as it arrives: deflated, and inflated again from its bytes."""
+    contents = {key: part.deflate() for key, part in get_all_nested_objects(message).items()}
+    arrived = inflate_object_from_contents(message.object_id, contents)
+    arrived.metadata.__dict__["_message_id"] = message.metadata.message_id
+    return arrived
+
+
+def model(value: float = 0.0) -> ArrayRecord:
+    weights = np.full((10, 20), value, np.float32), np.full(100, value, np.float32)
+    return ArrayRecord({"first": Array(weights[0]), "second": Array(weights[1])})
+
+
+def target(node: int) -> np.ndarray:
+    return np.random.default_rng(node).normal(1.0, 0.1, DIM).astype(np.float32)
+
+
+def make_app(mod: SqsgdMod | None = None, sends: str = "gradient", calls: list | None = None) -> ClientApp:
+    """Each node pulls the model towards a target of its own; it sends its loss along, as apps do."""
+    app = ClientApp(mods=[mod or SqsgdMod()])
+
+    @app.train()
+    def train(msg: Message, context: Context) -> Message:
+        if calls is not None:
+            calls.append(context.node_id)
+        structure, weights = wire.take_apart(msg.content["arrays"])
+        gradient = weights - target(context.node_id)
+        content = RecordDict({"metrics": MetricRecord({"loss": 1.5, "num-examples": 77})})
+        if sends == "gradient":
+            content["gradient"] = structure.record(gradient)
+        else:
+            content["arrays"] = structure.record(weights - np.float32(0.3) * gradient)
+        return Message(content, reply_to=msg)
+
+    @app.evaluate()
+    def evaluate(msg: Message, context: Context) -> Message:
+        return Message(RecordDict({"metrics": MetricRecord({"loss": 1.5})}), reply_to=msg)
+
+    return app
+
+
+def node_context(node: int, folder: Path | None, **config) -> Context:
+    values = {} if folder is None else {"state-dir": str(folder), "max-epsilon": 1e6}
+    values |= {key.replace("_", "-"): value for key, value in config.items()}
+    values = {key: value for key, value in values.items() if value is not None}
+    return Context(run_id=1, node_id=node, node_config=values, state=RecordDict(), run_config={})
+
+
+def request(weights: np.ndarray | None = None, **changes) -> Request:
+    """A request that a node of the tests answers, with some of it changed."""
+    weights = np.zeros(DIM, np.float32) if weights is None else weights
+    fields = {"round": 0, "client": 5, "seed": 9, "dim": DIM, "bound": 20.0, "clip": None}
+    task = Task(**{key: changes.pop(key, value) for key, value in fields.items()})
+    values = {"name": "test", **SCHEME, "options": {}, "task": task, "model": wire.digest(weights), **changes}
+    if "fingerprint" not in values:
+        scheme = make_scheme(
+            values["scheme"],
+            dim=task.dim,
+            epsilon=values["epsilon"],
+            bits=values["bits"],
+            **values["options"],
+        )
+        values["fingerprint"] = scheme.fingerprint
+    return Request(**values)
+
+
+def message(asked: Request, arrays: ArrayRecord | None = None, kind: str = "train", **extra) -> Message:
+    """The message of a request; ``extra`` changes fields of its record."""
+    record = ConfigRecord({**wire.request_record(asked), **extra})
+    content = RecordDict({wire.REQUEST: record, "config": ConfigRecord({"lr": 0.1})})
+    content["arrays"] = model() if arrays is None else arrays
+    sent = Message(content, dst_node_id=asked.task.client, message_type=kind)
+    sent.metadata.__dict__["_message_id"] = "1"
+    return travelled(sent)
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+class Nodes(Grid):
+    """Nodes that answer at once. ``spoil`` may replace a node's answer; None: it never comes."""
+
+    def __init__(self, app: ClientApp, contexts: Iterable[Context], run_id: int = 7) -> None:
+        self.app, self.contexts = app, {context.node_id: context for context in contexts}
+        self.spoil: Callable[[int, Message, Message], Message | None] = lambda _, __, reply: reply
+        self.sent: list[Message] = []
+        self.absent: set[int] = set()
+        self._answers: dict[str, Message] = {}
+        self._run_id, self._count = run_id, 0
+
+    def set_run(self, run) -> None:
+        raise NotImplementedError
+
+    @property
+    def run(self):
+        return SimpleNamespace(run_id=self._run_id)
+
+    def create_message(self, *_, **__):
+        raise NotImplementedError
+
+    def get_node_ids(self):
+        return [node for node in self.contexts if node not in self.absent]
+
+    def push_messages(self, messages):
+        names = []
+        for sent in messages:
+            self._count += 1
+            sent.metadata.__dict__["_message_id"] = str(self._count)
+            self.sent.append(sent)
+            node = sent.metadata.dst_node_id
+            arrived = travelled(sent)
+            reply = self.spoil(node, arrived, self.app(arrived, self.contexts[node]))
+            if reply is not None:
+                self._answers[str(self._count)] = travelled(reply)
+            names.append(str(self._count))
+        return names
+
+    def pull_messages(self, message_ids):
+        return [self._answers.pop(name) for name in list(message_ids) if name in self._answers]
+
+    def send_and_receive(self, messages, *, timeout=None):
+        return self.pull_messages(self.push_messages(messages))

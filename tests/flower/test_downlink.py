@@ -1,0 +1,155 @@
+"""What changed instead of the model: the same weights at every node, bit for bit, in fewer bytes."""
+
+import numpy as np
+import pytest
+from federation import DIM, Nodes, lines, make_app, model, node_context
+from flwr.app import ConfigRecord
+from test_strategy import IDS, strategy
+
+from sqsgd import make_scheme
+from sqsgd.flower import Simulation, SqsgdMod, wire
+from sqsgd.flower.downlink import changes_record, reports_record, smallest_update
+
+
+def trained(tmp_path, downlink, rounds=6, missing=None, **changes):
+    """A training's model, what each node was given to train with, and the messages down."""
+    seen = {}
+
+    def watch(msg, context, call_next):
+        if wire.MODEL in msg.content:
+            seen[msg.content[wire.REQUEST]["round"], context.node_id] = wire.take_apart(
+                msg.content[wire.MODEL]
+            )[1]
+        return call_next(msg, context)
+
+    app = make_app(SqsgdMod(simulation=Simulation(seed=2)))
+    app_train = app._registered_funcs["train.default"]
+
+    def outer(msg, context):
+        reply = app_train(msg, context)
+        watch(msg, context, lambda *_: None)  # the mod has put the model in
+        return reply
+
+    app._registered_funcs["train.default"] = outer
+    nodes = Nodes(app, [node_context(i, None) for i in IDS])
+    made = strategy(downlink=downlink, out=tmp_path / downlink, min_nodes=2, **changes)
+    if missing:
+        node, rounds_away = missing
+        numbering = {}
+
+        def without(round, ids):
+            numbering[round] = [i for i in ids if not (i == node and round in rounds_away)]
+            return {i: i for i in numbering[round]}
+
+        made.numbering = without
+    result = made.start(nodes, model(), num_rounds=rounds)
+    return wire.take_apart(result.arrays)[1], seen, nodes.sent, lines(tmp_path / downlink / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("missing", [None, (IDS[1], {2, 3})])
+def test_both_ways_down_end_at_the_same_bits(tmp_path, missing):
+    full, given, _, _ = trained(tmp_path, "full", missing=missing)
+    delta, rebuilt, sent, written = trained(tmp_path, "delta", missing=missing)
+    np.testing.assert_array_equal(delta, full)
+    assert rebuilt.keys() == given.keys()
+    for key in given:
+        np.testing.assert_array_equal(rebuilt[key], given[key])
+    with_model = [
+        (m.content[wire.REQUEST]["round"], m.metadata.dst_node_id) for m in sent if wire.MODEL in m.content
+    ]
+    first = [(0, node) for node in sorted(IDS)]
+    assert with_model == (first if missing is None else [*first, (4, IDS[1])])
+    assert [line["models_sent"] for line in written][:2] == [3, 0]
+    assert written[1]["bytes_down"] < written[0]["bytes_down"] / 2
+
+
+def test_a_rejected_node_gets_the_whole_model(tmp_path):
+    app = make_app(SqsgdMod(simulation=Simulation(seed=2)))
+    nodes = Nodes(app, [node_context(i, None) for i in IDS])
+    nodes.spoil = lambda node, asked, reply: (
+        None if node == 5 and asked.content[wire.REQUEST]["round"] == 1 else reply
+    )
+    strategy(downlink="delta").start(nodes, model(), num_rounds=4, timeout=0.3)
+    got = [wire.MODEL in m.content for m in nodes.sent if m.metadata.dst_node_id == 5]
+    assert got == [True, False, True, False]
+
+
+def test_a_node_that_lost_its_state_says_so_and_gets_the_model(tmp_path):
+    """No report is paid for; the next round brings the whole model."""
+    contexts = [node_context(i, tmp_path / str(i)) for i in IDS]
+    nodes = Nodes(make_app(), contexts)
+    made = strategy(downlink="delta", out=tmp_path / "run")
+    made.start(nodes, model(), num_rounds=2)
+    for path in (tmp_path / "5" / "tasks").iterdir():
+        path.unlink()
+    again = strategy(downlink="delta", out=tmp_path / "run", resume=True)
+    again.prepare(nodes, model(), 3)
+    again.holders, again._update = (
+        dict.fromkeys(IDS, 1),
+        changes_record(made.current.state.weights, made.state.weights),
+    )
+    for number in (3, 4):
+        messages = again.configure_train(number, model(), ConfigRecord(), nodes)
+        again.aggregate_train(number, nodes.send_and_receive(messages))
+        if number == 3:
+            assert again.current.rejected == [{"node": "5", "reason": wire.NEEDS_MODEL}]
+            assert len(again.current.reports) == 2
+    assert len(again.current.reports) == 3
+
+
+def test_a_changed_update_is_not_trained_on(tmp_path):
+    """One wrong bit in what changed, and the digest tells."""
+    contexts = [node_context(i, tmp_path / str(i)) for i in IDS]
+    nodes, calls = Nodes(make_app(), contexts), []
+    made = strategy(downlink="delta")
+    messages = made.configure_train(1, model(), ConfigRecord(), nodes)
+    made.aggregate_train(1, nodes.send_and_receive(messages))
+    nodes.app = make_app(calls=calls)
+    before = made.current.state.weights
+    wrong = made.state.weights.copy()
+    wrong[3] += 1
+    made._update = changes_record(before, wrong)
+    messages = made.configure_train(2, model(), ConfigRecord(), nodes)
+    made.aggregate_train(2, nodes.send_and_receive(messages))
+    assert {entry["reason"] for entry in made.current.rejected} == {wire.NEEDS_MODEL}
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"kind": "reports", "clients": b"123", "reports": b"", "bound": 1.0, "rate": 1.0},
+        {"kind": "reports", "clients": bytes(8), "reports": bytes(49), "bound": 1.0, "rate": 1.0},
+        {"kind": "changes", "places": b"\xff\xff\xff\xff", "values": bytes(4)},
+        {"kind": "changes", "places": "text", "values": bytes(4)},
+        {},
+    ],
+)
+def test_an_update_that_cannot_be_read_is_refused(tmp_path, update):
+    contexts = [node_context(i, tmp_path / str(i)) for i in IDS]
+    nodes, calls = Nodes(make_app(), contexts), []
+    made = strategy(downlink="delta")
+    messages = made.configure_train(1, model(), ConfigRecord(), nodes)
+    made.aggregate_train(1, nodes.send_and_receive(messages))
+    nodes.app, made._update = make_app(calls=calls), ConfigRecord(update)
+    messages = made.configure_train(2, model(), ConfigRecord(), nodes)
+    made.aggregate_train(2, nodes.send_and_receive(messages))
+    assert {entry["reason"] for entry in made.current.rejected} == {wire.MALFORMED}
+    assert calls == []
+
+
+def test_the_smallest_form_is_sent():
+    scheme = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256)
+    from federation import request
+
+    from sqsgd import seeded_rng
+
+    before, after = np.zeros(DIM, np.float32), np.zeros(DIM, np.float32)
+    task = request().task
+    report = (task, scheme.encode(np.ones(DIM, np.float32), task, seeded_rng(1)), 1.0)
+    after[:2] = 1
+    assert smallest_update(0.1, [report], before, after)["kind"] == "changes"
+    after[:200] = 1
+    assert smallest_update(0.1, [report], before, after)["kind"] == "reports"
+    assert smallest_update(0.1, [report] * 60, before, after) is None  # the model itself is smaller
+    assert wire.payload_size(reports_record(0.1, [report])) < wire.payload_size(changes_record(before, after))

@@ -1,0 +1,300 @@
+"""What leaves a node, and what does not; each promise is also shown to fail on a node that breaks it."""
+
+import logging
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from federation import DIM, lines, make_app, message, model, node_context, request, target
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from sqsgd import Ledger, make_scheme, seeded_rng
+from sqsgd.federated import client_step, noise_seed
+from sqsgd.flower import Simulation, SqsgdMod, mod, wire
+from sqsgd.flower.node_state import FolderState
+from sqsgd.privacy import durable
+
+
+def payload_of(reply: Message) -> bytes:
+    assert not reply.has_error(), reply.error
+    return reply.content[wire.REPORT][wire.PAYLOAD]
+
+
+def answer(asked, context, app=None, **extra) -> Message:
+    return (app or make_app())(message(asked, **extra), context)
+
+
+@pytest.mark.parametrize("sends", ["gradient", "delta"])
+def test_the_report_is_of_the_apps_update(tmp_path, sends):
+    context = node_context(5, tmp_path)
+    scheme = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256)
+    payload = payload_of(answer(request(), context, make_app(sends=sends)))
+    wanted = -target(5) * (1.0 if sends == "gradient" else 0.3)
+    block = scheme.transforms[0].coordinates(request().task, DIM)
+    decoded = scheme.decode(payload, request().task)
+    cosine = decoded[block] @ wanted[block] / np.linalg.norm(decoded) / np.linalg.norm(wanted[block])
+    assert cosine > 0.5
+    kept = FolderState(tmp_path).read("test")
+    rest = np.setdiff1d(np.arange(DIM), block)
+    np.testing.assert_allclose(kept.residual[rest], wanted[rest], rtol=1e-5)
+    assert not kept.residual[block].any()
+
+
+def test_nothing_else_leaves(tmp_path):
+    reply = answer(request(), node_context(5, tmp_path))
+    assert list(reply.content) == [wire.REPORT]
+    assert list(reply.content[wire.REPORT]) == [wire.PAYLOAD]
+    assert len(payload_of(reply)) == make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256).bits // 8
+    bare = make_app(mod=lambda msg, context, call_next: call_next(msg, context))
+    assert "metrics" in bare(message(request()), node_context(5, tmp_path)).content  # what the mod holds back
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "query", "train.other"])
+def test_other_messages_get_no_answer_from_data(tmp_path, kind):
+    app = make_app()
+    if kind == "query":
+        app.query()(lambda msg, context: Message(RecordDict(), reply_to=msg))
+    if kind == "train.other":
+        app.train("other")(lambda msg, context: 1 / 0)
+    reply = app(message(request(), kind=kind), node_context(5, tmp_path))
+    assert reply.error.reason in wire.ANSWERS
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, ValueError, MemoryError])
+def test_an_exception_tells_nothing(tmp_path, error, caplog):
+    app = ClientApp(mods=[SqsgdMod()])
+
+    @app.train()
+    def train(msg, context):
+        raise error("the patient's name is Eve")
+
+    reply = app(message(request()), node_context(5, tmp_path))
+    assert (reply.error.code, reply.error.reason) == (2, wire.FAILED)
+    assert not (tmp_path / "ledger").exists()  # nothing was paid, for nothing left
+
+
+def test_an_apps_own_error_tells_nothing(tmp_path):
+    from flwr.app import Error
+
+    app = ClientApp(mods=[SqsgdMod()])
+    app.train()(lambda msg, context: Message(Error(17, "Eve"), reply_to=msg))
+    assert app(message(request()), node_context(5, tmp_path)).error.reason == wire.FAILED
+
+
+def test_a_gradient_that_is_not_finite_is_not_told(tmp_path):
+    app = ClientApp(mods=[SqsgdMod()])
+
+    @app.train()
+    def train(msg, context):
+        structure, weights = wire.take_apart(msg.content["arrays"])
+        weights[7] = np.nan
+        return Message(RecordDict({"gradient": structure.record(weights)}), reply_to=msg)
+
+    reply = app(message(request()), node_context(5, tmp_path))
+    assert len(payload_of(reply)) == len(
+        payload_of(answer(request(client=6), node_context(6, tmp_path / "6")))
+    )
+    assert Ledger(tmp_path / "ledger").spent == 200
+
+
+def test_paid_before_the_report_leaves(tmp_path, monkeypatch):
+    """When the report is made, the disk knows its cost; when it leaves, the residual too."""
+    seen = []
+
+    def watched(*arguments, **options):
+        seen.append(Ledger(tmp_path / "ledger").spent)
+        return client_step(*arguments, **options)
+
+    monkeypatch.setattr(mod, "client_step", watched)
+    payload = payload_of(answer(request(), node_context(5, tmp_path)))
+    assert seen == [Fraction(200)]
+    assert FolderState(tmp_path).read("test").payload == payload
+
+
+@pytest.mark.parametrize("failing", ["prepared", "put"])
+def test_where_the_state_cannot_be_written_nothing_leaves(tmp_path, monkeypatch, failing):
+    context = node_context(5, tmp_path)
+    payload_of(answer(request(), context))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(durable, failing, full)
+    assert answer(request(round=1), context).error.reason == wire.FAILED
+    monkeypatch.undo()
+    paid = Ledger(tmp_path / "ledger").spent
+    assert paid in (200, 400)
+    later = answer(request(round=1), context)  # a round that was paid for is over; one that was not, is not
+    assert (later.error.reason == wire.ANSWERED) if paid == 400 else payload_of(later)
+
+
+def test_a_round_is_answered_once(tmp_path):
+    context, calls = node_context(5, tmp_path), []
+    app = make_app(calls=calls)
+    first = payload_of(answer(request(), context, app))
+    assert payload_of(answer(request(), context, app)) == first  # the same bytes: nothing new is told
+    assert calls == [5]
+    other = np.full(DIM, 0.5, np.float32)
+    for asked, arrays in [
+        (request(bound=21.0), None),
+        (request(clip=1.0), None),
+        (request(weights=other), model(0.5)),
+        (request(alpha=0.5), None),
+    ]:
+        assert answer(asked, context, app, arrays=arrays).error.reason == wire.ANSWERED
+    assert calls == [5]
+    assert Ledger(tmp_path / "ledger").spent == 200
+    payload_of(answer(request(round=3), context, app))
+    for earlier in (0, 1, 2, 3):
+        asked = request(round=earlier, bound=22.0)
+        assert answer(asked, context, app).error.reason == wire.ANSWERED
+    assert Ledger(tmp_path / "ledger").spent == 400
+    noted = lines(tmp_path / "answers.jsonl")
+    assert [entry["epsilon"] for entry in noted] == [200.0, 0.0, 200.0]
+    assert noted[1]["again"] is True
+
+
+def test_a_state_put_back_does_not_answer_twice(tmp_path):
+    """Without the file of the training, the ledger alone still knows the round."""
+    context = node_context(5, tmp_path)
+    payload_of(answer(request(), context))
+    for path in (tmp_path / "tasks").iterdir():
+        path.unlink()
+    assert answer(request(), context).error.reason == wire.ANSWERED
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epsilon": 201.0},
+        {"scheme": "sqsgd-stateless"},
+        {"bits": 512},
+        {"options": {"levels": 4}},
+        {"seed": 10},
+    ],
+)
+def test_a_training_does_not_become_weaker(tmp_path, changes):
+    context = node_context(5, tmp_path)
+    payload_of(answer(request(), context))
+    reply = answer(request(round=1, **changes), context)
+    assert reply.error.reason == wire.NOT_ALLOWED
+    assert lines(tmp_path / "refusals.jsonl")[-1]["task"] == "test"
+    payload_of(answer(request(round=1, epsilon=100.0), context))  # stronger is welcome
+    assert answer(request(round=2), context).error.reason == wire.NOT_ALLOWED  # and then stays
+
+
+def test_the_cap_holds_over_trainings(tmp_path):
+    context = node_context(5, tmp_path, max_epsilon=500)
+    payload_of(answer(request(), context))
+    payload_of(answer(request(name="another"), context))
+    reply = answer(request(name="third"), context)
+    assert (reply.error.code, reply.error.reason) == (6, wire.SPENT)
+    assert "cap" in lines(tmp_path / "refusals.jsonl")[-1]["reason"]
+    assert Ledger(tmp_path / "ledger").spent == 400
+
+
+def test_the_cap_cannot_be_raised_and_can_be_lowered(tmp_path):
+    payload_of(answer(request(), node_context(5, tmp_path, max_epsilon=500)))
+    payload_of(answer(request(round=1), node_context(5, tmp_path, max_epsilon=1e9)))
+    assert Ledger(tmp_path / "ledger").max_epsilon == 500
+    reply = answer(request(round=2), node_context(5, tmp_path, max_epsilon=1e9))
+    assert reply.error.reason == wire.SPENT
+    answer(request(round=3), node_context(5, tmp_path, max_epsilon=450))
+    assert Ledger(tmp_path / "ledger").max_epsilon == 450
+
+
+def test_a_lost_ledger_is_not_made_anew(tmp_path):
+    context = node_context(5, tmp_path)
+    payload_of(answer(request(), context))
+    (tmp_path / "ledger").unlink()
+    assert answer(request(round=1), context).error.reason == wire.LEDGER
+
+
+@pytest.mark.parametrize(
+    ("extra", "word"),
+    [
+        ({"simulate-seed": 3}, "unknown key"),
+        ({"noise": "seeded"}, "unknown key"),
+        ({"version": 2}, "version"),
+        ({"seed": "-1"}, "seed"),
+        ({"round": -1}, "round"),
+        ({"bound": float("nan")}, "bound"),
+        ({"options": "[" * 4000}, "Expecting|recursion|options"),
+        ({"options": "[1]"}, "object"),
+        ({"name": "a\nb"}, "printable"),
+        ({"epsilon": 7}, "type float"),
+        ({"model": "00"}, "digest"),
+        ({"model": "0" * 32}, "digest"),
+        ({"dim": DIM + 1}, "dim"),
+        ({"client": "6"}, "another node"),
+    ],
+)
+def test_malformed_requests_are_refused_and_noted(tmp_path, extra, word):
+    import re
+
+    sent, calls = message(request(), **extra), []
+    reply = make_app(calls=calls)(sent, node_context(5, tmp_path))
+    assert reply.error.reason in (wire.MALFORMED, wire.NOT_ALLOWED)
+    assert re.search(word, lines(tmp_path / "refusals.jsonl")[-1]["reason"])
+    assert calls == []
+    assert not (tmp_path / "ledger").exists()
+
+
+def test_no_request_gets_seeded_noise(tmp_path):
+    """Two nodes with the same data and request draw different noise; under a seed they would not."""
+    asked = request(epsilon=20.0)
+    secure = [payload_of(answer(asked, node_context(5, tmp_path / str(i)))) for i in range(2)]
+    assert secure[0] != secure[1]
+    app = make_app(SqsgdMod(simulation=Simulation(seed=3)))
+    seeded = [payload_of(answer(asked, node_context(5, None), app)) for _ in range(2)]
+    assert seeded[0] == seeded[1]
+    scheme = make_scheme("sqsgd", dim=DIM, epsilon=20.0, bits=256)
+    expected, _ = client_step(scheme, asked.task, -target(5), None, seeded_rng(noise_seed(3, 0, 5)))
+    assert seeded[0] == expected
+    assert expected not in secure
+
+
+def test_a_seeded_simulation_says_so():
+    said = []
+    handler = logging.Handler()
+    handler.emit = said.append
+    logging.getLogger("flwr").addHandler(handler)
+    try:
+        SqsgdMod(simulation=Simulation(seed=3))
+        assert "protects nobody" in said.pop().getMessage()
+        SqsgdMod()
+        assert said == []
+    finally:
+        logging.getLogger("flwr").removeHandler(handler)
+
+
+def test_a_node_that_was_not_set_up_answers_nothing(tmp_path):
+    calls = []
+    for config in ({"state_dir": str(tmp_path)}, {"max_epsilon": 10.0}, {}):
+        reply = answer(request(), node_context(5, None, **config), make_app(calls=calls))
+        assert reply.error.reason == wire.NOT_ALLOWED
+    assert calls == []
+    assert "max-epsilon is not set" in lines(tmp_path / "refusals.jsonl")[0]["reason"]
+
+
+def test_a_server_without_the_strategy_gets_nothing(tmp_path):
+    sent = message(request())
+    del sent.content[wire.REQUEST]
+    assert make_app()(sent, node_context(5, tmp_path)).error.reason == wire.MALFORMED
+
+
+def test_arrays_that_do_not_fit_the_model_fail(tmp_path):
+    app = ClientApp(mods=[SqsgdMod()])
+    app.train()(lambda msg, context: Message(RecordDict({"arrays": wire.take_apart(msg.content["arrays"])[0]
+                .record(np.zeros(DIM, np.float32)), "more": model()}), reply_to=msg))  # fmt: skip
+    assert app(message(request()), node_context(5, tmp_path)).error.reason == wire.FAILED
+    assert not (tmp_path / "ledger").exists()
+
+
+def test_files_of_a_node_are_its_own(tmp_path):
+    folder = tmp_path / "state"
+    payload_of(answer(request(), node_context(5, folder)))
+    assert folder.stat().st_mode & 0o077 == 0
+    for path in [*folder.glob("*.jsonl"), *(folder / "tasks").iterdir()]:
+        assert path.stat().st_mode & 0o077 == 0, path

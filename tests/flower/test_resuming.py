@@ -1,0 +1,102 @@
+"""A server that is killed between any two steps goes on, and with the same reports."""
+
+import json
+
+import numpy as np
+import pytest
+from federation import Nodes, lines, make_app, model, node_context
+from test_strategy import IDS, strategy
+
+from sqsgd import Ledger
+from sqsgd.flower import Simulation, SqsgdMod, wire
+from sqsgd.flower.run_folder import RunFolder
+
+
+class Killed(BaseException):
+    """Nothing catches it: as good as a SIGKILL between two statements."""
+
+
+def weights_of(result) -> np.ndarray:
+    return wire.take_apart(result.arrays)[1]
+
+
+@pytest.mark.parametrize("moment", ["write", "save"])
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_killed_server_goes_on_to_the_same_model(tmp_path, monkeypatch, moment, number):
+    """Nodes had answered the round that was lost. They answer it with the same bytes, paid for once."""
+    folder = tmp_path / "run"
+
+    def nodes(run_id, where):
+        app = make_app(SqsgdMod(simulation=Simulation(seed=4, folder=tmp_path / where)))
+        return Nodes(app, [node_context(i, None) for i in IDS], run_id=run_id)
+
+    whole = strategy().start(nodes(1, "a"), model(), num_rounds=5)
+    kept = getattr(RunFolder, moment)
+
+    def dying(self, *arguments):
+        made = arguments[0]["round"] if moment == "write" else arguments[0].round - 1
+        if made == number:
+            raise Killed
+        kept(self, *arguments)
+
+    monkeypatch.setattr(RunFolder, moment, dying)
+    with pytest.raises(Killed):
+        strategy(out=folder).start(nodes(1, "b"), model(), num_rounds=5)
+    monkeypatch.undo()
+    assert not (folder / "summary.json").exists()
+    resumed = strategy(out=folder, resume=True, seed=99).start(nodes(2, "b"), model(0.7), num_rounds=5)
+    np.testing.assert_array_equal(weights_of(resumed), weights_of(whole))
+    assert [line["round"] for line in lines(folder / "metrics.jsonl")] == [0, 1, 2, 3, 4]
+    assert json.loads((folder / "summary.json").read_text())["finished"]
+
+
+def test_with_secure_noise_an_answer_is_repeated_not_paid_again(tmp_path, monkeypatch):
+    folder, kept = tmp_path / "run", RunFolder.save
+    contexts = [node_context(i, tmp_path / str(i)) for i in IDS]
+    seen = []
+
+    def dying(self, state, about):
+        if state.round == 2:
+            seen.append(state.weights)
+            raise Killed
+        kept(self, state, about)
+
+    monkeypatch.setattr(RunFolder, "save", dying)
+    with pytest.raises(Killed):
+        strategy(out=folder).start(Nodes(make_app(), contexts, run_id=1), model(), num_rounds=4)
+    monkeypatch.undo()
+    made = strategy(out=folder, resume=True)
+    made.start(Nodes(make_app(), contexts, run_id=2), model(), num_rounds=2)
+    np.testing.assert_array_equal(made.state.weights, seen[0])  # the lost step, to the bit
+    for node in IDS:
+        assert Ledger(tmp_path / str(node) / "ledger").spent == 2 * 200
+        assert [entry.get("again", False) for entry in lines(tmp_path / str(node) / "answers.jsonl")] == [
+            False,
+            False,
+            True,
+        ]
+
+
+def test_resume_before_the_first_checkpoint_begins(tmp_path):
+    contexts = [node_context(i, tmp_path / str(i)) for i in IDS]
+    made = strategy(out=tmp_path / "run", resume=True)
+    made.start(Nodes(make_app(), contexts), model(), num_rounds=2)
+    assert made.state.round == 2
+
+
+def test_a_folder_that_holds_a_training_is_not_written_over(tmp_path):
+    contexts = [node_context(i, tmp_path / str(i)) for i in IDS]
+    strategy(out=tmp_path / "run").start(Nodes(make_app(), contexts), model(), num_rounds=1)
+    with pytest.raises(ValueError, match="resume = true"):
+        strategy(out=tmp_path / "run").start(Nodes(make_app(), contexts), model(), num_rounds=1)
+    with pytest.raises(ValueError, match="was begun with fingerprint"):
+        strategy(out=tmp_path / "run", resume=True, epsilon=100.0).start(
+            Nodes(make_app(), contexts), model(), num_rounds=2
+        )
+
+
+def test_two_servers_do_not_train_in_one_folder(tmp_path):
+    contexts = [node_context(i, tmp_path / str(i)) for i in IDS]
+    made = strategy(out=tmp_path / "run")
+    with RunFolder(tmp_path / "run").held(), pytest.raises(ValueError, match="another process"):
+        made.start(Nodes(make_app(), contexts), model(), num_rounds=1)

@@ -1,0 +1,96 @@
+"""``--engine flower``: Flower's own simulation on Ray gives the local engine's model."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+pytest.importorskip("ray", reason="needs ray: pip install 'sqsgd[flower]'")
+
+SMALL = ["--dataset", "tiny:data", "--model", "tiny:model", "--bytes", "8", "--epsilon", "30", "--seed", "3"]
+TINY = str(Path(__file__).parents[1] / "experiments")
+RUNS = """
+import contextlib, json, sys
+from sqsgd.cli import main
+for arguments in json.load(sys.stdin):
+    sys.argv = ["sqsgd", "train", "--json", *arguments]
+    with contextlib.suppress(SystemExit):
+        main()
+"""
+
+
+def train(*runs: list[str]) -> None:
+    """Runs of the command line, one after the other in one process: its imports take longer than they do."""
+    paths = os.pathsep.join([TINY, os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", RUNS],
+        input=json.dumps(runs),
+        capture_output=True,
+        text=True,
+        timeout=400,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for arguments in runs:
+        assert (Path(arguments[-1]) / "summary.json").exists(), done.stdout + done.stderr
+
+
+def written(folder: Path) -> tuple[dict, list[dict]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return json.loads((folder / "summary.json").read_text()), lines
+
+
+def same_model(first: Path, second: Path) -> None:
+    models = [load_file(folder / "model.safetensors") for folder in (first, second)]
+    assert models[0].keys() == models[1].keys()
+    for name, value in models[0].items():
+        np.testing.assert_array_equal(value, models[1][name])
+
+
+def test_ten_clients_and_twenty_rounds_give_the_local_engines_model(tmp_path):
+    """LeNet-5 on the embedded digits, bit for bit; the same files; sizes on the wire on top."""
+    local, flower = tmp_path / "local", tmp_path / "flower"
+    train(
+        ["--rounds", "20", "--out", str(local)],
+        ["--rounds", "20", "--engine", "flower", "--out", str(flower)],
+    )
+    same_model(local, flower)
+    (summary, lines), (expected, alone) = written(flower), written(local)
+    for key in ("accuracy", "test_loss", "epsilon_total", "bytes_up", "rounds", "clients"):
+        assert summary[key] == expected[key], key
+    assert summary["accuracy"] > 0.2  # chance is a tenth
+    assert [line["loss"] for line in lines] == [line["loss"] for line in alone]
+    assert lines[0]["bytes_up_serialised"] > lines[0]["bytes_up"]
+    made = {path.name for path in flower.iterdir()}
+    assert made == {path.name for path in local.iterdir()} | {"clients"}
+
+
+def test_a_part_of_the_clients_and_a_resumed_run(tmp_path):
+    """Of 40 virtual clients 5 a round; ended after three rounds and gone on with: the local engine's model."""
+    some = [*SMALL, "--clients", "40", "--participation", "5"]
+    local, flower = tmp_path / "local", tmp_path / "flower"
+    train(
+        [*some, "--rounds", "6", "--out", str(local)],
+        [*some, "--rounds", "3", "--engine", "flower", "--out", str(flower)],
+    )
+    config = flower / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 3", "rounds = 6"))
+    train(["--resume", "--out", str(flower)])
+    same_model(local, flower)
+
+
+def test_without_flower_the_error_says_what_to_install(tmp_path, monkeypatch):
+    import importlib.util
+
+    from sqsgd.experiments.config import RunConfig
+    from sqsgd.experiments.runner import prepare
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flwr" else found(name))
+    with pytest.raises(ValueError, match=r"pip install 'sqsgd\[flower\]'"):
+        prepare(RunConfig(engine="flower"), tmp_path)

@@ -1,0 +1,227 @@
+"""The server: what it accepts, what it rejects, and that no reply can stop it."""
+
+import json
+
+import numpy as np
+import pytest
+from federation import DIM, Nodes, lines, make_app, model, node_context, target
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from sqsgd.flower import SqsgdStrategy, wire
+from sqsgd.flower.gathering import TooFewNodes
+from sqsgd.flower.strategy import MOST_EMPTY_ROUNDS, NoAnswers
+
+IDS = (5, 2**63 + 11, 8)  # Flower's node identities have 64 bits
+GOAL = np.mean([target(node) for node in IDS], axis=0)
+
+
+def nodes_of(tmp_path, app=None, ids=IDS, **config) -> Nodes:
+    return Nodes(app or make_app(), [node_context(i, tmp_path / str(i), **config) for i in ids])
+
+
+def strategy(**changes) -> SqsgdStrategy:
+    settings = {"epsilon": 200.0, "bytes": 32, "lr": 0.4, "seed": 1, "min_nodes": 3, "sends": "gradient"}
+    return SqsgdStrategy(**{**settings, **changes})
+
+
+def distance(arrays: ArrayRecord) -> float:
+    return float(np.linalg.norm(wire.take_apart(arrays)[1] - GOAL) / np.linalg.norm(GOAL))
+
+
+@pytest.mark.parametrize("sends", ["gradient", "delta"])
+def test_training_reaches_the_goal(tmp_path, sends):
+    made = strategy(sends=sends, lr=None)
+    measured = []
+
+    def evaluate(round, arrays):
+        measured.append(distance(arrays))
+        return MetricRecord({"accuracy": 1 - measured[-1]})
+
+    result = made.start(
+        nodes_of(tmp_path, make_app(sends=sends)), model(), num_rounds=40, evaluate_fn=evaluate
+    )
+    assert measured[-1] < 0.25 < measured[0]
+    assert distance(result.arrays) == measured[-1]
+    assert list(result.arrays) == ["first", "second"]
+
+
+def test_what_is_written_down(tmp_path):
+    made = strategy(out=tmp_path / "run", evaluate_every=2)
+    made.start(
+        nodes_of(tmp_path), model(), num_rounds=3, evaluate_fn=lambda *_: MetricRecord({"accuracy": 0.5})
+    )
+    written = lines(tmp_path / "run" / "metrics.jsonl")
+    assert [line["round"] for line in written] == [0, 1, 2]
+    assert ["accuracy" in line for line in written] == [False, True, True]
+    assert [line["epsilon_total"] for line in written] == [200.0, 400.0, 600.0]
+    first = written[0]
+    assert (first["clients"], first["asked"], first["rejected"]) == (3, 3, [])
+    assert first["bytes_up"] == made.scheme.bits // 8 < first["bytes_up_serialised"]
+    assert 4 * DIM < first["bytes_down"] < first["bytes_down_serialised"]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["rounds"], summary["finished"], summary["accuracy"]) == (3, True, 0.5)
+    assert (tmp_path / "run" / "model.safetensors").exists()
+    noted = lines(tmp_path / "5" / "answers.jsonl")
+    assert [entry["payload_bytes"] for entry in noted] == [first["bytes_up"]] * 3
+    assert noted[0]["serialised_bytes"] == pytest.approx(first["bytes_up_serialised"], abs=40)
+
+
+def spoiled(kind: str):
+    """Node 5 does something wrong in round 1."""
+    last: dict[int, bytes] = {}
+
+    def spoil(node: int, asked: Message, reply: Message) -> Message | None:
+        number = asked.content[wire.REQUEST]["round"]
+        if node != IDS[0] or number != 1:
+            if not reply.has_error():
+                last[node] = reply.content[wire.REPORT][wire.PAYLOAD]
+            return reply
+        payload = reply.content[wire.REPORT][wire.PAYLOAD]
+        report = {
+            "garbage": ConfigRecord({"payload": b"garbage"}),
+            "huge": ConfigRecord({"payload": bytes(20_000_000)}),
+            "replay": ConfigRecord({"payload": last[node]}),
+            "stolen": ConfigRecord({"payload": last[IDS[1]]}),
+            "flipped": ConfigRecord({"payload": payload[:-1] + bytes([payload[-1] ^ 1])}),
+            "text": ConfigRecord({"payload": "text"}),
+            "numbers": ConfigRecord({"payload": [1.0, 2.0]}),
+            "more keys": ConfigRecord({"payload": payload, "loss": 1.0}),
+            "arrays": model(),
+        }
+        if kind in report:
+            return Message(RecordDict({wire.REPORT: report[kind]}), reply_to=asked)
+        if kind == "late":
+            return None
+        if kind == "empty":
+            return Message(RecordDict(), reply_to=asked)
+        if kind == "error":
+            return Message(Error(8, "Traceback: secrets"), reply_to=asked)
+        reply.content["more"] = MetricRecord({"loss": 1.0})
+        return reply
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [
+        ("garbage", "bytes"), ("huge", "20000000 bytes"), ("replay", "for round 0"),
+        ("stolen", "for round 0"),
+        ("flipped", "damaged"), ("text", "not bytes"), ("numbers", "not bytes"), ("more keys", "one payload"),
+        ("arrays", "one payload"), ("late", "no answer within 0.5 s"), ("empty", "0 records"),
+        ("error", "error 8"), ("more", "2 records"),
+    ],
+)  # fmt: skip
+def test_a_bad_reply_is_rejected_and_named(tmp_path, kind, word):
+    nodes = nodes_of(tmp_path)
+    nodes.spoil = spoiled(kind)
+    made = strategy(out=tmp_path / "run")
+    made.start(nodes, model(), num_rounds=3, timeout=0.5)
+    written = lines(tmp_path / "run" / "metrics.jsonl")
+    assert [line["clients"] for line in written] == [3, 2, 3]
+    (entry,) = written[1]["rejected"]
+    assert entry["node"] == str(IDS[0])
+    assert word in entry["reason"]
+    assert "secrets" not in entry["reason"]
+
+
+def test_a_rejected_reply_changes_nothing(tmp_path):
+    """The same model as without the node: nothing of what it sent was used."""
+    from sqsgd.flower import Simulation, SqsgdMod
+
+    models = []
+    for kind in ("garbage", "late"):
+        app = make_app(SqsgdMod(simulation=Simulation(seed=1)))
+        nodes = Nodes(app, [node_context(i, None) for i in IDS])
+        nodes.spoil = spoiled(kind)
+        result = strategy().start(nodes, model(), num_rounds=3, timeout=0.3)
+        models.append(wire.take_apart(result.arrays)[1])
+    np.testing.assert_array_equal(*models)
+
+
+def test_a_report_fits_its_own_task_only(tmp_path):
+    """Of the same round, another node's report is refused too: the checksum is bound to the client."""
+    nodes, kept = nodes_of(tmp_path), {}
+
+    def steal(node, asked, reply):
+        kept.setdefault("payload", reply.content[wire.REPORT][wire.PAYLOAD])
+        record = ConfigRecord({"payload": kept["payload"]})
+        return Message(RecordDict({wire.REPORT: record}), reply_to=asked)
+
+    nodes.spoil = steal
+    made = strategy(out=tmp_path / "run")
+    made.start(nodes, model(), num_rounds=1)
+    (line,) = lines(tmp_path / "run" / "metrics.jsonl")
+    assert line["clients"] == 1
+    assert all("another client" in entry["reason"] for entry in line["rejected"])
+
+
+def test_an_answer_counts_once(tmp_path):
+    made, nodes = strategy(), nodes_of(tmp_path)
+    messages = made.configure_train(1, model(), ConfigRecord(), nodes)
+    replies = list(nodes.send_and_receive(messages))
+    stranger = Message(RecordDict(), reply_to=messages[0])
+    stranger.metadata.__dict__["_src_node_id"] = 999
+    made.aggregate_train(1, [*replies, replies[0], stranger])
+    assert len(made.current.reports) == 3
+    assert {entry["reason"] for entry in made.current.rejected} == {
+        "has answered this round already",
+        "was not asked",
+    }
+
+
+def test_the_order_of_arrival_does_not_matter(tmp_path):
+    for order in (1, -1):
+        made, nodes = strategy(), nodes_of(tmp_path / str(order))
+        messages = made.configure_train(1, model(), ConfigRecord(), nodes)
+        replies = list(nodes.send_and_receive(messages))
+        made.aggregate_train(1, replies[::order])
+        assert [task.client for task, _, _ in made.current.reports] == sorted(IDS)
+
+
+def test_flowers_own_loop_works_too(tmp_path):
+    from flwr.serverapp.strategy import Strategy
+
+    made = strategy()
+    Strategy.start(made, nodes_of(tmp_path), model(), num_rounds=3)
+    assert made.state.round == 3
+
+
+def test_too_few_nodes_end_at_our_deadline(tmp_path):
+    nodes = nodes_of(tmp_path)
+    nodes.absent = {5}
+    with pytest.raises(TooFewNodes, match=r"2 nodes are connected, 3 are needed, and wait-timeout = 0.3"):
+        strategy(wait_timeout=0.3).start(nodes, model(), num_rounds=1)
+
+
+def test_spent_budgets_leave_the_model_and_end_the_training(tmp_path):
+    made = strategy(out=tmp_path / "run")
+    with pytest.raises(NoAnswers, match="budgets may be spent"):
+        made.start(nodes_of(tmp_path, max_epsilon=450.0), model(), num_rounds=99)
+    written = lines(tmp_path / "run" / "metrics.jsonl")
+    assert [line["clients"] for line in written] == [3, 3] + [0] * MOST_EMPTY_ROUNDS
+    assert {entry["reason"] for entry in written[-1]["rejected"]} == {wire.SPENT}
+    assert written[-1]["epsilon_total"] == 400.0
+
+
+def test_a_cohort_is_a_part_of_the_nodes(tmp_path):
+    nodes = nodes_of(tmp_path, ids=range(10, 20))
+    made = strategy(clients_per_round=4, min_nodes=1)
+    made.start(nodes, model(), num_rounds=5)
+    asked = [sent.metadata.dst_node_id for sent in nodes.sent]
+    assert len(asked) == 20
+    assert len(set(asked)) > 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"scheme": "sqsdg"}, "did you mean"), ({"epsilon": -1}, "epsilon"), ({"sends": "x"}, "sends"),
+        ({"downlink": "x"}, "downlink"), ({"downlink": "delta", "optimizer": "adam"}, "optimiser's state"),
+        ({"resume": True}, "needs out"), ({"out": "relative"}, "absolute"),
+        ({"min_answers": 0}, "min-answers"),
+    ],
+)  # fmt: skip
+def test_wrong_settings_are_named(changes, word):
+    with pytest.raises(ValueError, match=word):
+        strategy(**changes)
