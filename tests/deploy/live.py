@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -24,6 +26,23 @@ def sqsgd(*arguments, check=True, folder=None):
     )
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done
+
+
+def documented(heading):
+    """The commands of a section of docs/deploy.md, as a person would type them."""
+    page = (Path(__file__).parents[2] / "docs/deploy.md").read_text()
+    section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    blocks = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line]
+
+
+def typed(line, folder, check=True):
+    """A documented command, run as it is written."""
+    done = subprocess.run(
+        shlex.split(line), capture_output=True, text=True, env=environment(), cwd=folder, timeout=300
+    )
+    assert not check or done.returncode == 0, (line, done.stdout + done.stderr)
+    return done.stdout
 
 
 def status(folder):

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
 pytest.importorskip("torch", reason="needs pip install 'sqsgd[train]'")
 
-from live import BIN, SMALL, environment, finished, logs, sqsgd, status
+from live import BIN, documented, environment, finished, logs, sqsgd, status, typed
 
 from sqsgd import Ledger
 from sqsgd.deploy import processes
@@ -32,12 +32,15 @@ pytestmark = pytest.mark.xdist_group("a real federation")
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory):
-    """A federation of three nodes that has trained four rounds and is still up."""
-    folder = tmp_path_factory.mktemp("real") / "federation"
-    sqsgd("deploy", "init", folder, "--nodes", 3, "--rounds", 4, *SMALL)
-    sqsgd("deploy", "up", folder, "--detach")
+    """The federation of docs/deploy.md, made and started as it says; it has trained and is still up."""
+    place = tmp_path_factory.mktemp("real")
+    folder, commands = place / "federation", documented("On one machine")
+    typed(commands[0], place)
     try:
+        typed(commands[1], place)
         finished(folder)
+        for command in commands[2:-1]:
+            typed(command, place)
         yield folder
     finally:
         sys.stderr.write(logs(folder))
@@ -194,9 +197,9 @@ def link_port(folder):
 
 def test_down_leaves_nothing(up):
     """Last: the federation is over after it."""
-    mark = read_state(up)["mark"]
+    mark, command = read_state(up)["mark"], documented("On one machine")[-1]
     assert len(processes.marked(mark)) >= 6
-    assert json.loads(sqsgd("deploy", "down", up, "--json").stdout)["ended"] >= 7
+    assert re.fullmatch(r"[7-9] processes ended\n", typed(command, up.parent))
     assert processes.marked(mark) == []
     found = status(up)
     assert not found["up"]

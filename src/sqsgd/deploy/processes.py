@@ -90,7 +90,7 @@ def end(processes: Iterable[Process], mark: str, patience: float = 10.0) -> list
             return []
         time.sleep(0.1)
     killed: list[int] = []
-    while left := [*marked(mark), *(process.pid for process in ours if process.alive)]:
+    while left := {*marked(mark), *(process.pid for process in ours if process.alive)}:
         for process in ours:
             if process.alive:
                 _signal_group(process.pid, signal.SIGKILL)
