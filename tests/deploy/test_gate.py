@@ -56,7 +56,7 @@ async def conversation(server, sent, counts=None):
 
 
 def _free():
-    from sqsgd.deploy.supervisor import free_port
+    from sqsgd.deploy.live_state import free_port
 
     return free_port()
 

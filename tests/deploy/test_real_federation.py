@@ -19,7 +19,7 @@ from live import BIN, documented, environment, finished, logs, sqsgd, status, ty
 from sqsgd import Ledger
 from sqsgd.deploy import processes
 from sqsgd.deploy.certificates import make_authority, make_node_pair, write_secret
-from sqsgd.deploy.supervisor import free_port, read_state
+from sqsgd.deploy.live_state import free_port, read_state
 
 REASONS = {
     "unregistered": "Failed to activate SuperNode",

@@ -17,7 +17,7 @@ from live import SMALL, finished, logs, metrics, sqsgd, status, wait_until
 
 from sqsgd import Ledger
 from sqsgd.deploy import processes
-from sqsgd.deploy.supervisor import read_state
+from sqsgd.deploy.live_state import read_state
 
 pytestmark = pytest.mark.faults
 ROUNDS, TIMEOUT = 9, 60
@@ -183,3 +183,18 @@ def test_it_is_visible(story):
     assert ", attempt 2" in text
     assert "going on from its checkpoint" in (story.folder / "live/logs/supervisor.log").read_text()
     assert status(story.folder)["run"]["rejected"] >= 1
+
+
+def test_after_the_supervisors_death_nothing_is_lost_sight_of(story):
+    """Last: the federation is over after it."""
+    state = read_state(story.folder)
+    os.kill(state["supervisor"]["pid"], signal.SIGKILL)
+    wait_until(lambda: not status(story.folder)["up"], 20, "it is gone")
+    found = status(story.folder)
+    assert all(node["running"] for node in found["nodes"])
+    done = sqsgd("deploy", "up", story.folder, check=False)
+    assert done.returncode == 2
+    assert "processes of an earlier `up` still run" in done.stderr
+    sqsgd("deploy", "down", story.folder)
+    assert processes.marked(state["mark"]) == []
+    assert not any(node["running"] for node in status(story.folder)["nodes"])

@@ -123,7 +123,7 @@ def up_deployment(
 def _detach(folder: Path, resume: bool, app: Path | None) -> None:
     """Start the same command in a session of its own, and wait until its training has begun."""
     from sqsgd.deploy import training
-    from sqsgd.deploy.supervisor import running_supervisor, tail
+    from sqsgd.deploy.live_state import running_supervisor, tail
 
     if (pid := running_supervisor(folder)) is not None:
         raise ValueError(f"{folder} is up already (process {pid}): end it with `sqsgd deploy down {folder}`")
@@ -266,7 +266,7 @@ def show_deployment(folder: Folder, as_json: Json = False) -> None:
 def end_deployment(folder: Folder, as_json: Json = False) -> None:
     """End a federation that runs on this machine; leaves no process behind."""
     from sqsgd.deploy.federation import load_federation
-    from sqsgd.deploy.supervisor import down
+    from sqsgd.deploy.live_state import down
 
     load_federation(folder)
     ended = down(folder)

@@ -10,8 +10,8 @@ from typing import Any
 from sqsgd.deploy import training
 from sqsgd.deploy.certificates import ends
 from sqsgd.deploy.federation import load_federation
+from sqsgd.deploy.live_state import read_state
 from sqsgd.deploy.processes import Process
-from sqsgd.deploy.supervisor import read_state
 from sqsgd.privacy.amounts import rounded_down, rounded_up
 from sqsgd.privacy.ledger import Ledger
 from sqsgd.privacy.refusals import LedgerDamaged

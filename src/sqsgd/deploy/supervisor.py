@@ -9,7 +9,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import ssl
 import threading
 import time
@@ -24,6 +23,7 @@ from typing import Any
 
 from sqsgd.deploy import processes, training
 from sqsgd.deploy.federation import NAME, Federation, load_federation
+from sqsgd.deploy.live_state import free_port, refuse_left_overs, tail
 from sqsgd.deploy.processes import Process
 
 _LONGEST_WAIT = 15.0
@@ -77,6 +77,8 @@ class Supervisor:
     @contextlib.contextmanager
     def running(self) -> Iterator[Supervisor]:
         """The whole federation, up; at the end nothing of it is left. One at a time in a folder."""
+        if shutil.which("flower-superlink", path=training.environment(self.folder)["PATH"]) is None:
+            raise ValueError("Flower is not installed here: pip install 'sqsgd[train,flower]'")
         self.live.mkdir(mode=0o700, exist_ok=True)
         (self.live / "logs").mkdir(mode=0o700, exist_ok=True)
         descriptor = os.open(self.live / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -88,7 +90,7 @@ class Supervisor:
                     f"{self.folder} is up already: see `sqsgd deploy status {self.folder}`, "
                     f"end it with `sqsgd deploy down {self.folder}`"
                 ) from None
-            _refuse_left_overs(self.folder, self.live)
+            refuse_left_overs(self.folder)
             for path in [
                 *(self.live / "logs").glob("*.log"),
                 self.live / "events.jsonl",
@@ -244,65 +246,3 @@ class Supervisor:
         part_file = path.with_name("state.json.part")
         part_file.write_text(json.dumps(state, indent=2))
         part_file.replace(path)
-
-
-def _refuse_left_overs(folder: Path, live: Path) -> None:
-    state = read_state(folder)
-    if state is not None and (left := processes.marked(state["mark"])):
-        raise ValueError(
-            f"{len(left)} processes of an earlier `up` still run: end them with `sqsgd deploy down {folder}`"
-        )
-
-
-def read_state(folder: Path) -> dict[str, Any] | None:
-    """What the last supervisor wrote; None before the first."""
-    try:
-        state: dict[str, Any] = json.loads((folder / "live/state.json").read_text())
-    except FileNotFoundError:
-        return None
-    return state
-
-
-def running_supervisor(folder: Path) -> int | None:
-    """The process that runs a federation; None where none does."""
-    state = read_state(folder)
-    supervisor = None if state is None else Process(**state["supervisor"])
-    return supervisor.pid if supervisor is not None and supervisor.alive else None
-
-
-def tail(log: Path, most: int = 500) -> str:
-    """The end of a log in one line."""
-    try:
-        return " ".join(log.read_text(errors="replace").split())[-most:]
-    except FileNotFoundError:
-        return "no log"
-
-
-def free_port() -> int:
-    """A port of this machine that nobody uses now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def down(folder: Path, patience: float = 30.0) -> int:
-    """End a federation: its supervisor first, who ends the rest; else all of it. Returns how many it was."""
-    state = read_state(folder)
-    if state is None:
-        return 0
-    recorded = [
-        Process(pid=part["pid"], started=part["started"])
-        for part in state["parts"].values()
-        if part["pid"] is not None
-    ]
-    supervisor = Process(**state["supervisor"])
-    count = sum(process.alive for process in [supervisor, *recorded])
-    if supervisor.alive:
-        os.kill(supervisor.pid, signal.SIGTERM)
-        deadline = time.monotonic() + patience
-        while supervisor.alive and time.monotonic() < deadline:
-            time.sleep(0.1)
-        if supervisor.alive:
-            os.kill(supervisor.pid, signal.SIGKILL)
-    processes.end(recorded, state["mark"])
-    return count

@@ -19,6 +19,7 @@ from sqsgd.deploy.processes import Process, start_time
 COMPLETED = "finished:completed"
 _ASK_EVERY = 10.0  # each question to Flower costs seconds of a core
 _LOOK_EVERY = 0.3
+_TRY_AGAIN = 5.0
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -88,8 +89,20 @@ def flwr(server: Path, *arguments: str) -> str:
 
 def true_status(server: Path, run_id: str) -> str:
     """What Flower itself says of a run, such as ``running`` or ``finished:completed``."""
-    found = json.loads(flwr(server, "list", "federation", "--run-id", run_id, "--format", "json"))
-    return str(found["runs"][0]["status"])
+    runs = _asked(server, "runs", "list", "federation", "--run-id", run_id)
+    if not runs:
+        raise OSError(f"the SuperLink knows of no run {run_id}")
+    return str(runs[0]["status"])
+
+
+def _asked(server: Path, key: str, *arguments: str) -> Any:
+    """One thing of Flower's answer in JSON, which says in it that something failed and exits with 0."""
+    text = flwr(server, *arguments, "--format", "json")
+    try:
+        answer = json.loads(text)
+        return answer[key]
+    except (ValueError, KeyError, TypeError):
+        raise OSError(f"flwr {' '.join(arguments[:2])}: {' '.join(text.split())[-600:]}") from None
 
 
 def stop_run(server: Path, job: Job) -> None:
@@ -98,7 +111,7 @@ def stop_run(server: Path, job: Job) -> None:
         with contextlib.suppress(OSError):  # it is over, or its SuperLink has forgotten it
             flwr(server, "stop", job.run_id, "federation")
         status = "finished:stopped"
-        with contextlib.suppress(OSError, LookupError, ValueError):
+        with contextlib.suppress(OSError):
             status = true_status(server, job.run_id)
         replace(job, status=status).write()
 
@@ -163,9 +176,15 @@ def _submit(server: Path, federation: Federation, app: Path | None, job: Job, *,
     values: Mapping[str, object] = federation.run_config(job.folder, resume=resume)
     settings.write_text("".join(f"{name} = {in_toml(value)}\n" for name, value in values.items()))
     folder = str(ready_app() if app is None else app.absolute())
-    arguments = ("run", folder, "federation", "--format", "json", "--run-config", str(settings))
-    answer = json.loads(flwr(server, *arguments))
-    job = replace(job, run_id=str(answer["run-id"]), status="submitted")
+    for tries_left in (3, 2, 1, 0):  # the SuperLink may be being started again
+        try:
+            run_id = _asked(server, "run-id", "run", folder, "federation", "--run-config", str(settings))
+            break
+        except OSError:
+            if not tries_left:
+                raise
+            time.sleep(_TRY_AGAIN)
+    job = replace(job, run_id=str(run_id), status="submitted")
     job.write()
     return job
 
