@@ -24,16 +24,17 @@ pytestmark = pytest.mark.faults
 @pytest.fixture
 def started(tmp_path):
     """Starts a script as one would in a terminal; everything is ended after the test."""
-    mark, running = f"by-hand-{tmp_path.name}", []
+    mark, children = f"by-hand-{tmp_path.name}", []
 
     def start(script, folder, **more):
         log = tmp_path / f"{folder.name}-{Path(script).stem}.log"
-        child = processes.start([folder / script], log, {**environment(), **more}, mark)
-        running.append(Process(pid=child.pid, started=start_time(child.pid)))
+        children.append(processes.start([folder / script], log, {**environment(), **more}, mark))
         return log
 
     yield start
-    processes.end(running, mark)
+    processes.end([Process(pid=child.pid, started=start_time(child.pid) or "") for child in children], mark)
+    for child in children:
+        child.wait()
     for log in tmp_path.glob("*.log"):
         sys.stderr.write(f"== {log.name}\n{log.read_text()[-1500:]}")
 

@@ -43,6 +43,7 @@ SUPERLINK = (
     _HEAD.format(what="Flower's SuperLink, for this machine only; nodes come in through gate.sh.")
     + _SERVER
     + """\
+[ -e "$here/link.db" ] || rm -rf "$here/registered"  # a new SuperLink knows no keys
 exec flower-superlink --host 127.0.0.1 --port "${link##*:}" \\
     --ssl-ca-certfile "$here/ca.pem" --ssl-certfile "$here/server.pem" --ssl-keyfile "$here/server.key" \\
     --enable-supernode-auth --database "$here/link.db" \\
@@ -66,11 +67,11 @@ REGISTER = (
     _HEAD.format(what="Tells the SuperLink the nodes' public keys; once, and again for new nodes.")
     + _SERVER
     + """\
+mkdir -p "$here/registered"
 for key in "$here"/nodes/*.pub; do
     name=$(basename "$key" .pub)
     if [ -e "$here/registered/$name" ] && cmp -s "$key" "$here/registered/$name"; then continue; fi
     flwr supernode register "$key" federation
-    mkdir -p "$here/registered"
     cp "$key" "$here/registered/$name"
 done
 """
