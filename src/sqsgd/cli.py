@@ -11,12 +11,12 @@ from sqsgd import __version__
 from sqsgd.commands.auditing import audit
 from sqsgd.commands.benchmarks import bench
 from sqsgd.commands.data import fetch_data, list_data
+from sqsgd.commands.deploy_status import show_deployment
 from sqsgd.commands.deploying import (
     allow_app,
     end_deployment,
     gate_deployment,
     init_deployment,
-    show_deployment,
     train_deployment,
     up_deployment,
 )
