@@ -23,10 +23,9 @@ def after(tmp_path_factory):
     """The status of a federation of two honest and four hostile nodes, after its training."""
     from sqsgd.flower import app_folder
 
-    folder, app = (
-        tmp_path_factory.mktemp("hostile") / "federation",
-        tmp_path_factory.mktemp("app") / "hostile",
-    )
+    place = tmp_path_factory.mktemp("hostile")
+    folder, app = place / "federation", place / "my_app"
+    (allow,) = documented("Who is protected against whom")
     shutil.copytree(app_folder(), app, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copyfile(Path(__file__).with_name("hostile_client_app.py"), app / "sqsgd_app/client_app.py")
     options = [*SMALL[:-2], "--round-timeout", TIMEOUT]
