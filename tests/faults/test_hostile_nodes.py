@@ -15,7 +15,7 @@ from sqsgd import Ledger
 
 pytestmark = pytest.mark.faults
 KINDS = ("honest", "honest", "garbage", "huge", "replay", "straggler")
-ROUNDS, TIMEOUT = 4, 75
+ROUNDS, TIMEOUT = 4, 90
 
 
 @pytest.fixture(scope="module")
