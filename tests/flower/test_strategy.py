@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 
 from sqsgd.flower import SqsgdStrategy, wire
 from sqsgd.flower.gathering import TooFewNodes
-from sqsgd.flower.strategy import MOST_EMPTY_ROUNDS, NoAnswers
+from sqsgd.flower.training import MOST_EMPTY_ROUNDS, NoAnswers
 
 IDS = (5, 2**63 + 11, 8)  # Flower's node identities have 64 bits
 GOAL = np.mean([target(node) for node in IDS], axis=0)
@@ -168,6 +168,24 @@ def test_an_answer_counts_once(tmp_path):
         "has answered this round already",
         "was not asked",
     }
+
+
+def test_an_error_in_a_nodes_place_is_laid_to_the_node(tmp_path):
+    """The SuperLink itself answers for a node that died, under its own name."""
+    nodes = nodes_of(tmp_path)
+
+    def died(node, asked, reply):
+        if node != 5:
+            return reply
+        stand_in = Message(Error(8, "crashed"), reply_to=asked)
+        stand_in.metadata.__dict__["_src_node_id"] = 1
+        return stand_in
+
+    nodes.spoil = died
+    made = strategy()
+    messages = made.configure_train(1, model(), ConfigRecord(), nodes)
+    made.aggregate_train(1, nodes.send_and_receive(messages))
+    assert made.current.rejected == [{"node": "5", "reason": "error 8"}]
 
 
 def test_the_order_of_arrival_does_not_matter(tmp_path):

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sqsgd.flower.mod import Simulation, SqsgdMod
+    from sqsgd.flower.mod import ClientApp, Simulation, SqsgdMod
     from sqsgd.flower.strategy import SqsgdStrategy
 
-__all__ = ["Simulation", "SqsgdMod", "SqsgdStrategy", "app_folder"]
+__all__ = ["ClientApp", "Simulation", "SqsgdMod", "SqsgdStrategy", "app_folder"]
 
-_HOMES = {"Simulation": "mod", "SqsgdMod": "mod", "SqsgdStrategy": "strategy"}
+_HOMES = {"ClientApp": "mod", "Simulation": "mod", "SqsgdMod": "mod", "SqsgdStrategy": "strategy"}
 
 
 def app_folder() -> Path:

@@ -26,6 +26,7 @@ class Round:
     """Seconds that the answers may take, where the round has been told."""
     tasks: dict[int, Task] = field(default_factory=dict)
     """Of each node that was asked, in order."""
+    messages: list[Message] = field(default_factory=list)
     reports: list[tuple[Task, bytes, float]] = field(default_factory=list)
     """Accepted ones, in the order of the tasks: sums of floats depend on it."""
     accepted: list[int] = field(default_factory=list)
@@ -42,10 +43,19 @@ class Round:
     def asked(self, node: int, task: Task, message: Message) -> None:
         """Note a message that goes out."""
         self.tasks[node] = task
+        self.messages.append(message)
         content = message.content
         self.whole += wire.MODEL in content
         payload = sum(wire.payload_size(content[name]) for name in content if name != wire.CONFIG)
         self.down.append((payload, wire.serialised_size(message)))
+
+    def sender(self, reply: Message) -> int:
+        """Whose reply it is. For a node that died the SuperLink answers, under its own name."""
+        node = reply.metadata.src_node_id
+        if node in self.tasks or not reply.has_error():
+            return node
+        asked = {message.metadata.message_id: message.metadata.dst_node_id for message in self.messages}
+        return asked.get(reply.metadata.reply_to_message_id, node)
 
     @property
     def clip_rate(self) -> float | None:
@@ -59,7 +69,7 @@ def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message]) -> Non
     """Fill in reports, and what was rejected and why. No reply can raise, and none counts twice."""
     found: dict[int, bytes] = {}
     for reply in replies:
-        node = reply.metadata.src_node_id
+        node = last.sender(reply)
         try:
             if node not in last.tasks:
                 raise MalformedReport("node", "was not asked")

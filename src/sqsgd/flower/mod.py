@@ -1,18 +1,21 @@
 """The client's side: whatever the app computes, what leaves the node is one private report.
 
-Put it first, so that it is outermost: ``ClientApp(mods=[SqsgdMod()])``.
+Put it first, so that it is outermost: ``ClientApp(mods=[SqsgdMod()])``; this room's ``ClientApp`` does that.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import flwr.clientapp
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
-from flwr.clientapp.typing import ClientAppCallable
+from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from sqsgd.checks import Vector
 from sqsgd.core import Scheme
@@ -226,6 +229,13 @@ class SqsgdMod:
                 FolderState(Path(folder)).note("refusals", entry)
             except (OSError, TypeError, ValueError):
                 _LOG.exception("sqsgd: the refusal could not be written to %s", folder)
+
+
+class ClientApp(flwr.clientapp.ClientApp):
+    """Flower's ``ClientApp`` with ``SqsgdMod`` outermost: whatever it computes, one private report leaves."""
+
+    def __init__(self, client_fn: Any = None, mods: Sequence[Mod] | None = None) -> None:
+        super().__init__(client_fn, [SqsgdMod(), *(mods or [])])
 
 
 class AlreadyAnsweredHere(ReportRefused):

@@ -40,6 +40,7 @@ _QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_raylet_start_wait_time_s": "180",  # half a minute is too short on a busy machine
 }
 
 
@@ -84,12 +85,19 @@ def simulated_rounds(run: Run, state: State) -> Iterator[tuple[Record, State]]:
     try:
         while (item := done.get()) is not None:
             if isinstance(item, BaseException):
-                raise RuntimeError(f"Flower's simulation ended: {item}") from item
+                raise OSError(f"Flower's simulation ended: {_cause(item)}") from item
             yield item
             more.put(True)
     finally:
         more.put(False)
         thread.join()
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What went wrong first: Flower wraps it twice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _rounds(run: Run, state: State, grid: Grid) -> Iterator[tuple[Record, State]]:

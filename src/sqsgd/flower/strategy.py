@@ -29,12 +29,7 @@ from sqsgd.schemes import check_name, make_scheme
 from sqsgd.task import Task
 
 _LOG = logging.getLogger("flwr")
-MOST_EMPTY_ROUNDS = 10
 Numbering = Callable[[int, Sequence[int]], Mapping[int, int]]
-
-
-class NoAnswers(RuntimeError):
-    """Too many rounds in a row without enough answers."""
 
 
 class SqsgdStrategy(Strategy):
@@ -49,8 +44,8 @@ class SqsgdStrategy(Strategy):
     def __init__(
         self,
         *,
-        epsilon: float,
-        bytes: int,
+        epsilon: float = 400.0,
+        bytes: int = 256,
         scheme: str = "sqsgd",
         options: Mapping[str, Any] | None = None,
         lr: float | None = None,
@@ -62,6 +57,8 @@ class SqsgdStrategy(Strategy):
         alpha: float = 1.0,
         beta: float = 1.0,
         clients_per_round: int = 0,
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 0.0,
         min_nodes: int = 2,
         min_answers: int = 1,
         wait_timeout: float = 600.0,
@@ -73,6 +70,8 @@ class SqsgdStrategy(Strategy):
         numbering: Numbering | None = None,
     ) -> None:
         check_name("scheme", scheme)
+        if fraction_evaluate:
+            _LOG.warning("sqsgd: fraction_evaluate is ignored: what nodes measure never leaves them")
         if sends not in ("delta", "gradient"):
             raise ValueError(f"sends = {sends!r} must be 'delta' or 'gradient'")
         if downlink not in ("full", "delta"):
@@ -89,6 +88,7 @@ class SqsgdStrategy(Strategy):
         self.lr, self.optimizer, self.sends = lr, optimizer, sends
         self.bound, self.track, self.clip, self.alpha, self.beta = bound, track, clip, alpha, beta
         self.clients_per_round = checks.integer("clients-per-round", clients_per_round, 0, 2**31)
+        self.fraction_train = checks.real("fraction_train", fraction_train, 0.0, 1.0)
         self.min_nodes = checks.integer("min-nodes", max(min_nodes, clients_per_round), 1, 2**31)
         self.min_answers = checks.integer("min-answers", min_answers, 1, 2**31)
         self.wait_timeout = checks.positive("wait-timeout", wait_timeout)
@@ -101,7 +101,7 @@ class SqsgdStrategy(Strategy):
         self.holders: dict[int, int] = {}  # node: the round whose model it holds
         self._round: Round | None = None
         self._update: ConfigRecord | None = None
-        self._empty = 0
+        self.empty = 0  # rounds in a row without enough answers
 
     # ------------------------------------------------------------ set up
 
@@ -218,11 +218,12 @@ class SqsgdStrategy(Strategy):
         if self.numbering is not None:
             return self.numbering(self.state.round, nodes)
         chosen: Sequence[int] = nodes
-        if 0 < self.clients_per_round < len(nodes):
+        size = self.clients_per_round or max(1, int(self.fraction_train * len(nodes)))
+        if size < len(nodes):
             stream = PublicStream(
                 seed=self.settings.seed, round=self.state.round, client=EVERYONE, purpose="cohort"
             )
-            chosen = [nodes[i] for i in stream.subset(len(nodes), self.clients_per_round)]
+            chosen = [nodes[i] for i in stream.subset(len(nodes), size)]
         return {node: node for node in chosen}
 
     def aggregate_train(
@@ -242,10 +243,10 @@ class SqsgdStrategy(Strategy):
             after, last.magnitudes = federated.server_step(
                 self.scheme, self.settings, self.state, last.reports
             )
-            self._empty = 0
+            self.empty = 0
         else:
             after = replace(self.state, round=self.state.round + 1)
-            self._empty += 1
+            self.empty += 1
             _LOG.warning(
                 "sqsgd: round %s had %s answers of at least %s: the model stays",
                 before.round, len(last.reports), self.min_answers,
@@ -291,11 +292,3 @@ class SqsgdStrategy(Strategy):
         from sqsgd.flower.training import train
 
         return train(self, grid, initial_arrays, num_rounds, timeout, train_config, evaluate_fn)
-
-    def check_progress(self) -> None:
-        """Raise NoAnswers where nobody answers any more."""
-        if self._empty >= MOST_EMPTY_ROUNDS:
-            raise NoAnswers(
-                f"{self._empty} rounds in a row had fewer than min-answers = {self.min_answers} answers: "
-                "look at the nodes' refusals.jsonl; their budgets may be spent"
-            )

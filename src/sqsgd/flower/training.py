@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from sqsgd.flower.strategy import SqsgdStrategy
 
 _LOG = logging.getLogger("flwr")
+MOST_EMPTY_ROUNDS = 10
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class NoAnswers(RuntimeError):
+    """Too many rounds in a row without enough answers."""
 
 
 def train(
@@ -42,9 +47,17 @@ def train(
         strategy.prepare(grid, arrays, strategy.clients_per_round or len(nodes))
         strategy.summary()
         result.arrays = strategy.structure.record(strategy.state.weights)
+        if evaluate is not None and strategy.state.round == 0:
+            measured = evaluate(0, result.arrays)
+            if measured is not None:
+                result.evaluate_metrics_serverapp[0] = measured
         while strategy.state.round < rounds:
             one_round(strategy, grid, rounds, timeout, config or ConfigRecord(), evaluate, result)
-            strategy.check_progress()
+            if strategy.empty >= MOST_EMPTY_ROUNDS:
+                raise NoAnswers(
+                    f"{strategy.empty} rounds in a row had fewer than min-answers = {strategy.min_answers} "
+                    "answers: look at the nodes' refusals.jsonl; their budgets may be spent"
+                )
         if strategy.folder is not None:
             strategy.folder.finish(result.arrays, summarise(strategy, rounds))
     return result
