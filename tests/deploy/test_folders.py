@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sqsgd.cli import app
-from sqsgd.deploy import folders
+from sqsgd.deploy import folders, scripts
 from sqsgd.deploy.federation import Federation, load_federation
 from sqsgd.deploy.folders import write_federation
 
@@ -111,6 +111,22 @@ def test_a_nodes_script_finds_its_own_folder_after_a_copy(made, tmp_path):
     (node / "node.conf").write_text('# mine\nstate-dir="/srv/ledgers"\nmax-epsilon=5.0\n')
     said = subprocess.run([node / "run.sh"], env=environment, capture_output=True, text=True, check=True)
     assert 'state-dir="/srv/ledgers" max-epsilon=5.0 ' in said.stdout.splitlines()
+
+
+def test_a_node_starts_no_other_kind_of_code(made):
+    """Flower knows more kinds than client apps, and starts each by its name."""
+    for name in ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-serverapp", "flwr-simulation"):
+        done = subprocess.run(
+            [made / "nodes/node-0/bin" / name, "--token", "x"], capture_output=True, text=True
+        )
+        assert done.returncode == 1
+        assert "runs client apps alone" in done.stderr
+
+
+def test_flowers_names_of_code_are_all_known():
+    constants = pytest.importorskip("flwr.supercore.constant", reason="needs pip install 'sqsgd[flower]'")
+    known = {"flwr-clientapp", *scripts.REFUSED_COMMANDS}
+    assert set(constants.TASK_TYPE_TO_COMMAND.values()) <= known
 
 
 def test_init_for_machines(tmp_path):
