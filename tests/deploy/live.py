@@ -39,7 +39,7 @@ def documented(heading):
 def typed(line, folder, check=True):
     """A documented command, run as it is written."""
     done = subprocess.run(
-        shlex.split(line), capture_output=True, text=True, env=environment(), cwd=folder, timeout=300
+        shlex.split(line), capture_output=True, text=True, env=environment(), cwd=folder, timeout=600
     )
     assert not check or done.returncode == 0, (line, done.stdout + done.stderr)
     return done.stdout
@@ -64,7 +64,7 @@ def metrics(folder, run="run-1"):
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def finished(folder, seconds=200):
+def finished(folder, seconds=900):
     """The status once the training is over."""
     job = Path(folder) / "server/runs/run-1.json"
     wait_until(lambda: "finished" in job.read_text(), seconds, f"{job}: {job.read_text()}")

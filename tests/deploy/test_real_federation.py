@@ -122,7 +122,7 @@ def test_strangers_are_refused(up, tmp_path):
     for name, child in running.items():
         text = (tmp_path / f"{name}.log").read_text
         try:
-            assert child.wait(60) != 0, (name, text())
+            assert child.wait(200) != 0, (name, text())
         finally:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)

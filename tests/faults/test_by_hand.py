@@ -75,7 +75,7 @@ def test_several_machines(tmp_path, started):
     joined = [
         started("./run.sh", places[f"node-{index}"], SQSGD_NODE_PORT=str(free_port())) for index in range(2)
     ]
-    wait_until(lambda: all("SuperNode ID" in log.read_text() for log in joined), 120, "two nodes")
+    wait_until(lambda: all("SuperNode ID" in log.read_text() for log in joined), 200, "two nodes")
     done = subprocess.run(["./train.sh"], **run)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "finished:completed" in done.stderr
@@ -95,7 +95,7 @@ def test_the_foreground_with_ctrl_c_and_resume(tmp_path):
             [BIN / "sqsgd", "deploy", "up", folder], stderr=log, env=environment(), start_new_session=True
         )
     try:
-        wait_until(lambda: len(metrics(folder)) >= 1, 300, "a round")
+        wait_until(lambda: len(metrics(folder)) >= 1, 600, "a round")
         mark = read_state(folder)["mark"]
         child.send_signal(signal.SIGINT)
         assert child.wait(90) == 128 + signal.SIGINT

@@ -38,7 +38,7 @@ def after(tmp_path_factory):
                 file.write(f'hostile="{kind}"\nhang={TIMEOUT + 5}\n')
     sqsgd("deploy", "up", folder, "--detach", "--app", app)
     try:
-        yield folder, finished(folder, 900)
+        yield folder, finished(folder)
     finally:
         sys.stderr.write(logs(folder))
         sqsgd("deploy", "down", folder)
