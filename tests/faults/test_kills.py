@@ -81,11 +81,20 @@ class Story:
 
     def kill_the_server_app(self):
         """Once node 0 has answered a round that the server has not written down."""
+
+        def unwritten():
+            answers = self.answers()
+            return bool(answers) and answers[-1]["round"] >= self.rounds()
+
         begun = self.rounds()
-        wait_until(
-            lambda: (a := self.answers()) and a[-1]["round"] >= max(begun, self.rounds()), 600, "an answer"
-        )
-        (server,) = [pid for pid, command in self.commands().items() if "flwr-serverapp" in command]
+        wait_until(lambda: self.rounds() > begun, 600, "both nodes take part again")
+        while True:
+            wait_until(unwritten, 600, "an answer")
+            (server,) = [pid for pid, command in self.commands().items() if "flwr-serverapp" in command]
+            os.kill(server, signal.SIGSTOP)  # so that nothing is written between a look and the kill
+            if unwritten():
+                break
+            os.kill(server, signal.SIGCONT)
         os.kill(server, signal.SIGKILL)
         self.lost_round = self.rounds()
         self.attempt = json.loads((self.folder / "server/runs/run-1.json").read_text())["run_id"]

@@ -27,7 +27,7 @@ from sqsgd.deploy.live_state import free_port, refuse_left_overs, tail
 from sqsgd.deploy.processes import Process
 
 _LONGEST_WAIT = 15.0
-_READY_WITHIN = 90.0
+_READY_WITHIN = 180.0
 
 
 @dataclass
