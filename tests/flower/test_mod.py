@@ -211,6 +211,13 @@ def test_a_lost_ledger_is_not_made_anew(tmp_path):
     assert answer(request(round=1), context).error.reason == wire.LEDGER
 
 
+def test_a_ledger_that_was_never_finished_is_made_anew(tmp_path):
+    """A crash between the tip and the ledger: nothing had left, and the node is not lost for ever."""
+    Ledger.create(tmp_path / "ledger", max_epsilon=1e6)
+    (tmp_path / "ledger").unlink()
+    payload_of(answer(request(), node_context(5, tmp_path)))
+
+
 @pytest.mark.parametrize(
     ("extra", "word"),
     [

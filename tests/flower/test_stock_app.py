@@ -61,8 +61,8 @@ def test_the_documented_diff_makes_a_plain_app_private(tmp_path):
     }  # fmt: skip
     with (tmp_path / "superlink.log").open("w") as log:
         link = subprocess.Popen(
-            [BIN / "flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port),
-             "--disable-runtime-dependency-installation"],
+            [BIN / "flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1",
+             "--port", str(port), "--disable-runtime-dependency-installation"],
             env=variables, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:

@@ -35,7 +35,7 @@ def exchange(grid: Grid, messages: Sequence[Message], seconds: float) -> Iterabl
     if not messages:
         return
     deadline = time.monotonic() + seconds
-    waiting = set(grid.push_messages(messages))
+    waiting = {name for name in grid.push_messages(messages) if name}  # none: it could not be sent
     while waiting:
         answers = list(grid.pull_messages(waiting))
         for answer in answers:

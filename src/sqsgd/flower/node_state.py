@@ -29,7 +29,6 @@ from sqsgd.flower.policy import Refused
 from sqsgd.flower.wire import Request, Structure
 from sqsgd.privacy import durable
 from sqsgd.privacy.ledger import Ledger
-from sqsgd.privacy.ledger_files import tip_beside
 
 _RECORD = "sqsgd.state"
 
@@ -167,13 +166,10 @@ class FolderState(NodeState):
     def open_ledger(self, max_epsilon: float) -> Ledger:
         """The node's ledger, made at first use; a lower cap than before is kept, a higher one ignored."""
         path = self.folder / "ledger"
-        if not path.exists() and not tip_beside(path).exists():
-            with contextlib.suppress(FileExistsError):
-                return Ledger.create(path, max_epsilon=max_epsilon)
-        try:
-            ledger = Ledger(path)
-        except FileNotFoundError:
-            ledger = Ledger.create(path, max_epsilon=max_epsilon)
+        if not path.exists():
+            with contextlib.suppress(FileExistsError):  # another process was quicker
+                return Ledger.create(path, max_epsilon=max_epsilon)  # refuses where there was one
+        ledger = Ledger(path)
         if max_epsilon < ledger.max_epsilon:
             ledger.lower_cap(max_epsilon)
         return ledger

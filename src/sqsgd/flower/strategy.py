@@ -51,7 +51,7 @@ class SqsgdStrategy(Strategy):
         lr: float | None = None,
         optimizer: Literal["sgd", "momentum", "adam"] = "sgd",
         sends: Literal["delta", "gradient"] = "delta",
-        bound: float = 1.0,
+        bound: float | None = None,
         track: bool = True,
         clip: float | None = None,
         alpha: float = 1.0,
@@ -86,7 +86,8 @@ class SqsgdStrategy(Strategy):
         self.epsilon, self.bits = checks.real("epsilon", epsilon, 0.01, 1e5), 8 * bytes
         self.scheme_name, self.options = scheme, dict(options or {})
         self.lr, self.optimizer, self.sends = lr, optimizer, sends
-        self.bound, self.track, self.clip, self.alpha, self.beta = bound, track, clip, alpha, beta
+        self.bound = bound or (10.0 if scheme == "sqsgd-paper" else 1.0)
+        self.track, self.clip, self.alpha, self.beta = track, clip, alpha, beta
         self.clients_per_round = checks.integer("clients-per-round", clients_per_round, 0, 2**31)
         self.fraction_train = checks.real("fraction_train", fraction_train, 0.0, 1.0)
         self.min_nodes = checks.integer("min-nodes", max(min_nodes, clients_per_round), 1, 2**31)

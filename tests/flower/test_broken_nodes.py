@@ -1,0 +1,103 @@
+"""The tests of what a node promises fail on nodes that were broken on purpose."""
+
+import pytest
+import test_mod
+import test_policy
+import test_strategy
+from flwr.app import MetricRecord
+
+from sqsgd import seeded_rng
+from sqsgd.flower import SqsgdMod, mod, wire
+from sqsgd.flower.node_state import FolderState
+from sqsgd.flower.policy import Policy
+from sqsgd.task import Task
+
+
+def pays_nothing(patch):
+    patch.setattr(FolderState, "pay", lambda *_: None)
+
+
+def forgets_the_round(patch):
+    patch.setattr(SqsgdMod, "_check_terms", lambda *_: None)
+
+
+def draws_seeded_noise(patch):
+    patch.setattr(mod, "secure_rng", lambda: seeded_rng(1))
+
+
+def believes_every_scheme(patch):
+    patch.setattr(Policy, "check", lambda *_: None)
+
+
+def believes_every_key(patch):
+    read = wire.read_request
+
+    def lenient(record):
+        for key in [key for key in record if key not in wire._TYPES]:
+            del record[key]
+        return read(record)
+
+    patch.setattr(wire, "read_request", lenient)
+
+
+def sends_the_loss_along(patch):
+    reply = SqsgdMod._reply
+
+    def more(self, *arguments, **options):
+        content = reply(self, *arguments, **options)
+        content["metrics"] = MetricRecord({"loss": 1.5})
+        return content
+
+    patch.setattr(SqsgdMod, "_reply", more)
+
+
+def lets_exceptions_out(patch):
+    patch.setattr(SqsgdMod, "__call__", lambda self, msg, context, call_next: call_next(msg, context))
+
+
+def raises_the_cap(patch):
+    from sqsgd import Ledger
+
+    def reopened(self, max_epsilon):
+        for path in self.folder.glob("ledger*"):
+            path.unlink()
+        return Ledger.create(self.folder / "ledger", max_epsilon=max_epsilon)
+
+    patch.setattr(FolderState, "open_ledger", reopened)
+
+
+def binds_to_no_task(patch):
+    patch.setattr(Task, "binding", b"")
+
+
+@pytest.mark.parametrize(
+    ("broken", "test", "arguments"),
+    [
+        (pays_nothing, test_mod.test_the_cap_holds_over_trainings, ()),
+        (forgets_the_round, test_mod.test_a_round_is_answered_once, ()),
+        (forgets_the_round, test_mod.test_a_training_does_not_become_weaker, ({"epsilon": 201.0},)),
+        (draws_seeded_noise, test_mod.test_no_request_gets_seeded_noise, ()),
+        (
+            believes_every_key,
+            test_mod.test_malformed_requests_are_refused_and_noted,
+            ({"simulate-seed": 3}, "unknown key"),
+        ),
+        (sends_the_loss_along, test_mod.test_nothing_else_leaves, ()),
+        (lets_exceptions_out, test_mod.test_an_exception_tells_nothing, (RuntimeError, None)),
+        (raises_the_cap, test_mod.test_the_cap_cannot_be_raised_and_can_be_lowered, ()),
+        (binds_to_no_task, test_strategy.test_a_report_fits_its_own_task_only, ()),
+    ],
+)
+def test_a_broken_node_is_found(tmp_path, monkeypatch, broken, test, arguments):
+    broken(monkeypatch)
+    # A ValueError is Flower's: a message without an error was asked for it, because the node had answered.
+    with pytest.raises(
+        (AssertionError, KeyError, RuntimeError, ValueError), match=r"assert|error|Eve|payload"
+    ):
+        test(tmp_path, *arguments)
+
+
+def test_a_node_that_believes_every_scheme_is_found(monkeypatch):
+    believes_every_scheme(monkeypatch)
+    with pytest.raises(pytest.fail.Exception):
+        test_policy.test_other_notions_are_refused_even_where_the_owner_lists_the_scheme("fedsgd", {}, "none")
