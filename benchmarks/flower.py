@@ -117,7 +117,11 @@ class Counting(socketserver.ThreadingTCPServer):
 class Passing(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         self.path = "?"
-        with socket.create_connection(("127.0.0.1", self.server.target)) as other:
+        try:
+            other = socket.create_connection(("127.0.0.1", self.server.target))
+        except OSError:  # the SuperLink has ended before its node
+            return
+        with other:
             back = threading.Thread(target=self.pass_on, args=(other, self.request, "down"), daemon=True)
             back.start()
             self.pass_on(self.request, other, "up")
@@ -179,11 +183,13 @@ def measure_wire(rounds: int, downlink: str) -> None:
                 env=environment, check=True, capture_output=True, timeout=1800,
             )  # fmt: skip
             counts = Counter(proxy.counts)
+            proxy.shutdown()
+            proxy.server_close()
         finally:
-            for process in started:
+            for process in reversed(started):  # nodes first
                 process.send_signal(signal.SIGTERM)
             for process in started:
-                process.wait(30)
+                process.wait(60)
         lines = [json.loads(line) for line in (work / "run" / "metrics.jsonl").read_text().splitlines()]
     print(f"downlink = {downlink!r}, {rounds} rounds, one of two nodes; the app's code is sent once")
     for line in lines:

@@ -1,0 +1,40 @@
+"""Nodes and apps that are not set up as they must be, and the files of one that is."""
+
+import numpy as np
+from federation import DIM, lines, make_app, message, model, node_context, request
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+from test_mod import answer, payload_of
+
+from sqsgd.flower import SqsgdMod, wire
+
+
+def test_a_node_that_was_not_set_up_answers_nothing(tmp_path):
+    calls = []
+    for config in ({"state_dir": str(tmp_path)}, {"max_epsilon": 10.0}, {}):
+        reply = answer(request(), node_context(5, None, **config), make_app(calls=calls))
+        assert reply.error.reason == wire.NOT_ALLOWED
+    assert calls == []
+    assert "max-epsilon is not set" in lines(tmp_path / "refusals.jsonl")[0]["reason"]
+
+
+def test_a_server_without_the_strategy_gets_nothing(tmp_path):
+    sent = message(request())
+    del sent.content[wire.REQUEST]
+    assert make_app()(sent, node_context(5, tmp_path)).error.reason == wire.MALFORMED
+
+
+def test_arrays_that_do_not_fit_the_model_fail(tmp_path):
+    app = ClientApp(mods=[SqsgdMod()])
+    app.train()(lambda msg, context: Message(RecordDict({"arrays": wire.take_apart(msg.content["arrays"])[0]
+                .record(np.zeros(DIM, np.float32)), "more": model()}), reply_to=msg))  # fmt: skip
+    assert app(message(request()), node_context(5, tmp_path)).error.reason == wire.FAILED
+    assert not (tmp_path / "ledger").exists()
+
+
+def test_files_of_a_node_are_its_own(tmp_path):
+    folder = tmp_path / "state"
+    payload_of(answer(request(), node_context(5, folder)))
+    assert folder.stat().st_mode & 0o077 == 0
+    for path in [*folder.glob("*.jsonl"), *(folder / "tasks").iterdir()]:
+        assert path.stat().st_mode & 0o077 == 0, path
