@@ -26,7 +26,7 @@ train: $(READY)
 	$(BIN)/sqsgd train
 
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile  # what a file shares is made once
 
 test-faults: $(READY)
 	$(BIN)/python -m pytest -m faults tests/faults

@@ -27,7 +27,6 @@ REASONS = {
     "other-authority": "certificate verify failed",
     "plaintext": "Server disconnected without sending a response",
 }
-pytestmark = pytest.mark.xdist_group("a real federation")
 
 
 @pytest.fixture(scope="module")
