@@ -5,12 +5,13 @@ BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 JOBS ?= 2
 
-.PHONY: help train test test-fast check docs format bench clean
+.PHONY: help train test test-fast test-faults check docs format bench clean
 
 help:
 	@echo "make train   create $(VENV), install everything, train LeNet-5 on real digits"
 	@echo "make test    create $(VENV), install everything, run all tests"
 	@echo "make test-fast  the quick ones of them, for while you work"
+	@echo "make test-faults  kill and deceive a real federation; takes some minutes"
 	@echo "make check   ruff (lint and format) and a strict type check of src"
 	@echo "make docs    build the site into build/site; whatever is undocumented fails it"
 	@echo "make format  let ruff rewrite the sources"
@@ -27,7 +28,10 @@ train: $(READY)
 	$(BIN)/sqsgd train
 
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses $(JOBS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile  # what a file shares is made once
+
+test-faults: $(READY)
+	$(BIN)/python -m pytest -m faults tests/faults
 
 test-fast: $(READY)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) -m "not slow"

@@ -11,6 +11,15 @@ from sqsgd import __version__
 from sqsgd.commands.auditing import audit
 from sqsgd.commands.benchmarks import bench
 from sqsgd.commands.data import fetch_data, list_data
+from sqsgd.commands.deploy_status import show_deployment
+from sqsgd.commands.deploying import (
+    allow_app,
+    end_deployment,
+    gate_deployment,
+    init_deployment,
+    train_deployment,
+    up_deployment,
+)
 from sqsgd.commands.doctoring import doctor
 from sqsgd.commands.failures import run
 from sqsgd.commands.ledgers import show_ledger, verify_ledger
@@ -61,6 +70,15 @@ ledger_app = typer.Typer(help="What a client has spent, and whether its record h
 ledger_app.command("show")(show_ledger)
 ledger_app.command("verify")(verify_ledger)
 app.add_typer(ledger_app, name="ledger")
+deploy_app = typer.Typer(help="A federation of real machines, over TLS.", no_args_is_help=True)
+deploy_app.command("init")(init_deployment)
+deploy_app.command("up")(up_deployment)
+deploy_app.command("status")(show_deployment)
+deploy_app.command("down")(end_deployment)
+deploy_app.command("allow")(allow_app)
+deploy_app.command("train")(train_deployment)
+deploy_app.command("gate")(gate_deployment)
+app.add_typer(deploy_app, name="deploy")
 
 
 def main() -> None:

@@ -1,0 +1,167 @@
+"""What a federation is: who takes part, what is trained, what a node allows; kept in federation.toml."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+from sqsgd import checks
+from sqsgd.deploy.certificates import general_name
+from sqsgd.schemes import check_name
+
+NAME = "federation.toml"
+HERE = ("127.0.0.1", "localhost")
+"""The server's certificate always holds for these: the server talks to itself there."""
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Federation:
+    """Everything that ``sqsgd deploy init`` decides. The defaults train a small model in a minute or two."""
+
+    hosts: tuple[str, ...] = ("127.0.0.1",)
+    """Names or addresses under which nodes reach the server; the first is the one they are told."""
+    port: int = 0
+    """Where nodes reach the server; 0: chosen anew at each ``up``, for a try on one machine."""
+    nodes: int = 3
+    rounds: int = 20
+    scheme: str = "sqsgd"
+    epsilon: float = 400.0
+    bytes: int = 256
+    max_epsilon: float = 0.0
+    """Cap of each node's ledger, for its whole life; 0: what the rounds cost."""
+    dataset: str = "mnist5k"
+    model: str = "lenet5"
+    lr: float = 0.0
+    """Learning rate; 0: by the rule for all budgets."""
+    seed: int = 0
+    min_nodes: int = 0
+    """A round waits until so many are connected; 0: more than half."""
+    min_answers: int = 1
+    """A round with fewer answers leaves the model as it is."""
+    round_timeout: float = 120.0
+    wait_timeout: float = 300.0
+    downlink: Literal["full", "delta"] = "full"
+    evaluate_every: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, naming the key."""
+        if not self.hosts:
+            raise ValueError("host: at least one name or address is needed, such as 127.0.0.1")
+        for host in self.hosts:
+            general_name(host)
+        checks.integer("port", self.port, 0, 65535)
+        checks.integer("nodes", self.nodes, 1, 1000)
+        checks.integer("rounds", self.rounds, 1, 10**6)
+        check_name("scheme", self.scheme)
+        checks.real("epsilon", self.epsilon, 0.01, 1e5)
+        checks.integer("bytes", self.bytes, 1, 2**31)
+        checks.real("max_epsilon", self.max_epsilon, 0.0, 1e12)
+        checks.real("lr", self.lr, 0.0, 1e6)
+        checks.integer("seed", self.seed, 0, 2**63 - 1)
+        checks.integer("min_nodes", self.min_nodes, 0, self.nodes)
+        checks.integer("min_answers", self.min_answers, 1, self.nodes)
+        checks.real("round_timeout", self.round_timeout, 1.0, 86400.0)
+        checks.real("wait_timeout", self.wait_timeout, 1.0, 86400.0)
+        checks.integer("evaluate_every", self.evaluate_every, 1, 10**6)
+        kinds = get_args(get_type_hints(Federation)["downlink"])
+        if self.downlink not in kinds:
+            raise ValueError(f"downlink = {self.downlink!r} must be one of {', '.join(kinds)}")
+        for name in ("dataset", "model"):
+            text = getattr(self, name)
+            if not text or not text.isprintable() or set(text) & set("\"'\\ "):
+                raise ValueError(f"{name} = {text!r} must be a name without spaces and quotes")
+        if 0 < self.max_epsilon < self.epsilon:
+            raise ValueError(
+                f"max_epsilon = {self.max_epsilon:g} is below epsilon = {self.epsilon:g}: "
+                "no node could answer even once"
+            )
+
+    @property
+    def cap(self) -> float:
+        """What a node's ledger allows in all."""
+        return self.max_epsilon or self.rounds * self.epsilon
+
+    @property
+    def certified(self) -> tuple[str, ...]:
+        """The hosts of the server's certificate."""
+        return tuple(dict.fromkeys([*self.hosts, *HERE]))
+
+    def run_config(self, out: Path, *, resume: bool) -> dict[str, Any]:
+        """What the Flower app is told: the keys of its pyproject.toml."""
+        return {
+            "num-server-rounds": self.rounds,
+            "scheme": self.scheme,
+            "epsilon": float(self.epsilon),
+            "bytes": self.bytes,
+            "lr": float(self.lr),
+            "seed": self.seed,
+            "dataset": self.dataset,
+            "model": self.model,
+            "clients-per-round": 0,
+            "min-nodes": self.min_nodes or self.nodes // 2 + 1,
+            "round-timeout": float(self.round_timeout),
+            "wait-timeout": float(self.wait_timeout),
+            "min-answers": self.min_answers,
+            "downlink": self.downlink,
+            "out": str(out),
+            "resume": resume,
+            "evaluate-every": self.evaluate_every,
+        }
+
+    def to_toml(self) -> str:
+        """The whole of it, reloadable."""
+        lines = [f"format = {FORMAT}"]
+        for name, value in dataclasses.asdict(self).items():
+            lines.append(f"{name} = {in_toml(value)}")
+        return "\n".join(lines) + "\n"
+
+
+def in_toml(value: object) -> str:
+    """A value as TOML writes it; texts are checked to hold no quotes.
+
+    >>> in_toml(True), in_toml(2.0), in_toml(("a", "b"))
+    ('true', '2.0', '["a", "b"]')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        if not value.isprintable() or set(value) & set('"\\'):
+            raise ValueError(f"{value!r} cannot be written: no quotes and backslashes, please")
+        return f'"{value}"'
+    if isinstance(value, Sequence):
+        return f"[{', '.join(in_toml(each) for each in value)}]"
+    raise TypeError(f"{value!r} has no place in a federation")
+
+
+def load_federation(folder: Path) -> Federation:
+    """The federation in a folder; says what to do where there is none."""
+    path = folder / NAME
+    if not path.is_file():
+        raise ValueError(f"{folder} holds no {NAME}: make it with `sqsgd deploy init {folder}`")
+    try:
+        values = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no valid TOML: {error}") from None
+    if values.pop("format", None) != FORMAT:
+        raise ValueError(f"{path}: format must be {FORMAT}; this sqsgd knows no other")
+    known = {field.name: field for field in dataclasses.fields(Federation)}
+    for name in values:
+        if name not in known:
+            raise ValueError(f"{path}: unknown key {name!r} (known: {', '.join(known)})")
+    if isinstance(values.get("hosts"), list):
+        values["hosts"] = tuple(values["hosts"])
+    hints = get_type_hints(Federation)
+    for name, value in values.items():
+        wanted = hints[name] if isinstance(hints[name], type) else tuple if name == "hosts" else str
+        if wanted is float and isinstance(value, int):
+            values[name] = value = float(value)
+        if not isinstance(value, wanted) or isinstance(value, bool):
+            raise ValueError(f"{path}: {name} = {value!r} must be of type {wanted.__name__}")
+    return Federation(**values)

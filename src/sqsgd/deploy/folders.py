@@ -1,0 +1,105 @@
+"""Writing a federation's folder: what each machine needs, in one folder a machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from sqsgd.deploy import pages, scripts
+from sqsgd.deploy.certificates import Pair, make_authority, make_node_pair, make_server_pair, write_secret
+from sqsgd.deploy.federation import NAME, Federation
+
+
+def write_federation(folder: Path, federation: Federation, days: int) -> Path:
+    """Certificates, keys, settings and scripts in a new folder; refuses one that holds anything.
+
+    Guarantees
+    ----------
+    * Nothing is written over, and a failure leaves no half of a federation behind.
+      tests/deploy/test_folders.py::test_nothing_is_written_over
+    * Every private key is readable by its owner alone, from the moment that it exists.
+      tests/deploy/test_folders.py::test_secrets_are_their_owners_alone
+    * A node's folder holds no key but its own, and the server's none of a node or of the authority.
+      tests/deploy/test_folders.py::test_no_folder_holds_anothers_secret
+    """
+    folder = folder.absolute()
+    if set(str(folder)) & set("\"'\\$`\n"):
+        raise ValueError(f"{folder}: choose a path without quotes, dollar signs and backslashes")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} exists and is not empty: choose another; nothing was written")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    building = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
+    try:
+        building.mkdir(mode=0o700)
+        _fill(building, federation, days)
+        with contextlib.suppress(FileNotFoundError):
+            folder.rmdir()
+        building.rename(folder)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    return folder
+
+
+def _fill(folder: Path, federation: Federation, days: int) -> None:
+    authority = make_authority(days)
+    certificate = authority.files.public
+    _private_folder(folder / "authority")
+    write_secret(folder / "authority/ca.key", authority.files.private)
+    (folder / "authority/ca.pem").write_bytes(certificate)
+    (folder / NAME).write_text(pages.FEDERATION_HEAD + federation.to_toml())
+    (folder / "README.md").write_text(pages.overview(federation))
+    _fill_server(
+        folder / "server", federation, certificate, make_server_pair(authority, federation.certified, days)
+    )
+    for index in range(federation.nodes):
+        pair = make_node_pair(f"node-{index}")
+        _fill_node(folder / f"nodes/node-{index}", federation, index, certificate, pair)
+        (folder / f"server/nodes/node-{index}.pub").write_bytes(pair.public)
+
+
+def _fill_server(folder: Path, federation: Federation, authority: bytes, pair: Pair) -> None:
+    _private_folder(folder)
+    for name in ("flwr", "nodes", "runs"):
+        _private_folder(folder / name)
+    write_secret(folder / "server.key", pair.private)
+    write_secret(folder / "superexec.secret", secrets.token_bytes(32))
+    (folder / "server.pem").write_bytes(pair.public)
+    (folder / "ca.pem").write_bytes(authority)
+    (folder / NAME).write_text(pages.FEDERATION_HEAD + federation.to_toml())
+    (folder / "environment.sh").write_text(scripts.ENVIRONMENT)
+    _script(folder / "superlink.sh", scripts.SUPERLINK)
+    _script(folder / "superexec.sh", scripts.SUPEREXEC)
+    _script(folder / "gate.sh", scripts.gate(federation))
+    _script(folder / "register.sh", scripts.REGISTER)
+    _script(folder / "train.sh", scripts.TRAIN)
+    (folder / "README.md").write_text(pages.server(federation))
+
+
+def _fill_node(folder: Path, federation: Federation, index: int, authority: bytes, pair: Pair) -> None:
+    _private_folder(folder)
+    for name in ("state", "flwr", "bin"):
+        _private_folder(folder / name)
+    write_secret(folder / "key", pair.private)
+    (folder / "key.pub").write_bytes(pair.public)
+    (folder / "ca.pem").write_bytes(authority)
+    (folder / "node.conf").write_text(scripts.node_settings(federation, index))
+    (folder / "allowed-apps").write_text(scripts.ALLOWED_APPS)
+    _script(folder / "run.sh", scripts.node(federation))
+    _script(folder / "bin/flwr-clientapp", scripts.CLIENT_APP)
+    for name in scripts.REFUSED_COMMANDS:
+        _script(folder / "bin" / name, scripts.NO_APP)
+    (folder / "README.md").write_text(pages.node(federation, index))
+
+
+def _private_folder(path: Path) -> None:
+    path.mkdir(mode=0o700, parents=True)
+
+
+def _script(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o700)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)

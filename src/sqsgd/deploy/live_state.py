@@ -1,0 +1,77 @@
+"""What a supervisor leaves in a federation's folder: who runs, and how to end it without the supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from sqsgd.deploy import processes
+from sqsgd.deploy.processes import Process
+
+
+def refuse_left_overs(folder: Path) -> None:
+    """Raise ValueError where processes of an earlier supervisor still run."""
+    state = read_state(folder)
+    if state is not None and (left := processes.marked(state["mark"])):
+        raise ValueError(
+            f"{len(left)} processes of an earlier `up` still run: end them with `sqsgd deploy down {folder}`"
+        )
+
+
+def read_state(folder: Path) -> dict[str, Any] | None:
+    """What the last supervisor wrote; None before the first."""
+    try:
+        state: dict[str, Any] = json.loads((folder / "live/state.json").read_text())
+    except FileNotFoundError:
+        return None
+    return state
+
+
+def running_supervisor(folder: Path) -> int | None:
+    """The process that runs a federation; None where none does."""
+    state = read_state(folder)
+    supervisor = None if state is None else Process(**state["supervisor"])
+    return supervisor.pid if supervisor is not None and supervisor.alive else None
+
+
+def tail(log: Path, most: int = 500) -> str:
+    """The end of a log in one line."""
+    try:
+        return " ".join(log.read_text(errors="replace").split())[-most:]
+    except FileNotFoundError:
+        return "no log"
+
+
+def free_port() -> int:
+    """A port of this machine that nobody uses now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def down(folder: Path, patience: float = 30.0) -> int:
+    """End a federation: its supervisor first, who ends the rest; else all of it. Returns how many it was."""
+    state = read_state(folder)
+    if state is None:
+        return 0
+    recorded = [
+        Process(pid=part["pid"], started=part["started"])
+        for part in state["parts"].values()
+        if part["pid"] is not None
+    ]
+    supervisor = Process(**state["supervisor"])
+    count = sum(process.alive for process in [supervisor, *recorded])
+    if supervisor.alive:
+        os.kill(supervisor.pid, signal.SIGTERM)
+        deadline = time.monotonic() + patience
+        while supervisor.alive and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if supervisor.alive:
+            os.kill(supervisor.pid, signal.SIGKILL)
+    processes.end(recorded, state["mark"])
+    return count

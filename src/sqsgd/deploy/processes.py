@@ -1,0 +1,118 @@
+"""Child processes that outlive a crash of their parent only until somebody asks: found again, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK = "SQSGD_DEPLOYMENT"
+"""Environment variable by which every process of a deployment, also a grandchild, is known."""
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """A process as it can be found again: its number alone could by now be another's."""
+
+    pid: int
+    started: str
+
+    @property
+    def alive(self) -> bool:
+        """Whether this very process still runs."""
+        return start_time(self.pid) == self.started
+
+
+def start_time(pid: int) -> str | None:
+    """When a process was started, as the system says it; None where there is none, or only its remains.
+
+    >>> start_time(os.getpid()) == start_time(os.getpid()) != None
+    True
+    """
+    if (_PROC / "self/stat").exists():
+        try:
+            fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        return None if fields[0] in "ZX" else fields[19]
+    found = subprocess.run(  # noqa: S603
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)],  # noqa: S607
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    state, _, started = found.stdout.strip().partition(" ")
+    return None if not started or state.startswith("Z") else started.strip()
+
+
+def start(
+    command: Sequence[str | Path], log: Path, environment: Mapping[str, str], mark: str
+) -> subprocess.Popen[bytes]:
+    """A child in a session of its own, so that it and its children can be ended together; output to a log."""
+    with log.open("ab") as file:
+        return subprocess.Popen(  # noqa: S603
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**environment, MARK: mark},
+            start_new_session=True,
+        )
+
+
+def marked(mark: str) -> list[int]:
+    """Every process that carries a deployment's mark; nothing where the system does not tell."""
+    found, wanted = [], f"{MARK}={mark}".encode()
+    for entry in _PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if wanted in (entry / "environ").read_bytes().split(b"\0") and start_time(int(entry.name)):
+                found.append(int(entry.name))
+    return found
+
+
+def end(processes: Iterable[Process], mark: str, patience: float = 10.0) -> list[int]:
+    """End processes and what they have started: asked first, then killed. Returns what was killed."""
+    ours = [process for process in processes if process.alive]
+    for process in ours:
+        _signal_group(process.pid, signal.SIGTERM)
+    for pid in marked(mark):
+        _signal(pid, signal.SIGTERM)
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        _reap(ours)
+        if not marked(mark) and not any(process.alive for process in ours):
+            return []
+        time.sleep(0.1)
+    killed: list[int] = []
+    while left := {*marked(mark), *(process.pid for process in ours if process.alive)}:
+        for process in ours:
+            if process.alive:
+                _signal_group(process.pid, signal.SIGKILL)
+        for pid in left:
+            _signal(pid, signal.SIGKILL)
+        killed += [pid for pid in left if pid not in killed]
+        _reap(ours)
+        time.sleep(0.05)
+    return killed
+
+
+def _reap(processes: Iterable[Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(process.pid, os.WNOHANG)
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, number)

@@ -1,0 +1,164 @@
+"""How a federation does: from its processes, the nodes' ledgers and what its runs have written down."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from sqsgd.deploy import training
+from sqsgd.deploy.certificates import ends
+from sqsgd.deploy.federation import load_federation
+from sqsgd.deploy.live_state import read_state
+from sqsgd.deploy.processes import Process
+from sqsgd.privacy.amounts import rounded_down, rounded_up
+from sqsgd.privacy.ledger import Ledger
+from sqsgd.privacy.refusals import LedgerDamaged
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """Everything that is known, for JSON."""
+    folder = folder.absolute()
+    federation, state = load_federation(folder), read_state(folder) or {}
+    parts = state.get("parts", {})
+    supervisor = Process(**state["supervisor"]) if state else None
+    up = supervisor is not None and supervisor.alive
+    nodes = sorted((folder / "nodes").glob("node-*"), key=lambda path: (len(path.name), path.name))
+    return {
+        "folder": str(folder),
+        "up": up,
+        "supervisor": supervisor.pid if up and supervisor else None,
+        "address": state.get("address", "") if up else "",
+        **{name: _part(parts.get(name)) for name in ("superlink", "superexec", "gate")},
+        "wire": _counts(folder / "live/gate.json"),
+        "nodes": [{"name": node.name, **_part(parts.get(node.name)), **node_status(node)} for node in nodes],
+        "run": _named(run_status(folder / "server"), folder / "live/logs"),
+        "events": _lines(folder / "live/events.jsonl")[-10:],
+        "certificate_ends": ends(folder / "server/server.pem").isoformat(),
+        "rounds": federation.rounds,
+    }
+
+
+def node_status(node: Path) -> dict[str, Any]:
+    """What a node has spent, answered and refused; from its own files."""
+    state = state_folder(node)
+    answers, refusals = _lines(state / "answers.jsonl"), _lines(state / "refusals.jsonl")
+    return {
+        **_ledger(state / "ledger"),
+        "answers": len(answers),
+        "refusals": len(refusals),
+        "last_refusal": refusals[-1].get("reason", "") if refusals else "",
+        "bytes_up": sum(int(answer.get("payload_bytes", 0)) for answer in answers),
+        "bytes_up_serialised": sum(int(answer.get("serialised_bytes", 0)) for answer in answers),
+    }
+
+
+def state_folder(node: Path) -> Path:
+    """Where a node keeps its ledger: as its node.conf says, or else in the node's folder."""
+    for line in (node / "node.conf").read_text().splitlines():
+        name, _, value = line.strip().partition("=")
+        if name == "state-dir":
+            return Path(value.strip("\"'"))
+    return node / "state"
+
+
+def _ledger(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {
+            "epsilon_spent": 0.0,
+            "epsilon_left": None,
+            "epsilon_cap": None,
+            "reports": 0,
+            "ledger": "none yet",
+        }
+    try:
+        ledger = Ledger(path)
+        return {
+            "epsilon_spent": rounded_up(ledger.spent),
+            "epsilon_left": max(0.0, rounded_down(ledger.left)),
+            "epsilon_cap": ledger.max_epsilon,
+            "reports": len(ledger.entries),
+            "ledger": ledger.interrupted or "good",
+        }
+    except (LedgerDamaged, OSError) as error:
+        unknown = dict.fromkeys(("epsilon_spent", "epsilon_left", "epsilon_cap", "reports"))
+        return {**unknown, "ledger": f"NOT GOOD: {error}"}
+
+
+def run_status(server: Path) -> dict[str, Any] | None:
+    """The training that was begun last; None where none was."""
+    job = training.last_job(server)
+    if job is None:
+        return None
+    lines = training.metrics(job.folder)
+    measured = [line["accuracy"] for line in lines if line.get("accuracy") is not None]
+    rejected = [{**each, "round": line["round"]} for line in lines for each in line.get("rejected") or []]
+    status = job.status
+    if not status.startswith("finished") and not job.follower.alive:
+        status = f"unknown: it was {status} when whoever followed it ended"
+    sizes = {"bytes_up": "clients", "bytes_down": "asked"}  # a line has the mean of one client's messages
+    return {
+        "id": job.run_id,
+        "folder": str(job.folder),
+        "status": status,
+        "attempts": job.attempts,
+        "round": len(lines),
+        "rounds": job.rounds,
+        "accuracy": measured[-1] if measured else None,
+        "epsilon": lines[-1].get("epsilon") if lines else None,
+        "epsilon_total": lines[-1].get("epsilon_total") if lines else None,
+        "answers": sum(int(line.get("clients", 0)) for line in lines),
+        "rejected": len(rejected),
+        "last_rejected": rejected[-5:],
+        **{
+            name + kind: sum(int(line[name + kind]) * int(line[count]) for line in lines)
+            for name, count in sizes.items()
+            for kind in ("", "_serialised")
+        },
+    }
+
+
+def _named(run: dict[str, Any] | None, logs: Path) -> dict[str, Any] | None:
+    """With the nodes' names in place of Flower's numbers, as far as their logs tell."""
+    if run is None:
+        return None
+    names = {}
+    for log in logs.glob("node-*.log"):
+        with log.open(errors="replace") as file:
+            if found := re.search(r"SuperNode ID: (\d+)", file.read(100_000)):
+                names[found[1]] = log.stem
+    for each in run["last_rejected"]:
+        each["node"] = names.get(str(each.get("node")), each.get("node"))
+    return run
+
+
+def _part(found: dict[str, Any] | None) -> dict[str, Any]:
+    if found is None:
+        return {"running": False, "pid": None, "restarts": 0, "last_exit": None}
+    running = found["pid"] is not None and Process(pid=found["pid"], started=found["started"]).alive
+    return {
+        "running": running,
+        "pid": found["pid"] if running else None,
+        "restarts": found["restarts"],
+        "last_exit": found["last_exit"],
+    }
+
+
+def _counts(path: Path) -> dict[str, Any] | None:
+    try:
+        counts: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    return counts
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Whole lines of JSON; the last may be cut off by a crash."""
+    try:
+        text = path.read_text(errors="replace")
+    except FileNotFoundError:
+        return []
+    return [
+        json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n") and line.strip()
+    ]

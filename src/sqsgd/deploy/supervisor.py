@@ -1,0 +1,248 @@
+"""Runs a federation on one machine: starts its parts in order, starts again what exits, ends all of it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import signal
+import ssl
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+from sqsgd.deploy import processes, training
+from sqsgd.deploy.federation import NAME, Federation, load_federation
+from sqsgd.deploy.live_state import free_port, refuse_left_overs, tail
+from sqsgd.deploy.processes import Process
+
+_LONGEST_WAIT = 15.0
+_READY_WITHIN = 180.0
+
+
+@dataclass
+class Part:
+    """One program of the federation, and what became of it."""
+
+    name: str
+    command: list[str | Path]
+    environment: dict[str, str]
+    log: Path
+    child: Popen[bytes] | None = None
+    process: Process | None = None
+    restarts: int = 0
+    quick_exits: int = 0
+    last_exit: int | None = None
+    since: float = 0.0
+    start_at: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the state's file."""
+        return {
+            "pid": self.process.pid if self.process else None,
+            "started": self.process.started if self.process else None,
+            "restarts": self.restarts,
+            "last_exit": self.last_exit,
+            "log": str(self.log),
+        }
+
+
+class Supervisor:
+    """Holds the parts of one federation; ``live/state.json`` says at any time what they are."""
+
+    def __init__(
+        self, folder: Path, tell: Callable[[str], None], stop: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.folder, self.live = folder.absolute(), folder.absolute() / "live"
+        self.federation: Federation = load_federation(self.folder)
+        self.mark = secrets.token_hex(16)
+        self.parts: dict[str, Part] = {}
+        self.address = ""
+        self._tell_user, self._stop, self._lock = tell, stop, threading.RLock()
+        self._stopping = threading.Event()
+        self._watching: threading.Thread | None = None
+
+    # ------------------------------------------------------------ beginning and end
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Supervisor]:
+        """The whole federation, up; at the end nothing of it is left. One at a time in a folder."""
+        if shutil.which("flower-superlink", path=training.environment(self.folder)["PATH"]) is None:
+            raise ValueError("Flower is not installed here: pip install 'sqsgd[train,flower]'")
+        self.live.mkdir(mode=0o700, exist_ok=True)
+        (self.live / "logs").mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(self.live / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"{self.folder} is up already: see `sqsgd deploy status {self.folder}`, "
+                    f"end it with `sqsgd deploy down {self.folder}`"
+                ) from None
+            refuse_left_overs(self.folder)
+            for path in [
+                *(self.live / "logs").glob("*.log"),
+                self.live / "events.jsonl",
+                self.live / "gate.json",
+            ]:
+                if path.name != "supervisor.log":
+                    path.unlink(missing_ok=True)
+            try:
+                self._start_all()
+                yield self
+            finally:
+                self.end()
+        finally:
+            os.close(descriptor)
+
+    def end(self) -> None:
+        """Stop everything; returns when nothing is left."""
+        self._stopping.set()
+        if self._watching is not None:
+            self._watching.join()
+        with self._lock:
+            ours = [part.process for part in self.parts.values() if part.process is not None]
+            killed = processes.end(ours, self.mark)
+            if killed:
+                self.note(f"{len(killed)} processes did not stop when asked and were killed")
+            for part in self.parts.values():
+                if part.child is not None:
+                    part.child.wait()
+                part.child = part.process = None
+            self._write_state()
+
+    def note(self, text: str, **more: object) -> None:
+        """Something happened: to the user, and to live/events.jsonl."""
+        line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": text, **more}
+        with self._lock, (self.live / "events.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        self._tell_user(text)
+
+    # ------------------------------------------------------------ the parts
+
+    def _start_all(self) -> None:
+        server = self.folder / "server"
+        shutil.copyfile(self.folder / NAME, server / NAME)
+        link, door = free_port(), self.federation.port or free_port()
+        self.address = f"127.0.0.1:{door}"
+        base = training.environment(server)
+        serving = {**base, "SQSGD_LINK_PORT": str(link), "SQSGD_LISTEN": self.address}
+        serving["SQSGD_GATE_COUNTS"] = str(self.live / "gate.json")
+        self._write_state()
+        for name in ("superlink", "superexec", "gate"):
+            self._add(name, server / f"{name}.sh", serving)
+        self._launch(self.parts["superlink"])
+        self._wait_for(f"https://127.0.0.1:{link}/health", self.parts["superlink"])
+        self._launch(self.parts["superexec"])
+        self._launch(self.parts["gate"])
+        self._register(serving)
+        nodes = sorted((self.folder / "nodes").glob("node-*"), key=lambda path: (len(path.name), path.name))
+        if len(nodes) != self.federation.nodes:
+            raise ValueError(
+                f"{self.folder / NAME}: nodes = {self.federation.nodes}, but nodes/ holds {len(nodes)}"
+            )
+        for path in nodes:
+            more = {"SQSGD_SERVER": self.address, "SQSGD_NODE_PORT": str(free_port())}
+            environment = {name: value for name, value in base.items() if name != "FLWR_HOME"}
+            self._launch(self._add(path.name, path / "run.sh", {**environment, **more}))
+        self._wait_for_nodes([path.name for path in nodes])
+        self.note(f"up: the server at {self.address}, {len(nodes)} nodes; logs in {self.live / 'logs'}")
+        self._watching = threading.Thread(target=self._watch, name="watch", daemon=True)
+        self._watching.start()
+
+    def _add(self, name: str, script: Path, environment: dict[str, str]) -> Part:
+        self.parts[name] = Part(
+            name=name, command=[script], environment=environment, log=self.live / f"logs/{name}.log"
+        )
+        return self.parts[name]
+
+    def _launch(self, part: Part) -> None:
+        with self._lock:
+            if self._stopping.is_set() or self._stop():
+                return
+            part.child = processes.start(part.command, part.log, part.environment, self.mark)
+            started = processes.start_time(part.child.pid) or "over"
+            part.process, part.since = Process(pid=part.child.pid, started=started), time.monotonic()
+            self._write_state()
+
+    def _register(self, environment: dict[str, str]) -> None:
+        log = self.live / "logs/register.log"
+        child = processes.start([self.folder / "server/register.sh"], log, environment, self.mark)
+        while child.poll() is None and not self._stop():
+            time.sleep(0.05)
+        if child.returncode:
+            raise OSError(f"the nodes' keys were not accepted: {tail(log)}")
+
+    def _wait_for(self, address: str, part: Part) -> None:
+        trust = ssl.create_default_context(cafile=str(self.folder / "server/ca.pem"))
+        deadline = time.monotonic() + _READY_WITHIN
+        while time.monotonic() < deadline and not self._stop():
+            assert part.child is not None  # noqa: S101
+            if (code := part.child.poll()) is not None:
+                raise OSError(f"the {part.name} ended with {code}: {tail(part.log)}")
+            with contextlib.suppress(OSError, urllib.error.URLError):
+                urllib.request.urlopen(address, timeout=2, context=trust)  # noqa: S310
+                return
+            time.sleep(0.1)
+        if self._stop():
+            return
+        raise OSError(f"the {part.name} did not answer within {_READY_WITHIN:g} s: {tail(part.log)}")
+
+    def _wait_for_nodes(self, names: list[str]) -> None:
+        """So that the first round has them all; one that does not come is no reason to wait for ever."""
+        deadline, missing = time.monotonic() + _READY_WITHIN, names
+        while missing and time.monotonic() < deadline and not self._stop():
+            missing = [name for name in missing if "SuperNode ID" not in self.parts[name].log.read_text()]
+            time.sleep(0.1)
+        for name in missing:
+            self.note(f"{name} has not connected: {tail(self.parts[name].log, 200)}", part=name)
+
+    def _watch(self) -> None:
+        """Start again what exits: at once, then after waits that double, for a key that is still in use."""
+        while not self._stopping.wait(0.2):
+            for part in self.parts.values():
+                if part.child is None:
+                    if time.monotonic() >= part.start_at:
+                        part.restarts += 1
+                        self._launch(part)
+                elif (code := part.child.poll()) is not None:
+                    self._after_exit(part, code)
+
+    def _after_exit(self, part: Part, code: int) -> None:
+        lived = time.monotonic() - part.since
+        part.quick_exits = part.quick_exits + 1 if lived < 60 else 0
+        wait = min(_LONGEST_WAIT, 2.0 ** (part.quick_exits - 1)) if part.quick_exits else 0.0
+        left = [] if part.process is None else [part.process]
+        for process in left:  # what it had started goes with it: two of them must not work side by side
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        with self._lock:
+            part.child, part.process, part.last_exit = None, None, code
+            part.start_at = time.monotonic() + wait
+            self._write_state()
+        how = f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
+        self.note(f"{part.name} {how}; starting it again in {wait:g} s", part=part.name, exit=code)
+
+    def _write_state(self) -> None:
+        me = os.getpid()
+        state = {
+            "mark": self.mark,
+            "address": self.address,
+            "supervisor": {"pid": me, "started": processes.start_time(me)},
+            "parts": {name: part.to_dict() for name, part in self.parts.items()},
+        }
+        path = self.live / "state.json"
+        part_file = path.with_name("state.json.part")
+        part_file.write_text(json.dumps(state, indent=2))
+        part_file.replace(path)

@@ -1,0 +1,123 @@
+"""A node's own decision about code: Flower's ``flwr-clientapp``, but only for apps that the owner allows.
+
+A SuperLink sends every node the app that it is to run, as a bundle (a FAB). Flower 1.41 can ask for
+signatures (``--trusted-entities``), but its open SuperLink cannot deliver any, so that such a node runs
+nothing. Without this, whoever can submit an app can run any code on every node, and local privacy is what
+that code leaves of it. A node that was made by ``sqsgd deploy init`` starts apps through this module instead
+(``bin/flwr-clientapp`` in its folder): the bundle's SHA-256 must be one that ``allowed-apps`` names.
+
+Guarantees
+----------
+* An app that is not named is never unpacked, and nothing of it runs; the node writes down that it refused.
+  tests/deploy/test_real_federation.py::test_a_node_refuses_code_that_its_owner_did_not_allow
+* Without a list, or where the list is damaged, nothing runs.
+  tests/deploy/test_guard.py::test_without_a_good_list_nothing_is_allowed
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.metadata
+import json
+import os
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+LIST = "SQSGD_ALLOWED_APPS"
+"""Environment variable that names the file of allowed apps."""
+KNOWN = "1.41."
+"""The versions of Flower whose way of unpacking an app this module has been tried with."""
+
+
+class AppRefused(Exception):
+    """The server sent code that this node's owner did not allow; its text goes to the server."""
+
+
+def app_hash(folder: Path) -> str:
+    """The SHA-256 of an app's bundle, as a SuperLink sends it."""
+    from flwr.cli.build import build_fab_from_disk
+
+    return hashlib.sha256(build_fab_from_disk(folder)).hexdigest()
+
+
+def installed_app() -> Path:
+    """The folder of the app that came with this installation."""
+    return Path(__file__).with_name("app")
+
+
+def allowed_hashes(path: Path) -> set[str]:
+    """What a file of allowed apps names; raises ValueError for a line that is neither."""
+    allowed = set()
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        words = line.partition("#")[0].strip().lower()
+        if words == "installed":
+            allowed.add(app_hash(installed_app()))
+        elif len(words) == 64 and set(words) <= set("0123456789abcdef"):
+            allowed.add(words)
+        elif words:
+            raise ValueError(f"{path}: line {number} must be `installed` or 64 hexadecimal digits: {line!r}")
+    return allowed
+
+
+def check(content: bytes) -> None:
+    """Raise AppRefused unless the owner allows this bundle."""
+    found, path = hashlib.sha256(content).hexdigest(), os.environ.get(LIST, "")
+    try:
+        allowed = allowed_hashes(Path(path)) if path else set()
+    except (OSError, ValueError) as error:
+        print(f"no app is allowed: {error}", file=sys.stderr, flush=True)  # noqa: T201 - the node's log
+        allowed = set()
+    if found not in allowed:
+        raise AppRefused(f"this node does not run the app {found}")
+
+
+def main() -> None:
+    """Run Flower's own command, with the check before an app is unpacked."""
+    command: Any = importlib.import_module("flwr.supernode.cli")
+    runtime: Any = importlib.import_module("flwr.supernode.runtime.run_clientapp")
+    if not (version := importlib.metadata.version("flwr")).startswith(KNOWN):
+        sys.exit(f"flwr {version}: whether an app can be refused was verified with {KNOWN}x alone")
+    pull: Callable[..., Any] = runtime.pull_task_input
+    install: Callable[..., Any] = runtime.install_from_fab
+    pulled: list[Any] = []
+
+    def pull_and_remember(*arguments: Any) -> Any:
+        pulled[:] = pull(*arguments)
+        return tuple(pulled)
+
+    def install_if_allowed(content: bytes, *arguments: Any, **options: Any) -> Any:
+        try:
+            check(content)
+        except AppRefused as refusal:
+            message, context, *_ = pulled
+            _note(context.node_config, message.metadata.group_id, str(refusal))
+            raise
+        return install(content, *arguments, **options)
+
+    runtime.pull_task_input = pull_and_remember
+    runtime.install_from_fab = install_if_allowed
+    sys.argv[0] = "flwr-clientapp"  # by which Flower knows what it is
+    command.flwr_clientapp()
+
+
+def _note(node_config: dict[str, Any], group: str, reason: str) -> None:
+    """A line in the node's refusals.jsonl, where ``sqsgd deploy status`` finds it."""
+    folder = node_config.get("state-dir")
+    if not isinstance(folder, str) or not Path(folder).is_dir():
+        return
+    line = {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "task": "",
+        "round": int(group) if group.isdecimal() else None,
+        "reason": reason,
+    }
+    with (Path(folder) / "refusals.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()

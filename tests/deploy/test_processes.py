@@ -1,0 +1,68 @@
+"""Processes are known by more than their number, and ended with all that they started."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sqsgd.deploy import processes
+from sqsgd.deploy.processes import Process
+
+WAIT = "import time; print('ready', flush=True); time.sleep(300)"
+FAMILY = f"import subprocess; subprocess.Popen(['sleep', '300']); {WAIT}"
+LEAVER = f"import subprocess; subprocess.Popen(['sleep', '300'], start_new_session=True); {WAIT}"
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAIT}"
+
+pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="needs /proc")  # noqa: PTH110
+
+
+def started(tmp_path, code, mark):
+    child = processes.start([sys.executable, "-c", code], tmp_path / "log", dict(os.environ), mark)
+    while "ready" not in (tmp_path / "log").read_text():
+        time.sleep(0.02)
+    return child, Process(pid=child.pid, started=processes.start_time(child.pid))
+
+
+@pytest.mark.parametrize(("code", "killed"), [(FAMILY, 0), (LEAVER, 0), (STUBBORN, 1)])
+def test_nothing_is_left(tmp_path, code, killed):
+    mark = f"test-{tmp_path.name}"
+    child, process = started(tmp_path, code, mark)
+    assert process.alive
+    assert child.pid in processes.marked(mark)
+    assert len(processes.end([process], mark, patience=1.0)) == killed
+    assert processes.marked(mark) == []
+    assert not process.alive
+    child.wait()
+
+
+def test_what_an_orphan_left_is_found_by_its_mark(tmp_path):
+    mark = f"test-{tmp_path.name}"
+    child, _ = started(tmp_path, LEAVER, mark)
+    child.kill()
+    child.wait()
+    assert len(processes.marked(mark)) == 1
+    processes.end([], mark)
+    assert processes.marked(mark) == []
+
+
+def test_another_process_of_the_same_number_is_left_alone():
+    other = subprocess.Popen([sys.executable, "-c", WAIT], start_new_session=True)
+    try:
+        impostor = Process(pid=other.pid, started="an hour ago")
+        assert not impostor.alive
+        assert processes.end([impostor], "test-nobody", patience=0.2) == []
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_remains_are_not_alive():
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    process = Process(pid=child.pid, started=processes.start_time(child.pid) or "over")
+    time.sleep(2.0)  # not waited for: a zombie
+    assert not process.alive
+    child.wait()
+    assert processes.start_time(child.pid) is None

@@ -1,0 +1,115 @@
+"""What `sqsgd deploy status` says of nodes and runs; from files, also after crashes."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from sqsgd import Ledger
+from sqsgd.deploy import training
+from sqsgd.deploy.federation import Federation
+from sqsgd.deploy.folders import write_federation
+from sqsgd.deploy.processes import Process, start_time
+from sqsgd.deploy.status import node_status, read_status, run_status
+from sqsgd.deploy.training import Job
+
+
+@pytest.fixture
+def federation(tmp_path):
+    return write_federation(tmp_path / "federation", Federation(nodes=2, rounds=4), 30)
+
+
+def spend(ledger, round):
+    ledger.spend(400.0, notion="local", task="digits", round=round, scheme="sqsgd")
+
+
+def test_before_anything_has_run(federation):
+    found = read_status(federation)
+    assert (found["up"], found["run"], found["wire"]) == (False, None, None)
+    assert [node["name"] for node in found["nodes"]] == ["node-0", "node-1"]
+    assert all(node["ledger"] == "none yet" for node in found["nodes"])
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_nodes_own_files_are_read(federation):
+    node = federation / "nodes/node-0"
+    ledger = Ledger.create(node / "state/ledger", max_epsilon=800.0)
+    spend(ledger, 0)
+    answer = {"round": 0, "payload_bytes": 273, "serialised_bytes": 580}
+    (node / "state/answers.jsonl").write_text(json.dumps(answer) + "\n" + '{"round": 1, "pay')
+    refusals = [{"round": 1, "reason": "first"}, {"round": 2, "reason": "epsilon = 900.0 is above"}]
+    (node / "state/refusals.jsonl").write_text("".join(json.dumps(each) + "\n" for each in refusals))
+    found = node_status(node)
+    assert (found["epsilon_spent"], found["epsilon_left"], found["epsilon_cap"]) == (400.0, 400.0, 800.0)
+    assert (found["answers"], found["refusals"], found["bytes_up"]) == (1, 2, 273)
+    assert found["last_refusal"] == "epsilon = 900.0 is above"
+    spend(ledger, 1)
+    assert str(node_status(node)["epsilon_left"]) == "0.0"
+
+
+def test_a_state_folder_elsewhere_and_one_that_was_moved(federation, tmp_path):
+    node, elsewhere = federation / "nodes/node-0", tmp_path / "an other disk"
+    elsewhere.mkdir()
+    spend(Ledger.create(node / "state/ledger", max_epsilon=800.0), 0)
+    shutil.move(node / "state", elsewhere / "state")
+    with (node / "node.conf").open("a") as file:
+        file.write(f'state-dir="{elsewhere}/state"\n')
+    found = node_status(node)
+    assert (found["epsilon_spent"], found["ledger"]) == (400.0, "good")
+    spend(Ledger(elsewhere / "state/ledger"), 1)
+
+
+def test_an_older_ledger_that_was_put_back_is_named(federation):
+    node = federation / "nodes/node-1"
+    ledger = Ledger.create(node / "state/ledger", max_epsilon=8000.0)
+    spend(ledger, 0)
+    older = ledger.path.read_bytes()
+    spend(ledger, 1)
+    spend(ledger, 2)
+    ledger.path.write_bytes(older)
+    found = node_status(node)
+    assert found["ledger"].startswith("NOT GOOD: ")
+    assert "older copy was put back" in found["ledger"]
+    assert found["epsilon_left"] is None
+
+
+def job(server, status, follower):
+    run = Job(
+        folder=server / "runs/run-1", rounds=4, run_id="7", status=status, attempts=2, follower=follower
+    )
+    run.folder.mkdir()
+    run.write()
+    return run
+
+
+def line(round, **more):
+    sizes = dict.fromkeys(("bytes_up_serialised", "bytes_down", "bytes_down_serialised"), 1000)
+    return json.dumps(
+        {"round": round, "clients": 2, "asked": 3, "rejected": [], "bytes_up": 273, **sizes, **more}
+    )
+
+
+def test_a_run_is_summed_up(federation):
+    server = federation / "server"
+    me = Process(pid=os.getpid(), started=start_time(os.getpid()))
+    run = job(server, "running", me)
+    rejected = [{"node": "12", "reason": "no answer in time"}]
+    text = (
+        line(0, accuracy=0.5, epsilon=400.0, epsilon_total=400.0) + "\n" + line(1, rejected=rejected) + "\n{"
+    )
+    (run.folder / "metrics.jsonl").write_text(text)
+    found = run_status(server)
+    assert (found["status"], found["round"], found["rounds"], found["attempts"]) == ("running", 2, 4, 2)
+    assert (found["accuracy"], found["answers"], found["rejected"]) == (0.5, 4, 1)
+    assert (found["bytes_up"], found["bytes_down"]) == (4 * 273, 6 * 1000)
+    assert found["last_rejected"] == [{"node": "12", "reason": "no answer in time", "round": 1}]
+    assert training.last_job(server) == run
+    (federation / "live/logs").mkdir(parents=True)
+    (federation / "live/logs/node-1.log").write_text("INFO: SuperNode ID: 12\n")
+    assert read_status(federation)["run"]["last_rejected"][0]["node"] == "node-1"
+
+
+def test_a_run_that_nobody_follows_any_more_is_not_called_running(federation):
+    job(federation / "server", "running", Process(pid=os.getpid(), started="long ago"))
+    assert run_status(federation / "server")["status"].startswith("unknown: it was running")

@@ -1,0 +1,46 @@
+"""A ClientApp that misbehaves as its node's own configuration says (``hostile="garbage"``); for tests.
+
+It takes the place of the ready app's client_app.py; the rest of that app stays.
+"""
+
+import os
+import time
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from sqsgd.flower import wire
+from sqsgd.flower.client_app import train
+from sqsgd.flower.mod import SqsgdMod
+
+HUGE = 40_000_000
+
+
+def misbehave(msg: Message, context: Context, call_next) -> Message:
+    """Outermost: what the honest mod has made can be exchanged for anything."""
+    kind, folder = context.node_config.get("hostile", ""), Path(context.node_config["state-dir"])
+    round = wire.read_request(msg.content[wire.REQUEST]).task.round
+    reply = call_next(msg, context)
+    if not kind or reply.has_error():
+        return reply
+    honest = reply.content[wire.REPORT][wire.PAYLOAD]
+    if kind == "straggler":
+        if round == 1:
+            time.sleep(float(context.node_config["hang"]))
+        return reply
+    payload = {
+        # In turn: nothing but noise, and noise under an honest heading.
+        "garbage": honest[: 16 * (round % 2)] + os.urandom(len(honest) - 16 * (round % 2)),
+        "huge": bytes(HUGE),
+        "replay": (folder / "first").read_bytes() if (folder / "first").exists() else honest,
+    }[kind]
+    if kind == "replay" and round > 1:  # with this round's number in it
+        payload = payload[:8] + round.to_bytes(4, "little") + payload[12:]
+    if kind == "replay" and round == 0:
+        (folder / "first").write_bytes(honest)
+    return Message(RecordDict({wire.REPORT: ConfigRecord({wire.PAYLOAD: payload})}), reply_to=msg)
+
+
+app = ClientApp(mods=[misbehave, SqsgdMod()])
+app.train()(train)

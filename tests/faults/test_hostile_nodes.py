@@ -1,0 +1,115 @@
+"""Nodes that lie: real SuperNodes with registered keys and a hostile app. Training goes on without them."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
+pytest.importorskip("torch", reason="needs pip install 'sqsgd[train]'")
+
+from live import SMALL, documented, finished, logs, metrics, sqsgd, typed
+
+from sqsgd import Ledger
+
+pytestmark = pytest.mark.faults
+KINDS = ("honest", "honest", "garbage", "huge", "replay", "straggler")
+ROUNDS, TIMEOUT = 4, 90
+
+
+@pytest.fixture(scope="module")
+def after(tmp_path_factory):
+    """The status of a federation of two honest and four hostile nodes, after its training."""
+    from sqsgd.flower import app_folder
+
+    place = tmp_path_factory.mktemp("hostile")
+    folder, app = place / "federation", place / "my_app"
+    (allow,) = documented("Who is protected against whom")
+    shutil.copytree(app_folder(), app, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copyfile(Path(__file__).with_name("hostile_client_app.py"), app / "sqsgd_app/client_app.py")
+    options = [*SMALL[:-2], "--round-timeout", TIMEOUT]
+    sqsgd("deploy", "init", folder, "--nodes", len(KINDS), "--rounds", ROUNDS, "--min-nodes", 5, *options)
+    for index, kind in enumerate(KINDS):
+        node = folder / f"nodes/node-{index}"
+        typed(allow.replace("node-0", node.name), place)
+        if kind != "honest":
+            with (node / "node.conf").open("a") as file:
+                file.write(f'hostile="{kind}"\nhang={TIMEOUT + 5}\n')
+    sqsgd("deploy", "up", folder, "--detach", "--app", app)
+    try:
+        yield folder, finished(folder)
+    finally:
+        sys.stderr.write(logs(folder))
+        sqsgd("deploy", "down", folder)
+
+
+def rejections(after, kind):
+    """(round, reason) of each rejected answer of the node of a kind."""
+    folder, _ = after
+    log = (folder / f"live/logs/node-{KINDS.index(kind)}.log").read_text()
+    number = log.partition("SuperNode ID: ")[2].split()[0]
+    return [
+        (line["round"], each["reason"])
+        for line in metrics(folder)
+        for each in line["rejected"]
+        if each["node"] == number
+    ]
+
+
+def test_training_is_completed_with_honest_answers_alone(after):
+    _, found = after
+    run = found["run"]
+    assert (run["status"], run["round"], run["attempts"]) == ("finished:completed", ROUNDS, 1)
+    assert run["accuracy"] > 0.25
+    rejected = sum(len(rejections(after, kind)) for kind in KINDS[2:])
+    assert run["rejected"] == rejected
+    assert run["answers"] + rejected == ROUNDS * len(KINDS)
+    # Two honest nodes and the straggler's other rounds, and the replay's first, which was no replay.
+    assert 2 * ROUNDS + 1 <= run["answers"] <= 3 * ROUNDS
+    for node in found["nodes"][:2]:
+        assert (node["answers"], node["refusals"], node["ledger"]) == (ROUNDS, 0, "good")
+
+
+NOISE, DAMAGED = "the message starts with", "the report is damaged, or made for another"
+HUGE = "the report has 40000000 bytes"
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("garbage", {0: NOISE, 1: DAMAGED, 2: NOISE, 3: DAMAGED}),
+        ("huge", {0: HUGE, 1: HUGE, 2: HUGE, 3: HUGE}),
+        ("replay", {1: "the report is for round 0, this is round 1", 2: DAMAGED, 3: DAMAGED}),
+    ],
+)
+def test_what_lies_is_rejected_and_named(after, kind, expected):
+    found = rejections(after, kind)
+    assert [round for round, _ in found] == list(expected), found
+    for round, reason in found:
+        assert expected[round] in reason
+
+
+def test_a_straggler_costs_its_own_answer_alone(after):
+    found = rejections(after, "straggler")
+    assert any(round == 1 and "no answer" in reason for round, reason in found)
+    assert {round for round, _ in found} <= {1, 2}, found  # it may still be late for the next one
+    waited = [line["seconds"] for line in metrics(after[0])]
+    assert TIMEOUT <= waited[1] < TIMEOUT + 30
+
+
+def test_it_is_visible(after):
+    folder, found = after
+    text = sqsgd("deploy", "status", folder).stdout
+    assert f"{found['run']['rejected']} rejected" in text
+    assert f"node node-{KINDS.index('garbage')}: " in text
+    server = (folder / "server/runs/run-1.log").read_text()
+    assert "sqsgd: rejected node" in server
+    assert "the report has 40000000 bytes" in server
+
+
+def test_hostile_nodes_have_paid_all_the_same(after):
+    """Their honest part has made the reports, whatever was sent in their place."""
+    for index in range(2, 5):
+        ledger = Ledger(after[0] / f"nodes/node-{index}/state/ledger")
+        assert [entry.round for entry in ledger.entries] == list(range(ROUNDS))

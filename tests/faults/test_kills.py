@@ -1,0 +1,209 @@
+"""SIGKILL in the middle of a training: of a node, of the server's app, of the SuperLink. It is completed."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
+pytest.importorskip("torch", reason="needs pip install 'sqsgd[train]'")
+
+from live import SMALL, finished, logs, metrics, sqsgd, status, wait_until
+
+from sqsgd import Ledger
+from sqsgd.deploy import processes
+from sqsgd.deploy.live_state import read_state
+
+pytestmark = pytest.mark.faults
+ROUNDS, TIMEOUT = 9, 60
+
+
+class Story:
+    """A training that was disturbed three times, and what was seen."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.node = folder / "nodes/node-1/state"
+
+    def part(self, name):
+        return read_state(self.folder)["parts"][name]
+
+    def rounds(self):
+        return len(metrics(self.folder))
+
+    def answers(self, node="node-0"):
+        path = self.folder / f"nodes/{node}/state/answers.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def commands(self):
+        """Process numbers and command lines of everything that runs."""
+        found = {}
+        for pid in processes.marked(read_state(self.folder)["mark"]):
+            try:
+                found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+        return found
+
+    def kept(self):
+        """What node 1 remembers of the training, with its checksum."""
+        from sqsgd.flower.node_state import Kept
+
+        (path,) = (self.node / "tasks").glob("?" * 32)
+        return Kept.from_bytes(path.read_bytes())
+
+    def kill_a_node(self):
+        """While its app is at work on a round."""
+        wait_until(lambda: self.rounds() >= 2, 600, "two rounds")
+        group = self.part("node-1")["pid"]
+
+        def at_work():
+            return [
+                pid
+                for pid, command in self.commands().items()
+                if "sqsgd.flower.guard" in command and os.getpgid(pid) == group
+            ]
+
+        wait_until(at_work, 200, "an app of node 1 at work")
+        time.sleep(0.5)
+        self.ledger_before = (self.node / "ledger").read_bytes()
+        self.kept_before = self.kept()
+        os.killpg(group, signal.SIGKILL)
+        self.ledger_after, self.kept_after = (self.node / "ledger").read_bytes(), self.kept()
+        self.killed_in = self.rounds()
+        answered = len(self.answers("node-1"))
+        wait_until(lambda: len(self.answers("node-1")) > answered, 600, "node 1 answers again")
+
+    def kill_the_server_app(self):
+        """Once node 0 has answered a round that the server has not written down."""
+
+        def unwritten():
+            answers = self.answers()
+            return bool(answers) and answers[-1]["round"] >= self.rounds()
+
+        begun = self.rounds()
+        wait_until(lambda: self.rounds() > begun, 600, "both nodes take part again")
+        while True:
+            wait_until(unwritten, 600, "an answer")
+            (server,) = [pid for pid, command in self.commands().items() if "flwr-serverapp" in command]
+            os.kill(server, signal.SIGSTOP)  # so that nothing is written between a look and the kill
+            if unwritten():
+                break
+            os.kill(server, signal.SIGCONT)
+        os.kill(server, signal.SIGKILL)
+        self.lost_round = self.rounds()
+        self.attempt = json.loads((self.folder / "server/runs/run-1.json").read_text())["run_id"]
+        wait_until(lambda: self.rounds() > self.lost_round, 600, "the training goes on")
+
+    def kill_the_superlink(self):
+        """In the middle of a round."""
+        before = self.rounds()
+        wait_until(lambda: self.rounds() > before, 600, "one round more")
+        time.sleep(2)
+        self.run_before = json.loads((self.folder / "server/runs/run-1.json").read_text())["run_id"]
+        os.kill(self.part("superlink")["pid"], signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kills") / "federation"
+    options = [*SMALL[:-2], "--round-timeout", TIMEOUT, "--min-nodes", 1]
+    sqsgd("deploy", "init", folder, "--nodes", 2, "--rounds", ROUNDS, *options)
+    sqsgd("deploy", "up", folder, "--detach")
+    try:
+        story = Story(folder)
+        story.kill_a_node()
+        story.kill_the_server_app()
+        story.kill_the_superlink()
+        story.status = finished(folder)
+        yield story
+    finally:
+        sys.stderr.write(logs(folder) + (folder / "live/events.jsonl").read_text())
+        sqsgd("deploy", "down", folder)
+
+
+def test_training_is_completed(story):
+    run = story.status["run"]
+    assert (run["status"], run["round"], run["rounds"]) == ("finished:completed", ROUNDS, ROUNDS)
+    assert [line["round"] for line in metrics(story.folder)] == list(range(ROUNDS))
+    assert run["accuracy"] > 0.25
+
+
+def test_a_killed_nodes_ledger_goes_on_and_counts_everything_that_left(story):
+    assert story.ledger_after.startswith(story.ledger_before)
+    ledger = Ledger(story.node / "ledger")
+    assert (story.node / "ledger").read_bytes().startswith(story.ledger_after)
+    paid = [entry.round for entry in ledger.entries]
+    assert paid == sorted(set(paid))
+    assert {answer["round"] for answer in story.answers("node-1")} <= set(paid)
+    number = (story.folder / "live/logs/node-1.log").read_text().partition("SuperNode ID: ")[2].split()[0]
+    accepted = [
+        line["round"]
+        for line in metrics(story.folder)
+        if line["clients"]
+        and number not in [each["node"] for each in line["rejected"]]
+        and line["asked"] == 2
+    ]
+    assert set(accepted) <= set(paid)
+    assert max(paid) > story.killed_in  # it answers again
+    node = story.status["nodes"][1]
+    assert node["ledger"] == "good"
+    assert node["restarts"] >= 1
+
+
+def test_a_killed_nodes_memory_is_whole(story):
+    """The residual of the last round that was written down, to the bit, or that of the round after it."""
+    before, after = story.kept_before, story.kept_after
+    assert after.round in (before.round, before.round + 1)
+    if after.round == before.round:
+        assert np.array_equal(after.residual, before.residual)
+    assert np.isfinite(story.kept().residual).all()
+    assert story.kept().round == max(entry.round for entry in Ledger(story.node / "ledger").entries)
+
+
+def test_a_killed_server_goes_on_to_the_same_model(story):
+    """The request of the lost round came again, the same to the bit, or the node would not have repeated its
+    report: the request names the model's digest, the bound and the seed."""
+    assert story.status["run"]["attempts"] == 2
+    again = [answer for answer in story.answers() if answer.get("again")]
+    assert [answer["round"] for answer in again] == [story.lost_round]
+    line = metrics(story.folder)[story.lost_round]
+    assert line["clients"] >= 1
+    paid = [entry.round for entry in Ledger(story.folder / "nodes/node-0/state/ledger").entries]
+    assert paid.count(story.lost_round) == 1
+
+
+def test_a_killed_superlink_comes_back_and_the_run_goes_on(story):
+    assert story.status["superlink"]["restarts"] == 1
+    assert story.status["run"]["id"] == story.run_before != story.attempt
+
+
+def test_it_is_visible(story):
+    events = [event["event"] for event in story.status["events"]]
+    assert any(event.startswith("node-1 was killed by signal 9") for event in events)
+    assert any(event.startswith("superlink was killed by signal 9") for event in events)
+    text = sqsgd("deploy", "status", story.folder).stdout
+    assert "started again" in text
+    assert ", attempt 2" in text
+    assert "going on from its checkpoint" in (story.folder / "live/logs/supervisor.log").read_text()
+    assert status(story.folder)["run"]["rejected"] >= 1
+
+
+def test_after_the_supervisors_death_nothing_is_lost_sight_of(story):
+    """Last: the federation is over after it."""
+    state = read_state(story.folder)
+    os.kill(state["supervisor"]["pid"], signal.SIGKILL)
+    wait_until(lambda: not status(story.folder)["up"], 20, "it is gone")
+    found = status(story.folder)
+    assert all(node["running"] for node in found["nodes"])
+    done = sqsgd("deploy", "up", story.folder, check=False)
+    assert done.returncode == 2
+    assert "processes of an earlier `up` still run" in done.stderr
+    sqsgd("deploy", "down", story.folder)
+    assert processes.marked(state["mark"]) == []
+    assert not any(node["running"] for node in status(story.folder)["nodes"])
