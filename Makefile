@@ -34,7 +34,7 @@ test-faults: $(READY)
 	$(BIN)/python -m pytest -m faults tests/faults
 
 test-fast: $(READY)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) -m "not slow"
+	$(BIN)/python -m pytest --numprocesses $(JOBS) -m "not slow and not faults"
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -92,6 +92,8 @@ class RunConfig:
             raise ValueError(f"engine = {self.engine!r} must be one of {', '.join(ENGINES)}")
         if self.engine == "flower" and self.weigh_by_size:
             raise ValueError("weigh_by_size = true: on engine = 'flower' no node tells how much data it has")
+        if self.engine == "flower" and self.ledgers:
+            raise ValueError(f"ledgers = {self.ledgers!r}: on engine = 'flower' each client keeps its own")
         participants = self.participants
         if self.once and self.rounds > self.clients:
             raise ValueError(

@@ -25,6 +25,7 @@ from sqsgd.flower.run_folder import RunFolder
 from sqsgd.flower.wire import Request, Structure
 from sqsgd.optimizers import Optimizer
 from sqsgd.randomness import EVERYONE, PublicStream
+from sqsgd.rates import learning_rate
 from sqsgd.schemes import check_name, make_scheme
 from sqsgd.task import Task
 
@@ -113,7 +114,7 @@ class SqsgdStrategy(Strategy):
         self.scheme: Scheme = make_scheme(
             self.scheme_name, dim=self.structure.dim, epsilon=self.epsilon, bits=self.bits, **self.options
         )
-        rate = self.lr or federated.learning_rate(self.scheme, expected, self.optimizer) * (
+        rate = self.lr or learning_rate(self.scheme, expected, self.optimizer) * (
             4.0 if self.sends == "delta" else 1.0  # a delta has been through a learning rate already
         )
         self.settings = Settings(
