@@ -129,15 +129,31 @@ def test_a_page_with_an_undocumented_part_does_not_build(monkeypatch):
         reference.on_page_markdown("# Page\n\n<!-- generated: commands -->\n")
 
 
-def test_the_picture_is_that_of_the_table(tmp_path):
+def drawn_by(name):
+    """The script that draws a picture of the site, as a module."""
     pytest.importorskip("matplotlib", reason="the report extra is not installed")
-    spec = importlib.util.spec_from_file_location("picture", ROOT / "docs/pictures/accuracy_against_bytes.py")
+    spec = importlib.util.spec_from_file_location("picture", ROOT / f"docs/pictures/{name}.py")
     picture = importlib.util.module_from_spec(spec)
     sys.modules["picture"] = picture
     spec.loader.exec_module(picture)
-    points = {point.name: point for point in picture.points()}
-    assert (points["sqsgd"].accuracy, points["sqsgd"].bytes) == (98.57, 273)
-    assert len(points) == 14
+    return picture
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"), [("accuracy_against_bytes", 14), ("accuracy_against_epsilon", 6)]
+)
+def test_a_picture_is_that_of_its_table(name, rows, tmp_path):
+    picture = drawn_by(name)
+    assert len(picture.points()) == rows
     picture.draw(tmp_path / "again.svg")
     marks = re.compile(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"')
     assert marks.findall((tmp_path / "again.svg").read_text()) == marks.findall(picture.PICTURE.read_text())
+
+
+def test_the_pictures_show_what_is_claimed():
+    points = {point.name: point for point in drawn_by("accuracy_against_bytes").points()}
+    assert (points["sqsgd"].accuracy, points["sqsgd"].bytes) == (98.57, 273)
+    once = {(point.dataset, point.epsilon): point for point in drawn_by("accuracy_against_epsilon").points()}
+    for epsilon, least in ((8, 92.5), (4, 89), (2, 80)):
+        assert once["MNIST", epsilon].accuracy >= least
+        assert once["MNIST", epsilon].bytes <= 64
