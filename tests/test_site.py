@@ -129,6 +129,11 @@ def test_a_page_with_an_undocumented_part_does_not_build(monkeypatch):
         reference.on_page_markdown("# Page\n\n<!-- generated: commands -->\n")
 
 
+@pytest.fixture(autouse=True)
+def _pictures_find_each_other(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "pictures"))
+
+
 def drawn_by(name):
     """The script that draws a picture of the site, as a module."""
     pytest.importorskip("matplotlib", reason="the report extra is not installed")

@@ -9,8 +9,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-DOCS = Path(__file__).parents[1]
-PICTURE = DOCS / "pictures" / "accuracy-against-bytes.svg"
+from drawing import axes_for, section
+
+PICTURE = Path(__file__).with_name("accuracy-against-bytes.svg")
 HEADING = "## All private schemes at the same ε and the same bytes"
 ROW = re.compile(r"^\| ([^|]+) \| ([\d.]+) ± ([\d.]+) % \| [^|]+ \| ([\d,]+) \|$", re.MULTILINE)
 # What is written beside a mark, and where, in points from it: the crowd at 273 bytes shares two lines.
@@ -42,47 +43,32 @@ class Point:
 
 def points() -> list[Point]:
     """The rows of the table."""
-    section = (DOCS / "results.md").read_text().split(HEADING)[1].split("\n## ")[0]
     return [
         Point(name.replace("`", ""), float(accuracy), float(half), int(size.replace(",", "")))
-        for name, accuracy, half, size in ROW.findall(section)
+        for name, accuracy, half, size in ROW.findall(section(HEADING))
     ]
 
 
 def draw(path: Path = PICTURE) -> None:
-    """The picture, the same bytes each time."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "sqsgd", "svg.fonttype": "none", "font.size": 11})
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8.4, 4.6))
-    for point in points():
-        ours, clear = point.name == "sqsgd", "not private" in point.name
-        colour = "#00796b" if ours else "#757575" if clear else "#5c6bc0"
-        axes.errorbar(
-            point.bytes, point.accuracy, yerr=point.half_width, fmt="o", color=colour,
-            markersize=9 if ours else 6, elinewidth=1, capsize=2, alpha=1.0 if ours or clear else 0.75,
-        )  # fmt: skip
-        label, at = LABELS.get(point.name, (point.name, (9, -2)))
-        axes.annotate(
-            label, (point.bytes, point.accuracy), xytext=at, textcoords="offset points", color=colour,
-            fontsize=9, fontweight="bold" if ours else "normal", va="center",
-            ha="right" if at[0] < 0 else "left",
-        )  # fmt: skip
-    axes.set_xscale("log")
-    axes.set_xlim(10, 3e6)
-    axes.set_ylim(60, 100.5)
-    axes.set_xlabel("bytes that a client sends a round (log scale)")
-    axes.set_ylabel("test accuracy, %")
-    axes.set_title("LeNet-5 on MNIST, ε = 400 a round, 10 clients, 564 rounds, 3 seeds", fontsize=11)
-    axes.grid(True, alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.patch.set_facecolor("white")  # readable on dark pages too
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None, "Creator": "sqsgd"})
-    plt.close(figure)
+    """The picture."""
+    title = "LeNet-5 on MNIST, ε = 400 a round, 10 clients, 564 rounds, 3 seeds"
+    with axes_for(path, height=4.6, x="bytes that a client sends a round (log scale)", title=title) as axes:
+        for point in points():
+            ours, clear = point.name == "sqsgd", "not private" in point.name
+            colour = "#00796b" if ours else "#757575" if clear else "#5c6bc0"
+            axes.errorbar(
+                point.bytes, point.accuracy, yerr=point.half_width, fmt="o", color=colour,
+                markersize=9 if ours else 6, elinewidth=1, capsize=2, alpha=1.0 if ours or clear else 0.75,
+            )  # fmt: skip
+            label, at = LABELS.get(point.name, (point.name, (9, -2)))
+            axes.annotate(
+                label, (point.bytes, point.accuracy), xytext=at, textcoords="offset points", color=colour,
+                fontsize=9, fontweight="bold" if ours else "normal", va="center",
+                ha="right" if at[0] < 0 else "left",
+            )  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_xlim(10, 3e6)
+        axes.set_ylim(60, 100.5)
 
 
 if __name__ == "__main__":

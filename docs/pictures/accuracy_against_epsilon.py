@@ -9,8 +9,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-DOCS = Path(__file__).parents[1]
-PICTURE = DOCS / "pictures" / "accuracy-against-epsilon.svg"
+from drawing import axes_for, section
+
+PICTURE = Path(__file__).with_name("accuracy-against-epsilon.svg")
 HEADING = "## One report a user"
 ROW = re.compile(
     r"^\| (MNIST|Fashion-MNIST) \| (\d+) \| .* \| \*\*([\d.]+) %\*\* \|.*\| (\d+) \|$", re.MULTILINE
@@ -30,45 +31,32 @@ class Point:
 
 def points() -> list[Point]:
     """The rows of the table."""
-    section = (DOCS / "results.md").read_text().split(HEADING)[1].split("\n## ")[0]
     return [
         Point(name, float(epsilon), float(accuracy), int(size))
-        for name, epsilon, accuracy, size in ROW.findall(section)
+        for name, epsilon, accuracy, size in ROW.findall(section(HEADING))
     ]
 
 
 def draw(path: Path = PICTURE) -> None:
-    """The picture, the same bytes each time."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "sqsgd", "svg.fonttype": "none", "font.size": 11})
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8.4, 4.2))
-    for name, colour in COLOURS.items():
-        line = sorted((point for point in points() if point.dataset == name), key=lambda each: each.epsilon)
-        budgets, heights = [point.epsilon for point in line], [point.accuracy for point in line]
-        axes.plot(budgets, heights, "o-", color=colour, label=name)
-        for point in line:
-            axes.annotate(
-                f"{point.accuracy:.1f} %, {point.bytes} bytes", (point.epsilon, point.accuracy),
-                xytext=(8, -12), textcoords="offset points", color=colour, fontsize=9,
-            )  # fmt: skip
-    axes.set_xscale("log", base=2)
-    axes.set_xticks([2, 4, 8], ["2", "4", "8"])
-    axes.set_xlim(1.7, 13)
-    axes.set_ylim(60, 100)
-    axes.set_xlabel("ε that a user spends in all (one report)")
-    axes.set_ylabel("test accuracy, %")
-    axes.set_title("60,000 users, one image and one report each; mean of 3 seeds", fontsize=11)
-    axes.grid(True, alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
-    figure.patch.set_facecolor("white")  # readable on dark pages too
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None, "Creator": "sqsgd"})
-    plt.close(figure)
+    """The picture."""
+    title = "60,000 users, one image and one report each; mean of 3 seeds"
+    with axes_for(path, height=4.2, x="ε that a user spends in all (one report)", title=title) as axes:
+        for name, colour in COLOURS.items():
+            line = sorted(
+                (point for point in points() if point.dataset == name), key=lambda each: each.epsilon
+            )
+            budgets, heights = [point.epsilon for point in line], [point.accuracy for point in line]
+            axes.plot(budgets, heights, "o-", color=colour, label=name)
+            for point in line:
+                axes.annotate(
+                    f"{point.accuracy:.1f} %, {point.bytes} bytes", (point.epsilon, point.accuracy),
+                    xytext=(8, -12), textcoords="offset points", color=colour, fontsize=9,
+                )  # fmt: skip
+        axes.set_xscale("log", base=2)
+        axes.set_xticks([2, 4, 8], ["2", "4", "8"])
+        axes.set_xlim(1.7, 13)
+        axes.set_ylim(60, 100)
+        axes.legend(frameon=False, loc="lower right")
 
 
 if __name__ == "__main__":
