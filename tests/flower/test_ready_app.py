@@ -59,12 +59,17 @@ def test_it_trains(tmp_path, downlink):
         assert written[1]["bytes_down"] < 2000 < 4 * 119850 < written[0]["bytes_down"]
 
 
-def test_a_node_without_a_partition_says_so_in_its_own_log_only(tmp_path):
+def test_a_node_without_a_partition_refuses_and_pays_nothing(tmp_path):
     from federation import message, request
 
     from sqsgd.flower import wire
     from sqsgd.flower.client_app import app
 
     owner = {"max-epsilon": 1e6, "state-dir": str(tmp_path)}
-    context = Context(run_id=1, node_id=5, node_config=owner, state=RecordDict(), run_config={})
-    assert app(message(request()), context).error.reason == wire.FAILED
+    for more, word in [({}, "partition-id"), ({"partition-id": 3, "num-partitions": 3}, "below")]:
+        context = Context(
+            run_id=1, node_id=5, node_config=owner | more, state=RecordDict(), run_config=settings()
+        )
+        assert app(message(request()), context).error.reason == wire.NOT_ALLOWED
+        assert word in lines(tmp_path / "refusals.jsonl")[-1]["reason"]
+    assert not (tmp_path / "ledger").exists()
