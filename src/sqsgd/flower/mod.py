@@ -50,7 +50,8 @@ class SqsgdMod:
     Guarantees
     ----------
     * What leaves is one ConfigRecord with one payload, or one of a few fixed errors; no loss, no number of
-      examples: tests/flower/test_mod.py::test_nothing_else_leaves.
+      examples: tests/flower/test_mod.py::test_nothing_else_leaves. Not covered: Flower's SuperNode tells the
+      server how long the app ran, whatever a mod does.
     * The ledger is paid, on the disk, before the app sees any data:
       tests/flower/test_failing_apps.py::test_paid_before_the_app_runs,
       ::test_nothing_is_computed_on_a_spent_budget.
