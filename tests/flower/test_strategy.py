@@ -188,7 +188,7 @@ def test_no_node_answers_in_anothers_name(tmp_path):
 
     nodes.spoil = forge
     made = strategy()
-    made.start(nodes, model(), num_rounds=1)
+    made.start(nodes, model(), num_rounds=1, timeout=0.5)
     assert {task.client: payload for task, payload, _ in made.current.reports} == sent
     (entry,) = made.current.rejected
     assert entry["node"] == str(IDS[0])
