@@ -8,7 +8,7 @@ from flwr.clientapp import ClientApp
 from sqsgd.flower import wire
 from sqsgd.flower.mod import SqsgdMod
 from sqsgd.flower.policy import Refused
-from sqsgd.flower.ready import problem_of
+from sqsgd.flower.ready import check_names, problem_of
 
 
 def check(context: Context) -> None:
@@ -16,6 +16,7 @@ def check(context: Context) -> None:
     partition, parts = (_number(context, key) for key in ("partition-id", "num-partitions"))
     if partition >= parts:
         raise Refused(f"partition-id = {partition} must be below num-partitions = {parts}")
+    check_names(context.run_config, context.node_config)
 
 
 app = ClientApp(mods=[SqsgdMod(check=check)])
