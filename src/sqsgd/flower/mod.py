@@ -174,8 +174,7 @@ class SqsgdMod:
         weights: Vector,
     ) -> Vector:
         """Let the app compute, and take its gradient, or the model before minus the model after."""
-        if wire.MODEL not in msg.content:
-            msg.content[wire.MODEL] = structure.record(weights)
+        msg.content[wire.MODEL] = structure.record(weights)  # those that were checked, whatever was sent
         reply = call_next(msg, context)
         if reply.has_error():
             raise RuntimeError(f"the app answered with an error: {reply.error}")
