@@ -23,6 +23,7 @@ from sqsgd.federated import client_step, noise_seed
 from sqsgd.flower import wire
 from sqsgd.flower.downlink import ModelMissing, model_of
 from sqsgd.flower.node_state import ContextState, FolderState, Kept, NodeState
+from sqsgd.flower.notes import shortened
 from sqsgd.flower.policy import Policy, Refused
 from sqsgd.flower.wire import MalformedRequest, Request, Structure
 from sqsgd.privacy.refusals import AlreadyAnswered, BudgetSpent, ReportRefused
@@ -232,7 +233,7 @@ class SqsgdMod:
 
     def _note_refusal(self, msg: Message, context: Context, reason: str) -> None:
         """Log a refusal, and write it down where the node has a folder."""
-        _LOG.warning("sqsgd: refused: %s", reason)
+        _LOG.warning("sqsgd: refused: %s", shortened(reason))
         record = msg.content.get(wire.REQUEST) if msg.has_content() else None
         asked = record if isinstance(record, ConfigRecord) else ConfigRecord()
         entry = {"task": asked.get("name"), "round": asked.get("round"), "reason": reason}
