@@ -10,7 +10,8 @@ from flwr.clientapp import ClientApp
 from test_mod import answer, payload_of
 
 from sqsgd import Ledger, make_scheme
-from sqsgd.flower import SqsgdMod, wire
+from sqsgd.federated import client_step
+from sqsgd.flower import SqsgdMod, mod, wire
 
 
 def shape_of(reply: Message) -> tuple:
@@ -89,4 +90,20 @@ def test_a_gradient_that_is_not_finite_is_not_told(tmp_path):
     assert len(payload_of(reply)) == len(
         payload_of(answer(request(client=6), node_context(6, tmp_path / "6")))
     )
+    assert Ledger(tmp_path / "ledger").spent == 200
+
+
+@pytest.mark.parametrize("error", [OverflowError, ZeroDivisionError, FloatingPointError, RuntimeWarning])
+def test_a_vector_that_cannot_be_encoded_is_not_told(tmp_path, monkeypatch, error):
+    """Whatever the encoding of some vectors raises, of zero it raises nothing."""
+
+    def fragile(scheme, task, gradient, *arguments, **options):
+        if gradient.any():
+            raise error("of this vector")
+        return client_step(scheme, task, gradient, *arguments, **options)
+
+    worked = answer(request(), node_context(5, tmp_path / "worked"))
+    monkeypatch.setattr(mod, "client_step", fragile)
+    failed = answer(request(), node_context(5, tmp_path))
+    assert shape_of(failed) == shape_of(worked)
     assert Ledger(tmp_path / "ledger").spent == 200

@@ -196,7 +196,7 @@ class SqsgdMod:
         rng, scales = self._rng(request), {"alpha": request.alpha, "beta": request.beta}
         try:
             return client_step(scheme, request.task, gradient, residual, rng, **scales)
-        except ValueError as error:
+        except Exception as error:  # whichever: the vector alone decides whether it is raised
             if self._simulation is not None:
                 raise
             _LOG.warning("sqsgd: zero is reported, and the residual dropped: %s", error)
