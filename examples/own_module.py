@@ -8,10 +8,11 @@ import sys
 from torch import Tensor, nn
 
 import sqsgd
-from sqsgd.federated import Settings, initial_state, learning_rate, run
+from sqsgd.federated import Settings, initial_state, run
 from sqsgd.learning.datasets import load_dataset
 from sqsgd.learning.problem import make_problem
 from sqsgd.optimizers import Optimizer
+from sqsgd.rates import learning_rate
 
 
 class Squeezed(nn.Module):

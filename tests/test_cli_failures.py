@@ -70,6 +70,9 @@ OTHERS = [
     (("bench", "--schemes", "--seconds", "-1"), "seconds = -1"),
     (("data", "fetch", "nope"), "choose mnist"),
     (("data", "lits"), "No such command"),
+    (("doctor", "now"), "unexpected extra argument"),
+    (("deploy", "status", "/nowhere"), "holds no federation.toml: make it with"),
+    (("deploy", "init", "/nowhere", "--nodes", "0"), "nodes = 0 must be"),
     (("palnt",), "No such command"),
     ((), "No such option"),
 ]

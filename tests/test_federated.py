@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import transcription
 
-from sqsgd import PrivQuant, Task, federated, make_scheme, rates, seeded_rng
+from sqsgd import PrivQuant, Task, federated, make_scheme, seeded_rng
 from sqsgd.federated import Settings
 from sqsgd.optimizers import Optimizer
 
@@ -249,17 +249,6 @@ def test_momentum_and_adam_take_the_steps_of_the_book():
     assert np.allclose(weights, expected, atol=1e-6)
 
 
-def test_the_rule_for_the_learning_rate_falls_with_the_noise():
-    rule = [
-        rates.learning_rate(make_scheme("sqsgd", dim=5000, epsilon=epsilon, bits=1024), 10)
-        for epsilon in (10.0, 40.0, 100.0, 400.0)
-    ]
-    assert rule == sorted(rule)
-    assert rule[-1] < 0.25
-    more = rates.learning_rate(make_scheme("sqsgd", dim=5000, epsilon=10.0, bits=1024), 1000)
-    assert rule[0] < more
-
-
 def test_relative_error_predicts_what_is_measured():
     scheme = make_scheme("sqsgd", dim=64, epsilon=40.0, bits=64)
     x = np.random.default_rng(3).standard_normal(64).astype(np.float32)
@@ -281,23 +270,3 @@ def test_a_rate_that_decays_takes_the_steps_of_a_falling_line():
         mean = np.mean([problem.gradient(weights, round, client) for client in range(3)], axis=0)
         weights = (weights - 0.1 * (1 - round / 4) * mean).astype(np.float32)
     np.testing.assert_allclose(state.weights, weights, rtol=1e-5)
-
-
-def test_the_rate_for_a_softmax_keeps_its_final_noise_whatever_the_budget():
-    """Measured: the deviation that the noise alone gives each weight, for zero gradients."""
-    for epsilon in (2.0, 8.0):
-        scheme = make_scheme("privunit-index", dim=200, epsilon=epsilon)
-        rate = rates.softmax_rate(scheme, clients=1200, rounds=6, bound=0.5, decay=True)
-        chosen = settings(optimizer=Optimizer(kind="sgd", rate=rate), bound=0.5, decay_rounds=6)
-
-        class Nothing(Quadratic):
-            dim, clients, once = 200, 1200, True
-
-            def gradients(self, weights, round, cohort):
-                return ((0.0, np.zeros(200, np.float32)) for _ in cohort)
-
-            def cohort(self, round):
-                return range(200 * round, 200 * (round + 1))
-
-        _, state = after(6, scheme, chosen, Nothing())
-        assert state.weights.std() == pytest.approx(1.4, rel=0.25)

@@ -24,7 +24,7 @@ MISTAKES = [
     ("train --dataset MNIST", "did you mean 'mnist'?"),
     ("train --dataset cifar10", "choose mnist5k, mnist, fashion-mnist, emnist or package.module:factory"),
     ("train --dataset mnist --data-dir /nowhere", "run sqsgd data fetch mnist --data-dir /nowhere"),
-    ("train --model resnet", "did you mean 'resnet110'?"),
+    ("train --model resnet", "did you mean 'resnet20'?"),
     ("train --model my_models.py:number", "write my_models:number, without .py"),
     ("train --model my_models:statistics", "use GroupNorm"),
     ("train --model my_models:number", "returned a int, not a torch.nn.Module"),

@@ -139,9 +139,7 @@ def drawn_by(name):
     return picture
 
 
-@pytest.mark.parametrize(
-    ("name", "rows"), [("accuracy_against_bytes", 14), ("accuracy_against_epsilon", 6)]
-)
+@pytest.mark.parametrize(("name", "rows"), [("accuracy_against_bytes", 14), ("accuracy_against_epsilon", 6)])
 def test_a_picture_is_that_of_its_table(name, rows, tmp_path):
     picture = drawn_by(name)
     assert len(picture.points()) == rows

@@ -12,7 +12,9 @@ from pathlib import Path
 DOCS = Path(__file__).parents[1]
 PICTURE = DOCS / "pictures" / "accuracy-against-epsilon.svg"
 HEADING = "## One report a user"
-ROW = re.compile(r"^\| (MNIST|Fashion-MNIST) \| (\d+) \| .* \| \*\*([\d.]+) %\*\* \|.*\| (\d+) \|$", re.MULTILINE)
+ROW = re.compile(
+    r"^\| (MNIST|Fashion-MNIST) \| (\d+) \| .* \| \*\*([\d.]+) %\*\* \|.*\| (\d+) \|$", re.MULTILINE
+)
 COLOURS = {"MNIST": "#00796b", "Fashion-MNIST": "#5c6bc0"}
 
 
@@ -46,9 +48,8 @@ def draw(path: Path = PICTURE) -> None:
     figure, axes = plt.subplots(figsize=(8.4, 4.2))
     for name, colour in COLOURS.items():
         line = sorted((point for point in points() if point.dataset == name), key=lambda each: each.epsilon)
-        axes.plot(
-            [point.epsilon for point in line], [point.accuracy for point in line], "o-", color=colour, label=name
-        )
+        budgets, heights = [point.epsilon for point in line], [point.accuracy for point in line]
+        axes.plot(budgets, heights, "o-", color=colour, label=name)
         for point in line:
             axes.annotate(
                 f"{point.accuracy:.1f} %, {point.bytes} bytes", (point.epsilon, point.accuracy),

@@ -6,6 +6,7 @@ residual, which then leaves the range). Numbers in comments are lines of the pap
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ import numpy as np
 
 from sqsgd import checks
 from sqsgd.aggregate import Aggregate
+from sqsgd.bounds import next_bound
 from sqsgd.checks import Vector
 from sqsgd.core import Indices, Scheme
 from sqsgd.optimizers import Optimizer, OptimizerState
@@ -92,6 +94,7 @@ class State:
     optimizer: OptimizerState
     residuals: Mapping[int, Vector] = field(default_factory=dict)
     spent: Mapping[int, int] = field(default_factory=dict)  # reports that each client has sent
+    lost: int = -1  # a round whose reports may have left, but were lost: it passes, and is counted as spent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,15 +105,15 @@ class Record:
     loss: float  # mean over the round's clients, known to the simulation only
     epsilon: float
     epsilon_total: float  # of the client that has sent the most reports
-    bytes_up: int  # of one client's message, measured
-    bytes_down: int
-    clients: int  # whose reports were counted
-    clip_rate: float | None  # share of the privatised magnitudes at or near the bound; None: not reported
+    bytes_up: int = 0  # of one client's message, measured
+    bytes_down: int = 0
+    clients: int = 0  # whose reports were counted
+    clip_rate: float | None = None  # share of privatised magnitudes at or near the bound; None: not told
     bound: float
-    seconds: float
-    seconds_gradient: float
-    seconds_encode: float
-    seconds_aggregate: float
+    seconds: float = 0.0
+    seconds_gradient: float = 0.0
+    seconds_encode: float = 0.0
+    seconds_aggregate: float = 0.0
     refused: int = 0  # clients whose own ledgers let no report leave
     bytes_up_serialised: int | None = None  # as the transport wraps them, where there is one
     bytes_down_serialised: int | None = None
@@ -168,17 +171,6 @@ def sent_coordinates(scheme: Scheme, task: Task, message: bytes) -> Indices:
     return np.arange(scheme.dim)
 
 
-def next_bound(bound: float, magnitudes: Sequence[float], floor: float) -> float:
-    """U_{t+1}: half again the upper quartile of the privatised magnitudes, at most twice or half of U_t.
-
-    Moves both ways (the paper's maximum never falls, and one client's report can hold it up), sees only
-    what was privatised, and stays above a floor. The quartile is a report that was made, the lower one
-    of two, so that of two or more clients none can raise it alone.
-    """
-    seen = float(np.quantile(np.clip(magnitudes, 0.0, 2 * bound), 0.75, method="lower"))
-    return max(floor, min(max(1.5 * seen, bound / 2), 2 * bound))
-
-
 def server_step(
     scheme: Scheme, settings: Settings, state: State, reports: Sequence[tuple[Task, bytes, float]]
 ) -> tuple[State, list[float]]:
@@ -223,6 +215,8 @@ def one_round(problem: Problem, scheme: Scheme, settings: Settings, state: State
     started = time.perf_counter()
     cohort = problem.cohort(state.round)  # 6
     residuals, spent = dict(state.residuals), dict(state.spent)
+    if state.round == state.lost:
+        return _lost_round(problem, scheme, state, cohort)
     reports: list[tuple[Task, bytes, float]] = []
     losses, encoding, refused = [], 0.0, 0
     gradients = problem.gradients(state.weights, state.round, cohort)
@@ -278,6 +272,23 @@ def one_round(problem: Problem, scheme: Scheme, settings: Settings, state: State
         refused=refused,
     )
     return record, replace(after, residuals=residuals, spent=spent)
+
+
+def _lost_round(
+    problem: Problem, scheme: Scheme, state: State, cohort: Sequence[int]
+) -> tuple[Record, State]:
+    """A round that was begun before a crash: nobody is asked again, and all that could be spent is."""
+    spent = dict(state.spent)
+    if not problem.once:
+        spent |= {client: spent.get(client, 0) + 1 for client in cohort}
+    record = Record(
+        round=state.round,
+        loss=math.nan,
+        epsilon=scheme.privacy.epsilon,
+        epsilon_total=scheme.privacy.epsilon * max(spent.values(), default=1),
+        bound=state.bound,
+    )
+    return record, replace(state, round=state.round + 1, spent=spent)
 
 
 def noise_seed(seed: int, round: int, client: int) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sqsgd import Ledger
+from sqsgd.commands.training import describe
 from sqsgd.experiments import runner
 from sqsgd.experiments.config import load_config, make_config
 from sqsgd.report.page import write_report
@@ -88,6 +89,95 @@ def test_users_with_ledgers_refuse_the_next_run(tmp_path):
         finished(tmp_path / "second", clients=20, rounds=2, seed=5, ledgers=str(tmp_path / "ledgers"))
 
 
+def killed_in_round(folder, number, **changes):
+    """A run whose process ended while clients answered the round; what it had sent until then."""
+    run = prepared(folder, clients=40, rounds=4, **changes)
+    sent = []
+    paid = run.scheme.encode
+
+    def encode(x, task, rng):
+        if task.round == number and len(sent) % 10 == 5:
+            raise SystemExit
+        sent.append((task.round, task.client))
+        return paid(x, task, rng)
+
+    steps = runner.train(dataclasses.replace(run, scheme=Watched(run.scheme, encode)), runner.start(run))
+    with pytest.raises(SystemExit):
+        list(steps)
+    return sent
+
+
+class Watched:
+    """A scheme whose encode is another."""
+
+    def __init__(self, scheme, encode):
+        self._scheme, self.encode = scheme, encode
+
+    def __getattr__(self, name):
+        return getattr(self._scheme, name)
+
+
+@pytest.mark.parametrize("changes", [{"secure": True}, {"ledgers": "users"}])
+def test_after_a_crash_nobody_answers_twice_and_the_run_goes_on(tmp_path, monkeypatch, changes):
+    """Other noise, or a ledger: the round that was begun cannot be made anew, and passes."""
+    monkeypatch.chdir(tmp_path)
+    sent = killed_in_round(tmp_path / "run", 1, **changes)
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)  # the ledgers stay where they were
+    run = runner.prepare(load_config(tmp_path / "run" / "config.toml"), tmp_path / "run")
+    state = runner.resume(run)
+    assert (state.round, state.lost) == (1, 1)
+    records = [step.record for step in runner.train(run, state)]
+    assert [(record.round, record.clients, record.refused) for record in records] == [
+        (1, 0, 0), (2, 10, 0), (3, 10, 0),
+    ]  # fmt: skip
+    again = {client for record in records[1:] for client in run.problem.cohort(record.round)}
+    assert not again & {client for _, client in sent}
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["epsilon_total"] == 8.0
+    write_report([tmp_path / "run"], tmp_path / "page.html")
+    assert "cannot be read" not in (tmp_path / "page.html").read_text()
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_seeded_round_is_made_anew_for_its_bytes_are_the_same(tmp_path):
+    killed_in_round(tmp_path / "run", 1)
+    run = runner.prepare(load_config(tmp_path / "run" / "config.toml"), tmp_path / "run")
+    state = runner.resume(run)
+    assert state.lost == -1
+
+
+def test_refusals_are_told(tmp_path):
+    finished(tmp_path / "first", clients=20, rounds=2, ledgers=str(tmp_path / "ledgers"))
+    records = finished(tmp_path / "second", clients=60, rounds=2, ledgers=str(tmp_path / "ledgers"))
+    summary = json.loads((tmp_path / "second" / "summary.json").read_text())
+    assert summary["refused"] == sum(record.refused for record in records) == 20
+    assert "20 reports, by their clients' own ledgers" in describe(summary, tmp_path)
+
+
+def test_an_epsilon_of_each_weight_is_not_called_the_total(tmp_path):
+    finished(
+        tmp_path / "run", clients=20, rounds=2, scheme="ldp-fl", epsilon=2.0, bytes=600,
+        options={"per_weight": True},
+    )  # fmt: skip
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert "which is the total" not in describe(summary, tmp_path)
+    write_report([tmp_path / "run"], tmp_path / "page.html")
+    assert "is the total: all that a" not in (tmp_path / "page.html").read_text()
+
+
+def test_only_a_softmax_by_sgd_takes_the_rate_for_it(tmp_path):
+    rates = {
+        name: prepared(tmp_path / "run", **changes).settings.optimizer.rate
+        for name, changes in {
+            "sgd": {}, "adam": {"optimizer": "adam"}, "mlp": {"model": "mlp", "features": "soft-hog"},
+        }.items()
+    }  # fmt: skip
+    assert rates["sgd"] > 10
+    assert rates["adam"] < 1
+    assert rates["mlp"] < 1
+
+
 def test_memory_does_not_grow_with_the_users(tmp_path):
     def peak(clients):
         run = prepared(tmp_path / f"run{clients}", clients=clients, partition="drawn", rounds=clients // 50)
@@ -113,6 +203,7 @@ def test_memory_does_not_grow_with_the_users(tmp_path):
         ({"participation": "Once"}, "must be 'all', 'once' or a number"),
         ({"model": "lenet5", "features": "hog"}, "for features or other vectors there are linear and mlp"),
         ({"scheme": "fedsgd", "ledgers": "somewhere"}, "'fedsgd' is not locally private"),
+        ({"ledgers": __file__}, "is a file; name a folder"),
         ({"decay": "fast"}, "decay = 'fast' must be one of none, linear"),
     ],
 )

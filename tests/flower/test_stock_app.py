@@ -19,7 +19,7 @@ BIN = Path(sys.executable).parent
 
 
 def documented_diff() -> str:
-    page = (HERE.parents[1] / "docs" / "flower.md").read_text()
+    page = (HERE.parents[1] / "docs/flower.md").read_text()
     return re.search(r"```diff\n(.*?)```", page, re.DOTALL)[1]
 
 

@@ -73,6 +73,8 @@ def own(tmp_path, monkeypatch):
         "def short(): return lambda images: images[:1].flatten(1)\n"
         "def nan(): return lambda images: images.flatten(1) * float('nan')\n"
         "def broken(): return 1 / 0\n"
+        "def centred(): return lambda images: images.flatten(1) - images.flatten(1).mean(dim=0) + 1\n"
+        "def filters(): return torch.nn.Conv2d(1, 2, 5)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     return "features_of_a_user"
@@ -91,6 +93,7 @@ def test_a_user_may_bring_a_torch_module(own):
         ("{own}:wrong", "returned a int, not a function"),
         ("{own}:short", r"gave \(1, 784\) for 1000 inputs"),
         ("{own}:nan", "NaN or infinity"),
+        ("{own}:centred", "depend on the images beside it"),
         ("{own}:broken", "the factory failed: ZeroDivisionError"),
         ("{own}:missing", "has no 'missing'"),
     ],
@@ -123,3 +126,8 @@ def test_a_model_with_features_inside_has_the_gradient_of_one_on_them(name):
     _, outside = loss_gradient(linear, rows.train_inputs[:9], rows.train_labels[:9])
     _, inside = loss_gradient(make_model(f"{name}-linear"), whole.train_inputs[:9], whole.train_labels[:9])
     np.testing.assert_allclose(inside, outside, atol=1e-6)
+
+
+def test_random_filters_are_the_same_whenever_they_are_made(own):
+    first, second = (extracted(load_dataset("mnist5k"), f"{own}:filters").train_inputs[:3] for _ in range(2))
+    assert torch.equal(first, second)

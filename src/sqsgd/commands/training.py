@@ -138,7 +138,7 @@ def _shown(steps: Iterator[Any], rounds: int, done: int, *, quiet: bool) -> Iter
             if step.accuracy is not None:
                 accuracy = f"accuracy {step.accuracy:.2%}  "
             record = step.record
-            text = f"{accuracy}epsilon {record.epsilon_total:,.0f}  {record.bytes_up:,} bytes a report"
+            text = f"{accuracy}epsilon {record.epsilon_total:,g}  {record.bytes_up:,} bytes a report"
             bar.update(task, advance=1, description=text)
             yield step
 
@@ -150,16 +150,18 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
     )
     epsilon = f"{summary['epsilon']:g}" if summary["notion"] != "none" else "infinite: not private"
     total = f"{summary['epsilon_all_rounds']:,g}" if summary["notion"] != "none" else "infinite"
-    if summary["participation"] == "once":
+    if summary["participation"] == "once" and summary["notion"] == "local":
         spent = f"{epsilon} a report, which is the total: no user sends two"
     else:
         spent = f"{epsilon} a round; {total} for a client that takes part in all rounds"
         if summary["epsilon_total"] != summary["epsilon_all_rounds"]:
             spent += f"; {summary['epsilon_total']:,g} for the one that took part most"
+    refused = [f"refused        {summary['refused']:,} reports, by their clients' own ledgers"]
     return "\n".join(
         [
             f"accuracy       {summary['accuracy']:.2%} on {summary['held_out']}",
             f"epsilon        {spent}",
+            *(refused if summary["refused"] else []),
             f"noise          {summary['noise']}",
             f"payload        {summary['bytes_up']} bytes a client and round, "
             f"1/{summary['bytes_up_ratio']:.0f} of float32",

@@ -20,6 +20,7 @@ from sqsgd.core import Scheme
 from sqsgd.experiments.checkpoint import finite, load_state, save_state, write_atomically
 from sqsgd.experiments.config import RunConfig, cores
 from sqsgd.experiments.settings import make_settings
+from sqsgd.experiments.summary import summarise
 from sqsgd.federated import Record, Settings, State
 from sqsgd.learning.datasets import first_tests, hold_out, load_dataset
 from sqsgd.learning.features import extracted, extractor_and_model
@@ -28,6 +29,8 @@ from sqsgd.learning.problem import LearningProblem, make_problem
 from sqsgd.schemes import check_name, make_scheme
 from sqsgd.stateless import stateless_choices
 
+BEGUN = "begun"
+"""Where reports cannot be made twice: the file with the number of the last round that was begun."""
 MAY_CHANGE = ("rounds", "workers", "evaluate_every", "checkpoint_every", "data_dir", "tensorboard")
 """What may be changed in config.toml before a run goes on: none of it touches a round that was made."""
 
@@ -61,6 +64,11 @@ class Run:
     problem: LearningProblem
     scheme: Scheme
     settings: Settings
+
+    @property
+    def careful(self) -> bool:
+        """Whether a round cannot be made anew: its noise would be other noise, or its clients refuse."""
+        return self.config.engine == "local" and (self.config.secure or bool(self.config.ledgers))
 
 
 def prepare(config: RunConfig, folder: Path) -> Run:
@@ -115,7 +123,12 @@ def prepare(config: RunConfig, folder: Path) -> Run:
             f"scheme = {config.scheme!r} keeps a residual for a client's next report, and with participation "
             "= 'once' there is none: write scheme = 'auto' for the best that keeps nothing"
         )
-    settings = make_settings(config, scheme, bool(features))
+    if config.ledgers:
+        place = Path(config.ledgers).resolve()  # the same folder, wherever the run goes on
+        if place.exists() and not place.is_dir():
+            raise ValueError(f"ledgers = {config.ledgers!r} is a file; name a folder")
+        config = dataclasses.replace(config, ledgers=str(place))
+    settings = make_settings(config, scheme, bool(features) and model_name == "linear")
     return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings)
 
 
@@ -146,6 +159,9 @@ def resume(run: Run) -> State:
                 f"{run.folder / 'config.toml'}: {name} = {value!r}, but this run was begun with "
                 f"{kept[name]!r}: put that back, or start again with another --out"
             )
+    begun = run.folder / BEGUN
+    if run.careful and begun.exists() and int(begun.read_text()) == state.round:
+        state = dataclasses.replace(state, lost=state.round)
     if state.weights.size != run.problem.dim:
         raise ValueError(f"the checkpoint has {state.weights.size} weights, the model {run.problem.dim}")
     return state
@@ -180,7 +196,7 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
     config, folder = run.config, run.folder
     board = _tensorboard(folder, state.round) if config.tensorboard else None
     # Flower's clients keep their last round only, so that nothing older can be resumed.
-    every = config.checkpoint_every if config.engine == "local" else 1
+    every = 1 if run.careful or config.engine == "flower" else config.checkpoint_every
     with _metrics_of(run, state.round) as metrics:
         (folder / "summary.json").unlink(missing_ok=True)
 
@@ -189,7 +205,12 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
             os.fsync(metrics.fileno())
             save_state(folder, state, dataclasses.asdict(config))
 
+        def begin() -> None:
+            if run.careful:
+                write_atomically(folder / BEGUN, str(state.round).encode())
+
         try:
+            begin()
             for record, after in _rounds(run, state):
                 progress = _measured(run, record, after)
                 metrics.write(json.dumps(progress.to_dict()).encode() + b"\n")
@@ -202,6 +223,7 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
                 if stop() and state.round < config.rounds:
                     keep()
                     return
+                begin()
         except KeyboardInterrupt:
             keep()
             raise
@@ -243,41 +265,3 @@ def _tensorboard(folder: Path, rounds: int) -> Any:
 def _named_weights(run: Run, state: State) -> bytes:
     """The model's whole state under its own names: trained, frozen and constant parts."""
     return save(run.problem.named_weights(state.weights))
-
-
-def summarise(run: Run) -> dict[str, Any]:
-    """What a finished run reached, promised, sent and took; from its metrics."""
-    with (run.folder / "metrics.jsonl").open() as file:
-        lines = [json.loads(line) for line in file]
-    measured = [line for line in lines if "accuracy" in line]
-    seconds = sum(line["seconds"] for line in lines)
-    last, float32 = lines[-1], 4 * run.problem.dim
-    return {
-        "scheme": run.config.scheme,
-        "dataset": run.config.dataset,
-        "held_out": run.problem.dataset.held_out,
-        "model": run.config.model,
-        "features": run.config.features,
-        "participation": run.config.participation,
-        "dim": run.problem.dim,
-        "rounds": len(lines),
-        "clients": run.config.clients,
-        "accuracy": measured[-1]["accuracy"],
-        "best_accuracy": max(line["accuracy"] for line in measured),
-        "test_loss": measured[-1]["test_loss"],
-        "notion": run.scheme.privacy.notion,
-        "epsilon": last["epsilon"],
-        "delta": run.scheme.privacy.delta,
-        "epsilon_total": last["epsilon_total"],
-        "epsilon_all_rounds": finite(run.scheme.privacy.epsilon * (1 if run.config.once else len(lines))),
-        "noise": "secure" if run.config.secure else "seeded: an experiment, protects nobody",
-        "bytes_up": last["bytes_up"],
-        "bytes_up_ratio": float32 / last["bytes_up"],
-        "bytes_down": last["bytes_down"],
-        "lr": run.settings.optimizer.rate,
-        "seconds": seconds,
-        "share_gradient": sum(line["seconds_gradient"] for line in lines) / seconds,
-        "share_encode": sum(line["seconds_encode"] for line in lines) / seconds,
-        "share_aggregate": sum(line["seconds_aggregate"] for line in lines) / seconds,
-        "finished": len(lines) == run.config.rounds,
-    }

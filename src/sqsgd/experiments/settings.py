@@ -14,8 +14,8 @@ from sqsgd.schemes.shares import times_over
 
 
 def make_settings(config: RunConfig, scheme: Scheme, features: bool) -> Settings:
-    """What the server decides; ``features`` says that a model sees public features of unit length."""
-    softmax = config.once and features
+    """What the server decides; ``features``: the model is a softmax on public features of unit length."""
+    softmax = config.once and features and config.optimizer == "sgd"
     bound = config.bound or (10.0 if config.scheme == "sqsgd-paper" else 0.5 if softmax else 1.0)
     decays = config.decay == "linear"
     rate = config.lr or (

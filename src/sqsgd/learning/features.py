@@ -50,7 +50,9 @@ def _extractor(name: str, in_shape: Shape) -> Extractor:
     if is_factory_name(name):
         factory = find_factory(name, "features")
         offered = {"in_shape": in_shape} if "in_shape" in parameter_names(factory) else {}
-        extract = call_factory(name, "features", factory, **offered)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)  # random filters are the same whenever they are made
+            extract = call_factory(name, "features", factory, **offered)
         if not callable(extract):
             raise ValueError(
                 f"features {name!r} returned a {type(extract).__name__}, not a function or module"
@@ -79,7 +81,13 @@ def _rows(name: str, extract: Extractor, inputs: torch.Tensor) -> torch.Tensor:
                     f"features {name!r} gave {shape} for {len(batch)} inputs; expected a row of numbers each"
                 )
             parts.append(unit(found.flatten(1).float()))
+        alone = unit(extract(inputs[:1]).flatten(1).float())
     rows = torch.cat(parts)
     if not bool(torch.isfinite(rows).all()):
         raise ValueError(f"features {name!r} gave NaN or infinity")
+    if not torch.allclose(alone[0], rows[0], atol=1e-3):
+        raise ValueError(
+            f"features {name!r} of an image depend on the images beside it, so they are not its user's own; "
+            "leave out batch norm and means over the batch"
+        )
     return rows.clone()  # a tensor of inference mode cannot be trained on

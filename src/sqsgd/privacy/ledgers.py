@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqsgd.privacy.ledger import Ledger
-from sqsgd.privacy.refusals import ReportRefused
+from sqsgd.privacy.refusals import AlreadyAnswered, BudgetSpent
 
 if TYPE_CHECKING:
     from sqsgd.core import Scheme
@@ -28,12 +28,12 @@ class Ledgers:
     max_epsilon: float
 
     def paid(self, scheme: Scheme, task: Task) -> bool:
-        """Pay for a client's report; False where its ledger refuses."""
+        """Pay for a client's report; False where its ledger refuses. A damaged one is raised by name."""
         path = self.folder / f"{task.client // 1000:06d}" / f"client-{task.client}"
         try:
             ledger = Ledger(path) if path.exists() else self._made(path, task.client)
             ledger.spend_for(scheme, task)
-        except ReportRefused:
+        except (AlreadyAnswered, BudgetSpent):
             return False
         return True
 

@@ -118,11 +118,11 @@ def line_charts(groups: Sequence[Group]) -> list[Chart]:
         Chart(
             name="accuracy-by-bytes",
             title="Accuracy by bytes sent",
-            x_title="bytes sent by a client",
+            x_title="bytes sent by one client a round, added up",
             y_title="accuracy",
             kind="share",
-            caption="Whole messages as measured, of a client that answers every round; what it receives is "
-            f"not counted.{band}",
+            caption="Whole messages as measured, of one client a round: the same one, where clients answer "
+            f"every round. What it receives is not counted.{band}",
             curves=tuple(by_bytes),
             log_x=_far_apart([curve.x[-1] for curve in by_bytes]),
         ),

@@ -98,7 +98,7 @@ class Promise:
         )
 
     def _total(self) -> str:
-        if self.once:
+        if self.once and self.notion == "local":
             return (
                 f"Each client sends at most one report, so {number(self.total)} is the total: all that a "
                 "client spends, however many rounds there are."
