@@ -183,3 +183,10 @@ def test_a_federations_file_is_checked(made, tmp_path):
         load_federation(tmp_path)
     with pytest.raises(ValueError, match="sqsgd deploy init"):
         load_federation(tmp_path / "nowhere")
+
+
+def test_a_node_names_the_code_that_its_server_may_call():
+    from sqsgd.deploy.scripts import node_settings
+
+    assert "model=" not in node_settings(Federation(), 0)
+    assert 'model="mine:net"\n' in node_settings(Federation(model="mine:net"), 0)

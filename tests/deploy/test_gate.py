@@ -7,6 +7,7 @@ import ssl
 
 import pytest
 
+from sqsgd.deploy import gate
 from sqsgd.deploy.federation import Federation
 from sqsgd.deploy.folders import write_federation
 from sqsgd.deploy.gate import Gate, Refused, parse_head
@@ -34,9 +35,9 @@ async def conversation(server, sent, counts=None):
 
     upstream = await asyncio.start_server(link, "127.0.0.1", 0, ssl=behind)
     with contextlib.closing(upstream):
-        gate = Gate(server, upstream.sockets[0].getsockname()[:2], counts)
+        door = Gate(server, upstream.sockets[0].getsockname()[:2], counts)
         port = _free()
-        serving = asyncio.create_task(gate.serve("127.0.0.1", port))
+        serving = asyncio.create_task(door.serve("127.0.0.1", port))
         trust = ssl.create_default_context(cafile=str(server / "ca.pem"))
         while True:
             with contextlib.suppress(ConnectionRefusedError):
@@ -114,8 +115,77 @@ def test_the_control_api_is_closed(server):
         (b"POST /v1/fleet/x HTTP/1.1\r\nContent-Length: -5\r\n\r\n", "411"),
         (b"POST /v1/fleet/x HTTP/1.1\r\nHost: a\r\n\r\n", "411"),
         (b"POST /v1/fleet/x HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", "413"),
+        (b"POST /v1/fleet/x HTTP/1.1\r\nContent-Length: 1048577\r\n\r\n", "413"),
     ],
 )
 def test_every_way_round_is_refused(head, status):
     with pytest.raises(Refused, match=status):
         parse_head(head)
+
+
+def test_a_body_may_hold_the_federations_report(server, tmp_path):
+    made = write_federation(tmp_path / "federation", Federation(nodes=1, bytes=3_000_000), 3)
+    (made / "server/federation.toml").write_bytes((made / "federation.toml").read_bytes())
+    for folder, most in ((server, 2**20 + 2 * 256), (made / "server", 2**20 + 6_000_000)):
+        head = GOOD.replace(b"Content-Length: 5", b"Content-Length: %d" % (most + 1)) + b"\r\n"
+        answers, _ = asyncio.run(several(folder, head, 1, answers_after=0.0))
+        assert answers[0].startswith(b"HTTP/1.1 413 ")
+        assert Gate(folder, ("127.0.0.1", 1))._most_body == most
+    assert parse_head(head, most + 1)[1] == most + 1
+
+
+async def several(server, sent, count, answers_after):
+    """What so many clients at once get, and how many of them a SuperLink saw at the same time at most."""
+    behind, now, most = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), [0], [0]
+    behind.load_cert_chain(server / "server.pem", server / "server.key")
+
+    async def link(reader, writer):
+        now[0] += 1
+        most[0] = max(most[0], now[0])
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(answers_after)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nback")
+        now[0] -= 1
+        with contextlib.suppress(OSError):
+            await writer.drain()
+        writer.close()
+
+    async def client(port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust)
+        writer.write(sent)
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        return answer
+
+    upstream = await asyncio.start_server(link, "127.0.0.1", 0, ssl=behind)
+    with contextlib.closing(upstream):
+        door, port = Gate(server, upstream.sockets[0].getsockname()[:2]), _free()
+        trust = ssl.create_default_context(cafile=str(server / "ca.pem"))
+        serving = asyncio.create_task(door.serve("127.0.0.1", port))
+        await asyncio.sleep(0.3)
+        try:
+            answers = await asyncio.gather(*(client(port) for _ in range(count)))
+        finally:
+            serving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving
+    return answers, most[0]
+
+
+def test_a_superlink_that_never_answers_holds_no_connection(server, monkeypatch):
+    monkeypatch.setattr(gate, "_PATIENCE", 1.0)
+    answers, _ = asyncio.run(several(server, GOOD + b"\r\nhello", 2, answers_after=30.0))
+    assert answers == [b"", b""]
+
+
+def test_a_conversation_ends_however_slowly_it_goes(server, monkeypatch):
+    monkeypatch.setattr(gate, "_LONGEST", 1.0)
+    answers, _ = asyncio.run(several(server, GOOD + b"\r\nhello", 1, answers_after=30.0))
+    assert answers == [b""]
+
+
+def test_so_many_at_a_time_and_the_others_wait(server, monkeypatch):
+    monkeypatch.setattr(gate, "MOST_PASSED", 2)
+    answers, most = asyncio.run(several(server, GOOD + b"\r\nhello", 6, answers_after=0.2))
+    assert all(answer.endswith(b"back") for answer in answers)
+    assert most == 2

@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_id
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -27,9 +27,17 @@ SCHEME = {"scheme": "sqsgd", "epsilon": 200.0, "bits": 256}
 
 def travelled(message: Message) -> Message:
     """A message as it arrives: deflated, and inflated again from its bytes."""
-    contents = {key: part.deflate() for key, part in get_all_nested_objects(message).items()}
-    arrived = inflate_object_from_contents(message.object_id, contents)
-    arrived.metadata.__dict__["_message_id"] = message.metadata.message_id
+    return inflated(message.object_id, deflated(message), message.metadata.message_id)
+
+
+def deflated(message: Message) -> dict[str, bytes]:
+    return {key: part.deflate() for key, part in get_all_nested_objects(message).items()}
+
+
+def inflated(name: str, contents: dict[str, bytes], message_id: str) -> Message:
+    """As Flower's grid does it: raises where a node wrote what cannot be read."""
+    arrived = inflate_object_from_contents(name, dict(contents))
+    arrived.metadata.__dict__["_message_id"] = message_id
     return arrived
 
 
@@ -106,14 +114,15 @@ def lines(path: Path) -> list[dict]:
 
 
 class Nodes(Grid):
-    """Nodes that answer at once. ``spoil`` may replace a node's answer; None: it never comes."""
+    """Nodes that answer at once. ``spoil`` may replace a node's answer; None: it never comes; bytes: an
+    object as it lies at the SuperLink."""
 
     def __init__(self, app: ClientApp, contexts: Iterable[Context], run_id: int = 7) -> None:
         self.app, self.contexts = app, {context.node_id: context for context in contexts}
-        self.spoil: Callable[[int, Message, Message], Message | None] = lambda _, __, reply: reply
+        self.spoil: Callable[[int, Message, Message], Message | bytes | None] = lambda _, __, reply: reply
         self.sent: list[Message] = []
         self.absent: set[int] = set()
-        self._answers: dict[str, Message] = {}
+        self._answers: dict[str, tuple[str, dict[str, bytes]]] = {}
         self._run_id, self._count = run_id, 0
 
     def set_run(self, run) -> None:
@@ -138,13 +147,16 @@ class Nodes(Grid):
             node = sent.metadata.dst_node_id
             arrived = travelled(sent)
             reply = self.spoil(node, arrived, self.app(arrived, self.contexts[node]))
-            if reply is not None:
-                self._answers[str(self._count)] = travelled(reply)
+            if isinstance(reply, bytes):
+                self._answers[str(self._count)] = get_object_id(reply), {get_object_id(reply): reply}
+            elif reply is not None:
+                self._answers[str(self._count)] = reply.object_id, deflated(reply)
             names.append(str(self._count))
         return names
 
     def pull_messages(self, message_ids):
-        return [self._answers.pop(name) for name in list(message_ids) if name in self._answers]
+        found = [self._answers.pop(name) for name in list(message_ids) if name in self._answers]
+        return [inflated(*answer, "") for answer in found]
 
     def send_and_receive(self, messages, *, timeout=None):
         return self.pull_messages(self.push_messages(messages))

@@ -1,6 +1,7 @@
 """The tests of what a node promises fail on nodes that were broken on purpose."""
 
 import pytest
+import test_failing_apps
 import test_mod
 import test_policy
 import test_strategy
@@ -51,6 +52,19 @@ def sends_the_loss_along(patch):
     patch.setattr(SqsgdMod, "_reply", more)
 
 
+def pays_after_the_app(patch):
+    """As one did that took the money for the report alone."""
+    train, pay, due = SqsgdMod._train, FolderState.pay, []
+
+    def trained(*arguments):
+        gradient = train(*arguments)
+        pay(*due.pop())
+        return gradient
+
+    patch.setattr(FolderState, "pay", lambda *arguments: due.append(arguments))
+    patch.setattr(SqsgdMod, "_train", staticmethod(trained))
+
+
 def lets_exceptions_out(patch):
     patch.setattr(SqsgdMod, "__call__", lambda self, msg, context, call_next: call_next(msg, context))
 
@@ -83,7 +97,9 @@ def binds_to_no_task(patch):
             ({"simulate-seed": 3}, "unknown key"),
         ),
         (sends_the_loss_along, test_mod.test_nothing_else_leaves, ()),
-        (lets_exceptions_out, test_mod.test_an_exception_tells_nothing, (RuntimeError, None)),
+        (lets_exceptions_out, test_failing_apps.test_an_exception_tells_nothing, (RuntimeError, None)),
+        (pays_after_the_app, test_failing_apps.test_paid_before_the_app_runs, ()),
+        (pays_after_the_app, test_failing_apps.test_nothing_is_computed_on_a_spent_budget, ()),
         (raises_the_cap, test_mod.test_the_cap_cannot_be_raised_and_can_be_lowered, ()),
         (binds_to_no_task, test_strategy.test_a_report_fits_its_own_task_only, ()),
     ],

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from federation import DIM, Nodes, lines, make_app, model, node_context
+from federation import DIM, Nodes, lines, make_app, message, model, node_context, request
 from flwr.app import ConfigRecord
 from test_strategy import IDS, strategy
 
@@ -115,6 +115,19 @@ def test_a_changed_update_is_not_trained_on(tmp_path):
     assert calls == []
 
 
+def test_a_model_beside_an_update_is_refused(tmp_path):
+    """The app would train on weights that no digest was checked of."""
+    context, calls = node_context(5, tmp_path), []
+    app = make_app(calls=calls)
+    assert not app(message(request(keep=True)), context).has_error()
+    both = message(request(round=1, base=0, keep=True), model(42.0))
+    both.content[wire.UPDATE] = ConfigRecord({"kind": "changes", "places": b"", "values": b""})
+    assert app(both, context).error.reason == wire.MALFORMED
+    assert calls == [5]
+    del both.content[wire.MODEL]
+    assert not app(both, context).has_error()  # the update alone is welcome
+
+
 @pytest.mark.parametrize(
     "update",
     [
@@ -140,8 +153,6 @@ def test_an_update_that_cannot_be_read_is_refused(tmp_path, update):
 
 def test_the_smallest_form_is_sent():
     scheme = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256)
-    from federation import request
-
     from sqsgd import seeded_rng
 
     before, after = np.zeros(DIM, np.float32), np.zeros(DIM, np.float32)

@@ -59,12 +59,61 @@ def test_it_trains(tmp_path, downlink):
         assert written[1]["bytes_down"] < 2000 < 4 * 119850 < written[0]["bytes_down"]
 
 
-def test_a_node_without_a_partition_says_so_in_its_own_log_only(tmp_path):
+def test_a_node_without_a_partition_refuses_and_pays_nothing(tmp_path):
     from federation import message, request
 
     from sqsgd.flower import wire
     from sqsgd.flower.client_app import app
 
     owner = {"max-epsilon": 1e6, "state-dir": str(tmp_path)}
-    context = Context(run_id=1, node_id=5, node_config=owner, state=RecordDict(), run_config={})
-    assert app(message(request()), context).error.reason == wire.FAILED
+    for more, word in [({}, "partition-id"), ({"partition-id": 3, "num-partitions": 3}, "below")]:
+        context = Context(
+            run_id=1, node_id=5, node_config=owner | more, state=RecordDict(), run_config=settings()
+        )
+        assert app(message(request()), context).error.reason == wire.NOT_ALLOWED
+        assert word in lines(tmp_path / "refusals.jsonl")[-1]["reason"]
+    assert not (tmp_path / "ledger").exists()
+
+
+@pytest.mark.parametrize("key", ["dataset", "model"])
+def test_no_code_is_called_that_the_owner_did_not_name(tmp_path, monkeypatch, key):
+    """The run's configuration is the server's: what it names is imported only where the node names it too."""
+    from federation import message, request
+
+    from sqsgd.flower import wire
+    from sqsgd.flower.client_app import app
+
+    (tmp_path / f"planted_{key}.py").write_text(
+        f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\nfactory = None\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    named = {key: f"planted_{key}:factory"}
+    owner = {"max-epsilon": 1e6, "state-dir": str(tmp_path / "state"), "partition-id": 0, "num-partitions": 3}
+
+    def ask(**more):
+        context = Context(
+            run_id=1, node_id=5, node_config=owner | more, state=RecordDict(), run_config=settings() | named
+        )
+        return app(message(request()), context)
+
+    for other in ({}, {key: "planted:other"}):
+        assert ask(**other).error.reason == wire.NOT_ALLOWED
+        assert "does not name it" in lines(tmp_path / "state" / "refusals.jsonl")[-1]["reason"]
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "state" / "ledger").exists()
+    ask(**named)
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_node_without_the_data_refuses_and_pays_nothing(tmp_path, monkeypatch):
+    from federation import message, request
+
+    from sqsgd.flower import wire
+    from sqsgd.flower.client_app import app
+
+    monkeypatch.setenv("SQSGD_DATA", str(tmp_path / "nothing"))
+    owner = {"max-epsilon": 1e6, "state-dir": str(tmp_path), "partition-id": 0, "num-partitions": 3}
+    config = settings() | {"dataset": "fashion-mnist"}
+    context = Context(run_id=1, node_id=5, node_config=owner, state=RecordDict(), run_config=config)
+    assert app(message(request()), context).error.reason == wire.NOT_ALLOWED
+    assert not (tmp_path / "ledger").exists()

@@ -1,12 +1,16 @@
 """The server: what it accepts, what it rejects, and that no reply can stop it."""
 
 import json
+from dataclasses import replace
 
+import httpx
 import numpy as np
 import pytest
 from federation import DIM, Nodes, lines, make_app, model, node_context, target
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import add_header_to_object_body
 
+from sqsgd import make_scheme, seeded_rng
 from sqsgd.flower import SqsgdStrategy, wire
 from sqsgd.flower.gathering import TooFewNodes
 from sqsgd.flower.training import MOST_EMPTY_ROUNDS, NoAnswers
@@ -90,6 +94,14 @@ def spoiled(kind: str):
         }
         if kind in report:
             return Message(RecordDict({wire.REPORT: report[kind]}), reply_to=asked)
+        if kind == "no message":
+            return ConfigRecord({"payload": payload}).deflate()
+        if kind == "no record":  # an object of the right form whose content is noise
+            return add_header_to_object_body(b"\xff" * 8, ConfigRecord())
+        if kind in ("no source", "no question"):
+            field = "_src_node_id" if kind == "no source" else "_reply_to_message_id"
+            reply.metadata.__dict__[field] = IDS[1] if kind == "no source" else "1"
+            return reply
         if kind == "late":
             return None
         if kind == "empty":
@@ -109,7 +121,8 @@ def spoiled(kind: str):
         ("stolen", "for round 0"),
         ("flipped", "damaged"), ("text", "not bytes"), ("numbers", "not bytes"), ("more keys", "one payload"),
         ("arrays", "one payload"), ("late", "no answer within 0.5 s"), ("empty", "0 records"),
-        ("error", "error 8"), ("more", "2 records"),
+        ("error", "error 8"), ("more", "2 records"), ("no message", "unreadable"),
+        ("no record", "unreadable"), ("no source", "another node's name"), ("no question", "another message"),
     ],
 )  # fmt: skip
 def test_a_bad_reply_is_rejected_and_named(tmp_path, kind, word):
@@ -154,6 +167,43 @@ def test_a_report_fits_its_own_task_only(tmp_path):
     (line,) = lines(tmp_path / "run" / "metrics.jsonl")
     assert line["clients"] == 1
     assert all("another client" in entry["reason"] for entry in line["rejected"])
+
+
+def test_no_node_answers_in_anothers_name(tmp_path):
+    """A well-made report for another's task, with its name on it: the other's own is the one that counts."""
+    nodes, sent = nodes_of(tmp_path), {}
+    scheme = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256)
+
+    def forge(node, asked, reply):
+        if node != IDS[0]:
+            sent[node] = reply.content[wire.REPORT][wire.PAYLOAD]
+            return reply
+        task = replace(wire.read_request(asked.content[wire.REQUEST]).task, client=IDS[1])
+        payload = scheme.encode(np.full(DIM, 9, np.float32), task, seeded_rng(1))
+        forged = Message(RecordDict({wire.REPORT: wire.report_record(payload)}), reply_to=asked)
+        forged.metadata.__dict__["_src_node_id"] = IDS[1]
+        victim = next(m for m in made.current.messages if m.metadata.dst_node_id == IDS[1])
+        forged.metadata.__dict__["_reply_to_message_id"] = victim.metadata.message_id
+        return forged
+
+    nodes.spoil = forge
+    made = strategy()
+    made.start(nodes, model(), num_rounds=1, timeout=0.5)
+    assert {task.client: payload for task, payload, _ in made.current.reports} == sent
+    (entry,) = made.current.rejected
+    assert entry["node"] == str(IDS[0])
+    assert "another node's name" in entry["reason"]
+
+
+def test_a_broken_way_to_the_superlink_is_no_nodes_fault(tmp_path):
+    nodes = nodes_of(tmp_path)
+
+    def gone(message_ids):
+        raise httpx.ConnectError("refused")
+
+    nodes.pull_messages = gone
+    with pytest.raises(httpx.ConnectError):
+        strategy().start(nodes, model(), num_rounds=1)
 
 
 def test_an_answer_counts_once(tmp_path):

@@ -16,10 +16,18 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sqsgd.deploy.federation import NAME, load_federation
+
 ALLOWED = "/v1/fleet/"
 _MOST_HEAD = 32 * 1024
-_MOST_BODY = 512 * 1024 * 1024
+MOST_BODY = 1024 * 1024
+"""Bytes of a request's body beside twice the federation's report: what a node sends is a report."""
+MOST_PASSED = 256
+"""Requests that are passed on at the same time; others wait for their turn."""
 _PATIENCE = 60.0
+"""Seconds without a byte, either way, after which a connection is closed."""
+_LONGEST = 900.0
+"""Seconds that one request and its response may take in all, a whole model over a slow line included."""
 _CHUNK = 1 << 16
 
 
@@ -47,7 +55,7 @@ class Counts:
         return {name: value for name, value in vars(self).items() if name != "changed"}
 
 
-def parse_head(head: bytes) -> tuple[bytes, int]:
+def parse_head(head: bytes, most_body: int = MOST_BODY) -> tuple[bytes, int]:
     r"""The head to pass on, and the length of the body; raises Refused.
 
     >>> parse_head(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n")
@@ -80,7 +88,7 @@ def parse_head(head: bytes) -> tuple[bytes, int]:
     if len(lengths) != 1 or not lengths[0].isdigit() or len(lengths[0]) > 12:
         raise Refused("411 Length Required")
     length = int(lengths[0])
-    if length > _MOST_BODY:
+    if length > most_body:
         raise Refused("413 Content Too Large")
     return b"\r\n".join([*kept, b"Connection: close", b"", b""]), length
 
@@ -89,6 +97,9 @@ class Gate:
     """The proxy: TLS in front with the server's certificate, TLS behind with the federation's authority."""
 
     def __init__(self, folder: Path, to: tuple[str, int], counts_file: Path | None = None) -> None:
+        settings = folder / NAME
+        report = load_federation(folder).bytes if settings.exists() else 0
+        self._most_body, self._places = MOST_BODY + 2 * report, asyncio.Semaphore(MOST_PASSED)
         self._front = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._front.minimum_version = ssl.TLSVersion.TLSv1_2
         self._front.load_cert_chain(folder / "server.pem", folder / "server.key")
@@ -122,14 +133,15 @@ class Gate:
             async with asyncio.timeout(_PATIENCE):
                 head = await reader.readuntil(b"\r\n\r\n")
             try:
-                outgoing, length = parse_head(head)
+                outgoing, length = parse_head(head, self._most_body)
             except Refused as refusal:
                 self._note_refusal(head, refusal.status)
                 answer = f"HTTP/1.1 {refusal.status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
                 writer.write(answer.encode())
                 await writer.drain()
                 return
-            await self._pass_on(outgoing, length, reader, writer)
+            async with asyncio.timeout(_LONGEST), self._places:
+                await self._pass_on(outgoing, length, reader, writer)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
             pass  # the other side went away, or never said what it wanted
         finally:
@@ -158,11 +170,17 @@ class Gate:
                 length -= len(part)
                 self._count(up=len(part))
                 to_link.write(part)
-                await to_link.drain()
-            while part := await from_link.read(_CHUNK):
+                async with asyncio.timeout(_PATIENCE):
+                    await to_link.drain()
+            while True:
+                async with asyncio.timeout(_PATIENCE):
+                    part = await from_link.read(_CHUNK)
+                if not part:
+                    break
                 self._count(down=len(part))
                 writer.write(part)
-                await writer.drain()
+                async with asyncio.timeout(_PATIENCE):
+                    await writer.drain()
             self.counts.passed += 1
         finally:
             to_link.close()

@@ -147,6 +147,11 @@ exec flower-supernode --superlink "$server" --root-certificates "$here/ca.pem" \
 
 def node_settings(federation: Federation, index: int) -> str:
     """A node's own rules, for its owner to change."""
+    code = "".join(
+        f'# Python code that the server may have called here.\n{key}="{name}"\n'
+        for key, name in (("dataset", federation.dataset), ("model", federation.model))
+        if ":" in name
+    )
     return f"""\
 # What this node's owner decides: key=value, no spaces around the equals sign. Nothing that a server sends
 # can change any of it. Read again when the node is started.
@@ -164,7 +169,7 @@ schemes="{federation.scheme}"
 # Which part of the data set this node stands for; your own app reads its own data.
 partition-id={index}
 num-partitions={federation.nodes}
-"""
+{code}"""
 
 
 def _bracketed(host: str) -> str:

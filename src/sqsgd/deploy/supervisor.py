@@ -212,12 +212,20 @@ class Supervisor:
         """Start again what exits: at once, then after waits that double, for a key that is still in use."""
         while not self._stopping.wait(0.2):
             for part in self.parts.values():
-                if part.child is None:
-                    if time.monotonic() >= part.start_at:
-                        part.restarts += 1
-                        self._launch(part)
-                elif (code := part.child.poll()) is not None:
-                    self._after_exit(part, code)
+                try:
+                    self._look_after(part)
+                except OSError as error:  # a full disk, say, or no more processes: later there may be
+                    part.start_at = time.monotonic() + _LONGEST_WAIT
+                    with contextlib.suppress(OSError):
+                        self._tell_user(f"{part.name} cannot be looked after: {error}; trying again")
+
+    def _look_after(self, part: Part) -> None:
+        if part.child is None:
+            if time.monotonic() >= part.start_at:
+                part.restarts += 1
+                self._launch(part)
+        elif (code := part.child.poll()) is not None:
+            self._after_exit(part, code)
 
     def _after_exit(self, part: Part, code: int) -> None:
         lived = time.monotonic() - part.since

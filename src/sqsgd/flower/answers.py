@@ -16,6 +16,18 @@ from sqsgd.flower import wire
 from sqsgd.task import Task
 
 
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What came for one message that was sent; the node is known from that message, not from what came."""
+
+    node: int
+    asked: str
+    """The message that was sent."""
+    reply: Message | None
+    problem: str = ""
+    """Why there is no reply: what was sent cannot be read."""
+
+
 @dataclass(kw_only=True)
 class Round:
     """A round under way."""
@@ -49,13 +61,16 @@ class Round:
         payload = sum(wire.payload_size(content[name]) for name in content if name != wire.CONFIG)
         self.down.append((payload, wire.serialised_size(message)))
 
-    def sender(self, reply: Message) -> int:
-        """Whose reply it is. For a node that died the SuperLink answers, under its own name."""
-        node = reply.metadata.src_node_id
-        if node in self.tasks or not reply.has_error():
-            return node
-        asked = {message.metadata.message_id: message.metadata.dst_node_id for message in self.messages}
-        return asked.get(reply.metadata.reply_to_message_id, node)
+    def answer(self, reply: Message) -> Answer:
+        """A reply from Flower's own loop, which tells whose it is by what the reply itself says.
+
+        For a node that died the SuperLink answers, under its own name.
+        """
+        node, asked = reply.metadata.src_node_id, reply.metadata.reply_to_message_id
+        if node not in self.tasks and reply.has_error():
+            sent = {message.metadata.message_id: message.metadata.dst_node_id for message in self.messages}
+            node = sent.get(asked, node)
+        return Answer(node=node, asked=asked, reply=reply)
 
     @property
     def clip_rate(self) -> float | None:
@@ -65,16 +80,18 @@ class Round:
         return float(np.mean(np.array(self.magnitudes) > 0.95 * self.state.bound))
 
 
-def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message]) -> None:
+def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message | Answer]) -> None:
     """Fill in reports, and what was rejected and why. No reply can raise, and none counts twice."""
     found: dict[int, bytes] = {}
-    for reply in replies:
-        node = last.sender(reply)
+    for item in replies:
+        answer = last.answer(item) if isinstance(item, Message) else item
+        node = answer.node
         try:
             if node not in last.tasks:
                 raise MalformedReport("node", "was not asked")
             if node in found:
                 raise MalformedReport("twice", "has answered this round already")
+            reply = _checked(answer)
             payload = _payload(reply, scheme)
             scheme.open(payload, last.tasks[node])
         except Exception as error:  # whatever a reply holds, the round goes on
@@ -89,6 +106,20 @@ def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message]) -> Non
     late = "no answer in time" if last.timeout is None else f"no answer within {last.timeout:g} s"
     heard = {*found, *(int(entry["node"]) for entry in last.rejected)}
     last.rejected += [{"node": str(node), "reason": late} for node in last.tasks if node not in heard]
+
+
+def _checked(answer: Answer) -> Message:
+    """The reply, where it can be read and is in its sender's own name. An error may be the SuperLink's."""
+    reply = answer.reply
+    if reply is None or not isinstance(reply, Message):
+        raise MalformedReport("unreadable", f"unreadable ({answer.problem or type(reply).__name__})")
+    about = reply.metadata
+    if not reply.has_error() and (about.src_node_id, about.reply_to_message_id) != (
+        answer.node,
+        answer.asked,
+    ):
+        raise MalformedReport("name", "the reply is in another node's name, or to another message")
+    return reply
 
 
 def _payload(reply: Message, scheme: Scheme) -> bytes:

@@ -89,6 +89,8 @@ def model_of(
         if structure.dim != request.task.dim:
             raise MalformedRequest(f"dim = {request.task.dim}, but the model has {structure.dim} weights")
         return allowed(request), structure, weights
+    if wire.MODEL in content:
+        raise MalformedRequest(f"there is a record {wire.MODEL!r} beside the update: which one is the model?")
     if kept is None or kept.model is None or kept.round != request.base:
         raise ModelMissing(f"round {request.base} of {request.name!r} is not at hand")
     structure, before = kept.model

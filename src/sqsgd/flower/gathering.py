@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
+import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
+
+from sqsgd.flower.answers import Answer
 
 POLL_SECONDS = 0.2  # Flower's own grid looks every three seconds
 
@@ -30,18 +33,43 @@ def wait_for_nodes(grid: Grid, least: int, seconds: float) -> list[int]:
         time.sleep(POLL_SECONDS)
 
 
-def exchange(grid: Grid, messages: Sequence[Message], seconds: float) -> Iterable[Message]:
-    """Send the messages and yield each answer as it comes, until all are there or the time is over."""
+def exchange(grid: Grid, messages: Sequence[Message], seconds: float) -> Iterable[Answer]:
+    """Send the messages and yield each answer as it comes, until all are there or the time is over.
+
+    One message at a time: a grid reads what nodes wrote, and raises for all that it was asked for where one
+    cannot be read. What came for a message is also laid to the node that it was sent to, whatever it says.
+    """
     if not messages:
         return
     deadline = time.monotonic() + seconds
-    waiting = {name for name in grid.push_messages(messages) if name}  # none: it could not be sent
+    pushed = {name for name in grid.push_messages(messages) if name}  # none: it could not be sent
+    waiting = {
+        message.metadata.message_id: message.metadata.dst_node_id
+        for message in messages
+        if message.metadata.message_id in pushed
+    }
     while waiting:
-        answers = list(grid.pull_messages(waiting))
-        for answer in answers:
-            waiting.discard(answer.metadata.reply_to_message_id)
-            yield answer
+        before = len(waiting)
+        for name, node in list(waiting.items()):
+            answer = _pull(grid, name, node)
+            if answer is not None:
+                del waiting[name]
+                yield answer
         if not waiting or time.monotonic() > deadline:
             return
-        if not answers:
+        if len(waiting) == before:
             time.sleep(POLL_SECONDS)
+
+
+def _pull(grid: Grid, name: str, node: int) -> Answer | None:
+    """What a node answered; None: nothing yet."""
+    try:
+        found = list(grid.pull_messages([name]))
+        if not found:
+            return None
+        fitting = [reply for reply in found if reply.metadata.reply_to_message_id == name]
+        return Answer(node=node, asked=name, reply=(fitting or found)[0])
+    except (httpx.HTTPError, OSError):
+        raise  # the way to the SuperLink, not what a node wrote
+    except Exception as error:
+        return Answer(node=node, asked=name, reply=None, problem=type(error).__name__)

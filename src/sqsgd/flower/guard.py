@@ -19,13 +19,13 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.metadata
-import json
 import os
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from sqsgd.flower.notes import note
 
 LIST = "SQSGD_ALLOWED_APPS"
 """Environment variable that names the file of allowed apps."""
@@ -109,14 +109,8 @@ def _note(node_config: dict[str, Any], group: str, reason: str) -> None:
     folder = node_config.get("state-dir")
     if not isinstance(folder, str) or not Path(folder).is_dir():
         return
-    line = {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "task": "",
-        "round": int(group) if group.isdecimal() else None,
-        "reason": reason,
-    }
-    with (Path(folder) / "refusals.jsonl").open("a") as file:
-        file.write(json.dumps(line) + "\n")
+    round = int(group) if group.isdecimal() and len(group) < 19 else None
+    note(Path(folder), "refusals", {"task": "", "round": round, "reason": reason})
 
 
 if __name__ == "__main__":

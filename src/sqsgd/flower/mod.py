@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from sqsgd.federated import client_step, noise_seed
 from sqsgd.flower import wire
 from sqsgd.flower.downlink import ModelMissing, model_of
 from sqsgd.flower.node_state import ContextState, FolderState, Kept, NodeState
+from sqsgd.flower.notes import shortened
 from sqsgd.flower.policy import Policy, Refused
 from sqsgd.flower.wire import MalformedRequest, Request, Structure
 from sqsgd.privacy.refusals import AlreadyAnswered, BudgetSpent, ReportRefused
@@ -50,21 +51,27 @@ class SqsgdMod:
     Guarantees
     ----------
     * What leaves is one ConfigRecord with one payload, or one of a few fixed errors; no loss, no number of
-      examples, no text of an exception: tests/flower/test_mod.py::test_nothing_else_leaves,
-      ::test_an_exception_tells_nothing.
-    * The ledger is paid, and all of it on the disk, before the report exists:
-      tests/flower/test_mod.py::test_paid_before_the_report_leaves.
+      examples: tests/flower/test_mod.py::test_nothing_else_leaves. Not covered: Flower's SuperNode tells the
+      server how long the app ran, whatever a mod does.
+    * The ledger is paid, on the disk, before the app sees any data:
+      tests/flower/test_failing_apps.py::test_paid_before_the_app_runs,
+      ::test_nothing_is_computed_on_a_spent_budget.
+    * An app that fails is answered for like any other, with a paid report of zero:
+      tests/flower/test_failing_apps.py::test_an_exception_tells_nothing.
     * A round is answered once. The very same request again gets the very same bytes, so that a lost answer
       can be had anew; any other one is refused: tests/flower/test_mod.py::test_a_round_is_answered_once.
     * A gradient that is not finite is answered like any other:
-      tests/flower/test_mod.py::test_a_gradient_that_is_not_finite_is_not_told.
+      tests/flower/test_failing_apps.py::test_a_gradient_that_is_not_finite_is_not_told.
     * The noise is the operating system's; no request can change that:
       tests/flower/test_mod.py::test_no_request_gets_seeded_noise.
     * What the owner's configuration does not allow is refused and logged at the node: policy.py.
     """
 
-    def __init__(self, *, simulation: Simulation | None = None) -> None:
-        self._simulation = simulation
+    def __init__(
+        self, *, simulation: Simulation | None = None, check: Callable[[Context], None] | None = None
+    ) -> None:
+        """``check`` is asked before anything is paid, and raises Refused; it must not look at data."""
+        self._simulation, self._check = simulation, check or (lambda _: None)
         if simulation is not None and simulation.seed is not None:
             _LOG.warning("sqsgd: simulation with seeded noise: repeatable, and protects nobody")
 
@@ -93,17 +100,26 @@ class SqsgdMod:
             raise Refused(f"a message of type {kind!r}: its answer would tell of the data in clear")
         request = wire.read_request(msg.content.get(wire.REQUEST))
         policy, state = self._parts(context, request)
-        kept = state.read(request.name)
-        if kept is not None and kept.identity == request.identity:
-            return self._reply(state, request, kept.payload, msg, again=True)
-        self._check_terms(context, request, kept)
-        allowed = Request.make_scheme if self._simulation else policy.scheme
-        scheme, structure, weights = model_of(msg.content, request, kept, allowed)
-        gradient = self._train(msg, context, call_next, request, structure, weights)
-        with state.locked():
-            kept = state.read(request.name)  # once more: another process may have answered meanwhile
+        self._check(context)
+        with state.locked():  # from the first look to the last write: another process may ask for this too
+            kept = state.read(request.name)
+            if kept is not None and kept.identity == request.identity:
+                return self._reply(state, request, kept.payload, msg, again=True)
             self._check_terms(context, request, kept)
-            state.pay(scheme, request, policy.max_epsilon)
+            allowed = Request.make_scheme if self._simulation else policy.scheme
+            scheme, structure, weights = model_of(msg.content, request, kept, allowed)
+            state.pay(
+                scheme, request, policy.max_epsilon
+            )  # from here on nothing but the report tells of data
+            try:
+                gradient = self._train(msg, context, call_next, structure, weights)
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
+                if self._simulation is not None or policy.state_dir is None:
+                    raise  # nobody is protected there, and whoever runs it wants to know
+                _LOG.exception("sqsgd: the app failed; zero is reported, so that the server cannot tell")
+                gradient = np.zeros(structure.dim, np.float32)
             residual = None if kept is None else kept.residual
             payload, residual = self._encode(scheme, request, gradient, residual)
             state.write(
@@ -155,13 +171,11 @@ class SqsgdMod:
         msg: Message,
         context: Context,
         call_next: ClientAppCallable,
-        request: Request,
         structure: Structure,
         weights: Vector,
     ) -> Vector:
         """Let the app compute, and take its gradient, or the model before minus the model after."""
-        if wire.MODEL not in msg.content:
-            msg.content[wire.MODEL] = structure.record(weights)
+        msg.content[wire.MODEL] = structure.record(weights)  # those that were checked, whatever was sent
         reply = call_next(msg, context)
         if reply.has_error():
             raise RuntimeError(f"the app answered with an error: {reply.error}")
@@ -182,7 +196,7 @@ class SqsgdMod:
         rng, scales = self._rng(request), {"alpha": request.alpha, "beta": request.beta}
         try:
             return client_step(scheme, request.task, gradient, residual, rng, **scales)
-        except ValueError as error:
+        except Exception as error:  # whichever: the vector alone decides whether it is raised
             if self._simulation is not None:
                 raise
             _LOG.warning("sqsgd: zero is reported, and the residual dropped: %s", error)
@@ -219,7 +233,7 @@ class SqsgdMod:
 
     def _note_refusal(self, msg: Message, context: Context, reason: str) -> None:
         """Log a refusal, and write it down where the node has a folder."""
-        _LOG.warning("sqsgd: refused: %s", reason)
+        _LOG.warning("sqsgd: refused: %s", shortened(reason))
         record = msg.content.get(wire.REQUEST) if msg.has_content() else None
         asked = record if isinstance(record, ConfigRecord) else ConfigRecord()
         entry = {"task": asked.get("name"), "round": asked.get("round"), "reason": reason}

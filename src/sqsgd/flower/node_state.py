@@ -13,7 +13,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, final
@@ -25,6 +24,7 @@ from safetensors.numpy import load, save
 
 from sqsgd.checks import Vector
 from sqsgd.core import Scheme
+from sqsgd.flower import notes
 from sqsgd.flower.policy import Refused
 from sqsgd.flower.wire import Request, Structure
 from sqsgd.privacy import durable
@@ -179,14 +179,7 @@ class FolderState(NodeState):
             self.open_ledger(max_epsilon).spend_for(scheme, request.task, name=request.name)
 
     def note(self, kind: str, entry: Mapping[str, object]) -> None:
-        line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **entry}) + "\n"
-        path = self.folder / f"{kind}.jsonl"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(descriptor, line.encode())
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        notes.note(self.folder, kind, entry)
 
 
 @final

@@ -6,9 +6,30 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from sqsgd.learning.datasets import load_dataset
+from sqsgd.flower.policy import Refused
+from sqsgd.learning.datasets import Dataset, load_dataset
+from sqsgd.learning.factories import is_factory_name
 from sqsgd.learning.models import make_model
 from sqsgd.learning.problem import LearningProblem, make_problem
+
+
+def check_names(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> None:
+    """Raise Refused where the server names code that the node's owner did not, or data that are not here.
+
+    ``package.module:factory`` is imported and called, and the server writes the run's configuration.
+    """
+    for key in ("dataset", "model"):
+        name = str(run_config.get(key, ""))
+        simulated = "state-dir" not in node_config  # elsewhere the mod has refused by now
+        if is_factory_name(name) and node_config.get(key) != name and not simulated:
+            raise Refused(
+                f"{key} = {name[:200]!r} is code, and this node's configuration does not name it: "
+                f'to allow it, add {key}="..." with that very name to --node-config'
+            )
+    try:
+        _data(str(run_config.get("dataset", "")))
+    except (ValueError, OSError) as error:
+        raise Refused(f"the data set cannot be loaded: {error}") from None
 
 
 def problem_of(run_config: Mapping[str, Any], parts: int) -> LearningProblem:
@@ -22,8 +43,13 @@ def problem_of(run_config: Mapping[str, Any], parts: int) -> LearningProblem:
 
 
 @lru_cache(maxsize=2)
+def _data(dataset: str) -> Dataset:
+    return load_dataset(dataset)
+
+
+@lru_cache(maxsize=2)
 def _problem(dataset: str, model: str, batch: int, seed: int, parts: int) -> LearningProblem:
-    data = load_dataset(dataset)
+    data = _data(dataset)
     return make_problem(
         data,
         make_model(model, data.classes, data.in_shape, seed),

@@ -18,7 +18,7 @@ from sqsgd import checks, federated
 from sqsgd.core import Scheme
 from sqsgd.federated import Settings, State
 from sqsgd.flower import wire
-from sqsgd.flower.answers import Round, sort_answers
+from sqsgd.flower.answers import Answer, Round, sort_answers
 from sqsgd.flower.downlink import smallest_update
 from sqsgd.flower.gathering import wait_for_nodes
 from sqsgd.flower.run_folder import RunFolder
@@ -229,7 +229,7 @@ class SqsgdStrategy(Strategy):
         return {node: node for node in chosen}
 
     def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
+        self, server_round: int, replies: Iterable[Message | Answer]
     ) -> tuple[ArrayRecord, MetricRecord]:
         """Take each reply by itself, reject what is no report, average the rest, and step."""
         last = self.current
