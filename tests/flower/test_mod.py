@@ -182,6 +182,7 @@ def test_a_ledger_that_was_never_finished_is_made_anew(tmp_path):
     Ledger.create(tmp_path / "ledger", max_epsilon=1e6)
     (tmp_path / "ledger").unlink()
     payload_of(answer(request(), node_context(5, tmp_path)))
+    assert len(Ledger(tmp_path / "ledger").entries) == 1
 
 
 @pytest.mark.parametrize(

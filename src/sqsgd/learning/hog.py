@@ -14,7 +14,7 @@ Extractor: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 ORIENTATIONS = 8
 CELL = 4
 WIDTH = 1.7
-"""Deviation of a soft cell in pixels. Chosen with COMMON on Fashion-MNIST, as docs/one-report.md tells."""
+"""Deviation of a soft cell in pixels. Chosen with COMMON by benchmarks/one_report.py."""
 COMMON = 0.7
 """What is left of the parts that most images have in common: where edges are, and how they run."""
 
