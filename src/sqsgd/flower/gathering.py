@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from sqsgd.flower.answers import Answer
+from sqsgd.randomness import EVERYONE, PublicStream
 
 POLL_SECONDS = 0.2  # Flower's own grid looks every three seconds
 
@@ -18,19 +19,31 @@ class TooFewNodes(RuntimeError):
     """Not enough nodes were connected before the deadline."""
 
 
-def wait_for_nodes(grid: Grid, least: int, seconds: float) -> list[int]:
-    """The connected nodes, sorted, once there are enough; raises TooFewNodes at the deadline."""
+def wait_for_nodes(grid: Grid, least: int, seconds: float, but: Collection[int] = ()) -> list[int]:
+    """The connected nodes, sorted, once there are enough; raises TooFewNodes at the deadline.
+
+    ``but``: nodes that do not count.
+    """
     deadline = time.monotonic() + seconds
     while True:
-        nodes = sorted(grid.get_node_ids())
+        nodes = sorted(node for node in grid.get_node_ids() if node not in but)
         if len(nodes) >= least:
             return nodes
         if time.monotonic() > deadline:
             raise TooFewNodes(
-                f"{len(nodes)} nodes are connected, {least} are needed, and wait-timeout = {seconds:g} "
-                "seconds are over: start more nodes, ask for fewer, or wait longer"
+                f"{len(nodes)} nodes{' that were not asked yet' if but else ''} are connected, {least} are "
+                f"needed, and wait-timeout = {seconds:g} seconds are over: start more nodes, ask for fewer, "
+                "or wait longer"
             )
         time.sleep(POLL_SECONDS)
+
+
+def drawn(nodes: Sequence[int], size: int, seed: int, round: int) -> list[int]:
+    """A round's nodes: ``size`` of them by public randomness, or all where there are no more."""
+    if size >= len(nodes):
+        return list(nodes)
+    stream = PublicStream(seed=seed, round=round, client=EVERYONE, purpose="cohort")
+    return [nodes[index] for index in stream.subset(len(nodes), size)]
 
 
 def exchange(grid: Grid, messages: Sequence[Message], seconds: float) -> Iterable[Answer]:
