@@ -118,7 +118,7 @@ class SqsgdStrategy(Strategy):
         if self.once:
             check_needs_no_residual(self.scheme)
         rate = self.lr or learning_rate(self.scheme, expected, self.optimizer) * (
-            4.0 if self.sends == "delta" else 1.0  # a delta has been through a learning rate already
+            4.0 if self.sends == "delta" else 1.0  # a delta has been through a small rate (docs/flower.md)
         )
         self.settings = Settings(
             seed=self.seed,
