@@ -110,7 +110,8 @@ def test_a_straggler_costs_its_own_answer_alone(after):
     assert any(round == 1 and "no answer" in reason for round, reason in found)
     assert {round for round, _ in found} <= {1, 2}, found  # it may still be late for the next one
     waited = [line["seconds"] for line in metrics(after[0])]
-    assert TIMEOUT <= waited[1] < TIMEOUT + 30
+    assert waited[1] >= TIMEOUT
+    assert max(waited) < TIMEOUT + 30  # nor does what is announced and never sent make a round longer
 
 
 def test_it_is_visible(after):

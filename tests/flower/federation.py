@@ -154,6 +154,9 @@ class Nodes(Grid):
             names.append(str(self._count))
         return names
 
+    def node_of(self, message_id: str) -> int:
+        return self.sent[int(message_id) - 1].metadata.dst_node_id
+
     def pull_messages(self, message_ids):
         found = [self._answers.pop(name) for name in list(message_ids) if name in self._answers]
         return [inflated(*answer, "") for answer in found]

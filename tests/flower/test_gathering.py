@@ -1,11 +1,15 @@
 """Waiting for nodes and answers, while the SuperLink may come and go."""
 
+import inspect
+import threading
+import time
+
 import httpx
 import pytest
 from federation import model
-from test_strategy import nodes_of, strategy
+from test_strategy import IDS, nodes_of, strategy
 
-from sqsgd.flower.gathering import TooFewNodes
+from sqsgd.flower.gathering import TooFewNodes, _parts_awaited_until
 
 
 def test_a_broken_way_to_the_superlink_is_no_nodes_fault(tmp_path):
@@ -52,3 +56,39 @@ def test_a_cohort_is_a_part_of_the_nodes(tmp_path):
     asked = [sent.metadata.dst_node_id for sent in nodes.sent]
     assert len(asked) == 20
     assert len(set(asked)) > 6
+
+
+def test_an_answer_that_is_announced_and_never_sent_keeps_nobody_waiting(tmp_path):
+    """Flower's grid waits for its parts: here for ever. The others count, and the round ends in time."""
+    nodes, never = nodes_of(tmp_path), threading.Event()
+    kept = nodes.pull_messages
+
+    def pull(message_ids):
+        (name,) = message_ids
+        if nodes.node_of(name) == IDS[0]:
+            never.wait()
+        return kept(message_ids)
+
+    nodes.pull_messages = pull
+    made, started = strategy(), time.monotonic()
+    made.start(nodes, model(), num_rounds=1, timeout=2)
+    assert time.monotonic() - started < 6
+    assert {task.client for task, _, _ in made.current.reports} == set(IDS[1:])
+    (entry,) = made.current.rejected
+    assert entry == {"node": str(IDS[0]), "reason": "no answer within 2 s"}
+    never.set()
+
+
+def test_flowers_grid_waits_for_an_answers_parts_no_longer_than_the_round_lasts(monkeypatch):
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
+    from flwr.superlink.grid import http_grid
+
+    def unavailable(_):
+        raise ObjectUnavailableError("never")
+
+    original, started = http_grid.pull_objects, time.monotonic()
+    with _parts_awaited_until(started + 1.5), pytest.raises(ObjectPullError):
+        http_grid.pull_objects(["a"], unavailable)
+    assert 1.4 < time.monotonic() - started < 5
+    assert http_grid.pull_objects is original
+    assert "pull_objects(" in inspect.getsource(http_grid.HttpGrid.pull_messages)  # the name that is replaced

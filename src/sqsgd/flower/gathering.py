@@ -2,13 +2,22 @@
 
 A SuperLink that is being started again breaks connections; Flower tries most of them anew, but not those that
 broke in the middle of a TLS handshake. Such a break is waited out until the deadline, and raised after it.
+
+A node may announce an answer and never send it. Flower's grid would wait for its parts, two hours at the
+most, and for nothing else meanwhile. Here an answer that takes long is fetched in a thread of its own, and no
+longer than the round lasts.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import logging
+import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from typing import Any
 
 import httpx
 from flwr.app import Message
@@ -17,9 +26,11 @@ from flwr.serverapp import Grid
 from sqsgd.flower.answers import Answer
 from sqsgd.randomness import EVERYONE, PublicStream
 
+_GRID: Any = importlib.import_module("flwr.superlink.grid.http_grid")
 _LOG = logging.getLogger("flwr")
 POLL_SECONDS = 0.2  # Flower's own grid looks every three seconds
 _BROKEN = (httpx.TransportError, OSError)
+_AT_ONCE = 0.5  # seconds after which the others are not kept waiting for one answer
 
 
 class TooFewNodes(RuntimeError):
@@ -72,26 +83,69 @@ def exchange(grid: Grid, messages: Sequence[Message], seconds: float) -> Iterabl
         for message in messages
         if message.metadata.message_id in pushed
     }
-    while waiting:
-        before = len(waiting)
-        try:
-            yield from _answered(grid, waiting)
-        except _BROKEN as error:
-            _wait_out(error, deadline)
-            continue
-        if not waiting or time.monotonic() > deadline:
-            return
-        if len(waiting) == before:
-            time.sleep(POLL_SECONDS)
+    with _parts_awaited_until(deadline):
+        fetches: dict[str, Future[Answer | None]] = {}
+        while waiting:
+            before = len(waiting)
+            try:
+                yield from _answered(grid, waiting, fetches)
+            except _BROKEN as error:
+                _wait_out(error, deadline)
+                continue
+            if not waiting or time.monotonic() > deadline:
+                return
+            if len(waiting) == before:
+                time.sleep(POLL_SECONDS)
 
 
-def _answered(grid: Grid, waiting: dict[str, int]) -> Iterator[Answer]:
-    """What has come so far; it is taken out of ``waiting``, which has each message's node."""
+def _answered(
+    grid: Grid, waiting: dict[str, int], fetches: dict[str, Future[Answer | None]]
+) -> Iterator[Answer]:
+    """What has come so far; it is taken out of ``waiting``, which has each message's node.
+
+    ``fetches`` keeps what takes long from one look to the next.
+    """
     for name, node in list(waiting.items()):
-        answer = _pull(grid, name, node)
+        if name not in fetches:
+            fetches[name] = _in_a_thread(_pull, grid, name, node)
+            wait([fetches[name]], _AT_ONCE)
+        if not fetches[name].done():
+            continue
+        answer = fetches.pop(name).result()
         if answer is not None:
             del waiting[name]
             yield answer
+
+
+def _in_a_thread(work: Callable[..., Answer | None], *arguments: Any) -> Future[Answer | None]:
+    """The thread is a daemon: unlike a pool's, it keeps no process from its end."""
+    future: Future[Answer | None] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work(*arguments))
+        except BaseException as error:  # whoever asks for the result gets it
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+@contextlib.contextmanager
+def _parts_awaited_until(deadline: float) -> Iterator[None]:
+    """Flower's grid has no setting for how long it waits for an answer's parts: its function is replaced."""
+    original = _GRID.pull_objects
+
+    def pull_objects(*arguments: Any, **options: Any) -> dict[str, bytes]:
+        left = max(0.0, deadline - time.monotonic())
+        found: dict[str, bytes] = original(*arguments, **{"backoff_cap": 1.0, **options, "max_time": left})
+        return found
+
+    _GRID.pull_objects = pull_objects
+    try:
+        yield
+    finally:
+        _GRID.pull_objects = original
 
 
 def _wait_out(error: Exception, deadline: float) -> None:
