@@ -93,10 +93,12 @@ MISTAKES = [
     ("bench schemes", "unexpected extra argument (schemes)"),
     ("data fetch", "Missing argument"),
     ("data fetch cifar", "choose mnist, fashion-mnist, emnist"),
-    ("data get mnist", "No such command 'get'"),
+    ("data get mnist", "No such command 'get' (there are list, fetch)"),
     ("doctor --fix", "No such option"),
-    ("tran", "Did you mean 'train'?"),
-    ("schemas", "No such command"),
+    ("tran", "No such command 'tran'; did you mean 'train'? (there are train, compare, "),
+    ("schemas", "No such command 'schemas'; did you mean 'schemes'?"),
+    ("ledger shwo", "No such command 'shwo'; did you mean 'show'? (there are show, verify)"),
+    ("help", "No such command 'help' (there are train, "),
 ]
 
 
@@ -123,6 +125,7 @@ def test_a_mistake_says_what_to_do(line, words, folder, monkeypatch):
     done = typed(f"sqsgd {line}")
     assert done.code == 2, done.out + done.error
     assert words in done.error
+    assert done.error.lower().count("did you mean") <= 1
     assert "Traceback" not in done.error
     assert "[Errno" not in done.error or "/proc" in line or "nothing.toml" in line
     assert sorted(folder.rglob("*.[!p]*")) == before

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sqsgd.commands.failures import Ended
+from sqsgd.commands.new_folders import new_folder
 from sqsgd.commands.options import (
     DataDir,
     Jobs,
@@ -130,7 +131,7 @@ def _compare(
             },
             "the command line",
         )
-    _run(sweep, out or _folder("compare"), resume=resume, jobs=jobs, as_json=as_json)
+    _run(sweep, "compare", out, resume=resume, jobs=jobs, as_json=as_json)
 
 
 def _ablate(
@@ -154,11 +155,7 @@ def _ablate(
         sweep = _sweep_to_resume(out, small or bool(values))
     else:
         sweep = _with(load_sweep(figure_file(FIGURES[name]), small=small), values)
-    _run(sweep, out or _folder(name), resume=resume, jobs=jobs, as_json=as_json)
-
-
-def _folder(name: str) -> Path:
-    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    _run(sweep, name, out, resume=resume, jobs=jobs, as_json=as_json)
 
 
 def _sweep_to_resume(out: Path | None, more_given: bool) -> Sweep:
@@ -182,13 +179,14 @@ def _with(sweep: Sweep, values: dict[str, Any]) -> Sweep:
     return dataclasses.replace(sweep, panels=panels)
 
 
-def _run(sweep: Sweep, out: Path, *, resume: bool, jobs: int, as_json: bool) -> None:
+def _run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, as_json: bool) -> None:
     from sqsgd import checks
     from sqsgd.experiments.config import cores
     from sqsgd.experiments.sweep_runner import Interrupted, check_data, open_folder, run_sweep
 
     jobs = checks.integer("jobs", jobs, 0, 1024) or cores()
     check_data(sweep)
+    out = new_folder(name) if out is None else out
     open_folder(sweep, out, resume=resume)
     try:
         with stopping_between_rounds() as signals:

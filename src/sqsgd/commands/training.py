@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from sqsgd.commands.failures import Ended
+from sqsgd.commands.new_folders import new_folder
 from sqsgd.commands.options import (
     DataDir,
     Json,
@@ -103,8 +103,9 @@ def _train(
         merged = {**dataclasses.asdict(base), **values}
         merged["options"] = {**base.options, **values.get("options", {})}
         config = make_config(merged, where="the command line")
-        name = f"{config.dataset.replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
-        run = runner.prepare(config, out or Path("runs") / name)
+        run = runner.prepare(config, out or Path("runs"))
+        if out is None:  # only now, when nothing is wrong with the run, does it get a folder
+            run = dataclasses.replace(run, folder=new_folder(config.dataset))
         state = runner.start(run)
     try:
         with stopping_between_rounds() as signals:
