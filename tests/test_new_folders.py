@@ -37,14 +37,14 @@ def make_ten(place):
 
 def test_many_at_once_get_one_each(tmp_path):
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        made = sum(pool.map(make_ten, [tmp_path] * 4, chunksize=1), [])
+        made = [folder for ten in pool.map(make_ten, [tmp_path] * 4, chunksize=1) for folder in ten]
     assert len(set(made)) == 40
     assert all(Path(folder).is_dir() for folder in made)
 
 
 def test_a_file_in_the_way_is_named(tmp_path):
     (tmp_path / "runs").write_text("mine")
-    with pytest.raises(ValueError, match="runs is a file, .* name another with --out"):
+    with pytest.raises(ValueError, match=r"runs is a file, .* name another with --out"):
         new_folder("mnist5k", tmp_path / "runs")
 
 
@@ -60,7 +60,8 @@ def test_runs_and_sweeps_of_one_second_do_not_meet(tmp_path, monkeypatch):
 
 
 def test_two_processes_started_together_both_train(tmp_path):
-    line = [sys.executable, "-m", "sqsgd", "train", "--clients", "2", "--rounds", "1", "--batch", "2", "--json"]
+    options = "--clients 2 --rounds 1 --batch 2 --json".split()
+    line = [sys.executable, "-m", "sqsgd", "train", *options]
     both = [subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     folders = {json.loads(process.communicate(timeout=300)[0])["folder"] for process in both}
     assert len(folders) == 2

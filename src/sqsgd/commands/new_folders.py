@@ -16,7 +16,7 @@ def new_folder(name: str, place: Path = Path("runs")) -> Path:
     """
     wanted = f"{name.replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     if place.exists() and not place.is_dir():
-        raise ValueError(f"{place} is a file, and runs go into a folder of that name; name another with --out")
+        raise ValueError(f"{place} is a file, where runs have their folder; name another with --out")
     place.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
         folder = place / (wanted if number == 1 else f"{wanted}-{number}")
