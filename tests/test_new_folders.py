@@ -60,7 +60,7 @@ def test_runs_and_sweeps_of_one_second_do_not_meet(tmp_path, monkeypatch):
 
 
 def test_two_processes_started_together_both_train(tmp_path):
-    options = "--clients 2 --rounds 1 --batch 2 --json".split()
+    options = ["--clients", "2", "--rounds", "1", "--batch", "2", "--json"]
     line = [sys.executable, "-m", "sqsgd", "train", *options]
     both = [subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     folders = {json.loads(process.communicate(timeout=300)[0])["folder"] for process in both}
