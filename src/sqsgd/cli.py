@@ -22,7 +22,7 @@ from sqsgd.commands.deploying import (
 )
 from sqsgd.commands.doctoring import doctor
 from sqsgd.commands.failures import run
-from sqsgd.commands.groups import Commands
+from sqsgd.commands.groups import Commands, Program
 from sqsgd.commands.ledgers import show_ledger, verify_ledger
 from sqsgd.commands.listing import schemes
 from sqsgd.commands.planning import plan
@@ -32,7 +32,7 @@ from sqsgd.commands.training import train
 
 app = typer.Typer(
     name="sqsgd",
-    cls=Commands,
+    cls=Program,
     help="Federated learning in a few hundred bytes a round, under a proved local privacy guarantee.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -121,6 +121,8 @@ def _compare(
     else:
         if small:
             raise ValueError("--small needs --config: the file says what its small version is")
+        if schemes == []:
+            raise ValueError("schemes is empty: name one or more, with commas between, such as sqsgd,fedsgd")
         sweep = make_sweep(
             {
                 "title": "Comparison on the same budgets of epsilon and bytes",
