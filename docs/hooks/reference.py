@@ -1,7 +1,7 @@
 """Writes the reference from the program when the site is built; whatever has no description fails the build.
 
 A page asks for a part with a comment of its own line: ``<!-- generated: commands -->``. The parts are
-``commands``, ``configuration``, ``python`` and ``schemes``.
+``commands``, ``configuration``, ``flower``, ``loop``, ``python`` and ``schemes``.
 """
 
 from __future__ import annotations
@@ -160,6 +160,22 @@ def python() -> str:
     return "\n\n".join(_public(name, getattr(sqsgd, name)) for name in sorted(sqsgd.__all__, key=str.lower))
 
 
+def loop() -> str:
+    """What a training loop of one's own is made of."""
+    from sqsgd import federated, optimizers
+
+    names = ("Settings", "State", "Record", "initial_state", "client_step", "server_step")
+    parts = [_public(name, getattr(federated, name)) for name in names]
+    return "\n\n".join([*parts, _public("Optimizer", optimizers.Optimizer)])
+
+
+def flower() -> str:
+    """Every name of ``sqsgd.flower.__all__``."""
+    import sqsgd.flower
+
+    return "\n\n".join(_public(name, getattr(sqsgd.flower, name)) for name in sqsgd.flower.__all__)
+
+
 def schemes() -> str:
     """Every scheme with its options."""
     from sqsgd import SCHEMES
@@ -227,7 +243,7 @@ def _signature(name: str, value: Any, *, quoted: bool = False) -> str:
     if quoted:
         return _block(f'make_scheme("{name}", {", ".join(map(str, kept))})')
     line = re.sub(r"(: |-> )'([^']*)'", r"\1\2", f"{name}{signature.replace(parameters=kept)}")
-    return _block(line.removesuffix(" -> None"))
+    return _block(line.removesuffix(" -> None").replace("<factory>", "..."))
 
 
 def _block(line: str) -> str:
@@ -254,6 +270,8 @@ def _markdown(text: str) -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "configuration": configuration,
+    "flower": flower,
+    "loop": loop,
     "python": python,
     "schemes": schemes,
 }
