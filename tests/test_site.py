@@ -59,9 +59,11 @@ def test_the_reference_names_every_command_key_scheme_and_public_name(site):
     assert all(f"<code>{name}</code>" in page("configuration") for name in FIELDS)
     assert all(f'id="{name.lower()}"' in page("python").lower() for name in sqsgd.__all__)
     assert all(f'id="{name}"' in page("schemes") for name in sqsgd.SCHEMES)
-    assert not any("generated:" in page(name) for name in ("commands", "configuration", "python", "schemes"))
-    for name in ("client_step", "server_step", "sqsgdstrategy", "sqsgdmod"):
-        assert f'id="{name}"' in page("python")
+    assert not any("generated:" in page(name) for name in ("commands", "configuration", "loop", "python"))
+    for name in ("client_step", "server_step", "optimizer"):
+        assert f'id="{name}"' in page("loop")
+    for name in ("clientapp", "sqsgdmod", "sqsgdstrategy"):
+        assert f'id="{name}"' in page("flower-classes")
     for row in ("<code>--epsilon</code>", "<code>400.0</code>", "<code>tuning_rounds</code>"):
         assert row in page("commands") + page("configuration")
 
