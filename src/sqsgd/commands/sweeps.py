@@ -41,7 +41,9 @@ def compare(
     config: Annotated[
         Path | None, typer.Option(help="A file such as experiments/figure5-mnist.toml.")
     ] = None,
-    schemes: Annotated[str | None, typer.Option(help="Names with commas between.")] = None,
+    schemes: Annotated[
+        str | None, typer.Option(help=f"Names with commas between (default: {','.join(SCHEMES)}).")
+    ] = None,
     dataset: Annotated[str | None, typer.Option(help="As for train.")] = None,
     data_dir: DataDir = None,
     model: Annotated[str | None, typer.Option(help="As for train.")] = None,
@@ -51,7 +53,8 @@ def compare(
     rounds: Annotated[int | None, typer.Option(help="Rounds of each run.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs of each scheme that count (default: 3).")] = None,
     rates: Annotated[
-        str | None, typer.Option(help="Learning rates to choose from, with commas between; 0: the rule's.")
+        str | None,
+        typer.Option(help="Learning rates to try (default: 0.01,0.03,0.1,0.3); 0: the rule's."),
     ] = None,
     small: Small = False,
     jobs: Jobs = 0,

@@ -56,14 +56,16 @@ def train(
     optimizer: Annotated[str | None, typer.Option(help="sgd, momentum or adam.")] = None,
     decay: Annotated[str | None, typer.Option(help="none, or linear: the learning rate falls.")] = None,
     ledgers: Annotated[Path | None, typer.Option(help="Folder of the clients' own ledgers.")] = None,
-    bound: Annotated[float | None, typer.Option(help="Initial bound.")] = None,
+    bound: Annotated[float | None, typer.Option(help="Initial bound; 0: the scheme's own.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides everything but secure noise.")] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="An option of the scheme, such as levels=8; repeatable.")
     ] = None,
     engine: Annotated[str | None, typer.Option(help="local, or flower: the same over Flower.")] = None,
-    tensorboard: Annotated[bool | None, typer.Option("--tensorboard", help="Write events too.")] = None,
-    secure: Annotated[bool | None, typer.Option("--secure", help="Noise that cannot be repeated.")] = None,
+    tensorboard: Annotated[bool | None, typer.Option("--tensorboard", help="Write its events too.")] = None,
+    secure: Annotated[
+        bool | None, typer.Option("--secure", help="Noise from the system; it cannot be repeated.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with any of these keys.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
