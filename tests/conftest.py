@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parent / name) for name in (".", "schemes", "deploy")]
+sys.path[:0] = [str(Path(__file__).parent / name) for name in (".", "schemes", "deploy", "report")]
 collect_ignore = ["faults/hostile_client_app.py"]  # an app for nodes: only there it is imported
 
 SLOW = (
@@ -24,6 +24,7 @@ SLOW = (
     "test_cli.py",
     "test_estimation.py",
     "test_examples.py",
+    "test_new_folders.py",
     "test_packaging.py",
     "test_planner.py",
     "test_privquant_exact.py::test_every_threshold",

@@ -4,9 +4,13 @@ import importlib.util
 import re
 import subprocess
 import sys
+import time
 
 import pytest
+from chromium import Chromium
 from test_docs import ROOT
+
+from sqsgd.doctor import find_chromium
 
 SPEC = importlib.util.spec_from_file_location("reference_pages", ROOT / "docs/hooks/reference.py")
 reference = importlib.util.module_from_spec(SPEC)
@@ -16,6 +20,7 @@ SPEC.loader.exec_module(reference)
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     pytest.importorskip("mkdocs", reason="the docs extra is not installed")
+    pytest.importorskip("flwr", reason="the flower extra is not installed")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
     # Without a resolver or a route nothing could be fetched; the build must not even try.
@@ -54,7 +59,55 @@ def test_the_reference_names_every_command_key_scheme_and_public_name(site):
     assert all(f"<code>{name}</code>" in page("configuration") for name in FIELDS)
     assert all(f'id="{name.lower()}"' in page("python").lower() for name in sqsgd.__all__)
     assert all(f'id="{name}"' in page("schemes") for name in sqsgd.SCHEMES)
-    assert "generated:" not in page("commands")
+    assert not any("generated:" in page(name) for name in ("commands", "configuration", "loop", "python"))
+    for name in ("client_step", "server_step", "optimizer"):
+        assert f'id="{name}"' in page("loop")
+    for name in ("clientapp", "sqsgdmod", "sqsgdstrategy"):
+        assert f'id="{name}"' in page("flower-classes")
+    for row in ("<code>--epsilon</code>", "<code>400.0</code>", "<code>tuning_rounds</code>"):
+        assert row in page("commands") + page("configuration")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    program = find_chromium()
+    if program is None:
+        pytest.skip("no Chromium: apt-get install chromium, or name one in $SQSGD_CHROMIUM")
+    chromium = Chromium(program, tmp_path_factory.mktemp("profile"))
+    yield chromium
+    chromium.close()
+
+
+def test_pages_from_disk_are_light_and_dark_and_fit_a_telephone(site, browser):
+    paper = "getComputedStyle(document.body).backgroundColor.match(/[0-9.]+/g).slice(0, 3).map(Number)"
+    sizes = "(({scrollWidth, clientWidth}) => [scrollWidth, clientWidth])(document.documentElement)"
+    for page in sorted(set(site.rglob("*.html")) - {site / "404.html"}):  # that one is for servers
+        browser.open(page, width=360)
+        wide, seen = browser.run(sizes)
+        assert wide <= seen, page.name
+        assert min(browser.run(paper)) > 200, page.name
+        browser.open(page, scheme="dark")
+        assert max(browser.run(paper)) < 80, page.name
+        assert browser.errors == []
+
+
+def test_the_search_works_on_pages_from_disk(site, browser):
+    browser.open(site / "how-to/resume.html")
+    browser.run("document.querySelector('[data-md-component=search-query]').focus()")
+    browser.send("Input.insertText", text="witness")
+    found, deadline = "", time.monotonic() + 30
+    while "ledger" not in found.lower() and time.monotonic() < deadline:
+        time.sleep(0.1)
+        found = browser.run("document.querySelector('.md-search-result').innerText")
+    assert "Ledger" in found
+    assert browser.errors == []
+
+
+def test_powers_are_raised_and_code_is_not():
+    assert reference.raised("e^{2ε/n} - 1, 2^20.") == "e<sup>2ε/n</sup> - 1, 2<sup>20</sup>."
+    assert reference.raised("2^-32 of {0..K-1}^n") == "2<sup>−32</sup> of {0..K-1}<sup>n</sup>"
+    for code in ("`2^20`", "``a^b``", "```text\nx^2\n```"):
+        assert reference.raised(code) == code
 
 
 # What is undocumented fails: each of these breaks one description and expects its name in the error.

@@ -1,7 +1,7 @@
 """Writes the reference from the program when the site is built; whatever has no description fails the build.
 
 A page asks for a part with a comment of its own line: ``<!-- generated: commands -->``. The parts are
-``commands``, ``configuration``, ``python`` and ``schemes``.
+``commands``, ``configuration``, ``flower``, ``loop``, ``python`` and ``schemes``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from typing import Any
 import typer.main
 
 MARKER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+CODE_OR_POWER = re.compile(
+    r"```.*?```|``.+?``|`[^`\n]+`|(?<=[\w)}\]])\^(?:\{([^}]+)\}|(-?\w+(?:\.\d+)?))", re.DOTALL
+)
 
 
 class Undocumented(Exception):
@@ -28,7 +31,17 @@ class Undocumented(Exception):
 
 def on_page_markdown(markdown: str, **_kwargs: Any) -> str:
     """MkDocs calls this for each page before it is turned into HTML."""
-    return MARKER.sub(lambda match: PARTS[match[1]](), markdown)
+    return raised(MARKER.sub(lambda match: PARTS[match[1]](), markdown))
+
+
+def raised(markdown: str) -> str:
+    """Powers as they are printed, e^{2ε/n} and 2^20 alike; what is code stays as it is."""
+
+    def one(match: re.Match[str]) -> str:
+        power = match[1] or match[2]
+        return f"<sup>{power.replace('-', '−')}</sup>" if power else match[0]
+
+    return CODE_OR_POWER.sub(one, markdown)
 
 
 # ---------------------------------------------------------------- the command line
@@ -66,7 +79,7 @@ def _command(path: tuple[str, ...], command: Any) -> str:
     ]
     rows = [_row(name, parameter) for parameter in shown if parameter.name != "help"]
     if rows:
-        lines += ["", "| | | |", "|---|---|---|", *rows]
+        lines += ["", "| option | meaning | default |", "|---|---|---|", *rows]
     return "\n".join(lines)
 
 
@@ -82,9 +95,19 @@ def _row(command: str, parameter: Any) -> str:
         raise Undocumented(f"`{command}`: {names} has no help")
     if parameter.param_type_name == "argument":
         names = f"`{_metavar(parameter)}`"
-    default = parameter.default
-    plain = isinstance(default, int | float | str) and not isinstance(default, bool)
-    return f"| {names} | {_cell(text)} | {f'default `{default}`' if plain else ''} |"
+    default = parameter.default if parameter.default is not None else _assumed(command, parameter.name)
+    plain = isinstance(default, int | float | str) and not isinstance(default, bool) and default != ""
+    plain = plain and "(default:" not in text
+    return f"| {names} | {_cell(text)} | {f'`{default}`' if plain else ''} |"
+
+
+def _assumed(command: str, name: str) -> Any:
+    """What a run or a federation has where neither the command line nor a file says anything."""
+    from sqsgd.deploy.federation import Federation
+    from sqsgd.experiments.config import RunConfig
+
+    of = {"sqsgd train": RunConfig(), "sqsgd compare": RunConfig(), "sqsgd deploy init": Federation()}
+    return getattr(of.get(command), name.removesuffix("_"), None)
 
 
 def _cell(text: str) -> str:
@@ -101,7 +124,7 @@ def configuration() -> str:
 
     train = next(command for path, command in walk(typer.main.get_command(app), ()) if path == ("train",))
     helps = {str(each.name).removesuffix("_"): getattr(each, "help", "") for each in train.params}
-    lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    lines = ["| key | meaning | type | default |", "|---|---|---|---|"]
     described, defaults = field_docstrings(RunConfig), dataclasses.asdict(RunConfig())
     for field in dataclasses.fields(RunConfig):
         text = described.get(field.name) or helps.get(field.name)
@@ -110,7 +133,7 @@ def configuration() -> str:
         default = json.dumps(defaults[field.name])  # these are also TOML
         kind = str(field.type)
         kind = "table" if kind.startswith("dict") else "str" if kind.startswith("Literal") else kind
-        lines.append(f"| `{field.name}` | {kind} | `{default}` | {_markdown(_cell(text))} |")
+        lines.append(f"| `{field.name}` | {_markdown(_cell(text))} | {kind} | `{default}` |")
     return "\n".join(lines)
 
 
@@ -138,6 +161,22 @@ def python() -> str:
     import sqsgd
 
     return "\n\n".join(_public(name, getattr(sqsgd, name)) for name in sorted(sqsgd.__all__, key=str.lower))
+
+
+def loop() -> str:
+    """What a training loop of one's own is made of."""
+    from sqsgd import federated, optimizers
+
+    names = ("Settings", "State", "Record", "initial_state", "client_step", "server_step")
+    parts = [_public(name, getattr(federated, name)) for name in names]
+    return "\n\n".join([*parts, _public("Optimizer", optimizers.Optimizer)])
+
+
+def flower() -> str:
+    """Every name of ``sqsgd.flower.__all__``."""
+    import sqsgd.flower
+
+    return "\n\n".join(_public(name, getattr(sqsgd.flower, name)) for name in sqsgd.flower.__all__)
 
 
 def schemes() -> str:
@@ -205,10 +244,13 @@ def _signature(name: str, value: Any, *, quoted: bool = False) -> str:
         if parameter.name not in ("self", "cls") and not parameter.name.startswith("_")
     ]
     if quoted:
-        return f'```text\nmake_scheme("{name}", {", ".join(map(str, kept))})\n```'
+        return _block(f'make_scheme("{name}", {", ".join(map(str, kept))})')
     line = re.sub(r"(: |-> )'([^']*)'", r"\1\2", f"{name}{signature.replace(parameters=kept)}")
-    line = line.removesuffix(" -> None")
-    return "```text\n" + "\n".join(textwrap.wrap(line, 100, subsequent_indent="    ")) + "\n```"
+    return _block(line.removesuffix(" -> None").replace("<factory>", "..."))
+
+
+def _block(line: str) -> str:
+    return "```text\n" + "\n".join(textwrap.wrap(line, 80, subsequent_indent="    ")) + "\n```"
 
 
 def _docstring(name: str, value: Any) -> str:
@@ -231,6 +273,8 @@ def _markdown(text: str) -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "configuration": configuration,
+    "flower": flower,
+    "loop": loop,
     "python": python,
     "schemes": schemes,
 }

@@ -27,7 +27,8 @@ LABELS = {
     "sqkr": ("sqkr", (-8, 4)),
     "ldp-fed": ("ldp-fed", (-8, 5)),
     "ldp-fl": ("ldp-fl", (-8, -4)),
-    "vqsgd": ("vqsgd", (9, -5)),
+    "vqsgd": ("vqsgd", (-4, -16)),
+    "piecewise": ("piecewise", (5, -2)),
 }
 
 

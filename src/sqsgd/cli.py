@@ -22,6 +22,7 @@ from sqsgd.commands.deploying import (
 )
 from sqsgd.commands.doctoring import doctor
 from sqsgd.commands.failures import run
+from sqsgd.commands.groups import Commands, Program
 from sqsgd.commands.ledgers import show_ledger, verify_ledger
 from sqsgd.commands.listing import schemes
 from sqsgd.commands.planning import plan
@@ -31,6 +32,7 @@ from sqsgd.commands.training import train
 
 app = typer.Typer(
     name="sqsgd",
+    cls=Program,
     help="Federated learning in a few hundred bytes a round, under a proved local privacy guarantee.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -62,15 +64,17 @@ app.command()(audit)
 app.command()(schemes)
 app.command()(bench)
 app.command()(doctor)
-data_app = typer.Typer(help="List and fetch the data sets.", no_args_is_help=True)
+data_app = typer.Typer(cls=Commands, help="List and fetch the data sets.", no_args_is_help=True)
 data_app.command("list")(list_data)
 data_app.command("fetch")(fetch_data)
 app.add_typer(data_app, name="data")
-ledger_app = typer.Typer(help="What a client has spent, and whether its record holds.", no_args_is_help=True)
+ledger_app = typer.Typer(
+    cls=Commands, help="What a client has spent, and whether its record holds.", no_args_is_help=True
+)
 ledger_app.command("show")(show_ledger)
 ledger_app.command("verify")(verify_ledger)
 app.add_typer(ledger_app, name="ledger")
-deploy_app = typer.Typer(help="A federation of real machines, over TLS.", no_args_is_help=True)
+deploy_app = typer.Typer(cls=Commands, help="A federation of real machines, over TLS.", no_args_is_help=True)
 deploy_app.command("init")(init_deployment)
 deploy_app.command("up")(up_deployment)
 deploy_app.command("status")(show_deployment)

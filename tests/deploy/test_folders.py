@@ -67,7 +67,7 @@ def test_nothing_is_written_over(made, tmp_path, monkeypatch):
         write_federation(made, Federation(), 30)
     assert everything(made) == before
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ValueError, match="exists"):
+    with pytest.raises(ValueError, match="is a file"):
         write_federation(tmp_path / "file", Federation(), 30)
 
     def fails(*_):

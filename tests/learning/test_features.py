@@ -89,7 +89,7 @@ def test_a_user_may_bring_a_torch_module(own):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("sift", "unknown; choose hog, soft-hog or package.module:factory"),
+        ("sift", r"unknown \(choose hog, soft-hog or package.module:factory\)"),
         ("{own}:wrong", "returned a int, not a function"),
         ("{own}:short", r"gave \(1, 784\) for 1000 inputs"),
         ("{own}:nan", "NaN or infinity"),

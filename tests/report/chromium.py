@@ -94,7 +94,8 @@ class Chromium:
         if method == "Page.loadEventFired":
             self._loaded += 1
         elif method == "Runtime.exceptionThrown":
-            self.errors.append(event["exceptionDetails"]["exception"].get("description"))
+            details = event["exceptionDetails"]
+            self.errors.append(details.get("exception", {}).get("description", details["text"]))
         elif method == "Runtime.consoleAPICalled" and event["type"] in ("error", "warning", "assert"):
             self.errors.append(str(event["args"]))
         elif method == "Log.entryAdded" and event["entry"]["level"] in ("error", "warning"):

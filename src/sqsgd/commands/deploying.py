@@ -55,6 +55,8 @@ def init_deployment(
     from sqsgd.deploy.folders import write_federation
 
     checks.integer("days", days, 1, 3650)
+    if max_epsilon is not None:  # in a file 0 is what the rounds cost; whoever types it means none at all
+        checks.real("max_epsilon", max_epsilon, 0.01, 1e12)
     values: dict[str, Any] = given(
         nodes=nodes, hosts=tuple(host) if host else None, port=port, scheme=scheme, epsilon=epsilon,
         bytes=bytes_, rounds=rounds, max_epsilon=max_epsilon, dataset=dataset, model=model, lr=lr, seed=seed,
@@ -210,7 +212,7 @@ def allow_app(
 
     allowed = node / "allowed-apps"
     if not allowed.is_file():
-        raise ValueError(f"{node} is no node's folder: it holds no allowed-apps")
+        raise ValueError(f"{node} holds no allowed-apps; name a node's folder, as federation/nodes/node-0")
     if not (app / "pyproject.toml").is_file():
         raise ValueError(f"{app} is no Flower app: it holds no pyproject.toml")
     bundle = app_hash(app)

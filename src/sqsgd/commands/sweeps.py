@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sqsgd.commands.failures import Ended
+from sqsgd.commands.new_folders import new_folder
 from sqsgd.commands.options import (
     DataDir,
     Jobs,
@@ -40,7 +41,9 @@ def compare(
     config: Annotated[
         Path | None, typer.Option(help="A file such as experiments/figure5-mnist.toml.")
     ] = None,
-    schemes: Annotated[str | None, typer.Option(help="Names with commas between.")] = None,
+    schemes: Annotated[
+        str | None, typer.Option(help=f"Names with commas between (default: {','.join(SCHEMES)}).")
+    ] = None,
     dataset: Annotated[str | None, typer.Option(help="As for train.")] = None,
     data_dir: DataDir = None,
     model: Annotated[str | None, typer.Option(help="As for train.")] = None,
@@ -50,7 +53,8 @@ def compare(
     rounds: Annotated[int | None, typer.Option(help="Rounds of each run.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs of each scheme that count (default: 3).")] = None,
     rates: Annotated[
-        str | None, typer.Option(help="Learning rates to choose from, with commas between; 0: the rule's.")
+        str | None,
+        typer.Option(help="Learning rates to try (default: 0.01,0.03,0.1,0.3); 0: the rule's."),
     ] = None,
     small: Small = False,
     jobs: Jobs = 0,
@@ -120,6 +124,8 @@ def _compare(
     else:
         if small:
             raise ValueError("--small needs --config: the file says what its small version is")
+        if schemes == []:
+            raise ValueError("schemes is empty: name one or more, with commas between, such as sqsgd,fedsgd")
         sweep = make_sweep(
             {
                 "title": "Comparison on the same budgets of epsilon and bytes",
@@ -130,7 +136,7 @@ def _compare(
             },
             "the command line",
         )
-    _run(sweep, out or _folder("compare"), resume=resume, jobs=jobs, as_json=as_json)
+    _run(sweep, "compare", out, resume=resume, jobs=jobs, as_json=as_json)
 
 
 def _ablate(
@@ -154,11 +160,7 @@ def _ablate(
         sweep = _sweep_to_resume(out, small or bool(values))
     else:
         sweep = _with(load_sweep(figure_file(FIGURES[name]), small=small), values)
-    _run(sweep, out or _folder(name), resume=resume, jobs=jobs, as_json=as_json)
-
-
-def _folder(name: str) -> Path:
-    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    _run(sweep, name, out, resume=resume, jobs=jobs, as_json=as_json)
 
 
 def _sweep_to_resume(out: Path | None, more_given: bool) -> Sweep:
@@ -182,13 +184,14 @@ def _with(sweep: Sweep, values: dict[str, Any]) -> Sweep:
     return dataclasses.replace(sweep, panels=panels)
 
 
-def _run(sweep: Sweep, out: Path, *, resume: bool, jobs: int, as_json: bool) -> None:
+def _run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, as_json: bool) -> None:
     from sqsgd import checks
     from sqsgd.experiments.config import cores
     from sqsgd.experiments.sweep_runner import Interrupted, check_data, open_folder, run_sweep
 
     jobs = checks.integer("jobs", jobs, 0, 1024) or cores()
     check_data(sweep)
+    out = new_folder(name) if out is None else out
     open_folder(sweep, out, resume=resume)
     try:
         with stopping_between_rounds() as signals:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from sqsgd.commands.failures import Ended
+from sqsgd.commands.new_folders import new_folder
 from sqsgd.commands.options import (
     DataDir,
     Json,
@@ -56,14 +56,16 @@ def train(
     optimizer: Annotated[str | None, typer.Option(help="sgd, momentum or adam.")] = None,
     decay: Annotated[str | None, typer.Option(help="none, or linear: the learning rate falls.")] = None,
     ledgers: Annotated[Path | None, typer.Option(help="Folder of the clients' own ledgers.")] = None,
-    bound: Annotated[float | None, typer.Option(help="Initial bound.")] = None,
+    bound: Annotated[float | None, typer.Option(help="Initial bound; 0: the scheme's own.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides everything but secure noise.")] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="An option of the scheme, such as levels=8; repeatable.")
     ] = None,
     engine: Annotated[str | None, typer.Option(help="local, or flower: the same over Flower.")] = None,
-    tensorboard: Annotated[bool | None, typer.Option("--tensorboard", help="Write events too.")] = None,
-    secure: Annotated[bool | None, typer.Option("--secure", help="Noise that cannot be repeated.")] = None,
+    tensorboard: Annotated[bool | None, typer.Option("--tensorboard", help="Write its events too.")] = None,
+    secure: Annotated[
+        bool | None, typer.Option("--secure", help="Noise from the system; it cannot be repeated.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with any of these keys.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
@@ -103,8 +105,9 @@ def _train(
         merged = {**dataclasses.asdict(base), **values}
         merged["options"] = {**base.options, **values.get("options", {})}
         config = make_config(merged, where="the command line")
-        name = f"{config.dataset.replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
-        run = runner.prepare(config, out or Path("runs") / name)
+        run = runner.prepare(config, out or Path("runs"))
+        if out is None:  # only now, when nothing is wrong with the run, does it get a folder
+            run = dataclasses.replace(run, folder=new_folder(config.dataset))
         state = runner.start(run)
     try:
         with stopping_between_rounds() as signals:

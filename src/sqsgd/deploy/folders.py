@@ -28,7 +28,9 @@ def write_federation(folder: Path, federation: Federation, days: int) -> Path:
     folder = folder.absolute()
     if set(str(folder)) & set("\"'\\$`\n"):
         raise ValueError(f"{folder}: choose a path without quotes, dollar signs and backslashes")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.is_file():
+        raise ValueError(f"{folder} is a file; name a folder that may be made")
+    if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} exists and is not empty: choose another; nothing was written")
     folder.parent.mkdir(parents=True, exist_ok=True)
     building = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")

@@ -45,7 +45,7 @@ class RunConfig:
     decay: Literal["none", "linear"] = "none"
     """How the learning rate falls over the rounds; ``linear``: to nothing after the last."""
     bound: float = 0.0
-    """Initial bound U_0; 0: 1 for norms, 10 for the paper's range."""
+    """Initial bound; 0: 1 for norms, 10 for the paper's range."""
     track: bool = True
     """Let the bound follow the privatised magnitudes, where the scheme reports them."""
     clip: float = 0.0

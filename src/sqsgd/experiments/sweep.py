@@ -208,6 +208,8 @@ def _panel(panel: Any, *, small: bool) -> Any:
 
 def load_sweep(path: Path, *, small: bool = False) -> Sweep:
     """A sweep from a file."""
+    if path.is_dir():
+        raise ValueError(f"config = {str(path)!r} is a folder; name a TOML file")
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file")
     try:

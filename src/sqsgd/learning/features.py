@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from sqsgd.checks import meant
 from sqsgd.learning.datasets import Dataset
 from sqsgd.learning.factories import call_factory, find_factory, is_factory_name, parameter_names
 from sqsgd.learning.hog import CELL, FEATURES, Extractor, unit
@@ -62,7 +63,8 @@ def _extractor(name: str, in_shape: Shape) -> Extractor:
         return extract  # type: ignore[no-any-return]
     if name not in FEATURES:
         raise ValueError(
-            f"features {name!r} are unknown; choose {', '.join(FEATURES)} or package.module:factory"
+            f"features {name!r} are unknown{meant(name, FEATURES)} "
+            f"(choose {', '.join(FEATURES)} or package.module:factory)"
         )
     if len(in_shape) != 3 or in_shape[1] % CELL or in_shape[2] % CELL:
         raise ValueError(f"features {name!r} need images whose sides are multiples of {CELL}, not {in_shape}")

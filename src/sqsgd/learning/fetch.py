@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sqsgd.checks import meant
 from sqsgd.learning.catalogue import EMBEDDED, SOURCES, Archive, IdxFile, Source
 from sqsgd.learning.inventory import check_file, data_folder, embedded_file
 
@@ -60,7 +61,9 @@ def fetch_progress(
 ) -> Iterator[Progress]:
     """The same as ``fetch``, as an iterator that reports each piece; drain it to finish the download."""
     if name not in SOURCES:
-        raise ValueError(f"data set {name!r} cannot be fetched; choose {', '.join(SOURCES)}")
+        raise ValueError(
+            f"data set {name!r} cannot be fetched{meant(name, SOURCES)} (choose {', '.join(SOURCES)})"
+        )
     for mirror in mirrors:
         if not mirror.startswith(("http://", "https://")):
             raise ValueError(f"mirror {mirror!r} must begin with http:// or https://")
