@@ -15,7 +15,6 @@ from flint import arb
 from sqsgd import exact
 from sqsgd.randomness import Rng
 
-_WORD = np.dtype("<u8")
 _LAST_WORD = 2**64 - 1
 _GUIDE_BITS = 16
 MOST_TRIALS = 1 << 62
@@ -51,7 +50,7 @@ class FairBinomial:
 
     def draw(self, count: int, rng: Rng) -> npt.NDArray[np.int64]:
         """``count`` independent draws."""
-        words = rng.take(8 * count).view(_WORD)
+        words = rng.words(count)
         place = self._place(words)
         known = np.minimum(place, self._above.size - 1)
         heads = self._first + known.astype(np.int64)

@@ -17,7 +17,6 @@ from sqsgd.randomness import Rng
 from sqsgd.rounding import round_unbiased
 
 MOST_LEVELS = 256
-_U8 = np.dtype("<u8")
 _LAST_WORD = 2**64 - 1
 
 
@@ -70,7 +69,7 @@ class OrdinalChannel(Channel):
 
     def randomize(self, places: Floats, rng: Rng) -> Codes:
         levels = round_unbiased(self._top * places, rng)
-        words = rng.take(8 * places.size).view(_U8)
+        words = rng.words(places.size)
         codes = np.empty(places.size, np.uint8)
         for level in np.flatnonzero(np.bincount(levels)).tolist():
             here = np.flatnonzero(levels == level)

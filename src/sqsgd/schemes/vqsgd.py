@@ -20,7 +20,6 @@ from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
 from sqsgd.randomness import Rng, check_rng
 
 Doubles = npt.NDArray[np.float64]
-_WORDS = np.dtype("<u8")
 
 
 @final
@@ -109,8 +108,7 @@ class CrossPolytope(Mechanism):
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
         x = checks.shaped("x", x, self.dim)
         sums = np.cumsum(self._shares(x, bound))
-        words = check_rng(rng).take(8 * self.repeats).view(_WORDS)
-        places = np.searchsorted(sums, (words >> np.uint64(11)) * 2.0**-53, side="right")
+        places = np.searchsorted(sums, check_rng(rng).uniforms(self.repeats), side="right")
         codes = np.empty(self.repeats, np.uint32)
         for i, place in enumerate(places.tolist()):
             vertex = 2 * place + int(x[place] < 0) if place < self.dim else rng.below(2 * self.dim)
