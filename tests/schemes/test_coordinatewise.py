@@ -11,8 +11,9 @@ from sqsgd import Task, make_scheme, seeded_rng
 from sqsgd.codec import Column
 from sqsgd.ordinal import OrdinalChannel
 from sqsgd.piecewise_grid import PiecewiseGrid
+from sqsgd.privacy.amounts import multiplied
 from sqsgd.schemes.coordinatewise import best_plan, energy
-from sqsgd.schemes.shares import equal_share, times_over
+from sqsgd.schemes.shares import equal_share
 
 D400, D2000 = 1 << 17, 1 << 21
 
@@ -101,7 +102,7 @@ def test_the_predicted_error(name, options, share):
 def test_shares_never_add_up_to_more(epsilon, parts):
     share = equal_share(epsilon, parts)
     assert Fraction(share) * parts <= Fraction(epsilon)
-    assert times_over(share, parts) <= epsilon
+    assert multiplied(share, parts) <= epsilon
     assert share == pytest.approx(epsilon / parts, rel=1e-15)
 
 

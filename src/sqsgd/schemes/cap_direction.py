@@ -210,9 +210,7 @@ class CapDirection(Mechanism):
     def _parts(self, x: Vector, bound: float) -> tuple[Doubles, float]:
         """Direction and norm; below a millionth of the bound it is nothing, and points anywhere."""
         direction = checks.shaped("x", x, self.dim).astype(np.float64)
-        norm = math.sqrt(float(direction @ direction))
-        if not norm < math.inf:
-            raise ValueError("x holds NaN or infinity")
+        norm = checks.finite_size("x", math.sqrt(float(direction @ direction)))
         if norm < 1e-6 * bound:
             direction[:] = 0.0
             direction[0] = 1.0

@@ -10,6 +10,7 @@ from sqsgd import checks
 from sqsgd.gaussian import energy, kept_share
 from sqsgd.privquant import PrivQuant
 from sqsgd.schemes.fitting import affordable, codes_that_fit
+from sqsgd.transforms import padded
 
 SIGNS = 2.0**-12  # a reach so short that a code is the coordinate's sign
 LEVELS = (2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 128)
@@ -44,7 +45,7 @@ def choices(
     block: bool = False,
 ) -> Iterator[Choice]:
     """The best choice for each number of levels that the budget allows; ``epsilon`` is the direction's."""
-    whole = 1 << (dim - 1).bit_length()
+    whole = padded(dim)
     for count in LEVELS if levels is None else (levels,):
         if levels is None and codes_that_fit(checks.integer("bits", bits, 1, 2**40), count) == 0:
             return

@@ -7,7 +7,7 @@ from sqsgd.core import Scheme
 from sqsgd.ordinal import MOST_LEVELS, OrdinalChannel
 from sqsgd.schemes.coordinatewise import EachCoordinate, best_plan, energy
 from sqsgd.schemes.shares import equal_share
-from sqsgd.transforms import rotated_sample
+from sqsgd.transforms import padded, rotated_sample
 
 _LEVELS = tuple(range(2, 33))
 
@@ -41,7 +41,7 @@ def ldp_fed(
     dim = checks.integer("dim", dim, 1, 2**31)
     epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
     reach = checks.real("reach", reach, 0.1, 1e5)
-    most = 1 << (dim - 1).bit_length()
+    most = padded(dim)
     alphabets = _LEVELS if levels is None else (checks.integer("levels", levels, 2, MOST_LEVELS),)
     size, alphabet = best_plan(
         epsilon, bits, most, alphabets, lambda a, e: energy(OrdinalChannel(a, e), reach), coordinates

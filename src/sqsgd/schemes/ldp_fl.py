@@ -8,7 +8,7 @@ from sqsgd.ordinal import OrdinalChannel
 from sqsgd.schemes.coordinatewise import EachCoordinate, best_plan, energy
 from sqsgd.schemes.fitting import rescaled_sample
 from sqsgd.schemes.shares import equal_share
-from sqsgd.transforms import rotated_sample
+from sqsgd.transforms import padded, rotated_sample
 
 
 def ldp_fl(
@@ -50,7 +50,7 @@ def ldp_fl(
             dim=size, channel=OrdinalChannel(2, epsilon), reach=reach, notion="per-weight"
         )
         return Scheme(name="ldp-fl", dim=dim, transforms=rescaled_sample(dim, size), mechanism=mechanism)
-    most = 1 << (dim - 1).bit_length()
+    most = padded(dim)
     size, _ = best_plan(
         epsilon, bits, most, (2,), lambda a, e: energy(OrdinalChannel(a, e), reach), coordinates
     )

@@ -11,7 +11,7 @@ from sqsgd.piecewise_grid import MOST_ALPHABET, PiecewiseGrid
 from sqsgd.schemes.coordinatewise import EachCoordinate, best_plan, energy
 from sqsgd.schemes.fitting import codes_that_fit
 from sqsgd.schemes.shares import equal_share
-from sqsgd.transforms import rotated_sample
+from sqsgd.transforms import padded, rotated_sample
 
 _ALPHABETS = (*range(2, 11), 12, 14, *(1 << bits for bits in range(4, 33)))
 
@@ -48,7 +48,7 @@ def piecewise(
     reach = checks.real("reach", reach, 0.1, 1e5)
     if rule not in ("optimal", "paper"):
         raise ValueError(f"rule = {rule!r} must be 'optimal' or 'paper'")
-    most = 1 << (dim - 1).bit_length()
+    most = padded(dim)
     alphabets = _ALPHABETS if levels is None else (checks.integer("levels", levels, 2, MOST_ALPHABET),)
     if rule == "paper":
         if coordinates is not None:

@@ -26,9 +26,8 @@ def best_size(epsilon: float, most: int) -> int:
     """
 
     def log_error(size: int) -> float:
-        others = (
-            size * math.log(2) + math.log(-math.expm1(-size * math.log(2))) - epsilon
-        )  # ln (2^k - 1) / e^ε
+        # ln (2^k - 1) / e^ε
+        others = size * math.log(2) + math.log(-math.expm1(-size * math.log(2))) - epsilon
         return 2 * (max(others, 0.0) + math.log1p(math.exp(-abs(others)))) - math.log(size)
 
     return 1 + bisect_left(range(1, most), True, key=lambda size: log_error(size + 1) >= log_error(size))

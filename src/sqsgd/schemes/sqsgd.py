@@ -72,9 +72,7 @@ class Direction(Mechanism):
     def _half_range(self, x: Vector, bound: float) -> tuple[Vector, float, float]:
         """x, its norm, and the quantiser's half-range; a millionth of the bound counts as nothing."""
         x = checks.shaped("x", x, self.dim)
-        norm = l2_norm(x)
-        if not norm < math.inf:
-            raise ValueError("x holds NaN or infinity")
+        norm = checks.finite_size("x", l2_norm(x))
         if norm < 1e-6 * bound:
             return np.zeros_like(x), 0.0, 1.0
         return x, norm, self.reach * norm / math.sqrt(self.dim)
