@@ -17,15 +17,17 @@ from safetensors.numpy import save
 
 from sqsgd import federated
 from sqsgd.core import Scheme
-from sqsgd.experiments.checkpoint import finite, load_state, save_state, write_atomically
+from sqsgd.experiments.checkpoint import load_state, save_state
 from sqsgd.experiments.config import RunConfig, cores
 from sqsgd.experiments.settings import make_settings
 from sqsgd.experiments.summary import summarise
 from sqsgd.federated import Record, Settings, State
+from sqsgd.json_words import worded
 from sqsgd.learning.datasets import first_tests, hold_out, load_dataset
 from sqsgd.learning.features import extracted, extractor_and_model
 from sqsgd.learning.models import make_model
 from sqsgd.learning.problem import LearningProblem, make_problem
+from sqsgd.privacy.durable import write_atomically
 from sqsgd.schemes import check_name, make_scheme
 from sqsgd.stateless import stateless_choices
 
@@ -52,7 +54,7 @@ class Progress:
                 del values[name]
         if self.accuracy is not None:
             values |= {"accuracy": self.accuracy, "test_loss": self.test_loss}
-        return {name: finite(value) for name, value in values.items()}
+        return {name: worded(value) for name, value in values.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from flint import arb
 
 from sqsgd import checks, exact
+from sqsgd.json_words import worded
 from sqsgd.privacy.amounts import multiplied
 from sqsgd.sphere import chance, edge
 
@@ -184,7 +185,7 @@ class ReconstructionStatement:
             "scope": self.scope,
             "dimensions": self.dimensions,
             "rounds": self.rounds,
-            "epsilon": self.epsilon if math.isfinite(self.epsilon) else "infinity",
+            "epsilon": worded(self.epsilon),
             "probability": self.probability,
             "prior": self.prior,
             "cosine": self.cosine,

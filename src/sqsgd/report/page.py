@@ -16,7 +16,7 @@ from string import Template
 from typing import Any
 
 from sqsgd import __version__
-from sqsgd.experiments.checkpoint import write_atomically
+from sqsgd.privacy.durable import write_atomically
 from sqsgd.report import figures, tables
 from sqsgd.report.charts import Chart, SplitChart, line_charts, split_chart
 from sqsgd.report.groups import Group, group_runs
