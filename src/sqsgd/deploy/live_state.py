@@ -1,4 +1,4 @@
-"""What a supervisor leaves in a federation's folder: who runs, and how to end it without the supervisor."""
+"""What is found in a federation's folder: its nodes, who runs, and how to end it without the supervisor."""
 
 from __future__ import annotations
 
@@ -30,6 +30,22 @@ def read_state(folder: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return state
+
+
+def node_folders(folder: Path) -> list[Path]:
+    """The nodes of a federation on this machine, in the order of their numbers."""
+    return sorted((folder / "nodes").glob("node-*"), key=lambda path: (len(path.name), path.name))
+
+
+def whole_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of JSON; one that is being written, or that a crash cut off, is left out."""
+    try:
+        text = path.read_text(errors="replace")
+    except FileNotFoundError:
+        return []
+    return [
+        json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n") and line.strip()
+    ]
 
 
 def running_supervisor(folder: Path) -> int | None:

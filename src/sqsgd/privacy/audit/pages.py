@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from sqsgd import __version__
 from sqsgd.privacy.audit.findings import Audit, Finding, Image, Likeness, Pictures, shown
+from sqsgd.privacy.durable import write_atomically
 from sqsgd.report.styles import DARK, LIGHT
 
 Pixels = npt.NDArray[np.uint8]
@@ -72,9 +73,7 @@ def write_audit(audit: Audit, folder: str | Path) -> list[Path]:
     if pictures:
         files["pictures.png"] = png(_grid(pictures), _ROWS)
     for name, content in files.items():
-        part = target / f"{name}.part"
-        part.write_bytes(content)
-        part.replace(target / name)
+        write_atomically(target / name, content)
     return [target / name for name in files]
 
 
