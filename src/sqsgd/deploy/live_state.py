@@ -13,6 +13,8 @@ from typing import Any
 from sqsgd.deploy import processes
 from sqsgd.deploy.processes import Process
 
+_PATIENCE = 30.0  # seconds for a supervisor that was asked to end
+
 
 def refuse_left_overs(folder: Path) -> None:
     """Raise ValueError where processes of an earlier supervisor still run."""
@@ -70,7 +72,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def down(folder: Path, patience: float = 30.0) -> int:
+def down(folder: Path) -> int:
     """End a federation: its supervisor first, who ends the rest; else all of it. Returns how many it was."""
     state = read_state(folder)
     if state is None:
@@ -84,7 +86,7 @@ def down(folder: Path, patience: float = 30.0) -> int:
     count = sum(process.alive for process in [supervisor, *recorded])
     if supervisor.alive:
         os.kill(supervisor.pid, signal.SIGTERM)
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + _PATIENCE
         while supervisor.alive and time.monotonic() < deadline:
             time.sleep(0.1)
         if supervisor.alive:
