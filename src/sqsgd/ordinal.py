@@ -37,8 +37,8 @@ class OrdinalChannel(Channel):
     Guarantees
     ----------
     * Exactly ``epsilon``-LDP as implemented, attained between the two ends: the moves are drawn from
-      the exact law. tests/schemes/test_ordinal.py::test_epsilon_is_exact, ::test_ambiguous_words_are_settled.
-    * ``estimate`` is unbiased: tests/schemes/test_ordinal.py::test_estimates_are_unbiased.
+      the exact law. tests/test_ordinal.py::test_epsilon_is_exact, ::test_ambiguous_words_are_settled.
+    * ``estimate`` is unbiased: tests/test_ordinal.py::test_estimates_are_unbiased.
 
     >>> channel = OrdinalChannel(levels=2, epsilon=1.0)
     >>> channel.estimate(np.array([0, 1])).round(4).tolist()  # M = (e + 1) / (e - 1)

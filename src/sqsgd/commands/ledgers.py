@@ -104,7 +104,7 @@ def _check_names(path: Path, witness: Path | None) -> None:
 
 
 def _summary(ledger: Ledger, last: int) -> dict[str, Any]:
-    from sqsgd.privacy.amounts import from_units, rounded_down, rounded_up, to_units
+    from sqsgd.amounts import from_units, rounded_down, rounded_up, to_units
 
     entries, cap, schemes = ledger.entries, Fraction(ledger.max_epsilon), dict[str, list[int]]()
     for entry in entries:

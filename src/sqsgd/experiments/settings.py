@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sqsgd.amounts import multiplied
 from sqsgd.core import Scheme
 from sqsgd.experiments.config import RunConfig
 from sqsgd.federated import Settings
 from sqsgd.optimizers import Optimizer
-from sqsgd.privacy.amounts import multiplied
 from sqsgd.privacy.ledgers import Ledgers
 from sqsgd.rates import learning_rate, softmax_rate
 

@@ -12,10 +12,10 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
+from sqsgd.amounts import multiplied
 from sqsgd.flower.answers import Round
 from sqsgd.flower.gathering import exchange, wait_for_nodes
 from sqsgd.json_words import worded
-from sqsgd.privacy.amounts import multiplied
 
 if TYPE_CHECKING:
     from sqsgd.flower.strategy import SqsgdStrategy

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from sqsgd import checks
-from sqsgd.privacy.amounts import cost, limit, rounded_down, to_units
+from sqsgd.amounts import cost, limit, rounded_down, to_units
 from sqsgd.privacy.history import FORMAT, Entry, Fields, History
 from sqsgd.privacy.ledger_files import LedgerFiles, create_files, tip_beside
 from sqsgd.privacy.refusals import AlreadyAnswered, BudgetSpent

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from flint import arb
 
 from sqsgd import checks, exact
+from sqsgd.amounts import multiplied
 from sqsgd.json_words import worded
-from sqsgd.privacy.amounts import multiplied
 from sqsgd.sphere import chance, edge
 
 MOST_DIMENSIONS = 10**12

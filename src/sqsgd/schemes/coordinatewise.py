@@ -12,13 +12,13 @@ from typing import Literal
 import numpy as np
 
 from sqsgd import checks
+from sqsgd.amounts import multiplied
 from sqsgd.channel import Channel, Floats
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy
 from sqsgd.gaussian import kept_share, normal_points
 from sqsgd.norms import l2_norm
-from sqsgd.privacy.amounts import multiplied
 from sqsgd.randomness import Rng
 from sqsgd.schemes.fitting import codes_that_fit
 from sqsgd.schemes.shares import equal_share

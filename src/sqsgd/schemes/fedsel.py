@@ -10,12 +10,12 @@ from typing import Literal
 import numpy as np
 
 from sqsgd import checks
+from sqsgd.amounts import multiplied
 from sqsgd.channel import Channel, Floats
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Indices, Mechanism, Privacy, Scheme
 from sqsgd.piecewise_grid import MOST_ALPHABET
-from sqsgd.privacy.amounts import multiplied
 from sqsgd.randomness import Rng
 from sqsgd.schemes.coordinatewise import places
 from sqsgd.schemes.fedsel_plan import MOST_PICKS, Budget, losses, rank_groups

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 from sqsgd import checks
+from sqsgd.amounts import divided, rounded_down, rounded_up
 from sqsgd.channel import LEAST_EPSILON
-from sqsgd.privacy.amounts import divided, rounded_down, rounded_up
 from sqsgd.scalardp import ScalarDP
 
 _NORM_SHARES = ((1000.0, 10.0), (60.0, 6.0), (20.0, 4.0), (8.0, 2.0), (4.0, 1.5), (2.0, 1.0))

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from flint import arb
 
 from sqsgd import checks, exact
+from sqsgd.amounts import divided, multiplied
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
-from sqsgd.privacy.amounts import divided, multiplied
 from sqsgd.randomness import Rng, check_rng
 
 Doubles = npt.NDArray[np.float64]
