@@ -52,14 +52,14 @@ def choices(
         most = affordable(bits, count, dim)
         sizes = _sizes(most, whole, epsilon, block) if coordinates is None else [coordinates]
         reaches = (reach,) if reach is not None else (SIGNS,) if count == 2 else REACHES
-        yield _best(_of_size(whole, size, count, epsilon, reaches) for size in sizes)
+        yield best_of(_of_size(whole, size, count, epsilon, reaches) for size in sizes)
 
 
 @lru_cache(maxsize=512)  # the planner asks for the same ones again
 def _of_size(whole: int, size: int, levels: int, epsilon: float, reaches: tuple[float, ...]) -> Choice:
     """The best reach for so many coordinates and levels; the scale does not depend on it."""
     quantizer = PrivQuant(size, levels, epsilon)
-    return _best(
+    return best_of(
         Choice(
             levels=levels,
             coordinates=size,
@@ -70,7 +70,7 @@ def _of_size(whole: int, size: int, levels: int, epsilon: float, reaches: tuple[
     )
 
 
-def _best(candidates: Iterable[Choice]) -> Choice:
+def best_of(candidates: Iterable[Choice]) -> Choice:
     """The least error, the earlier one where two are as good; ends where errors rise too far."""
     best: Choice | None = None
     for candidate in candidates:
@@ -92,19 +92,3 @@ def _sizes(most: int, whole: int, epsilon: float, block: bool) -> list[int]:
     payable = 1 << int(8 * max(epsilon, FEWEST)).bit_length()
     fewer = [1 << power for power in reversed(range(32)) if FEWEST <= 1 << power < min(largest, payable)]
     return [largest, *fewer]
-
-
-def best_choice(
-    dim: int,
-    epsilon: float,
-    bits: int | None,
-    *,
-    levels: int | None = None,
-    reach: float | None = None,
-    coordinates: int | None = None,
-    block: bool = False,
-) -> Choice:
-    """The best of all; what is given stays as it is."""
-    return _best(
-        choices(dim, epsilon, bits, levels=levels, reach=reach, coordinates=coordinates, block=block)
-    )

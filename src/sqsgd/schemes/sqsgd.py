@@ -21,7 +21,7 @@ from sqsgd.norms import l2_norm
 from sqsgd.privquant import PrivQuant
 from sqsgd.randomness import Rng
 from sqsgd.scalardp import ScalarDP
-from sqsgd.schemes.choosing import SIGNS, best_choice
+from sqsgd.schemes.choosing import SIGNS, best_of, choices
 from sqsgd.schemes.fitting import affordable
 from sqsgd.schemes.shares import add_up, split
 from sqsgd.transforms import Rotate, Subsample, rotated_sample
@@ -130,7 +130,9 @@ def _planned(
         coordinates = checks.integer("coordinates", coordinates, 1, affordable(bits, levels or 2, dim))
         if block and coordinates & (coordinates - 1):
             raise ValueError(f"coordinates = {coordinates} must be a power of two, for the rotation")
-    choice = best_choice(dim, left, bits, levels=levels, reach=reach, coordinates=coordinates, block=block)
+    choice = best_of(
+        choices(dim, left, bits, levels=levels, reach=reach, coordinates=coordinates, block=block)
+    )
     quantizer = PrivQuant(choice.coordinates, choice.levels, left)
     return Direction(quantizer=quantizer, norm=norm, reach=choice.reach)
 
