@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from test_runner import TINY, _tiny_is_importable, finished, prepared  # noqa: F401
+from tiny_runs import TINY, cut_off, finished, prepared
 
 from sqsgd.experiments import checkpoint, runner
 from sqsgd.experiments.config import load_config
@@ -12,14 +12,9 @@ from sqsgd.federated import Settings
 from sqsgd.optimizers import Optimizer
 
 
-def stopped(folder, rounds=5, **changes):
-    """A run that was cut off after some rounds (its last checkpoint is of round 4)."""
-    run = prepared(folder, **changes)
-    steps = runner.train(run, runner.start(run))
-    for _ in range(rounds):
-        next(steps)
-    steps.close()
-    return run
+def stopped(folder):
+    """A run that was cut off after five rounds: its last checkpoint is of round 4."""
+    return cut_off(prepared(folder), 5)
 
 
 @pytest.mark.parametrize("fails", ["fsync", "pwrite", "replace"])
