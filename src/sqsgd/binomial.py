@@ -15,7 +15,6 @@ from flint import arb
 from sqsgd import exact
 from sqsgd.randomness import Rng
 
-_LAST_WORD = 2**64 - 1
 _GUIDE_BITS = 16
 MOST_TRIALS = 1 << 62
 
@@ -37,11 +36,7 @@ class FairBinomial:
             edges = list(exact.running_sum(trials, 2, 0, trials, arb(1), arb(0), arb(2) ** -80))
             self._law = exact.InverseCdf(trials, self._cdf, edges)
         self._first = edges[0][0]
-        # The tables of the law as arrays. A word at the top is left for it to decide.
-        self._below, self._above = (
-            np.array([min(edge, _LAST_WORD) for edge in table], np.uint64)
-            for table in (self._law._below, self._law._above)
-        )
+        self._below, self._above = self._law.tables()
         firsts = np.arange(1 << _GUIDE_BITS, dtype=np.uint64) << np.uint64(64 - _GUIDE_BITS)
         self._guide = np.searchsorted(self._above, firsts)
 

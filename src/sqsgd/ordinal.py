@@ -17,7 +17,6 @@ from sqsgd.randomness import Rng
 from sqsgd.rounding import round_unbiased
 
 MOST_LEVELS = 256
-_LAST_WORD = 2**64 - 1
 
 
 @final
@@ -91,10 +90,8 @@ class OrdinalChannel(Channel):
         if level not in self._rows:
             cdf = self._cdf(level)
             with precision(START_BITS):
-                edges = [cdf(code) * 2**64 for code in range(self._top)]
-                below = np.array([_word(edge.lower()) for edge in edges], np.uint64)
-                above = np.array([_word(edge.upper()) for edge in edges], np.uint64)
-            self._rows[level] = below, above, InverseCdf(self._top, cdf, ())
+                law = InverseCdf(self._top, cdf, [(code, cdf(code)) for code in range(self._top)])
+            self._rows[level] = *law.tables(), law
         return self._rows[level]
 
     def _cdf(self, level: int) -> Callable[[int], arb]:
@@ -142,8 +139,3 @@ class OrdinalChannel(Channel):
         with np.errstate(divide="ignore"):
             here = np.log1p(-part) + self.log_kernel[lower, codes]
             return np.asarray(np.logaddexp(here, np.log(part) + self.log_kernel[lower + 1, codes]))
-
-
-def _word(number: arb) -> int:
-    """The floor of an exact number, within the range of a word."""
-    return min(max(int(number.floor().unique_fmpz()), 0), _LAST_WORD)
