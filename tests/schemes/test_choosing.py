@@ -22,6 +22,6 @@ def test_nothing_that_was_not_tried_is_better(dim, epsilon, bits):
 
 
 def test_the_table_of_mathematics_is_reproduced():
-    """MATHS 3, D = 2^17, the norm known: 401, 305, 282 and 268 for 512 to 8192 bits."""
+    """Computed apart for D = 2^17, the norm known: 401, 305, 282 and 268 for 512 to 8192 bits."""
     for bits, nmse in ((512, 401), (1024, 305), (2048, 282), (8192, 268)):
         assert abs(best_of(choices(2**17, 400.0, bits)).error - 1 - nmse) < 0.6

@@ -30,7 +30,7 @@ BUDGETS = [(2, 0.5), (3, 5.0), (10, 1.0), (50, 0.1), (200, 60.0), (1000, 400.0)]
         (GaussianCap, 1722224, 2000.0, 433.4),
     ],
 )
-def test_table_two(make, dim, epsilon, error):
+def test_errors_are_those_that_were_computed_apart(make, dim, epsilon, error):
     assert abs(make(dim=dim, epsilon=epsilon).error - error) <= 0.05
 
 

@@ -201,7 +201,7 @@ def reconstruction_statements(
 ) -> tuple[ReconstructionStatement, ...]:
     """For the block and for the full vector, after one round and after all of them (if there are more).
 
-    ``epsilon`` is that of one round; rounds add up (MATHS 6: nothing less holds). For the block this is
+    ``epsilon`` is that of one round; rounds add up, as in a ledger. For the block this is
     the worst case: the same coordinates every time.
 
     >>> for each in reconstruction_statements(400.0, 512, 119850, 188):

@@ -98,10 +98,7 @@ def read_run(folder: Path) -> RunData:
     if not (folder / "config.toml").is_file():
         reason = f"; it failed before that was written: {error}" if error else ""
         raise ValueError(f"{folder} holds no run: there is no config.toml{reason}")
-    try:
-        config = load_config(folder / "config.toml")
-    except UnicodeDecodeError:
-        raise ValueError(f"{folder / 'config.toml'} is no text") from None
+    config = load_config(folder / "config.toml")
     columns, damage = _metrics(folder)
     summary, summary_damage = _summary(folder)
     if summary is not None and not damage and len(columns["round"]) != config.rounds:

@@ -1,4 +1,4 @@
-"""Which levels, coordinates and range a budget is best spent on in direction mode (MATHS 3)."""
+"""Which levels, coordinates and range a budget is best spent on in direction mode."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Direction(Mechanism):
         return bound * self.norm.estimate(int(columns[1][0]))
 
     def relative_error(self, share: float) -> float:
-        """(1 + Var(norm) / norm²) E|direction|² - 1, for Gaussian coordinates (MATHS 3)."""
+        """(1 + Var(norm) / norm²) E|direction|² - 1, for Gaussian coordinates."""
         norm = 1 + self.norm.variance(share) / share**2
         return norm * energy(self.quantizer, self.reach) / kept_share(self.reach) ** 2 - 1
 
