@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(autouse=True)
-def _tiny_is_importable(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def _tiny_is_importable():
     here = str(Path(__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", here, prepend=os.pathsep)
-    monkeypatch.syspath_prepend(here)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", here, prepend=os.pathsep)
+        patch.syspath_prepend(here)
+        yield
