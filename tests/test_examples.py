@@ -23,6 +23,8 @@ def module(name):
 def test_no_example_is_left_out():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == RUN
     assert {path.stem for path in EXAMPLES.glob("*.ipynb")} == {"planner_trade_offs"}
+    folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders == {"flower_app"}  # tests/flower/test_example_app.py runs it
 
 
 def test_private_mean_has_the_error_that_it_predicts(capsys):

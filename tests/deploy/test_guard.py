@@ -1,6 +1,11 @@
 """Which apps a node runs: those of its owner's list."""
 
+import contextlib
 import hashlib
+import inspect
+import json
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -41,3 +46,51 @@ def test_without_a_good_list_nothing_is_allowed(tmp_path, monkeypatch, text):
     monkeypatch.delenv(guard.LIST)
     with pytest.raises(guard.AppRefused):
         guard.check(b"an app")
+
+
+def run_the_guard(monkeypatch, tmp_path):
+    """What ``main`` lets Flower unpack, in Flower's order: the input is pulled, its bundle unpacked."""
+    import flwr.supernode.cli as command
+    import flwr.supernode.runtime.run_clientapp as runtime
+
+    message = SimpleNamespace(metadata=SimpleNamespace(group_id="3"))
+    context = SimpleNamespace(node_config={"state-dir": str(tmp_path)})
+    unpacked = []
+    monkeypatch.setattr(runtime, "pull_task_input", lambda: (message, context))
+    monkeypatch.setattr(runtime, "install_from_fab", unpacked.append)
+    monkeypatch.setattr(sys, "argv", ["guard"])
+
+    def flwr_clientapp():
+        runtime.pull_task_input()
+        runtime.install_from_fab(b"another")
+
+    monkeypatch.setattr(command, "flwr_clientapp", flwr_clientapp)
+    with contextlib.suppress(guard.AppRefused):
+        guard.main()
+    return unpacked
+
+
+def test_what_is_not_allowed_is_not_unpacked_and_is_written_down(tmp_path, monkeypatch):
+    (tmp_path / "allowed-apps").write_text(NAMED)
+    monkeypatch.setenv(guard.LIST, str(tmp_path / "allowed-apps"))
+    assert run_the_guard(monkeypatch, tmp_path) == []
+    (line,) = (tmp_path / "refusals.jsonl").read_text().splitlines()
+    assert json.loads(line)["round"] == 3
+
+
+def test_without_its_check_it_would_be_unpacked(tmp_path, monkeypatch):
+    """So that the test above is seen to fail on a broken guard."""
+    monkeypatch.setattr(guard, "check", lambda content: None)
+    assert run_the_guard(monkeypatch, tmp_path) == [b"another"]
+
+
+def test_flower_unpacks_by_the_name_that_is_replaced_and_before_it_loads():
+    """The guard's way in: Flower looks both functions up in its module, once each, in this order."""
+    import flwr.supernode.runtime.run_clientapp as runtime
+
+    text = inspect.getsource(runtime.run_clientapp)
+    places = [text.index(name) for name in ("pull_task_input(", "install_from_fab(", "load_client_app_fn(")]
+    assert places == sorted(places)
+    assert text.count("install_from_fab(") == 1
+    for elsewhere in ("zipfile", "extractall", "exec("):
+        assert elsewhere not in inspect.getsource(runtime)

@@ -15,6 +15,7 @@ from sqsgd.flower.client_app import train
 from sqsgd.flower.mod import SqsgdMod
 
 HUGE = 900_000  # just what the gate lets through
+ENORMOUS = 30_000_000
 
 
 def misbehave(msg: Message, context: Context, call_next) -> Message:
@@ -33,6 +34,7 @@ def misbehave(msg: Message, context: Context, call_next) -> Message:
         # In turn: nothing but noise, and noise under an honest heading.
         "garbage": honest[: 16 * (round % 2)] + os.urandom(len(honest) - 16 * (round % 2)),
         "huge": bytes(HUGE),
+        "enormous": os.urandom(ENORMOUS),  # so that nothing can compress it
         "replay": (folder / "first").read_bytes() if (folder / "first").exists() else honest,
     }[kind]
     if kind == "replay" and round > 1:  # with this round's number in it

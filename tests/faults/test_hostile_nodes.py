@@ -9,18 +9,19 @@ import pytest
 pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
 pytest.importorskip("torch", reason="needs pip install 'sqsgd[train]'")
 
+from hostile_client_app import ENORMOUS
 from live import SMALL, documented, finished, logs, metrics, sqsgd, typed
 
 from sqsgd import Ledger
 
 pytestmark = pytest.mark.faults
-KINDS = ("honest", "honest", "garbage", "huge", "replay", "straggler")
+KINDS = ("honest", "honest", "garbage", "huge", "replay", "straggler", "enormous")
 ROUNDS, TIMEOUT = 4, 90
 
 
 @pytest.fixture(scope="module")
 def after(tmp_path_factory):
-    """The status of a federation of two honest and four hostile nodes, after its training."""
+    """The status of a federation of two honest and five hostile nodes, after its training."""
     from sqsgd.flower import app_folder
 
     place = tmp_path_factory.mktemp("hostile")
@@ -64,7 +65,8 @@ def test_training_is_completed_with_honest_answers_alone(after):
     assert run["accuracy"] > 0.25
     rejected = sum(len(rejections(after, kind)) for kind in KINDS[2:])
     assert run["rejected"] == rejected
-    assert run["answers"] + rejected == ROUNDS * len(KINDS)
+    asked = sum(line["asked"] for line in metrics(after[0]))
+    assert run["answers"] + rejected == asked >= ROUNDS * (len(KINDS) - 1)
     # Two honest nodes and the straggler's other rounds, and the replay's first, which was no replay.
     assert 2 * ROUNDS + 1 <= run["answers"] <= 3 * ROUNDS
     for node in found["nodes"][:2]:
@@ -88,6 +90,19 @@ def test_what_lies_is_rejected_and_named(after, kind, expected):
     assert [round for round, _ in found] == list(expected), found
     for round, reason in found:
         assert expected[round] in reason
+
+
+def test_what_is_too_large_stays_outside(after):
+    """The gate takes no more than a report and Flower's wrapping; the server sees a node without answer."""
+    found = rejections(after, "enormous")
+    asked_of_all = [line["round"] for line in metrics(after[0]) if line["asked"] == len(KINDS)]
+    assert asked_of_all
+    assert set(asked_of_all) <= {round for round, _ in found}
+    wire = after[1]["wire"]
+    assert wire["refused"] >= 1
+    assert wire["last_refused"].endswith("413 Content Too Large")
+    assert "refused" in (after[0] / "live/logs/gate.log").read_text()
+    assert wire["bytes_up"] < ENORMOUS
 
 
 def test_a_straggler_costs_its_own_answer_alone(after):

@@ -15,9 +15,13 @@ pytest.importorskip("torch", reason="needs pip install 'sqsgd[train]'")
 
 from live import SMALL, finished, logs, metrics, sqsgd, status, wait_until
 
-from sqsgd import Ledger
+from sqsgd import Ledger, make_scheme
 from sqsgd.deploy import processes
 from sqsgd.deploy.live_state import read_state
+from sqsgd.experiments.checkpoint import load_state
+from sqsgd.federated import Settings, server_step
+from sqsgd.optimizers import Optimizer
+from sqsgd.task import Task
 
 pytestmark = pytest.mark.faults
 ROUNDS, TIMEOUT = 9, 60
@@ -29,6 +33,7 @@ class Story:
     def __init__(self, folder):
         self.folder = folder
         self.node = folder / "nodes/node-1/state"
+        self.run = folder / "server/runs/run-1"
 
     def part(self, name):
         return read_state(self.folder)["parts"][name]
@@ -50,12 +55,39 @@ class Story:
                 continue
         return found
 
-    def kept(self):
-        """What node 1 remembers of the training, with its checksum."""
+    def kept(self, node="node-1"):
+        """What a node remembers of the training, with its checksum."""
         from sqsgd.flower.node_state import Kept
 
-        (path,) = (self.node / "tasks").glob("?" * 32)
+        (path,) = (self.folder / f"nodes/{node}/state/tasks").glob("?" * 32)
         return Kept.from_bytes(path.read_bytes())
+
+    def number(self, node):
+        """By which Flower calls a node."""
+        log = (self.folder / f"live/logs/{node}.log").read_text()
+        return int(log.rpartition("SuperNode ID: ")[2].split()[0])
+
+    def step_from_the_nodes_reports(self):
+        """Where an undisturbed server would have arrived: its checkpoint, and what the nodes have sent."""
+        state, about = load_state(self.run)
+        budget = {"epsilon": float(SMALL[3]), "bits": 8 * int(SMALL[5])}
+        scheme = make_scheme("sqsgd", dim=state.weights.size, **budget)
+        assert scheme.fingerprint == about["fingerprint"]
+        reports = []
+        for node in ("node-0", "node-1"):
+            kept = self.kept(node)
+            assert kept.round == state.round
+            task = Task(
+                round=state.round,
+                client=self.number(node),
+                seed=about["seed"],
+                dim=state.weights.size,
+                bound=state.bound,
+            )
+            reports.append((task, kept.payload, 1.0))
+        optimizer = Optimizer(kind=about["optimizer"], rate=about["rate"])
+        after, _ = server_step(scheme, Settings(seed=about["seed"], optimizer=optimizer), state, reports)
+        return after
 
     def kill_a_node(self):
         """While its app is at work on a round."""
@@ -80,10 +112,10 @@ class Story:
         wait_until(lambda: len(self.answers("node-1")) > answered, 600, "node 1 answers again")
 
     def kill_the_server_app(self):
-        """Once node 0 has answered a round that the server has not written down."""
+        """Once both nodes have answered a round that the server has not written down."""
 
-        def unwritten():
-            answers = self.answers()
+        def unwritten(node="node-0"):
+            answers = self.answers(node)
             return bool(answers) and answers[-1]["round"] >= self.rounds()
 
         begun = self.rounds()
@@ -95,10 +127,13 @@ class Story:
             if unwritten():
                 break
             os.kill(server, signal.SIGCONT)
-        os.kill(server, signal.SIGKILL)
+        wait_until(lambda: unwritten("node-1"), 200, "the other node's answer")
         self.lost_round = self.rounds()
+        self.expected = self.step_from_the_nodes_reports()
+        os.kill(server, signal.SIGKILL)
         self.attempt = json.loads((self.folder / "server/runs/run-1.json").read_text())["run_id"]
-        wait_until(lambda: self.rounds() > self.lost_round, 600, "the training goes on")
+        wait_until(lambda: load_state(self.run)[0].round > self.lost_round, 600, "the training goes on")
+        self.reached, _ = load_state(self.run)
 
     def kill_the_superlink(self):
         """In the middle of a round."""
@@ -141,7 +176,7 @@ def test_a_killed_nodes_ledger_goes_on_and_counts_everything_that_left(story):
     paid = [entry.round for entry in ledger.entries]
     assert paid == sorted(set(paid))
     assert {answer["round"] for answer in story.answers("node-1")} <= set(paid)
-    number = (story.folder / "live/logs/node-1.log").read_text().partition("SuperNode ID: ")[2].split()[0]
+    number = str(story.number("node-1"))
     accepted = [
         line["round"]
         for line in metrics(story.folder)
@@ -167,15 +202,18 @@ def test_a_killed_nodes_memory_is_whole(story):
 
 
 def test_a_killed_server_goes_on_to_the_same_model(story):
-    """The request of the lost round came again, the same to the bit, or the node would not have repeated its
-    report: the request names the model's digest, the bound and the seed."""
+    """To the bit: the nodes, asked for the lost round again, repeat the very reports that the killed server
+    would have averaged, for which the request must be the same too (model, bound and seed)."""
+    assert story.reached.round == story.expected.round == story.lost_round + 1
+    np.testing.assert_array_equal(story.reached.weights, story.expected.weights)
+    assert story.reached.bound == story.expected.bound
     assert story.status["run"]["attempts"] == 2
-    again = [answer for answer in story.answers() if answer.get("again")]
-    assert [answer["round"] for answer in again] == [story.lost_round]
-    line = metrics(story.folder)[story.lost_round]
-    assert line["clients"] >= 1
-    paid = [entry.round for entry in Ledger(story.folder / "nodes/node-0/state/ledger").entries]
-    assert paid.count(story.lost_round) == 1
+    assert metrics(story.folder)[story.lost_round]["clients"] == 2
+    for node in ("node-0", "node-1"):
+        again = [answer for answer in story.answers(node) if answer.get("again")]
+        assert [answer["round"] for answer in again] == [story.lost_round]
+        paid = [entry.round for entry in Ledger(story.folder / f"nodes/{node}/state/ledger").entries]
+        assert paid.count(story.lost_round) == 1
 
 
 def test_a_killed_superlink_comes_back_and_the_run_goes_on(story):

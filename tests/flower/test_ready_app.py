@@ -13,6 +13,7 @@ from sqsgd.flower import app_folder
 pytest.importorskip("torch", reason="needs torch: pip install 'sqsgd[train]'")
 KEYS = {
     "num-server-rounds", "scheme", "epsilon", "bytes", "lr", "seed", "dataset", "model", "clients-per-round",
+    "once",
     "round-timeout", "wait-timeout", "min-answers", "downlink", "out", "resume", "evaluate-every",
 }  # fmt: skip
 

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 
-import httpx
 import numpy as np
 import pytest
 from federation import DIM, Nodes, lines, make_app, model, node_context, target
@@ -12,7 +11,6 @@ from flwr.supercore.inflatable.inflatable_object import add_header_to_object_bod
 
 from sqsgd import make_scheme, seeded_rng
 from sqsgd.flower import SqsgdStrategy, wire
-from sqsgd.flower.gathering import TooFewNodes
 from sqsgd.flower.training import MOST_EMPTY_ROUNDS, NoAnswers
 
 IDS = (5, 2**63 + 11, 8)  # Flower's node identities have 64 bits
@@ -195,17 +193,6 @@ def test_no_node_answers_in_anothers_name(tmp_path):
     assert "another node's name" in entry["reason"]
 
 
-def test_a_broken_way_to_the_superlink_is_no_nodes_fault(tmp_path):
-    nodes = nodes_of(tmp_path)
-
-    def gone(message_ids):
-        raise httpx.ConnectError("refused")
-
-    nodes.pull_messages = gone
-    with pytest.raises(httpx.ConnectError):
-        strategy().start(nodes, model(), num_rounds=1)
-
-
 def test_an_answer_counts_once(tmp_path):
     made, nodes = strategy(), nodes_of(tmp_path)
     messages = made.configure_train(1, model(), ConfigRecord(), nodes)
@@ -255,13 +242,6 @@ def test_flowers_own_loop_works_too(tmp_path):
     assert made.state.round == 3
 
 
-def test_too_few_nodes_end_at_our_deadline(tmp_path):
-    nodes = nodes_of(tmp_path)
-    nodes.absent = {5}
-    with pytest.raises(TooFewNodes, match=r"2 nodes are connected, 3 are needed, and wait-timeout = 0.3"):
-        strategy(wait_timeout=0.3).start(nodes, model(), num_rounds=1)
-
-
 def test_spent_budgets_leave_the_model_and_end_the_training(tmp_path):
     made = strategy(out=tmp_path / "run")
     with pytest.raises(NoAnswers, match="budgets may be spent"):
@@ -270,15 +250,6 @@ def test_spent_budgets_leave_the_model_and_end_the_training(tmp_path):
     assert [line["clients"] for line in written] == [3, 3] + [0] * MOST_EMPTY_ROUNDS
     assert {entry["reason"] for entry in written[-1]["rejected"]} == {wire.SPENT}
     assert written[-1]["epsilon_total"] == 400.0
-
-
-def test_a_cohort_is_a_part_of_the_nodes(tmp_path):
-    nodes = nodes_of(tmp_path, ids=range(10, 20))
-    made = strategy(clients_per_round=4, min_nodes=1)
-    made.start(nodes, model(), num_rounds=5)
-    asked = [sent.metadata.dst_node_id for sent in nodes.sent]
-    assert len(asked) == 20
-    assert len(set(asked)) > 6
 
 
 @pytest.mark.parametrize(

@@ -105,15 +105,18 @@ def _asked(server: Path, key: str, *arguments: str) -> Any:
         raise OSError(f"flwr {' '.join(arguments[:2])}: {' '.join(text.split())[-600:]}") from None
 
 
-def stop_run(server: Path, job: Job) -> None:
+def stop_run(server: Path, job: Job) -> Job:
     """Have Flower end a run that is not over: two must not train in one folder."""
-    if not job.status.startswith("finished"):
-        with contextlib.suppress(OSError):  # it is over, or its SuperLink has forgotten it
-            flwr(server, "stop", job.run_id, "federation")
-        status = "finished:stopped"
-        with contextlib.suppress(OSError):
-            status = true_status(server, job.run_id)
-        replace(job, status=status).write()
+    if job.status.startswith("finished"):
+        return job
+    with contextlib.suppress(OSError):  # it is over, or its SuperLink has forgotten it
+        flwr(server, "stop", job.run_id, "federation")
+    status = "finished:stopped"
+    with contextlib.suppress(OSError):
+        status = true_status(server, job.run_id)
+    job = replace(job, status=status)
+    job.write()
+    return job
 
 
 def train(
@@ -128,7 +131,7 @@ def train(
     """Train to the end and return what it came to; a server app that died is started again where it was.
 
     It goes on from its last checkpoint as often as the last attempt got at least one round further, so that
-    a failure that repeats itself ends.
+    a failure that repeats itself ends. The job's file says ``finished`` only when nothing more will be tried.
     """
     server = server.absolute()
     job = _begin(server, federation, app, resume)
@@ -137,10 +140,12 @@ def train(
         tell(f"run {job.run_id}: attempt {job.attempts}, into {job.folder}")
         job = _follow(server, job, stop, tell)
         if stop():
-            stop_run(server, job)
+            job = stop_run(server, job)
         before, done = done, len(metrics(job.folder))
-        if job.status == COMPLETED or stop() or done <= before or done >= job.rounds:
+        if job.status == COMPLETED or stop() or done <= before:
+            job.write()
             return job
+        replace(job, status="interrupted").write()
         tell(f"run {job.run_id} ended as {job.status} after round {done}: going on from its checkpoint")
         job = _submit(server, federation, app, replace(job, attempts=job.attempts + 1), resume=True)
 
@@ -159,8 +164,9 @@ def _begin(server: Path, federation: Federation, app: Path | None, resume: bool)
             raise ValueError(f"{server / 'runs'} holds no run: there is nothing to resume")
         if job.status == COMPLETED and len(metrics(job.folder)) >= federation.rounds:
             raise ValueError(f"{job.folder} is completed: there is nothing to resume")
-        stop_run(server, job)
-        job = replace(job, rounds=federation.rounds, attempts=job.attempts + 1, follower=follower)
+        job = replace(
+            stop_run(server, job), rounds=federation.rounds, attempts=job.attempts + 1, follower=follower
+        )
         return _submit(server, federation, app, job, resume=True)
     folder = server / f"runs/run-{_last_number(server) + 1}"
     job = Job(folder=folder, rounds=federation.rounds, run_id="", status="new", attempts=1, follower=follower)
@@ -203,11 +209,11 @@ def _follow(server: Path, job: Job, stop: Callable[[], bool], tell: Callable[[st
             asked = time.monotonic()
             if status.startswith("finished"):
                 _keep_log(server, job)
+                job = replace(job, status=status)
+                break
             if status != job.status:
                 job = replace(job, status=status)
                 job.write()
-            if status.startswith("finished"):
-                break
         time.sleep(_LOOK_EVERY)
     for line in metrics(job.folder)[shown:]:
         tell(described(line, job.rounds))

@@ -31,6 +31,7 @@ def main(grid: Grid, context: Context) -> None:
         sends="gradient",
         seed=config["seed"],
         clients_per_round=config["clients-per-round"],
+        once=config["once"],
         min_nodes=config["min-nodes"],
         min_answers=config["min-answers"],
         wait_timeout=config["wait-timeout"],

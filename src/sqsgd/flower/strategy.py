@@ -19,12 +19,12 @@ from sqsgd.core import Scheme
 from sqsgd.federated import Settings, State
 from sqsgd.flower import wire
 from sqsgd.flower.answers import Answer, Round, sort_answers
+from sqsgd.flower.contradictions import check_needs_no_residual, check_together
 from sqsgd.flower.downlink import smallest_update
-from sqsgd.flower.gathering import wait_for_nodes
+from sqsgd.flower.gathering import drawn, wait_for_nodes
 from sqsgd.flower.run_folder import RunFolder
 from sqsgd.flower.wire import Request, Structure
 from sqsgd.optimizers import Optimizer
-from sqsgd.randomness import EVERYONE, PublicStream
 from sqsgd.rates import learning_rate
 from sqsgd.schemes import check_name, make_scheme
 from sqsgd.task import Task
@@ -38,8 +38,9 @@ class SqsgdStrategy(Strategy):
 
     ``epsilon`` and ``bytes`` are the budgets of one report, ``scheme`` and ``options`` as in
     ``sqsgd.make_scheme``. ``sends`` says what the apps compute: ``"delta"``, a trained model as in Flower's
-    own apps, or ``"gradient"``; the default learning rate ``lr`` depends on it. With ``out``, an absolute
-    path, metrics, checkpoints, model and summary are written, and ``resume`` goes on from the checkpoint.
+    own apps, or ``"gradient"``; the default learning rate ``lr`` depends on it. ``once``: no node is asked in
+    two rounds. With ``out``, an absolute path, metrics, checkpoints, model and summary are written, and
+    ``resume`` goes on from the checkpoint.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class SqsgdStrategy(Strategy):
         alpha: float = 1.0,
         beta: float = 1.0,
         clients_per_round: int = 0,
+        once: bool = False,
         fraction_train: float = 1.0,
         fraction_evaluate: float = 0.0,
         min_nodes: int = 2,
@@ -73,15 +75,13 @@ class SqsgdStrategy(Strategy):
         check_name("scheme", scheme)
         if fraction_evaluate:
             _LOG.warning("sqsgd: fraction_evaluate is ignored: what nodes measure never leaves them")
-        if sends not in ("delta", "gradient"):
-            raise ValueError(f"sends = {sends!r} must be 'delta' or 'gradient'")
-        if downlink not in ("full", "delta"):
-            raise ValueError(f"downlink = {downlink!r} must be 'full' or 'delta'")
-        if downlink == "delta" and optimizer != "sgd":
-            raise ValueError(
-                f"downlink = 'delta' with optimizer = {optimizer!r}: nodes would need the optimiser's state; "
-                "use optimizer = 'sgd' or downlink = 'full'"
-            )
+        check_together(
+            sends=sends,
+            downlink=downlink,
+            optimizer=optimizer,
+            once=once,
+            clients_per_round=clients_per_round,
+        )
         if resume and out is None:
             raise ValueError("resume = true needs out: the folder of the training to go on with")
         self.epsilon, self.bits = checks.real("epsilon", epsilon, 0.01, 1e5), 8 * bytes
@@ -90,6 +90,7 @@ class SqsgdStrategy(Strategy):
         self.bound = bound or (10.0 if scheme == "sqsgd-paper" else 1.0)
         self.track, self.clip, self.alpha, self.beta = track, clip, alpha, beta
         self.clients_per_round = checks.integer("clients-per-round", clients_per_round, 0, 2**31)
+        self.once = once
         self.fraction_train = checks.real("fraction_train", fraction_train, 0.0, 1.0)
         self.min_nodes = checks.integer("min-nodes", max(min_nodes, clients_per_round), 1, 2**31)
         self.min_answers = checks.integer("min-answers", min_answers, 1, 2**31)
@@ -114,8 +115,10 @@ class SqsgdStrategy(Strategy):
         self.scheme: Scheme = make_scheme(
             self.scheme_name, dim=self.structure.dim, epsilon=self.epsilon, bits=self.bits, **self.options
         )
+        if self.once:
+            check_needs_no_residual(self.scheme)
         rate = self.lr or learning_rate(self.scheme, expected, self.optimizer) * (
-            4.0 if self.sends == "delta" else 1.0  # a delta has been through a learning rate already
+            4.0 if self.sends == "delta" else 1.0  # a delta has been through a small rate (docs/flower.md)
         )
         self.settings = Settings(
             seed=self.seed,
@@ -168,7 +171,8 @@ class SqsgdStrategy(Strategy):
         """A message for each node of the round: the request, and the model or what changed."""
         if not self.name:
             self.prepare(grid, arrays, self.clients_per_round or self.min_nodes)
-        nodes = wait_for_nodes(grid, self.min_nodes, self.wait_timeout)
+        asked_before = self.state.spent if self.once else ()
+        nodes = wait_for_nodes(grid, self.min_nodes, self.wait_timeout, but=asked_before)
         numbers = self._cohort(nodes)
         config["server-round"] = server_round
         self._round = last = Round(state=self.state, started=time.perf_counter())
@@ -219,14 +223,8 @@ class SqsgdStrategy(Strategy):
         """The round's nodes, and each one's client number: its own identity, unless told otherwise."""
         if self.numbering is not None:
             return self.numbering(self.state.round, nodes)
-        chosen: Sequence[int] = nodes
         size = self.clients_per_round or max(1, int(self.fraction_train * len(nodes)))
-        if size < len(nodes):
-            stream = PublicStream(
-                seed=self.settings.seed, round=self.state.round, client=EVERYONE, purpose="cohort"
-            )
-            chosen = [nodes[i] for i in stream.subset(len(nodes), size)]
-        return {node: node for node in chosen}
+        return {node: node for node in drawn(nodes, size, self.settings.seed, self.state.round)}
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message | Answer]
@@ -237,7 +235,8 @@ class SqsgdStrategy(Strategy):
         for entry in last.rejected:
             _LOG.warning("sqsgd: rejected node %s: %s", entry["node"], entry["reason"])
         before, spent = self.state, dict(self.state.spent)
-        for task, _, _ in last.reports:
+        answered = (task for task, _, _ in last.reports)
+        for task in last.tasks.values() if self.once else answered:  # who was asked may have paid
             spent[task.client] = spent.get(task.client, 0) + 1
         enough = len(last.reports) >= self.min_answers
         aggregate_started = time.perf_counter()

@@ -3,9 +3,9 @@
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
+from sqsgd.flower import SqsgdStrategy as FedAvg
 
-from stockapp.task import Net, load_test_data, test
+from digits_app.task import Net, load_test_data, test
 
 app = ServerApp()
 

@@ -1,11 +1,11 @@
 """The clients of a plain Flower app."""
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from sqsgd.flower import ClientApp
 
-from stockapp.task import Net, load_data
-from stockapp.task import test as test_fn
-from stockapp.task import train as train_fn
+from digits_app.task import Net, load_data
+from digits_app.task import test as test_fn
+from digits_app.task import train as train_fn
 
 app = ClientApp()
 

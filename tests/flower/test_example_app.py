@@ -1,0 +1,126 @@
+"""Two lines make a plain Flower app private: examples/flower_app is a plain one with the documented diff."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray", reason="needs ray: pip install 'sqsgd[flower]'")
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+PAGE = (ROOT / "docs/flower.md").read_text()
+DIFF = re.search(r"```diff\n(.*?)```", PAGE, re.DOTALL)[1]
+EXPORT, RUN = re.search(r"```sh\n(.*?)```", PAGE, re.DOTALL)[1].splitlines()
+ROUNDS = 20
+
+
+def copied(folder: Path, *, reverse: bool = False) -> Path:
+    """A copy of the example; ``reverse`` takes the documented diff out again, which gives the plain app."""
+    app = folder / "examples/flower_app"
+    shutil.copytree(ROOT / "examples/flower_app", app, ignore=shutil.ignore_patterns("__pycache__"))
+    if reverse:
+        done = subprocess.run(
+            [shutil.which("git"), "apply", "--reverse", "-"], input=DIFF, text=True, cwd=app,
+            capture_output=True, env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    return app
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_the_diff_adds_two_lines_and_they_are_all_that_the_app_has_of_us(tmp_path):
+    added = [line[1:] for line in DIFF.splitlines() if re.match(r"\+(?!\+\+)", line)]
+    assert len(added) == 2
+    plain, private = copied(tmp_path / "plain", reverse=True), copied(tmp_path / "private")
+
+    def ours(app):
+        return sorted(
+            line for file in app.rglob("*.py") for line in file.read_text().splitlines() if "sqsgd" in line
+        )
+
+    assert (ours(plain), ours(private)) == ([], sorted(added))
+
+
+@pytest.fixture(scope="module")
+def variables(tmp_path_factory):
+    """The environment of a person who has typed the documented export, with a SuperLink of the tests' own."""
+    home, port = tmp_path_factory.mktemp("home"), free_port()
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "sim"\n[superlink.sim]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+    )
+    word, _, setting = EXPORT.partition("  #")[0].partition(" ")
+    assert word == "export"
+    found = {
+        **os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_raylet_start_wait_time_s": "180", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+        "OMP_NUM_THREADS": "1", **dict([setting.strip().split("=")]),
+    }  # fmt: skip
+    with (home / "superlink.log").open("w") as log:
+        link = subprocess.Popen(
+            [BIN / "flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1",
+             "--port", str(port)],
+            env=found, stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        wait_until_healthy(port, link)
+        yield found
+    finally:
+        link.terminate()
+        link.wait(30)
+
+
+def typed(folder: Path, variables: dict, *more: str) -> str:
+    """What the documented command prints, run where the example is; the run must be completed."""
+    done = subprocess.run(
+        [*shlex.split(RUN), *more], env=variables, cwd=folder, capture_output=True, text=True, timeout=400
+    )
+    text = done.stdout + done.stderr
+    run = re.search(r"Successfully started run (\d+)", text)[1]
+    listed = subprocess.run(
+        [BIN / "flwr", "list", "--run-id", run, "--format", "json"],
+        env=variables, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert json.loads(listed.stdout)["runs"][0]["status"] == "finished:completed", text
+    return text
+
+
+def test_the_plain_app_runs(tmp_path, variables):
+    copied(tmp_path, reverse=True)
+    text = typed(tmp_path, variables, "--run-config", "num-server-rounds=1")
+    assert "train_loss" in text  # what a client measured, in clear at the server
+    assert "sqsgd: " not in text
+
+
+def test_the_documented_diff_makes_a_plain_app_private(tmp_path, variables):
+    copied(tmp_path)
+    text = typed(tmp_path, variables)
+    rounds = re.findall(rf"round (\d+) of {ROUNDS}: (\d) answers, (\d) rejected, accuracy ([\d.]+)", text)
+    assert [(answers, rejected) for _, answers, rejected, _ in rounds] == [("4", "0")] * ROUNDS, text
+    assert max(float(accuracy) for *_, accuracy in rounds[-3:]) > 0.25  # chance is a tenth
+    assert "train_loss" not in text
+
+
+def wait_until_healthy(port: int, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 90
+    while True:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
+            return
+        except OSError:
+            assert process.poll() is None and time.monotonic() < deadline, "the SuperLink did not start"  # noqa: PT018
+            time.sleep(0.2)

@@ -1,0 +1,54 @@
+"""Waiting for nodes and answers, while the SuperLink may come and go."""
+
+import httpx
+import pytest
+from federation import model
+from test_strategy import nodes_of, strategy
+
+from sqsgd.flower.gathering import TooFewNodes
+
+
+def test_a_broken_way_to_the_superlink_is_no_nodes_fault(tmp_path):
+    nodes = nodes_of(tmp_path)
+
+    def gone(message_ids):
+        raise httpx.ConnectError("refused")
+
+    nodes.pull_messages = gone
+    with pytest.raises(httpx.ConnectError):
+        strategy().start(nodes, model(), num_rounds=1, timeout=0.5)
+
+
+@pytest.mark.parametrize("name", ["pull_messages", "get_node_ids"])
+def test_a_superlink_that_comes_back_costs_nothing(tmp_path, name, caplog):
+    nodes = nodes_of(tmp_path)
+    kept, calls = getattr(nodes, name), []
+
+    def broken_at_first(*arguments):
+        calls.append(arguments)
+        if len(calls) < 3:
+            raise httpx.ReadError("[SSL: UNEXPECTED_EOF_WHILE_READING]")
+        return kept(*arguments)
+
+    setattr(nodes, name, broken_at_first)
+    made = strategy()
+    with caplog.at_level("WARNING", logger="flwr"):
+        made.start(nodes, model(), num_rounds=2, timeout=30)
+    assert (len(made.current.reports), made.current.rejected, made.empty) == (3, [], 0)
+    assert "cannot be reached (ReadError)" in caplog.text
+
+
+def test_too_few_nodes_end_at_our_deadline(tmp_path):
+    nodes = nodes_of(tmp_path)
+    nodes.absent = {5}
+    with pytest.raises(TooFewNodes, match=r"2 nodes are connected, 3 are needed, and wait-timeout = 0.3"):
+        strategy(wait_timeout=0.3).start(nodes, model(), num_rounds=1)
+
+
+def test_a_cohort_is_a_part_of_the_nodes(tmp_path):
+    nodes = nodes_of(tmp_path, ids=range(10, 20))
+    made = strategy(clients_per_round=4, min_nodes=1)
+    made.start(nodes, model(), num_rounds=5)
+    asked = [sent.metadata.dst_node_id for sent in nodes.sent]
+    assert len(asked) == 20
+    assert len(set(asked)) > 6
