@@ -82,7 +82,7 @@ TESTED_IN = {
     "report/text": "report/test_report_page.py",
     "flower/answers": "flower/test_strategy.py",
     "flower/client_app": "flower/test_ready_app.py",
-    "flower/gathering": "flower/test_strategy.py",
+    "flower/contradictions": "flower/test_once.py",
     "flower/guard": "deploy/test_guard.py",
     "flower/node_state": "flower/test_mod.py",
     "flower/ready": "flower/test_ready_app.py",
@@ -131,6 +131,12 @@ def test_files_stay_short():
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     long = [str(path) for path in paths if len(path.read_text().splitlines()) >= 300]
     assert long == []
+
+
+def test_no_two_files_of_tests_have_one_name():
+    """The folders are no packages: pytest would take the second file for the first, and end there."""
+    names = [path.name for path in TESTS.rglob("*.py") if path.name not in ("conftest.py", "__init__.py")]
+    assert sorted(names) == sorted(set(names))
 
 
 def test_modules_import_downward_only():
