@@ -22,22 +22,16 @@ from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from sqsgd.deploy import training
+from sqsgd.deploy.live_state import free_port
 from sqsgd.flower import app_folder
 
 BIN = Path(sys.executable).parent
 QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    **training.QUIET,
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 # ---------------------------------------------------------------- memory

@@ -78,7 +78,7 @@ def test_draws_around_every_edge_are_those_of_the_exact_law(dim, levels, thresho
         for one in {max(int(first) - 1, 0), int(first), min(int(first) + 1, 2**64 - 1)}:
             for two in {max(second - 1, 0), second, min(second + 1, 2**64 - 1)}:
                 rng = ScriptedRng(one, two, 2**63, 12345)
-                low = sum(Fraction(word, 2 ** (64 * (i + 1))) for i, word in enumerate(rng.words))
+                low = sum(Fraction(word, 2 ** (64 * (i + 1))) for i, word in enumerate(rng.script))
                 expected = next(count for count, value in enumerate(cdf) if low < value)
                 assert sampler.draw(rng) == expected, (edge, one, two)
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
 from sqsgd import randomness, secure_rng, seeded_rng
-from sqsgd.randomness import COUNTER_MODES, EVERYONE, PublicStream, check_rng
+from sqsgd.randomness import EVERYONE, PublicStream, check_rng
 
 
 def stream(**changes):
@@ -83,14 +83,9 @@ def test_subsets_are_uniform():
     assert stats.chisquare(counts[seen], 1000 * cells[seen]).pvalue > 1e-6
 
 
-def test_both_modes_give_one_keystream():
-    counter, gcm = (Cipher(algorithms.AES256(bytes(range(32))), mode).encryptor() for mode in COUNTER_MODES)
-    assert counter.update(bytes(100_000)) == gcm.update(bytes(100_000))
-
-
 def test_a_key_is_left_in_time(monkeypatch):
     """Before GCM's counter would end, the generator takes another key and goes on."""
-    monkeypatch.setattr(randomness, "_REKEY", 40_000)
+    monkeypatch.setattr(randomness, "MOST_BYTES", 40_000)
     rng, again = seeded_rng(1), seeded_rng(1)
     drawn = [rng.take(16_384).tobytes() for _ in range(10)]
     assert len(set(drawn)) == 10
@@ -118,6 +113,12 @@ def test_no_byte_is_handed_out_twice():
     words = [rng.word() for _ in range(1000)]
     assert len(set(words)) == 1000
     assert all(word.to_bytes(8, "little") not in taken for word in words)
+
+
+def test_arrays_hold_the_same_words_and_numbers():
+    taken = seeded_rng(1).take(8 * 50).view("<u8")
+    assert seeded_rng(1).words(50).tolist() == taken.tolist()
+    assert seeded_rng(1).uniforms(50).tolist() == [(word >> 11) / 2**53 for word in taken.tolist()]
 
 
 def test_below_is_uniform_and_rejects():

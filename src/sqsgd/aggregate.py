@@ -15,7 +15,7 @@ from sqsgd.task import Task
 _WIDEN = 256  # reports that are summed in float32 before they join the sum in float64
 
 
-@dataclass(kw_only=False)
+@dataclass
 class Aggregate:
     """A running weighted mean of reports, in memory that does not grow with their number.
 

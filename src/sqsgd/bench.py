@@ -30,6 +30,7 @@ DIMS = (1 << 9, 1 << 13, 1 << 17, 1 << 20)
 LEVELS = (2, 16, 128)
 NUMPY_TARGETS = {1 << 9: 6.0, 1 << 13: 20.0, 1 << 17: 40.0, 1 << 20: 40.0}
 COPY_TARGETS = {1 << 17: 20.0, 1 << 20: 20.0}
+_TURN_SECONDS = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,14 +96,14 @@ def rounded_match_law(quantizer: PrivQuant) -> npt.NDArray[np.float64]:
     return np.asarray(law / law.sum())
 
 
-def best_times(*jobs: Callable[[], object], turns: int = 15, seconds: float = 0.02) -> list[float]:
+def best_times(*jobs: Callable[[], object], turns: int = 15) -> list[float]:
     """Seconds for one call of each job: the jobs take turns, and the best turn counts."""
     repeats = []
     for job in jobs:
         job()  # compiles, fills caches
         started = time.perf_counter()
         job()
-        repeats.append(max(1, int(seconds / max(time.perf_counter() - started, 1e-9))))
+        repeats.append(max(1, int(_TURN_SECONDS / max(time.perf_counter() - started, 1e-9))))
     best = [float("inf")] * len(jobs)
     for _ in range(turns):
         for i, job in enumerate(jobs):

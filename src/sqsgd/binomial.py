@@ -15,8 +15,6 @@ from flint import arb
 from sqsgd import exact
 from sqsgd.randomness import Rng
 
-_WORD = np.dtype("<u8")
-_LAST_WORD = 2**64 - 1
 _GUIDE_BITS = 16
 MOST_TRIALS = 1 << 62
 
@@ -38,11 +36,7 @@ class FairBinomial:
             edges = list(exact.running_sum(trials, 2, 0, trials, arb(1), arb(0), arb(2) ** -80))
             self._law = exact.InverseCdf(trials, self._cdf, edges)
         self._first = edges[0][0]
-        # The tables of the law as arrays. A word at the top is left for it to decide.
-        self._below, self._above = (
-            np.array([min(edge, _LAST_WORD) for edge in table], np.uint64)
-            for table in (self._law._below, self._law._above)
-        )
+        self._below, self._above = self._law.tables()
         firsts = np.arange(1 << _GUIDE_BITS, dtype=np.uint64) << np.uint64(64 - _GUIDE_BITS)
         self._guide = np.searchsorted(self._above, firsts)
 
@@ -51,7 +45,7 @@ class FairBinomial:
 
     def draw(self, count: int, rng: Rng) -> npt.NDArray[np.int64]:
         """``count`` independent draws."""
-        words = rng.take(8 * count).view(_WORD)
+        words = rng.words(count)
         place = self._place(words)
         known = np.minimum(place, self._above.size - 1)
         heads = self._first + known.astype(np.int64)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+_NEAR = 0.95  # of the bound
+
 
 def next_bound(bound: float, magnitudes: Sequence[float], floor: float) -> float:
     """U_{t+1}: half again the upper quartile of the privatised magnitudes, at most twice or half of U_t.
@@ -16,3 +18,8 @@ def next_bound(bound: float, magnitudes: Sequence[float], floor: float) -> float
     """
     seen = float(np.quantile(np.clip(magnitudes, 0.0, 2 * bound), 0.75, method="lower"))
     return max(floor, min(max(1.5 * seen, bound / 2), 2 * bound))
+
+
+def clip_rate(magnitudes: Sequence[float], bound: float) -> float | None:
+    """The share of a round's privatised magnitudes at or near the bound; None where none was told."""
+    return float(np.mean(np.array(magnitudes) > _NEAR * bound)) if magnitudes else None

@@ -13,7 +13,6 @@ from sqsgd.randomness import Rng
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[Any]
 LEAST_EPSILON, MOST_EPSILON = 1e-6, 1e6
-_U8 = np.dtype("<u8")
 
 
 class Channel(ABC):
@@ -55,13 +54,13 @@ def integers_below(bound: int, count: int, rng: Rng) -> Codes:
     if bound > 2**63:
         return np.array([_long_below(bound, rng) for _ in range(count)] or [], object)
     limit = 2**64 - 2**64 % bound
-    words = rng.take(8 * count).view(_U8)
+    words = rng.words(count)
     if limit < 2**64:
         refused = np.flatnonzero(words >= np.uint64(limit))
         if refused.size:
             words = words.copy()
         while refused.size:
-            words[refused] = rng.take(8 * refused.size).view(_U8)
+            words[refused] = rng.words(refused.size)
             refused = refused[words[refused] >= np.uint64(limit)]
     return (words % np.uint64(bound)).astype(np.int64)
 

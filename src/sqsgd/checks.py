@@ -68,14 +68,7 @@ def positive(name: str, value: object) -> float:
 
 def shaped(name: str, value: Any, dim: int) -> Vector:
     """A float32 vector of length dim as kernels take it; float16 and float64 are converted."""
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise ValueError(f"{name} is no vector: {error}") from None
-    if array.dtype.kind != "f":
-        raise ValueError(f"{name} has dtype {array.dtype}; it must be a float vector (x.astype('float32'))")
-    if array.shape != (dim,):
-        raise ValueError(f"{name} has shape {array.shape}; it must be ({dim},)")
+    array = _array(name, value, dim, "f", "be a float vector (x.astype('float32'))")
     if array.dtype != _FLOAT32 or not array.flags.carray:
         with np.errstate(over="ignore"):
             return array.astype(np.float32, order="C")  # a copy, so that kernels see one type
@@ -93,6 +86,13 @@ def vector(name: str, value: Any, dim: int) -> Vector:
     return result
 
 
+def finite_size(name: str, size: float) -> float:
+    """A vector's norm or largest magnitude, which is finite only where all its coordinates are."""
+    if not size < math.inf:
+        raise ValueError(f"{name} holds NaN or infinity")
+    return size
+
+
 def meant(name: object, known: Iterable[str]) -> str:
     """ "; did you mean ...?" if a known name is close, whatever its capitals; else nothing.
 
@@ -105,16 +105,22 @@ def meant(name: object, known: Iterable[str]) -> str:
 
 def codes(name: str, value: Any, dim: int, levels: int) -> npt.NDArray[np.uint8]:
     """A vector of dim whole numbers in 0..levels-1, as uint8."""
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise ValueError(f"{name} is no vector: {error}") from None
-    if array.dtype.kind not in "iu":
-        raise ValueError(f"{name} has dtype {array.dtype}; it must hold whole numbers")
-    if array.shape != (dim,):
-        raise ValueError(f"{name} has shape {array.shape}; it must be ({dim},)")
+    array = _array(name, value, dim, "iu", "hold whole numbers")
     low, high = int(array.min()), int(array.max())
     if low < 0 or high >= levels:
         wrong = low if low < 0 else high
         raise ValueError(f"{name} holds {wrong}; every code must be from 0 to {levels - 1}")
     return array.astype(np.uint8, order="C")
+
+
+def _array(name: str, value: Any, dim: int, kinds: str, wanted: str) -> npt.NDArray[Any]:
+    """The value as an array of length dim whose dtype is of one of NumPy's ``kinds``."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} is no vector: {error}") from None
+    if array.dtype.kind not in kinds:
+        raise ValueError(f"{name} has dtype {array.dtype}; it must {wanted}")
+    if array.shape != (dim,):
+        raise ValueError(f"{name} has shape {array.shape}; it must be ({dim},)")
+    return array

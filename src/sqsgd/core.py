@@ -1,4 +1,4 @@
-"""The shapes that everything is made of: Task, Privacy, Transform, Mechanism, Scheme.
+"""The shapes that everything is made of: Transform, Mechanism, Scheme.
 
 A scheme is transforms (public, linear, undone by the server) and one mechanism (the only private
 step): gradient → transforms → mechanism → columns → bytes, and back.

@@ -13,6 +13,7 @@ import numpy as np
 from sqsgd.core import Scheme
 from sqsgd.experiments.statistics import mean_interval
 from sqsgd.federated import sent_coordinates
+from sqsgd.json_words import known
 from sqsgd.randomness import seeded_rng
 from sqsgd.schemes import SCHEMES, make_scheme
 from sqsgd.schemes.privunit import sphere_cap
@@ -67,14 +68,7 @@ class Estimation:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON, where infinity is a word and what is not known is left empty."""
-        values = asdict(self)
-        return {name: _word(value) for name, value in values.items()}
-
-
-def _word(value: object) -> object:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "infinity" if value == math.inf else None
-    return value
+        return {name: known(value) for name, value in asdict(self).items()}
 
 
 def schemes_at(setting: Setting) -> Iterator[tuple[str, Scheme]]:

@@ -15,12 +15,16 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from flint import arb, ctx
 
 from sqsgd.randomness import Rng
 
 Answer = TypeVar("Answer")
+Words = npt.NDArray[np.uint64]
 START_BITS, MOST_BITS = 128, 1 << 20
+_LAST_WORD = 2**64 - 1
 _lock = threading.RLock()  # Arb's working precision is one setting for the whole process
 
 
@@ -207,6 +211,17 @@ class InverseCdf:
             self._values.append(value)
             self._below.append(_whole(scaled.lower()))
             self._above.append(_whole(scaled.upper()))
+
+    def tables(self) -> tuple[Words, Words]:
+        """For draws in bulk: words below the first are below an edge, words above the second above it.
+
+        Both for certain; the others, and a word at the very top, are for ``continue_from``.
+        """
+        below, above = (
+            np.array([min(word, _LAST_WORD) for word in table], np.uint64)
+            for table in (self._below, self._above)
+        )
+        return below, above
 
     def draw(self, rng: Rng) -> int:
         """One exact draw."""

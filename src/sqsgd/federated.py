@@ -16,7 +16,7 @@ import numpy as np
 
 from sqsgd import checks
 from sqsgd.aggregate import Aggregate
-from sqsgd.bounds import next_bound
+from sqsgd.bounds import clip_rate, next_bound
 from sqsgd.checks import Vector
 from sqsgd.core import Indices, Scheme
 from sqsgd.optimizers import Optimizer, OptimizerState
@@ -263,7 +263,7 @@ def one_round(problem: Problem, scheme: Scheme, settings: Settings, state: State
         bytes_up=max(len(message) for _, message, _ in reports),
         bytes_down=4 * problem.dim + len(reports[0][0].binding),
         clients=len(reports),
-        clip_rate=float(np.mean(np.array(magnitudes) > 0.95 * state.bound)) if magnitudes else None,
+        clip_rate=clip_rate(magnitudes, state.bound),
         bound=state.bound,
         seconds=ended - started,
         seconds_gradient=aggregate_started - started - encoding,

@@ -1,4 +1,4 @@
-"""Averages over the coordinates of a rotated vector, which are close to Gaussian (MATHS 3)."""
+"""Averages over the coordinates of a rotated vector, which are close to Gaussian."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -27,13 +27,13 @@ class Optimizer:
 
     kind: Literal["sgd", "momentum", "adam"]
     rate: float
-    momentum: float = field(default=0.9, kw_only=True)
+    momentum: float = 0.9
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"optimizer = {self.kind!r} must be one of {', '.join(KINDS)}")
         checks.positive("lr", self.rate)
-        checks.real("momentum", self.momentum, 0.0, 1.0, open_ends=False)
+        checks.real("momentum", self.momentum, 0.0, 1.0)
 
     def initial(self) -> OptimizerState:
         """The state before the first step."""

@@ -17,8 +17,6 @@ from sqsgd.randomness import Rng
 from sqsgd.rounding import round_unbiased
 
 MOST_LEVELS = 256
-_U8 = np.dtype("<u8")
-_LAST_WORD = 2**64 - 1
 
 
 @final
@@ -38,8 +36,8 @@ class OrdinalChannel(Channel):
     Guarantees
     ----------
     * Exactly ``epsilon``-LDP as implemented, attained between the two ends: the moves are drawn from
-      the exact law. tests/schemes/test_ordinal.py::test_epsilon_is_exact, ::test_ambiguous_words_are_settled.
-    * ``estimate`` is unbiased: tests/schemes/test_ordinal.py::test_estimates_are_unbiased.
+      the exact law. tests/test_ordinal.py::test_epsilon_is_exact, ::test_ambiguous_words_are_settled.
+    * ``estimate`` is unbiased: tests/test_ordinal.py::test_estimates_are_unbiased.
 
     >>> channel = OrdinalChannel(levels=2, epsilon=1.0)
     >>> channel.estimate(np.array([0, 1])).round(4).tolist()  # M = (e + 1) / (e - 1)
@@ -70,7 +68,7 @@ class OrdinalChannel(Channel):
 
     def randomize(self, places: Floats, rng: Rng) -> Codes:
         levels = round_unbiased(self._top * places, rng)
-        words = rng.take(8 * places.size).view(_U8)
+        words = rng.words(places.size)
         codes = np.empty(places.size, np.uint8)
         for level in np.flatnonzero(np.bincount(levels)).tolist():
             here = np.flatnonzero(levels == level)
@@ -92,10 +90,8 @@ class OrdinalChannel(Channel):
         if level not in self._rows:
             cdf = self._cdf(level)
             with precision(START_BITS):
-                edges = [cdf(code) * 2**64 for code in range(self._top)]
-                below = np.array([_word(edge.lower()) for edge in edges], np.uint64)
-                above = np.array([_word(edge.upper()) for edge in edges], np.uint64)
-            self._rows[level] = below, above, InverseCdf(self._top, cdf, ())
+                law = InverseCdf(self._top, cdf, [(code, cdf(code)) for code in range(self._top)])
+            self._rows[level] = *law.tables(), law
         return self._rows[level]
 
     def _cdf(self, level: int) -> Callable[[int], arb]:
@@ -143,8 +139,3 @@ class OrdinalChannel(Channel):
         with np.errstate(divide="ignore"):
             here = np.log1p(-part) + self.log_kernel[lower, codes]
             return np.asarray(np.logaddexp(here, np.log(part) + self.log_kernel[lower + 1, codes]))
-
-
-def _word(number: arb) -> int:
-    """The floor of an exact number, within the range of a word."""
-    return min(max(int(number.floor().unique_fmpz()), 0), _LAST_WORD)

@@ -39,7 +39,7 @@ class PiecewiseGrid(Channel):
     Guarantees
     ----------
     * Exactly ``epsilon``-LDP as implemented (integers alone), attained; at most what was asked for, and
-      less by at most a relative 1e-9: tests/schemes/test_piecewise.py::test_epsilon_is_exact.
+      less by at most a relative 1e-9: tests/test_piecewise_grid.py::test_epsilon_is_exact.
     * Unbiased, up to the rounding of t to a float64 and to a cell: ::test_estimates_are_unbiased.
 
     >>> channel = PiecewiseGrid(alphabet=256, epsilon=5.0)

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqsgd import checks
 from sqsgd.codec import Column
+from sqsgd.json_words import worded
 from sqsgd.privacy.reconstruction import MOST_ROUNDS, ReconstructionStatement, reconstruction_statements
 from sqsgd.schemes.choosing import FEWEST, Choice, choices
 from sqsgd.schemes.privunit import sphere_cap
@@ -15,6 +16,7 @@ from sqsgd.schemes.shares import split
 from sqsgd.schemes.sqsgd import Direction, sqsgd_stateless
 from sqsgd.schemes.sqsgd_paper import sqsgd_paper
 from sqsgd.stateless import Stateless, stateless_choices
+from sqsgd.transforms import padded
 
 PAPER_LEVELS = 16
 
@@ -82,7 +84,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; infinity as a word."""
-        values = {name: "infinity" if value == math.inf else value for name, value in asdict(self).items()}
+        values = {name: worded(value) for name, value in asdict(self).items()}
         return {**values, "reconstruction": [statement.to_dict() for statement in self.reconstruction]}
 
 
@@ -162,7 +164,7 @@ def at_the_bound(error: float, dim: int, coordinates: int) -> float:
     >>> round(at_the_bound(100.0, 1024, 512), 2), at_the_bound(100.0, 1024, 1024)
     (98.24, 100.0)
     """
-    whole = 1 << (dim - 1).bit_length()
+    whole = padded(dim)
     deviation = math.sqrt(max(0.0, 1 - coordinates / whole) / (2 * coordinates))
     return error * (1 - deviation * math.sqrt(2 / math.pi))
 
@@ -207,7 +209,7 @@ def _paper(dim: int, epsilon: float, bits: int) -> Alternative | None:
     except ValueError:  # the paper's rule has no parameters for some budgets
         return None
     size = scheme.mechanism.dim
-    whole = 1 << (dim - 1).bit_length()
+    whole = padded(dim)
     nmse = ((1 + scheme.mechanism.relative_error(1.0)) * whole / min(size, whole) - 1) * dim / whole
     name = f"the paper: {PAPER_LEVELS} levels over ± 3, its rule"
     return Alternative(name=name, levels=PAPER_LEVELS, coordinates=size, nmse=nmse)

@@ -24,7 +24,7 @@ Codes = npt.NDArray[np.uint8]
 MOST_DIM, MOST_LEVELS = 1 << 24, 256
 CHUNK = 1 << 17  # coordinates whose random words are drawn at once: they stay in the second-level cache
 RUN, SPARE_BYTES = 256, 32  # rounding keeps spare words for each run of coordinates
-U1, U2, U4, U8 = (np.dtype(f"<u{width}") for width in (1, 2, 4, 8))
+U1, U2, U4 = (np.dtype(f"<u{width}") for width in (1, 2, 4))
 
 
 @final
@@ -227,7 +227,7 @@ class PrivQuant:
             gap = abs(wanted - count)
             candidates = wanted if count > wanted else self.dim - wanted
             tries = gap * self.dim // max(candidates, 1) + gap // 4 + 32
-            words = rng.take(8 * min(tries, CHUNK)).view(U8)
+            words = rng.words(min(tries, CHUNK))
             count = adjust(codes, out, count, wanted, self.levels, words)
         return out
 

@@ -12,44 +12,21 @@ tests/test_randomness.py hold it, because two versions of this program must alwa
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import struct
 import threading
-import time
 import weakref
-from functools import lru_cache
 from typing import Any, NoReturn
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+import numpy.typing as npt
 
 from sqsgd.checks import integer
+from sqsgd.keystream import COUNTER_MODES, MOST_BYTES, SHORT, Bytes, Keystream, beginning, fastest_mode
 
 EVERYONE = 2**64 - 1  # the client number of a stream that all clients of a round share
-_ZEROS = np.zeros(1 << 18, np.uint8)
-_NONCE = bytes(12)  # each key is used for one stream
-COUNTER_MODES = (modes.CTR(_NONCE + b"\0\0\0\2"), modes.GCM(_NONCE))  # the same keystream: GCM counts from 2
-_SHORT = 1 << 15  # bytes of a public stream that are made in one call
-U4, _U8 = np.dtype("<u4"), np.dtype("<u8")
-_REKEY = 1 << 35  # bytes under one private key: GCM counts 2^32 blocks at most
+_U4, _U8 = np.dtype("<u4"), np.dtype("<u8")
 _POOL = 1 << 14  # bytes that a private generator draws at once for small requests
-
-
-class _Keystream:
-    """AES-256-CTR keystream: the encryption of zeros."""
-
-    def __init__(self, key: bytes, mode: modes.CTR | modes.GCM) -> None:
-        self._encryptor = Cipher(algorithms.AES256(key), mode).encryptor()
-
-    def fill(self, target: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
-        if target.size <= _ZEROS.size:
-            self._encryptor.update_into(_ZEROS.data[: target.size], target.data)
-            return
-        for start in range(0, target.size, _ZEROS.size):
-            part = target[start : start + _ZEROS.size]
-            self._encryptor.update_into(_ZEROS.data[: part.size], part.data)
 
 
 # ---------------------------------------------------------------- public
@@ -69,23 +46,21 @@ class PublicStream:
         message = struct.pack("<QQQ", seed, round, client) + purpose.encode("ascii")
         self._key = hashlib.blake2b(message, digest_size=32, person=b"sqsgd public").digest()
         self._drawn = 0  # bytes
-        self._keystream: _Keystream | None = None
+        self._keystream: Keystream | None = None
 
     def words(self, count: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
         """The next ``count`` 32-bit little-endian words."""
         size = 4 * count
-        if self._drawn == 0 and size <= _SHORT:
-            # A stream that begins, and mostly ends, here: one call is quicker than setting up a cipher.
-            sealed = AESGCM(self._key).encrypt(_NONCE, _ZEROS.data[:size], None)
+        if self._drawn == 0 and size <= SHORT:  # a stream that begins, and mostly ends, here
             self._drawn = size
-            return np.frombuffer(bytearray(sealed), U4, count)
+            return np.frombuffer(beginning(self._key, size), _U4, count)
         if self._keystream is None:
-            self._keystream = _Keystream(self._key, COUNTER_MODES[0])
+            self._keystream = Keystream(self._key, COUNTER_MODES[0])
             self._keystream.fill(np.empty(self._drawn, np.uint8))
         buffer = np.empty(size, np.uint8)
         self._keystream.fill(buffer)
         self._drawn += size
-        return buffer.view(U4)
+        return buffer.view(_U4)
 
     def subset(self, dim: int, size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """A uniform ``size``-subset of 0..dim-1, sorted.
@@ -109,25 +84,6 @@ class PublicStream:
 
 
 # ---------------------------------------------------------------- private
-
-
-@lru_cache(maxsize=1)
-def _private_mode() -> modes.CTR | modes.GCM:
-    """Counter mode from block 2 on, by itself or inside GCM: the same keystream, whichever is faster here.
-
-    With wide AES instructions OpenSSL's GCM makes the keystream twice as fast as its plain counter
-    mode; without them it is slower. tests/test_randomness.py::test_both_modes_give_one_keystream.
-    """
-    target = np.empty(1 << 16, np.uint8)
-    seconds: list[float] = []
-    for mode in COUNTER_MODES:
-        keystream, best = _Keystream(bytes(32), mode), math.inf
-        for _ in range(5):
-            started = time.perf_counter()
-            keystream.fill(target)
-            best = min(best, time.perf_counter() - started)
-        seconds.append(best)
-    return COUNTER_MODES[seconds.index(min(seconds))]
 
 
 _generators: weakref.WeakSet[Rng] = weakref.WeakSet()
@@ -167,7 +123,7 @@ class Rng:
         self._rekey()
         self._pool = np.empty(0, np.uint8)  # drawn but not yet handed out, from self._used on
         self._used = 0
-        self._words: list[int] = []  # likewise
+        self._spare: list[int] = []  # likewise, words
         self._process = os.getpid()
 
     def _rekey(self) -> None:
@@ -177,9 +133,9 @@ class Rng:
         else:
             message = self._seed.to_bytes(32, "little") + self._keys.to_bytes(8, "little")
             key = hashlib.blake2b(message, digest_size=32, person=b"sqsgd seeded").digest()
-        self._keystream, self._keys, self._left = _Keystream(key, _private_mode()), self._keys + 1, _REKEY
+        self._keystream, self._keys, self._left = Keystream(key, fastest_mode()), self._keys + 1, MOST_BYTES
 
-    def _fill(self, target: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    def _fill(self, target: Bytes) -> None:
         self._left -= target.size
         if self._left < 0:
             self._rekey()
@@ -202,13 +158,13 @@ class Rng:
             )
         self._start()
 
-    def fill(self, target: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    def fill(self, target: Bytes) -> None:
         """Overwrite a one-dimensional array of bytes with uniform random bytes."""
         with self._lock:
             self._check_process()
             self._fill(target)
 
-    def take(self, count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def take(self, count: int) -> Bytes:
         """``count`` uniform random bytes, as an array aligned to eight bytes; nobody else gets them."""
         if count > _POOL // 4:
             target = np.empty(count, np.uint8)
@@ -229,11 +185,15 @@ class Rng:
         """A uniform integer below 2^64."""
         with self._lock:
             self._check_process()
-            if not self._words:
+            if not self._spare:
                 buffer = np.empty(512, np.uint8)
                 self._fill(buffer)
-                self._words = buffer.view(_U8).tolist()
-            return self._words.pop()
+                self._spare = buffer.view(_U8).tolist()
+            return self._spare.pop()
+
+    def words(self, count: int) -> npt.NDArray[np.uint64]:
+        """``count`` uniform integers below 2^64, as an array."""
+        return self.take(8 * count).view(_U8)
 
     def below(self, bound: int) -> int:
         """A uniform integer in 0..bound-1, by rejection; bound is at most 2^64.
@@ -250,6 +210,10 @@ class Rng:
     def uniform(self) -> float:
         """A uniform multiple of 2^-53 in [0, 1); for rounding before privacy, never for privacy."""
         return (self.word() >> 11) * 2.0**-53
+
+    def uniforms(self, count: int) -> npt.NDArray[np.float64]:
+        """``count`` of the same, as an array."""
+        return np.asarray((self.words(count) >> np.uint64(11)) * 2.0**-53, np.float64)
 
     def __repr__(self) -> str:
         if self.protects:

@@ -8,7 +8,6 @@ import numpy.typing as npt
 from sqsgd.randomness import Rng
 
 Positions = npt.NDArray[np.float64]
-_WORD = np.dtype("<u8")
 
 
 def round_unbiased(position: Positions, rng: Rng) -> npt.NDArray[np.int64]:
@@ -18,8 +17,7 @@ def round_unbiased(position: Positions, rng: Rng) -> npt.NDArray[np.int64]:
     same uniform number, two positions that are Δ apart end at most ceil(Δ) apart.
     """
     below = np.floor(position)
-    uniform = (rng.take(8 * position.size).view(_WORD) >> np.uint64(11)) * 2.0**-53
-    return below.astype(np.int64) + (uniform < position - below)
+    return below.astype(np.int64) + (rng.uniforms(position.size) < position - below)
 
 
 def rounding_chance(position: Positions, codes: npt.ArrayLike) -> Positions:

@@ -48,7 +48,7 @@ class TopSet(Selection):
     Guarantees
     ----------
     * Exactly ``epsilon``-LDP as implemented: which side is drawn exactly, and then uniformly.
-      tests/schemes/test_fedsel.py::test_selection_is_exactly_private.
+      tests/test_selection.py::test_selection_is_exactly_private.
 
     >>> TopSet(dim=100, top=10, epsilon=2.0).log_probability(np.array([0, 99])).round(3).tolist()
     [-3.099, -5.099]
@@ -91,7 +91,7 @@ class RankWeights(Selection):
     Guarantees
     ----------
     * Exactly ``epsilon``-LDP as implemented: the normaliser is the same for all vectors, and the rank is
-      drawn exactly. tests/schemes/test_fedsel.py::test_selection_is_exactly_private.
+      drawn exactly. tests/test_selection.py::test_selection_is_exactly_private.
 
     >>> RankWeights(dim=100, epsilon=2.0).log_probability(np.array([0, 99])).round(3).tolist()
     [-3.77, -5.77]

@@ -81,6 +81,15 @@ class Subsample(Transform):
         return (1 + error) * dim / self.size - 1 if self.rescale else error
 
 
+def padded(dim: int) -> int:
+    """The power of two that vectors are padded to for their rotation.
+
+    >>> padded(512), padded(513)
+    (512, 1024)
+    """
+    return 1 << (dim - 1).bit_length()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rotate(Transform):
     """Multiply by H D / sqrt(n), one or two times: random public signs D, then Walsh-Hadamard H.
@@ -103,7 +112,7 @@ class Rotate(Transform):
         return f"rotate {self.rounds} shared={int(self.shared)}"
 
     def out_dim(self, dim: int) -> int:
-        return 1 << (dim - 1).bit_length()
+        return padded(dim)
 
     @cached_property
     def _kernel(self) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
 
-from sqsgd.flower import guard
+from sqsgd.flower import app_folder, guard
 
 NAMED = hashlib.sha256(b"an app").hexdigest()
 
@@ -30,7 +30,7 @@ def test_the_installed_app_is_known_by_what_it_is(tmp_path, monkeypatch):
 
     (tmp_path / "allowed-apps").write_text("installed\n")
     monkeypatch.setenv(guard.LIST, str(tmp_path / "allowed-apps"))
-    guard.check(build_fab_from_disk(guard.installed_app()))
+    guard.check(build_fab_from_disk(app_folder()))
     with pytest.raises(guard.AppRefused):
         guard.check(b"an app")
 

@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from test_runner import TINY, _tiny_is_importable, finished, prepared  # noqa: F401
+from tiny_runs import TINY, cut_off, finished, prepared
 
 from sqsgd.experiments import checkpoint, runner
 from sqsgd.experiments.config import load_config
@@ -12,17 +12,12 @@ from sqsgd.federated import Settings
 from sqsgd.optimizers import Optimizer
 
 
-def stopped(folder, rounds=5, **changes):
-    """A run that was cut off after some rounds (its last checkpoint is of round 4)."""
-    run = prepared(folder, **changes)
-    steps = runner.train(run, runner.start(run))
-    for _ in range(rounds):
-        next(steps)
-    steps.close()
-    return run
+def stopped(folder):
+    """A run that was cut off after five rounds: its last checkpoint is of round 4."""
+    return cut_off(prepared(folder), 5)
 
 
-@pytest.mark.parametrize("fails", ["fsync", "write", "replace"])
+@pytest.mark.parametrize("fails", ["fsync", "pwrite", "replace"])
 def test_a_disk_that_fills_up_leaves_the_last_checkpoint(tmp_path, monkeypatch, fails):
     run = prepared(tmp_path / "run")
     steps = runner.train(run, runner.start(run))
@@ -34,22 +29,13 @@ def test_a_disk_that_fills_up_leaves_the_last_checkpoint(tmp_path, monkeypatch, 
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    if fails == "fsync":
-        monkeypatch.setattr(os, "fsync", full)
-    elif fails == "replace":
-        monkeypatch.setattr(type(path), "replace", full)
-    else:
-        usual = type(path).open
+    usual = os.pwrite
 
-        def opened(self, mode="r", *arguments, **named):
-            file = usual(self, mode, *arguments, **named)
-            if self.name.endswith(".part"):
-                file.write(b"half of it")
-                file.close()
-                full()
-            return file
+    def half(descriptor, content, at):
+        usual(descriptor, content[: len(content) // 2], at)
+        full()
 
-        monkeypatch.setattr(type(path), "open", opened)
+    monkeypatch.setattr(os, fails, half if fails == "pwrite" else full)
     with pytest.raises(OSError, match="No space left"):
         list(steps)
     monkeypatch.undo()

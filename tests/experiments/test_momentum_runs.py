@@ -5,17 +5,12 @@ import json
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from test_runner import HERE, prepared
+from tiny_runs import cut_off, prepared
 
 from sqsgd.experiments import checkpoint, runner
 from sqsgd.experiments.config import load_config
 
 DGC = {"scheme": "dgc", "bytes": 24, "lr": 0.02}
-
-
-@pytest.fixture(autouse=True)
-def _tiny_is_importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(HERE))
 
 
 def train(folder):
@@ -45,11 +40,7 @@ def test_a_checkpoint_holds_velocity_and_what_waits(tmp_path):
 def test_an_interrupted_run_ends_in_the_same_bits(tmp_path, stop):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(whole)
-    run = prepared(broken, **DGC)
-    steps = runner.train(run, runner.start(run))
-    for _ in range(stop):
-        next(steps)
-    steps.close()  # as if the process had gone: the last checkpoint is all that is left
+    cut_off(prepared(broken, **DGC), stop)
     again = runner.prepare(load_config(broken / "config.toml"), broken)
     list(runner.train(again, runner.resume(again)))
     assert (whole / "model.safetensors").read_bytes() == (broken / "model.safetensors").read_bytes()
@@ -60,11 +51,7 @@ def test_a_run_that_forgets_its_velocity_ends_elsewhere(tmp_path):
     """So that the test above would notice."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(whole)
-    run = prepared(broken, **DGC)
-    steps = runner.train(run, runner.start(run))
-    for _ in range(4):
-        next(steps)
-    steps.close()
+    run = cut_off(prepared(broken, **DGC), 4)
     state = runner.resume(run)
     for kept in state.residuals.values():
         kept[0] = 0

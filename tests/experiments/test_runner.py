@@ -1,7 +1,6 @@
 """Runs: what they write, that they resume to the same bits whatever stopped them, what they refuse."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,29 +10,10 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
+from tiny_runs import TINY, cut_off, finished, prepared
 
 from sqsgd.experiments import checkpoint, runner
 from sqsgd.experiments.config import load_config, make_config
-
-HERE = Path(__file__).parent
-TINY = {
-    "dataset": "tiny:data", "model": "tiny:model", "clients": 4, "batch": 16, "epsilon": 60.0, "bytes": 2,
-    "rounds": 12, "evaluate_every": 5, "checkpoint_every": 4, "workers": 1,
-}  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _tiny_is_importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(HERE))
-
-
-def prepared(folder, **changes):
-    return runner.prepare(make_config({**TINY, **changes}), folder)
-
-
-def finished(folder, **changes):
-    run = prepared(folder, **changes)
-    return list(runner.train(run, runner.start(run)))
 
 
 def test_a_run_writes_everything(tmp_path):
@@ -77,11 +57,7 @@ def test_learning_happens(tmp_path):
 def test_an_interrupted_run_ends_in_the_same_bits(tmp_path, stop, optimizer):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     finished(whole, optimizer=optimizer, lr=0.05)
-    run = prepared(broken, optimizer=optimizer, lr=0.05)
-    steps = runner.train(run, runner.start(run))
-    for _ in range(stop):
-        next(steps)
-    steps.close()  # as if the process had gone: the last checkpoint is all that is left
+    cut_off(prepared(broken, optimizer=optimizer, lr=0.05), stop)
     again = runner.prepare(load_config(broken / "config.toml"), broken)
     list(runner.train(again, runner.resume(again)))
     assert (whole / "model.safetensors").read_bytes() == (broken / "model.safetensors").read_bytes()
@@ -105,25 +81,19 @@ def command(folder, *arguments):
     ]
 
 
-def environment():
-    return {**os.environ, "PYTHONPATH": str(HERE)}
-
-
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory):
     """The model of a run of 600 rounds that nothing stopped."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     arguments = [*command(folder), "--rounds", "600", "--json"]
-    subprocess.run(arguments, env=environment(), check=True, capture_output=True)
+    subprocess.run(arguments, check=True, capture_output=True)
     return (folder / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_killed_process_resumes_to_the_same_bits(tmp_path, how, whole_run):
     killed = tmp_path / "killed"
-    process = subprocess.Popen(
-        [*command(killed), "--rounds", "600"], env=environment(), stderr=subprocess.PIPE
-    )
+    process = subprocess.Popen([*command(killed), "--rounds", "600"], stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
     metrics = killed / "metrics.jsonl"
     while not (metrics.exists() and metrics.stat().st_size > 15_000) and time.monotonic() < deadline:
@@ -133,7 +103,7 @@ def test_a_killed_process_resumes_to_the_same_bits(tmp_path, how, whole_run):
     assert process.returncode == (-how if how == signal.SIGKILL else 128 + how), errors
     assert (b"--resume" in errors) == (how != signal.SIGKILL)
     assert not (killed / "model.safetensors").exists()
-    subprocess.run(command(killed, "--resume"), env=environment(), check=True, capture_output=True)
+    subprocess.run(command(killed, "--resume"), check=True, capture_output=True)
     assert (killed / "model.safetensors").read_bytes() == whole_run
 
 
@@ -209,11 +179,7 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path):
 
 @pytest.mark.parametrize("left", [0, 3, 700])
 def test_metrics_that_lost_rounds_are_not_gone_on_with(tmp_path, left):
-    run = prepared(tmp_path / "run")
-    steps = runner.train(run, runner.start(run))
-    for _ in range(5):
-        next(steps)
-    steps.close()
+    run = cut_off(prepared(tmp_path / "run"), 5)
     with (run.folder / "metrics.jsonl").open("r+b") as file:
         file.truncate(left)
     with pytest.raises(ValueError, match="it was damaged"):

@@ -9,7 +9,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from test_runner import HERE, environment
 
 from sqsgd.experiments import sweep_runner
 from sqsgd.experiments.sweep import FIGURES, best_rates, figure_file, load_sweep, make_sweep
@@ -23,12 +22,6 @@ TINY = {
     "rates": [0.05, 0.2],
     "seeds": [1, 2],
 }
-
-
-@pytest.fixture(autouse=True)
-def _tiny_is_importable(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
-    monkeypatch.syspath_prepend(str(HERE))
 
 
 def finished(values, out, **options):
@@ -157,9 +150,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_models(tmp_path):
     finished(values, whole)
     command = [str(Path(sys.executable).with_name("sqsgd")), "compare", "--out", str(broken), "--json"]
     (tmp_path / "sweep.toml").write_text(make_sweep(values, "").to_toml())
-    start = subprocess.Popen(
-        [*command, "--config", str(tmp_path / "sweep.toml")], env=environment(), stderr=subprocess.PIPE
-    )
+    start = subprocess.Popen([*command, "--config", str(tmp_path / "sweep.toml")], stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
     while not any(path.stat().st_size > 5000 for path in broken.rglob("metrics.jsonl")):
         assert time.monotonic() < deadline
@@ -169,6 +160,6 @@ def test_an_interrupted_sweep_goes_on_to_the_same_models(tmp_path):
     assert start.returncode == 130, errors
     assert b"--resume" in errors
     assert not (broken / "table.json").exists()
-    subprocess.run([*command, "--resume"], env=environment(), check=True, capture_output=True)
+    subprocess.run([*command, "--resume"], check=True, capture_output=True)
     for path in whole.rglob("model.safetensors"):
         assert path.read_bytes() == (broken / path.relative_to(whole)).read_bytes()

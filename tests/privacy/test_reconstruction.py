@@ -1,4 +1,4 @@
-"""The reconstruction bounds: the numbers of MATHS 5, rigour, tightness, other people's beta functions."""
+"""The reconstruction bounds: numbers computed apart, rigour, tightness, other people's beta functions."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def cap(dimensions, cosine):
     return half - 2 * a * edge * moment * mpmath.hyp2f1(1, a + half, 3 * half, edge**2)
 
 
-# ---------------------------------------------------------------- the numbers of MATHS 5
+# ---------------------------------------------------------------- numbers computed apart
 
 
 @pytest.mark.parametrize(

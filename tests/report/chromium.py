@@ -1,6 +1,5 @@
 """Headless Chromium over its debugging pipe: no driver program, no port, no package."""
 
-import base64
 import itertools
 import json
 import os
@@ -147,7 +146,3 @@ class Chromium:
         down = {"type": "keyDown" if text else "rawKeyDown", **({"text": text} if text else {})}
         self.send("Input.dispatchKeyEvent", **down, **code, modifiers=8 if shift else 0)
         self.send("Input.dispatchKeyEvent", type="keyUp", **code)
-
-    def screenshot(self, path, whole=True):
-        taken = self.send("Page.captureScreenshot", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(taken["data"]))

@@ -51,7 +51,7 @@ def test_aggregate_streams_to_the_mean_of_the_decoded(case):
 
 
 def test_one_nmse_of_the_planners_table():
-    """MATHS section 3, a measured case: D = 1024, n = 128, ε = 40, signs, norm known: 25.85."""
+    """A case that was measured apart: D = 1024, n = 128, ε = 40, signs, norm known: 25.85."""
     scheme = make_scheme("sqsgd-stateless", dim=1024, epsilon=65.0, bits=128, norm_epsilon=25.0)
     assert scheme.mechanism.quantizer.epsilon == 40.0
     rng, errors = seeded_rng(6), []

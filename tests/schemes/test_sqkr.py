@@ -14,7 +14,7 @@ LARGE = [(119850, 400.0, 2048, 567), (1722224, 2000.0, 57344, 2873)]
 
 @pytest.mark.parametrize(("dim", "epsilon", "bits", "size"), LARGE)
 @pytest.mark.parametrize("index", [0, 1])
-def test_table_two(dim, epsilon, bits, size, index):
+def test_errors_are_those_that_were_computed_apart(dim, epsilon, bits, size, index):
     """Both are of the padded dimension D; what falls on the padding is cut off, so we are d / D of it."""
     padded = 1 << (dim - 1).bit_length()
     if index == 0:

@@ -37,7 +37,7 @@ def test_a_response_that_never_changes_its_code_is_caught(monkeypatch):
 @pytest.mark.parametrize(
     ("dim", "epsilon", "bits", "error"), [(119850, 400.0, 450, 5056), (1722224, 2000.0, 2354, 16952)]
 )
-def test_table_two(dim, epsilon, bits, error):
+def test_errors_are_those_that_were_computed_apart(dim, epsilon, bits, error):
     scheme = make_scheme("vqsgd", dim=dim, epsilon=epsilon, bits=57344)
     assert scheme.code_bits == bits
     assert abs(scheme.nmse - error) < 0.5

@@ -95,12 +95,10 @@ def _shown(subject: Subject, *, inversion: bool) -> Iterator[Finding]:
 
 
 def _print(found: Audit, written: list[Path]) -> None:
-    from rich.markup import escape
-
     from sqsgd.privacy.audit.findings import shown
 
     rows = [
-        [each.outcome, escape(each.name), shown(each.measured), shown(each.limit), escape(each.sentence)]
+        [each.outcome, each.name, shown(each.measured), shown(each.limit), each.sentence]
         for each in found.findings
     ]
     typer.echo(f"{found.result.upper()}\n")

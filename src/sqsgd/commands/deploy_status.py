@@ -32,7 +32,7 @@ def show_deployment(folder: Folder, as_json: Json = False) -> None:
     rows = [
         [
             node["name"], _running(node), _number(node["epsilon_spent"]), _number(node["epsilon_left"]),
-            str(node["answers"]), str(node["refusals"]), _plain(node["last_refusal"]), _plain(node["ledger"]),
+            str(node["answers"]), str(node["refusals"]), _short(node["last_refusal"]), _short(node["ledger"]),
         ]
         for node in found["nodes"]
     ]  # fmt: skip
@@ -67,8 +67,5 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:,g}"
 
 
-def _plain(text: str) -> str:
-    """As it is: reasons may quote what servers sent, and brackets would be read as colours."""
-    from rich.markup import escape
-
-    return escape(text if len(text) <= 80 else text[:79] + "…")
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else text[:79] + "…"

@@ -20,9 +20,7 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
     if as_json:
         print_json({"works": works, "checks": [check.to_dict() for check in checks]})
     else:
-        from rich.markup import escape
-
-        rows = [[check.state, check.group, check.name, escape(check.found), check.needed] for check in checks]
+        rows = [[check.state, check.group, check.name, check.found, check.needed] for check in checks]
         print_table(("state", "group", "what", "found", "needed"), rows)
         mends = {check.mend: None for check in checks if check.mend}
         typer.echo("\nThe basics work." if works else "\nThe basics do NOT work.")

@@ -50,13 +50,11 @@ def show_ledger(
     typer.echo(f"spent       {found['spent']!r} in {found['reports']:,} reports")
     typer.echo(f"left        {found['left']!r}")
     if found["by_scheme"]:
-        rows = [
-            [_plain(row["scheme"]), f"{row['reports']:,}", repr(row["spent"])] for row in found["by_scheme"]
-        ]
+        rows = [[row["scheme"], f"{row['reports']:,}", repr(row["spent"])] for row in found["by_scheme"]]
         print_table(("scheme", "reports", "spent"), rows)
     if found["last"]:
         columns = ("line", "time", "task", "round", "scheme", "purpose", "epsilon")
-        rows = [[_plain(entry[column]) for column in columns] for entry in found["last"]]
+        rows = [[str(entry[column]) for column in columns] for entry in found["last"]]
         print_table(columns, rows, title=f"the last {len(rows)}")
 
 
@@ -106,7 +104,7 @@ def _check_names(path: Path, witness: Path | None) -> None:
 
 
 def _summary(ledger: Ledger, last: int) -> dict[str, Any]:
-    from sqsgd.privacy.amounts import from_units, rounded_down, rounded_up, to_units
+    from sqsgd.amounts import from_units, rounded_down, rounded_up, to_units
 
     entries, cap, schemes = ledger.entries, Fraction(ledger.max_epsilon), dict[str, list[int]]()
     for entry in entries:
@@ -127,10 +125,3 @@ def _summary(ledger: Ledger, last: int) -> dict[str, Any]:
         ],
         "last": [dataclasses.asdict(entry) for entry in entries[len(entries) - min(last, len(entries)) :]],
     }
-
-
-def _plain(value: object) -> str:
-    """As it is: names come from servers, and brackets would be read as colours."""
-    from rich.markup import escape
-
-    return escape(str(value))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sqsgd.commands.options import Json
-from sqsgd.commands.tables import print_json, print_table
+from sqsgd.commands.tables import cell, print_json, print_table
 
 
 def schemes(
@@ -18,6 +18,7 @@ def schemes(
 ) -> None:
     """List the schemes with what each promises and sends under a budget."""
     from sqsgd import checks
+    from sqsgd.json_words import worded
     from sqsgd.schemes import SCHEMES, make_scheme
 
     checks.integer("dim", dim, 1, 2**24)
@@ -44,16 +45,7 @@ def schemes(
             }
         )
     if as_json:
-        print_json([{**row, "epsilon": _finite(row["epsilon"])} for row in rows])
+        print_json([{**row, "epsilon": worded(row["epsilon"])} for row in rows])
         return
     columns = ("name", "notion", "epsilon", "message_bytes", "summary")
-    print_table(columns, [[_cell(row.get(column, "")) for column in columns] for row in rows])
-
-
-def _finite(number: object) -> object:
-    """JSON knows no infinity: it is written as a word."""
-    return "infinity" if number == float("inf") else number
-
-
-def _cell(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    print_table(columns, [[cell(row.get(column)) for column in columns] for row in rows])

@@ -44,14 +44,17 @@ def complete_ablation() -> list[str]:
 
 
 def given(**values: object) -> dict[str, object]:
+    """The options that were given; those that were left out are None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def listed(text: str) -> list[str]:
+    """The names in a text with commas between."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def numbers(name: str, text: str) -> list[float]:
+    """The numbers in a text with commas between; ``name`` is the option, for the error."""
     try:
         return [float(part) for part in listed(text)]
     except ValueError:

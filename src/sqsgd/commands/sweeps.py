@@ -27,7 +27,7 @@ from sqsgd.commands.options import (
 )
 from sqsgd.commands.reports import page_beside
 from sqsgd.commands.stopping import stopping_between_rounds
-from sqsgd.commands.tables import print_table
+from sqsgd.commands.tables import cell, print_json, print_table
 
 if TYPE_CHECKING:
     from sqsgd.experiments.sweep import Sweep
@@ -201,7 +201,7 @@ def _run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, 
     rows = json.loads((out / "table.json").read_text())
     page = page_beside([out / "runs"], out / "report.html", sweep.title)
     if as_json:
-        typer.echo(json.dumps({"folder": str(out), "page": str(page or ""), "rows": rows}, indent=2))
+        print_json({"folder": str(out), "page": str(page or ""), "rows": rows})
     else:
         print_table(
             ("panel", "arm", "accuracy", "runs", "lr", "epsilon", "notion", "bytes up", "seconds", "failed"),
@@ -217,13 +217,9 @@ def _cells(row: dict[str, Any]) -> list[str]:
     accuracy = "" if row["accuracy"] is None else f"{row['accuracy']:.2%}"
     if row["half_width"] is not None:
         accuracy += f" ± {100 * row['half_width']:.2f}"
-    middle = [_cell(row[name]) for name in ("runs", "lr", "epsilon", "notion", "bytes_up")]
+    middle = [cell(row[name]) for name in ("runs", "lr", "epsilon", "notion", "bytes_up")]
     failed = row["failed"][0] if row["failed"] else ""
     return [row["panel"], row["arm"], accuracy, *middle, f"{row['seconds']:.0f}", failed]
-
-
-def _cell(value: object) -> str:
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _shown(ticks: Iterable[Tick], *, quiet: bool) -> None:

@@ -23,6 +23,7 @@ from sqsgd.commands.options import (
 )
 from sqsgd.commands.reports import page_beside
 from sqsgd.commands.stopping import stopping_between_rounds
+from sqsgd.commands.tables import print_json
 
 
 def train(
@@ -121,7 +122,7 @@ def _train(
     summary = json.loads((run.folder / "summary.json").read_text())
     page_beside([run.folder], run.folder / "report.html")
     if as_json:
-        typer.echo(json.dumps({**summary, "folder": str(run.folder)}, indent=2))
+        print_json({**summary, "folder": str(run.folder)})
     else:
         typer.echo(describe(summary, run.folder))
 

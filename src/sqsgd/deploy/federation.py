@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from sqsgd import checks
 from sqsgd.deploy.certificates import general_name
 from sqsgd.schemes import check_name
+from sqsgd.toml_files import read_toml
 
 NAME = "federation.toml"
 HERE = ("127.0.0.1", "localhost")
@@ -145,10 +145,7 @@ def load_federation(folder: Path) -> Federation:
     path = folder / NAME
     if not path.is_file():
         raise ValueError(f"{folder} holds no {NAME}: make it with `sqsgd deploy init {folder}`")
-    try:
-        values = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no valid TOML: {error}") from None
+    values = read_toml(path)
     if values.pop("format", None) != FORMAT:
         raise ValueError(f"{path}: format must be {FORMAT}; this sqsgd knows no other")
     known = {field.name: field for field in dataclasses.fields(Federation)}

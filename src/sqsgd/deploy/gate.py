@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sqsgd.deploy.federation import NAME, load_federation
+from sqsgd.privacy.durable import write_atomically
 
 ALLOWED = "/v1/fleet/"
 _MOST_HEAD = 32 * 1024
@@ -123,9 +124,8 @@ class Gate:
         while True:
             if self.counts.changed != written:
                 written = self.counts.changed
-                part = path.with_name(path.name + ".part")
-                part.write_text(json.dumps(self.counts.to_dict()))
-                part.replace(path)
+                content = json.dumps(self.counts.to_dict()).encode()
+                await asyncio.to_thread(write_atomically, path, content)  # a disk must not hold up requests
             await asyncio.sleep(1.0)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

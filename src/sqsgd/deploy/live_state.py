@@ -1,4 +1,4 @@
-"""What a supervisor leaves in a federation's folder: who runs, and how to end it without the supervisor."""
+"""What is found in a federation's folder: its nodes, who runs, and how to end it without the supervisor."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 
 from sqsgd.deploy import processes
 from sqsgd.deploy.processes import Process
+
+_PATIENCE = 30.0  # seconds for a supervisor that was asked to end
 
 
 def refuse_left_overs(folder: Path) -> None:
@@ -30,6 +32,22 @@ def read_state(folder: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return state
+
+
+def node_folders(folder: Path) -> list[Path]:
+    """The nodes of a federation on this machine, in the order of their numbers."""
+    return sorted((folder / "nodes").glob("node-*"), key=lambda path: (len(path.name), path.name))
+
+
+def whole_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of JSON; one that is being written, or that a crash cut off, is left out."""
+    try:
+        text = path.read_text(errors="replace")
+    except FileNotFoundError:
+        return []
+    return [
+        json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n") and line.strip()
+    ]
 
 
 def running_supervisor(folder: Path) -> int | None:
@@ -54,7 +72,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def down(folder: Path, patience: float = 30.0) -> int:
+def down(folder: Path) -> int:
     """End a federation: its supervisor first, who ends the rest; else all of it. Returns how many it was."""
     state = read_state(folder)
     if state is None:
@@ -68,7 +86,7 @@ def down(folder: Path, patience: float = 30.0) -> int:
     count = sum(process.alive for process in [supervisor, *recorded])
     if supervisor.alive:
         os.kill(supervisor.pid, signal.SIGTERM)
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + _PATIENCE
         while supervisor.alive and time.monotonic() < deadline:
             time.sleep(0.1)
         if supervisor.alive:

@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+from sqsgd.amounts import rounded_down, rounded_up
 from sqsgd.deploy import training
 from sqsgd.deploy.certificates import ends
 from sqsgd.deploy.federation import load_federation
-from sqsgd.deploy.live_state import read_state
+from sqsgd.deploy.live_state import node_folders, read_state, whole_lines
 from sqsgd.deploy.processes import Process
-from sqsgd.privacy.amounts import rounded_down, rounded_up
 from sqsgd.privacy.ledger import Ledger
 from sqsgd.privacy.refusals import LedgerDamaged
 
@@ -24,7 +24,6 @@ def read_status(folder: Path) -> dict[str, Any]:
     parts = state.get("parts", {})
     supervisor = Process(**state["supervisor"]) if state else None
     up = supervisor is not None and supervisor.alive
-    nodes = sorted((folder / "nodes").glob("node-*"), key=lambda path: (len(path.name), path.name))
     return {
         "folder": str(folder),
         "up": up,
@@ -32,9 +31,12 @@ def read_status(folder: Path) -> dict[str, Any]:
         "address": state.get("address", "") if up else "",
         **{name: _part(parts.get(name)) for name in ("superlink", "superexec", "gate")},
         "wire": _counts(folder / "live/gate.json"),
-        "nodes": [{"name": node.name, **_part(parts.get(node.name)), **node_status(node)} for node in nodes],
+        "nodes": [
+            {"name": node.name, **_part(parts.get(node.name)), **node_status(node)}
+            for node in node_folders(folder)
+        ],
         "run": _named(run_status(folder / "server"), folder / "live/logs"),
-        "events": _lines(folder / "live/events.jsonl")[-10:],
+        "events": whole_lines(folder / "live/events.jsonl")[-10:],
         "certificate_ends": ends(folder / "server/server.pem").isoformat(),
         "rounds": federation.rounds,
     }
@@ -43,7 +45,7 @@ def read_status(folder: Path) -> dict[str, Any]:
 def node_status(node: Path) -> dict[str, Any]:
     """What a node has spent, answered and refused; from its own files."""
     state = state_folder(node)
-    answers, refusals = _lines(state / "answers.jsonl"), _lines(state / "refusals.jsonl")
+    answers, refusals = whole_lines(state / "answers.jsonl"), whole_lines(state / "refusals.jsonl")
     return {
         **_ledger(state / "ledger"),
         "answers": len(answers),
@@ -151,14 +153,3 @@ def _counts(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return counts
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """Whole lines of JSON; the last may be cut off by a crash."""
-    try:
-        text = path.read_text(errors="replace")
-    except FileNotFoundError:
-        return []
-    return [
-        json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n") and line.strip()
-    ]

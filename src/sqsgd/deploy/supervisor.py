@@ -23,8 +23,9 @@ from typing import Any
 
 from sqsgd.deploy import processes, training
 from sqsgd.deploy.federation import NAME, Federation, load_federation
-from sqsgd.deploy.live_state import free_port, refuse_left_overs, tail
+from sqsgd.deploy.live_state import free_port, node_folders, refuse_left_overs, tail
 from sqsgd.deploy.processes import Process
+from sqsgd.privacy.durable import write_atomically
 
 _LONGEST_WAIT = 15.0
 _READY_WITHIN = 180.0
@@ -147,7 +148,7 @@ class Supervisor:
         self._launch(self.parts["superexec"])
         self._launch(self.parts["gate"])
         self._register(serving)
-        nodes = sorted((self.folder / "nodes").glob("node-*"), key=lambda path: (len(path.name), path.name))
+        nodes = node_folders(self.folder)
         if len(nodes) != self.federation.nodes:
             raise ValueError(
                 f"{self.folder / NAME}: nodes = {self.federation.nodes}, but nodes/ holds {len(nodes)}"
@@ -250,7 +251,4 @@ class Supervisor:
             "supervisor": {"pid": me, "started": processes.start_time(me)},
             "parts": {name: part.to_dict() for name, part in self.parts.items()},
         }
-        path = self.live / "state.json"
-        part_file = path.with_name("state.json.part")
-        part_file.write_text(json.dumps(state, indent=2))
-        part_file.replace(path)
+        write_atomically(self.live / "state.json", json.dumps(state, indent=2).encode())

@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from sqsgd.deploy.federation import Federation, in_toml
+from sqsgd.deploy.live_state import whole_lines
 from sqsgd.deploy.processes import Process, start_time
+from sqsgd.flower import app_folder
+from sqsgd.privacy.durable import write_atomically
 
 COMPLETED = "finished:completed"
 _ASK_EVERY = 10.0  # each question to Flower costs seconds of a core
@@ -41,11 +44,8 @@ class Job:
 
     def write(self) -> None:
         """Beside the run's folder, whole or not at all."""
-        path = _job_file(self.folder)
-        part = path.with_name(path.name + ".part")
         values = {**vars(self), "folder": str(self.folder), "follower": vars(self.follower)}
-        part.write_text(json.dumps(values, indent=2))
-        part.replace(path)
+        write_atomically(_job_file(self.folder), json.dumps(values, indent=2).encode())
 
 
 def last_job(server: Path) -> Job | None:
@@ -151,12 +151,8 @@ def train(
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    """The rounds that a run has written down; a line that is being written is left out."""
-    try:
-        text = (run / "metrics.jsonl").read_text()
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    """The rounds that a run has written down."""
+    return whole_lines(run / "metrics.jsonl")
 
 
 def _begin(server: Path, federation: Federation, app: Path | None, resume: bool) -> Job:
@@ -181,7 +177,7 @@ def _submit(server: Path, federation: Federation, app: Path | None, job: Job, *,
     settings = server / "flwr/run-config.toml"
     values: Mapping[str, object] = federation.run_config(job.folder, resume=resume)
     settings.write_text("".join(f"{name} = {in_toml(value)}\n" for name, value in values.items()))
-    folder = str(ready_app() if app is None else app.absolute())
+    folder = str(app_folder() if app is None else app.absolute())
     for tries_left in (3, 2, 1, 0):  # the SuperLink may be being started again
         try:
             run_id = _asked(server, "run-id", "run", folder, "federation", "--run-config", str(settings))
@@ -193,13 +189,6 @@ def _submit(server: Path, federation: Federation, app: Path | None, job: Job, *,
     job = replace(job, run_id=str(run_id), status="submitted")
     job.write()
     return job
-
-
-def ready_app() -> Path:
-    """The folder of the app that comes with sqsgd."""
-    from sqsgd.flower import app_folder
-
-    return app_folder()
 
 
 def _follow(server: Path, job: Job, stop: Callable[[], bool], tell: Callable[[str], None]) -> Job:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +11,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from sqsgd.federated import State
+from sqsgd.privacy.durable import write_atomically
 
 NAME = "checkpoint.safetensors"
-
-
-def finite(value: object) -> object:
-    """JSON knows neither infinity nor NaN: they become words."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "infinity" if value > 0 else "nan" if math.isnan(value) else "-infinity"
-    return value
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file: after a crash it is the old one or the new one, never a part."""
-    temporary = path.with_name(path.name + ".part")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def save_state(folder: Path, state: State, config: dict[str, Any]) -> None:

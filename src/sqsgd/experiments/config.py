@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 from sqsgd import checks
+from sqsgd.toml_files import read_toml
 
 ENGINES = ("local", "flower")
 
@@ -143,11 +143,7 @@ def load_config(path: str | Path) -> RunConfig:
     """A configuration file; keys that are left out have their defaults."""
     if Path(path).is_dir():
         raise ValueError(f"config = {str(path)!r} is a folder; name a TOML file, such as {path}/config.toml")
-    try:
-        with Path(path).open("rb") as file:
-            values = tomllib.load(file)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no valid TOML: {error}") from None
+    values = read_toml(Path(path))
     if "arms" in values or "panels" in values:
         raise ValueError(f"{path} compares several runs: sqsgd compare --config {path}")
     return make_config(values, where=str(path))

@@ -17,15 +17,17 @@ from safetensors.numpy import save
 
 from sqsgd import federated
 from sqsgd.core import Scheme
-from sqsgd.experiments.checkpoint import finite, load_state, save_state, write_atomically
+from sqsgd.experiments.checkpoint import load_state, save_state
 from sqsgd.experiments.config import RunConfig, cores
 from sqsgd.experiments.settings import make_settings
 from sqsgd.experiments.summary import summarise
 from sqsgd.federated import Record, Settings, State
-from sqsgd.learning.datasets import first_tests, hold_out, load_dataset
+from sqsgd.json_words import worded
+from sqsgd.learning.datasets import Dataset, first_tests, hold_out, load_dataset
 from sqsgd.learning.features import extracted, extractor_and_model
 from sqsgd.learning.models import make_model
 from sqsgd.learning.problem import LearningProblem, make_problem
+from sqsgd.privacy.durable import write_atomically
 from sqsgd.schemes import check_name, make_scheme
 from sqsgd.stateless import stateless_choices
 
@@ -52,7 +54,7 @@ class Progress:
                 del values[name]
         if self.accuracy is not None:
             values |= {"accuracy": self.accuracy, "test_loss": self.test_loss}
-        return {name: finite(value) for name, value in values.items()}
+        return {name: worded(value) for name, value in values.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,14 +81,8 @@ def prepare(config: RunConfig, folder: Path) -> Run:
         missing = [name for name in ("flwr", "ray") if importlib.util.find_spec(name) is None]
         if missing:
             raise ValueError(f"engine = 'flower' needs {' and '.join(missing)}: pip install 'sqsgd[flower]'")
-    dataset = load_dataset(config.dataset, config.data_dir or None)
-    if config.validation:
-        dataset = hold_out(dataset, config.validation, config.seed)
-    if config.test_images:
-        dataset = first_tests(dataset, config.test_images)
     features, model_name = extractor_and_model(config.features, config.model)
-    if features:
-        dataset = extracted(dataset, features)
+    dataset = _data(config, features)
     if config.clients > len(dataset.train_labels) and config.partition != "drawn":
         raise ValueError(
             f"clients = {config.clients} is more than the {len(dataset.train_labels)} "
@@ -104,25 +100,9 @@ def prepare(config: RunConfig, folder: Path) -> Run:
         workers=config.workers or cores(),
         once=config.once,
     )
-    for name in ("name", "dim", "epsilon", "bits"):
-        if name in config.options:
-            raise ValueError(f"options.{name} = {config.options[name]!r} is no option, but a key of its own")
-    if config.bytes > 4 * problem.dim:
-        raise ValueError(
-            f"bytes = {config.bytes} is more than the whole gradient of {problem.dim} numbers as float32: "
-            f"at most {4 * problem.dim}"
-        )
+    scheme = _scheme(config, problem.dim)
     if config.scheme == "auto":  # from here on the run has the name of what it uses
-        best = stateless_choices(dim=problem.dim, epsilon=config.epsilon, bits=8 * config.bytes)[0]
-        config = dataclasses.replace(config, scheme=best.name)
-    scheme = make_scheme(
-        config.scheme, dim=problem.dim, epsilon=config.epsilon, bits=8 * config.bytes, **config.options
-    )
-    if config.once and scheme.residual:
-        raise ValueError(
-            f"scheme = {config.scheme!r} keeps a residual for a client's next report, and with participation "
-            "= 'once' there is none: write scheme = 'auto' for the best that keeps nothing"
-        )
+        config = dataclasses.replace(config, scheme=scheme.name)
     if config.ledgers:
         place = Path(config.ledgers).resolve()  # the same folder, wherever the run goes on
         if place.exists() and not place.is_dir():
@@ -130,6 +110,38 @@ def prepare(config: RunConfig, folder: Path) -> Run:
         config = dataclasses.replace(config, ledgers=str(place))
     settings = make_settings(config, scheme, bool(features) and model_name == "linear")
     return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings)
+
+
+def _data(config: RunConfig, features: str) -> Dataset:
+    """The data set, as the run sees it: what is held out, what is measured on, features for inputs."""
+    dataset = load_dataset(config.dataset, config.data_dir or None)
+    if config.validation:
+        dataset = hold_out(dataset, config.validation, config.seed)
+    if config.test_images:
+        dataset = first_tests(dataset, config.test_images)
+    return extracted(dataset, features) if features else dataset
+
+
+def _scheme(config: RunConfig, dim: int) -> Scheme:
+    """The scheme that is named, or the best for the budgets; raises ValueError naming the wrong key."""
+    for name in ("name", "dim", "epsilon", "bits"):
+        if name in config.options:
+            raise ValueError(f"options.{name} = {config.options[name]!r} is no option, but a key of its own")
+    if config.bytes > 4 * dim:
+        raise ValueError(
+            f"bytes = {config.bytes} is more than the whole gradient of {dim} numbers as float32: "
+            f"at most {4 * dim}"
+        )
+    name, bits = config.scheme, 8 * config.bytes
+    if name == "auto":
+        name = stateless_choices(dim=dim, epsilon=config.epsilon, bits=bits)[0].name
+    scheme = make_scheme(name, dim=dim, epsilon=config.epsilon, bits=bits, **config.options)
+    if config.once and scheme.residual:
+        raise ValueError(
+            f"scheme = {name!r} keeps a residual for a client's next report, and with participation "
+            "= 'once' there is none: write scheme = 'auto' for the best that keeps nothing"
+        )
+    return scheme
 
 
 def start(run: Run) -> State:

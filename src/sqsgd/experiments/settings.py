@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sqsgd.amounts import multiplied
 from sqsgd.core import Scheme
 from sqsgd.experiments.config import RunConfig
 from sqsgd.federated import Settings
 from sqsgd.optimizers import Optimizer
 from sqsgd.privacy.ledgers import Ledgers
 from sqsgd.rates import learning_rate, softmax_rate
-from sqsgd.schemes.shares import times_over
 
 
 def make_settings(config: RunConfig, scheme: Scheme, features: bool) -> Settings:
@@ -44,5 +44,5 @@ def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
         return None
     if scheme.privacy.notion != "local" or scheme.privacy.delta:
         raise ValueError(f"ledgers = {config.ledgers!r}: scheme = {config.scheme!r} is not locally private")
-    cap = times_over(scheme.privacy.epsilon, 1 if config.once else config.rounds)
+    cap = multiplied(scheme.privacy.epsilon, 1 if config.once else config.rounds)
     return Ledgers(folder=Path(config.ledgers), max_epsilon=cap)

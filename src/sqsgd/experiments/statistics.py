@@ -9,8 +9,8 @@ from functools import lru_cache
 _STEPS = 2000
 
 
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The mean, and the half-width of its Student t interval (NaN for fewer than two values).
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and the half-width of its 95 % Student t interval (NaN for fewer than two values).
 
     >>> mean_interval([1.0, 2.0, 3.0])
     (2.0, 2.484...)
@@ -22,7 +22,7 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
     if count == 1:
         return mean, math.nan
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    return mean, t_quantile((1 + confidence) / 2, count - 1) * deviation / math.sqrt(count)
+    return mean, t_quantile(0.975, count - 1) * deviation / math.sqrt(count)
 
 
 @lru_cache

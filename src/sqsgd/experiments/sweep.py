@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any
 from sqsgd import checks
 from sqsgd.experiments.config import FIELDS, RunConfig, make_config
 from sqsgd.schemes import check_name
+from sqsgd.toml_files import read_toml
 
 TUNING_SEED = 1000
 FIGURES = {
@@ -212,11 +212,7 @@ def load_sweep(path: Path, *, small: bool = False) -> Sweep:
         raise ValueError(f"config = {str(path)!r} is a folder; name a TOML file")
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file")
-    try:
-        values = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no valid TOML: {error}") from None
-    return make_sweep(values, str(path), small=small)
+    return make_sweep(read_toml(path), str(path), small=small)
 
 
 def figure_file(name: str) -> Path:

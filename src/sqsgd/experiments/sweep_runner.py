@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from sqsgd.experiments.checkpoint import NAME as CHECKPOINT
-from sqsgd.experiments.checkpoint import write_atomically
 from sqsgd.experiments.statistics import mean_interval
 from sqsgd.experiments.sweep import Job, Sweep, best_rates
+from sqsgd.privacy.durable import write_atomically
 
 FILE = "sweep.toml"
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from flwr.app import ConfigRecord, Message
 
+from sqsgd.bounds import clip_rate
 from sqsgd.codec import MalformedReport
 from sqsgd.core import Scheme
 from sqsgd.federated import State
@@ -75,9 +75,7 @@ class Round:
     @property
     def clip_rate(self) -> float | None:
         """Share of the privatised magnitudes at or near the bound."""
-        if not self.magnitudes:
-            return None
-        return float(np.mean(np.array(self.magnitudes) > 0.95 * self.state.bound))
+        return clip_rate(self.magnitudes, self.state.bound)
 
 
 def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message | Answer]) -> None:

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sqsgd.flower import app_folder
 from sqsgd.flower.notes import note
 
 LIST = "SQSGD_ALLOWED_APPS"
@@ -44,18 +45,13 @@ def app_hash(folder: Path) -> str:
     return hashlib.sha256(build_fab_from_disk(folder)).hexdigest()
 
 
-def installed_app() -> Path:
-    """The folder of the app that came with this installation."""
-    return Path(__file__).with_name("app")
-
-
 def allowed_hashes(path: Path) -> set[str]:
     """What a file of allowed apps names; raises ValueError for a line that is neither."""
     allowed = set()
     for number, line in enumerate(path.read_text().splitlines(), 1):
         words = line.partition("#")[0].strip().lower()
         if words == "installed":
-            allowed.add(app_hash(installed_app()))
+            allowed.add(app_hash(app_folder()))
         elif len(words) == 64 and set(words) <= set("0123456789abcdef"):
             allowed.add(words)
         elif words:

@@ -108,9 +108,8 @@ class SqsgdMod:
             self._check_terms(context, request, kept)
             allowed = Request.make_scheme if self._simulation else policy.scheme
             scheme, structure, weights = model_of(msg.content, request, kept, allowed)
-            state.pay(
-                scheme, request, policy.max_epsilon
-            )  # from here on nothing but the report tells of data
+            # From here on nothing but the report tells of data.
+            state.pay(scheme, request, policy.max_epsilon)
             try:
                 gradient = self._train(msg, context, call_next, structure, weights)
             except KeyboardInterrupt:

@@ -36,9 +36,9 @@ def note(folder: Path, kind: str, entry: Mapping[str, object]) -> None:
         os.close(descriptor)
 
 
-def shortened(value: object, longest: int = _LONGEST) -> object:
+def shortened(value: object) -> object:
     """A number or None as it is, anything else as a text of at most so many characters."""
     if value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 2**64):
         return value
     text = value if isinstance(value, str) else type(value).__name__
-    return text if len(text) <= longest else text[: longest - 3] + "..."
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

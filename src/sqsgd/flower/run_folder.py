@@ -14,8 +14,9 @@ from flwr.app import ArrayRecord
 from safetensors.numpy import save
 
 from sqsgd.experiments.checkpoint import NAME as CHECKPOINT
-from sqsgd.experiments.checkpoint import load_state, save_state, write_atomically
+from sqsgd.experiments.checkpoint import load_state, save_state
 from sqsgd.federated import State
+from sqsgd.privacy.durable import write_atomically
 
 
 class RunFolder:

@@ -187,12 +187,10 @@ def virtual_clients(config: Mapping[str, Any], folder: Path) -> ClientApp:
     def timed(msg: Message, context: Context, call_next: ClientAppCallable) -> Message:
         started = time.perf_counter()
         reply = mod(msg, context, call_next)
-        seconds, client = (
-            time.perf_counter() - started,
-            wire.read_request(msg.content[wire.REQUEST]).task.client,
-        )
-        told = json.loads(_told_file(home, client).read_text())
-        _told_file(home, client).write_text(json.dumps({**told, "rest": seconds - told["gradient"]}))
+        seconds = time.perf_counter() - started
+        file = _told_file(home, wire.read_request(msg.content[wire.REQUEST]).task.client)
+        told = json.loads(file.read_text())
+        file.write_text(json.dumps({**told, "rest": seconds - told["gradient"]}))
         return reply
 
     app = ClientApp(mods=[timed])

@@ -12,10 +12,10 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from sqsgd.experiments.checkpoint import finite
+from sqsgd.amounts import multiplied
 from sqsgd.flower.answers import Round
 from sqsgd.flower.gathering import exchange, wait_for_nodes
-from sqsgd.privacy.amounts import multiplied
+from sqsgd.json_words import worded
 
 if TYPE_CHECKING:
     from sqsgd.flower.strategy import SqsgdStrategy
@@ -91,7 +91,7 @@ def one_round(
         f", accuracy {line['accuracy']:.4f}" if "accuracy" in line else "", line["seconds"],
     )  # fmt: skip
     if strategy.folder is not None:
-        strategy.folder.write({name: finite(value) for name, value in line.items()})
+        strategy.folder.write({name: worded(value) for name, value in line.items()})
         strategy.folder.save(strategy.state, strategy._about())
 
 
@@ -134,7 +134,7 @@ def summarise(strategy: SqsgdStrategy, rounds: int) -> dict[str, Any]:
         "accuracy": measured[-1] if measured else None,
         "best_accuracy": max(measured, default=None),
         "notion": strategy.scheme.privacy.notion,
-        "epsilon": finite(strategy.scheme.privacy.epsilon),
+        "epsilon": worded(strategy.scheme.privacy.epsilon),
         "epsilon_total": lines[-1]["epsilon_total"] if lines else 0.0,
         "lr": strategy.settings.optimizer.rate,
         "downlink": strategy.downlink,

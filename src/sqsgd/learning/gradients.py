@@ -10,16 +10,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
-Vector: TypeAlias = npt.NDArray[np.float32]
+from sqsgd.checks import Vector
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 
@@ -53,8 +51,8 @@ def parameter_count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in trainable_parameters(model))
 
 
-def get_flat(model: nn.Module, out: Vector | None = None) -> Vector:
-    """A copy of the parameters as one vector, written into ``out`` if given.
+def get_flat(model: nn.Module) -> Vector:
+    """A copy of the parameters as one vector.
 
     >>> layer = nn.Linear(1, 2)
     >>> set_flat(layer, np.array([1, 2, 3, 4], np.float32))
@@ -62,13 +60,16 @@ def get_flat(model: nn.Module, out: Vector | None = None) -> Vector:
     array([1., 2., 3., 4.], dtype=float32)
     """
     with torch.no_grad():
-        return _join(list(trainable_parameters(model)), parameter_count(model), out)
+        return _joined(trainable_parameters(model))
 
 
 def set_flat(model: nn.Module, vector: Vector) -> None:
     """Copy the vector into the parameters."""
-    parameters = trainable_parameters(model)
-    _require_vector("vector", vector, parameter_count(model))
+    parameters, dim = trainable_parameters(model), parameter_count(model)
+    if vector.dtype != np.float32 or vector.shape != (dim,):
+        raise ValueError(
+            f"vector must be a float32 vector of length {dim:,}, not {vector.dtype} {vector.shape}"
+        )
     start = 0
     for parameter in parameters:
         stop = start + parameter.numel()
@@ -82,14 +83,12 @@ def loss_gradient(
     inputs: torch.Tensor,
     labels: torch.Tensor,
     *,
-    out: Vector | None = None,
     seed: int | None = None,
 ) -> tuple[float, Vector]:
     """The mean cross entropy over the batch, and its gradient as one vector.
 
-    The gradient is written into ``out`` if given, so that a loop over clients allocates nothing; torch's
-    ``.grad`` fields are neither read nor written. A model that draws random numbers (dropout) repeats
-    itself only if ``seed`` is given; torch's global generator is then left as it was.
+    Torch's ``.grad`` fields are neither read nor written. A model that draws random numbers (dropout)
+    repeats itself only if ``seed`` is given; torch's global generator is then left as it was.
 
     >>> layer = nn.Linear(1, 2, bias=False)
     >>> set_flat(layer, np.zeros(2, np.float32))
@@ -105,7 +104,7 @@ def loss_gradient(
         loss = nn.functional.cross_entropy(_logits(model, inputs), labels)
     # A parameter that the loss does not reach has gradient zero, and keeps its place in the vector.
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-    return loss.item(), _join(list(gradients), parameter_count(model), out)
+    return loss.item(), _joined(gradients)
 
 
 def loss_gradients(
@@ -188,15 +187,6 @@ def _logits(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
     return logits
 
 
-def _join(tensors: list[torch.Tensor], dim: int, out: Vector | None) -> Vector:
-    vector = np.empty(dim, np.float32) if out is None else out
-    _require_vector("out", vector, dim)
-    torch.cat([tensor.reshape(-1) for tensor in tensors], out=torch.from_numpy(vector))
+def _joined(tensors: Sequence[torch.Tensor]) -> Vector:
+    vector: Vector = torch.cat([tensor.reshape(-1) for tensor in tensors]).numpy()
     return vector
-
-
-def _require_vector(name: str, vector: Vector, dim: int) -> None:
-    if vector.dtype != np.float32 or vector.shape != (dim,) or not vector.flags.c_contiguous:
-        raise ValueError(
-            f"{name} must be a contiguous float32 vector of length {dim:,}, not {vector.dtype} {vector.shape}"
-        )

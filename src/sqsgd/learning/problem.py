@@ -10,9 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from sqsgd.checks import Vector
 from sqsgd.learning.datasets import Dataset
 from sqsgd.learning.gradients import (
-    Vector,
     evaluate,
     get_flat,
     loss_gradient,

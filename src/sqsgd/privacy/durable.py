@@ -69,13 +69,13 @@ def cut_at(descriptor: int, length: int) -> None:
     os.fsync(descriptor)
 
 
-def prepared(path: Path, content: bytes) -> Path:
+def prepared(path: Path, content: bytes, mode: int = 0o600) -> Path:
     """A file beside ``path`` with the content, on the disk; ``put`` makes it the file itself."""
     temporary = path.with_name(path.name + ".part")
     try:
         # What a crash left, or somebody put there: a link would have us write over the file behind it.
         temporary.unlink(missing_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             write_at(descriptor, content, 0)
         finally:
@@ -94,3 +94,13 @@ def put(temporary: Path, path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file that is no secret: after a crash it is the old one or the new one, never a part."""
+    temporary = prepared(path, content, 0o666)
+    try:
+        put(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

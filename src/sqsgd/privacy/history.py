@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, BinaryIO, TypeAlias
 
-from sqsgd.privacy.amounts import from_units, to_units
+from sqsgd.amounts import from_units, to_units
 
 FORMAT = "sqsgd ledger 1"
 MOST_LINE = 8192

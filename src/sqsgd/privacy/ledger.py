@@ -1,7 +1,7 @@
 """A client's own durable record of the epsilon that it has spent, with a cap that no server can lift.
 
-Epsilons add up (basic composition) as exact fractions; MATHS 6 says why nothing less holds. How the record
-outlives crashes, and what of an older copy can be seen and what not: ledger_files.py.
+Epsilons add up (basic composition) as exact fractions: of pure epsilons, nothing less than the sum holds.
+How the record outlives crashes, and what of an older copy can be seen and what not: ledger_files.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from sqsgd import checks
-from sqsgd.privacy.amounts import cost, limit, rounded_down, to_units
+from sqsgd.amounts import cost, limit, rounded_down, to_units
 from sqsgd.privacy.history import FORMAT, Entry, Fields, History
 from sqsgd.privacy.ledger_files import LedgerFiles, create_files, tip_beside
 from sqsgd.privacy.refusals import AlreadyAnswered, BudgetSpent

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from flint import arb
 
 from sqsgd import checks, exact
-from sqsgd.privacy.amounts import multiplied
+from sqsgd.amounts import multiplied
+from sqsgd.json_words import worded
 from sqsgd.sphere import chance, edge
 
 MOST_DIMENSIONS = 10**12
@@ -184,7 +185,7 @@ class ReconstructionStatement:
             "scope": self.scope,
             "dimensions": self.dimensions,
             "rounds": self.rounds,
-            "epsilon": self.epsilon if math.isfinite(self.epsilon) else "infinity",
+            "epsilon": worded(self.epsilon),
             "probability": self.probability,
             "prior": self.prior,
             "cosine": self.cosine,
@@ -200,7 +201,7 @@ def reconstruction_statements(
 ) -> tuple[ReconstructionStatement, ...]:
     """For the block and for the full vector, after one round and after all of them (if there are more).
 
-    ``epsilon`` is that of one round; rounds add up (MATHS 6: nothing less holds). For the block this is
+    ``epsilon`` is that of one round; rounds add up, as in a ledger. For the block this is
     the worst case: the same coordinates every time.
 
     >>> for each in reconstruction_statements(400.0, 512, 119850, 188):

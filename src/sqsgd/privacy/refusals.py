@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from pathlib import Path
 
-from sqsgd.privacy.amounts import rounded_down, rounded_up
+from sqsgd.amounts import rounded_down, rounded_up
 
 
 class ReportRefused(Exception):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sqsgd.experiments.checkpoint import write_atomically
+from sqsgd.privacy.durable import write_atomically
 from sqsgd.report.charts import PARTS, Chart, SplitChart, line_charts, split_chart
 from sqsgd.report.figures import MOST_MARKERS
 from sqsgd.report.groups import group_runs

@@ -16,13 +16,13 @@ from string import Template
 from typing import Any
 
 from sqsgd import __version__
-from sqsgd.experiments.checkpoint import write_atomically
+from sqsgd.privacy.durable import write_atomically
 from sqsgd.report import figures, tables
 from sqsgd.report.charts import Chart, SplitChart, line_charts, split_chart
 from sqsgd.report.groups import Group, group_runs
 from sqsgd.report.runs import Unreadable, read_runs
 from sqsgd.report.statement import MEANINGS, promises
-from sqsgd.report.styles import DARK, LIGHT
+from sqsgd.report.styles import DARK, LIGHT, style_sheet
 from sqsgd.report.text import counted, escape, listed
 
 
@@ -56,7 +56,7 @@ def _page(groups: Sequence[Group], unreadable: Sequence[Unreadable], title: str,
     return Template(_part("page.html")).substitute(
         title=escape(title),
         policy=_policy(plotly, script),
-        style=_colours() + _part("page.css"),
+        style=style_sheet(),
         lead=_lead(groups),
         notices=_notices(groups, unreadable),
         privacy=_privacy(groups),
@@ -95,15 +95,6 @@ def _policy(*scripts: str) -> str:
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}"
-
-
-def _colours() -> str:
-    light, dark = dataclasses.asdict(LIGHT), dataclasses.asdict(DARK)
-    pairs = {name: (light[name], dark[name]) for name in light if name != "series"}
-    pairs |= {
-        f"series-{index}": pair for index, pair in enumerate(zip(LIGHT.series, DARK.series, strict=True))
-    }
-    return ":root{" + "".join(f"--{name}:light-dark({a},{b});" for name, (a, b) in pairs.items()) + "}\n"
 
 
 def _title(groups: Sequence[Group]) -> str:

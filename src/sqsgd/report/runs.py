@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sqsgd import json_words
 from sqsgd.experiments.config import RunConfig, load_config
 
 Numbers = npt.NDArray[np.float64]
@@ -23,7 +23,6 @@ ALWAYS = (
     "seconds", "seconds_gradient", "seconds_encode", "seconds_aggregate",
 )  # fmt: skip
 SOMETIMES = ("accuracy", "test_loss", "clip_rate")
-WORDS = {"infinity": math.inf, "-infinity": -math.inf, "nan": math.nan}
 MARKS = ("metrics.jsonl", "error.txt", "summary.json")
 LONGEST_ERROR = 400
 
@@ -99,10 +98,7 @@ def read_run(folder: Path) -> RunData:
     if not (folder / "config.toml").is_file():
         reason = f"; it failed before that was written: {error}" if error else ""
         raise ValueError(f"{folder} holds no run: there is no config.toml{reason}")
-    try:
-        config = load_config(folder / "config.toml")
-    except UnicodeDecodeError:
-        raise ValueError(f"{folder / 'config.toml'} is no text") from None
+    config = load_config(folder / "config.toml")
     columns, damage = _metrics(folder)
     summary, summary_damage = _summary(folder)
     if summary is not None and not damage and len(columns["round"]) != config.rounds:
@@ -208,7 +204,7 @@ def _json_object(content: bytes) -> dict[str, Any] | None:
 
 def _number(value: object) -> float | None:
     if isinstance(value, str):
-        return WORDS.get(value)
+        return json_words.NUMBERS.get(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib import resources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,3 +79,15 @@ def series_style(series: int) -> SeriesStyle:
         dash=DASHES[series % len(DASHES)],
         marker=MARKERS[series % len(MARKERS)],
     )
+
+
+def style_sheet() -> str:
+    """The pages' style sheet, with the colours of both themes as variables."""
+    light, dark = asdict(LIGHT), asdict(DARK)
+    pairs = {name: (light[name], dark[name]) for name in light if name != "series"}
+    pairs |= {
+        f"series-{index}": pair for index, pair in enumerate(zip(LIGHT.series, DARK.series, strict=True))
+    }
+    colours = "".join(f"--{name}:light-dark({a},{b});" for name, (a, b) in pairs.items())
+    css = resources.files("sqsgd.report").joinpath("page.css").read_text(encoding="utf-8")
+    return f":root{{{colours}}}\n{css}"

@@ -27,7 +27,6 @@ from sqsgd.schemes.shares import add_up
 
 Doubles = npt.NDArray[np.float64]
 _PIECE = 1 << 15  # normal numbers that are made at once: they stay in cache
-_WORDS = np.dtype("<u8")
 _CLOSE = 1 + 1e-7  # the error is flat at the best edge: this far beside it, it is the same to 14 digits
 
 
@@ -37,9 +36,9 @@ def normals(count: int, rng: Rng) -> Doubles:
     for start in range(0, result.size, 2 * _PIECE):
         piece = result[start : start + 2 * _PIECE]
         half = piece.size // 2
-        uniform = (rng.take(8 * piece.size).view(_WORDS) >> np.uint64(11)).astype(np.float64)
-        radius = np.sqrt(-2.0 * np.log((uniform[:half] + 1.0) * 2.0**-53))
-        angle = uniform[half:] * (2.0**-52 * math.pi)
+        uniform = rng.uniforms(piece.size)
+        radius = np.sqrt(-2.0 * np.log(uniform[:half] + 2.0**-53))  # of (0, 1]
+        angle = 2 * math.pi * uniform[half:]
         np.multiply(radius, np.cos(angle), out=piece[:half])
         np.multiply(radius, np.sin(angle), out=piece[half:])
     return result[:count]
@@ -211,9 +210,7 @@ class CapDirection(Mechanism):
     def _parts(self, x: Vector, bound: float) -> tuple[Doubles, float]:
         """Direction and norm; below a millionth of the bound it is nothing, and points anywhere."""
         direction = checks.shaped("x", x, self.dim).astype(np.float64)
-        norm = math.sqrt(float(direction @ direction))
-        if not norm < math.inf:
-            raise ValueError("x holds NaN or infinity")
+        norm = checks.finite_size("x", math.sqrt(float(direction @ direction)))
         if norm < 1e-6 * bound:
             direction[:] = 0.0
             direction[0] = 1.0

@@ -1,4 +1,4 @@
-"""Which levels, coordinates and range a budget is best spent on in direction mode (MATHS 3)."""
+"""Which levels, coordinates and range a budget is best spent on in direction mode."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sqsgd import checks
 from sqsgd.gaussian import energy, kept_share
 from sqsgd.privquant import PrivQuant
 from sqsgd.schemes.fitting import affordable, codes_that_fit
+from sqsgd.transforms import padded
 
 SIGNS = 2.0**-12  # a reach so short that a code is the coordinate's sign
 LEVELS = (2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 128)
@@ -44,21 +45,21 @@ def choices(
     block: bool = False,
 ) -> Iterator[Choice]:
     """The best choice for each number of levels that the budget allows; ``epsilon`` is the direction's."""
-    whole = 1 << (dim - 1).bit_length()
+    whole = padded(dim)
     for count in LEVELS if levels is None else (levels,):
         if levels is None and codes_that_fit(checks.integer("bits", bits, 1, 2**40), count) == 0:
             return
         most = affordable(bits, count, dim)
         sizes = _sizes(most, whole, epsilon, block) if coordinates is None else [coordinates]
         reaches = (reach,) if reach is not None else (SIGNS,) if count == 2 else REACHES
-        yield _best(_of_size(whole, size, count, epsilon, reaches) for size in sizes)
+        yield best_of(_of_size(whole, size, count, epsilon, reaches) for size in sizes)
 
 
 @lru_cache(maxsize=512)  # the planner asks for the same ones again
 def _of_size(whole: int, size: int, levels: int, epsilon: float, reaches: tuple[float, ...]) -> Choice:
     """The best reach for so many coordinates and levels; the scale does not depend on it."""
     quantizer = PrivQuant(size, levels, epsilon)
-    return _best(
+    return best_of(
         Choice(
             levels=levels,
             coordinates=size,
@@ -69,7 +70,7 @@ def _of_size(whole: int, size: int, levels: int, epsilon: float, reaches: tuple[
     )
 
 
-def _best(candidates: Iterable[Choice]) -> Choice:
+def best_of(candidates: Iterable[Choice]) -> Choice:
     """The least error, the earlier one where two are as good; ends where errors rise too far."""
     best: Choice | None = None
     for candidate in candidates:
@@ -91,19 +92,3 @@ def _sizes(most: int, whole: int, epsilon: float, block: bool) -> list[int]:
     payable = 1 << int(8 * max(epsilon, FEWEST)).bit_length()
     fewer = [1 << power for power in reversed(range(32)) if FEWEST <= 1 << power < min(largest, payable)]
     return [largest, *fewer]
-
-
-def best_choice(
-    dim: int,
-    epsilon: float,
-    bits: int | None,
-    *,
-    levels: int | None = None,
-    reach: float | None = None,
-    coordinates: int | None = None,
-    block: bool = False,
-) -> Choice:
-    """The best of all; what is given stays as it is."""
-    return _best(
-        choices(dim, epsilon, bits, levels=levels, reach=reach, coordinates=coordinates, block=block)
-    )

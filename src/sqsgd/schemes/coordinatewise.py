@@ -12,15 +12,17 @@ from typing import Literal
 import numpy as np
 
 from sqsgd import checks
+from sqsgd.amounts import multiplied
 from sqsgd.channel import Channel, Floats
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
-from sqsgd.core import Estimate, Mechanism, Privacy
+from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
 from sqsgd.gaussian import kept_share, normal_points
 from sqsgd.norms import l2_norm
 from sqsgd.randomness import Rng
 from sqsgd.schemes.fitting import codes_that_fit
-from sqsgd.schemes.shares import equal_share, times_over
+from sqsgd.schemes.shares import equal_share
+from sqsgd.transforms import padded, rotated_sample
 
 _COARSE = 16  # from here on a finer grid helps steadily, until it does not help at all
 _CLOSE = 1.001  # plans whose errors differ by less than this factor count as equal: the smaller is taken
@@ -58,7 +60,7 @@ class EachCoordinate(Mechanism):
     @cached_property
     def privacy(self) -> Privacy:
         times = self.dim if self.notion == "local" else 1
-        return Privacy(epsilon=times_over(self.channel.epsilon, times), notion=self.notion)
+        return Privacy(epsilon=multiplied(self.channel.epsilon, times), notion=self.notion)
 
     def _half_range(self, bound: float) -> float:
         return self.reach * bound / math.sqrt(self.dim)
@@ -82,8 +84,7 @@ class EachCoordinate(Mechanism):
 def places(x: Vector, dim: int, half_range: float) -> Floats:
     """Where the coordinates lie between -half_range (0) and half_range (1), clamped to it."""
     x = checks.shaped("x", x, dim)
-    if not l2_norm(x) < math.inf:
-        raise ValueError("x holds NaN or infinity")
+    checks.finite_size("x", l2_norm(x))
     return np.clip(x.astype(np.float64) / (2 * half_range) + 0.5, 0.0, 1.0)
 
 
@@ -141,3 +142,23 @@ def best_plan(
         (plan for plan in plans if plan[0] <= _CLOSE * least_spread), key=lambda plan: plan[1:]
     )
     return count, alphabet
+
+
+def rotated_coordinates(
+    name: str,
+    make_channel: Callable[[int, float], Channel],
+    alphabets: Sequence[int],
+    *,
+    dim: int,
+    epsilon: float,
+    bits: int | None,
+    coordinates: int | None,
+    reach: float,
+) -> Scheme:
+    """The scheme that sends the best plan's number of rotated coordinates, each at its share of epsilon."""
+    size, alphabet = best_plan(
+        epsilon, bits, padded(dim), alphabets, lambda a, e: energy(make_channel(a, e), reach), coordinates
+    )
+    channel = make_channel(alphabet, equal_share(epsilon, size))
+    mechanism = EachCoordinate(dim=size, channel=channel, reach=reach)
+    return Scheme(name=name, dim=dim, transforms=rotated_sample(dim, size), mechanism=mechanism)

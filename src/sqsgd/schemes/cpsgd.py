@@ -100,9 +100,7 @@ class ShareOfNoise(Mechanism):
     def _positions(self, x: Vector, bound: float) -> Positions:
         """The coordinates on the grid 0..levels-1, before rounding."""
         exact_x = checks.shaped("x", x, self.dim).astype(np.float64)
-        norm = float(np.linalg.norm(exact_x))
-        if not norm < math.inf:
-            raise ValueError("x holds NaN or infinity")
+        norm = checks.finite_size("x", float(np.linalg.norm(exact_x)))
         if norm > bound:
             exact_x *= bound / norm
         top = self.levels - 1

@@ -15,6 +15,7 @@ from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout, MalformedReport
 from sqsgd.core import NOT_PRIVATE, Estimate, Indices, Mechanism, Privacy, Scheme
 from sqsgd.randomness import Rng
+from sqsgd.selection import largest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +55,10 @@ class Largest(Mechanism):
     def _largest(self, x: Vector) -> Columns:
         x = checks.shaped("x", x, self.dim)
         magnitude = np.abs(x)
-        if not float(np.max(magnitude)) < math.inf:
-            raise ValueError("x holds NaN or infinity")
+        checks.finite_size("x", float(np.max(magnitude)))
         if self.count == self.dim:
             return (x,)
-        least = np.partition(magnitude, self.dim - self.count)[self.dim - self.count]
-        above = np.flatnonzero(magnitude > least)
-        equal = np.flatnonzero(magnitude == least)[: self.count - above.size]
-        chosen = np.sort(np.concatenate([above, equal]))
+        chosen = np.sort(largest(magnitude, self.count))
         return chosen.astype(np.uint32), x[chosen]
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from sqsgd import checks
+from sqsgd.amounts import multiplied
 from sqsgd.channel import Channel, Floats
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
@@ -18,7 +19,7 @@ from sqsgd.piecewise_grid import MOST_ALPHABET
 from sqsgd.randomness import Rng
 from sqsgd.schemes.coordinatewise import places
 from sqsgd.schemes.fedsel_plan import MOST_PICKS, Budget, losses, rank_groups
-from sqsgd.schemes.shares import add_up, times_over
+from sqsgd.schemes.shares import add_up
 from sqsgd.selection import RankWeights, Selection, TopSet, ranking
 
 _LEVELS = (4, 8, 16, 64, 256, 4096)
@@ -64,7 +65,7 @@ class Picked(Mechanism):
     @cached_property
     def privacy(self) -> Privacy:
         each = [self.channel.epsilon] + ([self.selection.epsilon] if self.selection else [])
-        return Privacy(epsilon=times_over(add_up(*each), self.picks), notion="local")
+        return Privacy(epsilon=multiplied(add_up(*each), self.picks), notion="local")
 
     def _half_range(self, bound: float) -> float:
         return self.reach * bound / math.sqrt(self.dim)

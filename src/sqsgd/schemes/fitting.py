@@ -6,7 +6,7 @@ from sqsgd import checks
 from sqsgd.codec import Column
 from sqsgd.core import Transform
 from sqsgd.privquant import MOST_DIM
-from sqsgd.transforms import Subsample
+from sqsgd.transforms import Subsample, padded
 
 MOST_CODES = 2**32 - 1
 
@@ -26,7 +26,7 @@ def codes_that_fit(bits: int, alphabet: int) -> int:
 def affordable(bits: int | None, levels: int, dim: int) -> int:
     """How many codes of a vector of length dim, padded for its rotation, fit into a budget of bits."""
     bits = checks.integer("bits", bits, 1, 2**40)
-    codes = min(codes_that_fit(bits, levels), 1 << (dim - 1).bit_length())
+    codes = min(codes_that_fit(bits, levels), padded(dim))
     if codes == 0:
         raise ValueError(f"bits = {bits} do not hold one code of levels = {levels}")
     if codes > MOST_DIM:
@@ -40,7 +40,7 @@ def affordable(bits: int | None, levels: int, dim: int) -> int:
 
 def block_size(dim: int, codes: int) -> int:
     """How many coordinates to send: all, if they fit once padded for the rotation; else a power of two."""
-    return dim if 1 << (dim - 1).bit_length() <= codes else 1 << (codes.bit_length() - 1)
+    return dim if padded(dim) <= codes else 1 << (codes.bit_length() - 1)
 
 
 def rescaled_sample(dim: int, size: int) -> tuple[Transform, ...]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from sqsgd import checks
 from sqsgd.core import Scheme
 from sqsgd.ordinal import MOST_LEVELS, OrdinalChannel
-from sqsgd.schemes.coordinatewise import EachCoordinate, best_plan, energy
-from sqsgd.schemes.shares import equal_share
-from sqsgd.transforms import rotated_sample
+from sqsgd.schemes.coordinatewise import rotated_coordinates
 
 _LEVELS = tuple(range(2, 33))
 
@@ -41,11 +39,8 @@ def ldp_fed(
     dim = checks.integer("dim", dim, 1, 2**31)
     epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
     reach = checks.real("reach", reach, 0.1, 1e5)
-    most = 1 << (dim - 1).bit_length()
     alphabets = _LEVELS if levels is None else (checks.integer("levels", levels, 2, MOST_LEVELS),)
-    size, alphabet = best_plan(
-        epsilon, bits, most, alphabets, lambda a, e: energy(OrdinalChannel(a, e), reach), coordinates
-    )
-    channel = OrdinalChannel(alphabet, equal_share(epsilon, size))
-    mechanism = EachCoordinate(dim=size, channel=channel, reach=reach)
-    return Scheme(name="ldp-fed", dim=dim, transforms=rotated_sample(dim, size), mechanism=mechanism)
+    return rotated_coordinates(
+        "ldp-fed", OrdinalChannel, alphabets,
+        dim=dim, epsilon=epsilon, bits=bits, coordinates=coordinates, reach=reach,
+    )  # fmt: skip

@@ -5,10 +5,8 @@ from __future__ import annotations
 from sqsgd import checks
 from sqsgd.core import Scheme
 from sqsgd.ordinal import OrdinalChannel
-from sqsgd.schemes.coordinatewise import EachCoordinate, best_plan, energy
+from sqsgd.schemes.coordinatewise import EachCoordinate, rotated_coordinates
 from sqsgd.schemes.fitting import rescaled_sample
-from sqsgd.schemes.shares import equal_share
-from sqsgd.transforms import rotated_sample
 
 
 def ldp_fl(
@@ -50,9 +48,7 @@ def ldp_fl(
             dim=size, channel=OrdinalChannel(2, epsilon), reach=reach, notion="per-weight"
         )
         return Scheme(name="ldp-fl", dim=dim, transforms=rescaled_sample(dim, size), mechanism=mechanism)
-    most = 1 << (dim - 1).bit_length()
-    size, _ = best_plan(
-        epsilon, bits, most, (2,), lambda a, e: energy(OrdinalChannel(a, e), reach), coordinates
-    )
-    mechanism = EachCoordinate(dim=size, channel=OrdinalChannel(2, equal_share(epsilon, size)), reach=reach)
-    return Scheme(name="ldp-fl", dim=dim, transforms=rotated_sample(dim, size), mechanism=mechanism)
+    return rotated_coordinates(
+        "ldp-fl", OrdinalChannel, (2,),
+        dim=dim, epsilon=epsilon, bits=bits, coordinates=coordinates, reach=reach,
+    )  # fmt: skip

@@ -18,7 +18,7 @@ from sqsgd.randomness import Rng
 from sqsgd.schemes.cap_direction import Cap, CapDirection
 from sqsgd.schemes.fitting import affordable
 from sqsgd.schemes.shares import split
-from sqsgd.transforms import rotated_sample
+from sqsgd.transforms import padded, rotated_sample
 
 _LEAST_BLOCK = 64
 _LEVELS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 64, 128, 256)
@@ -178,6 +178,6 @@ def cap_scheme(
 
     if levels is not None:
         return on_grid(levels)
-    least = min(_LEAST_BLOCK, 1 << (dim - 1).bit_length(), bits)
+    least = min(_LEAST_BLOCK, padded(dim), bits)
     fitting = [count for count in _LEVELS if Column(least, count).bits <= bits]
     return min(map(on_grid, fitting), key=lambda scheme: scheme.nmse)

@@ -8,10 +8,8 @@ from typing import Literal
 from sqsgd import checks
 from sqsgd.core import Scheme
 from sqsgd.piecewise_grid import MOST_ALPHABET, PiecewiseGrid
-from sqsgd.schemes.coordinatewise import EachCoordinate, best_plan, energy
+from sqsgd.schemes.coordinatewise import rotated_coordinates
 from sqsgd.schemes.fitting import codes_that_fit
-from sqsgd.schemes.shares import equal_share
-from sqsgd.transforms import rotated_sample
 
 _ALPHABETS = (*range(2, 11), 12, 14, *(1 << bits for bits in range(4, 33)))
 
@@ -48,7 +46,6 @@ def piecewise(
     reach = checks.real("reach", reach, 0.1, 1e5)
     if rule not in ("optimal", "paper"):
         raise ValueError(f"rule = {rule!r} must be 'optimal' or 'paper'")
-    most = 1 << (dim - 1).bit_length()
     alphabets = _ALPHABETS if levels is None else (checks.integer("levels", levels, 2, MOST_ALPHABET),)
     if rule == "paper":
         if coordinates is not None:
@@ -59,10 +56,7 @@ def piecewise(
         if bits is not None:
             fitting = codes_that_fit(checks.integer("bits", bits, 1, 2**40), min(alphabets))
             coordinates = max(1, min(coordinates, fitting))
-    size, alphabet = best_plan(
-        epsilon, bits, most, alphabets, lambda a, e: energy(PiecewiseGrid(a, e), reach), coordinates
-    )
-    mechanism = EachCoordinate(
-        dim=size, channel=PiecewiseGrid(alphabet, equal_share(epsilon, size)), reach=reach
-    )
-    return Scheme(name="piecewise", dim=dim, transforms=rotated_sample(dim, size), mechanism=mechanism)
+    return rotated_coordinates(
+        "piecewise", PiecewiseGrid, alphabets,
+        dim=dim, epsilon=epsilon, bits=bits, coordinates=coordinates, reach=reach,
+    )  # fmt: skip

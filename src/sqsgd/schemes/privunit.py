@@ -22,7 +22,7 @@ from sqsgd.sphere import chance, edge
 class SphereCap(Cap):
     """Chance is the uniform law of the unit sphere: t has density in proportion to (1 - t²)^((d-3)/2).
 
-    The best edge is g = m (Asi, Feldman and Talwar 2022; MATHS 4): m(g) rises while g < m. That is
+    The best edge is g = m (Asi, Feldman and Talwar 2022): m(g) rises while g < m. That is
     g = (e^ε - 1) E[(t - g)+], whose left side rises and whose right side falls, so there is one. The
     error is then 1/m² - 1. For d = 1 it is randomised response of the sign, with any edge in (-1, 1).
 

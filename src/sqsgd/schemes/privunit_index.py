@@ -97,9 +97,7 @@ class NearestVertices(Mechanism):
     def _near(self, x: Vector, bound: float) -> tuple[npt.NDArray[np.int64], float]:
         """Codes of the nearest vertices to x, and |x| / bound, at most one."""
         x = checks.shaped("x", x, self.dim)
-        norm = l2_norm(x)
-        if not norm < math.inf:
-            raise ValueError("x holds NaN or infinity")
+        norm = checks.finite_size("x", l2_norm(x))
         sizes = np.abs(x)
         first = self.dim - self.nearest
         places = np.argpartition(sizes, first)[first:] if first else np.arange(self.dim)

@@ -15,7 +15,7 @@ def privunit_inf(dim: int, epsilon: float, bits: int | None = None, *, reach: fl
     """Rotated coordinates to one bit each, by PrivQuant with two levels.
 
     PrivUnit_∞ draws a corner of the cube that agrees with the rounded input in at least τ places with
-    probability p, which is PrivQuant with K = 2 (MATHS 4); τ and p are optimal here. Coordinates are
+    probability p, which is PrivQuant with K = 2; τ and p are optimal here. Coordinates are
     clamped to ± ``reach`` times the root mean square of a vector as long as the bound: over Gaussian
     coordinates that shortens it by 0.3 % at a reach of 3. It takes as many as the budget holds, or for small
     ε (up to 4.7) the few of SQKR, of which all must match; no other number is better

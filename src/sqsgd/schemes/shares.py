@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 from sqsgd import checks
+from sqsgd.amounts import divided, rounded_down, rounded_up
 from sqsgd.channel import LEAST_EPSILON
 from sqsgd.scalardp import ScalarDP
 
@@ -14,36 +14,23 @@ _NORM_SHARES = ((1000.0, 10.0), (60.0, 6.0), (20.0, 4.0), (8.0, 2.0), (4.0, 1.5)
 
 def add_up(*epsilons: float) -> float:
     """The sum of budgets, rounded up."""
-    whole = sum(map(Fraction, epsilons))
-    result = float(whole)
-    return result if Fraction(result) >= whole else math.nextafter(result, math.inf)
+    return rounded_up(sum(map(Fraction, epsilons), Fraction()))
 
 
 def take_away(epsilon: float, part: float) -> float:
     """epsilon - part, rounded down, so that the two never add up to more."""
-    left = Fraction(epsilon) - Fraction(part)
-    result = float(left)
-    return result if Fraction(result) <= left else math.nextafter(result, 0.0)
+    return rounded_down(Fraction(epsilon) - Fraction(part))
 
 
 def equal_share(epsilon: float, parts: int) -> float:
     """The largest float of which ``parts`` never add up to more than epsilon."""
-    share = epsilon / parts
-    if Fraction(share) * parts > Fraction(epsilon):
-        share = math.nextafter(share, 0.0)
+    share = divided(epsilon, parts)
     if share < LEAST_EPSILON:
         raise ValueError(
             f"epsilon = {epsilon!r} over {parts} coordinates leaves {share:g} each; "
             f"at most {int(epsilon / LEAST_EPSILON)} coordinates can be sent"
         )
     return share
-
-
-def times_over(epsilon: float, times: int) -> float:
-    """The budget of ``times`` equal parts, rounded up."""
-    whole = Fraction(epsilon) * times
-    result = float(whole)
-    return result if Fraction(result) >= whole else math.nextafter(result, math.inf)
 
 
 def norm_share(epsilon: float) -> float:

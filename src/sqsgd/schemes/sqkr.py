@@ -26,9 +26,8 @@ def best_size(epsilon: float, most: int) -> int:
     """
 
     def log_error(size: int) -> float:
-        others = (
-            size * math.log(2) + math.log(-math.expm1(-size * math.log(2))) - epsilon
-        )  # ln (2^k - 1) / e^ε
+        # ln (2^k - 1) / e^ε
+        others = size * math.log(2) + math.log(-math.expm1(-size * math.log(2))) - epsilon
         return 2 * (max(others, 0.0) + math.log1p(math.exp(-abs(others)))) - math.log(size)
 
     return 1 + bisect_left(range(1, most), True, key=lambda size: log_error(size + 1) >= log_error(size))
@@ -47,7 +46,7 @@ def sqkr(
     """Rotate, sample ``size`` coordinates (the best k within ``bits``), one bit each, all bits as one code.
 
     Randomised response over 2^k codes keeps all of them or draws another code: PrivQuant with K = 2 and
-    the threshold τ = k (MATHS 4), with its exact draws. Bits round a coordinate without bias over ±
+    the threshold τ = k, with its exact draws. Bits round a coordinate without bias over ±
     ``reach`` times the root mean square of a vector as long as the bound (Kashin's frame in the paper;
     the rotation here). ``signs`` sends signs instead, which need no ``reach``, and spends ``norm_epsilon``
     of the budget on the norm, by ScalarDP.

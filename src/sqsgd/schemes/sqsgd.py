@@ -21,7 +21,7 @@ from sqsgd.norms import l2_norm
 from sqsgd.privquant import PrivQuant
 from sqsgd.randomness import Rng
 from sqsgd.scalardp import ScalarDP
-from sqsgd.schemes.choosing import SIGNS, best_choice
+from sqsgd.schemes.choosing import SIGNS, best_of, choices
 from sqsgd.schemes.fitting import affordable
 from sqsgd.schemes.shares import add_up, split
 from sqsgd.transforms import Rotate, Subsample, rotated_sample
@@ -72,9 +72,7 @@ class Direction(Mechanism):
     def _half_range(self, x: Vector, bound: float) -> tuple[Vector, float, float]:
         """x, its norm, and the quantiser's half-range; a millionth of the bound counts as nothing."""
         x = checks.shaped("x", x, self.dim)
-        norm = l2_norm(x)
-        if not norm < math.inf:
-            raise ValueError("x holds NaN or infinity")
+        norm = checks.finite_size("x", l2_norm(x))
         if norm < 1e-6 * bound:
             return np.zeros_like(x), 0.0, 1.0
         return x, norm, self.reach * norm / math.sqrt(self.dim)
@@ -102,7 +100,7 @@ class Direction(Mechanism):
         return bound * self.norm.estimate(int(columns[1][0]))
 
     def relative_error(self, share: float) -> float:
-        """(1 + Var(norm) / norm²) E|direction|² - 1, for Gaussian coordinates (MATHS 3)."""
+        """(1 + Var(norm) / norm²) E|direction|² - 1, for Gaussian coordinates."""
         norm = 1 + self.norm.variance(share) / share**2
         return norm * energy(self.quantizer, self.reach) / kept_share(self.reach) ** 2 - 1
 
@@ -132,7 +130,9 @@ def _planned(
         coordinates = checks.integer("coordinates", coordinates, 1, affordable(bits, levels or 2, dim))
         if block and coordinates & (coordinates - 1):
             raise ValueError(f"coordinates = {coordinates} must be a power of two, for the rotation")
-    choice = best_choice(dim, left, bits, levels=levels, reach=reach, coordinates=coordinates, block=block)
+    choice = best_of(
+        choices(dim, left, bits, levels=levels, reach=reach, coordinates=coordinates, block=block)
+    )
     quantizer = PrivQuant(choice.coordinates, choice.levels, left)
     return Direction(quantizer=quantizer, norm=norm, reach=choice.reach)
 

@@ -61,9 +61,7 @@ class Ternary(Mechanism):
     def _positions(self, x: Vector) -> tuple[float, Positions]:
         """The scale, which is a float32, and the codes 0..2 before rounding."""
         exact = checks.shaped("x", x, self.dim).astype(np.float64)
-        scale = float(np.max(np.abs(exact)))
-        if not scale < math.inf:
-            raise ValueError("x holds NaN or infinity")
+        scale = checks.finite_size("x", float(np.max(np.abs(exact))))
         if self.clip is not None:
             limit = self.clip * float(np.linalg.norm(exact)) / math.sqrt(self.dim)
             scale = min(scale, float(np.float32(limit)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from typing import final
 
@@ -14,13 +13,13 @@ import numpy.typing as npt
 from flint import arb
 
 from sqsgd import checks, exact
+from sqsgd.amounts import divided, multiplied
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
 from sqsgd.randomness import Rng, check_rng
 
 Doubles = npt.NDArray[np.float64]
-_WORDS = np.dtype("<u8")
 
 
 @final
@@ -91,26 +90,19 @@ class CrossPolytope(Mechanism):
 
     @cached_property
     def privacy(self) -> Privacy:
-        whole = self.repeats * Fraction(self.response.epsilon)
-        epsilon = float(whole)
-        return Privacy(
-            epsilon=epsilon if epsilon >= whole else math.nextafter(epsilon, math.inf), notion="local"
-        )
+        return Privacy(epsilon=multiplied(self.response.epsilon, self.repeats), notion="local")
 
     def _shares(self, x: Vector, bound: float) -> Doubles:
         """|v_i| / √d: what the vertices on v's side get beyond the common rest."""
         shares = np.abs(x.astype(np.float64))
-        norm = math.sqrt(float(shares @ shares))
-        if not norm < math.inf:
-            raise ValueError("x holds NaN or infinity")
+        norm = checks.finite_size("x", math.sqrt(float(shares @ shares)))
         shares /= max(norm, bound) * math.sqrt(self.dim)
         return shares
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
         x = checks.shaped("x", x, self.dim)
         sums = np.cumsum(self._shares(x, bound))
-        words = check_rng(rng).take(8 * self.repeats).view(_WORDS)
-        places = np.searchsorted(sums, (words >> np.uint64(11)) * 2.0**-53, side="right")
+        places = np.searchsorted(sums, check_rng(rng).uniforms(self.repeats), side="right")
         codes = np.empty(self.repeats, np.uint32)
         for i, place in enumerate(places.tolist()):
             vertex = 2 * place + int(x[place] < 0) if place < self.dim else rng.below(2 * self.dim)
@@ -174,8 +166,5 @@ def vqsgd(dim: int, epsilon: float, bits: int | None = None, *, repeats: int | N
     count = (
         best_repeats(dim, epsilon, most) if repeats is None else checks.integer("repeats", repeats, 1, most)
     )
-    each = epsilon / count
-    while count * Fraction(each) > Fraction(epsilon):
-        each = math.nextafter(each, 0.0)
-    mechanism = CrossPolytope(dim=dim, repeats=count, response=Response(2 * dim, each))
+    mechanism = CrossPolytope(dim=dim, repeats=count, response=Response(2 * dim, divided(epsilon, count)))
     return Scheme(name="vqsgd", dim=dim, transforms=(), mechanism=mechanism)

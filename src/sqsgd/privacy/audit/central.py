@@ -14,8 +14,8 @@ import numpy as np
 from sqsgd.checks import Vector
 from sqsgd.core import Scheme
 from sqsgd.privacy.audit.distinguishing import CONFIDENCE, Scores, level_of, lower_bound
-from sqsgd.privacy.audit.findings import Finding, skipped, verdict
-from sqsgd.privacy.audit.law import tested
+from sqsgd.privacy.audit.findings import Finding, judged, skipped, verdict
+from sqsgd.privacy.audit.law import by_test
 from sqsgd.privacy.audit.statistics import g_test
 from sqsgd.privacy.audit.subject import Floats, Subject, forward, task_for
 from sqsgd.randomness import Rng
@@ -58,10 +58,9 @@ def central_checks(subject: Subject) -> Iterator[Finding]:
     for budget, scheme, _, pair, laws in sampled:
         found = _distinguished(subject, scheme, pair, laws, rng)
         epsilon = scheme.privacy.epsilon
-        yield Finding(
-            check="distinguish",
-            name=f"distinguishing sums, budget {budget:g}",
-            outcome=verdict(found, epsilon),
+        yield judged(
+            "distinguish",
+            f"distinguishing sums, budget {budget:g}",
             measured=found,
             limit=epsilon,
             sentence=f"{subject.trials // 10:,} sums for each of two inputs of one client prove that epsilon "
@@ -69,7 +68,7 @@ def central_checks(subject: Subject) -> Iterator[Finding]:
         )
     budget, scheme, task, _, _ = sampled[-1]
     p_value, freedom = _law_of_report(scheme, task, subject.trials, rng)
-    yield tested(
+    yield by_test(
         _LAW,
         p_value,
         f"{subject.trials:,} reports at epsilon {budget:g} against their density",

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from sqsgd.checks import Vector
 from sqsgd.core import Scheme
-from sqsgd.privacy.audit.findings import Finding, skipped, verdict
+from sqsgd.privacy.audit.findings import Finding, judged, skipped
 from sqsgd.privacy.audit.inputs import extreme_inputs
 from sqsgd.privacy.audit.ratio import worst_of
 from sqsgd.privacy.audit.statistics import largest_share, least_share
@@ -84,10 +84,9 @@ def lower_bounds(subject: Subject) -> Iterator[Finding]:
             continue
         found = _listed(subject, small) if small.listed else _continuous(subject, small)
         promised = small.scheme.privacy.epsilon
-        yield Finding(
-            check="distinguish",
-            name=name,
-            outcome=verdict(found, promised),
+        yield judged(
+            "distinguish",
+            name,
             measured=found,
             limit=promised,
             sentence=f"{subject.trials:,} reports of each of two inputs prove that epsilon is at least "

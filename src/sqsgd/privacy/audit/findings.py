@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from sqsgd.json_words import known
+
 Outcome = Literal["passed", "violated", "not applicable"]
 Result = Literal["kept", "broken", "nothing to audit"]
 _SCOPES = {
@@ -65,10 +67,10 @@ class Finding:
             "check": self.check,
             "name": self.name,
             "outcome": self.outcome,
-            "measured": word(self.measured),
-            "limit": word(self.limit),
+            "measured": known(self.measured),
+            "limit": known(self.limit),
             "sentence": self.sentence,
-            "details": {name: word(value) for name, value in self.details.items()},
+            "details": {name: known(value) for name, value in self.details.items()},
         }
 
 
@@ -123,7 +125,7 @@ class Audit:
         return {
             "scheme": self.scheme,
             "dim": self.dim,
-            "epsilon": word(self.epsilon),
+            "epsilon": known(self.epsilon),
             "notion": self.notion,
             "message_bytes": self.message_bytes,
             "trials": self.trials,
@@ -133,13 +135,6 @@ class Audit:
             "verdict": self.verdict,
             "findings": [finding.to_dict() for finding in self.findings],
         }
-
-
-def word(value: Any) -> Any:
-    """JSON knows neither infinity nor NaN."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "infinity" if value == math.inf else None
-    return value
 
 
 def shown(value: float | None) -> str:
@@ -154,6 +149,27 @@ def shown(value: float | None) -> str:
 def verdict(measured: float, limit: float) -> Outcome:
     """Whether a measurement keeps its limit."""
     return "violated" if not measured <= limit else "passed"
+
+
+def judged(
+    check: str,
+    name: str,
+    sentence: str,
+    *,
+    measured: float,
+    limit: float,
+    details: Mapping[str, Any] | None = None,
+) -> Finding:
+    """A check whose outcome is whether what was measured keeps its limit."""
+    return Finding(
+        check=check,
+        name=name,
+        outcome=verdict(measured, limit),
+        measured=float(measured),
+        limit=float(limit),
+        sentence=sentence,
+        details=details or {},
+    )
 
 
 def skipped(check: str, name: str, sentence: str) -> Finding:

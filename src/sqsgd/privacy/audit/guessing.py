@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from sqsgd.estimation import sends_block
-from sqsgd.privacy.audit.findings import Finding, skipped
+from sqsgd.privacy.audit.findings import Finding, judged, skipped
 from sqsgd.privacy.audit.subject import Subject, cosine, forward, preimage, task_for
 from sqsgd.privacy.reconstruction import reconstruction_bound
 
@@ -87,10 +87,9 @@ def _finding(subject: Subject, name: str, cosines: list[float], dimensions: int)
             sentence=f"{told}; {none}.",
             details=details,
         )
-    return Finding(
-        check="reconstruct",
-        name=name,
-        outcome="violated" if largest > bound else "passed",
+    return judged(
+        "reconstruct",
+        name,
         measured=largest,
         limit=bound,
         sentence=f"{told}; no attacker may exceed {bound:.4f} in {dimensions:,} dimensions.",

@@ -34,10 +34,10 @@ _INPUTS = 2
 _ENOUGH = 5  # matches, or changes, of each coordinate before the limiting law of a test is near
 
 
-def tested(name: str, p_value: float, sentence: str, **details: object) -> Finding:
+def by_test(name: str, p_value: float, sentence: str, *, check: str = "law", **details: object) -> Finding:
     """A test's finding: its p-value must not fall below the significance."""
     return Finding(
-        check="law",
+        check=check,
         name=name,
         outcome="passed" if p_value >= SIGNIFICANCE else "violated",
         measured=abs(math.log10(p_value)) if p_value > 0 else math.inf,
@@ -70,7 +70,7 @@ def law_of_outputs(subject: Subject) -> Iterator[Finding]:
         p_value, freedom = test(small, x, image, subject.trials, rng)
         worst = min(worst, min(1.0, p_value * len(inside)))
     what = f"{len(small.outputs)} outputs" if small.listed else "density ratios"
-    yield tested(
+    yield by_test(
         _ALL,
         worst,
         f"{subject.trials:,} reports of each of {len(inside)} inputs at epsilon {budget:g} against the "
@@ -142,14 +142,14 @@ def law_of_codes(subject: Subject) -> Iterator[Finding]:
     if freedom == 0:
         yield skipped("law", _MATCHES, "At this budget only one number of matches ever occurs.")
     else:
-        yield tested(_MATCHES, p_value, f"{reports} against the exact law of their matches", freedom=freedom)
+        yield by_test(_MATCHES, p_value, f"{reports} against the exact law of their matches", freedom=freedom)
     changed = sum(quantizer.dim - matches for matches in seen.matches)
     if seen.place_variance > 0:
         many = min(changed, sum(seen.matches)) >= _ENOUGH * quantizer.dim
         yield from _places(quantizer, seen, reports, many=many)
     if quantizer.levels > 2:
         p_value, freedom = _others(seen.pairs)
-        yield tested(
+        yield by_test(
             _OTHERS,
             p_value,
             f"{reports}: codes that do not match are uniform over the {quantizer.levels - 1} others",
@@ -214,7 +214,7 @@ def _places(quantizer: PrivQuant, seen: _Seen, reports: str, *, many: bool) -> I
         statistic = float(centred @ centred) / seen.place_variance
         tried.append(chi_square_tail(statistic, quantizer.dim - 1))
     odd = int(np.argmax(np.abs(seen.by_place - seen.by_place.mean())))
-    yield tested(
+    yield by_test(
         _PLACES,
         min(1.0, len(tried) * min(tried)),
         f"{reports}: every coordinate matches as often as any other",
@@ -225,7 +225,7 @@ def _places(quantizer: PrivQuant, seen: _Seen, reports: str, *, many: bool) -> I
         return
     if seen.runs_variance > _ENOUGH**2:
         score = (seen.runs - seen.runs_expected) / math.sqrt(seen.runs_variance)
-        yield tested(
+        yield by_test(
             _RUNS, normal_tails(score), f"{reports}: matches stand together as often as chance has it"
         )
 
@@ -264,9 +264,9 @@ def _symbols(mechanism: Mechanism, seen: _Seen) -> Iterator[Finding]:
     expected = times @ np.exp(np.array(law))
     drawn = np.array([each for each, _ in seen.symbols])
     p_value, freedom = g_test(np.bincount(drawn, minlength=count), expected)
-    yield tested(_SYMBOL, p_value, f"{drawn.size:,} symbols against their exact law", freedom=freedom)
+    yield by_test(_SYMBOL, p_value, f"{drawn.size:,} symbols against their exact law", freedom=freedom)
     high = np.array(seen.matches) > np.median(seen.matches)
     table = [np.bincount(drawn[high == side], minlength=count) for side in (False, True)]
     p_value, freedom = independence_test(table)
     if freedom > 0:
-        yield tested(_APART, p_value, "The symbol tells nothing of the number of matches", freedom=freedom)
+        yield by_test(_APART, p_value, "The symbol tells nothing of the number of matches", freedom=freedom)

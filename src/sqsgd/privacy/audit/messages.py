@@ -13,9 +13,10 @@ from sqsgd import codec
 from sqsgd.checks import Vector
 from sqsgd.codec import ENVELOPE_BYTES
 from sqsgd.core import Scheme
+from sqsgd.estimation import sends_block
 from sqsgd.federated import sent_coordinates
 from sqsgd.privacy.audit.certain import quantizer_of, symbol_of
-from sqsgd.privacy.audit.findings import Finding, skipped, verdict
+from sqsgd.privacy.audit.findings import Finding, judged, skipped
 from sqsgd.privacy.audit.guessing import promised_of_vector
 from sqsgd.privacy.audit.subject import Floats, Subject, cosine, forward, preimage, task_for
 from sqsgd.privacy.reconstruction import reconstruction_bound
@@ -70,12 +71,11 @@ def _declared(subject: Subject, x: Vector) -> Finding:
         )
         wrong += message != again or 8 * len(message) != scheme.bits
     size = scheme.bits // 8
-    return Finding(
-        check="message",
-        name=_DECLARED,
-        outcome=verdict(wrong, 0),
-        measured=float(wrong),
-        limit=0.0,
+    return judged(
+        "message",
+        _DECLARED,
+        measured=wrong,
+        limit=0,
         sentence=f"{len(vectors) - wrong} of {len(vectors)} messages are exactly the envelope and the "
         f"declared columns, {size:,} bytes whatever the vector.",
     )
@@ -99,24 +99,19 @@ def _columns(subject: Subject) -> Finding:
         extra += abs(len(layout) - due) + (not shape)
         if len(layout) != due or not shape:
             told = f"{len(layout)} columns are sent where PrivQuant and ScalarDP account for {due}"
-    return Finding(
-        check="message",
-        name=_COLUMNS,
-        outcome=verdict(extra, 0),
-        measured=float(extra),
-        limit=0.0,
+    return judged(
+        "message",
+        _COLUMNS,
+        measured=extra,
+        limit=0,
         sentence=f"{told}.",
     )
-
-
-def _blocks(scheme: Scheme) -> bool:
-    return scheme.residual and not scheme.mechanism.chooses
 
 
 def _unsent(subject: Subject, x: Vector, numbers: np.random.Generator) -> Finding:
     """With the same noise, the message stays the same to the last byte when the residual changes."""
     scheme = subject.scheme
-    if not _blocks(scheme):
+    if not sends_block(scheme):
         return skipped("message", _UNSENT, "Every coordinate has a part in what is sent.")
     changed = 0
     for seed in range(_SEEDS):
@@ -127,12 +122,11 @@ def _unsent(subject: Subject, x: Vector, numbers: np.random.Generator) -> Findin
         other[sent] = x[sent]
         changed += scheme.encode(other, task, seeded_rng(seed)) != message
     unsent = scheme.dim - int(sent.size)
-    return Finding(
-        check="message",
-        name=_UNSENT,
-        outcome=verdict(changed, 0),
-        measured=float(changed),
-        limit=0.0,
+    return judged(
+        "message",
+        _UNSENT,
+        measured=changed,
+        limit=0,
         sentence=f"{changed or 'None'} of {_SEEDS} messages {'changes' if changed == 1 else 'change'} "
         f"by a byte when the {unsent:,} coordinates that wait in the residual do.",
     )
@@ -154,12 +148,11 @@ def _same_codes(subject: Subject, numbers: np.random.Generator) -> Finding:
             changed += first != second
     if compared == 0:
         return skipped("message", _SAME, "At this budget no two vectors have the same codes for certain.")
-    return Finding(
-        check="message",
-        name=_SAME,
-        outcome=verdict(changed, 0),
-        measured=float(changed),
-        limit=0.0,
+    return judged(
+        "message",
+        _SAME,
+        measured=changed,
+        limit=0,
         sentence=f"{changed or 'None'} of {compared} messages {'differs' if changed == 1 else 'differ'} "
         "between vectors that are rounded to the same codes: nothing finer than a code is sent.",
     )
@@ -207,12 +200,11 @@ def _in_clear(subject: Subject, x: Vector) -> Finding:
             most, values = max(most, int(np.isin(words, known).sum())), max(values, known.size)
     expected = values * scheme.bits / 8 / 2.0**32
     limit = _CLEAR + math.ceil(expected + 6 * math.sqrt(expected))
-    return Finding(
-        check="message",
-        name=_WORDS,
-        outcome=verdict(most, limit),
-        measured=float(most),
-        limit=float(limit),
+    return judged(
+        "message",
+        _WORDS,
+        measured=most,
+        limit=limit,
         sentence=f"Numbers of the vector that stand in a message as float32 or float16: {most} at most; "
         f"up to {limit} would be chance.",
     )
@@ -240,7 +232,7 @@ def _correlated(subject: Subject, x: Vector) -> Finding:
         message = scheme.encode(x, task, rng)
         image = forward(scheme, x, task)
         targets = [(image.astype(np.float64), epsilon)]
-        if _blocks(scheme):
+        if sends_block(scheme):
             waiting = x.astype(np.float64)
             waiting[sent_coordinates(scheme, task, message)] = 0.0
             targets.append((waiting, 0.0))
@@ -256,10 +248,9 @@ def _correlated(subject: Subject, x: Vector) -> Finding:
                     worst, at, allowed = found - bound, found, bound
     if worst == -math.inf:
         return skipped("message", _READINGS, "The message is too short to tell a correlation from chance.")
-    return Finding(
-        check="message",
-        name=_READINGS,
-        outcome=verdict(at, allowed),
+    return judged(
+        "message",
+        _READINGS,
         measured=at,
         limit=allowed,
         sentence=f"No way to read a message as numbers correlates with the vector beyond chance and epsilon: "

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
-import html
 import json
 import struct
 import time
 import zlib
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +15,9 @@ import numpy.typing as npt
 
 from sqsgd import __version__
 from sqsgd.privacy.audit.findings import Audit, Finding, Image, Likeness, Pictures, shown
-from sqsgd.report.styles import DARK, LIGHT
+from sqsgd.privacy.durable import write_atomically
+from sqsgd.report.styles import style_sheet
+from sqsgd.report.text import escape
 
 Pixels = npt.NDArray[np.uint8]
 _ZOOM, _GAP = 5, 8
@@ -72,9 +71,7 @@ def write_audit(audit: Audit, folder: str | Path) -> list[Path]:
     if pictures:
         files["pictures.png"] = png(_grid(pictures), _ROWS)
     for name, content in files.items():
-        part = target / f"{name}.part"
-        part.write_bytes(content)
-        part.replace(target / name)
+        write_atomically(target / name, content)
     return [target / name for name in files]
 
 
@@ -125,7 +122,6 @@ def _grid(pictures: Sequence[Pictures]) -> Pixels:
 def page(audit: Audit) -> str:
     """The page."""
     promise = "nothing" if audit.notion == "none" else f"epsilon {audit.epsilon:,.12g} ({audit.notion})"
-    css = resources.files("sqsgd.report").joinpath("page.css").read_text(encoding="utf-8")
     batches = [each for finding in audit.findings for each in finding.pictures]
     title = f"Audit of {audit.scheme}"
     footer = time.strftime(f"Written by sqsgd {__version__} on %Y-%m-%d at %H:%M UTC.", time.gmtime())
@@ -137,15 +133,15 @@ def page(audit: Audit) -> str:
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="color-scheme" content="light dark">
 <link rel="icon" href="data:,">
-<title>{_text(title)}</title>
-<style>{_colours()}{css}{_OWN_STYLE}</style>
+<title>{escape(title)}</title>
+<style>{style_sheet()}{_OWN_STYLE}</style>
 </head>
 <body>
 <header>
 <p class="brand">sqsgd <span>audit</span></p>
-<h1>{_text(title)}</h1>
-<p class="verdict {audit.result.split()[0]}"><span class="hidden">Result: </span>{_text(audit.verdict)}</p>
-<p class="lead">Promised: {_text(promise)} for one report of {audit.dim:,} coordinates in
+<h1>{escape(title)}</h1>
+<p class="verdict {audit.result.split()[0]}"><span class="hidden">Result: </span>{escape(audit.verdict)}</p>
+<p class="lead">Promised: {escape(promise)} for one report of {audit.dim:,} coordinates in
 {audit.message_bytes:,} bytes. {audit.trials:,} trials, seed {audit.seed}.</p>
 </header>
 <main>
@@ -159,27 +155,17 @@ Of a test of a law, what was measured is -log10 of its p-value.</p>
 <tbody>{_rows(audit.findings)}</tbody></table></div></section>
 {_pictures(batches) if batches else ""}
 </main>
-<footer><p>{_text(footer)}</p></footer>
+<footer><p>{escape(footer)}</p></footer>
 </body>
 </html>
 """
-
-
-def _text(value: object) -> str:
-    return html.escape(str(value))
-
-
-def _colours() -> str:
-    light, dark = dataclasses.asdict(LIGHT), dataclasses.asdict(DARK)
-    names = (name for name in light if name != "series")
-    return ":root{" + "".join(f"--{name}:light-dark({light[name]},{dark[name]});" for name in names) + "}\n"
 
 
 def _rows(findings: Sequence[Finding]) -> str:
     """The findings under the kind of attempt, in the order in which the kinds were first tried."""
     kinds = dict.fromkeys(finding.check for finding in findings)
     return "".join(
-        f'<tr class="kind"><th colspan="5" scope="rowgroup">{_text(_KINDS.get(kind, kind))}</th></tr>'
+        f'<tr class="kind"><th colspan="5" scope="rowgroup">{escape(_KINDS.get(kind, kind))}</th></tr>'
         + "".join(_row(finding) for finding in findings if finding.check == kind)
         for kind in kinds
     )
@@ -188,11 +174,11 @@ def _rows(findings: Sequence[Finding]) -> str:
 def _row(finding: Finding) -> str:
     kind = {"passed": "", "violated": " violated", "not applicable": " skipped"}[finding.outcome]
     return (
-        f'<tr><th scope="row">{_text(finding.name)}</th>'
-        f'<td class="outcome{kind}">{_text(finding.outcome)}</td>'
+        f'<tr><th scope="row">{escape(finding.name)}</th>'
+        f'<td class="outcome{kind}">{escape(finding.outcome)}</td>'
         f'<td class="number" data-name="measured">{shown(finding.measured)}</td>'
         f'<td class="number" data-name="limit">{shown(finding.limit)}</td>'
-        f'<td class="words">{_text(finding.sentence)}</td></tr>'
+        f'<td class="words">{escape(finding.sentence)}</td></tr>'
     )
 
 
@@ -208,7 +194,7 @@ def _pictures(batches: Sequence[Pictures]) -> str:
         blind = sum(each.correlation for each in batch.blind_likeness) / len(batch.blind_likeness)
         heads = "".join(f'<th scope="col">{i + 1}</th>' for i in range(len(batch.originals)))
         parts.append(
-            f'<h3>{_text(batch.title)}</h3><div class="scroll narrow" tabindex="0">'
+            f'<h3>{escape(batch.title)}</h3><div class="scroll narrow" tabindex="0">'
             '<table class="pictures"><thead><tr>'
             f'<th scope="col">Picture</th>{heads}</tr></thead><tbody>'
             + _cells("Original", batch.originals, None)
@@ -231,5 +217,5 @@ def _cells(label: str, pictures: Sequence[Image], likeness: Sequence[Likeness] |
             each = likeness[i]
             note = f"<small>{each.correlation:.2f} · {each.structure:.2f} · {each.decibels:.1f} dB</small>"
         alternative = f"{label}, picture {i + 1}"
-        cells.append(f'<td><img src="data:image/png;base64,{data}" alt="{_text(alternative)}">{note}</td>')
-    return f'<tr><th scope="row">{_text(label)}</th>{"".join(cells)}</tr>'
+        cells.append(f'<td><img src="data:image/png;base64,{data}" alt="{escape(alternative)}">{note}</td>')
+    return f'<tr><th scope="row">{escape(label)}</th>{"".join(cells)}</tr>'

@@ -11,7 +11,7 @@ import numpy as np
 from sqsgd.checks import Vector
 from sqsgd.core import Mechanism, Scheme
 from sqsgd.federated import sent_coordinates
-from sqsgd.privacy.audit.findings import Finding, skipped, verdict
+from sqsgd.privacy.audit.findings import Finding, judged, skipped, verdict
 from sqsgd.privacy.audit.inputs import WorstPair, climbed, extreme_inputs, worst_pair
 from sqsgd.privacy.audit.subject import Small, Subject, forward, has_density, task_for
 from sqsgd.task import Task
@@ -87,10 +87,9 @@ def listed_ratio(subject: Subject) -> Iterator[Finding]:
         sentence=sentence,
         details={"largest share of the promise": most, "budgets": tried},
     )
-    yield Finding(
-        check="ratio",
-        name=_WHOLE,
-        outcome=verdict(off, SLACK),
+    yield judged(
+        "ratio",
+        _WHOLE,
         measured=off,
         limit=SLACK,
         sentence=f"The probabilities of all outputs add up to one within {off:.1e}.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -14,8 +13,8 @@ import numpy.typing as npt
 from sqsgd.checks import Vector
 from sqsgd.codec import ENVELOPE_BYTES
 from sqsgd.privacy.audit.everywhere import everywhere
-from sqsgd.privacy.audit.findings import Finding, skipped, verdict
-from sqsgd.privacy.audit.law import tested
+from sqsgd.privacy.audit.findings import Finding, judged, skipped
+from sqsgd.privacy.audit.law import by_test
 from sqsgd.privacy.audit.statistics import normal_tails
 from sqsgd.privacy.audit.subject import Subject, forward, has_density, task_for
 from sqsgd.randomness import Rng, seeded_rng
@@ -46,12 +45,11 @@ def noise_checks(subject: Subject) -> Iterator[Finding]:
 
 def _kind(subject: Subject) -> Finding:
     protects = subject.noise().protects
-    return Finding(
-        check="noise",
-        name=_KIND,
-        outcome="passed" if protects else "violated",
-        measured=float(not protects),
-        limit=0.0,
+    return judged(
+        "noise",
+        _KIND,
+        measured=not protects,
+        limit=0,
         sentence="Clients draw from the operating system's entropy."
         if protects
         else "Clients draw from a seeded generator: whoever knows the seed knows the noise.",
@@ -72,12 +70,11 @@ def _generators(subject: Subject) -> Finding:
     pieces = drawn.pieces + [subject.noise().take(BLOCK).tobytes() for _ in range(_FRESH)]
     repeats = _repeats(pieces)
     settings = ", ".join([*drawn.settings, f"{_FRESH:,} fresh generators"])
-    return Finding(
-        check="noise",
-        name=_STREAMS,
-        outcome=verdict(repeats, 0),
-        measured=float(repeats),
-        limit=0.0,
+    return judged(
+        "noise",
+        _STREAMS,
+        measured=repeats,
+        limit=0,
         sentence=f"Of {len(pieces):,} blocks of {BLOCK} bytes ({settings}) "
         f"{repeats or 'none'} {'repeat' if repeats != 1 else 'repeats'} another.",
         details={"refused in": drawn.refused},
@@ -124,12 +121,11 @@ def _reports(subject: Subject, series: list[tuple[bytes, bytes, bytes]]) -> Find
         return skipped("noise", _REPEATS, "Some reports are so likely here that they repeat anyway.")
     limit = math.floor(expected + 6 * math.sqrt(expected) + (4 if expected > 1e-9 else 0))
     repeats = _repeats(pieces)
-    return Finding(
-        check="noise",
-        name=_REPEATS,
-        outcome=verdict(repeats, limit),
-        measured=float(repeats),
-        limit=float(limit),
+    return judged(
+        "noise",
+        _REPEATS,
+        measured=repeats,
+        limit=limit,
         sentence=f"Of {count:,} reports of the same vector ({', '.join(settings)}) {repeats or 'none'} "
         f"{'repeat' if repeats != 1 else 'repeats'} another; chance allows for {limit}.",
         details={"refused in": drawn.refused, "repeats expected by chance, at most": expected},
@@ -144,13 +140,13 @@ def _rounds(series: list[tuple[bytes, bytes, bytes]]) -> Finding:
     )
     pairs = ((first, later), (again, later), (first, again))
     p_value = min(1.0, len(pairs) * min(normal_tails(_nearness(*pair)) for pair in pairs))
-    found = tested(
+    return by_test(
         _ROUNDS,
         p_value,
         f"Three reports of each of {len(series):,} clients, of two rounds, are as unlike as those of "
         "two clients",
+        check="noise",
     )
-    return dataclasses.replace(found, check="noise")
 
 
 def _nearness(reports: Bits, others: Bits) -> float:
@@ -213,12 +209,11 @@ def _source(subject: Subject) -> Finding:
         told = "Encode draws nothing from the generator that it is given"
     elif first != again:
         told = "Encode draws from something else than the generator that it is given"
-    return Finding(
-        check="noise",
-        name=_SOURCE,
-        outcome=verdict(wrong, 0),
-        measured=float(wrong),
-        limit=0.0,
+    return judged(
+        "noise",
+        _SOURCE,
+        measured=wrong,
+        limit=0,
         sentence=f"{told} ({watched.drawn:,} bytes a report).",
     )
 
@@ -266,12 +261,11 @@ def _untouched(subject: Subject) -> Finding:
     before = states()
     scheme.encode(np.ones(scheme.dim, np.float32), task, subject.noise())
     moved = before != states()
-    return Finding(
-        check="noise",
-        name=_GLOBAL,
-        outcome=verdict(moved, 0),
-        measured=float(moved),
-        limit=0.0,
+    return judged(
+        "noise",
+        _GLOBAL,
+        measured=moved,
+        limit=0,
         sentence="Encode draws from Python's or NumPy's global generator, which anyone can seed."
         if moved
         else "Encode leaves Python's and NumPy's global generators alone.",

@@ -56,6 +56,11 @@ def multiplied(epsilon: float, count: int) -> float:
     return math.inf if math.isinf(epsilon) else rounded_up(Fraction(epsilon) * count)
 
 
+def divided(epsilon: float, parts: int) -> float:
+    """epsilon / parts, rounded down."""
+    return rounded_down(Fraction(epsilon) / parts)
+
+
 def cost(name: str, value: object) -> float:
     """A finite number above zero as a float that is not below it (whole numbers may be no floats)."""
     number = checks.positive(name, value)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flint import arb
 from reference import g_test
+from scripted import ScriptedRng
 
 from sqsgd import seeded_rng
 from sqsgd.exact import precision
@@ -83,16 +84,6 @@ def test_a_sampler_with_another_budget_is_caught(monkeypatch):
     assert sampler_p_value(channel, 0.37) < 1e-6
 
 
-class Scripted:
-    """Plays back words."""
-
-    def __init__(self, *words):
-        self.words = list(words)
-
-    def word(self):
-        return self.words.pop(0)
-
-
 @pytest.mark.parametrize("level", [0, 3, 6])
 def test_ambiguous_words_are_settled(level):
     """A word that holds an edge is decided by the bits after it, on either side; others by themselves."""
@@ -111,19 +102,19 @@ def test_ambiguous_words_are_settled(level):
             (word - 1, None, code),
             (word + 1, None, code + 1),
         ]:
-            rng = Scripted(*([] if second is None else [second]))
+            rng = ScriptedRng(*([] if second is None else [second]))
             drawn = channel._move(level, np.array([first], np.uint64), rng)
-            assert (drawn.tolist(), rng.words) == ([expected], [])
+            assert (drawn.tolist(), rng.used) == ([expected], second is not None)
 
 
 def test_the_ends_of_the_words():
     """The first and the last word at a budget whose edges crowd there, and further bits in between."""
     channel = OrdinalChannel(3, 200.0)
     drawn = [
-        channel._move(1, np.array([first], np.uint64), Scripted(2**63, 2**63, 2**63, 2**63))
+        channel._move(1, np.array([first], np.uint64), ScriptedRng(2**63, 2**63, 2**63, 2**63))
         for first in (0, 2**64 - 1)
     ]
     assert [int(codes[0]) for codes in drawn] == [1, 1]
-    assert int(channel._move(1, np.array([0], np.uint64), Scripted(0, 0, 0, 0))[0]) == 0
+    assert int(channel._move(1, np.array([0], np.uint64), ScriptedRng(0, 0, 0, 0))[0]) == 0
     top = 2**64 - 1
-    assert int(channel._move(1, np.array([top], np.uint64), Scripted(top, top, top, top))[0]) == 2
+    assert int(channel._move(1, np.array([top], np.uint64), ScriptedRng(top, top, top, top))[0]) == 2

@@ -6,6 +6,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from tiny_runs import cut_off
 
 from sqsgd import Ledger
 from sqsgd.commands.training import describe
@@ -60,11 +61,7 @@ def test_every_user_is_asked_at_most_once(tmp_path):
 
 
 def test_a_run_that_stopped_goes_on_to_the_same_model(folder, tmp_path):
-    run = prepared(tmp_path / "run")
-    steps = runner.train(run, runner.start(run))
-    for _ in range(4):
-        next(steps)
-    steps.close()
+    cut_off(prepared(tmp_path / "run"), 4)
     again = runner.prepare(load_config(tmp_path / "run" / "config.toml"), tmp_path / "run")
     list(runner.train(again, runner.resume(again)))
     models = [(path / "model.safetensors").read_bytes() for path in (tmp_path / "run", folder)]

@@ -1,0 +1,29 @@
+"""Numbers that JSON does not know, infinity and NaN, as it can hold them."""
+
+from __future__ import annotations
+
+import math
+
+NUMBERS = {"infinity": math.inf, "-infinity": -math.inf, "nan": math.nan}
+"""What the words of ``worded`` stand for, for whoever reads them back."""
+
+
+def worded(value: object) -> object:
+    """The value, or the word for it.
+
+    >>> worded(float("inf")), worded(float("nan")), worded(0.5), worded("text")
+    ('infinity', 'nan', 0.5, 'text')
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return "infinity" if value > 0 else "nan" if math.isnan(value) else "-infinity"
+    return value
+
+
+def known(value: object) -> object:
+    """The value; infinity as a word, and None for what cannot be said: NaN, or a bound that bounds nothing.
+
+    >>> known(float("inf")), known(float("nan")), known(0.5)
+    ('infinity', None, 0.5)
+    """
+    word = worded(value)
+    return word if word is value or word == "infinity" else None

@@ -1,0 +1,15 @@
+"""Reading TOML files that people write."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The keys and values of a file; ValueError names the file where it is no TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no valid TOML: {error}") from None

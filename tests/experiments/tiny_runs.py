@@ -1,0 +1,27 @@
+"""Runs of a few seconds on the data of ``tiny``: prepared, finished, or cut off on the way."""
+
+from sqsgd.experiments import runner
+from sqsgd.experiments.config import make_config
+
+TINY = {
+    "dataset": "tiny:data", "model": "tiny:model", "clients": 4, "batch": 16, "epsilon": 60.0, "bytes": 2,
+    "rounds": 12, "evaluate_every": 5, "checkpoint_every": 4, "workers": 1,
+}  # fmt: skip
+
+
+def prepared(folder, **changes):
+    return runner.prepare(make_config({**TINY, **changes}), folder)
+
+
+def finished(folder, **changes):
+    run = prepared(folder, **changes)
+    return list(runner.train(run, runner.start(run)))
+
+
+def cut_off(run, rounds):
+    """The run after so many rounds, as if the process had gone: the last checkpoint is all that is left."""
+    steps = runner.train(run, runner.start(run))
+    for _ in range(rounds):
+        next(steps)
+    steps.close()
+    return run

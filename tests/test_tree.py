@@ -1,0 +1,189 @@
+"""The shape of the source tree: short files, rooms that import downward only, a test for every module."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE, TESTS = ROOT / "src/sqsgd", ROOT / "tests"
+MODULES = {
+    path.relative_to(SOURCE).with_suffix("").as_posix(): ast.parse(path.read_text())
+    for path in sorted(SOURCE.rglob("*.py"))
+    if not path.name.startswith("__")
+}
+
+FLOORS = {
+    "schemes/": 1,
+    "learning/": 2, "privacy/": 2,
+    "planner": 3, "stateless": 3, "federated": 3, "bench": 3,
+    "experiments/": 4,
+    "estimation": 5, "report/": 5,
+    "privacy/audit/": 6,
+    "flower/": 7,
+    "deploy/": 8,
+    "commands/": 9, "doctor": 9,
+    "cli": 10,
+}  # fmt: skip
+"""A module imports from its own floor and from those below; what is not named here is on the ground floor."""
+
+ONLY_IN = {
+    "numba": ("kernels/",),
+    "llvmlite": ("kernels/",),
+    "torch": ("learning/", "privacy/audit/inversion", "experiments/runner"),  # the last: TensorBoard's writer
+    "flwr": ("flower/",),
+    "plotly": ("report/",),
+    "matplotlib": ("report/",),
+    "typer": ("cli", "commands/"),
+    "rich": ("commands/",),
+}
+
+TESTED_IN = {
+    # whole rooms
+    "kernels/": "test_kernels.py",
+    "commands/": "test_cli_failures.py",
+    "privacy/audit/": "privacy/test_audit.py",
+    "flower/app/": "flower/test_ready_app.py",
+    # shapes that every scheme has, and what every scheme uses
+    "aggregate": "schemes/test_estimates.py",
+    "checks": "test_bad_input.py",
+    "core": "schemes/test_contract.py",
+    "gaussian": "test_estimation.py",
+    "privquant": "test_privquant_exact.py",
+    "promise": "schemes/test_contract.py",
+    "task": "test_bad_input.py",
+    "schemes/cap_direction": "schemes/test_privunit.py",
+    "schemes/fitting": "schemes/test_contract.py",
+    # schemes that are near relatives of another, or hold nothing that is not in the table of all schemes
+    "schemes/dgc": "schemes/test_clear_schemes.py",
+    "schemes/fedsgd": "schemes/test_clear_schemes.py",
+    "schemes/qsgd": "schemes/test_clear_schemes.py",
+    "schemes/terngrad": "schemes/test_clear_schemes.py",
+    "schemes/fedsel_plan": "schemes/test_fedsel.py",
+    "schemes/ldp_fed": "schemes/test_coordinatewise.py",
+    "schemes/privunit_g": "schemes/test_privunit.py",
+    "schemes/privunit_inf": "schemes/test_sqkr.py",
+    "schemes/sqsgd": "schemes/test_contract.py",
+    "schemes/sqsgd_paper": "schemes/test_contract.py",
+    # parts of one thing, which is tried as a whole
+    "bench": "test_snippets.py",
+    "privacy/history": "privacy/test_ledger_damage.py",
+    "privacy/ledger_files": "privacy/test_ledger_crashes.py",
+    "privacy/refusals": "privacy/test_ledger.py",
+    "privacy/tips": "privacy/test_ledger_damage.py",
+    "experiments/checkpoint": "experiments/test_failures.py",
+    "experiments/settings": "experiments/test_runner.py",
+    "experiments/summary": "experiments/test_runner.py",
+    "experiments/sweep_runner": "experiments/test_sweep.py",
+    "learning/catalogue": "learning/test_inventory.py",
+    "learning/hog": "learning/test_features.py",
+    "learning/probe": "learning/test_problem.py",
+    "report/charts": "report/test_report_groups.py",
+    "report/figures": "report/test_report_page.py",
+    "report/tables": "report/test_report_page.py",
+    "report/text": "report/test_report_page.py",
+    "flower/answers": "flower/test_strategy.py",
+    "flower/client_app": "flower/test_ready_app.py",
+    "flower/contradictions": "flower/test_once.py",
+    "flower/guard": "deploy/test_guard.py",
+    "flower/node_state": "flower/test_mod.py",
+    "flower/ready": "flower/test_ready_app.py",
+    "flower/run_folder": "flower/test_resuming.py",
+    "flower/server_app": "flower/test_ready_app.py",
+    "flower/training": "flower/test_strategy.py",
+    "flower/wire": "flower/test_mod.py",
+    "deploy/federation": "deploy/test_folders.py",
+    "deploy/live_state": "deploy/test_status.py",
+    "deploy/pages": "deploy/test_folders.py",
+    "deploy/scripts": "deploy/test_folders.py",
+    "deploy/training": "deploy/test_real_federation.py",
+}
+"""Modules whose tests do not bear their name, by module or by room, and the file to look into first."""
+
+
+def longest(table, name):
+    """The row of a module: its own, or that of the innermost room."""
+    rows = [key for key in table if key == name or (key.endswith("/") and name.startswith(key))]
+    return max(rows, key=len, default=None)
+
+
+def own_test(name):
+    """test_<module>.py in the folder that mirrors the module's; with the room's name where it helps."""
+    *folders, stem = name.split("/")
+    places = [TESTS.joinpath(*folders, f"test_{stem}.py")]
+    if folders:
+        places.append(TESTS.joinpath(*folders, f"test_{folders[-1]}_{stem}.py"))
+        places.append(TESTS.joinpath(*folders[:-1], f"test_{folders[-1]}_{stem}.py"))
+    return next((place for place in places if place.exists()), None)
+
+
+def imports(tree):
+    """Every import, and whether it is made when the module is loaded."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node in tree.body) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module, node in tree.body
+            if node.module == "sqsgd":
+                yield from ((f"sqsgd.{alias.name}", node in tree.body) for alias in node.names)
+
+
+def test_files_stay_short():
+    folders = ("src", "tests", "benchmarks", "docs", "examples")
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    long = [str(path) for path in paths if len(path.read_text().splitlines()) >= 300]
+    assert long == []
+
+
+def test_no_two_files_of_tests_have_one_name():
+    """The folders are no packages: pytest would take the second file for the first, and end there."""
+    names = [path.name for path in TESTS.rglob("*.py") if path.name not in ("conftest.py", "__init__.py")]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_modules_import_downward_only():
+    upward = []
+    for name, tree in MODULES.items():
+        floor = FLOORS.get(longest(FLOORS, name), 0)
+        for imported, at_once in imports(tree):
+            other = imported.removeprefix("sqsgd.").replace(".", "/")
+            room = longest(FLOORS, f"{other}/") or longest(FLOORS, other)
+            if at_once and imported.startswith("sqsgd.") and FLOORS.get(room, 0) > floor:
+                upward.append(f"{name} imports {imported}")
+    assert upward == []
+
+
+def test_heavy_packages_stay_in_their_rooms():
+    strays = [
+        f"{name} imports {imported}"
+        for name, tree in MODULES.items()
+        for imported, _ in imports(tree)
+        if not name.startswith(ONLY_IN.get(imported.partition(".")[0], ""))
+    ]
+    assert strays == []
+
+
+def test_every_module_has_a_test_where_one_would_look():
+    """Of its own name in the folder that mirrors its own, or the file that TESTED_IN names."""
+    for name in MODULES:
+        row = longest(TESTED_IN, name)
+        if own_test(name) is not None:
+            assert row != name, f"{name} has a test of its own: take it out of TESTED_IN"
+        else:
+            assert row is not None, f"{name} has no test of its name: write one, or name one in TESTED_IN"
+            assert (TESTS / TESTED_IN[row]).exists(), TESTED_IN[row]
+
+
+def test_the_tables_name_what_is_there():
+    for name in (*FLOORS, *TESTED_IN):
+        assert (SOURCE / name).is_dir() if name.endswith("/") else name in MODULES, name
+
+
+def test_whatever_is_public_says_what_it_is():
+    silent = [name for name, tree in MODULES.items() if not ast.get_docstring(tree)]
+    for name, tree in MODULES.items():
+        public = (node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))
+        silent += [
+            f"{name}.{node.name}"
+            for node in public
+            if not node.name.startswith("_") and not ast.get_docstring(node)
+        ]
+    assert silent == []
