@@ -10,6 +10,7 @@ collect_ignore = ["faults/hostile_client_app.py"]  # an app for nodes: only ther
 
 SLOW = (
     "experiments/test_failures.py",
+    "experiments/test_one_report.py",
     "experiments/test_runner.py",
     "experiments/test_sweep.py",
     "flower/",
@@ -17,6 +18,9 @@ SLOW = (
     "privacy/test_attackers.py",
     "privacy/test_audit",
     "report/test_browser.py",
+    "schemes/test_clear_schemes.py",
+    "schemes/test_coordinatewise.py",
+    "schemes/test_cpsgd.py",
     "schemes/test_estimates.py",
     "schemes/test_privacy.py::test_what_is_sent",
     "test_adding_a_scheme.py",

@@ -83,7 +83,6 @@ TESTED_IN = {
     "flower/answers": "flower/test_strategy.py",
     "flower/client_app": "flower/test_ready_app.py",
     "flower/contradictions": "flower/test_once.py",
-    "flower/guard": "deploy/test_guard.py",
     "flower/node_state": "flower/test_mod.py",
     "flower/ready": "flower/test_ready_app.py",
     "flower/run_folder": "flower/test_resuming.py",

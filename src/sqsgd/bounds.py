@@ -9,6 +9,11 @@ import numpy as np
 _NEAR = 0.95  # of the bound
 
 
+def first_bound(scheme: str, others: float = 1.0) -> float:
+    """U_0 where none was given: the paper's 10 for its own profile, ``others`` for all other schemes."""
+    return 10.0 if scheme == "sqsgd-paper" else others
+
+
 def next_bound(bound: float, magnitudes: Sequence[float], floor: float) -> float:
     """U_{t+1}: half again the upper quartile of the privatised magnitudes, at most twice or half of U_t.
 

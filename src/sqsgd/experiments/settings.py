@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sqsgd.amounts import multiplied
+from sqsgd.bounds import first_bound
 from sqsgd.core import Scheme
 from sqsgd.experiments.config import RunConfig
 from sqsgd.federated import Settings
@@ -16,7 +17,7 @@ from sqsgd.rates import learning_rate, softmax_rate
 def make_settings(config: RunConfig, scheme: Scheme, features: bool) -> Settings:
     """What the server decides; ``features``: the model is a softmax on public features of unit length."""
     softmax = config.once and features and config.optimizer == "sgd"
-    bound = config.bound or (10.0 if config.scheme == "sqsgd-paper" else 0.5 if softmax else 1.0)
+    bound = config.bound or first_bound(config.scheme, 0.5 if softmax else 1.0)
     decays = config.decay == "linear"
     rate = config.lr or (
         softmax_rate(scheme, config.clients, config.rounds, bound, decays)

@@ -11,7 +11,7 @@ Guarantees
 * An app that is not named is never unpacked, and nothing of it runs; the node writes down that it refused.
   tests/deploy/test_real_federation.py::test_a_node_refuses_code_that_its_owner_did_not_allow
 * Without a list, or where the list is damaged, nothing runs.
-  tests/deploy/test_guard.py::test_without_a_good_list_nothing_is_allowed
+  tests/flower/test_guard.py::test_without_a_good_list_nothing_is_allowed
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from sqsgd import checks, federated
+from sqsgd.bounds import first_bound
 from sqsgd.core import Scheme
 from sqsgd.federated import Settings, State
 from sqsgd.flower import wire
@@ -87,7 +88,7 @@ class SqsgdStrategy(Strategy):
         self.epsilon, self.bits = checks.real("epsilon", epsilon, 0.01, 1e5), 8 * bytes
         self.scheme_name, self.options = scheme, dict(options or {})
         self.lr, self.optimizer, self.sends = lr, optimizer, sends
-        self.bound = bound or (10.0 if scheme == "sqsgd-paper" else 1.0)
+        self.bound = bound or first_bound(scheme)
         self.track, self.clip, self.alpha, self.beta = track, clip, alpha, beta
         self.clients_per_round = checks.integer("clients-per-round", clients_per_round, 0, 2**31)
         self.once = once
@@ -134,12 +135,13 @@ class SqsgdStrategy(Strategy):
         if self.folder is None:
             return
         if not (self.resume and self.folder.begun):
-            self.folder.begin(self.state, self._about())
+            self.folder.begin(self.state, self.about())
             return
         self.state, about = self.folder.resume()
-        self._take_up(about, rate)
+        self._take_up(about)
 
-    def _about(self) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
+        """What a checkpoint must know to be gone on with."""
         return {
             "name": self.name,
             "seed": self.settings.seed,
@@ -148,7 +150,7 @@ class SqsgdStrategy(Strategy):
             "optimizer": self.optimizer,
         }
 
-    def _take_up(self, about: Mapping[str, Any], rate: float) -> None:
+    def _take_up(self, about: Mapping[str, Any]) -> None:
         """Go on as the checkpoint began; refuse where that is not what was asked for."""
         for key, now in (("fingerprint", self.scheme.fingerprint), ("optimizer", self.optimizer)):
             if about.get(key) != now:

@@ -92,7 +92,7 @@ def one_round(
     )  # fmt: skip
     if strategy.folder is not None:
         strategy.folder.write({name: worded(value) for name, value in line.items()})
-        strategy.folder.save(strategy.state, strategy._about())
+        strategy.folder.save(strategy.state, strategy.about())
 
 
 def metrics_line(strategy: SqsgdStrategy, last: Round) -> dict[str, Any]:
