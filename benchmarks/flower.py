@@ -2,7 +2,7 @@
 
 `.venv/bin/python benchmarks/flower.py memory [--clients 1000 --participation 50 --rounds 5]`: the peak memory
 of all processes together (shared pages counted once) while LeNet-5 trains over Flower's simulation.
-`.venv/bin/python benchmarks/flower.py wire [--rounds 4]`: what passes the socket of one of two nodes,
+`.venv/bin/python benchmarks/flower.py wire [--rounds 4 --nodes 2]`: what passes the socket of one node,
 through a proxy that counts, with the whole model down and with what changed.
 """
 
@@ -135,7 +135,7 @@ class Passing(socketserver.BaseRequestHandler):
             pass
 
 
-def measure_wire(rounds: int, downlink: str) -> None:
+def measure_wire(rounds: int, downlink: str, nodes: int) -> None:
     with TemporaryDirectory() as folder:
         port, work = free_port(), Path(folder)
         environment = {**os.environ, **QUIET, "PATH": f"{BIN}:{os.environ['PATH']}", "FLWR_HOME": folder}
@@ -164,13 +164,15 @@ def measure_wire(rounds: int, downlink: str) -> None:
                     time.sleep(0.2)
             proxy = Counting(port)
             threading.Thread(target=proxy.serve_forever, daemon=True).start()
-            for node, through in enumerate((proxy.server_address[1], port)):
+            for node in range(nodes):
+                through = port if node else proxy.server_address[1]
                 start(f"node{node}", "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{through}",
                       "--port", str(free_port()), "--node-config",
-                      f'partition-id={node} num-partitions=2 max-epsilon=100000.0 '
+                      f'partition-id={node} num-partitions={nodes} max-epsilon=100000.0 '
                       f'state-dir="{work}/state{node}"')  # fmt: skip
             settings = (
-                f"num-server-rounds={rounds} downlink='{downlink}' out='{work}/run' round-timeout=300.0"
+                f"num-server-rounds={rounds} downlink='{downlink}' out='{work}/run' round-timeout=300.0 "
+                f"min-nodes={nodes}"
             )
             subprocess.run(
                 [BIN / "flwr", "run", str(app_folder()), "here", "--stream", "--run-config", settings],
@@ -185,7 +187,7 @@ def measure_wire(rounds: int, downlink: str) -> None:
             for process in started:
                 process.wait(60)
         lines = [json.loads(line) for line in (work / "run" / "metrics.jsonl").read_text().splitlines()]
-    print(f"downlink = {downlink!r}, {rounds} rounds, one of two nodes; the app's code is sent once")
+    print(f"downlink = {downlink!r}, {rounds} rounds, one of {nodes} nodes; the app's code is sent once")
     for line in lines:
         sizes = " ".join(f"{name} {line[name]:,}" for name in line if name.startswith("bytes_"))
         print(f"  round {line['round']}: {sizes} seconds {line['seconds']:.1f}")
@@ -202,10 +204,11 @@ parser.add_argument("what", choices=["memory", "wire"])
 parser.add_argument("--clients", type=int, default=1000)
 parser.add_argument("--participation", type=int, default=50)
 parser.add_argument("--rounds", type=int, default=0)
+parser.add_argument("--nodes", type=int, default=2)
 if __name__ == "__main__":
     wanted = parser.parse_args()
     if wanted.what == "memory":
         measure_memory(wanted.clients, wanted.participation, wanted.rounds or 5)
     else:
         for kind in ("full", "delta"):
-            measure_wire(wanted.rounds or 4, kind)
+            measure_wire(wanted.rounds or 4, kind, wanted.nodes)
