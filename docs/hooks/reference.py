@@ -95,19 +95,10 @@ def _row(command: str, parameter: Any) -> str:
         raise Undocumented(f"`{command}`: {names} has no help")
     if parameter.param_type_name == "argument":
         names = f"`{_metavar(parameter)}`"
-    default = parameter.default if parameter.default is not None else _assumed(command, parameter.name)
-    plain = isinstance(default, int | float | str) and not isinstance(default, bool) and default != ""
-    plain = plain and "(default:" not in text
-    return f"| {names} | {_cell(text)} | {f'`{default}`' if plain else ''} |"
+    from sqsgd.commands.assumed import assumed
 
-
-def _assumed(command: str, name: str) -> Any:
-    """What a run or a federation has where neither the command line nor a file says anything."""
-    from sqsgd.deploy.federation import Federation
-    from sqsgd.experiments.config import RunConfig
-
-    of = {"sqsgd train": RunConfig(), "sqsgd compare": RunConfig(), "sqsgd deploy init": Federation()}
-    return getattr(of.get(command), name.removesuffix("_"), None)
+    default = assumed(command.split()[-1], parameter)
+    return f"| {names} | {_cell(text)} | {f'`{default}`' if default else ''} |"
 
 
 def _cell(text: str) -> str:

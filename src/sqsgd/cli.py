@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sqsgd import __version__
+from sqsgd.commands.assumed import Assuming
 from sqsgd.commands.auditing import audit
 from sqsgd.commands.benchmarks import bench
 from sqsgd.commands.data import fetch_data, list_data
@@ -55,8 +56,8 @@ def _common(
     pass
 
 
-app.command()(train)
-app.command()(compare)
+app.command(cls=Assuming)(train)
+app.command(cls=Assuming)(compare)
 app.command()(ablate)
 app.command()(report)
 app.command()(plan)
@@ -75,7 +76,7 @@ ledger_app.command("show")(show_ledger)
 ledger_app.command("verify")(verify_ledger)
 app.add_typer(ledger_app, name="ledger")
 deploy_app = typer.Typer(cls=Commands, help="A federation of real machines, over TLS.", no_args_is_help=True)
-deploy_app.command("init")(init_deployment)
+deploy_app.command("init", cls=Assuming)(init_deployment)
 deploy_app.command("up")(up_deployment)
 deploy_app.command("status")(show_deployment)
 deploy_app.command("down")(end_deployment)
