@@ -77,7 +77,8 @@ def one_round(
     messages = strategy.configure_train(number, result.arrays, config, grid)
     last = strategy.current
     last.timeout = timeout
-    result.arrays, metrics = strategy.aggregate_train(number, exchange(grid, messages, timeout))
+    answers = exchange(grid, messages, timeout, strategy.scheme.bits // 8)
+    result.arrays, metrics = strategy.aggregate_train(number, answers)
     line = metrics_line(strategy, last)
     if evaluate is not None and (number == rounds or number % strategy.evaluate_every == 0):
         measured = evaluate(number, result.arrays)
