@@ -35,18 +35,18 @@ class Link:
         self.app, self.spoil, self.asked, self.objects = make_app(), spoil, {}, {}
         self.replies, self.fetched = {}, 0
 
-    def GetNodes(self, _):
+    def GetNodes(self, _):  # noqa: N802
         return GetNodesResponse(nodes=[NodeInfo(node_id=node) for node in IDS])
 
-    def PushMessages(self, request):
+    def PushMessages(self, request):  # noqa: N802
         names = [message.metadata.message_id for message in request.messages_list]
         for name, message in zip(names, request.messages_list, strict=True):
             self.asked[name] = message.metadata.dst_node_id
-        trees = [part for tree in request.message_object_trees for part in http_grid.iterate_object_tree(tree)]
-        wanted = {tree.object_id for tree in trees}
+        every = http_grid.iterate_object_tree
+        wanted = {part.object_id for tree in request.message_object_trees for part in every(tree)}
         return PushAppMessagesResponse(message_ids=names, objects_to_push=wanted, session_id="1")
 
-    def PushObject(self, request):
+    def PushObject(self, request):  # noqa: N802
         self.objects[request.object_id] = request.object_content
         return PushObjectResponse(stored=True)
 
@@ -56,7 +56,7 @@ class Link:
         reply = self.app(arrived, self.contexts[self.asked[name]])
         return reply, deflated(reply)
 
-    def PullMessages(self, request):
+    def PullMessages(self, request):  # noqa: N802
         (name,) = request.message_ids
         reply, contents = self.replies[name]
         if self.asked[name] == HOSTILE:
@@ -68,12 +68,12 @@ class Link:
         proto = message_to_proto(http_grid.remove_content_from_message(reply))
         return PullAppMessagesResponse(messages_list=[proto], message_object_trees=[tree])
 
-    def PullObject(self, request):
+    def PullObject(self, request):  # noqa: N802
         content = self.objects.get(request.object_id, b"")
         self.fetched += len(content)
         return PullObjectResponse(object_found=True, object_available=bool(content), object_content=content)
 
-    def ConfirmMessageReceived(self, _):
+    def ConfirmMessageReceived(self, _):  # noqa: N802
         pass
 
 
@@ -87,7 +87,7 @@ class RealGrid(HttpGrid):
 
 
 def trained(tmp_path, spoil, rounds=1, timeout=5.0):
-    link, grid = Link(tmp_path, spoil), RealGrid(token="of no use")
+    link, grid = Link(tmp_path, spoil), RealGrid(token="of no use")  # noqa: S106
     grid._client = link
     grid.set_run(Run.create_empty(7))
     made = strategy()
@@ -175,7 +175,7 @@ def test_a_fetch_that_was_given_up_ends_by_itself_round_after_round(tmp_path):
     """One that is announced and never sent. Nothing of it is left soon after the last round."""
 
     def withheld(reply, contents):
-        return {**{reply.object_id: contents[reply.object_id]}, get_object_id(b"never sent"): b""}
+        return {reply.object_id: contents[reply.object_id], get_object_id(b"never sent"): b""}
 
     before, started = threading.active_count(), time.monotonic()
     made, _ = trained(tmp_path, withheld, rounds=4, timeout=1.0)
@@ -204,9 +204,10 @@ def test_a_late_fetch_keeps_the_deadline_of_its_own_round():
     go, ended = threading.Event(), []
 
     def late():
-        with limited(Limits(deadline=time.monotonic())), pytest.raises(ObjectPullError):
+        with limited(Limits(deadline=time.monotonic())):
             go.wait()
-            http_grid.pull_objects(["a"], unavailable)
+            with pytest.raises(ObjectPullError):
+                http_grid.pull_objects(["a"], unavailable)
         ended.append(time.monotonic())
 
     thread = threading.Thread(target=late)

@@ -109,8 +109,8 @@ def _answered(
 ) -> Iterator[Answer]:
     """What has come so far; it is taken out of ``waiting``, which has each message's node.
 
-    ``fetches`` keeps what takes long from one look to the next. Raises where the SuperLink was not reached for
-    any message: one alone that breaks is not the way there.
+    ``fetches`` keeps what takes long from one look to the next. Raises where the SuperLink was not reached
+    for any message: one alone that breaks is not the way there.
     """
     broken, reached = None, False
     for name, node in list(waiting.items()):

@@ -1,7 +1,8 @@
 """Fetching the parts of an answer: no longer than its round lasts, and no more than a report has.
 
-Flower's grid fetches whatever a node announces, waits two hours for what does not come, and builds what it has
-fetched: an array of a few thousand bytes that names one chunk a million times would fill the server's memory.
+Flower's grid fetches whatever a node announces, waits two hours for what does not come, and builds what it
+has fetched: an array of a few thousand bytes that names one chunk a million times would fill the server's
+memory.
 It has no setting for any of this, so its function is replaced. What is allowed belongs to the thread that
 fetches: a fetch that was given up keeps its own deadline, and other threads fetch as Flower does.
 """
@@ -60,8 +61,8 @@ def _pull_objects(
     if len(object_ids) > len(KINDS):
         raise MalformedReport(
             "parts",
-            f"the answer has {len(object_ids)} parts and a report has {len(KINDS)}: nothing of it was fetched; "
-            "does the node's app use SqsgdMod?",
+            f"the answer has {len(object_ids)} parts and a report has {len(KINDS)}: nothing of it was fetched"
+            "; does the node's app use SqsgdMod?",
         )
 
     def pull(object_id: str) -> bytes:
@@ -80,5 +81,6 @@ def _check(content: bytes, most: int) -> None:
     kind = get_object_type_from_object_content(content)
     if kind not in KINDS:
         raise MalformedReport(
-            "parts", f"the answer holds {kind[:20]!r}, which no report does; does the node's app use SqsgdMod?"
+            "parts",
+            f"the answer holds {kind[:20]!r}, which no report does; does the node's app use SqsgdMod?",
         )

@@ -18,7 +18,7 @@ from sqsgd import checks, federated
 from sqsgd.bounds import first_bound
 from sqsgd.core import Scheme
 from sqsgd.federated import Settings, State
-from sqsgd.flower import wire
+from sqsgd.flower import resuming, wire
 from sqsgd.flower.answers import Answer, Round, sort_answers
 from sqsgd.flower.contradictions import check_needs_no_residual, check_together
 from sqsgd.flower.downlink import smallest_update
@@ -106,6 +106,8 @@ class SqsgdStrategy(Strategy):
         self._round: Round | None = None
         self._update: ConfigRecord | None = None
         self.empty = 0  # rounds in a row without enough answers
+        self.asking: frozenset[int] = frozenset()
+        """With ``once``: the clients that a round under way asks; written down before they are asked."""
 
     # ------------------------------------------------------------ set up
 
@@ -135,35 +137,10 @@ class SqsgdStrategy(Strategy):
         if self.folder is None:
             return
         if not (self.resume and self.folder.begun):
-            self.folder.begin(self.state, self.about())
+            self.folder.begin(self.state, resuming.about(self))
             return
-        self.state, about = self.folder.resume()
-        self._take_up(about)
-
-    def about(self) -> dict[str, Any]:
-        """What a checkpoint must know to be gone on with."""
-        return {
-            "name": self.name,
-            "seed": self.settings.seed,
-            "fingerprint": self.scheme.fingerprint,
-            "rate": self.settings.optimizer.rate,
-            "optimizer": self.optimizer,
-        }
-
-    def _take_up(self, about: Mapping[str, Any]) -> None:
-        """Go on as the checkpoint began; refuse where that is not what was asked for."""
-        for key, now in (("fingerprint", self.scheme.fingerprint), ("optimizer", self.optimizer)):
-            if about.get(key) != now:
-                raise ValueError(
-                    f"this training was begun with {key} = {about.get(key)!r}, not {now!r}: put scheme, "
-                    "epsilon, bytes, model and optimizer back, or start another with another out"
-                )
-        self.name, self.seed = about["name"], about["seed"]
-        self.settings = replace(
-            self.settings,
-            seed=self.seed,
-            optimizer=replace(self.settings.optimizer, rate=self.lr or about["rate"]),
-        )
+        self.state, known = self.folder.resume()
+        resuming.take_up(self, known)
 
     # ------------------------------------------------------------ one round
 
@@ -209,7 +186,9 @@ class SqsgdStrategy(Strategy):
                 content[wire.UPDATE] = self._update
             else:
                 content[wire.MODEL] = model
-            message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN)
+            # Flower does not check who sends a reply: who can tell a message's name, a hash, may answer it.
+            secret = secrets.token_hex(16)
+            message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN, group_id=secret)
             last.asked(node, task, message)
             messages.append(message)
         return messages
@@ -225,6 +204,8 @@ class SqsgdStrategy(Strategy):
         """The round's nodes, and each one's client number: its own identity, unless told otherwise."""
         if self.numbering is not None:
             return self.numbering(self.state.round, nodes)
+        if self.asking:  # the server died in this round: those that were asked then, and nobody else
+            return {node: node for node in nodes if node in self.asking}
         size = self.clients_per_round or max(1, int(self.fraction_train * len(nodes)))
         return {node: node for node in drawn(nodes, size, self.settings.seed, self.state.round)}
 
@@ -237,9 +218,11 @@ class SqsgdStrategy(Strategy):
         for entry in last.rejected:
             _LOG.warning("sqsgd: rejected node %s: %s", entry["node"], entry["reason"])
         before, spent = self.state, dict(self.state.spent)
-        answered = (task for task, _, _ in last.reports)
-        for task in last.tasks.values() if self.once else answered:  # who was asked may have paid
-            spent[task.client] = spent.get(task.client, 0) + 1
+        answered = {task.client for task, _, _ in last.reports}
+        asked = {task.client for task in last.tasks.values()} | self.asking  # who was asked may have paid
+        for client in asked if self.once else answered:
+            spent[client] = spent.get(client, 0) + 1
+        self.asking = frozenset()
         enough = len(last.reports) >= self.min_answers
         aggregate_started = time.perf_counter()
         if enough:

@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Result
 from sqsgd.amounts import multiplied
 from sqsgd.flower.answers import Round
 from sqsgd.flower.gathering import exchange, wait_for_nodes
+from sqsgd.flower.resuming import about
 from sqsgd.json_words import worded
 
 if TYPE_CHECKING:
@@ -77,6 +78,9 @@ def one_round(
     messages = strategy.configure_train(number, result.arrays, config, grid)
     last = strategy.current
     last.timeout = timeout
+    if strategy.once and strategy.folder is not None:  # on the disk before anyone is asked
+        strategy.asking |= {task.client for task in last.tasks.values()}
+        strategy.folder.save(strategy.state, about(strategy))
     answers = exchange(grid, messages, timeout, strategy.scheme.bits // 8)
     result.arrays, metrics = strategy.aggregate_train(number, answers)
     line = metrics_line(strategy, last)
@@ -93,7 +97,7 @@ def one_round(
     )  # fmt: skip
     if strategy.folder is not None:
         strategy.folder.write({name: worded(value) for name, value in line.items()})
-        strategy.folder.save(strategy.state, strategy.about())
+        strategy.folder.save(strategy.state, about(strategy))
 
 
 def metrics_line(strategy: SqsgdStrategy, last: Round) -> dict[str, Any]:
