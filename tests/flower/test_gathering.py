@@ -76,3 +76,40 @@ def test_an_answer_that_is_announced_and_never_sent_keeps_nobody_waiting(tmp_pat
     (entry,) = made.current.rejected
     assert entry == {"node": str(IDS[0]), "reason": "no answer within 2 s"}
     never.set()
+
+
+def test_a_node_that_left_before_it_could_be_asked_is_not_waited_for(tmp_path):
+    nodes = nodes_of(tmp_path)
+    kept = nodes.push_messages
+
+    def push(messages):
+        gone = [message.metadata.dst_node_id == IDS[0] for message in messages]
+        return ["" if left else name for left, name in zip(gone, kept(messages), strict=True)]
+
+    nodes.push_messages = push
+    made, started = strategy(), time.monotonic()
+    made.start(nodes, model(), num_rounds=1, timeout=60)
+    assert time.monotonic() - started < 20
+    assert len(made.current.reports) == 2
+    (entry,) = made.current.rejected
+    assert "was not asked: the SuperLink took no message for it" in entry["reason"]
+
+
+def test_the_time_for_answers_begins_when_all_are_asked(tmp_path):
+    """A large model takes long to be handed over; a round must not be over by then."""
+    nodes = nodes_of(tmp_path)
+    kept, looks = nodes.push_messages, []
+
+    def slow(messages):
+        names = kept(messages)
+        time.sleep(1.0)
+        return names
+
+    def late(message_ids, pull=nodes.pull_messages):
+        looks.append(message_ids)
+        return pull(message_ids) if len(looks) > len(IDS) else []
+
+    nodes.push_messages, nodes.pull_messages = slow, late
+    made = strategy()
+    made.start(nodes, model(), num_rounds=1, timeout=0.8)
+    assert len(made.current.reports) == 3

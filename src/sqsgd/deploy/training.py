@@ -193,13 +193,13 @@ def _submit(server: Path, federation: Federation, app: Path | None, job: Job, *,
 
 def _follow(server: Path, job: Job, stop: Callable[[], bool], tell: Callable[[str], None]) -> Job:
     shown, asked, summary = len(metrics(job.folder)), time.monotonic(), job.folder / "summary.json"
-    old = summary.stat().st_mtime if summary.exists() else 0.0
+    old = _written(summary)
     while not stop():
         lines = metrics(job.folder)
         for line in lines[shown:]:
             tell(described(line, job.rounds))
         shown = max(shown, len(lines))
-        over = summary.exists() and summary.stat().st_mtime != old
+        over = _written(summary) not in (0.0, old)
         if time.monotonic() - asked > (1.0 if over else _ASK_EVERY):
             try:
                 status = true_status(server, job.run_id)
@@ -218,6 +218,14 @@ def _follow(server: Path, job: Job, stop: Callable[[], bool], tell: Callable[[st
     for line in metrics(job.folder)[shown:]:
         tell(described(line, job.rounds))
     return job
+
+
+def _written(path: Path) -> float:
+    """When a file was written; 0 where there is none: a training that goes on takes its summary away."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _keep_log(server: Path, job: Job) -> None:

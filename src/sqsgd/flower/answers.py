@@ -92,11 +92,12 @@ def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message | Answer
             reply = _checked(answer)
             payload = _payload(reply, scheme)
             scheme.open(payload, last.tasks[node])
+            size = wire.serialised_size(reply)
         except Exception as error:  # whatever a reply holds, the round goes on
             last.rejected.append({"node": str(node), "reason": _reason(error)})
             continue
         found[node] = payload
-        last.up.append((len(payload), wire.serialised_size(reply)))
+        last.up.append((len(payload), size))
     for node, task in last.tasks.items():
         if node in found:
             last.accepted.append(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import secrets
 import time
@@ -22,6 +23,7 @@ from sqsgd.flower import resuming, wire
 from sqsgd.flower.answers import Answer, Round, sort_answers
 from sqsgd.flower.contradictions import check_needs_no_residual, check_together
 from sqsgd.flower.downlink import smallest_update
+from sqsgd.flower.flower_options import least_nodes
 from sqsgd.flower.gathering import drawn, wait_for_nodes
 from sqsgd.flower.run_folder import RunFolder
 from sqsgd.flower.wire import Request, Structure
@@ -32,6 +34,10 @@ from sqsgd.task import Task
 
 _LOG = logging.getLogger("flwr")
 Numbering = Callable[[int, Sequence[int]], Mapping[int, int]]
+
+
+def _size(bytes: int) -> int:
+    return checks.integer("bytes", bytes, 1, 2**37)
 
 
 class SqsgdStrategy(Strategy):
@@ -72,8 +78,11 @@ class SqsgdStrategy(Strategy):
         out: Path | str | None = None,
         resume: bool = False,
         numbering: Numbering | None = None,
+        **flowers: Any,
     ) -> None:
+        """``flowers``: options of Flower's ``FedAvg`` as they stand in an app."""
         check_name("scheme", scheme)
+        connected, self.min_train_nodes = least_nodes(flowers, inspect.signature(type(self)).parameters)
         if fraction_evaluate:
             _LOG.warning("sqsgd: fraction_evaluate is ignored: what nodes measure never leaves them")
         check_together(
@@ -82,18 +91,20 @@ class SqsgdStrategy(Strategy):
             optimizer=optimizer,
             once=once,
             clients_per_round=clients_per_round,
+            min_answers=min_answers,
         )
         if resume and out is None:
             raise ValueError("resume = true needs out: the folder of the training to go on with")
-        self.epsilon, self.bits = checks.real("epsilon", epsilon, 0.01, 1e5), 8 * bytes
+        self.epsilon, self.bits = checks.real("epsilon", epsilon, 0.01, 1e5), 8 * _size(bytes)
         self.scheme_name, self.options = scheme, dict(options or {})
-        self.lr, self.optimizer, self.sends = lr, optimizer, sends
+        self.lr = None if lr is None else checks.positive("lr", lr)
+        self.optimizer, self.sends = optimizer, sends
         self.bound = bound or first_bound(scheme)
         self.track, self.clip, self.alpha, self.beta = track, clip, alpha, beta
         self.clients_per_round = checks.integer("clients-per-round", clients_per_round, 0, 2**31)
         self.once = once
         self.fraction_train = checks.real("fraction_train", fraction_train, 0.0, 1.0)
-        self.min_nodes = checks.integer("min-nodes", max(min_nodes, clients_per_round), 1, 2**31)
+        self.min_nodes = checks.integer("min-nodes", max(min_nodes, clients_per_round, connected), 1, 2**31)
         self.min_answers = checks.integer("min-answers", min_answers, 1, 2**31)
         self.wait_timeout = checks.positive("wait-timeout", wait_timeout)
         self.seed = secrets.randbits(64) if seed is None else checks.integer("seed", seed, 0, 2**64 - 1)
@@ -115,6 +126,7 @@ class SqsgdStrategy(Strategy):
         """Make the scheme for this model, and take up the state: a new one, or the checkpoint's."""
         self.structure: Structure
         self.structure, weights = wire.take_apart(arrays)
+        checks.vector("the model's weights", weights, self.structure.dim)
         self.scheme: Scheme = make_scheme(
             self.scheme_name, dim=self.structure.dim, epsilon=self.epsilon, bits=self.bits, **self.options
         )
@@ -206,7 +218,8 @@ class SqsgdStrategy(Strategy):
             return self.numbering(self.state.round, nodes)
         if self.asking:  # the server died in this round: those that were asked then, and nobody else
             return {node: node for node in nodes if node in self.asking}
-        size = self.clients_per_round or max(1, int(self.fraction_train * len(nodes)))
+        share = int(self.fraction_train * len(nodes))
+        size = self.clients_per_round or max(1, share, self.min_train_nodes)
         return {node: node for node in drawn(nodes, size, self.settings.seed, self.state.round)}
 
     def aggregate_train(
