@@ -130,24 +130,31 @@ def train(
 ) -> Job:
     """Train to the end and return what it came to; a server app that died is started again where it was.
 
-    It goes on from its last checkpoint as often as the last attempt got at least one round further, so that
-    a failure that repeats itself ends. The job's file says ``finished`` only when nothing more will be tried.
+    It goes on from its last checkpoint as often as the last attempt had at least one more round with enough
+    answers, so that a failure that repeats itself ends: spent budgets, say. The job's file says ``finished``
+    only when nothing more will be tried.
     """
     server = server.absolute()
     job = _begin(server, federation, app, resume)
-    done = len(metrics(job.folder))
+    done = _counting(job, federation)
     while True:
         tell(f"run {job.run_id}: attempt {job.attempts}, into {job.folder}")
         job = _follow(server, job, stop, tell)
         if stop():
             job = stop_run(server, job)
-        before, done = done, len(metrics(job.folder))
+        before, done = done, _counting(job, federation)
         if job.status == COMPLETED or stop() or done <= before:
             job.write()
             return job
         replace(job, status="interrupted").write()
-        tell(f"run {job.run_id} ended as {job.status} after round {done}: going on from its checkpoint")
+        last = len(metrics(job.folder))
+        tell(f"run {job.run_id} ended as {job.status} after round {last}: going on from its checkpoint")
         job = _submit(server, federation, app, replace(job, attempts=job.attempts + 1), resume=True)
+
+
+def _counting(job: Job, federation: Federation) -> int:
+    """The rounds that the model was changed by."""
+    return sum(line.get("clients", 0) >= federation.min_answers for line in metrics(job.folder))
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
