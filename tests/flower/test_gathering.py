@@ -89,7 +89,7 @@ def test_a_node_that_left_before_it_could_be_asked_is_not_waited_for(tmp_path):
     nodes.push_messages = push
     made, started = strategy(), time.monotonic()
     made.start(nodes, model(), num_rounds=1, timeout=60)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 50
     assert len(made.current.reports) == 2
     (entry,) = made.current.rejected
     assert "was not asked: the SuperLink took no message for it" in entry["reason"]

@@ -179,10 +179,10 @@ def test_a_fetch_that_was_given_up_ends_by_itself_round_after_round(tmp_path):
 
     before, started = threading.active_count(), time.monotonic()
     made, _ = trained(tmp_path, withheld, rounds=4, timeout=1.0)
-    assert time.monotonic() - started < 12
+    assert time.monotonic() - started < 60  # kernels may have to be compiled first
     assert len(made.current.reports) == 2
     assert threading.active_count() - before < 12  # of this round and the one before
-    while threading.active_count() > before and time.monotonic() - started < 20:
+    while threading.active_count() > before and time.monotonic() - started < 80:
         time.sleep(0.1)
     assert threading.active_count() <= before
 
