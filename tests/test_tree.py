@@ -93,7 +93,6 @@ TESTED_IN = {
     "deploy/live_state": "deploy/test_status.py",
     "deploy/pages": "deploy/test_folders.py",
     "deploy/scripts": "deploy/test_folders.py",
-    "deploy/training": "deploy/test_real_federation.py",
 }
 """Modules whose tests do not bear their name, by module or by room, and the file to look into first."""
 

@@ -10,6 +10,7 @@ from sqsgd import Ledger
 from sqsgd.deploy import training
 from sqsgd.deploy.federation import Federation
 from sqsgd.deploy.folders import write_federation
+from sqsgd.deploy.live_state import whole_lines
 from sqsgd.deploy.processes import Process, start_time
 from sqsgd.deploy.status import node_status, read_status, run_status
 from sqsgd.deploy.training import Job
@@ -113,3 +114,10 @@ def test_a_run_is_summed_up(federation):
 def test_a_run_that_nobody_follows_any_more_is_not_called_running(federation):
     job(federation / "server", "running", Process(pid=os.getpid(), started="long ago"))
     assert run_status(federation / "server")["status"].startswith("unknown: it was running")
+
+
+def test_a_line_that_was_cut_off_hides_no_other(tmp_path):
+    """A full disk cut one, and the next was written on to it: neither can be read, all others can."""
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2, "re{"a": 3}\n\n[4]\n{"a": "\\u2028"}\n{"a": 6}\n{"a": 7')
+    assert [line["a"] for line in whole_lines(path)] == [1, "\u2028", 6]

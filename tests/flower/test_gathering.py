@@ -1,6 +1,5 @@
 """Waiting for nodes and answers, while the SuperLink may come and go."""
 
-import inspect
 import threading
 import time
 
@@ -9,7 +8,7 @@ import pytest
 from federation import model
 from test_strategy import IDS, nodes_of, strategy
 
-from sqsgd.flower.gathering import TooFewNodes, _parts_awaited_until
+from sqsgd.flower.gathering import TooFewNodes
 
 
 def test_a_broken_way_to_the_superlink_is_no_nodes_fault(tmp_path):
@@ -30,7 +29,7 @@ def test_a_superlink_that_comes_back_costs_nothing(tmp_path, name, caplog):
 
     def broken_at_first(*arguments):
         calls.append(arguments)
-        if len(calls) < 3:
+        if len(calls) <= len(IDS):  # a whole look at what has come
             raise httpx.ReadError("[SSL: UNEXPECTED_EOF_WHILE_READING]")
         return kept(*arguments)
 
@@ -79,16 +78,38 @@ def test_an_answer_that_is_announced_and_never_sent_keeps_nobody_waiting(tmp_pat
     never.set()
 
 
-def test_flowers_grid_waits_for_an_answers_parts_no_longer_than_the_round_lasts(monkeypatch):
-    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
-    from flwr.superlink.grid import http_grid
+def test_a_node_that_left_before_it_could_be_asked_is_not_waited_for(tmp_path):
+    nodes = nodes_of(tmp_path)
+    kept = nodes.push_messages
 
-    def unavailable(_):
-        raise ObjectUnavailableError("never")
+    def push(messages):
+        gone = [message.metadata.dst_node_id == IDS[0] for message in messages]
+        return ["" if left else name for left, name in zip(gone, kept(messages), strict=True)]
 
-    original, started = http_grid.pull_objects, time.monotonic()
-    with _parts_awaited_until(started + 1.5), pytest.raises(ObjectPullError):
-        http_grid.pull_objects(["a"], unavailable)
-    assert 1.4 < time.monotonic() - started < 5
-    assert http_grid.pull_objects is original
-    assert "pull_objects(" in inspect.getsource(http_grid.HttpGrid.pull_messages)  # the name that is replaced
+    nodes.push_messages = push
+    made, started = strategy(), time.monotonic()
+    made.start(nodes, model(), num_rounds=1, timeout=60)
+    assert time.monotonic() - started < 50
+    assert len(made.current.reports) == 2
+    (entry,) = made.current.rejected
+    assert "was not asked: the SuperLink took no message for it" in entry["reason"]
+
+
+def test_the_time_for_answers_begins_when_all_are_asked(tmp_path):
+    """A large model takes long to be handed over; a round must not be over by then."""
+    nodes = nodes_of(tmp_path)
+    kept, looks = nodes.push_messages, []
+
+    def slow(messages):
+        names = kept(messages)
+        time.sleep(1.0)
+        return names
+
+    def late(message_ids, pull=nodes.pull_messages):
+        looks.append(message_ids)
+        return pull(message_ids) if len(looks) > len(IDS) else []
+
+    nodes.push_messages, nodes.pull_messages = slow, late
+    made = strategy()
+    made.start(nodes, model(), num_rounds=1, timeout=0.8)
+    assert len(made.current.reports) == 3

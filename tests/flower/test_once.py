@@ -52,6 +52,65 @@ def test_a_resumed_training_remembers_who_was_asked(tmp_path):
     assert np.any(made.state.weights)
 
 
+class Killed(BaseException):
+    """Nothing catches it: as good as a SIGKILL."""
+
+
+def killed_in_the_second_round(tmp_path):
+    """Nodes that were asked, and have paid, when the server died; the checkpoint is the first round's."""
+    nodes = nodes_of(tmp_path, ids=IDS)
+    kept = nodes.pull_messages
+
+    def dying(message_ids):
+        if len(nodes.sent) > 4:
+            raise Killed
+        return kept(message_ids)
+
+    nodes.pull_messages = dying
+    with pytest.raises(Killed):
+        strategy(**ONCE, out=tmp_path / "run").start(nodes, model(), num_rounds=3)
+    assert len(nodes.sent) == 8
+    nodes.pull_messages = kept
+    return nodes
+
+
+def test_a_server_that_died_in_a_round_asks_the_same_nodes_again(tmp_path):
+    """Other nodes are connected when it comes back: drawn anew, the round would be another one's."""
+    nodes = killed_in_the_second_round(tmp_path)
+    first, second = asked(nodes)[:4], asked(nodes)[4:]
+    nodes.absent = {second[0]}
+    made = strategy(**ONCE, out=tmp_path / "run", resume=True)
+    made.start(nodes, model(), num_rounds=2)
+    assert sorted(asked(nodes)[8:]) == sorted(second[1:])
+    assert [task.client for task, _, _ in made.current.reports] == sorted(second[1:])
+    nodes.absent = set()
+    strategy(**ONCE, out=tmp_path / "run", resume=True).start(nodes, model(), num_rounds=3)
+    assert sorted(asked(nodes)[11:]) == sorted(set(IDS) - {*first, *second})
+    for node in IDS:
+        assert Ledger(tmp_path / str(node) / "ledger").spent == 8
+
+
+def test_without_writing_down_who_is_asked_some_would_pay_twice(tmp_path, monkeypatch):
+    """The test above would fail."""
+    from sqsgd.flower import resuming
+
+    take_up = resuming.take_up
+    monkeypatch.setattr(resuming, "take_up", lambda made, known: take_up(made, {**known, "asking": []}))
+    nodes = killed_in_the_second_round(tmp_path)
+    nodes.absent = {asked(nodes)[4]}
+    strategy(**ONCE, out=tmp_path / "run", resume=True).start(nodes, model(), num_rounds=2)
+    nodes.absent = set()
+    strategy(**ONCE, out=tmp_path / "run", resume=True).start(nodes, model(), num_rounds=3)
+    assert max(Ledger(tmp_path / str(node) / "ledger").spent for node in IDS) == 16
+
+
+def test_it_cannot_be_switched_on_or_off_in_a_training(tmp_path):
+    nodes = nodes_of(tmp_path, ids=IDS)
+    strategy(**ONCE, out=tmp_path / "run").start(nodes, model(), num_rounds=1)
+    with pytest.raises(ValueError, match="begun with once = True, not False"):
+        strategy(**{**ONCE, "once": False}, out=tmp_path / "run", resume=True).start(nodes, model())
+
+
 @pytest.mark.parametrize(
     ("changes", "word"),
     [

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -191,6 +192,21 @@ def test_no_node_answers_in_anothers_name(tmp_path):
     (entry,) = made.current.rejected
     assert entry["node"] == str(IDS[0])
     assert "another node's name" in entry["reason"]
+
+
+def test_a_messages_name_cannot_be_told_by_another_node(tmp_path, monkeypatch):
+    """Flower takes a reply in anybody's name from whoever knows the message that it replies to."""
+    monkeypatch.setattr("flwr.app.message.message.now", lambda: datetime.fromtimestamp(1e9, UTC))
+
+    def messages():
+        return strategy().configure_train(1, model(), ConfigRecord(), nodes_of(tmp_path))
+
+    first, second = messages(), messages()
+    assert not {message.object_id for message in first} & {message.object_id for message in second}
+    for message in first + second:  # but for this, a name is a hash of what every node knows or can guess
+        assert len(bytes.fromhex(message.metadata.group_id)) == 16
+        message.metadata.__dict__["_group_id"] = ""
+    assert [message.object_id for message in first] == [message.object_id for message in second]
 
 
 def test_an_answer_counts_once(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -40,14 +41,19 @@ def node_folders(folder: Path) -> list[Path]:
 
 
 def whole_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file of JSON; one that is being written, or that a crash cut off, is left out."""
+    """The lines of a file of JSON; one that is being written, or that a crash or a full disk cut off, is left
+    out, and so is the line that was then written on to it."""
     try:
         text = path.read_text(errors="replace")
     except FileNotFoundError:
         return []
-    return [
-        json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n") and line.strip()
-    ]
+    found = []
+    for line in text.split("\n")[:-1]:
+        with contextlib.suppress(ValueError):
+            entry = json.loads(line)
+            if isinstance(entry, dict):
+                found.append(entry)
+    return found
 
 
 def running_supervisor(folder: Path) -> int | None:

@@ -130,24 +130,31 @@ def train(
 ) -> Job:
     """Train to the end and return what it came to; a server app that died is started again where it was.
 
-    It goes on from its last checkpoint as often as the last attempt got at least one round further, so that
-    a failure that repeats itself ends. The job's file says ``finished`` only when nothing more will be tried.
+    It goes on from its last checkpoint as often as the last attempt had at least one more round with enough
+    answers, so that a failure that repeats itself ends: spent budgets, say. The job's file says ``finished``
+    only when nothing more will be tried.
     """
     server = server.absolute()
     job = _begin(server, federation, app, resume)
-    done = len(metrics(job.folder))
+    done = _counting(job, federation)
     while True:
         tell(f"run {job.run_id}: attempt {job.attempts}, into {job.folder}")
         job = _follow(server, job, stop, tell)
         if stop():
             job = stop_run(server, job)
-        before, done = done, len(metrics(job.folder))
+        before, done = done, _counting(job, federation)
         if job.status == COMPLETED or stop() or done <= before:
             job.write()
             return job
         replace(job, status="interrupted").write()
-        tell(f"run {job.run_id} ended as {job.status} after round {done}: going on from its checkpoint")
+        last = len(metrics(job.folder))
+        tell(f"run {job.run_id} ended as {job.status} after round {last}: going on from its checkpoint")
         job = _submit(server, federation, app, replace(job, attempts=job.attempts + 1), resume=True)
+
+
+def _counting(job: Job, federation: Federation) -> int:
+    """The rounds that the model was changed by."""
+    return sum(line.get("clients", 0) >= federation.min_answers for line in metrics(job.folder))
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
@@ -193,13 +200,13 @@ def _submit(server: Path, federation: Federation, app: Path | None, job: Job, *,
 
 def _follow(server: Path, job: Job, stop: Callable[[], bool], tell: Callable[[str], None]) -> Job:
     shown, asked, summary = len(metrics(job.folder)), time.monotonic(), job.folder / "summary.json"
-    old = summary.stat().st_mtime if summary.exists() else 0.0
+    old = _written(summary)
     while not stop():
         lines = metrics(job.folder)
         for line in lines[shown:]:
             tell(described(line, job.rounds))
         shown = max(shown, len(lines))
-        over = summary.exists() and summary.stat().st_mtime != old
+        over = _written(summary) not in (0.0, old)
         if time.monotonic() - asked > (1.0 if over else _ASK_EVERY):
             try:
                 status = true_status(server, job.run_id)
@@ -218,6 +225,14 @@ def _follow(server: Path, job: Job, stop: Callable[[], bool], tell: Callable[[st
     for line in metrics(job.folder)[shown:]:
         tell(described(line, job.rounds))
     return job
+
+
+def _written(path: Path) -> float:
+    """When a file was written; 0 where there is none: a training that goes on takes its summary away."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _keep_log(server: Path, job: Job) -> None:

@@ -25,7 +25,7 @@ class Answer:
     """The message that was sent."""
     reply: Message | None
     problem: str = ""
-    """Why there is no reply: what was sent cannot be read."""
+    """Why there is no reply: the node could not be asked, or what it sent cannot be read."""
 
 
 @dataclass(kw_only=True)
@@ -92,11 +92,12 @@ def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message | Answer
             reply = _checked(answer)
             payload = _payload(reply, scheme)
             scheme.open(payload, last.tasks[node])
+            size = wire.serialised_size(reply)
         except Exception as error:  # whatever a reply holds, the round goes on
             last.rejected.append({"node": str(node), "reason": _reason(error)})
             continue
         found[node] = payload
-        last.up.append((len(payload), wire.serialised_size(reply)))
+        last.up.append((len(payload), size))
     for node, task in last.tasks.items():
         if node in found:
             last.accepted.append(node)
@@ -110,7 +111,7 @@ def _checked(answer: Answer) -> Message:
     """The reply, where it can be read and is in its sender's own name. An error may be the SuperLink's."""
     reply = answer.reply
     if reply is None or not isinstance(reply, Message):
-        raise MalformedReport("unreadable", f"unreadable ({answer.problem or type(reply).__name__})")
+        raise MalformedReport("unreadable", answer.problem or f"unreadable ({type(reply).__name__})")
     about = reply.metadata
     if not reply.has_error() and (about.src_node_id, about.reply_to_message_id) != (
         answer.node,

@@ -5,8 +5,15 @@ from __future__ import annotations
 from sqsgd.core import Scheme
 
 
-def check_together(*, sends: str, downlink: str, optimizer: str, once: bool, clients_per_round: int) -> None:
+def check_together(
+    *, sends: str, downlink: str, optimizer: str, once: bool, clients_per_round: int, min_answers: int
+) -> None:
     """Raise ValueError for the first contradiction."""
+    if clients_per_round and min_answers > clients_per_round:
+        raise ValueError(
+            f"min-answers = {min_answers} is more than clients-per-round = {clients_per_round}: "
+            "no round could have so many"
+        )
     if sends not in ("delta", "gradient"):
         raise ValueError(f"sends = {sends!r} must be 'delta' or 'gradient'")
     if downlink not in ("full", "delta"):

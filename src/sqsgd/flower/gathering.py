@@ -5,13 +5,11 @@ broke in the middle of a TLS handshake. Such a break is waited out until the dea
 
 A node may announce an answer and never send it. Flower's grid would wait for its parts, two hours at the
 most, and for nothing else meanwhile. Here an answer that takes long is fetched in a thread of its own, and no
-longer than the round lasts.
+longer than the round lasts; what is fetched is limited too (parts.py).
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import logging
 import threading
 import time
@@ -23,14 +21,16 @@ import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from sqsgd.codec import MalformedReport
 from sqsgd.flower.answers import Answer
+from sqsgd.flower.parts import MOST_BYTES, Limits, limited
 from sqsgd.randomness import EVERYONE, PublicStream
 
-_GRID: Any = importlib.import_module("flwr.superlink.grid.http_grid")
 _LOG = logging.getLogger("flwr")
 POLL_SECONDS = 0.2  # Flower's own grid looks every three seconds
 _BROKEN = (httpx.TransportError, OSError)
 _AT_ONCE = 0.5  # seconds after which the others are not kept waiting for one answer
+_LAST_LOOK = 0.05  # likewise when the round's time is over
 
 
 class TooFewNodes(RuntimeError):
@@ -68,7 +68,9 @@ def drawn(nodes: Sequence[int], size: int, seed: int, round: int) -> list[int]:
     return [nodes[index] for index in stream.subset(len(nodes), size)]
 
 
-def exchange(grid: Grid, messages: Sequence[Message], seconds: float) -> Iterable[Answer]:
+def exchange(
+    grid: Grid, messages: Sequence[Message], seconds: float, report_bytes: int = 0
+) -> Iterable[Answer]:
     """Send the messages and yield each answer as it comes, until all are there or the time is over.
 
     One message at a time: a grid reads what nodes wrote, and raises for all that it was asked for where one
@@ -76,45 +78,58 @@ def exchange(grid: Grid, messages: Sequence[Message], seconds: float) -> Iterabl
     """
     if not messages:
         return
-    deadline = time.monotonic() + seconds
     pushed = {name for name in grid.push_messages(messages) if name}  # none: it could not be sent
-    waiting = {
-        message.metadata.message_id: message.metadata.dst_node_id
-        for message in messages
-        if message.metadata.message_id in pushed
-    }
-    with _parts_awaited_until(deadline):
-        fetches: dict[str, Future[Answer | None]] = {}
-        while waiting:
-            before = len(waiting)
-            try:
-                yield from _answered(grid, waiting, fetches)
-            except _BROKEN as error:
-                _wait_out(error, deadline)
-                continue
-            if not waiting or time.monotonic() > deadline:
-                return
-            if len(waiting) == before:
-                time.sleep(POLL_SECONDS)
+    limits = Limits(deadline=time.monotonic() + seconds, most_bytes=MOST_BYTES + 2 * report_bytes)
+    waiting = {}
+    for message in messages:
+        name, node = message.metadata.message_id, message.metadata.dst_node_id
+        if name in pushed:
+            waiting[name] = node
+        else:
+            problem = "was not asked: the SuperLink took no message for it; the node may have left"
+            yield Answer(node=node, asked=name, reply=None, problem=problem)
+    fetches: dict[str, Future[Answer | None]] = {}
+    while waiting:
+        before = len(waiting)
+        try:
+            yield from _answered(grid, waiting, fetches, limits)
+        except _BROKEN as error:
+            if len(waiting) < len(pushed) and time.monotonic() > limits.deadline:
+                return  # the round has answers, and may end with them
+            _wait_out(error, limits.deadline)
+            continue
+        if not waiting or time.monotonic() > limits.deadline:
+            return
+        if len(waiting) == before:
+            time.sleep(POLL_SECONDS)
 
 
 def _answered(
-    grid: Grid, waiting: dict[str, int], fetches: dict[str, Future[Answer | None]]
+    grid: Grid, waiting: dict[str, int], fetches: dict[str, Future[Answer | None]], limits: Limits
 ) -> Iterator[Answer]:
     """What has come so far; it is taken out of ``waiting``, which has each message's node.
 
-    ``fetches`` keeps what takes long from one look to the next.
+    ``fetches`` keeps what takes long from one look to the next. Raises where the SuperLink was not reached
+    for any message: one alone that breaks is not the way there.
     """
+    broken, reached = None, False
     for name, node in list(waiting.items()):
         if name not in fetches:
-            fetches[name] = _in_a_thread(_pull, grid, name, node)
-            wait([fetches[name]], _AT_ONCE)
+            fetches[name] = _in_a_thread(_pull, grid, name, node, limits)
+            wait([fetches[name]], _AT_ONCE if time.monotonic() < limits.deadline else _LAST_LOOK)
         if not fetches[name].done():
             continue
-        answer = fetches.pop(name).result()
+        try:
+            answer = fetches.pop(name).result()
+        except _BROKEN as error:
+            broken = error
+            continue
+        reached = True
         if answer is not None:
             del waiting[name]
             yield answer
+    if broken is not None and not reached:
+        raise broken
 
 
 def _in_a_thread(work: Callable[..., Answer | None], *arguments: Any) -> Future[Answer | None]:
@@ -131,23 +146,6 @@ def _in_a_thread(work: Callable[..., Answer | None], *arguments: Any) -> Future[
     return future
 
 
-@contextlib.contextmanager
-def _parts_awaited_until(deadline: float) -> Iterator[None]:
-    """Flower's grid has no setting for how long it waits for an answer's parts: its function is replaced."""
-    original = _GRID.pull_objects
-
-    def pull_objects(*arguments: Any, **options: Any) -> dict[str, bytes]:
-        left = max(0.0, deadline - time.monotonic())
-        found: dict[str, bytes] = original(*arguments, **{"backoff_cap": 1.0, **options, "max_time": left})
-        return found
-
-    _GRID.pull_objects = pull_objects
-    try:
-        yield
-    finally:
-        _GRID.pull_objects = original
-
-
 def _wait_out(error: Exception, deadline: float) -> None:
     """Leave the SuperLink time to come back; raises the error where there is none left."""
     if time.monotonic() > deadline:
@@ -156,15 +154,21 @@ def _wait_out(error: Exception, deadline: float) -> None:
     time.sleep(POLL_SECONDS)
 
 
-def _pull(grid: Grid, name: str, node: int) -> Answer | None:
+def _pull(grid: Grid, name: str, node: int, limits: Limits) -> Answer | None:
     """What a node answered; None: nothing yet."""
     try:
-        found = list(grid.pull_messages([name]))
+        with limited(limits):
+            found = list(grid.pull_messages([name]))
         if not found:
             return None
         fitting = [reply for reply in found if reply.metadata.reply_to_message_id == name]
         return Answer(node=node, asked=name, reply=(fitting or found)[0])
-    except (httpx.HTTPError, OSError):
+    except _BROKEN:
         raise  # the way to the SuperLink, not what a node wrote
+    except MalformedReport as error:
+        problem = str(error)
+    except httpx.HTTPStatusError as error:
+        problem = f"unreadable (the SuperLink answers {error.response.status_code} where it is asked for it)"
     except Exception as error:
-        return Answer(node=node, asked=name, reply=None, problem=type(error).__name__)
+        problem = f"unreadable ({type(error).__name__})"
+    return Answer(node=node, asked=name, reply=None, problem=problem)

@@ -227,7 +227,10 @@ class SqsgdMod:
                 "payload_bytes": len(payload),
                 "serialised_bytes": wire.serialised_size(Message(content, reply_to=msg)),
             }
-            state.note("answers", {**entry, "again": True} if again else entry)
+            try:
+                state.note("answers", {**entry, "again": True} if again else entry)
+            except OSError:  # it is paid for, and the ledger has it: only the line for people is missing
+                _LOG.exception("sqsgd: the answer could not be noted; it leaves all the same")
         return content
 
     def _note_refusal(self, msg: Message, context: Context, reason: str) -> None:

@@ -157,7 +157,10 @@ class FolderState(NodeState):
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise Refused(f"{path} is damaged: {error}") from None
+            raise Refused(
+                f"{path} is damaged: {error}. Delete it to go on: the residual of {name!r} is lost with it, "
+                "and rounds that the ledger has are not answered again"
+            ) from None
 
     def write(self, kept: Kept) -> None:
         path = self._path(kept.name)

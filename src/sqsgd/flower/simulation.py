@@ -126,7 +126,8 @@ def _rounds(run: Run, state: State, grid: Grid) -> Iterator[tuple[Record, State]
     strategy.state = state
     while strategy.state.round < config.rounds:
         messages = strategy.configure_train(strategy.state.round + 1, ArrayRecord(), ConfigRecord(), grid)
-        strategy.aggregate_train(strategy.state.round + 1, exchange(grid, messages, ROUND_SECONDS))
+        answers = exchange(grid, messages, ROUND_SECONDS, run.scheme.bits // 8)
+        strategy.aggregate_train(strategy.state.round + 1, answers)
         yield _record(run, strategy), strategy.state
 
 

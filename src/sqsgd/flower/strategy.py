@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import secrets
 import time
@@ -18,10 +19,11 @@ from sqsgd import checks, federated
 from sqsgd.bounds import first_bound
 from sqsgd.core import Scheme
 from sqsgd.federated import Settings, State
-from sqsgd.flower import wire
+from sqsgd.flower import resuming, wire
 from sqsgd.flower.answers import Answer, Round, sort_answers
 from sqsgd.flower.contradictions import check_needs_no_residual, check_together
 from sqsgd.flower.downlink import smallest_update
+from sqsgd.flower.flower_options import least_nodes
 from sqsgd.flower.gathering import drawn, wait_for_nodes
 from sqsgd.flower.run_folder import RunFolder
 from sqsgd.flower.wire import Request, Structure
@@ -32,6 +34,10 @@ from sqsgd.task import Task
 
 _LOG = logging.getLogger("flwr")
 Numbering = Callable[[int, Sequence[int]], Mapping[int, int]]
+
+
+def _size(bytes: int) -> int:
+    return checks.integer("bytes", bytes, 1, 2**37)
 
 
 class SqsgdStrategy(Strategy):
@@ -72,8 +78,11 @@ class SqsgdStrategy(Strategy):
         out: Path | str | None = None,
         resume: bool = False,
         numbering: Numbering | None = None,
+        **flowers: Any,
     ) -> None:
+        """``flowers``: options of Flower's ``FedAvg`` as they stand in an app."""
         check_name("scheme", scheme)
+        connected, self.min_train_nodes = least_nodes(flowers, inspect.signature(type(self)).parameters)
         if fraction_evaluate:
             _LOG.warning("sqsgd: fraction_evaluate is ignored: what nodes measure never leaves them")
         check_together(
@@ -82,18 +91,20 @@ class SqsgdStrategy(Strategy):
             optimizer=optimizer,
             once=once,
             clients_per_round=clients_per_round,
+            min_answers=min_answers,
         )
         if resume and out is None:
             raise ValueError("resume = true needs out: the folder of the training to go on with")
-        self.epsilon, self.bits = checks.real("epsilon", epsilon, 0.01, 1e5), 8 * bytes
+        self.epsilon, self.bits = checks.real("epsilon", epsilon, 0.01, 1e5), 8 * _size(bytes)
         self.scheme_name, self.options = scheme, dict(options or {})
-        self.lr, self.optimizer, self.sends = lr, optimizer, sends
+        self.lr = None if lr is None else checks.positive("lr", lr)
+        self.optimizer, self.sends = optimizer, sends
         self.bound = bound or first_bound(scheme)
         self.track, self.clip, self.alpha, self.beta = track, clip, alpha, beta
         self.clients_per_round = checks.integer("clients-per-round", clients_per_round, 0, 2**31)
         self.once = once
         self.fraction_train = checks.real("fraction_train", fraction_train, 0.0, 1.0)
-        self.min_nodes = checks.integer("min-nodes", max(min_nodes, clients_per_round), 1, 2**31)
+        self.min_nodes = checks.integer("min-nodes", max(min_nodes, clients_per_round, connected), 1, 2**31)
         self.min_answers = checks.integer("min-answers", min_answers, 1, 2**31)
         self.wait_timeout = checks.positive("wait-timeout", wait_timeout)
         self.seed = secrets.randbits(64) if seed is None else checks.integer("seed", seed, 0, 2**64 - 1)
@@ -106,6 +117,8 @@ class SqsgdStrategy(Strategy):
         self._round: Round | None = None
         self._update: ConfigRecord | None = None
         self.empty = 0  # rounds in a row without enough answers
+        self.asking: frozenset[int] = frozenset()
+        """With ``once``: the clients that a round under way asks; written down before they are asked."""
 
     # ------------------------------------------------------------ set up
 
@@ -113,6 +126,7 @@ class SqsgdStrategy(Strategy):
         """Make the scheme for this model, and take up the state: a new one, or the checkpoint's."""
         self.structure: Structure
         self.structure, weights = wire.take_apart(arrays)
+        checks.vector("the model's weights", weights, self.structure.dim)
         self.scheme: Scheme = make_scheme(
             self.scheme_name, dim=self.structure.dim, epsilon=self.epsilon, bits=self.bits, **self.options
         )
@@ -135,35 +149,10 @@ class SqsgdStrategy(Strategy):
         if self.folder is None:
             return
         if not (self.resume and self.folder.begun):
-            self.folder.begin(self.state, self.about())
+            self.folder.begin(self.state, resuming.about(self))
             return
-        self.state, about = self.folder.resume()
-        self._take_up(about)
-
-    def about(self) -> dict[str, Any]:
-        """What a checkpoint must know to be gone on with."""
-        return {
-            "name": self.name,
-            "seed": self.settings.seed,
-            "fingerprint": self.scheme.fingerprint,
-            "rate": self.settings.optimizer.rate,
-            "optimizer": self.optimizer,
-        }
-
-    def _take_up(self, about: Mapping[str, Any]) -> None:
-        """Go on as the checkpoint began; refuse where that is not what was asked for."""
-        for key, now in (("fingerprint", self.scheme.fingerprint), ("optimizer", self.optimizer)):
-            if about.get(key) != now:
-                raise ValueError(
-                    f"this training was begun with {key} = {about.get(key)!r}, not {now!r}: put scheme, "
-                    "epsilon, bytes, model and optimizer back, or start another with another out"
-                )
-        self.name, self.seed = about["name"], about["seed"]
-        self.settings = replace(
-            self.settings,
-            seed=self.seed,
-            optimizer=replace(self.settings.optimizer, rate=self.lr or about["rate"]),
-        )
+        self.state, known = self.folder.resume()
+        resuming.take_up(self, known)
 
     # ------------------------------------------------------------ one round
 
@@ -209,7 +198,9 @@ class SqsgdStrategy(Strategy):
                 content[wire.UPDATE] = self._update
             else:
                 content[wire.MODEL] = model
-            message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN)
+            # Flower does not check who sends a reply: who can tell a message's name, a hash, may answer it.
+            secret = secrets.token_hex(16)
+            message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN, group_id=secret)
             last.asked(node, task, message)
             messages.append(message)
         return messages
@@ -225,7 +216,10 @@ class SqsgdStrategy(Strategy):
         """The round's nodes, and each one's client number: its own identity, unless told otherwise."""
         if self.numbering is not None:
             return self.numbering(self.state.round, nodes)
-        size = self.clients_per_round or max(1, int(self.fraction_train * len(nodes)))
+        if self.asking:  # the server died in this round: those that were asked then, and nobody else
+            return {node: node for node in nodes if node in self.asking}
+        share = int(self.fraction_train * len(nodes))
+        size = self.clients_per_round or max(1, share, self.min_train_nodes)
         return {node: node for node in drawn(nodes, size, self.settings.seed, self.state.round)}
 
     def aggregate_train(
@@ -237,9 +231,11 @@ class SqsgdStrategy(Strategy):
         for entry in last.rejected:
             _LOG.warning("sqsgd: rejected node %s: %s", entry["node"], entry["reason"])
         before, spent = self.state, dict(self.state.spent)
-        answered = (task for task, _, _ in last.reports)
-        for task in last.tasks.values() if self.once else answered:  # who was asked may have paid
-            spent[task.client] = spent.get(task.client, 0) + 1
+        answered = {task.client for task, _, _ in last.reports}
+        asked = {task.client for task in last.tasks.values()} | self.asking  # who was asked may have paid
+        for client in asked if self.once else answered:
+            spent[client] = spent.get(client, 0) + 1
+        self.asking = frozenset()
         enough = len(last.reports) >= self.min_answers
         aggregate_started = time.perf_counter()
         if enough:

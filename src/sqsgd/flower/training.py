@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,11 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
+from sqsgd import checks
 from sqsgd.amounts import multiplied
 from sqsgd.flower.answers import Round
 from sqsgd.flower.gathering import exchange, wait_for_nodes
+from sqsgd.flower.resuming import about
 from sqsgd.json_words import worded
 
 if TYPE_CHECKING:
@@ -39,6 +42,8 @@ def train(
     evaluate: Evaluate | None,
 ) -> Result:
     """Rounds until ``rounds`` are done, counted from the training's beginning where it is resumed."""
+    rounds = checks.integer("num_rounds", rounds, 0, 2**31)
+    timeout = checks.real("timeout", timeout, 0.0, 1e9)
     result = Result()
     with contextlib.ExitStack() as stack:
         if strategy.folder is not None:
@@ -56,11 +61,19 @@ def train(
             if strategy.empty >= MOST_EMPTY_ROUNDS:
                 raise NoAnswers(
                     f"{strategy.empty} rounds in a row had fewer than min-answers = {strategy.min_answers} "
-                    "answers: look at the nodes' refusals.jsonl; their budgets may be spent"
+                    f"answers, the last one {_counted(strategy.current)}: look at the nodes' refusals.jsonl; "
+                    "their budgets may be spent"
                 )
         if strategy.folder is not None:
             strategy.folder.finish(result.arrays, summarise(strategy, rounds))
     return result
+
+
+def _counted(last: Round) -> str:
+    """How many answered, and what was said most often of those that did not."""
+    reasons = Counter(entry["reason"] for entry in last.rejected)
+    most = "".join(f" ({count}: {reason})" for reason, count in reasons.most_common(1))
+    return f"{len(last.reports)} of {len(last.tasks)} that were asked{most}"
 
 
 def one_round(
@@ -77,7 +90,11 @@ def one_round(
     messages = strategy.configure_train(number, result.arrays, config, grid)
     last = strategy.current
     last.timeout = timeout
-    result.arrays, metrics = strategy.aggregate_train(number, exchange(grid, messages, timeout))
+    if strategy.once and strategy.folder is not None:  # on the disk before anyone is asked
+        strategy.asking |= {task.client for task in last.tasks.values()}
+        strategy.folder.save(strategy.state, about(strategy))
+    answers = exchange(grid, messages, timeout, strategy.scheme.bits // 8)
+    result.arrays, metrics = strategy.aggregate_train(number, answers)
     line = metrics_line(strategy, last)
     if evaluate is not None and (number == rounds or number % strategy.evaluate_every == 0):
         measured = evaluate(number, result.arrays)
@@ -92,7 +109,7 @@ def one_round(
     )  # fmt: skip
     if strategy.folder is not None:
         strategy.folder.write({name: worded(value) for name, value in line.items()})
-        strategy.folder.save(strategy.state, strategy.about())
+        strategy.folder.save(strategy.state, about(strategy))
 
 
 def metrics_line(strategy: SqsgdStrategy, last: Round) -> dict[str, Any]:

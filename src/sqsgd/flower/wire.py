@@ -199,7 +199,8 @@ class Structure:
                 arrays[name] = Array(self.constants[name])
                 continue
             stop = start + math.prod(self.shapes[name])
-            arrays[name] = Array(np.ascontiguousarray(weights[start:stop].reshape(self.shapes[name])))
+            # ascontiguousarray would make an array of one number out of a number
+            arrays[name] = Array(np.array(weights[start:stop].reshape(self.shapes[name]), order="C"))
             start = stop
         return ArrayRecord(arrays)
 
@@ -230,7 +231,7 @@ def take_apart(record: ArrayRecord) -> tuple[Structure, Vector]:
         constants={name: array for name, array in arrays.items() if array.dtype.kind != "f"},
         order=tuple(arrays),
     )
-    if not structure.shapes:
+    if not structure.dim:
         raise ValueError("the model has no float32 array: there is nothing to train")
     return structure, np.concatenate([arrays[name].reshape(-1) for name in structure.shapes])
 
