@@ -126,7 +126,7 @@ def test_every_way_round_is_refused(head, status):
 def test_a_body_may_hold_the_federations_report(server, tmp_path):
     made = write_federation(tmp_path / "federation", Federation(nodes=1, bytes=3_000_000), 3)
     (made / "server/federation.toml").write_bytes((made / "federation.toml").read_bytes())
-    for folder, most in ((server, 2**20 + 2 * 256), (made / "server", 2**20 + 6_000_000)):
+    for folder, most in ((server, 2**16 + 2 * 256), (made / "server", 2**16 + 6_000_000)):
         head = GOOD.replace(b"Content-Length: 5", b"Content-Length: %d" % (most + 1)) + b"\r\n"
         answers, _ = asyncio.run(several(folder, head, 1, answers_after=0.0))
         assert answers[0].startswith(b"HTTP/1.1 413 ")

@@ -74,7 +74,7 @@ def test_training_is_completed_with_honest_answers_alone(after):
 
 
 NOISE, DAMAGED = "the message starts with", "the report is damaged, or made for another"
-HUGE = "the report has 900000 bytes"
+HUGE = "the report has 100000 bytes"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_it_is_visible(after):
     assert f"node node-{KINDS.index('garbage')}: " in text
     server = (folder / "server/runs/run-1.log").read_text()
     assert "sqsgd: rejected node" in server
-    assert "the report has 900000 bytes" in server
+    assert "the report has 100000 bytes" in server
 
 
 def test_hostile_nodes_have_paid_all_the_same(after):

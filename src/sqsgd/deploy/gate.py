@@ -21,7 +21,7 @@ from sqsgd.privacy.durable import write_atomically
 
 ALLOWED = "/v1/fleet/"
 _MOST_HEAD = 32 * 1024
-MOST_BODY = 1024 * 1024
+MOST_BODY = 64 * 1024
 """Bytes of a request's body beside twice the federation's report: what a node sends is a report."""
 MOST_PASSED = 256
 """Requests that are passed on at the same time; others wait for their turn."""
