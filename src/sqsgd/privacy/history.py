@@ -99,6 +99,8 @@ class History:
             try:
                 self.add(line)
             except (ValueError, KeyError, TypeError) as error:
+                if not self.lines and not line.startswith(b'{"'):
+                    return "is not how a ledger begins: this is another file, or a damaged one"
                 return str(error) if isinstance(error, ValueError) else f"lacks something ({error!r})"
         return ""
 
