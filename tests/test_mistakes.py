@@ -151,7 +151,6 @@ MISTAKES = [
     # ledger, deploy
     ("ledger show", "Missing argument 'PATH'. "),
     ("ledger show nothing", "nothing is no ledger: there is no such file"),
-    ("ledger show notes.txt", "is not how a ledger begins: this is another file"),
     ("ledger verify folder", "folder is a folder; name the ledger in it"),
     ("ledger reset x", "No such command 'reset' (there are show, verify)"),
     ("deploy init", "Missing argument 'FOLDER'. "),

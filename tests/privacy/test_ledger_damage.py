@@ -33,6 +33,13 @@ def flips_that_pass(ledger, name):
     return []
 
 
+@pytest.mark.parametrize("content", [b"hello\n", b"\x00\x01\n" * 9, b"no end"])
+def test_another_file_is_called_that(tmp_path, content):
+    (tmp_path / "notes").write_bytes(content)
+    with pytest.raises(LedgerDamaged, match="is not how a ledger begins: this is another file"):
+        Ledger(tmp_path / "notes")
+
+
 @pytest.mark.parametrize("name", ["ledger", "ledger.tip", "witness"])
 def test_every_flipped_bit(tmp_path, name):
     ledger = small_ledger(tmp_path, reports=2, witness=tmp_path / "witness")
