@@ -53,10 +53,9 @@ def run_the_guard(monkeypatch, tmp_path):
     import flwr.supernode.cli as command
     import flwr.supernode.runtime.run_clientapp as runtime
 
-    message = SimpleNamespace(metadata=SimpleNamespace(group_id="3"))
     context = SimpleNamespace(node_config={"state-dir": str(tmp_path)})
     unpacked = []
-    monkeypatch.setattr(runtime, "pull_task_input", lambda: (message, context))
+    monkeypatch.setattr(runtime, "pull_task_input", lambda: (None, context))
     monkeypatch.setattr(runtime, "install_from_fab", unpacked.append)
     monkeypatch.setattr(sys, "argv", ["guard"])
 
@@ -75,7 +74,7 @@ def test_what_is_not_allowed_is_not_unpacked_and_is_written_down(tmp_path, monke
     monkeypatch.setenv(guard.LIST, str(tmp_path / "allowed-apps"))
     assert run_the_guard(monkeypatch, tmp_path) == []
     (line,) = (tmp_path / "refusals.jsonl").read_text().splitlines()
-    assert json.loads(line)["round"] == 3
+    assert hashlib.sha256(b"another").hexdigest() in json.loads(line)["reason"]
 
 
 def test_without_its_check_it_would_be_unpacked(tmp_path, monkeypatch):

@@ -43,6 +43,8 @@ class Round:
     """Accepted ones, in the order of the tasks: sums of floats depend on it."""
     accepted: list[int] = field(default_factory=list)
     rejected: list[dict[str, Any]] = field(default_factory=list)
+    silent: list[int] = field(default_factory=list)
+    """Nodes of which nothing came."""
     magnitudes: list[float] = field(default_factory=list)
     seconds_aggregate: float = 0.0
     whole: int = 0
@@ -104,7 +106,8 @@ def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message | Answer
             last.reports.append((task, found[node], 1.0))
     late = "no answer in time" if last.timeout is None else f"no answer within {last.timeout:g} s"
     heard = {*found, *(int(entry["node"]) for entry in last.rejected)}
-    last.rejected += [{"node": str(node), "reason": late} for node in last.tasks if node not in heard]
+    last.silent = [node for node in last.tasks if node not in heard]
+    last.rejected += [{"node": str(node), "reason": late} for node in last.silent]
 
 
 def _checked(answer: Answer) -> Message:

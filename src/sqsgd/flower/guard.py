@@ -89,8 +89,8 @@ def main() -> None:
         try:
             check(content)
         except AppRefused as refusal:
-            message, context, *_ = pulled
-            _note(context.node_config, message.metadata.group_id, str(refusal))
+            _, context, *_ = pulled
+            _note(context.node_config, str(refusal))
             raise
         return install(content, *arguments, **options)
 
@@ -100,13 +100,12 @@ def main() -> None:
     command.flwr_clientapp()
 
 
-def _note(node_config: dict[str, Any], group: str, reason: str) -> None:
+def _note(node_config: dict[str, Any], reason: str) -> None:
     """A line in the node's refusals.jsonl, where ``sqsgd deploy status`` finds it."""
     folder = node_config.get("state-dir")
     if not isinstance(folder, str) or not Path(folder).is_dir():
         return
-    round = int(group) if group.isdecimal() and len(group) < 19 else None
-    note(Path(folder), "refusals", {"task": "", "round": round, "reason": reason})
+    note(Path(folder), "refusals", {"task": "", "round": None, "reason": reason})
 
 
 if __name__ == "__main__":

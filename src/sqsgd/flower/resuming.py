@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from sqsgd.flower.silence import Silence
+
 if TYPE_CHECKING:
     from sqsgd.flower.strategy import SqsgdStrategy
 
@@ -20,6 +22,7 @@ def about(strategy: SqsgdStrategy) -> dict[str, Any]:
         "optimizer": strategy.optimizer,
         "once": strategy.once,
         "asking": sorted(strategy.asking),
+        "silence": strategy.silence.to_dict(),
     }
 
 
@@ -37,6 +40,7 @@ def take_up(strategy: SqsgdStrategy, known: Mapping[str, Any]) -> None:
             )
     strategy.name, strategy.seed = known["name"], known["seed"]
     strategy.asking = frozenset(known.get("asking", ()))
+    strategy.silence = Silence(known.get("silence"))
     strategy.settings = replace(
         strategy.settings,
         seed=strategy.seed,

@@ -26,6 +26,7 @@ from sqsgd.flower.downlink import smallest_update
 from sqsgd.flower.flower_options import least_nodes
 from sqsgd.flower.gathering import drawn, wait_for_nodes
 from sqsgd.flower.run_folder import RunFolder
+from sqsgd.flower.silence import Silence
 from sqsgd.flower.wire import Request, Structure
 from sqsgd.optimizers import Optimizer
 from sqsgd.rates import learning_rate
@@ -117,6 +118,7 @@ class SqsgdStrategy(Strategy):
         self._round: Round | None = None
         self._update: ConfigRecord | None = None
         self.empty = 0  # rounds in a row without enough answers
+        self.silence = Silence()
         self.asking: frozenset[int] = frozenset()
         """With ``once``: the clients that a round under way asks; written down before they are asked."""
 
@@ -218,6 +220,7 @@ class SqsgdStrategy(Strategy):
             return self.numbering(self.state.round, nodes)
         if self.asking:  # the server died in this round: those that were asked then, and nobody else
             return {node: node for node in nodes if node in self.asking}
+        nodes = self.silence.without(self.state.round, nodes, self.min_answers)
         share = int(self.fraction_train * len(nodes))
         size = self.clients_per_round or max(1, share, self.min_train_nodes)
         return {node: node for node in drawn(nodes, size, self.settings.seed, self.state.round)}
@@ -228,6 +231,7 @@ class SqsgdStrategy(Strategy):
         """Take each reply by itself, reject what is no report, average the rest, and step."""
         last = self.current
         sort_answers(last, self.scheme, replies)
+        self.silence.heard(last.state.round, last.tasks, last.silent)
         for entry in last.rejected:
             _LOG.warning("sqsgd: rejected node %s: %s", entry["node"], entry["reason"])
         before, spent = self.state, dict(self.state.spent)

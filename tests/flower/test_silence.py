@@ -1,0 +1,64 @@
+"""A node that is there and never answers: it costs two rounds their time, and then one in many."""
+
+import itertools
+
+import pytest
+from federation import lines, model
+from test_strategy import IDS, nodes_of, strategy
+
+from sqsgd.flower.silence import LONGEST, Silence
+
+
+def asked_in(silence, rounds, silent=(7,), nodes=(5, 7, 9)):
+    """The rounds in which each silent node was asked."""
+    found = []
+    for round in rounds:
+        asked = silence.without(round, nodes, 1)
+        found += [round for node in asked if node in silent]
+        silence.heard(round, asked, [node for node in asked if node in silent])
+    return found
+
+
+def test_a_silent_node_sits_out_longer_and_longer():
+    assert asked_in(Silence(), range(60)) == [0, 1, 4, 9, 18, 35]
+
+
+def test_it_is_asked_for_ever_if_seldom():
+    rounds = asked_in(Silence(), range(400))
+    assert max(b - a for a, b in itertools.pairwise(rounds)) == LONGEST + 1
+
+
+def test_whoever_answers_anything_is_asked_as_before():
+    silence = Silence()
+    asked_in(silence, range(4))
+    silence.heard(4, [7], [])
+    assert silence.without(5, [5, 7, 9], 1) == [5, 7, 9]
+
+
+def test_one_silent_round_is_forgiven():
+    silence = Silence()
+    silence.heard(0, [5, 7], [7])
+    assert silence.without(1, [5, 7], 1) == [5, 7]
+
+
+def test_where_too_few_would_be_left_all_are_asked():
+    silence = Silence()
+    asked_in(silence, range(2), silent=(5, 7))
+    assert silence.without(2, [5, 7, 9], 1) == [9]
+    assert silence.without(2, [5, 7, 9], 2) == [5, 7, 9]
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_training_goes_on_without_a_silent_node(tmp_path, resumed, caplog):
+    nodes = nodes_of(tmp_path)
+    nodes.spoil = lambda node, _, reply: None if node == IDS[0] else reply
+    made = strategy(out=tmp_path / "run")
+    with caplog.at_level("WARNING", logger="flwr"):
+        made.start(nodes, model(), num_rounds=2 if resumed else 5, timeout=0.3)
+    if resumed:
+        made = strategy(out=tmp_path / "run", resume=True)
+        made.start(nodes, model(), num_rounds=5, timeout=0.3)
+    written = lines(tmp_path / "run" / "metrics.jsonl")
+    assert [line["asked"] for line in written] == [3, 3, 2, 2, 3]
+    assert [line["clients"] for line in written] == [2] * 5
+    assert f"node {IDS[0]} was silent 2 rounds in a row: it sits out 2" in caplog.text
