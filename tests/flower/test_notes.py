@@ -31,7 +31,7 @@ def test_refusals_end_at_a_size_and_say_so(tmp_path, monkeypatch):
     context = node_context(5, tmp_path, schemes="privunit-index")
     for number in range(60):
         assert answer(request(round=number), context).has_error()
-        guard._note(context.node_config, str(number), "this node does not run the app")
+        guard._note(context.node_config, f"this node does not run the app {number}")
     assert 3000 <= (tmp_path / "refusals.jsonl").stat().st_size < 4000
     noted = lines(tmp_path / "refusals.jsonl")
     assert ["full" in line for line in noted] == [False] * (len(noted) - 1) + [True]
