@@ -72,3 +72,11 @@ def test_the_chance_of_a_mean_is_never_too_small():
     for level in (0.3, 0.1, 0.01):
         assert np.mean(chances <= level) <= level
     assert chance_of_mean(6.0, 5.0, 10) == 0.0
+
+
+def test_a_place_that_always_matches_is_possible_however_its_share_is_rounded():
+    """96 of 96 times, where all places match m / (137 * 96) of the time: quotients rounded above one."""
+    for matches in range(1, 96 * 137 + 1):
+        usual = matches / 137 / 96
+        chance = chance_of_mean(96 / (96 * usual), 1 / usual, 96)
+        assert chance == pytest.approx(min(1.0, 2 * usual**96), rel=1e-6, abs=1e-300), matches

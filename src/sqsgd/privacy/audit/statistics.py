@@ -105,8 +105,9 @@ def chance_of_mean(mean: float, most: float, count: int) -> float:
     (1.0, True)
     """
     share, truth = mean / most, 1 / most
-    if not 0 <= share <= 1:
+    if not 0 <= share <= 1 + 1e-9:
         return 0.0
+    share = min(share, 1.0)  # the quotients may have been rounded up
     divergence = share * math.log(share / truth) if share > 0 else 0.0
     if share < 1:
         divergence += (1 - share) * math.log((1 - share) / (1 - truth))
