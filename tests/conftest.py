@@ -44,3 +44,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.removeprefix("tests/").startswith(SLOW):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """A real browser, for pages that people open."""
+    from chromium import Chromium
+
+    from sqsgd.doctor import find_chromium
+
+    program = find_chromium()
+    if program is None:
+        pytest.skip("no Chromium: apt-get install chromium, or name one in $SQSGD_CHROMIUM")
+    chromium = Chromium(program, tmp_path_factory.mktemp("profile"))
+    yield chromium
+    chromium.close()

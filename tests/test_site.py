@@ -7,10 +7,7 @@ import sys
 import time
 
 import pytest
-from chromium import Chromium
 from test_docs import ROOT
-
-from sqsgd.doctor import find_chromium
 
 SPEC = importlib.util.spec_from_file_location("reference_pages", ROOT / "docs/hooks/reference.py")
 reference = importlib.util.module_from_spec(SPEC)
@@ -66,16 +63,6 @@ def test_the_reference_names_every_command_key_scheme_and_public_name(site):
         assert f'id="{name}"' in page("flower-classes")
     for row in ("<code>--epsilon</code>", "<code>400.0</code>", "<code>tuning_rounds</code>"):
         assert row in page("commands") + page("configuration")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    program = find_chromium()
-    if program is None:
-        pytest.skip("no Chromium: apt-get install chromium, or name one in $SQSGD_CHROMIUM")
-    chromium = Chromium(program, tmp_path_factory.mktemp("profile"))
-    yield chromium
-    chromium.close()
 
 
 def test_pages_from_disk_are_light_and_dark_and_fit_a_telephone(site, browser):

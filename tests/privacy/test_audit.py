@@ -1,6 +1,8 @@
 """True schemes pass; every scheme can be audited; what an audit says is what it found."""
 
+import itertools
 import json
+import math
 from functools import partial
 
 import numpy as np
@@ -10,9 +12,11 @@ from sqsgd import SCHEMES, make_scheme
 from sqsgd.privacy.audit import Finding, Subject, audit
 from sqsgd.privacy.audit.certain import certain_vectors
 from sqsgd.privacy.audit.findings import Audit
-from sqsgd.privacy.audit.law import match_probabilities
+from sqsgd.privacy.audit.law import match_probabilities, with_doubt
 from sqsgd.privacy.audit.ratio import worst_of
+from sqsgd.privacy.audit.statistics import g_test
 from sqsgd.privacy.audit.subject import forward, preimage, task_for
+from sqsgd.privquant import PrivQuant
 
 MANDATORY = ("ratio", "distinguish", "law", "noise", "message", "reconstruct")
 
@@ -136,3 +140,30 @@ def test_the_verdict_names_what_is_broken():
     assert not found.passed
     assert found.verdict == "1 of 2 checks broke the promise: one."
     assert found.to_dict()["findings"][2]["measured"] == found.to_dict()["epsilon"] == "infinity"
+
+
+def test_the_law_of_the_matches_where_one_code_may_be_another():
+    """Every output of a quantiser of 4 codes of 3 levels, when the first one is 1 in place of 0."""
+    quantizer = PrivQuant(4, 3, 5.0)
+    seen = np.zeros(5)
+    for at in range(4):
+        codes = np.zeros(4, np.uint8)
+        codes[at] = 1
+        for out in itertools.product(range(3), repeat=4):
+            matches = out.count(0)
+            seen[matches] += math.exp(quantizer.log_density(np.array(out, np.uint8), codes)) / 4
+    law = match_probabilities(quantizer)
+    np.testing.assert_allclose(with_doubt(law, 3, 1.0), seen, rtol=1e-9)
+    np.testing.assert_allclose(with_doubt(law, 3, 0.25), 0.75 * law + 0.25 * seen, rtol=1e-9)
+
+
+def test_one_match_less_than_can_be_is_no_alarm_where_a_code_may_be_another():
+    """It was: once in some hundred audits of schemes with more than two levels."""
+    case = subject("sqsgd-paper")
+    quantizer = case.scheme.mechanism.quantizer
+    law, doubt = match_probabilities(quantizer), max(vector.doubt for vector in certain_vectors(case))
+    assert 1e-6 < doubt < 0.02
+    seen = np.random.default_rng(0).multinomial(199, law / law.sum())
+    seen[quantizer.threshold - 1] += 1
+    assert g_test(seen, 200 * law)[0] < 1e-6
+    assert g_test(seen, 200 * with_doubt(law, quantizer.levels, doubt))[0] > 1e-6

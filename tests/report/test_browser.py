@@ -3,10 +3,8 @@
 import json
 
 import pytest
-from chromium import Chromium
 from folders import write_run
 
-from sqsgd.doctor import find_chromium
 from sqsgd.report.page import write_report
 
 GROUPS = "Array.from(document.querySelectorAll('#results-table tbody th'), e => e.textContent.trim())"
@@ -32,16 +30,6 @@ def page(tmp_path_factory):
     nasty = "</script><b>bold</b><a href='javascript:alert(1)'>" + "long" * 30
     write_run(folder / "runs" / "e", best=0.6, options={"name": nasty})
     return write_report([folder / "runs"], folder / "report.html")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    program = find_chromium()
-    if program is None:
-        pytest.skip("no Chromium: apt-get install chromium, or name one in $SQSGD_CHROMIUM")
-    chromium = Chromium(program, tmp_path_factory.mktemp("profile"))
-    yield chromium
-    chromium.close()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from sqsgd.task import Task
 
 Codes = npt.NDArray[np.uint8]
 _CLAMPED = 0.9  # a shorter reach than this clamps every coordinate of a flat vector
-_MOST_DOUBT = 0.02  # expected number of coordinates in a report whose code is not the known one
+_MOST_DOUBT = 0.02  # coordinates of a report; their law is corrected to first order in it
 _SHARE_OF_BOUND = 0.37  # of the norm, between two symbols, so that its rounding is tried too
 TASKS = 8
 
@@ -33,6 +33,8 @@ class Certain:
     x: Vector
     codes: Codes
     size: float | None
+    doubt: float = 0.0
+    """Expected number of coordinates whose code is another: float32 does not hit inner levels exactly."""
 
 
 def quantizer_of(mechanism: Mechanism) -> PrivQuant | None:
@@ -114,12 +116,12 @@ def _reached(scheme: Scheme, task: Task, y: Floats, codes: Codes) -> Certain | N
     norm = float(np.linalg.norm(image))
     top = quantizer.levels - 1
     places = np.clip((image / half_range(mechanism, norm, bound) + 1) * top / 2, 0, top)
-    if float(np.abs(places - codes).sum()) > _MOST_DOUBT:
+    doubt = float(np.abs(places - codes).sum())
+    if doubt > _MOST_DOUBT:
         return None
     size = norm if isinstance(mechanism, Direction) else float(np.max(np.abs(image)))
-    return Certain(
-        task=task, x=x, codes=codes, size=size / bound if symbol_of(mechanism) is not None else None
-    )
+    told = symbol_of(mechanism) is not None
+    return Certain(task=task, x=x, codes=codes, size=size / bound if told else None, doubt=doubt)
 
 
 def half_range(mechanism: Mechanism, norm: float, bound: float) -> float:

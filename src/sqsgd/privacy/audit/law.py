@@ -118,6 +118,8 @@ class _Seen:
     runs_expected: float = 0.0
     runs_variance: float = 0.0
     place_variance: float = 0.0
+    doubt: float = 0.0
+    """Over all reports, the expected number of codes that were not the known ones."""
     symbols: list[tuple[int, float]] = field(default_factory=list)
 
 
@@ -168,6 +170,7 @@ def _reports(subject: Subject, quantizer: PrivQuant, has_symbol: bool, vectors: 
             same = columns[0] == vector.codes
             matches = int(np.count_nonzero(same))
             seen.matches.append(matches)
+            seen.doubt += vector.doubt
             seen.by_place += same
             seen.pairs += np.bincount(
                 levels * vector.codes.astype(np.int64) + columns[0], minlength=levels**2
@@ -190,7 +193,8 @@ def _expect_runs(seen: _Seen, matches: int, dim: int) -> None:
 
 def _law_of_matches(quantizer: PrivQuant, seen: _Seen) -> tuple[float, int]:
     """Against C(n, l) (K-1)^(n-l) times the density of an output with l matches."""
-    expected = len(seen.matches) * match_probabilities(quantizer)
+    reports = len(seen.matches)
+    expected = reports * with_doubt(match_probabilities(quantizer), quantizer.levels, seen.doubt / reports)
     return g_test(np.bincount(seen.matches, minlength=quantizer.dim + 1), expected)
 
 
@@ -204,6 +208,20 @@ def match_probabilities(quantizer: PrivQuant) -> Floats:
         chances[matches] = math.exp(ways + quantizer.log_density(out, codes))
         out[matches : matches + 1] = 0
     return chances
+
+
+def with_doubt(chances: Floats, levels: int, doubt: float) -> Floats:
+    """The law of the matches seen where one code of a report, with chance ``doubt``, is not the known one.
+
+    Of l matches that code is one with chance l / n, and then is seen as none; else it leaves as the known one
+    with chance 1 / (K - 1). Without this a report of the fewest possible matches may seem to have one less.
+    """
+    matches = np.arange(chances.size)
+    kept, found = chances * matches / matches[-1], chances * (1 - matches / matches[-1]) / (levels - 1)
+    seen = chances - kept - found
+    seen[:-1] += kept[1:]
+    seen[1:] += found[:-1]
+    return np.asarray((1 - doubt) * chances + doubt * seen)
 
 
 def _places(quantizer: PrivQuant, seen: _Seen, reports: str, *, many: bool) -> Iterator[Finding]:
