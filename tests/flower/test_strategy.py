@@ -10,7 +10,7 @@ from federation import DIM, Nodes, lines, make_app, model, node_context, target
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import add_header_to_object_body
 
-from sqsgd import make_scheme, seeded_rng
+from sqsgd import Ledger, make_scheme, seeded_rng
 from sqsgd.flower import SqsgdStrategy, wire
 from sqsgd.flower.training import MOST_EMPTY_ROUNDS, NoAnswers
 
@@ -256,6 +256,17 @@ def test_flowers_own_loop_works_too(tmp_path):
     made = strategy()
     Strategy.start(made, nodes_of(tmp_path), model(), num_rounds=3)
     assert made.state.round == 3
+
+
+def test_the_total_counts_reports_that_came_too_late(tmp_path):
+    """They were paid for all the same; no other node answers more often, so the largest total is theirs."""
+    nodes = nodes_of(tmp_path)
+    nodes.spoil = lambda node, _, reply: None
+    made = strategy(out=tmp_path / "run")
+    made.start(nodes, model(), num_rounds=2, timeout=0.2)
+    assert [line["clients"] for line in lines(tmp_path / "run" / "metrics.jsonl")] == [0, 0]
+    assert lines(tmp_path / "run" / "metrics.jsonl")[-1]["epsilon_total"] == 400.0
+    assert {Ledger(tmp_path / str(node) / "ledger").spent for node in IDS} == {400}
 
 
 def test_spent_budgets_leave_the_model_and_end_the_training(tmp_path):

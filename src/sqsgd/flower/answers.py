@@ -75,6 +75,12 @@ class Round:
         return Answer(node=node, asked=asked, reply=reply)
 
     @property
+    def may_have_paid(self) -> set[int]:
+        """Clients whose report may have left them, counted or not: all but those that say they refused."""
+        unpaid = {entry["node"] for entry in self.rejected if entry["reason"] in wire.UNPAID}
+        return {task.client for node, task in self.tasks.items() if str(node) not in unpaid}
+
+    @property
     def clip_rate(self) -> float | None:
         """Share of the privatised magnitudes at or near the bound."""
         return clip_rate(self.magnitudes, self.state.bound)

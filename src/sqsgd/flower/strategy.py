@@ -235,9 +235,8 @@ class SqsgdStrategy(Strategy):
         for entry in last.rejected:
             _LOG.warning("sqsgd: rejected node %s: %s", entry["node"], entry["reason"])
         before, spent = self.state, dict(self.state.spent)
-        answered = {task.client for task, _, _ in last.reports}
-        asked = {task.client for task in last.tasks.values()} | self.asking  # who was asked may have paid
-        for client in asked if self.once else answered:
+        asked = {task.client for task in last.tasks.values()} | self.asking
+        for client in asked if self.once else last.may_have_paid:
             spent[client] = spent.get(client, 0) + 1
         self.asking = frozenset()
         enough = len(last.reports) >= self.min_answers
