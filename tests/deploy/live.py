@@ -11,7 +11,7 @@ from pathlib import Path
 
 BIN = Path(sys.executable).parent
 SMALL = ("--model", "mlp", "--epsilon", "20000", "--bytes", "25000", "--lr", "0.3", "--round-timeout", "100")
-"""A budget at which four rounds are enough to learn something."""
+"""A budget at which three rounds are enough to learn something."""
 
 
 def environment():

@@ -83,9 +83,9 @@ def command(folder, *arguments):
 
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory):
-    """The model of a run of 600 rounds that nothing stopped."""
+    """The model of a run of 300 rounds that nothing stopped."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    arguments = [*command(folder), "--rounds", "600", "--json"]
+    arguments = [*command(folder), "--rounds", "300", "--json"]
     subprocess.run(arguments, check=True, capture_output=True)
     return (folder / "model.safetensors").read_bytes()
 
@@ -93,7 +93,7 @@ def whole_run(tmp_path_factory):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_killed_process_resumes_to_the_same_bits(tmp_path, how, whole_run):
     killed = tmp_path / "killed"
-    process = subprocess.Popen([*command(killed), "--rounds", "600"], stderr=subprocess.PIPE)
+    process = subprocess.Popen([*command(killed), "--rounds", "300"], stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
     metrics = killed / "metrics.jsonl"
     while not (metrics.exists() and metrics.stat().st_size > 15_000) and time.monotonic() < deadline:

@@ -146,7 +146,7 @@ def test_folders_are_not_mixed_up(tmp_path):
 
 def test_an_interrupted_sweep_goes_on_to_the_same_models(tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    values = {**TINY, "base": {**TINY["base"], "rounds": 200, "evaluate_every": 200}, "rates": [0.05]}
+    values = {**TINY, "base": {**TINY["base"], "rounds": 100, "evaluate_every": 100}, "rates": [0.05]}
     finished(values, whole)
     command = [str(Path(sys.executable).with_name("sqsgd")), "compare", "--out", str(broken), "--json"]
     (tmp_path / "sweep.toml").write_text(make_sweep(values, "").to_toml())

@@ -50,10 +50,10 @@ def test_several_machines(tmp_path, started):
         "./run.sh",
         "./train.sh",
     ]
-    assert init.endswith("--nodes 3 --rounds 4 --host server.example.org --port 8000")
+    assert init.endswith("--nodes 3 --rounds 3 --host server.example.org --port 8000")
     door, link = free_port(), free_port()
     here = f"--nodes 2 --rounds 2 --host 127.0.0.1 --port {door}"
-    typed(init.replace("--nodes 3 --rounds 4 --host server.example.org --port 8000", here), tmp_path)
+    typed(init.replace("--nodes 3 --rounds 3 --host server.example.org --port 8000", here), tmp_path)
     places = {"server": tmp_path / "machine a/server"}
     places |= {f"node-{index}": tmp_path / f"machine {index}/node-{index}" for index in range(2)}
     for name, place in places.items():
