@@ -2,9 +2,10 @@
 
 import dataclasses
 import functools
+import shlex
 
 import pytest
-from snippets import ELSEWHERE, ROOT, Block, blocks, pages, run_block, shorter
+from snippets import ELSEWHERE, ROOT, Block, blocks, pages, run_block, run_command, shorter
 
 from sqsgd import bench, estimation
 from sqsgd.experiments import sweep
@@ -53,6 +54,15 @@ def test_the_pages_that_other_tests_run_are_named_truly():
     for page, test in ELSEWHERE.items():
         assert page in pages()
         assert page in (ROOT / test).read_text(), f"{test} does not run {page}"
+
+
+@pytest.mark.parametrize("page", ELSEWHERE)
+def test_what_those_pages_install_can_be_had(page):
+    for block in blocks(page):
+        commands = [shlex.split(line) for line in block.text.splitlines() if line.startswith("pip ")]
+        assert block.language == "sh" or not commands, "commands belong into sh blocks"
+        for words in commands:
+            run_command(words)
 
 
 def test_the_documents_were_found():
