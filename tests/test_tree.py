@@ -38,7 +38,6 @@ ONLY_IN = {
 
 TESTED_IN = {
     # whole rooms
-    "kernels/": "test_kernels.py",
     "commands/": "test_cli_failures.py",
     "privacy/audit/": "privacy/test_audit.py",
     "flower/app/": "flower/test_ready_app.py",
