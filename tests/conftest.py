@@ -24,6 +24,7 @@ SLOW = (
     "schemes/test_estimates.py",
     "schemes/test_privacy.py::test_what_is_sent",
     "test_adding_a_scheme.py",
+    "test_aggregate.py::test_aggregate_streams",
     "test_binomial.py",
     "test_cli.py",
     "test_estimation.py",

@@ -42,13 +42,7 @@ TESTED_IN = {
     "privacy/audit/": "privacy/test_audit.py",
     "flower/app/": "flower/test_ready_app.py",
     # shapes that every scheme has, and what every scheme uses
-    "aggregate": "schemes/test_estimates.py",
-    "checks": "test_bad_input.py",
-    "core": "schemes/test_contract.py",
-    "gaussian": "test_estimation.py",
-    "privquant": "test_privquant_exact.py",
     "promise": "schemes/test_contract.py",
-    "task": "test_bad_input.py",
     "schemes/cap_direction": "schemes/test_privunit.py",
     "schemes/fitting": "schemes/test_contract.py",
     # schemes that are near relatives of another, or hold nothing that is not in the table of all schemes
@@ -63,7 +57,6 @@ TESTED_IN = {
     "schemes/sqsgd": "schemes/test_contract.py",
     "schemes/sqsgd_paper": "schemes/test_contract.py",
     # parts of one thing, which is tried as a whole
-    "bench": "test_snippets.py",
     "privacy/history": "privacy/test_ledger_damage.py",
     "privacy/ledger_files": "privacy/test_ledger_crashes.py",
     "privacy/refusals": "privacy/test_ledger.py",
