@@ -44,10 +44,6 @@ TESTED_IN = {
     # shapes that every scheme has, and what every scheme uses
     "promise": "schemes/test_contract.py",
     # parts of one thing, which is tried as a whole
-    "privacy/history": "privacy/test_ledger_damage.py",
-    "privacy/ledger_files": "privacy/test_ledger_crashes.py",
-    "privacy/refusals": "privacy/test_ledger.py",
-    "privacy/tips": "privacy/test_ledger_damage.py",
     "experiments/checkpoint": "experiments/test_failures.py",
     "experiments/settings": "experiments/test_runner.py",
     "experiments/summary": "experiments/test_runner.py",
