@@ -39,7 +39,6 @@ ONLY_IN = {
 TESTED_IN = {
     # whole rooms
     "commands/": "test_cli_failures.py",
-    "privacy/audit/": "privacy/test_audit.py",
     "flower/app/": "flower/test_ready_app.py",
     # shapes that every scheme has, and what every scheme uses
     "promise": "schemes/test_contract.py",
