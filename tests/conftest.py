@@ -30,7 +30,6 @@ SLOW = (
     "schemes/test_sqsgd.py::test_sparse",
     "schemes/test_terngrad.py",
     "test_adding_a_scheme.py",
-    "test_aggregate.py::test_aggregate_streams",
     "test_binomial.py",
     "test_cli.py",
     "test_estimation.py",

@@ -24,7 +24,7 @@ class Aggregate:
     * A report that is refused leaves it unchanged:
       tests/schemes/test_contract.py::test_malformed_messages_are_refused_and_change_nothing.
     * Without weights it is the mean of what ``decode`` gives:
-      tests/test_aggregate.py::test_aggregate_streams_to_the_mean_of_the_decoded.
+      tests/schemes/test_estimates.py::test_aggregate_streams_to_the_mean_of_the_decoded.
 
     >>> from sqsgd import make_scheme, secure_rng
     >>> scheme = make_scheme("fedsgd", dim=2)
