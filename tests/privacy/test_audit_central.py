@@ -44,7 +44,7 @@ def outcomes(kind):
         parts = {field.name: getattr(scheme.mechanism, field.name) for field in fields(scheme.mechanism)}
         return replace(scheme, mechanism=kind(**parts))
 
-    sizes = {"dim": 100, "epsilon": 20.0, "bits": 800, "budgets": (1.0,), "trials": 6000}
+    sizes = {"dim": 100, "epsilon": 20.0, "bits": 800, "budgets": (1.0,), "trials": 4000}
     case = Subject(name="cpsgd", make=make, noise=lambda: seeded_rng(5), **sizes)
     return {finding.name: finding.outcome for finding in central_checks(case)}
 
