@@ -9,6 +9,7 @@ import pytest
 import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusing import refuse
 
 from sqsgd import MalformedReport, Task, codec, make_scheme, seeded_rng
 from sqsgd.codec import Column
@@ -208,3 +209,8 @@ def test_a_report_fits_no_other_task():
     for change in ({"round": 4}, {"client": 2}, {"seed": 2}, {"bound": 1.5}, {"clip": 1.0}):
         with pytest.raises(MalformedReport):
             scheme.open(message, Task(**{**right, **change}))
+
+
+@pytest.mark.parametrize("arguments", [(0, 2), (5, 1), (5, 2**33), (2.0, 2)])
+def test_columns(arguments):
+    refuse(r"count = |alphabet = ", lambda: Column(*arguments))

@@ -38,37 +38,11 @@ ONLY_IN = {
 
 TESTED_IN = {
     # whole rooms
-    "kernels/": "test_kernels.py",
     "commands/": "test_cli_failures.py",
-    "privacy/audit/": "privacy/test_audit.py",
     "flower/app/": "flower/test_ready_app.py",
     # shapes that every scheme has, and what every scheme uses
-    "aggregate": "schemes/test_estimates.py",
-    "checks": "test_bad_input.py",
-    "core": "schemes/test_contract.py",
-    "gaussian": "test_estimation.py",
-    "privquant": "test_privquant_exact.py",
     "promise": "schemes/test_contract.py",
-    "task": "test_bad_input.py",
-    "schemes/cap_direction": "schemes/test_privunit.py",
-    "schemes/fitting": "schemes/test_contract.py",
-    # schemes that are near relatives of another, or hold nothing that is not in the table of all schemes
-    "schemes/dgc": "schemes/test_clear_schemes.py",
-    "schemes/fedsgd": "schemes/test_clear_schemes.py",
-    "schemes/qsgd": "schemes/test_clear_schemes.py",
-    "schemes/terngrad": "schemes/test_clear_schemes.py",
-    "schemes/fedsel_plan": "schemes/test_fedsel.py",
-    "schemes/ldp_fed": "schemes/test_coordinatewise.py",
-    "schemes/privunit_g": "schemes/test_privunit.py",
-    "schemes/privunit_inf": "schemes/test_sqkr.py",
-    "schemes/sqsgd": "schemes/test_contract.py",
-    "schemes/sqsgd_paper": "schemes/test_contract.py",
     # parts of one thing, which is tried as a whole
-    "bench": "test_snippets.py",
-    "privacy/history": "privacy/test_ledger_damage.py",
-    "privacy/ledger_files": "privacy/test_ledger_crashes.py",
-    "privacy/refusals": "privacy/test_ledger.py",
-    "privacy/tips": "privacy/test_ledger_damage.py",
     "experiments/checkpoint": "experiments/test_failures.py",
     "experiments/settings": "experiments/test_runner.py",
     "experiments/summary": "experiments/test_runner.py",

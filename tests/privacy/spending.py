@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from sqsgd.privacy.ledger import Ledger
+from sqsgd.privacy.refusals import LedgerDamaged
 
 
 def pay(ledger, round, epsilon=1.0, task="digits", **more):
@@ -16,6 +17,15 @@ def small_ledger(folder: Path, reports: int = 3, cap: float = 1000.0, **more) ->
     for round in range(reports):
         pay(ledger, round)
     return ledger
+
+
+def refused(path) -> bool:
+    """Neither opened nor spent from."""
+    try:
+        pay(Ledger(path), 999)
+    except LedgerDamaged:
+        return True
+    return False
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

@@ -19,11 +19,6 @@ from sqsgd.privacy.ledger import Ledger
 from sqsgd.privacy.refusals import AlreadyAnswered, BudgetSpent, ReportRefused
 from sqsgd.privacy.tips import tip_line
 
-# ---------------------------------------------------------------- amounts
-
-
-# ---------------------------------------------------------------- spending
-
 
 def test_a_report_is_written_down_and_found_again(tmp_path):
     ledger = Ledger.create(tmp_path / "ledger", max_epsilon=1000.0, owner="Ann")

@@ -8,9 +8,8 @@ import time
 
 import pytest
 from crash_images import Disk, Recorder
-from spending import files_of, in_child, pay, put_back, small_ledger, status_of
+from spending import in_child, pay, put_back, small_ledger, status_of
 
-from sqsgd.privacy.history import MOST_LINE
 from sqsgd.privacy.ledger import Ledger
 from sqsgd.privacy.refusals import LedgerDamaged
 
@@ -175,43 +174,6 @@ def test_a_spend_returns_after_everything_is_synced(tmp_path):
         ("sync", "disk"),
         ("returned",),
     ]
-
-
-# ---------------------------------------------------------------- the last line
-
-
-def test_a_line_torn_at_every_length(tmp_path):
-    ledger = small_ledger(tmp_path, reports=2)
-    before = files_of(tmp_path)
-    pay(ledger, 2)
-    line = ledger.path.read_bytes()[len(before["ledger"]) :]
-    for length in range(len(line) + 1):
-        for filling in (b"", b"\0" * (len(line) - length), b"\xff\n"):
-            if length == len(line) and filling:
-                continue
-            put_back(tmp_path, {**before, "ledger": before["ledger"] + line[:length] + filling})
-            torn = Ledger(ledger.path)
-            counted = 3 if length == len(line) else 2
-            assert torn.spent == counted
-            assert bool(torn.interrupted) == (length > 0 or filling != b"")
-            if length % 16 == 0 or length > len(line) - 3:
-                pay(torn, 9)
-                again = Ledger(ledger.path)
-                assert (again.spent, again.interrupted) == (counted + 1, "")
-                assert b"\0" not in again.path.read_bytes()
-
-
-def test_more_than_a_line_after_the_tip_is_no_crash(tmp_path):
-    ledger = small_ledger(tmp_path, reports=2)
-    tip = (tmp_path / "ledger.tip").read_bytes()
-    pay(ledger, 2)
-    good = ledger.path.read_bytes()
-    (tmp_path / "ledger.tip").write_bytes(tip)
-    assert Ledger(ledger.path).interrupted.startswith("the last line counts")
-    for more in (b"x", b"x" * (MOST_LINE + 1)):
-        ledger.path.write_bytes(good + more)
-        with pytest.raises(LedgerDamaged):
-            Ledger(ledger.path)
 
 
 # ---------------------------------------------------------------- kill -9

@@ -44,16 +44,6 @@ def test_it_is_randomised_response_over_all_codes(size, epsilon):
     assert abs(low + whole) < 1e-12
 
 
-@pytest.mark.parametrize("epsilon", [0.01, 1.0, 1.5, 3.0, 4.6, 4.8, 8.0, 20.0, 400.0])
-@pytest.mark.parametrize("most", [1, 5, 90, 4096])
-def test_no_other_number_of_coordinates_is_better(epsilon, most):
-    """But for the parity of n: 3 % between neighbours, where thresholds are whole numbers."""
-    scheme = make_scheme("privunit-inf", dim=4096, epsilon=epsilon, bits=most)
-    sizes = [size for size in [*range(1, 91), 200, 511, 1024, 2047, 4096] if size <= most]
-    best = min(1 / (size * PrivQuant(size, 2, epsilon).scale ** 2) for size in sizes)
-    assert 1 / (scheme.mechanism.dim * scheme.mechanism.quantizer.scale**2) <= 1.03 * best
-
-
 def test_without_a_budget():
     whole = make_scheme("privunit-inf", dim=300, epsilon=9.0)
     assert (whole.mechanism.dim, whole.mechanism.quantizer.levels, whole.privacy.epsilon) == (512, 2, 9.0)

@@ -17,7 +17,7 @@ def compiled(function: Kernel) -> Kernel:
     A kernel is only ever called with arguments of one set of types. numba numbers the versions of a
     function in its cache without a lock, so two processes that first compile different versions can
     give them one number, and either may then be handed the other's code. For other types, make
-    another kernel with :func:`variant`; tests/test_kernels.py::test_one_version_each.
+    another kernel with :func:`variant`; tests/kernels/test_compiling.py::test_one_version_each.
     """
     try:
         kernel = numba.njit(nogil=True, cache=True)(function)

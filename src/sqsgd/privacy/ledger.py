@@ -37,7 +37,7 @@ class Ledger:
     * More than the cap is never spent, whoever spends at the same time.
       tests/privacy/test_ledger_together.py
     * A changed bit, a cut, a line more or less, an older copy of either file: refused.
-      tests/privacy/test_ledger_damage.py
+      tests/privacy/test_ledger_damage.py, tests/privacy/test_tips.py
     * Where a write fails, nothing is spent and the ledger stays good.
       tests/privacy/test_ledger_failures.py
 

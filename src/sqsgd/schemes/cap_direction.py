@@ -65,7 +65,7 @@ class Cap(ABC):
     Guarantees
     ----------
     * ε-LDP in u, in real arithmetic: whether v falls into the cap is drawn exactly, but v itself is
-      made of floats, whose last bits may tell more. tests/schemes/test_privunit.py::test_density_ratio,
+      made of floats, whose last bits may tell more. tests/schemes/test_cap_direction.py::test_density_ratio,
       ::test_the_sampler_has_the_density.
     """
 

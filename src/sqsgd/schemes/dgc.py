@@ -31,7 +31,7 @@ class Largest(Mechanism):
     * Not private: values travel in clear, and which coordinates are sent tells which are large;
       tests/schemes/test_clear_schemes.py::test_what_leaks_of_a_vector.
     * Exact on what is sent, zero elsewhere: biased by what is not sent, which the residual keeps.
-      tests/schemes/test_clear_schemes.py::test_the_largest_coordinates_arrive_exactly.
+      tests/schemes/test_dgc.py::test_the_largest_coordinates_arrive_exactly.
     """
 
     chooses = True

@@ -19,7 +19,7 @@ def privunit_inf(dim: int, epsilon: float, bits: int | None = None, *, reach: fl
     clamped to ± ``reach`` times the root mean square of a vector as long as the bound: over Gaussian
     coordinates that shortens it by 0.3 % at a reach of 3. It takes as many as the budget holds, or for small
     ε (up to 4.7) the few of SQKR, of which all must match; no other number is better
-    (tests/schemes/test_sqkr.py::test_no_other_number_of_coordinates_is_better).
+    (tests/schemes/test_privunit_inf.py::test_no_other_number_of_coordinates_is_better).
     """
     dim = checks.integer("dim", dim, 1, 2**31)
     epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)

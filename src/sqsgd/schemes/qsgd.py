@@ -37,7 +37,7 @@ class ShareOfNorm(Mechanism):
     * Not private: the norm travels in clear, and a code tells its coordinate to within |v| / s;
       tests/schemes/test_clear_schemes.py::test_what_leaks_of_a_vector.
     * Unbiased, with the variance above: tests/schemes/test_estimates.py::test_mean_is_recovered,
-      tests/schemes/test_clear_schemes.py::test_the_variance_is_the_closed_form.
+      tests/schemes/test_qsgd.py::test_the_variance_is_the_closed_form.
     """
 
     dim: int

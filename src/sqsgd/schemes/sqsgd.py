@@ -42,7 +42,8 @@ class Direction(Mechanism):
     * Norms above ``bound`` are clamped to it. Otherwise unbiased up to the rotation's departure from
       Gaussian coordinates: after two rounds within 3 % from 64 coordinates on, for vectors with a single
       entry too; blocks of one to three coordinates are up to 25 % too long.
-      tests/schemes/test_estimates.py::test_mean_is_recovered, ::test_sparse_vectors_keep_their_length.
+      tests/schemes/test_estimates.py::test_mean_is_recovered,
+      tests/schemes/test_sqsgd.py::test_sparse_vectors_keep_their_length.
     """
 
     quantizer: PrivQuant

@@ -40,7 +40,7 @@ class Ternary(Mechanism):
       tests/schemes/test_clear_schemes.py::test_what_leaks_of_a_vector.
     * Without ``clip`` unbiased, with the variance above; with it, the mean is that of the clamped vector.
       tests/schemes/test_estimates.py::test_mean_is_recovered,
-      tests/schemes/test_clear_schemes.py::test_the_variance_is_the_closed_form.
+      tests/schemes/test_terngrad.py::test_the_variance_is_the_closed_form.
     """
 
     dim: int

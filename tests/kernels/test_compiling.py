@@ -1,0 +1,81 @@
+"""How kernels are compiled: one version each."""
+
+import numba
+import numpy as np
+
+from sqsgd import Task, make_scheme, seeded_rng
+from sqsgd.kernels import packing, privatising, rotation, selecting
+from sqsgd.kernels.compiling import compiled, variant
+
+
+def test_one_version_each():
+    """Kernels of one type of arguments each: numba's cache may mix up several (see compiling.py)."""
+    kernels = [*packing.FOLD.values(), *packing.EXPAND.values()]
+    for module in (packing, privatising, rotation, selecting):
+        named = {name: value for name, value in vars(module).items() if hasattr(value, "signatures")}
+        kernels += [
+            value for name, value in named.items() if not name.startswith("_")
+        ]  # not the inlined ones
+    rng = seeded_rng(1)
+    for levels in (2, 3, 4, 16, 128, 256):
+        for x in every_kind_of_vector():
+            scheme = make_scheme(
+                "sqsgd-paper", dim=200, epsilon=100.0, bits=4096, levels=levels, rule="optimal"
+            )
+            tasks = [Task(round=0, client=client, seed=0, dim=200, bound=1.0) for client in range(2)]
+            scheme.aggregate([(task, scheme.encode(x, task, rng)) for task in tasks])
+            q = scheme.mechanism.quantizer
+            for codes in (np.zeros(256, int), np.zeros(512, np.uint8)[::2]):
+                codes.setflags(write=False)
+                q.estimate(q.privatize(codes, rng), 1.0)
+    used = [kernel for kernel in kernels if kernel.signatures]
+    assert len(used) > 15
+    assert {kernel.__name__: len(kernel.signatures) for kernel in used if len(kernel.signatures) > 1} == {}
+
+
+def every_kind_of_vector():
+    x = np.linspace(-1, 1, 400).astype(np.float32)
+    frozen = x[:200].copy()
+    frozen.setflags(write=False)
+    unaligned = np.frombuffer(b"x" + x[:200].tobytes(), np.uint8)[1:].view(np.float32)
+    return [
+        x[:200],
+        x[::2],
+        frozen,
+        x[:200].astype(float),
+        x[:200].astype(">f4"),
+        x[:200].astype("f2"),
+        unaligned,
+    ]
+
+
+def test_where_nothing_can_be_written_kernels_stay_in_memory(monkeypatch):
+    """numba refuses to cache where neither the package's folder nor the user's is writable."""
+    asked, njit = [], numba.njit
+
+    def refuse(**options):
+        asked.append(options)
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available")
+        return njit(**options)
+
+    monkeypatch.setattr(numba, "njit", refuse)
+    assert compiled(lambda number: number + 1)(41) == 42
+    assert [options.get("cache", False) for options in asked] == [True, False]
+
+
+def test_a_variant_is_a_kernel_of_its_own():
+    """Under its own name, for the cache; called with other types, it leaves the first with one version."""
+
+    def double(numbers):
+        """Twice the sum."""
+        return 2 * numbers.sum()
+
+    first, second = variant(double, "double_whole"), variant(double, "double_floats")
+    assert [first.__name__, second.__qualname__, first.__doc__] == [
+        "double_whole",
+        "double_floats",
+        "Twice the sum.",
+    ]
+    assert (first(np.arange(4)), second(np.full(2, 0.25))) == (12, 1.0)
+    assert len(first.signatures) == len(second.signatures) == 1

@@ -1,0 +1,46 @@
+"""The rotation's kernels equal their plain twins, and report what is not finite."""
+
+import numpy as np
+import pytest
+import reference
+from random_words import NUMBERS, words
+from scipy.linalg import hadamard
+
+from sqsgd.kernels.rotation import flip_signs, rotate
+
+
+@pytest.mark.parametrize("exponent", [*range(15), 17])
+def test_rotate_is_signs_then_hadamard(exponent):
+    size = 1 << exponent
+    x = NUMBERS.standard_normal(size).astype(np.float32)
+    signs = words(-(-size // 64), "u8")
+    y = np.empty_like(x)
+    assert rotate(x, signs, size**-0.5, y, 1e13)
+    expected = reference.hadamard(reference.signs_of(signs, size) * x.astype(np.float64)) / size**0.5
+    assert np.abs(y - expected).max() < 1e-5
+    in_place = x.copy()
+    assert rotate(in_place, signs, size**-0.5, in_place, 1e13)
+    assert np.array_equal(in_place, y)
+
+
+@pytest.mark.parametrize("size", [2, 64, 1024, 32768])
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf, 2e13, -2e13])
+def test_rotate_reports_what_is_not_finite_or_too_large(size, bad):
+    signs, y = words(-(-size // 64), "u8"), np.empty(size, np.float32)
+    for at in (0, size // 2, size - 1):
+        x = np.full(size, 1e13, np.float32)
+        assert rotate(x, signs, 1.0, y, 1e13)
+        x[at] = bad
+        assert not rotate(x, signs, 1.0, y, 1e13)
+
+
+def test_reference_hadamard_is_scipys():
+    assert np.array_equal(reference.hadamard(np.eye(16)[3]), hadamard(16)[3])
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 1000])
+def test_flip_signs(size):
+    x, signs = NUMBERS.standard_normal(size).astype(np.float32), words(-(-size // 64), "u8")
+    y = x.copy()
+    flip_signs(y.view(np.uint32), signs)
+    assert np.array_equal(y, x * reference.signs_of(signs, size).astype(np.float32))

@@ -1,0 +1,51 @@
+"""Marking and listing: the written map of words to numbers, whatever the pieces that words come in."""
+
+import numpy as np
+import pytest
+import reference
+from random_words import words
+
+from sqsgd.kernels.selecting import mark, marked
+
+
+def listed(marks, dim, which):
+    """With room for every bit, so that one too many is seen."""
+    chosen = np.full(64 * marks.size, -1, np.int64)
+    marked(marks, dim, which, chosen)
+    return [number for number in chosen.tolist() if number >= 0]
+
+
+@pytest.mark.parametrize("dim", [1, 63, 64, 65, 128, 1000])
+def test_marks_are_those_of_the_twin_and_a_piece_less_long_changes_nothing(dim):
+    drawn, size = words(20_000, "u4"), -(-dim // 3)
+    found = []
+    for piece in (1, 7, drawn.size):
+        marks, missing = np.zeros((dim + 63) // 64, np.uint64), size
+        for start in range(0, drawn.size, piece):
+            missing = mark(marks, np.uint64(dim), missing, drawn[start : start + piece])
+            if missing == 0:
+                break
+        found.append(listed(marks, dim, True))
+    twin = set()
+    for word in drawn.tolist():
+        if word * dim % 2**32 >= 2**32 % dim and len(twin) < size:
+            twin.add(word * dim // 2**32)
+    assert found == [sorted(twin)] * 3
+
+
+def test_words_that_would_make_small_numbers_likelier_are_passed_over():
+    """Of dim = 3, one word in 2^32 is too many: 0."""
+    marks = np.zeros(1, np.uint64)
+    assert 2**32 % 3 == 1
+    assert mark(marks, np.uint64(3), 1, np.zeros(9, np.uint32)) == 1
+    assert mark(marks, np.uint64(3), 1, np.ones(1, np.uint32)) == 0
+    assert listed(marks, 3, True) == [0] == reference.subset(iter([0, 1]), 3, 1)
+
+
+@pytest.mark.parametrize("dim", [1, 64, 65, 127, 200])
+def test_what_is_not_marked_ends_with_dim(dim):
+    """The bits beyond dim are not marked either, and are no numbers."""
+    marks = np.zeros((dim + 63) // 64, np.uint64)
+    marks[0] = 1
+    assert listed(marks, dim, True) == [0]
+    assert listed(marks, dim, False) == list(range(1, dim))

@@ -1,0 +1,8 @@
+"""Wrong arguments end in a ValueError that names the argument and its value."""
+
+import pytest
+
+
+def refuse(match, call):
+    with pytest.raises(ValueError, match=match):
+        call()

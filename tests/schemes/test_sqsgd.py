@@ -1,0 +1,87 @@
+"""sqSGD in direction mode: blocks, lengths, norms."""
+
+import numpy as np
+import pytest
+from cases import task, unit_vector
+
+from sqsgd import Task, make_scheme, seeded_rng
+
+
+@pytest.mark.parametrize("entries", [1, 2])
+@pytest.mark.parametrize("name", ["sqsgd", "sqsgd-stateless"])
+def test_sparse_vectors_keep_their_length(name, entries):
+    """One round of signs and Hadamard would make a single entry 25 % too long, two of them 11 % too short."""
+    scheme, rng, reports = make_scheme(name, dim=256, epsilon=200.0, bits=256), seeded_rng(3), 3000
+    x = np.zeros(256, np.float32)
+    x[:entries] = entries**-0.5
+    slopes = []
+    for client in range(reports):
+        t = task(scheme, client=client)
+        slopes.append(scheme.decode(scheme.encode(x, t, rng), t) @ x)
+    assert abs(np.mean(slopes) - 1) < 0.03 + 4 * np.std(slopes) / reports**0.5
+
+
+def test_one_nmse_of_the_planners_table():
+    """A case that was measured apart: D = 1024, n = 128, ε = 40, signs, norm known: 25.85."""
+    scheme = make_scheme("sqsgd-stateless", dim=1024, epsilon=65.0, bits=128, norm_epsilon=25.0)
+    assert scheme.mechanism.quantizer.epsilon == 40.0
+    rng, errors = seeded_rng(6), []
+    for client in range(6000):
+        x = unit_vector(1024, seed=client % 50)
+        t = Task(round=client % 11, client=client, seed=5, dim=1024, bound=2.0)
+        estimate = scheme.decode(scheme.encode(x, t, rng), t)
+        errors.append(np.sum((estimate - x) ** 2))
+    # The norm of the sent block varies by 1/(2 n): it and the symbol's error add about 0.8 %.
+    assert abs(np.mean(errors) - 25.85) < 0.02 * 25.85 + 4 * np.std(errors) / len(errors) ** 0.5
+
+
+def test_a_block_leaves_a_residual_and_the_whole_leaves_none():
+    """All of 300 coordinates are 512 codes once padded; with a bit less, a power of two of them travels."""
+    whole, block = (make_scheme("sqsgd", dim=300, epsilon=4000.0, bits=bits) for bits in (512, 511))
+    assert (whole.residual, whole.mechanism.dim, len(whole.transforms)) == (False, 512, 1)
+    assert (block.residual, block.mechanism.dim, len(block.transforms)) == (True, 256, 2)
+    stateless = make_scheme("sqsgd-stateless", dim=300, epsilon=4000.0, bits=511)
+    assert (stateless.residual, stateless.mechanism.dim) == (False, 511)
+
+
+@pytest.mark.parametrize("name", ["sqsgd", "sqsgd-stateless"])
+def test_what_is_given_is_not_chosen(name):
+    options = {"levels": 4, "coordinates": 64, "reach": 1.5, "norm_epsilon": 5.0}
+    mechanism = make_scheme(name, dim=300, epsilon=50.0, bits=512, **options).mechanism
+    assert (mechanism.quantizer.levels, mechanism.dim, mechanism.reach) == (4, 64, 1.5)
+    assert (mechanism.norm.epsilon, mechanism.quantizer.epsilon) == (5.0, 45.0)
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match="coordinates = 100 must be a power of two, for the rotation"):
+        make_scheme("sqsgd", dim=300, epsilon=50.0, bits=512, coordinates=100)
+    assert (
+        make_scheme("sqsgd-stateless", dim=300, epsilon=50.0, bits=512, coordinates=100).mechanism.dim == 100
+    )
+    with pytest.raises(ValueError, match="coordinates = 600 must be a whole number from 1 to 512"):
+        make_scheme("sqsgd", dim=300, epsilon=50.0, bits=9000, coordinates=600)
+    with pytest.raises(ValueError, match=r"reach = 30\.0"):
+        make_scheme("sqsgd", dim=300, epsilon=50.0, bits=512, reach=30.0)
+
+
+def test_only_the_norm_depends_on_the_length():
+    """A direction needs no range: with the same noise, vectors of any length are sent with the same codes."""
+    mechanism, x = make_scheme("sqsgd", dim=300, epsilon=50.0, bits=256).mechanism, unit_vector(256)
+    sent = [
+        mechanism.randomize(np.float32(length) * x, 1.0, seeded_rng(3)) for length in (1e-3, 0.5, 0.99, 50.0)
+    ]
+    assert all(np.array_equal(codes, sent[0][0]) for codes, _ in sent)
+    assert len({int(symbol[0]) for _, symbol in sent[:3]}) > 1
+    assert sent[3][1] == mechanism.randomize(x, 1.0, seeded_rng(3))[1]  # beyond the bound it is the bound
+    nothing = [mechanism.randomize(np.float32(length) * x, 1.0, seeded_rng(3)) for length in (0.0, 1e-9)]
+    assert np.array_equal(nothing[0][0], nothing[1][0])
+
+
+def test_the_magnitude_is_the_norm_without_bias():
+    mechanism, rng = (
+        make_scheme("sqsgd", dim=300, epsilon=50.0, bits=256, norm_epsilon=2.0).mechanism,
+        seeded_rng(4),
+    )
+    x = np.float32(0.7 * 2.0) * unit_vector(256)
+    found = [mechanism.magnitude(mechanism.randomize(x, 2.0, rng), 2.0) for _ in range(3000)]
+    assert abs(np.mean(found) - 1.4) < 4 * np.std(found) / 3000**0.5
