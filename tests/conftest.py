@@ -5,10 +5,16 @@ from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parent / name) for name in (".", "schemes", "deploy", "report")]
+sys.path[:0] = [str(Path(__file__).parent / name) for name in (".", "schemes", "deploy", "report", "privacy")]
 collect_ignore = ["faults/hostile_client_app.py"]  # an app for nodes: only there it is imported
 
 SLOW = (
+    "commands/test_auditing.py",
+    "commands/test_data.py::test_data_list",
+    "commands/test_deploy_status.py",
+    "commands/test_deploying.py",
+    "commands/test_listing.py",
+    "commands/test_new_folders.py",
     "experiments/test_failures.py",
     "experiments/test_one_report.py",
     "experiments/test_runner.py",
@@ -28,7 +34,6 @@ SLOW = (
     "test_cli.py",
     "test_estimation.py",
     "test_examples.py",
-    "test_new_folders.py",
     "test_packaging.py",
     "test_planner.py",
     "test_privquant_exact.py::test_every_threshold",

@@ -39,7 +39,6 @@ ONLY_IN = {
 TESTED_IN = {
     # whole rooms
     "kernels/": "test_kernels.py",
-    "commands/": "test_cli_failures.py",
     "privacy/audit/": "privacy/test_audit.py",
     "flower/app/": "flower/test_ready_app.py",
     # shapes that every scheme has, and what every scheme uses
@@ -89,10 +88,6 @@ TESTED_IN = {
     "flower/server_app": "flower/test_ready_app.py",
     "flower/training": "flower/test_strategy.py",
     "flower/wire": "flower/test_mod.py",
-    "deploy/federation": "deploy/test_folders.py",
-    "deploy/live_state": "deploy/test_status.py",
-    "deploy/pages": "deploy/test_folders.py",
-    "deploy/scripts": "deploy/test_folders.py",
 }
 """Modules whose tests do not bear their name, by module or by room, and the file to look into first."""
 
