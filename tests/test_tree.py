@@ -68,15 +68,7 @@ TESTED_IN = {
     "privacy/ledger_files": "privacy/test_ledger_crashes.py",
     "privacy/refusals": "privacy/test_ledger.py",
     "privacy/tips": "privacy/test_ledger_damage.py",
-    "flower/answers": "flower/test_strategy.py",
-    "flower/client_app": "flower/test_ready_app.py",
-    "flower/contradictions": "flower/test_once.py",
-    "flower/node_state": "flower/test_mod.py",
-    "flower/ready": "flower/test_ready_app.py",
-    "flower/run_folder": "flower/test_resuming.py",
     "flower/server_app": "flower/test_ready_app.py",
-    "flower/training": "flower/test_strategy.py",
-    "flower/wire": "flower/test_mod.py",
 }
 """Modules whose tests do not bear their name, by module or by room, and the file to look into first."""
 
