@@ -33,7 +33,7 @@ def context(config, folder, **node):
 def test_a_part_is_a_whole_number(tmp_path, value):
     given = {} if value is None else {"partition-id": value}
     with pytest.raises(
-        Refused, match=r"partition-id = .* in the node's configuration must be a whole number"
+        Refused, match=r"partition-id = .* must be a whole number"
     ):
         check(context(ready_settings(), tmp_path, **given, **{"num-partitions": 3}))
 

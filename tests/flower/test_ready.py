@@ -50,7 +50,7 @@ def test_a_node_without_the_data_refuses_and_pays_nothing(tmp_path, monkeypatch)
 
 
 def test_a_node_and_the_server_have_the_same_model_whatever_part_they_hold():
-    config = ready_settings() | {"model": "linear"}
+    config = ready_settings() | {"model": "mlp"}
     server, node = problem_of(config, 1), problem_of(config, 3)
     assert server.initial().tobytes() == node.initial().tobytes()
     assert sum(len(part) for part in node.parts) == len(server.parts[0]) == 4000
