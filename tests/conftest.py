@@ -11,7 +11,6 @@ collect_ignore = ["faults/hostile_client_app.py"]  # an app for nodes: only ther
 SLOW = (
     "commands/test_auditing.py",
     "commands/test_data.py::test_data_list",
-    "commands/test_deploy_status.py",
     "commands/test_deploying.py",
     "commands/test_listing.py",
     "commands/test_new_folders.py",

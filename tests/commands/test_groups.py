@@ -54,7 +54,7 @@ EXTRA, REST = "Got unexpected extra argument", "all else follows an option"
         ("train --gpu", f"No such option '--gpu' {OPTIONS}"),
         ("show x --gpu", "No such option '--gpu' (there are --last)"),
         ("train --workers 3", "No such option '--workers': workers is a key of the file that --config names"),
-        ("show x --workers 3", "No such option '--workers' (there are --last)"),  # it reads no such file
+        ("data list --workers 3", f"No such option '--workers' {OPTIONS}"),  # its file is of another kind
         (
             "train 3",
             f"{EXTRA} (3): it takes no words of its own; {REST} (--rounds, --config)",

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 
 import pytest
@@ -61,18 +60,20 @@ def test_what_a_killed_supervisor_left_is_refused_and_can_be_ended(orphan, tmp_p
 
 
 def test_a_supervisor_that_runs_is_found_and_asked_to_end(tmp_path):
-    child = subprocess.Popen(["/bin/sleep", "300"], start_new_session=True)
+    """And then the parts that it wrote down, also where the system does not tell whose they are."""
+    both = [subprocess.Popen(["/bin/sleep", "300"], start_new_session=True) for _ in range(2)]
     try:
+        supervisor, part = ({"pid": child.pid, "started": processes.start_time(child.pid)} for child in both)
+        state = {"mark": "test-nobody", "supervisor": supervisor, "parts": {"gate": part}}
         (tmp_path / "live").mkdir()
-        supervisor = {"pid": child.pid, "started": processes.start_time(child.pid)}
-        state = {"mark": "test-nobody", "supervisor": supervisor, "parts": {}}
         (tmp_path / "live/state.json").write_text(json.dumps(state))
-        assert live_state.running_supervisor(tmp_path) == child.pid
-        assert live_state.down(tmp_path) == 1
-        assert child.wait(10) == -signal.SIGTERM
+        assert live_state.running_supervisor(tmp_path) == both[0].pid
+        assert live_state.down(tmp_path) == 2
+        assert not any(processes.start_time(child.pid) for child in both)
     finally:
-        child.kill()
-        child.wait()
+        for child in both:
+            child.kill()
+            child.wait()
 
 
 def test_before_the_first_there_is_nothing(tmp_path):

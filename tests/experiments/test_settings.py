@@ -31,7 +31,8 @@ def test_the_default_rate_suits_the_optimizer(tmp_path):
 
 def settings(features=False, scheme="sqsgd-stateless", **values):
     config = make_config({"scheme": scheme, "epsilon": 8.0, "rounds": 5, "clients": 100, **values})
-    return make_settings(config, make_scheme(scheme, dim=3920, epsilon=8.0, bits=8 * 256), features)
+    made = make_scheme(scheme, dim=3920, epsilon=8.0, bits=8 * 2048, **config.options)
+    return make_settings(config, made, features)
 
 
 @pytest.mark.parametrize(("participation", "cap"), [("all", 40.0), ("5", 40.0), ("once", 8.0)])
@@ -40,10 +41,12 @@ def test_a_clients_cap_is_what_the_run_is_announced_to_cost(participation, cap):
     assert settings(participation=participation).ledgers is None
 
 
-@pytest.mark.parametrize("scheme", ["fedsgd", "cpsgd"])
-def test_no_ledger_for_what_is_not_private_by_itself(scheme):
+@pytest.mark.parametrize(
+    ("scheme", "options"), [("fedsgd", {}), ("cpsgd", {}), ("ldp-fl", {"per_weight": True})]
+)
+def test_no_ledger_for_what_is_not_private_by_itself(scheme, options):
     with pytest.raises(ValueError, match=f"ledgers = 'users': scheme = '{scheme}' is not locally private"):
-        settings(scheme=scheme, ledgers="users")
+        settings(scheme=scheme, ledgers="users", options=options)
 
 
 def test_the_rate_falls_over_all_rounds_or_not_at_all():

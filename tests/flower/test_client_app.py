@@ -9,6 +9,7 @@ pytest.importorskip("torch", reason="needs torch: pip install 'sqsgd[train]'")
 
 from sqsgd.flower import wire
 from sqsgd.flower.client_app import app, check
+from sqsgd.flower.node_state import FolderState  # noqa: E402
 from sqsgd.flower.policy import Refused
 from sqsgd.flower.ready import problem_of
 
@@ -32,9 +33,7 @@ def context(config, folder, **node):
 @pytest.mark.parametrize("value", [None, True, -1, 1.0, "1"])
 def test_a_part_is_a_whole_number(tmp_path, value):
     given = {} if value is None else {"partition-id": value}
-    with pytest.raises(
-        Refused, match=r"partition-id = .* must be a whole number"
-    ):
+    with pytest.raises(Refused, match=r"partition-id = .* must be a whole number"):
         check(context(ready_settings(), tmp_path, **given, **{"num-partitions": 3}))
 
 
@@ -47,8 +46,6 @@ def test_the_report_is_of_the_nodes_own_part(tmp_path):
     node = {"partition-id": 1, "num-partitions": 3}
     reply = app(message(asked, ArrayRecord({"weights": Array(weights)})), context(config, tmp_path, **node))
     payload_of(reply)
-    from sqsgd.flower.node_state import FolderState
-
     residual = FolderState(tmp_path).read("test").residual
     sent = residual == 0
     for part in range(3):

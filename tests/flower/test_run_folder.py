@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from federation import IDS, Nodes, make_app, model, node_context, strategy
+from safetensors.numpy import load_file
 
 from sqsgd.federated import State
 from sqsgd.flower.run_folder import RunFolder
@@ -72,8 +73,6 @@ def test_what_json_does_not_know_is_not_written(folder):
 
 
 def test_the_end_of_a_training(folder):
-    from safetensors.numpy import load_file
-
     folder.finish(model(0.5), {"rounds": 3})
     assert json.loads((folder.folder / "summary.json").read_text()) == {"rounds": 3}
     arrays = load_file(folder.folder / "model.safetensors")
