@@ -9,7 +9,7 @@ pytest.importorskip("torch", reason="needs torch: pip install 'sqsgd[train]'")
 
 from sqsgd.flower import wire
 from sqsgd.flower.client_app import app, check
-from sqsgd.flower.node_state import FolderState  # noqa: E402
+from sqsgd.flower.node_state import FolderState
 from sqsgd.flower.policy import Refused
 from sqsgd.flower.ready import problem_of
 
