@@ -5,14 +5,24 @@ from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parent / name) for name in (".", "schemes", "deploy", "report")]
+sys.path[:0] = [str(Path(__file__).parent / name) for name in (".", "schemes", "deploy", "report", "privacy")]
 collect_ignore = ["faults/hostile_client_app.py"]  # an app for nodes: only there it is imported
+collect_ignore_glob = ["*/conftest.py"]  # no doctests in them, and two of one name end a run of two folders
 
 SLOW = (
+    "commands/test_auditing.py",
+    "commands/test_data.py::test_data_list",
+    "commands/test_deploying.py",
+    "commands/test_listing.py",
+    "commands/test_new_folders.py",
+    "experiments/test_checkpoint.py",
     "experiments/test_failures.py",
     "experiments/test_one_report.py",
     "experiments/test_runner.py",
+    "experiments/test_settings.py",
+    "experiments/test_summary.py",
     "experiments/test_sweep.py",
+    "experiments/test_sweep_runner.py",
     "flower/",
     "deploy/",
     "privacy/test_attackers.py",
@@ -34,7 +44,6 @@ SLOW = (
     "test_cli.py",
     "test_estimation.py",
     "test_examples.py",
-    "test_new_folders.py",
     "test_packaging.py",
     "test_planner.py",
     "test_privquant_exact.py::test_every_threshold",

@@ -1,6 +1,5 @@
 """The commands as a person types them, in their own process."""
 
-import json
 import os
 import subprocess
 import sys
@@ -45,24 +44,6 @@ def test_the_shell_completes(typed, offered):
     asked = {"_SQSGD_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
     done = subprocess.run([SQSGD], env={**os.environ, **asked}, capture_output=True, text=True)
     assert sorted(done.stdout.split()) == offered
-
-
-def test_data_list():
-    rows = {row["name"]: row for row in json.loads(run("data", "list", "--json").stdout)}
-    assert rows["mnist5k"]["available"]
-    assert "sqsgd data fetch emnist" in rows["emnist"]["how"]
-
-
-def test_schemes():
-    rows = json.loads(run("schemes", "--json").stdout)
-    by_name = {row["name"]: row for row in rows}
-    assert by_name["sqsgd"]["message_bytes"] == 273
-    assert by_name["sqsgd"]["epsilon"] == 400.0
-    assert by_name["fedsgd"]["epsilon"] == "infinity"
-    small = json.loads(run("schemes", "--dim", "1", "--epsilon", "1", "--json").stdout)
-    assert next(row for row in small if row["name"] == "sqsgd-paper")["notion"] == "impossible here"
-    table = run("schemes", "--dim", "1000", "--epsilon", "50", "--bytes", "32").stdout
-    assert "sqsgd-stateless" in table
 
 
 def test_a_mistake_in_its_own_process_ends_in_one_line():

@@ -36,17 +36,6 @@ def test_every_engine_has_its_needs_named():
     assert {extra for extras in doctor.ENGINE_NEEDS.values() for extra in extras} <= set(doctor.EXTRAS)
 
 
-def test_the_command_for_people_and_for_machines():
-    done = command("--json")
-    assert done.exit_code == 0
-    answer = json.loads(done.stdout)
-    assert answer["works"] is True
-    assert {"group", "name", "state", "found", "needed", "mend", "basic"} == set(answer["checks"][0])
-    table = command()
-    assert table.exit_code == 0
-    assert "The basics work." in table.stdout
-
-
 def test_a_package_that_is_missing_or_too_old_is_found(monkeypatch):
     real = importlib.metadata.version
 

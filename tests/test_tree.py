@@ -37,36 +37,9 @@ ONLY_IN = {
 }
 
 TESTED_IN = {
-    # whole rooms
-    "commands/": "test_cli_failures.py",
-    "flower/app/": "flower/test_ready_app.py",
-    # shapes that every scheme has, and what every scheme uses
-    "promise": "schemes/test_contract.py",
-    # parts of one thing, which is tried as a whole
-    "experiments/checkpoint": "experiments/test_failures.py",
-    "experiments/settings": "experiments/test_runner.py",
-    "experiments/summary": "experiments/test_runner.py",
-    "experiments/sweep_runner": "experiments/test_sweep.py",
-    "learning/catalogue": "learning/test_inventory.py",
-    "learning/hog": "learning/test_features.py",
-    "learning/probe": "learning/test_problem.py",
-    "report/charts": "report/test_report_groups.py",
-    "report/figures": "report/test_report_page.py",
-    "report/tables": "report/test_report_page.py",
-    "report/text": "report/test_report_page.py",
-    "flower/answers": "flower/test_strategy.py",
-    "flower/client_app": "flower/test_ready_app.py",
-    "flower/contradictions": "flower/test_once.py",
-    "flower/node_state": "flower/test_mod.py",
-    "flower/ready": "flower/test_ready_app.py",
-    "flower/run_folder": "flower/test_resuming.py",
+    "promise": "schemes/test_contract.py",  # a shape that every scheme fills
+    "flower/app/": "flower/test_ready_app.py",  # started as a whole only
     "flower/server_app": "flower/test_ready_app.py",
-    "flower/training": "flower/test_strategy.py",
-    "flower/wire": "flower/test_mod.py",
-    "deploy/federation": "deploy/test_folders.py",
-    "deploy/live_state": "deploy/test_status.py",
-    "deploy/pages": "deploy/test_folders.py",
-    "deploy/scripts": "deploy/test_folders.py",
 }
 """Modules whose tests do not bear their name, by module or by room, and the file to look into first."""
 

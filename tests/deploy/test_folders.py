@@ -1,23 +1,14 @@
 """The folder of a federation: what is in it, who may read it, and that nothing is written over."""
 
-import json
 import os
-import shutil
 import stat
 import subprocess
 
 import pytest
-from typer.testing import CliRunner
 
-from sqsgd.cli import app
-from sqsgd.deploy import folders, scripts
+from sqsgd.deploy import folders
 from sqsgd.deploy.federation import Federation, load_federation
 from sqsgd.deploy.folders import write_federation
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return write_federation(tmp_path_factory.mktemp("made") / "federation", Federation(nodes=2, rounds=4), 30)
 
 
 def everything(folder):
@@ -82,111 +73,3 @@ def test_nothing_is_written_over(made, tmp_path, monkeypatch):
 def test_an_empty_folder_may_be_used(tmp_path):
     (tmp_path / "empty").mkdir()
     assert write_federation(tmp_path / "empty", Federation(nodes=1), 30).exists()
-
-
-def test_a_nodes_script_finds_its_own_folder_after_a_copy(made, tmp_path):
-    """What Flower would be started with, on a machine where the folder lies elsewhere."""
-    place = tmp_path / "an other place"
-    place.mkdir()
-    shutil.copytree(made / "nodes/node-0", place / "node-0")
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "flower-supernode").write_text(
-        '#!/bin/sh\nprintf "%s\\n" "$@" "$FLWR_HOME" "$(command -v flwr-clientapp)"\n'
-    )
-    (tools / "flower-supernode").chmod(0o700)
-    environment = {"PATH": f"{tools}:{os.environ['PATH']}"}
-    node = place / "node-0"
-    refused = subprocess.run([node / "run.sh"], env=environment, capture_output=True, text=True)
-    assert refused.returncode != 0
-    assert "say where the server is" in refused.stderr
-    environment |= {"SQSGD_SERVER": "192.0.2.7:8000"}
-    said = subprocess.run([node / "run.sh"], env=environment, capture_output=True, text=True, check=True)
-    words = said.stdout.splitlines()
-    assert words[words.index("--superlink") + 1] == "192.0.2.7:8000"
-    assert words[words.index("--root-certificates") + 1] == str(node / "ca.pem")
-    settings = words[words.index("--node-config") + 1]
-    assert settings.startswith(f'state-dir="{node}/state" max-epsilon=1600.0 ')
-    assert words[-2:] == [str(node / "flwr"), str(node / "bin/flwr-clientapp")]
-    (node / "node.conf").write_text('# mine\nstate-dir="/srv/ledgers"\nmax-epsilon=5.0\n')
-    said = subprocess.run([node / "run.sh"], env=environment, capture_output=True, text=True, check=True)
-    assert 'state-dir="/srv/ledgers" max-epsilon=5.0 ' in said.stdout.splitlines()
-
-
-def test_a_node_starts_no_other_kind_of_code(made):
-    """Flower knows more kinds than client apps, and starts each by its name."""
-    for name in ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-serverapp", "flwr-simulation"):
-        done = subprocess.run(
-            [made / "nodes/node-0/bin" / name, "--token", "x"], capture_output=True, text=True
-        )
-        assert done.returncode == 1
-        assert "runs client apps alone" in done.stderr
-
-
-def test_flowers_names_of_code_are_all_known():
-    constants = pytest.importorskip("flwr.supercore.constant", reason="needs pip install 'sqsgd[flower]'")
-    known = {"flwr-clientapp", *scripts.REFUSED_COMMANDS}
-    assert set(constants.TASK_TYPE_TO_COMMAND.values()) <= known
-
-
-def test_init_for_machines(tmp_path):
-    where = ["--host", "server.example.org", "--host", "192.0.2.7"]
-    done = CliRunner().invoke(
-        app, ["deploy", "init", str(tmp_path / "new"), *where, "--nodes", "1", "--json"]
-    )
-    found = json.loads(done.stdout)
-    assert found["port"] == 8000
-    assert found["hosts"] == ["server.example.org", "192.0.2.7", "127.0.0.1", "localhost"]
-    assert (
-        'server=${SQSGD_SERVER:-"server.example.org:8000"}'
-        in (tmp_path / "new/nodes/node-0/run.sh").read_text()
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--nodes", "0"], "nodes = 0"),
-        (["--host", "no host"], "host = 'no host'"),
-        (["--port", "70000"], "port = 70000"),
-        (["--scheme", "sqsdg"], "did you mean 'sqsgd'"),
-        (["--epsilon", "nan"], "epsilon = nan"),
-        (["--bytes", "0"], "bytes = 0"),
-        (["--rounds", "0"], "rounds = 0"),
-        (["--max-epsilon", "3"], "no node could answer even once"),
-        (["--min-answers", "4"], "min_answers = 4"),
-        (["--downlink", "half"], "downlink = 'half'"),
-        (["--days", "0"], "days = 0"),
-        (["--model", "a b"], "model = 'a b'"),
-    ],
-)
-def test_mistakes_are_named_and_nothing_is_written(tmp_path, arguments, words):
-    done = CliRunner().invoke(app, ["deploy", "init", str(tmp_path / "new"), *arguments])
-    assert isinstance(done.exception, ValueError)  # of which the command line makes one line
-    assert words in str(done.exception)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_federations_file_is_checked(made, tmp_path):
-    for change, words in [
-        ("nodes = 0", "nodes = 0"),
-        ('nodes = "two"', "nodes = 'two' must be of type int"),
-        ("colour = 1", "unknown key 'colour'"),
-        ("nodes =", "no valid TOML"),
-    ]:
-        text = [line for line in (made / "federation.toml").read_text().splitlines() if "nodes" not in line]
-        (tmp_path / "federation.toml").write_text("\n".join([*text, change]))
-        with pytest.raises(ValueError, match=words):
-            load_federation(tmp_path)
-    (tmp_path / "federation.toml").write_text("nodes = 3")
-    with pytest.raises(ValueError, match="format must be 1"):
-        load_federation(tmp_path)
-    with pytest.raises(ValueError, match="sqsgd deploy init"):
-        load_federation(tmp_path / "nowhere")
-
-
-def test_a_node_names_the_code_that_its_server_may_call():
-    from sqsgd.deploy.scripts import node_settings
-
-    assert "model=" not in node_settings(Federation(), 0)
-    assert 'model="mine:net"\n' in node_settings(Federation(model="mine:net"), 0)

@@ -4,21 +4,12 @@ import json
 import os
 import shutil
 
-import pytest
+from small_federation import job, line
 
 from sqsgd import Ledger
 from sqsgd.deploy import training
-from sqsgd.deploy.federation import Federation
-from sqsgd.deploy.folders import write_federation
-from sqsgd.deploy.live_state import whole_lines
 from sqsgd.deploy.processes import Process, start_time
 from sqsgd.deploy.status import node_status, read_status, run_status
-from sqsgd.deploy.training import Job
-
-
-@pytest.fixture
-def federation(tmp_path):
-    return write_federation(tmp_path / "federation", Federation(nodes=2, rounds=4), 30)
 
 
 def spend(ledger, round):
@@ -75,22 +66,6 @@ def test_an_older_ledger_that_was_put_back_is_named(federation):
     assert found["epsilon_left"] is None
 
 
-def job(server, status, follower):
-    run = Job(
-        folder=server / "runs/run-1", rounds=4, run_id="7", status=status, attempts=2, follower=follower
-    )
-    run.folder.mkdir()
-    run.write()
-    return run
-
-
-def line(round, **more):
-    sizes = dict.fromkeys(("bytes_up_serialised", "bytes_down", "bytes_down_serialised"), 1000)
-    return json.dumps(
-        {"round": round, "clients": 2, "asked": 3, "rejected": [], "bytes_up": 273, **sizes, **more}
-    )
-
-
 def test_a_run_is_summed_up(federation):
     server = federation / "server"
     me = Process(pid=os.getpid(), started=start_time(os.getpid()))
@@ -114,10 +89,3 @@ def test_a_run_is_summed_up(federation):
 def test_a_run_that_nobody_follows_any_more_is_not_called_running(federation):
     job(federation / "server", "running", Process(pid=os.getpid(), started="long ago"))
     assert run_status(federation / "server")["status"].startswith("unknown: it was running")
-
-
-def test_a_line_that_was_cut_off_hides_no_other(tmp_path):
-    """A full disk cut one, and the next was written on to it: neither can be read, all others can."""
-    path = tmp_path / "lines.jsonl"
-    path.write_text('{"a": 1}\n{"a": 2, "re{"a": 3}\n\n[4]\n{"a": "\\u2028"}\n{"a": 6}\n{"a": 7')
-    assert [line["a"] for line in whole_lines(path)] == [1, "\u2028", 6]

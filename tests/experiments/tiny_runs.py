@@ -8,6 +8,18 @@ TINY = {
     "rounds": 12, "evaluate_every": 5, "checkpoint_every": 4, "workers": 1,
 }  # fmt: skip
 
+SWEEP = {
+    "title": "tiny",
+    "base": {
+        "dataset": "tiny:data", "model": "tiny:model", "clients": 4, "batch": 16, "rounds": 6, "bytes": 2,
+        "epsilon": 60.0,
+    },
+    "arms": [{"scheme": "sqsgd"}, {"scheme": "fedsgd"}],
+    "rates": [0.05, 0.2],
+    "seeds": [1, 2],
+}  # fmt: skip
+"""A comparison of such runs."""
+
 
 def prepared(folder, **changes):
     return runner.prepare(make_config({**TINY, **changes}), folder)
@@ -25,3 +37,8 @@ def cut_off(run, rounds):
         next(steps)
     steps.close()
     return run
+
+
+def stopped(folder):
+    """A run that was cut off after five rounds: its last checkpoint is of round 4."""
+    return cut_off(prepared(folder), 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +17,13 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 
 from sqsgd import make_scheme
-from sqsgd.flower import SqsgdMod, wire
+from sqsgd.flower import SqsgdMod, SqsgdStrategy, app_folder, wire
 from sqsgd.flower.wire import Request
 from sqsgd.task import Task
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 DIM = 300
+IDS = (5, 2**63 + 11, 8)  # Flower's node identities have 64 bits
 SCHEME = {"scheme": "sqsgd", "epsilon": 200.0, "bits": 256}
 
 
@@ -163,3 +165,26 @@ class Nodes(Grid):
 
     def send_and_receive(self, messages, *, timeout=None):
         return self.pull_messages(self.push_messages(messages))
+
+
+def nodes_of(tmp_path, app=None, ids=IDS, **config) -> Nodes:
+    return Nodes(app or make_app(), [node_context(i, tmp_path / str(i), **config) for i in ids])
+
+
+def strategy(**changes) -> SqsgdStrategy:
+    settings = {"epsilon": 200.0, "bytes": 32, "lr": 0.4, "seed": 1, "min_nodes": 3, "sends": "gradient"}
+    return SqsgdStrategy(**{**settings, **changes})
+
+
+def payload_of(reply: Message) -> bytes:
+    assert not reply.has_error(), reply.error
+    return reply.content[wire.REPORT][wire.PAYLOAD]
+
+
+def answer(asked, context, app=None, **extra) -> Message:
+    return (app or make_app())(message(asked, **extra), context)
+
+
+def ready_settings() -> dict:
+    """The configuration of the ready app, as it comes."""
+    return tomllib.loads((app_folder() / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]

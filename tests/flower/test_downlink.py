@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from federation import DIM, Nodes, lines, make_app, message, model, node_context, request
+from federation import DIM, IDS, Nodes, lines, make_app, message, model, node_context, request, strategy
 from flwr.app import ConfigRecord
-from test_strategy import IDS, strategy
 
 from sqsgd import make_scheme
 from sqsgd.flower import Simulation, SqsgdMod, wire

@@ -4,10 +4,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from federation import DIM, make_app, message, node_context, request
+from federation import DIM, answer, make_app, message, node_context, payload_of, request
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
-from test_mod import answer, payload_of
 
 from sqsgd import Ledger, make_scheme
 from sqsgd.federated import client_step

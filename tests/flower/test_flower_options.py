@@ -4,11 +4,10 @@ import inspect
 
 import numpy as np
 import pytest
-from federation import model
+from federation import IDS, model, nodes_of, strategy
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from test_strategy import IDS, nodes_of, strategy
 
 from sqsgd.flower import SqsgdMod, SqsgdStrategy, wire
 from sqsgd.flower.gathering import TooFewNodes

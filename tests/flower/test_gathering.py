@@ -5,8 +5,7 @@ import time
 
 import httpx
 import pytest
-from federation import model
-from test_strategy import IDS, nodes_of, strategy
+from federation import IDS, model, nodes_of, strategy
 
 from sqsgd.flower.gathering import TooFewNodes
 

@@ -5,23 +5,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from federation import DIM, lines, make_app, message, model, node_context, request, target
+from federation import DIM, answer, lines, make_app, message, model, node_context, payload_of, request, target
 from flwr.app import Message, RecordDict
 
 from sqsgd import Ledger, make_scheme, seeded_rng
 from sqsgd.federated import client_step, noise_seed
 from sqsgd.flower import Simulation, SqsgdMod, mod, wire
 from sqsgd.flower.node_state import FolderState
-from sqsgd.privacy import durable
-
-
-def payload_of(reply: Message) -> bytes:
-    assert not reply.has_error(), reply.error
-    return reply.content[wire.REPORT][wire.PAYLOAD]
-
-
-def answer(asked, context, app=None, **extra) -> Message:
-    return (app or make_app())(message(asked, **extra), context)
 
 
 @pytest.mark.parametrize("sends", ["gradient", "delta"])
@@ -78,23 +68,6 @@ def test_paid_before_the_report_leaves(tmp_path, monkeypatch):
     assert FolderState(tmp_path).read("test").payload == payload
 
 
-@pytest.mark.parametrize("failing", ["prepared", "put"])
-def test_where_the_state_cannot_be_written_nothing_leaves(tmp_path, monkeypatch, failing):
-    context = node_context(5, tmp_path)
-    payload_of(answer(request(), context))
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(durable, failing, full)
-    assert answer(request(round=1), context).error.reason == wire.FAILED
-    monkeypatch.undo()
-    paid = Ledger(tmp_path / "ledger").spent
-    assert paid in (200, 400)
-    later = answer(request(round=1), context)  # a round that was paid for is over; one that was not, is not
-    assert (later.error.reason == wire.ANSWERED) if paid == 400 else payload_of(later)
-
-
 def test_a_round_is_answered_once(tmp_path):
     context, calls = node_context(5, tmp_path), []
     app = make_app(calls=calls)
@@ -119,15 +92,6 @@ def test_a_round_is_answered_once(tmp_path):
     noted = lines(tmp_path / "answers.jsonl")
     assert [entry["epsilon"] for entry in noted] == [200.0, 0.0, 200.0]
     assert noted[1]["again"] is True
-
-
-def test_a_state_put_back_does_not_answer_twice(tmp_path):
-    """Without the file of the training, the ledger alone still knows the round."""
-    context = node_context(5, tmp_path)
-    payload_of(answer(request(), context))
-    for path in (tmp_path / "tasks").iterdir():
-        path.unlink()
-    assert answer(request(), context).error.reason == wire.ANSWERED
 
 
 @pytest.mark.parametrize(
@@ -158,31 +122,6 @@ def test_the_cap_holds_over_trainings(tmp_path):
     assert (reply.error.code, reply.error.reason) == (6, wire.SPENT)
     assert "cap" in lines(tmp_path / "refusals.jsonl")[-1]["reason"]
     assert Ledger(tmp_path / "ledger").spent == 400
-
-
-def test_the_cap_cannot_be_raised_and_can_be_lowered(tmp_path):
-    payload_of(answer(request(), node_context(5, tmp_path, max_epsilon=500)))
-    payload_of(answer(request(round=1), node_context(5, tmp_path, max_epsilon=1e9)))
-    assert Ledger(tmp_path / "ledger").max_epsilon == 500
-    reply = answer(request(round=2), node_context(5, tmp_path, max_epsilon=1e9))
-    assert reply.error.reason == wire.SPENT
-    answer(request(round=3), node_context(5, tmp_path, max_epsilon=450))
-    assert Ledger(tmp_path / "ledger").max_epsilon == 450
-
-
-def test_a_lost_ledger_is_not_made_anew(tmp_path):
-    context = node_context(5, tmp_path)
-    payload_of(answer(request(), context))
-    (tmp_path / "ledger").unlink()
-    assert answer(request(round=1), context).error.reason == wire.LEDGER
-
-
-def test_a_ledger_that_was_never_finished_is_made_anew(tmp_path):
-    """A crash between the tip and the ledger: nothing had left, and the node is not lost for ever."""
-    Ledger.create(tmp_path / "ledger", max_epsilon=1e6)
-    (tmp_path / "ledger").unlink()
-    payload_of(answer(request(), node_context(5, tmp_path)))
-    assert len(Ledger(tmp_path / "ledger").entries) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
 """What a server can have written on a node's disk for nothing, and that it is little."""
 
 import pytest
-from federation import lines, make_app, message, node_context, request
-from test_mod import answer, payload_of
+from federation import answer, lines, make_app, message, node_context, payload_of, request
 
 from sqsgd import Ledger
 from sqsgd.flower import guard, notes

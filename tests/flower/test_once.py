@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from federation import model
-from test_strategy import nodes_of, strategy
+from federation import model, nodes_of, strategy
 
 from sqsgd import Ledger
 from sqsgd.flower.gathering import TooFewNodes

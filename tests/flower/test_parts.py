@@ -7,7 +7,7 @@ import time
 
 import httpx
 import pytest
-from federation import deflated, inflated, make_app, model, node_context
+from federation import IDS, deflated, inflated, make_app, model, node_context, strategy
 from flwr.app import Array, ConfigRecord, RecordDict
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.common.serde import message_to_proto
@@ -19,7 +19,6 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUn
 from flwr.supercore.run import Run
 from flwr.superlink.grid import http_grid
 from flwr.superlink.grid.http_grid import HttpGrid
-from test_strategy import IDS, strategy
 
 from sqsgd.flower import parts, wire
 from sqsgd.flower.parts import Limits, limited

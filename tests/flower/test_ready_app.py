@@ -2,13 +2,10 @@
 
 import subprocess
 import sys
-import tomllib
 
 import pytest
-from federation import Nodes, lines
+from federation import Nodes, lines, ready_settings
 from flwr.app import Context, RecordDict
-
-from sqsgd.flower import app_folder
 
 pytest.importorskip("torch", reason="needs torch: pip install 'sqsgd[train]'")
 KEYS = {
@@ -18,12 +15,8 @@ KEYS = {
 }  # fmt: skip
 
 
-def settings() -> dict:
-    return tomllib.loads((app_folder() / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-
-
 def test_the_configuration_has_every_key():
-    assert settings().keys() >= KEYS
+    assert ready_settings().keys() >= KEYS
 
 
 def test_the_apps_folder_is_found_without_loading_flower():
@@ -37,7 +30,7 @@ def test_it_trains(tmp_path, downlink):
     from sqsgd.flower.client_app import app as client_app
     from sqsgd.flower.server_app import app as server_app
 
-    config = settings() | {"num-server-rounds": 12, "out": str(tmp_path / "run"), "downlink": downlink}
+    config = ready_settings() | {"num-server-rounds": 12, "out": str(tmp_path / "run"), "downlink": downlink}
     config |= {"evaluate-every": 12, "min-nodes": 3, "lr": 0.25}
     owner = {"num-partitions": 3, "max-epsilon": 1e6}
     contexts = [
@@ -58,63 +51,3 @@ def test_it_trains(tmp_path, downlink):
     assert (tmp_path / "run" / "model.safetensors").exists()
     if downlink == "delta":
         assert written[1]["bytes_down"] < 2000 < 4 * 119850 < written[0]["bytes_down"]
-
-
-def test_a_node_without_a_partition_refuses_and_pays_nothing(tmp_path):
-    from federation import message, request
-
-    from sqsgd.flower import wire
-    from sqsgd.flower.client_app import app
-
-    owner = {"max-epsilon": 1e6, "state-dir": str(tmp_path)}
-    for more, word in [({}, "partition-id"), ({"partition-id": 3, "num-partitions": 3}, "below")]:
-        context = Context(
-            run_id=1, node_id=5, node_config=owner | more, state=RecordDict(), run_config=settings()
-        )
-        assert app(message(request()), context).error.reason == wire.NOT_ALLOWED
-        assert word in lines(tmp_path / "refusals.jsonl")[-1]["reason"]
-    assert not (tmp_path / "ledger").exists()
-
-
-@pytest.mark.parametrize("key", ["dataset", "model"])
-def test_no_code_is_called_that_the_owner_did_not_name(tmp_path, monkeypatch, key):
-    """The run's configuration is the server's: what it names is imported only where the node names it too."""
-    from federation import message, request
-
-    from sqsgd.flower import wire
-    from sqsgd.flower.client_app import app
-
-    (tmp_path / f"planted_{key}.py").write_text(
-        f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\nfactory = None\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    named = {key: f"planted_{key}:factory"}
-    owner = {"max-epsilon": 1e6, "state-dir": str(tmp_path / "state"), "partition-id": 0, "num-partitions": 3}
-
-    def ask(**more):
-        context = Context(
-            run_id=1, node_id=5, node_config=owner | more, state=RecordDict(), run_config=settings() | named
-        )
-        return app(message(request()), context)
-
-    for other in ({}, {key: "planted:other"}):
-        assert ask(**other).error.reason == wire.NOT_ALLOWED
-        assert "does not name it" in lines(tmp_path / "state" / "refusals.jsonl")[-1]["reason"]
-    assert not (tmp_path / "ran").exists()
-    assert not (tmp_path / "state" / "ledger").exists()
-    ask(**named)
-    assert (tmp_path / "ran").exists()
-
-
-def test_a_node_without_the_data_refuses_and_pays_nothing(tmp_path, monkeypatch):
-    from federation import message, request
-
-    from sqsgd.flower import wire
-    from sqsgd.flower.client_app import app
-
-    monkeypatch.setenv("SQSGD_DATA", str(tmp_path / "nothing"))
-    owner = {"max-epsilon": 1e6, "state-dir": str(tmp_path), "partition-id": 0, "num-partitions": 3}
-    config = settings() | {"dataset": "fashion-mnist"}
-    context = Context(run_id=1, node_id=5, node_config=owner, state=RecordDict(), run_config=config)
-    assert app(message(request()), context).error.reason == wire.NOT_ALLOWED
-    assert not (tmp_path / "ledger").exists()

@@ -4,8 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from federation import Nodes, lines, make_app, model, node_context
-from test_strategy import IDS, strategy
+from federation import IDS, Nodes, lines, make_app, model, node_context, strategy
 
 from sqsgd import Ledger
 from sqsgd.flower import Simulation, SqsgdMod, wire
@@ -82,21 +81,3 @@ def test_resume_before_the_first_checkpoint_begins(tmp_path):
     made = strategy(out=tmp_path / "run", resume=True)
     made.start(Nodes(make_app(), contexts), model(), num_rounds=2)
     assert made.state.round == 2
-
-
-def test_a_folder_that_holds_a_training_is_not_written_over(tmp_path):
-    contexts = [node_context(i, tmp_path / str(i)) for i in IDS]
-    strategy(out=tmp_path / "run").start(Nodes(make_app(), contexts), model(), num_rounds=1)
-    with pytest.raises(ValueError, match="resume = true"):
-        strategy(out=tmp_path / "run").start(Nodes(make_app(), contexts), model(), num_rounds=1)
-    with pytest.raises(ValueError, match="was begun with fingerprint"):
-        strategy(out=tmp_path / "run", resume=True, epsilon=100.0).start(
-            Nodes(make_app(), contexts), model(), num_rounds=2
-        )
-
-
-def test_two_servers_do_not_train_in_one_folder(tmp_path):
-    contexts = [node_context(i, tmp_path / str(i)) for i in IDS]
-    made = strategy(out=tmp_path / "run")
-    with RunFolder(tmp_path / "run").held(), pytest.raises(ValueError, match="another process"):
-        made.start(Nodes(make_app(), contexts), model(), num_rounds=1)

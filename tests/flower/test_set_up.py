@@ -1,10 +1,9 @@
 """Nodes and apps that are not set up as they must be, and the files of one that is."""
 
 import numpy as np
-from federation import DIM, lines, make_app, message, model, node_context, request
+from federation import DIM, answer, lines, make_app, message, model, node_context, payload_of, request
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
-from test_mod import answer, payload_of
 
 from sqsgd import Ledger
 from sqsgd.flower import SqsgdMod, wire
@@ -32,11 +31,3 @@ def test_arrays_that_do_not_fit_the_model_are_not_told(tmp_path):
                 .record(np.zeros(DIM, np.float32)), "more": model()}), reply_to=msg))  # fmt: skip
     payload_of(app(message(request()), node_context(5, tmp_path)))
     assert Ledger(tmp_path / "ledger").spent == 200
-
-
-def test_files_of_a_node_are_its_own(tmp_path):
-    folder = tmp_path / "state"
-    payload_of(answer(request(), node_context(5, folder)))
-    assert folder.stat().st_mode & 0o077 == 0
-    for path in [*folder.glob("*.jsonl"), *(folder / "tasks").iterdir()]:
-        assert path.stat().st_mode & 0o077 == 0, path

@@ -3,8 +3,7 @@
 import itertools
 
 import pytest
-from federation import lines, model
-from test_strategy import IDS, nodes_of, strategy
+from federation import IDS, lines, model, nodes_of, strategy
 
 from sqsgd.flower.silence import LONGEST, Silence
 

@@ -9,36 +9,8 @@ import torch
 from sqsgd.learning.datasets import load_dataset
 from sqsgd.learning.features import extracted, extractor_and_model
 from sqsgd.learning.gradients import loss_gradient
-from sqsgd.learning.hog import FEATURES, edges, hog
+from sqsgd.learning.hog import FEATURES
 from sqsgd.learning.models import make_model
-
-
-def slow_hog(image):
-    """One image, pixel by pixel: each gradient shared between the two nearest of eight directions."""
-    wide = np.pad(image.astype(np.float64), 1)
-    cells = np.zeros((8, 7, 7))
-    for y in range(28):
-        for x in range(28):
-            across = wide[y + 1, x + 2] - wide[y + 1, x]
-            down = wide[y + 2, x + 1] - wide[y, x + 1]
-            place = (np.arctan2(down, across) / (2 * np.pi) * 8) % 8
-            low, share = int(place) % 8, place % 1
-            size = np.hypot(across, down)
-            cells[low, y // 4, x // 4] += size * (1 - share)
-            cells[(low + 1) % 8, y // 4, x // 4] += size * share
-    root = np.sqrt(cells).reshape(-1)
-    return root / np.linalg.norm(root)
-
-
-def test_hog_is_the_histogram_written_out():
-    images = load_dataset("mnist5k").train_inputs[:3]
-    for image, row in zip(images, hog(images).flatten(1), strict=True):
-        # Squares, because a root near zero magnifies what rounding leaves there.
-        np.testing.assert_allclose(row.numpy() ** 2, slow_hog(image[0].numpy()) ** 2, atol=1e-6)
-
-
-def test_hog_linear_has_the_parameters_it_is_known_for():
-    assert hog(torch.rand(1, 1, 28, 28)).numel() * 10 == 3920
 
 
 @pytest.mark.parametrize("name", FEATURES)
@@ -52,16 +24,6 @@ def test_a_row_has_unit_length_and_depends_on_its_image_alone(name):
     other = extracted(dataclasses.replace(whole, train_inputs=changed), name).train_inputs[:5]
     np.testing.assert_allclose(other[0].numpy(), few[0].numpy(), atol=1e-6)
     assert not torch.allclose(other[1], few[1])
-
-
-def test_soft_hog_leaves_the_common_mean_out():
-    rows = extracted(load_dataset("mnist5k"), "soft-hog").train_inputs
-    assert float(rows.mean(dim=1).abs().max()) < 1e-6
-
-
-def test_a_blank_image_has_features_too():
-    assert torch.isfinite(hog(torch.zeros(1, 1, 28, 28))).all()
-    assert float(edges(torch.zeros(1, 1, 28, 28)).abs().max()) == 0
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from small_data import small_contents, small_source, zipped
 
-from sqsgd.learning.catalogue import SOURCES, Source
+from sqsgd.learning.catalogue import SOURCES
 from sqsgd.learning.inventory import (
     check_file,
     data_folder,
@@ -20,8 +20,6 @@ from sqsgd.learning.inventory import (
     find_folder,
     read_verified,
 )
-
-SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 
 
 @pytest.fixture
@@ -170,15 +168,3 @@ def test_the_list_loads_neither_torch_nor_mlxtend() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
-def test_published_gzip_checksums_and_our_content_checksums_name_the_same_files(name: str) -> None:
-    source: Source = SOURCES[name]
-    folder = SHARED / name.replace("-", "_")
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is not here: run sqsgd data fetch {name}")
-    for file in source.files:
-        data = (folder / f"{file.name}.gz").read_bytes()
-        assert hashlib.md5(data, usedforsecurity=False).hexdigest() == file.gzip_md5
-        check_file(source, file, folder / f"{file.name}.gz")

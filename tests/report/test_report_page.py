@@ -2,40 +2,17 @@
 
 import json
 import re
-from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import pytest
 from folders import write_run
+from tags import Tags
 
 from sqsgd.report import page
 from sqsgd.report.page import write_report
 
 NASTY = "</script><b onmouseover=alert(1)>&'\"<!--%{x}"
 PLACES = {"src", "href", "action", "srcset", "data", "poster", "formaction"}
-
-
-class Tags(HTMLParser):
-    """Every tag with its attributes, and the text outside of scripts and styles."""
-
-    def __init__(self, content):
-        super().__init__()
-        self.tags, self.words, self._inside = [], [], None
-        self.feed(content)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-        self._inside = tag
-
-    def handle_data(self, data):
-        if self._inside not in ("script", "style"):
-            self.words.append(data)
-
-    def handle_endtag(self, tag):
-        self._inside = None
-
-    def named(self, name):
-        return [attributes for tag, attributes in self.tags if tag == name]
 
 
 @pytest.fixture
@@ -157,21 +134,6 @@ def test_scripts_and_data_cannot_end_their_own_block():
     assert json.loads(data)["figures"] == {"loss": {"label": "</script><b>&"}}
     assert "</script" not in page._closed('a = "</script>"; b = "<!--"')
     assert "<!--" not in page._closed('b = "<!--"')
-
-
-def test_the_table_can_be_sorted_on_every_heading(tmp_path, written):
-    write_run(tmp_path / "runs" / "a")
-    write_run(tmp_path / "runs" / "b", scheme="fedsgd", notion="none", done=3)
-    table = Tags(written().split('<table id="results-table">')[1].split("</table>")[0])
-    assert (
-        len(table.named("button"))
-        == len([each for each in table.named("th") if each["scope"] == "col"])
-        == 11
-    )
-    values = [each["data-value"] for each in table.named("td") if "data-value" in each]
-    assert "Infinity" in values
-    assert "" in values
-    assert "nan" not in " ".join(table.words)
 
 
 def test_the_page_is_written_whole_or_not_at_all(tmp_path):

@@ -34,7 +34,7 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
 
     Guarantees
     ----------
-    * No command fails in JSON mode without JSON: tests/test_cli_failures.py.
+    * No command fails in JSON mode without JSON: tests/commands/test_commands_failures.py.
     """
     as_json = wants_json(arguments)
     try:

@@ -1,10 +1,13 @@
 """sqsgd ledger show and verify."""
 
 import json
+import os
 
 import pytest
 import typer
+from failing import failed
 from spending import pay, small_ledger
+from typed import typed
 from typer.testing import CliRunner
 
 from sqsgd.commands.ledgers import show_ledger, verify_ledger
@@ -83,3 +86,66 @@ def test_a_witness_that_has_moved(tmp_path, command):
     (tmp_path / "witness").rename(tmp_path / "elsewhere")
     assert run(command, ledger.path).exit_code == 1
     assert run(command, ledger.path, "--witness", tmp_path / "elsewhere").exit_code == 0
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return small_ledger(tmp_path, reports=2).path
+
+
+@pytest.mark.parametrize("command", ["show", "verify"])
+def test_names_that_are_no_ledger(capsys, command, ledger, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    for arguments, words in (
+        ((), "Missing argument 'PATH'"),
+        ((tmp_path / "nowhere",), "no ledger: there is no such file"),
+        ((tmp_path,), "is a folder; name the ledger in it"),
+        ((tmp_path / "pipe",), "is no file"),  # and it is not waited for
+        (("/dev/null",), "is no file"),
+        ((tmp_path / "ledger.tip",), "is the tip of a ledger; name the ledger itself"),
+        ((ledger, "--witness", ledger), "must be the ledger's second tip"),
+        ((ledger, "--witness", tmp_path / "ledger.tip"), "must be the ledger's second tip"),
+        ((ledger, "--witness", tmp_path), "is a folder; name the witness in it"),
+        ((ledger, ledger), "unexpected extra argument"),
+        ((ledger, "--lats", "3"), "No such option"),
+    ):
+        status, reason = failed(capsys, "ledger", command, *map(str, arguments))
+        assert status == 2
+        assert words in reason
+    assert before == {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+
+
+def damage_cut(ledger):
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:2]))
+
+
+def damage_gone(ledger):
+    ledger.unlink()
+
+
+def damage_tip_gone(ledger):
+    ledger.with_name("ledger.tip").unlink()
+
+
+def damage_binary(ledger):
+    ledger.write_bytes(b"\xff\xfe\x00" * 50)
+
+
+def damage_empty(ledger):
+    ledger.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [damage_cut, damage_gone, damage_tip_gone, damage_binary, damage_empty],
+    ids=lambda f: f.__name__,
+)
+def test_a_ledger_that_cannot_be_trusted_ends_with_1(capsys, ledger, damage):
+    damage(ledger)
+    assert failed(capsys, "ledger", "show", str(ledger))[0] == 1
+    done = typed(["sqsgd", "ledger", "verify", ledger, "--json"])
+    told = json.loads(done.out)
+    assert done.code == 1
+    assert not told["good"]
+    assert "take the whole cap as spent" in told["what to do"]

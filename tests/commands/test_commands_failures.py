@@ -1,27 +1,15 @@
 """Every command fails in one line and, with --json, in JSON; nothing is lost, and the status says why."""
 
 import json
-import os
 import signal
 
 import pytest
+from failing import failed
 
 from sqsgd.cli import app
 from sqsgd.commands import failures
 from sqsgd.commands.failures import Ended, explained, run
-from sqsgd.privacy.ledger import Ledger
 from sqsgd.privacy.refusals import LedgerDamaged
-
-
-def failed(capsys, *arguments):
-    """The status, and the reason, which must be the same for people and for machines."""
-    status = run(app, [*arguments, "--json"])
-    out, err = capsys.readouterr()
-    told = json.loads(out)
-    assert [*told] == ["error"]
-    assert err == f"sqsgd: {told['error']}\n"
-    return status, told["error"]
-
 
 PLAN = [
     (("--dim", "0"), "dim = 0 must be"),
@@ -98,74 +86,6 @@ def test_every_command_is_tried_above():
     names |= {group.name for group in app.registered_groups}
     # A new command belongs into OTHERS.
     assert names <= tried
-
-
-# ---------------------------------------------------------------- ledgers
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    made = Ledger.create(tmp_path / "ledger", max_epsilon=1000.0)
-    for round in range(2):
-        made.spend(400.0, notion="local", task="digits", round=round, scheme="sqsgd")
-    return tmp_path / "ledger"
-
-
-@pytest.mark.parametrize("command", ["show", "verify"])
-def test_names_that_are_no_ledger(capsys, command, ledger, tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    for arguments, words in (
-        ((), "Missing argument 'PATH'"),
-        ((tmp_path / "nowhere",), "no ledger: there is no such file"),
-        ((tmp_path,), "is a folder; name the ledger in it"),
-        ((tmp_path / "pipe",), "is no file"),  # and it is not waited for
-        (("/dev/null",), "is no file"),
-        ((tmp_path / "ledger.tip",), "is the tip of a ledger; name the ledger itself"),
-        ((ledger, "--witness", ledger), "must be the ledger's second tip"),
-        ((ledger, "--witness", tmp_path / "ledger.tip"), "must be the ledger's second tip"),
-        ((ledger, "--witness", tmp_path), "is a folder; name the witness in it"),
-        ((ledger, ledger), "unexpected extra argument"),
-        ((ledger, "--lats", "3"), "No such option"),
-    ):
-        status, reason = failed(capsys, "ledger", command, *map(str, arguments))
-        assert status == 2
-        assert words in reason
-    assert before == {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-
-
-def damage_cut(ledger):
-    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:2]))
-
-
-def damage_gone(ledger):
-    ledger.unlink()
-
-
-def damage_tip_gone(ledger):
-    ledger.with_name("ledger.tip").unlink()
-
-
-def damage_binary(ledger):
-    ledger.write_bytes(b"\xff\xfe\x00" * 50)
-
-
-def damage_empty(ledger):
-    ledger.write_bytes(b"")
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [damage_cut, damage_gone, damage_tip_gone, damage_binary, damage_empty],
-    ids=lambda f: f.__name__,
-)
-def test_a_ledger_that_cannot_be_trusted_ends_with_1(capsys, ledger, damage):
-    damage(ledger)
-    assert failed(capsys, "ledger", "show", str(ledger))[0] == 1
-    assert run(app, ["ledger", "verify", str(ledger), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert not told["good"]
-    assert "take the whole cap as spent" in told["what to do"]
 
 
 # ---------------------------------------------------------------- how commands end

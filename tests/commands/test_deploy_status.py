@@ -1,0 +1,61 @@
+"""`sqsgd deploy status` for people; what it reads is tried with sqsgd.deploy.status."""
+
+import json
+import os
+
+from small_federation import job, line, small_federation
+from typed import typed
+
+from sqsgd.deploy.processes import Process, start_time
+
+ME = Process(pid=os.getpid(), started=start_time(os.getpid()))
+
+
+def shown(folder):
+    done = typed(["sqsgd", "deploy", "status", folder])
+    assert (done.code, done.error) == (0, "")
+    return done.out
+
+
+def test_a_federation_that_never_ran(tmp_path):
+    text = shown(small_federation(tmp_path))
+    assert text.startswith("superlink   not running\nsuperexec   not running\ngate        not running at \n")
+    assert text.endswith("training    none yet\n")
+    assert text.count("none yet") == 3  # and no ledger of either node
+    assert "wire" not in text
+
+
+def test_a_federation_that_runs(tmp_path):
+    folder = small_federation(tmp_path)
+    run = job(folder / "server", "running", ME)
+    rejected = [{"node": "12", "reason": "[red]no answer[/red] in time"}]
+    lines = [line(0, accuracy=0.5), line(1, rejected=rejected)]
+    (run.folder / "metrics.jsonl").write_text("".join(f"{each}\n" for each in lines))
+    up = {"pid": ME.pid, "started": ME.started, "restarts": 0, "last_exit": None}
+    parts = {
+        "superlink": up,
+        "gate": {**up, "restarts": 2},
+        "node-0": {**up, "pid": None, "restarts": 1, "last_exit": -9},
+    }
+    state = {"mark": "x", "address": "127.0.0.1:8000", "parts": parts}
+    state["supervisor"] = {"pid": ME.pid, "started": ME.started}
+    wire = {"bytes_up": 1234, "bytes_down": 5678, "refused": 3, "last_refused": "/a.Control/Run"}
+    event = {"time": "2026-01-02", "event": "superlink was killed by signal 9"}
+    (folder / "live").mkdir()
+    for name, content in (("state.json", state), ("gate.json", wire), ("events.jsonl", event)):
+        (folder / "live" / name).write_text(json.dumps(content) + "\n")
+    (folder / "nodes/node-1/state/refusals.jsonl").write_text(json.dumps({"reason": "r" * 100}) + "\n")
+    text = shown(folder)
+    for words in (
+        f"superlink   running ({ME.pid})\n",
+        f"gate        running ({ME.pid}), started again 2 times at 127.0.0.1:8000\n",
+        "not running, started again 1 times, last exit -9",
+        "wire        1,234 bytes up, 5,678 down; 3 requests refused, last /a.Control/Run\n",
+        f" {'r' * 79}… ",
+        "training    running: round 2 of 4, accuracy 50.00%, attempt 2\n",
+        "answers     4 accepted, 1 rejected\n",
+        "            round 1: node 12: [red]no answer[/red] in time\n",
+        "bytes       up 1,092 (4,000 serialised), down 6,000 (6,000 serialised)\n",
+        "            2026-01-02 superlink was killed by signal 9\n",
+    ):
+        assert words in text, words

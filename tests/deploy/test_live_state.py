@@ -1,0 +1,84 @@
+"""What is found in a federation's folder, and how it is ended without its supervisor."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from sqsgd.deploy import live_state, processes
+from sqsgd.deploy.live_state import node_folders, tail, whole_lines
+
+
+def test_a_line_that_was_cut_off_hides_no_other(tmp_path):
+    """A full disk cut one, and the next was written on to it: neither can be read, all others can."""
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2, "re{"a": 3}\n\n[4]\n{"a": "\\u2028"}\n{"a": 6}\n{"a": 7')
+    assert [line["a"] for line in whole_lines(path)] == [1, "\u2028", 6]
+
+
+def test_nodes_come_in_the_order_of_their_numbers(tmp_path):
+    for number in (10, 2, 0):
+        (tmp_path / f"nodes/node-{number}").mkdir(parents=True)
+    assert [node.name for node in node_folders(tmp_path)] == ["node-0", "node-2", "node-10"]
+
+
+def test_the_end_of_a_log_is_one_line(tmp_path):
+    assert tail(tmp_path / "none") == "no log"
+    (tmp_path / "log").write_bytes(b"first\n" + 600 * b"x" + b"\n\xff  the\n  end\n")
+    assert tail(tmp_path / "log", 12) == "xx \ufffd the end"
+
+
+@pytest.fixture
+def orphan(tmp_path):
+    """A part of a federation that still runs, though its supervisor is gone."""
+    if not os.path.exists("/proc/self/environ"):  # noqa: PTH110
+        pytest.skip("needs /proc")
+    mark = f"test-{tmp_path.name}"
+    child = processes.start(["/bin/sleep", "300"], tmp_path / "log", os.environ, mark)
+    part = {"pid": child.pid, "started": processes.start_time(child.pid)}
+    stopped = {"pid": None, "started": None}
+    state = {
+        "mark": mark,
+        "supervisor": {"pid": os.getpid(), "started": "long ago"},  # its number is another's by now
+        "parts": {"superlink": part, "gate": stopped},
+    }
+    (tmp_path / "live").mkdir()
+    (tmp_path / "live/state.json").write_text(json.dumps(state))
+    yield child
+    child.kill()
+    child.wait()
+
+
+def test_what_a_killed_supervisor_left_is_refused_and_can_be_ended(orphan, tmp_path):
+    assert live_state.running_supervisor(tmp_path) is None
+    with pytest.raises(ValueError, match="1 processes of an earlier `up` still run"):
+        live_state.refuse_left_overs(tmp_path)
+    assert live_state.down(tmp_path) == 1
+    live_state.refuse_left_overs(tmp_path)
+    assert live_state.down(tmp_path) == 0
+
+
+def test_a_supervisor_that_runs_is_found_and_asked_to_end(tmp_path):
+    """And then the parts that it wrote down, also where the system does not tell whose they are."""
+    both = [subprocess.Popen(["/bin/sleep", "300"], start_new_session=True) for _ in range(2)]
+    try:
+        supervisor, part = ({"pid": child.pid, "started": processes.start_time(child.pid)} for child in both)
+        state = {"mark": "test-nobody", "supervisor": supervisor, "parts": {"gate": part}}
+        (tmp_path / "live").mkdir()
+        (tmp_path / "live/state.json").write_text(json.dumps(state))
+        assert live_state.running_supervisor(tmp_path) == both[0].pid
+        assert live_state.down(tmp_path) == 2
+        assert not any(processes.start_time(child.pid) for child in both)
+    finally:
+        for child in both:
+            child.kill()
+            child.wait()
+
+
+def test_before_the_first_there_is_nothing(tmp_path):
+    assert live_state.read_state(tmp_path) is None
+    assert live_state.running_supervisor(tmp_path) is None
+    assert live_state.down(tmp_path) == 0
+    live_state.refuse_left_overs(tmp_path)
+    assert whole_lines(tmp_path / "live/events.jsonl") == []

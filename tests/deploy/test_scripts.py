@@ -1,0 +1,67 @@
+"""What each machine runs."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+from small_federation import SMALL
+
+from sqsgd.deploy import scripts
+from sqsgd.deploy.federation import Federation
+
+
+def test_a_nodes_script_finds_its_own_folder_after_a_copy(made, tmp_path):
+    """What Flower would be started with, on a machine where the folder lies elsewhere."""
+    place = tmp_path / "an other place"
+    place.mkdir()
+    shutil.copytree(made / "nodes/node-0", place / "node-0")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "flower-supernode").write_text(
+        '#!/bin/sh\nprintf "%s\\n" "$@" "$FLWR_HOME" "$(command -v flwr-clientapp)"\n'
+    )
+    (tools / "flower-supernode").chmod(0o700)
+    environment = {"PATH": f"{tools}:{os.environ['PATH']}"}
+    node = place / "node-0"
+    refused = subprocess.run([node / "run.sh"], env=environment, capture_output=True, text=True)
+    assert refused.returncode != 0
+    assert "say where the server is" in refused.stderr
+    environment |= {"SQSGD_SERVER": "192.0.2.7:8000"}
+    said = subprocess.run([node / "run.sh"], env=environment, capture_output=True, text=True, check=True)
+    words = said.stdout.splitlines()
+    assert words[words.index("--superlink") + 1] == "192.0.2.7:8000"
+    assert words[words.index("--root-certificates") + 1] == str(node / "ca.pem")
+    settings = words[words.index("--node-config") + 1]
+    assert settings.startswith(f'state-dir="{node}/state" max-epsilon=1600.0 ')
+    assert words[-2:] == [str(node / "flwr"), str(node / "bin/flwr-clientapp")]
+    (node / "node.conf").write_text('# mine\nstate-dir="/srv/ledgers"\nmax-epsilon=5.0\n')
+    said = subprocess.run([node / "run.sh"], env=environment, capture_output=True, text=True, check=True)
+    assert 'state-dir="/srv/ledgers" max-epsilon=5.0 ' in said.stdout.splitlines()
+
+
+def test_a_node_starts_no_other_kind_of_code(made):
+    """Flower knows more kinds than client apps, and starts each by its name."""
+    for name in ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-serverapp", "flwr-simulation"):
+        done = subprocess.run(
+            [made / "nodes/node-0/bin" / name, "--token", "x"], capture_output=True, text=True
+        )
+        assert done.returncode == 1
+        assert "runs client apps alone" in done.stderr
+
+
+def test_flowers_names_of_code_are_all_known():
+    constants = pytest.importorskip("flwr.supercore.constant", reason="needs pip install 'sqsgd[flower]'")
+    known = {"flwr-clientapp", *scripts.REFUSED_COMMANDS}
+    assert set(constants.TASK_TYPE_TO_COMMAND.values()) <= known
+
+
+def test_a_node_names_the_code_that_its_server_may_call():
+    assert "model=" not in scripts.node_settings(SMALL, 0)
+    assert 'model="mine:net"\n' in scripts.node_settings(Federation(model="mine:net"), 0)
+
+
+def test_the_address_of_a_server_that_nodes_are_told():
+    assert '"[2001:db8::1]:8000"' in scripts.node(Federation(hosts=("2001:db8::1",), port=8000))
+    assert "0.0.0.0:8000" in scripts.gate(SMALL)  # which has no port of its own
+    assert "0.0.0.0:9999" in scripts.gate(Federation(port=9999))

@@ -1,0 +1,62 @@
+"""What a configuration makes of the server's settings."""
+
+import pytest
+from tiny_runs import prepared
+
+from sqsgd import make_scheme
+from sqsgd.experiments.config import make_config
+from sqsgd.experiments.settings import make_settings
+from sqsgd.federated import Settings
+from sqsgd.optimizers import Optimizer
+
+
+def test_every_key_reaches_the_settings(tmp_path):
+    wishes = {
+        "lr": 0.07, "optimizer": "momentum", "bound": 3.0, "track": False, "clip": 2.5, "alpha": 0.5,
+        "beta": 0.75, "weigh_by_size": True, "secure": True, "seed": 9,
+    }  # fmt: skip
+    assert prepared(tmp_path / "run", **wishes).settings == Settings(
+        seed=9, optimizer=Optimizer(kind="momentum", rate=0.07), bound=3.0, track=False, clip=2.5, alpha=0.5,
+        beta=0.75, weigh_by_size=True, secure=True,
+    )  # fmt: skip
+
+
+def test_the_default_rate_suits_the_optimizer(tmp_path):
+    rates = {
+        kind: prepared(tmp_path / kind, optimizer=kind).settings.optimizer.rate
+        for kind in ("sgd", "momentum", "adam")
+    }
+    assert rates["momentum"] == rates["adam"] == rates["sgd"] / 100
+
+
+def settings(features=False, scheme="sqsgd-stateless", **values):
+    config = make_config({"scheme": scheme, "epsilon": 8.0, "rounds": 5, "clients": 100, **values})
+    made = make_scheme(scheme, dim=3920, epsilon=8.0, bits=8 * 2048, **config.options)
+    return make_settings(config, made, features)
+
+
+@pytest.mark.parametrize(("participation", "cap"), [("all", 40.0), ("5", 40.0), ("once", 8.0)])
+def test_a_clients_cap_is_what_the_run_is_announced_to_cost(participation, cap):
+    assert settings(ledgers="users", participation=participation).ledgers.max_epsilon == cap
+    assert settings(participation=participation).ledgers is None
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"), [("fedsgd", {}), ("cpsgd", {}), ("ldp-fl", {"per_weight": True})]
+)
+def test_no_ledger_for_what_is_not_private_by_itself(scheme, options):
+    with pytest.raises(ValueError, match=f"ledgers = 'users': scheme = '{scheme}' is not locally private"):
+        settings(scheme=scheme, ledgers="users", options=options)
+
+
+def test_the_rate_falls_over_all_rounds_or_not_at_all():
+    assert settings(decay="linear").decay_rounds == 5
+    assert settings().decay_rounds == 0
+
+
+def test_what_is_given_wins_over_the_rules():
+    ruled = settings(features=True, participation="once")
+    assert ruled.bound < settings(participation="once").bound  # of a softmax on features of unit length
+    given = settings(features=True, participation="once", lr=0.5, bound=3.0)
+    assert (given.optimizer.rate, given.bound) == (0.5, 3.0)
+    assert ruled.optimizer.rate != 0.5

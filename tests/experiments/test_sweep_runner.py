@@ -1,0 +1,135 @@
+"""Sweeps as they are run: what is kept, what is not done twice, what a table says."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tiny_runs import SWEEP
+
+from sqsgd.experiments import sweep_runner
+from sqsgd.experiments.sweep import make_sweep
+
+
+def finished(values, out, **options):
+    sweep = make_sweep(values, "a test")
+    sweep_runner.open_folder(sweep, out, resume=options.pop("resume", False))
+    ticks = list(sweep_runner.run_sweep(sweep, out, jobs=2, **options))
+    return ticks, json.loads((out / "table.json").read_text())
+
+
+def test_a_sweep_ends_with_a_table_and_is_not_done_twice(tmp_path):
+    out = tmp_path / "sweep"
+    ticks, rows = finished(SWEEP, out)
+    assert (ticks[-1].runs, ticks[-1].failed) == (4, 0)
+    assert {row["arm"] for row in rows} == {"sqsgd", "fedsgd"}
+    assert all(row["runs"] == 2 and row["half_width"] is not None for row in rows)
+    assert rows == sorted(rows, key=lambda row: -row["accuracy"])
+    summaries = {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}
+    assert len(summaries) == 8
+    held = json.loads(next(iter(out.glob("tuning/sqsgd/*/summary.json"))).read_text())["held_out"]
+    assert held == "32 training images of tiny:data, held out"
+    _, again = finished(SWEEP, out, resume=True)
+    assert again == rows
+    assert summaries == {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}
+
+
+def test_a_run_that_fails_is_said_to_have_failed_and_the_others_go_on(tmp_path):
+    arms = [{"scheme": "sqsgd"}, {"scheme": "sqsgd", "options": {"levels": 1000}}]
+    ticks, rows = finished({**SWEEP, "arms": arms}, tmp_path / "sweep")
+    good, bad = rows
+    assert (good["runs"], good["failed"]) == (2, [])
+    assert (bad["runs"], bad["lr"], bad["accuracy"]) == (0, None, None)
+    assert "levels = 1000" in bad["failed"][0]
+    assert any(tick.failed == 2 for tick in ticks)
+
+
+def test_folders_are_not_mixed_up(tmp_path):
+    sweep, other = make_sweep(SWEEP, ""), make_sweep({**SWEEP, "seeds": [5]}, "")
+    with pytest.raises(ValueError, match="nothing to resume"):
+        sweep_runner.open_folder(sweep, tmp_path / "a", resume=True)
+    sweep_runner.open_folder(sweep, tmp_path / "a", resume=False)
+    with pytest.raises(ValueError, match="holds a sweep already"):
+        sweep_runner.open_folder(sweep, tmp_path / "a", resume=False)
+    with pytest.raises(ValueError, match="another sweep"):
+        sweep_runner.open_folder(other, tmp_path / "a", resume=True)
+
+
+def test_an_interrupted_sweep_goes_on_to_the_same_models(tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    values = {**SWEEP, "base": {**SWEEP["base"], "rounds": 100, "evaluate_every": 100}, "rates": [0.05]}
+    finished(values, whole)
+    command = [str(Path(sys.executable).with_name("sqsgd")), "compare", "--out", str(broken), "--json"]
+    (tmp_path / "sweep.toml").write_text(make_sweep(values, "").to_toml())
+    start = subprocess.Popen([*command, "--config", str(tmp_path / "sweep.toml")], stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while not any(path.stat().st_size > 5000 for path in broken.rglob("metrics.jsonl")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    start.send_signal(signal.SIGINT)
+    _, errors = start.communicate(timeout=60)
+    assert start.returncode == 130, errors
+    assert b"--resume" in errors
+    assert not (broken / "table.json").exists()
+    subprocess.run([*command, "--resume"], check=True, capture_output=True)
+    for path in whole.rglob("model.safetensors"):
+        assert path.read_bytes() == (broken / path.relative_to(whole)).read_bytes()
+
+
+def written(folder, **summary):
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text(json.dumps({"accuracy": 0.5, "seconds": 2.0, **summary}))
+
+
+def test_each_cell_takes_the_rate_at_which_it_did_best(tmp_path):
+    sweep = make_sweep(SWEEP, "a test")
+    for cell, accuracies in (("sqsgd", (0.4, 0.6)), ("fedsgd", (0.9, None))):
+        for rate, accuracy in zip(sweep.rates, accuracies, strict=True):
+            if accuracy is not None:
+                written(tmp_path / f"tuning/{cell}/lr-{rate:g}", accuracy=accuracy)
+    assert sweep_runner.choose(sweep, tmp_path) == {"sqsgd": 0.2, "fedsgd": 0.05}
+    alone = make_sweep({**SWEEP, "rates": [0.7]}, "a test")  # nothing to choose, so nothing was tried
+    assert sweep_runner.choose(alone, tmp_path) == {"sqsgd": 0.7, "fedsgd": 0.7}
+
+
+def test_a_table_counts_what_finished_and_names_what_failed(tmp_path):
+    sweep = make_sweep(
+        {**SWEEP, "arms": [{"scheme": "sqsgd"}, {"scheme": "fedsgd"}, {"scheme": "vqsgd"}]}, ""
+    )
+    for seed, accuracy in ((1, 0.5), (2, 0.7)):
+        written(tmp_path / f"runs/fedsgd/seed-{seed}", accuracy=accuracy, seconds=2.0 * seed, bytes_up=148)
+    written(tmp_path / "runs/sqsgd/seed-1", accuracy=0.4)
+    (tmp_path / "tuning/vqsgd/lr-0.05").mkdir(parents=True)
+    (tmp_path / "tuning/vqsgd/lr-0.05/error.txt").write_text("ValueError: no\n")
+    rows = sweep_runner.table(sweep, tmp_path, {"sqsgd": 0.2, "fedsgd": 0.05})
+    assert [(row["arm"], row["runs"], row["lr"]) for row in rows] == [
+        ("fedsgd", 2, 0.05), ("sqsgd", 1, 0.2), ("vqsgd", 0, None),
+    ]  # fmt: skip
+    best, single, failed = rows
+    assert (best["accuracy"], best["seconds"], best["bytes_up"]) == (pytest.approx(0.6), 3.0, 148)
+    assert best["half_width"] > 0.1
+    assert (single["accuracy"], single["half_width"]) == (0.4, None)  # one run has no interval
+    assert (failed["accuracy"], failed["failed"]) == (None, ["ValueError: no"])
+
+
+@pytest.mark.parametrize("damage", ["", "{}", '{"accuracy": "high", "seconds": 1}', "[1]"])
+def test_a_damaged_summary_is_named(tmp_path, damage):
+    assert sweep_runner.summary_of(tmp_path) is None
+    (tmp_path / "summary.json").write_text(damage)
+    with pytest.raises(ValueError, match=r"summary\.json is damaged .* delete it"):
+        sweep_runner.summary_of(tmp_path)
+
+
+def test_what_is_not_here_is_said_before_anything_runs(tmp_path):
+    def checked(**changes):
+        base = {**SWEEP["base"], "data_dir": str(tmp_path), **changes}
+        sweep_runner.check_data(make_sweep({**SWEEP, "base": base}, "a test"))
+
+    checked()
+    with pytest.raises(FileNotFoundError, match="sqsgd data fetch mnist"):
+        checked(dataset="mnist")
+    with pytest.raises(ValueError, match="model 'lenet6' is unknown"):
+        checked(model="lenet6")

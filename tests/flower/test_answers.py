@@ -1,0 +1,192 @@
+"""What comes back: what is accepted, what is rejected, and that no reply can stop a round."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from federation import DIM, IDS, Nodes, lines, make_app, model, node_context, nodes_of, strategy
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import add_header_to_object_body
+
+from sqsgd import make_scheme, seeded_rng
+from sqsgd.flower import wire
+
+
+def spoiled(kind: str):
+    """Node 5 does something wrong in round 1."""
+    last: dict[int, bytes] = {}
+
+    def spoil(node: int, asked: Message, reply: Message) -> Message | None:
+        number = asked.content[wire.REQUEST]["round"]
+        if node != IDS[0] or number != 1:
+            if not reply.has_error():
+                last[node] = reply.content[wire.REPORT][wire.PAYLOAD]
+            return reply
+        payload = reply.content[wire.REPORT][wire.PAYLOAD]
+        report = {
+            "garbage": ConfigRecord({"payload": b"garbage"}),
+            "huge": ConfigRecord({"payload": bytes(20_000_000)}),
+            "replay": ConfigRecord({"payload": last[node]}),
+            "stolen": ConfigRecord({"payload": last[IDS[1]]}),
+            "flipped": ConfigRecord({"payload": payload[:-1] + bytes([payload[-1] ^ 1])}),
+            "text": ConfigRecord({"payload": "text"}),
+            "numbers": ConfigRecord({"payload": [1.0, 2.0]}),
+            "more keys": ConfigRecord({"payload": payload, "loss": 1.0}),
+            "arrays": model(),
+        }
+        if kind in report:
+            return Message(RecordDict({wire.REPORT: report[kind]}), reply_to=asked)
+        if kind == "no message":
+            return ConfigRecord({"payload": payload}).deflate()
+        if kind == "no record":  # an object of the right form whose content is noise
+            return add_header_to_object_body(b"\xff" * 8, ConfigRecord())
+        if kind in ("no source", "no question"):
+            field = "_src_node_id" if kind == "no source" else "_reply_to_message_id"
+            reply.metadata.__dict__[field] = IDS[1] if kind == "no source" else "1"
+            return reply
+        if kind == "late":
+            return None
+        if kind == "empty":
+            return Message(RecordDict(), reply_to=asked)
+        if kind == "error":
+            return Message(Error(8, "Traceback: secrets"), reply_to=asked)
+        reply.content["more"] = MetricRecord({"loss": 1.0})
+        return reply
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [
+        ("garbage", "bytes"), ("huge", "20000000 bytes"), ("replay", "for round 0"),
+        ("stolen", "for round 0"),
+        ("flipped", "damaged"), ("text", "not bytes"), ("numbers", "not bytes"), ("more keys", "one payload"),
+        ("arrays", "one payload"), ("late", "no answer within 0.5 s"), ("empty", "0 records"),
+        ("error", "error 8"), ("more", "2 records"), ("no message", "unreadable"),
+        ("no record", "unreadable"), ("no source", "another node's name"), ("no question", "another message"),
+    ],
+)  # fmt: skip
+def test_a_bad_reply_is_rejected_and_named(tmp_path, kind, word):
+    nodes = nodes_of(tmp_path)
+    nodes.spoil = spoiled(kind)
+    made = strategy(out=tmp_path / "run")
+    made.start(nodes, model(), num_rounds=3, timeout=0.5)
+    written = lines(tmp_path / "run" / "metrics.jsonl")
+    assert [line["clients"] for line in written] == [3, 2, 3]
+    (entry,) = written[1]["rejected"]
+    assert entry["node"] == str(IDS[0])
+    assert word in entry["reason"]
+    assert "secrets" not in entry["reason"]
+
+
+def test_a_rejected_reply_changes_nothing(tmp_path):
+    """The same model as without the node: nothing of what it sent was used."""
+    from sqsgd.flower import Simulation, SqsgdMod
+
+    models = []
+    for kind in ("garbage", "late"):
+        app = make_app(SqsgdMod(simulation=Simulation(seed=1)))
+        nodes = Nodes(app, [node_context(i, None) for i in IDS])
+        nodes.spoil = spoiled(kind)
+        result = strategy().start(nodes, model(), num_rounds=3, timeout=0.3)
+        models.append(wire.take_apart(result.arrays)[1])
+    np.testing.assert_array_equal(*models)
+
+
+def test_a_report_fits_its_own_task_only(tmp_path):
+    """Of the same round, another node's report is refused too: the checksum is bound to the client."""
+    nodes, kept = nodes_of(tmp_path), {}
+
+    def steal(node, asked, reply):
+        kept.setdefault("payload", reply.content[wire.REPORT][wire.PAYLOAD])
+        record = ConfigRecord({"payload": kept["payload"]})
+        return Message(RecordDict({wire.REPORT: record}), reply_to=asked)
+
+    nodes.spoil = steal
+    made = strategy(out=tmp_path / "run")
+    made.start(nodes, model(), num_rounds=1)
+    (line,) = lines(tmp_path / "run" / "metrics.jsonl")
+    assert line["clients"] == 1
+    assert all("another client" in entry["reason"] for entry in line["rejected"])
+
+
+def test_no_node_answers_in_anothers_name(tmp_path):
+    """A well-made report for another's task, with its name on it: the other's own is the one that counts."""
+    nodes, sent = nodes_of(tmp_path), {}
+    scheme = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256)
+
+    def forge(node, asked, reply):
+        if node != IDS[0]:
+            sent[node] = reply.content[wire.REPORT][wire.PAYLOAD]
+            return reply
+        task = replace(wire.read_request(asked.content[wire.REQUEST]).task, client=IDS[1])
+        payload = scheme.encode(np.full(DIM, 9, np.float32), task, seeded_rng(1))
+        forged = Message(RecordDict({wire.REPORT: wire.report_record(payload)}), reply_to=asked)
+        forged.metadata.__dict__["_src_node_id"] = IDS[1]
+        victim = next(m for m in made.current.messages if m.metadata.dst_node_id == IDS[1])
+        forged.metadata.__dict__["_reply_to_message_id"] = victim.metadata.message_id
+        return forged
+
+    nodes.spoil = forge
+    made = strategy()
+    made.start(nodes, model(), num_rounds=1, timeout=0.5)
+    assert {task.client: payload for task, payload, _ in made.current.reports} == sent
+    (entry,) = made.current.rejected
+    assert entry["node"] == str(IDS[0])
+    assert "another node's name" in entry["reason"]
+
+
+def test_an_answer_counts_once(tmp_path):
+    made, nodes = strategy(), nodes_of(tmp_path)
+    messages = made.configure_train(1, model(), ConfigRecord(), nodes)
+    replies = list(nodes.send_and_receive(messages))
+    stranger = Message(RecordDict(), reply_to=messages[0])
+    stranger.metadata.__dict__["_src_node_id"] = 999
+    made.aggregate_train(1, [*replies, replies[0], stranger])
+    assert len(made.current.reports) == 3
+    assert {entry["reason"] for entry in made.current.rejected} == {
+        "has answered this round already",
+        "was not asked",
+    }
+
+
+def test_an_error_in_a_nodes_place_is_laid_to_the_node(tmp_path):
+    """The SuperLink itself answers for a node that died, under its own name."""
+    nodes = nodes_of(tmp_path)
+
+    def died(node, asked, reply):
+        if node != 5:
+            return reply
+        stand_in = Message(Error(8, "crashed"), reply_to=asked)
+        stand_in.metadata.__dict__["_src_node_id"] = 1
+        return stand_in
+
+    nodes.spoil = died
+    made = strategy()
+    messages = made.configure_train(1, model(), ConfigRecord(), nodes)
+    made.aggregate_train(1, nodes.send_and_receive(messages))
+    assert made.current.rejected == [{"node": "5", "reason": "error 8"}]
+
+
+def test_the_order_of_arrival_does_not_matter(tmp_path):
+    for order in (1, -1):
+        made, nodes = strategy(), nodes_of(tmp_path / str(order))
+        messages = made.configure_train(1, model(), ConfigRecord(), nodes)
+        replies = list(nodes.send_and_receive(messages))
+        made.aggregate_train(1, replies[::order])
+        assert [task.client for task, _, _ in made.current.reports] == sorted(IDS)
+
+
+@pytest.mark.parametrize("reason", wire.ANSWERS)
+def test_whoever_does_not_say_that_it_refused_may_have_paid(tmp_path, reason):
+    """The total counts them: a node that failed, or whose report never came, may have spent its epsilon."""
+    nodes = nodes_of(tmp_path)
+
+    def refused(node, asked, reply):
+        return Message(Error(6, reason), reply_to=asked) if node == IDS[0] else None
+
+    nodes.spoil = refused
+    made = strategy()
+    made.start(nodes, model(), num_rounds=1, timeout=0.2)
+    assert made.current.may_have_paid == {*IDS[1:]} | ({IDS[0]} if reason not in wire.UNPAID else set())

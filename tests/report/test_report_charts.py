@@ -1,0 +1,76 @@
+"""What the figures show, before anything is drawn."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from sqsgd.report.charts import MOST_POINTS, line_charts, split_chart
+
+
+def test_curves_are_means_with_the_lowest_and_the_highest_run(grouped):
+    groups = grouped({"seed": 0}, {"seed": 1}, {"scheme": "fedsgd", "notion": "none"})
+    by_round, by_bytes, loss, epsilon, bound, clip_rate = line_charts(groups)
+    group = next(each for each in groups if each.config.scheme == "sqsgd")
+    curve = next(each for each in by_round.curves if each.label == "sqsgd")
+    values = np.stack([run.accuracies for run in group.runs])
+    assert np.allclose(curve.mean, values.mean(axis=0))
+    assert np.allclose((curve.low, curve.high), (values.min(axis=0), values.max(axis=0)))
+    assert next(each for each in by_bytes.curves if each.label == "sqsgd").x[-1] == 40 * 273
+    assert by_bytes.log_x is False
+    assert len(loss.curves) == 2
+    assert [each.label for each in epsilon.curves] == ["sqsgd"]
+    assert epsilon.curves[0].mean[-1] == 16000
+    assert "nothing is promised: fedsgd" in epsilon.caption
+    for chart in (bound, clip_rate):
+        assert [each.label for each in chart.curves] == ["sqsgd"]
+        assert "never moves: fedsgd" in chart.caption
+
+
+def test_bytes_that_lie_far_apart_have_a_logarithmic_axis(grouped):
+    groups = grouped({}, {"scheme": "fedsgd", "notion": "none", "dim": 100000})
+    assert line_charts(groups)[1].log_x
+
+
+def test_long_runs_are_thinned_to_their_very_end(grouped):
+    groups = grouped({"rounds": 1000, "evaluate_every": 1})
+    for chart in line_charts(groups):
+        (curve,) = chart.curves
+        assert len(curve.x) == MOST_POINTS
+    assert line_charts(groups)[0].curves[0].x[-1] == 1000
+    assert line_charts(groups)[3].curves[0].mean[-1] == 400_000
+    loss = line_charts(groups)[2].curves[0]
+    assert loss.mean[0] == pytest.approx(groups[0].runs[0].columns["loss"][:3].mean())
+
+
+def test_the_time_is_split_without_loss(grouped):
+    (split,) = split_chart(grouped({})).splits
+    assert split.milliseconds == pytest.approx({"gradient": 60, "encode": 20, "aggregate": 5, "rest": 15})
+
+
+def test_the_words_for_those_who_do_not_see_a_figure(grouped):
+    chart = line_charts(grouped({}))[3]
+    words = "Line chart: ε in total against rounds. sqsgd goes from 400 at 1 to 16,000 at 40."
+    assert chart.alternative == words
+
+
+def test_a_group_that_never_began_has_no_curve_and_no_bar(grouped):
+    groups = grouped({}, {"scheme": "fedsgd", "notion": "none", "done": 0})
+    assert len(groups) == 2
+    for chart in line_charts(groups):
+        assert [curve.label for curve in chart.curves] == ["sqsgd"]
+        assert "fedsgd" not in chart.caption
+    assert [split.label for split in split_chart(groups).splits] == ["sqsgd"]
+
+
+def test_the_bars_in_words(grouped):
+    chart = split_chart(grouped({}))
+    words = "Bar chart: milliseconds a round. sqsgd: gradient 60, encode 20, aggregate 5, rest 15."
+    assert chart.alternative == words
+
+
+def test_bands_are_explained_where_there_are_any(grouped):
+    several = grouped({}, {"seed": 1})
+    alone = [dataclasses.replace(several[0], runs=several[0].runs[:1])]
+    assert "the band reaches from the lowest" in line_charts(several)[0].caption
+    assert "band" not in line_charts(alone)[0].caption

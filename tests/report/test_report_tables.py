@@ -1,0 +1,91 @@
+"""The tables of the page: what they show, and what they are sorted by."""
+
+import math
+
+import pytest
+from tags import Tags
+
+from sqsgd.report import tables
+from sqsgd.report.charts import line_charts, split_chart
+from sqsgd.report.tables import MOST_ROWS, Cell
+
+
+def test_the_table_can_be_sorted_on_every_heading(grouped):
+    groups = grouped({}, {"scheme": "fedsgd", "notion": "none", "done": 3})
+    table = Tags(tables.results_table(groups))
+    assert (
+        len(table.named("button"))
+        == len([each for each in table.named("th") if each["scope"] == "col"])
+        == 11
+    )
+    values = [each["data-value"] for each in table.named("td") if "data-value" in each]
+    assert "Infinity" in values
+    assert "" in values
+    assert "nan" not in " ".join(table.words)
+
+
+def words(html):
+    return [word for word in Tags(html).words if word.strip()]
+
+
+def test_a_row_says_how_its_runs_ended(grouped):
+    runs = ({"seed": 0}, {"seed": 1, "done": 17}, {"bytes": 64}, {"bytes": 32, "done": 9})
+    shown = tables.results_table(grouped(*runs))
+    assert "1 finished, 1 unfinished" in words(shown)
+    assert '<span class="warning">unfinished at round 9 of 40</span>' in shown
+    assert shown.count('class="warning"') == 2  # what is finished is none
+
+
+def test_an_interval_stands_where_there_are_several_runs(grouped):
+    assert "±" in tables.results_table(grouped({"seed": 0}, {"seed": 1}))
+
+
+def test_one_run_has_no_interval_in_the_table(grouped):
+    assert "±" not in tables.results_table(grouped({}))
+
+
+@pytest.mark.parametrize(
+    ("value", "sorted_by"),
+    [
+        (None, ""),
+        (math.nan, ' data-value=""'),
+        (math.inf, ' data-value="Infinity"'),
+        (3, ' data-value="3.0"'),
+    ],
+)
+def test_what_javascript_can_read_as_a_number(value, sorted_by):
+    assert tables._sort_value(Cell(html="x", value=value)) == sorted_by
+
+
+@pytest.mark.parametrize(("ratio", "shown"), [(1756.4, "1/1,756"), (10.0, "1/10"), (1.55, "1/1.6")])
+def test_fractions_of_float32(ratio, shown):
+    assert tables._fraction(ratio) == shown
+
+
+def test_the_data_of_a_long_curve_are_thinned_to_its_last_point(grouped):
+    (chart, *_) = line_charts(grouped({"rounds": 1000, "evaluate_every": 1}))
+    found = tables.chart_table(chart)
+    assert 20 < found.count("<tr>") - 1 <= MOST_ROWS
+    assert words(found)[-2:] == ["1,000", chart.shown(chart.curves[0].mean[-1])]
+    assert "lowest run" not in found
+
+
+def test_the_data_of_several_runs_have_their_lowest_and_highest(grouped):
+    chart = line_charts(grouped({"seed": 0}, {"seed": 1}))[0]
+    curve = chart.curves[0]
+    assert words(tables.chart_table(chart))[-3:] == [
+        chart.shown(value[-1]) for value in (curve.mean, curve.low, curve.high)
+    ]
+
+
+def test_the_bars_as_a_table(grouped):
+    found = words(tables.split_table(split_chart(grouped({}))))
+    assert found[1:] == ["Group", "gradient", "encode", "aggregate", "rest", "sqsgd", "60", "20", "5", "15"]
+
+
+def test_every_setting_but_the_seed_stands_once_a_group(grouped):
+    found = words(tables.configuration(grouped({"seed": 7, "lr": 0.125}, {"seed": 8, "lr": 0.125})))
+    assert found[0] == "sqsgd (2 runs)"
+    assert found[found.index("lr") + 1] == "0.125"
+    assert "seed" not in found
+    assert [word for word in found if word.startswith("seed ")] == ["seed 7", "seed 8"]
