@@ -50,7 +50,7 @@ def _estimation(seconds: float, as_json: bool) -> None:
 
     checks.real("seconds", seconds, 0.0, 3600.0)
     if as_json:
-        print_json([row.to_dict() for row in estimations(seconds=seconds)])
+        print_json([row.to_dict() for row in estimations(SETTINGS, seconds)])
         return
     columns = (
         "scheme",

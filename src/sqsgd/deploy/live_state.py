@@ -22,7 +22,8 @@ def refuse_left_overs(folder: Path) -> None:
     state = read_state(folder)
     if state is not None and (left := processes.marked(state["mark"])):
         raise ValueError(
-            f"{len(left)} processes of an earlier `up` still run: end them with `sqsgd deploy down {folder}`"
+            f"processes of an earlier `up` still run ({len(left)} of them): "
+            f"end them with `sqsgd deploy down {folder}`"
         )
 
 

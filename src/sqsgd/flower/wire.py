@@ -46,9 +46,9 @@ ANSWERED = "the node refused: the round was answered before"
 SPENT = "the node refused: its privacy budget is spent"
 LEDGER = "the node refused: its ledger does not allow it"
 ANSWERS = (FAILED, NEEDS_MODEL, NOT_ALLOWED, MALFORMED, ANSWERED, SPENT, LEDGER)
+"""All that a node ever says in place of a report: none depends on data, the details are in its own log."""
 UNPAID = (NEEDS_MODEL, NOT_ALLOWED, MALFORMED, SPENT, LEDGER)
 """After these a node has spent nothing on the round."""
-"""All that a node ever says in place of a report: none depends on data, the details are in its own log."""
 
 
 class MalformedRequest(ValueError):
