@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import time
 
 import pytest
 
@@ -22,15 +23,26 @@ def test_the_first_signal_is_noted_and_said(number, capfd):
         assert seen == []
         os.kill(os.getpid(), number)
         assert seen == [number]
-        assert handlers() == before  # so that the second has its usual effect
+    assert handlers() == before
     assert capfd.readouterr().err == "stopping after this round; once more stops at once\n"
 
 
 def test_the_second_ends_it():
-    with stopping_between_rounds():
+    with stopping_between_rounds() as seen:
         os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.6)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+        assert seen == [signal.SIGINT]
+
+
+def test_two_in_a_moment_are_one_request(capfd):
+    """As timeout(1) sends them."""
+    with stopping_between_rounds() as seen:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert seen == [signal.SIGTERM]
+    assert capfd.readouterr().err.count("stopping") == 1
 
 
 def test_a_failure_inside_puts_the_handlers_back_too():

@@ -1,6 +1,8 @@
 """Sweeps as they are run: what is kept, what is not done twice, what a table says."""
 
+import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -58,25 +60,63 @@ def test_folders_are_not_mixed_up(tmp_path):
         sweep_runner.open_folder(other, tmp_path / "a", resume=True)
 
 
+COMPARE = [str(Path(sys.executable).with_name("sqsgd")), "compare", "--json", "--out"]
+
+
+def begun(values, out):
+    """A sweep of the command line, in a session of its own, when one of its runs is under way."""
+    config = out.with_suffix(".toml")
+    config.write_text(make_sweep(values, "").to_toml())
+    command = [*COMPARE, str(out), "--config", str(config)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
+    wait_until(lambda: any(path.stat().st_size > 5000 for path in out.rglob("metrics.jsonl")))
+    return process
+
+
+def wait_until(holds):
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_an_interrupted_sweep_goes_on_to_the_same_models(tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     values = {**SWEEP, "base": {**SWEEP["base"], "rounds": 100, "evaluate_every": 100}, "rates": [0.05]}
     finished(values, whole)
-    command = [str(Path(sys.executable).with_name("sqsgd")), "compare", "--out", str(broken), "--json"]
-    (tmp_path / "sweep.toml").write_text(make_sweep(values, "").to_toml())
-    start = subprocess.Popen([*command, "--config", str(tmp_path / "sweep.toml")], stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 60
-    while not any(path.stat().st_size > 5000 for path in broken.rglob("metrics.jsonl")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    start = begun(values, broken)
     start.send_signal(signal.SIGINT)
     _, errors = start.communicate(timeout=60)
     assert start.returncode == 130, errors
     assert b"--resume" in errors
     assert not (broken / "table.json").exists()
-    subprocess.run([*command, "--resume"], check=True, capture_output=True)
+    subprocess.run([*COMPARE, str(broken), "--resume"], check=True, capture_output=True)
     for path in whole.rglob("model.safetensors"):
         assert path.read_bytes() == (broken / path.relative_to(whole)).read_bytes()
+
+
+def test_nobody_trains_on_when_the_sweep_was_killed(tmp_path):
+    values = {**SWEEP, "base": {**SWEEP["base"], "rounds": 100_000}, "rates": [0.05]}
+    start = begun(values, tmp_path / "killed")
+    try:
+        assert len(processes_of(start.pid)) >= 3  # it, and two that train
+        start.kill()
+        wait_until(lambda: not processes_of(start.pid))
+    finally:
+        for pid in processes_of(start.pid):
+            os.kill(pid, signal.SIGKILL)
+        start.communicate()
+
+
+def processes_of(session):
+    """Those of a session that are alive, by what Linux says of them."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            state, *_, of = path.read_text().rpartition(")")[2].split()[:4]
+            if int(of) == session and state != "Z":
+                found.append(int(path.parent.name))
+    return found
 
 
 def written(folder, **summary):

@@ -5,28 +5,39 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
 from types import FrameType
+
+_ONE_REQUEST = 0.5  # seconds; timeout(1) signals the command, and then its group with the command in it
 
 
 @contextlib.contextmanager
 def stopping_between_rounds() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM in the list that it gives; a second one has its usual effect.
+    """Collects SIGINT and SIGTERM in the list that it gives; a second one, later, has its usual effect.
 
     Python would raise KeyboardInterrupt wherever it stands: in a destructor, where it is lost, or in a
     callback from torch's C++, which then aborts. Both were seen.
     """
     seen: list[int] = []
+    first = 0.0
 
     def note(number: int, _frame: FrameType | None) -> None:
-        seen.append(number)
+        nonlocal first
+        if not seen:
+            first = time.monotonic()
+            seen.append(number)
+            os.write(2, b"stopping after this round; once more stops at once\n")  # print may be under way
+        elif time.monotonic() - first > _ONE_REQUEST:
+            put_back()
+            os.kill(os.getpid(), number)
+
+    def put_back() -> None:
         for each, usual in before.items():
             signal.signal(each, usual)
-        os.write(2, b"stopping after this round; once more stops at once\n")  # print may be under way
 
     before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield seen
     finally:
-        for each, usual in before.items():
-            signal.signal(each, usual)
+        put_back()

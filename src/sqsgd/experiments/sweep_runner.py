@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -164,11 +166,20 @@ _stopping: Any = None  # shared: set once the runs shall stop
 
 
 def _begin(rounds: Any, stopping: Any) -> None:
-    """In each process: signals are the parent's business."""
+    """In each process: signals are the parent's business, and nobody stays behind when it is gone."""
     global _rounds, _stopping
     _rounds, _stopping = rounds, stopping
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A killed parent says nothing: its processes would train on, and then wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # as a kill would end it: the checkpoints are made for that
 
 
 def _run_job(job: Job, out: Path) -> bool:
