@@ -76,6 +76,18 @@ def test_every_test_that_a_page_or_a_guarantee_names_exists():
     assert missing == []
 
 
+def test_every_guarantee_names_a_file_of_tests():
+    silent, count = [], 0
+    for page in sorted((ROOT / "src").rglob("*.py")):
+        for section in re.findall(r"Guarantees\n +-+\n(.*?)(?:\n\n|\"\"\")", page.read_text(), re.DOTALL):
+            for guarantee in re.split(r"^ +\* ", section, flags=re.MULTILINE)[1:]:
+                files, count = re.findall(r"tests/[\w/]+\.py", guarantee), count + 1
+                if not files or not all((ROOT / file).exists() for file in files):
+                    silent.append(f"{page.name}: {guarantee}")
+    assert count > 80
+    assert silent == []
+
+
 def test_the_privacy_pages_numbers_are_those_of_the_default_run():
     from sqsgd.experiments.config import RunConfig
 

@@ -132,3 +132,12 @@ def test_bounds(bound):
     refuse("bound = ", lambda: Q.estimate(CODES, bound))
     refuse("bound = ", lambda: Q.variance(X, bound))
     refuse("bound = ", lambda: Task(round=0, client=0, seed=0, dim=8, bound=bound))
+
+
+@pytest.mark.parametrize("levels", [2, 5, 256])
+def test_values_outside_are_clamped(levels):
+    """Of 18 coordinates, because sixteen are rounded at a time and the rest one by one."""
+    q, rng = PrivQuant(18, levels, 20.0), seeded_rng(1)
+    far = np.array(3 * [-1e13, -7.0, -0.5, 0.5, 7.0, 1e13], np.float32)
+    for _ in range(50):
+        assert q.quantize(far, 0.5, rng).tolist() == 3 * [*3 * [0], *3 * [levels - 1]]

@@ -40,7 +40,8 @@ class PiecewiseGrid(Channel):
     ----------
     * Exactly ``epsilon``-LDP as implemented (integers alone), attained; at most what was asked for, and
       less by at most a relative 1e-9: tests/test_piecewise_grid.py::test_epsilon_is_exact.
-    * Unbiased, up to the rounding of t to a float64 and to a cell: ::test_estimates_are_unbiased.
+    * Unbiased, up to the rounding of t to a float64 and to a cell:
+      tests/test_piecewise_grid.py::test_estimates_are_unbiased.
 
     >>> channel = PiecewiseGrid(alphabet=256, epsilon=5.0)
     >>> round(channel.reach, 4), channel.epsilon, float(channel.second_moment(np.array([0.5])).round(3)[0])

@@ -44,8 +44,11 @@ class PrivQuant:
       count is drawn exactly over its full support, the keepers are a uniform subset, the other codes
       uniform. tests/test_privquant_exact.py, tests/test_privquant_sampling.py.
     * ``epsilon`` is never above the request; where nothing was overridden it equals it.
+      tests/test_privquant.py::test_the_whole_range_of_parameters, ::test_overrides.
     * ``estimate(privatize(quantize(x)))`` has mean x for x in [-bound, bound]^dim, up to float32
       rounding of x / bound; values outside are clamped first.
+      tests/test_privquant_sampling.py::test_mean_and_variance_are_the_closed_forms,
+      tests/test_privquant.py::test_values_outside_are_clamped.
 
     >>> q = PrivQuant(dim=512, levels=16, epsilon=400.0)
     >>> q.threshold, round(q.scale, 4), q.epsilon

@@ -25,6 +25,7 @@ class ScalarDP:
     ----------
     * ``privatize`` is exactly ``epsilon``-LDP, as implemented: tests/test_scalardp.py.
     * ``estimate`` is unbiased; it may lie outside [0, maximum], and clamping it would bias it.
+      tests/test_scalardp.py::test_law_is_exactly_private_unbiased_and_has_the_closed_form_variance.
 
     >>> s = ScalarDP(maximum=1.0, epsilon=10.0)
     >>> s.levels, round(s.variance(0.5) ** 0.5, 4)

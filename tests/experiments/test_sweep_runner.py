@@ -1,6 +1,5 @@
 """Sweeps as they are run: what is kept, what is not done twice, what a table says."""
 
-import contextlib
 import json
 import os
 import signal
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from tiny_runs import SWEEP
 
+from sqsgd.deploy import processes
 from sqsgd.experiments import sweep_runner
 from sqsgd.experiments.sweep import make_sweep
 
@@ -63,12 +63,12 @@ def test_folders_are_not_mixed_up(tmp_path):
 COMPARE = [str(Path(sys.executable).with_name("sqsgd")), "compare", "--json", "--out"]
 
 
-def begun(values, out):
-    """A sweep of the command line, in a session of its own, when one of its runs is under way."""
+def begun(values, out, **variables):
+    """A sweep of the command line, when one of its runs is under way."""
     config = out.with_suffix(".toml")
     config.write_text(make_sweep(values, "").to_toml())
     command = [*COMPARE, str(out), "--config", str(config)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, **variables})
     wait_until(lambda: any(path.stat().st_size > 5000 for path in out.rglob("metrics.jsonl")))
     return process
 
@@ -95,28 +95,19 @@ def test_an_interrupted_sweep_goes_on_to_the_same_models(tmp_path):
         assert path.read_bytes() == (broken / path.relative_to(whole)).read_bytes()
 
 
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 def test_nobody_trains_on_when_the_sweep_was_killed(tmp_path):
     values = {**SWEEP, "base": {**SWEEP["base"], "rounds": 100_000}, "rates": [0.05]}
-    start = begun(values, tmp_path / "killed")
+    mark = f"test-{os.getpid()}-{tmp_path.name}"
+    start = begun(values, tmp_path / "killed", **{processes.MARK: mark})
     try:
-        assert len(processes_of(start.pid)) >= 3  # it, and two that train
+        assert len(processes.marked(mark)) >= 3  # it, and two that train
         start.kill()
-        wait_until(lambda: not processes_of(start.pid))
+        wait_until(lambda: not processes.marked(mark))
     finally:
-        for pid in processes_of(start.pid):
+        for pid in processes.marked(mark):
             os.kill(pid, signal.SIGKILL)
         start.communicate()
-
-
-def processes_of(session):
-    """Those of a session that are alive, by what Linux says of them."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # ended meanwhile
-            state, *_, of = path.read_text().rpartition(")")[2].split()[:4]
-            if int(of) == session and state != "Z":
-                found.append(int(path.parent.name))
-    return found
 
 
 def written(folder, **summary):

@@ -1,9 +1,11 @@
 """QSGD, TernGrad and DGC: what they send, how well, and what that leaks."""
 
+import sys
+
 import numpy as np
 import pytest
 from cases import unit_vector
-from clear import measured
+from clear import is_sent_with_its_density, measured
 
 from sqsgd import make_scheme, seeded_rng
 from sqsgd.schemes.dgc import Largest
@@ -24,6 +26,19 @@ def test_what_leaks_of_a_vector():
     chosen, values = Largest(dim=300, count=9).randomize(x, 1.0, seeded_rng(1))
     assert np.array_equal(values, x[chosen])
     assert np.abs(x[chosen]).min() > np.abs(np.delete(x, chosen)).max()
+
+
+ROUNDED = [
+    ShareOfNorm(dim=4, levels=1), ShareOfNorm(dim=4, levels=3), Ternary(dim=4), Ternary(dim=4, clip=1.2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mechanism", ROUNDED, ids=lambda m: m.identity)
+def test_what_is_sent_has_the_density(mechanism, monkeypatch):
+    assert is_sent_with_its_density(mechanism)
+    module = sys.modules[type(mechanism).__module__]
+    monkeypatch.setattr(module, "round_unbiased", lambda position, rng: np.rint(position).astype(int))
+    assert not is_sent_with_its_density(mechanism)
 
 
 PREDICTED = [

@@ -1,10 +1,8 @@
 """QSGD: shares of the norm, rounded without bias, with the variance of the closed form."""
 
-import sys
-
 import numpy as np
 import pytest
-from clear import X, exact_moments, is_sent_with_its_density
+from clear import X, exact_moments
 
 from sqsgd import make_scheme
 from sqsgd.schemes.qsgd import ShareOfNorm
@@ -22,14 +20,6 @@ def test_the_variance_is_the_closed_form(mechanism):
     mean, variance = exact_moments(mechanism, X)
     assert np.allclose(mean, X, atol=1e-7)
     assert variance == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize("mechanism", ROUNDED, ids=lambda m: m.identity)
-def test_what_is_sent_has_the_density(mechanism, monkeypatch):
-    assert is_sent_with_its_density(mechanism)
-    module = sys.modules[ShareOfNorm.__module__]
-    monkeypatch.setattr(module, "round_unbiased", lambda position, rng: np.rint(position).astype(int))
-    assert not is_sent_with_its_density(mechanism)
 
 
 def test_no_other_number_of_levels_predicts_less():

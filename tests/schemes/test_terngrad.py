@@ -1,10 +1,8 @@
 """TernGrad: signs and zeros of the largest magnitude, with the variance of the closed form."""
 
-import sys
-
 import numpy as np
 import pytest
-from clear import X, exact_moments, is_sent_with_its_density, measured
+from clear import X, exact_moments, measured
 
 from sqsgd import make_scheme
 from sqsgd.schemes.terngrad import Ternary
@@ -21,14 +19,6 @@ def test_the_variance_is_the_closed_form(mechanism):
     mean, variance = exact_moments(mechanism, X)
     assert np.allclose(mean, x, atol=1e-7)
     assert variance == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize("mechanism", ROUNDED, ids=lambda m: m.identity)
-def test_what_is_sent_has_the_density(mechanism, monkeypatch):
-    assert is_sent_with_its_density(mechanism)
-    module = sys.modules[Ternary.__module__]
-    monkeypatch.setattr(module, "round_unbiased", lambda position, rng: np.rint(position).astype(int))
-    assert not is_sent_with_its_density(mechanism)
 
 
 @pytest.mark.parametrize(("dim", "bits", "model"), [(5000, None, 0.01), (1000, 200, 0.05)])

@@ -64,7 +64,9 @@ class SqsgdMod:
       tests/flower/test_failing_apps.py::test_a_gradient_that_is_not_finite_is_not_told.
     * The noise is the operating system's; no request can change that:
       tests/flower/test_mod.py::test_no_request_gets_seeded_noise.
-    * What the owner's configuration does not allow is refused and logged at the node: policy.py.
+    * What the owner's configuration does not allow is refused and logged at the node:
+      tests/flower/test_policy.py::test_what_the_owner_did_not_allow_is_refused,
+      tests/flower/test_mod.py::test_a_training_does_not_become_weaker.
     """
 
     def __init__(

@@ -179,9 +179,11 @@ class CapDirection(Mechanism):
     Guarantees
     ----------
     * ε = ε1 + ε2, pure LDP of all columns together, in real arithmetic and not in floats (see ``Cap``).
+      tests/schemes/test_cap_direction.py::test_density_ratio.
     * Unbiased for norms up to ``bound``; longer vectors are scaled down to it.
       tests/schemes/test_estimates.py::test_mean_is_recovered.
-    * ``log_density`` is against chance noise, and tells the sides of the edge apart as far as float32 does.
+
+    ``log_density`` is against chance noise, and tells the sides of the edge apart as far as float32 does.
     """
 
     cap: Cap

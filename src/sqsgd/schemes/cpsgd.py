@@ -51,7 +51,7 @@ class ShareOfNoise(Mechanism):
       tests/schemes/test_cpsgd.py::test_the_sum_is_as_private_as_claimed, and
       ::test_a_single_report_is_not.
     * The noise is drawn exactly, as whole numbers: ``FairBinomial``. What is sent has the density that
-      the sum's privacy is computed from: ::test_what_is_sent_has_the_density.
+      the sum's privacy is computed from: tests/schemes/test_cpsgd.py::test_what_is_sent_has_the_density.
     * Unbiased but for clipping: a sample of a vector near the bound is half the time longer than it, and
       coordinates beyond the reach (0.3 % of them at 3) are clamped. At the bound itself that shortens the
       mean by about 0.3 / √n, and the predicted error is up to 0.6 / √n of itself too high.

@@ -30,7 +30,8 @@ def ldp_fed(
     ----------
     * ε-LDP of the whole report as implemented: OrdinalChannel draws exactly.
       tests/schemes/test_privacy.py::test_exact_privacy.
-    * Biased by clamping to the range alone: EachCoordinate.
+    * Biased by clamping to the range alone (see ``EachCoordinate``):
+      tests/schemes/test_estimates.py::test_mean_is_recovered.
 
     >>> scheme = ldp_fed(119850, 400.0, 2048)
     >>> scheme.mechanism.dim, scheme.mechanism.channel.alphabet, round(scheme.nmse)

@@ -32,7 +32,8 @@ def ldp_fl(
     * With ``per_weight``, ε between vectors that differ in one weight, and k ε for the whole vector:
       tests/schemes/test_ldp_fl.py::test_per_weight. The paper's splitting and shuffling of reports hides
       nothing from a server that sees who sends; it is no part of this.
-    * Biased by clamping to the range alone: EachCoordinate.
+    * Biased by clamping to the range alone (see ``EachCoordinate``):
+      tests/schemes/test_estimates.py::test_mean_is_recovered.
 
     >>> scheme = ldp_fl(119850, 400.0, 2048)
     >>> scheme.mechanism.dim, round(scheme.nmse)

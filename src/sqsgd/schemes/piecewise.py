@@ -35,7 +35,8 @@ def piecewise(
     ----------
     * ε-LDP of the whole report as implemented, not only in real arithmetic: PiecewiseGrid draws from
       integers. tests/schemes/test_privacy.py::test_exact_privacy.
-    * Biased by clamping to the range alone: EachCoordinate.
+    * Biased by clamping to the range alone (see ``EachCoordinate``):
+      tests/schemes/test_estimates.py::test_mean_is_recovered.
 
     >>> scheme = piecewise(119850, 400.0, 2048)
     >>> scheme.mechanism.dim, scheme.mechanism.channel.alphabet, round(scheme.nmse)

@@ -73,6 +73,9 @@ def audit(subject: Subject, *, inversion: bool = True) -> Audit:
       tests/privacy/test_audit_broken.py.
     * The laws' tests raise a false alarm with probability 1e-6 each, all lower bounds on ε together with
       0.001, and the largest cosines with 1e-6: law.SIGNIFICANCE, distinguishing.CONFIDENCE, guessing.CHANCE.
+      tests/privacy/test_audit_statistics.py::test_g_test, ::test_the_chance_of_a_mean_is_never_too_small,
+      tests/privacy/test_audit_distinguishing.py::test_the_lower_bound_is_one_and_comes_near,
+      tests/privacy/test_attackers.py::test_the_attacker_of_privunit_never_beats_it.
 
     >>> from functools import partial
     >>> from sqsgd.schemes import make_scheme
