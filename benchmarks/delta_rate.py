@@ -17,8 +17,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from sqsgd import federated, make_scheme
 from sqsgd.federated import Settings
-from sqsgd.optimizers import Optimizer
-from sqsgd.rates import learning_rate
+from sqsgd.federated.optimizers import Optimizer
+from sqsgd.federated.rates import learning_rate
 
 
 class LocalTraining:

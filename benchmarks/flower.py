@@ -22,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sqsgd.deploy import training
+from sqsgd.deploy import submission as training
 from sqsgd.deploy.live_state import free_port
 from sqsgd.flower import app_folder
 

@@ -14,8 +14,8 @@ import numpy as np
 
 import sqsgd
 from sqsgd.federated import Settings, client_step, initial_state, server_step
-from sqsgd.optimizers import Optimizer
-from sqsgd.privacy.refusals import BudgetSpent
+from sqsgd.federated.optimizers import Optimizer
+from sqsgd.ledger.refusals import BudgetSpent
 
 CLINICS, PATIENTS, DIM, EPSILON, CAP = 200, 40, 20, 6.0, 60.0
 

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 import sqsgd
 from sqsgd.federated import Settings, initial_state, run
+from sqsgd.federated.optimizers import Optimizer
+from sqsgd.federated.rates import learning_rate
 from sqsgd.learning.datasets import load_dataset
 from sqsgd.learning.problem import make_problem
-from sqsgd.optimizers import Optimizer
-from sqsgd.rates import learning_rate
 
 
 class Squeezed(nn.Module):

@@ -5,28 +5,30 @@ from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parent / name) for name in (".", "schemes", "deploy", "report", "privacy")]
+SHARED = (".", "schemes", "deploy", "report", "ledger", "audit", "experiments", "federated", "flower", "node")
+sys.path[:0] = [str(Path(__file__).parent / name) for name in SHARED]
 collect_ignore = ["faults/hostile_client_app.py"]  # an app for nodes: only there it is imported
 collect_ignore_glob = ["*/conftest.py"]  # no doctests in them, and two of one name end a run of two folders
 
 SLOW = (
-    "commands/test_auditing.py",
-    "commands/test_data.py::test_data_list",
-    "commands/test_deploying.py",
-    "commands/test_listing.py",
-    "commands/test_new_folders.py",
-    "experiments/test_checkpoint.py",
+    "cli/test_cli_audit.py",
+    "cli/test_data.py::test_data_list",
+    "cli/test_deploy.py",
+    "cli/test_schemes.py",
+    "cli/test_new_folders.py",
+    "runs/test_checkpoint.py",
     "experiments/test_failures.py",
+    "experiments/test_last_version.py",
     "experiments/test_one_report.py",
     "experiments/test_runner.py",
     "experiments/test_settings.py",
-    "experiments/test_summary.py",
+    "runs/test_summary.py",
     "experiments/test_sweep.py",
     "experiments/test_sweep_runner.py",
     "flower/",
+    "node/",
     "deploy/",
-    "privacy/test_attackers.py",
-    "privacy/test_audit",
+    "audit/",
     "report/test_browser.py",
     "schemes/test_clear_schemes.py",
     "schemes/test_coordinatewise.py",
@@ -40,14 +42,14 @@ SLOW = (
     "schemes/test_sqsgd.py::test_sparse",
     "schemes/test_terngrad.py",
     "test_adding_a_scheme.py",
-    "test_binomial.py",
-    "test_cli.py",
-    "test_estimation.py",
+    "mechanisms/test_binomial.py",
+    "cli/test_program.py",
+    "measurement/test_estimation.py",
     "test_examples.py",
     "test_packaging.py",
     "test_planner.py",
-    "test_privquant_exact.py::test_every_threshold",
-    "test_privquant_sampling.py",
+    "mechanisms/test_privquant_exact.py::test_every_threshold",
+    "mechanisms/test_privquant_sampling.py",
     "test_site.py",
     "test_snippets.py",
 )
@@ -66,7 +68,7 @@ def browser(tmp_path_factory):
     """A real browser, for pages that people open."""
     from chromium import Chromium
 
-    from sqsgd.doctor import find_chromium
+    from sqsgd.cli.checkup import find_chromium
 
     program = find_chromium()
     if program is None:

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from sqsgd import MalformedReport, Task, seeded_rng
-from sqsgd.aggregate import Aggregate
 from sqsgd.codec import ENVELOPE_BYTES, Column
-from sqsgd.core import NOT_PRIVATE, Mechanism, Scheme, Transform
+from sqsgd.core import NOT_PRIVATE, Aggregate, Mechanism, Scheme, Transform
 
 TASK = Task(round=2, client=7, seed=1, dim=3, bound=10.0)
 X = np.array([1.0, -2.0, 3.0], np.float32)

@@ -89,7 +89,7 @@ def test_every_guarantee_names_a_file_of_tests():
 
 
 def test_the_privacy_pages_numbers_are_those_of_the_default_run():
-    from sqsgd.experiments.config import RunConfig
+    from sqsgd.runs.config import RunConfig
 
     text, run = (ROOT / "docs/privacy.md").read_text(), RunConfig()
     chosen = plan(dim=119850, epsilon=run.epsilon, bits=8 * run.bytes, clients=run.clients, rounds=run.rounds)

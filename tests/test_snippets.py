@@ -7,8 +7,9 @@ import shlex
 import pytest
 from snippets import ELSEWHERE, ROOT, Block, blocks, pages, run_block, run_command, shorter
 
-from sqsgd import bench, estimation
 from sqsgd.experiments import sweep
+from sqsgd.measurement import estimation
+from sqsgd.measurement import speed as bench
 
 RUN = [page for page in pages() if page not in ELSEWHERE and blocks(page)]
 
@@ -42,7 +43,7 @@ def small(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("page", RUN)
 def test_everything_that_a_page_shows_runs(page, small):
-    from sqsgd.privacy.ledger import Ledger
+    from sqsgd.ledger.account import Ledger
 
     if "client.ledger" in (ROOT / page).read_text():  # the page shows a client's; this is one
         Ledger.create(small / "client.ledger", max_epsilon=1000.0)

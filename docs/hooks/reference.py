@@ -95,7 +95,7 @@ def _row(command: str, parameter: Any) -> str:
         raise Undocumented(f"`{command}`: {names} has no help")
     if parameter.param_type_name == "argument":
         names = f"`{_metavar(parameter)}`"
-    from sqsgd.commands.assumed import assumed
+    from sqsgd.cli._assumed import assumed
 
     default = assumed(command.split()[-1], parameter)
     return f"| {names} | {_cell(text)} | {f'`{default}`' if default else ''} |"
@@ -111,7 +111,7 @@ def _cell(text: str) -> str:
 def configuration() -> str:
     """Every key of a run's TOML file, with its type, its default and what it means."""
     from sqsgd.cli import app
-    from sqsgd.experiments.config import RunConfig
+    from sqsgd.runs.config import RunConfig
 
     train = next(command for path, command in walk(typer.main.get_command(app), ()) if path == ("train",))
     helps = {str(each.name).removesuffix("_"): getattr(each, "help", "") for each in train.params}
@@ -156,7 +156,8 @@ def python() -> str:
 
 def loop() -> str:
     """What a training loop of one's own is made of."""
-    from sqsgd import federated, optimizers
+    from sqsgd import federated
+    from sqsgd.federated import optimizers
 
     names = ("Settings", "State", "Record", "initial_state", "client_step", "server_step")
     parts = [_public(name, getattr(federated, name)) for name in names]

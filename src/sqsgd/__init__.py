@@ -8,15 +8,14 @@
 (145, (1000,))
 """
 
-from sqsgd.aggregate import Aggregate
 from sqsgd.codec import MalformedReport
-from sqsgd.core import Mechanism, Privacy, Scheme, Transform
+from sqsgd.core import Aggregate, Mechanism, Privacy, Scheme, Transform
+from sqsgd.ledger.account import Ledger
+from sqsgd.mechanisms.privquant import PrivQuant
+from sqsgd.mechanisms.scalardp import ScalarDP
+from sqsgd.numerics.reconstruction import reconstruction_bound
 from sqsgd.planner import Plan, plan
-from sqsgd.privacy.ledger import Ledger
-from sqsgd.privacy.reconstruction import reconstruction_bound
-from sqsgd.privquant import PrivQuant
 from sqsgd.randomness import Rng, secure_rng, seeded_rng
-from sqsgd.scalardp import ScalarDP
 from sqsgd.schemes import SCHEMES, make_scheme
 from sqsgd.task import Task
 

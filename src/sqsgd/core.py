@@ -7,9 +7,10 @@ step): gradient → transforms → mechanism → columns → bytes, and back.
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -19,14 +20,40 @@ import numpy.typing as npt
 from sqsgd import checks, codec
 from sqsgd.checks import Vector
 from sqsgd.codec import Columns, Layout
-from sqsgd.norms import clipped
-from sqsgd.promise import NOT_PRIVATE as NOT_PRIVATE  # schemes take all shapes from here
-from sqsgd.promise import Privacy as Privacy
+from sqsgd.numerics.norms import clipped
 from sqsgd.randomness import Rng, check_rng
 from sqsgd.task import MOST_DIM, Task
 
 Estimate = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
+_WIDEN = 256  # reports that are summed in float32 before they join the sum in float64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """What one report promises.
+
+    ``notion`` is ``"local"`` (ε-LDP of the whole report, replace-one, against the server itself),
+    ``"per-weight"``, ``"central"`` or ``"none"``.
+
+    Guarantees
+    ----------
+    * What a scheme states here is never above what was asked for:
+      tests/schemes/test_contract.py::test_epsilon_is_what_was_asked_for.
+
+    >>> from sqsgd import make_scheme
+    >>> make_scheme("sqsgd", dim=1000, epsilon=50.0, bits=512).privacy
+    Privacy(epsilon=50.0, notion='local', delta=0.0)
+    >>> make_scheme("fedsgd", dim=1000).privacy
+    Privacy(epsilon=inf, notion='none', delta=0.0)
+    """
+
+    epsilon: float
+    notion: str
+    delta: float = 0.0
+
+
+NOT_PRIVATE = Privacy(epsilon=math.inf, notion="none")
 
 
 class Transform(ABC):
@@ -271,8 +298,6 @@ class Scheme:
 
     def aggregate(self, reports: Iterable[tuple[Task, bytes]]) -> Estimate:
         """The mean of the decoded reports, streaming: memory does not grow with their number."""
-        from sqsgd.aggregate import Aggregate
-
         total = Aggregate(self)
         for task, message in reports:
             total.add(task, message)
@@ -288,3 +313,70 @@ class Scheme:
         for i in reversed(range(first, last)):
             y = self.transforms[i].inverse(y, task, self._dims[i])
         return y
+
+
+@dataclass
+class Aggregate:
+    """A running weighted mean of reports, in memory that does not grow with their number.
+
+    Guarantees
+    ----------
+    * A report that is refused leaves it unchanged:
+      tests/schemes/test_contract.py::test_malformed_messages_are_refused_and_change_nothing.
+    * Without weights it is the mean of what ``decode`` gives:
+      tests/schemes/test_estimates.py::test_aggregate_streams_to_the_mean_of_the_decoded.
+
+    >>> from sqsgd import make_scheme, secure_rng
+    >>> scheme = make_scheme("fedsgd", dim=2)
+    >>> total = Aggregate(scheme)
+    >>> for client, x in enumerate([[1.0, 2.0], [3.0, 6.0]]):
+    ...     task = Task(round=0, client=client, seed=1, dim=2, bound=1.0)
+    ...     _ = total.add(task, scheme.encode(np.array(x), task, secure_rng()))
+    >>> total.count, total.mean().tolist()
+    (2, [2.0, 4.0])
+    """
+
+    scheme: Scheme
+    count: int = 0
+    _weight: float = 0.0
+    _total: Estimate | None = field(default=None, repr=False)
+    _recent: Vector | None = field(default=None, repr=False)
+    _task: Task | None = field(default=None, repr=False)
+
+    def add(self, task: Task, message: bytes, weight: float = 1.0) -> Columns:
+        """Add one report; returns its columns. All reports must be of one round and seed."""
+        scheme, weight = self.scheme, checks.real("weight", weight, 1e-9, 1e9)
+        if self._task is not None and (task.round, task.seed) != (self._task.round, self._task.seed):
+            raise ValueError(
+                f"round {task.round} and seed {task.seed} do not fit this aggregate of "
+                f"round {self._task.round} and seed {self._task.seed}"
+            )
+        columns = scheme.open(message, task)
+        own, stages = scheme._own, len(scheme.transforms)
+        if self._total is None or self._recent is None:
+            self._total, self._task = np.zeros(scheme._dims[own]), task
+            self._recent = np.zeros(scheme._dims[own], np.float32)
+        if own == stages:
+            scheme.mechanism.add_estimate(columns, task.bound, weight, self._recent)
+            if self.count % _WIDEN == _WIDEN - 1:
+                self._widen()
+        else:
+            y = scheme.mechanism.estimate(columns, task.bound)
+            y = scheme._undo(weight * y, task, own + 1, stages)
+            scheme.transforms[own].add_inverse(y, task, self._total)
+        self._weight += weight
+        self.count += 1
+        return columns
+
+    def _widen(self) -> None:
+        """Move what was summed in float32, which is quick, to the sum in float64, which is exact enough."""
+        if self._total is not None and self._recent is not None:
+            self._total += self._recent
+            self._recent[:] = 0
+
+    def mean(self) -> Estimate:
+        """The mean of what was added so far."""
+        if self._total is None or self._task is None or self.count == 0:
+            raise ValueError("no reports: there is nothing to average")
+        self._widen()
+        return self.scheme._undo(self._total / self._weight, self._task, 0, self.scheme._own)

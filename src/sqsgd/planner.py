@@ -8,14 +8,14 @@ from typing import Any
 
 from sqsgd import checks
 from sqsgd.codec import Column
-from sqsgd.json_words import worded
-from sqsgd.privacy.reconstruction import MOST_ROUNDS, ReconstructionStatement, reconstruction_statements
-from sqsgd.schemes.choosing import FEWEST, Choice, choices
+from sqsgd.files.json_numbers import worded
+from sqsgd.mechanisms.budget_split import split
+from sqsgd.numerics.reconstruction import MOST_ROUNDS, ReconstructionStatement, reconstruction_statements
+from sqsgd.schemes.code_choice import FEWEST, Choice, choices
 from sqsgd.schemes.privunit import sphere_cap
-from sqsgd.schemes.shares import split
 from sqsgd.schemes.sqsgd import Direction, sqsgd_stateless
 from sqsgd.schemes.sqsgd_paper import sqsgd_paper
-from sqsgd.stateless import Stateless, stateless_choices
+from sqsgd.schemes.stateless import Stateless, stateless_choices
 from sqsgd.transforms import padded
 
 PAPER_LEVELS = 16

@@ -4,7 +4,7 @@ import json
 
 from sqsgd.deploy.federation import Federation
 from sqsgd.deploy.folders import write_federation
-from sqsgd.deploy.training import Job
+from sqsgd.deploy.submission import Job
 
 SMALL = Federation(nodes=2, rounds=4)
 

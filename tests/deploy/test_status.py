@@ -7,7 +7,7 @@ import shutil
 from small_federation import job, line
 
 from sqsgd import Ledger
-from sqsgd.deploy import training
+from sqsgd.deploy import submission as training
 from sqsgd.deploy.processes import Process, start_time
 from sqsgd.deploy.status import node_status, read_status, run_status
 

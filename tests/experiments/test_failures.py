@@ -6,7 +6,7 @@ import pytest
 from tiny_runs import TINY, finished, prepared, stopped
 
 from sqsgd.experiments import runner
-from sqsgd.experiments.config import load_config
+from sqsgd.runs.config import load_config
 
 
 @pytest.mark.parametrize(

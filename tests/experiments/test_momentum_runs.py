@@ -7,8 +7,9 @@ import pytest
 from safetensors.numpy import load_file
 from tiny_runs import cut_off, prepared
 
-from sqsgd.experiments import checkpoint, runner
-from sqsgd.experiments.config import load_config
+from sqsgd.experiments import runner
+from sqsgd.runs import checkpoint
+from sqsgd.runs.config import load_config
 
 DGC = {"scheme": "dgc", "bytes": 24, "lr": 0.02}
 

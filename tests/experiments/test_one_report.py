@@ -9,10 +9,10 @@ import pytest
 from tiny_runs import cut_off
 
 from sqsgd import Ledger
-from sqsgd.commands.training import describe
+from sqsgd.cli.train import describe
 from sqsgd.experiments import runner
-from sqsgd.experiments.config import load_config, make_config
 from sqsgd.report.page import write_report
+from sqsgd.runs.config import load_config, make_config
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 ONCE = {

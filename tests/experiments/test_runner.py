@@ -12,8 +12,9 @@ import pytest
 from safetensors.numpy import load_file
 from tiny_runs import TINY, cut_off, finished, prepared
 
-from sqsgd.experiments import checkpoint, runner
-from sqsgd.experiments.config import load_config, make_config
+from sqsgd.experiments import runner
+from sqsgd.runs import checkpoint
+from sqsgd.runs.config import load_config, make_config
 
 
 def test_a_run_writes_everything(tmp_path):

@@ -4,10 +4,10 @@ import pytest
 from tiny_runs import prepared
 
 from sqsgd import make_scheme
-from sqsgd.experiments.config import make_config
 from sqsgd.experiments.settings import make_settings
 from sqsgd.federated import Settings
-from sqsgd.optimizers import Optimizer
+from sqsgd.federated.optimizers import Optimizer
+from sqsgd.runs.config import make_config
 
 
 def test_every_key_reaches_the_settings(tmp_path):

@@ -18,9 +18,9 @@ from live import SMALL, finished, logs, metrics, sqsgd, status, wait_until
 from sqsgd import Ledger, make_scheme
 from sqsgd.deploy import processes
 from sqsgd.deploy.live_state import read_state
-from sqsgd.experiments.checkpoint import load_state
 from sqsgd.federated import Settings, server_step
-from sqsgd.optimizers import Optimizer
+from sqsgd.federated.optimizers import Optimizer
+from sqsgd.runs.checkpoint import load_state
 from sqsgd.task import Task
 
 pytestmark = pytest.mark.faults
@@ -57,7 +57,7 @@ class Story:
 
     def kept(self, node="node-1"):
         """What a node remembers of the training, with its checksum."""
-        from sqsgd.flower.node_state import Kept
+        from sqsgd.node.node_state import Kept
 
         (path,) = (self.folder / f"nodes/{node}/state/tasks").glob("?" * 32)
         return Kept.from_bytes(path.read_bytes())

@@ -10,8 +10,8 @@ from flwr.app import MetricRecord
 
 from sqsgd import seeded_rng
 from sqsgd.flower import SqsgdMod, mod, wire
-from sqsgd.flower.node_state import FolderState
-from sqsgd.flower.policy import Policy
+from sqsgd.node.node_state import FolderState
+from sqsgd.node.policy import Policy
 from sqsgd.task import Task
 
 

@@ -11,7 +11,7 @@ from flwr.app import Message, RecordDict
 from sqsgd import Ledger, make_scheme, seeded_rng
 from sqsgd.federated import client_step, noise_seed
 from sqsgd.flower import Simulation, SqsgdMod, mod, wire
-from sqsgd.flower.node_state import FolderState
+from sqsgd.node.node_state import FolderState
 
 
 @pytest.mark.parametrize("sends", ["gradient", "delta"])

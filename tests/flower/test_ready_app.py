@@ -27,8 +27,8 @@ def test_the_apps_folder_is_found_without_loading_flower():
 
 @pytest.mark.parametrize("downlink", ["full", "delta"])
 def test_it_trains(tmp_path, downlink):
-    from sqsgd.flower.client_app import app as client_app
-    from sqsgd.flower.server_app import app as server_app
+    from sqsgd.flower.ready_client import app as client_app
+    from sqsgd.flower.ready_server import app as server_app
 
     config = ready_settings() | {"num-server-rounds": 12, "out": str(tmp_path / "run"), "downlink": downlink}
     config |= {"evaluate-every": 12, "min-nodes": 3, "lr": 0.25}

@@ -89,8 +89,8 @@ def test_a_part_of_the_clients_and_a_resumed_run(tmp_path):
 def test_without_flower_the_error_says_what_to_install(tmp_path, monkeypatch):
     import importlib.util
 
-    from sqsgd.experiments.config import RunConfig
     from sqsgd.experiments.runner import prepare
+    from sqsgd.runs.config import RunConfig
 
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flwr" else found(name))

@@ -3,7 +3,7 @@
 import json
 import math
 
-from sqsgd.experiments.config import make_config
+from sqsgd.runs.config import make_config
 
 
 def write_run(folder, *, done=None, error=None, notion="local", best=0.9, dim=1000, **settings):

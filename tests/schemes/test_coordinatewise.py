@@ -8,10 +8,10 @@ from cases import unit_vector
 
 from sqsgd import Task, make_scheme, seeded_rng
 from sqsgd.codec import Column
-from sqsgd.ordinal import OrdinalChannel
-from sqsgd.piecewise_grid import PiecewiseGrid
+from sqsgd.mechanisms.budget_split import equal_share
+from sqsgd.mechanisms.ordinal import OrdinalChannel
+from sqsgd.mechanisms.piecewise_grid import PiecewiseGrid
 from sqsgd.schemes.coordinatewise import best_plan, energy
-from sqsgd.schemes.shares import equal_share
 
 D400, D2000 = 1 << 17, 1 << 21
 

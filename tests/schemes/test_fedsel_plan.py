@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sqsgd import seeded_rng
-from sqsgd.piecewise_grid import PiecewiseGrid
+from sqsgd.mechanisms.piecewise_grid import PiecewiseGrid
 from sqsgd.schemes.fedsel_plan import Budget, losses, rank_groups
 
 GIVEN = {

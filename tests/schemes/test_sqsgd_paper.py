@@ -5,7 +5,7 @@ import pytest
 from cases import unit_vector
 
 from sqsgd import make_scheme, seeded_rng
-from sqsgd.privquant import PrivQuant
+from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.schemes.sqsgd_paper import BoundedRange
 
 

@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from sqsgd import checks
 from sqsgd.deploy.certificates import general_name
+from sqsgd.files.toml_reader import read_toml
 from sqsgd.schemes import check_name
-from sqsgd.toml_files import read_toml
 
 NAME = "federation.toml"
 HERE = ("127.0.0.1", "localhost")

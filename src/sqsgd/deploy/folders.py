@@ -8,7 +8,8 @@ import secrets
 import shutil
 from pathlib import Path
 
-from sqsgd.deploy import pages, scripts
+from sqsgd.deploy import instructions as pages
+from sqsgd.deploy import scripts
 from sqsgd.deploy.certificates import Pair, make_authority, make_node_pair, make_server_pair, write_secret
 from sqsgd.deploy.federation import NAME, Federation
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sqsgd.deploy.federation import NAME, load_federation
-from sqsgd.privacy.durable import write_atomically
+from sqsgd.files.durable import write_atomically
 
 ALLOWED = "/v1/fleet/"
 _MOST_HEAD = 32 * 1024

@@ -7,14 +7,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sqsgd.amounts import rounded_down, rounded_up
-from sqsgd.deploy import training
+from sqsgd.deploy import submission as training
 from sqsgd.deploy.certificates import ends
 from sqsgd.deploy.federation import load_federation
 from sqsgd.deploy.live_state import node_folders, read_state, whole_lines
 from sqsgd.deploy.processes import Process
-from sqsgd.privacy.ledger import Ledger
-from sqsgd.privacy.refusals import LedgerDamaged
+from sqsgd.ledger.account import Ledger
+from sqsgd.ledger.refusals import LedgerDamaged
+from sqsgd.numerics.epsilon_sums import rounded_down, rounded_up
 
 
 def read_status(folder: Path) -> dict[str, Any]:

@@ -21,11 +21,12 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-from sqsgd.deploy import processes, training
+from sqsgd.deploy import processes
+from sqsgd.deploy import submission as training
 from sqsgd.deploy.federation import NAME, Federation, load_federation
 from sqsgd.deploy.live_state import free_port, node_folders, refuse_left_overs, tail
 from sqsgd.deploy.processes import Process
-from sqsgd.privacy.durable import write_atomically
+from sqsgd.files.durable import write_atomically
 
 _LONGEST_WAIT = 15.0
 _READY_WITHIN = 180.0

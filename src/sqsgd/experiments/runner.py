@@ -17,19 +17,19 @@ from safetensors.numpy import save
 
 from sqsgd import federated
 from sqsgd.core import Scheme
-from sqsgd.experiments.checkpoint import load_state, save_state
-from sqsgd.experiments.config import RunConfig, cores
 from sqsgd.experiments.settings import make_settings
-from sqsgd.experiments.summary import summarise
 from sqsgd.federated import Record, Settings, State
-from sqsgd.json_words import worded
+from sqsgd.files.durable import write_atomically
+from sqsgd.files.json_numbers import worded
 from sqsgd.learning.datasets import Dataset, first_tests, hold_out, load_dataset
 from sqsgd.learning.features import extracted, extractor_and_model
 from sqsgd.learning.models import make_model
 from sqsgd.learning.problem import LearningProblem, make_problem
-from sqsgd.privacy.durable import write_atomically
+from sqsgd.runs.checkpoint import load_state, save_state
+from sqsgd.runs.config import RunConfig, cores
+from sqsgd.runs.summary import summarise
 from sqsgd.schemes import check_name, make_scheme
-from sqsgd.stateless import stateless_choices
+from sqsgd.schemes.stateless import stateless_choices
 
 BEGUN = "begun"
 """Where reports cannot be made twice: the file with the number of the last round that was begun."""

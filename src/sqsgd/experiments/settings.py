@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqsgd.amounts import multiplied
-from sqsgd.bounds import first_bound
 from sqsgd.core import Scheme
-from sqsgd.experiments.config import RunConfig
 from sqsgd.federated import Settings
-from sqsgd.optimizers import Optimizer
-from sqsgd.privacy.ledgers import Ledgers
-from sqsgd.rates import learning_rate, softmax_rate
+from sqsgd.federated.bounds import first_bound
+from sqsgd.federated.optimizers import Optimizer
+from sqsgd.federated.rates import learning_rate, softmax_rate
+from sqsgd.ledger.client_ledgers import Ledgers
+from sqsgd.numerics.epsilon_sums import multiplied
+from sqsgd.runs.config import RunConfig
 
 
 def make_settings(config: RunConfig, scheme: Scheme, features: bool) -> Settings:

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from sqsgd import checks
-from sqsgd.experiments.config import FIELDS, RunConfig, make_config
+from sqsgd.files.toml_reader import read_toml
+from sqsgd.runs.config import FIELDS, RunConfig, make_config
 from sqsgd.schemes import check_name
-from sqsgd.toml_files import read_toml
 
 TUNING_SEED = 1000
 FIGURES = {

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqsgd.experiments.checkpoint import NAME as CHECKPOINT
-from sqsgd.experiments.statistics import mean_interval
 from sqsgd.experiments.sweep import Job, Sweep, best_rates
-from sqsgd.privacy.durable import write_atomically
+from sqsgd.files.durable import write_atomically
+from sqsgd.numerics.intervals import mean_interval
+from sqsgd.runs.checkpoint import NAME as CHECKPOINT
 
 FILE = "sweep.toml"
 

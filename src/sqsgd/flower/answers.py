@@ -8,10 +8,10 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Message
 
-from sqsgd.bounds import clip_rate
 from sqsgd.codec import MalformedReport
 from sqsgd.core import Scheme
 from sqsgd.federated import State
+from sqsgd.federated.bounds import clip_rate
 from sqsgd.flower import wire
 from sqsgd.task import Task
 

@@ -17,10 +17,10 @@ from sqsgd import federated
 from sqsgd.checks import Vector
 from sqsgd.core import Scheme
 from sqsgd.federated import Settings, State
+from sqsgd.federated.optimizers import Optimizer
 from sqsgd.flower import wire
-from sqsgd.flower.node_state import Kept
 from sqsgd.flower.wire import MalformedRequest, Request, Structure
-from sqsgd.optimizers import Optimizer
+from sqsgd.node.node_state import Kept
 from sqsgd.task import Task
 
 _ENTRY = struct.Struct("<Q")

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from sqsgd.flower import app_folder
-from sqsgd.flower.notes import note
+from sqsgd.node.notes import note
 
 LIST = "SQSGD_ALLOWED_APPS"
 """Environment variable that names the file of allowed apps."""

@@ -22,11 +22,11 @@ from sqsgd.core import Scheme
 from sqsgd.federated import client_step, noise_seed
 from sqsgd.flower import wire
 from sqsgd.flower.downlink import ModelMissing, model_of
-from sqsgd.flower.node_state import ContextState, FolderState, Kept, NodeState
-from sqsgd.flower.notes import shortened
-from sqsgd.flower.policy import Policy, Refused
 from sqsgd.flower.wire import MalformedRequest, Request, Structure
-from sqsgd.privacy.refusals import AlreadyAnswered, BudgetSpent, ReportRefused
+from sqsgd.ledger.refusals import AlreadyAnswered, BudgetSpent, ReportRefused
+from sqsgd.node.node_state import ContextState, FolderState, Kept, NodeState
+from sqsgd.node.notes import shortened
+from sqsgd.node.policy import Policy, Refused
 from sqsgd.randomness import Rng, secure_rng, seeded_rng
 
 _REFUSED, _FAILED = 6, 2  # Flower's MOD_FAILED_PRECONDITION and CLIENT_APP_RAISED_EXCEPTION
@@ -65,7 +65,7 @@ class SqsgdMod:
     * The noise is the operating system's; no request can change that:
       tests/flower/test_mod.py::test_no_request_gets_seeded_noise.
     * What the owner's configuration does not allow is refused and logged at the node:
-      tests/flower/test_policy.py::test_what_the_owner_did_not_allow_is_refused,
+      tests/node/test_policy.py::test_what_the_owner_did_not_allow_is_refused,
       tests/flower/test_mod.py::test_a_training_does_not_become_weaker.
     """
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sqsgd.experiments.config import cores, make_config
 from sqsgd.federated import Record, State
 from sqsgd.learning.problem import LearningProblem
+from sqsgd.runs.config import cores, make_config
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message

@@ -16,20 +16,20 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from sqsgd import checks, federated
-from sqsgd.bounds import first_bound
 from sqsgd.core import Scheme
 from sqsgd.federated import Settings, State
+from sqsgd.federated.bounds import first_bound
+from sqsgd.federated.optimizers import Optimizer
+from sqsgd.federated.rates import learning_rate
 from sqsgd.flower import resuming, wire
 from sqsgd.flower.answers import Answer, Round, sort_answers
 from sqsgd.flower.contradictions import check_needs_no_residual, check_together
 from sqsgd.flower.downlink import smallest_update
 from sqsgd.flower.flower_options import least_nodes
 from sqsgd.flower.gathering import drawn, wait_for_nodes
-from sqsgd.flower.run_folder import RunFolder
 from sqsgd.flower.silence import Silence
 from sqsgd.flower.wire import Request, Structure
-from sqsgd.optimizers import Optimizer
-from sqsgd.rates import learning_rate
+from sqsgd.runs.federation_folder import RunFolder
 from sqsgd.schemes import check_name, make_scheme
 from sqsgd.task import Task
 

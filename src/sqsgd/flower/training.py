@@ -14,11 +14,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from sqsgd import checks
-from sqsgd.amounts import multiplied
+from sqsgd.files.json_numbers import worded
 from sqsgd.flower.answers import Round
 from sqsgd.flower.gathering import exchange, wait_for_nodes
 from sqsgd.flower.resuming import about
-from sqsgd.json_words import worded
+from sqsgd.numerics.epsilon_sums import multiplied
 
 if TYPE_CHECKING:
     from sqsgd.flower.strategy import SqsgdStrategy

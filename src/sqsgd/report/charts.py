@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from sqsgd.report.groups import Group
-from sqsgd.report.runs import Numbers, RunData
 from sqsgd.report.text import listed, number, percent
+from sqsgd.runs.reading import Numbers, RunData
 
 MOST_POINTS = 300
 PARTS = ("gradient", "encode", "aggregate", "rest")

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqsgd.experiments.config import FIELDS, RunConfig
-from sqsgd.experiments.statistics import mean_interval
-from sqsgd.report.runs import RunData, Summary
+from sqsgd.numerics.intervals import mean_interval
 from sqsgd.report.text import clean
+from sqsgd.runs.config import FIELDS, RunConfig
+from sqsgd.runs.reading import RunData, Summary
 from sqsgd.schemes import make_scheme
 
 STATES = ("finished", "unfinished", "failed", "damaged")

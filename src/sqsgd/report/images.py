@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sqsgd.privacy.durable import write_atomically
+from sqsgd.files.durable import write_atomically
 from sqsgd.report.charts import PARTS, Chart, SplitChart, line_charts, split_chart
 from sqsgd.report.figures import MOST_MARKERS
 from sqsgd.report.groups import group_runs
-from sqsgd.report.runs import read_runs
 from sqsgd.report.styles import LIGHT, series_style
+from sqsgd.runs.reading import read_runs
 
 WIDTH, HEIGHT, LEGEND_ROW = 3.35, 2.2, 0.16
 """Inches: a column of a two-column paper, the axes, and a line of the legend."""

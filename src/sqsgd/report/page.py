@@ -16,14 +16,14 @@ from string import Template
 from typing import Any
 
 from sqsgd import __version__
-from sqsgd.privacy.durable import write_atomically
+from sqsgd.files.durable import write_atomically
 from sqsgd.report import figures, tables
 from sqsgd.report.charts import Chart, SplitChart, line_charts, split_chart
 from sqsgd.report.groups import Group, group_runs
-from sqsgd.report.runs import Unreadable, read_runs
 from sqsgd.report.statement import MEANINGS, promises
 from sqsgd.report.styles import DARK, LIGHT, style_sheet
 from sqsgd.report.text import counted, escape, listed
+from sqsgd.runs.reading import Unreadable, read_runs
 
 
 def write_report(paths: Sequence[str | Path], out: str | Path, title: str | None = None) -> Path:

@@ -12,16 +12,16 @@ from typing import Literal
 import numpy as np
 
 from sqsgd import checks
-from sqsgd.amounts import multiplied
-from sqsgd.channel import Channel, Floats
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
-from sqsgd.gaussian import kept_share, normal_points
-from sqsgd.norms import l2_norm
+from sqsgd.mechanisms.budget_split import equal_share
+from sqsgd.mechanisms.channel import Channel, Floats
+from sqsgd.numerics.epsilon_sums import multiplied
+from sqsgd.numerics.gaussian import kept_share, normal_points
+from sqsgd.numerics.norms import l2_norm
 from sqsgd.randomness import Rng
-from sqsgd.schemes.fitting import codes_that_fit
-from sqsgd.schemes.shares import equal_share
+from sqsgd.schemes.bit_budget import codes_that_fit
 from sqsgd.transforms import padded, rotated_sample
 
 _COARSE = 16  # from here on a finer grid helps steadily, until it does not help at all

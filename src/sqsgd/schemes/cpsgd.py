@@ -10,15 +10,16 @@ from functools import cached_property
 
 import numpy as np
 
-from sqsgd import checks, exact
-from sqsgd.binomial import BinomialPrivacy, fair_binomial
+from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme, Transform
-from sqsgd.gaussian import kept_share, normal_points
+from sqsgd.mechanisms.binomial import BinomialPrivacy, fair_binomial
+from sqsgd.numerics import exact
+from sqsgd.numerics.gaussian import kept_share, normal_points
+from sqsgd.numerics.rounding import Positions, round_unbiased, rounding_chance
 from sqsgd.randomness import Rng
-from sqsgd.rounding import Positions, round_unbiased, rounding_chance
-from sqsgd.schemes.fitting import codes_that_fit
+from sqsgd.schemes.bit_budget import codes_that_fit
 from sqsgd.transforms import Rotate, Subsample
 
 MOST_ALPHABET = 2**32

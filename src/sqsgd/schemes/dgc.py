@@ -14,8 +14,8 @@ from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout, MalformedReport
 from sqsgd.core import NOT_PRIVATE, Estimate, Indices, Mechanism, Privacy, Scheme
+from sqsgd.mechanisms.selection import largest
 from sqsgd.randomness import Rng
-from sqsgd.selection import largest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,17 +10,17 @@ from typing import Literal
 import numpy as np
 
 from sqsgd import checks
-from sqsgd.amounts import multiplied
-from sqsgd.channel import Channel, Floats
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Indices, Mechanism, Privacy, Scheme
-from sqsgd.piecewise_grid import MOST_ALPHABET
+from sqsgd.mechanisms.budget_split import add_up
+from sqsgd.mechanisms.channel import Channel, Floats
+from sqsgd.mechanisms.piecewise_grid import MOST_ALPHABET
+from sqsgd.mechanisms.selection import RankWeights, Selection, TopSet, ranking
+from sqsgd.numerics.epsilon_sums import multiplied
 from sqsgd.randomness import Rng
 from sqsgd.schemes.coordinatewise import places
 from sqsgd.schemes.fedsel_plan import MOST_PICKS, Budget, losses, rank_groups
-from sqsgd.schemes.shares import add_up
-from sqsgd.selection import RankWeights, Selection, TopSet, ranking
 
 _LEVELS = (4, 8, 16, 64, 256, 4096)
 _PARTS = tuple(part / 16 for part in range(1, 16, 2))

@@ -11,11 +11,11 @@ from statistics import NormalDist
 
 import numpy as np
 
-from sqsgd.channel import Channel, Floats
 from sqsgd.codec import Column
-from sqsgd.piecewise_grid import PiecewiseGrid
-from sqsgd.schemes.shares import equal_share, take_away
-from sqsgd.selection import RankWeights
+from sqsgd.mechanisms.budget_split import equal_share, take_away
+from sqsgd.mechanisms.channel import Channel, Floats
+from sqsgd.mechanisms.piecewise_grid import PiecewiseGrid
+from sqsgd.mechanisms.selection import RankWeights
 
 MOST_PICKS = 1 << 20
 _COUNTS, _MOST_USEFUL = 24, 1 << 14

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqsgd import checks
 from sqsgd.core import Scheme
-from sqsgd.ordinal import MOST_LEVELS, OrdinalChannel
+from sqsgd.mechanisms.ordinal import MOST_LEVELS, OrdinalChannel
 from sqsgd.schemes.coordinatewise import rotated_coordinates
 
 _LEVELS = tuple(range(2, 33))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqsgd import checks
 from sqsgd.core import Scheme
-from sqsgd.ordinal import OrdinalChannel
+from sqsgd.mechanisms.ordinal import OrdinalChannel
+from sqsgd.schemes.bit_budget import rescaled_sample
 from sqsgd.schemes.coordinatewise import EachCoordinate, rotated_coordinates
-from sqsgd.schemes.fitting import rescaled_sample
 
 
 def ldp_fl(

@@ -13,11 +13,11 @@ from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Array, Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
-from sqsgd.privquant import MOST_DIM
+from sqsgd.mechanisms.budget_split import split
+from sqsgd.mechanisms.cap_direction import Cap, CapDirection
+from sqsgd.mechanisms.privquant import MOST_DIM
 from sqsgd.randomness import Rng
-from sqsgd.schemes.cap_direction import Cap, CapDirection
-from sqsgd.schemes.fitting import affordable
-from sqsgd.schemes.shares import split
+from sqsgd.schemes.bit_budget import affordable
 from sqsgd.transforms import padded, rotated_sample
 
 _LEAST_BLOCK = 64

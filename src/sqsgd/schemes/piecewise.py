@@ -7,9 +7,9 @@ from typing import Literal
 
 from sqsgd import checks
 from sqsgd.core import Scheme
-from sqsgd.piecewise_grid import MOST_ALPHABET, PiecewiseGrid
+from sqsgd.mechanisms.piecewise_grid import MOST_ALPHABET, PiecewiseGrid
+from sqsgd.schemes.bit_budget import codes_that_fit
 from sqsgd.schemes.coordinatewise import rotated_coordinates
-from sqsgd.schemes.fitting import codes_that_fit
 
 _ALPHABETS = (*range(2, 11), 12, 14, *(1 << bits for bits in range(4, 33)))
 

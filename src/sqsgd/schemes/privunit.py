@@ -9,12 +9,12 @@ from typing import final
 
 from flint import arb
 
-from sqsgd import exact
 from sqsgd.core import Scheme
+from sqsgd.mechanisms.cap_direction import Cap, best_edge
+from sqsgd.numerics import exact
+from sqsgd.numerics.sphere import chance, edge
 from sqsgd.randomness import Rng
-from sqsgd.schemes.cap_direction import Cap, best_edge
 from sqsgd.schemes.on_grid import cap_scheme
-from sqsgd.sphere import chance, edge
 
 
 @final

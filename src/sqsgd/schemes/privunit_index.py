@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 from flint import arb
 
-from sqsgd import checks, exact
+from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
-from sqsgd.norms import l2_norm
+from sqsgd.numerics import exact
+from sqsgd.numerics.norms import l2_norm
 from sqsgd.randomness import Rng, check_rng
 from sqsgd.transforms import Rotate
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqsgd import checks
 from sqsgd.core import Scheme
-from sqsgd.privquant import MOST_DIM, PrivQuant
-from sqsgd.schemes.fitting import affordable
+from sqsgd.mechanisms.privquant import MOST_DIM, PrivQuant
+from sqsgd.schemes.bit_budget import affordable
 from sqsgd.schemes.sqkr import best_size
 from sqsgd.schemes.sqsgd_paper import BoundedRange
 from sqsgd.transforms import rotated_sample

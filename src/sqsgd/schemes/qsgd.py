@@ -13,9 +13,9 @@ from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import NOT_PRIVATE, Estimate, Mechanism, Privacy, Scheme
+from sqsgd.numerics.rounding import Positions, log_rounding_chance, round_unbiased
 from sqsgd.randomness import Rng
-from sqsgd.rounding import Positions, log_rounding_chance, round_unbiased
-from sqsgd.schemes.fitting import codes_that_fit, rescaled_sample
+from sqsgd.schemes.bit_budget import codes_that_fit, rescaled_sample
 
 NORM_BITS = 32
 MOST_LEVELS = 1 << 15

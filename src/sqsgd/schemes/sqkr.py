@@ -7,9 +7,9 @@ from bisect import bisect_left
 
 from sqsgd import checks
 from sqsgd.core import Mechanism, Scheme
-from sqsgd.privquant import MOST_DIM, PrivQuant
-from sqsgd.schemes.fitting import affordable
-from sqsgd.schemes.shares import split
+from sqsgd.mechanisms.budget_split import split
+from sqsgd.mechanisms.privquant import MOST_DIM, PrivQuant
+from sqsgd.schemes.bit_budget import affordable
 from sqsgd.schemes.sqsgd import Direction
 from sqsgd.schemes.sqsgd_paper import BoundedRange
 from sqsgd.transforms import rotated_sample

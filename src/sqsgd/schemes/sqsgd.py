@@ -16,14 +16,14 @@ from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
-from sqsgd.gaussian import energy, kept_share
-from sqsgd.norms import l2_norm
-from sqsgd.privquant import PrivQuant
+from sqsgd.mechanisms.budget_split import add_up, split
+from sqsgd.mechanisms.privquant import PrivQuant
+from sqsgd.mechanisms.scalardp import ScalarDP
+from sqsgd.numerics.gaussian import kept_share
+from sqsgd.numerics.norms import l2_norm
 from sqsgd.randomness import Rng
-from sqsgd.scalardp import ScalarDP
-from sqsgd.schemes.choosing import SIGNS, best_of, choices
-from sqsgd.schemes.fitting import affordable
-from sqsgd.schemes.shares import add_up, split
+from sqsgd.schemes.bit_budget import affordable
+from sqsgd.schemes.code_choice import SIGNS, best_of, choices
 from sqsgd.transforms import Rotate, Subsample, rotated_sample
 
 
@@ -103,7 +103,7 @@ class Direction(Mechanism):
     def relative_error(self, share: float) -> float:
         """(1 + Var(norm) / norm²) E|direction|² - 1, for Gaussian coordinates."""
         norm = 1 + self.norm.variance(share) / share**2
-        return norm * energy(self.quantizer, self.reach) / kept_share(self.reach) ** 2 - 1
+        return norm * self.quantizer.gaussian_energy(self.reach) / kept_share(self.reach) ** 2 - 1
 
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
         x, norm, half_range = self._half_range(x, bound)

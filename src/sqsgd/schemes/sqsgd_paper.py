@@ -13,12 +13,12 @@ from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
-from sqsgd.gaussian import energy, kept_share
-from sqsgd.privquant import PrivQuant
+from sqsgd.mechanisms.budget_split import add_up, take_away
+from sqsgd.mechanisms.privquant import PrivQuant
+from sqsgd.mechanisms.scalardp import ScalarDP
+from sqsgd.numerics.gaussian import kept_share
 from sqsgd.randomness import Rng
-from sqsgd.scalardp import ScalarDP
-from sqsgd.schemes.fitting import affordable, block_size
-from sqsgd.schemes.shares import add_up, take_away
+from sqsgd.schemes.bit_budget import affordable, block_size
 from sqsgd.transforms import Rotate, Subsample
 
 
@@ -88,7 +88,7 @@ class BoundedRange(Mechanism):
     def relative_error(self, share: float) -> float:
         """For Gaussian coordinates; without ``reach``, the bound is three of their deviations."""
         reach = (self.reach or 3.0) / share
-        return energy(self.quantizer, reach) - 2 * kept_share(reach) + 1
+        return self.quantizer.gaussian_energy(reach) - 2 * kept_share(reach) + 1
 
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
         density = self.quantizer.log_likelihood(columns[0], x, self._half_range(bound))

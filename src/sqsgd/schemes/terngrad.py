@@ -13,10 +13,10 @@ from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import NOT_PRIVATE, Estimate, Mechanism, Privacy, Scheme
-from sqsgd.gaussian import kept_share
+from sqsgd.numerics.gaussian import kept_share
+from sqsgd.numerics.rounding import Positions, log_rounding_chance, round_unbiased
 from sqsgd.randomness import Rng
-from sqsgd.rounding import Positions, log_rounding_chance, round_unbiased
-from sqsgd.schemes.fitting import codes_that_fit, rescaled_sample
+from sqsgd.schemes.bit_budget import codes_that_fit, rescaled_sample
 
 SCALE_BITS = 32
 _NORMAL = NormalDist()

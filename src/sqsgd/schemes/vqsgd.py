@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from flint import arb
 
-from sqsgd import checks, exact
-from sqsgd.amounts import divided, multiplied
+from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
+from sqsgd.numerics import exact
+from sqsgd.numerics.epsilon_sums import divided, multiplied
 from sqsgd.randomness import Rng, check_rng
 
 Doubles = npt.NDArray[np.float64]

@@ -1,5 +1,5 @@
 """The node's side."""
 
-from sqsgd.flower.client_app import app
+from sqsgd.flower.ready_client import app
 
 __all__ = ["app"]

@@ -1,5 +1,5 @@
 """The server's side."""
 
-from sqsgd.flower.server_app import app
+from sqsgd.flower.ready_server import app
 
 __all__ = ["app"]

@@ -1,0 +1,157 @@
+"""Exact confidence limits and tests of goodness of fit, without a statistics library."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from flint import arb
+
+from sqsgd.numerics import exact
+
+Floats = npt.NDArray[np.float64]
+_LEAST_EXPECTED = 5.0
+_TINY, _MOST_TERMS, _HALVINGS = 1e-300, 100_000, 60
+_SAFETY = 1e-9  # far more than floats lose
+
+
+def least_share(successes: int, trials: int, level: float) -> float:
+    """Clopper and Pearson's lower limit: the true share lies below it with probability ``level`` at most.
+
+    >>> least_share(0, 100, 0.025), round(least_share(5, 100, 0.025), 4)
+    (0.0, 0.0164)
+    """
+    if successes == 0:
+        return 0.0
+    low, high = 0.0, successes / trials
+    for _ in range(_HALVINGS):  # P(Bin(trials, p) >= successes) = I_p(successes, trials - successes + 1)
+        middle = (low + high) / 2
+        below = incomplete_beta(middle, successes, trials - successes + 1) < level
+        low, high = (middle, high) if below else (low, middle)
+    return low * (1 - _SAFETY)
+
+
+def largest_share(successes: int, trials: int, level: float) -> float:
+    """The upper limit: the true share lies above it with probability ``level`` at most.
+
+    >>> round(largest_share(0, 100, 0.025), 4)
+    0.0362
+    """
+    if successes == trials:
+        return 1.0
+    low, high = successes / trials, 1.0
+    for _ in range(_HALVINGS):  # P(Bin(trials, p) <= successes) = I_{1-p}(trials - successes, successes + 1)
+        middle = (low + high) / 2
+        above = incomplete_beta(1 - middle, trials - successes, successes + 1) < level
+        low, high = (low, middle) if above else (middle, high)
+    return min(1.0, high * (1 + _SAFETY))
+
+
+def incomplete_beta(p: float, a: int, b: int) -> float:
+    """I_p(a, b), by Gauss's continued fraction in the form of Lentz.
+
+    >>> round(incomplete_beta(0.3, 3, 8), 12)
+    0.6172172136
+    """
+    if p <= 0 or p >= 1:
+        return float(p >= 1)
+    if p > (a + 1) / (a + b + 2):
+        return 1 - incomplete_beta(1 - p, b, a)
+    scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(p) + b * math.log1p(-p)
+    c, d = 1.0, 1 / (1 - (a + b) * p / (a + 1) or _TINY)
+    total = d
+    for m in range(1, _MOST_TERMS):
+        for factor in (
+            m * (b - m) * p / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * p / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1 / (1 + factor * d or _TINY)
+            c = 1 + factor / c or _TINY
+            total *= c * d
+        if abs(c * d - 1) < 1e-14:
+            return math.exp(scale) * total / a
+    raise ArithmeticError(f"no end of the continued fraction for p = {p}, a = {a}, b = {b}")
+
+
+def chi_square_tail(statistic: float, freedom: int) -> float:
+    """P(χ² >= statistic).
+
+    >>> round(chi_square_tail(3.841459, 1), 4)
+    0.05
+    """
+    if freedom < 1 or not statistic > 0:
+        return 1.0
+    if not statistic < math.inf:
+        return 0.0
+
+    def tail() -> arb:
+        return arb(statistic / 2).gamma_upper(arb(freedom) / 2, regularized=1)
+
+    return exact.nearest(tail)
+
+
+def normal_tails(z: float) -> float:
+    """P(|Z| >= |z|) of a standard normal Z."""
+    return math.erfc(abs(z) / math.sqrt(2))
+
+
+def chance_of_mean(mean: float, most: float, count: int) -> float:
+    """An upper bound on P(as far from one) of the mean of so many numbers of 0..most whose mean is one.
+
+    Chernoff's: exp(-count D), D the divergence of Bernoulli laws of mean / most and 1 / most.
+
+    >>> chance_of_mean(1.0, 5.0, 100), chance_of_mean(1.5, 5.0, 1000) < 1e-6
+    (1.0, True)
+    """
+    share, truth = mean / most, 1 / most
+    if not 0 <= share <= 1 + 1e-9:
+        return 0.0
+    share = min(share, 1.0)  # the quotients may have been rounded up
+    divergence = share * math.log(share / truth) if share > 0 else 0.0
+    if share < 1:
+        divergence += (1 - share) * math.log((1 - share) / (1 - truth))
+    return min(1.0, 2 * math.exp(-count * max(divergence, 0.0)))
+
+
+def g_test(observed: npt.ArrayLike, expected: npt.ArrayLike) -> tuple[float, int]:
+    """The p-value of a G-test, and its degrees of freedom; the rarest outcomes are counted together.
+
+    Among those, one that should hardly ever be seen could hide: it counts by itself, with the chance that
+    any outcome as rare is seen at all.
+
+    >>> g_test([50, 50], [50, 50]), g_test([99, 1], [100, 0])
+    ((1.0, 1), (0.0, 0))
+    """
+    order = np.argsort(np.asarray(expected, np.float64), kind="stable")
+    seen, due = np.asarray(observed, np.float64)[order], np.asarray(expected, np.float64)[order]
+    as_rare = np.cumsum(due)
+    rarest = float(np.min(as_rare[seen > 0], initial=1.0))
+    few = max(int(np.searchsorted(as_rare, _LEAST_EXPECTED)) + 1, int(np.searchsorted(due, _LEAST_EXPECTED)))
+    seen = np.concatenate([[seen[:few].sum()], seen[few:]])
+    due = np.concatenate([[due[:few].sum()], due[few:]])
+    some = seen > 0
+    statistic = 2 * float(
+        np.sum(seen[some] * np.log(seen[some] / np.maximum(due[some], 1e-300))) + due.sum() - seen.sum()
+    )
+    p_value = chi_square_tail(statistic, seen.size - 1)
+    return (2 * rarest if 2 * rarest < p_value else p_value), seen.size - 1
+
+
+def independence_test(table: npt.ArrayLike) -> tuple[float, int]:
+    """The p-value of a G-test that rows and columns of a table of counts have nothing to do with each other.
+
+    >>> independence_test([[50, 50], [50, 50]])
+    (1.0, 1)
+    """
+    counts = np.asarray(table, np.float64)
+    counts = counts[counts.sum(axis=1) > 0][:, counts.sum(axis=0) > 0]
+    # Rare columns together: their expected numbers would be too small for the limiting law.
+    rare = counts.sum(axis=0) < 10 * _LEAST_EXPECTED
+    counts = np.column_stack([counts[:, ~rare], counts[:, rare].sum(axis=1)])
+    counts = counts[:, counts.sum(axis=0) > 0]
+    expected = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / max(counts.sum(), 1.0)
+    some = counts > 0
+    statistic = 2 * float(np.sum(counts[some] * np.log(counts[some] / expected[some])))
+    freedom = (counts.shape[0] - 1) * (counts.shape[1] - 1)
+    return chi_square_tail(statistic, freedom), freedom

@@ -1,0 +1,97 @@
+"""Check (d), first half: how well one report gives the direction of a vector away, against the bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from sqsgd.audit.findings import Finding, judged, skipped
+from sqsgd.audit.subject import Subject, cosine, forward, preimage, task_for
+from sqsgd.measurement.estimation import sends_block
+from sqsgd.numerics.reconstruction import reconstruction_bound
+
+CHANCE = 1e-6
+"""That the largest cosine of all trials exceeds its bound although the promise is kept."""
+_BLOCK, _FULL = "direction of what is sent", "direction of the whole vector"
+
+
+def promised_of_vector(subject: Subject) -> float:
+    """ε of one report for its whole vector, against a server that sees it; infinite if none is promised."""
+    privacy = subject.scheme.privacy
+    if privacy.notion == "per-weight":
+        return privacy.epsilon * subject.scheme.mechanism.dim
+    return privacy.epsilon if privacy.notion == "local" else math.inf
+
+
+def guessed_directions(subject: Subject) -> Iterator[Finding]:
+    """The best linear guess, which is what the server decodes, for vectors of every direction."""
+    scheme = subject.scheme
+    count = max(50, subject.trials // 100)
+    if scheme.transforms and scheme.mechanism.dim > 1:
+        cosines = _block_cosines(subject, count)
+        if cosines is None:
+            yield skipped("reconstruct", _BLOCK, "Vectors are padded: there is no block but the whole.")
+        else:
+            yield _finding(subject, _BLOCK, cosines, scheme.mechanism.dim)
+    if scheme.dim > 1:
+        yield _finding(subject, _FULL, _full_cosines(subject, count), scheme.dim)
+
+
+def _block_cosines(subject: Subject, count: int) -> list[float] | None:
+    """Of blocks of uniform direction: vectors are made so that the public steps leave exactly these."""
+    scheme, numbers, rng = subject.scheme, subject.numbers("block"), subject.noise()
+    # That of what a unit vector leaves of itself.
+    length = math.sqrt(scheme.mechanism.dim / scheme.dim) if sends_block(scheme) else 1.0
+    cosines = []
+    for client in range(count):
+        y = numbers.standard_normal(scheme.mechanism.dim).astype(np.float32)
+        y *= np.float32(length / np.linalg.norm(y))
+        task = task_for(scheme, subject.seed, client=client)
+        x = preimage(scheme, y, task)
+        if client == 0 and cosine(forward(scheme, x, task), y) < 1 - 1e-6:
+            return None
+        columns = scheme.open(scheme.encode(x, task, rng), task)
+        cosines.append(cosine(scheme.mechanism.estimate(columns, task.bound), y))
+    return cosines
+
+
+def _full_cosines(subject: Subject, count: int) -> list[float]:
+    scheme, numbers, rng = subject.scheme, subject.numbers("full"), subject.noise()
+    cosines = []
+    for client in range(count):
+        x = numbers.standard_normal(scheme.dim, np.float32)
+        x /= np.float32(np.linalg.norm(x))
+        task = task_for(scheme, subject.seed, client=client)
+        cosines.append(cosine(scheme.decode(scheme.encode(x, task, rng), task), x))
+    return cosines
+
+
+def _finding(subject: Subject, name: str, cosines: list[float], dimensions: int) -> Finding:
+    epsilon, largest, mean = promised_of_vector(subject), max(cosines), sum(cosines) / len(cosines)
+    bound = reconstruction_bound(epsilon, dimensions, CHANCE / len(cosines))
+    told = (
+        f"Over {len(cosines)} random vectors, the largest cosine of the decoded report with the truth is "
+        f"{largest:.4f} ({mean:.4f} on average)"
+    )
+    details = {"mean": mean, "dimensions": dimensions}
+    if bound >= 1.0:
+        none = "one report promises nothing about it" if epsilon == math.inf else "the bound excludes nothing"
+        return Finding(
+            check="reconstruct",
+            name=name,
+            outcome="not applicable",
+            measured=largest,
+            limit=1.0,
+            sentence=f"{told}; {none}.",
+            details=details,
+        )
+    return judged(
+        "reconstruct",
+        name,
+        measured=largest,
+        limit=bound,
+        sentence=f"{told}; no attacker may exceed {bound:.4f} in {dimensions:,} dimensions.",
+        details=details,
+    )

@@ -1,0 +1,123 @@
+"""The steps of an audit, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from sqsgd.audit.central import central_checks
+from sqsgd.audit.distinguishing import lower_bounds
+from sqsgd.audit.findings import Audit, Finding, skipped
+from sqsgd.audit.guessing import guessed_directions
+from sqsgd.audit.law import law_of_codes, law_of_outputs
+from sqsgd.audit.messages import message_checks
+from sqsgd.audit.ratio import listed_ratio, sampled_ratio
+from sqsgd.audit.streams import noise_checks
+from sqsgd.audit.subject import Subject
+from sqsgd.codec import MalformedReport
+
+_PICTURES = "pictures from one report"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Some of the attempts, under a name to show while they run."""
+
+    name: str
+    run: Callable[[Subject], Iterator[Finding]]
+
+    def findings(self, subject: Subject) -> Iterator[Finding]:
+        """What the attempts found; a scheme that cannot open its own messages is found out by any of them."""
+        try:
+            yield from self.run(subject)
+        except MalformedReport as error:
+            yield Finding(
+                check="message",
+                name=f"own messages, in {self.name}",
+                outcome="violated",
+                sentence=f"It refuses a message that it made itself: {error}.",
+            )
+
+
+def steps(subject: Subject, *, inversion: bool = True) -> tuple[Step, ...]:
+    """What applies to a scheme, by what it promises; ``inversion`` takes about a minute and needs torch."""
+    notion = subject.scheme.privacy.notion
+    if notion == "none":
+        tried = [Step(name="promise", run=_nothing_promised)]
+    elif notion == "central":
+        tried = [Step(name="the sum of reports", run=central_checks)]
+    else:
+        tried = [
+            Step(name="likelihood ratios, small budgets", run=listed_ratio),
+            Step(name="likelihood ratios, real budget", run=sampled_ratio),
+            Step(name="telling reports apart", run=lower_bounds),
+            Step(name="law of all outputs", run=law_of_outputs),
+            Step(name="law of the codes", run=law_of_codes),
+        ]
+    return (
+        *tried,
+        Step(name="noise", run=noise_checks),
+        Step(name="messages", run=message_checks),
+        Step(name="directions", run=guessed_directions),
+        Step(name="pictures", run=_inversion if inversion else _no_inversion),
+    )
+
+
+def audit(subject: Subject, *, inversion: bool = True) -> Audit:
+    """Try everything.
+
+    Guarantees
+    ----------
+    * True schemes pass, whatever the name: tests/audit/test_audit.py::test_true_schemes_pass.
+    * Mechanisms that are broken on purpose are caught, each by the check that is meant for it:
+      tests/audit/test_audit_broken.py.
+    * The laws' tests raise a false alarm with probability 1e-6 each, all lower bounds on ε together with
+      0.001, and the largest cosines with 1e-6: law.SIGNIFICANCE, distinguishing.CONFIDENCE, guessing.CHANCE.
+      tests/audit/test_confidence.py::test_g_test, ::test_the_chance_of_a_mean_is_never_too_small,
+      tests/audit/test_distinguishing.py::test_the_lower_bound_is_one_and_comes_near,
+      tests/audit/test_attackers.py::test_the_attacker_of_privunit_never_beats_it.
+
+    >>> from functools import partial
+    >>> from sqsgd.schemes import make_scheme
+    >>> subject = Subject(name="fedsgd", make=partial(make_scheme, "fedsgd"), dim=8)
+    >>> found = audit(subject, inversion=False)
+    >>> found.result, found.passed
+    ('nothing to audit', False)
+    """
+    found = [finding for step in steps(subject, inversion=inversion) for finding in step.findings(subject)]
+    return gathered(subject, found)
+
+
+def gathered(subject: Subject, findings: Iterable[Finding]) -> Audit:
+    """The findings with what they are about."""
+    scheme = subject.scheme
+    return Audit(
+        scheme=subject.name,
+        dim=subject.dim,
+        epsilon=scheme.privacy.epsilon,
+        notion=scheme.privacy.notion,
+        message_bytes=scheme.bits // 8,
+        trials=subject.trials,
+        seed=subject.seed,
+        findings=tuple(findings),
+    )
+
+
+def _nothing_promised(subject: Subject) -> Iterator[Finding]:
+    yield skipped("ratio", "promise", f"{subject.name} promises nothing, so there is nothing to break.")
+
+
+def _no_inversion(_subject: Subject) -> Iterator[Finding]:
+    yield skipped("reconstruct", _PICTURES, "Left out, as asked.")
+
+
+def _inversion(subject: Subject) -> Iterator[Finding]:
+    try:
+        from sqsgd.audit.inversion import inverted_gradients
+    except ModuleNotFoundError as error:
+        yield skipped("reconstruct", _PICTURES, f"{error.name} is not installed: pip install 'sqsgd[train]'.")
+        return
+    try:
+        yield from inverted_gradients(subject)
+    except (FileNotFoundError, ValueError) as error:  # no digits, or no parameters for the model's length
+        yield skipped("reconstruct", _PICTURES, f"{error}.")

@@ -1,0 +1,272 @@
+"""Check (e), first half: no two reports may ever share their noise, whoever makes them and wherever."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sqsgd.audit.confidence import normal_tails
+from sqsgd.audit.findings import Finding, judged, skipped
+from sqsgd.audit.law import by_test
+from sqsgd.audit.noise_reuse import everywhere
+from sqsgd.audit.subject import Subject, forward, has_density, task_for
+from sqsgd.checks import Vector
+from sqsgd.codec import ENVELOPE_BYTES
+from sqsgd.randomness import Rng, seeded_rng
+from sqsgd.task import Task
+
+Bits = npt.NDArray[np.uint8]
+BLOCK = 16
+"""Bytes: of AES, from which the noise comes. Two equal ones mean a stream that was used twice."""
+_BYTES, _REPORTS, _INDEPENDENT, _FRESH = 4096, 12, 40, 4000
+_FEWEST_PAIRS = 50
+_STREAMS, _REPEATS = "noise of two generators", "noise of two reports"
+_ROUNDS, _ENTROPY = "noise of two rounds", "noise is enough"
+_SOURCE, _GLOBAL, _KIND = "noise comes from the generator", "global generators", "generator of clients"
+
+
+def noise_checks(subject: Subject) -> Iterator[Finding]:
+    """Generators, then reports, then where encode takes its noise from."""
+    yield _kind(subject)
+    yield _generators(subject)
+    if subject.private:
+        series = _series(subject)
+        yield _reports(subject, series)
+        yield _rounds(series)
+        yield _source(subject)
+        yield _enough(subject)
+    yield _untouched(subject)
+
+
+def _kind(subject: Subject) -> Finding:
+    protects = subject.noise().protects
+    return judged(
+        "noise",
+        _KIND,
+        measured=not protects,
+        limit=0,
+        sentence="Clients draw from the operating system's entropy."
+        if protects
+        else "Clients draw from a seeded generator: whoever knows the seed knows the noise.",
+    )
+
+
+def _repeats(pieces: Sequence[bytes]) -> int:
+    return len(pieces) - len(set(pieces))
+
+
+def _generators(subject: Subject) -> Finding:
+    def blocks(rng: Rng, _which: int) -> list[bytes]:
+        taken = rng.take(_BYTES).tobytes() + b"".join(rng.word().to_bytes(8, "little") for _ in range(32))
+        return [taken[start : start + BLOCK] for start in range(0, len(taken), BLOCK)]
+
+    drawn = everywhere(subject.noise, blocks)
+    # As many as would show that they start from fewer than about 2^22 different states.
+    pieces = drawn.pieces + [subject.noise().take(BLOCK).tobytes() for _ in range(_FRESH)]
+    repeats = _repeats(pieces)
+    settings = ", ".join([*drawn.settings, f"{_FRESH:,} fresh generators"])
+    return judged(
+        "noise",
+        _STREAMS,
+        measured=repeats,
+        limit=0,
+        sentence=f"Of {len(pieces):,} blocks of {BLOCK} bytes ({settings}) "
+        f"{repeats or 'none'} {'repeat' if repeats != 1 else 'repeats'} another.",
+        details={"refused in": drawn.refused},
+    )
+
+
+def _series(subject: Subject) -> list[tuple[bytes, bytes, bytes]]:
+    """Reports of nothing, client after client: its round asked for twice, and the round after that.
+
+    The mechanism sees the same input whatever the client and the round, so that only noise differs.
+    """
+    scheme, nothing = subject.scheme, np.zeros(subject.dim, np.float32)
+    found = []
+    for which in range(max(_FEWEST_PAIRS, subject.trials // 30)):
+        rng = subject.noise()
+        task = task_for(scheme, subject.seed, client=which, round=which)
+        after = task_for(scheme, subject.seed, client=which, round=which + 1)
+        asked = ((task, rng), (task, subject.noise()), (after, rng))
+        first, again, later = (scheme.encode(nothing, t, r)[ENVELOPE_BYTES:] for t, r in asked)
+        found.append((first, again, later))
+    return found
+
+
+def _reports(subject: Subject, series: list[tuple[bytes, bytes, bytes]]) -> Finding:
+    """Reports of nothing, wherever a client may run, and in many rounds where so many tell anything."""
+    scheme = subject.scheme
+    nothing = np.zeros(scheme.dim, np.float32)
+    tasks = [task_for(scheme, subject.seed, client=which // 2, round=which % 2) for which in range(4)]
+
+    def reports(rng: Rng, which: int) -> list[bytes]:
+        task = tasks[which]
+        return [scheme.encode(nothing, task, rng)[ENVELOPE_BYTES:] for _ in range(_REPORTS)]
+
+    scheme.encode(nothing, tasks[0], subject.noise())  # kernels are compiled before any fork
+    chance = _likeliest(subject, nothing, tasks[0])
+    drawn = everywhere(subject.noise, reports)
+    more = [report for three in series for report in three]
+    settings = [*drawn.settings, f"{len(series):,} clients in different rounds"]
+    pieces = drawn.pieces + more
+    if not _by_chance(chance, pieces) < len(pieces) / 4:
+        pieces, settings = drawn.pieces, drawn.settings
+    count, expected = len(pieces), _by_chance(chance, pieces)
+    if not expected < count / 4:
+        return skipped("noise", _REPEATS, "Some reports are so likely here that they repeat anyway.")
+    limit = math.floor(expected + 6 * math.sqrt(expected) + (4 if expected > 1e-9 else 0))
+    repeats = _repeats(pieces)
+    return judged(
+        "noise",
+        _REPEATS,
+        measured=repeats,
+        limit=limit,
+        sentence=f"Of {count:,} reports of the same vector ({', '.join(settings)}) {repeats or 'none'} "
+        f"{'repeat' if repeats != 1 else 'repeats'} another; chance allows for {limit}.",
+        details={"refused in": drawn.refused, "repeats expected by chance, at most": expected},
+    )
+
+
+def _rounds(series: list[tuple[bytes, bytes, bytes]]) -> Finding:
+    """Any two reports of one client are as far apart, in bits, as reports of two clients are."""
+    first, again, later = (
+        np.unpackbits(np.frombuffer(b"".join(parts), np.uint8)).reshape(len(series), -1)
+        for parts in zip(*series, strict=True)
+    )
+    pairs = ((first, later), (again, later), (first, again))
+    p_value = min(1.0, len(pairs) * min(normal_tails(_nearness(*pair)) for pair in pairs))
+    return by_test(
+        _ROUNDS,
+        p_value,
+        f"Three reports of each of {len(series):,} clients, of two rounds, are as unlike as those of "
+        "two clients",
+        check="noise",
+    )
+
+
+def _nearness(reports: Bits, others: Bits) -> float:
+    """How many standard errors a client's own two reports are nearer than (or beyond) a stranger's."""
+    own, strange, stranger = (
+        (reports != np.roll(others, shift, axis=0)).sum(axis=1).astype(np.float64) for shift in range(3)
+    )
+    # As far apart as strangers' distances are; twice that, for neighbours share a report.
+    spread = math.sqrt(2 * float(((strange - stranger) ** 2).sum()) + 1)
+    return float((own - strange).sum()) / spread
+
+
+def _by_chance(chance: float, pieces: Sequence[bytes]) -> float:
+    """How many pairs are equal, on average and at most, where any two are so with this chance."""
+    return chance * len(pieces) * (len(pieces) - 1) / 2
+
+
+def _likeliest(subject: Subject, x: Vector, task: Task) -> float:
+    """About the probability of the likeliest report, so that two independent ones are equal no more often."""
+    scheme = subject.scheme
+    rngs = [seeded_rng(seed) for seed in range(_INDEPENDENT)]  # not the generator that is on trial
+    sent = [scheme.encode(x, task, rng) for rng in rngs]
+    if has_density(scheme.mechanism):
+        y = forward(scheme, x, task)
+        columns = [scheme.open(message, task) for message in sent[:8]]
+        largest = max(scheme.mechanism.log_density(each, y, task.bound) for each in columns)
+        return math.exp(min(0.0, largest))
+    pairs = _INDEPENDENT * (_INDEPENDENT - 1) / 2
+    return _repeats(sent) / pairs or math.ldexp(1.0, -min(scheme.code_bits // 2, 1000))
+
+
+class _Watched(Rng):
+    """A seeded generator that counts what is drawn from it."""
+
+    drawn = 0
+
+    def take(self, count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        self.drawn += count
+        return super().take(count)
+
+    def fill(self, target: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+        self.drawn += target.size
+        super().fill(target)
+
+    def word(self) -> int:
+        self.drawn += 8
+        return super().word()
+
+
+def _source(subject: Subject) -> Finding:
+    """The same generator state gives the same report, so that nothing else has a say in it."""
+    scheme, x = subject.scheme, subject.numbers("source").standard_normal(subject.dim).astype(np.float32)
+    task = task_for(scheme, subject.seed, length=float(np.linalg.norm(x)))
+    watched = _Watched(1)
+    first = scheme.encode(x, task, watched)
+    again = scheme.encode(x, task, seeded_rng(1))
+    wrong = (first != again) + (watched.drawn == 0)
+    told = "A report's noise is drawn from the generator that encode is given, and from nothing else"
+    if watched.drawn == 0:
+        told = "Encode draws nothing from the generator that it is given"
+    elif first != again:
+        told = "Encode draws from something else than the generator that it is given"
+    return judged(
+        "noise",
+        _SOURCE,
+        measured=wrong,
+        limit=0,
+        sentence=f"{told} ({watched.drawn:,} bytes a report).",
+    )
+
+
+def _enough(subject: Subject) -> Finding:
+    """A report that takes b random bits to draw has a probability of at least 2^-b, whatever b is.
+
+    So each report must draw as many bits as its density says that it is surprising; fewer, and the noise
+    is a short number blown up, which can be guessed.
+    """
+    scheme, mechanism = subject.scheme, subject.scheme.mechanism
+    finite = all(column.alphabet is not None for column in mechanism.layout)
+    if not (finite and has_density(mechanism)):
+        return skipped("noise", _ENTROPY, "Its reports' probabilities have no closed form.")
+    x = subject.numbers("enough").standard_normal(subject.dim).astype(np.float32)
+    worst, at, least = -math.inf, 0.0, 0.0
+    for client in range(_REPORTS):
+        task = task_for(scheme, subject.seed, client=client, length=float(np.linalg.norm(x)))
+        watched = _Watched(client)
+        columns = scheme.open(scheme.encode(x, task, watched), task)
+        surprise = -mechanism.log_density(columns, forward(scheme, x, task), task.bound) / math.log(2)
+        if surprise - 8 * watched.drawn > worst:
+            worst, at, least = surprise - 8 * watched.drawn, surprise, 8.0 * watched.drawn
+    return Finding(
+        check="noise",
+        name=_ENTROPY,
+        outcome="passed" if worst <= 1e-6 else "violated",
+        measured=at,
+        limit=least,
+        sentence=f"Of {_REPORTS} reports none surprises by more bits than were drawn for it: {at:,.0f}, "
+        f"where {least:,.0f} were drawn."
+        if worst <= 1e-6
+        else f"A report that surprises by {at:,.0f} bits was made of {least:,.0f} random ones.",
+    )
+
+
+def _untouched(subject: Subject) -> Finding:
+    """Python's and NumPy's own generators are as they were."""
+    scheme = subject.scheme
+    task = task_for(scheme, subject.seed)
+
+    def states() -> str:
+        return repr((random.getstate(), np.random.get_state()))  # noqa: NPY002
+
+    before = states()
+    scheme.encode(np.ones(scheme.dim, np.float32), task, subject.noise())
+    moved = before != states()
+    return judged(
+        "noise",
+        _GLOBAL,
+        measured=moved,
+        limit=0,
+        sentence="Encode draws from Python's or NumPy's global generator, which anyone can seed."
+        if moved
+        else "Encode leaves Python's and NumPy's global generators alone.",
+    )

@@ -1,0 +1,88 @@
+"""How every command fails: one line for people, JSON for machines, and an exit status that means something.
+
+0: done. 1: a promise is broken, or what was asked for did not succeed. 2: wrong use, nothing was done.
+70: a mistake in sqsgd itself, with a traceback. 128 and the signal's number: stopped by a signal.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+
+import click
+import typer
+
+from sqsgd.cli._tables import print_json
+
+FAILED, WRONG_USE, OWN_MISTAKE = 1, 2, 70
+_EXTRAS = {
+    "plotly": "report", "matplotlib": "report", "torch": "train", "safetensors": "train",
+    "flwr": "flower", "ray": "flower",
+}  # fmt: skip
+
+
+class Ended(SystemExit):
+    """A command ends early, for a reason that is not the user's mistake."""
+
+    def __init__(self, reason: str, status: int = FAILED) -> None:
+        super().__init__(status)
+        self.reason, self.status = reason, status
+
+
+def run(app: typer.Typer, arguments: Sequence[str]) -> int:
+    """Run a command; its exit status. Where it fails and ``--json`` is given, {"error": ...} is its output.
+
+    Guarantees
+    ----------
+    * No command fails in JSON mode without JSON: tests/cli/test_cli_failures.py.
+    """
+    as_json = wants_json(arguments)
+    try:
+        # In standalone mode wrong options are shown with their usage, and the process ends there.
+        result = app(list(arguments), standalone_mode=not as_json)
+        return result if type(result) is int else 0
+    except Ended as error:
+        reason, status = error.reason, error.status
+    except click.ClickException as error:
+        reason, status = error.format_message(), error.exit_code
+    except Exception as error:
+        reason, status = explained(error)
+        if status == OWN_MISTAKE:
+            traceback.print_exc()
+    if as_json:
+        print_json({"error": reason})
+    typer.echo(f"sqsgd: {reason}", err=True)
+    return status
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Whether --json is among the options, which end at ``--``.
+
+    >>> wants_json(["plan", "--json"]), wants_json(["report", "--", "--json"])
+    (True, False)
+    """
+    ends = arguments.index("--") if "--" in arguments else len(arguments)
+    return "--json" in arguments[:ends]
+
+
+def explained(error: Exception) -> tuple[str, int]:
+    """What went wrong, and the exit status.
+
+    >>> explained(ValueError("dim = 0 must be a whole number from 1 to 9"))
+    ('dim = 0 must be a whole number from 1 to 9', 2)
+    """
+    from sqsgd.ledger.refusals import ReportRefused
+
+    if isinstance(error, ReportRefused):
+        return str(error), FAILED
+    if isinstance(error, ModuleNotFoundError):
+        extra = _EXTRAS.get(error.name or "")
+        how = f"pip install 'sqsgd[{extra}]'" if extra else "install it"
+        return f"the module {error.name} is not installed: {how}", WRONG_USE
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}", WRONG_USE
+    if isinstance(error, ValueError | OSError):
+        return str(error), WRONG_USE
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory: {error or 'ask for less'}", WRONG_USE
+    return f"this is a mistake in sqsgd, please report it: {type(error).__name__}: {error}", OWN_MISTAKE

@@ -1,0 +1,113 @@
+"""Trying to break a scheme, for the person who must sign for it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sqsgd.cli._options import Json, own_options
+from sqsgd.cli._tables import print_json, print_table
+
+if TYPE_CHECKING:
+    from sqsgd.audit import Audit, Finding, Subject
+
+_OWN = {"name": "--scheme", "dim": "--dim", "epsilon": "--epsilon", "bits": "--bytes", "bytes": "--bytes"}
+
+
+def audit(
+    scheme: Annotated[str, typer.Option(help="The scheme to try; see `sqsgd schemes`.")] = "sqsgd",
+    trials: Annotated[
+        int, typer.Option(help="Reports of each attempt to tell inputs apart; other sizes follow it.")
+    ] = 20_000,
+    dim: Annotated[int, typer.Option(help="Length of the vectors.")] = 119850,
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of one report.")] = 400.0,
+    bytes_: Annotated[int, typer.Option("--bytes", help="Bytes for the packed codes of one report.")] = 256,
+    option: Annotated[
+        list[str] | None, typer.Option(help="An option of the scheme, such as levels=8; repeatable.")
+    ] = None,
+    inversion: Annotated[
+        bool, typer.Option("--inversion/--no-inversion", help="Recover pictures from a gradient (a minute).")
+    ] = True,
+    seed: Annotated[int, typer.Option(help="Decides vectors and tasks; noise is never repeated.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for a page, the pictures and the numbers.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Try to break a scheme as it runs. Exits with 1 if a promise is broken; a pass proves nothing.
+
+    A scheme that promises nothing is not passed: the result is "nothing to audit", and passed is false.
+
+    Likelihood ratios of worst pairs, a lower bound on epsilon from real reports, the laws of what is sent,
+    the noise of clients, rounds, threads and forks, leaks beside the codes, directions and pictures.
+    """
+    from sqsgd import checks
+    from sqsgd.audit import Subject
+    from sqsgd.audit.steps import gathered
+    from sqsgd.schemes import make_scheme
+
+    checks.integer("bytes", bytes_, 1, 2**37)
+    options: dict[str, Any] = own_options(option or [], _OWN)
+    subject = Subject(
+        name=scheme,
+        make=partial(make_scheme, scheme, **options),
+        dim=dim,
+        epsilon=epsilon,
+        bits=8 * bytes_,
+        trials=trials,
+        seed=seed,
+    )
+    if out is not None:
+        if out.exists() and not out.is_dir():
+            raise ValueError(f"out = {out} is a file; name a folder")
+        out.mkdir(parents=True, exist_ok=True)  # what is wrong with it shows now, not after the work
+    found = gathered(subject, _shown(subject, inversion=inversion))
+    written = []
+    if out is not None:
+        from sqsgd.audit.audit_page import write_audit
+
+        written = write_audit(found, out)
+    if as_json:
+        print_json({**found.to_dict(), "files": [str(path) for path in written]})
+    else:
+        _print(found, written)
+    raise typer.Exit(1 if found.violated else 0)
+
+
+def _shown(subject: Subject, *, inversion: bool) -> Iterator[Finding]:
+    """Pass the findings on; on a terminal, say on standard error what is being tried."""
+    from sqsgd.audit import steps
+
+    planned = steps(subject, inversion=inversion)  # a wrong scheme or budget is refused here
+    if not sys.stderr.isatty():
+        for step in planned:
+            yield from step.findings(subject)
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("starting") as status:
+        for number, step in enumerate(planned, start=1):
+            status.update(f"{number} of {len(planned)}: {step.name}")
+            yield from step.findings(subject)
+
+
+def _print(found: Audit, written: list[Path]) -> None:
+    from sqsgd.audit.findings import shown
+
+    rows = [
+        [each.outcome, each.name, shown(each.measured), shown(each.limit), each.sentence]
+        for each in found.findings
+    ]
+    typer.echo(f"{found.result.upper()}\n")
+    promise = "promises nothing" if found.notion == "none" else f"promises epsilon {found.epsilon:,.12g}"
+    print_table(
+        ("outcome", "check", "measured", "limit", "in words"),
+        rows,
+        title=f"{found.scheme}, dim {found.dim:,}, {found.message_bytes:,} bytes: {promise} ({found.notion})",
+    )
+    typer.echo(found.verdict)
+    for path in written:
+        typer.echo(f"written to {path}")

@@ -1,0 +1,92 @@
+"""Measuring speed, and how well each scheme estimates."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sqsgd.cli._options import Json
+from sqsgd.cli._tables import print_json, print_table
+
+if TYPE_CHECKING:
+    from sqsgd.measurement.estimation import Estimation
+
+
+def bench(
+    schemes: Annotated[
+        bool, typer.Option("--schemes", help="Error, bytes and times of every scheme instead.")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(help="With --schemes: seconds for each scheme and setting.")
+    ] = 2.0,
+    as_json: Json = False,
+) -> None:
+    """Measure speed as ratios within one run: ours, straightforward NumPy, and a copy of the vector.
+
+    Exits with 1 if a target is missed. With --schemes, measure what every scheme makes of a vector.
+    """
+    if schemes:
+        _estimation(seconds, as_json)
+        return
+    from sqsgd.measurement.speed import all_figures
+
+    figures = []
+    for figure in all_figures():
+        figures.append(figure)
+        if not as_json:
+            row = figure.to_dict()
+            target = f"{row['target']} {'met' if figure.met else 'MISSED'}" if row["target"] else ""
+            typer.echo(f"{figure.name:48} {figure.value:10.3f} {figure.unit:14} {target}")
+    if as_json:
+        print_json([figure.to_dict() for figure in figures])
+    raise typer.Exit(0 if all(figure.met for figure in figures) else 1)
+
+
+def _estimation(seconds: float, as_json: bool) -> None:
+    from sqsgd import checks
+    from sqsgd.measurement.estimation import SETTINGS, estimations
+
+    checks.real("seconds", seconds, 0.0, 3600.0)
+    if as_json:
+        print_json([row.to_dict() for row in estimations(SETTINGS, seconds)])
+        return
+    columns = (
+        "scheme",
+        "notion",
+        "error of",
+        "NMSE",
+        "predicted",
+        "/ optimum",
+        "bytes",
+        "encode ms",
+        "decode ms",
+    )
+    for setting in SETTINGS:
+        rows = sorted(estimations((setting,), seconds), key=lambda row: (row.notion, row.where, row.nmse))
+        print_table(
+            columns,
+            [_cells(row) for row in rows],
+            title=f"dim {setting.dim:,}, epsilon {setting.epsilon:g}, {setting.bits:,} bits: "
+            f"the optimum (PrivUnit) is {setting.optimum:.4g}",
+        )
+        typer.echo()
+
+
+def _cells(row: Estimation) -> list[str]:
+    return [
+        row.scheme,
+        row.notion if row.notion != "central" else "central: needs secure aggregation",
+        row.where,
+        f"{row.nmse:.4g} ± {row.half_width:.2g}",
+        _number(row.predicted),
+        _number(row.ratio_to_optimum),
+        f"{row.message_bytes:,}",
+        f"{row.encode_ms:.2f}",
+        f"{row.decode_ms:.2f}",
+    ]
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else ""

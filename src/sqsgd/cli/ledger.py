@@ -1,0 +1,127 @@
+"""A client's ledger: what was spent, and whether the record can be trusted."""
+
+from __future__ import annotations
+
+import dataclasses
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sqsgd.cli._options import Json
+from sqsgd.cli._tables import print_json, print_table
+
+if TYPE_CHECKING:
+    from sqsgd.ledger.account import Ledger
+
+LedgerPath = Annotated[Path, typer.Argument(help="The ledger.")]
+Witness = Annotated[
+    Path | None, typer.Option(help="Where the ledger's witness is now, if not where it was created.")
+]
+
+ADVICE = (
+    "nothing more can be spent from it. Keep the files as they are; put back the newest copies of the "
+    "ledger and its tips, or say where the witness is (--witness). If none fits, take the whole cap as spent."
+)
+
+
+def show_ledger(
+    path: LedgerPath,
+    last: Annotated[int, typer.Option(help="How many of the last reports to list.")] = 10,
+    witness: Witness = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a client has spent, on what, and what is left; refuses a ledger that is damaged."""
+    from sqsgd import checks
+    from sqsgd.ledger.account import Ledger
+
+    checks.integer("last", last, 0, 10**9)
+    _check_names(path, witness)
+    found = _summary(Ledger(path, witness=witness), last)
+    if as_json:
+        print_json(found)
+        return
+    typer.echo(f"ledger      {found['path']}")
+    for name, label in (("owner", "owner"), ("witness", "witness"), ("interrupted", "after crash")):
+        if found[name]:
+            typer.echo(f"{label:11} {found[name]}")
+    typer.echo(f"cap         {found['max_epsilon']!r}")
+    typer.echo(f"spent       {found['spent']!r} in {found['reports']:,} reports")
+    typer.echo(f"left        {found['left']!r}")
+    if found["by_scheme"]:
+        rows = [[row["scheme"], f"{row['reports']:,}", repr(row["spent"])] for row in found["by_scheme"]]
+        print_table(("scheme", "reports", "spent"), rows)
+    if found["last"]:
+        columns = ("line", "time", "task", "round", "scheme", "purpose", "epsilon")
+        rows = [[str(entry[column]) for column in columns] for entry in found["last"]]
+        print_table(columns, rows, title=f"the last {len(rows)}")
+
+
+def verify_ledger(path: LedgerPath, witness: Witness = None, as_json: Json = False) -> None:
+    """Check every line of a ledger and its tips. Exits with 1 if anything is wrong; says what and where."""
+    from sqsgd.ledger.account import Ledger
+    from sqsgd.ledger.refusals import LedgerDamaged
+
+    _check_names(path, witness)
+    try:
+        found = _summary(Ledger(path, witness=witness), 0)
+    except LedgerDamaged as error:
+        if as_json:
+            print_json(
+                {"path": str(path.resolve()), "good": False, "problem": str(error), "what to do": ADVICE}
+            )
+        else:
+            typer.echo(f"NOT GOOD    {error}")
+            typer.echo(f"what to do  {ADVICE}")
+        raise typer.Exit(1) from None
+    if as_json:
+        kept = ("path", "max_epsilon", "spent", "left", "reports", "interrupted")
+        print_json({"good": True, "problem": "", "what to do": "", **{name: found[name] for name in kept}})
+        return
+    typer.echo(f"good        {found['path']}: {found['reports']:,} reports, {found['spent']!r} spent")
+    if found["interrupted"]:
+        typer.echo(f"after crash {found['interrupted']}; the next spend puts it right")
+
+
+def _check_names(path: Path, witness: Path | None) -> None:
+    """Names that are no ledger's, before they are opened: a pipe would be waited for."""
+    from sqsgd.ledger.ledger_files import tip_beside
+
+    for name, each in (("the ledger", path), ("the witness", witness)):
+        if each is not None and each.is_dir():
+            raise ValueError(f"{each} is a folder; name {name} in it")
+        if each is not None and each.exists() and not each.is_file():
+            raise ValueError(f"{each} is no file; name {name}")
+    if not path.exists() and not tip_beside(path).exists():
+        raise ValueError(f"{path} is no ledger: there is no such file")
+    if path.name.endswith(".tip") and path.with_suffix("").exists():
+        raise ValueError(f"{path} is the tip of a ledger; name the ledger itself, {path.with_suffix('')}")
+    if witness is not None and witness.resolve() in (path.resolve(), tip_beside(path.resolve())):
+        raise ValueError(
+            f"witness = {str(witness)!r} must be the ledger's second tip, not the ledger or its own"
+        )
+
+
+def _summary(ledger: Ledger, last: int) -> dict[str, Any]:
+    from sqsgd.numerics.epsilon_sums import from_units, rounded_down, rounded_up, to_units
+
+    entries, cap, schemes = ledger.entries, Fraction(ledger.max_epsilon), dict[str, list[int]]()
+    for entry in entries:
+        schemes.setdefault(entry.scheme, []).append(to_units(entry.epsilon))
+    spent = from_units(sum(map(sum, schemes.values())))
+    return {
+        "path": str(ledger.path),
+        "owner": ledger.owner,
+        "witness": str(ledger.witness or ""),
+        "interrupted": ledger.interrupted,
+        "max_epsilon": rounded_down(cap),
+        "spent": rounded_up(spent),
+        "left": rounded_down(max(Fraction(0), cap - spent)),
+        "reports": len(entries),
+        "by_scheme": [
+            {"scheme": scheme, "reports": len(costs), "spent": rounded_up(from_units(sum(costs)))}
+            for scheme, costs in sorted(schemes.items())
+        ],
+        "last": [dataclasses.asdict(entry) for entry in entries[len(entries) - min(last, len(entries)) :]],
+    }

@@ -1,0 +1,87 @@
+"""What a budget buys, for people who must choose one."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sqsgd.cli._options import Json
+from sqsgd.cli._tables import print_json, print_table
+
+if TYPE_CHECKING:
+    from sqsgd.planner import Plan
+
+
+def plan(
+    dim: Annotated[int, typer.Option(help="Parameters of the model.")] = 119850,
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of one report.")] = 400.0,
+    bytes_: Annotated[int, typer.Option("--bytes", help="Bytes for the packed codes of one report.")] = 256,
+    clients: Annotated[int, typer.Option(help="Clients of a round.")] = 10,
+    rounds: Annotated[int, typer.Option(help="Rounds that a client takes part in.")] = 1,
+    probability: Annotated[float, typer.Option(help="Chance left to an attacker.")] = 1e-6,
+    prior: Annotated[float, typer.Option(help="What the attacker knows before, as ln of density.")] = 0.0,
+    as_json: Json = False,
+) -> None:
+    """Choose how to spend a budget: parameters, the error to expect, what stays hidden, and warnings."""
+    from sqsgd import checks
+    from sqsgd.planner import plan as make_plan
+    from sqsgd.planner import ratio
+
+    checks.integer("bytes", bytes_, 1, 2**37)
+    chosen = make_plan(
+        dim=dim, epsilon=epsilon, bits=8 * bytes_, clients=clients, rounds=rounds,
+        probability=probability, prior=prior,
+    )  # fmt: skip
+    if as_json:
+        print_json(chosen.to_dict())
+        return
+    for name, text in _lines(chosen):
+        typer.echo(f"{name:18} {text}")
+    typer.echo()
+    rows = [*chosen.alternatives, *([chosen.paper] if chosen.paper else [])]
+    print_table(
+        ("the same budget with", "coordinates", "NMSE", "/ optimum"),
+        [
+            [row.name, f"{row.coordinates:,}", f"{row.nmse:,.4g}", f"{ratio(row.nmse, chosen.optimum):.3g}"]
+            for row in rows
+        ],
+    )
+    typer.echo()
+    print_table(
+        ("one report, nothing kept", "bytes", "NMSE", "/ optimum"),
+        [
+            [way.name, f"{way.message_bytes:,}", f"{way.nmse:,.4g}", f"{ratio(way.nmse, chosen.optimum):.3g}"]
+            for way in chosen.stateless
+        ],
+    )
+    typer.echo("\nWhat an attacker can reconstruct")
+    for statement in chosen.reconstruction:
+        typer.echo(f"  * {statement.sentence}")
+    if chosen.warnings:
+        typer.echo("\nWarnings")
+        for warning in chosen.warnings:
+            typer.echo(f"  * {warning}")
+
+
+def _lines(chosen: Plan) -> list[tuple[str, str]]:
+    kind = "signs" if chosen.levels == 2 else f"{chosen.levels} levels over ± {chosen.reach:g} deviations"
+    law = f"{chosen.threshold:,} matches with probability {chosen.keep:.10g}; scale {chosen.scale:.6g}"
+    shares = f"{chosen.epsilon_direction:g} direction + {chosen.epsilon_norm:g} norm"
+    mean = f"; of the mean over {chosen.clients:,} clients {chosen.nmse_mean:.4g}"
+    best = f"{chosen.optimum:.4g}, so this is {_times(chosen.optimum_ratio)} the best possible"
+    limit = f"{_times(chosen.information_ratio)} the information limit {chosen.information_limit:.4g}"
+    return [
+        ("coordinates", f"{chosen.coordinates:,} of {chosen.dim:,}, as {kind}"),
+        ("threshold, keep", law),
+        ("epsilon", f"{chosen.epsilon:g} = {shares}"),
+        ("bytes", f"{chosen.message_bytes:,} a message: {chosen.bits:,} bits of codes, envelope and norm"),
+        ("NMSE", f"{chosen.nmse:.4g} of one report on the whole vector{mean}"),
+        ("optimum (PrivUnit)", best),
+        ("on its block", f"{chosen.nmse_block:.4g}, {limit}"),
+    ]
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3g} times" if ratio < math.inf else "beyond any multiple of"

@@ -1,0 +1,52 @@
+"""The page of one or more runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sqsgd.cli._options import Json
+from sqsgd.cli._tables import print_json
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of many.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Folder for the figures as PNG.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Folder for the figures as SVG.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write one self-contained page about runs: curves, promises, a table, the configuration."""
+    from sqsgd.report.page import write_report
+    from sqsgd.runs.reading import read_runs
+
+    if out.suffix not in (".html", ".htm"):
+        raise ValueError(f"out = {str(out)!r} must end in .html: it is a page, and would be written over")
+    written = [write_report(runs, out, title)]
+    for each in read_runs(runs)[1]:
+        typer.echo(f"not shown: {each.reason}", err=True)
+    for kind, folder in (("png", png), ("svg", svg)):
+        if folder is not None:
+            from sqsgd.report.images import write_images
+
+            written += write_images(runs, folder, kind)
+    if as_json:
+        print_json([str(path) for path in written])
+    else:
+        for path in written:
+            typer.echo(f"written to {path}")
+
+
+def page_beside(paths: Sequence[Path], out: Path, title: str | None = None) -> Path | None:
+    """The page of what was just run; None, and a word why, where plotly is not installed."""
+    try:
+        from sqsgd.report.page import write_report
+
+        return write_report(paths, out, title)
+    except ModuleNotFoundError as error:
+        typer.echo(f"no report.html: {error.name} is not installed (pip install 'sqsgd[report]')", err=True)
+        return None

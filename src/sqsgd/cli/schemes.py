@@ -1,0 +1,51 @@
+"""The schemes, with what each promises under a budget."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sqsgd.cli._options import Json
+from sqsgd.cli._tables import cell, print_json, print_table
+
+
+def schemes(
+    dim: Annotated[int, typer.Option(help="Length of the vectors.")] = 119850,
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of one report.")] = 400.0,
+    bytes_: Annotated[int, typer.Option("--bytes", help="Bytes for the packed codes of one report.")] = 256,
+    as_json: Json = False,
+) -> None:
+    """List the schemes with what each promises and sends under a budget."""
+    from sqsgd import checks
+    from sqsgd.files.json_numbers import worded
+    from sqsgd.schemes import SCHEMES, make_scheme
+
+    checks.integer("dim", dim, 1, 2**24)
+    checks.integer("bytes", bytes_, 1, 2**37)
+    checks.real("epsilon", epsilon, 0.01, 1e5)
+    rows: list[dict[str, object]] = []
+    for name, function in SCHEMES.items():
+        summary = (function.__doc__ or "").strip().splitlines()[0]
+        try:
+            scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=8 * bytes_)
+        except ValueError as error:
+            rows.append({"name": name, "notion": "impossible here", "epsilon": 0.0, "summary": str(error)})
+            continue
+        rows.append(
+            {
+                "name": name,
+                "notion": scheme.privacy.notion,
+                "epsilon": scheme.privacy.epsilon,
+                "delta": scheme.privacy.delta,
+                "message_bytes": scheme.bits // 8,
+                "code_bytes": -(-scheme.code_bits // 8),
+                "keeps_residual": scheme.residual,
+                "summary": summary,
+            }
+        )
+    if as_json:
+        print_json([{**row, "epsilon": worded(row["epsilon"])} for row in rows])
+        return
+    columns = ("name", "notion", "epsilon", "message_bytes", "summary")
+    print_table(columns, [[cell(row.get(column)) for column in columns] for row in rows])

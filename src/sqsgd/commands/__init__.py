@@ -1,1 +1,0 @@
-"""What the longer commands do; cli.py says how they are called."""

@@ -1,0 +1,266 @@
+"""Submitting a training to Flower, following it to its true end, and going on where a server app died."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sqsgd.deploy.federation import Federation, in_toml
+from sqsgd.deploy.live_state import whole_lines
+from sqsgd.deploy.processes import Process, start_time
+from sqsgd.files.durable import write_atomically
+from sqsgd.flower import app_folder
+
+COMPLETED = "finished:completed"
+_ASK_EVERY = 10.0  # each question to Flower costs seconds of a core
+_LOOK_EVERY = 0.3
+_TRY_AGAIN = 5.0
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One training: where it is kept, and what is known of it."""
+
+    folder: Path
+    rounds: int
+    run_id: str
+    status: str
+    attempts: int
+    follower: Process
+    """Who keeps ``status`` up to date."""
+
+    def write(self) -> None:
+        """Beside the run's folder, whole or not at all."""
+        values = {**vars(self), "folder": str(self.folder), "follower": vars(self.follower)}
+        write_atomically(_job_file(self.folder), json.dumps(values, indent=2).encode())
+
+
+def last_job(server: Path) -> Job | None:
+    """The training that was begun last; None where none was."""
+    number = _last_number(server)
+    if not number:
+        return None
+    values = json.loads(_job_file(server / f"runs/run-{number}").read_text())
+    values |= {"folder": Path(values["folder"]), "follower": Process(**values["follower"])}
+    return Job(**values)
+
+
+def environment(server: Path) -> dict[str, str]:
+    """What Flower's commands need to know: its home, no calls home, and where its other commands are."""
+    here = str(Path(sys.executable).parent)
+    path = os.pathsep.join([here, os.environ.get("PATH", "")])
+    return {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(server / "flwr")}
+
+
+def flwr(server: Path, *arguments: str) -> str:
+    """The output of one of Flower's commands; raises OSError with what it said where it fails."""
+    try:
+        done = subprocess.run(  # noqa: S603
+            ["flwr", *arguments],  # noqa: S607
+            env=environment(server),
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            timeout=120,
+        )
+    except FileNotFoundError:
+        raise OSError("Flower is not installed here: pip install 'sqsgd[flower]'") from None
+    except subprocess.TimeoutExpired:
+        raise OSError(f"flwr {' '.join(arguments[:2])}: no answer from the SuperLink") from None
+    if done.returncode:
+        said = " ".join((done.stdout + done.stderr).split())[-600:]
+        raise OSError(f"flwr {' '.join(arguments[:2])} failed: {said}")
+    return done.stdout
+
+
+def true_status(server: Path, run_id: str) -> str:
+    """What Flower itself says of a run, such as ``running`` or ``finished:completed``."""
+    runs = _asked(server, "runs", "list", "federation", "--run-id", run_id)
+    if not runs:
+        raise OSError(f"the SuperLink knows of no run {run_id}")
+    return str(runs[0]["status"])
+
+
+def _asked(server: Path, key: str, *arguments: str) -> Any:
+    """One thing of Flower's answer in JSON, which says in it that something failed and exits with 0."""
+    text = flwr(server, *arguments, "--format", "json")
+    try:
+        answer = json.loads(text)
+        return answer[key]
+    except (ValueError, KeyError, TypeError):
+        raise OSError(f"flwr {' '.join(arguments[:2])}: {' '.join(text.split())[-600:]}") from None
+
+
+def stop_run(server: Path, job: Job) -> Job:
+    """Have Flower end a run that is not over: two must not train in one folder."""
+    if job.status.startswith("finished"):
+        return job
+    with contextlib.suppress(OSError):  # it is over, or its SuperLink has forgotten it
+        flwr(server, "stop", job.run_id, "federation")
+    status = "finished:stopped"
+    with contextlib.suppress(OSError):
+        status = true_status(server, job.run_id)
+    job = replace(job, status=status)
+    job.write()
+    return job
+
+
+def train(
+    server: Path,
+    federation: Federation,
+    *,
+    app: Path | None = None,
+    resume: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Job:
+    """Train to the end and return what it came to; a server app that died is started again where it was.
+
+    It goes on from its last checkpoint as often as the last attempt had at least one more round with enough
+    answers, so that a failure that repeats itself ends: spent budgets, say. The job's file says ``finished``
+    only when nothing more will be tried.
+    """
+    server = server.absolute()
+    job = _begin(server, federation, app, resume)
+    done = _counting(job, federation)
+    while True:
+        tell(f"run {job.run_id}: attempt {job.attempts}, into {job.folder}")
+        job = _follow(server, job, stop, tell)
+        if stop():
+            job = stop_run(server, job)
+        before, done = done, _counting(job, federation)
+        if job.status == COMPLETED or stop() or done <= before:
+            job.write()
+            return job
+        replace(job, status="interrupted").write()
+        last = len(metrics(job.folder))
+        tell(f"run {job.run_id} ended as {job.status} after round {last}: going on from its checkpoint")
+        job = _submit(server, federation, app, replace(job, attempts=job.attempts + 1), resume=True)
+
+
+def _counting(job: Job, federation: Federation) -> int:
+    """The rounds that the model was changed by."""
+    return sum(line.get("clients", 0) >= federation.min_answers for line in metrics(job.folder))
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """The rounds that a run has written down."""
+    return whole_lines(run / "metrics.jsonl")
+
+
+def _begin(server: Path, federation: Federation, app: Path | None, resume: bool) -> Job:
+    me = os.getpid()
+    follower = Process(pid=me, started=start_time(me) or "")
+    if resume:
+        job = last_job(server)
+        if job is None:
+            raise ValueError(f"{server / 'runs'} holds no run: there is nothing to resume")
+        if job.status == COMPLETED and len(metrics(job.folder)) >= federation.rounds:
+            raise ValueError(f"{job.folder} is completed: there is nothing to resume")
+        job = replace(
+            stop_run(server, job), rounds=federation.rounds, attempts=job.attempts + 1, follower=follower
+        )
+        return _submit(server, federation, app, job, resume=True)
+    folder = server / f"runs/run-{_last_number(server) + 1}"
+    job = Job(folder=folder, rounds=federation.rounds, run_id="", status="new", attempts=1, follower=follower)
+    return _submit(server, federation, app, job, resume=False)
+
+
+def _submit(server: Path, federation: Federation, app: Path | None, job: Job, *, resume: bool) -> Job:
+    settings = server / "flwr/run-config.toml"
+    values: Mapping[str, object] = federation.run_config(job.folder, resume=resume)
+    settings.write_text("".join(f"{name} = {in_toml(value)}\n" for name, value in values.items()))
+    folder = str(app_folder() if app is None else app.absolute())
+    for tries_left in (3, 2, 1, 0):  # the SuperLink may be being started again
+        try:
+            run_id = _asked(server, "run-id", "run", folder, "federation", "--run-config", str(settings))
+            break
+        except OSError:
+            if not tries_left:
+                raise
+            time.sleep(_TRY_AGAIN)
+    job = replace(job, run_id=str(run_id), status="submitted")
+    job.write()
+    return job
+
+
+def _follow(server: Path, job: Job, stop: Callable[[], bool], tell: Callable[[str], None]) -> Job:
+    shown, asked, summary = len(metrics(job.folder)), time.monotonic(), job.folder / "summary.json"
+    old = _written(summary)
+    while not stop():
+        lines = metrics(job.folder)
+        for line in lines[shown:]:
+            tell(described(line, job.rounds))
+        shown = max(shown, len(lines))
+        over = _written(summary) not in (0.0, old)
+        if time.monotonic() - asked > (1.0 if over else _ASK_EVERY):
+            try:
+                status = true_status(server, job.run_id)
+            except OSError as error:  # the SuperLink is being started again
+                tell(str(error))
+                status = job.status
+            asked = time.monotonic()
+            if status.startswith("finished"):
+                _keep_log(server, job)
+                job = replace(job, status=status)
+                break
+            if status != job.status:
+                job = replace(job, status=status)
+                job.write()
+        time.sleep(_LOOK_EVERY)
+    for line in metrics(job.folder)[shown:]:
+        tell(described(line, job.rounds))
+    return job
+
+
+def _written(path: Path) -> float:
+    """When a file was written; 0 where there is none: a training that goes on takes its summary away."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _keep_log(server: Path, job: Job) -> None:
+    """What the server's part of a run said, beside the run's folder."""
+    with contextlib.suppress(OSError):  # the SuperLink is gone
+        text = flwr(server, "log", job.run_id, "federation", "--show")
+        with job.folder.with_name(job.folder.name + ".log").open("a") as file:
+            file.write(text)
+
+
+def described(line: Mapping[str, Any], rounds: int) -> str:
+    """A round in one line for people."""
+    parts = [f"round {line['round'] + 1} of {rounds}"]  # people count from one
+    if line.get("accuracy") is not None:
+        parts.append(f"accuracy {line['accuracy']:.2%}")
+    parts.append(f"{line.get('clients', 0)} answers")
+    if line.get("rejected"):
+        reasons = "; ".join(sorted({str(each.get("reason")) for each in line["rejected"]}))
+        parts.append(f"{len(line['rejected'])} rejected ({reasons})")
+    if line.get("bytes_up"):
+        parts.append(f"{line['bytes_up']:,} bytes a report")
+    return "  ".join(parts)
+
+
+def _job_file(run: Path) -> Path:
+    return run.with_name(run.name + ".json")
+
+
+def _last_number(server: Path) -> int:
+    numbers = [path.stem.removeprefix("run-") for path in (server / "runs").glob("run-*.json")]
+    return max((int(number) for number in numbers if number.isdecimal()), default=0)

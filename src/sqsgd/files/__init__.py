@@ -1,0 +1,1 @@
+"""Files on disk: atomic writes, numbers that JSON lacks, TOML."""

@@ -1,0 +1,40 @@
+"""The ready ClientApp: the gradient of one batch of the node's own part of the data."""
+
+from __future__ import annotations
+
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from sqsgd.flower import wire
+from sqsgd.flower.mod import SqsgdMod
+from sqsgd.flower.ready_problem import check_names, problem_of
+from sqsgd.node.policy import Refused
+
+
+def check(context: Context) -> None:
+    """Raise Refused where the node is not set up for this app; before anything is paid."""
+    partition, parts = (_number(context, key) for key in ("partition-id", "num-partitions"))
+    if partition >= parts:
+        raise Refused(f"partition-id = {partition} must be below num-partitions = {parts}")
+    check_names(context.run_config, context.node_config)
+
+
+app = ClientApp(mods=[SqsgdMod(check=check)])
+
+
+@app.train()
+def train(msg: Message, context: Context) -> Message:
+    """The gradient at the server's weights; the mod makes a private report of it."""
+    partition, parts = (_number(context, key) for key in ("partition-id", "num-partitions"))
+    problem = problem_of(context.run_config, parts)
+    weights = msg.content.array_records[wire.MODEL]["weights"].numpy()
+    round = wire.read_request(msg.content[wire.REQUEST]).task.round
+    _, gradient = next(problem.gradients(weights, round, [partition]))
+    return Message(RecordDict({wire.GRADIENT: ArrayRecord({"weights": Array(gradient)})}), reply_to=msg)
+
+
+def _number(context: Context, key: str) -> int:
+    value = context.node_config.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise Refused(f"{key} = {value!r} in the node's configuration must be a whole number")
+    return value

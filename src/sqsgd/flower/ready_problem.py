@@ -1,0 +1,62 @@
+"""The problem of the ready app: a named model on a named data set, in as many parts as there are nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from sqsgd.learning.datasets import Dataset, load_dataset
+from sqsgd.learning.factories import is_factory_name
+from sqsgd.learning.models import make_model
+from sqsgd.learning.problem import LearningProblem, make_problem
+from sqsgd.node.policy import Refused
+
+
+def check_names(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> None:
+    """Raise Refused where the server names code that the node's owner did not, or data that are not here.
+
+    ``package.module:factory`` is imported and called, and the server writes the run's configuration.
+    """
+    for key in ("dataset", "model"):
+        name = str(run_config.get(key, ""))
+        simulated = "state-dir" not in node_config  # elsewhere the mod has refused by now
+        if is_factory_name(name) and node_config.get(key) != name and not simulated:
+            raise Refused(
+                f"{key} = {name[:200]!r} is code, and this node's configuration does not name it: "
+                f'to allow it, add {key}="..." with that very name to --node-config'
+            )
+    try:
+        _data(str(run_config.get("dataset", "")))
+    except (ValueError, OSError) as error:
+        raise Refused(f"the data set cannot be loaded: {error}") from None
+
+
+def problem_of(run_config: Mapping[str, Any], parts: int) -> LearningProblem:
+    """The problem of a run's configuration, with the training data in ``parts`` parts."""
+    keys = ("dataset", "model", "batch", "seed")
+    missing = [key for key in keys if key not in run_config]
+    if missing:
+        raise ValueError(f"the run's configuration has no {', '.join(missing)}")
+    dataset, model, batch, seed = (run_config[key] for key in keys)
+    return _problem(str(dataset), str(model), int(batch), int(seed), parts)
+
+
+@lru_cache(maxsize=2)
+def _data(dataset: str) -> Dataset:
+    return load_dataset(dataset)
+
+
+@lru_cache(maxsize=2)
+def _problem(dataset: str, model: str, batch: int, seed: int, parts: int) -> LearningProblem:
+    data = _data(dataset)
+    return make_problem(
+        data,
+        make_model(model, data.classes, data.in_shape, seed),
+        clients=parts,
+        partition_scheme="iid",
+        batch=batch,
+        participants=None,
+        seed=seed,
+        workers=1,
+    )

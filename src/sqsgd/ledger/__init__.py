@@ -1,0 +1,1 @@
+"""What a client has spent: an append-only account with a cap."""

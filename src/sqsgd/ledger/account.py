@@ -1,0 +1,201 @@
+"""A client's own durable record of the epsilon that it has spent, with a cap that no server can lift.
+
+Epsilons add up (basic composition) as exact fractions: of pure epsilons, nothing less than the sum holds.
+How the record outlives crashes, and what of an older copy can be seen and what not: ledger_files.py.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from sqsgd import checks
+from sqsgd.ledger.history import FORMAT, Entry, Fields, History
+from sqsgd.ledger.ledger_files import LedgerFiles, create_files, tip_beside
+from sqsgd.ledger.refusals import AlreadyAnswered, BudgetSpent
+from sqsgd.numerics.epsilon_sums import cost, limit, rounded_down, to_units
+
+if TYPE_CHECKING:
+    from sqsgd.core import Scheme
+    from sqsgd.task import Task
+
+
+@final
+class Ledger:
+    """What one client has spent, and may spend. ``Ledger.create`` makes one, ``Ledger(path)`` opens it.
+
+    Any number of processes and threads may use one ledger at a time; each call sees what the others did.
+
+    Guarantees
+    ----------
+    * ``spend`` returns after its line and its tip are on the disk; whatever a crash leaves counts every
+      report that left, and is not refused. tests/ledger/test_ledger_crashes.py
+    * More than the cap is never spent, whoever spends at the same time.
+      tests/ledger/test_ledger_together.py
+    * A changed bit, a cut, a line more or less, an older copy of either file: refused.
+      tests/ledger/test_ledger_damage.py, tests/ledger/test_tips.py
+    * Where a write fails, nothing is spent and the ledger stays good.
+      tests/ledger/test_ledger_failures.py
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> ledger = Ledger.create(Path(folder.name) / "ledger", max_epsilon=1000.0)
+    >>> ledger.spend(400.0, notion="local", task="digits", round=0, scheme="sqsgd").line
+    2
+    >>> float(ledger.spent), float(ledger.left)
+    (400.0, 600.0)
+    >>> ledger.spend(400.0, notion="local", task="digits", round=0, scheme="sqsgd")
+    Traceback (most recent call last):
+    sqsgd.ledger.refusals.AlreadyAnswered: ...
+    >>> folder.cleanup()
+    """
+
+    def __init__(self, path: Path | str, *, witness: Path | str | None = None) -> None:
+        """Open a ledger and verify all of it. ``witness``: where it is now, if not where it was."""
+        self.path = Path(path).resolve()
+        self._witness = None if witness is None else Path(witness).resolve()
+        self._files = LedgerFiles(self.path, self._witness)
+        self._read()
+
+    @classmethod
+    def create(
+        cls, path: Path | str, *, max_epsilon: float, owner: str = "", witness: Path | str | None = None
+    ) -> Ledger:
+        """A new ledger, with the cap for its whole life; refuses where there is or was one."""
+        path = Path(path).resolve()
+        other = None if witness is None else Path(witness).resolve()
+        if other in (path, tip_beside(path)):
+            raise ValueError(f"witness = {str(other)!r} must be another file, best on another disk")
+        heading: Fields = {
+            "kind": "heading",
+            "line": 1,
+            "format": FORMAT,
+            "ledger": secrets.token_hex(16),
+            "path": str(path),
+            "owner": _text("owner", owner, least=0),
+            "max_epsilon": limit("max_epsilon", max_epsilon),
+            "witness": None if other is None else str(other),
+            "time": _now(),
+        }
+        create_files(path, heading)
+        return cls(path)
+
+    def __repr__(self) -> str:
+        return f"Ledger({str(self.path)!r})"
+
+    # ------------------------------------------------------------ what stands in it
+
+    @property
+    def owner(self) -> str:
+        """Whose ledger it is; for people."""
+        return str(self._read().heading["owner"])
+
+    @property
+    def witness(self) -> Path | None:
+        """The second tip."""
+        kept = self._read().heading["witness"]
+        return self._witness or (None if kept is None else Path(kept))
+
+    @property
+    def max_epsilon(self) -> float:
+        """The cap."""
+        return rounded_down(self._read().cap)
+
+    @property
+    def spent(self) -> Fraction:
+        """What is spent, exactly."""
+        return self._read().spent
+
+    @property
+    def left(self) -> Fraction:
+        """What may still be spent, exactly."""
+        history = self._read()
+        return max(Fraction(0), history.cap - history.spent)
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Every report that was paid for."""
+        return tuple(self._read().entries)
+
+    @property
+    def interrupted(self) -> str:
+        """What a crash has left to be put right by the next spend, in words; empty where nothing."""
+        return self._files.interrupted()
+
+    # ------------------------------------------------------------ what may be written
+
+    def spend(
+        self, epsilon: float, *, notion: str, task: str, round: int, scheme: str, purpose: str = "training"
+    ) -> Entry:
+        """Pay for one report. Call it before the report leaves; if it raises, the report must not.
+
+        ``task`` names what is trained. Its rounds are answered once each, so that no server can ask
+        twice for one (nor a client repeat a report that was paid for, but lost in a crash).
+        """
+        if notion != "local":
+            raise ValueError(f"notion = {notion!r}: only 'local' epsilons add up to what the ledger promises")
+        fields: Fields = {
+            "kind": "spend",
+            "epsilon": cost("epsilon", epsilon),
+            "task": _text("task", task),
+            "round": checks.integer("round", round, 0, 2**63 - 1),
+            "scheme": _text("scheme", scheme),
+            "purpose": _text("purpose", purpose),
+            "time": _now(),
+        }
+        asked = to_units(fields["epsilon"])
+        with self._files.current(os.O_RDWR) as (descriptor, history):
+            if (fields["task"], fields["round"]) in history.answered:
+                raise AlreadyAnswered(path=self.path, task=task, round=round)
+            if history.spent_units + asked > history.cap_units:
+                raise BudgetSpent(
+                    path=self.path, asked=Fraction(fields["epsilon"]), spent=history.spent, cap=history.cap
+                )
+            self._files.append(descriptor, history, fields)
+            return history.entries[-1]
+
+    def spend_for(self, scheme: Scheme, task: Task, *, name: str = "", purpose: str = "training") -> Entry:
+        """Pay for ``scheme.encode(x, task, rng)``; ``name`` names the task (default: its seed)."""
+        if scheme.privacy.delta:
+            raise ValueError(
+                f"scheme.privacy.delta = {scheme.privacy.delta!r}: the ledger adds up pure epsilons"
+            )
+        return self.spend(
+            scheme.privacy.epsilon,
+            notion=scheme.privacy.notion,
+            task=name or f"seed {task.seed}",
+            round=task.round,
+            scheme=f"{scheme.name} {scheme.fingerprint:08x}",
+            purpose=purpose,
+        )
+
+    def lower_cap(self, max_epsilon: float) -> None:
+        """Allow less from now on, for good; 0 closes the ledger."""
+        lower = 0.0 if max_epsilon == 0 else limit("max_epsilon", max_epsilon)
+        with self._files.current(os.O_RDWR) as (descriptor, history):
+            if to_units(lower) > history.cap_units:
+                raise ValueError(
+                    f"max_epsilon = {max_epsilon!r} is above the cap of {rounded_down(history.cap)!r}, "
+                    "which cannot be raised"
+                )
+            self._files.append(descriptor, history, {"kind": "cap", "max_epsilon": lower, "time": _now()})
+
+    # ------------------------------------------------------------ the files
+
+    def _read(self) -> History:
+        with self._files.current(os.O_RDONLY) as (_, history):
+            return history
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _text(name: str, value: object, least: int = 1) -> str:
+    if not isinstance(value, str) or not least <= len(value) <= 200 or not value.isprintable():
+        raise ValueError(f"{name} = {value!r} must be {least} to 200 printable characters")
+    return value

@@ -1,0 +1,42 @@
+"""The ledgers of many simulated clients, one file each in one folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqsgd.ledger.account import Ledger
+from sqsgd.ledger.refusals import AlreadyAnswered, BudgetSpent
+
+if TYPE_CHECKING:
+    from sqsgd.core import Scheme
+    from sqsgd.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledgers:
+    """Each client's own ledger, made with the cap ``max_epsilon`` when the client is first asked.
+
+    Guarantees
+    ----------
+    * A client whose ledger is spent lets no report leave, in this run or in any later one with the same
+      folder: tests/ledger/test_client_ledgers.py::test_who_has_answered_refuses_in_any_later_run.
+    """
+
+    folder: Path
+    max_epsilon: float
+
+    def paid(self, scheme: Scheme, task: Task) -> bool:
+        """Pay for a client's report; False where its ledger refuses. A damaged one is raised by name."""
+        path = self.folder / f"{task.client // 1000:06d}" / f"client-{task.client}"
+        try:
+            ledger = Ledger(path) if path.exists() else self._made(path, task.client)
+            ledger.spend_for(scheme, task)
+        except (AlreadyAnswered, BudgetSpent):
+            return False
+        return True
+
+    def _made(self, path: Path, client: int) -> Ledger:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return Ledger.create(path, max_epsilon=self.max_epsilon, owner=f"client {client}")

@@ -1,0 +1,142 @@
+"""How well each scheme estimates a vector, what it sends and how long it takes; all in one run."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from sqsgd.core import Scheme
+from sqsgd.federated import sent_coordinates
+from sqsgd.files.json_numbers import known
+from sqsgd.numerics.intervals import mean_interval
+from sqsgd.randomness import seeded_rng
+from sqsgd.schemes import SCHEMES, make_scheme
+from sqsgd.schemes.privunit import sphere_cap
+from sqsgd.task import Task
+
+LEAST_TRIALS, MOST_TRIALS = 30, 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A vector's length and the two budgets."""
+
+    dim: int
+    epsilon: float
+    bits: int
+
+    @property
+    def optimum(self) -> float:
+        """NMSE of PrivUnit with all of epsilon, and the norm known: the best that is possible at any size."""
+        return sphere_cap(self.dim, self.epsilon).error
+
+
+SETTINGS = (
+    Setting(dim=1024, epsilon=10.0, bits=1024),
+    Setting(dim=1024, epsilon=400.0, bits=1024),
+    Setting(dim=119850, epsilon=400.0, bits=2048),
+    Setting(dim=1722224, epsilon=2000.0, bits=57344),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimation:
+    """One scheme at one setting. ``where`` says what the error is of: the whole vector, or a block.
+
+    A scheme that chooses coordinates and sends nothing of the others is biased: its error is the energy that
+    it leaves out, which averaging over clients does not lower, so it has no ratio to the optimum.
+    """
+
+    setting: Setting
+    scheme: str
+    notion: str
+    epsilon: float
+    where: str
+    nmse: float
+    half_width: float
+    predicted: float
+    ratio_to_optimum: float
+    message_bytes: int
+    encode_ms: float
+    decode_ms: float
+    trials: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, where infinity is a word and what is not known is left empty."""
+        return {name: known(value) for name, value in asdict(self).items()}
+
+
+def schemes_at(setting: Setting) -> Iterator[tuple[str, Scheme]]:
+    """Every scheme under the setting's budgets; PrivUnit also without a limit on its bits."""
+    for name in SCHEMES:
+        yield name, make_scheme(name, dim=setting.dim, epsilon=setting.epsilon, bits=setting.bits)
+        if name in ("privunit", "privunit-g"):
+            yield f"{name}, float32", make_scheme(name, dim=setting.dim, epsilon=setting.epsilon)
+
+
+def bound_for(scheme: Scheme) -> float:
+    """The bound for unit vectors: of the norm of what is sent, or three deviations of a coordinate."""
+    if scheme.name == "sqsgd-paper":
+        return 3.0 / math.sqrt(scheme.dim)
+    return math.sqrt(scheme.mechanism.dim / scheme.dim) if sends_block(scheme) else 1.0
+
+
+def sends_block(scheme: Scheme) -> bool:
+    """Some coordinates are sent, whatever the vector; where it decides which, all of it is measured."""
+    return scheme.residual and not scheme.mechanism.chooses
+
+
+def measure(name: str, scheme: Scheme, setting: Setting, seconds: float) -> Estimation:
+    """Encode and decode random unit vectors for about this long."""
+    numbers, rng, bound = np.random.default_rng(1), seeded_rng(1), bound_for(scheme)
+    block = sends_block(scheme)
+    errors: list[float] = []
+    encoding: list[float] = []
+    decoding: list[float] = []
+    started = time.perf_counter()
+    while len(errors) < LEAST_TRIALS or (
+        len(errors) < MOST_TRIALS and time.perf_counter() - started < seconds
+    ):
+        x = numbers.standard_normal(scheme.dim, np.float32)
+        x /= np.linalg.norm(x)
+        task = Task(round=len(errors), client=0, seed=1, dim=scheme.dim, bound=bound)
+        begun = time.perf_counter()
+        message = scheme.encode(x, task, rng)
+        encoded = time.perf_counter()
+        error = scheme.decode(message, task)
+        decoding.append(time.perf_counter() - encoded)
+        encoding.append(encoded - begun)
+        error -= x
+        if block:
+            sent = sent_coordinates(scheme, task, message)
+            error, x = error[sent], x[sent]
+        errors.append(float(error @ error) / float(x @ x))
+    nmse, half_width = mean_interval(errors)
+    biased = scheme.mechanism.chooses  # what was not chosen is not estimated
+    return Estimation(
+        setting=setting,
+        scheme=name,
+        notion=scheme.privacy.notion,
+        epsilon=scheme.privacy.epsilon,
+        where="block" if block else "whole, biased" if biased else "whole",
+        nmse=nmse,
+        half_width=half_width,
+        predicted=scheme.nmse,
+        ratio_to_optimum=math.nan if block or biased else nmse / setting.optimum,
+        message_bytes=scheme.bits // 8,
+        encode_ms=1e3 * min(encoding),
+        decode_ms=1e3 * min(decoding),
+        trials=len(errors),
+    )
+
+
+def estimations(settings: tuple[Setting, ...] = SETTINGS, seconds: float = 2.0) -> Iterator[Estimation]:
+    """Every scheme at every setting, one after the other."""
+    for setting in settings:
+        for name, scheme in schemes_at(setting):
+            yield measure(name, scheme, setting, seconds)

@@ -1,0 +1,201 @@
+"""Speed, as ratios within one run: ours, a straightforward NumPy encode, and a copy of the same vector.
+
+Machines are shared and noisy, so absolute times drift; the three are timed in turn, and the best of
+several turns counts for each.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sqsgd.codec import Column
+from sqsgd.core import Aggregate, Scheme
+from sqsgd.mechanisms.privquant import PrivQuant
+from sqsgd.randomness import PublicStream, secure_rng
+from sqsgd.schemes import make_scheme
+from sqsgd.schemes.sqsgd_paper import sqsgd_paper
+from sqsgd.task import Task
+from sqsgd.transforms import Rotate
+
+DIMS = (1 << 9, 1 << 13, 1 << 17, 1 << 20)
+LEVELS = (2, 16, 128)
+NUMPY_TARGETS = {1 << 9: 6.0, 1 << 13: 20.0, 1 << 17: 40.0, 1 << 20: 40.0}
+COPY_TARGETS = {1 << 17: 20.0, 1 << 20: 20.0}
+_TURN_SECONDS = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One measured number, and what it must be: at least or at most ``target`` (None: no target)."""
+
+    name: str
+    value: float
+    unit: str
+    target: float | None = None
+    at_least: bool = False
+
+    @property
+    def met(self) -> bool:
+        """Whether the target is met; true where there is none."""
+        if self.target is None:
+            return True
+        return self.value >= self.target if self.at_least else self.value <= self.target
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        bound = None if self.target is None else f"{'>=' if self.at_least else '<='} {self.target:g}"
+        return {"name": self.name, "value": self.value, "unit": self.unit, "target": bound, "met": self.met}
+
+
+def numpy_encode(
+    x: npt.NDArray[np.float32],
+    task: Task,
+    levels: int,
+    match_law: npt.NDArray[np.float64],
+    rng: np.random.Generator,
+) -> bytes:
+    """The same message as one would first write it: whole-array NumPy, Generator, permutation, packbits."""
+    n, bound = x.size, task.bound
+    if not np.isfinite(x).all():
+        raise ValueError("x must be finite")
+    public = np.random.default_rng((task.seed, task.round))
+    y = x * public.choice([-1.0, 1.0], n)
+    run = 1
+    while run < n:
+        pairs = y.reshape(-1, 2, run)
+        y = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(-1)
+        run *= 2
+    y /= np.sqrt(n)
+    position = (np.clip(y, -bound, bound) + bound) * ((levels - 1) / (2 * bound))
+    codes = np.floor(position).astype(np.int64)
+    codes += rng.random(n) < position - codes
+    changed = rng.permutation(n)[rng.choice(n + 1, p=match_law) :]
+    codes[changed] = (codes[changed] + rng.integers(1, levels, changed.size)) % levels
+    bits = (codes[:, None] >> np.arange(levels.bit_length() - 1)) & 1
+    body = np.packbits(bits.astype(np.uint8), bitorder="little").tobytes()
+    return struct.pack("<II", task.round, zlib.crc32(body)) + body
+
+
+def rounded_match_law(quantizer: PrivQuant) -> npt.NDArray[np.float64]:
+    """P(L = l) in floats, as one would hand it to NumPy's choice."""
+    n, levels = quantizer.dim, quantizer.levels
+    factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
+    counts = np.arange(n + 1)
+    law = factorials[n] - factorials - factorials[::-1] + (n - counts) * np.log(levels - 1)
+    law += np.where(counts >= quantizer.threshold, *quantizer.law.log_densities)
+    law = np.exp(law - law.max())
+    return np.asarray(law / law.sum())
+
+
+def best_times(*jobs: Callable[[], object], turns: int = 15) -> list[float]:
+    """Seconds for one call of each job: the jobs take turns, and the best turn counts."""
+    repeats = []
+    for job in jobs:
+        job()  # compiles, fills caches
+        started = time.perf_counter()
+        job()
+        repeats.append(max(1, int(_TURN_SECONDS / max(time.perf_counter() - started, 1e-9))))
+    best = [float("inf")] * len(jobs)
+    for _ in range(turns):
+        for i, job in enumerate(jobs):
+            started = time.perf_counter()
+            for _ in range(repeats[i]):
+                job()
+            best[i] = min(best[i], (time.perf_counter() - started) / repeats[i])
+    return best
+
+
+def encode_figures(dims: tuple[int, ...] = DIMS, levels: tuple[int, ...] = LEVELS) -> Iterator[Figure]:
+    """The whole client encode through the public API against NumPy's and against a copy."""
+    for dim in dims:
+        for level in levels:
+            # The whole vector is the block: n = dim, at a budget of one nat a coordinate.
+            epsilon = min(float(dim), 1e4)
+            scheme = sqsgd_paper(dim, epsilon, dim * (level.bit_length() - 1), levels=level, rule="optimal")
+            yield from _encode_figures(scheme, level)
+
+
+def _encode_figures(scheme: Scheme, levels: int) -> Iterator[Figure]:
+    dim = scheme.dim
+    numbers = np.random.default_rng(1)
+    x = (numbers.standard_normal(dim) / np.sqrt(dim)).astype(np.float32)
+    task = Task(round=0, client=0, seed=1, dim=dim, bound=4.0 / dim**0.5)
+    rng, target = secure_rng(), np.empty_like(x)
+    match_law = rounded_match_law(PrivQuant(dim, levels, scheme.privacy.epsilon))
+    ours, straightforward, copy = best_times(
+        lambda: scheme.encode(x, task, rng),
+        lambda: numpy_encode(x, task, levels, match_law, numbers),
+        lambda: np.copyto(target, x),
+    )
+    name = f"encode dim=2^{dim.bit_length() - 1} K={levels}"
+    yield Figure(name=f"{name}: ours", value=1e9 * ours / dim, unit="ns/coordinate")
+    yield Figure(
+        name=f"{name}: NumPy / ours",
+        value=straightforward / ours,
+        unit="x",
+        target=NUMPY_TARGETS.get(dim),
+        at_least=True,
+    )
+    yield Figure(name=f"{name}: ours / copy", value=ours / copy, unit="x", target=COPY_TARGETS.get(dim))
+
+
+def server_figures(dims: tuple[int, ...] = DIMS[2:], levels: tuple[int, ...] = LEVELS) -> Iterator[Figure]:
+    """Unpacking a column and adding it to the sum, against a copy of a float32 vector of its length."""
+    for dim in dims:
+        x, target, total = np.ones(dim, np.float32), np.empty(dim, np.float32), np.zeros(dim, np.float32)
+        for level in levels:
+            column, quantizer = Column(dim, level), PrivQuant(dim, level, 100.0)
+            packed = column.pack(np.zeros(dim, np.uint8))
+            ours, copy = best_times(
+                lambda: quantizer.add_levels(column.unpack(packed), 0.5, total),  # noqa: B023
+                lambda: np.copyto(target, x),  # noqa: B023
+            )
+            name = f"unpack and sum dim=2^{dim.bit_length() - 1} K={level}: ours / copy"
+            yield Figure(name=name, value=ours / copy, unit="x", target=4.0)
+
+
+def aggregate_figures() -> Iterator[Figure]:
+    """The whole of what a server does for a report, envelope, checksum and per-client stages included."""
+    for name, dim, bits in (("sqsgd-paper", 1 << 17, 1 << 19), ("sqsgd", 119850, 2048)):
+        scheme = make_scheme(name, dim=dim, epsilon=1000.0, bits=bits)
+        task = Task(round=0, client=0, seed=1, dim=dim, bound=1.0)
+        x, target, total = np.ones(dim, np.float32), np.empty(dim, np.float32), Aggregate(scheme)
+        message = scheme.encode(x, task, secure_rng())
+        ours, copy = best_times(
+            lambda: total.add(task, message),  # noqa: B023
+            lambda: np.copyto(target, x),  # noqa: B023
+        )
+        yield Figure(name=f"aggregate a report, {name} dim={dim}: ours / copy", value=ours / copy, unit="x")
+
+
+def other_figures() -> Iterator[Figure]:
+    """Choosing coordinates, building a mechanism, rotating."""
+    stream = PublicStream(seed=1, round=0, client=0, purpose="coordinates")
+    (selecting,) = best_times(lambda: stream.subset(10**8, 5 * 10**5), turns=3)
+    yield Figure(name="select 5*10^5 of 10^8", value=1e9 * selecting / 5e5, unit="ns/index", target=40.0)
+    started = time.perf_counter()
+    quantizer = PrivQuant(1 << 20, 2, 101.0)
+    quantizer.law.sampler, quantizer.scale  # noqa: B018  # what the first encode and decode need
+    building = time.perf_counter() - started
+    yield Figure(name="build PrivQuant dim=2^20, tables included", value=building, unit="s", target=1.0)
+    dim = 1 << 17
+    x, target, rotate = np.ones(dim, np.float32), np.empty(dim, np.float32), Rotate()
+    task = Task(round=0, client=0, seed=1, dim=dim, bound=1.0)
+    rotating, copy = best_times(lambda: rotate.forward(x, task), lambda: np.copyto(target, x))
+    yield Figure(name="rotate dim=2^17: ours / copy", value=rotating / copy, unit="x")
+
+
+def all_figures() -> Iterator[Figure]:
+    """Every figure of ``sqsgd bench``."""
+    yield from encode_figures()
+    yield from server_figures()
+    yield from aggregate_figures()
+    yield from other_figures()

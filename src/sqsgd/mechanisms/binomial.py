@@ -1,0 +1,136 @@
+"""Fair binomial noise: exact draws in bulk, and the privacy that it gives a vector of whole numbers."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+from flint import arb
+
+from sqsgd.numerics import exact
+from sqsgd.randomness import Rng
+
+_GUIDE_BITS = 16
+MOST_TRIALS = 1 << 62
+
+
+@final
+class FairBinomial:
+    """Draws the number of heads in ``trials`` tosses of a fair coin.
+
+    Guarantees
+    ----------
+    * Exact: 64 random bits are compared with enclosures of the distribution function, and where they do
+      not decide, further bits are drawn.
+      tests/mechanisms/test_binomial.py::test_draws_around_every_edge_are_exact,
+      ::test_draws_follow_the_law.
+    """
+
+    def __init__(self, trials: int) -> None:
+        self.trials = trials
+        with exact.precision(192):
+            edges = list(exact.running_sum(trials, 2, 0, trials, arb(1), arb(0), arb(2) ** -80))
+            self._law = exact.InverseCdf(trials, self._cdf, edges)
+        self._first = edges[0][0]
+        self._below, self._above = self._law.tables()
+        firsts = np.arange(1 << _GUIDE_BITS, dtype=np.uint64) << np.uint64(64 - _GUIDE_BITS)
+        self._guide = np.searchsorted(self._above, firsts)
+
+    def _cdf(self, heads: int) -> arb:
+        return exact.log_tails(self.trials, 2, heads + 1)[1].exp()
+
+    def draw(self, count: int, rng: Rng) -> npt.NDArray[np.int64]:
+        """``count`` independent draws."""
+        words = rng.words(count)
+        place = self._place(words)
+        known = np.minimum(place, self._above.size - 1)
+        heads = self._first + known.astype(np.int64)
+        sure = (place == known) & (place > 0) & (words < self._below[known])
+        for i in np.flatnonzero(~sure):
+            heads[i] = self._law.continue_from(int(words[i]), rng)
+        return heads
+
+    def _place(self, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """The first edge that each word is not certainly above; mostly its leading bits tell."""
+        place: npt.NDArray[np.int64] = self._guide[words >> np.uint64(64 - _GUIDE_BITS)]
+        later = np.flatnonzero(self._above[np.minimum(place, self._above.size - 1)] < words)
+        place[later] = np.searchsorted(self._above, words[later])
+        return place
+
+
+@lru_cache(maxsize=4)
+def fair_binomial(trials: int) -> FairBinomial:
+    """The law of so many tosses; making one takes up to a second for 10^9 of them."""
+    return FairBinomial(trials)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinomialPrivacy:
+    """(ε, δ) of n whole numbers plus Bin(N, 1/2) each, between inputs that differ by s_1, ..., s_n.
+
+    ``l1``, ``l2`` and ``most`` bound the differences: Σ|s_j|, √Σs_j² and max |s_j|. Write a noise as N/2 + t,
+    h = (N+1)/2 and c = 2/h. For s > 0 (s < 0 is its mirror image) the loss of a coordinate is
+
+        ln(C(N, N/2 + t) / C(N, N/2 + t - s)) = Σ_{i<s} 2 artanh(u_i),   u_i = (i + 1/2 - t) / h.
+
+    Let t >= -T for all coordinates, T = √(N ln(10 n/δ) / 2), which fails with probability δ/10 at most
+    (Hoeffding). Then u_i <= u = (T + most)/h, and artanh(u_i) <= u_i + (κ-1) max(u_i, 0), κ = artanh(u)/u.
+    Summed over i, the loss is at most c (κ s²/2 + s g(t)), g(t) = -t + (κ-1) max(-t, 0). One toss changes g
+    by κ at most, so that s g(t) is sub-Gaussian about its mean (κ-1) s E|t|/2 <= (κ-1) s √N/4 with variance
+    κ² s² N/4. Over all coordinates, with what is left of δ,
+
+        ε = c (κ l2²/2 + (κ-1) l1 √N/4) + c κ l2 (√N/2) √(2 ln(10/(9 δ))).
+
+    It falls as N rises, and needs u < 1. With μ = l2 / √V, V = N/4, it tends to the Gaussian mechanism's
+    μ²/2 + μ √(2 ln(1/δ)). Theorem 1 of cpSGD (Agarwal et al. 2018) lacks the term μ²/2, and is false where
+    that counts: tests/mechanisms/test_binomial.py::test_the_printed_theorem_is_false.
+
+    Guarantees
+    ----------
+    * An upper bound on ε, rounded up:
+      tests/mechanisms/test_binomial.py::test_the_true_loss_is_within_the_bound.
+    """
+
+    dim: int
+    delta: float
+    l1: float
+    l2: float
+    most: float
+
+    def _bound(self, trials: int, number: Any, sqrt: Any, log: Any, atanh: Any) -> Any:
+        """ε by the functions of one kind of number: quick in floats, enclosed in balls."""
+        tosses, delta = number(trials), number(self.delta)
+        half = (tosses + 1) / 2
+        edge = (sqrt(tosses * log(10 * self.dim / delta) / 2) + self.most) / half
+        if not edge < 1:
+            return number(math.inf)
+        stretch, slope = atanh(edge) / edge, 2 / half
+        mean = slope * (stretch * number(self.l2) ** 2 / 2 + (stretch - 1) * self.l1 * sqrt(tosses) / 4)
+        deviation = slope * stretch * self.l2 * sqrt(tosses) / 2
+        return mean + deviation * sqrt(2 * log(10 / (9 * delta)))
+
+    def epsilon(self, trials: int) -> float:
+        """ε, rounded up; infinity where there is too little noise for the bound."""
+        return exact.rounded(lambda: self._bound(trials, arb, arb.sqrt, arb.log, arb.atanh), math.inf)
+
+    def about(self, epsilon: float) -> int:
+        """The least number of trials for ε, by floats."""
+
+        def enough(trials: int) -> bool:
+            return bool(self._bound(trials, float, math.sqrt, math.log, math.atanh) <= epsilon)
+
+        return bisect_left(range(MOST_TRIALS), True, key=enough)  # no code holds a sum of more
+
+    def least(self, epsilon: float, multiple: int = 1) -> int:
+        """The least multiple of ``multiple`` that is enough trials for ε, exactly."""
+        count = max(1, -(-self.about(epsilon) // multiple))
+        while self.epsilon(count * multiple) > epsilon:
+            count += 1
+        while count > 1 and self.epsilon((count - 1) * multiple) <= epsilon:
+            count -= 1
+        return count * multiple

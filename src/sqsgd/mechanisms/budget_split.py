@@ -1,0 +1,54 @@
+"""How a privacy budget is divided: shares that never add up to more, sums that are never too small."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from sqsgd import checks
+from sqsgd.mechanisms.channel import LEAST_EPSILON
+from sqsgd.mechanisms.scalardp import ScalarDP
+from sqsgd.numerics.epsilon_sums import divided, rounded_down, rounded_up
+
+_NORM_SHARES = ((1000.0, 10.0), (60.0, 6.0), (20.0, 4.0), (8.0, 2.0), (4.0, 1.5), (2.0, 1.0))
+
+
+def add_up(*epsilons: float) -> float:
+    """The sum of budgets, rounded up."""
+    return rounded_up(sum(map(Fraction, epsilons), Fraction()))
+
+
+def take_away(epsilon: float, part: float) -> float:
+    """epsilon - part, rounded down, so that the two never add up to more."""
+    return rounded_down(Fraction(epsilon) - Fraction(part))
+
+
+def equal_share(epsilon: float, parts: int) -> float:
+    """The largest float of which ``parts`` never add up to more than epsilon."""
+    share = divided(epsilon, parts)
+    if share < LEAST_EPSILON:
+        raise ValueError(
+            f"epsilon = {epsilon!r} over {parts} coordinates leaves {share:g} each; "
+            f"at most {int(epsilon / LEAST_EPSILON)} coordinates can be sent"
+        )
+    return share
+
+
+def norm_share(epsilon: float) -> float:
+    """ε2: what the norm takes of the budget.
+
+    Near the minimum of (1 + Var(norm) / norm²) / m(ε - ε2)², which hardly depends on the dimension;
+    a table, so that client and server agree to the last bit.
+    """
+    return next((share for least, share in _NORM_SHARES if epsilon >= least), epsilon / 2)
+
+
+def split(epsilon: float, norm_epsilon: float | None) -> tuple[float, ScalarDP]:
+    """What is left for the direction, and ScalarDP for norm / bound; ``norm_epsilon`` or a good share of it.
+
+    >>> split(400.0, None)
+    (394.0, ScalarDP(maximum=1.0, epsilon=6.0, levels=8))
+    """
+    if norm_epsilon is not None:
+        norm_epsilon = checks.real("norm_epsilon", norm_epsilon, 1e-3 * epsilon, 0.999 * epsilon)
+    share = norm_share(epsilon) if norm_epsilon is None else norm_epsilon
+    return take_away(epsilon, share), ScalarDP(1.0, share)

@@ -1,0 +1,1 @@
+"""What a client does with a request, whatever carries the message."""

@@ -1,0 +1,1 @@
+"""Mathematics without privacy: ball arithmetic, exact sums of epsilons, the sphere, Gaussian averages."""

@@ -1,0 +1,279 @@
+"""Rigorous probabilities in ball arithmetic (Arb), and draws that no rounding can bias.
+
+Every number here is an enclosure: an interval that provably holds the true value. A question about
+the value is answered only once the enclosure decides it; until then the precision is raised.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from flint import arb, ctx
+
+from sqsgd.randomness import Rng
+
+Answer = TypeVar("Answer")
+Words = npt.NDArray[np.uint64]
+START_BITS, MOST_BITS = 128, 1 << 20
+_LAST_WORD = 2**64 - 1
+_lock = threading.RLock()  # Arb's working precision is one setting for the whole process
+
+
+def _unlock_after_fork() -> None:
+    """A child has none of the threads that may have held the lock, or changed the precision."""
+    global _lock
+    _lock, ctx.prec = threading.RLock(), 53
+
+
+os.register_at_fork(after_in_child=_unlock_after_fork)
+
+
+@contextmanager
+def precision(bits: int) -> Iterator[None]:
+    """Work with ``bits`` bits of precision; one thread at a time."""
+    with _lock, ctx.workprec(bits):
+        yield
+
+
+def settle(question: Callable[[], Answer | None]) -> Answer:
+    """Ask at rising precision until the enclosures decide: the first answer that is not None."""
+    bits = START_BITS
+    while bits <= MOST_BITS:
+        with precision(bits):
+            answer = question()
+        if answer is not None:
+            return answer
+        bits *= 2
+    raise ArithmeticError(f"undecided at {MOST_BITS} bits of precision: the two sides look equal")
+
+
+def nearest(value: Callable[[], arb]) -> float:
+    """The value as a float, within one unit in the last place (zero where it is below 2^-1100)."""
+
+    def question() -> float | None:
+        ball = value()
+        tight = ball.rel_accuracy_bits() >= 60 or abs(ball) < arb(2) ** -1100
+        return float(ball.mid()) if tight else None
+
+    return settle(question)
+
+
+def rounded(value: Callable[[], arb], towards: float) -> float:
+    """The value as a float on the side of ``towards`` (an infinity), at most two units away."""
+
+    def question() -> float | None:
+        ball = value()
+        result = float(ball.mid())
+        for _ in range(3):
+            beyond = arb(result) >= ball if towards > 0 else arb(result) <= ball
+            if beyond:
+                return result
+            result = math.nextafter(result, towards)
+        return None
+
+    return settle(question)
+
+
+# ---------------------------------------------------------------- binomial tails
+
+
+def log_match_probability(dim: int, levels: int, matches: int) -> arb:
+    """ln P(X = matches) for X ~ Binomial(dim, 1/levels): chance matches between two code vectors."""
+    whole = arb(dim + 1).lgamma() - arb(matches + 1).lgamma() - arb(dim - matches + 1).lgamma()
+    return whole + (dim - matches) * arb(levels - 1).log() - dim * arb(levels).log()
+
+
+def _ratio_above(dim: int, levels: int, matches: int) -> tuple[int, int]:
+    """P(X = matches + 1) / P(X = matches) as a fraction; it falls as matches rise."""
+    return dim - matches, (matches + 1) * (levels - 1)
+
+
+def _ratio_below(dim: int, levels: int, matches: int) -> tuple[int, int]:
+    """P(X = matches - 1) / P(X = matches) as a fraction; it falls as matches fall."""
+    return matches * (levels - 1), dim - matches + 1
+
+
+def _relative_tail(dim: int, levels: int, start: int, upward: bool) -> arb:
+    """Sum of P(X = l) / P(X = start) over l from start outward, where the ratios are below one.
+
+    Term by term, until the rest is at most term * ratio / (1 - ratio) (a geometric series, as the
+    ratios fall) and that is below the working precision; the rest then widens the enclosure.
+    """
+    ratio = _ratio_above if upward else _ratio_below
+    step = 1 if upward else -1
+    total = term = arb(1)
+    negligible = arb(2) ** -ctx.prec
+    at = start
+    while True:
+        top, bottom = ratio(dim, levels, at)
+        if top == 0:
+            return total
+        if (at - start) % 16 == 0:
+            rest = term * top / (bottom - top)
+            if rest < negligible * total:
+                return total + rest.union(arb(0))
+        term = term * top / bottom
+        total += term
+        at += step
+
+
+@lru_cache(maxsize=256)
+def _log_tails(dim: int, levels: int, threshold: int, bits: int) -> tuple[arb, arb]:
+    if threshold > dim:
+        return arb.neg_inf(), arb(0)
+    if threshold <= 0:
+        return arb(0), arb.neg_inf()
+    # Sum the side on which the terms fall from the threshold outward; the other is its complement.
+    upward = threshold * levels > dim - levels + 1
+    start = threshold if upward else threshold - 1
+    summed = log_match_probability(dim, levels, start) + _relative_tail(dim, levels, start, upward).log()
+    other = (-summed.exp()).log1p()
+    return (summed, other) if upward else (other, summed)
+
+
+def log_tails(dim: int, levels: int, threshold: int) -> tuple[arb, arb]:
+    """(ln P(X >= threshold), ln P(X < threshold)) for X ~ Binomial(dim, 1/levels).
+
+    >>> with precision(128):
+    ...     print(log_tails(512, 16, 263)[0].str(20, radius=False))
+    -393.84116012919691903
+    """
+    return _log_tails(dim, levels, threshold, ctx.prec)
+
+
+def running_sum(
+    dim: int, levels: int, first: int, last: int, weight: arb, before: arb, negligible: arb
+) -> Iterator[tuple[int, arb]]:
+    """(l, before + weight * P(first <= X <= l)) for consecutive l where the sum still moves.
+
+    Starts just below the first l whose preceding mass is not negligible and ends once the mass
+    that follows is negligible; the mass left out before the start widens the enclosures.
+    """
+    peak = min(max(dim // levels, first), last)
+
+    def outward(step: int, stop: int) -> tuple[list[arb], arb]:
+        """Terms from the peak (exclusive) outward, and a bound on what lies beyond them."""
+        ratio = _ratio_above if step > 0 else _ratio_below
+        terms: list[arb] = []
+        at, term = peak, peak_term
+        while at != stop:
+            top, bottom = ratio(dim, levels, at)
+            if top < bottom:
+                beyond = term * top / (bottom - top)
+                if beyond < negligible:
+                    return terms, beyond
+            term = term * top / bottom
+            terms.append(term)
+            at += step
+        return terms, arb(0)
+
+    peak_term = weight * log_match_probability(dim, levels, peak).exp()
+    below, missing = outward(-1, first)
+    above, _ = outward(1, last)
+    total = before + missing.union(arb(0))
+    yield peak - len(below) - 1, total
+    for value, term in enumerate([*reversed(below), peak_term, *above], start=peak - len(below)):
+        total += term
+        yield value, total
+
+
+# ---------------------------------------------------------------- exact draws
+
+
+class InverseCdf:
+    """Draws a whole number from 0..top, exactly: the least v with U < P(X <= v), U uniform on [0, 1).
+
+    ``cdf(v)`` encloses P(X <= v) at the working precision. ``edges`` are (v, cdf(v)) in rising order
+    for the values that 64 random bits can reach; a draw that they do not decide, for whatever
+    reason, draws further bits and asks ``cdf`` at higher precision, so nothing is ever cut off.
+
+    Guarantees
+    ----------
+    * The distribution is exactly that of ``cdf``; tests/numerics/test_exact.py feeds it the ambiguous words.
+    """
+
+    def __init__(self, top: int, cdf: Callable[[int], arb], edges: Iterable[tuple[int, arb]]) -> None:
+        self._top, self._cdf = top, cdf
+        self._values: list[int] = []
+        self._below: list[int] = []  # words below this are below the edge for certain
+        self._above: list[int] = []  # words above this are above the edge for certain
+        for value, edge in edges:
+            scaled = edge * 2**64
+            self._values.append(value)
+            self._below.append(_whole(scaled.lower()))
+            self._above.append(_whole(scaled.upper()))
+
+    def tables(self) -> tuple[Words, Words]:
+        """For draws in bulk: words below the first are below an edge, words above the second above it.
+
+        Both for certain; the others, and a word at the very top, are for ``continue_from``.
+        """
+        below, above = (
+            np.array([min(word, _LAST_WORD) for word in table], np.uint64)
+            for table in (self._below, self._above)
+        )
+        return below, above
+
+    def draw(self, rng: Rng) -> int:
+        """One exact draw."""
+        word = rng.word()
+        i = bisect_left(self._above, word)  # the first edge that the word is not certainly above
+        before = self._values[i - 1] if i else -1
+        if i == len(self._values):
+            if before == self._top - 1:
+                return self._top
+        elif word < self._below[i] and before == self._values[i] - 1:
+            return self._values[i]
+        return self.continue_from(word, rng)
+
+    def continue_from(self, word: int, rng: Rng) -> int:
+        """The draw whose first 64 bits are ``word``, which did not decide it; exact like ``draw``."""
+        bits = 64
+        while True:
+            with precision(bits + START_BITS):
+                found = self._search(word, bits)
+            if found is not None:
+                return found
+            word, bits = word << 64 | rng.word(), bits + 64
+
+    def _search(self, word: int, bits: int) -> int | None:
+        """The draw for every U in [word, word + 1) / 2^bits, if they all give the same one."""
+        low, high = arb(word) / arb(2) ** bits, arb(word + 1) / arb(2) ** bits
+        least, most = 0, self._top
+        while least < most:
+            middle = (least + most) // 2
+            edge = self._cdf(middle)
+            if high <= edge:
+                most = middle
+            elif low >= edge:
+                least = middle + 1
+            else:
+                return None
+        return least
+
+
+def _whole(number: arb) -> int:
+    """The floor of an exact number, at least zero."""
+    floor = number.floor().unique_fmpz()
+    if floor is None:
+        raise ArithmeticError(f"{number} is not exact")
+    return max(0, int(floor))
+
+
+def bernoulli(log_odds: Callable[[], arb]) -> InverseCdf:
+    """A draw that is 1 with probability 1 / (1 + exp(-log_odds)), else 0; exactly."""
+
+    def cdf(value: int) -> arb:
+        return arb(1) if value else 1 / (1 + log_odds().exp())
+
+    with precision(START_BITS):
+        return InverseCdf(1, cdf, [(0, cdf(0))])

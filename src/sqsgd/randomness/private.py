@@ -1,0 +1,199 @@
+"""Private randomness: the noise that protects people.
+
+``secure_rng()`` is keyed by the operating system. ``seeded_rng(n)`` is the same generator under a known key,
+for experiments; it protects nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import weakref
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from sqsgd.checks import integer
+from sqsgd.randomness.keystream import MOST_BYTES, Bytes, Keystream, fastest_mode
+
+_U8 = np.dtype("<u8")
+_POOL = 1 << 14  # bytes that a private generator draws at once for small requests
+
+_generators: weakref.WeakSet[Rng] = weakref.WeakSet()
+
+
+def _renew_after_fork() -> None:
+    for rng in list(_generators):
+        rng._after_fork()
+
+
+os.register_at_fork(after_in_child=_renew_after_fork)
+
+
+class Rng:
+    """A private generator; make one with :func:`secure_rng` or :func:`seeded_rng`.
+
+    Guarantees
+    ----------
+    * Threads may share it, each word is handed out once; nor can it be copied or pickled, to repeat noise:
+      tests/randomness/test_private.py::test_no_byte_is_handed_out_twice, ::test_generators_cannot_be_copied.
+
+    >>> secure_rng().protects, seeded_rng(7).protects
+    (True, False)
+    """
+
+    protects: bool
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.protects = seed is None
+        self._seed, self._keys = seed, 0
+        self._lock = threading.Lock()
+        self._start()
+        _generators.add(self)
+
+    def _start(self) -> None:
+        """A new key and nothing drawn; the process is noted last, when all the rest is new."""
+        self._rekey()
+        self._pool = np.empty(0, np.uint8)  # drawn but not yet handed out, from self._used on
+        self._used = 0
+        self._spare: list[int] = []  # likewise, words
+        self._process = os.getpid()
+
+    def _rekey(self) -> None:
+        """Take a new key from the operating system, or the seed's next one."""
+        if self._seed is None:
+            key = os.urandom(32)
+        else:
+            message = self._seed.to_bytes(32, "little") + self._keys.to_bytes(8, "little")
+            key = hashlib.blake2b(message, digest_size=32, person=b"sqsgd seeded").digest()
+        self._keystream, self._keys, self._left = Keystream(key, fastest_mode()), self._keys + 1, MOST_BYTES
+
+    def _fill(self, target: Bytes) -> None:
+        self._left -= target.size
+        if self._left < 0:
+            self._rekey()
+        self._keystream.fill(target)
+
+    def _after_fork(self) -> None:
+        """In the child, before any thread of its own: it holds the parent's keystream, so take a new key."""
+        self._lock = threading.Lock()  # the parent's may be held by a thread that is not here
+        if self._seed is None:
+            self._start()
+
+    def _check_process(self) -> None:
+        """Under the lock: refuse to repeat the parent's noise, or renew after a fork that Python missed."""
+        if self._process == os.getpid():
+            return
+        if self._seed is not None:
+            raise RuntimeError(
+                f"{self!r} was made in another process: after a fork both would draw the same noise. "
+                "Make a seeded_rng with a different seed in each process."
+            )
+        self._start()
+
+    def fill(self, target: Bytes) -> None:
+        """Overwrite a one-dimensional array of bytes with uniform random bytes."""
+        with self._lock:
+            self._check_process()
+            self._fill(target)
+
+    def take(self, count: int) -> Bytes:
+        """``count`` uniform random bytes, as an array aligned to eight bytes; nobody else gets them."""
+        if count > _POOL // 4:
+            target = np.empty(count, np.uint8)
+            self.fill(target)
+            return target
+        with self._lock:
+            self._check_process()
+            start = self._used
+            if start + count > self._pool.size:
+                # A new array, because parts of the old one are in use elsewhere.
+                self._pool = np.empty(_POOL, np.uint8)
+                self._fill(self._pool)
+                start = 0
+            self._used = (start + count + 7) & ~7
+            return self._pool[start : start + count]
+
+    def word(self) -> int:
+        """A uniform integer below 2^64."""
+        with self._lock:
+            self._check_process()
+            if not self._spare:
+                buffer = np.empty(512, np.uint8)
+                self._fill(buffer)
+                self._spare = buffer.view(_U8).tolist()
+            return self._spare.pop()
+
+    def words(self, count: int) -> npt.NDArray[np.uint64]:
+        """``count`` uniform integers below 2^64, as an array."""
+        return self.take(8 * count).view(_U8)
+
+    def below(self, bound: int) -> int:
+        """A uniform integer in 0..bound-1, by rejection; bound is at most 2^64.
+
+        >>> 0 <= seeded_rng(1).below(6) < 6
+        True
+        """
+        bound = integer("bound", bound, 1, 2**64)
+        limit = 2**64 - 2**64 % bound
+        while (word := self.word()) >= limit:
+            pass
+        return word % bound
+
+    def uniform(self) -> float:
+        """A uniform multiple of 2^-53 in [0, 1); for rounding before privacy, never for privacy."""
+        return (self.word() >> 11) * 2.0**-53
+
+    def uniforms(self, count: int) -> npt.NDArray[np.float64]:
+        """``count`` of the same, as an array."""
+        return np.asarray((self.words(count) >> np.uint64(11)) * 2.0**-53, np.float64)
+
+    def __repr__(self) -> str:
+        if self.protects:
+            return "secure_rng()"
+        return f"seeded_rng({self._seed})  # for experiments: protects nobody"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a private generator cannot be copied or pickled: a copy would repeat its noise")
+
+    def __copy__(self) -> NoReturn:
+        self.__reduce__()
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__reduce__()
+
+
+def secure_rng() -> Rng:
+    """A private generator keyed by the operating system; the one to use for real people's data.
+
+    Guarantees
+    ----------
+    * Forked processes and threads never draw the same noise:
+      tests/randomness/test_private.py::test_forked_processes_draw_different_noise,
+      ::test_threads_draw_different_noise and
+      ::test_threads_of_a_forked_process_never_repeat_the_parents_noise.
+
+    >>> secure_rng()
+    secure_rng()
+    """
+    return Rng()
+
+
+def seeded_rng(seed: int) -> Rng:
+    """A repeatable generator for experiments. It protects nobody: whoever knows the seed knows the noise.
+
+    >>> seeded_rng(7)
+    seeded_rng(7)  # for experiments: protects nobody
+    """
+    return Rng(integer("seed", seed, 0, 2**256 - 1))
+
+
+def check_rng(rng: object) -> Rng:
+    """The argument itself, if it is one of our private generators."""
+    if not isinstance(rng, Rng):
+        raise ValueError(
+            f"rng = {rng!r} is no private generator: use sqsgd.secure_rng(), or seeded_rng(n) in experiments"
+        )
+    return rng

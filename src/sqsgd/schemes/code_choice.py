@@ -1,0 +1,94 @@
+"""Which levels, coordinates and range a budget is best spent on in direction mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sqsgd import checks
+from sqsgd.mechanisms.privquant import PrivQuant
+from sqsgd.numerics.gaussian import kept_share
+from sqsgd.schemes.bit_budget import affordable, codes_that_fit
+from sqsgd.transforms import padded
+
+SIGNS = 2.0**-12  # a reach so short that a code is the coordinate's sign
+LEVELS = (2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 128)
+REACHES = (0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5)
+FEWEST = 64  # shorter blocks are not quite Gaussian after their rotation, and an estimate is biased
+_WORSE = 1.25  # beyond the least error by this, what follows is not tried
+_BETTER = 0.999  # a candidate must win by this, so that the last bits of a float never decide
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Levels K, coordinates n and the reach of the levels; ``error`` is (D / n) E|ŷ|² / |y|², norm known.
+
+    That is 1 + NMSE on the whole vector for clients that keep nothing. For clients with a residual it is
+    what the choice goes by all the same: a coordinate is visited every D / n rounds.
+    """
+
+    levels: int
+    coordinates: int
+    reach: float
+    error: float
+
+
+def choices(
+    dim: int,
+    epsilon: float,
+    bits: int | None,
+    *,
+    levels: int | None = None,
+    reach: float | None = None,
+    coordinates: int | None = None,
+    block: bool = False,
+) -> Iterator[Choice]:
+    """The best choice for each number of levels that the budget allows; ``epsilon`` is the direction's."""
+    whole = padded(dim)
+    for count in LEVELS if levels is None else (levels,):
+        if levels is None and codes_that_fit(checks.integer("bits", bits, 1, 2**40), count) == 0:
+            return
+        most = affordable(bits, count, dim)
+        sizes = _sizes(most, whole, epsilon, block) if coordinates is None else [coordinates]
+        reaches = (reach,) if reach is not None else (SIGNS,) if count == 2 else REACHES
+        yield best_of(_of_size(whole, size, count, epsilon, reaches) for size in sizes)
+
+
+@lru_cache(maxsize=512)  # the planner asks for the same ones again
+def _of_size(whole: int, size: int, levels: int, epsilon: float, reaches: tuple[float, ...]) -> Choice:
+    """The best reach for so many coordinates and levels; the scale does not depend on it."""
+    quantizer = PrivQuant(size, levels, epsilon)
+    return best_of(
+        Choice(
+            levels=levels,
+            coordinates=size,
+            reach=reach,
+            error=whole / size * quantizer.gaussian_energy(reach) / kept_share(reach) ** 2,
+        )
+        for reach in reaches
+    )
+
+
+def best_of(candidates: Iterable[Choice]) -> Choice:
+    """The least error, the earlier one where two are as good; ends where errors rise too far."""
+    best: Choice | None = None
+    for candidate in candidates:
+        if best is None or candidate.error < _BETTER * best.error:
+            best = candidate
+        elif candidate.error > _WORSE * best.error:
+            break
+    if best is None:
+        raise ValueError("there is nothing to choose from")
+    return best
+
+
+def _sizes(most: int, whole: int, epsilon: float, block: bool) -> list[int]:
+    """Numbers of coordinates to try: what the bits hold, and powers of two that ε can pay for.
+
+    A block is a power of two, unless it is the whole vector.
+    """
+    largest = most if most == whole or not block else 1 << (most.bit_length() - 1)
+    payable = 1 << int(8 * max(epsilon, FEWEST)).bit_length()
+    fewer = [1 << power for power in reversed(range(32)) if FEWEST <= 1 << power < min(largest, payable)]
+    return [largest, *fewer]

@@ -1,0 +1,81 @@
+"""A promise about the sum of many reports: kept by cpSGD, and seen to be broken where it is."""
+
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from math import comb
+
+import numpy as np
+import pytest
+from subjects import subject
+
+from sqsgd import make_scheme, seeded_rng
+from sqsgd.audit.central import _delta, _law_of_sum, central_checks
+from sqsgd.audit.subject import Subject, task_for
+from sqsgd.numerics.rounding import round_unbiased
+from sqsgd.schemes.cpsgd import ShareOfNoise
+
+EXACT, SUMS, LAW = (
+    "likelihood ratio of the sum, all outputs",
+    "distinguishing sums, budget 1",
+    "law of one report",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Understated(ShareOfNoise):
+    """Promises a fifth of what it keeps."""
+
+    @property
+    def privacy(self):
+        return replace(ShareOfNoise.privacy.func(self), epsilon=ShareOfNoise.privacy.func(self).epsilon / 5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quiet(ShareOfNoise):
+    """Leaves the noise out, and states the density that it would have with it."""
+
+    def randomize(self, x, bound, rng):
+        return ((round_unbiased(self._positions(x, bound), rng) + self.trials // 2).astype(np.uint32),)
+
+
+def outcomes(kind):
+    def make(*, dim, epsilon, bits):
+        scheme = make_scheme("cpsgd", dim=dim, epsilon=epsilon, bits=bits, clients=3, reach=1.0)
+        parts = {field.name: getattr(scheme.mechanism, field.name) for field in fields(scheme.mechanism)}
+        return replace(scheme, mechanism=kind(**parts))
+
+    sizes = {"dim": 100, "epsilon": 20.0, "bits": 800, "budgets": (1.0,), "trials": 4000}
+    case = Subject(name="cpsgd", make=make, noise=lambda: seeded_rng(5), **sizes)
+    return {finding.name: finding.outcome for finding in central_checks(case)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "broken"), [(ShareOfNoise, set()), (Understated, {EXACT}), (Quiet, {SUMS, LAW})]
+)
+def test_a_promise_about_the_sum_is_kept_or_seen_to_be_broken(kind, broken):
+    found = outcomes(kind)
+    assert set(found) == {EXACT, SUMS, LAW}
+    assert {name for name, outcome in found.items() if outcome == "violated"} == broken
+
+
+def test_where_no_small_budget_can_be_met_nothing_is_said_to_be_kept():
+    (finding,) = central_checks(subject("cpsgd", budgets=(1e-6,)))
+    assert finding.outcome == "not applicable"
+
+
+def test_delta_is_what_lies_beyond_epsilon():
+    """Of two coins' laws, by hand: 0.6 - 2 · 0.25 beyond a factor of two."""
+    first, second = np.array([0.4, 0.6]), np.array([0.75, 0.25])
+    assert _delta(first, second, np.log(2)) == pytest.approx(0.1)
+    assert _delta(first, second, np.log(2.4)) == pytest.approx(0.0)
+    assert _delta(second, first, 0.0) == pytest.approx(0.35)
+
+
+def test_the_law_of_the_sum_is_that_of_all_clients_noise():
+    """All send nothing, exactly between two levels where there are two: the sum is one fair binomial."""
+    scheme = make_scheme("cpsgd", dim=1, epsilon=4.0, bits=16, clients=3, levels=2)
+    law = _law_of_sum(scheme, task_for(scheme, 0), np.zeros(1, np.float32))
+    tosses = 3 * (scheme.mechanism.trials + 1)  # a rounding of one half is one toss more
+    exact = [float(Fraction(comb(tosses, heads), 2**tosses)) for heads in range(tosses + 1)]
+    assert np.allclose(law[: tosses + 1], exact, rtol=1e-9, atol=1e-300)
+    assert not law[tosses + 1 :].any()

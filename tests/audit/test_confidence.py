@@ -1,0 +1,82 @@
+"""The audit's statistics against a library."""
+
+import math
+
+import numpy as np
+import pytest
+import reference
+from scipy import stats
+
+from sqsgd.audit.confidence import (
+    chance_of_mean,
+    chi_square_tail,
+    g_test,
+    incomplete_beta,
+    independence_test,
+    largest_share,
+    least_share,
+    normal_tails,
+)
+
+
+@pytest.mark.parametrize("trials", [1, 40, 10_000, 1_000_000])
+@pytest.mark.parametrize("level", [0.05, 1e-5])
+def test_confidence_limits(trials, level):
+    for successes in {0, 1, trials // 3, trials - 1, trials}:
+        low, high = least_share(successes, trials, level), largest_share(successes, trials, level)
+        due = stats.beta.ppf(level, successes, trials - successes + 1) if successes else 0.0
+        assert low == pytest.approx(due, rel=1e-6)
+        assert low <= due
+        due = stats.beta.isf(level, successes + 1, trials - successes) if successes < trials else 1.0
+        assert high == pytest.approx(due, rel=1e-6)
+        assert high >= due
+
+
+@pytest.mark.parametrize(("a", "b"), [(1, 1), (3, 8), (500, 2), (40_000, 60_000)])
+def test_incomplete_beta(a, b):
+    for p in (0.0, 1e-9, 0.3, 0.399, 0.401, 0.9, 1.0):
+        assert incomplete_beta(p, a, b) == pytest.approx(stats.beta.cdf(p, a, b), rel=1e-9, abs=1e-300)
+
+
+def test_tails():
+    for statistic, freedom in ((3.0, 1), (2500.0, 2047), (80.0, 10)):
+        assert chi_square_tail(statistic, freedom) == pytest.approx(
+            stats.chi2.sf(statistic, freedom), rel=1e-9
+        )
+    assert chi_square_tail(0.0, 3) == chi_square_tail(9.0, 0) == 1.0
+    assert chi_square_tail(math.inf, 3) == 0.0
+    assert normal_tails(-2.0) == pytest.approx(2 * stats.norm.sf(2.0))
+
+
+def test_g_test():
+    numbers = np.random.default_rng(1)
+    law = numbers.dirichlet(np.full(30, 5.0))
+    for _ in range(20):
+        counts = numbers.multinomial(3000, law)
+        assert g_test(counts, 3000 * law)[0] == pytest.approx(reference.g_test(counts, 3000 * law), rel=1e-9)
+    assert g_test([90, 10], [50, 50])[0] < 1e-12
+    assert g_test([99, 1], [100, 0])[0] == g_test([0, 0, 50], [25.0, 25.0, 0.0])[0] == 0.0
+    assert g_test([999, 1], [1000, 1e-9])[0] == pytest.approx(2e-9)
+
+
+def test_independence():
+    assert independence_test([[500, 100], [100, 500]])[0] < 1e-12
+    assert independence_test([[500, 500, 1], [510, 490, 0]])[0] > 0.1
+    assert independence_test([[5, 0], [9, 0]]) == (1.0, 0)
+
+
+def test_the_chance_of_a_mean_is_never_too_small():
+    numbers = np.random.default_rng(2)
+    means = (5.0 * (numbers.random((4000, 200)) < 0.2)).mean(axis=1)
+    chances = np.array([chance_of_mean(mean, 5.0, 200) for mean in means])
+    for level in (0.3, 0.1, 0.01):
+        assert np.mean(chances <= level) <= level
+    assert chance_of_mean(6.0, 5.0, 10) == 0.0
+
+
+def test_a_place_that_always_matches_is_possible_however_its_share_is_rounded():
+    """96 of 96 times, where all places match m / (137 * 96) of the time: quotients rounded above one."""
+    for matches in range(1, 96 * 137 + 1):
+        usual = matches / 137 / 96
+        chance = chance_of_mean(96 / (96 * usual), 1 / usual, 96)
+        assert chance == pytest.approx(min(1.0, 2 * usual**96), rel=1e-6, abs=1e-300), matches

@@ -1,0 +1,23 @@
+"""The worst pairs of inputs: as far apart as is promised, and in no more coordinates."""
+
+import numpy as np
+import pytest
+from subjects import subject
+
+from sqsgd.audit.ratio import worst_of
+
+
+def test_a_per_weight_promise_is_not_tried_as_one_for_the_vector():
+    """Vectors that differ in all weights are told apart by more than the ε of one weight, and may be."""
+    small = subject("ldp-fl", {"per_weight": True}).small(4.0)
+    pair, _ = worst_of(subject("ldp-fl", {"per_weight": True}), small)
+    assert np.count_nonzero(pair.first != pair.second) == 1
+    assert pair.ratio == pytest.approx(4.0, abs=1e-9)
+
+
+def test_the_worst_pair_spends_all_of_epsilon():
+    for name in ("sqsgd", "privunit-inf", "piecewise"):
+        case = subject(name)
+        pair, off = worst_of(case, case.small(4.0))
+        assert pair.ratio == pytest.approx(4.0, abs=1e-9)
+        assert off < 1e-9

@@ -1,0 +1,56 @@
+"""What is audited: its sizes, and vectors that its public steps turn into others."""
+
+import numpy as np
+import pytest
+from subjects import subject
+
+from sqsgd import seeded_rng
+from sqsgd.audit.subject import cosine, forward, has_density, outputs_of, preimage, task_for
+
+
+@pytest.mark.parametrize("name", ["sqsgd", "sqsgd-stateless", "vqsgd"])
+def test_preimages(name):
+    scheme = subject(name).scheme
+    task = task_for(scheme, 3)
+    y = np.random.default_rng(0).standard_normal(scheme.mechanism.dim).astype(np.float32)
+    assert np.allclose(forward(scheme, preimage(scheme, y, task), task), y, atol=1e-4)
+
+
+def test_sizes_are_checked():
+    with pytest.raises(ValueError, match="trials = 10 "):
+        subject("sqsgd", trials=10)
+    with pytest.raises(ValueError, match="seed = -1"):
+        subject("sqsgd", seed=-1)
+
+
+def test_small_budgets_are_those_at_which_outputs_can_be_listed():
+    """As many as the tally of reports knows, each by the bytes that it travels as."""
+    case = subject("sqsgd")
+    small = case.small(4.0)
+    assert (small.listed, small.dense) == (True, True)
+    assert case.small(4.0) is small
+    assert len(small.outputs) == len(small.places) == outputs_of(small.scheme.mechanism.layout) <= 300
+    x = np.full(small.scheme.dim, 0.1, np.float32)
+    tally = small.tally(x, 200, seeded_rng(1))
+    assert sum(tally.values()) == 200
+    assert set(tally) <= set(small.places)
+    y = forward(small.scheme, x, small.task)
+    assert np.exp(small.log_densities(y)).sum() == pytest.approx(1.0, abs=1e-9)
+
+
+def test_where_a_density_has_no_closed_form_none_is_claimed():
+    assert has_density(subject("sqsgd").scheme.mechanism)
+    on_grid = subject("privunit", {"levels": 5}).scheme.mechanism
+    assert not has_density(on_grid)
+    assert has_density(on_grid.inner)
+
+
+def test_numbers_are_the_same_for_one_purpose_and_others_for_another():
+    draws = [
+        subject("sqsgd", seed=seed).numbers(purpose).random()
+        for seed, purpose in ((0, "a"), (0, "a"), (0, "b"), (1, "a"))
+    ]
+    assert draws[0] == draws[1]
+    assert len(set(draws)) == 3
+    assert cosine(np.zeros(3), np.ones(3)) == 0.0
+    assert cosine(np.ones(3, np.float32), -2 * np.ones(3)) == pytest.approx(-1.0)

@@ -1,0 +1,79 @@
+"""`sqsgd audit` as a person types it: its table, its JSON, its files and its exit status."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sqsgd.audit import Finding
+from sqsgd.audit import steps as attempts
+from sqsgd.cli.audit import audit as command
+
+APP = typer.Typer()
+APP.command()(command)
+SMALL = ["--dim", "500", "--epsilon", "50", "--bytes", "16", "--trials", "1000", "--no-inversion"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(APP, [*arguments])
+
+
+def test_json_and_files(tmp_path):
+    done = run("--scheme", "ldp-fl", *SMALL, "--out", str(tmp_path / "new" / "folder"), "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["passed"]
+    assert told["scheme"] == "ldp-fl"
+    assert {finding["outcome"] for finding in told["findings"]} <= {"passed", "not applicable"}
+    assert [path.split("/")[-1] for path in told["files"]] == ["audit.html", "audit.json"]
+    kept = json.loads((tmp_path / "new" / "folder" / "audit.json").read_text())
+    assert kept == {key: value for key, value in told.items() if key != "files"}
+
+
+def test_a_table_for_people():
+    done = run("--scheme", "fedsgd", *SMALL)
+    assert done.exit_code == 0
+    assert done.stdout.startswith("NOTHING TO AUDIT\n")
+    assert done.stdout.rstrip().endswith("This is not a pass: its reports protect nobody.")
+    assert "message is its columns" in done.stdout
+
+
+def test_what_promises_nothing_does_not_look_as_if_it_had_passed(tmp_path):
+    done = run("--scheme", "fedsgd", *SMALL, "--out", str(tmp_path), "--json")
+    told = json.loads(done.stdout)
+    assert (done.exit_code, told["result"], told["passed"]) == (0, "nothing to audit", False)
+    assert told["verdict"].startswith("NOTHING TO AUDIT")
+    page = (tmp_path / "audit.html").read_text()
+    assert '<p class="verdict nothing"' in page
+    assert "NOTHING TO AUDIT" in page
+
+
+def test_a_broken_promise_ends_with_1(monkeypatch):
+    def broken(_subject):
+        yield Finding(
+            check="law", name="[bold]law", outcome="violated", sentence="It is broken.", measured=2.0
+        )
+
+    monkeypatch.setattr(attempts, "noise_checks", broken)
+    done = run("--scheme", "fedsgd", *SMALL)
+    assert done.exit_code == 1
+    assert "1 of 2 checks broke the promise" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--scheme", "sqsdg"), "did you mean 'sqsgd'"),
+        (("--trials", "3"), "trials = 3"),
+        (("--epsilon", "-1"), "epsilon = -1"),
+        (("--bytes", "0"), "bytes = 0"),
+        (("--option", "levels"), "must look like name=value"),
+        (("--option", "colour=red"), "colour = 'red' is no option"),
+        (("--out", __file__), "is a file"),
+    ],
+)
+def test_wrong_use_is_refused_before_anything_is_tried(arguments, words):
+    done = run(*SMALL, *arguments)
+    assert isinstance(done.exception, ValueError)  # cli.main makes it one line and exit status 2
+    assert words in str(done.exception)

@@ -1,0 +1,151 @@
+"""sqsgd ledger show and verify."""
+
+import json
+import os
+
+import pytest
+import typer
+from failing import failed
+from spending import pay, small_ledger
+from typed import typed
+from typer.testing import CliRunner
+
+from sqsgd.cli.ledger import show_ledger, verify_ledger
+from sqsgd.ledger.refusals import LedgerDamaged
+
+app = typer.Typer()
+app.command("show")(show_ledger)
+app.command("verify")(verify_ledger)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_show(tmp_path):
+    ledger = small_ledger(tmp_path, reports=12, cap=100.0, owner="Ann", witness=tmp_path / "witness")
+    pay(ledger, 0, 0.1, task="[red]faces", scheme="vqsgd")
+    pay(ledger, 1, 0.2, task="faces", scheme="vqsgd")
+    found = json.loads(run("show", ledger.path, "--json").stdout)
+    assert found["spent"] == 12.3  # rounded up: the sum is 1.7e-17 above the real 12.3, the float 7e-16
+    assert found["left"] == 87.69999999999999
+    assert (found["max_epsilon"], found["reports"], found["owner"]) == (100.0, 14, "Ann")
+    assert found["witness"] == str(tmp_path / "witness")
+    assert found["by_scheme"] == [
+        {"scheme": "sqsgd", "reports": 12, "spent": 12.0},
+        {"scheme": "vqsgd", "reports": 2, "spent": 0.30000000000000004},
+    ]
+    assert [entry["line"] for entry in found["last"]] == list(range(6, 16))
+    assert [
+        entry["round"] for entry in json.loads(run("show", ledger.path, "--last", 1, "--json").stdout)["last"]
+    ] == [1]
+    text = run("show", ledger.path).stdout
+    for words in (
+        "Ann",
+        "cap         100.0",
+        "12.3 in 14 reports",
+        "[red]faces",
+        "the last 10",
+    ):
+        assert words in text
+    assert "the last" not in run("show", ledger.path, "--last", 0).stdout
+
+
+def test_verify(tmp_path):
+    ledger = small_ledger(tmp_path)
+    done = run("verify", ledger.path)
+    assert (done.exit_code, done.stdout) == (0, f"good        {ledger.path}: 3 reports, 3.0 spent\n")
+    found = json.loads(run("verify", ledger.path, "--json").stdout)
+    assert (found["good"], found["problem"], found["spent"]) == (True, "", 3.0)
+    good = ledger.path.read_bytes()
+    ledger.path.write_bytes(good + b'{"line":')
+    done = run("verify", ledger.path)
+    assert done.exit_code == 0
+    assert "8 bytes of a line that was cut off before its report could leave; the next spend" in done.stdout
+    assert "8 bytes" in run("show", ledger.path).stdout
+    ledger.path.write_bytes(good.replace(b'"round":1', b'"round":7'))
+    done = run("verify", ledger.path)
+    assert done.exit_code == 1
+    assert done.stdout.startswith(f"NOT GOOD    {ledger.path}: line 3 (byte ")
+    done = run("verify", ledger.path, "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["good"] is False
+    assert isinstance(run("show", ledger.path).exception, LedgerDamaged)
+
+
+def test_a_ledger_that_is_gone_or_never_was(tmp_path):
+    ledger = small_ledger(tmp_path)
+    ledger.path.unlink()
+    assert run("verify", ledger.path).exit_code == 1
+    assert "there is no such file" in str(run("verify", tmp_path / "none").exception)
+
+
+@pytest.mark.parametrize("command", ["show", "verify"])
+def test_a_witness_that_has_moved(tmp_path, command):
+    ledger = small_ledger(tmp_path, witness=tmp_path / "witness")
+    (tmp_path / "witness").rename(tmp_path / "elsewhere")
+    assert run(command, ledger.path).exit_code == 1
+    assert run(command, ledger.path, "--witness", tmp_path / "elsewhere").exit_code == 0
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return small_ledger(tmp_path, reports=2).path
+
+
+@pytest.mark.parametrize("command", ["show", "verify"])
+def test_names_that_are_no_ledger(capsys, command, ledger, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    for arguments, words in (
+        ((), "Missing argument 'PATH'"),
+        ((tmp_path / "nowhere",), "no ledger: there is no such file"),
+        ((tmp_path,), "is a folder; name the ledger in it"),
+        ((tmp_path / "pipe",), "is no file"),  # and it is not waited for
+        (("/dev/null",), "is no file"),
+        ((tmp_path / "ledger.tip",), "is the tip of a ledger; name the ledger itself"),
+        ((ledger, "--witness", ledger), "must be the ledger's second tip"),
+        ((ledger, "--witness", tmp_path / "ledger.tip"), "must be the ledger's second tip"),
+        ((ledger, "--witness", tmp_path), "is a folder; name the witness in it"),
+        ((ledger, ledger), "unexpected extra argument"),
+        ((ledger, "--lats", "3"), "No such option"),
+    ):
+        status, reason = failed(capsys, "ledger", command, *map(str, arguments))
+        assert status == 2
+        assert words in reason
+    assert before == {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+
+
+def damage_cut(ledger):
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:2]))
+
+
+def damage_gone(ledger):
+    ledger.unlink()
+
+
+def damage_tip_gone(ledger):
+    ledger.with_name("ledger.tip").unlink()
+
+
+def damage_binary(ledger):
+    ledger.write_bytes(b"\xff\xfe\x00" * 50)
+
+
+def damage_empty(ledger):
+    ledger.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [damage_cut, damage_gone, damage_tip_gone, damage_binary, damage_empty],
+    ids=lambda f: f.__name__,
+)
+def test_a_ledger_that_cannot_be_trusted_ends_with_1(capsys, ledger, damage):
+    damage(ledger)
+    assert failed(capsys, "ledger", "show", str(ledger))[0] == 1
+    done = typed(["sqsgd", "ledger", "verify", ledger, "--json"])
+    told = json.loads(done.out)
+    assert done.code == 1
+    assert not told["good"]
+    assert "take the whole cap as spent" in told["what to do"]

@@ -1,0 +1,53 @@
+"""A signal asks once and ends things the second time; afterwards all is as it was."""
+
+import contextlib
+import os
+import signal
+import time
+
+import pytest
+
+from sqsgd.cli._stopping import stopping_between_rounds
+
+BOTH = (signal.SIGINT, signal.SIGTERM)
+
+
+def handlers():
+    return [signal.getsignal(each) for each in BOTH]
+
+
+@pytest.mark.parametrize("number", BOTH)
+def test_the_first_signal_is_noted_and_said(number, capfd):
+    before = handlers()
+    with stopping_between_rounds() as seen:
+        assert seen == []
+        os.kill(os.getpid(), number)
+        assert seen == [number]
+    assert handlers() == before
+    assert capfd.readouterr().err == "stopping after this round; once more stops at once\n"
+
+
+def test_the_second_ends_it():
+    with stopping_between_rounds() as seen:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.6)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert seen == [signal.SIGINT]
+
+
+def test_two_in_a_moment_are_one_request(capfd):
+    """As timeout(1) sends them."""
+    with stopping_between_rounds() as seen:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert seen == [signal.SIGTERM]
+    assert capfd.readouterr().err.count("stopping") == 1
+
+
+def test_a_failure_inside_puts_the_handlers_back_too():
+    before = handlers()
+    with contextlib.suppress(OSError), stopping_between_rounds():
+        assert handlers() != before
+        raise OSError("full")
+    assert handlers() == before

@@ -1,0 +1,55 @@
+"""The summary of a run in words: what the epsilon is of, and whom it protects."""
+
+from pathlib import Path
+
+import pytest
+
+from sqsgd.cli.train import describe
+
+SUMMARY = {
+    "accuracy": 0.91234, "held_out": "1,000 test images of mnist5k", "notion": "local", "epsilon": 8.0,
+    "epsilon_all_rounds": 80.0, "epsilon_total": 80.0, "participation": "all", "refused": 0,
+    "noise": "seeded: for tests alone", "bytes_up": 64, "bytes_up_ratio": 7490.6, "seconds": 12.3,
+    "share_gradient": 0.7, "share_encode": 0.2, "share_aggregate": 0.1,
+}  # fmt: skip
+
+
+ALL_ROUNDS = "8 a round; 80 for a client that takes part in all rounds"
+
+
+def lines(**changes):
+    return dict(line.split(maxsplit=1) for line in described(**changes).splitlines())
+
+
+def described(**changes):
+    return describe({**SUMMARY, **changes}, Path("runs/a"))
+
+
+def test_all_of_it():
+    assert described().splitlines() == [
+        "accuracy       91.23% on 1,000 test images of mnist5k",
+        f"epsilon        {ALL_ROUNDS}",
+        "noise          seeded: for tests alone",
+        "payload        64 bytes a client and round, 1/7491 of float32",
+        "time           12 s: gradient 70%, encode 20%, aggregate 10%",
+        "written to     runs/a",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"epsilon_total": 24.0}, f"{ALL_ROUNDS}; 24 for the one that took part most"),
+        ({"participation": "once"}, "8 a report, which is the total: no user sends two"),
+        ({"notion": "none"}, ALL_ROUNDS.replace("80", "infinite").replace("8 ", "infinite: not private ")),
+        # once, but the promise is of another kind: what a client sends is not private by itself
+        ({"participation": "once", "notion": "central"}, ALL_ROUNDS),
+    ],
+)
+def test_what_epsilon_is_of(changes, told):
+    assert lines(**changes)["epsilon"] == told
+
+
+def test_refusals_are_counted_only_where_there_were_any():
+    assert "refused" not in lines()
+    assert lines(refused=2000)["refused"] == "2,000 reports, by their clients' own ledgers"

@@ -1,0 +1,40 @@
+"""A problem whose optimum is known: each client pulls the weights towards a point of its own."""
+
+import numpy as np
+
+from sqsgd import federated
+from sqsgd.federated import Optimizer, Settings
+
+
+class Quadratic:
+    """Client s pulls the weights towards its own point; gradients are noisy, as batches are."""
+
+    dim, clients, once = 40, 3, False
+
+    def __init__(self):
+        self.points = np.random.default_rng(1).standard_normal((self.clients, self.dim)).astype(np.float32)
+
+    def gradient(self, weights, round, client):
+        noise = np.random.default_rng((round, client)).standard_normal(self.dim)
+        return (weights - self.points[client] + 0.1 * noise).astype(np.float32)
+
+    def gradients(self, weights, round, cohort):
+        for client in cohort:
+            yield float(round), self.gradient(weights, round, client)
+
+    def size(self, client):
+        return 10 * (client + 1)
+
+    def cohort(self, round):
+        return range(self.clients)
+
+
+def settings(**changes):
+    return Settings(**{"seed": 5, "optimizer": Optimizer(kind="sgd", rate=0.1), "bound": 2.0, **changes})
+
+
+def after(rounds, scheme, chosen, problem=None):
+    problem = problem or Quadratic()
+    state = federated.initial_state(np.zeros(problem.dim, np.float32), chosen)
+    steps = list(federated.run(problem, scheme, chosen, state, rounds))
+    return [record for record, _ in steps], steps[-1][1]

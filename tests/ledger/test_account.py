@@ -1,0 +1,194 @@
+"""What a ledger allows, what it refuses, and that its sums are exact."""
+
+import json
+import math
+import time
+from decimal import Decimal
+from fractions import Fraction
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spending import pay, small_ledger
+
+from sqsgd import Privacy, Task, make_scheme
+from sqsgd.ledger.account import Ledger
+from sqsgd.ledger.history import History, sealed
+from sqsgd.ledger.refusals import AlreadyAnswered, BudgetSpent, ReportRefused
+from sqsgd.ledger.tips import tip_line
+
+
+def test_a_report_is_written_down_and_found_again(tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger", max_epsilon=1000.0, owner="Ann")
+    entry = pay(ledger, 7, 400.5, task="digits é", purpose="a first try")
+    assert (entry.line, entry.epsilon, entry.task, entry.round) == (2, 400.5, "digits é", 7)
+    again = Ledger(str(tmp_path / "ledger"))
+    assert again.entries == ledger.entries == (entry,)
+    assert (again.owner, again.spent, again.left, again.max_epsilon) == ("Ann", 400.5, 599.5, 1000.0)
+    assert again.interrupted == ""
+    assert again.witness is None
+    assert (tmp_path / "ledger").stat().st_mode & 0o077 == 0
+    for line in (tmp_path / "ledger").read_text().splitlines():
+        assert json.loads(line)["digest"]
+
+
+def test_the_cap_compares_exactly(tmp_path):
+    """0.1 + 0.2 > 0.3 as the floats that they are, by 2.8e-17; 0.1 + 0.1 = 0.2."""
+    ledger = Ledger.create(tmp_path / "a", max_epsilon=0.3)
+    pay(ledger, 0, 0.1)
+    with pytest.raises(BudgetSpent):
+        pay(ledger, 1, 0.2)
+    ledger = Ledger.create(tmp_path / "b", max_epsilon=0.2)
+    pay(ledger, 0, 0.1)
+    pay(ledger, 1, 0.1)
+    assert ledger.left == 0
+    with pytest.raises(BudgetSpent):
+        pay(ledger, 2, 5e-324)
+    ledger = Ledger.create(tmp_path / "c", max_epsilon=2.0**60)
+    pay(ledger, 0, 1.0)  # a sum of floats would not move from here on
+    with pytest.raises(BudgetSpent):
+        pay(ledger, 1, 2.0**60)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8), st.floats(1e-3, 4e3))
+def test_it_spends_while_the_exact_sum_allows(tmp_path_factory, numbers, cap):
+    ledger = Ledger.create(tmp_path_factory.mktemp("ledger") / "l", max_epsilon=cap)
+    total = Fraction(0)
+    for round, number in enumerate(numbers):
+        if total + Fraction(number) <= Fraction(cap):
+            pay(ledger, round, number)
+            total += Fraction(number)
+        else:
+            with pytest.raises(BudgetSpent):
+                pay(ledger, round, number)
+    assert ledger.spent == Ledger(ledger.path).spent == total
+    assert ledger.left == Fraction(cap) - total
+
+
+def test_a_spent_client_says_why(tmp_path):
+    ledger = small_ledger(tmp_path, reports=0, cap=1000.0)
+    pay(ledger, 0, 400.0)
+    pay(ledger, 1, 400.0)
+    before = ledger.path.read_bytes()
+    with pytest.raises(BudgetSpent) as caught:
+        pay(ledger, 2, 400.0)
+    assert str(caught.value) == (
+        "the report was not sent: it would cost epsilon 400.0, but of the cap of 1000.0 800.0 is spent "
+        f"and 200.0 left ({ledger.path})"
+    )
+    assert (caught.value.asked, caught.value.spent, caught.value.cap) == (400, 800, 1000)
+    assert ledger.path.read_bytes() == before
+    pay(ledger, 2, 200.0)  # what was refused can be asked for less
+    assert ledger.left == 0
+
+
+def test_a_round_is_answered_once(tmp_path):
+    ledger = small_ledger(tmp_path, reports=2)
+    for each in (ledger, Ledger(ledger.path)):
+        with pytest.raises(AlreadyAnswered, match="round 1 of the task 'digits' was answered before"):
+            pay(each, 1, 0.5, scheme="another")
+    pay(ledger, 1, task="faces")
+    assert ledger.spent == 3
+    assert issubclass(AlreadyAnswered, ReportRefused)
+
+
+@pytest.mark.parametrize(
+    "epsilon",
+    [math.nan, math.inf, -math.inf, 0.0, -0.0, -1.0, "1", None, True, 10**400, 1j, Decimal(1), np.ones(1)],
+)
+def test_epsilons_that_are_none(tmp_path, epsilon):
+    ledger = small_ledger(tmp_path)
+    before = ledger.path.read_bytes()
+    with pytest.raises(ValueError, match="epsilon = "):
+        pay(ledger, 9, epsilon)
+    with pytest.raises(ValueError, match="max_epsilon = "):
+        Ledger.create(tmp_path / "new", max_epsilon=epsilon)
+    assert ledger.path.read_bytes() == before
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("notion", ["central", "per-weight", "none", "", None])
+def test_only_local_epsilons_count(tmp_path, notion):
+    with pytest.raises(ValueError, match="notion = "):
+        pay(small_ledger(tmp_path), 9, notion=notion)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"task": ""}, {"task": "a\nb"}, {"scheme": "\x1b[2J"}, {"purpose": "x" * 201}, {"round": -1}]
+)
+def test_words_are_printable_and_short(tmp_path, wrong):
+    ledger = small_ledger(tmp_path)
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} = "):
+        pay(ledger, **{"round": 9, **wrong})
+    entry = pay(ledger, 9, task="\U0001f600" * 200, scheme="\U0001f600" * 200, purpose="\U0001f600" * 200)
+    assert Ledger(ledger.path).entries[-1] == entry
+
+
+def test_spending_for_a_scheme(tmp_path):
+    ledger = small_ledger(tmp_path, reports=0)
+    task = Task(round=5, client=3, seed=77, dim=50, bound=1.0)
+    scheme = make_scheme("sqsgd", dim=50, epsilon=30.0, bits=64)
+    entry = ledger.spend_for(scheme, task)
+    assert (entry.task, entry.round, entry.epsilon) == ("seed 77", 5, scheme.privacy.epsilon)
+    assert entry.scheme == f"sqsgd {scheme.fingerprint:08x}"
+    with pytest.raises(AlreadyAnswered):
+        ledger.spend_for(scheme, task)
+    assert ledger.spend_for(scheme, task, name="other", purpose="audit").purpose == "audit"
+    with pytest.raises(ValueError, match="notion = 'none'"):
+        ledger.spend_for(make_scheme("fedsgd", dim=50, epsilon=30.0, bits=64), task, name="third")
+    with pytest.raises(ValueError, match="delta = 1e-05"):
+        ledger.spend_for(SimpleNamespace(privacy=Privacy(epsilon=1.0, notion="local", delta=1e-5)), task)
+
+
+def test_the_cap_is_lowered_and_never_raised(tmp_path):
+    ledger = small_ledger(tmp_path, reports=3, cap=10.0)
+    with pytest.raises(ValueError, match="cannot be raised"):
+        ledger.lower_cap(11.0)
+    ledger.lower_cap(4.0)
+    assert (ledger.max_epsilon, ledger.left) == (4.0, 1)
+    with pytest.raises(ValueError, match="cannot be raised"):
+        Ledger(ledger.path).lower_cap(math.nextafter(4.0, 5.0))
+    with pytest.raises(BudgetSpent):
+        pay(ledger, 9, 2.0)
+    pay(ledger, 9)
+    ledger.lower_cap(0)
+    again = Ledger(ledger.path)
+    assert (again.max_epsilon, again.left, again.spent) == (0.0, 0, 4)
+    with pytest.raises(FileExistsError):
+        Ledger.create(ledger.path, max_epsilon=99.0)
+
+
+def test_what_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        Ledger(tmp_path / "none")
+    with pytest.raises(FileNotFoundError):
+        Ledger.create(tmp_path / "none" / "ledger", max_epsilon=1.0)
+    with pytest.raises(ValueError, match="another file"):
+        Ledger.create(tmp_path / "l", max_epsilon=1.0, witness=tmp_path / "l.tip")
+
+
+def test_many_reports(tmp_path):
+    """A hundred thousand take about a second to open; the limits leave room for a busy machine."""
+    ledger = small_ledger(tmp_path, reports=1, cap=1e6)
+    history = History()
+    with ledger.path.open("rb") as file:
+        history.read(file)
+    fields = {"kind": "spend", "epsilon": 1.0, "task": "digits", "scheme": "sqsgd", "purpose": "", "time": ""}
+    lines = []
+    for round in range(1, 20_000):
+        line = sealed({"line": round + 2, "round": round, **fields}, history.digest)
+        history.add(line)
+        lines.append(line)
+    ledger.path.write_bytes(ledger.path.read_bytes() + b"".join(lines))
+    (tmp_path / "ledger.tip").write_bytes(tip_line(history))
+    started = time.process_time()
+    ledger = Ledger(ledger.path)
+    opened = time.process_time()
+    assert ledger.spent == 20_000
+    assert opened - started < 1
+    for round in range(100):
+        pay(ledger, round, task="faces")
+    assert (time.process_time() - opened) / 100 < 0.005

@@ -1,0 +1,89 @@
+"""What a node's owner decides, and that nothing in a request changes it."""
+
+import pytest
+from federation import request
+
+from sqsgd import make_scheme
+from sqsgd.core import Privacy
+from sqsgd.node.policy import Policy, Refused
+
+OWNER = {"state-dir": "/nowhere", "max-epsilon": 1000, "max-report-epsilon": 250.0}
+
+
+def policy(**changes) -> Policy:
+    return Policy.of({**OWNER, **{k.replace("_", "-"): v for k, v in changes.items()}}, simulation=False)
+
+
+def test_an_ordinary_request_is_allowed():
+    assert policy().scheme(request()).privacy.epsilon <= 200.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"epsilon": 250.1}, "max-report-epsilon"),
+        ({"scheme": "sqsgd-paper"}, "not among"),
+        ({"scheme": "fedsgd", "fingerprint": 0}, "not among"),
+        ({"scheme": "nonsense", "fingerprint": 0}, "not among"),
+        ({"options": {"levels": 1}, "fingerprint": 0}, "cannot be made"),
+        ({"options": {"rng": 7}, "fingerprint": 0}, "no option"),
+        ({"options": {"norm_epsilon": 1e9}, "fingerprint": 0}, "cannot be made"),
+        ({"fingerprint": 1}, "fingerprint"),
+        ({"bits": -5, "fingerprint": 1}, "cannot be made"),
+        ({"epsilon": float("nan"), "fingerprint": 1}, "max-report-epsilon"),
+    ],
+)
+def test_what_the_owner_did_not_allow_is_refused(changes, word):
+    with pytest.raises(Refused, match=word):
+        policy().scheme(request(**changes))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "notion"),
+    [("fedsgd", {}, "none"), ("cpsgd", {}, "central"), ("ldp-fl", {"per_weight": True}, "per-weight")],
+)
+def test_other_notions_are_refused_even_where_the_owner_lists_the_scheme(scheme, options, notion):
+    allowing = policy(schemes=f"sqsgd, {scheme}")
+    with pytest.raises(Refused, match=notion):
+        allowing.scheme(request(scheme=scheme, options=options))
+
+
+def test_the_nodes_own_scheme_decides(monkeypatch):
+    """A scheme that spends more than the request states is refused, by its own epsilon."""
+    honest = make_scheme("sqsgd", dim=300, epsilon=240.0, bits=256)
+    with pytest.raises(Refused, match="more than the stated"):
+        policy().check(honest, request(epsilon=200.0, fingerprint=honest.fingerprint))
+    approximate = Privacy(epsilon=1.0, notion="local", delta=1e-9)
+    monkeypatch.setattr(type(honest.mechanism), "privacy", approximate)
+    leaky = make_scheme("sqsgd", dim=300, epsilon=200.0, bits=256)
+    with pytest.raises(Refused, match="delta"):
+        policy().check(leaky, request())
+
+
+@pytest.mark.parametrize("missing", ["state-dir", "max-epsilon"])
+def test_without_a_folder_or_a_cap_nothing_is_answered(missing):
+    config = {key: value for key, value in OWNER.items() if key != missing}
+    with pytest.raises(Refused, match=f"{missing} is not set"):
+        Policy.of(config, simulation=False)
+    assert Policy.of(config, simulation=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"state_dir": "relative/folder"}, "absolute"),
+        ({"max_epsilon": -1.0}, "max-epsilon"),
+        ({"max_epsilon": float("inf")}, "max-epsilon"),
+        ({"max_epsilon": "many"}, "max-epsilon"),
+        ({"max_report_epsilon": True}, "max-report-epsilon"),
+        ({"schemes": "sqsgd,sqsdg"}, "did you mean"),
+    ],
+)
+def test_a_wrong_configuration_answers_nothing(changes, word):
+    with pytest.raises(Refused, match=word):
+        policy(**changes)
+
+
+def test_a_report_never_costs_more_than_the_whole_cap():
+    assert policy(max_report_epsilon=5000.0).max_report_epsilon == 1000.0
+    assert Policy.of({"state-dir": "/x", "max-epsilon": 30}, simulation=False).max_report_epsilon == 30.0

@@ -1,0 +1,199 @@
+"""Private generators never repeat their noise."""
+
+import copy
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sqsgd import secure_rng, seeded_rng
+from sqsgd.randomness import check_rng
+from sqsgd.randomness import private as randomness
+
+
+def test_a_key_is_left_in_time(monkeypatch):
+    """Before GCM's counter would end, the generator takes another key and goes on."""
+    monkeypatch.setattr(randomness, "MOST_BYTES", 40_000)
+    rng, again = seeded_rng(1), seeded_rng(1)
+    drawn = [rng.take(16_384).tobytes() for _ in range(10)]
+    assert len(set(drawn)) == 10
+    assert drawn == [again.take(16_384).tobytes() for _ in range(10)]
+
+
+def test_seeded_is_repeatable_and_says_that_it_protects_nobody():
+    assert seeded_rng(7).take(100).tolist() == seeded_rng(7).take(100).tolist()
+    assert seeded_rng(7).take(100).tolist() != seeded_rng(8).take(100).tolist()
+    assert "protects nobody" in repr(seeded_rng(7))
+    assert (seeded_rng(7).protects, secure_rng().protects) == (False, True)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, None, "7", 2**256])
+def test_bad_seeds(seed):
+    with pytest.raises(ValueError, match="seed"):
+        seeded_rng(seed)
+
+
+def test_no_byte_is_handed_out_twice():
+    rng = seeded_rng(1)
+    taken = b"".join(rng.take(size).tobytes() for size in [1, 7, 8, 100, 4096, 5000, 16384, 20, 9] * 20)
+    blocks = [taken[i : i + 16] for i in range(0, len(taken) - 16, 16)]
+    assert len(set(blocks)) == len(blocks)
+    words = [rng.word() for _ in range(1000)]
+    assert len(set(words)) == 1000
+    assert all(word.to_bytes(8, "little") not in taken for word in words)
+
+
+def test_arrays_hold_the_same_words_and_numbers():
+    taken = seeded_rng(1).take(8 * 50).view("<u8")
+    assert seeded_rng(1).words(50).tolist() == taken.tolist()
+    assert seeded_rng(1).uniforms(50).tolist() == [(word >> 11) / 2**53 for word in taken.tolist()]
+
+
+def test_below_is_uniform_and_rejects():
+    rng = seeded_rng(3)
+    counts = np.bincount([rng.below(7) for _ in range(70_000)], minlength=7)
+    assert stats.chisquare(counts).pvalue > 1e-6
+    assert rng.below(1) == 0
+
+    class Scripted(type(rng)):
+        def word(self):
+            return next(words)
+
+    words = iter([2**64 - 1, 2**64 - 2, 5])
+    scripted = Scripted(0)
+    assert scripted.below(2**63 + 1) == 5  # a modulo would have taken the first word
+    with pytest.raises(ValueError, match="bound"):
+        rng.below(0)
+
+
+def test_threads_draw_different_noise():
+    rng, drawn = secure_rng(), []
+    barrier = threading.Barrier(8)
+
+    def work():
+        barrier.wait()
+        drawn.append(b"".join(rng.take(64).tobytes() for _ in range(500)))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    blocks = [part[i : i + 64] for part in drawn for i in range(0, len(part), 64)]
+    assert len(blocks) == 8 * 500 == len(set(blocks))
+
+
+def _child(rng, queue):
+    queue.put((rng.take(32).tobytes(), rng.word()))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forked_processes_draw_different_noise():
+    rng = secure_rng()
+    rng.take(8), rng.word()  # so that a pool is there to be copied
+    fork = multiprocessing.get_context("fork")
+    queue = fork.Queue()
+    children = [fork.Process(target=_child, args=(rng, queue)) for _ in range(3)]
+    for child in children:
+        child.start()
+    drawn = [queue.get(timeout=30) for _ in children] + [(rng.take(32).tobytes(), rng.word())]
+    for child in children:
+        child.join()
+    assert len({taken for taken, _ in drawn}) == len({word for _, word in drawn}) == 4
+
+
+def _threaded_child(rng, queue):
+    drawn, barrier = [], threading.Barrier(4)
+
+    def work():
+        barrier.wait()
+        drawn.extend(rng.take(64).tobytes() for _ in range(20))
+        drawn.extend(rng.word().to_bytes(8, "little") for _ in range(20))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    queue.put(drawn)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_threads_of_a_forked_process_never_repeat_the_parents_noise(monkeypatch):
+    """The child's threads start drawing at once: none may see the parent's pool, words or keystream.
+
+    A slow operating system leaves time for the other threads while one takes the new key.
+    """
+    urandom = os.urandom
+    monkeypatch.setattr(os, "urandom", lambda size: time.sleep(0.02) or urandom(size))
+    fork = multiprocessing.get_context("fork")
+    for _ in range(5):
+        rng = secure_rng()
+        rng.take(8), rng.word()
+        queue = fork.Queue()
+        child = fork.Process(target=_threaded_child, args=(rng, queue))
+        child.start()
+        drawn = queue.get(timeout=30)
+        child.join()
+        parent = [rng.take(64).tobytes() for _ in range(100)] + [
+            rng.word().to_bytes(8, "little") for _ in range(63)
+        ]
+        assert [len(part) for part in drawn].count(64) == 80
+        assert len(set(drawn)) == len(drawn) == 160
+        assert not set(drawn) & set(parent)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_while_probabilities_are_computed_does_not_hang():
+    from sqsgd import PrivQuant
+    from sqsgd.numerics import exact
+
+    holding, done = threading.Event(), threading.Event()
+
+    def hold():
+        with exact.precision(500):
+            holding.set()
+            done.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holding.wait(30)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        os._exit(42 if PrivQuant(8, 4, 2.0).scale > 0 else 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    done.set()
+    thread.join()
+    assert code == 42
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_seeded_generator_refuses_to_go_on_in_a_fork():
+    rng = seeded_rng(5)
+    pid = os.fork()
+    if pid == 0:  # the child must not run pytest's own clean-up
+        try:
+            rng.take(8)
+        except RuntimeError:
+            os._exit(42)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 42
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_generators_cannot_be_copied(duplicate):
+    with pytest.raises(TypeError, match="repeat its noise"):
+        duplicate(secure_rng())
+
+
+@pytest.mark.parametrize("wrong", [None, 7, np.random.default_rng(1)])
+def test_other_generators_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"sqsgd\.secure_rng"):
+        check_rng(wrong)

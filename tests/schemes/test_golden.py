@@ -1,0 +1,37 @@
+"""What the last version sent, to the last bit: fingerprints, sizes, predictions and whole messages."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sqsgd
+
+GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
+
+
+@pytest.mark.parametrize("case", GOLDEN)
+def test_a_scheme_sends_what_it_always_sent(case):
+    name, dim, epsilon, bits = case.split()
+    arguments = {"dim": int(dim), "epsilon": float(epsilon), "bits": int(bits)}
+    expected = GOLDEN[case]
+    if expected is None:
+        with pytest.raises(ValueError, match="bits"):
+            sqsgd.make_scheme(name, **arguments)
+        return
+    scheme = sqsgd.make_scheme(name, **arguments)
+    x = np.random.default_rng(5).standard_normal(scheme.dim).astype(np.float32)
+    x /= np.float32(np.sqrt(scheme.dim))
+    task = sqsgd.Task(round=3, client=7, seed=1234, dim=scheme.dim, bound=1.0)
+    message = scheme.encode(x, task, sqsgd.seeded_rng(11))
+    assert {
+        "fingerprint": scheme.fingerprint,
+        "bits": scheme.bits,
+        "epsilon": repr(scheme.privacy.epsilon),
+        "message": hashlib.sha256(message).hexdigest()[:24],
+    } == {key: expected[key] for key in ("fingerprint", "bits", "epsilon", "message")}
+    assert scheme.nmse == pytest.approx(float(expected["nmse"]), rel=1e-9, nan_ok=True)
+    decoded = np.linalg.norm(scheme.decode(message, task))
+    assert decoded == pytest.approx(float(expected["decode"]), rel=1e-6)
