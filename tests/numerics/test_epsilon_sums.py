@@ -8,13 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqsgd.numerics.epsilon_sums import (
+    add_up,
     cost,
+    divided,
     from_units,
     limit,
-    multiplied,
     rounded_down,
     rounded_up,
+    take_away,
     to_units,
+    total,
 )
 
 POSITIVE = st.floats(min_value=5e-324, max_value=1e300)
@@ -25,12 +28,37 @@ def test_sums_are_exact(numbers):
     assert from_units(sum(map(to_units, numbers))) == sum(map(Fraction, numbers), Fraction(0))
 
 
-@given(st.fractions(min_value=0, max_value=10**30), POSITIVE, st.integers(1, 10**9))
-def test_rounding_goes_the_safe_way_and_no_further(number, epsilon, count):
+@given(st.fractions(min_value=0, max_value=10**30))
+def test_rounding_goes_the_safe_way_and_no_further(number):
     up, down = rounded_up(number), rounded_down(number)
     assert Fraction(down) <= number <= Fraction(up)
     assert up == down or up == math.nextafter(down, math.inf)
-    assert multiplied(epsilon, count) >= Fraction(epsilon) * count
+
+
+@given(POSITIVE, st.integers(0, 10**9))
+def test_totals_are_never_too_small(epsilon, reports):
+    """And are the least float for which that is true; infinity stays infinity."""
+    exact, least = Fraction(epsilon) * reports, total(epsilon, reports)
+    assert least >= exact
+    assert least == 0 or math.nextafter(least, 0.0) < exact
+    assert total(math.inf, reports) == math.inf
+
+
+def test_a_total_is_above_the_product_of_floats_where_that_is_rounded_down():
+    """Among the totals of 1 to 199 reports at these six epsilons, float products are too small in many."""
+    pairs = [(epsilon, reports) for epsilon in (0.1, 0.3, 1.1, 2.7, 5.6, 400.1) for reports in range(1, 200)]
+    below = [pair for pair in pairs if pair[0] * pair[1] < Fraction(pair[0]) * pair[1]]
+    assert len(below) > 400
+    assert all(total(*pair) == math.nextafter(pair[0] * pair[1], math.inf) for pair in below)
+
+
+@given(POSITIVE, POSITIVE, st.integers(1, 1000))
+def test_sums_are_rounded_up_and_parts_down(one, other, parts):
+    """What is taken away, or divided, never adds up to more than there was."""
+    assert add_up(one, other) >= Fraction(one) + Fraction(other)
+    assert Fraction(take_away(one + other, other)) <= Fraction(one + other) - Fraction(other)
+    assert Fraction(divided(one, parts)) * parts <= Fraction(one)
+    assert (add_up(394.0, 6.0), take_away(400.0, 6.0)) == (400.0, 394.0)
 
 
 def test_numbers_that_are_no_floats_are_rounded_against_the_spender():

@@ -10,7 +10,7 @@ from sqsgd.federated.bounds import first_bound
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.federated.rates import learning_rate, softmax_rate
 from sqsgd.ledger.client_ledgers import Ledgers
-from sqsgd.numerics.epsilon_sums import multiplied
+from sqsgd.numerics.epsilon_sums import total
 from sqsgd.runs.config import RunConfig
 
 
@@ -45,5 +45,5 @@ def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
         return None
     if scheme.privacy.notion != "local" or scheme.privacy.delta:
         raise ValueError(f"ledgers = {config.ledgers!r}: scheme = {config.scheme!r} is not locally private")
-    cap = multiplied(scheme.privacy.epsilon, 1 if config.once else config.rounds)
+    cap = total(scheme.privacy.epsilon, 1 if config.once else config.rounds)
     return Ledgers(folder=Path(config.ledgers), max_epsilon=cap)

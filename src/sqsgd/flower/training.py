@@ -18,7 +18,7 @@ from sqsgd.files.json_numbers import worded
 from sqsgd.flower.answers import Round
 from sqsgd.flower.gathering import exchange, wait_for_nodes
 from sqsgd.flower.resuming import about
-from sqsgd.numerics.epsilon_sums import multiplied
+from sqsgd.numerics.epsilon_sums import total
 
 if TYPE_CHECKING:
     from sqsgd.flower.strategy import SqsgdStrategy
@@ -118,7 +118,7 @@ def metrics_line(strategy: SqsgdStrategy, last: Round) -> dict[str, Any]:
     return {
         "round": last.state.round,
         "epsilon": epsilon,
-        "epsilon_total": multiplied(epsilon, max(strategy.state.spent.values(), default=0)),
+        "epsilon_total": total(epsilon, max(strategy.state.spent.values(), default=0)),
         "clients": len(last.reports),
         "asked": len(last.tasks),
         "rejected": last.rejected,

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from sqsgd import checks
 from sqsgd.mechanisms.channel import LEAST_EPSILON
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.numerics.epsilon_sums import divided, rounded_down, rounded_up
+from sqsgd.numerics.epsilon_sums import divided, take_away
 
 _NORM_SHARES = ((1000.0, 10.0), (60.0, 6.0), (20.0, 4.0), (8.0, 2.0), (4.0, 1.5), (2.0, 1.0))
-
-
-def add_up(*epsilons: float) -> float:
-    """The sum of budgets, rounded up."""
-    return rounded_up(sum(map(Fraction, epsilons), Fraction()))
-
-
-def take_away(epsilon: float, part: float) -> float:
-    """epsilon - part, rounded down, so that the two never add up to more."""
-    return rounded_down(Fraction(epsilon) - Fraction(part))
 
 
 def equal_share(epsilon: float, parts: int) -> float:

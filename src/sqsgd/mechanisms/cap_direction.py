@@ -21,9 +21,9 @@ from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy
-from sqsgd.mechanisms.budget_split import add_up
 from sqsgd.mechanisms.scalardp import ScalarDP
 from sqsgd.numerics import exact
+from sqsgd.numerics.epsilon_sums import add_up
 from sqsgd.randomness import Rng, check_rng
 
 Doubles = npt.NDArray[np.float64]

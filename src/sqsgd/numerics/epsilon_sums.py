@@ -51,9 +51,28 @@ def rounded_down(number: Fraction) -> float:
     return -rounded_up(-number) + 0.0  # people are shown it, and -0.0 left reads like a mistake
 
 
-def multiplied(epsilon: float, count: int) -> float:
-    """epsilon * count, rounded up."""
-    return math.inf if math.isinf(epsilon) else rounded_up(Fraction(epsilon) * count)
+def total(epsilon: float, reports: int) -> float:
+    """The epsilon of ``reports`` reports of ``epsilon`` each: the exact product, rounded up.
+
+    Guarantees
+    ----------
+    * Never below the exact product:
+      tests/numerics/test_epsilon_sums.py::test_totals_are_never_too_small.
+
+    >>> total(1.1, 20), 1.1 * 20, total(math.inf, 3)
+    (22.000000000000004, 22.0, inf)
+    """
+    return math.inf if math.isinf(epsilon) else rounded_up(Fraction(epsilon) * reports)
+
+
+def add_up(*epsilons: float) -> float:
+    """The exact sum, rounded up."""
+    return rounded_up(sum(map(Fraction, epsilons), Fraction()))
+
+
+def take_away(epsilon: float, part: float) -> float:
+    """epsilon - part, rounded down: the result and ``part`` never add up to more than epsilon."""
+    return rounded_down(Fraction(epsilon) - Fraction(part))
 
 
 def divided(epsilon: float, parts: int) -> float:

@@ -21,7 +21,7 @@ from flint import arb
 from sqsgd import checks
 from sqsgd.files.json_numbers import worded
 from sqsgd.numerics import exact
-from sqsgd.numerics.epsilon_sums import multiplied
+from sqsgd.numerics.epsilon_sums import total
 from sqsgd.numerics.sphere import chance, edge
 
 MOST_DIMENSIONS = 10**12
@@ -222,18 +222,18 @@ def reconstruction_statements(
         )
     statements = []
     for count in sorted({1, rounds}):
-        total = multiplied(float(epsilon), count)
+        spent = total(float(epsilon), count)
         for scope, dimensions in (("block", block), ("full", full)):
             statements.append(
                 ReconstructionStatement(
                     scope=scope,
                     dimensions=dimensions,
                     rounds=count,
-                    epsilon=total,
+                    epsilon=spent,
                     probability=probability,
                     prior=prior,
-                    cosine=reconstruction_bound(total, dimensions, probability, prior),
-                    printed=printed_bound(total, dimensions, probability, prior),
+                    cosine=reconstruction_bound(spent, dimensions, probability, prior),
+                    printed=printed_bound(spent, dimensions, probability, prior),
                 )
             )
     return tuple(statements)

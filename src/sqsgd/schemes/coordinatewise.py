@@ -17,7 +17,7 @@ from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
 from sqsgd.mechanisms.budget_split import equal_share
 from sqsgd.mechanisms.channel import Channel, Floats
-from sqsgd.numerics.epsilon_sums import multiplied
+from sqsgd.numerics.epsilon_sums import total
 from sqsgd.numerics.gaussian import kept_share, normal_points
 from sqsgd.numerics.norms import l2_norm
 from sqsgd.randomness import Rng
@@ -60,7 +60,7 @@ class EachCoordinate(Mechanism):
     @cached_property
     def privacy(self) -> Privacy:
         times = self.dim if self.notion == "local" else 1
-        return Privacy(epsilon=multiplied(self.channel.epsilon, times), notion=self.notion)
+        return Privacy(epsilon=total(self.channel.epsilon, times), notion=self.notion)
 
     def _half_range(self, bound: float) -> float:
         return self.reach * bound / math.sqrt(self.dim)

@@ -13,11 +13,10 @@ from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Indices, Mechanism, Privacy, Scheme
-from sqsgd.mechanisms.budget_split import add_up
 from sqsgd.mechanisms.channel import Channel, Floats
 from sqsgd.mechanisms.piecewise_grid import MOST_ALPHABET
 from sqsgd.mechanisms.selection import RankWeights, Selection, TopSet, ranking
-from sqsgd.numerics.epsilon_sums import multiplied
+from sqsgd.numerics.epsilon_sums import add_up, total
 from sqsgd.randomness import Rng
 from sqsgd.schemes.coordinatewise import places
 from sqsgd.schemes.fedsel_plan import MOST_PICKS, Budget, losses, rank_groups
@@ -65,7 +64,7 @@ class Picked(Mechanism):
     @cached_property
     def privacy(self) -> Privacy:
         each = [self.channel.epsilon] + ([self.selection.epsilon] if self.selection else [])
-        return Privacy(epsilon=multiplied(add_up(*each), self.picks), notion="local")
+        return Privacy(epsilon=total(add_up(*each), self.picks), notion="local")
 
     def _half_range(self, bound: float) -> float:
         return self.reach * bound / math.sqrt(self.dim)

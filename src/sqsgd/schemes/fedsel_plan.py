@@ -12,10 +12,11 @@ from statistics import NormalDist
 import numpy as np
 
 from sqsgd.codec import Column
-from sqsgd.mechanisms.budget_split import equal_share, take_away
+from sqsgd.mechanisms.budget_split import equal_share
 from sqsgd.mechanisms.channel import Channel, Floats
 from sqsgd.mechanisms.piecewise_grid import PiecewiseGrid
 from sqsgd.mechanisms.selection import RankWeights
+from sqsgd.numerics.epsilon_sums import take_away
 
 MOST_PICKS = 1 << 20
 _COUNTS, _MOST_USEFUL = 24, 1 << 14

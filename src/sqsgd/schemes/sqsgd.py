@@ -16,9 +16,10 @@ from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
-from sqsgd.mechanisms.budget_split import add_up, split
+from sqsgd.mechanisms.budget_split import split
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.scalardp import ScalarDP
+from sqsgd.numerics.epsilon_sums import add_up
 from sqsgd.numerics.gaussian import kept_share
 from sqsgd.numerics.norms import l2_norm
 from sqsgd.randomness import Rng

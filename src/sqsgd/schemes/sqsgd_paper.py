@@ -13,9 +13,9 @@ from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
-from sqsgd.mechanisms.budget_split import add_up, take_away
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.scalardp import ScalarDP
+from sqsgd.numerics.epsilon_sums import add_up, take_away
 from sqsgd.numerics.gaussian import kept_share
 from sqsgd.randomness import Rng
 from sqsgd.schemes.bit_budget import affordable, block_size

@@ -17,7 +17,7 @@ from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
 from sqsgd.numerics import exact
-from sqsgd.numerics.epsilon_sums import divided, multiplied
+from sqsgd.numerics.epsilon_sums import divided, total
 from sqsgd.randomness import Rng, check_rng
 
 Doubles = npt.NDArray[np.float64]
@@ -91,7 +91,7 @@ class CrossPolytope(Mechanism):
 
     @cached_property
     def privacy(self) -> Privacy:
-        return Privacy(epsilon=multiplied(self.response.epsilon, self.repeats), notion="local")
+        return Privacy(epsilon=total(self.response.epsilon, self.repeats), notion="local")
 
     def _shares(self, x: Vector, bound: float) -> Doubles:
         """|v_i| / √d: what the vertices on v's side get beyond the common rest."""
