@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from sqsgd import Task
+from sqsgd import Task, federated, make_scheme, seeded_rng
+from sqsgd.randomness import PublicStream
 from sqsgd.transforms import Rotate, Subsample
 
 NUMBERS = np.random.default_rng(5)
@@ -79,6 +80,19 @@ def test_shared_and_own_subsets():
         stage = Subsample(size=20, shared=shared)
         chosen = [stage.coordinates(task(1000, client=client), 1000).tolist() for client in (1, 2)]
         assert (chosen[0] == chosen[1]) == shared
+
+
+def test_a_client_draws_its_subset_once(monkeypatch):
+    """To encode, to mask its residual and to be asked again; the next round's subset is another."""
+    scheme, drawn, draw = make_scheme("sqsgd", dim=1000, epsilon=50.0, bits=128), [], PublicStream.subset
+    monkeypatch.setattr(PublicStream, "subset", lambda *args: drawn.append(args) or draw(*args))
+    for round in (0, 1):
+        t = task(1000, round=round, client=77)
+        message, _ = federated.client_step(scheme, t, np.ones(1000, np.float32), None, seeded_rng(1))
+        sent = federated.sent_coordinates(scheme, t, message)
+        assert sent.tolist() == draw(t.stream("coordinates", shared=False), 1000, sent.size).tolist()
+        assert len(drawn) == round + 1
+        assert not sent.flags.writeable
 
 
 @pytest.mark.parametrize(

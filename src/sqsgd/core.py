@@ -344,14 +344,20 @@ class Aggregate:
     _task: Task | None = field(default=None, repr=False)
 
     def add(self, task: Task, message: bytes, weight: float = 1.0) -> Columns:
-        """Add one report; returns its columns. All reports must be of one round and seed."""
+        """Add one report; returns its columns. Raises MalformedReport, or ValueError as ``add_columns``."""
+        columns = self.scheme.open(message, task)
+        self.add_columns(task, columns, weight)
+        return columns
+
+    def add_columns(self, task: Task, columns: Columns, weight: float = 1.0) -> None:
+        """Add one report that ``Scheme.open`` has opened. All must be of one round and seed."""
         scheme, weight = self.scheme, checks.real("weight", weight, 1e-9, 1e9)
+        scheme._check(task)
         if self._task is not None and (task.round, task.seed) != (self._task.round, self._task.seed):
             raise ValueError(
                 f"round {task.round} and seed {task.seed} do not fit this aggregate of "
                 f"round {self._task.round} and seed {self._task.seed}"
             )
-        columns = scheme.open(message, task)
         own, stages = scheme._own, len(scheme.transforms)
         if self._total is None or self._recent is None:
             self._total, self._task = np.zeros(scheme._dims[own]), task
@@ -366,7 +372,6 @@ class Aggregate:
             scheme.transforms[own].add_inverse(y, task, self._total)
         self._weight += weight
         self.count += 1
-        return columns
 
     def _widen(self) -> None:
         """Move what was summed in float32, which is quick, to the sum in float64, which is exact enough."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
 from sqsgd import checks
 from sqsgd.checks import Vector
-from sqsgd.core import Estimate, Transform
+from sqsgd.core import Estimate, Indices, Transform
+from sqsgd.randomness import EVERYONE, PublicStream
 from sqsgd.task import Task
 
 _U8 = np.dtype("<u8")
@@ -20,6 +21,15 @@ _SIGNS = ("signs 0", "signs 1")
 
 class NotFinite(ValueError):
     """A vector with a NaN, an infinity, or a coordinate beyond checks.LARGEST."""
+
+
+@lru_cache(maxsize=1)
+def _subset(seed: int, round: int, client: int, dim: int, size: int) -> Indices:
+    """A subset of the coordinates; the last one is remembered, whichever thread asks."""
+    stream = PublicStream(seed=seed, round=round, client=client, purpose="coordinates")
+    chosen = stream.subset(dim, size)
+    chosen.flags.writeable = False
+    return chosen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +62,13 @@ class Subsample(Transform):
             raise ValueError(f"size = {self.size}: a vector of {dim} coordinates has no such subset")
         return self.size
 
-    def coordinates(self, task: Task, dim: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """The chosen coordinates, sorted."""
-        return task.stream("coordinates", shared=self.shared).subset(dim, self.size)
+    def coordinates(self, task: Task, dim: int) -> Indices:
+        """The chosen coordinates, sorted, as a read-only array.
+
+        A client that encodes and then asks which coordinates it sent draws them once:
+        tests/test_transforms.py::test_a_client_draws_its_subset_once.
+        """
+        return _subset(task.seed, task.round, EVERYONE if self.shared else task.client, dim, self.size)
 
     def forward(self, x: Vector, task: Task) -> Vector:
         if self.size == x.size:
