@@ -29,6 +29,20 @@ def test_tails_enclose_the_exact_sums(dim, levels):
             assert got_low.rel_accuracy_bits() > 100
 
 
+@pytest.mark.parametrize("success", [0.3, 0.75, 1e-9, 1 - 2.0**-40])
+def test_tails_of_any_success_probability(success):
+    chance, trials = Fraction(success), 60
+    masses = [comb(trials, k) * chance**k * (1 - chance) ** (trials - k) for k in range(trials + 1)]
+    with exact.precision(128):
+        for threshold in range(1, trials + 1):
+            levels = 1 / fmpq(chance.numerator, chance.denominator)
+            high, low = (tail.exp() for tail in exact.log_tails(trials, levels, threshold))
+            assert holds(high, sum(masses[threshold:]))
+            assert holds(low, sum(masses[:threshold]))
+            assert high.rel_accuracy_bits() > 100
+            assert low.rel_accuracy_bits() > 60
+
+
 def test_tail_of_kernels_notes():
     with exact.precision(128):
         assert exact.log_tails(512, 16, 263)[0].str(25, radius=False) == "-393.8411601291969190333489"

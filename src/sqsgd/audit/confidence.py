@@ -6,72 +6,40 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from flint import arb
+from flint import arb, fmpq
 
 from sqsgd.numerics import exact
 
 Floats = npt.NDArray[np.float64]
 _LEAST_EXPECTED = 5.0
-_TINY, _MOST_TERMS, _HALVINGS = 1e-300, 100_000, 60
-_SAFETY = 1e-9  # far more than floats lose
+_BITS, _CLOSE = 64, 1e-12  # working precision and relative width of a confidence limit
 
 
 def least_share(successes: int, trials: int, level: float) -> float:
-    """Clopper and Pearson's lower limit: the true share lies below it with probability ``level`` at most.
+    """Clopper and Pearson's lower limit: the true share lies below it with probability at most ``level``.
+
+    It is the root in p of P(Binomial(trials, p) >= successes) = level, rounded down.
 
     >>> least_share(0, 100, 0.025), round(least_share(5, 100, 0.025), 4)
     (0.0, 0.0164)
     """
-    if successes == 0:
-        return 0.0
     low, high = 0.0, successes / trials
-    for _ in range(_HALVINGS):  # P(Bin(trials, p) >= successes) = I_p(successes, trials - successes + 1)
-        middle = (low + high) / 2
-        below = incomplete_beta(middle, successes, trials - successes + 1) < level
-        low, high = (middle, high) if below else (low, middle)
-    return low * (1 - _SAFETY)
+    with exact.precision(_BITS):
+        most = arb(level).log()
+        while high - low > _CLOSE * high:
+            middle = (low + high) / 2
+            below = exact.log_tails(trials, 1 / fmpq(*middle.as_integer_ratio()), successes)[0] <= most
+            low, high = (middle, high) if below else (low, middle)
+    return low
 
 
 def largest_share(successes: int, trials: int, level: float) -> float:
-    """The upper limit: the true share lies above it with probability ``level`` at most.
+    """Clopper and Pearson's upper limit: the true share lies above it with probability at most ``level``.
 
     >>> round(largest_share(0, 100, 0.025), 4)
     0.0362
     """
-    if successes == trials:
-        return 1.0
-    low, high = successes / trials, 1.0
-    for _ in range(_HALVINGS):  # P(Bin(trials, p) <= successes) = I_{1-p}(trials - successes, successes + 1)
-        middle = (low + high) / 2
-        above = incomplete_beta(1 - middle, trials - successes, successes + 1) < level
-        low, high = (low, middle) if above else (middle, high)
-    return min(1.0, high * (1 + _SAFETY))
-
-
-def incomplete_beta(p: float, a: int, b: int) -> float:
-    """I_p(a, b), by Gauss's continued fraction in the form of Lentz.
-
-    >>> round(incomplete_beta(0.3, 3, 8), 12)
-    0.6172172136
-    """
-    if p <= 0 or p >= 1:
-        return float(p >= 1)
-    if p > (a + 1) / (a + b + 2):
-        return 1 - incomplete_beta(1 - p, b, a)
-    scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(p) + b * math.log1p(-p)
-    c, d = 1.0, 1 / (1 - (a + b) * p / (a + 1) or _TINY)
-    total = d
-    for m in range(1, _MOST_TERMS):
-        for factor in (
-            m * (b - m) * p / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * p / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1 / (1 + factor * d or _TINY)
-            c = 1 + factor / c or _TINY
-            total *= c * d
-        if abs(c * d - 1) < 1e-14:
-            return math.exp(scale) * total / a
-    raise ArithmeticError(f"no end of the continued fraction for p = {p}, a = {a}, b = {b}")
+    return min(1.0, math.nextafter(1 - least_share(trials - successes, trials, level), math.inf))
 
 
 def chi_square_tail(statistic: float, freedom: int) -> float:

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from flint import arb, ctx
+from flint import arb, ctx, fmpq
 
 from sqsgd.randomness import Rng
 
@@ -86,23 +86,23 @@ def rounded(value: Callable[[], arb], towards: float) -> float:
 # ---------------------------------------------------------------- binomial tails
 
 
-def log_match_probability(dim: int, levels: int, matches: int) -> arb:
+def log_match_probability(dim: int, levels: int | fmpq, matches: int) -> arb:
     """ln P(X = matches) for X ~ Binomial(dim, 1/levels): chance matches between two code vectors."""
     whole = arb(dim + 1).lgamma() - arb(matches + 1).lgamma() - arb(dim - matches + 1).lgamma()
     return whole + (dim - matches) * arb(levels - 1).log() - dim * arb(levels).log()
 
 
-def _ratio_above(dim: int, levels: int, matches: int) -> tuple[int, int]:
+def _ratio_above(dim: int, levels: int | fmpq, matches: int) -> tuple[int, int | fmpq]:
     """P(X = matches + 1) / P(X = matches) as a fraction; it falls as matches rise."""
     return dim - matches, (matches + 1) * (levels - 1)
 
 
-def _ratio_below(dim: int, levels: int, matches: int) -> tuple[int, int]:
+def _ratio_below(dim: int, levels: int | fmpq, matches: int) -> tuple[int | fmpq, int]:
     """P(X = matches - 1) / P(X = matches) as a fraction; it falls as matches fall."""
     return matches * (levels - 1), dim - matches + 1
 
 
-def _relative_tail(dim: int, levels: int, start: int, upward: bool) -> arb:
+def _relative_tail(dim: int, levels: int | fmpq, start: int, upward: bool) -> arb:
     """Sum of P(X = l) / P(X = start) over l from start outward, where the ratios are below one.
 
     Term by term, until the rest is at most term * ratio / (1 - ratio) (a geometric series, as the
@@ -127,7 +127,7 @@ def _relative_tail(dim: int, levels: int, start: int, upward: bool) -> arb:
 
 
 @lru_cache(maxsize=256)
-def _log_tails(dim: int, levels: int, threshold: int, bits: int) -> tuple[arb, arb]:
+def _log_tails(dim: int, levels: int | fmpq, threshold: int, bits: int) -> tuple[arb, arb]:
     if threshold > dim:
         return arb.neg_inf(), arb(0)
     if threshold <= 0:
@@ -140,7 +140,7 @@ def _log_tails(dim: int, levels: int, threshold: int, bits: int) -> tuple[arb, a
     return (summed, other) if upward else (other, summed)
 
 
-def log_tails(dim: int, levels: int, threshold: int) -> tuple[arb, arb]:
+def log_tails(dim: int, levels: int | fmpq, threshold: int) -> tuple[arb, arb]:
     """(ln P(X >= threshold), ln P(X < threshold)) for X ~ Binomial(dim, 1/levels).
 
     >>> with precision(128):

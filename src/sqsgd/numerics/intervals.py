@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
-_STEPS = 2000
+from flint import arb
 
+from sqsgd.numerics.exact import START_BITS, precision
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     """The mean, and the half-width of its 95 % Student t interval (NaN for fewer than two values).
@@ -42,12 +43,7 @@ def t_quantile(probability: float, freedom: int) -> float:
 
 
 def _t_below(point: float, freedom: int) -> float:
-    """P(T <= point) for point >= 0, by Simpson's rule.
-
-    One half plus a multiple of the integral of cos^(freedom - 1) from 0 to atan(point / sqrt(freedom)).
-    """
-    angle = math.atan(point / math.sqrt(freedom))
-    heights = [math.cos(angle * i / _STEPS) ** (freedom - 1) for i in range(_STEPS + 1)]
-    area = heights[0] + heights[-1] + 4 * math.fsum(heights[1:-1:2]) + 2 * math.fsum(heights[2:-1:2])
-    factor = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
-    return 0.5 + factor * area * angle / (3 * _STEPS)
+    """P(T <= point) for point >= 0: 1 - I_x(freedom / 2, 1/2) / 2 with x = freedom / (freedom + point²)."""
+    with precision(START_BITS):
+        x = freedom / (freedom + arb(point) ** 2)
+        return float(1 - x.beta_lower(arb(freedom) / 2, arb(1) / 2, regularized=1) / 2)
