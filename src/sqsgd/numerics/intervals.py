@@ -10,6 +10,7 @@ from flint import arb
 
 from sqsgd.numerics.exact import START_BITS, precision
 
+
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     """The mean, and the half-width of its 95 % Student t interval (NaN for fewer than two values).
 
