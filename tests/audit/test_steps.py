@@ -42,7 +42,7 @@ def test_what_is_tried_depends_on_what_is_promised(name, first, count):
     assert (tried[0].name, len(tried)) == (first, count)
     assert [step.name for step in tried[-4:]] == ["noise", "messages", "directions", "pictures"]
     (left_out,) = steps(subject(name), inversion=False)[-1].findings(subject(name))
-    assert left_out.sentence == "Left out, as asked."
+    assert left_out.sentence == "Skipped as requested."
 
 
 def test_a_scheme_without_parameters_for_the_model_is_no_reason_to_end():

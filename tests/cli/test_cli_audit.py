@@ -58,7 +58,7 @@ def test_a_broken_promise_ends_with_1(monkeypatch):
     monkeypatch.setattr(attempts, "noise_checks", broken)
     done = run("--scheme", "fedsgd", *SMALL)
     assert done.exit_code == 1
-    assert "1 of 2 checks broke the promise" in done.stdout
+    assert "1 of 2 checks broke the guarantee" in done.stdout
 
 
 @pytest.mark.parametrize(

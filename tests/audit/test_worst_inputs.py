@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sqsgd.audit.inputs import climbed, extreme_inputs, worst_pair
+from sqsgd.audit._worst_inputs import climbed, extreme_inputs, worst_pair
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 7])

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from subjects import subject
 
-from sqsgd.audit.confidence import g_test
+from sqsgd.audit._statistics import g_test
+from sqsgd.audit.goodness_of_fit import match_probabilities, with_doubt
 from sqsgd.audit.known_codes import certain_vectors
-from sqsgd.audit.law import match_probabilities, with_doubt
 from sqsgd.mechanisms.privquant import PrivQuant
 
 

@@ -7,7 +7,7 @@ import pytest
 import reference
 from scipy import stats
 
-from sqsgd.audit.confidence import (
+from sqsgd.audit._statistics import (
     chance_of_mean,
     chi_square_tail,
     g_test,

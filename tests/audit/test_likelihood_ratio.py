@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from subjects import subject
 
-from sqsgd.audit.ratio import worst_of
+from sqsgd.audit.likelihood_ratio import worst_of
 
 
 def test_a_per_weight_promise_is_not_tried_as_one_for_the_vector():

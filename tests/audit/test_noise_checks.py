@@ -5,7 +5,7 @@ import pytest
 from subjects import subject
 
 from sqsgd import Rng, secure_rng, seeded_rng
-from sqsgd.audit.streams import _by_chance, _likeliest, _nearness, _rounds, _Watched
+from sqsgd.audit.noise_checks import _by_chance, _CountingRng, _likeliest, _nearness, _rounds
 from sqsgd.audit.subject import task_for
 
 DRAWS = {
@@ -24,7 +24,7 @@ def test_every_way_to_draw_is_counted():
     public = {name for name in vars(Rng) if not name.startswith("_") and callable(getattr(Rng, name))}
     assert public == set(DRAWS)
     for name, draw in DRAWS.items():
-        watched = _Watched(3)
+        watched = _CountingRng(3)
         drawn = draw(watched)
         assert watched.drawn >= {"take": 24, "fill": 24, "words": 24, "uniforms": 24}.get(name, 8), name
         assert drawn == draw(seeded_rng(3))

@@ -7,7 +7,7 @@ import pytest
 from subjects import subject
 
 from sqsgd import make_scheme
-from sqsgd.audit.guessing import guessed_directions, promised_of_vector
+from sqsgd.audit.direction_attack import guessed_directions, promised_of_vector
 from sqsgd.audit.subject import Subject
 from sqsgd.core import Privacy
 from sqsgd.schemes.fedsgd import InClear
@@ -50,10 +50,10 @@ def test_blocks_and_whole_vectors_are_guessed_apart():
 def test_what_promises_nothing_is_not_held_to_a_bound():
     finding = found(subject("fedsgd"))[WHOLE]
     assert (finding.outcome, finding.limit) == ("not applicable", 1.0)
-    assert finding.sentence.endswith("one report promises nothing about it.")
+    assert finding.sentence.endswith("one report has no guarantee.")
     padded = found(subject("sqsgd", dim=300, epsilon=400.0))[SENT]
     assert padded.outcome == "not applicable"
-    assert padded.sentence == "Vectors are padded: there is no block but the whole."
+    assert padded.sentence == "Vectors are padded, so the block is the whole vector."
 
 
 @pytest.mark.parametrize(

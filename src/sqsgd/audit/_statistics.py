@@ -1,4 +1,4 @@
-"""Exact confidence limits and tests of goodness of fit, without a statistics library."""
+"""Confidence limits, p-values and goodness-of-fit tests. The core does not depend on SciPy."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def normal_tails(z: float) -> float:
 
 
 def chance_of_mean(mean: float, most: float, count: int) -> float:
-    """An upper bound on P(as far from one) of the mean of so many numbers of 0..most whose mean is one.
+    """An upper bound on the p-value of the mean of ``count`` numbers in [0, most] with expectation one.
 
-    Chernoff's: exp(-count D), D the divergence of Bernoulli laws of mean / most and 1 / most.
+    Chernoff's bound exp(-count D), D the divergence between Bernoulli(mean / most) and Bernoulli(1 / most).
 
     >>> chance_of_mean(1.0, 5.0, 100), chance_of_mean(1.5, 5.0, 1000) < 1e-6
     (1.0, True)
@@ -75,7 +75,7 @@ def chance_of_mean(mean: float, most: float, count: int) -> float:
     share, truth = mean / most, 1 / most
     if not 0 <= share <= 1 + 1e-9:
         return 0.0
-    share = min(share, 1.0)  # the quotients may have been rounded up
+    share = min(share, 1.0)  # rounding may have pushed it above one
     divergence = share * math.log(share / truth) if share > 0 else 0.0
     if share < 1:
         divergence += (1 - share) * math.log((1 - share) / (1 - truth))
@@ -83,10 +83,10 @@ def chance_of_mean(mean: float, most: float, count: int) -> float:
 
 
 def g_test(observed: npt.ArrayLike, expected: npt.ArrayLike) -> tuple[float, int]:
-    """The p-value of a G-test, and its degrees of freedom; the rarest outcomes are counted together.
+    """The p-value of a G-test, and its degrees of freedom; the rarest outcomes are pooled.
 
-    Among those, one that should hardly ever be seen could hide: it counts by itself, with the chance that
-    any outcome as rare is seen at all.
+    A nearly impossible outcome could hide in the pool, so the rarest observed one is also tested alone, by
+    the probability that any outcome as rare occurs at all.
 
     >>> g_test([50, 50], [50, 50]), g_test([99, 1], [100, 0])
     ((1.0, 1), (0.0, 0))
@@ -107,14 +107,14 @@ def g_test(observed: npt.ArrayLike, expected: npt.ArrayLike) -> tuple[float, int
 
 
 def independence_test(table: npt.ArrayLike) -> tuple[float, int]:
-    """The p-value of a G-test that rows and columns of a table of counts have nothing to do with each other.
+    """The p-value of a G-test for independence of the rows and columns of a contingency table.
 
     >>> independence_test([[50, 50], [50, 50]])
     (1.0, 1)
     """
     counts = np.asarray(table, np.float64)
     counts = counts[counts.sum(axis=1) > 0][:, counts.sum(axis=0) > 0]
-    # Rare columns together: their expected numbers would be too small for the limiting law.
+    # Rare columns are pooled: their expected counts are too small for the limiting distribution.
     rare = counts.sum(axis=0) < 10 * _LEAST_EXPECTED
     counts = np.column_stack([counts[:, ~rare], counts[:, rare].sum(axis=1)])
     counts = counts[:, counts.sum(axis=0) > 0]
