@@ -6,8 +6,8 @@ from subjects import subject
 
 from sqsgd.audit import inversion
 from sqsgd.audit.audit_page import write_audit
+from sqsgd.audit.checklist import gathered
 from sqsgd.audit.inversion import inverted_gradients, likenesses
-from sqsgd.audit.steps import gathered
 
 
 def test_pictures_from_a_gradient_and_from_a_report(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import hashlib
 
 import numpy as np
 
-from sqsgd.learning.catalogue import Archive, IdxFile, Source
+from sqsgd.learning.dataset_sources import Archive, IdxFile, Source
 
 SIZES = (20, 10)
 

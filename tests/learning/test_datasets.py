@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_data import SIZES, encode_idx, small_contents, small_source, zipped
 
-from sqsgd.learning.catalogue import SOURCES
+from sqsgd.learning.dataset_sources import SOURCES
 from sqsgd.learning.datasets import Dataset, load_dataset, load_source
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"

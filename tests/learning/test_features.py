@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from sqsgd.learning.datasets import load_dataset
-from sqsgd.learning.features import extracted, extractor_and_model
+from sqsgd.learning.features import FEATURES, extracted, extractor_and_model
 from sqsgd.learning.gradients import loss_gradient
-from sqsgd.learning.hog import FEATURES
 from sqsgd.learning.models import make_model
 
 

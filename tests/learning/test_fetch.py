@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from small_data import small_contents, small_source, zipped
 
-from sqsgd.learning.catalogue import SOURCES, Archive
+from sqsgd.learning.dataset_sources import SOURCES, Archive
 from sqsgd.learning.datasets import load_source
 from sqsgd.learning.fetch import fetch, fetch_progress
 

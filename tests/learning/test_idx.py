@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from small_data import encode_idx
 
-from sqsgd.learning.idx import parse_idx
+from sqsgd.learning._idx import parse_idx
 
 
 @given(hnp.arrays(np.uint8, hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=6)))

@@ -11,8 +11,8 @@ their own checks (``central``).
 An audit that passes proves nothing: it failed to break the scheme at the stated sizes and confidence.
 """
 
+from sqsgd.audit.checklist import Step, audit, steps
 from sqsgd.audit.findings import Audit, Finding, Pictures
-from sqsgd.audit.steps import Step, audit, steps
 from sqsgd.audit.subject import Subject
 
 __all__ = ["Audit", "Finding", "Pictures", "Step", "Subject", "audit", "steps"]

@@ -208,7 +208,7 @@ def _reported(
     if not (sends_block(scheme) or scheme.mechanism.chooses):
         return _Target(gradient=torch.from_numpy(decoded), coordinates=None), cosine(decoded, gradient)
     sent = sent_coordinates(scheme, task, message)
-    target = _Target(gradient=torch.from_numpy(decoded[sent]), coordinates=torch.from_numpy(sent))
+    target = _Target(gradient=torch.from_numpy(decoded[sent]), coordinates=torch.tensor(sent))
     return target, cosine(decoded[sent], gradient[sent])
 
 

@@ -13,10 +13,10 @@ import numpy.typing as npt
 import torch
 
 from sqsgd import checks
-from sqsgd.learning.catalogue import EMBEDDED, SOURCES, Source
+from sqsgd.learning._idx import parse_idx
+from sqsgd.learning.dataset_files import embedded_file, find_folder, read_verified
+from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, Source
 from sqsgd.learning.factories import call_factory, find_factory, is_factory_name
-from sqsgd.learning.idx import parse_idx
-from sqsgd.learning.inventory import embedded_file, find_folder, read_verified
 from sqsgd.randomness import PublicStream
 
 _EMBEDDED_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"
@@ -137,7 +137,7 @@ def load_source(source: Source, folder: Path) -> Dataset:
         train_labels=torch.from_numpy(train_labels.astype(np.int64)),
         test_inputs=_normalised(test_images, source),
         test_labels=torch.from_numpy(test_labels.astype(np.int64)),
-        classes=10,
+        classes=source.classes,
         held_out=f"{source.title} test set ({len(test_labels):,} images)",
     )
 

@@ -6,7 +6,9 @@ softmax's gradient is then at most as long as its error, and noise of one size i
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 import torch
 from torch import nn
@@ -14,9 +16,12 @@ from torch import nn
 from sqsgd.checks import meant
 from sqsgd.learning.datasets import Dataset
 from sqsgd.learning.factories import call_factory, find_factory, is_factory_name, parameter_names
-from sqsgd.learning.hog import CELL, FEATURES, Extractor, unit
-from sqsgd.learning.models import Shape
+from sqsgd.learning.hog import CELL, hog, soft_hog, unit
 
+Extractor: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+
+FEATURES: Mapping[str, Extractor] = {"hog": hog, "soft-hog": soft_hog}
+"""Each gives a row of numbers per image. A new row also adds the model ``<name>-linear``."""
 _BATCH = 1000
 
 
@@ -47,7 +52,7 @@ def extractor_and_model(features: str, model: str) -> tuple[str, str]:
     return features, model
 
 
-def _extractor(name: str, in_shape: Shape) -> Extractor:
+def _extractor(name: str, in_shape: tuple[int, ...]) -> Extractor:
     if is_factory_name(name):
         factory = find_factory(name, "features")
         offered = {"in_shape": in_shape} if "in_shape" in parameter_names(factory) else {}

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sqsgd.checks import meant
-from sqsgd.learning.catalogue import EMBEDDED, SOURCES, Archive, IdxFile, Source
-from sqsgd.learning.inventory import check_file, data_folder, embedded_file
+from sqsgd.learning.dataset_files import check_file, data_folder, embedded_file
+from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, Archive, IdxFile, Source
 
 _CHUNK = 1 << 18
 

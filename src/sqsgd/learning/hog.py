@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
 
 import torch
 from torch import nn
-
-Extractor: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 ORIENTATIONS = 8
 CELL = 4
@@ -67,6 +63,3 @@ def _soft_cells(size: int) -> torch.Tensor:
     middles = torch.arange(size // CELL) * CELL + (CELL - 1) / 2
     bells = torch.exp(-0.5 * ((torch.arange(size) - middles[:, None]) / WIDTH) ** 2)
     return bells / bells.sum(dim=1, keepdim=True)
-
-
-FEATURES: Mapping[str, Extractor] = {"hog": hog, "soft-hog": soft_hog}

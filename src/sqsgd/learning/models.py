@@ -18,7 +18,8 @@ from torch.nn.functional import max_pool2d, relu
 
 from sqsgd import checks
 from sqsgd.learning.factories import call_factory, find_factory, is_factory_name, parameter_names
-from sqsgd.learning.hog import CELL, FEATURES, ORIENTATIONS, unit
+from sqsgd.learning.features import FEATURES
+from sqsgd.learning.hog import unit
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -166,9 +167,8 @@ class _Features(nn.Module):
 
 def _softmax_on(name: str) -> Callable[..., nn.Module]:
     def make(classes: int, in_shape: Shape) -> nn.Module:
-        _, height, width = _image_shape(f"{name}-linear", in_shape)
-        cells = ORIENTATIONS * (height // CELL) * (width // CELL)
-        return nn.Sequential(_Features(name), *_linear(classes, (cells,)))
+        features = FEATURES[name](torch.zeros(1, *_image_shape(f"{name}-linear", in_shape)))
+        return nn.Sequential(_Features(name), *_linear(classes, features.shape[1:]))
 
     return make
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, overload
 
 import numpy as np
@@ -40,19 +40,12 @@ def partition(labels: npt.ArrayLike, clients: int, scheme: str, seed: int) -> Se
     if classes.ndim != 1:
         raise ValueError(f"labels must have one dimension, not {classes.ndim}")
     _require_at_least(clients=(clients, 1), seed=(seed, 0))
-    if scheme == "drawn":
-        return DrawnParts(images=len(classes), clients=clients, seed=seed)
-    if clients > len(classes):
-        raise ValueError(f"{clients:,} clients cannot share {len(classes):,} images: each needs at least one")
-    kind, _, argument = scheme.partition(":")
-    words = _stream(_PARTITION, seed)
-    if scheme == "iid":
-        return _views(_permutation(len(classes), words), _even_bounds(len(classes), clients))
-    if kind == "dirichlet":
-        return _dirichlet(classes, clients, _positive_number(scheme, argument), words)
-    if kind == "shards":
-        return _shards(classes, clients, _positive_count(scheme, argument), words)
-    raise ValueError(f"partition {scheme!r} is unknown; write iid, dirichlet:BETA, shards:N or drawn")
+    kind = scheme.partition(":")[0]
+    written = next((each for each in PARTITIONS if each == scheme or each.startswith(f"{kind}:")), None)
+    if written is None:
+        *others, last = PARTITIONS
+        raise ValueError(f"partition {scheme!r} is unknown; write {', '.join(others)} or {last}")
+    return PARTITIONS[written](classes, clients, scheme, seed)
 
 
 def cohort(clients: int, size: int, round: int, seed: int) -> Indices:
@@ -130,7 +123,17 @@ def batch_indices(
     return indices[_subset(len(indices), batch_size, _stream(_BATCH, seed, round, client))]
 
 
-def _dirichlet(classes: _Labels, clients: int, beta: float, words: np.random.PCG64) -> list[Indices]:
+def _drawn(classes: _Labels, clients: int, scheme: str, seed: int) -> DrawnParts:
+    return DrawnParts(images=len(classes), clients=clients, seed=seed)
+
+
+def _iid(classes: _Labels, clients: int, scheme: str, seed: int) -> list[Indices]:
+    words = _split_stream(classes, clients, seed)
+    return _views(_permutation(len(classes), words), _even_bounds(len(classes), clients))
+
+
+def _dirichlet(classes: _Labels, clients: int, scheme: str, seed: int) -> list[Indices]:
+    beta, words = _positive_number(scheme), _split_stream(classes, clients, seed)
     generator = np.random.Generator(words)
     owners = np.empty(len(classes), np.int64)
     for label in np.unique(classes):
@@ -151,7 +154,8 @@ def _dirichlet(classes: _Labels, clients: int, beta: float, words: np.random.PCG
     return _views(np.argsort(owners, kind="stable"), np.append(0, np.cumsum(sizes)))
 
 
-def _shards(classes: _Labels, clients: int, each: int, words: np.random.PCG64) -> list[Indices]:
+def _shards(classes: _Labels, clients: int, scheme: str, seed: int) -> list[Indices]:
+    each, words = _positive_count(scheme), _split_stream(classes, clients, seed)
     count = clients * each
     if count > len(classes):
         raise ValueError(
@@ -164,6 +168,22 @@ def _shards(classes: _Labels, clients: int, each: int, words: np.random.PCG64) -
     dealt = [shards[shard] for shard in _permutation(count, words)]
     sizes = np.array([len(shard) for shard in dealt]).reshape(clients, each).sum(axis=1)
     return _views(np.concatenate(dealt), np.append(0, np.cumsum(sizes)))
+
+
+PARTITIONS: Mapping[str, Callable[[_Labels, int, str, int], Sequence[Indices]]] = {
+    "iid": _iid,
+    "dirichlet:BETA": _dirichlet,
+    "shards:N": _shards,
+    "drawn": _drawn,
+}
+"""How a partition is written, and the function (labels, clients, scheme, seed) that makes it."""
+
+
+def _split_stream(classes: _Labels, clients: int, seed: int) -> np.random.PCG64:
+    """The stream of a split in which each client gets at least one image."""
+    if clients > len(classes):
+        raise ValueError(f"{clients:,} clients cannot share {len(classes):,} images: each needs at least one")
+    return _stream(_PARTITION, seed)
 
 
 def _views(order: Indices, bounds: Indices) -> list[Indices]:
@@ -228,9 +248,9 @@ def _require_at_least(**bounds: tuple[int, int]) -> None:
             raise ValueError(f"{name} must be at least {least}, not {value}")
 
 
-def _positive_number(scheme: str, text: str) -> float:
+def _positive_number(scheme: str) -> float:
     try:
-        value = float(text)
+        value = float(scheme.partition(":")[2])
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
@@ -238,7 +258,8 @@ def _positive_number(scheme: str, text: str) -> float:
     return value
 
 
-def _positive_count(scheme: str, text: str) -> int:
+def _positive_count(scheme: str) -> int:
+    text = scheme.partition(":")[2]
     if not text.isascii() or not text.isdecimal() or int(text) < 1:
         raise ValueError(f"partition {scheme!r}: N must be a positive whole number, for example shards:2")
     return int(text)

@@ -6,8 +6,7 @@ import pytest
 from subjects import subject
 
 from sqsgd import MalformedReport, make_scheme
-from sqsgd.audit import steps
-from sqsgd.audit import steps as attempts
+from sqsgd.audit import checklist, steps
 from sqsgd.audit.subject import Subject
 
 
@@ -16,7 +15,7 @@ def test_a_scheme_that_refuses_its_own_messages_is_caught():
         yield from ()
         raise MalformedReport("checksum", "the report is damaged")
 
-    (finding,) = attempts.Step(name="noise", run=refuse).findings(subject("sqsgd"))
+    (finding,) = checklist.Step(name="noise", run=refuse).findings(subject("sqsgd"))
     assert finding.outcome == "violated"
     assert "damaged" in finding.sentence
 
@@ -34,7 +33,7 @@ def test_inversion_is_left_out_with_a_reason(monkeypatch):
     [
         ("sqsgd", "likelihood ratios, small budgets", 9),
         ("cpsgd", "the sum of reports", 5),
-        ("fedsgd", "promise", 5),
+        ("fedsgd", "guarantee", 5),
     ],
 )
 def test_what_is_tried_depends_on_what_is_promised(name, first, count):

@@ -1,4 +1,4 @@
-"""The steps of an audit, in order."""
+"""The checks of an audit, in order: a new one is added here."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqsgd.learning.catalogue import EMBEDDED, SOURCES, IdxFile, Source
+from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, IdxFile, Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,11 +138,9 @@ def dataset_status(data_dir: str | Path | None = None) -> list[DatasetStatus]:
 
 
 def _how(source: Source, data_dir: str | Path | None = None) -> str:
-    debian = " or apt install dataset-fashion-mnist" if source.name == "fashion-mnist" else ""
+    package = f" or {source.package}" if source.package else ""
     place = f" --data-dir {data_dir}" if data_dir is not None else ""
-    return (
-        f"run sqsgd data fetch {source.name}{place}{debian}, or name its folder with --data-dir or SQSGD_DATA"
-    )
+    return f"run sqsgd data fetch {source.name}{place}{package}, or give its folder: --data-dir or SQSGD_DATA"
 
 
 def _folders(source: Source, data_dir: str | Path | None) -> list[Path]:

