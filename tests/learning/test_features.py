@@ -54,7 +54,7 @@ def test_a_user_may_bring_a_torch_module(own):
         ("{own}:wrong", "returned a int, not a function"),
         ("{own}:short", r"gave \(1, 784\) for 1000 inputs"),
         ("{own}:nan", "NaN or infinity"),
-        ("{own}:centred", "depend on the images beside it"),
+        ("{own}:centred", "depend on the rest of the batch"),
         ("{own}:broken", "the factory failed: ZeroDivisionError"),
         ("{own}:missing", "has no 'missing'"),
     ],
@@ -75,7 +75,7 @@ def test_images_must_divide_into_cells():
 
 def test_a_model_that_brings_features_takes_no_others():
     assert extractor_and_model("", "soft-hog-linear") == ("soft-hog", "linear")
-    with pytest.raises(ValueError, match="brings its own; write model = 'linear'"):
+    with pytest.raises(ValueError, match="already has features; use model = 'linear'"):
         extractor_and_model("hog", "hog-linear")
 
 

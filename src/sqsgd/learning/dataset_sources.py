@@ -1,4 +1,4 @@
-"""The public data sets: their files, checksums, mirrors and constants."""
+"""The public data sets: files, checksums, mirrors and constants. A new data set is a row of SOURCES."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ EMBEDDED = "mnist5k"
 
 @dataclass(frozen=True, kw_only=True)
 class IdxFile:
-    """One file of a data set: its name without ``.gz``, and the checksums that it must have."""
+    """One file of a data set: its name without ``.gz``, and its checksums."""
 
     name: str
-    gzip_md5: str  # of the .gz as its authors published it
-    sha256: str | None  # of the content; None where we never had the file
+    gzip_md5: str  # of the published .gz
+    sha256: str | None  # of the content; None if we could not obtain the file
 
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:
-    """A zip that holds the .gz files of a data set among others."""
+    """A zip archive that contains the .gz files of a data set."""
 
     urls: tuple[str, ...]
     md5: str
@@ -28,8 +28,8 @@ class Archive:
 class Source:
     """A public data set in four IDX files: training images and labels, test images and labels.
 
-    ``mean`` and ``deviation`` of the pixels, scaled to 0..1, are published constants of the public set and
-    are fixed here; nothing is ever computed from the images that a client holds.
+    ``mean`` and ``deviation`` of the pixels, scaled to 0..1, are published constants; nothing is ever
+    computed from the images that a client holds.
     """
 
     name: str
@@ -121,7 +121,7 @@ SOURCES: dict[str, Source] = {
             "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         ),
-        # The second is where Debian's package dataset-fashion-mnist puts its (differently gzipped) copy.
+        # The second is where Debian's package puts its copy, which is gzipped differently.
         folders=("FashionMNIST/raw", "/usr/share/datasets/fashion-mnist"),
         package="apt install dataset-fashion-mnist",
     ),
@@ -132,7 +132,7 @@ SOURCES: dict[str, Source] = {
         mean=0.1733,
         deviation=0.3317,
         transposed=True,
-        # Published, but not confirmed: we could not get these files.
+        # Published checksums, not confirmed: we could not obtain these files.
         files=_files(
             "emnist-mnist-train",
             "emnist-mnist-test",
