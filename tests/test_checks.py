@@ -15,7 +15,7 @@ BAD_VECTORS = [
     (np.zeros(8, complex), "x has dtype complex128"),
     (np.array(["a"] * 8), "x has dtype"),
     (None, "x has dtype object"),
-    ([[1.0], [1.0, 2.0]], "x is no vector"),
+    ([[1.0], [1.0, 2.0]], "x must be a vector"),
     (np.array([0, 0, np.nan, 0, 0, 0, 0, 0]), r"x\[2\] = nan"),
     (np.array([0, 0, 0, np.inf, 0, 0, 0, 0]), r"x\[3\] = inf"),
     (np.array([1e300, 0, 0, 0, 0, 0, 0, 0]), r"x\[0\] = 1e\+300"),

@@ -179,7 +179,7 @@ def test_a_direction_of_one_dimension_is_a_sign():
 
 
 def test_statements_do_not_dress_up_nothing():
-    with pytest.raises(ValueError, match="probability = 1 leaves every chance"):
+    with pytest.raises(ValueError, match="probability = 1 makes the bound vacuous"):
         reconstruction_statements(1.0, 9, 9, 1, probability=1.0)
     (block, _) = reconstruction_statements(0.5, 2, 100, 1)
     assert not block.vacuous

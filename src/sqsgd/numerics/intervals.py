@@ -1,4 +1,4 @@
-"""What a handful of repeats says: their mean, and how far it may be off."""
+"""The mean of a few repetitions and its confidence interval."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
 
 @lru_cache
 def t_quantile(probability: float, freedom: int) -> float:
-    """The point below which a Student t variable lies with this probability (above one half), by bisection.
+    """The quantile of Student's t for a probability above one half, by bisection.
 
     >>> round(t_quantile(0.975, 2), 4), round(t_quantile(0.975, 30), 4)
     (4.3027, 2.0423)
