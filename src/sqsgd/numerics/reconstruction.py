@@ -103,7 +103,7 @@ def _log_cap(dimensions: int, log_width: float) -> arb:
 def _least(dimensions: int, share: arb) -> float:
     """ln(1 - a²) of the least a that certainly satisfies ln Cap_r(a) <= share.
 
-    By Newton's method in u = √-ln(1 - a²): ln Cap is concave in u, since its slope is -(r-1) (u/a) E[t | t >= a]
+    By Newton's method in u = √-ln(1 - a²). ln Cap is concave in u: its slope is -(r-1) (u/a) E[t | t >= a],
     and both factors increase with a. So the steps decrease from any u beyond the solution without passing
     it. Two such starting points: Cap <= ½ (1 - a²)^((r-1)/2), and the tangent at zero, whose slope is
     -2 / B((r-1)/2, ½), at least √((2r-3) / π) in magnitude.
