@@ -1,4 +1,4 @@
-"""The steps of an audit: what applies, and what ends one."""
+"""The steps of an audit: which ones apply, and what ends one."""
 
 import sys
 
@@ -20,7 +20,7 @@ def test_a_scheme_that_refuses_its_own_messages_is_caught():
     assert "damaged" in finding.sentence
 
 
-def test_inversion_is_left_out_with_a_reason(monkeypatch):
+def test_inversion_is_skipped_with_a_reason(monkeypatch):
     step = steps(subject("sqsgd"))[-1]
     monkeypatch.setitem(sys.modules, "sqsgd.audit.inversion", None)
     (finding,) = step.run(subject("sqsgd"))
@@ -36,7 +36,7 @@ def test_inversion_is_left_out_with_a_reason(monkeypatch):
         ("fedsgd", "guarantee", 5),
     ],
 )
-def test_what_is_tried_depends_on_what_is_promised(name, first, count):
+def test_the_steps_depend_on_the_guarantee(name, first, count):
     tried = steps(subject(name))
     assert (tried[0].name, len(tried)) == (first, count)
     assert [step.name for step in tried[-4:]] == ["noise", "messages", "directions", "pictures"]
@@ -44,8 +44,8 @@ def test_what_is_tried_depends_on_what_is_promised(name, first, count):
     assert left_out.sentence == "Skipped as requested."
 
 
-def test_a_scheme_without_parameters_for_the_model_is_no_reason_to_end():
-    """Pictures come from a model's gradient, which is longer than what this one can be made for."""
+def test_inversion_is_skipped_without_parameters_for_the_model():
+    """The model's gradient is longer than this scheme supports."""
     pytest.importorskip("torch")
 
     def make(*, dim, epsilon, bits):

@@ -1,4 +1,4 @@
-"""Findings: what breaks a promise, and how an audit says so."""
+"""Findings: what violates a guarantee, and how an audit reports it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The audit's statistics against a library."""
+"""The audit's statistics against SciPy."""
 
 import math
 
@@ -67,8 +67,8 @@ def test_the_chance_of_a_mean_is_never_too_small():
     assert chance_of_mean(6.0, 5.0, 10) == 0.0
 
 
-def test_a_place_that_always_matches_is_possible_however_its_share_is_rounded():
-    """96 of 96 times, where all places match m / (137 * 96) of the time: quotients rounded above one."""
+def test_a_position_that_always_matches_survives_rounding():
+    """96 of 96 matches at one position, m / (137 * 96) on average: the quotients may round above one."""
     for matches in range(1, 96 * 137 + 1):
         usual = matches / 137 / 96
         chance = chance_of_mean(96 / (96 * usual), 1 / usual, 96)

@@ -1,4 +1,4 @@
-"""Public features: what they are, and that they depend on one image and nothing else."""
+"""Feature extractors: their values, and that each row depends on one image alone."""
 
 import dataclasses
 
@@ -59,7 +59,7 @@ def test_a_user_may_bring_a_torch_module(own):
         ("{own}:missing", "has no 'missing'"),
     ],
 )
-def test_what_is_wrong_with_features_is_said(own, name, message):
+def test_errors_name_what_is_wrong_with_features(own, name, message):
     with pytest.raises(ValueError, match=message):
         extracted(load_dataset("mnist5k"), name.format(own=own))
 
@@ -73,7 +73,7 @@ def test_images_must_divide_into_cells():
         extracted(cut, "hog")
 
 
-def test_a_model_that_brings_features_takes_no_others():
+def test_a_model_with_features_takes_no_others():
     assert extractor_and_model("", "soft-hog-linear") == ("soft-hog", "linear")
     with pytest.raises(ValueError, match="already has features; use model = 'linear'"):
         extractor_and_model("hog", "hog-linear")
@@ -89,6 +89,6 @@ def test_a_model_with_features_inside_has_the_gradient_of_one_on_them(name):
     np.testing.assert_allclose(inside, outside, atol=1e-6)
 
 
-def test_random_filters_are_the_same_whenever_they_are_made(own):
+def test_random_filters_are_always_the_same(own):
     first, second = (extracted(load_dataset("mnist5k"), f"{own}:filters").train_inputs[:3] for _ in range(2))
     assert torch.equal(first, second)

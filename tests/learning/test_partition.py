@@ -1,4 +1,4 @@
-"""Partitions, cohorts and batches: complete, disjoint, uniform, and the same every time."""
+"""Partitions, cohorts and batches: complete, disjoint, uniform and reproducible."""
 
 import sys
 import tracemalloc

@@ -68,14 +68,14 @@ def audit(subject: Subject, *, inversion: bool = True) -> Audit:
 
     Guarantees
     ----------
-    * Correct schemes pass, whatever the name: tests/audit/test_audit.py::test_true_schemes_pass.
+    * Correct schemes pass, whatever the name: tests/audit/test_audit.py::test_correct_schemes_pass.
     * Mechanisms that are broken on purpose are caught, each by the check designed for it:
       tests/audit/test_audit_broken.py.
     * False alarms have probability 1e-6 for each goodness-of-fit test (goodness_of_fit.SIGNIFICANCE), 0.001
       for all lower bounds on ε together (distinguishing.CONFIDENCE) and 1e-6 for the largest cosines
       (direction_attack.CHANCE):
       tests/audit/test_statistics.py::test_g_test, ::test_the_chance_of_a_mean_is_never_too_small,
-      tests/audit/test_distinguishing.py::test_the_lower_bound_is_one_and_comes_near,
+      tests/audit/test_distinguishing.py::test_the_lower_bound_is_valid_and_nearly_tight,
       tests/audit/test_attackers.py::test_the_attacker_of_privunit_never_beats_it.
 
     >>> from functools import partial

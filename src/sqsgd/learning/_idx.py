@@ -28,5 +28,5 @@ def parse_idx(data: bytes, rank: int, where: str) -> npt.NDArray[np.uint8]:
     # math.prod uses Python integers: NumPy's product could overflow on a damaged header.
     expected = header + math.prod(sizes)
     if len(data) != expected:
-        raise ValueError(f"{where} has {len(data):,} bytes; its header {sizes} promises {expected:,}")
+        raise ValueError(f"{where} has {len(data):,} bytes; its header {sizes} implies {expected:,}")
     return np.frombuffer(data, np.uint8, offset=header).reshape(sizes)

@@ -162,10 +162,10 @@ class ReconstructionStatement:
         if not self.printed_vacuous:
             paper = f"the paper's printed bound gives {_up(self.printed)}"
         if self.vacuous:
-            return f"{after} nothing is promised about {of}: an attacker may know it exactly; {paper}."
+            return f"{after} nothing is guaranteed about {of}: an attacker may know it exactly; {paper}."
         if _up(self.cosine) == "1":
             return (
-                f"{after} next to nothing is promised about {of}: a guess may come as close as a cosine "
+                f"{after} almost nothing is guaranteed about {of}: a guess may come as close as a cosine "
                 f"of {self.cosine:.15g}; {paper}."
             )
         belief = "all directions were equally likely to the attacker before"
