@@ -6,8 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sqsgd.audit import Finding
-from sqsgd.audit import steps as attempts
+from sqsgd.audit import Finding, checklist
 from sqsgd.cli.audit import audit as command
 
 APP = typer.Typer()
@@ -55,10 +54,10 @@ def test_a_broken_promise_ends_with_1(monkeypatch):
             check="law", name="[bold]law", outcome="violated", sentence="It is broken.", measured=2.0
         )
 
-    monkeypatch.setattr(attempts, "noise_checks", broken)
+    monkeypatch.setattr(checklist, "noise_checks", broken)
     done = run("--scheme", "fedsgd", *SMALL)
     assert done.exit_code == 1
-    assert "1 of 2 checks broke the promise" in done.stdout
+    assert "1 of 2 checks broke the guarantee" in done.stdout
 
 
 @pytest.mark.parametrize(

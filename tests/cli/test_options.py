@@ -44,8 +44,8 @@ def test_zero_and_false_are_given_but_none_is_not():
 
 
 def test_the_shell_is_offered_what_the_commands_take():
+    from sqsgd.learning.dataset_files import dataset_status
     from sqsgd.learning.fetch import fetch
-    from sqsgd.learning.inventory import dataset_status
 
     assert options.complete_dataset() == [row.name for row in dataset_status("/nowhere")]
     with pytest.raises(ValueError, match=f"choose {', '.join(options.complete_fetchable())}"):

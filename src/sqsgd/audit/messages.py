@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sqsgd import codec
+from sqsgd.audit.direction_attack import promised_of_vector
 from sqsgd.audit.findings import Finding, judged, skipped
-from sqsgd.audit.guessing import promised_of_vector
 from sqsgd.audit.known_codes import quantizer_of, symbol_of
 from sqsgd.audit.subject import Floats, Subject, cosine, forward, preimage, task_for
 from sqsgd.checks import Vector

@@ -26,7 +26,7 @@ def complete_scheme() -> list[str]:
 
 def complete_dataset() -> list[str]:
     """For the shell: the data sets that have names."""
-    from sqsgd.learning.catalogue import EMBEDDED, SOURCES
+    from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES
 
     return [EMBEDDED, *SOURCES]
 

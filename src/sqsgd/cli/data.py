@@ -12,7 +12,7 @@ from sqsgd.cli._tables import print_json
 
 def list_data(data_dir: DataDir = None, as_json: Json = False) -> None:
     """Say which data sets are here, what is missing, and how to get it."""
-    from sqsgd.learning.inventory import dataset_status
+    from sqsgd.learning.dataset_files import dataset_status
 
     rows = dataset_status(data_dir)
     if as_json:
