@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,19 +26,21 @@ from sqsgd.task import MOST_DIM, Task
 
 Estimate = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
-_WIDEN = 256  # reports that are summed in float32 before they join the sum in float64
+Notion = Literal["local", "per-weight", "central", "none"]
+_WIDEN = 256  # reports summed in float32 before they are added to the float64 sum
 
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """What one report promises.
+    """The privacy guarantee of one report.
 
     ``notion`` is ``"local"`` (ε-LDP of the whole report, replace-one, against the server itself),
-    ``"per-weight"``, ``"central"`` or ``"none"``.
+    ``"per-weight"`` (the same between vectors that differ in one coordinate), ``"central"`` (of the sum
+    of reports, under secure aggregation) or ``"none"``.
 
     Guarantees
     ----------
-    * What a scheme states here is never above what was asked for:
+    * ``epsilon`` is never above the requested one:
       tests/schemes/test_contract.py::test_epsilon_is_what_was_asked_for.
 
     >>> from sqsgd import make_scheme
@@ -49,8 +51,25 @@ class Privacy:
     """
 
     epsilon: float
-    notion: str
+    notion: Notion
     delta: float = 0.0
+    arithmetic: Literal["exact", "real"] = field(default="exact", repr=False)
+    """``"real"``: ε is proved in real arithmetic only, and the report is drawn with floats."""
+
+    @property
+    def is_private(self) -> bool:
+        """Whether anything is guaranteed."""
+        return self.notion != "none"
+
+    @property
+    def is_pure_local(self) -> bool:
+        """Pure ε-LDP of the whole report: the only guarantee that ledgers and nodes accept."""
+        return self.notion == "local" and self.delta == 0
+
+    @property
+    def protects_single_reports(self) -> bool:
+        """Whether the guarantee holds against a server that sees each report by itself."""
+        return self.notion in ("local", "per-weight")
 
 
 NOT_PRIVATE = Privacy(epsilon=math.inf, notion="none")
@@ -88,6 +107,10 @@ class Transform(ABC):
     @abstractmethod
     def inverse(self, y: Estimate, task: Task, dim: int) -> Estimate:
         """The server's side: back to length ``dim``."""
+
+    def coordinates(self, task: Task, dim: int) -> Indices | None:
+        """The coordinates of the input that the step keeps; None where all of them contribute."""
+        return None
 
     def add_inverse(self, y: Estimate, task: Task, total: Estimate) -> None:
         """total += inverse(y); overridden where most of the inverse is zero."""
@@ -131,6 +154,11 @@ class Mechanism(ABC):
     @property
     def has_symbol(self) -> bool:
         """The last column is one symbol for the vector's size, on top of the budget for codes."""
+        return False
+
+    @property
+    def bounds_coordinates(self) -> bool:
+        """``bound`` limits the magnitude of each coordinate; otherwise it limits the l2 norm."""
         return False
 
     @property
@@ -232,6 +260,18 @@ class Scheme:
         """Every coordinate reaches a transform that checks it: a pass over x is saved."""
         return bool(self.transforms) and self.transforms[0].checks_input
 
+    @property
+    def sends_block(self) -> bool:
+        """A report is about some coordinates, whatever the vector; the client keeps the rest."""
+        return self.residual and not self.mechanism.chooses
+
+    @cached_property
+    def unit_bound(self) -> float:
+        """A bound for unit vectors: their norm, that of a block, or three deviations of a coordinate."""
+        if self.mechanism.bounds_coordinates:
+            return 3.0 / math.sqrt(self.dim)
+        return math.sqrt(self.mechanism.dim / self.dim) if self.sends_block else 1.0
+
     @cached_property
     def fingerprint(self) -> int:
         """A 32-bit number that differs between schemes whose messages must not be mixed up."""
@@ -269,6 +309,10 @@ class Scheme:
 
     def encode(self, x: Any, task: Task, rng: Rng) -> bytes:
         """The client's message for its gradient (plus residual), clipped first where the task says so."""
+        return self.seal(self.randomize(x, task, rng), task)
+
+    def randomize(self, x: Any, task: Task, rng: Rng) -> Columns:
+        """The columns of a message: the transforms, then the private step."""
         check_rng(rng)
         self._check(task)
         y = (checks.shaped if self._checked_on_the_way else checks.vector)("x", x, self.dim)
@@ -277,9 +321,12 @@ class Scheme:
             for transform in self.transforms:
                 y = transform.forward(y, task)
         except ValueError:
-            checks.vector("x", x, self.dim)  # says which coordinate it was
+            checks.vector("x", x, self.dim)  # names the coordinate
             raise
-        columns = self.mechanism.randomize(y, task.bound, rng)
+        return self.mechanism.randomize(y, task.bound, rng)
+
+    def seal(self, columns: Columns, task: Task) -> bytes:
+        """The message that carries these columns."""
         return codec.seal(
             self.mechanism.layout, columns, scheme=self.fingerprint, round=task.round, binding=task.binding
         )
@@ -290,6 +337,13 @@ class Scheme:
         return codec.unseal(
             message, self.mechanism.layout, scheme=self.fingerprint, round=task.round, binding=task.binding
         )
+
+    def sent_coordinates(self, columns: Columns, task: Task) -> Indices:
+        """The coordinates of the vector that a report is about."""
+        if self.mechanism.chooses:
+            return self.mechanism.coordinates(columns)
+        kept = self.transforms[0].coordinates(task, self.dim) if self.transforms else None
+        return np.arange(self.dim) if kept is None else kept
 
     def decode(self, message: bytes, task: Task) -> Estimate:
         """The server's estimate of one client's vector."""

@@ -13,7 +13,7 @@ from sqsgd.mechanisms.budget_split import split
 from sqsgd.numerics.reconstruction import MOST_ROUNDS, ReconstructionStatement, reconstruction_statements
 from sqsgd.schemes.code_choice import FEWEST, Choice, choices
 from sqsgd.schemes.privunit import sphere_cap
-from sqsgd.schemes.sqsgd import Direction, sqsgd_stateless
+from sqsgd.schemes.sqsgd import Direction, best_direction, sqsgd_stateless, stateless
 from sqsgd.schemes.sqsgd_paper import sqsgd_paper
 from sqsgd.schemes.stateless import Stateless, stateless_choices
 from sqsgd.transforms import padded
@@ -115,9 +115,8 @@ def plan(
     rounds = checks.integer("rounds", rounds, 1, MOST_ROUNDS)
     left, _ = split(epsilon, None)
     tried = list(choices(dim, left, bits))
-    scheme = sqsgd_stateless(dim, epsilon, bits)
-    mechanism = scheme.mechanism
-    assert isinstance(mechanism, Direction)  # noqa: S101  sqsgd_stateless makes no other
+    mechanism = best_direction(dim, epsilon, bits, block=False)
+    scheme = stateless(dim, mechanism)
     quantizer, block = mechanism.quantizer, mechanism.relative_error(1.0)
     nmse = at_the_bound(scheme.nmse, dim, quantizer.dim)
     optimum = sphere_cap(dim, epsilon).error

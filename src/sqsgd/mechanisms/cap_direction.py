@@ -209,7 +209,8 @@ class CapDirection(Mechanism):
 
     @cached_property
     def privacy(self) -> Privacy:
-        return Privacy(epsilon=add_up(self.cap.epsilon, self.norm.epsilon), notion="local")
+        epsilon = add_up(self.cap.epsilon, self.norm.epsilon)
+        return Privacy(epsilon=epsilon, notion="local", arithmetic="real")
 
     def _parts(self, x: Vector, bound: float) -> tuple[Doubles, float]:
         """Direction and norm; below a millionth of the bound it is nothing, and points anywhere."""

@@ -1,4 +1,4 @@
-"""The table of schemes: one file an algorithm, one row here."""
+"""The table of schemes: one file per algorithm, one row here."""
 
 from __future__ import annotations
 
@@ -53,6 +53,9 @@ SCHEMES: MappingProxyType[str, Callable[..., Scheme]] = MappingProxyType(
 >>> sorted(SCHEMES)[-3:], SCHEMES["sqsgd"](dim=1000, epsilon=200.0, bits=1024).bits
 (['sqsgd-stateless', 'terngrad', 'vqsgd'], 1160)
 """
+
+STATELESS = ("sqsgd-stateless", "privunit", "privunit-index")
+"""Schemes that send a whole vector in one report near the optimal error: those that the planner compares."""
 
 
 def check_name(key: str, name: object) -> None:

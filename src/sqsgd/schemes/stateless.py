@@ -1,12 +1,10 @@
-"""Which scheme to send a whole vector with in one report, where a client keeps nothing for a next one."""
+"""Which scheme sends a whole vector in one report best, for clients that keep nothing between rounds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqsgd.schemes.privunit import privunit
-from sqsgd.schemes.privunit_index import privunit_index
-from sqsgd.schemes.sqsgd import sqsgd_stateless
+from sqsgd.schemes import STATELESS, make_scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,25 +17,20 @@ class Stateless:
 
 
 def stateless_choices(*, dim: int, epsilon: float, bits: int) -> list[Stateless]:
-    """Ways to send a whole vector in one report under a budget, the best first.
+    """The schemes of ``STATELESS`` under a budget, the best first.
 
-    Direction-mode PrivQuant, PrivUnit on a grid, and PrivUnit as an index. All are unbiased, so the mean
-    over any number of clients keeps their order.
+    All are unbiased, so the order is the same for the mean over any number of clients.
 
     >>> [choice.name for choice in stateless_choices(dim=3920, epsilon=8.0, bits=512)][0]
     'privunit-index'
     """
     found = []
-    for name, make in (
-        ("sqsgd-stateless", sqsgd_stateless),
-        ("privunit", privunit),
-        ("privunit-index", privunit_index),
-    ):
+    for name in STATELESS:
         try:
-            scheme = make(dim, epsilon, bits)
+            scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=bits)
         except ValueError:  # the bits do not hold it
             continue
         found.append(Stateless(name=name, nmse=scheme.nmse, message_bytes=scheme.bits // 8))
     if not found:
-        raise ValueError(f"bits = {bits} hold no report of {dim} numbers at epsilon = {epsilon:g}")
+        raise ValueError(f"bits = {bits} cannot hold a report of {dim} numbers at epsilon = {epsilon:g}")
     return sorted(found, key=lambda choice: choice.nmse)
