@@ -1,4 +1,4 @@
-"""FedSel (Liu et al., DASFAA 2020): choose coordinates in private, then send their values in private."""
+"""FedSel (Liu et al., DASFAA 2020): choose coordinates privately, then send their values privately."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from sqsgd.mechanisms.piecewise_grid import MOST_ALPHABET
 from sqsgd.mechanisms.selection import RankWeights, Selection, TopSet, ranking
 from sqsgd.numerics.epsilon_sums import add_up, total
 from sqsgd.randomness import Rng
-from sqsgd.schemes.coordinatewise import places
-from sqsgd.schemes.fedsel_plan import MOST_PICKS, Budget, losses, rank_groups
+from sqsgd.schemes._bit_budget import checked_budget
+from sqsgd.schemes._coordinatewise import places
+from sqsgd.schemes._fedsel_plan import MOST_PICKS, Budget, losses, rank_groups
 
 _LEVELS = (4, 8, 16, 64, 256, 4096)
 _PARTS = tuple(part / 16 for part in range(1, 16, 2))
@@ -27,19 +28,19 @@ _PARTS = tuple(part / 16 for part in range(1, 16, 2))
 
 @dataclass(frozen=True, kw_only=True)
 class Picked(Mechanism):
-    """``picks`` times, independently: a coordinate by ``selection`` (ε1), its value by ``channel`` (ε2).
+    """``picks`` independent picks: a coordinate by ``selection`` (ε1) and its value by ``channel`` (ε2).
 
     Values are clamped to ± ``reach`` times the root mean square coordinate of a vector as long as the
-    bound. A coordinate that was picked more than once is estimated by the mean of its values. A vector
+    bound. A coordinate that is picked several times is estimated by the mean of its values. A vector
     of one coordinate needs no selection.
 
     Guarantees
     ----------
-    * ε = picks (ε1 + ε2), pure LDP of all columns together, as implemented, since both parts draw exactly:
+    * ε = picks (ε1 + ε2), pure LDP of all columns together, as implemented: both parts draw exactly.
       tests/schemes/test_privacy.py::test_exact_privacy, and
       ::test_what_is_sent_has_the_density_that_privacy_is_proved_of.
     * Biased: E[x̂_j] is x_j, clamped to the range, times the probability that j is picked; the residual
-      keeps what was not picked. Unbiased for a picked value within the range:
+      keeps the rest. The value of a picked coordinate within the range is unbiased:
       tests/schemes/test_fedsel.py::test_picked_values_are_unbiased.
     """
 
@@ -100,7 +101,7 @@ class Picked(Mechanism):
         return coordinates, np.bincount(which, values) / counts
 
     def relative_error(self, share: float) -> float:
-        """Of the whole vector, for Gaussian coordinates: what is not sent counts, so it is near 1.
+        """The error on the whole vector, for Gaussian coordinates: unsent ones count, so it is near 1.
 
         1 + Σ_j [P_j ((c_j - y_j)² - y_j²) + E[1/m_j; m_j > 0] Var_j] / Σ_j y_j², where c_j is y_j clamped,
         m_j the number of its picks and P_j = P(m_j > 0).
@@ -140,24 +141,23 @@ def fedsel(
     select_share: float | None = None,
     reach: float | None = None,
 ) -> Scheme:
-    """b = ``picks`` times at ε / b: a coordinate at ε1, by perturbed sampling or by EM, and its value at ε2.
+    """b = ``picks`` picks at ε / b each: a coordinate at ε1, by perturbed sampling or EM, its value at ε2.
 
     ``top`` is the size of the set that perturbed sampling ("ps") prefers, ``select_share`` is ε1 / (ε1 + ε2),
-    ``levels`` the grid of the values, which go through PiecewiseGrid. What is not given is what leaves the
-    least error of a Gaussian vector as long as the bound; the paper sends one pick. The usual ``reach`` is
-    the largest of ``dim`` Gaussian coordinates, √(2 ln dim). The client keeps what was not picked.
+    ``levels`` the grid of the values, which PiecewiseGrid privatises. Parameters that are not given are those
+    of the least predicted error of a Gaussian vector as long as the bound; the paper sends one pick. The
+    default ``reach`` is the largest of ``dim`` Gaussian coordinates, √(2 ln dim). The client keeps the rest.
 
     >>> scheme = fedsel(119850, 400.0, 2048)
     >>> scheme.mechanism.picks, scheme.mechanism.selection.top, scheme.code_bits, round(scheme.nmse, 4)
     (24, 120, 480, 0.9979)
     """
-    dim = checks.integer("dim", dim, 1, 2**31)
-    epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
+    dim, epsilon, bits = checked_budget(dim, epsilon, bits)
     if select not in ("ps", "em"):
         raise ValueError(f"select = {select!r} must be 'ps' or 'em'")
     if top is not None:
         if select == "em":
-            raise ValueError(f"top = {top}: select = 'em' has no top set; leave it out")
+            raise ValueError(f"top = {top}: select = 'em' has no top set; omit it")
         top = checks.integer("top", top, 1, dim - 1)
     if select_share is not None:
         select_share = checks.real("select_share", select_share, 0.001, 0.999)
@@ -165,7 +165,7 @@ def fedsel(
     budget = Budget(
         dim=dim,
         epsilon=epsilon,
-        bits=None if bits is None else checks.integer("bits", bits, 1, 2**40),
+        bits=bits,
         ranked=select == "em",
         reach=checks.real("reach", reach, 0.1, 1e5),
         picks=None if picks is None else checks.integer("picks", picks, 1, MOST_PICKS),

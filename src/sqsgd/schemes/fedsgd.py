@@ -1,4 +1,4 @@
-"""FedSGD: the gradient itself as float32. Not private; the yardstick for accuracy."""
+"""FedSGD: the gradient as float32. Not private; the baseline for accuracy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sqsgd.randomness import Rng
 
 @dataclass(frozen=True, kw_only=True)
 class InClear(Mechanism):
-    """Sends the vector as it is."""
+    """Sends the vector unchanged."""
 
     dim: int
 
@@ -46,5 +46,5 @@ class InClear(Mechanism):
 
 
 def fedsgd(dim: int, epsilon: float | None = None, bits: int | None = None) -> Scheme:
-    """The vector in clear. The budgets are ignored: it protects nobody and saves nothing."""
+    """The vector in the clear. Both budgets are ignored."""
     return Scheme(name="fedsgd", dim=dim, transforms=(), mechanism=InClear(dim=dim))

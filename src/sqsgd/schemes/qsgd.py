@@ -1,4 +1,4 @@
-"""QSGD (Alistarh et al. 2017): the norm, and each coordinate rounded to a share of it. Not private."""
+"""QSGD (Alistarh et al. 2017): the norm, and each coordinate rounded to a fraction of it. Not private."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import NOT_PRIVATE, Estimate, Mechanism, Privacy, Scheme
 from sqsgd.numerics.rounding import Positions, log_rounding_chance, round_unbiased
 from sqsgd.randomness import Rng
-from sqsgd.schemes.bit_budget import codes_that_fit, rescaled_sample
+from sqsgd.schemes._bit_budget import checked_bits, codes_that_fit, rescaled_sample, too_few_bits
 
 NORM_BITS = 32
 MOST_LEVELS = 1 << 15
@@ -27,14 +27,14 @@ _ANGLES = 4096
 class ShareOfNorm(Mechanism):
     """|v| as float32, and sgn(v_i) ξ_i for each coordinate: ξ_i is s |v_i| / |v| rounded without bias.
 
-    The estimate is |v| sgn(v_i) ξ_i / s, with Var = Σ (|v| / s)² f_i (1 - f_i), f_i the part of
-    s |v_i| / |v| after the point; at most min(n / s², √n / s) |v|² (QSGD, Lemma 3.1). ``levels`` is s.
+    The estimate is |v| sgn(v_i) ξ_i / s, with Var = Σ (|v| / s)² f_i (1 - f_i), f_i the fractional part of
+    s |v_i| / |v|; at most min(n / s², √n / s) |v|² (QSGD, Lemma 3.1). ``levels`` is s.
     Codes are ξ_i sgn(v_i) + s in base 2 s + 1, of fixed size: the paper's Elias codes would make the
     length of a message depend on the vector.
 
     Guarantees
     ----------
-    * Not private: the norm travels in clear, and a code tells its coordinate to within |v| / s;
+    * Not private: the norm is sent in the clear, and a code reveals its coordinate to within |v| / s.
       tests/schemes/test_clear_schemes.py::test_what_leaks_of_a_vector.
     * Unbiased, with the variance above: tests/schemes/test_estimates.py::test_mean_is_recovered,
       tests/schemes/test_qsgd.py::test_the_variance_is_the_closed_form.
@@ -78,8 +78,8 @@ class ShareOfNorm(Mechanism):
     def relative_error(self, share: float) -> float:
         """(n / s²) E[f (1 - f)] for a vector of uniform direction, exactly; the same at any length.
 
-        A coordinate of such a vector is sin θ with a density proportional to (cos θ)^(n-2). At s = 1 vectors
-        with few large coordinates have less error, and a flat one has the most: √n - 1 for √(2n/π) - 1.
+        A coordinate of such a vector is sin θ with a density proportional to (cos θ)^(n-2). At s = 1, vectors
+        with few large coordinates have less error and flat ones the most: √n - 1 instead of √(2n/π) - 1.
         """
         if self.dim == 1:
             return 0.0
@@ -97,13 +97,13 @@ class ShareOfNorm(Mechanism):
 
 
 def _best(dim: int, room: int, levels: int | None) -> ShareOfNorm:
-    """The number of levels, and with it of coordinates, that predicts the least error of the whole vector."""
+    """The numbers of levels and coordinates with the least predicted error of the whole vector."""
 
     def affordable(count: int) -> int:
         return min(dim, codes_that_fit(room, 2 * count + 1))
 
     if levels is None:
-        # The most levels at which every coordinate still fits, next to the fixed candidates.
+        # The fixed candidates, and the most levels at which every coordinate still fits.
         whole = bisect_left(range(1, MOST_LEVELS + 1), True, key=lambda count: affordable(count) < dim)
         candidates = [count for count in (*_LEVELS, whole) if count >= 1]
     else:
@@ -112,10 +112,7 @@ def _best(dim: int, room: int, levels: int | None) -> ShareOfNorm:
     mechanisms = [ShareOfNorm(dim=size, levels=count) for count, size in sizes if size > 0]
     if not mechanisms:
         least = NORM_BITS + Column(1, 2 * candidates[0] + 1).bits
-        raise ValueError(
-            f"bits = {room + NORM_BITS} do not hold a norm and one code of levels = {candidates[0]}; "
-            f"at least {least} do"
-        )
+        raise too_few_bits(room + NORM_BITS, f"a norm and one code of levels = {candidates[0]}", least)
     return min(mechanisms, key=lambda mechanism: (1 + mechanism.relative_error(1.0)) / mechanism.dim)
 
 
@@ -124,15 +121,15 @@ def qsgd(
 ) -> Scheme:
     """QSGD over all coordinates, or over a rescaled sample of them that fits into ``bits``.
 
-    ``levels`` is s; left out, it is the one with the least predicted error, or the authors' √n where
-    ``bits`` is None and all coordinates travel. There is no rotation: it predicts no gain for a vector of
-    uniform direction, and without it a sparse vector loses less to rounding. ``epsilon`` is ignored.
+    ``levels`` is s. By default it is the one of the least predicted error, or the authors' √n where ``bits``
+    is None and all coordinates are sent. There is no rotation: it would not help a vector of uniform
+    direction, and a sparse vector loses less to rounding without it. ``epsilon`` is ignored.
     """
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     if levels is not None:
         levels = checks.integer("levels", levels, 1, MOST_LEVELS)
-    if bits is None:
+    if (bits := checked_bits(bits)) is None:
         mechanism = ShareOfNorm(dim=dim, levels=levels or min(math.isqrt(dim - 1) + 1, MOST_LEVELS))
     else:
-        mechanism = _best(dim, checks.integer("bits", bits, 1, 2**40) - NORM_BITS, levels)
+        mechanism = _best(dim, bits - NORM_BITS, levels)
     return Scheme(name="qsgd", dim=dim, transforms=rescaled_sample(dim, mechanism.dim), mechanism=mechanism)

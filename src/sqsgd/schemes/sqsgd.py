@@ -1,7 +1,7 @@
-"""sqSGD in direction mode (the default) and its stateless twin.
+"""sqSGD in direction mode (the default) and its stateless variant.
 
-The block's direction goes through PrivQuant with ε1, its norm through ScalarDP with ε2 = ε - ε1. A
-direction needs no range, so one bit a coordinate serves, and more coordinates travel.
+PrivQuant privatises the block's direction with ε1, ScalarDP its norm with ε2 = ε - ε1. A direction needs no
+range, so one bit per coordinate suffices and more coordinates fit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sqsgd.mechanisms.quantized import Quantized
 from sqsgd.mechanisms.scalardp import ScalarDP
 from sqsgd.numerics.gaussian import kept_share
 from sqsgd.numerics.norms import l2_norm
-from sqsgd.schemes.bit_budget import affordable
+from sqsgd.schemes._bit_budget import affordable
 from sqsgd.schemes.code_choice import SIGNS, best_of, choices
 from sqsgd.transforms import Rotate, Subsample, rotated_sample
 
@@ -30,16 +30,16 @@ from sqsgd.transforms import Rotate, Subsample, rotated_sample
 class Direction(Quantized):
     """Direction by PrivQuant, norm by ScalarDP; for vectors that a rotation has spread evenly.
 
-    Codes cover ± ``reach`` times the root mean square coordinate. For Gaussian coordinates the mean
-    of a clamped one is erf(reach / √2) times itself, which the estimate divides out; as reach → 0
-    the codes are signs and the correction tends to √(π/2).
+    Codes cover ± ``reach`` times the root mean square coordinate. Clamping shrinks the mean of a Gaussian
+    coordinate by erf(reach / √2), which the estimate divides out; as reach → 0 the codes are signs and the
+    correction tends to √(π/2).
 
     Guarantees
     ----------
     * Pure LDP, as every ``Quantized``: tests/schemes/test_privacy.py::test_exact_privacy.
     * Norms above ``bound`` are clamped to it. Otherwise unbiased up to the rotation's departure from
-      Gaussian coordinates: after two rounds within 3 % from 64 coordinates on, for vectors with a single
-      entry too; blocks of one to three coordinates are up to 25 % too long.
+      Gaussian coordinates: after two rounds within 3 % from 64 coordinates on, even for vectors with a
+      single entry; blocks of one to three coordinates are up to 25 % too long.
       tests/schemes/test_estimates.py::test_mean_is_recovered,
       tests/schemes/test_sqsgd.py::test_sparse_vectors_keep_their_length.
     """
@@ -129,7 +129,7 @@ def sqsgd(
     reach: float | None = None,
     norm_epsilon: float | None = None,
 ) -> Scheme:
-    """Send a block of coordinates and keep the rest as a residual: select, rotate, direction and norm."""
+    """Send the rotated direction and norm of a block of coordinates, and keep the rest as a residual."""
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     mechanism = best_direction(
         dim, epsilon, bits, block=True,
@@ -150,7 +150,7 @@ def sqsgd_stateless(
     reach: float | None = None,
     norm_epsilon: float | None = None,
 ) -> Scheme:
-    """For clients that keep nothing: rotate the whole vector twice, send some coordinates, rescale."""
+    """For clients without state: rotate the whole vector twice and send a rescaled sample of coordinates."""
     dim = checks.integer("dim", dim, 1, 2**31)
     mechanism = best_direction(
         dim, epsilon, bits, block=False,

@@ -1,4 +1,4 @@
-"""sqSGD as in the paper, with its errors corrected: K levels over a range, chosen or tracked."""
+"""sqSGD as in the paper, with its errors corrected: K levels over a fixed or adaptive range."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sqsgd.mechanisms.quantized import Quantized
 from sqsgd.mechanisms.scalardp import ScalarDP
 from sqsgd.numerics.epsilon_sums import take_away
 from sqsgd.numerics.gaussian import kept_share
-from sqsgd.schemes.bit_budget import affordable, block_size
+from sqsgd.schemes._bit_budget import affordable, block_size
 from sqsgd.transforms import Rotate, Subsample
 
 
@@ -25,11 +25,11 @@ from sqsgd.transforms import Rotate, Subsample
 class BoundedRange(Quantized):
     """PrivQuant over [-bound, bound]; with ``largest``, also the largest magnitude, for the next bound.
 
-    With ``reach`` the bound is that of the l2 norm, and the range ± reach times the root mean square
+    With ``reach`` the bound is that of the l2 norm, and the range is ± reach times the root mean square
     coordinate of a vector as long as the bound.
 
-    The largest magnitude is that of the vector before it was privatised (the paper takes it after,
-    where it says nothing), clamped to [0, 2 bound] so that the bound can be tracked both ways.
+    The largest magnitude is that of the vector before privatisation (the paper takes it after, where it
+    carries no information), clamped to [0, 2 bound] so that the bound can follow it both ways.
 
     Guarantees
     ----------
@@ -84,7 +84,7 @@ def sqsgd_paper(
     norm_epsilon: float = 10.0,
     rule: Literal["paper", "optimal"] = "paper",
 ) -> Scheme:
-    """Select a power of two of coordinates, rotate, quantise to K levels over ± task.bound, privatise.
+    """Select a block whose size is a power of two, rotate, quantise to K levels over ± task.bound, privatise.
 
     ``adaptive`` spends ``norm_epsilon`` (the paper's ε2 = 10) on the block's largest rotated
     magnitude. ``rule`` is the paper's 0.9/0.1 split, or the optimal parameters.

@@ -16,7 +16,7 @@ from sqsgd.core import NOT_PRIVATE, Estimate, Mechanism, Privacy, Scheme
 from sqsgd.numerics.gaussian import kept_share
 from sqsgd.numerics.rounding import Positions, log_rounding_chance, round_unbiased
 from sqsgd.randomness import Rng
-from sqsgd.schemes.bit_budget import codes_that_fit, rescaled_sample
+from sqsgd.schemes._bit_budget import checked_bits, codes_that_fit, rescaled_sample, too_few_bits
 
 SCALE_BITS = 32
 _NORMAL = NormalDist()
@@ -31,12 +31,12 @@ class Ternary(Mechanism):
     times the root mean square are clamped to it first (the paper's gradient clipping, c = 2.5), which
     lowers m and so the variance, and biases.
 
-    One scale serves the whole vector: the paper's layer-wise scales need the layers, which a scheme does
-    not see. That is out of scope.
+    One scale serves the whole vector. The paper's layer-wise scales need the layers, which a scheme does
+    not see.
 
     Guarantees
     ----------
-    * Not private: the largest magnitude travels in clear, a non-zero code tells a sign for certain;
+    * Not private: the largest magnitude is sent in the clear, and a non-zero code reveals a sign.
       tests/schemes/test_clear_schemes.py::test_what_leaks_of_a_vector.
     * Without ``clip`` unbiased, with the variance above; with it, the mean is that of the clamped vector.
       tests/schemes/test_estimates.py::test_mean_is_recovered,
@@ -80,8 +80,8 @@ class Ternary(Mechanism):
         """E[m Σ|g_i|] / E|g|² - 1 for Gaussian coordinates; the same at any length.
 
         By quantiles of m: given m = t, one coordinate is t and the others are independent below t. Exact
-        without ``clip``; with it, the root mean square counts as known, which it nearly is from about
-        100 coordinates on, and the bias comes on top.
+        without ``clip``; with it, the root mean square is treated as known, which is nearly true from about
+        100 coordinates on, and the bias is added.
         """
         clip = self.clip or math.inf
         level = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
@@ -109,19 +109,16 @@ def terngrad(
 ) -> Scheme:
     """TernGrad over all coordinates, or over as large a rescaled sample of them as fits into ``bits``.
 
-    The largest sample has the least predicted error: that of a coordinate rises with √(ln n) only.
+    The largest sample has the least predicted error: the error per coordinate rises only with √(ln n).
     ``clip`` is in root mean squares (the paper's is 2.5; None: no clipping). ``epsilon`` is ignored.
     """
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     if clip is not None:
         clip = checks.real("clip", clip, 0.1, 1e6)
-    size = dim
-    if bits is not None:
-        bits = checks.integer("bits", bits, 1, 2**40)
-        size = min(dim, codes_that_fit(bits - SCALE_BITS, 3))
+    bits = checked_bits(bits)
+    size = dim if bits is None else min(dim, codes_that_fit(bits - SCALE_BITS, 3))
     if size == 0:
-        least = SCALE_BITS + Column(1, 3).bits
-        raise ValueError(f"bits = {bits} do not hold a scale and one code; at least {least} do")
+        raise too_few_bits(bits, "a scale and one code", SCALE_BITS + Column(1, 3).bits)
     return Scheme(
         name="terngrad",
         dim=dim,

@@ -1,4 +1,4 @@
-"""How FedSel spends a budget: predicted errors for Gaussian coordinates, ranked by magnitude."""
+"""How FedSel spends a budget, by the predicted error of Gaussian coordinates ranked by magnitude."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from sqsgd.mechanisms.channel import Channel, Floats
 from sqsgd.mechanisms.piecewise_grid import PiecewiseGrid
 from sqsgd.mechanisms.selection import RankWeights
 from sqsgd.numerics.epsilon_sums import take_away
+from sqsgd.schemes._bit_budget import too_few_bits
 
 MOST_PICKS = 1 << 20
 _COUNTS, _MOST_USEFUL = 24, 1 << 14
@@ -25,9 +26,9 @@ _GROUPS = 200
 
 @lru_cache(maxsize=64)
 def rank_groups(dim: int, cut: int) -> tuple[Floats, Floats, Floats]:
-    """Mean rank, number and magnitude of groups of the ranks of ``dim`` Gaussian coordinates.
+    """Mean rank, size and magnitude of groups of the ranks of ``dim`` Gaussian coordinates.
 
-    One rank a group at the top, then ever more; no group lies across the rank ``cut``. The mean square
+    Groups hold one rank at the top and grow from there; none straddles the rank ``cut``. The mean square
     of all magnitudes is one.
     """
     spaced = np.geomspace(1, dim, _GROUPS).round().astype(np.int64)
@@ -39,7 +40,7 @@ def rank_groups(dim: int, cut: int) -> tuple[Floats, Floats, Floats]:
 
 
 def losses(sizes: Floats, channel: Channel, reach: float) -> tuple[Floats, Floats]:
-    """What sending a coordinate of each size adds to the squared error: by its mean, and by its noise."""
+    """What sending a coordinate of each magnitude adds to the squared error: by its bias and by its noise."""
     kept = np.minimum(sizes, reach)
     noise = reach**2 * channel.second_moment(0.5 + kept / (2 * reach)) - kept**2
     return (kept - sizes) ** 2 - sizes**2, noise
@@ -47,26 +48,26 @@ def losses(sizes: Floats, channel: Channel, reach: float) -> tuple[Floats, Float
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What is given, and what is fixed (None: to be chosen)."""
+    """The budget, and the parameters that are fixed (None: chosen)."""
 
     dim: int
     epsilon: float
     bits: int | None
     ranked: bool
-    """Coordinates are chosen by their ranks, not by a top set."""
+    """Coordinates are chosen by rank, not from a top set."""
     reach: float
     picks: int | None
     top: int | None
     parts: Sequence[float]
-    """Shares of a pick's ε that may go to the choice of its coordinate."""
+    """Shares of a pick's ε to try for the choice of its coordinate."""
     alphabets: Sequence[int]
 
     def bits_of(self, picks: int, alphabet: int) -> int:
-        """Indices, where there is a choice, and values."""
+        """Bits of the values, and of the indices where there is a choice."""
         return Column(picks, alphabet).bits + (Column(picks, self.dim).bits if self.dim > 1 else 0)
 
     def counts(self, alphabet: int) -> list[int]:
-        """The numbers of picks to try: those that fit, at a quarter of a nat each or more."""
+        """The numbers of picks to try: those that fit and leave each at least a quarter of a nat."""
         most = self.picks or (1 if self.dim == 1 else min(_MOST_USEFUL, math.ceil(4 * self.epsilon)))
         if self.bits is not None:
             enough = min(most, math.floor(self.bits / math.log2(self.dim * alphabet)) + 1)
@@ -76,7 +77,7 @@ class Budget:
         return np.unique(np.geomspace(1, most, _COUNTS).astype(np.int64)).tolist() if most else []
 
     def plans(self) -> Iterator[Plan]:
-        """What may be done, with the error that it leaves."""
+        """The plans to compare, with their predicted errors."""
         for alphabet in self.alphabets:
             for picks in self.counts(alphabet):
                 share = equal_share(self.epsilon, picks)
@@ -87,9 +88,9 @@ class Budget:
                     yield Plan(error=error, picks=picks, choice=chosen, top=top, channel=channel)
 
     def _error(self, picks: int, epsilon: float, channel: Channel) -> tuple[float, int]:
-        """The squared error less that of sending nothing, and the best size of a top set.
+        """The squared error minus that of sending nothing, and the best size of a top set.
 
-        All picks are taken to differ.
+        Assumes that all picks differ.
         """
         ranks, counts, sizes = rank_groups(self.dim, self.top or 1)
         loss = counts * np.add(*losses(sizes, channel, self.reach))
@@ -113,15 +114,13 @@ class Budget:
         if plan is None:
             picks = self.picks or 1
             least = self.bits_of(picks, min(self.alphabets))
-            raise ValueError(
-                f"bits = {self.bits} do not hold picks = {picks} of dim = {self.dim}; at least {least} do"
-            )
+            raise too_few_bits(self.bits, f"picks = {picks} of dim = {self.dim}", least)
         return plan
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How often to pick, ε for the choice of a coordinate, the top set's size, and the value's channel."""
+    """Number of picks, ε for choosing a coordinate, size of the top set, and the channel of the values."""
 
     error: float
     picks: int
