@@ -190,7 +190,7 @@ def test_the_coordinate_is_named_whoever_finds_it(bad):
 def test_tasks_must_be_tasks_for_this_length():
     made, message = scheme(), sent(scheme())
     for use in (lambda task: made.encode(X, task, seeded_rng(1)), lambda task: made.open(message, task)):
-        with pytest.raises(ValueError, match=r"is no sqsgd\.Task"):
+        with pytest.raises(ValueError, match=r"must be a sqsgd\.Task"):
             use({"round": 2})
         with pytest.raises(ValueError, match=r"task\.dim = 4, but this scheme was made for dim = 3"):
             use(replace(TASK, dim=4))

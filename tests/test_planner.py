@@ -64,10 +64,10 @@ def warned(words, **budget):
 
 def test_warnings_come_when_they_should():
     usual = {"dim": 119850, "epsilon": 400.0, "bits": 2048}
-    assert warned("nearly in clear", dim=512, epsilon=400.0, bits=512)
-    assert not warned("nearly in clear", **usual)
-    assert warned("buy less than 10 %", **{**usual, "bits": 8192})
-    assert not warned("buy less than 10 %", **usual)
+    assert warned("nearly in the clear", dim=512, epsilon=400.0, bits=512)
+    assert not warned("nearly in the clear", **usual)
+    assert warned("by less than 10 %", **{**usual, "bits": 8192})
+    assert not warned("by less than 10 %", **usual)
     assert warned("nothing is promised about the direction of the full vector", **usual, rounds=100_000)
     assert not warned("the full vector", **usual)
     assert warned("membership", **usual)
@@ -110,8 +110,8 @@ def test_a_direction_of_one_dimension_is_not_passed_off_as_two():
 
 
 def test_rough_predictions_are_said_to_be_rough():
-    assert warned("predicted errors are rough", dim=1198, epsilon=400.0, bits=8)
-    assert not warned("predicted errors are rough", dim=1198, epsilon=400.0, bits=64)
+    assert warned("predicted errors can be off", dim=1198, epsilon=400.0, bits=8)
+    assert not warned("predicted errors can be off", dim=1198, epsilon=400.0, bits=64)
 
 
 def test_more_coordinates_than_can_be_privatised():

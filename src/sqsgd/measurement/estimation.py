@@ -1,4 +1,4 @@
-"""How well each scheme estimates a vector, what it sends and how long it takes; all in one run."""
+"""The estimation error, message size and speed of every scheme, measured in one run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Setting:
 
     @property
     def optimum(self) -> float:
-        """NMSE of PrivUnit with all of epsilon, and the norm known: the best that is possible at any size."""
+        """NMSE of PrivUnit with all of epsilon and a known norm: the best possible at any message size."""
         return sphere_cap(self.dim, self.epsilon).error
 
 
@@ -45,10 +45,10 @@ SETTINGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Estimation:
-    """One scheme at one setting. ``where`` says what the error is of: the whole vector, or a block.
+    """One scheme at one setting. ``where`` says whether the error is that of the whole vector or of a block.
 
-    A scheme that chooses coordinates and sends nothing of the others is biased: its error is the energy that
-    it leaves out, which averaging over clients does not lower, so it has no ratio to the optimum.
+    A scheme that chooses coordinates and omits the others is biased: its error is the energy of the omitted
+    ones, which averaging over clients does not reduce, so it has no ratio to the optimum.
     """
 
     setting: Setting
@@ -66,7 +66,7 @@ class Estimation:
     trials: int
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON, where infinity is a word and what is not known is left empty."""
+        """For JSON, with infinity as a string and unknown values as null."""
         return {name: known(value) for name, value in asdict(self).items()}
 
 
@@ -80,7 +80,7 @@ def schemes_at(setting: Setting) -> Iterator[tuple[str, Scheme]]:
 
 
 def measure(name: str, scheme: Scheme, setting: Setting, seconds: float) -> Estimation:
-    """Encode and decode random unit vectors for about this long."""
+    """Encode and decode random unit vectors for about ``seconds``."""
     numbers, rng, block = np.random.default_rng(1), seeded_rng(1), scheme.sends_block
     errors: list[float] = []
     encoding: list[float] = []
@@ -104,7 +104,7 @@ def measure(name: str, scheme: Scheme, setting: Setting, seconds: float) -> Esti
             error, x = error[sent], x[sent]
         errors.append(float(error @ error) / float(x @ x))
     nmse, half_width = mean_interval(errors)
-    biased = scheme.mechanism.chooses  # what was not chosen is not estimated
+    biased = scheme.mechanism.chooses
     return Estimation(
         setting=setting,
         scheme=name,
@@ -123,7 +123,7 @@ def measure(name: str, scheme: Scheme, setting: Setting, seconds: float) -> Esti
 
 
 def estimations(settings: tuple[Setting, ...] = SETTINGS, seconds: float = 2.0) -> Iterator[Estimation]:
-    """Every scheme at every setting, one after the other."""
+    """Every scheme at every setting."""
     for setting in settings:
         for name, scheme in schemes_at(setting):
             yield measure(name, scheme, setting, seconds)

@@ -63,7 +63,7 @@ class SphereCap(Cap):
     def square(self) -> arb:
         return arb(1)
 
-    def chance(self, along: float, across: float) -> tuple[float, float]:
+    def scaled(self, along: float, across: float) -> tuple[float, float]:
         length = math.hypot(along, across)
         return along / length, across / length
 

@@ -60,7 +60,7 @@ class GaussianCap(Cap):
     def square(self) -> arb:
         return 1 + self.deviations / arb(self.dim).sqrt() * self.mean()
 
-    def chance(self, along: float, across: float) -> tuple[float, float]:
+    def scaled(self, along: float, across: float) -> tuple[float, float]:
         deviation = 1 / math.sqrt(self.dim)
         return along * deviation, across * deviation
 
