@@ -167,9 +167,9 @@ class Mechanism(ABC):
         """The columns that ``randomize`` returns."""
 
     @property
-    @abstractmethod
     def privacy(self) -> Privacy:
-        """The guarantee of the columns."""
+        """The guarantee of the columns: none, unless the mechanism states one."""
+        return NOT_PRIVATE
 
     @abstractmethod
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:

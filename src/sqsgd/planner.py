@@ -11,11 +11,11 @@ from sqsgd.codec import Column
 from sqsgd.files.json_numbers import worded
 from sqsgd.mechanisms.budget_split import split
 from sqsgd.numerics.reconstruction import MOST_ROUNDS, ReconstructionStatement, reconstruction_statements
+from sqsgd.schemes import STATELESS, make_scheme
 from sqsgd.schemes.code_choice import FEWEST, Choice, choices
 from sqsgd.schemes.privunit import sphere_cap
 from sqsgd.schemes.sqsgd import Direction, best_direction, sqsgd_stateless, stateless
 from sqsgd.schemes.sqsgd_paper import sqsgd_paper
-from sqsgd.schemes.stateless import Stateless, stateless_choices
 from sqsgd.transforms import padded
 
 PAPER_LEVELS = 16
@@ -29,6 +29,15 @@ class Alternative:
     levels: int
     coordinates: int
     nmse: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stateless:
+    """A scheme that keeps nothing between rounds, and the relative error of its report for |x| = bound."""
+
+    name: str
+    nmse: float
+    message_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +160,26 @@ def plan(
         reconstruction=statements,
         warnings=tuple(_warnings(mechanism, epsilon, statements)),
     )
+
+
+def stateless_choices(*, dim: int, epsilon: float, bits: int) -> list[Stateless]:
+    """The schemes of ``STATELESS`` under a budget, the best first.
+
+    All are unbiased, so the order is the same for the mean over any number of clients.
+
+    >>> [choice.name for choice in stateless_choices(dim=3920, epsilon=8.0, bits=512)][0]
+    'privunit-index'
+    """
+    found = []
+    for name in STATELESS:
+        try:
+            scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=bits)
+        except ValueError:  # the bits do not hold it
+            continue
+        found.append(Stateless(name=name, nmse=scheme.nmse, message_bytes=scheme.bits // 8))
+    if not found:
+        raise ValueError(f"bits = {bits} cannot hold a report of {dim} numbers at epsilon = {epsilon:g}")
+    return sorted(found, key=lambda choice: choice.nmse)
 
 
 def at_the_bound(error: float, dim: int, coordinates: int) -> float:

@@ -36,7 +36,7 @@ ROUNDED = [
 @pytest.mark.parametrize("mechanism", ROUNDED, ids=lambda m: m.identity)
 def test_what_is_sent_has_the_density(mechanism, monkeypatch):
     assert is_sent_with_its_density(mechanism)
-    module = sys.modules[type(mechanism).__module__]
+    module = sys.modules[ShareOfNorm.__module__]
     monkeypatch.setattr(module, "round_unbiased", lambda position, rng: np.rint(position).astype(int))
     assert not is_sent_with_its_density(mechanism)
 

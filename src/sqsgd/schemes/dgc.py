@@ -13,7 +13,7 @@ import numpy as np
 from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout, MalformedReport
-from sqsgd.core import NOT_PRIVATE, Estimate, Indices, Mechanism, Privacy, Scheme
+from sqsgd.core import Estimate, Indices, Mechanism, Scheme
 from sqsgd.mechanisms.selection import largest
 from sqsgd.randomness import Rng
 from sqsgd.schemes._bit_budget import checked_bits, too_few_bits
@@ -48,10 +48,6 @@ class Largest(Mechanism):
     def layout(self) -> Layout:
         values = Column(self.count, None)
         return (values,) if self.count == self.dim else (Column(self.count, self.dim), values)
-
-    @property
-    def privacy(self) -> Privacy:
-        return NOT_PRIVATE
 
     def _largest(self, x: Vector) -> Columns:
         x = checks.shaped("x", x, self.dim)

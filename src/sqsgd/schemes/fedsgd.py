@@ -10,7 +10,7 @@ import numpy as np
 
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
-from sqsgd.core import NOT_PRIVATE, Estimate, Mechanism, Privacy, Scheme
+from sqsgd.core import Estimate, Mechanism, Scheme
 from sqsgd.randomness import Rng
 
 
@@ -27,10 +27,6 @@ class InClear(Mechanism):
     @cached_property
     def layout(self) -> Layout:
         return (Column(self.dim, None),)
-
-    @property
-    def privacy(self) -> Privacy:
-        return NOT_PRIVATE
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
         return (x,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,7 @@ import numpy as np
 from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
-from sqsgd.core import NOT_PRIVATE, Estimate, Mechanism, Privacy, Scheme
+from sqsgd.core import Estimate, Mechanism, Scheme
 from sqsgd.numerics.rounding import Positions, log_rounding_chance, round_unbiased
 from sqsgd.randomness import Rng
 from sqsgd.schemes._bit_budget import checked_bits, codes_that_fit, rescaled_sample, too_few_bits
@@ -23,8 +24,43 @@ _LEVELS = sorted({round(2 ** (step / 4)) for step in range(61)})  # candidates: 
 _ANGLES = 4096
 
 
+class ScaledCodes(Mechanism):
+    """A scale as float32, and each coordinate as an unbiased code for one of 2 ``levels`` + 1 multiples."""
+
+    levels: int
+
+    @abstractmethod
+    def scale(self, x: Estimate) -> float:
+        """The magnitude of the end codes: a float32, to which larger coordinates are clamped."""
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Column(1, None), Column(self.dim, 2 * self.levels + 1)
+
+    def _positions(self, x: Vector) -> tuple[float, Positions]:
+        """The scale, and the codes before rounding."""
+        exact = checks.shaped("x", x, self.dim).astype(np.float64)
+        scale = self.scale(exact)
+        if scale == 0:
+            return 0.0, np.full(self.dim, float(self.levels))
+        return scale, np.clip(exact / scale, -1.0, 1.0) * self.levels + self.levels
+
+    def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
+        scale, position = self._positions(x)
+        return np.array([scale], np.float32), round_unbiased(position, rng).astype(np.uint32)
+
+    def estimate(self, columns: Columns, bound: float) -> Estimate:
+        return (columns[1].astype(np.float64) - self.levels) * (float(columns[0][0]) / self.levels)
+
+    def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
+        scale, position = self._positions(x)
+        if np.float32(scale) != columns[0][0]:
+            return -math.inf
+        return log_rounding_chance(position, columns[1])
+
+
 @dataclass(frozen=True, kw_only=True)
-class ShareOfNorm(Mechanism):
+class ShareOfNorm(ScaledCodes):
     """|v| as float32, and sgn(v_i) ξ_i for each coordinate: ξ_i is s |v_i| / |v| rounded without bias.
 
     The estimate is |v| sgn(v_i) ξ_i / s, with Var = Σ (|v| / s)² f_i (1 - f_i), f_i the fractional part of
@@ -47,33 +83,13 @@ class ShareOfNorm(Mechanism):
     def identity(self) -> str:
         return f"share of norm {self.dim} {self.levels}"
 
-    @cached_property
-    def layout(self) -> Layout:
-        return Column(1, None), Column(self.dim, 2 * self.levels + 1)
-
-    @property
-    def privacy(self) -> Privacy:
-        return NOT_PRIVATE
-
-    def _positions(self, x: Vector) -> tuple[float, Positions]:
-        """The norm, rounded up to float32 so that no share exceeds one, and the codes before rounding."""
-        exact = checks.shaped("x", x, self.dim).astype(np.float64)
-        length = float(np.linalg.norm(exact))
+    def scale(self, x: Estimate) -> float:
+        """The norm, rounded up to float32 so that no share exceeds one."""
+        length = float(np.linalg.norm(x))
         if not length < float(np.finfo(np.float32).max):
             raise ValueError("x holds NaN or infinity, or its norm is too large for a float32")
-        norm = float(np.float32(length))
-        if norm < length:
-            norm = float(np.nextafter(np.float32(norm), np.float32(np.inf)))
-        if norm == 0:
-            return 0.0, np.full(self.dim, float(self.levels))
-        return norm, np.clip(exact / norm, -1.0, 1.0) * self.levels + self.levels
-
-    def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
-        norm, position = self._positions(x)
-        return np.array([norm], np.float32), round_unbiased(position, rng).astype(np.uint32)
-
-    def estimate(self, columns: Columns, bound: float) -> Estimate:
-        return (columns[1].astype(np.float64) - self.levels) * (float(columns[0][0]) / self.levels)
+        norm = np.float32(length)
+        return float(norm if norm >= length else np.nextafter(norm, np.float32(np.inf)))
 
     def relative_error(self, share: float) -> float:
         """(n / s²) E[f (1 - f)] for a vector of uniform direction, exactly; the same at any length.
@@ -88,12 +104,6 @@ class ShareOfNorm(Mechanism):
         density = np.exp((self.dim - 2) * np.log(np.cos(angle)))
         part = (self.levels * np.sin(angle)) % 1.0
         return self.dim / self.levels**2 * float(np.average(part * (1 - part), weights=density))
-
-    def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
-        norm, position = self._positions(x)
-        if np.float32(norm) != columns[0][0]:
-            return -math.inf
-        return log_rounding_chance(position, columns[1])
 
 
 def _best(dim: int, room: int, levels: int | None) -> ShareOfNorm:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
 
 from sqsgd import checks
-from sqsgd.checks import Vector
-from sqsgd.codec import Column, Columns, Layout
-from sqsgd.core import NOT_PRIVATE, Estimate, Mechanism, Privacy, Scheme
+from sqsgd.codec import Column
+from sqsgd.core import Estimate, Scheme
 from sqsgd.numerics.gaussian import kept_share
-from sqsgd.numerics.rounding import Positions, log_rounding_chance, round_unbiased
-from sqsgd.randomness import Rng
 from sqsgd.schemes._bit_budget import checked_bits, codes_that_fit, rescaled_sample, too_few_bits
+from sqsgd.schemes.qsgd import ScaledCodes
 
 SCALE_BITS = 32
 _NORMAL = NormalDist()
@@ -24,7 +21,7 @@ _QUANTILES = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ternary(Mechanism):
+class Ternary(ScaledCodes):
     """m = max |g_i| as float32, and sgn(g_i) b_i for each coordinate, b_i = 1 with probability |g_i| / m.
 
     The estimate is m sgn(g_i) b_i, with Var = Σ |g_i| (m - |g_i|). With ``clip`` c, coordinates beyond c
@@ -43,6 +40,8 @@ class Ternary(Mechanism):
       tests/schemes/test_terngrad.py::test_the_variance_is_the_closed_form.
     """
 
+    levels = 1
+
     dim: int
     clip: float | None = None
 
@@ -50,31 +49,12 @@ class Ternary(Mechanism):
     def identity(self) -> str:
         return f"ternary {self.dim}" + (f" clip {self.clip!r}" if self.clip else "")
 
-    @cached_property
-    def layout(self) -> Layout:
-        return Column(1, None), Column(self.dim, 3)
-
-    @property
-    def privacy(self) -> Privacy:
-        return NOT_PRIVATE
-
-    def _positions(self, x: Vector) -> tuple[float, Positions]:
-        """The scale, which is a float32, and the codes 0..2 before rounding."""
-        exact = checks.shaped("x", x, self.dim).astype(np.float64)
-        scale = checks.finite_size("x", float(np.max(np.abs(exact))))
-        if self.clip is not None:
-            limit = self.clip * float(np.linalg.norm(exact)) / math.sqrt(self.dim)
-            scale = min(scale, float(np.float32(limit)))
-        if scale == 0:
-            return 0.0, np.ones(self.dim)
-        return scale, np.clip(exact / scale, -1.0, 1.0) + 1.0
-
-    def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
-        scale, position = self._positions(x)
-        return np.array([scale], np.float32), round_unbiased(position, rng).astype(np.uint32)
-
-    def estimate(self, columns: Columns, bound: float) -> Estimate:
-        return (columns[1].astype(np.float64) - 1.0) * float(columns[0][0])
+    def scale(self, x: Estimate) -> float:
+        """m, or the clipping limit if that is smaller."""
+        scale = checks.finite_size("x", float(np.max(np.abs(x))))
+        if self.clip is None:
+            return scale
+        return min(scale, float(np.float32(self.clip * float(np.linalg.norm(x)) / math.sqrt(self.dim))))
 
     def relative_error(self, share: float) -> float:
         """E[m Σ|g_i|] / E|g|² - 1 for Gaussian coordinates; the same at any length.
@@ -96,12 +76,6 @@ class Ternary(Mechanism):
             energy += scale * (scale + (self.dim - 1) * whole / (1 - 2 * float(tail))) / self.dim
         error = max(energy / _QUANTILES - 1, 0.0)
         return error if self.clip is None else error + 2 * (1 - kept_share(clip))
-
-    def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
-        scale, position = self._positions(x)
-        if np.float32(scale) != columns[0][0]:
-            return -math.inf
-        return log_rounding_chance(position, columns[1])
 
 
 def terngrad(
