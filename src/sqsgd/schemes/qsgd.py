@@ -89,7 +89,7 @@ class ShareOfNorm(ScaledCodes):
         if not length < float(np.finfo(np.float32).max):
             raise ValueError("x holds NaN or infinity, or its norm is too large for a float32")
         norm = np.float32(length)
-        return float(norm if norm >= length else np.nextafter(norm, np.float32(np.inf)))
+        return float(norm if float(norm) >= length else np.nextafter(norm, np.float32(np.inf)))
 
     def relative_error(self, share: float) -> float:
         """(n / s²) E[f (1 - f)] for a vector of uniform direction, exactly; the same at any length.
