@@ -68,7 +68,7 @@ def test_a_broken_promise_ends_with_1(monkeypatch):
         (("--epsilon", "-1"), "epsilon = -1"),
         (("--bytes", "0"), "bytes = 0"),
         (("--option", "levels"), "must look like name=value"),
-        (("--option", "colour=red"), "colour = 'red' is no option"),
+        (("--option", "colour=red"), "colour = 'red': 'sqsgd' has no such option"),
         (("--out", __file__), "is a file"),
     ],
 )

@@ -9,7 +9,6 @@ import numpy as np
 
 from sqsgd.audit.findings import Finding, judged, skipped
 from sqsgd.audit.subject import Subject, cosine, forward, preimage, task_for
-from sqsgd.measurement.estimation import sends_block
 from sqsgd.numerics.reconstruction import reconstruction_bound
 
 CHANCE = 1e-6
@@ -43,7 +42,7 @@ def _block_cosines(subject: Subject, count: int) -> list[float] | None:
     """For blocks of uniform direction, made from vectors that the transforms map to exactly these blocks."""
     scheme, numbers, rng = subject.scheme, subject.numbers("block"), subject.noise()
     # The length of a unit vector's block.
-    length = math.sqrt(scheme.mechanism.dim / scheme.dim) if sends_block(scheme) else 1.0
+    length = math.sqrt(scheme.mechanism.dim / scheme.dim) if scheme.sends_block else 1.0
     cosines = []
     for client in range(count):
         y = numbers.standard_normal(scheme.mechanism.dim).astype(np.float32)

@@ -23,7 +23,6 @@ from sqsgd.federated import sent_coordinates
 from sqsgd.learning.datasets import load_dataset
 from sqsgd.learning.gradients import loss_gradient, parameter_count, trainable_parameters
 from sqsgd.learning.models import make_model
-from sqsgd.measurement.estimation import sends_block
 from sqsgd.numerics.reconstruction import reconstruction_bound
 
 BATCHES = (1, 4)
@@ -205,7 +204,7 @@ def _reported(
     task = task_for(scheme, subject.seed, length=float(np.linalg.norm(gradient)))
     message = scheme.encode(gradient, task, subject.noise())
     decoded = scheme.decode(message, task).astype(np.float32)
-    if not (sends_block(scheme) or scheme.mechanism.chooses):
+    if not (scheme.sends_block or scheme.mechanism.chooses):
         return _Target(gradient=torch.from_numpy(decoded), coordinates=None), cosine(decoded, gradient)
     sent = sent_coordinates(scheme, task, message)
     target = _Target(gradient=torch.from_numpy(decoded[sent]), coordinates=torch.tensor(sent))

@@ -17,7 +17,6 @@ from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import ENVELOPE_BYTES, Column, Columns, Layout
 from sqsgd.core import Mechanism, Scheme
-from sqsgd.measurement.estimation import bound_for
 from sqsgd.randomness import Rng, secure_rng
 from sqsgd.task import Task
 
@@ -68,7 +67,7 @@ class Subject:
     @property
     def private(self) -> bool:
         """Whether the scheme has any privacy guarantee."""
-        return self.scheme.privacy.notion != "none"
+        return self.scheme.privacy.is_private
 
     @cached_property
     def _small(self) -> dict[float, Small | None]:
@@ -160,7 +159,7 @@ def has_density(mechanism: Mechanism) -> bool:
 
 def task_for(scheme: Scheme, seed: int, *, client: int = 0, round: int = 0, length: float = 1.0) -> Task:
     """A task whose bound suits vectors of this length."""
-    return Task(round=round, client=client, seed=seed, dim=scheme.dim, bound=length * bound_for(scheme))
+    return Task(round=round, client=client, seed=seed, dim=scheme.dim, bound=length * scheme.unit_bound)
 
 
 def forward(scheme: Scheme, x: Vector, task: Task) -> Vector:
