@@ -43,7 +43,7 @@ SLOW = (
     "schemes/test_terngrad.py",
     "test_adding_a_scheme.py",
     "mechanisms/test_binomial.py",
-    "cli/test_program.py",
+    "cli/test_main.py",
     "measurement/test_estimation.py",
     "test_examples.py",
     "test_packaging.py",
@@ -68,7 +68,7 @@ def browser(tmp_path_factory):
     """A real browser, for pages that people open."""
     from chromium import Chromium
 
-    from sqsgd.cli.checkup import find_chromium
+    from sqsgd.cli.doctor import find_chromium
 
     program = find_chromium()
     if program is None:

@@ -95,10 +95,14 @@ def _row(command: str, parameter: Any) -> str:
         raise Undocumented(f"`{command}`: {names} has no help")
     if parameter.param_type_name == "argument":
         names = f"`{_metavar(parameter)}`"
-    from sqsgd.cli._assumed import assumed
+    return f"| {names} | {_cell(text)} | {_default(parameter)} |"
 
-    default = assumed(command.split()[-1], parameter)
-    return f"| {names} | {_cell(text)} | {f'`{default}`' if default else ''} |"
+
+def _default(parameter: Any) -> str:
+    described, value = getattr(parameter, "show_default", None), parameter.default
+    if isinstance(described, str):
+        return described
+    return f"`{value}`" if isinstance(value, int | float | str) and not isinstance(value, bool) else ""
 
 
 def _cell(text: str) -> str:

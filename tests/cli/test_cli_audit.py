@@ -1,13 +1,13 @@
 """`sqsgd audit` as a person types it: its table, its JSON, its files and its exit status."""
 
 import json
+import sys
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from sqsgd.audit import Finding
-from sqsgd.audit import steps as attempts
 from sqsgd.cli.audit import audit as command
 
 APP = typer.Typer()
@@ -55,7 +55,7 @@ def test_a_broken_promise_ends_with_1(monkeypatch):
             check="law", name="[bold]law", outcome="violated", sentence="It is broken.", measured=2.0
         )
 
-    monkeypatch.setattr(attempts, "noise_checks", broken)
+    monkeypatch.setattr(sys.modules["sqsgd.audit.steps"], "noise_checks", broken)
     done = run("--scheme", "fedsgd", *SMALL)
     assert done.exit_code == 1
     assert "1 of 2 checks broke the promise" in done.stdout

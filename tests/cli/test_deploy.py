@@ -60,7 +60,7 @@ def test_a_node_may_run_what_its_owner_allows(tmp_path):
     (mine := tmp_path / "my_app").mkdir()
     (node / "allowed-apps").write_text("first  # sqsgd\n")
     done = typed(["sqsgd", "deploy", "allow", node, mine])
-    assert (done.code, done.error) == (2, f"sqsgd: {mine} is no Flower app: it holds no pyproject.toml\n")
+    assert (done.code, done.error) == (2, f"sqsgd: {mine} is not a Flower app: it has no pyproject.toml\n")
     shutil.copytree(app_folder(), mine, dirs_exist_ok=True)
     found = json.loads(typed(["sqsgd", "deploy", "allow", node, mine, "--json"]).out)
     assert found["sha256"] == app_hash(mine)

@@ -1,4 +1,4 @@
-"""Runs that nobody named get a folder of their own, however many begin in one second."""
+"""Runs without --out get a folder of their own, however many start in the same second."""
 
 import json
 import multiprocessing
@@ -44,7 +44,7 @@ def test_many_at_once_get_one_each(tmp_path):
 
 def test_a_file_in_the_way_is_named(tmp_path):
     (tmp_path / "runs").write_text("mine")
-    with pytest.raises(ValueError, match=r"runs is a file, .* name another with --out"):
+    with pytest.raises(ValueError, match=r"runs is a file, .* choose one with --out"):
         new_folder("mnist5k", tmp_path / "runs")
 
 

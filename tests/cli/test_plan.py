@@ -19,7 +19,7 @@ def test_people_get_all_of_it():
     assert done.code == 0
     for words in (
         f"coordinates        {CHOSEN.coordinates:,} of 5,000, as signs\n",
-        f"bytes              {CHOSEN.message_bytes} a message: 512 bits of codes",
+        f"bytes              {CHOSEN.message_bytes} per message: 512 bits of codes",
         f"of the mean over 20 clients {CHOSEN.nmse_mean:.4g}\n",
         f"so this is {CHOSEN.optimum_ratio:.3g} times the best possible\n",
         *(way.name for way in (*CHOSEN.alternatives, *CHOSEN.stateless)),

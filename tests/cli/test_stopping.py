@@ -24,7 +24,7 @@ def test_the_first_signal_is_noted_and_said(number, capfd):
         os.kill(os.getpid(), number)
         assert seen == [number]
     assert handlers() == before
-    assert capfd.readouterr().err == "stopping after this round; once more stops at once\n"
+    assert capfd.readouterr().err == "stopping after this round; press again to stop now\n"
 
 
 def test_the_second_ends_it():

@@ -1,4 +1,4 @@
-"""The schemes, with what each promises under a budget."""
+"""``sqsgd schemes``: what each scheme promises and sends under a budget."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def schemes(
     bytes_: Annotated[int, typer.Option("--bytes", help="Bytes for the packed codes of one report.")] = 256,
     as_json: Json = False,
 ) -> None:
-    """List the schemes with what each promises and sends under a budget."""
+    """List the schemes, with what each promises and sends under a budget."""
     from sqsgd import checks
     from sqsgd.files.json_numbers import worded
     from sqsgd.schemes import SCHEMES, make_scheme

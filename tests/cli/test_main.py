@@ -1,4 +1,4 @@
-"""The commands as a person types them, in their own process."""
+"""The commands as typed in a shell, in a process of their own."""
 
 import os
 import subprocess
