@@ -39,8 +39,8 @@ def test_the_page_tells_all(tmp_path, written):
     assert "6 runs in 4 groups, 4 finished" in words
     assert "unfinished at round 17 of 40" in words
     assert "failed at round 3 of 40: out of memory" in words
-    assert "95 % confidence interval by Student's t" in words
-    assert "from the lowest to the highest run" in words
+    assert "95 % confidence interval (Student's t)" in words
+    assert "the lowest to the highest run" in words
     assert re.search(r"sqsgd report \S+/runs --out \S+/report\.html", words)
     assert re.search(r"sqsgd train --config \S+/a0/config\.toml --out \S+/a0-again", words)
     assert "1,000 made-up images" in words
