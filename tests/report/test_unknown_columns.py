@@ -1,4 +1,4 @@
-"""Runs that did not measure everything, such as those of a federation whose nodes tell no loss and no times."""
+"""Runs that did not measure everything, such as a federation whose nodes report no loss and no times."""
 
 import math
 
@@ -12,7 +12,7 @@ from sqsgd.report.groups import group_runs
 from sqsgd.report.statement import promises
 from sqsgd.runs import reading
 
-UNTOLD = (
+UNKNOWN = (
     "loss",
     "bound",
     "clip_rate",
@@ -30,33 +30,33 @@ def forget(run, *names, rounds=slice(None)):
 
 
 @pytest.fixture
-def untold(grouped):
-    """A group that told little, and one that told everything."""
+def partly_known(grouped):
+    """A group with unknown columns, and one that measured everything."""
     groups = grouped({"engine": "flower", "secure": True}, {"scheme": "fedsgd", "notion": "none"})
     (group,) = (group for group in groups if group.config.engine == "flower")
-    forget(group.runs[0], *UNTOLD)
+    forget(group.runs[0], *UNKNOWN)
     return groups
 
 
-def test_charts_leave_out_what_is_unknown(untold):
-    label = next(group.label for group in untold if group.config.engine == "flower")
-    by_round, by_bytes, loss, epsilon, bound, clip_rate = line_charts(untold)
+def test_charts_leave_out_what_is_unknown(partly_known):
+    label = next(group.label for group in partly_known if group.config.engine == "flower")
+    by_round, by_bytes, loss, epsilon, bound, clip_rate = line_charts(partly_known)
     for chart in (by_round, by_bytes, epsilon):
         assert label in [curve.label for curve in chart.curves]
     for chart in (loss, bound, clip_rate):
         assert label not in [curve.label for curve in chart.curves]
         assert label not in chart.caption  # an unknown bound is not a constant one
-    time = split_chart(untold)
+    time = split_chart(partly_known)
     assert label not in [split.label for split in time.splits]
     assert time.caption.endswith(f"Not drawn, because its parts were not timed: {label}.")
-    assert not any("nan" in chart.alternative for chart in all_charts(untold))
+    assert not any("nan" in chart.alternative for chart in all_charts(partly_known))
 
 
-def test_tables_and_statement_say_what_is_known(untold):
-    shown = tables.results_table(untold)
+def test_tables_and_statement_say_what_is_known(partly_known):
+    shown = tables.results_table(partly_known)
     assert "nan" not in shown
     assert "16,000" in shown
-    (made,) = (promise for promise, _ in promises(untold) if promise.notion == "local")
+    (made,) = (promise for promise, _ in promises(partly_known) if promise.notion == "local")
     assert (made.total, made.reports) == (16000, 40)
 
 
@@ -81,7 +81,7 @@ def test_lost_rounds_are_left_out_of_means_and_of_curves(grouped):
 
 def test_page_and_images_are_written(tmp_path, monkeypatch):
     folder = write_run(tmp_path / "run")
-    runs = [forget(reading.read_run(folder), *UNTOLD, "seconds")]
+    runs = [forget(reading.read_run(folder), *UNKNOWN, "seconds")]
     assert math.isnan(group_runs(runs)[0].seconds)
     for module in (page, images):
         monkeypatch.setattr(module, "read_runs", lambda _paths: (runs, []))
