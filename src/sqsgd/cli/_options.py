@@ -14,6 +14,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Folder of the datasets.", show_default="$SQSGD_DATA")
 ]
+Epsilon = Annotated[float, typer.Option(help="Privacy budget of one report.")]
+Bytes = Annotated[int, typer.Option("--bytes", help="Bytes for the packed codes of one report.")]
+Rounds = Annotated[int, typer.Option(help="Number of rounds.")]
+Rate = Annotated[float, typer.Option(help="Learning rate; 0: computed from the budget.")]
+Dim = Annotated[int, typer.Option(help="Length of the vectors.")]
 Small = Annotated[bool, typer.Option("--small", help="The file's small version: minutes, not hours.")]
 Jobs = Annotated[int, typer.Option(help="Runs at the same time; 0: one per core.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for all runs.")]

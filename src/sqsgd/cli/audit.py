@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsgd.cli._options import Json, SchemeOption, own_options
+from sqsgd.cli._options import Bytes, Dim, Epsilon, Json, SchemeOption, own_options
 from sqsgd.cli._tables import print_json, print_table
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ def audit(
     trials: Annotated[
         int, typer.Option(help="Reports per attempt to tell inputs apart; other sample sizes scale with it.")
     ] = 20_000,
-    dim: Annotated[int, typer.Option(help="Length of the vectors.")] = 119850,
-    epsilon: Annotated[float, typer.Option(help="Privacy budget of one report.")] = 400.0,
-    bytes_: Annotated[int, typer.Option("--bytes", help="Bytes for the packed codes of one report.")] = 256,
+    dim: Dim = 119850,
+    epsilon: Epsilon = 400.0,
+    bytes_: Bytes = 256,
     option: SchemeOption = None,
     inversion: Annotated[
         bool,

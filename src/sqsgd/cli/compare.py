@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sqsgd.cli import _sweeps
-from sqsgd.cli._options import DataDir, Jobs, Json, Out, Resume, Small, given, listed, numbers
+from sqsgd.cli._options import Bytes, DataDir, Epsilon, Jobs, Json, Out, Resume, Small, given, listed, numbers
 from sqsgd.runs.config import FIELDS, RunConfig
 
 
@@ -24,12 +24,8 @@ def compare(
     data_dir: DataDir = None,
     model: Annotated[str, typer.Option(help="As for train.")] = RunConfig.model,
     clients: Annotated[int, typer.Option(help="As for train.")] = RunConfig.clients,
-    epsilon: Annotated[
-        float, typer.Option(help="Privacy budget of one report, for every scheme.")
-    ] = RunConfig.epsilon,
-    bytes_: Annotated[
-        int, typer.Option("--bytes", help="Bytes for the codes, for every scheme.")
-    ] = RunConfig.bytes,
+    epsilon: Epsilon = RunConfig.epsilon,
+    bytes_: Bytes = RunConfig.bytes,
     rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = RunConfig.rounds,
     seeds: Annotated[int, typer.Option(help="Runs per scheme that count.")] = 3,
     rates: Annotated[

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sqsgd.cli._options import Json, given
+from sqsgd.cli._options import Bytes, Epsilon, Json, Rate, Rounds, given
 from sqsgd.cli._tables import print_json, print_table
 from sqsgd.deploy.federation import HERE, Federation, load_federation
 
@@ -35,15 +35,15 @@ def init(
     ] = None,
     port: Annotated[int, typer.Option(help="The server's port; 0: chosen at each `up`.")] = Federation.port,
     scheme: Annotated[str, typer.Option(help="See `sqsgd schemes`.")] = Federation.scheme,
-    epsilon: Annotated[float, typer.Option(help="Privacy budget of one report.")] = Federation.epsilon,
-    bytes_: Annotated[int, typer.Option("--bytes", help="Bytes for the packed codes.")] = Federation.bytes,
-    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = Federation.rounds,
+    epsilon: Epsilon = Federation.epsilon,
+    bytes_: Bytes = Federation.bytes,
+    rounds: Rounds = Federation.rounds,
     max_epsilon: Annotated[
         float | None, typer.Option(help="Cap of each node's ledger.", show_default="what the rounds cost")
     ] = None,
     dataset: Annotated[str, typer.Option(help="The dataset that the nodes share.")] = Federation.dataset,
     model: Annotated[str, typer.Option(help="The model to train.")] = Federation.model,
-    lr: Annotated[float, typer.Option(help="Learning rate; 0: computed from the budget.")] = Federation.lr,
+    lr: Rate = Federation.lr,
     seed: Annotated[int, typer.Option(help="Seed of the public randomness.")] = Federation.seed,
     min_nodes: Annotated[
         int, typer.Option(help="Nodes that a round waits for; 0: more than half.")

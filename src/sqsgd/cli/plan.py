@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sqsgd.cli._options import Json
+from sqsgd.cli._options import Bytes, Epsilon, Json
 from sqsgd.cli._tables import print_json, print_table
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def plan(
     dim: Annotated[int, typer.Option(help="Number of model parameters.")] = 119850,
-    epsilon: Annotated[float, typer.Option(help="Privacy budget of one report.")] = 400.0,
-    bytes_: Annotated[int, typer.Option("--bytes", help="Bytes for the packed codes of one report.")] = 256,
+    epsilon: Epsilon = 400.0,
+    bytes_: Bytes = 256,
     clients: Annotated[int, typer.Option(help="Clients per round.")] = 10,
     rounds: Annotated[int, typer.Option(help="Rounds that a client takes part in.")] = 1,
     probability: Annotated[float, typer.Option(help="Failure probability of the bounds.")] = 1e-6,

@@ -16,8 +16,12 @@ from typer.core import TyperCommand
 from sqsgd.cli._failures import Ended
 from sqsgd.cli._new_folders import new_folder
 from sqsgd.cli._options import (
+    Bytes,
     DataDir,
+    Epsilon,
     Json,
+    Rate,
+    Rounds,
     SchemeOption,
     complete_dataset,
     complete_scheme,
@@ -71,10 +75,10 @@ def train(
         str, typer.Option(help="iid, dirichlet:BETA, shards:N or drawn (any number of clients).")
     ] = RunConfig.partition,
     batch: Annotated[int, typer.Option(help="Batch size of a client.")] = RunConfig.batch,
-    epsilon: Annotated[float, typer.Option(help="Privacy budget of one report.")] = RunConfig.epsilon,
-    bytes_: Annotated[int, typer.Option("--bytes", help="Bytes for the packed codes.")] = RunConfig.bytes,
-    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = RunConfig.rounds,
-    lr: Annotated[float, typer.Option(help="Learning rate; 0: computed from the budget.")] = RunConfig.lr,
+    epsilon: Epsilon = RunConfig.epsilon,
+    bytes_: Bytes = RunConfig.bytes,
+    rounds: Rounds = RunConfig.rounds,
+    lr: Rate = RunConfig.lr,
     optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = RunConfig.optimizer,
     decay: Annotated[str, typer.Option(help="Decay of the learning rate: none or linear.")] = RunConfig.decay,
     ledgers: Annotated[Path | None, typer.Option(help="Folder of the clients' own ledgers.")] = None,
