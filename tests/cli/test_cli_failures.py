@@ -80,7 +80,7 @@ def test_wrong_usage_is_reported_as_json_too(capsys, arguments, words):
     assert words in reason
 
 
-def test_every_command_is_tried_above():
+def test_every_command_has_a_case_above():
     tried = {arguments[0] for arguments, _ in OTHERS if arguments} | {"plan", "audit", "ledger"}
     names = {command.name or command.callback.__name__ for command in app.registered_commands}
     names |= {group.name for group in app.registered_groups}

@@ -13,7 +13,7 @@ from sqsgd.experiments.sweep_runner import Tick
 
 @pytest.fixture
 def ran(tmp_path, monkeypatch):
-    """A comparison whose runs are over: what the command makes of their table."""
+    """Run a comparison whose runs are done, from their table."""
 
     def compare(rows, *more):
         def run_sweep(_sweep, out, **_options):

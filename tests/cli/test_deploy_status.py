@@ -1,4 +1,4 @@
-"""`sqsgd deploy status` for people; tests/deploy/test_status.py tests what it reads."""
+"""What `sqsgd deploy status` prints; tests/deploy/test_status.py tests what it reads."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`sqsgd doctor`: its table and its JSON, what is wrong is found, and how to fix it is said."""
+"""`sqsgd doctor`: its table and its JSON; it finds what is wrong and says how to fix it."""
 
 import importlib.metadata
 import json
@@ -20,7 +20,7 @@ def command(*arguments):
     return CliRunner().invoke(app, ["doctor", *arguments])
 
 
-def test_here_the_basics_work_and_what_is_missing_can_be_fixed():
+def test_the_basics_work_here_and_what_is_missing_has_a_fix():
     checks = examined()
     assert all(check.works for check in checks.values() if check.basic)
     assert checks["basics", "numba"].found == importlib.metadata.version("numba")
@@ -63,7 +63,7 @@ def broken(*_arguments, **_options):
 @pytest.mark.parametrize(
     ("name", "check"), [("os.getrandom", "entropy"), ("sqsgd.make_scheme", "kernels")], ids=["os", "sqsgd"]
 )
-def test_what_does_not_run_is_broken_whatever_its_version_says(monkeypatch, name, check):
+def test_what_fails_to_run_is_broken_even_if_its_version_is_right(monkeypatch, name, check):
     monkeypatch.setattr(name, broken)
     found = examined()["basics", check]
     assert found.state == "broken"

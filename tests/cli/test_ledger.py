@@ -68,7 +68,7 @@ def test_verify(tmp_path):
     assert isinstance(run("show", ledger.path).exception, LedgerDamaged)
 
 
-def test_a_ledger_that_is_gone_or_never_was(tmp_path):
+def test_a_ledger_that_was_deleted_or_never_existed(tmp_path):
     ledger = small_ledger(tmp_path)
     ledger.path.unlink()
     assert run("verify", ledger.path).exit_code == 1

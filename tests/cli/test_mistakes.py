@@ -201,6 +201,6 @@ def test_a_mistake_says_what_to_do(line, words, folder, monkeypatch):
 
 
 @pytest.mark.parametrize("line", ["", "data", "ledger"])
-def test_nothing_more_typed_shows_the_help(line):
+def test_a_group_without_a_command_shows_its_help(line):
     done = typed(f"sqsgd {line}")
     assert "Usage" in done.out + done.error

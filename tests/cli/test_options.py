@@ -34,7 +34,7 @@ def test_a_name_is_given_once():
         scheme_options(["levels=8", "reach=2", "levels = four"])
 
 
-def test_what_a_command_has_an_option_for_is_not_taken_as_a_schemes():
+def test_names_with_an_option_of_the_command_are_refused():
     own = {"bits": "--bytes"}
     assert own_options(["levels=8"], own) == {"levels": 8}
     with pytest.raises(ValueError, match="bits = 2048 is not a scheme option; use --bytes"):

@@ -25,7 +25,7 @@ def described(**changes):
     return describe({**SUMMARY, **changes}, Path("runs/a"))
 
 
-def test_all_of_it():
+def test_the_whole_summary():
     assert described().splitlines() == [
         "accuracy       91.23% on 1,000 test images of mnist5k",
         f"epsilon        {ALL_ROUNDS}",
@@ -42,14 +42,14 @@ def test_all_of_it():
         ({"epsilon_total": 24.0}, f"{ALL_ROUNDS}; 24 for the client that took part most often"),
         ({"participation": "once"}, "8 per report, which is the total: no user sends two"),
         ({"notion": "none"}, ALL_ROUNDS.replace("80", "infinite").replace("8 ", "infinite (not private) ")),
-        # once, but the promise is of another kind: what a client sends is not private by itself
+        # once, but central: a single report is not private
         ({"participation": "once", "notion": "central"}, ALL_ROUNDS),
     ],
 )
-def test_what_epsilon_is_of(changes, told):
+def test_what_epsilon_covers(changes, told):
     assert lines(**changes)["epsilon"] == told
 
 
-def test_refusals_are_counted_only_where_there_were_any():
+def test_refusals_are_printed_only_if_there_were_any():
     assert "refused" not in lines()
     assert lines(refused=2000)["refused"] == "2,000 reports, by their clients' own ledgers"

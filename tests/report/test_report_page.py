@@ -1,4 +1,4 @@
-"""The page as text: what it says, and what it cannot be made to do."""
+"""The page as text: what it says, and that strings of a run cannot inject anything."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def written(tmp_path, monkeypatch):
     return make
 
 
-def test_the_page_tells_all(tmp_path, written):
+def test_the_page_shows_everything(tmp_path, written):
     for seed in range(3):
         write_run(tmp_path / "runs" / f"a{seed}", seed=seed)
     write_run(tmp_path / "runs" / "b", scheme="fedsgd", notion="none", best=0.8)
@@ -92,7 +92,7 @@ def test_nothing_is_loaded_from_anywhere(tmp_path, written):
     assert "connect-src" not in policy
 
 
-def test_plotly_is_there_once(tmp_path):
+def test_plotly_is_included_once(tmp_path):
     write_run(tmp_path / "a")
     content = write_report([tmp_path / "a"], tmp_path / "report.html").read_text()
     assert len(re.findall(r"plotly\.js v\d", content)) == 1

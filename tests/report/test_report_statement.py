@@ -1,4 +1,4 @@
-"""The privacy statement says what was promised, and not more."""
+"""The privacy statement says what was promised, and no more."""
 
 import pytest
 from folders import write_run
@@ -30,7 +30,7 @@ def test_a_large_epsilon_is_called_weak(stated):
     assert "this was an experiment and protects nobody" in text
 
 
-def test_a_small_epsilon_says_how_well_can_be_guessed(stated):
+def test_a_small_epsilon_bounds_the_guess(stated):
     text = stated(epsilon=1.0, rounds=5)
     assert "at most 2.718 times as likely" in text
     assert "at most 73.1\N{NO-BREAK SPACE}% of the time" in text
@@ -60,7 +60,7 @@ def test_the_central_notion_needs_a_trusted_aggregator(stated):
     assert "locally" not in text
 
 
-def test_epsilon_per_weight_is_called_so(stated):
+def test_epsilon_per_weight_is_stated(stated):
     text = stated(scheme="ldp-fl", notion="per-weight", epsilon=2.0)
     assert "Each weight of a report is ε-locally differentially private with ε = 2" in text
     assert "for each weight in total" in text
