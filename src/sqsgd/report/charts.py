@@ -257,7 +257,7 @@ def _accuracy_by(axis: Literal["rounds", "bytes"]) -> Points:
         measured = np.flatnonzero(~np.isnan(accuracy).any(axis=0))
         kept = measured[_ends(len(measured)) - 1]
         if axis == "rounds":
-            return kept + 1.0, accuracy[:, kept]
+            return (kept + 1).astype(np.float64), accuracy[:, kept]
         return np.cumsum(_column(group, "bytes_up"), axis=1).mean(axis=0)[kept], accuracy[:, kept]
 
     return points

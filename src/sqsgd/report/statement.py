@@ -99,8 +99,8 @@ class Promise:
     def _total(self) -> str:
         if self.once and self.notion == "local":
             return (
-                f"Each client sends at most one report, so {number(self.total)} is all that a client spends, "
-                "however many rounds there are."
+                f"Each client sends at most one report, so {number(self.total)} is the total that a client "
+                "spends, however many rounds there are."
             )
         who = (
             f"A client that took part in all {counted(self.reports, 'round')}"
