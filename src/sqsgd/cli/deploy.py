@@ -252,7 +252,7 @@ def _detach(folder: Path, resume: bool, app: Path | None) -> None:
     from sqsgd.deploy.live_state import running_supervisor, tail
 
     if (pid := running_supervisor(folder)) is not None:
-        raise ValueError(f"{folder} is already up (process {pid}): stop it with `sqsgd deploy down {folder}`")
+        raise ValueError(f"{folder} is up already (process {pid}): stop it with `sqsgd deploy down {folder}`")
     more = [*(["--resume"] if resume else []), *(["--app", str(app)] if app else [])]
     (folder / "live/logs").mkdir(mode=0o700, parents=True, exist_ok=True)
     log, before = folder / "live/logs/supervisor.log", training.last_job(folder / "server")
