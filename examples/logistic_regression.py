@@ -1,7 +1,7 @@
-"""Federated logistic regression in NumPy alone: whatever has a gradient can be sent, without torch.
+"""Federated logistic regression in NumPy: any gradient can be sent, without torch.
 
-Two hundred clinics hold 40 patients each. A report is 4 bytes of codes and its envelope, and costs epsilon 6,
-which each clinic's own ledger keeps under a cap that no server can raise.
+Two hundred clinics have 40 patients each. A report is 4 bytes of codes plus an envelope and costs epsilon 6.
+Each clinic's own ledger keeps the total below a cap that no server can raise.
 
     python examples/logistic_regression.py [rounds]
 """
@@ -20,8 +20,8 @@ from sqsgd.ledger.refusals import BudgetSpent
 CLINICS, PATIENTS, DIM, EPSILON, CAP = 200, 40, 20, 6.0, 60.0
 
 
-def made_up_patients():
-    """Features and outcomes of every clinic, and of people whom no clinic knows."""
+def synthetic_patients():
+    """Synthetic features and outcomes of every clinic, and of held-out people."""
     draw = np.random.default_rng(0)
     truth = draw.normal(0, 1.5, DIM)
     features = draw.normal(0, 1, (CLINICS + 50, PATIENTS, DIM)).astype(np.float32)
@@ -31,14 +31,14 @@ def made_up_patients():
 
 
 def gradient(weights, features, outcomes):
-    """Of the mean logistic loss."""
+    """The gradient of the mean logistic loss."""
     chance = 1 / (1 + np.exp(-features @ weights))
     return (features.T @ (chance - outcomes) / len(outcomes)).astype(np.float32)
 
 
 def main(rounds):
-    """Train until the rounds are over or the ledgers refuse; returns the accuracy on people who are new."""
-    features, outcomes, (new_features, new_outcomes) = made_up_patients()
+    """Train until the rounds are over or the ledgers refuse; returns the held-out accuracy."""
+    features, outcomes, (new_features, new_outcomes) = synthetic_patients()
     scheme = sqsgd.make_scheme("sqsgd-stateless", dim=DIM, epsilon=EPSILON, bits=32)
     settings = Settings(seed=1, optimizer=Optimizer(kind="sgd", rate=1.0), bound=1.0)
     state = initial_state(np.zeros(DIM, np.float32), settings)
@@ -51,7 +51,7 @@ def main(rounds):
                 for clinic in range(CLINICS):
                     task = sqsgd.Task(round=round, client=clinic, seed=1, dim=DIM, bound=state.bound)
                     own = gradient(state.weights, features[clinic], outcomes[clinic])
-                    ledgers[clinic].spend_for(scheme, task)  # before anything leaves; raises if it must not
+                    ledgers[clinic].spend_for(scheme, task)  # before anything is sent; raises above the cap
                     message, _ = client_step(scheme, task, own, None, sqsgd.secure_rng())
                     reports.append((task, message, 1.0))
                 state, _ = server_step(scheme, settings, state, reports)

@@ -1,6 +1,6 @@
-"""Makes planner_trade_offs.ipynb from planner_trade_offs.py with all that it prints and draws.
+"""Builds planner_trade_offs.ipynb from planner_trade_offs.py, with its output and plots.
 
-No Jupyter is needed:
+Jupyter is not needed:
 
 python examples/make_notebook.py
 """
@@ -21,7 +21,7 @@ Cell = dict[str, Any]
 
 
 def cells(text: str) -> list[tuple[str, str]]:
-    """("markdown" | "code", text) of each part between lines that begin with # %%."""
+    """("markdown" | "code", text) of each cell; cells begin with # %%."""
     parts = re.split(r"^# %%(.*)\n", text, flags=re.MULTILINE)[1:]
     found = []
     for kind, body in zip(parts[::2], parts[1::2], strict=True):
@@ -33,13 +33,13 @@ def cells(text: str) -> list[tuple[str, str]]:
 
 
 def executed(text: str) -> list[Cell]:
-    """The cells as a notebook has them, run one after the other in one namespace."""
+    """The cells in notebook format, executed in order in one namespace."""
     import matplotlib
 
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
 
-    plt.show = lambda: None  # pictures are taken after each cell
+    plt.show = lambda: None  # figures are saved after each cell
     namespace: dict[str, Any] = {"__name__": "__main__"}
     result: list[Cell] = []
     for number, (kind, body) in enumerate(cells(text), start=1):

@@ -1,4 +1,4 @@
-"""Your own torch module, trained from Python: what ``sqsgd train --model own_module:model`` does.
+"""Train your own torch module from Python, as ``sqsgd train --model own_module:model`` does.
 
 python examples/own_module.py [rounds]
 """
@@ -16,7 +16,7 @@ from sqsgd.learning.problem import make_problem
 
 
 class Squeezed(nn.Module):
-    """A small network for 28 x 28 pictures. GroupNorm, because BatchNorm keeps averages of clients' data."""
+    """A small network for 28 x 28 images; uses GroupNorm, because BatchNorm averages clients' data."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -26,18 +26,18 @@ class Squeezed(nn.Module):
         )  # fmt: skip
         self.decide = nn.Linear(32 * 4 * 4, classes)
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        """The scores of the classes."""
-        return self.decide(self.features(pictures).flatten(1))
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits."""
+        return self.decide(self.features(images).flatten(1))
 
 
 def model(classes: int) -> nn.Module:
-    """What ``--model own_module:model`` calls."""
+    """The factory that ``--model own_module:model`` calls."""
     return Squeezed(classes)
 
 
 def main(rounds: int) -> float:
-    """Train on the embedded digits; returns the accuracy on those that were held out."""
+    """Train on the embedded digits; returns the held-out accuracy."""
     data = load_dataset("mnist5k")
     problem = make_problem(
         data, model(data.classes), clients=10, partition_scheme="iid", batch=32, participants=None, seed=0,
@@ -50,7 +50,7 @@ def main(rounds: int) -> float:
         if state.round % 20 == 0 or state.round == rounds:
             accuracy, _ = problem.evaluate(state.weights)
             print(f"round {state.round}: accuracy {accuracy:.1%}, epsilon so far {record.epsilon_total:g}")
-    print(f"{problem.dim:,} weights, {record.bytes_up} bytes a report, {scheme.privacy}")
+    print(f"{problem.dim:,} weights, {record.bytes_up} bytes per report, {scheme.privacy}")
     return accuracy
 
 

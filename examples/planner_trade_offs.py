@@ -1,10 +1,9 @@
 # %% [markdown]
 # # What a budget buys
 #
-# The planner answers before anything is trained: how much of a gradient arrives for a given ε and a given
-# number of bytes, and how far that is from the best that is possible. Nothing here is simulated; these are
-# the closed forms that the tests hold against measurements (`tests/test_planner.py`). The model is LeNet-5,
-# 119,850 weights.
+# The planner predicts, before anything is trained, how well a gradient is estimated for a given ε and a given
+# number of bytes, and how far that is from the optimum. Nothing here is simulated: these are closed forms,
+# which the tests compare with measurements (`tests/test_planner.py`). The model is LeNet-5, 119,850 weights.
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,11 +12,10 @@ import sqsgd
 
 DIM = 119850
 # %% [markdown]
-# ## Bytes: enough is enough
+# ## Bytes: diminishing returns
 #
-# At a given ε more bytes help until the noise is all that is left; beyond about 4 ε / ln 2 bits they buy
-# next to nothing. The dashed lines are PrivUnit's error at that ε with 32 bits a coordinate: the best
-# possible.
+# At a given ε, more bytes help until only the noise remains; beyond about 4 ε / ln 2 bits they gain almost
+# nothing. The dashed lines are the error of PrivUnit at that ε with 32 bits per coordinate: the optimum.
 # %%
 sizes = [2**power for power in range(7, 14)]
 for epsilon, colour in ((100.0, "tab:blue"), (400.0, "tab:green"), (1600.0, "tab:red")):
@@ -33,10 +31,10 @@ plt.ylabel("relative squared error of one report")
 plt.legend()
 plt.show()
 # %% [markdown]
-# ## Levels: one bit a coordinate
+# ## Levels: one bit per coordinate
 #
-# The same 2,048 bits as signs of many coordinates, or as more levels of fewer. The paper's choice is its 16
-# levels.
+# The same 2,048 bits can hold the signs of many coordinates, or more levels of fewer coordinates. The paper
+# uses 16 levels.
 # %%
 chosen = sqsgd.plan(dim=DIM, epsilon=400.0, bits=2048, clients=10)
 for other in (*chosen.alternatives, chosen.paper):
@@ -44,8 +42,8 @@ for other in (*chosen.alternatives, chosen.paper):
 # %% [markdown]
 # ## Clients against ε
 #
-# The error of a round's mean falls with the number of clients. So the same mean can be had from few clients
-# with a large ε, or from many with a small one, which is worth far more to each of them.
+# The error of a round's mean falls with the number of clients. The same accuracy is reached with few clients
+# at a large ε, or with many at a small one, which protects each of them far better.
 # %%
 target = chosen.nmse_mean
 for epsilon in (2.0, 4.0, 8.0, 40.0, 400.0):
@@ -54,8 +52,8 @@ for epsilon in (2.0, 4.0, 8.0, 40.0, 400.0):
 # %% [markdown]
 # ## What stays hidden
 #
-# The largest cosine with a gradient's direction that an attacker can be sure of, but for a chance of one in
-# a million, after so many reports about the same gradient. At 1 nothing is promised.
+# The largest cosine with a gradient's direction that an attacker can reach, except with a probability of one
+# in a million, after this many reports about the same gradient. A cosine of 1 means no protection.
 # %%
 for reports in (1, 10, 100, 600):
     cosine = sqsgd.reconstruction_bound(400.0 * reports, DIM)

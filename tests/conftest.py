@@ -1,4 +1,4 @@
-"""Lets tests import reference twins and helpers of other folders; says which tests are slow."""
+"""Makes helpers in other test folders importable; lists the slow tests."""
 
 import sys
 from pathlib import Path
@@ -7,8 +7,8 @@ import pytest
 
 SHARED = (".", "schemes", "deploy", "report", "ledger", "audit", "experiments", "federated", "flower", "node")
 sys.path[:0] = [str(Path(__file__).parent / name) for name in SHARED]
-collect_ignore = ["faults/hostile_client_app.py"]  # an app for nodes: only there it is imported
-collect_ignore_glob = ["*/conftest.py"]  # no doctests in them, and two of one name end a run of two folders
+collect_ignore = ["faults/hostile_client_app.py"]  # an app that only nodes import
+collect_ignore_glob = ["*/conftest.py"]  # two of the same name stop a run of two folders
 
 SLOW = (
     "cli/test_cli_audit.py",
@@ -43,7 +43,7 @@ SLOW = (
     "schemes/test_terngrad.py",
     "test_adding_a_scheme.py",
     "mechanisms/test_binomial.py",
-    "cli/test_program.py",
+    "cli/test_main.py",
     "measurement/test_estimation.py",
     "test_examples.py",
     "test_packaging.py",
@@ -53,11 +53,11 @@ SLOW = (
     "test_site.py",
     "test_snippets.py",
 )
-"""What begins so, below tests/, is slow: measured with --durations, most of the time is spent in these."""
+"""Prefixes of slow tests, below tests/: most of the time is spent in these, by --durations."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark them in one place, where the list can be read."""
+    """Mark the slow tests."""
     for item in items:
         if item.nodeid.removeprefix("tests/").startswith(SLOW):
             item.add_marker(pytest.mark.slow)
@@ -65,10 +65,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    """A real browser, for pages that people open."""
+    """A real browser, for the pages."""
     from chromium import Chromium
 
-    from sqsgd.cli.checkup import find_chromium
+    from sqsgd.cli.doctor import find_chromium
 
     program = find_chromium()
     if program is None:

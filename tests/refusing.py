@@ -1,4 +1,4 @@
-"""Wrong arguments end in a ValueError that names the argument and its value."""
+"""Invalid arguments raise a ValueError that names the argument and its value."""
 
 import pytest
 

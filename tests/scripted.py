@@ -1,4 +1,4 @@
-"""A private generator that plays back chosen 64-bit words, for edges that chance never hits."""
+"""A private generator that replays given 64-bit words, for edge cases that random draws never hit."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""The fenced blocks of the documents, and how each kind is run.
+"""The fenced blocks of the documentation, and how each kind is run.
 
-* ``sh``: a line a command. Those of sqsgd run as written, with the options of SHORTER after them, so that a
-  training of minutes takes seconds; ``make`` targets must exist; extras of ``pip`` must exist.
-* ``python``: runs, in a namespace of its own. ``toml``: is a valid configuration.
+* ``sh``: one command per line. Those of sqsgd run as written, with the options of SHORTER appended, so that a
+  training of minutes takes seconds; ``make`` targets and extras of ``pip`` must exist.
+* ``python``: runs in a namespace of its own. ``toml``: must be a valid configuration.
 * ``<!-- file: NAME -->`` before a block writes it to that file, for the blocks that follow.
-* ``<!-- not run: WHY -->`` before a block: its commands are read with all their options, but not run.
-* ``text`` and ``pycon`` (doctests run those) show what a program prints. No block is without a language.
+* ``<!-- not run: WHY -->`` before a block: its commands are parsed with all their options, but not run.
+* ``text`` and ``pycon`` (run as doctests) show what a program prints. Every block must name a language.
 
-The blocks of a page run in order in one empty folder that has the sources' ``experiments`` in it.
+The blocks of a page run in order in an otherwise empty folder with the ``experiments`` of the sources.
 """
 
 import re
@@ -27,7 +27,7 @@ ELSEWHERE = {
     "docs/flower.md": "tests/flower/test_example_app.py",
     "docs/wire-format.md": "tests/test_docs.py",
 }
-"""Pages whose blocks are parts of one whole, and the tests that put them together and run them."""
+"""Pages whose blocks belong together, and the tests that run them."""
 
 SHORTER = {
     "train": "--rounds 2 --clients 4",
@@ -38,14 +38,14 @@ SHORTER = {
     "audit": "--dim 500 --epsilon 50 --bytes 16 --trials 1000 --no-inversion",
     "bench --schemes": "--seconds 0.01",
 }
-"""By command and an option of it: what is added. ``--resume`` takes nothing more, so it gets nothing."""
+"""Options to append, by command and one of its options; none with ``--resume``, which takes no more."""
 
 _BLOCK = re.compile(r"(?:^<!-- (file|not run): (.*?) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: its language, its text, and what the comment before it says."""
+    """One fenced block: its language, its text, and the comment before it."""
 
     language: str
     text: str
@@ -66,7 +66,7 @@ def pages():
 
 
 def run_block(block, folder):
-    """Run a block in the folder, which is also the working folder; AssertionError says what went wrong."""
+    """Run a block in the folder, which is the working directory; AssertionError if it fails."""
     assert block.language in KNOWN, f"a block in {block.language!r}; known are {', '.join(KNOWN)}"
     if block.directive == "file":
         (folder / block.value).write_text(block.text)
@@ -99,15 +99,15 @@ def run_command(words, *, only_read=False):
         assert (ROOT / arguments[0]).exists(), arguments[0]  # tests/test_examples.py runs them all
     elif program == "sqsgd":
         read(arguments)
-        # tests/deploy and tests/flower/test_simulation.py run those, with processes of their own
+        # tests/deploy and tests/flower/test_simulation.py run those, in separate processes
         if not only_read and arguments[0] != "deploy" and "flower" not in arguments:
             done = typed(shorter(words))
-            allowed = (0, 1) if arguments[0] == "bench" else (0,)  # 1: a machine that is busy misses targets
+            allowed = (0, 1) if arguments[0] == "bench" else (0,)  # 1: a busy machine misses targets
             assert done.code in allowed, (
                 f"{shlex.join(words)} ended with {done.code}: {done.error or done.out}"
             )
     else:
-        raise AssertionError(f"{program}: there is no way to run this here; see tests/snippets.py")
+        raise AssertionError(f"{program}: unsupported here; see tests/snippets.py")
 
 
 def shorter(words):
@@ -116,13 +116,13 @@ def shorter(words):
         return words
     _, command, *rest = words
     key = next((f"{command} {word}" for word in rest if f"{command} {word}" in SHORTER), command)
-    # Folders are named by the second, and two of these runs may fall into one.
+    # Folders are named by the second, and two of these runs may start in the same one.
     place = ["--out", f"runs/{time.time_ns()}"] if command == "train" and "--out" not in rest else []
     return [*words, *SHORTER.get(key, "").split(), *place]
 
 
 def read(arguments):
-    """Read the command's words as the program does, without running it: unknown options and values fail."""
+    """Parse the command without running it; unknown options and values fail."""
     import typer.main
 
     from sqsgd.cli import app
@@ -130,7 +130,7 @@ def read(arguments):
     command, name, rest = typer.main.get_command(app), "sqsgd", list(arguments)
     while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
         name = rest.pop(0)
-        assert name in command.commands, f"{name} is no command"
+        assert name in command.commands, f"unknown command {name}"
         command = command.commands[name]
     if not hasattr(command, "commands"):
         command.make_context(name, rest)

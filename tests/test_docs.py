@@ -1,4 +1,4 @@
-"""What the documents show is run, and what they say of the program is true."""
+"""What the documentation claims about the program is true."""
 
 import math
 import re
@@ -22,7 +22,7 @@ def identity(scheme) -> str:
     return "\n".join([f"{scheme.name} {scheme.dim}", *stages, scheme.mechanism.identity])
 
 
-def test_the_fingerprints_lines_are_the_documented_ones():
+def test_the_identity_is_the_documented_one():
     scheme = make_scheme("sqsgd", dim=100, epsilon=50.0, bits=64)
     assert blocks("docs/wire-format.md", "text")[0].strip() == identity(scheme)
 
@@ -88,7 +88,7 @@ def test_every_guarantee_names_a_file_of_tests():
     assert silent == []
 
 
-def test_the_privacy_pages_numbers_are_those_of_the_default_run():
+def test_the_privacy_page_has_the_numbers_of_the_default_run():
     from sqsgd.runs.config import RunConfig
 
     text, run = (ROOT / "docs/privacy.md").read_text(), RunConfig()

@@ -1,4 +1,4 @@
-"""Every file under examples/ runs; the notebook is what its cells print today."""
+"""Every file under examples/ runs; the notebook shows what its cells print today."""
 
 import importlib.util
 import json
@@ -27,10 +27,10 @@ def test_no_example_is_left_out():
     assert folders == {"flower_app"}  # tests/flower/test_example_app.py runs it
 
 
-def test_private_mean_has_the_error_that_it_predicts(capsys):
+def test_private_mean_has_the_predicted_error(capsys):
     runpy.run_path(str(EXAMPLES / "private_mean.py"), run_name="__main__")
     out = capsys.readouterr().out
-    assert "local epsilon 8, 17 bytes a person" in out
+    assert "local epsilon 8, 17 bytes per person" in out
     error, predicted = (float(word.split()[-1]) for word in out.replace(" of the bound", "").split(";"))
     assert error == pytest.approx(predicted, rel=0.4)  # one draw of 64 coordinates: a deviation of some 10 %
 
@@ -54,18 +54,18 @@ def test_logistic_regression_needs_no_torch():
     assert "torch" not in text.split('"""')[2]
 
 
-def test_a_module_of_ones_own_learns(capsys):
+def test_own_module_learns(capsys):
     assert module("own_module").main(rounds=8) > 0.3  # guessing: 0.1
-    assert "18,474 weights, 145 bytes a report" in capsys.readouterr().out
+    assert "18,474 weights, 145 bytes per report" in capsys.readouterr().out
 
 
-def test_the_notebook_is_what_its_cells_give_today(monkeypatch):
+def test_the_notebook_shows_what_its_cells_print(monkeypatch):
     pytest.importorskip("matplotlib", reason="the report extra is not installed")
     maker = module("make_notebook")
     kept, now = json.loads(maker.NOTEBOOK.read_text()), maker.notebook()
 
     def without_pictures(document):
-        """Pictures differ in their last bits between machines; what they are drawn from is printed."""
+        """Images differ in their last bits between machines; the numbers behind them are printed."""
         for cell in document["cells"]:
             for output in cell.get("outputs", []):
                 output.get("data", {}).pop("image/png", None)

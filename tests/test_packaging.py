@@ -1,7 +1,7 @@
-"""The wheel and the sdist: built, installed in a new environment, and used there.
+"""Builds the wheel and the sdist, installs the wheel in a new environment, and uses it there.
 
-The new environment sees this one's other packages, because a download of torch takes minutes and 1.7 GB;
-SQSGD_CLEAN_INSTALL=1 lets pip get every package itself, which also shows that the requirements are complete.
+The new environment sees the packages of this one, because downloading torch takes minutes and 1.7 GB.
+With SQSGD_CLEAN_INSTALL=1 pip downloads every package, which also shows that the requirements are complete.
 """
 
 import os
@@ -30,7 +30,7 @@ def run(*command, cwd):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """(sdist, wheel); the wheel is made from the sdist, so both are complete."""
+    """(sdist, wheel); the wheel is built from the sdist, so both are complete."""
     for package in ("build", "hatchling"):
         pytest.importorskip(package, reason=f"{package} is not installed: it comes with the dev extra")
     folder = tmp_path_factory.mktemp("dist")
@@ -41,7 +41,7 @@ def built(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def environment(built, tmp_path_factory):
-    """The folder of programs of a new environment with the wheel in it."""
+    """The bin folder of a new environment with the wheel installed."""
     folder = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
     programs = folder / "venv" / "bin"
@@ -51,13 +51,13 @@ def environment(built, tmp_path_factory):
     else:
         run(*install, "--no-deps", "--no-index", built[1], cwd=folder)
         (site,) = (folder / "venv").glob("lib/python*/site-packages")
-        # After the new environment's own; the .pth of an editable copy is not read from there.
+        # After the environment's own packages; .pth files of editable installs are not read from there.
         others = [path for path in sys.path if Path(path).name == "site-packages"]
         (site / "others.pth").write_text("\n".join(others) + "\n")
     return programs
 
 
-def test_the_version_stands_in_one_place(built):
+def test_the_version_is_defined_in_one_place(built):
     sdist, wheel = built
     assert f"sqsgd-{sqsgd.__version__}-" in wheel.name
     assert f"sqsgd-{sqsgd.__version__}." in sdist.name

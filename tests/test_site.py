@@ -1,4 +1,4 @@
-"""The site builds without a network and without a warning; whatever has no description fails it."""
+"""The site builds without network access and without warnings; anything undocumented fails it."""
 
 import importlib.util
 import re
@@ -20,7 +20,7 @@ def site(tmp_path_factory):
     pytest.importorskip("flwr", reason="the flower extra is not installed")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
-    # Without a resolver or a route nothing could be fetched; the build must not even try.
+    # The build must not even try to use the network.
     offline = "import socket\ndef refused(*_): raise OSError('the build asked for the network')\n"
     offline += "socket.socket.connect = socket.getaddrinfo = refused\n"
     (folder.parent / "sitecustomize.py").write_text(offline)
@@ -65,10 +65,10 @@ def test_the_reference_names_every_command_key_scheme_and_public_name(site):
         assert row in page("commands") + page("configuration")
 
 
-def test_pages_from_disk_are_light_and_dark_and_fit_a_telephone(site, browser):
+def test_pages_from_disk_have_light_and_dark_themes_and_fit_a_phone(site, browser):
     paper = "getComputedStyle(document.body).backgroundColor.match(/[0-9.]+/g).slice(0, 3).map(Number)"
     sizes = "(({scrollWidth, clientWidth}) => [scrollWidth, clientWidth])(document.documentElement)"
-    for page in sorted(set(site.rglob("*.html")) - {site / "404.html"}):  # that one is for servers
+    for page in sorted(set(site.rglob("*.html")) - {site / "404.html"}):  # which only servers show
         browser.open(page, width=360)
         wide, seen = browser.run(sizes)
         assert wide <= seen, page.name
@@ -97,7 +97,7 @@ def test_powers_are_raised_and_code_is_not():
         assert reference.raised(code) == code
 
 
-# What is undocumented fails: each of these breaks one description and expects its name in the error.
+# Anything undocumented fails: each test removes one description and expects its name in the error.
 
 
 def test_a_command_without_a_docstring_fails(monkeypatch):
@@ -135,7 +135,7 @@ def test_a_public_name_or_member_without_a_docstring_fails(monkeypatch):
         reference.python()
 
 
-def test_what_dataclasses_write_themselves_is_no_docstring(monkeypatch):
+def test_the_docstring_that_dataclasses_generate_does_not_count(monkeypatch):
     import sqsgd
 
     monkeypatch.setattr(sqsgd.Privacy, "__doc__", "Privacy(*, epsilon: 'float', notion: 'str')")
@@ -151,7 +151,7 @@ def test_a_scheme_without_a_docstring_fails(monkeypatch):
         reference.schemes()
 
 
-def test_a_key_without_a_word_fails(monkeypatch):
+def test_a_key_without_a_description_fails(monkeypatch):
     described = reference.field_docstrings
     monkeypatch.setattr(
         reference, "field_docstrings", lambda cls: {k: v for k, v in described(cls).items() if k != "track"}
@@ -175,7 +175,7 @@ def _pictures_find_each_other(monkeypatch):
 
 
 def drawn_by(name):
-    """The script that draws a picture of the site, as a module."""
+    """The module that draws a picture of the site."""
     pytest.importorskip("matplotlib", reason="the report extra is not installed")
     spec = importlib.util.spec_from_file_location("picture", ROOT / f"docs/pictures/{name}.py")
     picture = importlib.util.module_from_spec(spec)
@@ -185,7 +185,7 @@ def drawn_by(name):
 
 
 @pytest.mark.parametrize(("name", "rows"), [("accuracy_against_bytes", 14), ("accuracy_against_epsilon", 6)])
-def test_a_picture_is_that_of_its_table(name, rows, tmp_path):
+def test_a_picture_shows_its_table(name, rows, tmp_path):
     picture = drawn_by(name)
     assert len(picture.points()) == rows
     picture.draw(tmp_path / "again.svg")

@@ -1,4 +1,4 @@
-"""Every command and every snippet of the documents is run; tests/snippets.py says how."""
+"""Runs every command and every snippet of the documentation, as described in tests/snippets.py."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ RUN = [page for page in pages() if page not in ELSEWHERE and blocks(page)]
 
 @pytest.fixture
 def small(monkeypatch, tmp_path):
-    """An empty working folder; sweeps and measurements of their smallest size."""
+    """An empty working folder, and the smallest sweeps and measurements."""
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     monkeypatch.chdir(tmp_path)
     load = sweep.load_sweep
@@ -45,20 +45,20 @@ def small(monkeypatch, tmp_path):
 def test_everything_that_a_page_shows_runs(page, small):
     from sqsgd.ledger.account import Ledger
 
-    if "client.ledger" in (ROOT / page).read_text():  # the page shows a client's; this is one
+    if "client.ledger" in (ROOT / page).read_text():  # create the ledger that the page shows
         Ledger.create(small / "client.ledger", max_epsilon=1000.0)
     for block in blocks(page):
         run_block(block, small)
 
 
-def test_the_pages_that_other_tests_run_are_named_truly():
+def test_the_pages_that_other_tests_run_exist():
     for page, test in ELSEWHERE.items():
         assert page in pages()
         assert page in (ROOT / test).read_text(), f"{test} does not run {page}"
 
 
 @pytest.mark.parametrize("page", ELSEWHERE)
-def test_what_those_pages_install_can_be_had(page):
+def test_the_extras_that_those_pages_install_exist(page):
     for block in blocks(page):
         commands = [shlex.split(line) for line in block.text.splitlines() if line.startswith("pip ")]
         assert block.language == "sh" or not commands, "commands belong into sh blocks"
@@ -82,19 +82,19 @@ def test_the_documents_were_found():
         (Block("sh", "sqsgd schemes --epsilon -3\n"), "epsilon = -3"),
         (Block("sh", "make tests\n"), "tests"),
         (Block("sh", "pip install '.[trane]'\n"), "trane"),
-        (Block("sh", "curl somewhere\n"), "no way to run"),
+        (Block("sh", "curl somewhere\n"), "unsupported here"),
         (Block("python", "import sqsgd\nsqsgd.make_schema\n"), "make_schema"),
         (Block("toml", 'shceme = "sqsgd"\n'), "shceme"),
         (Block("", "sqsgd train\n"), "a block in ''"),
         (Block("text", "$ sqsgd train --rounds 3\n"), "commands belong"),
     ],
 )
-def test_a_wrong_block_is_found(block, words, small):
+def test_a_wrong_block_fails(block, words, small):
     with pytest.raises(Exception, match=words):
         run_block(block, small)
 
 
-def test_commands_are_shortened_by_options_after_those_that_are_shown():
+def test_commands_are_shortened_by_appended_options():
     assert shorter(["sqsgd", "train", "--rounds", "9"])[4:8] == ["--rounds", "2", "--clients", "4"]
     assert shorter(["sqsgd", "train", "--resume", "--out", "x"])[-1] == "x"
     assert shorter(["sqsgd", "plan"]) == ["sqsgd", "plan"]

@@ -1,6 +1,6 @@
-"""Writes the reference from the program when the site is built; whatever has no description fails the build.
+"""Generates the reference from the program when the site is built; anything undocumented fails the build.
 
-A page asks for a part with a comment of its own line: ``<!-- generated: commands -->``. The parts are
+A page requests a part with a comment on a line of its own: ``<!-- generated: commands -->``. The parts are
 ``commands``, ``configuration``, ``flower``, ``loop``, ``python`` and ``schemes``.
 """
 
@@ -26,16 +26,16 @@ CODE_OR_POWER = re.compile(
 
 
 class Undocumented(Exception):
-    """A public name, a command, an option or a key without a word about it."""
+    """A public name, a command, an option or a key has no description."""
 
 
 def on_page_markdown(markdown: str, **_kwargs: Any) -> str:
-    """MkDocs calls this for each page before it is turned into HTML."""
+    """Called by MkDocs for each page before it is converted to HTML."""
     return raised(MARKER.sub(lambda match: PARTS[match[1]](), markdown))
 
 
 def raised(markdown: str) -> str:
-    """Powers as they are printed, e^{2ε/n} and 2^20 alike; what is code stays as it is."""
+    """Typeset powers such as e^{2ε/n} and 2^20 as superscripts, except in code."""
 
     def one(match: re.Match[str]) -> str:
         power = match[1] or match[2]
@@ -56,7 +56,7 @@ def commands() -> str:
 
 
 def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The commands that do something, depth first."""
+    """The leaf commands, depth first."""
     if hasattr(command, "commands"):
         for name, child in command.commands.items():
             yield from walk(child, (*path, name))
@@ -95,10 +95,14 @@ def _row(command: str, parameter: Any) -> str:
         raise Undocumented(f"`{command}`: {names} has no help")
     if parameter.param_type_name == "argument":
         names = f"`{_metavar(parameter)}`"
-    from sqsgd.cli._assumed import assumed
+    return f"| {names} | {_cell(text)} | {_default(parameter)} |"
 
-    default = assumed(command.split()[-1], parameter)
-    return f"| {names} | {_cell(text)} | {f'`{default}`' if default else ''} |"
+
+def _default(parameter: Any) -> str:
+    described, value = getattr(parameter, "show_default", None), parameter.default
+    if isinstance(described, str):
+        return described
+    return f"`{value}`" if isinstance(value, int | float | str) and not isinstance(value, bool) else ""
 
 
 def _cell(text: str) -> str:
@@ -109,7 +113,7 @@ def _cell(text: str) -> str:
 
 
 def configuration() -> str:
-    """Every key of a run's TOML file, with its type, its default and what it means."""
+    """Every key of a run's TOML file, with its meaning, type and default."""
     from sqsgd.cli import app
     from sqsgd.runs.config import RunConfig
 
@@ -129,7 +133,7 @@ def configuration() -> str:
 
 
 def field_docstrings(cls: type) -> dict[str, str]:
-    """The strings under the fields of a class, which Python itself forgets."""
+    """The docstrings of a class's fields, which Python itself discards."""
     (body,) = (node.body for node in ast.walk(_tree(cls)) if isinstance(node, ast.ClassDef))
     found = {}
     for node, after in itertools.pairwise(body):
@@ -155,7 +159,7 @@ def python() -> str:
 
 
 def loop() -> str:
-    """What a training loop of one's own is made of."""
+    """The building blocks of a custom training loop."""
     from sqsgd import federated
     from sqsgd.federated import optimizers
 
@@ -195,12 +199,12 @@ def _public(name: str, value: Any) -> str:
 
 
 def _constant(name: str) -> str:
-    """The string under the assignment of a constant, in the module that makes it."""
+    """The docstring below a constant, in the module that defines it."""
     import sqsgd.schemes
 
     (text,) = _constants(inspect.getsource(sqsgd.schemes), name) or [""]
     if not text:
-        raise Undocumented(f"sqsgd.{name} has no string under it that says what it is")
+        raise Undocumented(f"sqsgd.{name} has no docstring below it")
     return _markdown(text)
 
 
@@ -247,13 +251,13 @@ def _block(line: str) -> str:
 
 def _docstring(name: str, value: Any) -> str:
     text = value.__doc__
-    if not text or text.startswith(f"{name}("):  # what dataclasses write where nobody wrote anything
+    if not text or text.startswith(f"{name}("):  # what dataclasses generate
         raise Undocumented(f"`{name}` has no docstring")
     return _markdown(inspect.cleandoc(text))
 
 
 def _markdown(text: str) -> str:
-    """Our docstrings as Markdown: headings, roles, and examples as blocks of their own."""
+    """Convert a docstring to Markdown: headings, roles and examples."""
     text = re.sub(r"^(\w+)\n-{3,}$", r"**\1**\n", text, flags=re.MULTILINE)
     text = re.sub(r":\w+:`([^`]+)`", r"`\1`", text)
     parts = [

@@ -9,12 +9,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from drawing import axes_for, section
+from drawing import BASELINE, OTHERS, OURS, axes_for, section
 
 PICTURE = Path(__file__).with_name("accuracy-against-bytes.svg")
 HEADING = "## All private schemes at the same ε and the same bytes"
 ROW = re.compile(r"^\| ([^|]+) \| ([\d.]+) ± ([\d.]+) % \| [^|]+ \| ([\d,]+) \|$", re.MULTILINE)
-# What is written beside a mark, and where, in points from it: the crowd at 273 bytes shares two lines.
+# The label of a mark, and its offset in points: the schemes at 273 bytes share two lines.
 LABELS = {
     "sqsgd": ("sqsgd", (12, 4)),
     "privunit": ("privunit, privunit-g", (12, 2)),
@@ -34,7 +34,7 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Point:
-    """One scheme: accuracy and the half width of its interval in per cent, bytes of a whole message."""
+    """One scheme: accuracy and half the width of its interval in percent, bytes of a whole message."""
 
     name: str
     accuracy: float
@@ -51,12 +51,12 @@ def points() -> list[Point]:
 
 
 def draw(path: Path = PICTURE) -> None:
-    """The picture."""
-    title = "LeNet-5 on MNIST, ε = 400 a round, 10 clients, 564 rounds, 3 seeds"
-    with axes_for(path, height=4.6, x="bytes that a client sends a round (log scale)", title=title) as axes:
+    """Draw the picture."""
+    title = "LeNet-5 on MNIST, ε = 400 per round, 10 clients, 564 rounds, 3 seeds"
+    with axes_for(path, height=4.6, x="bytes per client and round (log scale)", title=title) as axes:
         for point in points():
             ours, clear = point.name == "sqsgd", "not private" in point.name
-            colour = "#00796b" if ours else "#757575" if clear else "#5c6bc0"
+            colour = OURS if ours else BASELINE if clear else OTHERS
             axes.errorbar(
                 point.bytes, point.accuracy, yerr=point.half_width, fmt="o", color=colour,
                 markersize=9 if ours else 6, elinewidth=1, capsize=2, alpha=1.0 if ours or clear else 0.75,

@@ -9,19 +9,19 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from drawing import axes_for, section
+from drawing import OTHERS, OURS, axes_for, section
 
 PICTURE = Path(__file__).with_name("accuracy-against-epsilon.svg")
 HEADING = "## One report per user"
 ROW = re.compile(
     r"^\| (MNIST|Fashion-MNIST) \| (\d+) \| .* \| \*\*([\d.]+) %\*\* \|.*\| (\d+) \|$", re.MULTILINE
 )
-COLOURS = {"MNIST": "#00796b", "Fashion-MNIST": "#5c6bc0"}
+COLOURS = {"MNIST": OURS, "Fashion-MNIST": OTHERS}
 
 
 @dataclass(frozen=True)
 class Point:
-    """One setting: the data set, a user's total ε, accuracy in per cent, bytes that a user sends in all."""
+    """One setting: the dataset, a user's total ε, accuracy in percent, bytes that a user sends in total."""
 
     dataset: str
     epsilon: float
@@ -38,9 +38,9 @@ def points() -> list[Point]:
 
 
 def draw(path: Path = PICTURE) -> None:
-    """The picture."""
+    """Draw the picture."""
     title = "60,000 users, one image and one report each; mean of 3 seeds"
-    with axes_for(path, height=4.2, x="ε that a user spends in all (one report)", title=title) as axes:
+    with axes_for(path, height=4.2, x="total ε of a user (one report)", title=title) as axes:
         for name, colour in COLOURS.items():
             line = sorted(
                 (point for point in points() if point.dataset == name), key=lambda each: each.epsilon

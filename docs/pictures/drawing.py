@@ -1,4 +1,4 @@
-"""What the pictures of the documents share: a table of docs/results.md in, the same bytes out each time."""
+"""Shared by the pictures of the documentation: tables of docs/results.md, the style of a report's images."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sqsgd.report.images import STYLE, image
+from sqsgd.report.styles import LIGHT
+
 DOCS = Path(__file__).parents[1]
+OURS, OTHERS, BASELINE = LIGHT.series[2], LIGHT.series[0], LIGHT.muted
+TEXTS = ("font.size", "axes.labelsize", "legend.fontsize", "xtick.labelsize", "ytick.labelsize")
 
 
 def section(heading: str) -> str:
@@ -18,20 +23,15 @@ def section(heading: str) -> str:
 @contextmanager
 def axes_for(path: Path, *, height: float, x: str, title: str) -> Iterator[Any]:
     """Axes of test accuracy to draw on; the picture is written at the end."""
-    import matplotlib
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "sqsgd", "svg.fonttype": "none", "font.size": 11})
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8.4, height))
-    yield axes
-    axes.set_xlabel(x)
-    axes.set_ylabel("test accuracy, %")
-    axes.set_title(title, fontsize=11)
-    axes.grid(True, alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.patch.set_facecolor("white")  # readable on dark pages too
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None, "Creator": "sqsgd"})
-    plt.close(figure)
+    with mpl.rc_context({**STYLE, **dict.fromkeys(TEXTS, 11)}):
+        figure = Figure(figsize=(8.4, height), layout="constrained", facecolor="white")  # on dark pages too
+        axes = figure.add_subplot()
+        yield axes
+        axes.set(xlabel=x, ylabel="test accuracy, %")
+        axes.set_title(title, fontsize=11)
+        axes.grid(color=LIGHT.line, linewidth=0.6)
+        axes.set_axisbelow(True)
+        path.write_bytes(image(figure, "svg"))

@@ -7,7 +7,7 @@ from sqsgd.cli._failures import run
 
 
 def failed(capsys, *arguments):
-    """The status, and the reason, which must be the same for people and for machines."""
+    """The status, and the reason, which must be the same as text and as JSON."""
     status = run(app, [*arguments, "--json"])
     out, err = capsys.readouterr()
     told = json.loads(out)

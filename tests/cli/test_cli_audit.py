@@ -1,4 +1,4 @@
-"""`sqsgd audit` as a person types it: its table, its JSON, its files and its exit status."""
+"""`sqsgd audit`: its table, its JSON, its files and its exit status."""
 
 import json
 
@@ -30,7 +30,7 @@ def test_json_and_files(tmp_path):
     assert kept == {key: value for key, value in told.items() if key != "files"}
 
 
-def test_a_table_for_people():
+def test_without_json_a_table_is_printed():
     done = run("--scheme", "fedsgd", *SMALL)
     assert done.exit_code == 0
     assert done.stdout.startswith("NOTHING TO AUDIT\n")
@@ -38,7 +38,7 @@ def test_a_table_for_people():
     assert "message is its columns" in done.stdout
 
 
-def test_what_promises_nothing_does_not_look_as_if_it_had_passed(tmp_path):
+def test_a_scheme_that_promises_nothing_does_not_pass(tmp_path):
     done = run("--scheme", "fedsgd", *SMALL, "--out", str(tmp_path), "--json")
     told = json.loads(done.stdout)
     assert (done.exit_code, told["result"], told["passed"]) == (0, "nothing to audit", False)
@@ -72,7 +72,7 @@ def test_a_broken_promise_ends_with_1(monkeypatch):
         (("--out", __file__), "is a file"),
     ],
 )
-def test_wrong_use_is_refused_before_anything_is_tried(arguments, words):
+def test_wrong_usage_is_refused_before_any_check(arguments, words):
     done = run(*SMALL, *arguments)
     assert isinstance(done.exception, ValueError)  # cli.main makes it one line and exit status 2
     assert words in str(done.exception)

@@ -1,4 +1,4 @@
-"""Every command fails in one line and, with --json, in JSON; nothing is lost, and the status says why."""
+"""Every command fails with one line and, with --json, with JSON; the exit status says why."""
 
 import json
 import signal
@@ -53,7 +53,7 @@ OTHERS = [
     (("train", "--resume"), "--resume needs --out"),
     (("train", "--rounds", "0"), "rounds = 0"),
     (("compare", "--schemes", "nope"), "'nope' is not a known scheme"),
-    (("ablate", "nope"), "'nope' is no ablation"),
+    (("ablate", "nope"), "unknown ablation 'nope'"),
     (("report", "/nowhere"), "/nowhere does not exist"),
     (("bench", "--schemes", "--seconds", "-1"), "seconds = -1"),
     (("data", "fetch", "nope"), "choose mnist"),
@@ -74,25 +74,24 @@ OTHERS = [
         *OTHERS,
     ],
 )
-def test_wrong_use_is_told_in_json_too(capsys, arguments, words):
+def test_wrong_usage_is_reported_as_json_too(capsys, arguments, words):
     status, reason = failed(capsys, *arguments)
     assert status == 2
     assert words in reason
 
 
-def test_every_command_is_tried_above():
+def test_every_command_has_a_case_above():
     tried = {arguments[0] for arguments, _ in OTHERS if arguments} | {"plan", "audit", "ledger"}
     names = {command.name or command.callback.__name__ for command in app.registered_commands}
     names |= {group.name for group in app.registered_groups}
-    # A new command belongs into OTHERS.
-    assert names <= tried
+    assert names <= tried, "add the new command to OTHERS"
 
 
 # ---------------------------------------------------------------- how commands end
 
 
 class Raising:
-    """Stands in for the app: a command that fails in a way of its own."""
+    """Stands in for the app: a command that raises a given exception."""
 
     def __init__(self, error):
         self.error = error
@@ -109,8 +108,8 @@ class Raising:
         (ModuleNotFoundError("no torch", name="torch"), 2, "pip install 'sqsgd[train]'"),
         (MemoryError("Unable to allocate 32 GiB"), 2, "not enough memory: Unable to allocate"),
         (LedgerDamaged("line 7 was changed"), 1, "line 7 was changed"),
-        (Ended("stopped; go on with --resume", 128 + signal.SIGINT), 130, "go on with"),
-        (ZeroDivisionError("division by zero"), 70, "a mistake in sqsgd"),
+        (Ended("stopped; resume with --resume", 128 + signal.SIGINT), 130, "resume with"),
+        (ZeroDivisionError("division by zero"), 70, "internal error"),
     ],
 )
 @pytest.mark.parametrize("as_json", [False, True])
@@ -118,11 +117,11 @@ def test_statuses(capsys, error, status, words, as_json):
     assert run(Raising(error), ["--json"] * as_json) == status
     out, err = capsys.readouterr()
     assert words in err
-    assert ("Traceback" in err) == (status == failures.OWN_MISTAKE)
+    assert ("Traceback" in err) == (status == failures.INTERNAL_ERROR)
     assert words in json.loads(out)["error"] if as_json else out == ""
 
 
-def test_a_broken_promise_is_no_mistake_of_ours():
+def test_an_internal_error_has_its_own_status():
     """1 is for broken promises: a crash must not look like one, nor like success."""
     assert explained(RuntimeError("?"))[1] not in (0, 1, 2)
 

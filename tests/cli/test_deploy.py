@@ -1,4 +1,4 @@
-"""`sqsgd deploy`: what is asked for is checked before anything is written or run."""
+"""`sqsgd deploy`: arguments are checked before anything is written or run."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from sqsgd.cli import app
 from sqsgd.cli import deploy as deploying
 
 
-def test_init_for_machines(tmp_path):
+def test_init_prints_json(tmp_path):
     where = ["--host", "server.example.org", "--host", "192.0.2.7"]
     done = CliRunner().invoke(
         app, ["deploy", "init", str(tmp_path / "new"), *where, "--nodes", "1", "--json"]
@@ -45,7 +45,7 @@ def test_init_for_machines(tmp_path):
 )
 def test_mistakes_are_named_and_nothing_is_written(tmp_path, arguments, words):
     done = CliRunner().invoke(app, ["deploy", "init", str(tmp_path / "new"), *arguments])
-    assert isinstance(done.exception, ValueError)  # of which the command line makes one line
+    assert isinstance(done.exception, ValueError)  # the command line prints it as one line
     assert words in str(done.exception)
     assert list(tmp_path.iterdir()) == []
 
@@ -60,7 +60,7 @@ def test_a_node_may_run_what_its_owner_allows(tmp_path):
     (mine := tmp_path / "my_app").mkdir()
     (node / "allowed-apps").write_text("first  # sqsgd\n")
     done = typed(["sqsgd", "deploy", "allow", node, mine])
-    assert (done.code, done.error) == (2, f"sqsgd: {mine} is no Flower app: it holds no pyproject.toml\n")
+    assert (done.code, done.error) == (2, f"sqsgd: {mine} is not a Flower app: it has no pyproject.toml\n")
     shutil.copytree(app_folder(), mine, dirs_exist_ok=True)
     found = json.loads(typed(["sqsgd", "deploy", "allow", node, mine, "--json"]).out)
     assert found["sha256"] == app_hash(mine)
@@ -68,16 +68,16 @@ def test_a_node_may_run_what_its_owner_allows(tmp_path):
 
 
 @pytest.mark.parametrize("address", ["8000", ":8000", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:70000", "a:-1"])
-def test_a_gate_needs_a_place_and_a_port(tmp_path, address):
+def test_a_gate_needs_a_host_and_a_port(tmp_path, address):
     done = typed(["sqsgd", "deploy", "gate", tmp_path, "--listen", "127.0.0.1:1", "--to", address])
     assert (done.code, done.error) == (2, f"sqsgd: to = {address!r} must look like 127.0.0.1:8001\n")
 
 
-def test_an_address_of_the_sixth_version_may_stand_in_brackets():
+def test_an_ipv6_address_may_be_in_brackets():
     assert deploying._address("to", "[::1]:8001") == ("::1", 8001)
 
 
-def test_what_is_not_up_has_nothing_to_end(tmp_path):
+def test_down_of_a_federation_that_is_not_up(tmp_path):
     folder = small_federation(tmp_path)
     done = typed(["sqsgd", "deploy", "down", folder])
     assert (done.code, done.out) == (0, f"{folder} was not up\n")

@@ -1,4 +1,4 @@
-"""`sqsgd deploy status` for people; what it reads is tried with sqsgd.deploy.status."""
+"""What `sqsgd deploy status` prints; tests/deploy/test_status.py tests what it reads."""
 
 import json
 import os
@@ -48,8 +48,8 @@ def test_a_federation_that_runs(tmp_path):
     text = shown(folder)
     for words in (
         f"superlink   running ({ME.pid})\n",
-        f"gate        running ({ME.pid}), started again 2 times at 127.0.0.1:8000\n",
-        "not running, started again 1 times, last exit -9",
+        f"gate        running ({ME.pid}), restarted 2 times at 127.0.0.1:8000\n",
+        "not running, restarted 1 times, last exit -9",
         "wire        1,234 bytes up, 5,678 down; 3 requests refused, last /a.Control/Run\n",
         f" {'r' * 79}… ",
         "training    running: round 2 of 4, accuracy 50.00%, attempt 2\n",

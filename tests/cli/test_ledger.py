@@ -4,18 +4,13 @@ import json
 import os
 
 import pytest
-import typer
 from failing import failed
 from spending import pay, small_ledger
 from typed import typed
 from typer.testing import CliRunner
 
-from sqsgd.cli.ledger import show_ledger, verify_ledger
+from sqsgd.cli.ledger import app
 from sqsgd.ledger.refusals import LedgerDamaged
-
-app = typer.Typer()
-app.command("show")(show_ledger)
-app.command("verify")(verify_ledger)
 
 
 def run(*arguments):
@@ -73,11 +68,11 @@ def test_verify(tmp_path):
     assert isinstance(run("show", ledger.path).exception, LedgerDamaged)
 
 
-def test_a_ledger_that_is_gone_or_never_was(tmp_path):
+def test_a_ledger_that_was_deleted_or_never_existed(tmp_path):
     ledger = small_ledger(tmp_path)
     ledger.path.unlink()
     assert run("verify", ledger.path).exit_code == 1
-    assert "there is no such file" in str(run("verify", tmp_path / "none").exception)
+    assert "does not exist; name a ledger" in str(run("verify", tmp_path / "none").exception)
 
 
 @pytest.mark.parametrize("command", ["show", "verify"])
@@ -94,15 +89,15 @@ def ledger(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["show", "verify"])
-def test_names_that_are_no_ledger(capsys, command, ledger, tmp_path):
+def test_names_that_are_not_a_ledger(capsys, command, ledger, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     for arguments, words in (
         ((), "Missing argument 'PATH'"),
-        ((tmp_path / "nowhere",), "no ledger: there is no such file"),
+        ((tmp_path / "nowhere",), "does not exist; name a ledger"),
         ((tmp_path,), "is a folder; name the ledger in it"),
-        ((tmp_path / "pipe",), "is no file"),  # and it is not waited for
-        (("/dev/null",), "is no file"),
+        ((tmp_path / "pipe",), "is not a regular file"),  # and it does not block
+        (("/dev/null",), "is not a regular file"),
         ((tmp_path / "ledger.tip",), "is the tip of a ledger; name the ledger itself"),
         ((ledger, "--witness", ledger), "must be the ledger's second tip"),
         ((ledger, "--witness", tmp_path / "ledger.tip"), "must be the ledger's second tip"),
@@ -148,4 +143,4 @@ def test_a_ledger_that_cannot_be_trusted_ends_with_1(capsys, ledger, damage):
     told = json.loads(done.out)
     assert done.code == 1
     assert not told["good"]
-    assert "take the whole cap as spent" in told["what to do"]
+    assert "consider the whole cap spent" in told["what to do"]

@@ -1,4 +1,4 @@
-"""Runs that nobody named get a folder of their own, however many begin in one second."""
+"""Runs without --out get a folder of their own, however many start in the same second."""
 
 import json
 import multiprocessing
@@ -42,14 +42,14 @@ def test_many_at_once_get_one_each(tmp_path):
     assert all(Path(folder).is_dir() for folder in made)
 
 
-def test_a_file_in_the_way_is_named(tmp_path):
+def test_a_file_of_the_same_name_is_reported(tmp_path):
     (tmp_path / "runs").write_text("mine")
-    with pytest.raises(ValueError, match=r"runs is a file, .* name another with --out"):
+    with pytest.raises(ValueError, match=r"runs is a file, .* choose one with --out"):
         new_folder("mnist5k", tmp_path / "runs")
 
 
 @pytest.mark.usefixtures("_one_second")
-def test_runs_and_sweeps_of_one_second_do_not_meet(tmp_path, monkeypatch):
+def test_runs_and_sweeps_of_the_same_second_get_different_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     train = "sqsgd train --clients 2 --rounds 1 --batch 2 --json"
     folders = [json.loads(typed(train).out)["folder"] for _ in range(2)]

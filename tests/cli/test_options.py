@@ -1,9 +1,18 @@
-"""Texts of options as values."""
+"""Values of options, and the defaults that help shows."""
+
+import re
+from pathlib import Path
+from typing import Annotated
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from sqsgd.cli import _options as options
+from sqsgd.cli import app
 from sqsgd.cli._options import given, listed, numbers, own_options, scheme_options
+from sqsgd.deploy.federation import Federation
+from sqsgd.runs.config import RunConfig
 
 
 def test_values_of_options_have_the_types_of_toml():
@@ -25,22 +34,62 @@ def test_a_name_is_given_once():
         scheme_options(["levels=8", "reach=2", "levels = four"])
 
 
-def test_what_a_command_has_an_option_for_is_not_taken_as_a_schemes():
+def test_names_with_an_option_of_the_command_are_refused():
     own = {"bits": "--bytes"}
     assert own_options(["levels=8"], own) == {"levels": 8}
-    with pytest.raises(ValueError, match="bits = 2048 is no option of a scheme; use --bytes"):
+    with pytest.raises(ValueError, match="bits = 2048 is not a scheme option; use --bytes"):
         own_options(["levels=8", "bits=2048"], own)
 
 
 def test_lists():
     assert listed(" sqsgd, fedsgd ,,") == ["sqsgd", "fedsgd"]
     assert numbers("rates", "0.1, 1e-3") == [0.1, 0.001]
-    with pytest.raises(ValueError, match=r"rates = '0\.1;0\.3' must be numbers with commas between"):
+    with pytest.raises(ValueError, match=r"rates = '0\.1;0\.3' must be comma-separated numbers"):
         numbers("rates", "0.1;0.3")
 
 
-def test_zero_and_false_are_given_but_none_is_not():
-    assert given(lr=0.0, secure=False, seed=None, model="") == {"lr": 0.0, "secure": False, "model": ""}
+def test_what_was_typed_is_given_even_if_it_equals_the_default():
+    own, found = typer.Typer(), []
+
+    @own.command()
+    def command(
+        context: typer.Context,
+        lr: float = 0.0,
+        seed: int = 3,
+        bytes_: Annotated[int, typer.Option("--bytes")] = 9,
+        out: Path | None = None,
+        secure: bool = False,
+    ) -> None:
+        found.append((given(context), given(context, ("lr", "bytes"))))
+
+    typed = ["--lr", "0.0", "--bytes", "9", "--out", "x", "--no-secure"]
+    assert CliRunner().invoke(own, typed).exit_code == 0
+    assert found == [({"lr": 0.0, "bytes": 9, "out": "x", "secure": False}, {"lr": 0.0, "bytes": 9})]
+
+
+def shown(*command):
+    done = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
+    return dict(re.findall(r"(--[\w-]+) .*?\[default: \(?([^)\]]+)\)?\]", done.output))
+
+
+@pytest.mark.parametrize(
+    ("command", "whose", "options"),
+    [
+        (("train",), RunConfig(), ("scheme", "epsilon", "bytes", "rounds", "clients", "model")),
+        (("compare",), RunConfig(), ("epsilon", "bytes", "rounds", "clients", "model")),
+        (("deploy", "init"), Federation(), ("nodes", "epsilon", "rounds", "round-timeout")),
+    ],
+)
+def test_help_shows_the_defaults_of_a_run_and_of_a_federation(command, whose, options):
+    found = shown(*command)
+    for option in options:
+        assert found[f"--{option}"] == str(getattr(whose, option.replace("-", "_")))
+
+
+def test_help_describes_a_default_that_is_computed_and_shows_none_for_flags():
+    assert shown("deploy", "init")["--max-epsilon"] == "what the rounds cost"
+    assert shown("train")["--data-dir"] == "$SQSGD_DATA"
+    assert "--secure" not in shown("train")
 
 
 def test_the_shell_is_offered_what_the_commands_take():

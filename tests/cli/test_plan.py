@@ -1,4 +1,4 @@
-"""`sqsgd plan`: what the planner says, for people and for machines."""
+"""`sqsgd plan`: the planner's answer, as text and as JSON."""
 
 import json
 
@@ -10,16 +10,16 @@ LINE = "sqsgd plan --dim 5000 --epsilon 80 --bytes 64 --clients 20 --rounds 3 --
 CHOSEN = plan(dim=5000, epsilon=80.0, bits=512, clients=20, rounds=3, probability=1e-5, prior=2.0)
 
 
-def test_machines_get_the_plan_as_it_is():
+def test_json_is_the_plan():
     assert json.loads(typed(f"{LINE} --json").out) == json.loads(json.dumps(CHOSEN.to_dict()))
 
 
-def test_people_get_all_of_it():
+def test_without_json_the_whole_plan_is_printed():
     done = typed(LINE)
     assert done.code == 0
     for words in (
         f"coordinates        {CHOSEN.coordinates:,} of 5,000, as signs\n",
-        f"bytes              {CHOSEN.message_bytes} a message: 512 bits of codes",
+        f"bytes              {CHOSEN.message_bytes} per message: 512 bits of codes",
         f"of the mean over 20 clients {CHOSEN.nmse_mean:.4g}\n",
         f"so this is {CHOSEN.optimum_ratio:.3g} times the best possible\n",
         *(way.name for way in (*CHOSEN.alternatives, *CHOSEN.stateless)),
@@ -28,7 +28,7 @@ def test_people_get_all_of_it():
         assert words in done.out
 
 
-def test_warnings_are_shown_where_there_are_any():
+def test_warnings_are_printed():
     line = "sqsgd plan --dim 100000 --epsilon 0.5 --bytes 1"
     warnings = json.loads(typed(f"{line} --json").out)["warnings"]
     assert warnings

@@ -26,14 +26,14 @@ def test_a_page_and_its_figures(tmp_path):
     assert "out of memory" in done.error
 
 
-def test_people_are_told_where_it_is(tmp_path):
+def test_the_path_of_the_page_is_printed(tmp_path):
     run = write_run(tmp_path / "a")
     done = typed(["sqsgd", "report", run, "--out", tmp_path / "page.htm", "--title", "Mine"])
     assert (done.code, done.out, done.error) == (0, f"written to {tmp_path / 'page.htm'}\n", "")
     assert "<h1>Mine</h1>" in (tmp_path / "page.htm").read_text()
 
 
-def test_what_is_no_page_is_not_written_over(tmp_path):
+def test_files_that_are_not_pages_are_not_overwritten(tmp_path):
     run = write_run(tmp_path / "a")
     before = (run / "config.toml").read_text()
     done = typed(["sqsgd", "report", run, "--out", run / "config.toml"])
@@ -43,7 +43,7 @@ def test_what_is_no_page_is_not_written_over(tmp_path):
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_a_run_ends_well_without_plotly(tmp_path, monkeypatch, capsys, missing):
+def test_a_run_finishes_without_plotly(tmp_path, monkeypatch, capsys, missing):
     run, out = write_run(tmp_path / "a"), tmp_path / "report.html"
     if missing:
         for name in [name for name in sys.modules if name.startswith(("sqsgd.report", "plotly"))]:

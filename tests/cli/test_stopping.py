@@ -1,4 +1,4 @@
-"""A signal asks once and ends things the second time; afterwards all is as it was."""
+"""The first signal is a request, the second interrupts; afterwards the handlers are restored."""
 
 import contextlib
 import os
@@ -17,17 +17,17 @@ def handlers():
 
 
 @pytest.mark.parametrize("number", BOTH)
-def test_the_first_signal_is_noted_and_said(number, capfd):
+def test_the_first_signal_is_recorded_and_announced(number, capfd):
     before = handlers()
     with stopping_between_rounds() as seen:
         assert seen == []
         os.kill(os.getpid(), number)
         assert seen == [number]
     assert handlers() == before
-    assert capfd.readouterr().err == "stopping after this round; once more stops at once\n"
+    assert capfd.readouterr().err == "stopping after this round; press again to stop now\n"
 
 
-def test_the_second_ends_it():
+def test_the_second_signal_interrupts():
     with stopping_between_rounds() as seen:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.6)
@@ -36,8 +36,8 @@ def test_the_second_ends_it():
         assert seen == [signal.SIGINT]
 
 
-def test_two_in_a_moment_are_one_request(capfd):
-    """As timeout(1) sends them."""
+def test_two_signals_at_once_are_one_request(capfd):
+    """timeout(1) sends two."""
     with stopping_between_rounds() as seen:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -45,7 +45,7 @@ def test_two_in_a_moment_are_one_request(capfd):
     assert capfd.readouterr().err.count("stopping") == 1
 
 
-def test_a_failure_inside_puts_the_handlers_back_too():
+def test_the_handlers_are_restored_after_a_failure():
     before = handlers()
     with contextlib.suppress(OSError), stopping_between_rounds():
         assert handlers() != before

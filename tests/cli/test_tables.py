@@ -7,8 +7,8 @@ import pytest
 from sqsgd.cli._tables import cell, print_json, print_table
 
 
-def test_cells_are_shown_as_they_are(capsys):
-    """Servers' words among them: no brackets are read as colours, no colons as pictures."""
+def test_cells_are_printed_verbatim(capsys):
+    """Some quote servers: brackets are not read as markup, colons not as emoji."""
     print_table(("name", "reason"), [["[red]node[/red]", "[1, 2] :smile: [/]"]], title="of [bold]runs[/bold]")
     shown = capsys.readouterr().out
     for text in ("[red]node[/red]", "[1, 2] :smile: [/]", "of [bold]runs[/bold]"):

@@ -1,4 +1,4 @@
-"""The summary of a run in words: what the epsilon is of, and whom it protects."""
+"""The printed summary of a run: what its epsilon covers, and whom it protects."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ SUMMARY = {
 }  # fmt: skip
 
 
-ALL_ROUNDS = "8 a round; 80 for a client that takes part in all rounds"
+ALL_ROUNDS = "8 per round; 80 for a client that takes part in all rounds"
 
 
 def lines(**changes):
@@ -25,12 +25,12 @@ def described(**changes):
     return describe({**SUMMARY, **changes}, Path("runs/a"))
 
 
-def test_all_of_it():
+def test_the_whole_summary():
     assert described().splitlines() == [
         "accuracy       91.23% on 1,000 test images of mnist5k",
         f"epsilon        {ALL_ROUNDS}",
         "noise          seeded: for tests alone",
-        "payload        64 bytes a client and round, 1/7491 of float32",
+        "payload        64 bytes per client and round, 1/7491 of float32",
         "time           12 s: gradient 70%, encode 20%, aggregate 10%",
         "written to     runs/a",
     ]
@@ -39,17 +39,17 @@ def test_all_of_it():
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"epsilon_total": 24.0}, f"{ALL_ROUNDS}; 24 for the one that took part most"),
-        ({"participation": "once"}, "8 a report, which is the total: no user sends two"),
-        ({"notion": "none"}, ALL_ROUNDS.replace("80", "infinite").replace("8 ", "infinite: not private ")),
-        # once, but the promise is of another kind: what a client sends is not private by itself
+        ({"epsilon_total": 24.0}, f"{ALL_ROUNDS}; 24 for the client that took part most often"),
+        ({"participation": "once"}, "8 per report, which is the total: no user sends two"),
+        ({"notion": "none"}, ALL_ROUNDS.replace("80", "infinite").replace("8 ", "infinite (not private) ")),
+        # once, but central: a single report is not private
         ({"participation": "once", "notion": "central"}, ALL_ROUNDS),
     ],
 )
-def test_what_epsilon_is_of(changes, told):
+def test_what_epsilon_covers(changes, told):
     assert lines(**changes)["epsilon"] == told
 
 
-def test_refusals_are_counted_only_where_there_were_any():
+def test_refusals_are_printed_only_if_there_were_any():
     assert "refused" not in lines()
     assert lines(refused=2000)["refused"] == "2,000 reports, by their clients' own ledgers"

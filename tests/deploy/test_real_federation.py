@@ -198,7 +198,7 @@ def test_down_leaves_nothing(up):
     """Last: the federation is over after it."""
     mark, command = read_state(up)["mark"], documented("On one machine")[-1]
     assert len(processes.marked(mark)) >= 6
-    assert re.fullmatch(r"[7-9] processes ended\n", typed(command, up.parent))
+    assert re.fullmatch(r"[7-9] processes stopped\n", typed(command, up.parent))
     assert processes.marked(mark) == []
     found = status(up)
     assert not found["up"]

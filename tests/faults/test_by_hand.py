@@ -103,7 +103,7 @@ def test_the_foreground_with_ctrl_c_and_resume(tmp_path):
         sqsgd("deploy", "down", folder)
         child.wait(30)
     assert processes.marked(mark) == []
-    assert "go on with: sqsgd deploy up" in (tmp_path / "log").read_text()
+    assert "resume with: sqsgd deploy up" in (tmp_path / "log").read_text()
     assert status(folder)["run"]["status"] == "finished:stopped"
     done = sqsgd("deploy", "up", folder, "--resume")
     assert "finished:completed" in done.stderr

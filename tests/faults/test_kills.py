@@ -226,7 +226,7 @@ def test_it_is_visible(story):
     assert any(event.startswith("node-1 was killed by signal 9") for event in events)
     assert any(event.startswith("superlink was killed by signal 9") for event in events)
     text = sqsgd("deploy", "status", story.folder).stdout
-    assert "started again" in text
+    assert "restarted" in text
     assert ", attempt 2" in text
     assert "going on from its checkpoint" in (story.folder / "live/logs/supervisor.log").read_text()
     assert status(story.folder)["run"]["rejected"] >= 1

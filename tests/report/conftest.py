@@ -1,4 +1,4 @@
-"""Groups of made-up runs."""
+"""Groups of synthetic runs."""
 
 import pytest
 from folders import write_run

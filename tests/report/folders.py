@@ -1,4 +1,4 @@
-"""Run folders as the runner writes them, made up: no training."""
+"""Synthetic run folders, as the runner writes them, without training."""
 
 import json
 import math

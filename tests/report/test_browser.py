@@ -20,7 +20,7 @@ def style(selector, name):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """Five groups: three seeds, an unfinished one, a failed one, a yardstick, one with a nasty name."""
+    """Five groups: three seeds, an unfinished one, a failed one, a baseline, one with a hostile name."""
     folder = tmp_path_factory.mktemp("page")
     for seed in range(3):
         write_run(folder / "runs" / f"a{seed}", seed=seed, best=0.9)

@@ -24,7 +24,7 @@ def test_curves_are_means_with_the_lowest_and_the_highest_run(grouped):
     assert "nothing is promised: fedsgd" in epsilon.caption
     for chart in (bound, clip_rate):
         assert [each.label for each in chart.curves] == ["sqsgd"]
-        assert "never moves: fedsgd" in chart.caption
+        assert "it is constant: fedsgd" in chart.caption
 
 
 def test_bytes_that_lie_far_apart_have_a_logarithmic_axis(grouped):
@@ -48,13 +48,13 @@ def test_the_time_is_split_without_loss(grouped):
     assert split.milliseconds == pytest.approx({"gradient": 60, "encode": 20, "aggregate": 5, "rest": 15})
 
 
-def test_the_words_for_those_who_do_not_see_a_figure(grouped):
+def test_alternative_text_of_a_line_chart(grouped):
     chart = line_charts(grouped({}))[3]
-    words = "Line chart: ε in total against rounds. sqsgd goes from 400 at 1 to 16,000 at 40."
+    words = "Line chart: total ε against rounds. sqsgd goes from 400 at 1 to 16,000 at 40."
     assert chart.alternative == words
 
 
-def test_a_group_that_never_began_has_no_curve_and_no_bar(grouped):
+def test_a_group_without_rounds_has_no_curve_and_no_bar(grouped):
     groups = grouped({}, {"scheme": "fedsgd", "notion": "none", "done": 0})
     assert len(groups) == 2
     for chart in line_charts(groups):
@@ -63,14 +63,14 @@ def test_a_group_that_never_began_has_no_curve_and_no_bar(grouped):
     assert [split.label for split in split_chart(groups).splits] == ["sqsgd"]
 
 
-def test_the_bars_in_words(grouped):
+def test_alternative_text_of_the_bars(grouped):
     chart = split_chart(grouped({}))
-    words = "Bar chart: milliseconds a round. sqsgd: gradient 60, encode 20, aggregate 5, rest 15."
+    words = "Bar chart: milliseconds per round. sqsgd: gradient 60, encode 20, aggregate 5, rest 15."
     assert chart.alternative == words
 
 
 def test_bands_are_explained_where_there_are_any(grouped):
     several = grouped({}, {"seed": 1})
     alone = [dataclasses.replace(several[0], runs=several[0].runs[:1])]
-    assert "the band reaches from the lowest" in line_charts(several)[0].caption
+    assert "the band spans the lowest" in line_charts(several)[0].caption
     assert "band" not in line_charts(alone)[0].caption

@@ -1,12 +1,12 @@
-"""Charts as plotly's figures."""
+"""Charts drawn with plotly."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 
-from sqsgd.report.charts import line_charts, split_chart
-from sqsgd.report.figures import MOST_MARKERS, line_figure, split_figure
+from sqsgd.report.charts import MOST_MARKERS, line_charts, split_chart
+from sqsgd.report.figures import figure as figure_of
 
 pytest.importorskip("plotly", reason="needs pip install 'sqsgd[report]'")
 
@@ -17,7 +17,7 @@ def traces(figure, role):
 
 def test_a_band_only_where_there_are_several_runs(grouped):
     chart = line_charts(grouped({"seed": 0}, {"seed": 1}, {"scheme": "fedsgd", "notion": "none"}))[0]
-    figure = line_figure(chart)
+    figure = figure_of(chart)
     (several,) = (curve for curve in chart.curves if curve.runs == 2)
     (band,) = traces(figure, "band")
     assert band.meta["series"] == several.series
@@ -31,7 +31,7 @@ def test_a_band_only_where_there_are_several_runs(grouped):
 
 def test_what_the_pointer_shows(grouped):
     chart = line_charts(grouped({"seed": 0}, {"seed": 1}))[0]
-    (line,) = traces(line_figure(chart), "line")
+    (line,) = traces(figure_of(chart), "line")
     curve = chart.curves[0]
     mean, low, high = (chart.shown(values[-1]) for values in (curve.mean, curve.low, curve.high))
     assert line.text[-1] == f"{mean} ({low} to {high})"
@@ -42,7 +42,7 @@ def test_markers_are_few_and_those_of_equal_curves_lie_apart(grouped):
     chart = line_charts(grouped({"rounds": 1000, "evaluate_every": 1}))[0]
     (curve,) = chart.curves
     both = dataclasses.replace(chart, curves=(curve, dataclasses.replace(curve, series=1)))
-    first, second = traces(line_figure(both), "markers")
+    first, second = traces(figure_of(both), "markers")
     assert len(first.x) <= MOST_MARKERS
     assert not set(first.x) & set(second.x)
 
@@ -50,14 +50,14 @@ def test_markers_are_few_and_those_of_equal_curves_lie_apart(grouped):
 def test_axes(grouped):
     by_round, by_bytes, *_ = line_charts(grouped({}, {"scheme": "fedsgd", "notion": "none", "dim": 100000}))
     for chart, kind, suffix in ((by_round, "linear", None), (by_bytes, "log", "B")):
-        axis = line_figure(chart).layout.xaxis
+        axis = figure_of(chart).layout.xaxis
         assert (axis.type, axis.ticksuffix) == (kind, suffix)
 
 
 def test_labels_are_text_whatever_they_hold(grouped):
     chart = line_charts(grouped({}))[0]
     curve = dataclasses.replace(chart.curves[0], label='<a href="x">%{y}</a> & ' + "long " * 20)
-    (line,) = traces(line_figure(dataclasses.replace(chart, curves=(curve,))), "line")
+    (line,) = traces(figure_of(dataclasses.replace(chart, curves=(curve,))), "line")
     for text in (line.name, line.hovertemplate):
         assert "<a" not in text
         assert "&lt;a href" in text
@@ -68,7 +68,7 @@ def test_labels_are_text_whatever_they_hold(grouped):
 def test_bars_lie_in_the_order_of_the_groups_and_add_up(grouped):
     groups = grouped({"best": 0.9}, {"bytes": 64, "best": 0.5})
     chart = split_chart(groups)
-    figure = split_figure(chart)
+    figure = figure_of(chart)
     assert [note.text for note in figure.layout.annotations] == [group.label for group in groups]
     assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1]  # the first on top
     assert np.sum([bar.x for bar in figure.data], axis=0) == pytest.approx([100.0, 100.0])

@@ -22,7 +22,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group(grouped):
         ([{"options": {"levels": 8}}, {"options": {"levels": 32}}], {"levels 8", "levels 32"}),
         ([{"options": {"adaptive": True}}, {}], {"adaptive on", "adaptive default"}),
         ([{"dataset": "mnist", "seed": 5}, {"seed": 9}], {"mnist", "mnist5k"}),
-        ([{"clip": 2.0}, {"participation": "5"}], {"5 clients a round", "all clients, clip 2"}),
+        ([{"clip": 2.0}, {"participation": "5"}], {"5 clients per round", "all clients, clip 2"}),
         ([{"secure": True}, {}], {"secure noise", "seeded noise"}),
         ([{"options": {"a": "x\x00\n\ud7ff"}}, {"options": {"a": "y"}}], {"a x\ufffd\ufffd\ufffd", "a y"}),
     ],
@@ -31,7 +31,7 @@ def test_labels_name_what_differs_and_nothing_else(grouped, settings, labels):
     assert {group.label for group in grouped(*settings)} == labels
 
 
-def test_a_yardstick_is_not_named_after_budgets_that_it_ignores(grouped):
+def test_a_baseline_is_not_named_after_budgets_that_it_ignores(grouped):
     groups = grouped(
         {"scheme": "sqsgd", "epsilon": 200.0},
         {"scheme": "sqsgd", "epsilon": 400.0, "bytes": 128},

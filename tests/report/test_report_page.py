@@ -1,4 +1,4 @@
-"""The page as text: what it says, and what it cannot be made to do."""
+"""The page as text: what it says, and that strings of a run cannot inject anything."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def written(tmp_path, monkeypatch):
     return make
 
 
-def test_the_page_tells_all(tmp_path, written):
+def test_the_page_shows_everything(tmp_path, written):
     for seed in range(3):
         write_run(tmp_path / "runs" / f"a{seed}", seed=seed)
     write_run(tmp_path / "runs" / "b", scheme="fedsgd", notion="none", best=0.8)
@@ -39,8 +39,8 @@ def test_the_page_tells_all(tmp_path, written):
     assert "6 runs in 4 groups, 4 finished" in words
     assert "unfinished at round 17 of 40" in words
     assert "failed at round 3 of 40: out of memory" in words
-    assert "95 % confidence interval by Student's t" in words
-    assert "from the lowest to the highest run" in words
+    assert "95 % confidence interval (Student's t)" in words
+    assert "the lowest to the highest run" in words
     assert re.search(r"sqsgd report \S+/runs --out \S+/report\.html", words)
     assert re.search(r"sqsgd train --config \S+/a0/config\.toml --out \S+/a0-again", words)
     assert "1,000 made-up images" in words
@@ -92,7 +92,7 @@ def test_nothing_is_loaded_from_anywhere(tmp_path, written):
     assert "connect-src" not in policy
 
 
-def test_plotly_is_there_once(tmp_path):
+def test_plotly_is_included_once(tmp_path):
     write_run(tmp_path / "a")
     content = write_report([tmp_path / "a"], tmp_path / "report.html").read_text()
     assert len(re.findall(r"plotly\.js v\d", content)) == 1

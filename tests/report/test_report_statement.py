@@ -1,4 +1,4 @@
-"""The privacy statement says what was promised, and not more."""
+"""The privacy statement says what was promised, and no more."""
 
 import pytest
 from folders import write_run
@@ -22,15 +22,15 @@ def stated(tmp_path):
 
 def test_a_large_epsilon_is_called_weak(stated):
     text = stated(epsilon=400.0)
-    assert "Local differential privacy, ε 400 a report, 16,000 in total." in text
+    assert "Local differential privacy, ε 400 per report, 16,000 in total." in text
     assert "A client that took part in all 40 rounds spent 40 × 400 = 16,000 in total" in text
     assert "basic composition" in text
     assert "at most about 10¹⁷⁴ times as likely" in text
-    assert "So large an ε is a weak promise on its own" in text
+    assert "An ε this large is a weak guarantee by itself" in text
     assert "this was an experiment and protects nobody" in text
 
 
-def test_a_small_epsilon_says_how_well_can_be_guessed(stated):
+def test_a_small_epsilon_bounds_the_guess(stated):
     text = stated(epsilon=1.0, rounds=5)
     assert "at most 2.718 times as likely" in text
     assert "at most 73.1\N{NO-BREAK SPACE}% of the time" in text
@@ -38,10 +38,10 @@ def test_a_small_epsilon_says_how_well_can_be_guessed(stated):
 
 
 def test_a_small_epsilon_with_a_large_total_is_called_weak(stated):
-    assert "the total is so large that it is a weak promise" in stated(epsilon=1.0)
+    assert "the total is a weak guarantee by itself" in stated(epsilon=1.0)
 
 
-def test_secure_noise_is_no_experiment(stated):
+def test_secure_noise_is_not_an_experiment(stated):
     text = stated(secure=True)
     assert "The noise was secure" in text
     assert "protects nobody" not in text
@@ -49,27 +49,27 @@ def test_secure_noise_is_no_experiment(stated):
 
 def test_schemes_without_privacy_promise_nothing(stated):
     text = stated(scheme="fedsgd", notion="none")
-    assert text.startswith("No promise. Schemes without privacy promise nothing.")
+    assert text.startswith("No privacy. Schemes without privacy promise nothing.")
     assert "noise" not in text
 
 
 def test_the_central_notion_needs_a_trusted_aggregator(stated):
     text = stated(scheme="cpsgd", notion="central")
     assert "provided that the aggregator is trusted" in text
-    assert "a δ that the run did not write down" in text
+    assert "a δ that the run did not record" in text
     assert "locally" not in text
 
 
-def test_epsilon_per_weight_is_called_so(stated):
+def test_epsilon_per_weight_is_stated(stated):
     text = stated(scheme="ldp-fl", notion="per-weight", epsilon=2.0)
     assert "Each weight of a report is ε-locally differentially private with ε = 2" in text
     assert "for each weight in total" in text
 
 
 @pytest.mark.parametrize("settings", [{"notion": "astral"}, {"scheme": "unheard-of", "done": 4}])
-def test_what_is_not_known_is_not_promised(stated, settings):
+def test_an_unknown_notion_is_not_promised(stated, settings):
     text = stated(**settings)
-    assert text.startswith("Promise not known. What its ε is worth cannot be said")
+    assert text.startswith("Unknown guarantee. The meaning of its ε is unknown")
     assert "private with" not in text
 
 

@@ -1,4 +1,4 @@
-"""Colours that can be read and told apart, by everyone."""
+"""Colours are readable and distinguishable, for colour-blind readers too."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import pytest
 
 from sqsgd.report.styles import DARK, LIGHT, series_style
 
-# Machado, Oliveira and Fernandes (2009), severity 1: how linear RGB looks to those who lack a kind of cone.
+# Machado, Oliveira and Fernandes (2009), severity 1: linear RGB as seen without one type of cone.
 SIGHT = {
     "all cones": np.eye(3),
     "no red": [
@@ -48,7 +48,7 @@ def lab(rgb):
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
-def test_contrast_is_enough_for_text_and_for_lines(theme):
+def test_contrast_suffices_for_text_and_lines(theme):
     for ground in (theme.background, theme.surface):
         texts = (theme.ink, theme.muted, theme.accent, theme.warning)
         assert all(contrast(text, ground) >= 4.5 for text in texts)

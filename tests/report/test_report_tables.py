@@ -1,4 +1,4 @@
-"""The tables of the page: what they show, and what they are sorted by."""
+"""The tables of the page: what they show and how they sort."""
 
 import math
 
@@ -33,10 +33,10 @@ def test_a_row_says_how_its_runs_ended(grouped):
     shown = tables.results_table(grouped(*runs))
     assert "1 finished, 1 unfinished" in words(shown)
     assert '<span class="warning">unfinished at round 9 of 40</span>' in shown
-    assert shown.count('class="warning"') == 2  # what is finished is none
+    assert shown.count('class="warning"') == 2  # not for finished runs
 
 
-def test_an_interval_stands_where_there_are_several_runs(grouped):
+def test_several_runs_have_an_interval_in_the_table(grouped):
     assert "±" in tables.results_table(grouped({"seed": 0}, {"seed": 1}))
 
 
@@ -62,7 +62,7 @@ def test_fractions_of_float32(ratio, shown):
     assert tables._fraction(ratio) == shown
 
 
-def test_the_data_of_a_long_curve_are_thinned_to_its_last_point(grouped):
+def test_the_data_of_a_long_curve_is_thinned_but_keeps_its_last_point(grouped):
     (chart, *_) = line_charts(grouped({"rounds": 1000, "evaluate_every": 1}))
     found = tables.chart_table(chart)
     assert 20 < found.count("<tr>") - 1 <= MOST_ROWS
@@ -83,7 +83,7 @@ def test_the_bars_as_a_table(grouped):
     assert found[1:] == ["Group", "gradient", "encode", "aggregate", "rest", "sqsgd", "60", "20", "5", "15"]
 
 
-def test_every_setting_but_the_seed_stands_once_a_group(grouped):
+def test_every_setting_but_the_seed_is_listed_once_per_group(grouped):
     found = words(tables.configuration(grouped({"seed": 7, "lr": 0.125}, {"seed": 8, "lr": 0.125})))
     assert found[0] == "sqsgd (2 runs)"
     assert found[found.index("lr") + 1] == "0.125"

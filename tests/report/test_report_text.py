@@ -1,4 +1,4 @@
-"""Numbers and foreign strings as a reader sees them."""
+"""Numbers and untrusted strings as text for readers."""
 
 import math
 
@@ -25,8 +25,8 @@ def test_shares():
 
 
 @pytest.mark.parametrize("nasty", ["\x00", "\n", "\t", "\x1b", "\u202e", "\u2028", "\udcff", "\ufeff"])
-def test_what_cannot_be_seen_is_replaced(nasty):
-    """Among them the mark that turns the direction of writing, and half a character of a file's name."""
+def test_invisible_characters_are_replaced(nasty):
+    """Including the right-to-left mark, and a lone surrogate of a file name."""
     assert clean(f"a{nasty}b") == "a\ufffdb"
     escape(f"a{nasty}b").encode()
 
@@ -36,11 +36,11 @@ def test_spaces_and_letters_of_any_script_stay():
     assert clean(text) == text
 
 
-def test_nothing_leaves_its_place_in_a_tag():
+def test_markup_is_escaped():
     assert escape("""<a b="c" d='e'>&""") == "&lt;a b=&quot;c&quot; d=&#x27;e&#x27;&gt;&amp;"
     assert escape(3) == "3"
 
 
-def test_words_of_a_sentence():
+def test_lists_and_counts():
     assert [listed(names) for names in ([], ["a"], ["a", "b"])] == ["", "a", "a and b"]
     assert [counted(amount, "run") for amount in (0, 1, 1200)] == ["0 runs", "1 run", "1,200 runs"]

@@ -1,7 +1,7 @@
-"""How every command fails: one line for people, JSON for machines, and an exit status that means something.
+"""How every command fails: one line on standard error, JSON with ``--json``, and an exit status.
 
-0: done. 1: a promise is broken, or what was asked for did not succeed. 2: wrong use, nothing was done.
-70: a mistake in sqsgd itself, with a traceback. 128 and the signal's number: stopped by a signal.
+0: success. 1: a privacy promise is broken, or the work failed. 2: wrong usage, nothing was done.
+70: internal error, with a traceback. 128 plus the signal's number: stopped by a signal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import typer
 
 from sqsgd.cli._tables import print_json
 
-FAILED, WRONG_USE, OWN_MISTAKE = 1, 2, 70
+FAILED, WRONG_USAGE, INTERNAL_ERROR = 1, 2, 70
 _EXTRAS = {
     "plotly": "report", "matplotlib": "report", "torch": "train", "safetensors": "train",
     "flwr": "flower", "ray": "flower",
@@ -30,7 +30,7 @@ class Ended(SystemExit):
 
 
 def run(app: typer.Typer, arguments: Sequence[str]) -> int:
-    """Run a command; its exit status. Where it fails and ``--json`` is given, {"error": ...} is its output.
+    """Run a command and return its exit status. With ``--json``, a failure prints {"error": ...}.
 
     Guarantees
     ----------
@@ -38,7 +38,7 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
     """
     as_json = wants_json(arguments)
     try:
-        # In standalone mode wrong options are shown with their usage, and the process ends there.
+        # In standalone mode click itself shows usage errors and ends the process.
         result = app(list(arguments), standalone_mode=not as_json)
         return result if type(result) is int else 0
     except Ended as error:
@@ -47,7 +47,7 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
         reason, status = error.format_message(), error.exit_code
     except Exception as error:
         reason, status = explained(error)
-        if status == OWN_MISTAKE:
+        if status == INTERNAL_ERROR:
             traceback.print_exc()
     if as_json:
         print_json({"error": reason})
@@ -66,7 +66,7 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 
 def explained(error: Exception) -> tuple[str, int]:
-    """What went wrong, and the exit status.
+    """The message for an exception, and the exit status.
 
     >>> explained(ValueError("dim = 0 must be a whole number from 1 to 9"))
     ('dim = 0 must be a whole number from 1 to 9', 2)
@@ -78,11 +78,11 @@ def explained(error: Exception) -> tuple[str, int]:
     if isinstance(error, ModuleNotFoundError):
         extra = _EXTRAS.get(error.name or "")
         how = f"pip install 'sqsgd[{extra}]'" if extra else "install it"
-        return f"the module {error.name} is not installed: {how}", WRONG_USE
+        return f"the module {error.name} is not installed: {how}", WRONG_USAGE
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename}: {error.strerror}", WRONG_USE
+        return f"{error.filename}: {error.strerror}", WRONG_USAGE
     if isinstance(error, ValueError | OSError):
-        return str(error), WRONG_USE
+        return str(error), WRONG_USAGE
     if isinstance(error, MemoryError):
-        return f"there is not enough memory: {error or 'ask for less'}", WRONG_USE
-    return f"this is a mistake in sqsgd, please report it: {type(error).__name__}: {error}", OWN_MISTAKE
+        return f"not enough memory: {error or 'use smaller values'}", WRONG_USAGE
+    return f"internal error, please report it: {type(error).__name__}: {error}", INTERNAL_ERROR

@@ -1,4 +1,4 @@
-"""Folders for runs that nobody named."""
+"""Folders for runs that were not given one with ``--out``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def new_folder(name: str, place: Path = Path("runs")) -> Path:
-    """Make ``place/name-DATE-TIME``, or the first free one of ``-2``, ``-3``, ...; never one that is there.
+    """Create ``place/name-DATE-TIME``, with ``-2``, ``-3``, ... appended if that name is taken.
 
     Guarantees
     ----------
@@ -16,13 +16,13 @@ def new_folder(name: str, place: Path = Path("runs")) -> Path:
     """
     wanted = f"{name.replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     if place.exists() and not place.is_dir():
-        raise ValueError(f"{place} is a file, where runs have their folder; name another with --out")
+        raise ValueError(f"{place} is a file, but runs go into a folder of that name; choose one with --out")
     place.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
         folder = place / (wanted if number == 1 else f"{wanted}-{number}")
         try:
-            folder.mkdir()  # who makes it has it
+            folder.mkdir()  # atomic: only one process can create it
         except FileExistsError:
             continue
         return folder
-    raise AssertionError  # the numbers do not end
+    raise AssertionError  # itertools.count does not end

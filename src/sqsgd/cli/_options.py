@@ -1,68 +1,84 @@
-"""Options that several commands have in common."""
+"""Options that several commands share, and how their values are read."""
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import click
 import typer
+from click.core import ParameterSource
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="Folder of the data sets (default: $SQSGD_DATA).")
+    Path | None, typer.Option("--data-dir", help="Folder of the datasets.", show_default="$SQSGD_DATA")
 ]
+Epsilon = Annotated[float, typer.Option(help="Privacy budget of one report.")]
+Bytes = Annotated[int, typer.Option("--bytes", help="Bytes for the packed codes of one report.")]
+Rounds = Annotated[int, typer.Option(help="Number of rounds.")]
+Rate = Annotated[float, typer.Option(help="Learning rate; 0: computed from the budget.")]
+Dim = Annotated[int, typer.Option(help="Length of the vectors.")]
 Small = Annotated[bool, typer.Option("--small", help="The file's small version: minutes, not hours.")]
-Jobs = Annotated[int, typer.Option(help="Runs at the same time; 0: one for each core.")]
-Out = Annotated[Path | None, typer.Option(help="Folder of all the runs.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on in --out; what is finished is kept.")]
+Jobs = Annotated[int, typer.Option(help="Runs at the same time; 0: one per core.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for all runs.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the sweep in --out; finished runs are kept.")]
+SchemeOption = Annotated[
+    list[str] | None, typer.Option(help="An option of the scheme, such as levels=8; repeatable.")
+]
 
 
 def complete_scheme() -> list[str]:
-    """For the shell: the names of the schemes."""
+    """Names of the schemes, for shell completion."""
     from sqsgd.schemes import SCHEMES
 
     return list(SCHEMES)
 
 
 def complete_dataset() -> list[str]:
-    """For the shell: the data sets that have names."""
+    """Names of the built-in datasets, for shell completion."""
     from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES
 
     return [EMBEDDED, *SOURCES]
 
 
 def complete_fetchable() -> list[str]:
-    """For the shell: the data sets that can be downloaded."""
+    """Names of the datasets that can be downloaded, for shell completion."""
     return complete_dataset()[1:]
 
 
 def complete_ablation() -> list[str]:
-    """For the shell: the paper's ablations."""
+    """Names of the paper's ablations, for shell completion."""
     from sqsgd.experiments.sweep import FIGURES
 
     return list(FIGURES)
 
 
-def given(**values: object) -> dict[str, object]:
-    """The options that were given; those that were left out are None."""
-    return {name: value for name, value in values.items() if value is not None}
+def given(context: click.Context, names: Container[str] | None = None) -> dict[str, Any]:
+    """What was given on the command line, of these names or of all; what was left out is absent."""
+    typed = {
+        name.removesuffix("_"): str(value) if isinstance(value, Path) else value
+        for name, value in context.params.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    return {name: value for name, value in typed.items() if names is None or name in names}
 
 
 def listed(text: str) -> list[str]:
-    """The names in a text with commas between."""
+    """The names in a comma-separated text."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def numbers(name: str, text: str) -> list[float]:
-    """The numbers in a text with commas between; ``name`` is the option, for the error."""
+    """The numbers in a comma-separated text; ``name`` is the option, for the error message."""
     try:
         return [float(part) for part in listed(text)]
     except ValueError:
-        raise ValueError(f"{name} = {text!r} must be numbers with commas between, such as 0.01,0.1") from None
+        raise ValueError(f"{name} = {text!r} must be comma-separated numbers, such as 0.01,0.1") from None
 
 
 def scheme_options(pairs: list[str]) -> dict[str, object]:
-    """levels=8 adaptive=true reach=1.5 as TOML values, or else as text."""
+    """levels=8 adaptive=true reach=1.5 as TOML values; what is not valid TOML stays text."""
     import tomllib
 
     values: dict[str, object] = {}
@@ -82,8 +98,8 @@ def scheme_options(pairs: list[str]) -> dict[str, object]:
 
 
 def own_options(pairs: list[str], own: dict[str, str]) -> dict[str, object]:
-    """As ``scheme_options``, for a command that has options of its own for some names, which would win."""
+    """As ``scheme_options``, but refuses names for which the command has an option of its own."""
     values = scheme_options(pairs)
     for name in own.keys() & values.keys():
-        raise ValueError(f"option {name} = {values[name]!r} is no option of a scheme; use {own[name]}")
+        raise ValueError(f"option {name} = {values[name]!r} is not a scheme option; use {own[name]}")
     return values

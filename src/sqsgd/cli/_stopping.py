@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request, not as an exception in the middle of something."""
+"""Ctrl-C and SIGTERM as a request to stop after the round, not as an exception in the middle of it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _ONE_REQUEST = 0.5  # seconds; timeout(1) signals the command, and then its grou
 
 @contextlib.contextmanager
 def stopping_between_rounds() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM in the list that it gives; a second one, later, has its usual effect.
+    """Collect SIGINT and SIGTERM in the yielded list; a second one, later, has its usual effect.
 
-    Python would raise KeyboardInterrupt wherever it stands: in a destructor, where it is lost, or in a
+    Python would raise KeyboardInterrupt at any point: in a destructor, where it is lost, or in a
     callback from torch's C++, which then aborts. Both were seen.
     """
     seen: list[int] = []
@@ -27,12 +27,12 @@ def stopping_between_rounds() -> Iterator[list[int]]:
         if not seen:
             first = time.monotonic()
             seen.append(number)
-            os.write(2, b"stopping after this round; once more stops at once\n")  # print may be under way
+            os.write(2, b"stopping after this round; press again to stop now\n")  # print may be under way
         elif time.monotonic() - first > _ONE_REQUEST:
-            put_back()
+            restore()
             os.kill(os.getpid(), number)
 
-    def put_back() -> None:
+    def restore() -> None:
         for each, usual in before.items():
             signal.signal(each, usual)
 
@@ -40,4 +40,4 @@ def stopping_between_rounds() -> Iterator[list[int]]:
     try:
         yield seen
     finally:
-        put_back()
+        restore()

@@ -1,4 +1,4 @@
-"""Tables for people and JSON for machines."""
+"""What commands print: tables, or JSON with ``--json``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import typer
 
 
 def print_json(value: object) -> None:
-    """JSON, which knows neither infinity nor NaN."""
+    """Print JSON; ValueError for infinity and NaN, which it cannot hold."""
     typer.echo(json.dumps(value, indent=2, allow_nan=False))
 
 
 def cell(value: object) -> str:
-    """A value as a table shows it; nothing for None.
+    """A value as a table shows it; empty for None.
 
     >>> cell(400.0), cell(None), cell(12)
     ('400', '', '12')
@@ -24,9 +24,9 @@ def cell(value: object) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
-    """A table as wide as the terminal, or wide enough for all of it elsewhere.
+    """Print a table as wide as the terminal, or at full width where there is none.
 
-    Cells are shown as they are: some quote what servers sent, and brackets would be read as colours.
+    Cells are printed verbatim: some quote what servers sent, and rich would read brackets as markup.
     """
     from rich.console import Console
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""Trying to break a scheme, for the person who must sign for it."""
+"""``sqsgd audit``: try to break a scheme."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsgd.cli._options import Json, own_options
+from sqsgd.cli._options import Bytes, Dim, Epsilon, Json, SchemeOption, own_options
 from sqsgd.cli._tables import print_json, print_table
 
 if TYPE_CHECKING:
@@ -20,29 +20,29 @@ _OWN = {"name": "--scheme", "dim": "--dim", "epsilon": "--epsilon", "bits": "--b
 
 
 def audit(
-    scheme: Annotated[str, typer.Option(help="The scheme to try; see `sqsgd schemes`.")] = "sqsgd",
+    scheme: Annotated[str, typer.Option(help="The scheme to audit; see `sqsgd schemes`.")] = "sqsgd",
     trials: Annotated[
-        int, typer.Option(help="Reports of each attempt to tell inputs apart; other sizes follow it.")
+        int, typer.Option(help="Reports per attempt to tell inputs apart; other sample sizes scale with it.")
     ] = 20_000,
-    dim: Annotated[int, typer.Option(help="Length of the vectors.")] = 119850,
-    epsilon: Annotated[float, typer.Option(help="Privacy budget of one report.")] = 400.0,
-    bytes_: Annotated[int, typer.Option("--bytes", help="Bytes for the packed codes of one report.")] = 256,
-    option: Annotated[
-        list[str] | None, typer.Option(help="An option of the scheme, such as levels=8; repeatable.")
-    ] = None,
+    dim: Dim = 119850,
+    epsilon: Epsilon = 400.0,
+    bytes_: Bytes = 256,
+    option: SchemeOption = None,
     inversion: Annotated[
-        bool, typer.Option("--inversion/--no-inversion", help="Recover pictures from a gradient (a minute).")
+        bool,
+        typer.Option("--inversion/--no-inversion", help="Try to recover images (takes a minute)."),
     ] = True,
-    seed: Annotated[int, typer.Option(help="Decides vectors and tasks; noise is never repeated.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder for a page, the pictures and the numbers.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of vectors and tasks; the noise is never seeded.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for a page, the images and the numbers.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Try to break a scheme as it runs. Exits with 1 if a promise is broken; a pass proves nothing.
+    """Try to break a scheme as implemented. Exits with 1 if a promise is broken; a pass proves nothing.
 
-    A scheme that promises nothing is not passed: the result is "nothing to audit", and passed is false.
+    A scheme that promises nothing does not pass: the result is "nothing to audit", and passed is false.
 
-    Likelihood ratios of worst pairs, a lower bound on epsilon from real reports, the laws of what is sent,
-    the noise of clients, rounds, threads and forks, leaks beside the codes, directions and pictures.
+    It checks likelihood ratios of worst-case pairs, a lower bound on epsilon from real reports, the output
+    distributions, noise reuse across clients, rounds, threads and forks, leaks outside the codes, and the
+    reconstruction of directions and images.
     """
     from sqsgd import checks
     from sqsgd.audit import Subject
@@ -63,7 +63,7 @@ def audit(
     if out is not None:
         if out.exists() and not out.is_dir():
             raise ValueError(f"out = {out} is a file; name a folder")
-        out.mkdir(parents=True, exist_ok=True)  # what is wrong with it shows now, not after the work
+        out.mkdir(parents=True, exist_ok=True)  # fail now, not after the work
     found = gathered(subject, _shown(subject, inversion=inversion))
     written = []
     if out is not None:
@@ -78,10 +78,10 @@ def audit(
 
 
 def _shown(subject: Subject, *, inversion: bool) -> Iterator[Finding]:
-    """Pass the findings on; on a terminal, say on standard error what is being tried."""
+    """Pass the findings on; on a terminal, show on standard error what is being tried."""
     from sqsgd.audit import steps
 
-    planned = steps(subject, inversion=inversion)  # a wrong scheme or budget is refused here
+    planned = steps(subject, inversion=inversion)  # raises for an invalid scheme or budget
     if not sys.stderr.isatty():
         for step in planned:
             yield from step.findings(subject)
@@ -104,7 +104,7 @@ def _print(found: Audit, written: list[Path]) -> None:
     typer.echo(f"{found.result.upper()}\n")
     promise = "promises nothing" if found.notion == "none" else f"promises epsilon {found.epsilon:,.12g}"
     print_table(
-        ("outcome", "check", "measured", "limit", "in words"),
+        ("outcome", "check", "measured", "limit", "explanation"),
         rows,
         title=f"{found.scheme}, dim {found.dim:,}, {found.message_bytes:,} bytes: {promise} ({found.notion})",
     )

@@ -1,4 +1,4 @@
-"""Measuring speed, and how well each scheme estimates."""
+"""``sqsgd bench``: measure speed, and how well each scheme estimates."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ if TYPE_CHECKING:
 
 def bench(
     schemes: Annotated[
-        bool, typer.Option("--schemes", help="Error, bytes and times of every scheme instead.")
+        bool, typer.Option("--schemes", help="Measure error, bytes and times of every scheme instead.")
     ] = False,
-    seconds: Annotated[
-        float, typer.Option(help="With --schemes: seconds for each scheme and setting.")
-    ] = 2.0,
+    seconds: Annotated[float, typer.Option(help="With --schemes: seconds per scheme and setting.")] = 2.0,
     as_json: Json = False,
 ) -> None:
-    """Measure speed as ratios within one run: ours, straightforward NumPy, and a copy of the vector.
+    """Measure speed as ratios within one run: against straightforward NumPy, and a copy of the vector.
 
-    Exits with 1 if a target is missed. With --schemes, measure what every scheme makes of a vector.
+    Exits with 1 if a target is missed. With --schemes, measure how well each scheme estimates a vector.
     """
     if schemes:
         _estimation(seconds, as_json)

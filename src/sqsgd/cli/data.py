@@ -1,4 +1,4 @@
-"""Which data sets are here, and how to get the others."""
+"""``sqsgd data``: which datasets are installed, and how to get the others."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import typer
 from sqsgd.cli._options import DataDir, Json, complete_fetchable
 from sqsgd.cli._tables import print_json
 
+app = typer.Typer(help="List and download datasets.", no_args_is_help=True, suggest_commands=False)
 
+
+@app.command("list")
 def list_data(data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Say which data sets are here, what is missing, and how to get it."""
+    """List the datasets: where each is, what is missing, and how to get it."""
     from sqsgd.learning.dataset_files import dataset_status
 
     rows = dataset_status(data_dir)
@@ -34,14 +37,20 @@ def list_data(data_dir: DataDir = None, as_json: Json = False) -> None:
         typer.echo(f"{row.name:14} {where}")
 
 
+@app.command("fetch")
 def fetch_data(
     name: Annotated[
-        str, typer.Argument(help="mnist, fashion-mnist or emnist.", autocompletion=complete_fetchable)
+        str,
+        typer.Argument(
+            help="The dataset to download.",
+            metavar="mnist|fashion-mnist|emnist",
+            autocompletion=complete_fetchable,
+        ),
     ],
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Download a data set from the public mirrors; resumes, verifies, leaves nothing half-written."""
+    """Download a dataset from public mirrors; resumes, verifies, and leaves no partial files."""
     from sqsgd.learning.fetch import fetch
 
     where = fetch(name, data_dir)

@@ -1,4 +1,4 @@
-"""A federation on real machines: made, run for a try, looked at, ended."""
+"""``sqsgd deploy``: create a TLS federation, try it on this machine, watch it and stop it."""
 
 from __future__ import annotations
 
@@ -8,63 +8,72 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from sqsgd.cli._options import Json, given
-from sqsgd.cli._tables import print_json
-from sqsgd.cli.deploy_status import Folder, show_deployment
+from sqsgd.cli._options import Bytes, Epsilon, Json, Rate, Rounds, given
+from sqsgd.cli._tables import print_json, print_table
+from sqsgd.deploy.federation import HERE, Federation, load_federation
 
-if TYPE_CHECKING:
-    from sqsgd.deploy.federation import Federation
+app = typer.Typer(
+    help="A federation of real machines, over TLS.", no_args_is_help=True, suggest_commands=False
+)
+Folder = Annotated[Path, typer.Argument(help="The federation's folder.")]
+Server = Annotated[Path, typer.Argument(help="The server's folder.")]
+App = Annotated[Path | None, typer.Option(help="A Flower app of your own.", show_default="the one of sqsgd")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the last training.")]
 
-App = Annotated[Path | None, typer.Option(help="A Flower app of your own (default: the one of sqsgd).")]
 
-
-def init_deployment(
+@app.command()
+def init(
+    context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="A new folder.")],
-    nodes: Annotated[int | None, typer.Option(help="How many nodes.")] = None,
+    nodes: Annotated[int, typer.Option(help="Number of nodes.")] = Federation.nodes,
     host: Annotated[
         list[str] | None, typer.Option(help="Name or address of the server; repeatable, nodes use the first.")
     ] = None,
-    port: Annotated[int | None, typer.Option(help="The server's port; 0: chosen at each `up`.")] = None,
-    scheme: Annotated[str | None, typer.Option(help="How gradients travel; see `sqsgd schemes`.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Privacy budget of one report.")] = None,
-    bytes_: Annotated[int | None, typer.Option("--bytes", help="Bytes for the packed codes.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds in all.")] = None,
+    port: Annotated[int, typer.Option(help="The server's port; 0: chosen at each `up`.")] = Federation.port,
+    scheme: Annotated[str, typer.Option(help="See `sqsgd schemes`.")] = Federation.scheme,
+    epsilon: Epsilon = Federation.epsilon,
+    bytes_: Bytes = Federation.bytes,
+    rounds: Rounds = Federation.rounds,
     max_epsilon: Annotated[
-        float | None, typer.Option(help="Cap of each node's ledger (default: what the rounds cost).")
+        float | None, typer.Option(help="Cap of each node's ledger.", show_default="what the rounds cost")
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="What the nodes hold parts of.")] = None,
-    model: Annotated[str | None, typer.Option(help="What is trained.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate; 0: by the rule for all budgets.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the public randomness.")] = None,
-    min_nodes: Annotated[int | None, typer.Option(help="A round waits for so many; 0: most.")] = None,
-    min_answers: Annotated[int | None, typer.Option(help="Fewer leave the model as it is.")] = None,
-    round_timeout: Annotated[float | None, typer.Option(help="Seconds to wait for answers.")] = None,
-    wait_timeout: Annotated[float | None, typer.Option(help="Seconds to wait for nodes.")] = None,
-    downlink: Annotated[str | None, typer.Option(help="full or delta.")] = None,
-    evaluate_every: Annotated[int | None, typer.Option(help="Rounds between measurements.")] = None,
-    days: Annotated[int, typer.Option(help="How long the certificates hold.")] = 825,
+    dataset: Annotated[str, typer.Option(help="The dataset that the nodes share.")] = Federation.dataset,
+    model: Annotated[str, typer.Option(help="The model to train.")] = Federation.model,
+    lr: Rate = Federation.lr,
+    seed: Annotated[int, typer.Option(help="Seed of the public randomness.")] = Federation.seed,
+    min_nodes: Annotated[
+        int, typer.Option(help="Nodes that a round waits for; 0: more than half.")
+    ] = Federation.min_nodes,
+    min_answers: Annotated[
+        int, typer.Option(help="A round with fewer answers does not change the model.")
+    ] = Federation.min_answers,
+    round_timeout: Annotated[
+        float, typer.Option(help="Seconds to wait for answers.")
+    ] = Federation.round_timeout,
+    wait_timeout: Annotated[float, typer.Option(help="Seconds to wait for nodes.")] = Federation.wait_timeout,
+    downlink: Annotated[str, typer.Option(help="full or delta.")] = Federation.downlink,
+    evaluate_every: Annotated[
+        int, typer.Option(help="Rounds between evaluations.")
+    ] = Federation.evaluate_every,
+    days: Annotated[int, typer.Option(help="Days that the certificates are valid.")] = 825,
     as_json: Json = False,
 ) -> None:
     """Write certificates, node keys, settings and scripts of a TLS federation into a new folder."""
     from sqsgd import checks
-    from sqsgd.deploy.federation import HERE, Federation
     from sqsgd.deploy.folders import write_federation
 
     checks.integer("days", days, 1, 3650)
-    if max_epsilon is not None:  # in a file 0 is what the rounds cost; whoever types it means none at all
+    if max_epsilon is not None:  # in a file 0 means what the rounds cost; on the command line it is a mistake
         checks.real("max_epsilon", max_epsilon, 0.01, 1e12)
-    values: dict[str, Any] = given(
-        nodes=nodes, hosts=tuple(host) if host else None, port=port, scheme=scheme, epsilon=epsilon,
-        bytes=bytes_, rounds=rounds, max_epsilon=max_epsilon, dataset=dataset, model=model, lr=lr, seed=seed,
-        min_nodes=min_nodes, min_answers=min_answers, round_timeout=round_timeout,
-        wait_timeout=wait_timeout, downlink=downlink, evaluate_every=evaluate_every,
-    )  # fmt: skip
-    if port is None and host and set(host) - set(HERE):
-        values["port"] = 8000  # other machines must know it beforehand
+    values = given(context, Federation.__dataclass_fields__)
+    if host:
+        values["hosts"] = tuple(host)
+        if set(host) - set(HERE):
+            values.setdefault("port", 8000)  # other machines must know it beforehand
     federation = Federation(**values)
     written = write_federation(folder, federation, days)
     if as_json:
@@ -80,30 +89,30 @@ def init_deployment(
             }
         )
         return
-    typer.echo(f"written to  {written}: a server and {federation.nodes} nodes, certified for {days} days")
+    typer.echo(f"written to  {written}: a server and {federation.nodes} nodes; certificates for {days} days")
     typer.echo(f"each node   answers while its ledger is below epsilon {federation.cap:,g}")
     typer.echo(f"try it      sqsgd deploy up {folder}")
 
 
-def up_deployment(
+@app.command()
+def up(
     folder: Folder,
-    detach: Annotated[bool, typer.Option("--detach", help="Leave it running; see `status`.")] = False,
-    stay: Annotated[bool, typer.Option("--stay", help="Stay up when the training is over.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the last training.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Run in the background; see `status`.")] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="Stay up after the training.")] = False,
+    resume: Resume = False,
     app: App = None,
     as_json: Json = False,
 ) -> None:
-    """Run a federation on this machine, train, and say how it ended; exits with 1 if it was not completed."""
-    from sqsgd.deploy.federation import load_federation
+    """Run a federation on this machine and train; exits with 1 if the training was not completed."""
     from sqsgd.deploy.supervisor import Supervisor
 
     load_federation(folder)
     if detach:
         _detach(folder, resume, app)
         if as_json:
-            show_deployment(folder, as_json=True)
+            status(folder, as_json=True)
         else:
-            typer.echo(f"up; see `sqsgd deploy status {folder}`, end it with `sqsgd deploy down {folder}`")
+            typer.echo(f"up; see `sqsgd deploy status {folder}`, stop it with `sqsgd deploy down {folder}`")
         return
     stopping: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -115,20 +124,135 @@ def up_deployment(
         while stay and not stopping:
             time.sleep(0.2)
     if as_json:
-        show_deployment(folder, as_json=True)
+        status(folder, as_json=True)
     if stopping and not good:
-        _say(f"stopped; go on with: sqsgd deploy up {folder} --resume")
+        _say(f"stopped; resume with: sqsgd deploy up {folder} --resume")
         raise typer.Exit(128 + stopping[0])
     raise typer.Exit(0 if good else 1)
 
 
+@app.command()
+def status(folder: Folder, as_json: Json = False) -> None:
+    """Show a federation: its processes, what each node has spent and refused, and the training."""
+    from sqsgd.deploy.status import read_status
+
+    found = read_status(folder)
+    if as_json:
+        print_json(found)
+        return
+    for name in ("superlink", "superexec", "gate"):
+        typer.echo(f"{name:11} {_running(found[name])}{' at ' + found['address'] if name == 'gate' else ''}")
+    if (wire := found["wire"]) is not None:
+        refused = (
+            f"; {wire['refused']} requests refused, last {wire['last_refused']}" if wire["refused"] else ""
+        )
+        typer.echo(f"wire        {wire['bytes_up']:,} bytes up, {wire['bytes_down']:,} down{refused}")
+    columns = ("node", "state", "spent", "left", "answers", "refusals", "last reason", "ledger")
+    rows = [
+        [
+            node["name"], _running(node), _number(node["epsilon_spent"]), _number(node["epsilon_left"]),
+            str(node["answers"]), str(node["refusals"]), _short(node["last_refusal"]), _short(node["ledger"]),
+        ]
+        for node in found["nodes"]
+    ]  # fmt: skip
+    print_table(columns, rows)
+    if (run := found["run"]) is None:
+        typer.echo("training    none yet")
+        return
+    accuracy = "" if run["accuracy"] is None else f", accuracy {run['accuracy']:.2%}"
+    attempts = f", attempt {run['attempts']}" if run["attempts"] > 1 else ""
+    typer.echo(f"training    {run['status']}: round {run['round']} of {run['rounds']}{accuracy}{attempts}")
+    typer.echo(f"answers     {run['answers']} accepted, {run['rejected']} rejected")
+    for each in run["last_rejected"]:
+        typer.echo(f"            round {each['round']}: node {each.get('node')}: {each.get('reason')}")
+    typer.echo(
+        f"bytes       up {run['bytes_up']:,} ({run['bytes_up_serialised']:,} serialised), "
+        f"down {run['bytes_down']:,} ({run['bytes_down_serialised']:,} serialised)"
+    )
+    for event in found["events"]:
+        typer.echo(f"            {event['time']} {event['event']}")
+
+
+@app.command()
+def down(folder: Folder, as_json: Json = False) -> None:
+    """Stop a federation that runs on this machine; leaves no process behind."""
+    from sqsgd.deploy import live_state
+
+    load_federation(folder)
+    ended = live_state.down(folder)
+    if as_json:
+        print_json({"folder": str(folder.absolute()), "ended": ended})
+    else:
+        typer.echo(f"{ended} processes stopped" if ended else f"{folder} was not up")
+
+
+@app.command()
+def allow(
+    node: Annotated[Path, typer.Argument(help="A node's folder.")],
+    app: Annotated[Path, typer.Argument(help="A Flower app that you have reviewed.")],
+    as_json: Json = False,
+) -> None:
+    """Allow a node to run one more Flower app, exactly as it is now; for the node's owner."""
+    from sqsgd.flower.guard import app_hash
+
+    allowed = node / "allowed-apps"
+    if not allowed.is_file():
+        raise ValueError(f"{node} has no allowed-apps; name a node's folder, such as federation/nodes/node-0")
+    if not (app / "pyproject.toml").is_file():
+        raise ValueError(f"{app} is not a Flower app: it has no pyproject.toml")
+    bundle = app_hash(app)
+    with allowed.open("a") as file:
+        file.write(f"{bundle}  # {app.absolute().name}\n")
+    if as_json:
+        print_json({"node": str(node), "app": str(app), "sha256": bundle})
+    else:
+        typer.echo(f"{bundle} may run on {node.name}")
+
+
+@app.command()
+def train(server: Server, resume: Resume = False, app: App = None, as_json: Json = False) -> None:
+    """Submit a training to a running server and follow it; exits with 1 if it was not completed."""
+    from sqsgd.deploy.status import run_status
+
+    good = _train(server, load_federation(server), app, resume, [], _quiet if as_json else _say)
+    if as_json:
+        print_json(run_status(server))
+    raise typer.Exit(0 if good else 1)
+
+
+@app.command()
+def gate(
+    server: Server,
+    listen: Annotated[str, typer.Option(help="Address for the nodes, such as 0.0.0.0:8000.")],
+    to: Annotated[str, typer.Option(help="Address of the SuperLink, such as 127.0.0.1:8001.")],
+) -> None:
+    """Forward nodes to a SuperLink, and nothing else: its Control API stays closed to others."""
+    import asyncio
+    import contextlib
+    import os
+
+    from sqsgd.deploy.gate import Gate
+
+    counts = os.environ.get("SQSGD_GATE_COUNTS")
+    gatekeeper = Gate(server, _address("to", to), Path(counts) if counts else None)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(gatekeeper.serve(*_address("listen", listen)))
+
+
+def _address(name: str, text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{name} = {text!r} must look like 127.0.0.1:8001")
+    return host.strip("[]"), int(port)
+
+
 def _detach(folder: Path, resume: bool, app: Path | None) -> None:
-    """Start the same command in a session of its own, and wait until its training has begun."""
+    """Start the same command in a new session, and wait until its training has started."""
     from sqsgd.deploy import submission as training
     from sqsgd.deploy.live_state import running_supervisor, tail
 
     if (pid := running_supervisor(folder)) is not None:
-        raise ValueError(f"{folder} is up already (process {pid}): end it with `sqsgd deploy down {folder}`")
+        raise ValueError(f"{folder} is up already (process {pid}): stop it with `sqsgd deploy down {folder}`")
     more = [*(["--resume"] if resume else []), *(["--app", str(app)] if app else [])]
     (folder / "live/logs").mkdir(mode=0o700, parents=True, exist_ok=True)
     log, before = folder / "live/logs/supervisor.log", training.last_job(folder / "server")
@@ -161,80 +285,21 @@ def _train(
     return job.status == training.COMPLETED
 
 
-def train_deployment(
-    server: Annotated[Path, typer.Argument(help="The server's folder.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the last training.")] = False,
-    app: App = None,
-    as_json: Json = False,
-) -> None:
-    """Submit a training to a server that runs, and follow it; exits with 1 if it was not completed."""
-    from sqsgd.deploy.federation import load_federation
-    from sqsgd.deploy.status import run_status
-
-    good = _train(server, load_federation(server), app, resume, [], _quiet if as_json else _say)
-    if as_json:
-        print_json(run_status(server))
-    raise typer.Exit(0 if good else 1)
+def _running(part: dict[str, Any]) -> str:
+    state = f"running ({part['pid']})" if part["running"] else "not running"
+    if part["restarts"]:
+        state += f", restarted {part['restarts']} times"
+    if not part["running"] and part["last_exit"] is not None:
+        state += f", last exit {part['last_exit']}"
+    return state
 
 
-def gate_deployment(
-    server: Annotated[Path, typer.Argument(help="The server's folder.")],
-    listen: Annotated[str, typer.Option(help="Where nodes come in, such as 0.0.0.0:8000.")],
-    to: Annotated[str, typer.Option(help="Where the SuperLink listens, such as 127.0.0.1:8001.")],
-) -> None:
-    """Let nodes through to a SuperLink, and nothing else: its Control API stays closed to others."""
-    import asyncio
-    import contextlib
-    import os
-
-    from sqsgd.deploy.gate import Gate
-
-    counts = os.environ.get("SQSGD_GATE_COUNTS")
-    gate = Gate(server, _address("to", to), Path(counts) if counts else None)
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(gate.serve(*_address("listen", listen)))
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:,g}"
 
 
-def _address(name: str, text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"{name} = {text!r} must look like 127.0.0.1:8001")
-    return host.strip("[]"), int(port)
-
-
-def allow_app(
-    node: Annotated[Path, typer.Argument(help="A node's folder.")],
-    app: Annotated[Path, typer.Argument(help="A Flower app that you have read.")],
-    as_json: Json = False,
-) -> None:
-    """Let a node run one more Flower app, exactly as it is now; for the node's owner."""
-    from sqsgd.flower.guard import app_hash
-
-    allowed = node / "allowed-apps"
-    if not allowed.is_file():
-        raise ValueError(f"{node} holds no allowed-apps; name a node's folder, as federation/nodes/node-0")
-    if not (app / "pyproject.toml").is_file():
-        raise ValueError(f"{app} is no Flower app: it holds no pyproject.toml")
-    bundle = app_hash(app)
-    with allowed.open("a") as file:
-        file.write(f"{bundle}  # {app.absolute().name}\n")
-    if as_json:
-        print_json({"node": str(node), "app": str(app), "sha256": bundle})
-    else:
-        typer.echo(f"{bundle} may run on {node.name}")
-
-
-def end_deployment(folder: Folder, as_json: Json = False) -> None:
-    """End a federation that runs on this machine; leaves no process behind."""
-    from sqsgd.deploy.federation import load_federation
-    from sqsgd.deploy.live_state import down
-
-    load_federation(folder)
-    ended = down(folder)
-    if as_json:
-        print_json({"folder": str(folder.absolute()), "ended": ended})
-    else:
-        typer.echo(f"{ended} processes ended" if ended else f"{folder} was not up")
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else text[:79] + "…"
 
 
 def _say(text: str) -> None:

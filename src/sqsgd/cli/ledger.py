@@ -1,4 +1,4 @@
-"""A client's ledger: what was spent, and whether the record can be trusted."""
+"""``sqsgd ledger``: what a client has spent, and whether its record is intact."""
 
 from __future__ import annotations
 
@@ -15,24 +15,30 @@ from sqsgd.cli._tables import print_json, print_table
 if TYPE_CHECKING:
     from sqsgd.ledger.account import Ledger
 
+app = typer.Typer(
+    help="What a client has spent, and whether its record is intact.",
+    no_args_is_help=True,
+    suggest_commands=False,
+)
 LedgerPath = Annotated[Path, typer.Argument(help="The ledger.")]
 Witness = Annotated[
-    Path | None, typer.Option(help="Where the ledger's witness is now, if not where it was created.")
+    Path | None, typer.Option(help="Where the ledger's witness is, if it has moved since it was created.")
 ]
 
 ADVICE = (
-    "nothing more can be spent from it. Keep the files as they are; put back the newest copies of the "
-    "ledger and its tips, or say where the witness is (--witness). If none fits, take the whole cap as spent."
+    "nothing more can be spent from it. Keep the files as they are; restore the newest copies of the ledger "
+    "and its tips, or name the witness with --witness. If none match, consider the whole cap spent."
 )
 
 
-def show_ledger(
+@app.command()
+def show(
     path: LedgerPath,
     last: Annotated[int, typer.Option(help="How many of the last reports to list.")] = 10,
     witness: Witness = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a client has spent, on what, and what is left; refuses a ledger that is damaged."""
+    """Show what a client has spent, on what, and what is left; refuses a damaged ledger."""
     from sqsgd import checks
     from sqsgd.ledger.account import Ledger
 
@@ -55,11 +61,12 @@ def show_ledger(
     if found["last"]:
         columns = ("line", "time", "task", "round", "scheme", "purpose", "epsilon")
         rows = [[str(entry[column]) for column in columns] for entry in found["last"]]
-        print_table(columns, rows, title=f"the last {len(rows)}")
+        print_table(columns, rows, title=f"the last {len(rows)} reports")
 
 
-def verify_ledger(path: LedgerPath, witness: Witness = None, as_json: Json = False) -> None:
-    """Check every line of a ledger and its tips. Exits with 1 if anything is wrong; says what and where."""
+@app.command()
+def verify(path: LedgerPath, witness: Witness = None, as_json: Json = False) -> None:
+    """Check every line of a ledger and its tips. Exits with 1 if anything is wrong."""
     from sqsgd.ledger.account import Ledger
     from sqsgd.ledger.refusals import LedgerDamaged
 
@@ -81,25 +88,25 @@ def verify_ledger(path: LedgerPath, witness: Witness = None, as_json: Json = Fal
         return
     typer.echo(f"good        {found['path']}: {found['reports']:,} reports, {found['spent']!r} spent")
     if found["interrupted"]:
-        typer.echo(f"after crash {found['interrupted']}; the next spend puts it right")
+        typer.echo(f"after crash {found['interrupted']}; the next spend repairs it")
 
 
 def _check_names(path: Path, witness: Path | None) -> None:
-    """Names that are no ledger's, before they are opened: a pipe would be waited for."""
+    """Refuse names that cannot be a ledger before opening them: opening a pipe would block."""
     from sqsgd.ledger.ledger_files import tip_beside
 
     for name, each in (("the ledger", path), ("the witness", witness)):
         if each is not None and each.is_dir():
             raise ValueError(f"{each} is a folder; name {name} in it")
         if each is not None and each.exists() and not each.is_file():
-            raise ValueError(f"{each} is no file; name {name}")
+            raise ValueError(f"{each} is not a regular file; name {name}")
     if not path.exists() and not tip_beside(path).exists():
-        raise ValueError(f"{path} is no ledger: there is no such file")
+        raise ValueError(f"{path} does not exist; name a ledger")
     if path.name.endswith(".tip") and path.with_suffix("").exists():
         raise ValueError(f"{path} is the tip of a ledger; name the ledger itself, {path.with_suffix('')}")
     if witness is not None and witness.resolve() in (path.resolve(), tip_beside(path.resolve())):
         raise ValueError(
-            f"witness = {str(witness)!r} must be the ledger's second tip, not the ledger or its own"
+            f"witness = {str(witness)!r} must be the ledger's second tip, not the ledger or its first tip"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a budget buys, for people who must choose one."""
+"""``sqsgd plan``: what a privacy and communication budget buys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sqsgd.cli._options import Json
+from sqsgd.cli._options import Bytes, Epsilon, Json
 from sqsgd.cli._tables import print_json, print_table
 
 if TYPE_CHECKING:
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 def plan(
-    dim: Annotated[int, typer.Option(help="Parameters of the model.")] = 119850,
-    epsilon: Annotated[float, typer.Option(help="Privacy budget of one report.")] = 400.0,
-    bytes_: Annotated[int, typer.Option("--bytes", help="Bytes for the packed codes of one report.")] = 256,
-    clients: Annotated[int, typer.Option(help="Clients of a round.")] = 10,
+    dim: Annotated[int, typer.Option(help="Number of model parameters.")] = 119850,
+    epsilon: Epsilon = 400.0,
+    bytes_: Bytes = 256,
+    clients: Annotated[int, typer.Option(help="Clients per round.")] = 10,
     rounds: Annotated[int, typer.Option(help="Rounds that a client takes part in.")] = 1,
-    probability: Annotated[float, typer.Option(help="Chance left to an attacker.")] = 1e-6,
-    prior: Annotated[float, typer.Option(help="What the attacker knows before, as ln of density.")] = 0.0,
+    probability: Annotated[float, typer.Option(help="Failure probability of the bounds.")] = 1e-6,
+    prior: Annotated[float, typer.Option(help="Prior knowledge, as a log density ratio.")] = 0.0,
     as_json: Json = False,
 ) -> None:
-    """Choose how to spend a budget: parameters, the error to expect, what stays hidden, and warnings."""
+    """Choose parameters for a budget; show the expected error, what stays hidden, and warnings."""
     from sqsgd import checks
     from sqsgd.planner import plan as make_plan
     from sqsgd.planner import ratio
@@ -50,7 +50,7 @@ def plan(
     )
     typer.echo()
     print_table(
-        ("one report, nothing kept", "bytes", "NMSE", "/ optimum"),
+        ("one stateless report", "bytes", "NMSE", "/ optimum"),
         [
             [way.name, f"{way.message_bytes:,}", f"{way.nmse:,.4g}", f"{ratio(way.nmse, chosen.optimum):.3g}"]
             for way in chosen.stateless
@@ -76,7 +76,7 @@ def _lines(chosen: Plan) -> list[tuple[str, str]]:
         ("coordinates", f"{chosen.coordinates:,} of {chosen.dim:,}, as {kind}"),
         ("threshold, keep", law),
         ("epsilon", f"{chosen.epsilon:g} = {shares}"),
-        ("bytes", f"{chosen.message_bytes:,} a message: {chosen.bits:,} bits of codes, envelope and norm"),
+        ("bytes", f"{chosen.message_bytes:,} per message: {chosen.bits:,} bits of codes, envelope and norm"),
         ("NMSE", f"{chosen.nmse:.4g} of one report on the whole vector{mean}"),
         ("optimum (PrivUnit)", best),
         ("on its block", f"{chosen.nmse_block:.4g}, {limit}"),

@@ -1,4 +1,4 @@
-"""The page of one or more runs."""
+"""``sqsgd report``: one page about one or more runs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from sqsgd.cli._tables import print_json
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of many.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders that contain some.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
-    png: Annotated[Path | None, typer.Option(help="Folder for the figures as PNG.")] = None,
-    svg: Annotated[Path | None, typer.Option(help="Folder for the figures as SVG.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Folder for PNG figures.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Folder for SVG figures.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Write one self-contained page about runs: curves, promises, a table, the configuration."""
+    """Write one self-contained page about runs: curves, privacy statement, results, configuration."""
     from sqsgd.report.page import write_report
     from sqsgd.runs.reading import read_runs
 
     if out.suffix not in (".html", ".htm"):
-        raise ValueError(f"out = {str(out)!r} must end in .html: it is a page, and would be written over")
+        raise ValueError(f"out = {str(out)!r} must end in .html; an existing file is overwritten")
     written = [write_report(runs, out, title)]
     for each in read_runs(runs)[1]:
         typer.echo(f"not shown: {each.reason}", err=True)
@@ -42,7 +42,7 @@ def report(
 
 
 def page_beside(paths: Sequence[Path], out: Path, title: str | None = None) -> Path | None:
-    """The page of what was just run; None, and a word why, where plotly is not installed."""
+    """Write the page of finished runs; without plotly, print why there is none and return None."""
     try:
         from sqsgd.report.page import write_report
 

@@ -1,22 +1,18 @@
-"""The schemes, with what each promises under a budget."""
+"""``sqsgd schemes``: what each scheme promises and sends under a budget."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from sqsgd.cli._options import Json
+from sqsgd.cli._options import Bytes, Dim, Epsilon, Json
 from sqsgd.cli._tables import cell, print_json, print_table
 
 
 def schemes(
-    dim: Annotated[int, typer.Option(help="Length of the vectors.")] = 119850,
-    epsilon: Annotated[float, typer.Option(help="Privacy budget of one report.")] = 400.0,
-    bytes_: Annotated[int, typer.Option("--bytes", help="Bytes for the packed codes of one report.")] = 256,
+    dim: Dim = 119850,
+    epsilon: Epsilon = 400.0,
+    bytes_: Bytes = 256,
     as_json: Json = False,
 ) -> None:
-    """List the schemes with what each promises and sends under a budget."""
+    """List the schemes, with what each promises and sends under a budget."""
     from sqsgd import checks
     from sqsgd.files.json_numbers import worded
     from sqsgd.schemes import SCHEMES, make_scheme

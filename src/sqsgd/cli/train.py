@@ -1,4 +1,4 @@
-"""Training one model, with a bar to watch and a summary at the end."""
+"""``sqsgd train``: train one model, with a progress bar and a summary at the end."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
+from typer.core import TyperCommand
 
 from sqsgd.cli._failures import Ended
 from sqsgd.cli._new_folders import new_folder
 from sqsgd.cli._options import (
+    Bytes,
     DataDir,
+    Epsilon,
     Json,
+    Rate,
+    Rounds,
+    SchemeOption,
     complete_dataset,
     complete_scheme,
     given,
@@ -24,81 +31,92 @@ from sqsgd.cli._options import (
 from sqsgd.cli._stopping import stopping_between_rounds
 from sqsgd.cli._tables import print_json
 from sqsgd.cli.report import page_beside
+from sqsgd.runs.config import FIELDS, RunConfig
+
+
+class Command(TyperCommand):
+    """Explains that a configuration key without an option belongs into the file of ``--config``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            key = error.option_name.lstrip("-").replace("-", "_")
+            if key in FIELDS and f"--{key.replace('_', '-')}" not in {each.opts[0] for each in self.params}:
+                reason = f"{error.format_message()} {key} is a key of the file that --config names."
+                raise click.UsageError(reason, ctx) from None
+            raise
 
 
 def train(
+    context: typer.Context,
     scheme: Annotated[
-        str | None,
-        typer.Option(help="See `sqsgd schemes`; auto: the best stateless.", autocompletion=complete_scheme),
-    ] = None,
+        str,
+        typer.Option(
+            help="See `sqsgd schemes`; auto: the best stateless one.", autocompletion=complete_scheme
+        ),
+    ] = RunConfig.scheme,
     dataset: Annotated[
-        str | None,
+        str,
         typer.Option(help="mnist5k, mnist, ... or package.module:factory.", autocompletion=complete_dataset),
-    ] = None,
+    ] = RunConfig.dataset,
     data_dir: DataDir = None,
     model: Annotated[
-        str | None, typer.Option(help="lenet5, resnet110, ... or package.module:factory.")
-    ] = None,
+        str, typer.Option(help="lenet5, resnet110, ... or package.module:factory.")
+    ] = RunConfig.model,
     features: Annotated[
         str | None, typer.Option(help="Public features: hog, soft-hog or package.module:factory.")
     ] = None,
-    clients: Annotated[int | None, typer.Option(help="Clients in all.")] = None,
+    clients: Annotated[int, typer.Option(help="Number of clients.")] = RunConfig.clients,
     participation: Annotated[
-        str | None, typer.Option(help="all, clients a round, or once: no client twice.")
-    ] = None,
+        str, typer.Option(help="all, a number of clients per round, or once: no client twice.")
+    ] = RunConfig.participation,
     partition: Annotated[
-        str | None, typer.Option(help="iid, dirichlet:BETA, shards:N or drawn (any number of clients).")
-    ] = None,
-    batch: Annotated[int | None, typer.Option(help="Images of a client's batch.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Privacy budget of one report.")] = None,
-    bytes_: Annotated[int | None, typer.Option("--bytes", help="Bytes for the packed codes.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds in all.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate; 0: by the rule for all budgets.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="sgd, momentum or adam.")] = None,
-    decay: Annotated[str | None, typer.Option(help="none, or linear: the learning rate falls.")] = None,
+        str, typer.Option(help="iid, dirichlet:BETA, shards:N or drawn (any number of clients).")
+    ] = RunConfig.partition,
+    batch: Annotated[int, typer.Option(help="Batch size of a client.")] = RunConfig.batch,
+    epsilon: Epsilon = RunConfig.epsilon,
+    bytes_: Bytes = RunConfig.bytes,
+    rounds: Rounds = RunConfig.rounds,
+    lr: Rate = RunConfig.lr,
+    optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = RunConfig.optimizer,
+    decay: Annotated[str, typer.Option(help="Decay of the learning rate: none or linear.")] = RunConfig.decay,
     ledgers: Annotated[Path | None, typer.Option(help="Folder of the clients' own ledgers.")] = None,
-    bound: Annotated[float | None, typer.Option(help="Initial bound; 0: the scheme's own.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Decides everything but secure noise.")] = None,
-    option: Annotated[
-        list[str] | None, typer.Option(help="An option of the scheme, such as levels=8; repeatable.")
-    ] = None,
-    engine: Annotated[str | None, typer.Option(help="local, or flower: the same over Flower.")] = None,
-    tensorboard: Annotated[bool | None, typer.Option("--tensorboard", help="Write its events too.")] = None,
+    bound: Annotated[float, typer.Option(help="Initial bound; 0: the scheme's own.")] = RunConfig.bound,
+    seed: Annotated[int, typer.Option(help="Seed of everything but secure noise.")] = RunConfig.seed,
+    option: SchemeOption = None,
+    engine: Annotated[str, typer.Option(help="local, or flower: the same over Flower.")] = RunConfig.engine,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events.")] = False,
     secure: Annotated[
-        bool | None, typer.Option("--secure", help="Noise from the system; it cannot be repeated.")
-    ] = None,
+        bool, typer.Option("--secure", help="Noise from the operating system; it cannot be repeated.")
+    ] = False,
     config: Annotated[Path | None, typer.Option(help="A TOML file with any of these keys.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train a model over simulated clients; ends with a summary and a folder on disk."""
-    values = given(
-        scheme=scheme, dataset=dataset, data_dir=None if data_dir is None else str(data_dir),
-        model=model, features=features, decay=decay, ledgers=None if ledgers is None else str(ledgers),
-        clients=clients, participation=participation, partition=partition, batch=batch,
-        epsilon=epsilon, bytes=bytes_, rounds=rounds, lr=lr, optimizer=optimizer, bound=bound, seed=seed,
-        engine=engine, tensorboard=tensorboard, secure=secure,
-        options=scheme_options(option) if option else None,
-    )  # fmt: skip
+    values = given(context, FIELDS)
+    if option:
+        values["options"] = scheme_options(option)
     _train(values, config, out, resume, as_json)
 
 
 def _train(
     values: dict[str, Any], config_file: Path | None, out: Path | None, resume: bool, as_json: bool
 ) -> None:
-    """Train from a file and overriding values, or go on with a run."""
+    """Train from a file and overriding values, or resume a run."""
     from sqsgd.experiments import runner
     from sqsgd.runs.config import load_config, make_config
 
     if resume:
         if out is None:
-            raise ValueError("--resume needs --out: the folder of the run to go on with")
+            raise ValueError("--resume needs --out: the folder of the run to resume")
         if values or config_file:
-            given = ", ".join(sorted(values) or ["config"])
-            raise ValueError(f"--resume takes all from {out / 'config.toml'}; leave out {given}")
+            named = ", ".join(sorted(values) or ["config"])
+            raise ValueError(f"--resume takes every setting from {out / 'config.toml'}; leave out {named}")
         if not (out / "config.toml").exists():
-            raise ValueError(f"{out} holds no config.toml: there is nothing to resume")
+            raise ValueError(f"{out} has no config.toml: there is nothing to resume")
         run = runner.prepare(load_config(out / "config.toml"), out)
         state = runner.resume(run)
     else:
@@ -107,7 +125,7 @@ def _train(
         merged["options"] = {**base.options, **values.get("options", {})}
         config = make_config(merged, where="the command line")
         run = runner.prepare(config, out or Path("runs"))
-        if out is None:  # only now, when nothing is wrong with the run, does it get a folder
+        if out is None:  # created only now that the run is known to be valid
             run = dataclasses.replace(run, folder=new_folder(config.dataset))
         state = runner.start(run)
     try:
@@ -116,7 +134,7 @@ def _train(
             for _ in _shown(steps, run.config.rounds, state.round, quiet=as_json):
                 pass
         if not (run.folder / "summary.json").exists():
-            raise Ended(f"stopped; go on with: sqsgd train --resume --out {run.folder}", 128 + signals[0])
+            raise Ended(f"stopped; resume with: sqsgd train --resume --out {run.folder}", 128 + signals[0])
     except OSError as error:
         raise Ended(f"{error}; the last checkpoint in {run.folder} is intact") from error
     summary = json.loads((run.folder / "summary.json").read_text())
@@ -142,24 +160,24 @@ def _shown(steps: Iterator[Any], rounds: int, done: int, *, quiet: bool) -> Iter
             if step.accuracy is not None:
                 accuracy = f"accuracy {step.accuracy:.2%}  "
             record = step.record
-            text = f"{accuracy}epsilon {record.epsilon_total:,g}  {record.bytes_up:,} bytes a report"
+            text = f"{accuracy}epsilon {record.epsilon_total:,g}  {record.bytes_up:,} bytes per report"
             bar.update(task, advance=1, description=text)
             yield step
 
 
 def describe(summary: dict[str, Any], folder: Path) -> str:
-    """The summary in words."""
+    """The summary of a run, one line per figure."""
     shares = ", ".join(
         f"{part} {summary[f'share_{part}']:.0%}" for part in ("gradient", "encode", "aggregate")
     )
-    epsilon = f"{summary['epsilon']:g}" if summary["notion"] != "none" else "infinite: not private"
+    epsilon = f"{summary['epsilon']:g}" if summary["notion"] != "none" else "infinite (not private)"
     total = f"{summary['epsilon_all_rounds']:,g}" if summary["notion"] != "none" else "infinite"
     if summary["participation"] == "once" and summary["notion"] == "local":
-        spent = f"{epsilon} a report, which is the total: no user sends two"
+        spent = f"{epsilon} per report, which is the total: no user sends two"
     else:
-        spent = f"{epsilon} a round; {total} for a client that takes part in all rounds"
+        spent = f"{epsilon} per round; {total} for a client that takes part in all rounds"
         if summary["epsilon_total"] != summary["epsilon_all_rounds"]:
-            spent += f"; {summary['epsilon_total']:,g} for the one that took part most"
+            spent += f"; {summary['epsilon_total']:,g} for the client that took part most often"
     refused = [f"refused        {summary['refused']:,} reports, by their clients' own ledgers"]
     return "\n".join(
         [
@@ -167,7 +185,7 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
             f"epsilon        {spent}",
             *(refused if summary["refused"] else []),
             f"noise          {summary['noise']}",
-            f"payload        {summary['bytes_up']} bytes a client and round, "
+            f"payload        {summary['bytes_up']} bytes per client and round, "
             f"1/{summary['bytes_up_ratio']:.0f} of float32",
             f"time           {summary['seconds']:.0f} s: {shares}",
             f"written to     {folder}",

@@ -1,26 +1,27 @@
-"""What the figures show, before anything is drawn: the page, its tables and the images share it."""
+"""What the figures show: the page, its tables and the image files draw from this description alone."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from sqsgd.report.groups import Group
 from sqsgd.report.text import listed, number, percent
-from sqsgd.runs.reading import Numbers, RunData
+from sqsgd.runs.reading import Numbers
 
 MOST_POINTS = 300
+MOST_MARKERS = 10
 PARTS = ("gradient", "encode", "aggregate", "rest")
-BAND = " The line is the mean over seeds, the band reaches from the lowest to the highest run."
+BAND = " The line is the mean over seeds; the band spans the lowest to the highest run."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """The mean of a group's runs, with the lowest and the highest at each point."""
+    """The mean over a group's runs, with the lowest and the highest at each point."""
 
     series: int
     label: str
@@ -30,6 +31,17 @@ class Curve:
     high: Numbers
     runs: int
 
+    @property
+    def banded(self) -> bool:
+        """Whether the span of the runs is drawn."""
+        return self.runs > 1
+
+    @property
+    def marked(self) -> slice:
+        """The few points with a marker, shifted by series so that markers of equal curves do not coincide."""
+        every = -(-len(self.x) // MOST_MARKERS)
+        return slice(self.series % every, None, every)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
@@ -37,21 +49,27 @@ class Chart:
 
     name: str
     title: str
-    x_title: str
+    x_title: str = "rounds"
     y_title: str
     caption: str
     curves: tuple[Curve, ...]
-    kind: Literal["share", "amount"] = "amount"
+    x_unit: Literal["rounds", "bytes"] = "rounds"
+    y_unit: Literal["share", "number"] = "number"
     log_x: bool = False
     log_y: bool = False
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to draw."""
+        return not self.curves
+
     def shown(self, value: float) -> str:
         """A value of the vertical axis as text."""
-        return percent(value) if self.kind == "share" else number(value)
+        return percent(value) if self.y_unit == "share" else number(value)
 
     @property
     def alternative(self) -> str:
-        """The figure in words, for those who do not see it."""
+        """Alternative text, for screen readers."""
         ends = [
             f"{curve.label} goes from {self.shown(curve.mean[0])} at {number(curve.x[0])} "
             f"to {self.shown(curve.mean[-1])} at {number(curve.x[-1])}"
@@ -62,20 +80,20 @@ class Chart:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Where a group's time went: milliseconds of a round by part."""
+    """Where a group's time went: milliseconds per round by part."""
 
     series: int
     label: str
-    milliseconds: dict[str, float] = field(default_factory=dict)
+    milliseconds: dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitChart:
-    """The time of a round by part, one bar a group."""
+    """The time of a round by part, one bar per group."""
 
     name: str = "time"
     title: str = "Where the time goes"
-    x_title: str = "milliseconds a round"
+    x_title: str = "milliseconds per round"
     caption: str = (
         "Mean over all rounds and runs of a group, on the machine that ran them. Gradient: the clients' "
         "training; encode: clipping, rotation, noise and packing; aggregate: the server."
@@ -83,8 +101,13 @@ class SplitChart:
     splits: tuple[Split, ...]
 
     @property
+    def empty(self) -> bool:
+        """Whether there is nothing to draw."""
+        return not self.splits
+
+    @property
     def alternative(self) -> str:
-        """The figure in words, for those who do not see it."""
+        """Alternative text, for screen readers."""
         bars = [
             f"{split.label}: "
             + ", ".join(f"{part} {number(value)}" for part, value in split.milliseconds.items())
@@ -93,54 +116,59 @@ class SplitChart:
         return f"Bar chart: {self.x_title}. " + "; ".join(bars) + "."
 
 
+def all_charts(groups: Sequence[Group]) -> list[Chart | SplitChart]:
+    """Every chart of a report, in order; some may be empty."""
+    return [*line_charts(groups), split_chart(groups)]
+
+
 def line_charts(groups: Sequence[Group]) -> list[Chart]:
-    """Accuracy by round and by bytes, loss, ε in total, bound and clip rate."""
+    """Accuracy by round and by bytes, loss, total ε, bound and clip rate."""
     band = BAND if any(len(group.counted) > 1 for group in groups) else ""
-    accuracy = _curves(groups, _accuracy_by("round"))
     by_bytes = _curves(groups, _accuracy_by("bytes"))
     epsilon = _curves(groups, _sampled("epsilon_total"))
     not_private = [group.label for group in groups if group.last("epsilon_total") == math.inf]
     moving = [_moves(group) for group in groups]
-    fixed = [group.label for group, moves in zip(groups, moving, strict=True) if group.counted and not moves]
-    left_out = f" Not drawn, because it never moves: {listed(fixed)}." if fixed else ""
+    fixed = [
+        group.label
+        for group, moves in zip(groups, moving, strict=True)
+        if not moves and not math.isnan(group.last("bound"))
+    ]
+    left_out = f" Not drawn, because it is constant: {listed(fixed)}." if fixed else ""
     bound = [curve for curve in _curves(groups, _sampled("bound")) if moving[curve.series]]
     clip_rate = [curve for curve in _curves(groups, _averaged("clip_rate")) if moving[curve.series]]
     return [
         Chart(
             name="accuracy-by-round",
             title="Accuracy by round",
-            x_title="rounds",
             y_title="accuracy",
-            kind="share",
-            caption=f"On {_held_out(groups)}, measured every so many rounds.{band}",
-            curves=tuple(accuracy),
+            y_unit="share",
+            caption=f"Measured on {_held_out(groups)}, every few rounds.{band}",
+            curves=tuple(_curves(groups, _accuracy_by("rounds"))),
         ),
         Chart(
             name="accuracy-by-bytes",
             title="Accuracy by bytes sent",
-            x_title="bytes sent by one client a round, added up",
+            x_title="cumulative bytes sent per client",
+            x_unit="bytes",
             y_title="accuracy",
-            kind="share",
-            caption="Whole messages as measured, of one client a round: the same one, where clients answer "
-            f"every round. What it receives is not counted.{band}",
+            y_unit="share",
+            caption="Measured length of whole messages, of one client in every round. What clients receive "
+            f"is not counted.{band}",
             curves=tuple(by_bytes),
             log_x=_far_apart([curve.x[-1] for curve in by_bytes]),
         ),
         Chart(
             name="loss",
             title="Training loss",
-            x_title="rounds",
             y_title="loss",
-            caption=f"Mean over the round's clients; known to the simulation, never sent.{band}",
+            caption=f"Mean over the round's clients. Only a simulation knows it; it is never sent.{band}",
             curves=tuple(_curves(groups, _averaged("loss"))),
         ),
         Chart(
             name="epsilon",
             title="Privacy budget spent",
-            x_title="rounds",
-            y_title="ε in total",
-            caption="The epsilons of all reports of the client that sent most of them, added up (basic "
-            "composition)."
+            y_title="total ε",
+            caption="The sum of the epsilons of all reports of the client that sent most (basic composition)."
             + (f" Not drawn, because nothing is promised: {listed(not_private)}." if not_private else ""),
             curves=tuple(epsilon),
             log_y=_far_apart([curve.mean[-1] for curve in epsilon]),
@@ -148,18 +176,16 @@ def line_charts(groups: Sequence[Group]) -> list[Chart]:
         Chart(
             name="bound",
             title="Bound",
-            x_title="rounds",
             y_title="bound",
-            caption="The magnitude up to which reports are faithful; the server follows it from privatised "
+            caption="The largest magnitude that a report can represent. The server adapts it from privatised "
             f"magnitudes only.{left_out}",
             curves=tuple(bound),
         ),
         Chart(
             name="clip-rate",
             title="Reports at the bound",
-            x_title="rounds",
             y_title="share of reports",
-            kind="share",
+            y_unit="share",
             caption=f"The share of privatised magnitudes at or near the bound.{left_out}",
             curves=tuple(clip_rate),
         ),
@@ -167,41 +193,45 @@ def line_charts(groups: Sequence[Group]) -> list[Chart]:
 
 
 def split_chart(groups: Sequence[Group]) -> SplitChart:
-    """The time of a round by part."""
-    splits = []
+    """The time of a round by part; groups whose parts were not timed are left out."""
+    splits, untimed = [], []
     for series, group in enumerate(groups):
         if not group.counted:
             continue
-        rounds = sum(run.rounds for run in group.counted)
-        total = {name: 1000 * _sum(group, name) / rounds for name in ("seconds", *_timed())}
-        parts = {part: total[f"seconds_{part}"] for part in PARTS[:-1]}
-        parts["rest"] = max(0.0, total["seconds"] - sum(parts.values()))
-        splits.append(Split(series=series, label=group.label, milliseconds=parts))
-    return SplitChart(splits=tuple(splits))
+        timed = {part: _milliseconds(group, f"seconds_{part}") for part in PARTS[:-1]}
+        rest = _milliseconds(group, "seconds") - math.fsum(timed.values())
+        if math.isnan(rest):
+            untimed.append(group.label)
+        else:
+            parts = {**timed, "rest": max(0.0, rest)}
+            splits.append(Split(series=series, label=group.label, milliseconds=parts))
+    if not untimed:
+        return SplitChart(splits=tuple(splits))
+    left_out = f" Not drawn, because its parts were not timed: {listed(untimed)}."
+    return SplitChart(splits=tuple(splits), caption=SplitChart.caption + left_out)
 
 
-def _timed() -> list[str]:
-    return [f"seconds_{part}" for part in PARTS[:-1]]
+def _milliseconds(group: Group, column: str) -> float:
+    """The mean per round; NaN if a round was not timed."""
+    rounds = sum(run.rounds for run in group.counted)
+    return 1000 * math.fsum(float(run.columns[column].sum()) for run in group.counted) / rounds
 
 
-def _sum(group: Group, name: str) -> float:
-    return math.fsum(float(run.columns[name].sum()) for run in group.counted)
-
-
-Points = Callable[[RunData, int], tuple[Numbers, Numbers]]
-"""x and y of a run, from its first so many rounds."""
+Points = Callable[[Group], tuple[Numbers, Numbers]]
+"""The x of a group's points, and its values as an array of runs × points."""
 
 
 def _curves(groups: Sequence[Group], points: Points) -> list[Curve]:
+    """One curve per group that has finite values, through the points that all of its runs have."""
     curves = []
     for series, group in enumerate(groups):
-        pairs = [points(run, group.rounds) for run in group.counted]
-        if not pairs:
+        if not group.counted:
             continue
-        x = np.mean([pair[0] for pair in pairs], axis=0)
-        values = np.stack([pair[1] for pair in pairs])
-        if not x.size or not np.isfinite(values).any():
+        x, values = points(group)
+        known = np.isfinite(x) & np.isfinite(values).all(axis=0)
+        if not known.any():
             continue
+        x, values = x[known], values[:, known]
         curves.append(
             Curve(
                 series=series,
@@ -210,19 +240,25 @@ def _curves(groups: Sequence[Group], points: Points) -> list[Curve]:
                 mean=values.mean(axis=0),
                 low=values.min(axis=0),
                 high=values.max(axis=0),
-                runs=len(pairs),
+                runs=len(values),
             )
         )
     return curves
 
 
-def _accuracy_by(axis: Literal["round", "bytes"]) -> Points:
-    def points(run: RunData, rounds: int) -> tuple[Numbers, Numbers]:
-        accuracy = run.columns["accuracy"][:rounds]
-        x = np.cumsum(run.columns["bytes_up"][:rounds]) if axis == "bytes" else np.arange(1.0, rounds + 1)
-        measured = np.flatnonzero(~np.isnan(accuracy))
+def _column(group: Group, name: str) -> Numbers:
+    """A column of all counted runs, as runs × rounds."""
+    return np.stack([run.columns[name][: group.rounds] for run in group.counted])
+
+
+def _accuracy_by(axis: Literal["rounds", "bytes"]) -> Points:
+    def points(group: Group) -> tuple[Numbers, Numbers]:
+        accuracy = _column(group, "accuracy")
+        measured = np.flatnonzero(~np.isnan(accuracy).any(axis=0))
         kept = measured[_ends(len(measured)) - 1]
-        return x[kept], accuracy[kept]
+        if axis == "rounds":
+            return (kept + 1).astype(np.float64), accuracy[:, kept]
+        return np.cumsum(_column(group, "bytes_up"), axis=1).mean(axis=0)[kept], accuracy[:, kept]
 
     return points
 
@@ -230,28 +266,29 @@ def _accuracy_by(axis: Literal["round", "bytes"]) -> Points:
 def _sampled(column: str) -> Points:
     """The value at the end of each of at most MOST_POINTS equal spans of rounds."""
 
-    def points(run: RunData, rounds: int) -> tuple[Numbers, Numbers]:
-        ends = _ends(rounds)
-        return ends.astype(np.float64), run.columns[column][ends - 1]
+    def points(group: Group) -> tuple[Numbers, Numbers]:
+        ends = _ends(group.rounds)
+        return ends.astype(np.float64), _column(group, column)[:, ends - 1]
 
     return points
 
 
 def _averaged(column: str) -> Points:
-    """The mean over each of at most MOST_POINTS equal spans of rounds."""
+    """The mean over each of at most MOST_POINTS equal spans of rounds, without the unknown values."""
 
-    def points(run: RunData, rounds: int) -> tuple[Numbers, Numbers]:
-        ends = _ends(rounds)
-        pieces = np.split(run.columns[column][:rounds], ends[:-1])
-        return ends.astype(np.float64), np.array([piece.mean() for piece in pieces])
+    def points(group: Group) -> tuple[Numbers, Numbers]:
+        ends = _ends(group.rounds)
+        spans = np.split(_column(group, column), ends[:-1], axis=1)
+        means = [np.ma.masked_invalid(span).mean(axis=1).filled(np.nan) for span in spans]
+        return ends.astype(np.float64), np.stack(means, axis=1)
 
     return points
 
 
 def _ends(length: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Where at most MOST_POINTS equal spans of 0..length end; the last one is ``length``."""
-    amount = min(length, MOST_POINTS)
-    return np.round(np.linspace(0, length, amount + 1)[1:]).astype(np.int64)
+    """The ends of at most MOST_POINTS equal spans of 0..length; the last one is ``length``."""
+    spans = min(length, MOST_POINTS)
+    return np.round(np.linspace(0, length, spans + 1)[1:]).astype(np.int64)
 
 
 def _moves(group: Group) -> bool:
@@ -262,7 +299,7 @@ def _moves(group: Group) -> bool:
 
 
 def _far_apart(ends: Sequence[float]) -> bool:
-    """A linear axis would press the smaller ones into a corner."""
+    """Whether a linear axis would press the smaller values into a corner."""
     finite = [end for end in ends if 0 < end < math.inf]
     return bool(finite) and bool(max(finite) > 20 * min(finite))
 

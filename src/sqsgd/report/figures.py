@@ -1,4 +1,4 @@
-"""Charts as plotly figures; the page's script gives them the colours of the theme."""
+"""Charts drawn with plotly, for the page; its script applies the colours of the theme."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ import textwrap
 from typing import Any
 
 from sqsgd.report.charts import PARTS, Chart, Curve, SplitChart
-from sqsgd.report.styles import LIGHT, series_style
-
-MOST_MARKERS = 10
-PATTERNS = {"gradient": "", "encode": "/", "aggregate": "x", "rest": "."}
+from sqsgd.report.styles import LIGHT, PATTERNS, series_style
 
 
-def line_figure(chart: Chart) -> Any:
-    """A ``plotly.graph_objects.Figure`` of curves, with a band where there are several runs.
+def figure(chart: Chart | SplitChart) -> Any:
+    """A ``plotly.graph_objects.Figure``; ``meta`` of its traces tells the script what to colour and hide."""
+    return _line_figure(chart) if isinstance(chart, Chart) else _split_figure(chart)
 
-    ``meta`` of each trace says whose it is, so that the script can colour and hide it.
-    """
+
+def _line_figure(chart: Chart) -> Any:
     import plotly.graph_objects as go
 
     figure = go.Figure()
     for curve in chart.curves:
-        if curve.runs > 1:
+        if curve.banded:
             figure.add_trace(_band(curve))
     for curve in chart.curves:
         figure.add_trace(_line(chart, curve))
@@ -30,19 +28,19 @@ def line_figure(chart: Chart) -> Any:
     figure.update_layout(**_layout())
     figure.update_xaxes(title=_plotly_text(chart.x_title), type="log" if chart.log_x else "linear")
     figure.update_yaxes(title=_plotly_text(chart.y_title), type="log" if chart.log_y else "linear")
-    if chart.x_title != "rounds":
+    if chart.x_unit == "bytes":
         figure.update_xaxes(exponentformat="SI", ticksuffix="B", dtick=1 if chart.log_x else None)
     else:
         figure.update_xaxes(rangemode="tozero")
-    if chart.kind == "share":
+    if chart.y_unit == "share":
         figure.update_yaxes(tickformat=".0%", rangemode="tozero")
     else:
         figure.update_yaxes(exponentformat="none", separatethousands=True)
     return figure
 
 
-def split_figure(chart: SplitChart) -> Any:
-    """A ``plotly.graph_objects.Figure`` of one bar a group, the first one on top."""
+def _split_figure(chart: SplitChart) -> Any:
+    """One bar per group, the first on top."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -58,7 +56,7 @@ def split_figure(chart: SplitChart) -> Any:
                 x=[split.milliseconds[part] for split in chart.splits],
                 marker={
                     "color": LIGHT.series[index],
-                    "pattern": {"shape": PATTERNS[part], "fillmode": "overlay", "solidity": 0.2},
+                    "pattern": {"shape": PATTERNS[index].plotly, "fillmode": "overlay", "solidity": 0.2},
                 },
                 meta={"role": "bar", "colour": index},
                 hovertemplate=f"{part}: %{{x:.3g}} ms<extra></extra>",
@@ -78,7 +76,7 @@ def split_figure(chart: SplitChart) -> Any:
 
 
 def _bar_label(row: int, text: str) -> dict[str, Any]:
-    """Above its bar, where a long one has room."""
+    """A label above its bar, where a long one fits."""
     place = {"x": 0, "y": row, "xanchor": "left", "yanchor": "bottom", "yshift": 9, "align": "left"}
     return {"text": text, "showarrow": False, **place}
 
@@ -103,10 +101,9 @@ def _line(chart: Chart, curve: Curve) -> Any:
     import plotly.graph_objects as go
 
     style = series_style(curve.series)
-    unit = "rounds" if chart.x_title == "rounds" else "bytes"
     shown = [
         chart.shown(mean)
-        if curve.runs == 1
+        if not curve.banded
         else f"{chart.shown(mean)} ({chart.shown(low)} to {chart.shown(high)})"
         for mean, low, high in zip(curve.mean, curve.low, curve.high, strict=True)
     ]
@@ -121,21 +118,19 @@ def _line(chart: Chart, curve: Curve) -> Any:
             "dash": ",".join(f"{length}px" for length in style.dash) or "solid",
         },
         text=shown,
-        hovertemplate=f"{_in_lines(curve.label)}<br>%{{text}}<br>at %{{x:,}} {unit}<extra></extra>",
+        hovertemplate=f"{_in_lines(curve.label)}<br>%{{text}}<br>at %{{x:,}} {chart.x_unit}<extra></extra>",
         meta={"role": "line", "colour": style.colour, "series": curve.series},
     )
 
 
 def _markers(curve: Curve) -> Any:
-    """A few points of the line only: each one is a node of the page."""
+    """A trace of its own, because each marker is an element of the page: few are enough."""
     import plotly.graph_objects as go
 
     style = series_style(curve.series)
-    every = -(-len(curve.x) // MOST_MARKERS)
-    chosen = slice(curve.series % every, None, every)  # so that the markers of curves that coincide do not
     return go.Scatter(
-        x=curve.x[chosen],
-        y=curve.mean[chosen],
+        x=curve.x[curve.marked],
+        y=curve.mean[curve.marked],
         mode="markers",
         marker={"symbol": style.marker.plotly, "color": LIGHT.series[style.colour], "size": 8},
         hoverinfo="skip",
@@ -161,10 +156,10 @@ def _layout() -> dict[str, Any]:
 
 
 def _plotly_text(text: str) -> str:
-    """plotly reads tags in its texts, links among them: a label must not become one."""
+    """Escape a label: plotly renders HTML tags and links in its texts."""
     return html.escape(text, quote=False).replace("%{", "%\u200b{")
 
 
 def _in_lines(label: str) -> str:
-    """A label that fits on a phone."""
+    """Wrap a label to the width of a phone."""
     return "<br>".join(map(_plotly_text, textwrap.wrap(label, 40)))

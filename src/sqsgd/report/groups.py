@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone, under labels that name what tells the groups apart."""
+"""Groups of runs that differ only in their seed, with labels that name how the groups differ."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ STATES = ("finished", "unfinished", "failed", "damaged")
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Runs with one configuration but for the seed."""
+    """Runs with the same configuration except for the seed."""
 
     label: str
     runs: tuple[RunData, ...]
 
     @property
     def config(self) -> RunConfig:
-        """That of the first run."""
+        """The configuration of the first run."""
         return self.runs[0].config
 
     @property
     def counted(self) -> tuple[RunData, ...]:
-        """The runs that means are over: the finished ones, or else the best of the others that began."""
+        """The runs that means are taken over: the finished ones, else those in the best other state."""
         for state in STATES:
             chosen = tuple(run for run in self.runs if run.state == state and run.rounds)
             if chosen:
@@ -42,39 +42,40 @@ class Group:
 
     @property
     def rounds(self) -> int:
-        """Rounds that all counted runs have."""
+        """The number of rounds that all counted runs have completed."""
         return min((run.rounds for run in self.counted), default=0)
 
     @property
     def summary(self) -> Summary | None:
-        """That of the first finished run."""
+        """The summary of the first finished run."""
         return next((run.summary for run in self.counted if run.summary), None)
 
     @property
     def accuracy(self) -> tuple[float, float]:
-        """Mean of the last measured ones and half its 95 % interval; NaN for what cannot be said."""
+        """Mean of the last measured accuracies and half the width of its 95 % interval; NaN if unknown."""
         return mean_interval([float(run.accuracies[-1]) for run in self.counted if run.accuracies.size])
 
     @property
     def best_accuracy(self) -> float:
-        """The highest of any counted run at any time; NaN if there is none."""
+        """The highest accuracy of any counted run in any round; NaN if there is none."""
         return max(
             (float(run.accuracies.max()) for run in self.counted if run.accuracies.size), default=math.nan
         )
 
     def last(self, column: str) -> float:
-        """The largest last value of a column among the counted runs; NaN if there is none."""
-        return max((float(run.columns[column][-1]) for run in self.counted), default=math.nan)
+        """The largest last value of a column among the counted runs; NaN if none is known."""
+        values = (float(run.columns[column][-1]) for run in self.counted)
+        return max((value for value in values if not math.isnan(value)), default=math.nan)
 
     @property
     def seconds(self) -> float:
-        """Mean time of a counted run."""
+        """Mean time of a counted run; NaN if it was not measured."""
         totals = [float(run.columns["seconds"].sum()) for run in self.counted]
         return math.fsum(totals) / len(totals) if totals else math.nan
 
     @property
     def notion(self) -> str:
-        """Of privacy: local, per-weight, central, none, or unknown."""
+        """The notion of privacy: local, per-weight, central, none, or unknown."""
         if self.summary is not None:
             return self.summary.notion
         if self.last("epsilon") == math.inf:
@@ -83,13 +84,13 @@ class Group:
 
     @property
     def states(self) -> str:
-        """How many runs are in which state."""
-        amounts = Counter(run.state for run in self.runs)
-        return ", ".join(f"{amounts[state]} {state}" for state in STATES if amounts[state])
+        """The number of runs in each state."""
+        counts = Counter(run.state for run in self.runs)
+        return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
 
 
 def _promised_notion(config: RunConfig) -> str:
-    """What the scheme says of itself; its notion does not depend on the model's size."""
+    """The scheme's own notion, which does not depend on the size of the model."""
     try:
         scheme = make_scheme(
             config.scheme, dim=65536, epsilon=config.epsilon, bits=8 * config.bytes, **config.options
@@ -100,30 +101,30 @@ def _promised_notion(config: RunConfig) -> str:
 
 
 def group_runs(runs: Sequence[RunData]) -> list[Group]:
-    """Groups with their labels, the most accurate first and those without accuracy last."""
+    """Group runs and label the groups; the most accurate first, those without accuracy last."""
     together: dict[str, list[RunData]] = {}
     for run in runs:
         together.setdefault(json.dumps(_settings(run.config), sort_keys=True, default=str), []).append(run)
     unlabelled = [Group(label="", runs=tuple(members)) for members in together.values()]
     named = zip(_labels(unlabelled), unlabelled, strict=True)
     groups = [dataclasses.replace(group, label=label) for label, group in named]
-    return sorted(groups, key=_worst_last)
+    return sorted(groups, key=_by_accuracy)
 
 
-def _worst_last(group: Group) -> float:
+def _by_accuracy(group: Group) -> float:
     mean, _ = group.accuracy
     return math.inf if math.isnan(mean) else -mean
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
-    """All but the seed; the scheme's options beside the others."""
+    """All settings but the seed; the scheme's options become settings of their own."""
     values = {name: value for name, value in dataclasses.asdict(config).items() if name != "seed"}
     options = values.pop("options")
     return values | {f"option {name}": value for name, value in options.items()}
 
 
 def _labels(groups: Sequence[Group]) -> list[str]:
-    """Short and different from each other: what is left to a default is named only where it must be."""
+    """Short, distinct labels: settings left at a default are named only where that is needed."""
     settings = [_settings(group.config) for group in groups]
     names = [name for name in FIELDS if name in settings[0]]
     names += sorted({name for values in settings for name in values} - set(names))
@@ -149,8 +150,8 @@ def _by_default(name: str, value: Any) -> bool:
 
 
 def _ignored_budgets(group: Group) -> set[str]:
-    """What was asked for and not kept, because the scheme is a yardstick without it: no name for it."""
-    largest = 2 * group.config.bytes + 64  # codes that the budget counts, and an envelope
+    """Budgets that the scheme ignores, because it is a baseline without privacy or compression."""
+    largest = 2 * group.config.bytes + 64  # the codes that the budget counts, and an envelope
     return {
         name
         for name, ignored in (
@@ -162,7 +163,7 @@ def _ignored_budgets(group: Group) -> set[str]:
 
 
 def _part(name: str, value: Any) -> str:
-    """A setting as a label says it."""
+    """A setting as part of a label."""
     if name in ("scheme", "dataset", "model", "partition", "optimizer"):
         return str(value)
     if name == "epsilon":
@@ -174,8 +175,8 @@ def _part(name: str, value: Any) -> str:
     if name == "clip" and value == 0:
         return "no clip"
     if name == "participation":
-        words = {"all": "all clients", "once": "one report a client"}
-        return words.get(value, f"{value} clients a round")
+        words = {"all": "all clients", "once": "one report per client"}
+        return words.get(value, f"{value} clients per round")
     if name == "secure":
         return "secure noise" if value else "seeded noise"
     if name.startswith("option "):

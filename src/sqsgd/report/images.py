@@ -1,4 +1,4 @@
-"""The figures for a paper: as wide as a column, text as text, the same bytes each time."""
+"""Charts drawn with matplotlib, for papers: one column wide, selectable text, reproducible bytes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from sqsgd.files.durable import write_atomically
-from sqsgd.report.charts import PARTS, Chart, SplitChart, line_charts, split_chart
-from sqsgd.report.figures import MOST_MARKERS
+from sqsgd.report.charts import PARTS, Chart, SplitChart, all_charts
 from sqsgd.report.groups import group_runs
-from sqsgd.report.styles import LIGHT, series_style
+from sqsgd.report.styles import LIGHT, PATTERNS, series_style
 from sqsgd.runs.reading import read_runs
 
 WIDTH, HEIGHT, LEGEND_ROW = 3.35, 2.2, 0.16
 """Inches: a column of a two-column paper, the axes, and a line of the legend."""
-HATCHES = {"gradient": "", "encode": "//", "aggregate": "xx", "rest": ".."}
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 8,
@@ -35,7 +33,7 @@ STYLE: dict[Any, Any] = {
 
 
 def write_images(paths: Sequence[str | Path], folder: str | Path, kind: str) -> list[Path]:
-    """Write every figure that has something to show to ``folder``, as ``accuracy-by-round.svg`` and so on."""
+    """Write every chart that is not empty to ``folder``, as ``accuracy-by-round.svg`` and so on."""
     if kind not in ("png", "svg"):
         raise ValueError(f"kind = {kind!r} must be 'png' or 'svg'")
     import matplotlib as mpl
@@ -48,18 +46,16 @@ def write_images(paths: Sequence[str | Path], folder: str | Path, kind: str) -> 
     target.mkdir(parents=True, exist_ok=True)
     written = []
     with mpl.rc_context(STYLE):
-        drawn = {chart.name: _lines(chart) for chart in line_charts(groups) if chart.curves}
-        split = split_chart(groups)
-        if split.splits:
-            drawn[split.name] = _bars(split)
-        for name, figure in drawn.items():
-            path = target / f"{name}.{kind}"
-            write_atomically(path, _bytes(figure, kind))
-            written.append(path)
+        for chart in all_charts(groups):
+            if not chart.empty:
+                figure = _lines(chart) if isinstance(chart, Chart) else _bars(chart)
+                written.append(target / f"{chart.name}.{kind}")
+                write_atomically(written[-1], image(figure, kind))
     return written
 
 
-def _bytes(figure: Any, kind: str) -> bytes:
+def image(figure: Any, kind: str) -> bytes:
+    """A matplotlib figure as SVG or PNG; equal figures give equal bytes."""
     buffer = io.BytesIO()
     undated = {"Date": None} if kind == "svg" else {}
     figure.savefig(buffer, format=kind, dpi=300, metadata=undated)
@@ -67,7 +63,7 @@ def _bytes(figure: Any, kind: str) -> bytes:
 
 
 def _figure(labels: Sequence[str], height: float) -> tuple[Any, Any, int]:
-    """A figure with axes, with room for its legend below, and the legend's columns."""
+    """A figure with axes and room for a legend below, and the number of columns of that legend."""
     from matplotlib.figure import Figure
 
     columns = max(1, min(4, len(labels), 60 // (9 + max(map(len, labels)))))
@@ -78,15 +74,13 @@ def _figure(labels: Sequence[str], height: float) -> tuple[Any, Any, int]:
 
 
 def _lines(chart: Chart) -> Any:
-    """Curves with their bands."""
     from matplotlib.ticker import EngFormatter, PercentFormatter, StrMethodFormatter
 
     figure, axes, columns = _figure([curve.label for curve in chart.curves], HEIGHT)
     for curve in chart.curves:
         style = series_style(curve.series)
         colour = LIGHT.series[style.colour]
-        every = -(-len(curve.x) // MOST_MARKERS)
-        if curve.runs > 1:
+        if curve.banded:
             axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
         axes.plot(
             curve.x,
@@ -96,21 +90,21 @@ def _lines(chart: Chart) -> Any:
             linestyle=(0, tuple(length / 2 for length in style.dash)) if style.dash else "solid",
             marker=style.marker.matplotlib,
             markersize=3,
-            markevery=(curve.series % every, every),
+            markevery=curve.marked,
             label=_plain(curve.label, 44),
         )
     axes.set(xlabel=chart.x_title, ylabel=chart.y_title)
     axes.grid(color=LIGHT.line, linewidth=0.4)
-    if chart.x_title == "rounds":
+    if chart.x_unit == "rounds":
         axes.set_xlim(left=0)
     if chart.log_x:
         axes.set_xscale("log")
     if chart.log_y:
         axes.set_yscale("log")
     axes.xaxis.set_major_formatter(
-        StrMethodFormatter("{x:,.0f}") if chart.x_title == "rounds" else EngFormatter(unit="B", sep="")
+        StrMethodFormatter("{x:,.0f}") if chart.x_unit == "rounds" else EngFormatter(unit="B", sep="")
     )
-    if chart.kind == "share":
+    if chart.y_unit == "share":
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set_ylim(bottom=0)
     elif not chart.log_y:
@@ -120,7 +114,7 @@ def _lines(chart: Chart) -> Any:
 
 
 def _bars(chart: SplitChart) -> Any:
-    """One stacked bar a group, the first on top."""
+    """One stacked bar per group, the first on top."""
     lines = max(-(-len(split.label) // 20) for split in chart.splits)
     figure, axes, columns = _figure(PARTS, 0.6 + (0.08 + 0.13 * lines) * len(chart.splits))
     rows = range(len(chart.splits))
@@ -134,7 +128,7 @@ def _bars(chart: SplitChart) -> Any:
             0.6,
             left,
             color=colour,
-            hatch=HATCHES[part],
+            hatch=PATTERNS[index].matplotlib,
             edgecolor="white",
             linewidth=0,
             label=part,
@@ -149,5 +143,5 @@ def _bars(chart: SplitChart) -> Any:
 
 
 def _plain(label: str, width: int) -> str:
-    """matplotlib reads $ as mathematics, and hides what begins with an underscore."""
+    """Escape a label: matplotlib renders $ as mathematics and hides labels that begin with an underscore."""
     return "\n".join(textwrap.wrap(label.lstrip("_"), width)).replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs no network and no other file."""
+"""The report: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 from sqsgd import __version__
 from sqsgd.files.durable import write_atomically
 from sqsgd.report import figures, tables
-from sqsgd.report.charts import Chart, SplitChart, line_charts, split_chart
+from sqsgd.report.charts import Chart, SplitChart, all_charts
 from sqsgd.report.groups import Group, group_runs
 from sqsgd.report.statement import MEANINGS, promises
 from sqsgd.report.styles import DARK, LIGHT, style_sheet
@@ -27,9 +27,9 @@ from sqsgd.runs.reading import Unreadable, read_runs
 
 
 def write_report(paths: Sequence[str | Path], out: str | Path, title: str | None = None) -> Path:
-    """Write the page of all runs in or below ``paths`` to the file ``out``, whole or not at all.
+    """Write the page of all runs in or below ``paths`` to the file ``out``, atomically.
 
-    ValueError if there is nothing to show; runs that failed or cannot be read are shown as such.
+    ValueError if there is nothing to show; runs that failed or cannot be read are listed as such.
     """
     runs, unreadable = read_runs(paths)
     target = Path(out)
@@ -47,11 +47,8 @@ def write_report(paths: Sequence[str | Path], out: str | Path, title: str | None
 def _page(groups: Sequence[Group], unreadable: Sequence[Unreadable], title: str, command: str) -> str:
     from plotly.offline import get_plotlyjs
 
-    lines, split = line_charts(groups), split_chart(groups)
-    charts: list[Chart | SplitChart] = [*lines, split]
-    drawn: dict[str, Any] = {chart.name: figures.line_figure(chart) for chart in lines if chart.curves}
-    if split.splits:
-        drawn[split.name] = figures.split_figure(split)
+    charts = all_charts(groups)
+    drawn = {chart.name: figures.figure(chart) for chart in charts if not chart.empty}
     plotly, script = _closed(get_plotlyjs()), _closed(_part("page.js"))
     return Template(_part("page.html")).substitute(
         title=escape(title),
@@ -78,12 +75,12 @@ def _part(name: str) -> str:
 
 
 def _closed(script: str) -> str:
-    """Nothing in a script ends its block; both spellings mean the same within a string."""
+    """Escape what would end a script's block; within a string both spellings mean the same."""
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def _data(drawn: dict[str, Any]) -> str:
-    """Figures and colours as JSON in which no tag can begin or end."""
+    """Figures and colours as JSON, escaped so that it contains no tags."""
     pieces = [f"{json.dumps(name)}:{figure.to_json()}" for name, figure in drawn.items()]
     themes = {"light": dataclasses.asdict(LIGHT), "dark": dataclasses.asdict(DARK)}
     content = f'{{"themes":{json.dumps(themes)},"figures":{{{",".join(pieces)}}}}}'
@@ -91,7 +88,7 @@ def _data(drawn: dict[str, Any]) -> str:
 
 
 def _policy(*scripts: str) -> str:
-    """The browser runs these scripts and no other, and asks the network for nothing."""
+    """A content security policy: the browser runs these scripts only, and loads nothing."""
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}"
@@ -111,12 +108,12 @@ def _lead(groups: Sequence[Group]) -> str:
     clients = listed([f"{amount:,}" for amount in sorted({group.config.clients for group in groups})])
     return (
         f"{counted(len(runs), 'run')} in {counted(len(groups), 'group')}, {finished} finished. "
-        f"Model {escape(models)}, {clients} clients. Runs that differ in their seed alone are one group."
+        f"Model {escape(models)}, {clients} clients. Runs that differ only in their seed form a group."
     )
 
 
 def _notices(groups: Sequence[Group], unreadable: Sequence[Unreadable]) -> str:
-    """The runs that did not end well, each by its folder."""
+    """The runs that are not finished, by folder."""
     runs = [run for group in groups for run in group.runs if run.state != "finished"]
     lines = [f"<li><code>{escape(run.folder)}</code>: {escape(run.status)}</li>" for run in runs]
     lines += [f"<li>not shown: {escape(each.reason)}</li>" for each in unreadable]
@@ -145,7 +142,7 @@ def _privacy(groups: Sequence[Group]) -> str:
     )
     several = sum(len(group.runs) for group in groups) > 1
     apart = (
-        "<p>Every total is that of one run. A client whose data served in several of these runs has spent "
+        "<p>Every total is that of one run. A client whose data was used in several of these runs has spent "
         "the sum of their totals.</p>"
     )
     explained = f'<dl class="meanings">{meanings}</dl>' if meanings else ""
@@ -154,12 +151,12 @@ def _privacy(groups: Sequence[Group]) -> str:
 
 def _interval(groups: Sequence[Group]) -> str:
     if not all(math.isnan(group.accuracy[1]) for group in groups):
-        return "± is half of its 95 % confidence interval by Student's t; a single run has none."
-    return "There is one run a group, so there is no confidence interval."
+        return "± is half the width of a 95 % confidence interval (Student's t); a single run has none."
+    return "Each group has one run, so there are no confidence intervals."
 
 
 def _choice(groups: Sequence[Group]) -> str:
-    """Check boxes that hide groups in all figures; for one group there is nothing to choose."""
+    """Check boxes that hide groups in all figures; none for a single group."""
     if len(groups) == 1:
         return ""
     boxes = "".join(
@@ -172,18 +169,18 @@ def _choice(groups: Sequence[Group]) -> str:
 
 def _figure(chart: Chart | SplitChart) -> str:
     if isinstance(chart, Chart):
-        drawn, table = bool(chart.curves), tables.chart_table(chart)
+        table = tables.chart_table(chart)
         entries = "".join(
             f'<li data-series="{curve.series}">{tables.sample(curve.series)} {escape(curve.label)}</li>'
             for curve in chart.curves
         )
         keys = f'<ul class="key" aria-label="Key">{entries}</ul>'
     else:
-        drawn, table, keys = bool(chart.splits), tables.split_table(chart), ""
+        table, keys = tables.split_table(chart), ""
     heading = f'<h3 id="title-{chart.name}">{escape(chart.title)}</h3>'
     caption = f"<figcaption>{escape(chart.caption)}</figcaption>"
     wide = ' class="wide"' if isinstance(chart, SplitChart) else ""
-    if not drawn:
+    if chart.empty:
         body = f'<p class="empty">There is nothing to draw.</p>{caption}'
     else:
         body = (
@@ -204,11 +201,10 @@ def _again(groups: Sequence[Group], command: str) -> str:
         )
         for run in runs
     )
-    secure = any(run.config.secure for run in runs)
-    exact = (
-        "Runs with secure noise cannot be repeated exactly." if secure else "The seeds repeat them exactly."
-    )
+    exact = "Their seeds reproduce them exactly."
+    if any(run.config.secure for run in runs):
+        exact = "Runs with secure noise cannot be reproduced exactly."
     return (
-        f'<p>This page, from the folders of the runs:</p><pre tabindex="0">{escape(command)}</pre>'
-        f'<p>The runs themselves. {exact}</p><pre tabindex="0">{trained}</pre>'
+        f'<p>To write this page from the folders of the runs:</p><pre tabindex="0">{escape(command)}</pre>'
+        f'<p>To train the runs again. {exact}</p><pre tabindex="0">{trained}</pre>'
     )

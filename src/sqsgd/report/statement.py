@@ -1,4 +1,4 @@
-"""What was promised to whom, in plain words: nothing here sounds better than it is."""
+"""The privacy statement: what was promised to whom, without overstating it."""
 
 from __future__ import annotations
 
@@ -10,34 +10,33 @@ from sqsgd.report.groups import Group
 from sqsgd.report.text import counted, number, percent
 
 LARGE = 10.0
-"""Above this an ε by itself no longer hides whether a record was used."""
+"""An ε above this does not by itself hide whether a record was used."""
 
 MEANINGS = {
     "local": (
         "Local differential privacy",
-        "The client itself adds the noise, before anything leaves it. The promise holds against everyone "
-        "who sees a report, the server included, and needs nobody to be trusted.",
+        "The client adds the noise itself, before anything leaves it. The guarantee holds against everyone "
+        "who sees a report, including the server, and requires no trusted party.",
     ),
     "per-weight": (
         "Local privacy of each weight",
-        "The client itself adds the noise, but ε counts for one weight of the report at a time. A whole "
-        "report spends that much for every weight it holds, so this ε must not be compared with one of a "
-        "whole report.",
+        "The client adds the noise itself, but ε covers a single weight of the report. A whole report spends "
+        "that ε for every weight in it, so this ε is not comparable to that of a whole report.",
     ),
     "central": (
         "Central differential privacy",
-        "The promise holds for the published sum of all reports, not for a report. It needs a trusted "
-        "aggregator: whoever sees single reports is not bound by it. Such an ε must not be compared with "
-        "a local one.",
+        "The guarantee holds for the published sum of all reports, not for a single report. It requires a "
+        "trusted aggregator: it does not protect against anyone who sees single reports. Such an ε is not "
+        "comparable to a local one.",
     ),
     "none": (
-        "No promise",
+        "No privacy",
         "Schemes without privacy promise nothing. Their reports are gradients, in full or compressed, and "
-        "training data can be reconstructed from them. They serve as yardsticks.",
+        "training data can be reconstructed from them. They serve as baselines.",
     ),
     "unknown": (
-        "Promise not known",
-        "What its ε is worth cannot be said: the run did not write down a notion of privacy that this "
+        "Unknown guarantee",
+        "The meaning of its ε is unknown: the run did not record an ε and a notion of privacy that this "
         "version knows.",
     ),
 }
@@ -45,7 +44,7 @@ MEANINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """What one or several groups promised alike."""
+    """A promise that one or more groups made."""
 
     notion: str
     epsilon: float
@@ -60,12 +59,12 @@ class Promise:
 
     @property
     def known_notion(self) -> str:
-        """The notion, or ``unknown`` for one that this version cannot explain."""
+        """The notion, or ``unknown`` for one that this version does not know."""
         return self.notion if self.notion in MEANINGS else "unknown"
 
     @property
     def sentences(self) -> list[str]:
-        """The statement."""
+        """The statement, sentence by sentence."""
         if not self.reports:
             return ["No round was completed: nothing was sent and nothing was spent.", *self._noise()]
         if self.known_notion in ("none", "unknown"):
@@ -74,25 +73,25 @@ class Promise:
 
     @property
     def short(self) -> str:
-        """The notion and its numbers in one line."""
+        """The notion and its numbers on one line."""
         name = MEANINGS[self.known_notion][0]
         if self.known_notion in ("none", "unknown") or not self.reports:
             return name
         so_far = " so far" if self.state == "unfinished" else ""
-        return f"{name}, ε {number(self.epsilon)} a report, {number(self.total)} in total{so_far}"
+        return f"{name}, ε {number(self.epsilon)} per report, {number(self.total)} in total{so_far}"
 
     def _each(self) -> str:
         if self.notion == "central":
-            delta = f"δ = {self.delta:g}" if self.delta else "a δ that the run did not write down"
+            delta = f"δ = {self.delta:g}" if self.delta else "a δ that the run did not record"
             return (
                 f"The sum of a round is (ε, δ)-differentially private with ε = {number(self.epsilon)} and "
-                f"{delta}, provided that the aggregator is trusted: it sees every report and must show "
-                "nothing but the sum."
+                f"{delta}, provided that the aggregator is trusted: it sees every report and must reveal "
+                "only the sum."
             )
         per_weight = self.notion == "per-weight"
         return (
             f"Each {'weight of a report' if per_weight else 'report'} is ε-locally differentially private "
-            f"with ε = {number(self.epsilon)}: whatever data a client has, "
+            f"with ε = {number(self.epsilon)}: for any data of a client, "
             f"{'what it sends for one weight' if per_weight else 'a report'} is at most "
             f"{_factor(self.epsilon)} times as likely as with any other data. {_guess(self.epsilon)}"
         )
@@ -100,8 +99,8 @@ class Promise:
     def _total(self) -> str:
         if self.once and self.notion == "local":
             return (
-                f"Each client sends at most one report, so {number(self.total)} is the total: all that a "
-                "client spends, however many rounds there are."
+                f"Each client sends at most one report, so {number(self.total)} is the total that a client "
+                "spends, however many rounds there are."
             )
         who = (
             f"A client that took part in all {counted(self.reports, 'round')}"
@@ -111,20 +110,20 @@ class Promise:
         verb = {"unfinished": "has so far spent", "damaged": "spent at least"}.get(self.state, "spent")
         amount = f"{number(self.reports)} × {number(self.epsilon)} = {number(self.total)}"
         whole = {"per-weight": " for each weight", "central": " of ε"}.get(self.notion, "")
-        deltas = " The δ of the rounds add up likewise." if self.notion == "central" else ""
+        deltas = " So do the δ of the rounds." if self.notion == "central" else ""
         return (
             f"{who} {verb} {amount}{whole} in total: the ε of its reports add up (basic composition).{deltas}"
         )
 
     def _warning(self) -> list[str]:
         if self.epsilon > LARGE:
-            weak = "So large an ε is a weak promise on its own: it does not hide whether a record was used."
-            limit = " What it still limits is how well one report can show the direction of a gradient."
-            return [weak + (limit if self.notion == "local" else "")]
+            weak = "An ε this large is a weak guarantee by itself. It does not hide whether a record was used"
+            limit = ", but limits how well the direction of a gradient can be inferred from one report"
+            return [weak + (limit if self.notion == "local" else "") + "."]
         if self.total > LARGE:
             return [
-                "The ε of one report is small, but the total is so large that it is a weak promise on its "
-                "own for a client that took part so often."
+                "The ε of one report is small, but the total is a weak guarantee by itself for a client that "
+                "took part this often."
             ]
         return []
 
@@ -132,20 +131,20 @@ class Promise:
         if self.notion == "none":
             return []
         if self.secure:
-            return ["The noise was secure: it came from the operating system and cannot be repeated."]
+            return ["The noise was secure: it came from the operating system and cannot be reproduced."]
         return [
-            "The noise was seeded: this was an experiment and protects nobody, because who knows the seed "
-            "can take the noise away. The numbers say what the same run would promise with secure noise."
+            "The noise was seeded: this was an experiment and protects nobody, because anyone who knows the "
+            "seed can remove the noise. The numbers are what the same run would promise with secure noise."
         ]
 
 
 def promise(group: Group) -> Promise:
-    """What a group's runs promised: the largest of their totals."""
+    """What a group's runs promised, with the largest of their totals."""
     epsilon, total = group.last("epsilon"), group.last("epsilon_total")
     finite = math.isfinite(epsilon) and epsilon > 0 and math.isfinite(total)
     reports = round(total / epsilon) if finite else max((run.rounds for run in group.counted), default=0)
     return Promise(
-        notion=group.notion,
+        notion="unknown" if reports and math.isnan(epsilon) else group.notion,
         epsilon=epsilon,
         total=total,
         delta=group.summary.delta if group.summary else 0.0,
@@ -158,7 +157,7 @@ def promise(group: Group) -> Promise:
 
 
 def promises(groups: Sequence[Group]) -> list[tuple[Promise, list[int]]]:
-    """Each different promise with the groups that made it, by their numbers; the strongest notion first."""
+    """Each distinct promise with the indices of the groups that made it, the strongest notion first."""
     shared: dict[str, tuple[Promise, list[int]]] = {}
     for series, group in enumerate(groups):
         made = promise(group)
@@ -168,7 +167,7 @@ def promises(groups: Sequence[Group]) -> list[tuple[Promise, list[int]]]:
 
 
 def _factor(epsilon: float) -> str:
-    """e^ε as a number that can be read."""
+    """e^ε, readable."""
     if epsilon < 12:
         return number(math.exp(epsilon))
     digits = str(round(epsilon / math.log(10)))
@@ -180,10 +179,10 @@ def _guess(epsilon: float) -> str:
     chance = 1 / (1 + math.exp(-epsilon))
     if chance < 0.999:
         return (
-            "Someone who wavers evenly between two possibilities guesses right at most "
-            f"{percent(chance)} of the time from one report, against 50 % without it."
+            "An attacker who considers two possibilities equally likely guesses right from one report "
+            f"at most {percent(chance)} of the time, compared to 50 % without it."
         )
     return (
-        "By itself this ε does not stop someone who wavers between two possibilities from guessing right "
+        "By itself this ε does not prevent an attacker who considers two possibilities from guessing right "
         "nearly always."
     )

@@ -1,4 +1,4 @@
-"""Colours, dashes and markers: one source for the page's style sheet, its figures and the images."""
+"""Colours, dashes, markers and patterns, for the page's style sheet, its figures and the images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import resources
 
 @dataclass(frozen=True, kw_only=True)
 class Theme:
-    """Colours of the page; ``series`` tell the groups apart, also for the colour-blind."""
+    """Colours of the page; those of ``series`` differ for colour-blind readers too."""
 
     background: str
     surface: str
@@ -44,7 +44,7 @@ DARK = Theme(
 
 @dataclass(frozen=True, kw_only=True)
 class Marker:
-    """One shape, as plotly, matplotlib and an SVG path around the origin name it."""
+    """One shape: its name in plotly and in matplotlib, and an SVG path around the origin for the keys."""
 
     plotly: str
     matplotlib: str
@@ -60,12 +60,28 @@ MARKERS = (
     Marker(plotly="cross", matplotlib="P", path="M-1.5-4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z"),
     Marker(plotly="pentagon", matplotlib="p", path="M0-4.6L4.4-1.4L2.7 3.7h-5.4L-4.4-1.4z"),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pattern:
+    """How bars differ without colours: the pattern's name in plotly and in matplotlib."""
+
+    plotly: str
+    matplotlib: str
+
+
+PATTERNS = (
+    Pattern(plotly="", matplotlib=""),
+    Pattern(plotly="/", matplotlib="//"),
+    Pattern(plotly="x", matplotlib="xx"),
+    Pattern(plotly=".", matplotlib=".."),
+)
 DASHES: tuple[tuple[int, ...], ...] = ((), (8, 3), (2, 2), (8, 3, 2, 3), (14, 4), (8, 2, 2, 2, 2, 2))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesStyle:
-    """How one group is drawn everywhere; no two of the first 168 are alike."""
+    """How a group is drawn in every figure; the first 168 all differ."""
 
     colour: int
     dash: tuple[int, ...]
@@ -73,7 +89,7 @@ class SeriesStyle:
 
 
 def series_style(series: int) -> SeriesStyle:
-    """Colour, dash and marker change together but with different periods."""
+    """The style of a group; colour, dash and marker repeat with different periods."""
     return SeriesStyle(
         colour=series % len(LIGHT.series),
         dash=DASHES[series % len(DASHES)],
@@ -82,7 +98,7 @@ def series_style(series: int) -> SeriesStyle:
 
 
 def style_sheet() -> str:
-    """The pages' style sheet, with the colours of both themes as variables."""
+    """The style sheet of pages, with the colours of both themes as variables."""
     light, dark = asdict(LIGHT), asdict(DARK)
     pairs = {name: (light[name], dark[name]) for name in light if name != "series"}
     pairs |= {

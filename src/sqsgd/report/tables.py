@@ -1,4 +1,4 @@
-"""The table that sorts, and the data behind each figure as HTML tables."""
+"""HTML tables: the results, the data of each figure, the configuration."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 from sqsgd.report.charts import Chart, SplitChart
 from sqsgd.report.groups import Group
+from sqsgd.report.statement import MEANINGS
 from sqsgd.report.styles import series_style
 from sqsgd.report.text import MISSING, counted, escape, number, percent
 
 MOST_ROWS = 25
-NOTIONS = {"local": "local", "per-weight": "per weight", "central": "central", "none": "none"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What is shown, and what it is sorted by: a number, or its text if there is none."""
+    """What is shown, and the number to sort by; without one, the text is sorted."""
 
     html: str
     value: float | None = None
@@ -26,7 +26,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """A column; ``first`` is the order that the first click asks for."""
+    """A column; ``first`` is the order after the first click."""
 
     name: str
     numeric: bool = True
@@ -38,10 +38,10 @@ HEADERS = (
     Header(name="Runs"),
     Header(name="Accuracy", first="descending"),
     Header(name="Best accuracy", first="descending"),
-    Header(name="Promise", numeric=False),
-    Header(name="ε a round"),
-    Header(name="ε in total"),
-    Header(name="Bytes a round"),
+    Header(name="Privacy", numeric=False),
+    Header(name="ε per round"),
+    Header(name="Total ε"),
+    Header(name="Bytes per round"),
     Header(name="Of float32"),
     Header(name="Seconds"),
     Header(name="Status", numeric=False),
@@ -49,7 +49,7 @@ HEADERS = (
 
 
 def results_table(groups: Sequence[Group]) -> str:
-    """One row a group; the script sorts it by ``data-value``."""
+    """One row per group; the script sorts by ``data-value``."""
     heads = "".join(
         f'<th scope="col" data-first="{header.first}"{_numeric(header.numeric)}>'
         f'<button type="button">{_heading(header.name)}</button></th>'
@@ -63,7 +63,7 @@ def results_table(groups: Sequence[Group]) -> str:
 
 
 def _heading(name: str) -> str:
-    """The arrow stays on the line of the last word."""
+    """A heading whose arrow stays on the line of its last word."""
     *first, last = name.split()
     arrow = '<span class="arrow" aria-hidden="true"></span>'
     return escape(" ".join([*first, ""])) + f'<span class="last">{escape(last)}{arrow}</span>'
@@ -85,7 +85,7 @@ def _cells(group: Group) -> list[Cell]:
         Cell(html=str(len(group.runs)), value=len(group.runs)),
         _accuracy(group),
         Cell(html=percent(group.best_accuracy), value=group.best_accuracy),
-        Cell(html=escape(NOTIONS.get(group.notion, "not known"))),
+        Cell(html=escape(group.notion.replace("-", " ") if group.notion in MEANINGS else "unknown")),
         Cell(html=number(group.last("epsilon")), value=group.last("epsilon")),
         Cell(html=number(group.last("epsilon_total")), value=group.last("epsilon_total")),
         Cell(html=number(group.last("bytes_up")), value=group.last("bytes_up")),
@@ -106,14 +106,14 @@ def _accuracy(group: Group) -> Cell:
 
 
 def _status(group: Group) -> str:
-    """How far a lone run came; of several how many are in which state."""
+    """The progress of a single run, or the number of runs in each state."""
     text = group.runs[0].progress if len(group.runs) == 1 else group.states
     finished = all(run.state == "finished" for run in group.runs)
     return escape(text) if finished else f'<span class="warning">{escape(text)}</span>'
 
 
 def chart_table(chart: Chart) -> str:
-    """The points of a line chart, at most MOST_ROWS of each curve."""
+    """The points of a line chart, at most MOST_ROWS per curve."""
     several = any(curve.runs > 1 for curve in chart.curves)
     heads = ["Group", chart.x_title, chart.y_title, *(["lowest run", "highest run"] if several else [])]
     rows = []
@@ -135,7 +135,7 @@ def split_table(chart: SplitChart) -> str:
 
 
 def configuration(groups: Sequence[Group]) -> str:
-    """Every setting of every group, folded away."""
+    """Every setting of every group, collapsed."""
     pieces = []
     for group in groups:
         values = {name: value for name, value in dataclasses.asdict(group.config).items() if name != "seed"}
@@ -150,7 +150,7 @@ def configuration(groups: Sequence[Group]) -> str:
 
 
 def sample(series: int) -> str:
-    """A piece of the group's line, as the figures draw it."""
+    """A sample of the group's line, as in the figures."""
     style = series_style(series)
     dash = " ".join(map(str, style.dash))
     return (
@@ -183,7 +183,7 @@ def _numeric(numeric: bool) -> str:
 
 
 def _sort_value(cell: Cell) -> str:
-    """JavaScript's Number reads Infinity; what is missing has none and sorts last."""
+    """The attribute to sort by. JavaScript parses Infinity; a missing value is empty and sorts last."""
     if cell.value is None:
         return ""
     if math.isnan(cell.value):

@@ -1,4 +1,4 @@
-"""Numbers and foreign strings as a reader sees them."""
+"""Numbers and untrusted strings as text for readers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MISSING = "–"
 
 
 def clean(text: str) -> str:
-    """One line without control characters or halves of characters, which a file's name may hold."""
+    """One line without control characters or lone surrogates, which file names may contain."""
     return "".join(letter if _shows(letter) else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
@@ -19,12 +19,12 @@ def _shows(letter: str) -> bool:
 
 
 def escape(text: object) -> str:
-    """Safe between tags and in quoted attributes."""
+    """Escape text for use between tags and in quoted attributes."""
     return html.escape(clean(str(text)), quote=True)
 
 
 def number(value: float) -> str:
-    """At most four digits that mean something; thousands apart.
+    """A number with at most four significant digits and thousands separators.
 
     >>> number(24000.0), number(0.123456), number(float("inf"))
     ('24,000', '0.1235', 'infinite')
@@ -39,7 +39,7 @@ def number(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """A share, to a tenth of a percent.
+    """A share in percent, to one decimal.
 
     >>> percent(0.9213).split()
     ['92.1', '%']
@@ -48,7 +48,7 @@ def percent(value: float) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """Names as part of a sentence.
+    """Join names for a sentence.
 
     >>> listed(["a", "b", "c"])
     'a, b and c'
@@ -56,10 +56,10 @@ def listed(names: list[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def counted(amount: int, name: str) -> str:
-    """An amount with its noun.
+def counted(count: int, name: str) -> str:
+    """A count with its noun.
 
     >>> counted(1, "run"), counted(2, "run")
     ('1 run', '2 runs')
     """
-    return f"{amount:,} {name}" + ("" if amount == 1 else "s")
+    return f"{count:,} {name}" + ("" if count == 1 else "s")

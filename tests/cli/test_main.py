@@ -1,4 +1,4 @@
-"""The commands as a person types them, in their own process."""
+"""The commands as typed in a shell, in a process of their own."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ def test_help_and_version():
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_shell_gets_a_script(shell):
-    # Tests may be started from a shell that has no completion: so it is named, and not looked for.
+    # The shell is named, not detected: tests may run in one that has no completion.
     script = run("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").stdout
     assert "_SQSGD_COMPLETE" in script
     assert f"complete_{shell}" in script
