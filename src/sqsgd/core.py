@@ -204,6 +204,8 @@ class Scheme:
     mechanism: Mechanism
     residual: bool = False
     """The client keeps what was not sent and adds it to its next gradient (Algorithm 2)."""
+    first_bound: float = 1.0
+    """U_0, the bound of the first round, where none is given."""
     momentum: float = 0.0
     """The residual gathers the gradients' running velocity, not the gradients (momentum correction)."""
 

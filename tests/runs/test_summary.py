@@ -1,6 +1,7 @@
 """What a run reached, promised, sent and took."""
 
 import json
+from fractions import Fraction
 
 import pytest
 from tiny_runs import finished, prepared
@@ -42,6 +43,13 @@ def test_the_last_accuracy_counts_and_the_largest_message(tmp_path):
 
 def test_a_run_that_was_cut_off_has_not_finished(tmp_path):
     assert not summary(tmp_path, {"accuracy": 0.5, "test_loss": 1.0}, rounds=2)["finished"]
+
+
+def test_the_total_of_all_rounds_is_never_below_the_exact_product(tmp_path):
+    """The naive product 1.1 * 20 is."""
+    lines = [{"accuracy": 0.5, "test_loss": 1.0}] * 20
+    found = summary(tmp_path, *lines, scheme="sqsgd-stateless", epsilon=1.1, rounds=20)
+    assert Fraction(found["epsilon_all_rounds"]) >= 20 * Fraction(1.1) > Fraction(20 * 1.1)
 
 
 @pytest.mark.parametrize(("secure", "words"), [(True, "secure"), (False, "protects nobody")])

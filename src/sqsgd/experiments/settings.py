@@ -6,7 +6,6 @@ from pathlib import Path
 
 from sqsgd.core import Scheme
 from sqsgd.federated import Settings
-from sqsgd.federated.bounds import first_bound
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.federated.rates import learning_rate, softmax_rate
 from sqsgd.ledger.client_ledgers import Ledgers
@@ -17,7 +16,7 @@ from sqsgd.runs.config import RunConfig
 def make_settings(config: RunConfig, scheme: Scheme, features: bool) -> Settings:
     """What the server decides; ``features``: the model is a softmax on public features of unit length."""
     softmax = config.once and features and config.optimizer == "sgd"
-    bound = config.bound or first_bound(config.scheme, 0.5 if softmax else 1.0)
+    bound = config.bound or scheme.first_bound * (0.5 if softmax else 1.0)
     decays = config.decay == "linear"
     rate = config.lr or (
         softmax_rate(scheme, config.clients, config.rounds, bound, decays)

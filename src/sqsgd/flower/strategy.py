@@ -18,7 +18,6 @@ from flwr.serverapp.strategy import Result, Strategy
 from sqsgd import checks, federated
 from sqsgd.core import Scheme
 from sqsgd.federated import Settings, State
-from sqsgd.federated.bounds import first_bound
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.federated.rates import learning_rate
 from sqsgd.flower import resuming, wire
@@ -100,7 +99,7 @@ class SqsgdStrategy(Strategy):
         self.scheme_name, self.options = scheme, dict(options or {})
         self.lr = None if lr is None else checks.positive("lr", lr)
         self.optimizer, self.sends = optimizer, sends
-        self.bound = bound or first_bound(scheme)
+        self.bound = bound
         self.track, self.clip, self.alpha, self.beta = track, clip, alpha, beta
         self.clients_per_round = checks.integer("clients-per-round", clients_per_round, 0, 2**31)
         self.once = once
@@ -140,7 +139,7 @@ class SqsgdStrategy(Strategy):
         self.settings = Settings(
             seed=self.seed,
             optimizer=Optimizer(kind=self.optimizer, rate=rate),
-            bound=self.bound,
+            bound=self.bound or self.scheme.first_bound,
             track=self.track,
             clip=self.clip,
             alpha=self.alpha,

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from sqsgd.files.json_numbers import worded
+from sqsgd.numerics.epsilon_sums import total
 
 if TYPE_CHECKING:
     from sqsgd.experiments.runner import Run
@@ -36,7 +37,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "epsilon": last["epsilon"],
         "delta": run.scheme.privacy.delta,
         "epsilon_total": last["epsilon_total"],
-        "epsilon_all_rounds": worded(run.scheme.privacy.epsilon * (1 if run.config.once else len(lines))),
+        "epsilon_all_rounds": worded(total(run.scheme.privacy.epsilon, 1 if run.config.once else len(lines))),
         "refused": sum(line.get("refused", 0) for line in lines),
         "noise": "secure" if run.config.secure else "seeded: an experiment, protects nobody",
         "bytes_up": bytes_up,
