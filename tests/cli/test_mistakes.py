@@ -126,7 +126,7 @@ MISTAKES = [
     ("report --out x.html", "Missing argument 'RUNS...'. "),
     ("report nothing", "nothing does not exist"),
     ("report folder", "holds no run"),
-    ("report notes.txt", "notes.txt is no folder"),
+    ("report notes.txt", "notes.txt is not a folder"),
     ("report folder --out page.pdf", "must end in .html"),
     ("schemes --epsilon -1", "epsilon = -1"),
     ("schemes --epsilon nan", "epsilon = nan"),

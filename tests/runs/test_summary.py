@@ -6,10 +6,10 @@ from fractions import Fraction
 import pytest
 from tiny_runs import finished, prepared
 
-from sqsgd.runs.summary import summarise
+from sqsgd.experiments import runner
 
 LINE = {
-    "epsilon": 60.0, "epsilon_total": 60.0, "bytes_up": 19, "bytes_down": 180, "seconds": 2.0,
+    "clients": 4, "epsilon": 60.0, "epsilon_total": 60.0, "bytes_up": 19, "bytes_down": 180, "seconds": 2.0,
     "seconds_gradient": 1.0, "seconds_encode": 0.5, "seconds_aggregate": 0.25,
 }  # fmt: skip
 
@@ -23,10 +23,7 @@ def test_the_summary_counts_all_rounds_and_the_most_that_a_client_spent(tmp_path
 
 def summary(folder, *lines, **changes):
     run = prepared(folder / "run", **changes)
-    run.folder.mkdir()
-    text = "".join(json.dumps({**LINE, **line}) + "\n" for line in lines)
-    (run.folder / "metrics.jsonl").write_text(text)
-    return summarise(run)
+    return runner.summary(run, [{**LINE, **line} for line in lines])
 
 
 def test_the_last_accuracy_counts_and_the_largest_message(tmp_path):

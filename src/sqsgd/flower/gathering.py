@@ -24,7 +24,6 @@ from flwr.serverapp import Grid
 from sqsgd.codec import MalformedReport
 from sqsgd.flower.answers import Answer
 from sqsgd.flower.parts import MOST_BYTES, Limits, limited
-from sqsgd.randomness import EVERYONE, PublicStream
 
 _LOG = logging.getLogger("flwr")
 POLL_SECONDS = 0.2  # Flower's own grid looks every three seconds
@@ -58,14 +57,6 @@ def wait_for_nodes(grid: Grid, least: int, seconds: float, but: Collection[int] 
                 "or wait longer"
             )
         time.sleep(POLL_SECONDS)
-
-
-def drawn(nodes: Sequence[int], size: int, seed: int, round: int) -> list[int]:
-    """A round's nodes: ``size`` of them by public randomness, or all where there are no more."""
-    if size >= len(nodes):
-        return list(nodes)
-    stream = PublicStream(seed=seed, round=round, client=EVERYONE, purpose="cohort")
-    return [nodes[index] for index in stream.subset(len(nodes), size)]
 
 
 def exchange(

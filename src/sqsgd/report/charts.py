@@ -175,7 +175,7 @@ def split_chart(groups: Sequence[Group]) -> SplitChart:
         rounds = sum(run.rounds for run in group.counted)
         total = {name: 1000 * _sum(group, name) / rounds for name in ("seconds", *_timed())}
         parts = {part: total[f"seconds_{part}"] for part in PARTS[:-1]}
-        parts["rest"] = max(0.0, total["seconds"] - sum(parts.values()))
+        parts["rest"] = max(0.0, total["seconds"] - float(np.nansum(list(parts.values()))))
         splits.append(Split(series=series, label=group.label, milliseconds=parts))
     return SplitChart(splits=tuple(splits))
 

@@ -195,7 +195,7 @@ def _figure(chart: Chart | SplitChart) -> str:
 
 
 def _again(groups: Sequence[Group], command: str) -> str:
-    runs = [run for group in groups for run in group.runs]
+    runs = [run for group in groups for run in group.runs if not run.federation]
     trained = "\n".join(
         escape(
             shlex.join(
@@ -208,7 +208,5 @@ def _again(groups: Sequence[Group], command: str) -> str:
     exact = (
         "Runs with secure noise cannot be repeated exactly." if secure else "The seeds repeat them exactly."
     )
-    return (
-        f'<p>This page, from the folders of the runs:</p><pre tabindex="0">{escape(command)}</pre>'
-        f'<p>The runs themselves. {exact}</p><pre tabindex="0">{trained}</pre>'
-    )
+    page = f'<p>This page, from the folders of the runs:</p><pre tabindex="0">{escape(command)}</pre>'
+    return page + (f'<p>The runs themselves. {exact}</p><pre tabindex="0">{trained}</pre>' if runs else "")

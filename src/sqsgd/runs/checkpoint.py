@@ -1,4 +1,4 @@
-"""A run's state on disk: written whole or not at all."""
+"""The state of a run on disk, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME = "checkpoint.safetensors"
 
 
 def save_state(folder: Path, state: State, config: dict[str, Any]) -> None:
-    """Write a checkpoint, with the configuration that it belongs to."""
+    """Write a checkpoint, with the configuration of its run."""
     arrays: dict[str, Any] = {"weights": state.weights}
     arrays |= {f"optimizer.{name}": np.asarray(value) for name, value in state.optimizer.items()}
     arrays |= {f"residual.{client}": residual for client, residual in state.residuals.items()}
@@ -30,8 +30,18 @@ def save_state(folder: Path, state: State, config: dict[str, Any]) -> None:
     write_atomically(folder / NAME, save(arrays, {"sqsgd": json.dumps(numbers)}))
 
 
+def load_config_of(folder: Path) -> dict[str, Any]:
+    """The configuration in the last checkpoint; empty if there is none that can be read."""
+    try:
+        with safe_open(folder / NAME, framework="np") as file:
+            config: dict[str, Any] = json.loads(file.metadata()["sqsgd"])["config"]
+            return config
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        return {}
+
+
 def load_state(folder: Path) -> tuple[State, dict[str, Any]]:
-    """The last checkpoint, and the configuration that it belongs to."""
+    """The last checkpoint, and the configuration of its run."""
     path = folder / NAME
     if not path.exists():
         raise ValueError(f"{folder} holds no {NAME}: there is nothing to resume")
