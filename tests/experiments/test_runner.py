@@ -179,11 +179,11 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path):
 
 
 @pytest.mark.parametrize("left", [0, 3, 700])
-def test_metrics_that_lost_rounds_are_not_gone_on_with(tmp_path, left):
+def test_metrics_that_lost_rounds_cannot_be_resumed(tmp_path, left):
     run = cut_off(prepared(tmp_path / "run"), 5)
     with (run.folder / "metrics.jsonl").open("r+b") as file:
         file.truncate(left)
-    with pytest.raises(ValueError, match="it was damaged"):
+    with pytest.raises(ValueError, match="is damaged: only"):
         list(runner.train(run, runner.resume(run)))
 
 

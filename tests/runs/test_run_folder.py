@@ -62,7 +62,7 @@ def test_rounds_after_the_checkpoint_are_dropped(folder):
     assert not (folder.path / "summary.json").exists()
 
 
-def test_metrics_that_lost_rounds_cannot_be_resumed(folder):
+def test_a_folder_that_lost_rounds_cannot_be_resumed(folder):
     for lost in ('{"round": 0}\n', '{"round": 0}\n{"round": 1}', '{"round": 0}\n{"rou\n', ""):
         folder.metrics.write_text(lost)
         with folder.held(), pytest.raises(ValueError, match=r"damaged: only . of the checkpoint's 2"):
