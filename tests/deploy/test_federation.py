@@ -17,7 +17,7 @@ def test_a_federations_file_is_checked(made, tmp_path):
         ("nodes = 0", "nodes = 0"),
         ('nodes = "two"', "nodes = 'two' must be of type int"),
         ("colour = 1", "unknown key 'colour'"),
-        ("nodes =", "no valid TOML"),
+        ("nodes =", "not valid TOML"),
     ]:
         text = [line for line in (made / "federation.toml").read_text().splitlines() if "nodes" not in line]
         (tmp_path / "federation.toml").write_text("\n".join([*text, change]))

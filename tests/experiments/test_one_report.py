@@ -28,7 +28,7 @@ def prepared(folder, **changes):
 
 def finished(folder, **changes):
     run = prepared(folder, **changes)
-    return [step.record for step in runner.train(run, runner.start(run))]
+    return list(runner.train(run, runner.start(run)))
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_after_a_crash_nobody_answers_twice_and_the_run_goes_on(tmp_path, monkey
     run = runner.prepare(load_config(tmp_path / "run" / "config.toml"), tmp_path / "run")
     state = runner.resume(run)
     assert (state.round, state.lost) == (1, 1)
-    records = [step.record for step in runner.train(run, state)]
+    records = list(runner.train(run, state))
     assert [(record.round, record.clients, record.refused) for record in records] == [
         (1, 0, 0), (2, 10, 0), (3, 10, 0),
     ]  # fmt: skip

@@ -23,7 +23,7 @@ def test_a_run_writes_everything(tmp_path):
     names = {path.name for path in folder.iterdir()}
     assert names == {"config.toml", "metrics.jsonl", "model.safetensors", "summary.json", checkpoint.NAME}
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [line["round"] for line in lines] == list(range(12)) == [step.record.round for step in steps]
+    assert [line["round"] for line in lines] == list(range(12)) == [step.round for step in steps]
     assert [line["round"] for line in lines if "accuracy" in line] == [4, 9, 11]
     for key in (
         "loss",

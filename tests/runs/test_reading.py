@@ -32,7 +32,7 @@ def test_unfinished_failed_and_empty_runs_say_so(tmp_path):
     assert failed.status == "failed at round 3 of 40: out of memory"
     assert read_run(write_run(tmp_path / "c", done=0)).status == "unfinished at round 0 of 40"
     silent = read_run(write_run(tmp_path / "d", done=0, error=""))
-    assert silent.status == "failed at round 0 of 40: no reason was written down"
+    assert silent.status == "failed at round 0 of 40: no reason was given"
 
 
 def test_a_run_that_ended_well_at_the_second_attempt_is_finished(tmp_path):

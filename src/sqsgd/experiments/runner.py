@@ -1,4 +1,4 @@
-"""One run from configuration to summary, in a folder of its own; resumable."""
+"""One run, from its configuration to its summary; can be resumed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from sqsgd import federated
 from sqsgd.core import Scheme
 from sqsgd.experiments.settings import make_settings
 from sqsgd.federated import Record, Settings, State
-from sqsgd.files.json_numbers import worded
 from sqsgd.learning.datasets import Dataset, first_tests, hold_out, load_dataset
 from sqsgd.learning.features import extracted, extractor_and_model
 from sqsgd.learning.models import make_model
@@ -26,23 +25,6 @@ from sqsgd.schemes.stateless import stateless_choices
 
 MAY_CHANGE = ("rounds", "workers", "evaluate_every", "checkpoint_every", "data_dir", "tensorboard")
 """The keys of config.toml that may be changed before a run is resumed: none affects a completed round."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """One line of metrics.jsonl: a record, with the held-out accuracy where it was measured."""
-
-    record: Record
-    accuracy: float | None
-    test_loss: float | None
-    rounds: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """The line for JSON; what was not measured is left out, infinity and NaN are words."""
-        values = self.record.to_dict()
-        if self.accuracy is not None:
-            values |= {"accuracy": worded(self.accuracy), "test_loss": worded(self.test_loss)}
-        return values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +44,7 @@ class Run:
 
 
 def prepare(config: RunConfig, folder: Path) -> Run:
-    """Load data and model, make the scheme, create the folder; raises ValueError naming the wrong key."""
+    """Load data and model, make the scheme; raises ValueError naming the wrong key. Writes nothing."""
     if config.scheme != "auto":
         check_name("scheme", config.scheme)
     if config.engine == "flower":
@@ -71,10 +53,10 @@ def prepare(config: RunConfig, folder: Path) -> Run:
             raise ValueError(f"engine = 'flower' needs {' and '.join(missing)}: pip install 'sqsgd[flower]'")
     problem = load_problem(config)
     scheme = _scheme(config, problem.dim)
-    if config.scheme == "auto":  # from here on the run has the name of what it uses
+    if config.scheme == "auto":  # the run is named after the scheme it uses
         config = dataclasses.replace(config, scheme=scheme.name)
     if config.ledgers:
-        place = Path(config.ledgers).resolve()  # the same folder, wherever the run goes on
+        place = Path(config.ledgers).resolve()  # the same folder wherever the run is resumed
         if place.exists() and not place.is_dir():
             raise ValueError(f"ledgers = {config.ledgers!r} is a file; name a folder")
         config = dataclasses.replace(config, ledgers=str(place))
@@ -107,7 +89,7 @@ def load_problem(config: RunConfig) -> LearningProblem:
 
 
 def _data(config: RunConfig, features: str) -> Dataset:
-    """The data set, as the run sees it: what is held out, what is measured on, features for inputs."""
+    """The data set after holding out, limiting the test images and extracting features."""
     dataset = load_dataset(config.dataset, config.data_dir or None)
     if config.validation:
         dataset = hold_out(dataset, config.validation, config.seed)
@@ -117,13 +99,13 @@ def _data(config: RunConfig, features: str) -> Dataset:
 
 
 def _scheme(config: RunConfig, dim: int) -> Scheme:
-    """The scheme that is named, or the best for the budgets; raises ValueError naming the wrong key."""
-    for name in ("name", "dim", "epsilon", "bits"):
+    """The named scheme, or the best for the budgets; raises ValueError naming the wrong key."""
+    for name, key in (("name", "scheme"), ("dim", "model"), ("epsilon", "epsilon"), ("bits", "bytes")):
         if name in config.options:
-            raise ValueError(f"options.{name} = {config.options[name]!r} is no option, but a key of its own")
+            raise ValueError(f"options.{name} = {config.options[name]!r} is not an option: set {key} instead")
     if config.bytes > 4 * dim:
         raise ValueError(
-            f"bytes = {config.bytes} is more than the whole gradient of {dim} numbers as float32: "
+            f"bytes = {config.bytes} is more than the whole gradient, {dim} float32 numbers: "
             f"at most {4 * dim}"
         )
     name, bits = config.scheme, 8 * config.bytes
@@ -170,8 +152,8 @@ def resume(run: Run) -> State:
     return state
 
 
-def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress]:
-    """The remaining rounds, each written before it is yielded; then the model and the summary.
+def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> Iterator[Record]:
+    """The remaining rounds, each written before its record is yielded; then the model and the summary.
 
     ``stop`` is called after each round. If it returns True, the state is saved and training ends there.
     """
@@ -185,14 +167,16 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
             if run.unrepeatable:
                 folder.begin_round(state.round)
             for record, after in _rounds(run, state):
-                progress = _measured(run, record, after)
-                folder.write(progress.to_dict())
                 state = after
+                if state.round == config.rounds or state.round % config.evaluate_every == 0:
+                    accuracy, loss = run.problem.evaluate(state.weights)
+                    record = dataclasses.replace(record, accuracy=accuracy, test_loss=loss)
+                folder.write(record.to_dict())
                 if state.round == config.rounds or state.round % every == 0:
                     folder.save(state, about)
                 if board is not None:
-                    _show(board, progress)
-                yield progress
+                    _show(board, record)
+                yield record
                 if stop() and state.round < config.rounds:
                     folder.save(state, about)
                     return
@@ -241,18 +225,10 @@ def _rounds(run: Run, state: State) -> Iterator[tuple[Record, State]]:
     )
 
 
-def _measured(run: Run, record: Record, after: State) -> Progress:
-    """The round's record, with the held-out accuracy if it is due."""
-    config, accuracy, loss = run.config, None, None
-    if after.round == config.rounds or after.round % config.evaluate_every == 0:
-        accuracy, loss = run.problem.evaluate(after.weights)
-    return Progress(record=record, accuracy=accuracy, test_loss=loss, rounds=config.rounds)
-
-
-def _show(board: Any, progress: Progress) -> None:
-    for name, value in progress.to_dict().items():
+def _show(board: Any, record: Record) -> None:
+    for name, value in record.to_dict().items():
         if isinstance(value, int | float):
-            board.add_scalar(name, value, progress.record.round)
+            board.add_scalar(name, value, record.round)
 
 
 def _tensorboard(folder: Path, rounds: int) -> Any:

@@ -15,6 +15,7 @@ from sqsgd.checks import Vector
 
 Gradient = npt.NDArray[np.float64]
 OptimizerState = Mapping[str, Gradient]
+Direction = tuple[Gradient, OptimizerState]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +56,7 @@ class UpdateRule(ABC):
 
     @staticmethod
     @abstractmethod
-    def direction(
-        gradient: Gradient, state: OptimizerState, momentum: float
-    ) -> tuple[Gradient, OptimizerState]:
+    def direction(gradient: Gradient, state: OptimizerState, momentum: float) -> Direction:
         """The direction to descend, and the new state."""
 
 
@@ -67,30 +66,24 @@ class Sgd(UpdateRule):
     default_rate = 1.0
 
     @staticmethod
-    def direction(
-        gradient: Gradient, state: OptimizerState, momentum: float
-    ) -> tuple[Gradient, OptimizerState]:
+    def direction(gradient: Gradient, state: OptimizerState, momentum: float) -> Direction:
         return gradient, state
 
 
 class Momentum(UpdateRule):
-    """The sum of all gradients, each weighed down by ``momentum`` per step since."""
+    """The sum of all gradients, each times ``momentum`` for every step since."""
 
     @staticmethod
-    def direction(
-        gradient: Gradient, state: OptimizerState, momentum: float
-    ) -> tuple[Gradient, OptimizerState]:
+    def direction(gradient: Gradient, state: OptimizerState, momentum: float) -> Direction:
         first = momentum * state.get("first", np.zeros_like(gradient)) + gradient
         return first, {"first": first}
 
 
 class Adam(UpdateRule):
-    """Kingma and Ba: the running mean over the root of the running square, both corrected for their start."""
+    """Kingma and Ba: the running mean over the root of the running square, with bias correction."""
 
     @staticmethod
-    def direction(
-        gradient: Gradient, state: OptimizerState, momentum: float
-    ) -> tuple[Gradient, OptimizerState]:
+    def direction(gradient: Gradient, state: OptimizerState, momentum: float) -> Direction:
         first = momentum * state.get("first", np.zeros_like(gradient)) + (1 - momentum) * gradient
         second = 0.999 * state.get("second", np.zeros_like(gradient)) + 0.001 * gradient**2
         steps = float(state.get("steps", np.zeros(1))[0]) + 1

@@ -14,9 +14,6 @@ from sqsgd.federated.state import State
 from sqsgd.files.json_numbers import worded
 from sqsgd.numerics.epsilon_sums import total
 
-_LEFT_OUT = ("seconds_gradient", "seconds_encode", "bytes_up_serialised", "bytes_down_serialised")
-"""Fields without a value that have no key in a metrics file."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
@@ -38,15 +35,13 @@ class Record:
     refused: int = 0  # clients whose own ledgers refused
     bytes_up_serialised: int | None = None  # with the transport's wrapping, if there is a transport
     bytes_down_serialised: int | None = None
+    accuracy: float | None = None  # on held-out data, after the round; None: not measured
+    test_loss: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The record for JSON: infinity and NaN as words, unknown values left out."""
-        values = dataclasses.asdict(self)
-        return {
-            name: worded(value)
-            for name, value in values.items()
-            if value is not None or name not in _LEFT_OUT
-        }
+        """The line of a metrics file: infinity and NaN as words, unknown values left out."""
+        values = {name: worded(value) for name, value in dataclasses.asdict(self).items()}
+        return {name: value for name, value in values.items() if value is not None or name == "clip_rate"}
 
 
 def make_record(

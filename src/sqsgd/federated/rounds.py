@@ -24,29 +24,23 @@ class Problem(Protocol):
     @property
     def dim(self) -> int:
         """Trainable parameters."""
-        ...
 
     @property
     def clients(self) -> int:
         """Number of clients."""
-        ...
 
     def gradients(self, weights: Vector, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
         """Each client's loss and gradient, in order. Neither leaves the client; the loss is for plots."""
-        ...
 
     def size(self, client: int) -> int:
         """The client's number of examples; public."""
-        ...
 
     def cohort(self, round: int) -> Sequence[int]:
         """The clients of a round."""
-        ...
 
     @property
     def once(self) -> bool:
         """Whether no client is in the cohorts of two rounds."""
-        ...
 
 
 def run(
@@ -96,7 +90,7 @@ def one_round(problem: Problem, scheme: Scheme, settings: Settings, state: State
 
 
 def _spent(problem: Problem, state: State, clients: Sequence[int]) -> dict[int, int]:
-    """Reports sent by each client so far; not counted where nobody sends a second one."""
+    """Reports sent by each client so far; not counted if no client sends a second one."""
     counted = () if problem.once else clients
     return {**state.spent, **{client: state.spent.get(client, 0) + 1 for client in counted}}
 

@@ -13,7 +13,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from queue import Queue
@@ -40,7 +40,7 @@ _QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_raylet_start_wait_time_s": "180",  # half a minute is too short on a busy machine
+    "RAY_raylet_start_wait_time_s": "180",  # the default of 30 s is too short on a busy machine
 }
 
 
@@ -61,17 +61,41 @@ def simulated_rounds(
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
+    from flwr.app import Array, ArrayRecord, ConfigRecord
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
 
+    from sqsgd.flower.gathering import exchange
+    from sqsgd.flower.strategy import SqsgdStrategy
+
     done: Queue[tuple[Record, State] | BaseException | None] = Queue()
     more: Queue[bool] = Queue()
-    server_app = ServerApp()
+    server_app, processes = ServerApp(), config.workers or cores()
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
-        for item in _rounds(problem, scheme, settings, state, config, folder, grid):
-            done.put(item)
+        strategy = SqsgdStrategy(
+            epsilon=config.epsilon,
+            bytes=config.bytes,
+            scheme=config.scheme,
+            options=config.options,
+            optimizer=config.optimizer,
+            alpha=config.alpha,
+            beta=config.beta,
+            min_nodes=config.clients,
+            min_answers=len(problem.cohort(0)),
+            seed=config.seed,
+            # Any node can play any client: data and state belong to the client's number.
+            numbering=lambda round, nodes: {nodes[client]: client for client in problem.cohort(round)},
+        )
+        strategy.prepare(grid, ArrayRecord({"weights": Array(state.weights)}), config.clients)
+        strategy.name, strategy.scheme, strategy.settings = "simulation", scheme, settings
+        strategy.state = state
+        while strategy.state.round < config.rounds:
+            messages = strategy.configure_train(strategy.state.round + 1, ArrayRecord(), ConfigRecord(), grid)
+            answers = exchange(grid, messages, ROUND_SECONDS, scheme.bits // 8)
+            strategy.aggregate_train(strategy.state.round + 1, answers)
+            done.put((_record(strategy, folder, processes), strategy.state))
             if not more.get():
                 return
 
@@ -83,7 +107,7 @@ def simulated_rounds(
                 num_supernodes=problem.clients,
                 backend_config={
                     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-                    "init_args": {"num_cpus": config.workers or cores(), "include_dashboard": False},
+                    "init_args": {"num_cpus": processes, "include_dashboard": False},
                 },
             )
             done.put(None)
@@ -108,53 +132,6 @@ def _cause(error: BaseException) -> BaseException:
     while error.__cause__ is not None:
         error = error.__cause__
     return error
-
-
-def _rounds(
-    problem: LearningProblem,
-    scheme: Scheme,
-    settings: Settings,
-    state: State,
-    config: RunConfig,
-    folder: Path,
-    grid: Grid,
-) -> Iterator[tuple[Record, State]]:
-    """The server's side of all rounds."""
-    from flwr.app import Array, ArrayRecord, ConfigRecord
-
-    from sqsgd.flower.gathering import exchange
-    from sqsgd.flower.strategy import SqsgdStrategy
-
-    strategy = SqsgdStrategy(
-        epsilon=config.epsilon,
-        bytes=config.bytes,
-        scheme=config.scheme,
-        options=config.options,
-        optimizer=config.optimizer,
-        alpha=config.alpha,
-        beta=config.beta,
-        min_nodes=config.clients,
-        min_answers=len(problem.cohort(0)),
-        seed=config.seed,
-        numbering=_numbering(problem),
-    )
-    strategy.prepare(grid, ArrayRecord({"weights": Array(state.weights)}), config.clients)
-    strategy.name, strategy.scheme, strategy.settings = "simulation", scheme, settings
-    strategy.state = state
-    while strategy.state.round < config.rounds:
-        messages = strategy.configure_train(strategy.state.round + 1, ArrayRecord(), ConfigRecord(), grid)
-        answers = exchange(grid, messages, ROUND_SECONDS, scheme.bits // 8)
-        strategy.aggregate_train(strategy.state.round + 1, answers)
-        yield _record(strategy, folder, config.workers or cores()), strategy.state
-
-
-def _numbering(problem: LearningProblem) -> Callable[[int, Sequence[int]], Mapping[int, int]]:
-    """Which node plays which client. The choice is free: data and state belong to the client's number."""
-
-    def numbers(round: int, nodes: Sequence[int]) -> Mapping[int, int]:
-        return {nodes[client]: client for client in problem.cohort(round)}
-
-    return numbers
 
 
 def _record(strategy: SqsgdStrategy, folder: Path, processes: int) -> Record:

@@ -412,7 +412,7 @@ class SqsgdStrategy(Strategy):
                     )
             if self.folder is not None:
                 arrays = {name: array.numpy() for name, array in result.arrays.items()}
-                self.folder.finish(arrays, self._summarised(self.folder.lines))
+                self.folder.finish(arrays, self._summarise(self.folder.lines))
         return result
 
     def _one_round(
@@ -449,7 +449,7 @@ class SqsgdStrategy(Strategy):
             self.folder.write({name: worded(value) for name, value in line.items()})
             self.folder.save(self.state, self._about())
 
-    def _summarised(self, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _summarise(self, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return summarise(
             lines,
             self.scheme,

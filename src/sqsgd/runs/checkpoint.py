@@ -30,16 +30,6 @@ def save_state(folder: Path, state: State, config: dict[str, Any]) -> None:
     write_atomically(folder / NAME, save(arrays, {"sqsgd": json.dumps(numbers)}))
 
 
-def load_config_of(folder: Path) -> dict[str, Any]:
-    """The configuration in the last checkpoint; empty if there is none that can be read."""
-    try:
-        with safe_open(folder / NAME, framework="np") as file:
-            config: dict[str, Any] = json.loads(file.metadata()["sqsgd"])["config"]
-            return config
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
-        return {}
-
-
 def load_state(folder: Path) -> tuple[State, dict[str, Any]]:
     """The last checkpoint, and the configuration of its run."""
     path = folder / NAME

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sqsgd.files.json_numbers import NUMBERS
-from sqsgd.runs.checkpoint import load_config_of
-from sqsgd.runs.config import RunConfig, load_config, make_config
+from sqsgd.runs.checkpoint import NAME as CHECKPOINT
+from sqsgd.runs.checkpoint import load_state
+from sqsgd.runs.config import RunConfig, load_config
 from sqsgd.runs.run_folder import CONFIG, METRICS, SUMMARY, read_lines, read_object
 
 Numbers = npt.NDArray[np.float64]
@@ -103,9 +104,10 @@ def read_run(folder: Path) -> RunData:
     columns, damage = _metrics(folder)
     summary, summary_damage = _summary(folder)
     federation = not (folder / CONFIG).is_file()
+    known = load_state(folder)[1] if federation and (folder / CHECKPOINT).is_file() else {}
     if not federation:
         config = load_config(folder / CONFIG)
-    elif known := load_config_of(folder):
+    elif "fingerprint" in known:
         config = _federation_config(known, columns)
     else:
         reason = f"; it failed before that was written: {error}" if error else ""
@@ -129,29 +131,25 @@ def _federation_config(known: Mapping[str, Any], columns: Mapping[str, Numbers])
     Data and model are the nodes' own, and nodes always use secure noise.
     """
     rounds, asked = len(columns["round"]), np.nan_to_num(columns["asked"])
-    earlier = {
-        "scheme": str(known.get("name", "unknown")).rpartition(" ")[0],
-        "epsilon": float(np.clip(columns["epsilon"][0], 0.01, 1e5)) if rounds else 1.0,
+    chosen: dict[str, Any] = known.get("run") or {
+        "scheme": known["name"].rpartition(" ")[0],
+        "epsilon": float(np.clip(columns["epsilon"].max(initial=1.0), 0.01, 1e5)),
         "bytes": max(1, int(columns["bytes_up"].max(initial=1))),
         "rounds": max(1, rounds),
     }
-    chosen: dict[str, Any] = {**earlier, **known.get("run", {})}
-    once = bool(known.get("once", False))
-    clients = int(asked.sum() if once else asked.max(initial=0))
-    return make_config(
-        {
-            **chosen,
-            "dataset": "data of the nodes",
-            "model": "model of the app",
-            "clients": max(1, clients, chosen["rounds"] if once else 0),
-            "participation": "once" if once else "all",
-            "lr": float(known["rate"]),
-            "optimizer": known["optimizer"],
-            "seed": known["seed"],
-            "engine": "flower",
-            "secure": True,
-        },
-        where="the checkpoint",
+    once = bool(known.get("once"))
+    nodes = int(asked.sum() if once else asked.max(initial=0))
+    return RunConfig(
+        **chosen,
+        dataset="data of the nodes",
+        model="model of the app",
+        clients=max(1, nodes, chosen["rounds"] if once else 0),
+        participation="once" if once else "all",
+        lr=known["rate"],
+        optimizer=known["optimizer"],
+        seed=known["seed"],
+        engine="flower",
+        secure=True,
     )
 
 
@@ -205,7 +203,7 @@ def _error(folder: Path) -> str:
     if not path.is_file():
         return ""
     lines = path.read_text(errors="replace").strip().splitlines()
-    return lines[0][:LONGEST_ERROR] if lines else "no reason was written down"
+    return lines[0][:LONGEST_ERROR] if lines else "no reason was given"
 
 
 def _metrics(folder: Path) -> tuple[dict[str, Numbers], str]:
@@ -226,7 +224,7 @@ def _metrics(folder: Path) -> tuple[dict[str, Numbers], str]:
 
 
 def _row(values: Mapping[str, Any]) -> dict[str, float] | None:
-    """A line's numbers, or None if it is not what a round writes."""
+    """The numbers of a line, or None if some are missing or invalid."""
     row = {name: _number(values.get(name)) for name in ALWAYS}
     row |= {name: _number("nan" if values.get(name) is None else values[name]) for name in SOMETIMES}
     complete = {name: value for name, value in row.items() if value is not None}

@@ -24,7 +24,7 @@ BEGUN = "begun"
 
 
 class RunFolder:
-    """The files of one run, whichever engine trains it. One process at a time writes them."""
+    """The files of one run, of any engine. One process at a time writes them."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.metrics = path, path / METRICS
