@@ -1,4 +1,4 @@
-"""Runs: what they write, that they resume to the same bits whatever stopped them, what they refuse."""
+"""Runs: what they write, that they resume to the same bits, what they refuse."""
 
 import json
 import signal
@@ -149,7 +149,7 @@ def test_memory_does_not_grow_with_clients_that_have_not_taken_part(tmp_path):
         ({"partition": "iidd"}, "iidd"),
     ],
 )
-def test_impossible_runs_are_refused_before_anything_is_written(tmp_path, changes, words):
+def test_invalid_runs_are_refused_before_anything_is_written(tmp_path, changes, words):
     with pytest.raises(ValueError, match=words):
         prepared(tmp_path / "run", **changes)
     assert not (tmp_path / "run").exists()

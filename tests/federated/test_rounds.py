@@ -57,7 +57,7 @@ def test_time_is_booked_where_it_was_spent(monkeypatch):
         assert all(getattr(record, other) < 0.06 for other in names.values() if other != field)
 
 
-def test_a_gradient_that_is_not_finite_is_said_to_be_so():
+def test_a_gradient_that_is_not_finite_is_named():
     class Diverging(Quadratic):
         def gradient(self, weights, round, client):
             return np.full(self.dim, np.nan if (round, client) == (2, 1) else 0.1, np.float32)

@@ -43,7 +43,7 @@ def test_as_many_are_waited_for_and_asked_as_is_said(tmp_path):
         ({"clients_per_round": 2, "min_answers": 3}, ValueError, "no round could have enough answers"),
     ],
 )
-def test_what_cannot_be_is_named(options, error, words):
+def test_invalid_options_are_named(options, error, words):
     with pytest.raises(error, match=words.replace("?", r"\?")):
         strategy(**options)
 

@@ -27,7 +27,7 @@ def test_each_node_is_asked_once_and_then_nobody_is_left(tmp_path):
         assert Ledger(tmp_path / str(node) / "ledger").spent == 8
 
 
-def test_without_it_nodes_are_drawn_anew(tmp_path):
+def test_without_it_nodes_are_drawn_again(tmp_path):
     """The same settings but for ``once``: the test above would fail."""
     nodes = nodes_of(tmp_path, ids=IDS)
     strategy(**{**ONCE, "once": False}).start(nodes, model(), num_rounds=3)

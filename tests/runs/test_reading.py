@@ -146,7 +146,7 @@ WRITTEN = Path(__file__).parent / "last_version"
 
 
 def test_a_federation_of_the_last_version_is_read():
-    """Neither version writes a config.toml for a federation; this one's checkpoint has its options."""
+    """Federations have no config.toml; the checkpoints of the last version hold fewer options."""
     finished, unfinished = read_runs([WRITTEN / "federation_finished", WRITTEN / "federation"])[0]
     assert (finished.status, unfinished.status) == ("finished", "unfinished at round 3 of 3")
     for run in (finished, unfinished):
