@@ -1,9 +1,9 @@
-"""sqsgd on Flower, measured: memory of a large simulation, and bytes on the wire of a real deployment.
+"""Measures sqsgd on Flower: memory of a large simulation, and bytes on the wire of a real deployment.
 
 `.venv/bin/python benchmarks/flower.py memory [--clients 1000 --participation 50 --rounds 5]`: the peak memory
 of all processes together (shared pages counted once) while LeNet-5 trains over Flower's simulation.
-`.venv/bin/python benchmarks/flower.py wire [--rounds 4 --nodes 2]`: what passes the socket of one node,
-through a proxy that counts, with the whole model down and with what changed.
+`.venv/bin/python benchmarks/flower.py wire [--rounds 4 --nodes 2]`: the bytes through the socket of one node,
+counted by a proxy, with the whole model down and with what changed.
 """
 
 import argparse
@@ -38,7 +38,7 @@ QUIET = {
 
 
 def tree(root: int) -> list[int]:
-    """A process and all that descend from it."""
+    """A process and all its descendants."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -53,7 +53,7 @@ def tree(root: int) -> list[int]:
 
 
 def memory(processes: list[int]) -> int:
-    """Bytes that they hold together: a page that several share counts once in all."""
+    """Bytes that the processes hold together; shared pages count once."""
     total = 0
     for process in processes:
         try:
@@ -87,8 +87,8 @@ def measure_memory(clients: int, participation: int, rounds: int) -> None:
             path.stat().st_size for path in Path(folder, "run", "clients").rglob("*") if path.is_file()
         )
     seconds = sorted(line["seconds"] for line in lines)
-    print(f"{clients} virtual clients, {participation} a round, {rounds} rounds")
-    print(f"peak memory of all processes {peak / 2**30:.2f} GiB (asked for: within 24)")
+    print(f"{clients} virtual clients, {participation} per round, {rounds} rounds")
+    print(f"peak memory of all processes {peak / 2**30:.2f} GiB (target: at most 24)")
     print(
         f"a round {seconds[len(seconds) // 2]:.1f} s (median); clients' state on disk {kept / 2**20:.0f} MiB"
     )
@@ -99,7 +99,7 @@ def measure_memory(clients: int, participation: int, rounds: int) -> None:
 
 
 class Counting(socketserver.ThreadingTCPServer):
-    """Passes connections on to a port, and counts bytes by direction and by the request's path."""
+    """Forwards connections to a port, and counts bytes by direction and by the request's path."""
 
     daemon_threads, allow_reuse_address = True, True
 

@@ -1,4 +1,4 @@
-"""Private training against FedSGD in one process: the same model and batches, rounds taken in turn.
+"""Private training against FedSGD in one process: the same model and batches, in alternating rounds.
 
 Targets: wall time at most 1.15 x, and encode + decode + aggregate at most 10 % of a private round.
 Run it on a quiet machine: `.venv/bin/python benchmarks/training.py [--rounds 60]`.
@@ -23,7 +23,7 @@ model = parser.parse_args().model
 with TemporaryDirectory() as folder:
     steps = {}
     for scheme in ("fedsgd", "sqsgd"):
-        # One worker: with more, gradients go on while a client encodes, and its share cannot be told.
+        # One worker: with more, gradients overlap with encoding and its share cannot be measured.
         config = make_config({"scheme": scheme, "model": model, "rounds": rounds, "workers": 1})
         run = runner.prepare(config, Path(folder) / scheme)
         state = federated.initial_state(run.problem.initial(), run.settings)

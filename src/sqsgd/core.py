@@ -232,6 +232,8 @@ class Scheme:
     mechanism: Mechanism
     residual: bool = False
     """The client keeps unsent coordinates and adds them to its next gradient (Algorithm 2)."""
+    first_bound: float = 1.0
+    """U_0, the bound of the first round, where none is given."""
     momentum: float = 0.0
     """The residual accumulates the velocity of the gradients instead (momentum correction)."""
 

@@ -1,12 +1,15 @@
 """What a federation may be, and its file."""
 
+import contextlib
 import dataclasses
 import math
 
 import pytest
 from small_federation import SMALL
 
+from sqsgd import Ledger
 from sqsgd.deploy.federation import Federation, in_toml, load_federation
+from sqsgd.ledger.refusals import BudgetSpent
 
 
 def test_a_federations_file_is_checked(made, tmp_path):
@@ -14,7 +17,7 @@ def test_a_federations_file_is_checked(made, tmp_path):
         ("nodes = 0", "nodes = 0"),
         ('nodes = "two"', "nodes = 'two' must be of type int"),
         ("colour = 1", "unknown key 'colour'"),
-        ("nodes =", "no valid TOML"),
+        ("nodes =", "not valid TOML"),
     ]:
         text = [line for line in (made / "federation.toml").read_text().splitlines() if "nodes" not in line]
         (tmp_path / "federation.toml").write_text("\n".join([*text, change]))
@@ -61,6 +64,17 @@ def test_the_cap_is_what_the_rounds_cost_unless_it_is_said():
     for wrong in (399.0, math.nan, -1.0):
         with pytest.raises(ValueError, match="max_epsilon"):
             dataclasses.replace(SMALL, max_epsilon=wrong)
+
+
+def test_the_cap_admits_the_last_round(tmp_path):
+    """The naive product 20 * 1.1 is below twenty reports of 1.1 each: the last one would be refused."""
+    federation = Federation(epsilon=1.1, rounds=20)
+    for cap, admitted in ((federation.cap, 20), (20 * 1.1, 19)):
+        ledger = Ledger.create(tmp_path / str(admitted), max_epsilon=cap)
+        with contextlib.suppress(BudgetSpent):
+            for number in range(21):
+                ledger.spend(1.1, notion="local", task="test", round=number, scheme="sqsgd")
+        assert len(ledger.entries) == admitted
 
 
 def test_a_round_waits_for_most_nodes_unless_it_is_said(tmp_path):

@@ -1,4 +1,4 @@
-"""What goes wrong around a run: full disks, changed files, impossible wishes."""
+"""Changed and invalid configurations of a run."""
 
 import json
 
@@ -58,7 +58,7 @@ def test_more_rounds_may_be_asked_for(tmp_path):
         ({"model": "tiny:too_few_classes"}, "the model does not fit the data"),
     ],
 )
-def test_impossible_wishes_are_named_and_nothing_is_written(tmp_path, change, message):
+def test_invalid_configurations_are_named_and_nothing_is_written(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
         prepared(tmp_path / "run", **change)
     assert not (tmp_path / "run").exists()

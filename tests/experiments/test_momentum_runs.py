@@ -32,7 +32,7 @@ def test_a_checkpoint_holds_velocity_and_what_waits(tmp_path):
         assert (kept.shape, kept.dtype) == ((2, 36), np.float32)
         assert kept[0].any()
         assert kept[1].any()
-    assert {step.record.bytes_up for step in steps} == {run.scheme.bits // 8}
+    assert {step.bytes_up for step in steps} == {run.scheme.bits // 8}
     summary = json.loads((run.folder / "summary.json").read_text())
     assert (summary["notion"], summary["epsilon"]) == ("none", "infinity")
 

@@ -28,7 +28,7 @@ def prepared(folder, **changes):
 
 def finished(folder, **changes):
     run = prepared(folder, **changes)
-    return [step.record for step in runner.train(run, runner.start(run))]
+    return list(runner.train(run, runner.start(run)))
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ class Watched:
 
 @pytest.mark.parametrize("changes", [{"secure": True}, {"ledgers": "users"}])
 def test_after_a_crash_nobody_answers_twice_and_the_run_goes_on(tmp_path, monkeypatch, changes):
-    """Other noise, or a ledger: the round that was begun cannot be made anew, and passes."""
+    """With secure noise or ledgers, the interrupted round cannot be repeated: it is counted as spent."""
     monkeypatch.chdir(tmp_path)
     sent = killed_in_round(tmp_path / "run", 1, **changes)
     (elsewhere := tmp_path / "elsewhere").mkdir()
@@ -124,7 +124,7 @@ def test_after_a_crash_nobody_answers_twice_and_the_run_goes_on(tmp_path, monkey
     run = runner.prepare(load_config(tmp_path / "run" / "config.toml"), tmp_path / "run")
     state = runner.resume(run)
     assert (state.round, state.lost) == (1, 1)
-    records = [step.record for step in runner.train(run, state)]
+    records = list(runner.train(run, state))
     assert [(record.round, record.clients, record.refused) for record in records] == [
         (1, 0, 0), (2, 10, 0), (3, 10, 0),
     ]  # fmt: skip
@@ -137,7 +137,7 @@ def test_after_a_crash_nobody_answers_twice_and_the_run_goes_on(tmp_path, monkey
     assert list(elsewhere.iterdir()) == []
 
 
-def test_a_seeded_round_is_made_anew_for_its_bytes_are_the_same(tmp_path):
+def test_a_seeded_round_is_repeated_because_its_bytes_are_the_same(tmp_path):
     killed_in_round(tmp_path / "run", 1)
     run = runner.prepare(load_config(tmp_path / "run" / "config.toml"), tmp_path / "run")
     state = runner.resume(run)
@@ -204,7 +204,7 @@ def test_memory_does_not_grow_with_the_users(tmp_path):
         ({"decay": "fast"}, "decay = 'fast' must be one of none, linear"),
     ],
 )
-def test_what_cannot_be_is_said(tmp_path, changes, message):
+def test_invalid_combinations_are_refused_by_name(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         prepared(tmp_path / "run", **changes)
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""Runs: what they write, that they resume to the same bits whatever stopped them, what they refuse."""
+"""Runs: what they write, that they resume to the same bits, what they refuse."""
 
 import json
 import signal
@@ -23,7 +23,7 @@ def test_a_run_writes_everything(tmp_path):
     names = {path.name for path in folder.iterdir()}
     assert names == {"config.toml", "metrics.jsonl", "model.safetensors", "summary.json", checkpoint.NAME}
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [line["round"] for line in lines] == list(range(12)) == [step.record.round for step in steps]
+    assert [line["round"] for line in lines] == list(range(12)) == [step.round for step in steps]
     assert [line["round"] for line in lines if "accuracy" in line] == [4, 9, 11]
     for key in (
         "loss",
@@ -149,7 +149,7 @@ def test_memory_does_not_grow_with_clients_that_have_not_taken_part(tmp_path):
         ({"partition": "iidd"}, "iidd"),
     ],
 )
-def test_impossible_runs_are_refused_before_anything_is_written(tmp_path, changes, words):
+def test_invalid_runs_are_refused_before_anything_is_written(tmp_path, changes, words):
     with pytest.raises(ValueError, match=words):
         prepared(tmp_path / "run", **changes)
     assert not (tmp_path / "run").exists()
@@ -179,11 +179,11 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path):
 
 
 @pytest.mark.parametrize("left", [0, 3, 700])
-def test_metrics_that_lost_rounds_are_not_gone_on_with(tmp_path, left):
+def test_metrics_that_lost_rounds_cannot_be_resumed(tmp_path, left):
     run = cut_off(prepared(tmp_path / "run"), 5)
     with (run.folder / "metrics.jsonl").open("r+b") as file:
         file.truncate(left)
-    with pytest.raises(ValueError, match="it was damaged"):
+    with pytest.raises(ValueError, match="is damaged: only"):
         list(runner.train(run, runner.resume(run)))
 
 

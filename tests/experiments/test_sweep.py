@@ -62,8 +62,8 @@ def test_choosing_may_take_fewer_rounds():
     [
         ({"arms": []}, "arms is empty"),
         ({"rates": []}, "rates is empty"),
-        ({"seeds": [1, 1]}, "names one twice"),
-        ({"seeds": [1000]}, "the seed of the runs that choose"),
+        ({"seeds": [1, 1]}, "holds a value twice"),
+        ({"seeds": [1000]}, "reserved for the tuning runs"),
         ({"rates": ["fast"]}, "rates"),
         ({"colour": 1}, "unknown key 'colour'"),
         ({"arms": ["sqsgd"]}, r"write each of arms as a table"),

@@ -18,7 +18,7 @@ SWEEP = {
     "rates": [0.05, 0.2],
     "seeds": [1, 2],
 }  # fmt: skip
-"""A comparison of such runs."""
+"""A sweep of such runs."""
 
 
 def prepared(folder, **changes):
@@ -31,7 +31,7 @@ def finished(folder, **changes):
 
 
 def cut_off(run, rounds):
-    """The run after so many rounds, as if the process had gone: the last checkpoint is all that is left."""
+    """The run after some rounds, as if the process had been killed: only the last checkpoint is left."""
     steps = runner.train(run, runner.start(run))
     for _ in range(rounds):
         next(steps)

@@ -1,4 +1,4 @@
-"""A problem whose optimum is known: each client pulls the weights towards a point of its own."""
+"""A problem with a known optimum: each client pulls the weights towards its own point."""
 
 import numpy as np
 

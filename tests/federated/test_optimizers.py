@@ -1,12 +1,12 @@
-"""The server's optimisers."""
+"""The server's optimizers."""
 
 import numpy as np
 import pytest
 
-from sqsgd.federated.optimizers import Optimizer
+from sqsgd.federated.optimizers import OPTIMIZERS, Optimizer, UpdateRule
 
 
-@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_optimizers_descend(kind):
     optimizer, state = Optimizer(kind=kind, rate=0.05), {}
     weights = np.array([3.0, -2.0], np.float32)
@@ -31,3 +31,19 @@ def test_momentum_and_adam_take_the_steps_of_the_book():
         first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
         expected = expected - 0.1 * (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
     assert np.allclose(weights, expected, atol=1e-6)
+
+
+def test_an_unknown_optimizer_is_refused_by_name():
+    with pytest.raises(ValueError, match="optimizer = 'sgdm' must be one of sgd, momentum, adam"):
+        Optimizer(kind="sgdm", rate=0.1)
+
+
+def test_a_new_optimizer_is_a_class_and_a_row(monkeypatch):
+    class Signs(UpdateRule):
+        @staticmethod
+        def direction(gradient, state, momentum):
+            return np.sign(gradient), state
+
+    monkeypatch.setitem(OPTIMIZERS, "signs", Signs)
+    weights, _ = Optimizer(kind="signs", rate=0.5).step(np.zeros(2, np.float32), np.array([3.0, -0.1]), {})
+    assert weights.tolist() == [-0.5, 0.5]

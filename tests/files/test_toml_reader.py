@@ -13,5 +13,5 @@ def test_keys_and_values(tmp_path):
 @pytest.mark.parametrize("content", [b"epsilon = ", b"epsilon 4", b'name = "\xff"'])
 def test_what_is_no_toml_is_said_of_the_file(tmp_path, content):
     (tmp_path / "file.toml").write_bytes(content)
-    with pytest.raises(ValueError, match=r"file\.toml is no valid TOML"):
+    with pytest.raises(ValueError, match=r"file\.toml is not valid TOML"):
         read_toml(tmp_path / "file.toml")

@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from sqsgd.flower import SqsgdMod, SqsgdStrategy, wire
 from sqsgd.flower.gathering import TooFewNodes
-from sqsgd.flower.training import NoAnswers
+from sqsgd.flower.strategy import NoAnswers
 
 
 def test_every_option_of_flowers_is_taken_as_it_stands(caplog):
@@ -36,14 +36,14 @@ def test_as_many_are_waited_for_and_asked_as_is_said(tmp_path):
     ("options", "error", "words"),
     [
         ({"arrayrecord_key": "weights"}, ValueError, "arrayrecord_key = 'weights' must be 'arrays'"),
-        ({"min_node": 3}, TypeError, "has no option 'min_node': did you mean min_nodes?"),
+        ({"min_node": 3}, TypeError, "has no option 'min_node'; did you mean 'min_nodes'?"),
         ({"min_train_nodes": "2"}, ValueError, "min_train_nodes = '2' must be a whole number"),
         ({"bytes": 1.5}, ValueError, "bytes = 1.5 must be a whole number"),
         ({"lr": 0.0}, ValueError, "lr = 0.0 must be a finite number above 0"),
-        ({"clients_per_round": 2, "min_answers": 3}, ValueError, "no round could have so many"),
+        ({"clients_per_round": 2, "min_answers": 3}, ValueError, "no round could have enough answers"),
     ],
 )
-def test_what_cannot_be_is_named(options, error, words):
+def test_invalid_options_are_named(options, error, words):
     with pytest.raises(error, match=words.replace("?", r"\?")):
         strategy(**options)
 

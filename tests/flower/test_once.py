@@ -5,6 +5,7 @@ import pytest
 from federation import model, nodes_of, strategy
 
 from sqsgd import Ledger
+from sqsgd.flower import SqsgdStrategy
 from sqsgd.flower.gathering import TooFewNodes
 
 IDS = range(10, 22)
@@ -26,7 +27,7 @@ def test_each_node_is_asked_once_and_then_nobody_is_left(tmp_path):
         assert Ledger(tmp_path / str(node) / "ledger").spent == 8
 
 
-def test_without_it_nodes_are_drawn_anew(tmp_path):
+def test_without_it_nodes_are_drawn_again(tmp_path):
     """The same settings but for ``once``: the test above would fail."""
     nodes = nodes_of(tmp_path, ids=IDS)
     strategy(**{**ONCE, "once": False}).start(nodes, model(), num_rounds=3)
@@ -91,10 +92,8 @@ def test_a_server_that_died_in_a_round_asks_the_same_nodes_again(tmp_path):
 
 def test_without_writing_down_who_is_asked_some_would_pay_twice(tmp_path, monkeypatch):
     """The test above would fail."""
-    from sqsgd.flower import resuming
-
-    take_up = resuming.take_up
-    monkeypatch.setattr(resuming, "take_up", lambda made, known: take_up(made, {**known, "asking": []}))
+    resume = SqsgdStrategy._resume
+    monkeypatch.setattr(SqsgdStrategy, "_resume", lambda made, known: resume(made, {**known, "asking": []}))
     nodes = killed_in_the_second_round(tmp_path)
     nodes.absent = {asked(nodes)[4]}
     strategy(**ONCE, out=tmp_path / "run", resume=True).start(nodes, model(), num_rounds=2)
@@ -114,7 +113,7 @@ def test_it_cannot_be_switched_on_or_off_in_a_training(tmp_path):
     ("changes", "word"),
     [
         ({"clients_per_round": 0}, "needs clients-per-round"),
-        ({"downlink": "delta"}, "nobody comes back"),
+        ({"downlink": "delta"}, "no node takes part again"),
         ({"scheme": "sqsgd", "epsilon": 200.0}, "keeps a residual"),
     ],
 )

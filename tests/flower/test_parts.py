@@ -136,11 +136,11 @@ def broken(reply, contents):
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (bomb, "the answer has 5 parts and a report has 3: nothing of it was fetched"),
+        (bomb, "the answer has 5 parts and a report has 3: nothing was fetched"),
         (without_mod, "does the node's app use SqsgdMod?"),
-        (another_kind, "the answer holds 'ArrayChunk', which no report does"),
+        (another_kind, "the answer holds 'ArrayChunk', which is not part of a report"),
         (large, "bytes, more than"),
-        (server_error, "unreadable (the SuperLink answers 500 where it is asked for it)"),
+        (server_error, "unreadable (the SuperLink responds 500 to the request for it)"),
         (broken, "no answer within 1 s"),
     ],
 )

@@ -1,14 +1,19 @@
-"""A server that is killed between any two steps goes on, and with the same reports."""
+"""A server that is killed between any two steps resumes, with the same reports."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from federation import IDS, Nodes, lines, make_app, model, node_context, strategy
+from safetensors.numpy import load_file
 
 from sqsgd import Ledger
 from sqsgd.flower import Simulation, SqsgdMod, wire
-from sqsgd.runs.federation_folder import RunFolder
+from sqsgd.runs.run_folder import RunFolder
+
+WRITTEN = Path(__file__).parents[1] / "runs/last_version/federation"
 
 
 class Killed(BaseException):
@@ -81,3 +86,17 @@ def test_resume_before_the_first_checkpoint_begins(tmp_path):
     made = strategy(out=tmp_path / "run", resume=True)
     made.start(Nodes(make_app(), contexts), model(), num_rounds=2)
     assert made.state.round == 2
+
+
+def test_a_federation_of_the_last_version_is_resumed_to_the_same_model(tmp_path):
+    """It was killed after three of five rounds."""
+    shutil.copytree(WRITTEN, tmp_path / "run")
+    app = make_app(SqsgdMod(simulation=Simulation(seed=4, folder=tmp_path / "run" / "clients")))
+    nodes = Nodes(app, [node_context(i, None) for i in IDS], run_id=2)
+    made = strategy(out=tmp_path / "run", resume=True, seed=99)
+    found = made.start(nodes, model(0.7), num_rounds=5).arrays
+    for name, expected in load_file(WRITTEN / "expected.safetensors").items():
+        np.testing.assert_array_equal(found[name].numpy(), expected)
+    assert [line["round"] for line in lines(tmp_path / "run" / "metrics.jsonl")] == [0, 1, 2, 3, 4]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["rounds"], summary["answers"], summary["epsilon_total"]) == (5, 15, 1000.0)

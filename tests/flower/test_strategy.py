@@ -60,7 +60,7 @@ def test_flowers_own_loop_works_too(tmp_path):
     ("changes", "word"),
     [
         ({"scheme": "sqsdg"}, "did you mean"), ({"epsilon": -1}, "epsilon"), ({"sends": "x"}, "sends"),
-        ({"downlink": "x"}, "downlink"), ({"downlink": "delta", "optimizer": "adam"}, "optimiser's state"),
+        ({"downlink": "x"}, "downlink"), ({"downlink": "delta", "optimizer": "adam"}, "optimizer's state"),
         ({"resume": True}, "needs out"), ({"out": "relative"}, "absolute"),
         ({"min_answers": 0}, "min-answers"),
     ],

@@ -69,7 +69,7 @@ def test_a_checkpoint_from_before_a_key_was_known_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"", b"SQ", None])
-def test_a_damaged_checkpoint_is_said_to_be_one(tmp_path, damage):
+def test_a_damaged_checkpoint_is_reported_as_damaged(tmp_path, damage):
     run = stopped(tmp_path / "run")
     path = run.folder / checkpoint.NAME
     path.write_bytes(path.read_bytes()[:-40] if damage is None else damage)

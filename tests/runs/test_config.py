@@ -48,5 +48,5 @@ def test_mistakes_name_the_key_the_value_and_what_would_do(values, words):
 def test_broken_toml_is_named(tmp_path):
     path = tmp_path / "broken.toml"
     path.write_text("epsilon = = 3")
-    with pytest.raises(ValueError, match="is no valid TOML"):
+    with pytest.raises(ValueError, match="is not valid TOML"):
         load_config(path)

@@ -1,11 +1,13 @@
 """Run folders in every state that they can be left in."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from folders import write_run
 
+from sqsgd.report.page import write_report
 from sqsgd.runs.reading import find_runs, read_run, read_runs
 
 
@@ -30,7 +32,7 @@ def test_unfinished_failed_and_empty_runs_say_so(tmp_path):
     assert failed.status == "failed at round 3 of 40: out of memory"
     assert read_run(write_run(tmp_path / "c", done=0)).status == "unfinished at round 0 of 40"
     silent = read_run(write_run(tmp_path / "d", done=0, error=""))
-    assert silent.status == "failed at round 0 of 40: no reason was written down"
+    assert silent.status == "failed at round 0 of 40: no reason was given"
 
 
 def test_a_run_that_ended_well_at_the_second_attempt_is_finished(tmp_path):
@@ -116,7 +118,7 @@ def test_what_holds_no_run_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     for path, words in (
         (tmp_path / "none", "does not exist"),
-        (tmp_path / "file", "no folder"),
+        (tmp_path / "file", "not a folder"),
         (tmp_path, "no run"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -138,3 +140,26 @@ def test_one_unreadable_run_does_not_hide_the_others(tmp_path):
     assert "failed before that was written: no such data set" in unreadable[1].reason
     with pytest.raises(ValueError, match="no run can be read"):
         read_runs([bad])
+
+
+WRITTEN = Path(__file__).parent / "last_version"
+
+
+def test_a_federation_of_the_last_version_is_read():
+    """Federations have no config.toml; the checkpoints of the last version hold fewer options."""
+    finished, unfinished = read_runs([WRITTEN / "federation_finished", WRITTEN / "federation"])[0]
+    assert (finished.status, unfinished.status) == ("finished", "unfinished at round 3 of 3")
+    for run in (finished, unfinished):
+        assert run.federation
+        assert (run.config.scheme, run.config.epsilon, run.config.clients) == ("sqsgd", 200.0, 3)
+        assert run.config.secure
+        assert np.isnan(run.columns["loss"]).all()
+    assert finished.summary.bytes_up_ratio == 4 * 300 / 49
+
+
+def test_a_federation_is_reported_with_other_runs(tmp_path):
+    write_run(tmp_path / "local")
+    page = write_report([tmp_path / "local", WRITTEN], tmp_path / "report.html").read_text()
+    assert "sqsgd train --config" in page
+    assert f"{WRITTEN}/sgd/config.toml" in page
+    assert f"{WRITTEN}/federation/config.toml" not in page

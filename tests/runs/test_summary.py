@@ -1,14 +1,15 @@
 """What a run reached, promised, sent and took."""
 
 import json
+from fractions import Fraction
 
 import pytest
 from tiny_runs import finished, prepared
 
-from sqsgd.runs.summary import summarise
+from sqsgd.experiments import runner
 
 LINE = {
-    "epsilon": 60.0, "epsilon_total": 60.0, "bytes_up": 19, "bytes_down": 180, "seconds": 2.0,
+    "clients": 4, "epsilon": 60.0, "epsilon_total": 60.0, "bytes_up": 19, "bytes_down": 180, "seconds": 2.0,
     "seconds_gradient": 1.0, "seconds_encode": 0.5, "seconds_aggregate": 0.25,
 }  # fmt: skip
 
@@ -22,10 +23,7 @@ def test_the_summary_counts_all_rounds_and_the_most_that_a_client_spent(tmp_path
 
 def summary(folder, *lines, **changes):
     run = prepared(folder / "run", **changes)
-    run.folder.mkdir()
-    text = "".join(json.dumps({**LINE, **line}) + "\n" for line in lines)
-    (run.folder / "metrics.jsonl").write_text(text)
-    return summarise(run)
+    return runner.summary(run, [{**LINE, **line} for line in lines])
 
 
 def test_the_last_accuracy_counts_and_the_largest_message(tmp_path):
@@ -42,6 +40,13 @@ def test_the_last_accuracy_counts_and_the_largest_message(tmp_path):
 
 def test_a_run_that_was_cut_off_has_not_finished(tmp_path):
     assert not summary(tmp_path, {"accuracy": 0.5, "test_loss": 1.0}, rounds=2)["finished"]
+
+
+def test_the_total_of_all_rounds_is_never_below_the_exact_product(tmp_path):
+    """The naive product 1.1 * 20 is."""
+    lines = [{"accuracy": 0.5, "test_loss": 1.0}] * 20
+    found = summary(tmp_path, *lines, scheme="sqsgd-stateless", epsilon=1.1, rounds=20)
+    assert Fraction(found["epsilon_all_rounds"]) >= 20 * Fraction(1.1) > Fraction(20 * 1.1)
 
 
 @pytest.mark.parametrize(("secure", "words"), [(True, "secure"), (False, "protects nobody")])

@@ -156,13 +156,12 @@ def _shown(steps: Iterator[Any], rounds: int, done: int, *, quiet: bool) -> Iter
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Bar(*columns) as bar:
         task, accuracy = bar.add_task("starting", total=rounds, completed=done), ""
-        for step in steps:
-            if step.accuracy is not None:
-                accuracy = f"accuracy {step.accuracy:.2%}  "
-            record = step.record
+        for record in steps:
+            if record.accuracy is not None:
+                accuracy = f"accuracy {record.accuracy:.2%}  "
             text = f"{accuracy}epsilon {record.epsilon_total:,g}  {record.bytes_up:,} bytes per report"
             bar.update(task, advance=1, description=text)
-            yield step
+            yield record
 
 
 def describe(summary: dict[str, Any], folder: Path) -> str:

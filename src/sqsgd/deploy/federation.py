@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from sqsgd import checks
 from sqsgd.deploy.certificates import general_name
 from sqsgd.files.toml_reader import read_toml
+from sqsgd.numerics.epsilon_sums import total
 from sqsgd.schemes import check_name
 
 NAME = "federation.toml"
@@ -84,7 +85,7 @@ class Federation:
     @property
     def cap(self) -> float:
         """What a node's ledger allows in all."""
-        return self.max_epsilon or self.rounds * self.epsilon
+        return self.max_epsilon or total(self.epsilon, self.rounds)
 
     @property
     def certified(self) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""Runs from configuration files: what is asked for, doing it, keeping it."""
+"""Experiments: single runs and sweeps, from configuration files."""

@@ -1,4 +1,4 @@
-"""The server's side of a run, with the defaults that were chosen for all budgets."""
+"""The server's settings for a run, with defaults that suit every budget."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 from sqsgd.core import Scheme
 from sqsgd.federated import Settings
-from sqsgd.federated.bounds import first_bound
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.federated.rates import learning_rate, softmax_rate
 from sqsgd.ledger.client_ledgers import Ledgers
@@ -15,9 +14,9 @@ from sqsgd.runs.config import RunConfig
 
 
 def make_settings(config: RunConfig, scheme: Scheme, features: bool) -> Settings:
-    """What the server decides; ``features``: the model is a softmax on public features of unit length."""
+    """The settings; ``features``: the model is a softmax on public features of unit length."""
     softmax = config.once and features and config.optimizer == "sgd"
-    bound = config.bound or first_bound(config.scheme, 0.5 if softmax else 1.0)
+    bound = config.bound or scheme.first_bound * (0.5 if softmax else 1.0)
     decays = config.decay == "linear"
     rate = config.lr or (
         softmax_rate(scheme, config.clients, config.rounds, bound, decays)
@@ -40,7 +39,7 @@ def make_settings(config: RunConfig, scheme: Scheme, features: bool) -> Settings
 
 
 def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
-    """Each client's cap is what the run is announced to cost it."""
+    """Ledgers whose cap is the announced cost of the run."""
     if not config.ledgers:
         return None
     if not scheme.privacy.is_pure_local:

@@ -1,14 +1,14 @@
-"""Several runs that are compared: every arm in every panel, at the best of the same learning rates.
+"""Sweeps: every arm in every panel, each at the best of the same learning rates.
 
-A file says what varies:
+A sweep's file:
 
     title = "..."            seeds = [1, 2, 3]            rates = [0.01, 0.1]
-    tuning_rounds = 188      # of the runs that decide between the rates; 0: as many as the others
-    validation = 0.1         # share of the training images that decides between the rates
+    tuning_rounds = 188      # rounds of the runs that choose the rates; 0: as many as the others
+    validation = 0.1         # share of the training images that chooses the rates
     [base]                   # any keys of a run's configuration
     [[panels]]               # keys of one picture, such as epsilon = 400.0; may hold small and arms
     [[arms]]                 # keys of one curve, such as scheme = "sqsgd", in panels without arms
-    [small]                  # seeds, rates, validation, and under base other keys: for --small
+    [small]                  # for --small: other seeds, rates, validation, and keys under base
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ FIGURES = {
     "tradeoff": "figure3-tradeoff",
     "privacy": "figure4-privacy",
 }
-"""The paper's ablations by their names here."""
+"""The paper's ablations by name."""
 
 UNNAMED = ("rounds", "batch", "evaluate_every", "checkpoint_every", "test_images", "data_dir", "workers")
-"""Keys that name no panel: how long it runs and how it is measured."""
+"""Keys that are left out of a panel's name: how long it runs and how it is measured."""
 
 Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run of a sweep: its folder below the sweep's, and what it does."""
+    """One run of a sweep: its folder, relative to the sweep's, and its configuration."""
 
     folder: str
     config: RunConfig
@@ -50,7 +50,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One arm in one panel: all that its runs have in common."""
+    """One arm in one panel: what its runs have in common."""
 
     name: str
     panel: str
@@ -83,7 +83,7 @@ class Sweep:
                 raise ValueError(f"{'arms' if name == 'cells' else name} is empty: there is nothing to run")
         for name in ("rates", "seeds"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise ValueError(f"{name} = {list(getattr(self, name))} names one twice")
+                raise ValueError(f"{name} = {list(getattr(self, name))} holds a value twice")
         for rate in self.rates:
             checks.real("rates", rate, 0.0, 1e6)
         for seed in self.seeds:
@@ -91,11 +91,11 @@ class Sweep:
         checks.real("validation", self.validation, 0.01, 0.9)
         checks.integer("tuning_rounds", self.tuning_rounds, 0, 2**31)
         if TUNING_SEED in self.seeds and len(self.rates) > 1:
-            raise ValueError(f"seeds = {list(self.seeds)}: {TUNING_SEED} is the seed of the runs that choose")
+            raise ValueError(f"seeds = {list(self.seeds)}: {TUNING_SEED} is reserved for the tuning runs")
         names = [cell.name for cell in self.cells()]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"two arms or panels are the same: {name}; name each once")
+                raise ValueError(f"two arms or panels are the same: {name}; list each once")
         for cell in self.cells():
             job = cell.job("runs", self.rates[0], self.seeds[0])  # all are checked before any runs
             check_name("scheme", job.config.scheme)
@@ -113,11 +113,11 @@ class Sweep:
         return cells
 
     def _differs(self, key: str) -> bool:
-        """Whether the panels differ in this key; what they have in common need not be in their names."""
+        """Whether the panels differ in this key, so that their names must show it."""
         return key not in UNNAMED and any(panel.get(key) != self.panels[0].get(key) for panel in self.panels)
 
     def tuning_jobs(self) -> list[Job]:
-        """A run for each learning rate of each cell, measured on training images that it does not see."""
+        """One run per learning rate of each cell, measured on training images that were held out."""
         if len(self.rates) == 1:
             return []
         rounds = {"rounds": self.tuning_rounds} if self.tuning_rounds else {}
@@ -128,26 +128,19 @@ class Sweep:
         ]
 
     def jobs(self, chosen: Mapping[str, float]) -> list[Job]:
-        """The runs that count, for the cells that have a chosen learning rate."""
+        """The final runs, for the cells that have a chosen learning rate."""
         cells = [cell for cell in self.cells() if cell.name in chosen]
         return [cell.job("runs", chosen[cell.name], seed) for seed in self.seeds for cell in cells]
 
     def to_toml(self) -> str:
-        """The whole sweep, reloadable."""
+        """The complete sweep as TOML."""
         import tomli_w
 
-        return tomli_w.dumps(_plain(dataclasses.asdict(self)))
-
-
-def _plain(value: Any) -> Any:
-    """Tuples as lists, for TOML."""
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+        return tomli_w.dumps(dataclasses.asdict(self))
 
 
 def words(values: Values) -> str:
-    """What an arm or panel is, in a few words: its scheme, and the other keys with their values."""
+    """A short description of an arm or panel: its scheme, then the other keys and values."""
     flat = {**values, **values.get("options", {})}
     scheme = [str(flat["scheme"])] if "scheme" in flat else []
     rest = {key: value for key, value in flat.items() if key not in ("scheme", "options")}
@@ -158,24 +151,24 @@ def words(values: Values) -> str:
 
 
 def slug(values: Values) -> str:
-    """The same as a folder's name."""
+    """The description as the name of a folder."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", words(values)).strip("-")
 
 
 def make_sweep(given: Values, where: str, *, small: bool = False) -> Sweep:
-    """A sweep from a file's keys and values; ``small`` puts those of its table [small] on top."""
+    """A sweep from a file's keys and values; ``small``: those of its table [small] take precedence."""
     values: dict[str, Any] = dict(given)
     smaller = values.pop("small", {})
     if small:
         if not smaller:
-            raise ValueError(f"{where} has no table [small]: leave out --small")
+            raise ValueError(f"{where} has no table [small]: remove --small")
         values = {**values, **smaller, "base": {**values.get("base", {}), **smaller.get("base", {})}}
     values["panels"] = [_panel(panel, small=small) for panel in values.get("panels", [{}])]
     known = [entry.name for entry in dataclasses.fields(Sweep)]
     for name, value in values.items():
         if name not in known:
             run = (
-                f"; keys of a run stand under [base], or: sqsgd train --config {where}"
+                f"; keys of a run belong under [base], or use: sqsgd train --config {where}"
                 if name in FIELDS
                 else ""
             )
@@ -198,7 +191,7 @@ def make_sweep(given: Values, where: str, *, small: bool = False) -> Sweep:
 
 
 def _panel(panel: Any, *, small: bool) -> Any:
-    """A panel with the keys of its own table ``small`` on top, or without them."""
+    """A panel with the keys of its table ``small`` applied, or without them."""
     if not isinstance(panel, dict):
         return panel
     smaller = panel.get("small", {})
@@ -211,12 +204,12 @@ def load_sweep(path: Path, *, small: bool = False) -> Sweep:
     if path.is_dir():
         raise ValueError(f"config = {str(path)!r} is a folder; name a TOML file")
     if not path.is_file():
-        raise ValueError(f"{path}: there is no such file")
+        raise ValueError(f"{path} does not exist")
     return make_sweep(read_toml(path), str(path), small=small)
 
 
 def figure_file(name: str) -> Path:
-    """The file of a figure of the paper: in the installed package, or in a checkout."""
+    """The file of one of the paper's figures: in the installed package, or in a checkout."""
     folders = (Path(__file__).parent / "figures", Path(__file__).parents[3] / "experiments")
     for folder in folders:
         if (folder / f"{name}.toml").exists():
@@ -225,7 +218,7 @@ def figure_file(name: str) -> Path:
 
 
 def best_rates(results: Iterable[tuple[str, float, float]]) -> dict[str, float]:
-    """For each cell the learning rate of the best result, from (cell, rate, result)."""
+    """The learning rate of the best result of each cell, from (cell, rate, result)."""
     best: dict[str, tuple[float, float]] = {}
     for name, rate, result in results:
         if name not in best or result > best[name][0]:

@@ -1,4 +1,4 @@
-"""Runs a sweep in a folder of its own, several runs at a time; what is finished is not done again."""
+"""Runs a sweep in a folder, several runs at a time; finished runs are not repeated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILE = "sweep.toml"
 
 @dataclass(frozen=True, kw_only=True)
 class Tick:
-    """How far a sweep is; given now and then."""
+    """The progress of a sweep."""
 
     stage: str
     rounds: int
@@ -36,11 +36,11 @@ class Tick:
 
 
 class Interrupted(Exception):
-    """The sweep was asked to stop; what is on disk can be gone on with."""
+    """The sweep was asked to stop; it can be resumed."""
 
 
 def open_folder(sweep: Sweep, out: Path, *, resume: bool) -> None:
-    """Make a sweep's folder, or check that the one to go on with is of the same sweep."""
+    """Make a sweep's folder, or check that the folder to resume is of the same sweep."""
     if out.is_file():
         raise ValueError(f"{out} is a file: --out names a folder")
     content = sweep.to_toml().encode()
@@ -57,7 +57,7 @@ def open_folder(sweep: Sweep, out: Path, *, resume: bool) -> None:
 
 
 def check_data(sweep: Sweep) -> None:
-    """An error if a data set of the sweep is not here or a model unknown, before a folder is made for it."""
+    """Raise ValueError if a data set of the sweep is missing or a model unknown."""
     from sqsgd.learning.dataset_files import find_folder
     from sqsgd.learning.dataset_sources import SOURCES
     from sqsgd.learning.models import unknown_model
@@ -72,7 +72,7 @@ def check_data(sweep: Sweep) -> None:
 
 
 def run_sweep(sweep: Sweep, out: Path, *, jobs: int, stop: Sequence[object] = ()) -> Iterator[Tick]:
-    """Choose learning rates, run what counts, write table.json; stops once ``stop`` holds anything."""
+    """Choose learning rates, do the final runs, write table.json; stops once ``stop`` is not empty."""
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     rounds, stopping = context.Value("Q", 0), context.Event()
     with ProcessPoolExecutor(jobs, context, _begin, (rounds, stopping)) as pool:
@@ -101,12 +101,12 @@ def run_sweep(sweep: Sweep, out: Path, *, jobs: int, stop: Sequence[object] = ()
             chosen = choose(sweep, out)
             yield from run_all("training", sweep.jobs(chosen))
         except BrokenProcessPool:
-            raise OSError("a process of the sweep died (out of memory?): go on with --resume") from None
+            raise OSError("a process of the sweep died (out of memory?): continue with --resume") from None
     write_atomically(out / "table.json", json.dumps(table(sweep, out, chosen), indent=2).encode())
 
 
 def choose(sweep: Sweep, out: Path) -> dict[str, float]:
-    """The best learning rate of each cell; none for a cell where all of them failed."""
+    """The best learning rate of each cell, except for cells where all of them failed."""
     if len(sweep.rates) == 1:
         return dict.fromkeys((cell.name for cell in sweep.cells()), sweep.rates[0])
     results = []
@@ -119,7 +119,7 @@ def choose(sweep: Sweep, out: Path) -> dict[str, float]:
 
 
 def summary_of(folder: Path) -> dict[str, Any] | None:
-    """The summary of a run; None where it did not finish."""
+    """The summary of a run; None if it did not finish."""
     path = folder / "summary.json"
     if not path.exists():
         return None
@@ -127,11 +127,11 @@ def summary_of(folder: Path) -> dict[str, Any] | None:
         summary: dict[str, Any] = json.loads(path.read_text())
         return summary if summary["seconds"] >= 0 and summary["accuracy"] >= 0 else None
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it, and --resume makes it anew") from None
+        raise ValueError(f"{path} is damaged ({error}): delete it, and --resume writes it again") from None
 
 
 def table(sweep: Sweep, out: Path, chosen: dict[str, float]) -> list[dict[str, Any]]:
-    """A row a cell, best first within its panel."""
+    """One row per cell, the best first within its panel."""
     rows = []
     for cell in sweep.cells():
         folders = [out / f"runs/{cell.name}/seed-{seed}" for seed in sweep.seeds]
@@ -161,12 +161,12 @@ def table(sweep: Sweep, out: Path, chosen: dict[str, float]) -> list[dict[str, A
 
 # ---------------------------------------------------------------- processes
 
-_rounds: Any = None  # shared between the processes: rounds done in all
-_stopping: Any = None  # shared: set once the runs shall stop
+_rounds: Any = None  # shared between the processes: the number of rounds done
+_stopping: Any = None  # shared: set when the runs must stop
 
 
 def _begin(rounds: Any, stopping: Any) -> None:
-    """In each process: signals are the parent's business, and nobody stays behind when it is gone."""
+    """In each process: ignore signals, which the parent handles, and end when the parent ends."""
     global _rounds, _stopping
     _rounds, _stopping = rounds, stopping
     for each in (signal.SIGINT, signal.SIGTERM):
@@ -175,15 +175,15 @@ def _begin(rounds: Any, stopping: Any) -> None:
 
 
 def _end_with_parent() -> None:
-    """A killed parent says nothing: its processes would train on, and then wait for work for ever."""
+    """Without this, the processes of a killed parent would keep training, and then wait for work for ever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        os._exit(1)  # as a kill would end it: the checkpoints are made for that
+        os._exit(1)  # safe at any time, like a kill: there are checkpoints
 
 
 def _run_job(job: Job, out: Path) -> bool:
-    """One run from the start or from its checkpoint; says whether it went well."""
+    """One run from the start or from its checkpoint; returns whether it succeeded."""
     from sqsgd.experiments import runner
 
     folder = out / job.folder

@@ -1,20 +1,11 @@
-"""Federated training: Algorithm 2 of the paper, the server's optimizers, bounds and learning rates."""
+"""Federated training: Algorithm 2 of the paper, the local engine, optimizers, bounds and learning rates."""
 
-from sqsgd.federated.algorithm import (
-    Problem,
-    Record,
-    Settings,
-    State,
-    client_step,
-    initial_state,
-    noise_seed,
-    one_round,
-    run,
-    sent_coordinates,
-    server_step,
-)
+from sqsgd.federated.algorithm import client_step, sent_coordinates, server_step
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.federated.rates import learning_rate
+from sqsgd.federated.record import Record
+from sqsgd.federated.rounds import Problem, noise_seed, one_round, run
+from sqsgd.federated.state import Settings, State, initial_state
 
 __all__ = [
     "Optimizer",

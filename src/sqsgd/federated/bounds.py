@@ -1,4 +1,4 @@
-"""The bound that follows the privatised magnitudes of a round's reports."""
+"""The bound U_t, adapted to the privatised magnitudes of a round's reports."""
 
 from __future__ import annotations
 
@@ -9,22 +9,17 @@ import numpy as np
 _NEAR = 0.95  # of the bound
 
 
-def first_bound(scheme: str, others: float = 1.0) -> float:
-    """U_0 where none was given: the paper's 10 for its own profile, ``others`` for all other schemes."""
-    return 10.0 if scheme == "sqsgd-paper" else others
-
-
 def next_bound(bound: float, magnitudes: Sequence[float], floor: float) -> float:
-    """U_{t+1}: half again the upper quartile of the privatised magnitudes, at most twice or half of U_t.
+    """U_{t+1}: 1.5 times the upper quartile of the privatised magnitudes, within [U_t / 2, 2 U_t].
 
-    Moves both ways (the paper's maximum never falls, and one client's report can hold it up), sees only
-    what was privatised, and stays above a floor. The quartile is a report that was made, the lower one
-    of two, so that of two or more clients none can raise it alone.
+    It moves both ways (the paper's maximum never falls, and one client's report can hold it up), depends
+    on privatised values only, and stays above a floor. The quartile is one of the reported values, the
+    lower of two, so no client can raise the bound alone if there are at least two.
     """
     seen = float(np.quantile(np.clip(magnitudes, 0.0, 2 * bound), 0.75, method="lower"))
     return max(floor, min(max(1.5 * seen, bound / 2), 2 * bound))
 
 
 def clip_rate(magnitudes: Sequence[float], bound: float) -> float | None:
-    """The share of a round's privatised magnitudes at or near the bound; None where none was told."""
+    """The share of a round's privatised magnitudes at or near the bound; None if none was reported."""
     return float(np.mean(np.array(magnitudes) > _NEAR * bound)) if magnitudes else None

@@ -1,10 +1,11 @@
-"""The server's optimisers. All of it is post-processing of private reports."""
+"""The server's optimizers: post-processing of private reports."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +13,9 @@ import numpy.typing as npt
 from sqsgd import checks
 from sqsgd.checks import Vector
 
-OptimizerState = Mapping[str, npt.NDArray[np.float64]]
-KINDS = ("sgd", "momentum", "adam")
+Gradient = npt.NDArray[np.float64]
+OptimizerState = Mapping[str, Gradient]
+Direction = tuple[Gradient, OptimizerState]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +27,12 @@ class Optimizer:
     array([0.5, 3. ], dtype=float32)
     """
 
-    kind: Literal["sgd", "momentum", "adam"]
+    kind: str
     rate: float
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"optimizer = {self.kind!r} must be one of {', '.join(KINDS)}")
+        check_optimizer(self.kind)
         checks.positive("lr", self.rate)
         checks.real("momentum", self.momentum, 0.0, 1.0)
 
@@ -40,18 +41,61 @@ class Optimizer:
         return {}
 
     def step(
-        self, weights: Vector, gradient: npt.NDArray[np.float64], state: OptimizerState
+        self, weights: Vector, gradient: Gradient, state: OptimizerState
     ) -> tuple[Vector, OptimizerState]:
         """New weights and new state."""
-        if self.kind == "sgd":
-            return (weights - self.rate * gradient).astype(np.float32), state
-        first = self.momentum * state.get("first", np.zeros_like(gradient)) + (
-            gradient if self.kind == "momentum" else (1 - self.momentum) * gradient
-        )
-        if self.kind == "momentum":
-            return (weights - self.rate * first).astype(np.float32), {"first": first}
-        steps = float(state.get("steps", np.zeros(1))[0]) + 1
+        direction, after = OPTIMIZERS[self.kind].direction(gradient, state, self.momentum)
+        return (weights - self.rate * direction).astype(np.float32), after
+
+
+class UpdateRule(ABC):
+    """The direction of a step, from the mean gradient and what the rule remembers."""
+
+    default_rate: ClassVar[float] = 0.01
+    """The default learning rate as a multiple of sgd's (``rates.learning_rate``)."""
+
+    @staticmethod
+    @abstractmethod
+    def direction(gradient: Gradient, state: OptimizerState, momentum: float) -> Direction:
+        """The direction to descend, and the new state."""
+
+
+class Sgd(UpdateRule):
+    """The gradient itself."""
+
+    default_rate = 1.0
+
+    @staticmethod
+    def direction(gradient: Gradient, state: OptimizerState, momentum: float) -> Direction:
+        return gradient, state
+
+
+class Momentum(UpdateRule):
+    """The sum of all gradients, each times ``momentum`` for every step since."""
+
+    @staticmethod
+    def direction(gradient: Gradient, state: OptimizerState, momentum: float) -> Direction:
+        first = momentum * state.get("first", np.zeros_like(gradient)) + gradient
+        return first, {"first": first}
+
+
+class Adam(UpdateRule):
+    """Kingma and Ba: the running mean over the root of the running square, with bias correction."""
+
+    @staticmethod
+    def direction(gradient: Gradient, state: OptimizerState, momentum: float) -> Direction:
+        first = momentum * state.get("first", np.zeros_like(gradient)) + (1 - momentum) * gradient
         second = 0.999 * state.get("second", np.zeros_like(gradient)) + 0.001 * gradient**2
-        direction = (first / (1 - self.momentum**steps)) / (np.sqrt(second / (1 - 0.999**steps)) + 1e-8)
-        after = (weights - self.rate * direction).astype(np.float32)
-        return after, {"first": first, "second": second, "steps": np.array([steps])}
+        steps = float(state.get("steps", np.zeros(1))[0]) + 1
+        direction = (first / (1 - momentum**steps)) / (np.sqrt(second / (1 - 0.999**steps)) + 1e-8)
+        return direction, {"first": first, "second": second, "steps": np.array([steps])}
+
+
+OPTIMIZERS: dict[str, type[UpdateRule]] = {"sgd": Sgd, "momentum": Momentum, "adam": Adam}
+"""Every optimizer by name; a new one is a class and a row."""
+
+
+def check_optimizer(kind: str) -> None:
+    """Raise ValueError for an unknown optimizer."""
+    if kind not in OPTIMIZERS:
+        raise ValueError(f"optimizer = {kind!r} must be one of {', '.join(OPTIMIZERS)}")

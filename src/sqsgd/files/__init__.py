@@ -1,1 +1,1 @@
-"""Files on disk: atomic writes, numbers that JSON lacks, TOML."""
+"""Files: atomic writes and locks, infinity and NaN in JSON, TOML."""

@@ -1,4 +1,4 @@
-"""Files that outlive a crash: locked, written whole or not at all, on the disk before a call returns."""
+"""Files that survive a crash: locked, written atomically, on the disk before a call returns."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from pathlib import Path
 _held: set[int] = set()
 
 
-def _let_go_after_fork() -> None:
-    """A child would share the locks that other threads hold, and keep them after their end."""
+def _release_after_fork() -> None:
+    """A child would share the locks that other threads hold, and keep them after they are released."""
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()
 
 
-os.register_at_fork(after_in_child=_let_go_after_fork)
+os.register_at_fork(after_in_child=_release_after_fork)
 
 
 @contextlib.contextmanager
 def locked(path: Path, flags: int) -> Iterator[int]:
-    """The file (or folder), open and locked against every other process and thread; waits for them.
+    """The file (or folder), opened and locked against every other process and thread; waits for the lock.
 
-    It is opened anew each time: a lock belongs to what ``open`` returns, so this one excludes threads
-    and children of the same process too.
+    It is opened each time: a lock belongs to what ``open`` returns, so this excludes threads and children of
+    the same process too.
     """
     while True:
         descriptor = os.open(path, flags | os.O_CLOEXEC)
         _held.add(descriptor)
         try:
             _lock(descriptor, path)
-            if os.path.samestat(os.fstat(descriptor), path.stat()):  # else: replaced while we waited
+            if os.path.samestat(os.fstat(descriptor), path.stat()):  # else it was replaced while we waited
                 yield descriptor
                 return
         finally:
-            with contextlib.suppress(OSError):  # no lock, or no longer
-                fcntl.flock(descriptor, fcntl.LOCK_UN)  # for copies of the descriptor too, unlike close
+            with contextlib.suppress(OSError):  # not locked, or no longer
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # releases copies of the descriptor too, unlike close
             _held.discard(descriptor)
             os.close(descriptor)
 
@@ -49,14 +49,14 @@ def _lock(descriptor: int, path: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError as error:
         if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
-            # Without a lock two processes could both spend the last of a ledger.
+            # Without a lock two processes could spend the same budget.
             why = "its file system has no locks (flock); keep it on a local disk"
             raise OSError(error.errno, why, str(path)) from error
         raise
 
 
 def write_at(descriptor: int, content: bytes, at: int) -> None:
-    """Write all of it at an offset, and wait until it is on the disk."""
+    """Write all the content at an offset, and wait until it is on the disk."""
     done = 0
     while done < len(content):
         done += os.pwrite(descriptor, content[done:], at + done)
@@ -64,16 +64,16 @@ def write_at(descriptor: int, content: bytes, at: int) -> None:
 
 
 def cut_at(descriptor: int, length: int) -> None:
-    """Drop what follows, and wait until that is on the disk."""
+    """Truncate the file, and wait until that is on the disk."""
     os.ftruncate(descriptor, length)
     os.fsync(descriptor)
 
 
 def prepared(path: Path, content: bytes, mode: int = 0o600) -> Path:
-    """A file beside ``path`` with the content, on the disk; ``put`` makes it the file itself."""
+    """Write the content to a temporary file beside ``path``, on the disk; ``put`` moves it into place."""
     temporary = path.with_name(path.name + ".part")
     try:
-        # What a crash left, or somebody put there: a link would have us write over the file behind it.
+        # Left by a crash, or a link that would have us overwrite the file it points to.
         temporary.unlink(missing_ok=True)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
@@ -87,7 +87,7 @@ def prepared(path: Path, content: bytes, mode: int = 0o600) -> Path:
 
 
 def put(temporary: Path, path: Path) -> None:
-    """Replace a file by what was prepared: after a crash it is the old one or the new one."""
+    """Replace a file by the prepared one: after a crash it is the old or the new one."""
     os.replace(temporary, path)  # noqa: PTH105
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -97,7 +97,7 @@ def put(temporary: Path, path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file that is no secret: after a crash it is the old one or the new one, never a part."""
+    """Replace a file that is not secret: after a crash it is the old or the new one, never a part."""
     temporary = prepared(path, content, 0o666)
     try:
         put(temporary, path)

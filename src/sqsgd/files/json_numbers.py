@@ -1,15 +1,15 @@
-"""Numbers that JSON does not know, infinity and NaN, as it can hold them."""
+"""Encodes infinity and NaN for JSON."""
 
 from __future__ import annotations
 
 import math
 
 NUMBERS = {"infinity": math.inf, "-infinity": -math.inf, "nan": math.nan}
-"""What the words of ``worded`` stand for, for whoever reads them back."""
+"""The numbers that the words of ``worded`` stand for."""
 
 
 def worded(value: object) -> object:
-    """The value, or the word for it.
+    """The value; infinity and NaN as words.
 
     >>> worded(float("inf")), worded(float("nan")), worded(0.5), worded("text")
     ('infinity', 'nan', 0.5, 'text')
@@ -20,7 +20,7 @@ def worded(value: object) -> object:
 
 
 def known(value: object) -> object:
-    """The value; infinity as a word, and None for what cannot be said: NaN, or a bound that bounds nothing.
+    """The value; infinity as a word, and None for NaN and minus infinity, which are not known.
 
     >>> known(float("inf")), known(float("nan")), known(0.5)
     ('infinity', None, 0.5)

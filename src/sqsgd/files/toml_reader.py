@@ -1,4 +1,4 @@
-"""Reading TOML files that people write."""
+"""Reading TOML files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The keys and values of a file; ValueError names the file where it is no TOML."""
+    """The keys and values of a file; raises ValueError naming the file if it is not valid TOML."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no valid TOML: {error}") from None
+        raise ValueError(f"{path} is not valid TOML: {error}") from None

@@ -1,4 +1,4 @@
-"""One round at the server: what was asked, what came back, what of it is a report."""
+"""One round at the server: the requests, the answers, and which of them are valid reports."""
 
 from __future__ import annotations
 
@@ -8,54 +8,55 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Message
 
-from sqsgd.codec import MalformedReport
+from sqsgd.codec import Columns, MalformedReport
 from sqsgd.core import Scheme
 from sqsgd.federated import State
-from sqsgd.federated.bounds import clip_rate
 from sqsgd.flower import wire
 from sqsgd.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What came for one message that was sent; the node is known from that message, not from what came."""
+    """The answer to one message. ``node`` is the one that was asked, whatever the reply says."""
 
     node: int
     asked: str
-    """The message that was sent."""
+    """The id of the message that was sent."""
     reply: Message | None
     problem: str = ""
-    """Why there is no reply: the node could not be asked, or what it sent cannot be read."""
+    """Why there is no reply: the node could not be asked, or its reply cannot be read."""
 
 
 @dataclass(kw_only=True)
 class Round:
-    """A round under way."""
+    """A round in progress."""
 
     state: State
     started: float
     timeout: float | None = None
-    """Seconds that the answers may take, where the round has been told."""
+    """Seconds that the answers may take, if known."""
     tasks: dict[int, Task] = field(default_factory=dict)
-    """Of each node that was asked, in order."""
+    """The task of each node that was asked, in order."""
     messages: list[Message] = field(default_factory=list)
     reports: list[tuple[Task, bytes, float]] = field(default_factory=list)
-    """Accepted ones, in the order of the tasks: sums of floats depend on it."""
+    """Accepted reports, in the order of the tasks: sums of floats depend on it."""
+    opened: list[tuple[Task, Columns, float]] = field(default_factory=list)
+    """The same reports after ``Scheme.open``."""
     accepted: list[int] = field(default_factory=list)
     rejected: list[dict[str, Any]] = field(default_factory=list)
     silent: list[int] = field(default_factory=list)
-    """Nodes of which nothing came."""
+    """Nodes that sent nothing at all."""
     magnitudes: list[float] = field(default_factory=list)
     seconds_aggregate: float = 0.0
     whole: int = 0
-    """Nodes that were sent the whole model."""
+    """Number of nodes that were sent the whole model."""
     down: list[tuple[int, int]] = field(default_factory=list)
-    """Payload and serialised bytes of each message down."""
+    """Payload and serialised bytes of each message to a node."""
     up: list[tuple[int, int]] = field(default_factory=list)
-    """Likewise of each accepted report."""
+    """Payload and serialised bytes of each accepted report."""
 
     def asked(self, node: int, task: Task, message: Message) -> None:
-        """Note a message that goes out."""
+        """Note a message before it is sent."""
         self.tasks[node] = task
         self.messages.append(message)
         content = message.content
@@ -64,9 +65,9 @@ class Round:
         self.down.append((payload, wire.serialised_size(message)))
 
     def answer(self, reply: Message) -> Answer:
-        """A reply from Flower's own loop, which tells whose it is by what the reply itself says.
+        """A reply from Flower's own loop, which identifies the node by the reply's metadata.
 
-        For a node that died the SuperLink answers, under its own name.
+        For a node that died, the SuperLink answers under its own identity.
         """
         node, asked = reply.metadata.src_node_id, reply.metadata.reply_to_message_id
         if node not in self.tasks and reply.has_error():
@@ -76,19 +77,14 @@ class Round:
 
     @property
     def may_have_paid(self) -> set[int]:
-        """Clients whose report may have left them, counted or not: all but those that say they refused."""
+        """Clients whose report may have left them: all but those that say they refused."""
         unpaid = {entry["node"] for entry in self.rejected if entry["reason"] in wire.UNPAID}
         return {task.client for node, task in self.tasks.items() if str(node) not in unpaid}
 
-    @property
-    def clip_rate(self) -> float | None:
-        """Share of the privatised magnitudes at or near the bound."""
-        return clip_rate(self.magnitudes, self.state.bound)
-
 
 def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message | Answer]) -> None:
-    """Fill in reports, and what was rejected and why. No reply can raise, and none counts twice."""
-    found: dict[int, bytes] = {}
+    """Fill in the round's accepted and rejected answers. No reply can raise, and none counts twice."""
+    found: dict[int, tuple[bytes, Columns]] = {}
     for item in replies:
         answer = last.answer(item) if isinstance(item, Message) else item
         node = answer.node
@@ -99,17 +95,19 @@ def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message | Answer
                 raise MalformedReport("twice", "has answered this round already")
             reply = _checked(answer)
             payload = _payload(reply, scheme)
-            scheme.open(payload, last.tasks[node])
+            columns = scheme.open(payload, last.tasks[node])
             size = wire.serialised_size(reply)
-        except Exception as error:  # whatever a reply holds, the round goes on
+        except Exception as error:  # whatever a reply holds, the round continues
             last.rejected.append({"node": str(node), "reason": _reason(error)})
             continue
-        found[node] = payload
+        found[node] = payload, columns
         last.up.append((len(payload), size))
     for node, task in last.tasks.items():
         if node in found:
+            payload, columns = found[node]
             last.accepted.append(node)
-            last.reports.append((task, found[node], 1.0))
+            last.reports.append((task, payload, 1.0))
+            last.opened.append((task, columns, 1.0))
     late = "no answer in time" if last.timeout is None else f"no answer within {last.timeout:g} s"
     heard = {*found, *(int(entry["node"]) for entry in last.rejected)}
     last.silent = [node for node in last.tasks if node not in heard]
@@ -117,7 +115,7 @@ def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message | Answer
 
 
 def _checked(answer: Answer) -> Message:
-    """The reply, where it can be read and is in its sender's own name. An error may be the SuperLink's."""
+    """The reply, if it can be read and its metadata fit the answer. An error may be the SuperLink's."""
     reply = answer.reply
     if reply is None or not isinstance(reply, Message):
         raise MalformedReport("unreadable", answer.problem or f"unreadable ({type(reply).__name__})")

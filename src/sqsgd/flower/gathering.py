@@ -1,11 +1,11 @@
-"""Waiting for nodes and for their answers, with deadlines of our own.
+"""Waiting for nodes and for their answers, with our own deadlines.
 
-A SuperLink that is being started again breaks connections; Flower tries most of them anew, but not those that
-broke in the middle of a TLS handshake. Such a break is waited out until the deadline, and raised after it.
+A SuperLink that restarts breaks connections. Flower retries most of them, but not those that broke during a
+TLS handshake; these are retried here until the deadline.
 
-A node may announce an answer and never send it. Flower's grid would wait for its parts, two hours at the
-most, and for nothing else meanwhile. Here an answer that takes long is fetched in a thread of its own, and no
-longer than the round lasts; what is fetched is limited too (parts.py).
+A node may announce an answer and never send it. Flower's grid would wait up to two hours for its parts, and
+for nothing else meanwhile. Here a slow answer is fetched in a separate thread until the round ends, and its
+size is limited too (parts.py).
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from flwr.serverapp import Grid
 from sqsgd.codec import MalformedReport
 from sqsgd.flower.answers import Answer
 from sqsgd.flower.parts import MOST_BYTES, Limits, limited
-from sqsgd.randomness import EVERYONE, PublicStream
 
 _LOG = logging.getLogger("flwr")
-POLL_SECONDS = 0.2  # Flower's own grid looks every three seconds
+POLL_SECONDS = 0.2  # Flower's own grid polls every three seconds
 _BROKEN = (httpx.TransportError, OSError)
-_AT_ONCE = 0.5  # seconds after which the others are not kept waiting for one answer
-_LAST_LOOK = 0.05  # likewise when the round's time is over
+_AT_ONCE = 0.5  # seconds to wait for one answer before the next is tried
+_LAST_LOOK = 0.05  # the same after the deadline
 
 
 class TooFewNodes(RuntimeError):
@@ -54,31 +53,23 @@ def wait_for_nodes(grid: Grid, least: int, seconds: float, but: Collection[int] 
         if time.monotonic() > deadline:
             raise TooFewNodes(
                 f"{len(nodes)} nodes{' that were not asked yet' if but else ''} are connected, {least} are "
-                f"needed, and wait-timeout = {seconds:g} seconds are over: start more nodes, ask for fewer, "
-                "or wait longer"
+                f"needed, and wait-timeout = {seconds:g} seconds have passed: start more nodes, ask for "
+                "fewer, or wait longer"
             )
         time.sleep(POLL_SECONDS)
-
-
-def drawn(nodes: Sequence[int], size: int, seed: int, round: int) -> list[int]:
-    """A round's nodes: ``size`` of them by public randomness, or all where there are no more."""
-    if size >= len(nodes):
-        return list(nodes)
-    stream = PublicStream(seed=seed, round=round, client=EVERYONE, purpose="cohort")
-    return [nodes[index] for index in stream.subset(len(nodes), size)]
 
 
 def exchange(
     grid: Grid, messages: Sequence[Message], seconds: float, report_bytes: int = 0
 ) -> Iterable[Answer]:
-    """Send the messages and yield each answer as it comes, until all are there or the time is over.
+    """Send the messages and yield each answer as it arrives, until all are there or the time is over.
 
-    One message at a time: a grid reads what nodes wrote, and raises for all that it was asked for where one
-    cannot be read. What came for a message is also laid to the node that it was sent to, whatever it says.
+    Answers are pulled one at a time: a grid that is asked for several raises for all of them if one cannot be
+    read. An answer is attributed to the node that the message was sent to, whatever the answer says.
     """
     if not messages:
         return
-    pushed = {name for name in grid.push_messages(messages) if name}  # none: it could not be sent
+    pushed = {name for name in grid.push_messages(messages) if name}  # no id: it could not be sent
     limits = Limits(deadline=time.monotonic() + seconds, most_bytes=MOST_BYTES + 2 * report_bytes)
     waiting = {}
     for message in messages:
@@ -95,7 +86,7 @@ def exchange(
             yield from _answered(grid, waiting, fetches, limits)
         except _BROKEN as error:
             if len(waiting) < len(pushed) and time.monotonic() > limits.deadline:
-                return  # the round has answers, and may end with them
+                return  # the round ends with the answers that it has
             _wait_out(error, limits.deadline)
             continue
         if not waiting or time.monotonic() > limits.deadline:
@@ -107,10 +98,10 @@ def exchange(
 def _answered(
     grid: Grid, waiting: dict[str, int], fetches: dict[str, Future[Answer | None]], limits: Limits
 ) -> Iterator[Answer]:
-    """What has come so far; it is taken out of ``waiting``, which has each message's node.
+    """The answers that have arrived; they are removed from ``waiting``, which maps messages to nodes.
 
-    ``fetches`` keeps what takes long from one look to the next. Raises where the SuperLink was not reached
-    for any message: one alone that breaks is not the way there.
+    ``fetches`` keeps slow answers from one poll to the next. Raises if the SuperLink was not reached for any
+    message: if only some fail, the connection is not at fault.
     """
     broken, reached = None, False
     for name, node in list(waiting.items()):
@@ -133,13 +124,13 @@ def _answered(
 
 
 def _in_a_thread(work: Callable[..., Answer | None], *arguments: Any) -> Future[Answer | None]:
-    """The thread is a daemon: unlike a pool's, it keeps no process from its end."""
+    """Run the work in a daemon thread, which unlike a pool's does not keep the process alive."""
     future: Future[Answer | None] = Future()
 
     def run() -> None:
         try:
             future.set_result(work(*arguments))
-        except BaseException as error:  # whoever asks for the result gets it
+        except BaseException as error:  # raised by ``result``
             future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
@@ -147,7 +138,7 @@ def _in_a_thread(work: Callable[..., Answer | None], *arguments: Any) -> Future[
 
 
 def _wait_out(error: Exception, deadline: float) -> None:
-    """Leave the SuperLink time to come back; raises the error where there is none left."""
+    """Give the SuperLink time to come back; raises the error after the deadline."""
     if time.monotonic() > deadline:
         raise error
     _LOG.warning("sqsgd: the SuperLink cannot be reached (%s): trying again", type(error).__name__)
@@ -155,7 +146,7 @@ def _wait_out(error: Exception, deadline: float) -> None:
 
 
 def _pull(grid: Grid, name: str, node: int, limits: Limits) -> Answer | None:
-    """What a node answered; None: nothing yet."""
+    """A node's answer; None: not yet there."""
     try:
         with limited(limits):
             found = list(grid.pull_messages([name]))
@@ -164,11 +155,11 @@ def _pull(grid: Grid, name: str, node: int, limits: Limits) -> Answer | None:
         fitting = [reply for reply in found if reply.metadata.reply_to_message_id == name]
         return Answer(node=node, asked=name, reply=(fitting or found)[0])
     except _BROKEN:
-        raise  # the way to the SuperLink, not what a node wrote
+        raise  # the connection to the SuperLink, not the node's answer
     except MalformedReport as error:
         problem = str(error)
     except httpx.HTTPStatusError as error:
-        problem = f"unreadable (the SuperLink answers {error.response.status_code} where it is asked for it)"
+        problem = f"unreadable (the SuperLink responds {error.response.status_code} to the request for it)"
     except Exception as error:
         problem = f"unreadable ({type(error).__name__})"
     return Answer(node=node, asked=name, reply=None, problem=problem)

@@ -1,10 +1,9 @@
-"""Fetching the parts of an answer: no longer than its round lasts, and no more than a report has.
+"""Limits on fetching the parts of an answer: its round's deadline, and the size of a report.
 
-Flower's grid fetches whatever a node announces, waits two hours for what does not come, and builds what it
-has fetched: an array of a few thousand bytes that names one chunk a million times would fill the server's
-memory.
-It has no setting for any of this, so its function is replaced. What is allowed belongs to the thread that
-fetches: a fetch that was given up keeps its own deadline, and other threads fetch as Flower does.
+Flower's grid fetches whatever a node announces, waits two hours for what does not arrive, and inflates what
+it has fetched: an array of a few thousand bytes that names one chunk a million times would fill the server's
+memory. There is no setting for this, so Flower's function is replaced. Limits belong to the fetching thread:
+an abandoned fetch keeps its own deadline, and other threads fetch as Flower does.
 """
 
 from __future__ import annotations
@@ -26,25 +25,25 @@ _FLOWERS: Callable[..., dict[str, bytes]] = importlib.import_module(
     "flwr.supercore.inflatable.inflatable_utils"
 ).pull_objects
 KINDS = ("Message", "RecordDict", "ConfigRecord")
-"""An answer's parts, one of each; of an error there is the first alone."""
+"""The parts of a report, one of each; an error has only the first."""
 MOST_BYTES = 1024 * 1024
-"""Of one part, beside twice the report."""
+"""The most bytes of one part, in addition to twice the report."""
 _thread = threading.local()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Of one answer."""
+    """Limits on one answer."""
 
     deadline: float
-    """By ``time.monotonic``."""
+    """In seconds of ``time.monotonic``."""
     most_bytes: int = MOST_BYTES
 
 
 @contextlib.contextmanager
 def limited(limits: Limits) -> Iterator[None]:
-    """What Flower's grid fetches in this thread keeps to these limits; raises MalformedReport beyond them."""
-    _GRID.pull_objects = _pull_objects  # whoever replaced it before: ours asks the thread
+    """Flower's grid keeps to these limits in this thread, and raises MalformedReport beyond them."""
+    _GRID.pull_objects = _pull_objects  # even if somebody else replaced it: limits belong to the thread
     _thread.limits = limits
     try:
         yield
@@ -59,11 +58,8 @@ def _pull_objects(
     if limits is None:
         return _FLOWERS(object_ids, pull_object_fn, **options)
     if len(object_ids) > len(KINDS):
-        raise MalformedReport(
-            "parts",
-            f"the answer has {len(object_ids)} parts and a report has {len(KINDS)}: nothing of it was fetched"
-            "; does the node's app use SqsgdMod?",
-        )
+        problem = f"the answer has {len(object_ids)} parts and a report has {len(KINDS)}: nothing was fetched"
+        raise MalformedReport("parts", f"{problem}; does the node's app use SqsgdMod?")
 
     def pull(object_id: str) -> bytes:
         content = pull_object_fn(object_id)
@@ -80,7 +76,5 @@ def _check(content: bytes, most: int) -> None:
         raise MalformedReport("length", f"a part of the answer has {len(content)} bytes, more than {most}")
     kind = get_object_type_from_object_content(content)
     if kind not in KINDS:
-        raise MalformedReport(
-            "parts",
-            f"the answer holds {kind[:20]!r}, which no report does; does the node's app use SqsgdMod?",
-        )
+        problem = f"the answer holds {kind[:20]!r}, which is not part of a report"
+        raise MalformedReport("parts", f"{problem}; does the node's app use SqsgdMod?")

@@ -1,4 +1,4 @@
-"""The ready ServerApp: trains a named model with ``SqsgdStrategy`` and measures it on held-out data."""
+"""The ready ServerApp: trains a named model with ``SqsgdStrategy`` and evaluates it on held-out data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """One training, as the run's configuration says."""
+    """Train as the run's configuration says."""
     config: dict[str, Any] = dict(context.run_config)
     problem = problem_of(config, 1)
 

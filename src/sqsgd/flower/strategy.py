@@ -1,11 +1,13 @@
-"""The server's side: requests down, private reports up, one step of the model a round."""
+"""The server's side: requests down, private reports up, one step of the model per round."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,38 +19,41 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from sqsgd import checks, federated
 from sqsgd.core import Scheme
-from sqsgd.federated import Settings, State
-from sqsgd.federated.bounds import first_bound
-from sqsgd.federated.optimizers import Optimizer
+from sqsgd.federated import Record, Settings, State
+from sqsgd.federated.algorithm import server_step_opened, task_for
+from sqsgd.federated.optimizers import Optimizer, check_optimizer
 from sqsgd.federated.rates import learning_rate
-from sqsgd.flower import resuming, wire
+from sqsgd.federated.record import make_record
+from sqsgd.files.json_numbers import worded
+from sqsgd.flower import wire
 from sqsgd.flower.answers import Answer, Round, sort_answers
-from sqsgd.flower.contradictions import check_needs_no_residual, check_together
+from sqsgd.flower.cohort import SilentNodes, draw
 from sqsgd.flower.downlink import smallest_update
 from sqsgd.flower.flower_options import least_nodes
-from sqsgd.flower.gathering import drawn, wait_for_nodes
-from sqsgd.flower.silence import Silence
+from sqsgd.flower.gathering import exchange, wait_for_nodes
 from sqsgd.flower.wire import Request, Structure
-from sqsgd.runs.federation_folder import RunFolder
+from sqsgd.runs.run_folder import RunFolder
+from sqsgd.runs.summary import summarise
 from sqsgd.schemes import check_name, make_scheme
-from sqsgd.task import Task
 
 _LOG = logging.getLogger("flwr")
+MOST_EMPTY_ROUNDS = 10
 Numbering = Callable[[int, Sequence[int]], Mapping[int, int]]
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
-def _size(bytes: int) -> int:
-    return checks.integer("bytes", bytes, 1, 2**37)
+class NoAnswers(RuntimeError):
+    """Too many rounds in a row without enough answers."""
 
 
 class SqsgdStrategy(Strategy):
-    """Averages private reports. Takes the place of ``FedAvg``; nodes need ``SqsgdMod``.
+    """Averages private reports. Replaces ``FedAvg``; nodes need ``SqsgdMod``.
 
     ``epsilon`` and ``bytes`` are the budgets of one report, ``scheme`` and ``options`` as in
     ``sqsgd.make_scheme``. ``sends`` says what the apps compute: ``"delta"``, a trained model as in Flower's
     own apps, or ``"gradient"``; the default learning rate ``lr`` depends on it. ``once``: no node is asked in
     two rounds. With ``out``, an absolute path, metrics, checkpoints, model and summary are written, and
-    ``resume`` goes on from the checkpoint.
+    ``resume`` continues from the checkpoint.
     """
 
     def __init__(
@@ -59,7 +64,7 @@ class SqsgdStrategy(Strategy):
         scheme: str = "sqsgd",
         options: Mapping[str, Any] | None = None,
         lr: float | None = None,
-        optimizer: Literal["sgd", "momentum", "adam"] = "sgd",
+        optimizer: str = "sgd",
         sends: Literal["delta", "gradient"] = "delta",
         bound: float | None = None,
         track: bool = True,
@@ -81,26 +86,21 @@ class SqsgdStrategy(Strategy):
         numbering: Numbering | None = None,
         **flowers: Any,
     ) -> None:
-        """``flowers``: options of Flower's ``FedAvg`` as they stand in an app."""
+        """``flowers``: options of Flower's ``FedAvg``, unchanged."""
         check_name("scheme", scheme)
         connected, self.min_train_nodes = least_nodes(flowers, inspect.signature(type(self)).parameters)
         if fraction_evaluate:
             _LOG.warning("sqsgd: fraction_evaluate is ignored: what nodes measure never leaves them")
-        check_together(
-            sends=sends,
-            downlink=downlink,
-            optimizer=optimizer,
-            once=once,
-            clients_per_round=clients_per_round,
-            min_answers=min_answers,
-        )
         if resume and out is None:
-            raise ValueError("resume = true needs out: the folder of the training to go on with")
-        self.epsilon, self.bits = checks.real("epsilon", epsilon, 0.01, 1e5), 8 * _size(bytes)
+            raise ValueError("resume = true needs out: the folder of the training to resume")
+        if out is not None and not Path(out).is_absolute():
+            raise ValueError(f"out = {str(out)!r} must be an absolute path")
+        self.epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
+        self.bits = 8 * checks.integer("bytes", bytes, 1, 2**37)
         self.scheme_name, self.options = scheme, dict(options or {})
         self.lr = None if lr is None else checks.positive("lr", lr)
         self.optimizer, self.sends = optimizer, sends
-        self.bound = bound or first_bound(scheme)
+        self.bound = bound
         self.track, self.clip, self.alpha, self.beta = track, clip, alpha, beta
         self.clients_per_round = checks.integer("clients-per-round", clients_per_round, 0, 2**31)
         self.once = once
@@ -113,34 +113,64 @@ class SqsgdStrategy(Strategy):
         self.evaluate_every = checks.integer("evaluate-every", evaluate_every, 1, 2**31)
         self.folder = None if out is None else RunFolder(Path(out))
         self.resume, self.numbering = resume, numbering
+        self._check_combination()
         self.name = ""
+        self.rounds = 0
         self.holders: dict[int, int] = {}  # node: the round whose model it holds
         self._round: Round | None = None
         self._update: ConfigRecord | None = None
         self.empty = 0  # rounds in a row without enough answers
-        self.silence = Silence()
+        self.silent = SilentNodes()
         self.asking: frozenset[int] = frozenset()
-        """With ``once``: the clients that a round under way asks; written down before they are asked."""
+        """With ``once``: the clients that the current round asks; saved before they are asked."""
+
+    def _check_combination(self) -> None:
+        """Raise ValueError for the first invalid option or combination of options."""
+        check_optimizer(self.optimizer)
+        if self.clients_per_round and self.min_answers > self.clients_per_round:
+            raise ValueError(
+                f"min-answers = {self.min_answers} is more than clients-per-round = "
+                f"{self.clients_per_round}: no round could have enough answers"
+            )
+        if self.sends not in ("delta", "gradient"):
+            raise ValueError(f"sends = {self.sends!r} must be 'delta' or 'gradient'")
+        if self.downlink not in ("full", "delta"):
+            raise ValueError(f"downlink = {self.downlink!r} must be 'full' or 'delta'")
+        if self.downlink == "delta" and self.optimizer != "sgd":
+            raise ValueError(
+                f"downlink = 'delta' with optimizer = {self.optimizer!r}: nodes would need the optimizer's "
+                "state; use optimizer = 'sgd' or downlink = 'full'"
+            )
+        if self.once and not self.clients_per_round:
+            raise ValueError("once = true needs clients-per-round: else the first round would ask every node")
+        if self.once and self.downlink == "delta":
+            raise ValueError(
+                "once = true with downlink = 'delta': no node takes part again to use what changed; "
+                "use downlink = 'full'"
+            )
 
     # ------------------------------------------------------------ set up
 
     def prepare(self, grid: Grid, arrays: ArrayRecord, expected: int) -> None:
-        """Make the scheme for this model, and take up the state: a new one, or the checkpoint's."""
+        """Make the scheme for this model, and the state: a new one, or the checkpoint's."""
         self.structure: Structure
         self.structure, weights = wire.take_apart(arrays)
         checks.vector("the model's weights", weights, self.structure.dim)
         self.scheme: Scheme = make_scheme(
             self.scheme_name, dim=self.structure.dim, epsilon=self.epsilon, bits=self.bits, **self.options
         )
-        if self.once:
-            check_needs_no_residual(self.scheme)
+        if self.once and self.scheme.residual:
+            raise ValueError(
+                f"scheme = {self.scheme_name!r} keeps a residual for a node's next report, and with "
+                "once = true there is none: use scheme = 'privunit-index' or 'sqsgd-stateless'"
+            )
         rate = self.lr or learning_rate(self.scheme, expected, self.optimizer) * (
-            4.0 if self.sends == "delta" else 1.0  # a delta has been through a small rate (docs/flower.md)
+            4.0 if self.sends == "delta" else 1.0  # a delta holds the app's own small rate (docs/flower.md)
         )
         self.settings = Settings(
             seed=self.seed,
             optimizer=Optimizer(kind=self.optimizer, rate=rate),
-            bound=self.bound,
+            bound=self.bound or self.scheme.first_bound,
             track=self.track,
             clip=self.clip,
             alpha=self.alpha,
@@ -150,18 +180,70 @@ class SqsgdStrategy(Strategy):
         self.state: State = federated.initial_state(weights, self.settings)
         if self.folder is None:
             return
-        if not (self.resume and self.folder.begun):
-            self.folder.begin(self.state, resuming.about(self))
-            return
-        self.state, known = self.folder.resume()
-        resuming.take_up(self, known)
+        if not self.folder.begun:
+            self.folder.begin(self.state, self._about())
+        elif self.resume:
+            self.state, known = self.folder.load()
+            self._resume(known)
+        else:
+            raise ValueError(
+                f"out = {str(self.folder.path)!r} holds a training: set resume = true to resume it, "
+                "or choose another folder"
+            )
+
+    def _about(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the state; ``run``: the options by the names in a config.toml."""
+        return {
+            "name": self.name,
+            "seed": self.settings.seed,
+            "fingerprint": self.scheme.fingerprint,
+            "rate": self.settings.optimizer.rate,
+            "optimizer": self.optimizer,
+            "once": self.once,
+            "asking": sorted(self.asking),
+            "silence": self.silent.to_dict(),
+            "run": {
+                "scheme": self.scheme_name,
+                "options": self.options,
+                "epsilon": self.epsilon,
+                "bytes": self.bits // 8,
+                "rounds": max(1, self.rounds, self.state.round),
+                "bound": self.settings.bound,
+                "track": self.track,
+                "clip": self.clip or 0.0,
+                "alpha": self.alpha,
+                "beta": self.beta,
+                "evaluate_every": self.evaluate_every,
+            },
+        }
+
+    def _resume(self, known: Mapping[str, Any]) -> None:
+        """Continue as the checkpoint began; raises ValueError if the options differ from then."""
+        for key, now in (
+            ("fingerprint", self.scheme.fingerprint),
+            ("optimizer", self.optimizer),
+            ("once", self.once),
+        ):
+            if known.get(key, False) != now:
+                raise ValueError(
+                    f"this training was begun with {key} = {known.get(key, False)!r}, not {now!r}: restore "
+                    "scheme, epsilon, bytes, model, optimizer and once, or start another with another out"
+                )
+        self.name, self.seed = known["name"], known["seed"]
+        self.asking = frozenset(known.get("asking", ()))
+        self.silent = SilentNodes(known.get("silence"))
+        self.settings = replace(
+            self.settings,
+            seed=self.seed,
+            optimizer=replace(self.settings.optimizer, rate=self.lr or known["rate"]),
+        )
 
     # ------------------------------------------------------------ one round
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """A message for each node of the round: the request, and the model or what changed."""
+        """One message for each node of the round: the request, and the model or what changed."""
         if not self.name:
             self.prepare(grid, arrays, self.clients_per_round or self.min_nodes)
         asked_before = self.state.spent if self.once else ()
@@ -172,14 +254,7 @@ class SqsgdStrategy(Strategy):
         model, digest = self.structure.record(self.state.weights), wire.digest(self.state.weights)
         messages = []
         for node, number in numbers.items():
-            task = Task(
-                round=self.state.round,
-                client=number,
-                seed=self.settings.seed,
-                dim=self.structure.dim,
-                bound=self.state.bound,
-                clip=self.settings.clip,
-            )
+            task = task_for(number, self.settings, self.state)
             held = self._update is not None and self.holders.get(node) == self.state.round - 1
             request = Request(
                 name=self.name,
@@ -200,7 +275,7 @@ class SqsgdStrategy(Strategy):
                 content[wire.UPDATE] = self._update
             else:
                 content[wire.MODEL] = model
-            # Flower does not check who sends a reply: who can tell a message's name, a hash, may answer it.
+            # Flower does not check who sends a reply: whoever can guess a message's id, a hash, may answer.
             secret = secrets.token_hex(16)
             message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN, group_id=secret)
             last.asked(node, task, message)
@@ -211,27 +286,27 @@ class SqsgdStrategy(Strategy):
     def current(self) -> Round:
         """The round that was configured last."""
         if self._round is None:
-            raise RuntimeError("no round was configured: configure_train comes first")
+            raise RuntimeError("no round was configured: call configure_train first")
         return self._round
 
     def _cohort(self, nodes: Sequence[int]) -> Mapping[int, int]:
-        """The round's nodes, and each one's client number: its own identity, unless told otherwise."""
+        """The round's nodes, each with its client number: its identity, unless ``numbering`` is given."""
         if self.numbering is not None:
             return self.numbering(self.state.round, nodes)
-        if self.asking:  # the server died in this round: those that were asked then, and nobody else
+        if self.asking:  # the server was killed in this round: only those that were asked then
             return {node: node for node in nodes if node in self.asking}
-        nodes = self.silence.without(self.state.round, nodes, self.min_answers)
+        nodes = self.silent.removed_from(nodes, self.state.round, self.min_answers)
         share = int(self.fraction_train * len(nodes))
         size = self.clients_per_round or max(1, share, self.min_train_nodes)
-        return {node: node for node in drawn(nodes, size, self.settings.seed, self.state.round)}
+        return {node: node for node in draw(nodes, size, self.settings.seed, self.state.round)}
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message | Answer]
     ) -> tuple[ArrayRecord, MetricRecord]:
-        """Take each reply by itself, reject what is no report, average the rest, and step."""
+        """Check each reply by itself, reject what is not a valid report, average the rest, and step."""
         last = self.current
         sort_answers(last, self.scheme, replies)
-        self.silence.heard(last.state.round, last.tasks, last.silent)
+        self.silent.update(last.state.round, last.tasks, last.silent)
         for entry in last.rejected:
             _LOG.warning("sqsgd: rejected node %s: %s", entry["node"], entry["reason"])
         before, spent = self.state, dict(self.state.spent)
@@ -242,15 +317,13 @@ class SqsgdStrategy(Strategy):
         enough = len(last.reports) >= self.min_answers
         aggregate_started = time.perf_counter()
         if enough:
-            after, last.magnitudes = federated.server_step(
-                self.scheme, self.settings, self.state, last.reports
-            )
+            after, last.magnitudes = server_step_opened(self.scheme, self.settings, self.state, last.opened)
             self.empty = 0
         else:
             after = replace(self.state, round=self.state.round + 1)
             self.empty += 1
             _LOG.warning(
-                "sqsgd: round %s had %s answers of at least %s: the model stays",
+                "sqsgd: round %s had %s answers, fewer than min-answers = %s: the model is unchanged",
                 before.round, len(last.reports), self.min_answers,
             )  # fmt: skip
         last.seconds_aggregate = time.perf_counter() - aggregate_started
@@ -262,19 +335,38 @@ class SqsgdStrategy(Strategy):
             self.holders = dict.fromkeys(last.accepted, before.round)
         return self.structure.record(self.state.weights), MetricRecord({"answers": len(last.reports)})
 
+    def record(self, **measured: Any) -> Record:
+        """The record of the last round; sizes are the means over its messages."""
+        last = self.current
+        return make_record(
+            self.scheme,
+            last.state,
+            most_reports=max(self.state.spent.values(), default=0),
+            magnitudes=last.magnitudes,
+            clients=len(last.reports),
+            refused=sum(entry["reason"] in (wire.SPENT, wire.LEDGER) for entry in last.rejected),
+            bytes_up=_mean([payload for payload, _ in last.up]),
+            bytes_up_serialised=_mean([size for _, size in last.up]),
+            bytes_down=_mean([payload for payload, _ in last.down]),
+            bytes_down_serialised=_mean([size for _, size in last.down]),
+            seconds=time.perf_counter() - last.started,
+            seconds_aggregate=last.seconds_aggregate,
+            **{"seconds_gradient": None, "seconds_encode": None, **measured},
+        )
+
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Nothing: what nodes measure on their data would leave them in clear."""
+        """Nothing: what nodes measure on their data would leave them unprotected."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
-        """Nothing came."""
+        """Nothing was asked."""
 
     def summary(self) -> None:
-        """Log what is promised."""
+        """Log the scheme and its budgets."""
         _LOG.info(
-            "sqsgd: scheme %s, epsilon %s a report, %s bytes of codes, downlink %s",
+            "sqsgd: scheme %s, epsilon %s per report, %s bytes of codes, downlink %s",
             self.scheme_name, self.epsilon, self.bits // 8, self.downlink,
         )  # fmt: skip
 
@@ -288,9 +380,95 @@ class SqsgdStrategy(Strategy):
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: Evaluate | None = None,
     ) -> Result:
-        """All rounds, as Flower's own ``start``; ``evaluate_fn`` measures on the server's data."""
-        from sqsgd.flower.training import train
+        """All rounds, as Flower's own ``start``; ``evaluate_fn`` measures on the server's data.
 
-        return train(self, grid, initial_arrays, num_rounds, timeout, train_config, evaluate_fn)
+        A resumed training counts its rounds from its beginning.
+        """
+        self.rounds = checks.integer("num_rounds", num_rounds, 0, 2**31)
+        timeout = checks.real("timeout", timeout, 0.0, 1e9)
+        result = Result()
+        with contextlib.ExitStack() as stack:
+            if self.folder is not None:
+                stack.enter_context(self.folder.held())
+            nodes = wait_for_nodes(grid, self.min_nodes, self.wait_timeout)
+            self.prepare(grid, initial_arrays, self.clients_per_round or len(nodes))
+            if self.folder is not None:
+                self.folder.keep_rounds(self.state.round)
+            self.summary()
+            result.arrays = self.structure.record(self.state.weights)
+            if evaluate_fn is not None and self.state.round == 0:
+                measured = evaluate_fn(0, result.arrays)
+                if measured is not None:
+                    result.evaluate_metrics_serverapp[0] = measured
+            while self.state.round < self.rounds:
+                self._one_round(grid, timeout, train_config or ConfigRecord(), evaluate_fn, result)
+                if self.empty >= MOST_EMPTY_ROUNDS:
+                    raise NoAnswers(
+                        f"{self.empty} rounds in a row had fewer than min-answers = {self.min_answers} "
+                        f"answers, the last one {_counted(self.current)}: see the nodes' refusals.jsonl; "
+                        "their budgets may be spent"
+                    )
+            if self.folder is not None:
+                arrays = {name: array.numpy() for name, array in result.arrays.items()}
+                self.folder.finish(arrays, self._summarise(self.folder.lines))
+        return result
+
+    def _one_round(
+        self,
+        grid: Grid,
+        timeout: float,
+        config: ConfigRecord,
+        evaluate: Evaluate | None,
+        result: Result,
+    ) -> None:
+        """Ask, gather, step, measure, save."""
+        number = self.state.round + 1  # Flower counts from one
+        messages = self.configure_train(number, result.arrays, config, grid)
+        last = self.current
+        last.timeout = timeout
+        if self.once and self.folder is not None:  # on the disk before anyone is asked
+            self.asking |= {task.client for task in last.tasks.values()}
+            self.folder.save(self.state, self._about())
+        answers = exchange(grid, messages, timeout, self.scheme.bits // 8)
+        result.arrays, result.train_metrics_clientapp[number] = self.aggregate_train(number, answers)
+        line = self.record().to_dict()
+        line |= {"asked": len(last.tasks), "rejected": last.rejected, "models_sent": last.whole}
+        if evaluate is not None and (number == self.rounds or number % self.evaluate_every == 0):
+            measured = evaluate(number, result.arrays)
+            if measured is not None:
+                result.evaluate_metrics_serverapp[number] = measured
+                line |= {key: value for key, value in measured.items() if isinstance(value, int | float)}
+        _LOG.info(
+            "sqsgd: round %s of %s: %s answers, %s rejected%s, %.1f s",
+            number, self.rounds, len(last.reports), len(last.rejected),
+            f", accuracy {line['accuracy']:.4f}" if "accuracy" in line else "", line["seconds"],
+        )  # fmt: skip
+        if self.folder is not None:
+            self.folder.write({name: worded(value) for name, value in line.items()})
+            self.folder.save(self.state, self._about())
+
+    def _summarise(self, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return summarise(
+            lines,
+            self.scheme,
+            lr=self.settings.optimizer.rate,
+            rounds=self.rounds,
+            once=self.once,
+            task=self.name,
+            downlink=self.downlink,
+            answers=sum(line["clients"] for line in lines),
+            rejected=sum(len(line["rejected"]) for line in lines),
+        )
+
+
+def _counted(last: Round) -> str:
+    """How many nodes answered, and the most frequent reason of those that did not."""
+    reasons = Counter(entry["reason"] for entry in last.rejected)
+    most = "".join(f" ({count}: {reason})" for reason, count in reasons.most_common(1))
+    return f"{len(last.reports)} of {len(last.tasks)} that were asked{most}"
+
+
+def _mean(sizes: Sequence[int]) -> int:
+    return round(sum(sizes) / len(sizes)) if sizes else 0

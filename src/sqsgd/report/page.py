@@ -192,7 +192,7 @@ def _figure(chart: Chart | SplitChart) -> str:
 
 
 def _again(groups: Sequence[Group], command: str) -> str:
-    runs = [run for group in groups for run in group.runs]
+    runs = [run for group in groups for run in group.runs if not run.federation]
     trained = "\n".join(
         escape(
             shlex.join(
@@ -204,7 +204,5 @@ def _again(groups: Sequence[Group], command: str) -> str:
     exact = "Their seeds reproduce them exactly."
     if any(run.config.secure for run in runs):
         exact = "Runs with secure noise cannot be reproduced exactly."
-    return (
-        f'<p>To write this page from the folders of the runs:</p><pre tabindex="0">{escape(command)}</pre>'
-        f'<p>To train the runs again. {exact}</p><pre tabindex="0">{trained}</pre>'
-    )
+    page = f'<p>To write this page from the folders of the runs:</p><pre tabindex="0">{escape(command)}</pre>'
+    return page + (f'<p>To train them again. {exact}</p><pre tabindex="0">{trained}</pre>' if runs else "")

@@ -1,1 +1,1 @@
-"""The folder of a run: records, checkpoint, summary."""
+"""The folder of a run: configuration, metrics, checkpoint, summary."""

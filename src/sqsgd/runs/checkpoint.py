@@ -1,4 +1,4 @@
-"""A run's state on disk: written whole or not at all."""
+"""The state of a run on disk, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME = "checkpoint.safetensors"
 
 
 def save_state(folder: Path, state: State, config: dict[str, Any]) -> None:
-    """Write a checkpoint, with the configuration that it belongs to."""
+    """Write a checkpoint, with the configuration of its run."""
     arrays: dict[str, Any] = {"weights": state.weights}
     arrays |= {f"optimizer.{name}": np.asarray(value) for name, value in state.optimizer.items()}
     arrays |= {f"residual.{client}": residual for client, residual in state.residuals.items()}
@@ -31,7 +31,7 @@ def save_state(folder: Path, state: State, config: dict[str, Any]) -> None:
 
 
 def load_state(folder: Path) -> tuple[State, dict[str, Any]]:
-    """The last checkpoint, and the configuration that it belongs to."""
+    """The last checkpoint, and the configuration of its run."""
     path = folder / NAME
     if not path.exists():
         raise ValueError(f"{folder} holds no {NAME}: there is nothing to resume")

@@ -1,4 +1,4 @@
-"""What a run is asked to do: every option, in a TOML file or on the command line."""
+"""The configuration of a run: every option, from a TOML file or the command line."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import dataclasses
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 from sqsgd import checks
+from sqsgd.federated.optimizers import check_optimizer
 from sqsgd.files.toml_reader import read_toml
 
-ENGINES = ("local", "flower")
+DECAYS, ENGINES = ("none", "linear"), ("local", "flower")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """A training run. The defaults train LeNet-5 on 4,000 real digits in about a minute or two."""
+    """A training run. The defaults train LeNet-5 on 4,000 real digits in one or two minutes."""
 
     scheme: str = "sqsgd"
     dataset: str = "mnist5k"
@@ -24,40 +25,40 @@ class RunConfig:
     """Folder of the data sets; empty: $SQSGD_DATA, else the user's cache folder."""
     model: str = "lenet5"
     features: str = ""
-    """A public, fixed feature extractor before the model: hog, soft-hog or package.module:factory."""
+    """A public, fixed feature extractor in front of the model: hog, soft-hog or package.module:factory."""
     clients: int = 10
     participation: str = "all"
-    """``all``: every client each round, with a batch each; a number: that many, with all their data;
-    ``once``: clients / rounds each round, with all their data, and no client twice."""
+    """``all``: every client in every round, with one batch each; a number: that many clients per round, with
+    all their data; ``once``: clients / rounds per round, with all their data, and no client twice."""
     partition: str = "iid"
-    """``iid``, ``dirichlet:BETA``, ``shards:N``, or ``drawn``: an image each, of any number of clients."""
+    """``iid``, ``dirichlet:BETA``, ``shards:N``, or ``drawn``: any number of clients draw one image each."""
     batch: int = 32
     validation: float = 0.0
-    """Share of the training images that is held out and measured on in place of the test set."""
+    """Share of the training images to hold out and measure on instead of the test set."""
     test_images: int = 0
-    """Held-out images to measure on, the first ones; 0: all."""
+    """Measure on the first held-out images only, this many; 0: all."""
     epsilon: float = 400.0
     bytes: int = 256
     rounds: int = 600
     lr: float = 0.0
-    """Learning rate; 0: by the rule for all budgets, from the predicted error of a report."""
-    optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
-    decay: Literal["none", "linear"] = "none"
-    """How the learning rate falls over the rounds; ``linear``: to nothing after the last."""
+    """Learning rate; 0: derived from the predicted error of a report."""
+    optimizer: str = "sgd"
+    decay: str = "none"
+    """Decay of the learning rate over the rounds; ``linear``: to zero after the last."""
     bound: float = 0.0
     """Initial bound; 0: 1 for norms, 10 for the paper's range."""
     track: bool = True
-    """Let the bound follow the privatised magnitudes, where the scheme reports them."""
+    """Adapt the bound to the privatised magnitudes, if the scheme reports them."""
     clip: float = 0.0
-    """l2 radius that gradients plus residual are clipped to; 0: none."""
+    """l2 radius to clip gradient plus residual to; 0: none."""
     alpha: float = 1.0
-    """What of a gradient goes to the residual (the paper's α)."""
+    """Factor of the gradient that goes to the residual (the paper's α)."""
     beta: float = 1.0
-    """What of a gradient goes into the report (the paper's β)."""
+    """Factor of the gradient that goes into the report (the paper's β)."""
     weigh_by_size: bool = False
-    """Weigh clients by how many examples they have, which is then public."""
+    """Weigh clients by their number of examples, which is then public."""
     ledgers: str = ""
-    """Folder of the clients' own ledgers: each pays its report there, and refuses what is above its cap."""
+    """Folder of the clients' own ledgers: each pays for its reports there, and refuses any above its cap."""
     secure: bool = False
     """Noise from the operating system: the run cannot be repeated."""
     seed: int = 0
@@ -66,15 +67,15 @@ class RunConfig:
     checkpoint_every: int = 20
     """Rounds between two checkpoints, from which a run can be resumed."""
     workers: int = 0
-    """Gradients computed at the same time; 0: one for each core."""
+    """Gradients computed in parallel; 0: one per core."""
     engine: str = "local"
-    """``local``: in this process; ``flower``: over Flower's simulation, to the same model."""
+    """``local``: in this process; ``flower``: over Flower's simulation, with the same result."""
     tensorboard: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the scheme, such as ``levels`` or ``adaptive``."""
 
     def __post_init__(self) -> None:
-        """Everything that can be wrong without looking at the data or the model."""
+        """Check everything that does not depend on the data or the model."""
         for name in ("clients", "batch", "bytes", "rounds", "evaluate_every", "checkpoint_every"):
             checks.integer(name, getattr(self, name), 1, 2**31)
         checks.integer("test_images", self.test_images, 0, 2**31)
@@ -84,16 +85,15 @@ class RunConfig:
         checks.real("epsilon", self.epsilon, 0.01, 1e5)
         for name in ("lr", "bound", "clip"):
             checks.real(name, getattr(self, name), 0.0, 1e6)
-        for name in ("optimizer", "decay"):
-            kinds = get_args(get_type_hints(RunConfig)[name])
-            if getattr(self, name) not in kinds:
-                raise ValueError(f"{name} = {getattr(self, name)!r} must be one of {', '.join(kinds)}")
+        check_optimizer(self.optimizer)
+        if self.decay not in DECAYS:
+            raise ValueError(f"decay = {self.decay!r} must be one of {', '.join(DECAYS)}")
         if self.engine not in ENGINES:
             raise ValueError(f"engine = {self.engine!r} must be one of {', '.join(ENGINES)}")
         if self.engine == "flower" and self.weigh_by_size:
-            raise ValueError("weigh_by_size = true: on engine = 'flower' no node tells how much data it has")
+            raise ValueError("weigh_by_size = true: with engine = 'flower' nodes do not tell their sizes")
         if self.engine == "flower" and self.ledgers:
-            raise ValueError(f"ledgers = {self.ledgers!r}: on engine = 'flower' each client keeps its own")
+            raise ValueError(f"ledgers = {self.ledgers!r}: with engine = 'flower' each client keeps its own")
         participants = self.participants
         if self.once and self.rounds > self.clients:
             raise ValueError(
@@ -108,7 +108,7 @@ class RunConfig:
 
     @property
     def once(self) -> bool:
-        """Whether each client answers at most one round."""
+        """Whether each client takes part in at most one round."""
         return self.participation == "once"
 
     @property
@@ -119,20 +119,19 @@ class RunConfig:
         if self.once:
             return self.clients // self.rounds
         if not self.participation.isdecimal() or int(self.participation) < 1:
-            raise ValueError(
-                f"participation = {self.participation!r} must be 'all', 'once' or a number of clients a round"
-            )
+            wanted = "'all', 'once' or a number of clients per round"
+            raise ValueError(f"participation = {self.participation!r} must be {wanted}")
         return int(self.participation)
 
     def to_toml(self) -> str:
-        """The complete configuration, reloadable."""
+        """The complete configuration as TOML."""
         import tomli_w
 
         return tomli_w.dumps(dataclasses.asdict(self))
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -140,7 +139,7 @@ FIELDS = {entry.name: entry for entry in dataclasses.fields(RunConfig)}
 
 
 def load_config(path: str | Path) -> RunConfig:
-    """A configuration file; keys that are left out have their defaults."""
+    """The configuration in a file; missing keys have their defaults."""
     if Path(path).is_dir():
         raise ValueError(f"config = {str(path)!r} is a folder; name a TOML file, such as {path}/config.toml")
     values = read_toml(Path(path))
@@ -150,14 +149,14 @@ def load_config(path: str | Path) -> RunConfig:
 
 
 def make_config(values: dict[str, Any], where: str = "the configuration") -> RunConfig:
-    """A configuration from keys and values, each checked for its name and type."""
+    """A configuration from keys and values, after checking names and types."""
     hints = get_type_hints(RunConfig)
     for name, value in values.items():
         if name not in FIELDS:
             hint = checks.meant(name, FIELDS) or f" (known: {', '.join(FIELDS)})"
             raise ValueError(f"{where}: unknown key {name!r} = {value!r}{hint}")
         kind = hints[name]
-        plain = kind if isinstance(kind, type) else dict if "dict" in str(kind) else str
+        plain = kind if isinstance(kind, type) else dict
         fits = isinstance(value, plain) and not (plain is int and isinstance(value, bool))
         if plain is float and isinstance(value, int) and not isinstance(value, bool):
             values, fits = {**values, name: float(value)}, True

@@ -1,8 +1,9 @@
-"""Run folders as they are found: finished, unfinished, failed or damaged."""
+"""Reading run folders: finished, unfinished, failed or damaged, of local runs and of federations."""
 
 from __future__ import annotations
 
-import json
+import io
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -13,23 +14,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd.files import json_numbers as json_words
+from sqsgd.files.json_numbers import NUMBERS
+from sqsgd.runs.checkpoint import NAME as CHECKPOINT
+from sqsgd.runs.checkpoint import load_state
 from sqsgd.runs.config import RunConfig, load_config
+from sqsgd.runs.run_folder import CONFIG, METRICS, SUMMARY, read_lines, read_object
 
 Numbers = npt.NDArray[np.float64]
 
-ALWAYS = (
-    "round", "loss", "epsilon", "epsilon_total", "bytes_up", "bound",
-    "seconds", "seconds_gradient", "seconds_encode", "seconds_aggregate",
+ALWAYS = ("round", "epsilon", "epsilon_total", "bytes_up", "bound", "seconds", "seconds_aggregate")
+SOMETIMES = (
+    "loss", "seconds_gradient", "seconds_encode", "accuracy", "test_loss", "clip_rate", "asked",
 )  # fmt: skip
-SOMETIMES = ("accuracy", "test_loss", "clip_rate")
-MARKS = ("metrics.jsonl", "error.txt", "summary.json")
+MARKS = (METRICS, "error.txt", SUMMARY)
 LONGEST_ERROR = 400
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What only a finished run knows."""
+    """Values that only a finished run has."""
 
     notion: str
     held_out: str
@@ -39,21 +42,24 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True)
 class RunData:
-    """A run as its folder tells it."""
+    """The content of a run's folder."""
 
     folder: Path
     config: RunConfig
+    """Of a federation: its options under the names of a local run's."""
     columns: Mapping[str, Numbers]
-    """One number a round for each name; NaN where it was not measured."""
+    """One number per round for each name; NaN where it was not measured."""
+    federation: bool = False
+    """Trained by Flower's strategy over nodes: there is no config.toml to train from again."""
     summary: Summary | None = None
     error: str = ""
-    """Why it failed."""
+    """Why the run failed."""
     damage: str = ""
-    """What of the folder could not be read."""
+    """The part of the folder that could not be read."""
 
     @property
     def rounds(self) -> int:
-        """Rounds that are complete."""
+        """Number of complete rounds."""
         return len(self.columns["round"])
 
     @property
@@ -67,7 +73,7 @@ class RunData:
 
     @property
     def progress(self) -> str:
-        """The state, and how far the run came."""
+        """The state, and the rounds done if it is not finished."""
         far = "" if self.state == "finished" else f" at round {self.rounds} of {self.config.rounds}"
         return self.state + far
 
@@ -79,14 +85,14 @@ class RunData:
 
     @property
     def accuracies(self) -> Numbers:
-        """The measured ones, in order."""
+        """The measured accuracies, in order."""
         values = self.columns["accuracy"]
         return values[~np.isnan(values)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unreadable:
-    """A folder that looks like a run and tells too little."""
+    """A folder that looks like a run but cannot be read."""
 
     folder: Path
     reason: str
@@ -95,45 +101,79 @@ class Unreadable:
 def read_run(folder: Path) -> RunData:
     """One run; ValueError if its configuration cannot be read."""
     error = _error(folder)
-    if not (folder / "config.toml").is_file():
-        reason = f"; it failed before that was written: {error}" if error else ""
-        raise ValueError(f"{folder} holds no run: there is no config.toml{reason}")
-    config = load_config(folder / "config.toml")
     columns, damage = _metrics(folder)
     summary, summary_damage = _summary(folder)
+    federation = not (folder / CONFIG).is_file()
+    known = load_state(folder)[1] if federation and (folder / CHECKPOINT).is_file() else {}
+    if not federation:
+        config = load_config(folder / CONFIG)
+    elif "fingerprint" in known:
+        config = _federation_config(known, columns)
+    else:
+        reason = f"; it failed before that was written: {error}" if error else ""
+        raise ValueError(f"{folder} holds no run: there is no config.toml{reason}")
     if summary is not None and not damage and len(columns["round"]) != config.rounds:
         damage = f"there is a summary, but metrics.jsonl ends at round {len(columns['round'])}"
     return RunData(
         folder=folder,
         config=config,
         columns=columns,
+        federation=federation,
         summary=summary,
         error=error,
         damage=damage or summary_damage,
     )
 
 
-def find_runs(paths: Iterable[str | Path]) -> list[Path]:
-    """The run folders that are given or lie below what is given, each once, in order of their names.
+def _federation_config(known: Mapping[str, Any], columns: Mapping[str, Numbers]) -> RunConfig:
+    """A federation's options, from its checkpoint; those of earlier versions lack ``run``.
 
-    A folder with a config.toml alone is a run where no runs lie below it.
+    Data and model are the nodes' own, and nodes always use secure noise.
+    """
+    rounds, asked = len(columns["round"]), np.nan_to_num(columns["asked"])
+    chosen: dict[str, Any] = known.get("run") or {
+        "scheme": known["name"].rpartition(" ")[0],
+        "epsilon": float(np.clip(columns["epsilon"].max(initial=1.0), 0.01, 1e5)),
+        "bytes": max(1, int(columns["bytes_up"].max(initial=1))),
+        "rounds": max(1, rounds),
+    }
+    once = bool(known.get("once"))
+    nodes = int(asked.sum() if once else asked.max(initial=0))
+    return RunConfig(
+        **chosen,
+        dataset="data of the nodes",
+        model="model of the app",
+        clients=max(1, nodes, chosen["rounds"] if once else 0),
+        participation="once" if once else "all",
+        lr=known["rate"],
+        optimizer=known["optimizer"],
+        seed=known["seed"],
+        engine="flower",
+        secure=True,
+    )
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[Path]:
+    """The run folders among and below ``paths``, each once, sorted by name.
+
+    A folder that holds only a config.toml is a run unless there are runs below it.
     """
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
         if not path.is_dir():
-            raise ValueError(f"{path} is no folder" if path.exists() else f"{path} does not exist")
+            raise ValueError(f"{path} is not a folder" if path.exists() else f"{path} does not exist")
         below = sorted(_runs_below(path), key=_in_natural_order)
-        if not below and not (path / "config.toml").is_file():
+        if not below and not (path / CONFIG).is_file():
             raise ValueError(f"{path} holds no run: neither it nor a folder below it has a config.toml")
         for folder in below or [path]:
             found.setdefault(folder.resolve(), folder)
     if not found:
-        raise ValueError("there is nothing to report: name at least one folder of a run")
+        raise ValueError("there is nothing to report: name at least one run folder")
     return list(found.values())
 
 
 def read_runs(paths: Iterable[str | Path]) -> tuple[list[RunData], list[Unreadable]]:
-    """All runs that can be read, and the others with the reason; ValueError if none can."""
+    """All runs that can be read, and the other folders with the reason; ValueError if none can be read."""
     runs, unreadable = [], []
     for folder in find_runs(paths):
         try:
@@ -148,7 +188,7 @@ def read_runs(paths: Iterable[str | Path]) -> tuple[list[RunData], list[Unreadab
 def _runs_below(path: Path) -> Iterable[Path]:
     for place, names, files in os.walk(path):
         names[:] = [name for name in names if not name.startswith(".")]
-        if any(mark in files for mark in MARKS) or ("config.toml" in files and not names):
+        if any(mark in files for mark in MARKS) or (CONFIG in files and not names):
             yield Path(place)
 
 
@@ -163,48 +203,37 @@ def _error(folder: Path) -> str:
     if not path.is_file():
         return ""
     lines = path.read_text(errors="replace").strip().splitlines()
-    return lines[0][:LONGEST_ERROR] if lines else "no reason was written down"
+    return lines[0][:LONGEST_ERROR] if lines else "no reason was given"
 
 
 def _metrics(folder: Path) -> tuple[dict[str, Numbers], str]:
     """The complete rounds up to the first that cannot be read, and what is wrong with that one.
 
-    A last line without an end is no damage: it is still being written, or was when the run was stopped.
+    An incomplete last line is not damage: it is being written, or was when the run was stopped.
     """
-    path, rows, damage = folder / "metrics.jsonl", [], ""
-    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
-    for number, line in enumerate(lines):
-        row = _row(line)
-        if row is None or row["round"] != number:
-            damage = f"line {number + 1} of metrics.jsonl cannot be read; what follows is left out"
-            break
-        rows.append(row)
+    path, rows, damage = folder / METRICS, [], ""
+    with path.open("rb") if path.is_file() else io.BytesIO() as file:
+        for number, line in enumerate(read_lines(file)):
+            row = _row(line or {})
+            if row is None or row["round"] != number:
+                damage = f"line {number + 1} of metrics.jsonl cannot be read; what follows is left out"
+                break
+            rows.append(row)
     names = (*ALWAYS, *SOMETIMES)
     return {name: np.array([row[name] for row in rows], dtype=np.float64) for name in names}, damage
 
 
-def _row(line: bytes) -> dict[str, float] | None:
-    """A line's numbers, or None if it is not what a round writes."""
-    values = _json_object(line)
-    if values is None:
-        return None
+def _row(values: Mapping[str, Any]) -> dict[str, float] | None:
+    """The numbers of a line, or None if some are missing or invalid."""
     row = {name: _number(values.get(name)) for name in ALWAYS}
     row |= {name: _number("nan" if values.get(name) is None else values[name]) for name in SOMETIMES}
     complete = {name: value for name, value in row.items() if value is not None}
     return complete if len(complete) == len(row) else None
 
 
-def _json_object(content: bytes) -> dict[str, Any] | None:
-    try:
-        values = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-    return values if isinstance(values, dict) else None
-
-
 def _number(value: object) -> float | None:
     if isinstance(value, str):
-        return json_words.NUMBERS.get(value)
+        return NUMBERS.get(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -214,12 +243,15 @@ def _number(value: object) -> float | None:
 
 
 def _summary(folder: Path) -> tuple[Summary | None, str]:
-    path = folder / "summary.json"
+    path = folder / SUMMARY
     if not path.is_file():
         return None, ""
-    values = _json_object(path.read_bytes()) or {}
-    notion, held_out = values.get("notion"), values.get("held_out")
+    values = read_object(path.read_bytes()) or {}
+    notion, held_out = values.get("notion"), values.get("held_out", "data held out by the server")
     ratio, delta = _number(values.get("bytes_up_ratio")), _number(values.get("delta", 0.0))
+    dim, bytes_up = _number(values.get("dim")), _number(values.get("bytes_up"))
+    if not ratio and dim is not None and bytes_up is not None:  # a federation's, of an earlier version
+        ratio = 4 * dim / bytes_up if bytes_up else math.nan
     if isinstance(notion, str) and isinstance(held_out, str) and ratio and delta is not None:
         return Summary(notion=notion, held_out=held_out, bytes_up_ratio=ratio, delta=delta), ""
     return None, "summary.json cannot be read"

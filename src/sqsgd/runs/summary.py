@@ -1,51 +1,55 @@
-"""What a finished run reached, promised, sent and took."""
+"""The summary of a run: what it reached, promised, sent and took."""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from sqsgd.core import Scheme
 from sqsgd.files.json_numbers import worded
-
-if TYPE_CHECKING:
-    from sqsgd.experiments.runner import Run
+from sqsgd.numerics.epsilon_sums import total
 
 
-def summarise(run: Run) -> dict[str, Any]:
-    """What a finished run reached, promised, sent and took; from its metrics."""
-    with (run.folder / "metrics.jsonl").open() as file:
-        lines = [json.loads(line) for line in file]
+def summarise(
+    lines: Sequence[Mapping[str, Any]],
+    scheme: Scheme,
+    *,
+    lr: float,
+    rounds: int,
+    once: bool,
+    **about: Any,
+) -> dict[str, Any]:
+    """The summary of the metrics of a run of ``rounds`` rounds; ``about``: further keys and their values."""
     measured = [line for line in lines if "accuracy" in line]
+    answered = [line for line in lines if line["clients"]]
     seconds = sum(line["seconds"] for line in lines)
-    last, float32 = lines[-1], 4 * run.problem.dim
-    bytes_up, bytes_down = (max(line[name] for line in lines) for name in ("bytes_up", "bytes_down"))
-    return {
-        "scheme": run.config.scheme,
-        "dataset": run.config.dataset,
-        "held_out": run.problem.dataset.held_out,
-        "model": run.config.model,
-        "features": run.config.features,
-        "participation": run.config.participation,
-        "dim": run.problem.dim,
+    bytes_up = max((line["bytes_up"] for line in lines), default=0)
+    values = {
+        "scheme": scheme.name,
+        **about,
+        "dim": scheme.dim,
         "rounds": len(lines),
-        "clients": run.config.clients,
-        "accuracy": measured[-1]["accuracy"],
-        "best_accuracy": max(line["accuracy"] for line in measured),
-        "test_loss": measured[-1]["test_loss"],
-        "notion": run.scheme.privacy.notion,
-        "epsilon": last["epsilon"],
-        "delta": run.scheme.privacy.delta,
-        "epsilon_total": last["epsilon_total"],
-        "epsilon_all_rounds": worded(run.scheme.privacy.epsilon * (1 if run.config.once else len(lines))),
+        "accuracy": measured[-1]["accuracy"] if measured else None,
+        "best_accuracy": max((line["accuracy"] for line in measured), default=None),
+        "test_loss": measured[-1].get("test_loss") if measured else None,
+        "notion": scheme.privacy.notion,
+        "epsilon": worded(scheme.privacy.epsilon),
+        "delta": scheme.privacy.delta,
+        "epsilon_total": lines[-1]["epsilon_total"] if lines else 0.0,
+        "epsilon_all_rounds": worded(total(scheme.privacy.epsilon, 1 if once else len(lines))),
         "refused": sum(line.get("refused", 0) for line in lines),
-        "noise": "secure" if run.config.secure else "seeded: an experiment, protects nobody",
         "bytes_up": bytes_up,
-        "bytes_up_ratio": float32 / bytes_up,
-        "bytes_down": bytes_down,
-        "lr": run.settings.optimizer.rate,
+        "bytes_up_ratio": 4 * scheme.dim / bytes_up if bytes_up else None,
+        "lr": lr,
         "seconds": seconds,
-        "share_gradient": sum(line["seconds_gradient"] for line in lines) / seconds,
-        "share_encode": sum(line["seconds_encode"] for line in lines) / seconds,
-        "share_aggregate": sum(line["seconds_aggregate"] for line in lines) / seconds,
-        "finished": len(lines) == run.config.rounds,
+        "finished": len(lines) >= rounds,
     }
+    for name in ("bytes_down", "bytes_up_serialised", "bytes_down_serialised"):
+        sizes = [line[name] for line in answered if name in line]
+        if sizes or name == "bytes_down":
+            values[name] = round(sum(sizes) / max(len(sizes), 1))
+    for part in ("gradient", "encode", "aggregate"):
+        taken = [line[f"seconds_{part}"] for line in lines if f"seconds_{part}" in line]
+        if taken:
+            values[f"share_{part}"] = sum(taken) / seconds
+    return values

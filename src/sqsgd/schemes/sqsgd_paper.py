@@ -103,5 +103,10 @@ def sqsgd_paper(
     )
     transforms = (rotate,) if size == dim else (Subsample(size=size), rotate)
     return Scheme(
-        name="sqsgd-paper", dim=dim, transforms=transforms, mechanism=mechanism, residual=size < dim
+        name="sqsgd-paper",
+        dim=dim,
+        transforms=transforms,
+        mechanism=mechanism,
+        residual=size < dim,
+        first_bound=10.0,
     )

@@ -1,4 +1,4 @@
-"""All rounds of a training: what is written down after each, and when it ends."""
+"""All rounds of a training: what is written after each, and when it ends."""
 
 import json
 
@@ -8,7 +8,9 @@ from flwr.app import MetricRecord
 
 from sqsgd import Ledger
 from sqsgd.flower import wire
-from sqsgd.flower.training import MOST_EMPTY_ROUNDS, NoAnswers, train
+from sqsgd.flower.strategy import MOST_EMPTY_ROUNDS, NoAnswers
+from sqsgd.report.page import write_report
+from sqsgd.runs.reading import read_run
 
 
 def test_what_is_written_down(tmp_path):
@@ -77,5 +79,30 @@ def test_a_training_of_no_rounds_is_the_model_as_it_was(tmp_path):
 def test_rounds_and_times_are_checked_before_anyone_is_asked(tmp_path, rounds, timeout, word):
     nodes = nodes_of(tmp_path)
     with pytest.raises(ValueError, match=word):
-        train(strategy(), nodes, model(), rounds, timeout, None, None)
+        strategy().start(nodes, model(), rounds, timeout)
     assert nodes.sent == []
+
+
+@pytest.mark.parametrize("changes", [{}, {"scheme": "fedsgd"}, {"once": True, "clients_per_round": 3}])
+def test_a_federations_folder_is_reported_like_any_other(tmp_path, changes):
+    if "once" in changes:
+        changes = {**changes, "scheme": "privunit-index", "epsilon": 8.0}
+    made = strategy(out=tmp_path / "run", **changes)
+    made.start(
+        nodes_of(tmp_path / "nodes"), model(), num_rounds=1 if "once" in changes else 3,
+        evaluate_fn=lambda *_: MetricRecord({"accuracy": 0.5}),
+    )  # fmt: skip
+    page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
+    assert "1 run in 1 group, 1 finished" in page
+    assert "data of the nodes" in page
+    if "scheme" not in changes:
+        assert "The noise was secure" in page
+        assert "3 × 200 = 600" in page
+    if "once" in changes:
+        assert "Each client sends at most one report" in page
+
+
+def test_an_unfinished_federation_says_how_far_it_came(tmp_path):
+    with pytest.raises(NoAnswers):
+        strategy(out=tmp_path / "run").start(nodes_of(tmp_path, max_epsilon=250.0), model(), num_rounds=99)
+    assert read_run(tmp_path / "run").status == "unfinished at round 11 of 99"

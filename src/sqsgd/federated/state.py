@@ -1,0 +1,56 @@
+"""What a training is given, and what one round hands to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sqsgd import checks
+from sqsgd.checks import Vector
+from sqsgd.federated.optimizers import Optimizer, OptimizerState
+from sqsgd.ledger.client_ledgers import Ledgers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The server's choices. α and β scale what goes to the residual and to the report (paper: 1)."""
+
+    seed: int
+    optimizer: Optimizer
+    bound: float = 1.0
+    track: bool = True
+    """Adapt the bound to the privatised magnitudes, if the scheme reports one."""
+    clip: float | None = None
+    alpha: float = 1.0
+    beta: float = 1.0
+    weigh_by_size: bool = False
+    decay_rounds: int = 0
+    """The learning rate falls linearly to zero over this many rounds; 0: it is constant."""
+    ledgers: Ledgers | None = None
+    """The clients' own ledgers, which may refuse a report."""
+    secure: bool = False
+    """Noise from the operating system; such a run cannot be repeated bit for bit."""
+
+    def __post_init__(self) -> None:
+        checks.integer("seed", self.seed, 0, 2**64 - 1)
+        checks.real("bound", self.bound, 1e-6, 1e30)
+        checks.real("alpha", self.alpha, 0.0, 1e6)
+        checks.positive("beta", self.beta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Everything that one round hands to the next."""
+
+    round: int
+    weights: Vector
+    bound: float
+    optimizer: OptimizerState
+    residuals: Mapping[int, Vector] = field(default_factory=dict)
+    spent: Mapping[int, int] = field(default_factory=dict)  # reports sent by each client
+    lost: int = -1  # a round that a crash interrupted: it is counted as spent and not repeated
+
+
+def initial_state(weights: Vector, settings: Settings) -> State:
+    """The state before the first round."""
+    return State(round=0, weights=weights, bound=settings.bound, optimizer=settings.optimizer.initial())

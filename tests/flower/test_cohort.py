@@ -1,0 +1,72 @@
+"""Who is asked: drawn by public randomness, and a silent node less and less often."""
+
+import itertools
+
+import pytest
+from federation import IDS, lines, model, nodes_of, strategy
+
+from sqsgd.flower.cohort import LONGEST, SilentNodes, draw
+
+
+def test_nodes_are_drawn_again_each_round_and_the_same_for_everyone():
+    nodes = list(range(100, 130))
+    rounds = [draw(nodes, 5, seed=3, round=round) for round in range(20)]
+    assert rounds == [draw(nodes, 5, seed=3, round=round) for round in range(20)]
+    assert all(len(set(drawn)) == 5 and set(drawn) <= set(nodes) for drawn in rounds)
+    assert len({tuple(drawn) for drawn in rounds}) == 20
+    assert draw(nodes, 30, seed=3, round=0) == draw(nodes, 99, seed=3, round=0) == nodes
+
+
+def asked_in(silent_nodes, rounds, silent=(7,), nodes=(5, 7, 9)):
+    """The rounds in which each silent node was asked."""
+    found = []
+    for round in rounds:
+        asked = silent_nodes.removed_from(nodes, round, 1)
+        found += [round for node in asked if node in silent]
+        silent_nodes.update(round, asked, [node for node in asked if node in silent])
+    return found
+
+
+def test_a_silent_node_sits_out_longer_and_longer():
+    assert asked_in(SilentNodes(), range(60)) == [0, 1, 4, 9, 18, 35]
+
+
+def test_it_is_asked_for_ever_if_seldom():
+    rounds = asked_in(SilentNodes(), range(400))
+    assert max(b - a for a, b in itertools.pairwise(rounds)) == LONGEST + 1
+
+
+def test_whoever_answers_anything_is_asked_as_before():
+    silent_nodes = SilentNodes()
+    asked_in(silent_nodes, range(4))
+    silent_nodes.update(4, [7], [])
+    assert silent_nodes.removed_from([5, 7, 9], 5, 1) == [5, 7, 9]
+
+
+def test_one_silent_round_is_forgiven():
+    silent_nodes = SilentNodes()
+    silent_nodes.update(0, [5, 7], [7])
+    assert silent_nodes.removed_from([5, 7], 1, 1) == [5, 7]
+
+
+def test_where_too_few_would_be_left_all_are_asked():
+    silent_nodes = SilentNodes()
+    asked_in(silent_nodes, range(2), silent=(5, 7))
+    assert silent_nodes.removed_from([5, 7, 9], 2, 1) == [9]
+    assert silent_nodes.removed_from([5, 7, 9], 2, 2) == [5, 7, 9]
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_training_goes_on_without_a_silent_node(tmp_path, resumed, caplog):
+    nodes = nodes_of(tmp_path)
+    nodes.spoil = lambda node, _, reply: None if node == IDS[0] else reply
+    made = strategy(out=tmp_path / "run")
+    with caplog.at_level("WARNING", logger="flwr"):
+        made.start(nodes, model(), num_rounds=2 if resumed else 5, timeout=0.3)
+    if resumed:
+        made = strategy(out=tmp_path / "run", resume=True)
+        made.start(nodes, model(), num_rounds=5, timeout=0.3)
+    written = lines(tmp_path / "run" / "metrics.jsonl")
+    assert [line["asked"] for line in written] == [3, 3, 2, 2, 3]
+    assert [line["clients"] for line in written] == [2] * 5
+    assert f"node {IDS[0]} was silent 2 rounds in a row: it sits out 2" in caplog.text
