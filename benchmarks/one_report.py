@@ -1,8 +1,8 @@
-"""How the settings of experiments/once-*.toml were chosen: on Fashion-MNIST's training images alone.
+"""The choice of the settings in experiments/once-*.toml, on Fashion-MNIST's training images alone.
 
 python benchmarks/one_report.py DIR
 
-50,000 of them are users, 10,000 are held out. Gaussian noise with PrivUnit's energy stands in for reports, so
+50,000 images are users, 10,000 are held out. Gaussian noise with PrivUnit's energy replaces the reports, so
 that a run takes a second. Each line changes one setting; accuracies are means of three seeds at ε = 8, 4, 2.
 """
 
@@ -36,7 +36,7 @@ Rows = npt.NDArray[np.float32]
 
 
 def trained(rows: Rows, labels: npt.NDArray[np.int64], epsilon: float, seed: int, **chosen: float) -> float:
-    """Accuracy on the rows after the users', of a softmax that saw each user once."""
+    """Held-out accuracy of a softmax that was trained on each user once."""
     numbers = np.random.default_rng(seed)
     weights, velocity, total = (np.zeros((rows.shape[1], 10), np.float32) for _ in range(3))
     rounds, bound, momentum = int(chosen["rounds"]), chosen["bound"], chosen["momentum"]
@@ -61,7 +61,7 @@ def trained(rows: Rows, labels: npt.NDArray[np.int64], epsilon: float, seed: int
 
 
 def main(folder: str) -> None:
-    """The table."""
+    """Print the table."""
     whole = load_dataset("fashion-mnist", folder)
     order = np.random.default_rng(5).permutation(len(whole.train_labels))
     labels, features = whole.train_labels.numpy()[order], {}

@@ -111,7 +111,9 @@ def test_the_page_was_not_added_to_the_table():
 
 
 def test_a_budget_that_cannot_be_met_is_named():
-    with pytest.raises(ValueError, match="bits = 2 do not hold one code of levels = 8; at least 3 do"):
+    with pytest.raises(
+        ValueError, match="bits = 2 cannot hold one code of levels = 8; at least 3 are needed"
+    ):
         make_scheme("geometric", dim=10, epsilon=1.0, bits=2)
 
 

@@ -1,4 +1,4 @@
-"""Checks of arguments: what passes comes back in one form, what does not is named with its value."""
+"""Argument validation: valid values come back in one form, invalid ones are named."""
 
 import math
 
@@ -15,7 +15,7 @@ BAD_VECTORS = [
     (np.zeros(8, complex), "x has dtype complex128"),
     (np.array(["a"] * 8), "x has dtype"),
     (None, "x has dtype object"),
-    ([[1.0], [1.0, 2.0]], "x is no vector"),
+    ([[1.0], [1.0, 2.0]], "x must be a vector"),
     (np.array([0, 0, np.nan, 0, 0, 0, 0, 0]), r"x\[2\] = nan"),
     (np.array([0, 0, 0, np.inf, 0, 0, 0, 0]), r"x\[3\] = inf"),
     (np.array([1e300, 0, 0, 0, 0, 0, 0, 0]), r"x\[0\] = 1e\+300"),
@@ -49,7 +49,7 @@ WRONG = [True, np.True_, "1", None, 1j, [1], math.nan, -math.inf, 10**400]
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: repr(wrong)[:9])
-def test_what_is_no_finite_number_is_refused_by_each(wrong):
+def test_every_check_rejects_what_is_not_a_finite_number(wrong):
     refuse("^n = .* must be a whole number from 0 to 9$", lambda: checks.integer("n", wrong, 0, 9))
     refuse("^r = .* must be a number from 0 to 1e", lambda: checks.real("r", wrong, 0, 1e308))
     refuse("^r = .* must be a finite number$", lambda: checks.real("r", wrong, -math.inf, math.inf))
@@ -67,7 +67,7 @@ def test_ends_belong_to_a_range_unless_it_is_open():
 
 
 def test_vectors_come_back_as_kernels_take_them():
-    """float32 in one piece, in this machine's order; a vector that is so already is not copied."""
+    """Contiguous float32 in native byte order; such a vector is not copied."""
     right = np.linspace(-1, 1, 8, dtype=np.float32)
     assert checks.vector("x", right, 8) is right
     spread, unaligned = np.repeat(right, 2)[::2], np.frombuffer(b"x" + right.tobytes(), "u1")[1:].view("f4")
@@ -77,7 +77,7 @@ def test_vectors_come_back_as_kernels_take_them():
         assert np.array_equal(found, right)
 
 
-def test_shaped_leaves_it_to_others_what_is_finite():
+def test_shaped_accepts_nan_and_infinity():
     assert checks.shaped("x", np.array([1e300, math.nan]), 2)[0] == math.inf
     refuse(r"x\[0\] = 1e\+300", lambda: checks.vector("x", np.array([1e300, 0.0]), 2))
     assert checks.finite_size("x", 3.0) == 3.0

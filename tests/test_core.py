@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from sqsgd import MalformedReport, Task, seeded_rng
+from sqsgd import MalformedReport, Task, federated, make_scheme, seeded_rng
 from sqsgd.codec import ENVELOPE_BYTES, Column
-from sqsgd.core import NOT_PRIVATE, Aggregate, Mechanism, Scheme, Transform
+from sqsgd.core import NOT_PRIVATE, Aggregate, Mechanism, Privacy, Scheme, Transform
 
 TASK = Task(round=2, client=7, seed=1, dim=3, bound=10.0)
 X = np.array([1.0, -2.0, 3.0], np.float32)
@@ -190,7 +190,7 @@ def test_the_coordinate_is_named_whoever_finds_it(bad):
 def test_tasks_must_be_tasks_for_this_length():
     made, message = scheme(), sent(scheme())
     for use in (lambda task: made.encode(X, task, seeded_rng(1)), lambda task: made.open(message, task)):
-        with pytest.raises(ValueError, match=r"is no sqsgd\.Task"):
+        with pytest.raises(ValueError, match=r"must be a sqsgd\.Task"):
             use({"round": 2})
         with pytest.raises(ValueError, match=r"task\.dim = 4, but this scheme was made for dim = 3"):
             use(replace(TASK, dim=4))
@@ -206,3 +206,49 @@ def test_a_mechanism_that_says_nothing_more_adds_its_estimates_and_holds_no_size
     assert mechanism.magnitude(columns, 1.0) is None
     with pytest.raises(NotImplementedError):
         mechanism.coordinates(columns)
+
+
+@pytest.mark.parametrize(
+    ("notion", "delta", "answers"),
+    [
+        ("local", 0.0, (True, True, True)),
+        ("local", 1e-9, (True, False, True)),
+        ("per-weight", 0.0, (True, False, True)),
+        ("central", 1e-5, (True, False, False)),
+        ("none", 0.0, (False, False, False)),
+    ],
+)
+def test_a_guarantee_answers_what_is_asked_of_it(notion, delta, answers):
+    privacy = Privacy(epsilon=1.0, notion=notion, delta=delta)
+    assert (privacy.is_private, privacy.is_pure_local, privacy.protects_single_reports) == answers
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "bound"),
+    [
+        ("sqsgd", 32, (32 / 40) ** 0.5),
+        ("sqsgd-paper", 8, 3 / 40**0.5),
+        ("privunit", 40, 1.0),
+        ("dgc", 1, 1.0),
+    ],
+)
+def test_a_scheme_says_what_a_report_is_about_and_which_bound_suits_it(name, size, bound):
+    scheme = make_scheme(name, dim=40, epsilon=50.0, bits=38)
+    task = Task(round=0, client=1, seed=5, dim=40, bound=scheme.unit_bound)
+    columns = scheme.randomize(np.arange(40, dtype=np.float32), task, seeded_rng(1))
+    sent = scheme.sent_coordinates(columns, task)
+    assert (sent.size, scheme.unit_bound) == (size, pytest.approx(bound))
+    assert scheme.sends_block == (size not in (1, 40))
+    assert name != "dgc" or sent.tolist() == [39]
+
+
+@pytest.mark.parametrize("name", ["sqsgd", "fedsel", "dgc"])
+def test_a_client_does_not_open_its_own_report(name, monkeypatch):
+    scheme = make_scheme(name, dim=40, epsilon=50.0, bits=38)
+    task = Task(round=0, client=1, seed=5, dim=40, bound=1.0)
+    gradient = np.arange(40, dtype=np.float32)
+    expected = scheme.encode(gradient, task, seeded_rng(1))
+    monkeypatch.setattr(Scheme, "open", None)
+    message, residual = federated.client_step(scheme, task, gradient, None, seeded_rng(1))
+    assert message == expected
+    assert residual is not None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sqsgd import Task, make_scheme, seeded_rng
-from sqsgd.planner import information_limit, plan
+from sqsgd.planner import information_limit, plan, stateless_choices
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,10 @@ def warned(words, **budget):
 
 def test_warnings_come_when_they_should():
     usual = {"dim": 119850, "epsilon": 400.0, "bits": 2048}
-    assert warned("nearly in clear", dim=512, epsilon=400.0, bits=512)
-    assert not warned("nearly in clear", **usual)
-    assert warned("buy less than 10 %", **{**usual, "bits": 8192})
-    assert not warned("buy less than 10 %", **usual)
+    assert warned("nearly in the clear", dim=512, epsilon=400.0, bits=512)
+    assert not warned("nearly in the clear", **usual)
+    assert warned("by less than 10 %", **{**usual, "bits": 8192})
+    assert not warned("by less than 10 %", **usual)
     assert warned("nothing is promised about the direction of the full vector", **usual, rounds=100_000)
     assert not warned("the full vector", **usual)
     assert warned("membership", **usual)
@@ -110,8 +110,8 @@ def test_a_direction_of_one_dimension_is_not_passed_off_as_two():
 
 
 def test_rough_predictions_are_said_to_be_rough():
-    assert warned("predicted errors are rough", dim=1198, epsilon=400.0, bits=8)
-    assert not warned("predicted errors are rough", dim=1198, epsilon=400.0, bits=64)
+    assert warned("predicted errors can be off", dim=1198, epsilon=400.0, bits=8)
+    assert not warned("predicted errors can be off", dim=1198, epsilon=400.0, bits=64)
 
 
 def test_more_coordinates_than_can_be_privatised():
@@ -147,3 +147,19 @@ def test_it_can_be_written_as_json():
 def test_impossible_wishes(change, message):
     with pytest.raises(ValueError, match=message):
         plan(**{"dim": 1000, "epsilon": 20.0, "bits": 256, **change})
+
+
+@pytest.mark.parametrize(
+    ("dim", "epsilon", "bits", "best"),
+    [(3920, 8.0, 512, "privunit-index"), (3920, 2.0, 16, "privunit-index"), (3920, 400.0, 4096, None)],
+)
+def test_the_best_stateless_scheme_is_the_one_with_the_least_error(dim, epsilon, bits, best):
+    ways = stateless_choices(dim=dim, epsilon=epsilon, bits=bits)
+    assert len(ways) >= 2
+    for way in ways:
+        scheme = make_scheme(way.name, dim=dim, epsilon=epsilon, bits=bits)
+        assert not scheme.residual
+        assert (way.nmse, way.message_bytes) == (scheme.nmse, scheme.bits // 8)
+    assert [way.nmse for way in ways] == sorted(way.nmse for way in ways)
+    assert ways[0].name == best if best else ways[0].name != "privunit-index"
+    assert plan(dim=dim, epsilon=epsilon, bits=bits).stateless == tuple(ways)

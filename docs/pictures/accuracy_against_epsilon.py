@@ -12,7 +12,7 @@ from pathlib import Path
 from drawing import OTHERS, OURS, axes_for, section
 
 PICTURE = Path(__file__).with_name("accuracy-against-epsilon.svg")
-HEADING = "## One report a user"
+HEADING = "## One report per user"
 ROW = re.compile(
     r"^\| (MNIST|Fashion-MNIST) \| (\d+) \| .* \| \*\*([\d.]+) %\*\* \|.*\| (\d+) \|$", re.MULTILINE
 )

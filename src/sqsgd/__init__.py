@@ -1,4 +1,4 @@
-"""sqsgd: federated learning in a few hundred bytes a round, locally differentially private.
+"""sqsgd: locally differentially private federated learning in a few hundred bytes per round.
 
 >>> import numpy as np, sqsgd
 >>> scheme = sqsgd.make_scheme("sqsgd", dim=1000, epsilon=200.0, bits=1024)

@@ -1,4 +1,4 @@
-"""Checks of arguments: each returns the value or raises ValueError naming the argument and its value."""
+"""Argument validation: each check returns the value or raises a ValueError with its name and value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 Vector = npt.NDArray[np.float32]
 _FLOAT32 = np.dtype(np.float32)
 _WHOLE, _REAL = (int, np.integer), (int, float, np.integer, np.floating)
-LARGEST = 1e13  # magnitude of a coordinate
+LARGEST = 1e13  # the largest magnitude of a coordinate
 
 
 def integer(name: str, value: object, least: int, most: int) -> int:
@@ -46,8 +46,8 @@ def real(name: str, value: object, least: float, most: float, *, open_ends: bool
 
 
 def _number(value: object) -> float:
-    """The value as a float; NaN, which passes no comparison, where it is no finite real number."""
-    if type(value) is float:  # by far the most frequent, and in every encode
+    """The value as a float; NaN, which fails every comparison, if it is not a finite real number."""
+    if type(value) is float:  # by far the most frequent case, and in every encode
         return value if math.isfinite(value) else math.nan
     if not isinstance(value, _REAL) or isinstance(value, bool):
         return math.nan
@@ -67,11 +67,11 @@ def positive(name: str, value: object) -> float:
 
 
 def shaped(name: str, value: Any, dim: int) -> Vector:
-    """A float32 vector of length dim as kernels take it; float16 and float64 are converted."""
+    """A contiguous float32 vector of length dim; float16 and float64 are converted."""
     array = _array(name, value, dim, "f", "be a float vector (x.astype('float32'))")
     if array.dtype != _FLOAT32 or not array.flags.carray:
         with np.errstate(over="ignore"):
-            return array.astype(np.float32, order="C")  # a copy, so that kernels see one type
+            return array.astype(np.float32, order="C")
     return array
 
 
@@ -87,14 +87,14 @@ def vector(name: str, value: Any, dim: int) -> Vector:
 
 
 def finite_size(name: str, size: float) -> float:
-    """A vector's norm or largest magnitude, which is finite only where all its coordinates are."""
+    """A vector's norm or largest magnitude, which is finite only if all its coordinates are."""
     if not size < math.inf:
         raise ValueError(f"{name} holds NaN or infinity")
     return size
 
 
 def meant(name: object, known: Iterable[str]) -> str:
-    """ "; did you mean ...?" if a known name is close, whatever its capitals; else nothing.
+    """ "; did you mean ...?" if a known name is close, ignoring case; else an empty string.
 
     >>> meant("MNIST", ["mnist", "emnist"]), meant("cifar", ["mnist"])
     ("; did you mean 'mnist'?", '')
@@ -118,7 +118,7 @@ def _array(name: str, value: Any, dim: int, kinds: str, wanted: str) -> npt.NDAr
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise ValueError(f"{name} is no vector: {error}") from None
+        raise ValueError(f"{name} must be a vector: {error}") from None
     if array.dtype.kind not in kinds:
         raise ValueError(f"{name} has dtype {array.dtype}; it must {wanted}")
     if array.shape != (dim,):

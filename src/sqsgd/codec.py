@@ -1,7 +1,7 @@
 """The wire format: columns of whole numbers to bytes, in a versioned, checksummed envelope.
 
-docs/wire-format.md describes it byte by byte; tests/test_codec.py holds golden bytes. Only this
-module knows bits.
+docs/wire-format.md describes it byte by byte; tests/test_codec.py checks golden bytes. No other module
+packs bits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ENVELOPE_BYTES = _HEADER.size
 
 
 class MalformedReport(ValueError):
-    """A message that is not a report for this task; ``reason`` is one word, the text says more.
+    """A message that is not a valid report for this task; ``reason`` is one word, ``text`` a sentence.
 
     >>> from sqsgd import Task, make_scheme
     >>> scheme = make_scheme("fedsgd", dim=2)
@@ -49,7 +49,7 @@ class MalformedReport(ValueError):
 class Column:
     """``count`` whole numbers in 0..alphabet-1, or float32 numbers where ``alphabet`` is None.
 
-    An alphabet of 2^b takes exactly b bits a code. Any other takes groups of codes, each group one
+    An alphabet of 2^b takes exactly b bits per code. Others are packed in groups of codes, each group one
     number in base ``alphabet``: at most 2 % more than log2(alphabet) for alphabets up to 256.
 
     >>> Column(512, 16).bits, Column(1000, 3).bits, Column(2, None).bits
@@ -92,7 +92,7 @@ class Column:
 
     @cached_property
     def bits(self) -> int:
-        """Bits of the packed column; its bytes are the next multiple of eight."""
+        """Bits of the packed column, which is padded to whole bytes."""
         if self.alphabet is None:
             return 32 * self.count
         if self.code_bits:
@@ -126,7 +126,7 @@ class Column:
         return target.data[: self.length]
 
     def unpack(self, body: memoryview) -> Array:
-        """The inverse of pack; raises MalformedReport on anything that pack cannot have written."""
+        """The inverse of pack; raises MalformedReport for bytes that pack cannot have written."""
         from sqsgd.kernels.packing import EXPAND, expand_groups
 
         if self.alphabet is None:
@@ -170,7 +170,7 @@ def size(layout: Layout) -> int:
 
 
 def seal(layout: Layout, columns: Sequence[Array], *, scheme: int, round: int, binding: bytes) -> bytes:
-    """An envelope, then each column from a byte boundary; the checksum covers ``binding`` too."""
+    """The envelope, then each column from a byte boundary; the checksum also covers ``binding``."""
     header = _HEADER.pack(MAGIC, VERSION, 0, scheme, round, 0)
     checksum = zlib.crc32(binding, zlib.crc32(header))
     parts: list[bytes | memoryview] = [header]
@@ -183,20 +183,18 @@ def seal(layout: Layout, columns: Sequence[Array], *, scheme: int, round: int, b
 
 
 def unseal(message: object, layout: Layout, *, scheme: int, round: int, binding: bytes) -> Columns:
-    """Check the envelope and unpack; raises MalformedReport naming the first thing that is wrong."""
+    """Check the envelope and unpack; raises MalformedReport, which names the first problem."""
     if not isinstance(message, bytes | bytearray | memoryview):
-        raise MalformedReport("type", f"a report is bytes, not {type(message).__name__}")
+        raise MalformedReport("type", f"a report must be bytes, not {type(message).__name__}")
     try:
         view = memoryview(bytes(message) if not isinstance(message, bytes) else message)
     except ValueError as error:
-        raise MalformedReport("type", f"a report is bytes: {error}") from None
+        raise MalformedReport("type", f"a report must be bytes: {error}") from None
     if len(view) < ENVELOPE_BYTES:
-        raise MalformedReport(
-            "length", f"{len(view)} bytes are too short: the envelope alone has {ENVELOPE_BYTES}"
-        )
+        raise MalformedReport("length", f"{len(view)} bytes are too few: the envelope has {ENVELOPE_BYTES}")
     magic, version, reserved, sent_scheme, sent_round, checksum = _HEADER.unpack_from(view)
     if magic != MAGIC:
-        raise MalformedReport("magic", f"the message starts with {magic!r}, a report with {MAGIC!r}")
+        raise MalformedReport("magic", f"the message starts with {magic!r}; a report starts with {MAGIC!r}")
     if version != VERSION or reserved != 0:
         raise MalformedReport(
             "version", f"wire format {version}.{reserved} is unknown; this program reads {VERSION}.0"
@@ -204,15 +202,15 @@ def unseal(message: object, layout: Layout, *, scheme: int, round: int, binding:
     if sent_scheme != scheme:
         raise MalformedReport(
             "scheme",
-            f"the report is of another scheme or other parameters ({sent_scheme:08x}, here {scheme:08x})",
+            f"the report is from another scheme or other parameters ({sent_scheme:08x}, not {scheme:08x})",
         )
     if sent_round != round:
-        raise MalformedReport("round", f"the report is for round {sent_round}, this is round {round}")
+        raise MalformedReport("round", f"the report is for round {sent_round}, not for round {round}")
     if len(view) != size(layout):
         raise MalformedReport("length", f"the report has {len(view)} bytes; it must have {size(layout)}")
     header = _HEADER.pack(magic, version, 0, sent_scheme, sent_round, 0)
     if checksum != zlib.crc32(view[ENVELOPE_BYTES:], zlib.crc32(binding, zlib.crc32(header))):
-        raise MalformedReport("checksum", "the report is damaged, or made for another client, seed or bound")
+        raise MalformedReport("checksum", "the report is damaged, or for another client, seed or bound")
     columns, start = [], ENVELOPE_BYTES
     for column in layout:
         columns.append(column.unpack(view[start : start + column.length]))

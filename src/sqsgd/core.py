@@ -1,6 +1,6 @@
-"""The shapes that everything is made of: Transform, Mechanism, Scheme.
+"""The core abstractions: Transform, Mechanism, Scheme.
 
-A scheme is transforms (public, linear, undone by the server) and one mechanism (the only private
+A scheme is a list of transforms (public, linear, inverted by the server) and one mechanism (the only private
 step): gradient → transforms → mechanism → columns → bytes, and back.
 """
 
@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,19 +26,21 @@ from sqsgd.task import MOST_DIM, Task
 
 Estimate = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
-_WIDEN = 256  # reports that are summed in float32 before they join the sum in float64
+Notion = Literal["local", "per-weight", "central", "none"]
+_WIDEN = 256  # reports summed in float32 before they are added to the float64 sum
 
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """What one report promises.
+    """The privacy guarantee of one report.
 
     ``notion`` is ``"local"`` (ε-LDP of the whole report, replace-one, against the server itself),
-    ``"per-weight"``, ``"central"`` or ``"none"``.
+    ``"per-weight"`` (the same between vectors that differ in one coordinate), ``"central"`` (of the sum
+    of reports, under secure aggregation) or ``"none"``.
 
     Guarantees
     ----------
-    * What a scheme states here is never above what was asked for:
+    * ``epsilon`` is never above the requested one:
       tests/schemes/test_contract.py::test_epsilon_is_what_was_asked_for.
 
     >>> from sqsgd import make_scheme
@@ -49,15 +51,32 @@ class Privacy:
     """
 
     epsilon: float
-    notion: str
+    notion: Notion
     delta: float = 0.0
+    arithmetic: Literal["exact", "real"] = field(default="exact", repr=False)
+    """``"real"``: ε is proved in real arithmetic only, and the report is drawn with floats."""
+
+    @property
+    def is_private(self) -> bool:
+        """Whether anything is guaranteed."""
+        return self.notion != "none"
+
+    @property
+    def is_pure_local(self) -> bool:
+        """Pure ε-LDP of the whole report: the only guarantee that ledgers and nodes accept."""
+        return self.notion == "local" and self.delta == 0
+
+    @property
+    def protects_single_reports(self) -> bool:
+        """Whether the guarantee holds against a server that sees each report by itself."""
+        return self.notion in ("local", "per-weight")
 
 
 NOT_PRIVATE = Privacy(epsilon=math.inf, notion="none")
 
 
 class Transform(ABC):
-    """A public step without privacy, whose linear inverse the server applies.
+    """A public step with a linear inverse, which the server applies.
 
     >>> from sqsgd.transforms import Rotate
     >>> task = Task(round=0, client=0, seed=1, dim=4, bound=1.0)
@@ -67,15 +86,15 @@ class Transform(ABC):
     """
 
     checks_input: ClassVar[bool] = False
-    """``forward`` refuses NaN and infinity itself, in a pass that it makes anyway."""
+    """``forward`` rejects NaN and infinity in the pass that it makes anyway."""
 
     shared: bool
-    """The same for every client of a round, so that the server can undo it once, after the sum."""
+    """The same for all clients of a round, so the server inverts it once, after the sum."""
 
     @property
     @abstractmethod
     def identity(self) -> str:
-        """The parameters in words; part of the wire format's fingerprint, so never reworded."""
+        """The parameters as text; part of the wire format's fingerprint, so it never changes."""
 
     @abstractmethod
     def out_dim(self, dim: int) -> int:
@@ -89,17 +108,21 @@ class Transform(ABC):
     def inverse(self, y: Estimate, task: Task, dim: int) -> Estimate:
         """The server's side: back to length ``dim``."""
 
+    def coordinates(self, task: Task, dim: int) -> Indices | None:
+        """The coordinates of the input that the step keeps; None where all of them contribute."""
+        return None
+
     def add_inverse(self, y: Estimate, task: Task, total: Estimate) -> None:
-        """total += inverse(y); overridden where most of the inverse is zero."""
+        """total += inverse(y); override it where most of the inverse is zero."""
         total += self.inverse(y, task, total.size)
 
     def error_before(self, error: float, dim: int) -> float:
-        """The relative squared error of a vector of length ``dim``, from that of the step's output."""
+        """The relative squared error of the input, a vector of length ``dim``, from that of the output."""
         return error
 
 
 class Mechanism(ABC):
-    """The only private step. It projects its own input, so ε never depends on an earlier stage.
+    """The only private step. It projects its own input, so ε never depends on an earlier step.
 
     Guarantees
     ----------
@@ -107,7 +130,7 @@ class Mechanism(ABC):
       tests/schemes/test_privacy.py::test_exact_privacy.
     * ``randomize`` draws from that density:
       tests/schemes/test_privacy.py::test_what_is_sent_has_the_density_that_privacy_is_proved_of.
-    * NaN and infinity are refused by the mechanism itself:
+    * The mechanism itself rejects NaN and infinity:
       tests/schemes/test_contract.py::test_a_mechanism_refuses_them_by_itself.
 
     >>> from sqsgd import make_scheme, secure_rng
@@ -121,16 +144,21 @@ class Mechanism(ABC):
     dim: int
 
     chooses: ClassVar[bool] = False
-    """A report is about some coordinates that the mechanism chose: ``coordinates`` reads them off."""
+    """The mechanism chooses the coordinates that a report is about: see ``coordinates``."""
 
     @property
     @abstractmethod
     def identity(self) -> str:
-        """The parameters in words; part of the wire format's fingerprint, so never reworded."""
+        """The parameters as text; part of the wire format's fingerprint, so it never changes."""
 
     @property
     def has_symbol(self) -> bool:
-        """The last column is one symbol for the vector's size, on top of the budget for codes."""
+        """The last column is one symbol for the vector's size, which the budget for codes does not count."""
+        return False
+
+    @property
+    def bounds_coordinates(self) -> bool:
+        """``bound`` limits the magnitude of each coordinate; otherwise it limits the l2 norm."""
         return False
 
     @property
@@ -139,24 +167,24 @@ class Mechanism(ABC):
         """The columns that ``randomize`` returns."""
 
     @property
-    @abstractmethod
     def privacy(self) -> Privacy:
-        """What the columns promise."""
+        """The guarantee of the columns: none, unless the mechanism states one."""
+        return NOT_PRIVATE
 
     @abstractmethod
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
-        """Columns for a finite vector of length ``dim``; whatever it is, they are private."""
+        """Private columns for any finite vector of length ``dim``."""
 
     @abstractmethod
     def estimate(self, columns: Columns, bound: float) -> Estimate:
         """The server's estimate of x."""
 
     def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
-        """total += weight * estimate, in float32; overridden where that takes one pass."""
+        """total += weight * estimate, in float32; override it where one pass is enough."""
         total += (weight * self.estimate(columns, bound)).astype(np.float32)
 
     def magnitude(self, columns: Columns, bound: float) -> float | None:
-        """The privatised size of x that a report holds, in units of the bound's; None where it holds none."""
+        """The privatised size of x, in units of the bound; None where a report does not hold it."""
         return None
 
     def coordinates(self, columns: Columns) -> Indices:
@@ -165,15 +193,15 @@ class Mechanism(ABC):
 
     @abstractmethod
     def relative_error(self, share: float) -> float:
-        """E|estimate - x|² / |x|² of one report of a vector at this share of the bound.
+        """E|estimate - x|² / |x|² of one report, in closed form, for |x| at this share of the bound.
 
-        In closed form, for a vector that a rotation has spread evenly where the mechanism needs one.
-        NaN where no form is known, infinity where the error has no bound.
+        Mechanisms that need a rotation assume that it has spread the vector evenly. NaN where no closed form
+        is known, infinity where the error is unbounded.
         """
 
     @abstractmethod
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
-        """ln of the density of ``columns`` given x (all randomness of ``randomize`` included)."""
+        """ln of the density of ``columns`` given x, over all randomness of ``randomize``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,10 +212,10 @@ class Scheme:
     ----------
     * ``encode`` draws private randomness only from ``rng``, public only from ``task``.
       tests/schemes/test_contract.py::test_a_seed_decides_the_message.
-    * ``bits`` is 8 len(message), envelope included; ``code_bits`` counts the packed codes alone.
+    * ``bits`` is 8 len(message), envelope included; ``code_bits`` counts only the packed codes.
       tests/schemes/test_contract.py::test_the_message_has_the_declared_size_and_keeps_the_budget.
-    * ``decode`` refuses messages for other tasks and damaged ones, but for the one in 2^32 random changes
-      that keeps the checksum; it is no signature against a forger.
+    * ``decode`` rejects damaged messages and those for other tasks, except for the one in 2^32 random changes
+      that keeps the checksum. The checksum does not protect against forgery.
       tests/test_codec.py::test_a_report_fits_no_other_task, ::test_no_mutated_message_is_accepted.
 
     >>> from sqsgd import make_scheme, secure_rng
@@ -203,9 +231,9 @@ class Scheme:
     transforms: tuple[Transform, ...]
     mechanism: Mechanism
     residual: bool = False
-    """The client keeps what was not sent and adds it to its next gradient (Algorithm 2)."""
+    """The client keeps unsent coordinates and adds them to its next gradient (Algorithm 2)."""
     momentum: float = 0.0
-    """The residual gathers the gradients' running velocity, not the gradients (momentum correction)."""
+    """The residual accumulates the velocity of the gradients instead (momentum correction)."""
 
     def __post_init__(self) -> None:
         checks.integer("dim", self.dim, 1, MOST_DIM)
@@ -224,17 +252,29 @@ class Scheme:
 
     @cached_property
     def _own(self) -> int:
-        """Transforms from this one on are undone for each report; those before it once, after the sum."""
+        """Transforms from this one on are inverted per report, those before it once, after the sum."""
         return next((i for i, t in enumerate(self.transforms) if not t.shared), len(self.transforms))
 
     @cached_property
-    def _checked_on_the_way(self) -> bool:
-        """Every coordinate reaches a transform that checks it: a pass over x is saved."""
+    def _checked_by_transform(self) -> bool:
+        """The first transform checks every coordinate, which saves a pass over x."""
         return bool(self.transforms) and self.transforms[0].checks_input
+
+    @property
+    def sends_block(self) -> bool:
+        """A report is about some coordinates, whatever the vector; the client keeps the rest."""
+        return self.residual and not self.mechanism.chooses
+
+    @cached_property
+    def unit_bound(self) -> float:
+        """A bound for unit vectors: their norm, that of a block, or three deviations of a coordinate."""
+        if self.mechanism.bounds_coordinates:
+            return 3.0 / math.sqrt(self.dim)
+        return math.sqrt(self.mechanism.dim / self.dim) if self.sends_block else 1.0
 
     @cached_property
     def fingerprint(self) -> int:
-        """A 32-bit number that differs between schemes whose messages must not be mixed up."""
+        """A 32-bit number that differs between schemes whose messages must not be confused."""
         parts = [f"{self.name} {self.dim}", *(t.identity for t in self.transforms), self.mechanism.identity]
         digest = hashlib.blake2b("\n".join(parts).encode(), digest_size=4, person=b"sqsgd scheme").digest()
         return int.from_bytes(digest, "little")
@@ -246,7 +286,7 @@ class Scheme:
 
     @cached_property
     def code_bits(self) -> int:
-        """Bits of the packed codes alone: what a budget counts."""
+        """Bits of the packed codes, which is what a budget counts."""
         layout = self.mechanism.layout
         return sum(column.bits for column in (layout[:-1] if self.mechanism.has_symbol else layout))
 
@@ -254,8 +294,8 @@ class Scheme:
     def nmse(self) -> float:
         """Predicted E|x̂ - x|² / |x|² of one report of a vector as long as the bound.
 
-        On the block that is sent, where the rest stays with the client as a residual; on the whole vector
-        where the mechanism chose the coordinates, for then the choice is part of the error.
+        It is the error on the sent block where the client keeps the rest as a residual. Where the mechanism
+        chooses the coordinates, it is the error on the whole vector, because the choice is part of it.
         """
         error = self.mechanism.relative_error(1.0)
         for i, transform in reversed(list(enumerate(self.transforms))):
@@ -264,32 +304,46 @@ class Scheme:
 
     @property
     def privacy(self) -> Privacy:
-        """What one message promises."""
+        """The guarantee of one message."""
         return self.mechanism.privacy
 
     def encode(self, x: Any, task: Task, rng: Rng) -> bytes:
         """The client's message for its gradient (plus residual), clipped first where the task says so."""
+        return self.seal(self.randomize(x, task, rng), task)
+
+    def randomize(self, x: Any, task: Task, rng: Rng) -> Columns:
+        """The columns of a message: the transforms, then the private step."""
         check_rng(rng)
         self._check(task)
-        y = (checks.shaped if self._checked_on_the_way else checks.vector)("x", x, self.dim)
+        y = (checks.shaped if self._checked_by_transform else checks.vector)("x", x, self.dim)
         y = clipped(y, task.clip)
         try:
             for transform in self.transforms:
                 y = transform.forward(y, task)
         except ValueError:
-            checks.vector("x", x, self.dim)  # says which coordinate it was
+            checks.vector("x", x, self.dim)  # names the coordinate
             raise
-        columns = self.mechanism.randomize(y, task.bound, rng)
+        return self.mechanism.randomize(y, task.bound, rng)
+
+    def seal(self, columns: Columns, task: Task) -> bytes:
+        """The message that carries these columns."""
         return codec.seal(
             self.mechanism.layout, columns, scheme=self.fingerprint, round=task.round, binding=task.binding
         )
 
     def open(self, message: bytes, task: Task) -> Columns:
-        """The columns of a message, checked; raises MalformedReport."""
+        """The columns of a message; raises MalformedReport if it is not valid for the task."""
         self._check(task)
         return codec.unseal(
             message, self.mechanism.layout, scheme=self.fingerprint, round=task.round, binding=task.binding
         )
+
+    def sent_coordinates(self, columns: Columns, task: Task) -> Indices:
+        """The coordinates of the vector that a report is about."""
+        if self.mechanism.chooses:
+            return self.mechanism.coordinates(columns)
+        kept = self.transforms[0].coordinates(task, self.dim) if self.transforms else None
+        return np.arange(self.dim) if kept is None else kept
 
     def decode(self, message: bytes, task: Task) -> Estimate:
         """The server's estimate of one client's vector."""
@@ -297,7 +351,7 @@ class Scheme:
         return self._undo(y, task, 0, len(self.transforms))
 
     def aggregate(self, reports: Iterable[tuple[Task, bytes]]) -> Estimate:
-        """The mean of the decoded reports, streaming: memory does not grow with their number."""
+        """The mean of the decoded reports, in memory that does not grow with their number."""
         total = Aggregate(self)
         for task, message in reports:
             total.add(task, message)
@@ -305,7 +359,7 @@ class Scheme:
 
     def _check(self, task: Task) -> None:
         if not isinstance(task, Task):
-            raise ValueError(f"task = {task!r} is no sqsgd.Task")
+            raise ValueError(f"task = {task!r} must be a sqsgd.Task")
         if task.dim != self.dim:
             raise ValueError(f"task.dim = {task.dim}, but this scheme was made for dim = {self.dim}")
 
@@ -321,9 +375,9 @@ class Aggregate:
 
     Guarantees
     ----------
-    * A report that is refused leaves it unchanged:
+    * A rejected report leaves it unchanged:
       tests/schemes/test_contract.py::test_malformed_messages_are_refused_and_change_nothing.
-    * Without weights it is the mean of what ``decode`` gives:
+    * Without weights it is the mean of the decoded reports:
       tests/schemes/test_estimates.py::test_aggregate_streams_to_the_mean_of_the_decoded.
 
     >>> from sqsgd import make_scheme, secure_rng
@@ -350,12 +404,12 @@ class Aggregate:
         return columns
 
     def add_columns(self, task: Task, columns: Columns, weight: float = 1.0) -> None:
-        """Add one report that ``Scheme.open`` has opened. All must be of one round and seed."""
+        """Add one report that ``Scheme.open`` has opened. All reports must be of the same round and seed."""
         scheme, weight = self.scheme, checks.real("weight", weight, 1e-9, 1e9)
         scheme._check(task)
         if self._task is not None and (task.round, task.seed) != (self._task.round, self._task.seed):
             raise ValueError(
-                f"round {task.round} and seed {task.seed} do not fit this aggregate of "
+                f"a report of round {task.round} and seed {task.seed} cannot be added to an aggregate of "
                 f"round {self._task.round} and seed {self._task.seed}"
             )
         own, stages = scheme._own, len(scheme.transforms)
@@ -374,14 +428,14 @@ class Aggregate:
         self.count += 1
 
     def _widen(self) -> None:
-        """Move what was summed in float32, which is quick, to the sum in float64, which is exact enough."""
+        """Add the fast float32 sum to the accurate float64 sum."""
         if self._total is not None and self._recent is not None:
             self._total += self._recent
             self._recent[:] = 0
 
     def mean(self) -> Estimate:
-        """The mean of what was added so far."""
+        """The mean of the reports added so far."""
         if self._total is None or self._task is None or self.count == 0:
-            raise ValueError("no reports: there is nothing to average")
+            raise ValueError("no reports have been added: there is no mean")
         self._widen()
         return self.scheme._undo(self._total / self._weight, self._task, 0, self.scheme._own)

@@ -1,4 +1,4 @@
-"""What a budget buys: the parameters that training uses, the error to expect, and warnings in plain words."""
+"""The planner: the parameters for a budget, the predicted error, and warnings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sqsgd.codec import Column
 from sqsgd.files.json_numbers import worded
 from sqsgd.mechanisms.budget_split import split
 from sqsgd.numerics.reconstruction import MOST_ROUNDS, ReconstructionStatement, reconstruction_statements
+from sqsgd.schemes import STATELESS, make_scheme
 from sqsgd.schemes.code_choice import FEWEST, Choice, choices
 from sqsgd.schemes.privunit import sphere_cap
-from sqsgd.schemes.sqsgd import Direction, sqsgd_stateless
+from sqsgd.schemes.sqsgd import Direction, best_direction, sqsgd_stateless, stateless
 from sqsgd.schemes.sqsgd_paper import sqsgd_paper
-from sqsgd.schemes.stateless import Stateless, stateless_choices
 from sqsgd.transforms import padded
 
 PAPER_LEVELS = 16
@@ -23,7 +23,7 @@ PAPER_LEVELS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Alternative:
-    """Another way to spend the same budget, and the relative error of one report on the whole vector."""
+    """Another way to spend the same budget, with the relative error of one report on the whole vector."""
 
     name: str
     levels: int
@@ -32,16 +32,25 @@ class Alternative:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stateless:
+    """A scheme that keeps nothing between rounds, and the relative error of its report for |x| = bound."""
+
+    name: str
+    nmse: float
+    message_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How ``sqsgd-stateless`` spends a budget, and what that gives. Errors are relative, for |x| = bound.
+    """How ``sqsgd-stateless`` spends a budget, and the resulting errors, relative to |x| = bound.
 
     ``sqsgd`` sends a block of as many coordinates, rounded down to a power of two, and keeps the rest.
 
     Guarantees
     ----------
-    * ``epsilon`` is what a report really costs, never above what was asked for; parameters are those that
-      training uses: tests/test_planner.py::test_the_plan_is_what_training_uses.
-    * Predicted errors are those that are measured:
+    * ``epsilon`` is the exact cost of a report, never above the requested one, and the parameters are those
+      that training uses: tests/test_planner.py::test_the_plan_is_what_training_uses.
+    * Predicted errors agree with measured ones:
       tests/test_planner.py::test_predictions_hold_for_the_mean_over_clients.
 
     >>> chosen = plan(dim=1000, epsilon=50.0, bits=512, clients=20)
@@ -64,26 +73,26 @@ class Plan:
     bits: int
     message_bytes: int
     nmse: float
-    """Of one report, on the whole vector."""
+    """The error of one report on the whole vector."""
     nmse_mean: float
-    """Of the mean over all clients' reports of one round."""
+    """The error of the mean over all clients' reports of one round."""
     nmse_block: float
-    """Of one report, on the coordinates that it sends."""
+    """The error of one report on the coordinates that it sends."""
     optimum: float
-    """PrivUnit's error at the same ε, with the norm known and 32 bits a coordinate: the best possible."""
+    """PrivUnit's error at the same ε, with a known norm and 32 bits per coordinate: the best possible."""
     optimum_ratio: float
     information_limit: float
-    """1 / (e^{2ε/n} - 1): no ε-private report of n Gaussian coordinates can have a smaller error on them."""
+    """1 / (e^{2ε/n} - 1): the least error of any ε-private report of n Gaussian coordinates."""
     information_ratio: float
     alternatives: tuple[Alternative, ...]
     stateless: tuple[Stateless, ...]
-    """Schemes that send the whole vector in one report and keep nothing, the best first."""
+    """Schemes that send the whole vector in one report and keep no state, the best first."""
     paper: Alternative | None
     reconstruction: tuple[ReconstructionStatement, ...]
     warnings: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; infinity as a word."""
+        """For JSON, with infinity as a string."""
         values = {name: worded(value) for name, value in asdict(self).items()}
         return {**values, "reconstruction": [statement.to_dict() for statement in self.reconstruction]}
 
@@ -98,10 +107,10 @@ def plan(
     probability: float = 1e-6,
     prior: float = 0.0,
 ) -> Plan:
-    """The best direction-mode parameters for (dim, epsilon, bits), and what the mean over clients then costs.
+    """The best direction-mode parameters for (dim, epsilon, bits), and the error of the mean over clients.
 
-    The error of the mean is that of one report over the number of clients: the reports are unbiased and
-    their noise is independent, so the same parameters are best for any number of clients.
+    That error is the error of one report divided by the number of clients, because reports are unbiased with
+    independent noise; so the same parameters are best for any number of clients.
     ``probability`` and ``prior`` (ρ₀) are for the statements about reconstruction.
 
     >>> chosen = plan(dim=119850, epsilon=400.0, bits=2048, clients=10)
@@ -115,9 +124,8 @@ def plan(
     rounds = checks.integer("rounds", rounds, 1, MOST_ROUNDS)
     left, _ = split(epsilon, None)
     tried = list(choices(dim, left, bits))
-    scheme = sqsgd_stateless(dim, epsilon, bits)
-    mechanism = scheme.mechanism
-    assert isinstance(mechanism, Direction)  # noqa: S101  sqsgd_stateless makes no other
+    mechanism = best_direction(dim, epsilon, bits, block=False)
+    scheme = stateless(dim, mechanism)
     quantizer, block = mechanism.quantizer, mechanism.relative_error(1.0)
     nmse = at_the_bound(scheme.nmse, dim, quantizer.dim)
     optimum = sphere_cap(dim, epsilon).error
@@ -154,11 +162,31 @@ def plan(
     )
 
 
-def at_the_bound(error: float, dim: int, coordinates: int) -> float:
-    """The error of a vector as long as the bound, from the one that its sampled norm would have unclamped.
+def stateless_choices(*, dim: int, epsilon: float, bits: int) -> list[Stateless]:
+    """The schemes of ``STATELESS`` under a budget, the best first.
 
-    The norm of n of D rotated coordinates, rescaled, is about 1 + σ Z with σ² = (1 - n/D) / 2n. What exceeds
-    the bound, every other time, is clamped to it: E|x̂|² falls by the factor 1 - σ √(2/π) and E<x̂, x> by half
+    All are unbiased, so the order is the same for the mean over any number of clients.
+
+    >>> [choice.name for choice in stateless_choices(dim=3920, epsilon=8.0, bits=512)][0]
+    'privunit-index'
+    """
+    found = []
+    for name in STATELESS:
+        try:
+            scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=bits)
+        except ValueError:  # the bits do not hold it
+            continue
+        found.append(Stateless(name=name, nmse=scheme.nmse, message_bytes=scheme.bits // 8))
+    if not found:
+        raise ValueError(f"bits = {bits} cannot hold a report of {dim} numbers at epsilon = {epsilon:g}")
+    return sorted(found, key=lambda choice: choice.nmse)
+
+
+def at_the_bound(error: float, dim: int, coordinates: int) -> float:
+    """The error of a vector as long as the bound, from the error without clamping of its sampled norm.
+
+    The norm of n of D rotated coordinates, rescaled, is about 1 + σ Z with σ² = (1 - n/D) / 2n. Half of the
+    time it exceeds the bound and is clamped: E|x̂|² falls by the factor 1 - σ √(2/π) and E<x̂, x> by half
     as much, so that 1 - σ √(2/π) of the error remains.
 
     >>> round(at_the_bound(100.0, 1024, 512), 2), at_the_bound(100.0, 1024, 1024)
@@ -170,7 +198,7 @@ def at_the_bound(error: float, dim: int, coordinates: int) -> float:
 
 
 def ratio(error: float, least: float) -> float:
-    """error / least; infinite where the least is too small for a float.
+    """error / least; infinite where ``least`` underflows to zero.
 
     >>> ratio(3.0, 2.0), ratio(0.1, 0.0)
     (1.5, inf)
@@ -181,8 +209,8 @@ def ratio(error: float, least: float) -> float:
 def information_limit(epsilon: float, coordinates: int) -> float:
     """1 / (e^{2ε/n} - 1): rate-distortion of n Gaussian coordinates at ε nats.
 
-    A report that is ε-private says at most ε nats about them, and then their relative error D obeys
-    (n/2) ln(1 + 1/D) <= ε for the unbiased estimate.
+    An ε-private report carries at most ε nats about them, so the relative error D of an unbiased estimate
+    satisfies (n/2) ln(1 + 1/D) <= ε.
     """
     rate = 2 * epsilon / coordinates
     return 1 / math.expm1(rate) if rate < 700 else math.exp(-rate)
@@ -203,10 +231,10 @@ def _alternative(choice: Choice, dim: int, epsilon: float) -> Alternative:
 
 
 def _paper(dim: int, epsilon: float, bits: int) -> Alternative | None:
-    """K = 16 and the paper's rule over a range of three deviations, rescaled to the whole vector."""
+    """The paper's 16 levels and rule over a range of three deviations, rescaled to the whole vector."""
     try:
         scheme = sqsgd_paper(dim, epsilon, bits, levels=PAPER_LEVELS)
-    except ValueError:  # the paper's rule has no parameters for some budgets
+    except ValueError:  # the paper's rule has no solution for some budgets
         return None
     size = scheme.mechanism.dim
     whole = padded(dim)
@@ -223,23 +251,23 @@ def _warnings(
     if quantizer.law.loss < 0.01:
         found.append(
             f"epsilon = {epsilon:g} saturates {quantizer.levels} levels of {quantizer.dim} coordinates: the "
-            "codes go out nearly in clear. Send more coordinates, or ask for a smaller epsilon."
+            "codes are sent nearly in the clear. Send more coordinates or use a smaller epsilon."
         )
     if quantizer.dim < FEWEST:
         found.append(
-            f"only {quantizer.dim} coordinates are sent: below {FEWEST} the predicted errors are rough, up "
-            "to a quarter off, because rotated coordinates are not yet Gaussian."
+            f"only {quantizer.dim} coordinates are sent: below {FEWEST} the predicted errors can be off by "
+            "a quarter, because rotated coordinates are not yet Gaussian."
         )
     enough = 4 * epsilon / math.log(2)
     if mechanism.layout[0].bits > enough:
         found.append(
-            f"bits beyond about {enough:,.0f} (4 epsilon / ln 2) buy less than 10 %: "
-            f"{math.ceil(enough / 8):,} bytes would do nearly as well."
+            f"bits beyond about {enough:,.0f} (4 epsilon / ln 2) improve the error by less than 10 %: "
+            f"{math.ceil(enough / 8):,} bytes are nearly as good."
         )
     found += [statement.sentence for statement in statements if statement.vacuous]
     if epsilon > 10:
         found.append(
-            f"epsilon = {epsilon:g} a report does not hide whether a record was used (membership inference); "
-            "what it limits is reconstruction."
+            f"epsilon = {epsilon:g} per report does not hide whether a record was used (membership "
+            "inference); it limits reconstruction."
         )
     return found

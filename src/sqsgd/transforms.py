@@ -1,4 +1,4 @@
-"""Public steps before the mechanism: choose coordinates, rotate."""
+"""Public steps before the mechanism: sample coordinates, rotate."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _SIGNS = ("signs 0", "signs 1")
 
 
 class NotFinite(ValueError):
-    """A vector with a NaN, an infinity, or a coordinate beyond checks.LARGEST."""
+    """The vector holds NaN, infinity, or a coordinate beyond checks.LARGEST."""
 
 
 @lru_cache(maxsize=1)
 def _subset(seed: int, round: int, client: int, dim: int, size: int) -> Indices:
-    """A subset of the coordinates; the last one is remembered, whichever thread asks."""
+    """A subset of the coordinates; the last one is cached, for all threads."""
     stream = PublicStream(seed=seed, round=round, client=client, purpose="coordinates")
     chosen = stream.subset(dim, size)
     chosen.flags.writeable = False
@@ -36,10 +36,10 @@ def _subset(seed: int, round: int, client: int, dim: int, size: int) -> Indices:
 class Subsample(Transform):
     """Keep a uniform subset of ``size`` coordinates, drawn from the public seed, in rising order.
 
-    Each client has its own subset, or all of a round the same if ``shared``. With ``rescale``, the
-    step and its inverse each multiply by sqrt(dim / size): the block keeps the norm of the vector in
-    expectation, and the estimate of the whole vector is unbiased. Without it, the estimate is of the
-    kept coordinates and zero elsewhere, for clients that keep the rest as a residual.
+    Each client has its own subset; if ``shared``, all clients of a round have the same. With ``rescale``,
+    the step and its inverse each multiply by sqrt(dim / size): the block keeps the norm of the vector in
+    expectation, and the estimate of the whole vector is unbiased. Without it, the estimate is zero except on
+    the kept coordinates, for clients that keep the rest as a residual.
 
     >>> task = Task(round=0, client=0, seed=1, dim=6, bound=1.0)
     >>> Subsample(size=2).forward(np.arange(6, dtype=np.float32), task).size
@@ -65,7 +65,7 @@ class Subsample(Transform):
     def coordinates(self, task: Task, dim: int) -> Indices:
         """The chosen coordinates, sorted, as a read-only array.
 
-        A client that encodes and then asks which coordinates it sent draws them once:
+        They are drawn once for encoding and for masking the residual:
         tests/test_transforms.py::test_a_client_draws_its_subset_once.
         """
         return _subset(task.seed, task.round, EVERYONE if self.shared else task.client, dim, self.size)
@@ -91,7 +91,7 @@ class Subsample(Transform):
             total[self.coordinates(task, dim)] += y * math.sqrt(dim / self.size) if self.rescale else y
 
     def error_before(self, error: float, dim: int) -> float:
-        """|x̂|² is (dim / size) |ŷ|² on average, and x̂ is unbiased; a residual's block stays as it is."""
+        """With ``rescale``, |x̂|² is (dim / size) |ŷ|² on average, and x̂ is unbiased."""
         return (1 + error) * dim / self.size - 1 if self.rescale else error
 
 
@@ -108,10 +108,10 @@ def padded(dim: int) -> int:
 class Rotate(Transform):
     """Multiply by H D / sqrt(n), one or two times: random public signs D, then Walsh-Hadamard H.
 
-    Vectors are padded with zeros to a power of two n. Orthonormal: norms stay, and the inverse is the
-    transpose. One round spreads most vectors evenly; two do so even for a vector with one large entry.
-    Each client has its own signs, so that what a mechanism does to a particular rotated vector
-    averages out over clients, or all of a round the same if ``shared``, which saves the server time.
+    Vectors are padded with zeros to a power of two n. The map is orthonormal: norms stay the same and the
+    inverse is the transpose. One round spreads most vectors evenly, two even a vector with one large entry.
+    Each client has its own signs, so that errors that depend on the rotation average out over clients; if
+    ``shared``, all clients of a round have the same, which saves the server time.
     """
 
     rounds: int = 1
@@ -155,7 +155,7 @@ class Rotate(Transform):
     def inverse(self, y: Estimate, task: Task, dim: int) -> Estimate:
         from sqsgd.kernels.rotation import flip_signs, rotate
 
-        # A common factor keeps large estimates within float32, which the kernel works in.
+        # A common factor keeps large estimates within the range of float32, which the kernel uses.
         largest = float(np.max(np.abs(y), initial=0.0))
         factor = largest if largest > 0 else 1.0
         x = (y / factor).astype(np.float32)
@@ -166,7 +166,7 @@ class Rotate(Transform):
         return x[:dim].astype(np.float64) * factor
 
     def error_before(self, error: float, dim: int) -> float:
-        """The error spreads evenly, and what falls on the padding is cut off."""
+        """The error spreads evenly, and its share on the padding is cut off."""
         return error * dim / self.out_dim(dim)
 
 

@@ -1,4 +1,4 @@
-"""Pictures that an audit wrote, read again."""
+"""Read back the pictures that an audit wrote."""
 
 import struct
 import zlib

@@ -1,4 +1,4 @@
-"""Attackers who know the mechanism and make the best of a report: none beats the bound, one comes close."""
+"""Attackers who know the mechanism: none beats the bound, and one comes close."""
 
 import functools
 import itertools
@@ -57,7 +57,7 @@ def test_the_attacker_of_privunit_never_beats_it(attack):
 
 
 def test_the_attacker_of_privunit_beats_a_bound_for_less_epsilon(attack):
-    """At the edge of the favoured cap hardly anything is given away: 0.4 less, and the bound is false."""
+    """The bound is tight at the edge of the favoured cap: with ε lowered by 0.4 it fails."""
     dim, epsilon, cosines, favoured = attack
     probability = 0.85 * favoured
     too_low = reconstruction_bound(epsilon - 0.4, dim, probability)
@@ -68,7 +68,7 @@ def test_the_attacker_of_privunit_beats_a_bound_for_less_epsilon(attack):
 
 
 def grid(dim, count=1500):
-    """Directions that lie evenly: on the circle, or in a spiral around the sphere."""
+    """Evenly spaced directions: on the circle, or on a spiral around the sphere."""
     steps = np.arange(count) + 0.5
     if dim == 2:
         angle = 2 * math.pi * steps / count
@@ -107,7 +107,7 @@ def best_success(dim, levels, epsilon, probability, tilt=0.0, less=0.0):
 )
 @pytest.mark.parametrize("probability", [0.05, 0.3, 0.6])
 def test_the_bayesian_attacker_of_privquant_never_beats_it(dim, levels, epsilon, tilt, probability):
-    """The grid's share of a cap errs by a few thousandths."""
+    """The grid's share of a cap is accurate to a few thousandths."""
     assert best_success(dim, levels, epsilon, probability, tilt) <= probability + 0.01
 
 

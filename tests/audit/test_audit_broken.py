@@ -1,4 +1,4 @@
-"""Mechanisms that are broken on purpose are caught, each by the checks that are meant for it."""
+"""Mechanisms that are broken on purpose are caught, each by the checks designed for them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def caught(make, noise=secure_rng, trials=2500):
 
 
 def broken(change, name="sqsgd", **options):
-    """A function that makes a scheme and lets ``change`` have its mechanism."""
+    """A factory of schemes whose mechanism is passed through ``change``."""
 
     def make(*, dim, epsilon, bits):
         scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=bits, **options)
@@ -48,8 +48,8 @@ def broken(change, name="sqsgd", **options):
     return make
 
 
-def test_the_twins_of_the_broken_ones_are_not_caught():
-    """What is changed below is fine before the change."""
+def test_the_correct_counterparts_of_broken_schemes_pass():
+    """The schemes that are broken below pass before the change."""
     assert caught(broken(lambda mechanism: None), trials=1000) == set()
     assert caught(broken(lambda mechanism: None, "sqsgd-paper", **PAPER), trials=1000) == set()
 
@@ -58,7 +58,7 @@ def test_the_twins_of_the_broken_ones_are_not_caught():
 
 
 def test_a_keep_that_is_too_large_is_caught():
-    """p too large in the law that densities and sampler share: the exact ratio knows, and reports show it."""
+    """p too large for both the densities and the sampler: the exact ratio and the reports show it."""
 
     def change(mechanism):
         quantizer = mechanism.quantizer
@@ -72,20 +72,20 @@ def test_a_keep_that_is_too_large_is_caught():
 
 
 def test_a_sampler_that_keeps_too_often_is_caught():
-    """p too large in the sampler alone: the density still states the right one."""
+    """p too large in the sampler alone: the density is still correct."""
 
     def change(mechanism):
         quantizer = mechanism.quantizer
         wrong = boundary_law(quantizer.dim, quantizer.levels, 2.5 * quantizer.epsilon, quantizer.threshold)
         quantizer.law.__dict__["sampler"] = wrong.sampler
 
-    found = caught(broken(change), trials=6000)  # with 2,500 the bound is but three deviations above 4
+    found = caught(broken(change), trials=6000)  # with 2,500 the bound is only three deviations above 4
     assert {"law of all outputs", "distinguishing reports, budget 4"} <= found
     assert "likelihood ratio, all outputs" not in found
 
 
 def test_a_threshold_that_is_off_by_one_is_caught():
-    """The sampler draws more than τ matches where at least τ are due, with the same p."""
+    """The sampler draws more than τ matches instead of at least τ, with the same p."""
 
     def change(mechanism):
         quantizer = mechanism.quantizer
@@ -118,7 +118,7 @@ def test_a_smaller_epsilon_than_the_real_one_is_caught():
 
 
 def rewritten(choose_places, choose_codes):
-    """A quantiser with the right number of matches, whose places and other codes are chosen as told."""
+    """A quantiser with the right number of matches, but chosen positions and other codes."""
 
     def change(mechanism):
         quantizer = mechanism.quantizer
@@ -144,7 +144,7 @@ def first_places(count, dim, rng):
 
 
 def one_run(count, dim, rng):
-    """Every place as often as any other, but all in one run, around the end."""
+    """All positions are equally likely, but the matches form one cyclic run."""
     return (np.arange(dim) + rng.below(dim)) % dim < count
 
 
@@ -259,7 +259,7 @@ def test_a_vector_in_the_low_bits_of_codes_is_caught():
 
 
 def test_a_residual_among_the_codes_is_caught():
-    """Four bytes of a waiting coordinate take the place of 32 codes; the message is well formed."""
+    """Four bytes of an unsent coordinate replace 32 codes in a well-formed message."""
 
     @dataclass(frozen=True, kw_only=True)
     class Leaking(Scheme):

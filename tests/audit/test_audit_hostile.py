@@ -1,4 +1,4 @@
-"""Leaks that hide: only at real sizes, in some rounds, for some vectors, behind a reader that looks away."""
+"""Hidden leaks: only at real sizes, in some rounds, for some vectors, or outside the declared columns."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sqsgd import Rng, codec, make_scheme, secure_rng, seeded_rng
 from sqsgd.core import Privacy, Scheme
 from sqsgd.schemes.sqsgd import Direction
 
-REAL = 64  # coordinates: more than any scheme has whose outputs the audit can list
+REAL = 64  # coordinates: more than any scheme whose outputs the audit can list
 
 
 def remade(kind):
-    """A function that makes ``sqsgd`` as another kind of scheme."""
+    """A factory of ``sqsgd`` as another class of scheme."""
 
     def make(*, dim, epsilon, bits):
         scheme = make_scheme("sqsgd", dim=dim, epsilon=epsilon, bits=bits)
@@ -63,7 +63,7 @@ class Sometimes(Direction):
 
 @dataclass(frozen=True, kw_only=True)
 class Parity(Direction):
-    """The last bit of a float, which rounding decides, travels in the symbol."""
+    """The symbol carries the last bit of a float."""
 
     def randomize(self, x, bound, rng):
         codes, symbol = Direction.randomize(self, x, bound, rng)
@@ -75,7 +75,7 @@ class Parity(Direction):
 
 @dataclass(frozen=True, kw_only=True)
 class LargestKept(Direction):
-    """As many matches as there should be, but at the largest coordinates."""
+    """The right number of matches, but at the largest coordinates."""
 
     def randomize(self, x, bound, rng):
         codes, symbol = Direction.randomize(self, x, bound, rng)
@@ -130,7 +130,7 @@ class PublicNoise(Scheme):
 
 @dataclass(frozen=True, kw_only=True)
 class SixteenBits(Scheme):
-    """All noise is blown up from two random bytes."""
+    """All noise is expanded from two random bytes."""
 
     def encode(self, x, task, rng):
         return Scheme.encode(self, x, task, seeded_rng(rng.word() & 0xFFFF))
@@ -155,7 +155,7 @@ def test_noise_that_can_be_guessed_is_caught(kind, name):
 
 
 def test_codes_that_depend_on_the_round_before_are_caught():
-    """A third of the codes of odd rounds are those of the client's last report."""
+    """A third of the codes of odd rounds repeat the client's last report."""
     last = {}
 
     @dataclass(frozen=True, kw_only=True)
@@ -188,7 +188,7 @@ def test_generators_that_start_from_few_states_are_caught():
 
 @dataclass(frozen=True, kw_only=True)
 class Longer(Scheme):
-    """A message is a byte longer for vectors far beyond the bound; whoever opens it does not look."""
+    """A message is a byte longer for vectors far beyond the bound, and open ignores the extra byte."""
 
     def encode(self, x, task, rng):
         message = Scheme.encode(self, x, task, rng)
@@ -201,7 +201,7 @@ class Longer(Scheme):
 
 @dataclass(frozen=True, kw_only=True)
 class InPadding(Scheme):
-    """A sign in a bit that no symbol uses; whoever opens the message clears it."""
+    """A sign hides in an unused bit of the symbol, and open clears it."""
 
     def encode(self, x, task, rng):
         message = bytearray(Scheme.encode(self, x, task, rng))

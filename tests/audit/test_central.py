@@ -1,4 +1,4 @@
-"""A promise about the sum of many reports: kept by cpSGD, and seen to be broken where it is."""
+"""Central guarantees about the sum of many reports: cpSGD keeps its guarantee, and broken ones are caught."""
 
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
@@ -23,7 +23,7 @@ EXACT, SUMS, LAW = (
 
 @dataclass(frozen=True, kw_only=True)
 class Understated(ShareOfNoise):
-    """Promises a fifth of what it keeps."""
+    """States a fifth of its true epsilon."""
 
     @property
     def privacy(self):
@@ -32,7 +32,7 @@ class Understated(ShareOfNoise):
 
 @dataclass(frozen=True, kw_only=True)
 class Quiet(ShareOfNoise):
-    """Leaves the noise out, and states the density that it would have with it."""
+    """Omits the noise, but states the density of a noisy report."""
 
     def randomize(self, x, bound, rng):
         return ((round_unbiased(self._positions(x, bound), rng) + self.trials // 2).astype(np.uint32),)
@@ -52,19 +52,19 @@ def outcomes(kind):
 @pytest.mark.parametrize(
     ("kind", "broken"), [(ShareOfNoise, set()), (Understated, {EXACT}), (Quiet, {SUMS, LAW})]
 )
-def test_a_promise_about_the_sum_is_kept_or_seen_to_be_broken(kind, broken):
+def test_central_guarantees_are_kept_or_caught(kind, broken):
     found = outcomes(kind)
     assert set(found) == {EXACT, SUMS, LAW}
     assert {name for name, outcome in found.items() if outcome == "violated"} == broken
 
 
-def test_where_no_small_budget_can_be_met_nothing_is_said_to_be_kept():
+def test_without_small_budgets_nothing_passes():
     (finding,) = central_checks(subject("cpsgd", budgets=(1e-6,)))
     assert finding.outcome == "not applicable"
 
 
 def test_delta_is_what_lies_beyond_epsilon():
-    """Of two coins' laws, by hand: 0.6 - 2 · 0.25 beyond a factor of two."""
+    """For two coins, by hand: 0.6 - 2 · 0.25 beyond a factor of two."""
     first, second = np.array([0.4, 0.6]), np.array([0.75, 0.25])
     assert _delta(first, second, np.log(2)) == pytest.approx(0.1)
     assert _delta(first, second, np.log(2.4)) == pytest.approx(0.0)
@@ -72,10 +72,10 @@ def test_delta_is_what_lies_beyond_epsilon():
 
 
 def test_the_law_of_the_sum_is_that_of_all_clients_noise():
-    """All send nothing, exactly between two levels where there are two: the sum is one fair binomial."""
+    """All vectors are zero, exactly between the two levels: the sum is a fair binomial."""
     scheme = make_scheme("cpsgd", dim=1, epsilon=4.0, bits=16, clients=3, levels=2)
     law = _law_of_sum(scheme, task_for(scheme, 0), np.zeros(1, np.float32))
-    tosses = 3 * (scheme.mechanism.trials + 1)  # a rounding of one half is one toss more
+    tosses = 3 * (scheme.mechanism.trials + 1)  # rounding one half is one more toss
     exact = [float(Fraction(comb(tosses, heads), 2**tosses)) for heads in range(tosses + 1)]
     assert np.allclose(law[: tosses + 1], exact, rtol=1e-9, atol=1e-300)
     assert not law[tosses + 1 :].any()

@@ -1,4 +1,4 @@
-"""The lower bound on epsilon is one, and comes near."""
+"""The lower bound on epsilon is valid and nearly tight."""
 
 import math
 
@@ -16,7 +16,7 @@ def responses(epsilon, count, numbers):
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 4.0])
-def test_the_lower_bound_is_one_and_comes_near(epsilon):
+def test_the_lower_bound_is_valid_and_nearly_tight(epsilon):
     numbers = np.random.default_rng(3)
     bounds = np.array(
         [

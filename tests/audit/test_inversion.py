@@ -6,12 +6,12 @@ from subjects import subject
 
 from sqsgd.audit import inversion
 from sqsgd.audit.audit_page import write_audit
+from sqsgd.audit.checklist import gathered
 from sqsgd.audit.inversion import inverted_gradients, likenesses
-from sqsgd.audit.steps import gathered
 
 
 def test_pictures_from_a_gradient_and_from_a_report(tmp_path, monkeypatch):
-    """A few steps suffice to tell the raw gradient from a report."""
+    """A few steps suffice to distinguish the raw gradient from a report."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(inversion, "BATCHES", (1,))
     case = subject("sqsgd", dim=119850, epsilon=400.0, bits=2048)

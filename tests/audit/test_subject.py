@@ -1,4 +1,4 @@
-"""What is audited: its sizes, and vectors that its public steps turn into others."""
+"""The audited scheme: its sizes, and preimages under its transforms."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_sizes_are_checked():
 
 
 def test_small_budgets_are_those_at_which_outputs_can_be_listed():
-    """As many as the tally of reports knows, each by the bytes that it travels as."""
+    """All outputs occur in the tally of reports, keyed by their bytes."""
     case = subject("sqsgd")
     small = case.small(4.0)
     assert (small.listed, small.dense) == (True, True)

@@ -1,13 +1,12 @@
 """`sqsgd audit`: its table, its JSON, its files and its exit status."""
 
 import json
-import sys
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from sqsgd.audit import Finding
+from sqsgd.audit import Finding, checklist
 from sqsgd.cli.audit import audit as command
 
 APP = typer.Typer()
@@ -55,10 +54,10 @@ def test_a_broken_promise_ends_with_1(monkeypatch):
             check="law", name="[bold]law", outcome="violated", sentence="It is broken.", measured=2.0
         )
 
-    monkeypatch.setattr(sys.modules["sqsgd.audit.steps"], "noise_checks", broken)
+    monkeypatch.setattr(checklist, "noise_checks", broken)
     done = run("--scheme", "fedsgd", *SMALL)
     assert done.exit_code == 1
-    assert "1 of 2 checks broke the promise" in done.stdout
+    assert "1 of 2 checks broke the guarantee" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_a_broken_promise_ends_with_1(monkeypatch):
         (("--epsilon", "-1"), "epsilon = -1"),
         (("--bytes", "0"), "bytes = 0"),
         (("--option", "levels"), "must look like name=value"),
-        (("--option", "colour=red"), "colour = 'red' is no option"),
+        (("--option", "colour=red"), "colour = 'red': 'sqsgd' has no such option"),
         (("--out", __file__), "is a file"),
     ],
 )

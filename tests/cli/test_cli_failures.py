@@ -52,7 +52,7 @@ OTHERS = [
     (("schemes", "--dim", "0"), "dim = 0"),
     (("train", "--resume"), "--resume needs --out"),
     (("train", "--rounds", "0"), "rounds = 0"),
-    (("compare", "--schemes", "nope"), "'nope' is no scheme"),
+    (("compare", "--schemes", "nope"), "'nope' is not a known scheme"),
     (("ablate", "nope"), "unknown ablation 'nope'"),
     (("report", "/nowhere"), "/nowhere does not exist"),
     (("bench", "--schemes", "--seconds", "-1"), "seconds = -1"),

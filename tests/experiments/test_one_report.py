@@ -198,7 +198,7 @@ def test_memory_does_not_grow_with_the_users(tmp_path):
         ({"rounds": 4001}, "rounds = 4001 is more than clients = 4000"),
         ({"clients": 4001}, "partition = 'drawn' lets them draw one each"),
         ({"participation": "Once"}, "must be 'all', 'once' or a number"),
-        ({"model": "lenet5", "features": "hog"}, "for features or other vectors there are linear and mlp"),
+        ({"model": "lenet5", "features": "hog"}, "for features or other vectors use linear or mlp"),
         ({"scheme": "fedsgd", "ledgers": "somewhere"}, "'fedsgd' is not locally private"),
         ({"ledgers": __file__}, "is a file; name a folder"),
         ({"decay": "fast"}, "decay = 'fast' must be one of none, linear"),

@@ -140,7 +140,7 @@ def test_memory_does_not_grow_with_clients_that_have_not_taken_part(tmp_path):
         ({"clients": 500}, "clients = 500 is more than the 320 training images"),
         ({"bytes": 0}, "bytes = 0"),
         ({"options": {"norm_epsilon": 100.0}}, "norm_epsilon = 100"),
-        ({"options": {"colour": 1}}, "colour = 1 is no option of 'sqsgd'"),
+        ({"options": {"colour": 1}}, "colour = 1: 'sqsgd' has no such option"),
         ({"scheme": "sqsdg"}, "did you mean 'sqsgd'"),
         ({"model": "tiny:nothing"}, "nothing"),
         ({"model": "tiny:batch_norm"}, "running statistics"),

@@ -73,7 +73,7 @@ def test_training_is_completed_with_honest_answers_alone(after):
         assert (node["answers"], node["refusals"], node["ledger"]) == (ROUNDS, 0, "good")
 
 
-NOISE, DAMAGED = "the message starts with", "the report is damaged, or made for another"
+NOISE, DAMAGED = "the message starts with", "the report is damaged, or for another"
 HUGE = "the report has 100000 bytes"
 
 
@@ -82,7 +82,7 @@ HUGE = "the report has 100000 bytes"
     [
         ("garbage", {0: NOISE, 1: DAMAGED, 2: NOISE, 3: DAMAGED}),
         ("huge", {0: HUGE, 1: HUGE, 2: HUGE, 3: HUGE}),
-        ("replay", {1: "the report is for round 0, this is round 1", 2: DAMAGED, 3: DAMAGED}),
+        ("replay", {1: "the report is for round 0, not for round 1", 2: DAMAGED, 3: DAMAGED}),
     ],
 )
 def test_what_lies_is_rejected_and_named(after, kind, expected):

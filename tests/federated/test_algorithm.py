@@ -23,15 +23,15 @@ from sqsgd import PrivQuant, Task, federated, make_scheme, seeded_rng
 def test_the_run_is_the_transcription(epsilon, more, monkeypatch):
     scheme = make_scheme("sqsgd", dim=40, epsilon=epsilon, bits=16, norm_epsilon=1.5)
     messages = []
-    encode = type(scheme).encode
+    seal = type(scheme).seal
 
-    def spying(self, x, task, rng):
-        message = encode(self, x, task, rng)
+    def spying(self, columns, task):
+        message = seal(self, columns, task)
         codes, symbol = self.open(message, task)
         messages.append((codes.tolist(), int(symbol[0])))
         return message
 
-    monkeypatch.setattr(type(scheme), "encode", spying)
+    monkeypatch.setattr(type(scheme), "seal", spying)
     _, state = after(12, scheme, settings(**more))
     q, norm = scheme.mechanism.quantizer, scheme.mechanism.norm
     assert norm.levels == 2
@@ -106,7 +106,7 @@ def test_the_clip_rate_counts_reports_near_the_bound():
 
 def test_time_is_booked_where_it_was_spent(monkeypatch):
     scheme = make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16)
-    names = {"encode": "seconds_encode", "open": "seconds_aggregate"}
+    names = {"randomize": "seconds_encode", "open": "seconds_aggregate"}
     for slow, field in names.items():
         usual = getattr(type(scheme), slow)
 

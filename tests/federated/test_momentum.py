@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from quadratic import Quadratic, after, settings
 
-from sqsgd import Task, federated, make_scheme, seeded_rng
+from sqsgd import Scheme, Task, federated, make_scheme, seeded_rng
 from sqsgd.federated import State
 
 F = np.float32
@@ -38,14 +38,14 @@ def deep_gradient_compression(problem, *, count, momentum, rate, rounds, masking
 
 def run(scheme, rounds, monkeypatch):
     """The same through ``federated.run``; also the coordinates of each message."""
-    sent, original = [], federated.sent_coordinates
+    sent, original = [], Scheme.sent_coordinates
 
-    def spying(scheme, task, message):
-        found = original(scheme, task, message)
+    def spying(scheme, columns, task):
+        found = original(scheme, columns, task)
         sent.append(found.tolist())
         return found
 
-    monkeypatch.setattr(federated.algorithm, "sent_coordinates", spying)
+    monkeypatch.setattr(Scheme, "sent_coordinates", spying)
     _, state = after(rounds, scheme, settings())
     return state, sent
 

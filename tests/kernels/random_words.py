@@ -1,4 +1,4 @@
-"""Random numbers for the kernels' tests: vectors, and words of every width."""
+"""Random inputs for the kernels' tests: vectors, and words of every width."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""How kernels are compiled: one version each."""
+"""Compilation of kernels: one version each."""
 
 import numba
 import numpy as np
@@ -49,7 +49,7 @@ def every_kind_of_vector():
     ]
 
 
-def test_where_nothing_can_be_written_kernels_stay_in_memory(monkeypatch):
+def test_kernels_stay_in_memory_without_a_writable_folder(monkeypatch):
     """numba refuses to cache where neither the package's folder nor the user's is writable."""
     asked, njit = [], numba.njit
 
@@ -64,7 +64,7 @@ def test_where_nothing_can_be_written_kernels_stay_in_memory(monkeypatch):
     assert [options.get("cache", False) for options in asked] == [True, False]
 
 
-def test_a_variant_is_a_kernel_of_its_own():
+def test_a_variant_is_a_separate_kernel():
     """Under its own name, for the cache; called with other types, it leaves the first with one version."""
 
     def double(numbers):

@@ -1,4 +1,4 @@
-"""Packing equals the plain bit stream, and unpacking undoes it."""
+"""Packing equals the plain bit stream, and unpacking is its inverse."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_groups_are_numbers_one_after_the_other(alphabet, size):
 
 
 def test_the_first_group_with_a_number_too_large_is_named():
-    """Five codes of three are below 243; a byte that says 243 or more is none of theirs."""
+    """Five codes of three levels are below 243; a byte of 243 or more is invalid."""
     packed, codes = np.array([242, 243, 255], np.uint8), np.empty(15, np.uint32)
     assert expand_groups(packed, 3, 5, 8, 8, codes) == 1
     assert codes[:5].tolist() == [2] * 5

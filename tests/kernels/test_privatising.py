@@ -1,4 +1,4 @@
-"""Rounding, scrambling, adjusting and summing equal their plain twins."""
+"""Rounding, scrambling, adjusting and summing equal their NumPy references."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from sqsgd.kernels.privatising import (
 
 @pytest.mark.parametrize("levels", [2, 3, 16, 256])
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 255, 256, 1000, 40000])
-def test_rounding_matches_the_twin_but_for_ties(levels, size):
+def test_rounding_matches_the_reference_except_for_ties(levels, size):
     x = (2 * NUMBERS.standard_normal(size)).astype(np.float32)
     factor = offset = (levels - 1) / 2
     noise, spare = words(size, "u2"), words(8 * -(-size // 256), "u4")
@@ -107,8 +107,8 @@ def test_within():
 @pytest.mark.parametrize("kind", ["u1", "u2"])
 @pytest.mark.parametrize("size", [1, 7, 256, 1001])
 @pytest.mark.parametrize("wanted", [-1, 0, 1])
-def test_all_in_one_pass_is_one_after_the_other(kind, size, wanted):
-    """No noise serves two of the three: each has its own stretch of the words."""
+def test_the_fused_kernels_equal_their_parts(kind, size, wanted):
+    """Each of the three parts has its own range of words."""
     x, bits, width = NUMBERS.standard_normal(size).astype(np.float32), 2, np.dtype(kind).itemsize
     keep = (2 ** (8 * width - bits) // 3) << bits
     scrambling, rounding, spare = words(size, kind), words(size, "u2"), words(8 * -(-size // 256), "u4")
@@ -116,7 +116,7 @@ def test_all_in_one_pass_is_one_after_the_other(kind, size, wanted):
     parts = (scrambling, rounding, spare, tries)
     if kind == "u1":
         lengths = [-(-part.nbytes // 8) * 8 for part in parts]
-    else:  # the first two are as wide as each other, and share one padding
+    else:  # the first two have the same width and share one padding
         lengths = [2 * size, 2 * size + (-4 * size & 7), spare.nbytes, tries.nbytes]
     joined = np.zeros(sum(lengths), np.uint8)
     for part, start in zip(parts, np.cumsum([0, *lengths]), strict=False):

@@ -1,4 +1,4 @@
-"""The rotation's kernels equal their plain twins, and report what is not finite."""
+"""The rotation's kernels equal their NumPy references and report non-finite values."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Marking and listing: the written map of words to numbers, whatever the pieces that words come in."""
+"""Marking and listing follow the specified map, for any length of the pieces."""
 
 import numpy as np
 import pytest
@@ -9,14 +9,14 @@ from sqsgd.kernels.selecting import mark, marked
 
 
 def listed(marks, dim, which):
-    """With room for every bit, so that one too many is seen."""
+    """With room for every bit, so that extra marks are noticed."""
     chosen = np.full(64 * marks.size, -1, np.int64)
     marked(marks, dim, which, chosen)
     return [number for number in chosen.tolist() if number >= 0]
 
 
 @pytest.mark.parametrize("dim", [1, 63, 64, 65, 128, 1000])
-def test_marks_are_those_of_the_twin_and_a_piece_less_long_changes_nothing(dim):
+def test_marks_match_the_reference_for_any_piece_length(dim):
     drawn, size = words(20_000, "u4"), -(-dim // 3)
     found = []
     for piece in (1, 7, drawn.size):
@@ -33,8 +33,8 @@ def test_marks_are_those_of_the_twin_and_a_piece_less_long_changes_nothing(dim):
     assert found == [sorted(twin)] * 3
 
 
-def test_words_that_would_make_small_numbers_likelier_are_passed_over():
-    """Of dim = 3, one word in 2^32 is too many: 0."""
+def test_uneven_words_are_rejected():
+    """With dim = 3, one word of 2^32 is rejected: 0."""
     marks = np.zeros(1, np.uint64)
     assert 2**32 % 3 == 1
     assert mark(marks, np.uint64(3), 1, np.zeros(9, np.uint32)) == 1
@@ -43,8 +43,8 @@ def test_words_that_would_make_small_numbers_likelier_are_passed_over():
 
 
 @pytest.mark.parametrize("dim", [1, 64, 65, 127, 200])
-def test_what_is_not_marked_ends_with_dim(dim):
-    """The bits beyond dim are not marked either, and are no numbers."""
+def test_the_complement_ends_at_dim(dim):
+    """The bits beyond dim are unmarked too, but are not part of the complement."""
     marks = np.zeros((dim + 63) // 64, np.uint64)
     marks[0] = 1
     assert listed(marks, dim, True) == [0]

@@ -1,4 +1,4 @@
-"""One thread an operation, as in training: with two, a busy second core makes the tests far slower."""
+"""One thread per operation, as in training: with two, a busy second core makes the tests far slower."""
 
 import pytest
 

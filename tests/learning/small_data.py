@@ -5,7 +5,7 @@ import hashlib
 
 import numpy as np
 
-from sqsgd.learning.catalogue import Archive, IdxFile, Source
+from sqsgd.learning.dataset_sources import Archive, IdxFile, Source
 
 SIZES = (20, 10)
 
@@ -34,7 +34,7 @@ def small_source(
     transposed: bool = False,
     archive: Archive | None = None,
 ) -> Source:
-    """The source of these files; ``known`` says whether the content's own checksum is."""
+    """The source of these files; ``known`` says whether the content's checksum is known."""
     first, second, third, fourth = (
         IdxFile(
             name=name,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_data import SIZES, encode_idx, small_contents, small_source, zipped
 
-from sqsgd.learning.catalogue import SOURCES
+from sqsgd.learning.dataset_sources import SOURCES
 from sqsgd.learning.datasets import Dataset, load_dataset, load_source
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
@@ -245,6 +245,6 @@ def test_pixels_words_and_read_only_arrays(user_code: str) -> None:
         ("complex_numbers", "inputs are torch.complex128; expected real numbers"),
     ],
 )
-def test_what_is_wrong_with_a_users_data_is_said(user_code: str, factory: str, message: str) -> None:
+def test_errors_name_what_is_wrong_with_a_users_data(user_code: str, factory: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"data set '{user_code}:{factory}'.*{message}"):
         load_dataset(f"{user_code}:{factory}")

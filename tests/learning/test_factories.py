@@ -38,7 +38,7 @@ def test_the_working_folder_hides_nothing_that_is_installed(working_folder: Path
     ],
 )
 @pytest.mark.usefixtures("working_folder")
-def test_what_is_wrong_with_the_name_is_said(name: str, message: str) -> None:
+def test_errors_name_what_is_wrong_with_the_name(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         find_factory(name, "model")
 

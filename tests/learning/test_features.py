@@ -1,4 +1,4 @@
-"""Public features: what they are, and that they depend on one image and nothing else."""
+"""Feature extractors: their values, and that each row depends on one image alone."""
 
 import dataclasses
 
@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from sqsgd.learning.datasets import load_dataset
-from sqsgd.learning.features import extracted, extractor_and_model
+from sqsgd.learning.features import FEATURES, extracted, extractor_and_model
 from sqsgd.learning.gradients import loss_gradient
-from sqsgd.learning.hog import FEATURES
 from sqsgd.learning.models import make_model
 
 
@@ -55,12 +54,12 @@ def test_a_user_may_bring_a_torch_module(own):
         ("{own}:wrong", "returned a int, not a function"),
         ("{own}:short", r"gave \(1, 784\) for 1000 inputs"),
         ("{own}:nan", "NaN or infinity"),
-        ("{own}:centred", "depend on the images beside it"),
+        ("{own}:centred", "depend on the rest of the batch"),
         ("{own}:broken", "the factory failed: ZeroDivisionError"),
         ("{own}:missing", "has no 'missing'"),
     ],
 )
-def test_what_is_wrong_with_features_is_said(own, name, message):
+def test_errors_name_what_is_wrong_with_features(own, name, message):
     with pytest.raises(ValueError, match=message):
         extracted(load_dataset("mnist5k"), name.format(own=own))
 
@@ -74,9 +73,9 @@ def test_images_must_divide_into_cells():
         extracted(cut, "hog")
 
 
-def test_a_model_that_brings_features_takes_no_others():
+def test_a_model_with_features_takes_no_others():
     assert extractor_and_model("", "soft-hog-linear") == ("soft-hog", "linear")
-    with pytest.raises(ValueError, match="brings its own; write model = 'linear'"):
+    with pytest.raises(ValueError, match="already has features; use model = 'linear'"):
         extractor_and_model("hog", "hog-linear")
 
 
@@ -90,6 +89,6 @@ def test_a_model_with_features_inside_has_the_gradient_of_one_on_them(name):
     np.testing.assert_allclose(inside, outside, atol=1e-6)
 
 
-def test_random_filters_are_the_same_whenever_they_are_made(own):
+def test_random_filters_are_always_the_same(own):
     first, second = (extracted(load_dataset("mnist5k"), f"{own}:filters").train_inputs[:3] for _ in range(2))
     assert torch.equal(first, second)

@@ -1,4 +1,4 @@
-"""Downloads from a real server on this machine: resumed, verified, and never half-written."""
+"""Downloads from a local server: resumed, verified, and never incomplete under the final name."""
 
 import hashlib
 import io
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from small_data import small_contents, small_source, zipped
 
-from sqsgd.learning.catalogue import SOURCES, Archive
+from sqsgd.learning.dataset_sources import SOURCES, Archive
 from sqsgd.learning.datasets import load_source
 from sqsgd.learning.fetch import fetch, fetch_progress
 
@@ -132,7 +132,7 @@ def test_a_part_that_is_already_whole_needs_no_more_bytes(tmp_path: Path, server
 
 
 @pytest.mark.parametrize("extra", [b"", b"too long"])
-def test_a_damaged_part_is_thrown_away_and_fetched_anew(tmp_path: Path, server: Server, extra: bytes) -> None:
+def test_a_damaged_part_is_discarded_and_fetched_again(tmp_path: Path, server: Server, extra: bytes) -> None:
     part = tmp_path / "small" / f"{FIRST}.part"
     part.parent.mkdir()
     part.write_bytes(b"?" * 1000 if not extra else server.files[FIRST] + extra)
@@ -156,7 +156,7 @@ def test_a_wrong_file_under_the_final_name_is_replaced(tmp_path: Path, server: S
     assert path.read_bytes() == server.files[FIRST]
 
 
-def test_the_next_mirror_goes_on_where_the_last_one_broke_off(tmp_path: Path, server: Server) -> None:
+def test_the_next_mirror_resumes_an_interrupted_download(tmp_path: Path, server: Server) -> None:
     broken = Server(server.files)
     try:
         broken.cut[FIRST] = 700
@@ -178,7 +178,7 @@ def test_when_no_server_answers_every_address_is_named(tmp_path: Path, server: S
     assert f"{dead.url}{FIRST}: " in message
     assert "Connection refused" in message
     assert "404" in message
-    assert "is there a network?" in message
+    assert "check the network connection" in message
     assert names(tmp_path) == set()
 
 
@@ -197,7 +197,7 @@ def archived(monkeypatch: pytest.MonkeyPatch, contents: dict[str, bytes], data: 
     monkeypatch.setitem(SOURCES, "small", small_source(contents, known=False, archive=archive))
 
 
-def test_emnists_way_four_members_of_one_zip(
+def test_emnist_comes_as_four_members_of_one_zip(
     tmp_path: Path, server: Server, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert SOURCES["emnist"].archive is not None
@@ -242,7 +242,7 @@ def test_a_wrong_archive_and_a_wrong_member_are_refused(
     ):
         archived(monkeypatch, contents, wrong, server.url + "gzip.zip")
         server.files = {"gzip.zip": wrong}
-        with pytest.raises(ValueError, match=f"could not take {FIRST} out of .*{reason}"):
+        with pytest.raises(ValueError, match=f"could not extract {FIRST} from .*{reason}"):
             fetch("small", tmp_path)
         assert names(tmp_path) == {"gzip.zip"}
         (tmp_path / "small" / "gzip.zip").unlink()

@@ -1,4 +1,4 @@
-"""Flat parameters and gradients: the right order, the right numbers, the same bits."""
+"""Flat parameters and gradients: order, values, and reproducibility."""
 
 import hashlib
 import subprocess
@@ -156,7 +156,7 @@ def test_dropout_repeats_itself_under_a_seed() -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_evaluation_counts_over_all_batches_and_puts_the_mode_back() -> None:
+def test_evaluation_counts_over_all_batches_and_restores_the_mode() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.9), nn.Linear(784, 10))
     model[1].eval()
     inputs, labels = batch(101)

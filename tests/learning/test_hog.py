@@ -1,4 +1,4 @@
-"""Orientation histograms: as they are written out, and what a direction means."""
+"""HOG features against a direct implementation, and the meaning of a direction."""
 
 import math
 
@@ -51,7 +51,7 @@ def test_a_blank_image_has_features_too():
 
 @pytest.mark.parametrize("direction", range(ORIENTATIONS))
 def test_brightness_that_rises_one_way_is_all_in_one_direction(direction):
-    """At every pixel but those at the rim, where the image ends; half way between, it is shared equally."""
+    """At every inner pixel; half way between two directions it is split equally."""
     y, x = torch.meshgrid(torch.arange(12.0), torch.arange(12.0), indexing="ij")
     for turn, shares in ((0.0, {direction: 1.0}), (0.5, {direction: 0.5, (direction + 1) % 8: 0.5})):
         angle = (direction + turn) * 2 * math.pi / ORIENTATIONS

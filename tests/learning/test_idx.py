@@ -1,4 +1,4 @@
-"""The IDX reader: right arrays out of right bytes, and a reason for every wrong file."""
+"""The IDX reader: correct arrays, and a reason for every wrong file."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from small_data import encode_idx
 
-from sqsgd.learning.idx import parse_idx
+from sqsgd.learning._idx import parse_idx
 
 
 @given(hnp.arrays(np.uint8, hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=6)))
@@ -29,8 +29,8 @@ def test_every_truncation_is_refused(length: int) -> None:
         (b"<html>no such page</html>", "is not an IDX file"),
         (bytes([0, 0, 9, 1, 0, 0, 0, 0]), "type 0x09"),
         (encode_idx(np.zeros((2, 2), np.uint8)), "in 2 dimensions"),
-        (encode_idx(np.zeros(3, np.uint8)) + b"more", "promises 11"),
-        (bytes([0, 0, 8, 1, 255, 255, 255, 255, 1]), "promises 4,294,967,303"),
+        (encode_idx(np.zeros(3, np.uint8)) + b"more", "implies 11"),
+        (bytes([0, 0, 8, 1, 255, 255, 255, 255, 1]), "implies 4,294,967,303"),
     ],
 )
 def test_wrong_files_are_named_with_the_reason(data: bytes, message: str) -> None:

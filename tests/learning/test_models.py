@@ -1,4 +1,4 @@
-"""The networks: exact sizes, seeds, per-image independence, training, and errors for a user's own."""
+"""The models: exact sizes, seeds, per-image independence, training, and errors for a user's own."""
 
 import sys
 from pathlib import Path
@@ -220,6 +220,6 @@ def test_a_users_factory_gets_what_it_asks_for_and_the_seed(user_code: str) -> N
         ("instance", "is a module, not a factory"),
     ],
 )
-def test_what_is_wrong_with_a_users_model_is_said(user_code: str, factory: str, message: str) -> None:
+def test_errors_name_what_is_wrong_with_a_users_model(user_code: str, factory: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_model(f"{user_code}:{factory}")

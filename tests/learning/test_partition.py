@@ -1,4 +1,4 @@
-"""Partitions, cohorts and batches: complete, disjoint, uniform, and the same every time."""
+"""Partitions, cohorts and batches: complete, disjoint, uniform and reproducible."""
 
 import sys
 import tracemalloc
@@ -90,7 +90,7 @@ def test_ten_thousand_clients_share_one_array(scheme: str) -> None:
     ("clients", "scheme", "message"),
     [
         (601, "iid", "601 clients cannot share 600 images"),
-        (300, "shards:3", "600 images into 900 shards for 300 clients; write shards:2"),
+        (300, "shards:3", "needs 900 shards for 300 clients, but there are only 600 images; write shards:2"),
         (5, "dirichlet", "'dirichlet'.*BETA must be a positive number"),
         (5, "dirichlet:-1", "BETA must be"),
         (5, "dirichlet:nan", "BETA must be"),
@@ -172,7 +172,7 @@ def test_no_client_is_in_two_rounds_and_all_are_in_one(clients, rounds):
     assert len(set(everyone)) == len(everyone) == size * rounds
     assert min(everyone) >= 0
     assert max(everyone) < clients
-    with pytest.raises(ValueError, match="no more are left"):
+    with pytest.raises(ValueError, match="are too few"):
         once_cohort(clients, size, clients // size, seed=3)
 
 

@@ -1,4 +1,4 @@
-"""What is trained: whose data, which part of it, measured on what, and the same bits each time."""
+"""Clients' data, batches, evaluation and reproducibility of a learning problem."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from sqsgd.learning.datasets import Dataset, first_tests, hold_out
-from sqsgd.learning.problem import make_problem
+from sqsgd.learning.problem import draws_randomness, make_problem
 
 
 def dataset(count=60):
@@ -45,7 +45,7 @@ def problem(model=None, **changes):
 
 
 def seen_in(rounds, **changes):
-    """The inputs that each client's gradient was made of, in each round."""
+    """The inputs of each client's gradient, in each round."""
     spy = Spy()
     made = problem(spy, **changes)
     weights, result = made.initial(), []
@@ -93,7 +93,7 @@ def test_a_share_can_be_held_out_of_the_training_part():
     assert hold_out(whole, 0.25, seed=2).test_inputs.tolist() != smaller.test_inputs.tolist()
 
 
-def test_fewer_held_out_examples_are_said_to_be_fewer():
+def test_a_reduced_test_set_is_labelled_as_such():
     smaller = first_tests(dataset(), 4)
     assert (len(smaller.test_labels), len(smaller.train_labels)) == (4, 60)
     assert smaller.held_out == "the first 4 of: ten at -1"
@@ -107,7 +107,7 @@ def test_dropout_repeats_itself(workers):
         torch.manual_seed(1)
         made = problem(nn.Sequential(nn.Linear(2, 8), nn.Dropout(), nn.Linear(8, 2)), workers=workers)
         assert made.random
-        torch.manual_seed(np.random.default_rng().integers(1 << 30))  # whatever else draws from it
+        torch.manual_seed(np.random.default_rng().integers(1 << 30))  # other code may draw from it
         return [g.tobytes() for _, g in made.gradients(made.initial(), 5, made.cohort(5))]
 
     first = gradients()
@@ -128,3 +128,55 @@ def test_the_saved_model_is_whole():
 def test_a_model_that_does_not_fit_is_refused_at_once():
     with pytest.raises(ValueError, match="the model does not fit the data"):
         problem(nn.Linear(3, 2))
+
+
+# ---------------------------------------------------------------- the first batch
+
+INPUTS, LABELS = torch.arange(8.0).reshape(4, 2), torch.tensor([0, 1, 0, 1])
+
+
+class Counting(nn.Module):
+    """Keeps a running sum of what it saw."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.register_buffer("total", torch.zeros(1))
+
+    def forward(self, x):
+        if self.training:
+            self.total += x.sum()
+        return self.linear(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Counting(), "the model's buffer 'total' changes with each batch"),
+        (nn.Linear(3, 2), "the model does not fit the data"),
+        (nn.Linear(2, 1), "the model does not fit the data.*labels up to 1"),
+        (nn.Embedding(100, 2), "the model does not fit the data.*torch.float32"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused_before_anything_is_written(model, message):
+    with pytest.raises(ValueError, match=message):
+        draws_randomness(model, INPUTS, LABELS)
+
+
+def test_constant_buffers_are_allowed():
+    model = nn.Linear(2, 2)
+    model.register_buffer("constant", torch.ones(3))
+    assert not draws_randomness(model, INPUTS, LABELS)
+
+
+def test_dropout_draws_and_a_linear_model_does_not():
+    line = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 2))
+    assert not draws_randomness(line, INPUTS, LABELS)
+    assert draws_randomness(nn.Sequential(*line[:2], nn.Dropout(), line[2]), INPUTS, LABELS)
+
+
+def test_the_model_is_left_as_it_was():
+    model = nn.Linear(2, 2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    draws_randomness(model, INPUTS, LABELS)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -1,4 +1,4 @@
-"""Sums of epsilons are exact, and are rounded against the spender."""
+"""Sums of epsilons are exact and rounded conservatively."""
 
 import math
 from fractions import Fraction
@@ -29,7 +29,7 @@ def test_sums_are_exact(numbers):
 
 
 @given(st.fractions(min_value=0, max_value=10**30))
-def test_rounding_goes_the_safe_way_and_no_further(number):
+def test_rounding_is_conservative_and_tight(number):
     up, down = rounded_up(number), rounded_down(number)
     assert Fraction(down) <= number <= Fraction(up)
     assert up == down or up == math.nextafter(down, math.inf)
@@ -37,7 +37,7 @@ def test_rounding_goes_the_safe_way_and_no_further(number):
 
 @given(POSITIVE, st.integers(0, 10**9))
 def test_totals_are_never_too_small(epsilon, reports):
-    """And are the least float for which that is true; infinity stays infinity."""
+    """They are the least such float; infinity stays infinity."""
     exact, least = Fraction(epsilon) * reports, total(epsilon, reports)
     assert least >= exact
     assert least == 0 or math.nextafter(least, 0.0) < exact
@@ -45,7 +45,7 @@ def test_totals_are_never_too_small(epsilon, reports):
 
 
 def test_a_total_is_above_the_product_of_floats_where_that_is_rounded_down():
-    """Among the totals of 1 to 199 reports at these six epsilons, float products are too small in many."""
+    """Many float products of 1 to 199 reports and these six epsilons are too small."""
     pairs = [(epsilon, reports) for epsilon in (0.1, 0.3, 1.1, 2.7, 5.6, 400.1) for reports in range(1, 200)]
     below = [pair for pair in pairs if pair[0] * pair[1] < Fraction(pair[0]) * pair[1]]
     assert len(below) > 400
@@ -54,14 +54,14 @@ def test_a_total_is_above_the_product_of_floats_where_that_is_rounded_down():
 
 @given(POSITIVE, POSITIVE, st.integers(1, 1000))
 def test_sums_are_rounded_up_and_parts_down(one, other, parts):
-    """What is taken away, or divided, never adds up to more than there was."""
+    """The parts of a difference or a quotient never exceed the whole."""
     assert add_up(one, other) >= Fraction(one) + Fraction(other)
     assert Fraction(take_away(one + other, other)) <= Fraction(one + other) - Fraction(other)
     assert Fraction(divided(one, parts)) * parts <= Fraction(one)
     assert (add_up(394.0, 6.0), take_away(400.0, 6.0)) == (400.0, 394.0)
 
 
-def test_numbers_that_are_no_floats_are_rounded_against_the_spender():
+def test_inexact_integers_are_rounded_conservatively():
     big = 2**53 + 1
     assert cost("epsilon", big) == 2**53 + 2
     assert limit("max_epsilon", big) == 2**53

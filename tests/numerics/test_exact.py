@@ -1,4 +1,4 @@
-"""Enclosures hold the true value, and draws are exact even where 64 bits do not decide."""
+"""Enclosures contain the true value, and draws are exact even where 64 bits do not decide."""
 
 from fractions import Fraction
 from math import comb
@@ -29,7 +29,21 @@ def test_tails_enclose_the_exact_sums(dim, levels):
             assert got_low.rel_accuracy_bits() > 100
 
 
-def test_tail_of_kernels_notes():
+@pytest.mark.parametrize("success", [0.3, 0.75, 1e-9, 1 - 2.0**-40])
+def test_tails_of_any_success_probability(success):
+    chance, trials = Fraction(success), 60
+    masses = [comb(trials, k) * chance**k * (1 - chance) ** (trials - k) for k in range(trials + 1)]
+    with exact.precision(128):
+        for threshold in range(1, trials + 1):
+            levels = 1 / fmpq(chance.numerator, chance.denominator)
+            high, low = (tail.exp() for tail in exact.log_tails(trials, levels, threshold))
+            assert holds(high, sum(masses[threshold:]))
+            assert holds(low, sum(masses[:threshold]))
+            assert high.rel_accuracy_bits() > 100
+            assert low.rel_accuracy_bits() > 60
+
+
+def test_a_tail_to_25_digits():
     with exact.precision(128):
         assert exact.log_tails(512, 16, 263)[0].str(25, radius=False) == "-393.8411601291969190333489"
 
@@ -93,7 +107,7 @@ def test_an_ambiguous_word_draws_more_bits_and_only_then():
 
 @pytest.mark.parametrize(("dim", "levels"), [(512, 2), (512, 16)])
 def test_the_smallest_uniform_reaches_the_very_first_value(dim, levels):
-    """U = 0 lies below P(L = 0), however small that is: as many words are drawn as it takes to see."""
+    """U = 0 is below P(L = 0), however small that is: the sampler draws as many words as it needs."""
     law, zeros = boundary_law(dim, levels, 400.0), ScriptedRng(*[0] * 100)
     with exact.precision(4096):
         bits = int((-(law.cdf(0).log() / arb(2).log())).floor().unique_fmpz())
@@ -103,7 +117,7 @@ def test_the_smallest_uniform_reaches_the_very_first_value(dim, levels):
 
 @pytest.mark.parametrize(("dim", "levels", "epsilon"), [(512, 2, 400.0), (3, 2, 1e5), (1, 256, 1e5)])
 def test_a_low_side_below_the_grid_is_not_drawn_by_rounding(dim, levels, epsilon):
-    """1 - p < 2^-65: the word 0 alone does not decide, and half a grain is already on the high side."""
+    """1 - p < 2^-65: the word 0 alone does not decide, and 2^-65 is already on the high side."""
     assert boundary_law(dim, levels, epsilon).sampler.draw(ScriptedRng(0, 2**63)) == dim
 
 

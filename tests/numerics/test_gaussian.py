@@ -1,4 +1,4 @@
-"""Averages over Gaussian coordinates, against quadrature and against what is drawn."""
+"""Averages over Gaussian coordinates, against quadrature and samples."""
 
 import math
 
@@ -15,7 +15,7 @@ def test_points_have_the_moments_of_a_normal():
     assert np.mean(points**2) == pytest.approx(1.0, abs=1e-12)
     assert np.mean(points**4) == pytest.approx(3.0, rel=0.01)
     assert np.allclose(points, -points[::-1], atol=1e-12)
-    with pytest.raises(ValueError, match="read-only"):  # one array serves all who ask
+    with pytest.raises(ValueError, match="read-only"):  # the array is shared
         points[0] = 0.0
 
 
@@ -32,7 +32,7 @@ def test_the_kept_share_is_what_clamping_leaves(reach):
     ("levels", "epsilon", "reach"), [(2, 40.0, 0.05), (2, 5.0, 1.0), (3, 20.0, 1.5), (16, 400.0, 3.0)]
 )
 def test_the_energy_is_that_of_the_estimates(levels, epsilon, reach):
-    """Drawn a few hundred times, vectors and noise alike; over ± reach, clamped and rounded there."""
+    """A few hundred samples of vectors and noise, clamped to ± reach and rounded."""
     dim = 512
     quantizer, rng, numbers = PrivQuant(dim, levels, epsilon), seeded_rng(3), np.random.default_rng(4)
     squares = []

@@ -1,4 +1,4 @@
-"""Means and intervals of repeats, against SciPy."""
+"""Means and intervals of repetitions, against SciPy."""
 
 import math
 

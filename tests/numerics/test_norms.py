@@ -25,7 +25,7 @@ def test_norms_of_tiny_and_huge_vectors():
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_scheme_clips_to_the_task(case):
-    """A long vector with a clip gives the message of the vector that was clipped by hand."""
+    """A long vector with a clip gives the same message as the vector clipped by hand."""
     scheme, x = case.make(), 50 * unit_vector(300)
     with_clip, without = task(scheme, clip=0.01), task(scheme)
     columns = [

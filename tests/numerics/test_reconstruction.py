@@ -1,4 +1,4 @@
-"""The reconstruction bounds: numbers computed apart, rigour, tightness, other people's beta functions."""
+"""The reconstruction bounds: independently computed numbers, rigour, tightness, other beta functions."""
 
 import json
 import math
@@ -51,7 +51,7 @@ def test_where_the_printed_bound_is_vacuous():
     assert printed_bound(400.0, 803, probability=1.0) == 1.0
     assert printed_bound(400.0, 804, probability=1.0) < 1.0
     assert printed_bound(399.0, 804, probability=1.0, prior=1.0) == printed_bound(400.0, 804, probability=1.0)
-    for dimensions in (2, 3):  # the theorem asks for r >= 4
+    for dimensions in (2, 3):  # the theorem requires r >= 4
         assert printed_bound(0.0, dimensions, probability=1.0) == 1.0
 
 
@@ -71,7 +71,7 @@ def test_the_statement_as_printed_is_false():
     with mpmath.workdps(60):
         literal = cap(dimensions, 1 - math.sqrt(2 - 2 * a) / 2)
         meant = cap(dimensions, 1 - (2 - 2 * a) / 2)
-    assert literal > printed > meant  # a guess out of the blue, without any report, breaks it
+    assert literal > printed > meant  # a blind guess, without any report, violates it
 
 
 # ---------------------------------------------------------------- rigour
@@ -145,7 +145,7 @@ def test_more_epsilon_fewer_dimensions_less_probability(epsilon, more, dimension
     less, probability = sorted((less, probability))
     for bound in (reconstruction_bound, printed_bound):
         value = bound(epsilon, dimensions, probability)
-        slack = 1 + 1e-14  # each is rounded up on its own
+        slack = 1 + 1e-14  # each is rounded up separately
         assert value <= bound(more, dimensions, probability) * slack
         assert value <= bound(epsilon, fewer, probability) * slack
         assert value <= bound(epsilon, dimensions, less) * slack
@@ -173,17 +173,17 @@ def test_half_the_sphere():
 
 
 def test_a_direction_of_one_dimension_is_a_sign():
-    """Guessed right with e^ε / (e^ε + 1): nothing is excluded, unless every other guess may be right."""
+    """A sign is guessed right at least half the time: the bound is 1 unless ``probability`` covers it."""
     assert reconstruction_bound(0.5, 1) == reconstruction_bound(0.0, 1, 0.49) == printed_bound(0.0, 1) == 1.0
     assert reconstruction_bound(0.0, 1, 0.5) == 0.0
 
 
-def test_statements_do_not_dress_up_nothing():
-    with pytest.raises(ValueError, match="probability = 1 leaves every chance"):
+def test_vacuous_statements_say_so():
+    with pytest.raises(ValueError, match="probability = 1 makes the bound vacuous"):
         reconstruction_statements(1.0, 9, 9, 1, probability=1.0)
     (block, _) = reconstruction_statements(0.5, 2, 100, 1)
     assert not block.vacuous
-    assert "next to nothing is promised" in block.sentence
+    assert "almost nothing is guaranteed" in block.sentence
     assert "cosine of 1 " not in block.sentence
 
 
@@ -203,7 +203,7 @@ def test_statements_do_not_dress_up_nothing():
         ((1.0, 9, 0.1, math.inf), "prior = inf"),
     ],
 )
-def test_what_makes_no_sense(arguments, words):
+def test_invalid_arguments_of_the_bound(arguments, words):
     for bound in (reconstruction_bound, printed_bound):
         with pytest.raises(ValueError, match=words):
             bound(*arguments)
@@ -212,7 +212,7 @@ def test_what_makes_no_sense(arguments, words):
 # ---------------------------------------------------------------- statements
 
 
-def test_statements_for_the_person_who_signs():
+def test_statements_in_full():
     found = reconstruction_statements(400.0, 512, 119850, 188)
     assert [(each.scope, each.rounds) for each in found] == [
         ("block", 1),
@@ -230,7 +230,7 @@ def test_statements_for_the_person_who_signs():
     assert "a cosine of 0.0826 (85 degrees)" in full
     assert full.endswith("printed bound gives 0.0833. It says nothing about the block alone.")
     assert block_all == (
-        "After 188 reports (epsilon 75,200 in all) nothing is promised about the direction of the block "
+        "After 188 reports (epsilon 75,200 in all) nothing is guaranteed about the direction of the block "
         "that was sent (512 dimensions): an attacker may know it exactly; the paper's printed bound is "
         "vacuous here."
     )

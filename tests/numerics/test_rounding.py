@@ -1,4 +1,4 @@
-"""Rounding to whole numbers: unbiased, monotone, and of the chance that is stated."""
+"""Stochastic rounding: unbiased, monotone, and with the stated probabilities."""
 
 import math
 
@@ -21,7 +21,7 @@ def test_each_neighbour_has_its_chance(position):
 
 
 def test_under_the_same_numbers_positions_stay_in_order_and_near():
-    """What cpSGD's sensitivities rest on: two positions that are d apart end at most ceil(d) apart."""
+    """The basis of cpSGD's sensitivities: two positions at distance d end at most ceil(d) apart."""
     lower = np.random.default_rng(1).uniform(-4, 4, 20_000)
     for apart in (0.0, 0.3, 1.0, 2.5):
         ends = [round_unbiased(lower + shift, seeded_rng(2)) for shift in (0.0, apart)]

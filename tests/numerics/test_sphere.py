@@ -1,4 +1,4 @@
-"""Shares of the unit sphere, against an outside implementation."""
+"""Spherical caps against mpmath."""
 
 import mpmath
 import pytest

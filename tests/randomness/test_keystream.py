@@ -1,4 +1,4 @@
-"""The keystream is that of AES-256 in counter mode, however it is made."""
+"""The keystream is that of AES-256 in counter mode, in every mode."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def plain(size):
 
 @pytest.mark.parametrize("mode", COUNTER_MODES)
 def test_both_modes_give_one_keystream(mode):
-    """In pieces of any size, those that are longer than the zeros at hand among them."""
+    """In pieces of any size, also longer than the array of zeros."""
     sizes, keystream, filled = (1, 15, 100_000, 1 << 18, (1 << 18) + 5, 3), Keystream(KEY, mode), []
     for size in sizes:
         target = np.empty(size, np.uint8)

@@ -17,8 +17,8 @@ from sqsgd.randomness import check_rng
 from sqsgd.randomness import private as randomness
 
 
-def test_a_key_is_left_in_time(monkeypatch):
-    """Before GCM's counter would end, the generator takes another key and goes on."""
+def test_keys_are_replaced_before_their_limit(monkeypatch):
+    """The generator takes another key before GCM's counter overflows."""
     monkeypatch.setattr(randomness, "MOST_BYTES", 40_000)
     rng, again = seeded_rng(1), seeded_rng(1)
     drawn = [rng.take(16_384).tobytes() for _ in range(10)]
@@ -67,7 +67,7 @@ def test_below_is_uniform_and_rejects():
 
     words = iter([2**64 - 1, 2**64 - 2, 5])
     scripted = Scripted(0)
-    assert scripted.below(2**63 + 1) == 5  # a modulo would have taken the first word
+    assert scripted.below(2**63 + 1) == 5  # a modulo would have used the first word
     with pytest.raises(ValueError, match="bound"):
         rng.below(0)
 
@@ -96,7 +96,7 @@ def _child(rng, queue):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_forked_processes_draw_different_noise():
     rng = secure_rng()
-    rng.take(8), rng.word()  # so that a pool is there to be copied
+    rng.take(8), rng.word()  # so that there is a pool to copy
     fork = multiprocessing.get_context("fork")
     queue = fork.Queue()
     children = [fork.Process(target=_child, args=(rng, queue)) for _ in range(3)]
@@ -175,7 +175,7 @@ def test_a_fork_while_probabilities_are_computed_does_not_hang():
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_seeded_generator_refuses_to_go_on_in_a_fork():
+def test_a_seeded_generator_fails_after_a_fork():
     rng = seeded_rng(5)
     pid = os.fork()
     if pid == 0:  # the child must not run pytest's own clean-up

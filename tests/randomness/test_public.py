@@ -31,7 +31,7 @@ def test_golden_subsets():
 
 
 def test_the_key_is_the_documented_hash():
-    """The construction of docs/wire-format.md, written out with nothing of ours."""
+    """The construction of docs/wire-format.md, written out independently."""
     import hashlib
 
     message = b"".join(n.to_bytes(8, "little") for n in (1234, 7, 3)) + b"coordinates"

@@ -17,6 +17,8 @@ class Case:
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     notion: str = "local"
+    least_epsilon: float = 0.0
+    """Below it, the scheme has no parameters."""
     whole_epsilon: bool = True
     """Spends the budget to the last billionth."""
     keeps_budget: bool = True
@@ -52,10 +54,11 @@ CASES = [
     Case(name="sqsgd", options={"norm_epsilon": 3.0}, bias=DIRECTION_BIAS),
     Case(name="sqsgd-stateless", bias=DIRECTION_BIAS),
     Case(name="sqsgd-stateless", options={"levels": 4, "reach": 2.0}, bias=DIRECTION_BIAS),
-    Case(name="sqsgd-paper", whole_epsilon=False, tiny={"dim": 2, "bits": 16}),
+    Case(name="sqsgd-paper", least_epsilon=1.0, whole_epsilon=False, tiny={"dim": 2, "bits": 16}),
     Case(
         name="sqsgd-paper",
         options={"adaptive": True},
+        least_epsilon=1.0,
         whole_epsilon=False,
         tiny={"dim": 2, "bits": 16},
         tiny_options={"norm_epsilon": 1.0},
@@ -126,7 +129,7 @@ PRIVATE = [case for case in CASES if case.notion != "none"]
 
 def task(scheme, client=0, **changes):
     """A task with a bound that unit vectors fit: of norms, or of rotated coordinates."""
-    bound = 5.0 / scheme.mechanism.dim**0.5 if scheme.name == "sqsgd-paper" else 1.5
+    bound = 5.0 / scheme.mechanism.dim**0.5 if scheme.mechanism.bounds_coordinates else 1.5
     return Task(**{"round": 4, "client": client, "seed": 11, "dim": scheme.dim, "bound": bound, **changes})
 
 

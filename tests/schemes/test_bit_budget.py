@@ -5,7 +5,7 @@ from refusing import refuse
 
 from sqsgd.codec import Column
 from sqsgd.mechanisms.privquant import MOST_DIM
-from sqsgd.schemes.bit_budget import affordable, block_size, codes_that_fit, rescaled_sample
+from sqsgd.schemes._bit_budget import affordable, block_size, codes_that_fit, rescaled_sample
 from sqsgd.transforms import Subsample
 
 
@@ -27,7 +27,7 @@ def test_what_is_affordable_is_no_more_than_there_is():
     assert affordable(64, 2, 100) == 64
     assert affordable(2048, 2, 100) == 128
     assert affordable(2048, 16, 119850) == 512
-    refuse("bits = 3 do not hold one code of levels = 16", lambda: affordable(3, 16, 100))
+    refuse("bits = 3 cannot hold one code of levels = 16", lambda: affordable(3, 16, 100))
     refuse("bits = None", lambda: affordable(None, 2, 100))
 
 

@@ -36,7 +36,7 @@ ROUNDED = [
 @pytest.mark.parametrize("mechanism", ROUNDED, ids=lambda m: m.identity)
 def test_what_is_sent_has_the_density(mechanism, monkeypatch):
     assert is_sent_with_its_density(mechanism)
-    module = sys.modules[type(mechanism).__module__]
+    module = sys.modules[ShareOfNorm.__module__]
     monkeypatch.setattr(module, "round_unbiased", lambda position, rng: np.rint(position).astype(int))
     assert not is_sent_with_its_density(mechanism)
 
@@ -77,14 +77,22 @@ def test_huge_vectors_cost_nothing_before_they_are_sent(name):
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        ("qsgd", {"bits": 33}, "bits = 33 do not hold a norm and one code of levels = 1; at least 34 do"),
-        ("qsgd", {"bits": 40, "levels": 500}, "bits = 40 .* levels = 500; at least 42 do"),
+        (
+            "qsgd",
+            {"bits": 33},
+            "bits = 33 cannot hold a norm and one code of levels = 1; at least 34 are needed",
+        ),
+        ("qsgd", {"bits": 40, "levels": 500}, "bits = 40 .* levels = 500; at least 42 are needed"),
         ("qsgd", {"levels": 0}, "levels = 0"),
         ("qsgd", {"bits": 0}, "bits = 0"),
-        ("terngrad", {"bits": 33}, "bits = 33 do not hold a scale and one code; at least 34 do"),
+        ("terngrad", {"bits": 33}, "bits = 33 cannot hold a scale and one code; at least 34 are needed"),
         ("terngrad", {"clip": 0.0}, r"clip = 0\.0"),
-        ("dgc", {"bits": 38}, "bits = 38 do not hold one coordinate and its index; at least 39 do"),
-        ("dgc", {"bits": 20, "dim": 1}, "bits = 20 do not hold one coordinate and its index; at least 32 do"),
+        ("dgc", {"bits": 38}, "bits = 38 cannot hold one coordinate and its index; at least 39 are needed"),
+        (
+            "dgc",
+            {"bits": 20, "dim": 1},
+            "bits = 20 cannot hold one coordinate and its index; at least 32 are needed",
+        ),
         ("dgc", {"bits": 80, "count": 3}, "count = 3 must be a whole number from 1 to 2"),
         ("dgc", {"momentum": 1.0}, r"momentum = 1\.0"),
     ],

@@ -11,7 +11,7 @@ from sqsgd.codec import Column
 from sqsgd.mechanisms.budget_split import equal_share
 from sqsgd.mechanisms.ordinal import OrdinalChannel
 from sqsgd.mechanisms.piecewise_grid import PiecewiseGrid
-from sqsgd.schemes.coordinatewise import best_plan, energy
+from sqsgd.schemes._coordinatewise import best_plan, energy
 
 D400, D2000 = 1 << 17, 1 << 21
 

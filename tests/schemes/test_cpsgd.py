@@ -245,8 +245,11 @@ def test_huge_vectors_cost_nothing_before_they_are_sent():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"bits": 5}, "bits = 5 do not hold one coordinate .* epsilon = 10, .* clients = 10; at least 6 do"),
-        ({"bits": 12, "epsilon": 0.01}, "bits = 12 .* epsilon = 0.01, .* at least 20 do"),
+        (
+            {"bits": 5},
+            "bits = 5 cannot hold one coordinate .* epsilon = 10, .* clients = 10; at least 6 are needed",
+        ),
+        ({"bits": 12, "epsilon": 0.01}, "bits = 12 .* epsilon = 0.01, .* at least 20 are needed"),
         (
             {"epsilon": 0.01, "levels": 2**20},
             "levels = 1048576 is too many: with the noise of epsilon = 0.01",

@@ -98,7 +98,7 @@ def test_the_same_coordinate_twice_counts_once():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bits": 3}, "bits = 3 do not hold picks = 1 of dim = 300; at least 11 do"),
+        ({"bits": 3}, "bits = 3 cannot hold picks = 1 of dim = 300; at least 11 are needed"),
         ({"select": "pe"}, "select = 'pe'"),
         ({"top": 300}, "top = 300"),
         ({"select": "em", "top": 3}, "top = 3"),

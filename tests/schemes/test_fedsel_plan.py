@@ -7,7 +7,7 @@ import pytest
 
 from sqsgd import seeded_rng
 from sqsgd.mechanisms.piecewise_grid import PiecewiseGrid
-from sqsgd.schemes.fedsel_plan import Budget, losses, rank_groups
+from sqsgd.schemes.fedsel import Budget, losses, rank_groups
 
 GIVEN = {
     "dim": 300,

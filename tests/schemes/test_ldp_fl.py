@@ -61,7 +61,7 @@ def test_weights_are_not_rotated_where_each_has_its_own_budget():
 
 def test_mistakes_are_named():
     for options, message in [
-        ({"bits": 10, "coordinates": 11}, "at least 11 do"),
+        ({"bits": 10, "coordinates": 11}, "at least 11 are needed"),
         ({"bits": 10, "coordinates": 11, "per_weight": True}, "coordinates = 11"),
         ({"bits": -1, "per_weight": True}, "bits = -1"),
     ]:

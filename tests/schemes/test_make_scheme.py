@@ -21,10 +21,10 @@ from sqsgd import make_scheme
         ("sqsgd", {"norm_epsilon": 1e-9}, "norm_epsilon = 1e-09"),
         ("sqsgd", {"dim": 2**26, "bits": 2**26}, "bits = 67108864 would send"),
         (["sqsgd"], {}, r"name = \['sqsgd'\]"),
-        ("sqsgd", {"colour": "red"}, "colour = 'red' is no option of 'sqsgd'"),
-        ("sqsgd", {"levels": 256, "bits": 4}, "bits = 4 do not hold one code"),
+        ("sqsgd", {"colour": "red"}, "colour = 'red': 'sqsgd' has no such option"),
+        ("sqsgd", {"levels": 256, "bits": 4}, "bits = 4 cannot hold one code"),
         ("sqsgd-paper", {"epsilon": 5.0, "adaptive": True}, "norm_epsilon = 10"),
-        ("fedsgd", {"levels": 2}, "takes none"),
+        ("fedsgd", {"levels": 2}, "options: none"),
     ],
 )
 def test_make_scheme(name, arguments, match):

@@ -9,7 +9,7 @@ from scipy import stats
 
 from sqsgd import Task, make_scheme, seeded_rng
 from sqsgd.codec import Column
-from sqsgd.schemes.on_grid import Grid, OnGrid, best_grid
+from sqsgd.schemes._on_grid import Grid, OnGrid, best_grid
 
 
 def grid_sees_only_what_is_private(mechanism):
@@ -95,7 +95,7 @@ def test_the_levels_are_well_chosen(name, bits):
 def test_options_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match=r"levels = 4 .* need a budget"):
         make_scheme("privunit", dim=9, epsilon=1.0, levels=4)
-    with pytest.raises(ValueError, match="bits = 1 do not hold one code of levels = 3"):
+    with pytest.raises(ValueError, match="bits = 1 cannot hold one code of levels = 3"):
         make_scheme("privunit", dim=9, epsilon=1.0, bits=1, levels=3)
     mechanism = make_scheme("privunit-g", dim=9, epsilon=1.0, bits=9).mechanism
     with pytest.raises(NotImplementedError, match="inner"):

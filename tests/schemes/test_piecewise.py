@@ -26,9 +26,9 @@ def test_algorithm_4():
         ({"bits": 0}, "bits = 0"),
         (
             {"bits": 9, "levels": 1024},
-            "bits = 9 do not hold coordinates = 1 of levels = 1024; at least 10 do",
+            "bits = 9 cannot hold coordinates = 1 of levels = 1024; at least 10 are needed",
         ),
-        ({"bits": 100, "coordinates": 200}, "at least 200 do"),
+        ({"bits": 100, "coordinates": 200}, "at least 200 are needed"),
         ({"coordinates": 600}, "coordinates = 600"),
         ({"rule": "best"}, "rule = 'best'"),
         ({"rule": "paper", "coordinates": 3}, "coordinates = 3"),

@@ -89,9 +89,7 @@ def test_a_vector_longer_than_the_bound_is_scaled_down():
 
 
 def test_too_small_a_budget_is_refused():
-    with pytest.raises(
-        ValueError, match="bits = 17 do not hold one vertex out of 239700; it takes at least 18"
-    ):
+    with pytest.raises(ValueError, match="bits = 17 cannot hold one vertex out of 239700; at least 18"):
         make_scheme("vqsgd", dim=119850, epsilon=400.0, bits=17)
     with pytest.raises(ValueError, match=r"repeats = 3 must be .* from 1 to 2"):
         make_scheme("vqsgd", dim=119850, epsilon=400.0, bits=36, repeats=3)

@@ -1,4 +1,4 @@
-"""An audit on paper: one HTML page that needs no other file, the pictures as PNG, the numbers as JSON."""
+"""The audit as files: one self-contained HTML page, the pictures as PNG, the numbers as JSON."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Pixels = npt.NDArray[np.uint8]
 _ZOOM, _GAP = 5, 8
 _ROWS = "From above: the original, from the raw gradient, from one report."
 _KINDS = {
-    "ratio": "Likelihood ratios: does any message tell two data sets apart better than epsilon allows?",
-    "distinguish": "Distinguishing: how large is epsilon at least, by real messages?",
-    "law": "Laws: is what is sent distributed as the proof assumes?",
-    "noise": "Noise: does it come from the operating system, and never twice?",
-    "message": "Messages: does anything travel beside the private codes?",
-    "reconstruct": "Reconstruction: how much of a gradient, or of pictures, does one message give away?",
+    "ratio": "Likelihood ratios: does any message distinguish two inputs better than epsilon allows?",
+    "distinguish": "Distinguishing: what lower bound on epsilon do real messages give?",
+    "law": "Goodness of fit: do reports have the distribution that the proof assumes?",
+    "noise": "Noise: does it come from the operating system, and is it never reused?",
+    "message": "Messages: do they hold anything beside the private codes?",
+    "reconstruct": "Reconstruction: how much of a gradient, or of pictures, does one message reveal?",
 }
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _OWN_STYLE = """
@@ -61,10 +61,10 @@ table.pictures { width: auto; }
 
 
 def write_audit(audit: Audit, folder: str | Path) -> list[Path]:
-    """Write audit.html, audit.json and, where there are pictures, pictures.png, each whole or not at all."""
+    """Write audit.html, audit.json and, if there are pictures, pictures.png, each atomically."""
     target = Path(folder)
     if target.exists() and not target.is_dir():
-        raise ValueError(f"out = {target} is a file; name a folder")
+        raise ValueError(f"out = {target} is a file; it must be a folder")
     target.mkdir(parents=True, exist_ok=True)
     pictures = [each for finding in audit.findings for each in finding.pictures]
     files = {"audit.html": page(audit).encode(), "audit.json": json.dumps(audit.to_dict(), indent=2).encode()}
@@ -79,7 +79,7 @@ def write_audit(audit: Audit, folder: str | Path) -> list[Path]:
 
 
 def png(pixels: Pixels, description: str = "") -> bytes:
-    """A grey picture as PNG (RFC 2083).
+    """A greyscale picture as PNG (RFC 2083).
 
     >>> png(np.zeros((2, 3), np.uint8))[:8]
     b'\\x89PNG\\r\\n\\x1a\\n'
@@ -103,7 +103,7 @@ def _pixels(image: Image, zoom: int = 1) -> Pixels:
 
 
 def _grid(pictures: Sequence[Pictures]) -> Pixels:
-    """A row for the originals, one for each source of what was recovered, the batches side by side."""
+    """A row for the originals and one per source of the recovered pictures, with the batches side by side."""
     rows = []
     for kind in ("originals", "from_gradient", "from_report"):
         cells: list[Pixels] = []
@@ -120,8 +120,8 @@ def _grid(pictures: Sequence[Pictures]) -> Pixels:
 
 
 def page(audit: Audit) -> str:
-    """The page."""
-    promise = "nothing" if audit.notion == "none" else f"epsilon {audit.epsilon:,.12g} ({audit.notion})"
+    """The HTML page."""
+    promise = "none" if audit.notion == "none" else f"epsilon {audit.epsilon:,.12g} ({audit.notion})"
     batches = [each for finding in audit.findings for each in finding.pictures]
     title = f"Audit of {audit.scheme}"
     footer = time.strftime(f"Written by sqsgd {__version__} on %Y-%m-%d at %H:%M UTC.", time.gmtime())
@@ -141,17 +141,17 @@ def page(audit: Audit) -> str:
 <p class="brand">sqsgd <span>audit</span></p>
 <h1>{escape(title)}</h1>
 <p class="verdict {audit.result.split()[0]}"><span class="hidden">Result: </span>{escape(audit.verdict)}</p>
-<p class="lead">Promised: {escape(promise)} for one report of {audit.dim:,} coordinates in
+<p class="lead">Guarantee: {escape(promise)} for one report of {audit.dim:,} coordinates in
 {audit.message_bytes:,} bytes. {audit.trials:,} trials, seed {audit.seed}.</p>
 </header>
 <main>
-<section aria-labelledby="found"><h2 id="found">What was tried</h2>
-<p>An audit that passes proves nothing; it has tried to break the promise and not succeeded.
-Of a test of a law, what was measured is -log10 of its p-value.</p>
+<section aria-labelledby="found"><h2 id="found">Checks</h2>
+<p>An audit that passes proves nothing: it tried to break the guarantee and did not succeed.
+For goodness-of-fit tests, "measured" is -log10 of the p-value.</p>
 <div class="scroll" tabindex="0"><table class="found"><thead><tr>
 <th scope="col">Check</th><th scope="col">Outcome</th>
 <th scope="col" class="number">Measured</th><th scope="col" class="number">Limit</th>
-<th scope="col">In words</th></tr></thead>
+<th scope="col">Explanation</th></tr></thead>
 <tbody>{_rows(audit.findings)}</tbody></table></div></section>
 {_pictures(batches) if batches else ""}
 </main>
@@ -162,7 +162,7 @@ Of a test of a law, what was measured is -log10 of its p-value.</p>
 
 
 def _rows(findings: Sequence[Finding]) -> str:
-    """The findings under the kind of attempt, in the order in which the kinds were first tried."""
+    """The findings grouped by kind of check, in the order in which the kinds first appear."""
     kinds = dict.fromkeys(finding.check for finding in findings)
     return "".join(
         f'<tr class="kind"><th colspan="5" scope="rowgroup">{escape(_KINDS.get(kind, kind))}</th></tr>'
@@ -186,9 +186,9 @@ def _pictures(batches: Sequence[Pictures]) -> str:
     parts = [
         '<section aria-labelledby="pictures"><h2 id="pictures">Pictures from a gradient</h2>'
         "<p>The attacker knows the model (LeNet-5 before training), its weights, the labels and which "
-        "coordinates were sent, and looks for pictures whose gradient points where the report does. How "
-        "smooth they must be was chosen with the originals at hand, which no attacker has. Each picture has "
-        "its correlation with the original, its structural similarity and its signal-to-noise ratio.</p>"
+        "coordinates were sent, and searches for pictures whose gradient has the direction of the report. "
+        "Their smoothness was tuned on the originals, which favours the attacker. Below each picture: its "
+        "correlation with the original, its structural similarity and its signal-to-noise ratio.</p>"
     ]
     for batch in batches:
         blind = sum(each.correlation for each in batch.blind_likeness) / len(batch.blind_likeness)
@@ -202,8 +202,8 @@ def _pictures(batches: Sequence[Pictures]) -> str:
             + _cells("From one report", batch.from_report, batch.report_likeness)
             + "</tbody></table></div>"
             f"<p>The gradient that the server decodes has a cosine of {batch.report_cosine:.3f} with the "
-            "true one on what was sent. The same attack on a report about other pictures gets a correlation "
-            f"of {blind:.2f}: so much of it is owed to nobody.</p>"
+            "true one on the coordinates that were sent. The same attack on a report about other pictures "
+            f"gets a correlation of {blind:.2f}: this is the baseline without the target's data.</p>"
         )
     return "".join(parts) + "</section>"
 

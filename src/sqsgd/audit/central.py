@@ -1,7 +1,7 @@
-"""Checks (a) to (c) for a promise about the sum of many clients' reports, not about any one of them.
+"""Checks (a) to (c) for a central guarantee: about the sum of many clients' reports, not about one of them.
 
-One client's vector is replaced; the others send nothing. Of the sum s of their codes, which is all that
-secure aggregation shows, δ(ε) = Σ_s max(0, P(s | x) - e^ε P(s | x')) must not exceed the promised δ.
+One client's vector changes from x to x'; all others are zero. Secure aggregation shows only the sum s of
+the codes, so δ(ε) = Σ_s max(0, P(s | x) - e^ε P(s | x')) must not exceed the guaranteed δ.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sqsgd.audit.confidence import g_test
+from sqsgd.audit._statistics import g_test
 from sqsgd.audit.distinguishing import CONFIDENCE, Scores, level_of, lower_bound
-from sqsgd.audit.findings import Finding, judged, skipped, verdict
-from sqsgd.audit.law import by_test
+from sqsgd.audit.findings import Finding, judged, skipped
+from sqsgd.audit.goodness_of_fit import by_test
 from sqsgd.audit.subject import Floats, Subject, forward, task_for
 from sqsgd.checks import Vector
 from sqsgd.core import Scheme
@@ -28,7 +28,7 @@ _EXACT, _LAW = "likelihood ratio of the sum, all outputs", "law of one report"
 
 
 def central_checks(subject: Subject) -> Iterator[Finding]:
-    """The promise is tried at small budgets, for one coordinate, where the law of the sum can be computed."""
+    """At small budgets and for one coordinate, where the distribution of the sum can be computed."""
     tried, worst, promised, sampled = [], -math.inf, 0.0, []
     for budget in subject.budgets:
         scheme = _small(subject, budget)
@@ -43,16 +43,16 @@ def central_checks(subject: Subject) -> Iterator[Finding]:
         worst, promised = max(worst, excess), privacy.delta
         sampled.append((budget, scheme, task, pair, laws))
     if not tried:
-        yield skipped("ratio", _EXACT, "It has no parameters for small budgets.")
+        yield skipped("ratio", _EXACT, "The scheme has no parameters for small budgets.")
         return
-    yield Finding(
-        check="ratio",
-        name=_EXACT,
-        outcome=verdict(worst, promised + _SLACK),
+    yield judged(
+        "ratio",
+        _EXACT,
         measured=worst,
         limit=promised,
-        sentence=f"Of the sum, at epsilon {', '.join(f'{budget:g}' for budget in tried)}, delta is "
-        f"{worst:.2e} at most; {promised:.2e} is promised. A single report promises nothing.",
+        slack=_SLACK,
+        sentence=f"At epsilon {', '.join(f'{budget:g}' for budget in tried)}, delta of the sum is at most "
+        f"{worst:.2e}; {promised:.2e} is guaranteed. A single report has no guarantee.",
     )
     rng = subject.noise()
     for budget, scheme, _, pair, laws in sampled:
@@ -63,8 +63,8 @@ def central_checks(subject: Subject) -> Iterator[Finding]:
             f"distinguishing sums, budget {budget:g}",
             measured=found,
             limit=epsilon,
-            sentence=f"{subject.trials // 10:,} sums for each of two inputs of one client prove that epsilon "
-            f"is at least {max(found, 0.0):.3f}; {epsilon:.3f} is promised ({CONFIDENCE:.1%} confidence).",
+            sentence=f"{subject.trials // 10:,} sums for each of two inputs of one client show that epsilon "
+            f"is at least {max(found, 0.0):.3f}; {epsilon:.3f} is guaranteed ({CONFIDENCE:.1%} confidence).",
         )
     budget, scheme, task, _, _ = sampled[-1]
     p_value, freedom = _law_of_report(scheme, task, subject.trials, rng)
@@ -97,9 +97,9 @@ def _ends(scheme: Scheme) -> tuple[Vector, Vector]:
 
 
 def _law(scheme: Scheme, task: Task, x: Vector) -> Floats:
-    """P(code) of one report, as long as its support."""
+    """P(code) of one report over its support."""
     y, mechanism = forward(scheme, x, task), scheme.mechanism
-    # One report uses the lowest part of the alphabet: the rest is room for the sum.
+    # One report uses the lowest part of the alphabet; the rest makes room for the sum.
     codes = range((mechanism.layout[0].alphabet or 0) // _clients(scheme) + 1)
     return np.exp([mechanism.log_density((np.array([code]),), y, task.bound) for code in codes])
 
@@ -122,7 +122,7 @@ def _distinguished(
     clients = [task_for(scheme, subject.seed, client=client) for client in range(_clients(scheme))]
 
     def sums(x: Vector) -> Floats:
-        """How often each sum occurs: all clients' real reports, added up as secure aggregation would."""
+        """How often each sum occurs: all clients' real reports, summed as by secure aggregation."""
         vectors = [x, *[np.zeros_like(x)] * (len(clients) - 1)]
         counts = np.zeros(laws[0].size)
         for _ in range(subject.trials // 20):

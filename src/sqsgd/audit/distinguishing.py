@@ -1,4 +1,4 @@
-"""Check (b): a lower bound on ε from how well real reports of two inputs can be told apart."""
+"""Check (b): a lower bound on ε from how well real reports of two inputs can be distinguished."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd.audit.confidence import largest_share, least_share
+from sqsgd.audit._statistics import largest_share, least_share
+from sqsgd.audit._worst_inputs import extreme_inputs
 from sqsgd.audit.findings import Finding, judged, skipped
-from sqsgd.audit.inputs import extreme_inputs
-from sqsgd.audit.ratio import worst_of
+from sqsgd.audit.likelihood_ratio import worst_of
 from sqsgd.audit.subject import Floats, Small, Subject, forward, preimage
 from sqsgd.checks import Vector
 from sqsgd.core import Scheme
 from sqsgd.randomness import Rng
 
 CONFIDENCE = 0.999
-"""That not one of all the lower bounds of an audit lies above the true ε of the pair that was tried."""
-_CAUTION = 4.0  # standard errors that the choice of a threshold allows for
+"""The probability that no lower bound of an audit exceeds the true ε of its pair of inputs."""
+_CAUTION = 4.0  # standard errors subtracted when a threshold is chosen
 
 
 def level_of(subject: Subject) -> float:
-    """Of each confidence limit: two scores are tried at each budget, and a bound rests on two limits."""
+    """The level of each confidence limit: two scores are tried per budget, and a bound uses two limits."""
     return (1 - CONFIDENCE) / (4 * len(subject.budgets))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scores:
-    """How often reports of either input had each score."""
+    """How often reports of each input had each score."""
 
     values: Floats
     first: Floats
     second: Floats
 
     def above(self) -> tuple[Floats, Floats, Floats]:
-        """The distinct scores, and how many reports of either input reach them."""
+        """The distinct scores, and how many reports of each input reach them."""
         values, places = np.unique(self.values, return_inverse=True)
         first, second = (
             np.bincount(places, counts, values.size)[::-1].cumsum()[::-1]
@@ -47,10 +47,10 @@ class Scores:
 
 
 def lower_bound(chosen_on: Scores, measured_on: Scores, level: float, delta: float = 0.0) -> float:
-    """A bound that lies above the true ε with probability 2 ``level`` at most.
+    """A bound that exceeds the true ε with probability at most 2 ``level``.
 
-    The event is a score at or above a threshold, or below it; which one is decided on other reports than
-    those that it is measured on. For an (ε, δ) promise, P(E | x) <= e^ε P(E | x') + δ.
+    The event E is a score at or above a threshold, or below it, chosen on one set of reports and measured
+    on another. Under (ε, δ)-DP, P(E | x) <= e^ε P(E | x') + δ.
     """
     values, first, second = chosen_on.above()
     wholes = chosen_on.first.sum(), chosen_on.second.sum()
@@ -67,7 +67,7 @@ def lower_bound(chosen_on: Scores, measured_on: Scores, level: float, delta: flo
 
 
 def _cautious(hits: Floats, whole: float, misses: Floats, other: float, delta: float) -> Floats:
-    """About what ``lower_bound`` would come to with as many reports again."""
+    """Roughly what ``lower_bound`` would give on as many fresh reports."""
     likely, unlikely = hits / whole, misses / other
     low = likely - _CAUTION * np.sqrt(likely / whole) - delta
     high = unlikely + _CAUTION * np.sqrt((unlikely + _CAUTION / other) / other) + _CAUTION / other
@@ -80,7 +80,7 @@ def lower_bounds(subject: Subject) -> Iterator[Finding]:
         name = f"distinguishing reports, budget {budget:g}"
         small = subject.small(budget)
         if small is None:
-            yield skipped("distinguish", name, "It has no parameters for so small a budget.")
+            yield skipped("distinguish", name, "The scheme has no parameters for a budget this small.")
             continue
         found = _listed(subject, small) if small.listed else _continuous(subject, small)
         promised = small.scheme.privacy.epsilon
@@ -89,8 +89,8 @@ def lower_bounds(subject: Subject) -> Iterator[Finding]:
             name,
             measured=found,
             limit=promised,
-            sentence=f"{subject.trials:,} reports of each of two inputs prove that epsilon is at least "
-            f"{max(found, 0.0):.3f}; {promised:.3f} is promised (all these bounds together hold with "
+            sentence=f"{subject.trials:,} reports of each of two inputs show that epsilon is at least "
+            f"{max(found, 0.0):.3f}; {promised:.3f} is guaranteed (all these bounds hold together with "
             f"{CONFIDENCE:.1%} confidence).",
             details={"share of the promise": found / promised, "outputs": _outputs(small)},
         )
@@ -101,13 +101,13 @@ def _outputs(small: Small) -> float:
 
 
 def _images(scheme: Scheme, small: Small, pair: tuple[Vector, Vector]) -> tuple[list[Vector], list[Vector]]:
-    """The two vectors whose images under the public steps are the pair, and those images as they are."""
+    """Two vectors that the transforms map to (nearly) the pair, and their actual images."""
     vectors = [preimage(scheme, y, small.task) for y in pair]
     return vectors, [forward(scheme, x, small.task) for x in vectors]
 
 
 def _pair(subject: Subject, small: Small) -> tuple[Vector, Vector]:
-    """The pair that the density tells apart best; without one, opposite corners, far out and far in."""
+    """The pair with the largest likelihood ratio; without one, opposite corners, far and near."""
     if small.listed and small.dense:
         pair, _ = worst_of(subject, small)
         return pair.first, pair.second
@@ -116,7 +116,7 @@ def _pair(subject: Subject, small: Small) -> tuple[Vector, Vector]:
 
 
 def _listed(subject: Subject, small: Small) -> float:
-    """By the density's own score, and by one that is learnt from the reports; the better of the two."""
+    """The better of two scores: the likelihood ratio, and one learned from the reports."""
     vectors, images = _images(small.scheme, small, _pair(subject, small))
     rng, half = subject.noise(), subject.trials // 2
     tallies = [[small.tally(x, half, rng) for x in vectors] for _ in range(2)]
@@ -140,7 +140,7 @@ def _listed(subject: Subject, small: Small) -> float:
 
 
 def _continuous(subject: Subject, small: Small) -> float:
-    """By the density's score, for reports that hardly ever repeat."""
+    """By the likelihood ratio, for reports that hardly ever repeat."""
     vectors, images = _images(small.scheme, small, _pair(subject, small))
     rng = subject.noise()
     scored = [_density_scores(small, x, images, subject.trials, rng) for x in vectors]

@@ -1,4 +1,4 @@
-"""What an audit found: one finding for each thing that it tried."""
+"""The result of an audit: one finding per check."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sqsgd.files.json_numbers import known
 Outcome = Literal["passed", "violated", "not applicable"]
 Result = Literal["kept", "broken", "nothing to audit"]
 _SCOPES = {
-    "central": " It is about the sum of all reports behind secure aggregation: one report promises nothing.",
-    "per-weight": " It is about single weights: for the whole vector epsilon is as many times larger.",
+    "central": " The guarantee covers the sum of all reports under secure aggregation; one report has none.",
+    "per-weight": " The guarantee is per weight; for the whole vector, multiply epsilon by the weights sent.",
 }
 Image = npt.NDArray[np.float64]
 """Rows of pixels from 0 (black) to 1 (white)."""
@@ -24,7 +24,7 @@ Image = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Likeness:
-    """How near a recovered picture comes to the original: 1 and infinite decibels would be the same."""
+    """How close a recovered picture is to the original; identical pictures have 1, 1 and infinity."""
 
     correlation: float
     structure: float
@@ -33,7 +33,7 @@ class Likeness:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pictures:
-    """One batch of pictures, and what an attacker made of its gradient: raw, and as it was reported."""
+    """One batch of pictures, and what an attacker recovered from its raw gradient and from its report."""
 
     title: str
     originals: tuple[Image, ...]
@@ -42,17 +42,17 @@ class Pictures:
     gradient_likeness: tuple[Likeness, ...]
     report_likeness: tuple[Likeness, ...]
     blind_likeness: tuple[Likeness, ...]
-    """Of what the same attack makes of a report about other pictures: what it owes to nobody."""
+    """The baseline without the target's data: the same attack on a report about other pictures."""
     report_cosine: float
-    """Of the gradient that the server reads off the report with the true one, on what was sent."""
+    """Cosine of the decoded with the true gradient, on the coordinates that were sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was tried. ``measured`` breaks the promise where it exceeds ``limit``."""
+    """The result of one check. The guarantee is violated where ``measured`` exceeds ``limit``."""
 
     check: str
-    """The kind of attempt: "ratio", "distinguish", "law", "reconstruct", "noise" or "message"."""
+    """The kind of check: "ratio", "distinguish", "law", "reconstruct", "noise" or "message"."""
     name: str
     outcome: Outcome
     sentence: str
@@ -62,7 +62,7 @@ class Finding:
     pictures: tuple[Pictures, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the pictures, for JSON; infinity as a word."""
+        """Everything but the pictures, for JSON."""
         return {
             "check": self.check,
             "name": self.name,
@@ -81,7 +81,7 @@ class Audit:
     scheme: str
     dim: int
     epsilon: float
-    """What one report promises."""
+    """The guarantee of one report."""
     notion: str
     message_bytes: int
     trials: int
@@ -90,12 +90,12 @@ class Audit:
 
     @property
     def violated(self) -> tuple[Finding, ...]:
-        """What broke the promise."""
+        """The findings that violate the guarantee."""
         return tuple(finding for finding in self.findings if finding.outcome == "violated")
 
     @property
     def result(self) -> Result:
-        """A promise was broken, or none was made, or it was kept as far as was tried."""
+        """Whether the guarantee was broken, does not exist, or withstood every check."""
         if self.violated:
             return "broken"
         tried = any(finding.outcome == "passed" for finding in self.findings)
@@ -103,25 +103,25 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        """There is a promise, and nothing broke it; a scheme that promises nothing does not pass."""
+        """The guarantee withstood every check; a scheme without a guarantee does not pass."""
         return self.result == "kept"
 
     @property
     def verdict(self) -> str:
-        """In one sentence, or two."""
+        """The result in one or two sentences."""
         broken, tried = len(self.violated), sum(f.outcome != "not applicable" for f in self.findings)
         if broken:
             names = "; ".join(finding.name for finding in self.violated)
-            return f"{broken} of {tried} checks broke the promise: {names}."
+            return f"{broken} of {tried} checks broke the guarantee: {names}."
         if self.result != "kept":
             return (
-                f"NOTHING TO AUDIT: {self.scheme} promises nothing. "
+                f"NOTHING TO AUDIT: {self.scheme} has no privacy guarantee. "
                 "This is not a pass: its reports protect nobody."
             )
-        return f"{tried} checks tried to break the promise and none did.{_SCOPES.get(self.notion, '')}"
+        return f"{tried} checks tried to break the guarantee and none did.{_SCOPES.get(self.notion, '')}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the pictures, for JSON; infinity as a word."""
+        """Everything but the pictures, for JSON."""
         return {
             "scheme": self.scheme,
             "dim": self.dim,
@@ -138,17 +138,12 @@ class Audit:
 
 
 def shown(value: float | None) -> str:
-    """A number for people; nothing where there is none.
+    """A number for display; empty for None.
 
     >>> shown(0.25), shown(float("inf")), shown(None)
     ('0.25', 'infinite', '')
     """
     return "" if value is None else "infinite" if value == math.inf else f"{value:.5g}"
-
-
-def verdict(measured: float, limit: float) -> Outcome:
-    """Whether a measurement keeps its limit."""
-    return "violated" if not measured <= limit else "passed"
 
 
 def judged(
@@ -158,13 +153,14 @@ def judged(
     *,
     measured: float,
     limit: float,
+    slack: float = 0.0,
     details: Mapping[str, Any] | None = None,
 ) -> Finding:
-    """A check whose outcome is whether what was measured keeps its limit."""
+    """A check that passes where ``measured`` is at most ``limit + slack``."""
     return Finding(
         check=check,
         name=name,
-        outcome=verdict(measured, limit),
+        outcome="passed" if measured <= limit + slack else "violated",
         measured=float(measured),
         limit=float(limit),
         sentence=sentence,
@@ -173,5 +169,5 @@ def judged(
 
 
 def skipped(check: str, name: str, sentence: str) -> Finding:
-    """A check that cannot be made, and why."""
+    """A check that does not apply, and why."""
     return Finding(check=check, name=name, outcome="not applicable", sentence=sentence)

@@ -1,8 +1,9 @@
-"""Check (d), second half: pictures from one report. The only module here that needs torch.
+"""Check (d), second half: gradient inversion from one report. The only module here that needs torch.
 
-The attacker knows the model, its weights, the labels and which coordinates were sent, and looks for
-pictures whose gradient points where the report does (Geiping et al. 2020): Adam on the pixels, cosine and
-total variation. How smooth the pictures must be is chosen with the originals at hand, which no attacker has.
+The attacker knows the model, its weights, the labels and which coordinates were sent, and searches for
+pictures whose gradient has the direction of the report (Geiping et al. 2020): Adam on the pixels, with
+cosine loss and total variation. The weight of the total variation is tuned on the originals, which
+favours the attacker.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from sqsgd.audit.direction_attack import promised_of_vector
 from sqsgd.audit.findings import Finding, Image, Likeness, Outcome, Pictures
-from sqsgd.audit.guessing import promised_of_vector
 from sqsgd.audit.subject import Subject, cosine, task_for
 from sqsgd.core import Scheme
 from sqsgd.federated import sent_coordinates
 from sqsgd.learning.datasets import load_dataset
 from sqsgd.learning.gradients import loss_gradient, parameter_count, trainable_parameters
 from sqsgd.learning.models import make_model
-from sqsgd.measurement.estimation import sends_block
 from sqsgd.numerics.reconstruction import reconstruction_bound
 
 BATCHES = (1, 4)
@@ -35,7 +35,7 @@ _AS_GOOD, _VACUOUS = 0.95, 0.999
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Target:
-    """What the attacker matches: a gradient, on these coordinates alone if not on all."""
+    """The gradient that the attacker matches, on these coordinates or on all."""
 
     gradient: torch.Tensor
     coordinates: torch.Tensor | None
@@ -43,7 +43,7 @@ class _Target:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Attack:
-    """The model, and the pictures that its gradient was taken of."""
+    """The model, and the pictures that its gradient was computed from."""
 
     model: nn.Module
     pictures: torch.Tensor
@@ -56,7 +56,7 @@ class _Attack:
     def best(
         self, target: _Target, smoothnesses: tuple[float, ...], truth: torch.Tensor
     ) -> tuple[tuple[Image, ...], tuple[Likeness, ...]]:
-        """The recovered pictures nearest to the truth, over all smoothnesses."""
+        """The recovered pictures closest to the truth, over all smoothnesses."""
         tries = [self._recover(target, smoothness) for smoothness in smoothnesses]
         scored = [(pictures, likenesses(pictures, truth)) for pictures in tries]
         best = max(scored, key=lambda pair: _mean(pair[1]))
@@ -92,13 +92,13 @@ def _total_variation(pictures: torch.Tensor) -> torch.Tensor:
 
 
 def images(pictures: torch.Tensor) -> tuple[Image, ...]:
-    """Pixels from 0 to 1."""
+    """Pictures as arrays of pixels from 0 to 1."""
     scaled = (pictures - pictures.min()) / (pictures.max() - pictures.min()).clamp_min(1e-9)
     return tuple(picture[0].double().numpy() for picture in scaled)
 
 
 def likenesses(pictures: torch.Tensor, truth: torch.Tensor) -> tuple[Likeness, ...]:
-    """Of each picture with its original."""
+    """The likeness of each picture to its original."""
     width = float(truth.max() - truth.min())
     result = []
     for picture, original in zip(pictures, truth, strict=True):
@@ -132,7 +132,7 @@ def _mean(values: tuple[Likeness, ...]) -> float:
 
 
 def inverted_gradients(subject: Subject, steps: int = _STEPS) -> Iterator[Finding]:
-    """One finding for each size of batch, with its pictures."""
+    """One finding per batch size, with its pictures."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a second core that others use would stall every operation
     try:
@@ -174,7 +174,7 @@ def _inverted(subject: Subject, scheme: Scheme, attack: _Attack, other: _Attack)
         limit=_mean(clear),
         sentence=f"Pictures recovered from one report correlate with the originals by {_mean(seen):.2f}; "
         f"from the raw gradient by {_mean(clear):.2f}, from a report about other pictures by "
-        f"{_mean(blind):.2f}. It passes where a report shows less than the gradient does.",
+        f"{_mean(blind):.2f}. The check passes if a report reveals less than the gradient does.",
         details={
             "cosine of the decoded gradient, on what was sent": achieved,
             "structural similarity from the report": sum(each.structure for each in seen) / size,
@@ -200,22 +200,22 @@ def _inverted(subject: Subject, scheme: Scheme, attack: _Attack, other: _Attack)
 def _reported(
     subject: Subject, scheme: Scheme, gradient: np.ndarray[tuple[int], np.dtype[np.float32]]
 ) -> tuple[_Target, float]:
-    """What the server has of a gradient after one report, and its cosine with the gradient."""
+    """The decoded gradient after one report, and its cosine with the true one."""
     task = task_for(scheme, subject.seed, length=float(np.linalg.norm(gradient)))
     message = scheme.encode(gradient, task, subject.noise())
     decoded = scheme.decode(message, task).astype(np.float32)
-    if not (sends_block(scheme) or scheme.mechanism.chooses):
+    if not (scheme.sends_block or scheme.mechanism.chooses):
         return _Target(gradient=torch.from_numpy(decoded), coordinates=None), cosine(decoded, gradient)
     sent = sent_coordinates(scheme, task, message)
-    target = _Target(gradient=torch.from_numpy(decoded[sent]), coordinates=torch.from_numpy(sent))
+    target = _Target(gradient=torch.from_numpy(decoded[sent]), coordinates=torch.tensor(sent))
     return target, cosine(decoded[sent], gradient[sent])
 
 
 def _outcome(subject: Subject, scheme: Scheme, seen: float, clear: float, blind: float) -> Outcome:
-    """Violated where a report shows as much as the gradient itself although ε says that it cannot.
+    """Violated if a report reveals as much as the gradient itself although ε rules that out.
 
-    Pictures have no uniform prior, so that no number follows from ε; where it excludes no direction of what
-    is sent, it promises nothing about pictures either.
+    Pictures have no uniform prior, so ε gives no numerical limit. Where the reconstruction bound is vacuous
+    for the block that is sent, nothing is guaranteed about pictures either.
     """
     epsilon = promised_of_vector(subject)
     if reconstruction_bound(epsilon, max(2, scheme.mechanism.dim)) > _VACUOUS:

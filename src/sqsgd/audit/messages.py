@@ -1,4 +1,4 @@
-"""Check (e), second half: a message holds its declared columns and nothing else, least of all the vector."""
+"""Check (e), second half: a message holds its declared columns and nothing else of the vector."""
 
 from __future__ import annotations
 
@@ -9,34 +9,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd import codec
+from sqsgd.audit.direction_attack import promised_of_vector
 from sqsgd.audit.findings import Finding, judged, skipped
-from sqsgd.audit.guessing import promised_of_vector
 from sqsgd.audit.known_codes import quantizer_of, symbol_of
 from sqsgd.audit.subject import Floats, Subject, cosine, forward, preimage, task_for
 from sqsgd.checks import Vector
 from sqsgd.codec import ENVELOPE_BYTES
 from sqsgd.core import Scheme
-from sqsgd.federated import sent_coordinates
-from sqsgd.measurement.estimation import sends_block
+from sqsgd.mechanisms.quantized import Quantized
 from sqsgd.numerics.reconstruction import reconstruction_bound
 from sqsgd.randomness import seeded_rng
-from sqsgd.schemes.sqsgd import Direction
 from sqsgd.task import Task
 
-CONTINUOUS = ("privunit", "privunit-g")
-"""Private schemes whose documentation says that they send float32, private in real arithmetic only."""
 CHANCE = 1e-6
 _REPORTS, _SEEDS = 4, 5
-_LEAST_READING = 32  # numbers; fewer agree with something by chance
-_CLEAR = 3  # words of four bytes that a message may share with the vector by chance
+_LEAST_READING = 32  # numbers; fewer correlate with something by chance
+_CLEAR = 3  # four-byte words that a message may share with the vector by chance
+_BEYOND = 1.05  # how far beyond the range a coordinate must lie to be clamped for certain
 _DECLARED, _COLUMNS = "message is its columns", "columns have a density"
 _UNSENT, _SAME = "coordinates that are not sent", "same codes, same bytes"
 _WORDS, _READINGS = "numbers in clear", "correlation of the bytes"
 
 
 def message_checks(subject: Subject) -> Iterator[Finding]:
-    """Layout, what the message must not depend on, and what must not be found in it."""
+    """The layout, what the message must not depend on, and what it must not contain."""
     scheme = subject.scheme
     numbers = subject.numbers("message")
     x = numbers.standard_normal(scheme.dim).astype(np.float32)
@@ -47,13 +43,13 @@ def message_checks(subject: Subject) -> Iterator[Finding]:
     yield _columns(subject)
     yield _unsent(subject, x, numbers)
     yield _same_codes(subject, numbers)
-    if scheme.privacy.notion != "central":  # one report alone promises nothing there
+    if scheme.privacy.protects_single_reports:
         yield _in_clear(subject, x)
         yield _correlated(subject, x)
 
 
 def _declared(subject: Subject, x: Vector) -> Finding:
-    """Unpacked and packed again, a message is the same to the last byte: nothing hides beside the columns."""
+    """A message that is unpacked and packed again is the same to the last byte: it holds only the columns."""
     scheme, wrong, rng = subject.scheme, 0, subject.noise()
     spike = np.zeros_like(x)
     spike[0] = 1.0
@@ -61,14 +57,7 @@ def _declared(subject: Subject, x: Vector) -> Finding:
     for client, vector in enumerate(vectors):
         task = task_for(scheme, subject.seed, client=client)
         message = scheme.encode(vector, task, rng)
-        columns = scheme.open(message, task)
-        again = codec.seal(
-            scheme.mechanism.layout,
-            columns,
-            scheme=scheme.fingerprint,
-            round=task.round,
-            binding=task.binding,
-        )
+        again = scheme.seal(scheme.open(message, task), task)
         wrong += message != again or 8 * len(message) != scheme.bits
     size = scheme.bits // 8
     return judged(
@@ -82,14 +71,15 @@ def _declared(subject: Subject, x: Vector) -> Finding:
 
 
 def _columns(subject: Subject) -> Finding:
-    """Every column is accounted for: codes, the norm symbol, or a finite alphabet that a density covers."""
+    """Every column is codes, the norm symbol, or has a finite alphabet that a density covers."""
     scheme = subject.scheme
     layout, mechanism = scheme.mechanism.layout, scheme.mechanism
     floats = sum(column.alphabet is None for column in layout)
-    extra = 0 if subject.name in CONTINUOUS else floats
+    in_reals = scheme.privacy.arithmetic == "real"
+    extra = 0 if in_reals else floats
     told = f"All {len(layout)} columns have finite alphabets"
-    if floats and subject.name in CONTINUOUS:
-        told = "One column is float32, as documented: what is promised of it holds in real arithmetic only"
+    if floats and in_reals:
+        told = "One column is float32, as documented: its guarantee holds in real arithmetic only"
     elif floats:
         told = f"{floats} of {len(layout)} columns hold floats, which no finite law covers"
     quantizer = quantizer_of(mechanism)
@@ -111,14 +101,14 @@ def _columns(subject: Subject) -> Finding:
 def _unsent(subject: Subject, x: Vector, numbers: np.random.Generator) -> Finding:
     """With the same noise, the message stays the same to the last byte when the residual changes."""
     scheme = subject.scheme
-    if not sends_block(scheme):
-        return skipped("message", _UNSENT, "Every coordinate has a part in what is sent.")
+    if not scheme.sends_block:
+        return skipped("message", _UNSENT, "Every coordinate contributes to the report.")
     changed = 0
     for seed in range(_SEEDS):
         task = task_for(scheme, subject.seed, client=seed)
         message = scheme.encode(x, task, seeded_rng(seed))
         other = (1e3 * numbers.standard_normal(scheme.dim)).astype(np.float32)
-        sent = sent_coordinates(scheme, task, message)
+        sent = scheme.sent_coordinates((), task)
         other[sent] = x[sent]
         changed += scheme.encode(other, task, seeded_rng(seed)) != message
     unsent = scheme.dim - int(sent.size)
@@ -128,26 +118,26 @@ def _unsent(subject: Subject, x: Vector, numbers: np.random.Generator) -> Findin
         measured=changed,
         limit=0,
         sentence=f"{changed or 'None'} of {_SEEDS} messages {'changes' if changed == 1 else 'change'} "
-        f"by a byte when the {unsent:,} coordinates that wait in the residual do.",
+        f"when the {unsent:,} coordinates that wait in the residual change.",
     )
 
 
 def _same_codes(subject: Subject, numbers: np.random.Generator) -> Finding:
     """With the same noise, vectors that are rounded to the same codes give the same message."""
     scheme = subject.scheme
-    if quantizer_of(scheme.mechanism) is None:
+    if not isinstance(mechanism := scheme.mechanism, Quantized):
         return skipped("message", _SAME, "Its codes are not PrivQuant's.")
     changed = compared = 0
     for seed in range(_SEEDS):
         task = task_for(scheme, subject.seed, client=seed)
-        signs = numbers.choice(np.array([-1.0, 1.0]), scheme.mechanism.dim)
-        vectors = [_clamped(scheme, task, signs, numbers) for _ in range(2)]
+        signs = numbers.choice(np.array([-1.0, 1.0]), mechanism.dim)
+        vectors = [_clamped(scheme, mechanism, task, signs, numbers) for _ in range(2)]
         first, second = (None if x is None else scheme.encode(x, task, seeded_rng(seed)) for x in vectors)
         if first is not None and second is not None:
             compared += 1
             changed += first != second
     if compared == 0:
-        return skipped("message", _SAME, "At this budget no two vectors have the same codes for certain.")
+        return skipped("message", _SAME, "At this budget no two vectors certainly have the same codes.")
     return judged(
         "message",
         _SAME,
@@ -158,17 +148,15 @@ def _same_codes(subject: Subject, numbers: np.random.Generator) -> Finding:
     )
 
 
-def _clamped(scheme: Scheme, task: Task, signs: Floats, numbers: np.random.Generator) -> Vector | None:
-    """A vector with these signs, every coordinate beyond the range, and always the same size."""
-    mechanism, bound = scheme.mechanism, task.bound
-    y = signs * numbers.uniform(1.0, 1.2, signs.size)
-    if isinstance(mechanism, Direction):
-        if mechanism.reach > 0.8:
-            return None
-        y *= 3 * bound / float(np.linalg.norm(y))  # beyond the largest norm
-    else:
-        y *= 30 * bound
-    x = preimage(scheme, y.astype(np.float32), task)
+def _clamped(
+    scheme: Scheme, mechanism: Quantized, task: Task, signs: Floats, numbers: np.random.Generator
+) -> Vector | None:
+    """A vector with these signs, with every coordinate beyond the range and a size that is clamped too."""
+    y = (30 * task.bound * signs * numbers.uniform(1.0, 1.2, signs.size)).astype(np.float32)
+    _, half_range, _ = mechanism.prepared(y, task.bound)
+    if np.min(np.abs(y)) < _BEYOND * half_range:
+        return None
+    x = preimage(scheme, y, task)
     image = forward(scheme, x, task)
     return x if cosine(image, y) > 1 - 1e-5 and np.all(np.sign(image) == signs) else None
 
@@ -182,7 +170,7 @@ def _words(data: bytes) -> npt.NDArray[np.uint32]:
 
 
 def _known(vector: Vector) -> npt.NDArray[np.uint32]:
-    """The vector's numbers as float32, and pairs of neighbours as float16, zeros left out."""
+    """The vector's numbers as float32, and pairs of neighbours as float16, without zeros."""
     half = vector.astype("<f2").view("<u2").astype(np.uint32)
     pairs = half[:-1] | half[1:] << np.uint32(16)
     known = np.unique(np.concatenate([vector.astype("<f4").view("<u4"), pairs]))
@@ -205,8 +193,8 @@ def _in_clear(subject: Subject, x: Vector) -> Finding:
         _WORDS,
         measured=most,
         limit=limit,
-        sentence=f"Numbers of the vector that stand in a message as float32 or float16: {most} at most; "
-        f"up to {limit} would be chance.",
+        sentence=f"A message holds at most {most} numbers of the vector as float32 or float16; "
+        f"up to {limit} can be chance.",
     )
 
 
@@ -224,7 +212,7 @@ def _readings(scheme: Scheme, message: bytes, columns: tuple[npt.NDArray[Any], .
 
 
 def _correlated(subject: Subject, x: Vector) -> Finding:
-    """The largest correlation of any reading with any stretch of the vector, over what chance or ε allow."""
+    """The largest correlation of any reading with any stretch of the vector, against what ε allows."""
     scheme, rng, epsilon = subject.scheme, subject.noise(), promised_of_vector(subject)
     worst, at, allowed = -math.inf, 0.0, 1.0
     for client in range(2):
@@ -232,9 +220,9 @@ def _correlated(subject: Subject, x: Vector) -> Finding:
         message = scheme.encode(x, task, rng)
         image = forward(scheme, x, task)
         targets = [(image.astype(np.float64), epsilon)]
-        if sends_block(scheme):
+        if scheme.sends_block:
             waiting = x.astype(np.float64)
-            waiting[sent_coordinates(scheme, task, message)] = 0.0
+            waiting[scheme.sent_coordinates((), task)] = 0.0
             targets.append((waiting, 0.0))
         readings = [*_readings(scheme, message, scheme.open(message, task))]
         for target, known in targets:
@@ -247,7 +235,7 @@ def _correlated(subject: Subject, x: Vector) -> Finding:
                 if found - bound > worst:
                     worst, at, allowed = found - bound, found, bound
     if worst == -math.inf:
-        return skipped("message", _READINGS, "The message is too short to tell a correlation from chance.")
+        return skipped("message", _READINGS, "Too few numbers to distinguish a correlation from chance.")
     return judged(
         "message",
         _READINGS,
@@ -261,7 +249,7 @@ def _correlated(subject: Subject, x: Vector) -> Finding:
 
 
 def _largest_correlation(reading: Floats, target: Floats) -> float:
-    """Over all places of the target, by ranks, which no wild float can swamp."""
+    """Over all places of the target; by ranks, which outliers cannot dominate."""
     finite = np.nan_to_num(reading, posinf=0.0, neginf=0.0)
     if np.ptp(finite) == 0:
         return 0.0

@@ -1,4 +1,4 @@
-"""What is audited: a scheme as it runs, at the budget that was asked for and at some small enough to list."""
+"""The audited scheme, at the requested budget and at budgets small enough to enumerate its outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import ENVELOPE_BYTES, Column, Columns, Layout
 from sqsgd.core import Mechanism, Scheme
-from sqsgd.measurement.estimation import bound_for
 from sqsgd.randomness import Rng, secure_rng
 from sqsgd.task import Task
 
@@ -30,7 +29,7 @@ _CLOSE, _FLAT, _MOST_STEPS = 1e-6, 1e-4, 40
 
 
 class MakeScheme(Protocol):
-    """A scheme for a budget, as the functions of ``SCHEMES`` make it."""
+    """Makes a scheme for a budget, as the functions of ``SCHEMES`` do."""
 
     def __call__(self, *, dim: int, epsilon: float, bits: int) -> Scheme:
         """The scheme."""
@@ -39,7 +38,7 @@ class MakeScheme(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A scheme and how it is tried. ``seed`` decides vectors and tasks; the noise is that of real reports."""
+    """A scheme and the sizes of its audit. ``seed`` fixes vectors and tasks; the noise is real."""
 
     name: str
     make: MakeScheme
@@ -47,14 +46,14 @@ class Subject:
     epsilon: float = 400.0
     bits: int = 2048
     trials: int = 20_000
-    """Reports of each distinguishing attempt; where each takes longer, a tenth of them."""
+    """Reports per distinguishing attempt; checks with slower reports use a tenth."""
     budgets: tuple[float, ...] = BUDGETS
-    """Values of ε at which reports can be told apart often enough to measure it."""
+    """Values of ε small enough to be measured by distinguishing reports."""
     exact_budgets: tuple[float, ...] = EXACT_BUDGETS
-    """Those at which likelihood ratios are computed."""
+    """Values of ε at which likelihood ratios are computed."""
     seed: int = 0
     noise: Callable[[], Rng] = secure_rng
-    """Where clients get a generator."""
+    """Makes a client's generator."""
 
     def __post_init__(self) -> None:
         checks.integer("trials", self.trials, 1000, 10**8)
@@ -62,20 +61,20 @@ class Subject:
 
     @cached_property
     def scheme(self) -> Scheme:
-        """At the budget that was asked for."""
+        """The scheme at the requested budget."""
         return self.make(dim=self.dim, epsilon=self.epsilon, bits=self.bits)
 
     @property
     def private(self) -> bool:
-        """It promises something."""
-        return self.scheme.privacy.notion != "none"
+        """Whether the scheme has any privacy guarantee."""
+        return self.scheme.privacy.is_private
 
     @cached_property
     def _small(self) -> dict[float, Small | None]:
         return {}
 
     def small(self, epsilon: float) -> Small | None:
-        """At a budget at which what it can send can be listed, or has a density; both where possible."""
+        """The scheme at a budget where its outputs can be listed or have a density; both where possible."""
         if epsilon not in self._small:
             self._small[epsilon] = self._search(epsilon)
         return self._small[epsilon]
@@ -90,14 +89,14 @@ class Subject:
             listed = outputs_of(scheme.mechanism.layout) <= MOST_OUTPUTS
             dense = has_density(scheme.mechanism)
             small = Small(scheme=scheme, task=task_for(scheme, self.seed), listed=listed, dense=dense)
-            if dense and (listed or bits >= 32 * dim):  # at so many bits, some send float32
+            if dense and (listed or bits >= 32 * dim):  # with this many bits, some schemes send float32
                 return small
             if listed:
                 found.append(small)
         return found[0] if found else None
 
     def numbers(self, purpose: str) -> np.random.Generator:
-        """Public numbers for the vectors of one check."""
+        """A seeded generator for the vectors of one check."""
         return np.random.default_rng([self.seed, *purpose.encode()])
 
 
@@ -108,9 +107,9 @@ class Small:
     scheme: Scheme
     task: Task
     listed: bool
-    """All outputs are known in advance."""
+    """All outputs can be enumerated."""
     dense: bool
-    """Their probabilities are known too."""
+    """The density of an output has a closed form."""
 
     @cached_property
     def outputs(self) -> list[Columns]:
@@ -119,7 +118,7 @@ class Small:
 
     @cached_property
     def places(self) -> dict[bytes, int]:
-        """The number of an output by the bytes that it travels as."""
+        """The index of an output by its bytes in a message."""
         layout = self.scheme.mechanism.layout
         bodies = (
             b"".join(bytes(part.pack(column)) for part, column in zip(layout, columns, strict=True))
@@ -133,7 +132,7 @@ class Small:
         return np.array([density(columns, y, bound) for columns in self.outputs])
 
     def tally(self, x: Vector, count: int, rng: Rng) -> Counter[bytes]:
-        """How often each body of a message was sent: real reports of one vector."""
+        """How often each message body was sent, over real reports of one vector."""
         encode, task = self.scheme.encode, self.task
         return Counter(encode(x, task, rng)[ENVELOPE_BYTES:] for _ in range(count))
 
@@ -144,12 +143,12 @@ def _all_columns(column: Column) -> list[npt.NDArray[np.uint32]]:
 
 
 def outputs_of(layout: Layout) -> float:
-    """How many outputs a layout has."""
+    """The number of outputs of a layout."""
     return math.prod((column.alphabet or math.inf) ** column.count for column in layout)
 
 
 def has_density(mechanism: Mechanism) -> bool:
-    """Whether its density has a closed form."""
+    """Whether the density has a closed form."""
     blank = tuple(np.zeros(column.count, np.uint32) for column in mechanism.layout)
     try:
         mechanism.log_density(blank, np.zeros(mechanism.dim, np.float32), 1.0)
@@ -160,11 +159,11 @@ def has_density(mechanism: Mechanism) -> bool:
 
 def task_for(scheme: Scheme, seed: int, *, client: int = 0, round: int = 0, length: float = 1.0) -> Task:
     """A task whose bound suits vectors of this length."""
-    return Task(round=round, client=client, seed=seed, dim=scheme.dim, bound=length * bound_for(scheme))
+    return Task(round=round, client=client, seed=seed, dim=scheme.dim, bound=length * scheme.unit_bound)
 
 
 def forward(scheme: Scheme, x: Vector, task: Task) -> Vector:
-    """What the mechanism gets to see of a vector: the public steps alone."""
+    """The mechanism's input for a vector: the transforms alone."""
     y = x
     for transform in scheme.transforms:
         y = transform.forward(y, task)
@@ -172,9 +171,9 @@ def forward(scheme: Scheme, x: Vector, task: Task) -> Vector:
 
 
 def preimage(scheme: Scheme, y: Vector, task: Task) -> Vector:
-    """The shortest vector that the public steps F turn into y, or nearly so where there is none.
+    """The shortest vector that the transforms F map to y, or the nearest one where y has no preimage.
 
-    Every step's inverse is its transpose, so x = Fᵀ z with F Fᵀ z = y, by conjugate gradients.
+    Every transform's inverse is its transpose, so x = Fᵀ z with F Fᵀ z = y, by conjugate gradients.
     """
     stages = len(scheme.transforms)
     if stages == 0:
@@ -191,7 +190,7 @@ def preimage(scheme: Scheme, y: Vector, task: Task) -> Vector:
             break
         image = forward(scheme, transposed(step), task).astype(np.float64)
         along = float(step @ image)
-        if not along > _FLAT * float(step @ step):  # what is left has no preimage
+        if not along > _FLAT * float(step @ step):  # the remainder has no preimage
             break
         z += size / along * step
         rest -= size / along * image
@@ -201,7 +200,7 @@ def preimage(scheme: Scheme, y: Vector, task: Task) -> Vector:
 
 
 def cosine(a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> float:
-    """Of the angle between two vectors; zero where one of them is."""
+    """The cosine of the angle between two vectors; zero if either is zero."""
     first, second = a.astype(np.float64), b.astype(np.float64)
     lengths = float(np.linalg.norm(first) * np.linalg.norm(second))
     return float(first @ second) / lengths if lengths > 0 else 0.0

@@ -37,7 +37,7 @@ def complete_scheme() -> list[str]:
 
 def complete_dataset() -> list[str]:
     """Names of the built-in datasets, for shell completion."""
-    from sqsgd.learning.catalogue import EMBEDDED, SOURCES
+    from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES
 
     return [EMBEDDED, *SOURCES]
 

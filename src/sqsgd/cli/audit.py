@@ -46,7 +46,7 @@ def audit(
     """
     from sqsgd import checks
     from sqsgd.audit import Subject
-    from sqsgd.audit.steps import gathered
+    from sqsgd.audit.checklist import gathered
     from sqsgd.schemes import make_scheme
 
     checks.integer("bytes", bytes_, 1, 2**37)

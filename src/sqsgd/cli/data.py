@@ -15,7 +15,7 @@ app = typer.Typer(help="List and download datasets.", no_args_is_help=True, sugg
 @app.command("list")
 def list_data(data_dir: DataDir = None, as_json: Json = False) -> None:
     """List the datasets: where each is, what is missing, and how to get it."""
-    from sqsgd.learning.inventory import dataset_status
+    from sqsgd.learning.dataset_files import dataset_status
 
     rows = dataset_status(data_dir)
     if as_json:

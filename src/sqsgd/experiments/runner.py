@@ -25,11 +25,11 @@ from sqsgd.learning.datasets import Dataset, first_tests, hold_out, load_dataset
 from sqsgd.learning.features import extracted, extractor_and_model
 from sqsgd.learning.models import make_model
 from sqsgd.learning.problem import LearningProblem, make_problem
+from sqsgd.planner import stateless_choices
 from sqsgd.runs.checkpoint import load_state, save_state
 from sqsgd.runs.config import RunConfig, cores
 from sqsgd.runs.summary import summarise
 from sqsgd.schemes import check_name, make_scheme
-from sqsgd.schemes.stateless import stateless_choices
 
 BEGUN = "begun"
 """Where reports cannot be made twice: the file with the number of the last round that was begun."""

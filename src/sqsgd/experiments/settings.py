@@ -43,7 +43,7 @@ def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
     """Each client's cap is what the run is announced to cost it."""
     if not config.ledgers:
         return None
-    if scheme.privacy.notion != "local" or scheme.privacy.delta:
+    if not scheme.privacy.is_pure_local:
         raise ValueError(f"ledgers = {config.ledgers!r}: scheme = {config.scheme!r} is not locally private")
     cap = total(scheme.privacy.epsilon, 1 if config.once else config.rounds)
     return Ledgers(folder=Path(config.ledgers), max_epsilon=cap)

@@ -58,8 +58,8 @@ def open_folder(sweep: Sweep, out: Path, *, resume: bool) -> None:
 
 def check_data(sweep: Sweep) -> None:
     """An error if a data set of the sweep is not here or a model unknown, before a folder is made for it."""
-    from sqsgd.learning.catalogue import SOURCES
-    from sqsgd.learning.inventory import find_folder
+    from sqsgd.learning.dataset_files import find_folder
+    from sqsgd.learning.dataset_sources import SOURCES
     from sqsgd.learning.models import unknown_model
 
     wanted = {(cell.values.get("dataset", ""), cell.values.get("data_dir", "")) for cell in sweep.cells()}

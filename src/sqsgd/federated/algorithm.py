@@ -22,7 +22,6 @@ from sqsgd.federated.optimizers import Optimizer, OptimizerState
 from sqsgd.ledger.client_ledgers import Ledgers
 from sqsgd.randomness import Rng, secure_rng, seeded_rng
 from sqsgd.task import Task
-from sqsgd.transforms import Subsample
 
 
 class Problem(Protocol):
@@ -136,11 +135,11 @@ def client_step(
     kept = np.zeros_like(gradient) if residual is None else residual
     # 15: accumulate; clipping, selection, rotation and PrivQuant (13, 10, 15, 19, 20) are the scheme's.
     accumulated = kept + gradient if beta == 1 else kept + np.float32(beta) * gradient
-    message = scheme.encode(accumulated, task, rng)
+    columns = scheme.randomize(accumulated, task, rng)
     # 17, 18: what was not sent waits; what was sent is gone.
     waiting = accumulated if alpha == beta else kept + np.float32(alpha) * gradient
-    waiting[sent_coordinates(scheme, task, message)] = 0
-    return message, waiting
+    waiting[scheme.sent_coordinates(columns, task)] = 0
+    return scheme.seal(columns, task), waiting
 
 
 def _velocity_step(
@@ -154,20 +153,15 @@ def _velocity_step(
     velocity *= np.float32(scheme.momentum)
     velocity += gradient
     waiting += velocity
-    message = scheme.encode(waiting, task, rng)
-    sent = sent_coordinates(scheme, task, message)
+    columns = scheme.randomize(waiting, task, rng)
+    sent = scheme.sent_coordinates(columns, task)
     velocity[sent] = waiting[sent] = 0
-    return message, np.stack([velocity, waiting])
+    return scheme.seal(columns, task), np.stack([velocity, waiting])
 
 
 def sent_coordinates(scheme: Scheme, task: Task, message: bytes) -> Indices:
     """The coordinates that a client's message is about."""
-    if scheme.mechanism.chooses:
-        return scheme.mechanism.coordinates(scheme.open(message, task))
-    for stage in scheme.transforms:
-        if isinstance(stage, Subsample):
-            return stage.coordinates(task, scheme.dim)
-    return np.arange(scheme.dim)
+    return scheme.sent_coordinates(scheme.open(message, task) if scheme.mechanism.chooses else (), task)
 
 
 def server_step(

@@ -1,4 +1,4 @@
-"""Codes to bits and back. Eight codes at a time, or groups written as one number in base K."""
+"""Pack codes into bits and unpack them: eight codes at a time, or groups as one number in base K."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _word_at(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
 
 @intrinsic
 def _store(typing: Any, out: Any, at: Any, word: Any) -> Any:
-    """Write a 64-bit word at any byte."""
+    """Write a 64-bit word at any byte offset."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.store(args[2], _word_at(context, builder, signature.args[0], args[0], args[1]), align=1)
@@ -30,7 +30,7 @@ def _store(typing: Any, out: Any, at: Any, word: Any) -> Any:
 
 @intrinsic
 def _load(typing: Any, packed: Any, at: Any) -> Any:
-    """Read a 64-bit word at any byte."""
+    """Read a 64-bit word at any byte offset."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load(_word_at(context, builder, signature.args[0], args[0], args[1]), align=1)
@@ -40,7 +40,7 @@ def _load(typing: Any, packed: Any, at: Any) -> Any:
 
 @inlined
 def _join(codes, bits, out):
-    """Each 64-bit word holds eight codes, one a byte: move them together, the first code lowest.
+    """Pack the eight codes of each 64-bit word, one per byte, into its low bits, the first code lowest.
 
     Neighbours are joined three times: bytes to pairs, pairs to quadruples, quadruples to eight.
     """
@@ -70,9 +70,9 @@ def _part(packed, bits, codes):
 
 @compiled
 def fold_any(codes, bits, target):
-    """Eight codes into ``bits`` bytes. A whole word is written for each, and the next one covers its end."""
+    """Pack each eight codes into ``bits`` bytes. Each write is a whole word; the next overwrites its end."""
     words, joined = codes.view(np.uint64), np.empty(512, np.uint64)
-    for first in range(0, words.size, 512):  # joined first, which vectorises, then stored
+    for first in range(0, words.size, 512):  # joining apart from storing, so that it vectorises
         last = min(first + 512, words.size)
         _join(words[first:last], bits, joined)
         for i in range(first, last):
@@ -91,7 +91,7 @@ def expand_any(source, bits, codes):
 
 
 def _kernels(kind: Any) -> tuple[Any, Any]:
-    """fold and expand where eight codes fill one machine word; all arrays are handed in as bytes."""
+    """fold and expand where eight codes fill one machine word; all arrays are passed as bytes."""
 
     def fold(codes, bits, target):
         _join(codes.view(np.uint64), bits, target[: (codes.size >> 3) * bits].view(kind))
@@ -103,7 +103,7 @@ def _kernels(kind: Any) -> tuple[Any, Any]:
     return variant(fold, f"fold_{width}"), variant(expand, f"expand_{width}")
 
 
-# By the bits of a code. Packed arrays are bytes, eight more than needed.
+# Keyed by the bits of a code. Packed arrays are bytes, eight more than needed.
 FOLD: dict[int, Any] = dict.fromkeys(range(1, 9), fold_any)
 EXPAND: dict[int, Any] = dict.fromkeys(range(1, 9), expand_any)
 for _bits, _kind in ((1, np.uint8), (2, np.uint16), (4, np.uint32), (8, np.uint64)):
@@ -114,7 +114,7 @@ for _bits, _kind in ((1, np.uint8), (2, np.uint16), (4, np.uint32), (8, np.uint6
 def fold_groups(codes, alphabet, group, width, last, out):
     """Each ``group`` codes become one number in base ``alphabet``, first code lowest, ``width`` bits wide.
 
-    The last number is ``last`` bits wide. ``out`` starts as zeros.
+    The last number is ``last`` bits wide. ``out`` must be zero.
     """
     at = np.int64(0)
     for first in range(0, codes.size, group):
@@ -133,7 +133,7 @@ def fold_groups(codes, alphabet, group, width, last, out):
 
 @compiled
 def expand_groups(packed, alphabet, group, width, last, codes):
-    """The inverse of fold_groups; returns the first group that holds a number too large, or -1."""
+    """The inverse of fold_groups; returns the first group whose number is out of range, or -1."""
     at = np.int64(0)
     for first in range(0, codes.size, group):
         number = np.uint64(0)

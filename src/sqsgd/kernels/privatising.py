@@ -1,4 +1,4 @@
-"""Checking, rounding to levels, moving to an exact number of matches, summing."""
+"""Check, round to levels, privatise to an exact number of matches, and sum."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqsgd.kernels.compiling import compiled, inlined
 
 @compiled
 def within(x, limit):
-    """Whether every |x[i]| <= limit; a NaN is not."""
+    """Whether every |x[i]| <= limit; false for NaN."""
     odd = np.uint8(0)
     most = np.float32(limit)
     for i in range(x.size):
@@ -24,7 +24,7 @@ def within(x, limit):
 
 @intrinsic
 def _round16(typing: Any, x: Any, noise: Any, codes: Any, at: Any, factor: Any, offset: Any) -> Any:
-    """Sixteen coordinates of round_randomly at once; bit i of the result: a tie, bit 16 + i: not finite."""
+    """Sixteen coordinates of round_randomly; bit i of the result marks a tie, bit 16 + i NaN or ∞."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         def place(which: int, kind: Any) -> Any:
@@ -63,7 +63,7 @@ def _round16(typing: Any, x: Any, noise: Any, codes: Any, at: Any, factor: Any, 
 
 @inlined
 def _round_one(value, factor, offset, noise, fine):
-    """One coordinate of round_randomly, with the 32 fine bits that settle a tie."""
+    """One coordinate of round_randomly, with 32 more bits to resolve a tie."""
     t = np.float32(np.float32(factor * value) + offset)
     t = t if t > np.float32(0) else np.float32(0)
     t = t if t < np.float32(2) * offset else np.float32(2) * offset
@@ -78,9 +78,9 @@ def _round_one(value, factor, offset, noise, fine):
 def round_randomly(x, factor, offset, noise, spare, codes):
     """codes[i] is floor(t) or floor(t) + 1 with mean t = factor x[i] + offset, clamped to 0..2 offset.
 
-    In 16-bit fixed point t + noise carries with the right probability but for what lies below the
-    sixteenth bit; that decides when all sixteen bits of the sum are ones, with 32 spare bits. There
-    are eight such for each run of 256 coordinates. Returns whether all of x is finite.
+    In 16-bit fixed point, t + noise carries with the right probability up to the fraction below the
+    sixteenth bit. If all sixteen bits of the sum are ones, 32 spare bits decide by that fraction. There are
+    eight spare words for each run of 256 coordinates. Returns whether all of x is finite.
     """
     factor, offset = np.float32(factor), np.float32(offset)
     odd = False
@@ -129,7 +129,7 @@ def _scramble_bits(codes, bits, keep, noise, out):
 
 @compiled
 def scramble_bytes(codes, bits, keep, noise, out):
-    """With one byte of noise for a coordinate. A negative ``keep`` keeps every code."""
+    """Scramble with one byte of noise per coordinate. A negative ``keep`` keeps every code."""
     if keep < 0:
         out[:] = codes
         return codes.size
@@ -138,7 +138,7 @@ def scramble_bytes(codes, bits, keep, noise, out):
 
 @compiled
 def scramble_pairs(codes, bits, keep, noise, out):
-    """With two bytes of noise for a coordinate."""
+    """Scramble with two bytes of noise per coordinate."""
     if keep < 0:
         out[:] = codes
         return codes.size
@@ -147,10 +147,10 @@ def scramble_pairs(codes, bits, keep, noise, out):
 
 @compiled
 def scramble(codes, levels, keep, noise, out):
-    """As scramble_bytes for any number of levels: the low half of the noise is mapped by multiply-and-shift.
+    """Like scramble_bytes for any number of levels: multiply-and-shift maps the low half of the noise.
 
-    Where that map would be uneven, the code is kept: every coordinate still behaves alike, which is
-    all that the exact adjustment after it needs.
+    Where that map would be uneven, the code is kept. All coordinates still behave alike, which is all that
+    the exact adjustment afterwards needs.
     """
     if keep < 0:
         out[:] = codes
@@ -170,10 +170,10 @@ def scramble(codes, levels, keep, noise, out):
 
 @compiled
 def adjust(codes, out, matches, wanted, levels, words):
-    """Move to the wanted number of matches, one uniformly drawn coordinate at a time; returns where it got.
+    """Change uniformly drawn coordinates until the number of matches is ``wanted``; returns the number.
 
-    Each 64-bit word is one try: a coordinate from its upper half, another code from its lower half,
-    both by multiply-and-shift with rejection. Call again with new words while the count is off.
+    Each 64-bit word is one try: its upper half gives a coordinate and its lower half another code, both by
+    multiply-and-shift with rejection. Call again with new words until the number is right.
     """
     size, others = np.uint64(codes.size), np.uint64(levels - 1)
     half = np.uint64(32)
@@ -204,8 +204,8 @@ def adjust(codes, out, matches, wanted, levels, words):
 def round_and_scramble_bytes(x, factor, offset, keep, bits, words, codes, out, wanted):
     """round_randomly, scramble_bytes and adjust over (a piece of) x; the matches, or -1 if x is not finite.
 
-    ``words`` holds the noise of all three, in this order: scrambling, rounding, spare bits of
-    rounding, tries of adjusting. A negative ``wanted`` adjusts nothing.
+    ``words`` holds the noise of all three in this order: scrambling, rounding, spare bits of rounding, tries
+    of adjusting. A negative ``wanted`` skips the adjustment.
     """
     size = x.size
     rounding = size + (-size & 7)
@@ -222,7 +222,7 @@ def round_and_scramble_bytes(x, factor, offset, keep, bits, words, codes, out, w
 
 @compiled
 def round_and_scramble_pairs(x, factor, offset, keep, bits, words, codes, out, wanted):
-    """The same with scramble_pairs, which takes two bytes for a coordinate."""
+    """Like round_and_scramble_bytes, with scramble_pairs: two bytes of noise per coordinate."""
     size = x.size
     spares = 4 * size + (-4 * size & 7)
     tries = spares + 32 * ((size + 255) // 256)

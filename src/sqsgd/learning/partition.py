@@ -1,15 +1,15 @@
-"""Who holds which image, who takes part in a round, and which images a client uses in it.
+"""Which client holds which images, which clients take part in a round, and which images they use.
 
-Everything here is a pure function of its arguments, so a resumed run repeats itself bit for bit. Random
-words come straight from PCG64, whose stream NumPy promises to keep; of the methods of ``Generator``, which
-may change from one NumPy to the next, only the Dirichlet draw is used.
+Everything here is a pure function of its arguments, so a resumed run is bit-identical. Random words come
+directly from PCG64, whose stream NumPy keeps stable; of the methods of ``Generator``, which may change
+between NumPy versions, only the Dirichlet draw is used.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, overload
 
 import numpy as np
@@ -18,20 +18,20 @@ import numpy.typing as npt
 Indices: TypeAlias = npt.NDArray[np.int64]
 _Labels: TypeAlias = npt.NDArray[np.generic]
 
-_PARTITION, _COHORT, _BATCH, _ONCE, _DRAW = 1, 2, 3, 4, 5  # purposes: no two of them share a stream
+_PARTITION, _COHORT, _BATCH, _ONCE, _DRAW = 1, 2, 3, 4, 5  # purposes: each has its own stream
 
 
 def partition(labels: npt.ArrayLike, clients: int, scheme: str, seed: int) -> Sequence[Indices]:
-    """Deal the images out: one array of positions a client, all views into one array.
+    """Assign images to clients: one array of positions per client, all views into one array.
 
     - ``iid``: a random split, sizes differing by at most one.
-    - ``dirichlet:BETA``: each class is spread with shares drawn from Dirichlet(BETA); small BETA, few classes
-      a client (Hsu, Qi and Brown 2019, drawn class by class). Sizes differ.
-    - ``shards:N``: sorted by label, cut into ``N * clients`` shards, N of them to each client (McMahan et
-      al. 2017, section 3).
-    - ``drawn``: one image each, drawn with replacement, for any number of clients.
+    - ``dirichlet:BETA``: each class is split with shares drawn from Dirichlet(BETA); a small BETA gives each
+      client few classes (Hsu, Qi and Brown 2019, drawn class by class). Sizes differ.
+    - ``shards:N``: sorted by label and cut into ``N * clients`` shards, N per client (McMahan et al. 2017,
+      section 3).
+    - ``drawn``: one image per client, drawn with replacement, for any number of clients.
 
-    But for ``drawn`` every image goes to exactly one client. No client is empty.
+    Except with ``drawn``, every image goes to exactly one client. No client is empty.
 
     >>> [len(part) for part in partition([0, 1] * 5, clients=3, scheme="iid", seed=7)]
     [3, 3, 4]
@@ -40,23 +40,16 @@ def partition(labels: npt.ArrayLike, clients: int, scheme: str, seed: int) -> Se
     if classes.ndim != 1:
         raise ValueError(f"labels must have one dimension, not {classes.ndim}")
     _require_at_least(clients=(clients, 1), seed=(seed, 0))
-    if scheme == "drawn":
-        return DrawnParts(images=len(classes), clients=clients, seed=seed)
-    if clients > len(classes):
-        raise ValueError(f"{clients:,} clients cannot share {len(classes):,} images: each needs at least one")
-    kind, _, argument = scheme.partition(":")
-    words = _stream(_PARTITION, seed)
-    if scheme == "iid":
-        return _views(_permutation(len(classes), words), _even_bounds(len(classes), clients))
-    if kind == "dirichlet":
-        return _dirichlet(classes, clients, _positive_number(scheme, argument), words)
-    if kind == "shards":
-        return _shards(classes, clients, _positive_count(scheme, argument), words)
-    raise ValueError(f"partition {scheme!r} is unknown; write iid, dirichlet:BETA, shards:N or drawn")
+    kind = scheme.partition(":")[0]
+    written = next((each for each in PARTITIONS if each == scheme or each.startswith(f"{kind}:")), None)
+    if written is None:
+        *others, last = PARTITIONS
+        raise ValueError(f"partition {scheme!r} is unknown; write {', '.join(others)} or {last}")
+    return PARTITIONS[written](classes, clients, scheme, seed)
 
 
 def cohort(clients: int, size: int, round: int, seed: int) -> Indices:
-    """A uniform subset of the clients for one round, in increasing order; needs memory for ``size`` only.
+    """A uniform subset of the clients for one round, in increasing order, in O(size) memory.
 
     >>> cohort(clients=10_000, size=4, round=0, seed=7).shape
     (4,)
@@ -68,9 +61,9 @@ def cohort(clients: int, size: int, round: int, seed: int) -> Indices:
 
 
 def once_cohort(clients: int, size: int, round: int, seed: int) -> Indices:
-    """The clients of one round where no client answers two: a slice of a keyed permutation of them all.
+    """A round's clients if no client takes part twice: a slice of a keyed permutation, in O(size) memory.
 
-    Needs memory for ``size`` only. Round r has places r size to (r + 1) size - 1; they end with the clients.
+    Round r takes places r size to (r + 1) size - 1 of the permutation.
 
     >>> sorted(np.concatenate([once_cohort(10, 5, round, seed=7) for round in (0, 1)]).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -78,13 +71,13 @@ def once_cohort(clients: int, size: int, round: int, seed: int) -> Indices:
     _require_at_least(clients=(clients, 1), size=(size, 1), round=(round, 0), seed=(seed, 0))
     if (round + 1) * size > clients:
         raise ValueError(
-            f"round {round} needs {size:,} clients that have not answered; of {clients:,} no more are left"
+            f"round {round} needs {size:,} clients that have not taken part; {clients:,} clients are too few"
         )
     return _permuted(np.arange(round * size, (round + 1) * size), clients, seed)
 
 
 class DrawnParts(Sequence[Indices]):
-    """One image for each of any number of clients, drawn with replacement; kept nowhere, so free of memory.
+    """One image for each of any number of clients, drawn with replacement and computed on access.
 
     >>> parts = DrawnParts(images=60_000, clients=10**9, seed=7)
     >>> len(parts), len(parts[123_456_789])
@@ -119,7 +112,7 @@ def batch_indices(
     client: int,
     seed: int,
 ) -> Indices:
-    """A client's batch R for one round: uniform, without replacement; all its data if it has no more.
+    """A client's batch R for one round: uniform without replacement; all its data if there is no more.
 
     >>> batch_indices(np.arange(10), batch_size=10, round=0, client=3, seed=7)
     array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
@@ -130,20 +123,30 @@ def batch_indices(
     return indices[_subset(len(indices), batch_size, _stream(_BATCH, seed, round, client))]
 
 
-def _dirichlet(classes: _Labels, clients: int, beta: float, words: np.random.PCG64) -> list[Indices]:
+def _drawn(classes: _Labels, clients: int, scheme: str, seed: int) -> DrawnParts:
+    return DrawnParts(images=len(classes), clients=clients, seed=seed)
+
+
+def _iid(classes: _Labels, clients: int, scheme: str, seed: int) -> list[Indices]:
+    words = _split_stream(classes, clients, seed)
+    return _views(_permutation(len(classes), words), _even_bounds(len(classes), clients))
+
+
+def _dirichlet(classes: _Labels, clients: int, scheme: str, seed: int) -> list[Indices]:
+    beta, words = _positive_number(scheme), _split_stream(classes, clients, seed)
     generator = np.random.Generator(words)
     owners = np.empty(len(classes), np.int64)
     for label in np.unique(classes):
         members = np.flatnonzero(classes == label)
         members = members[_permutation(len(members), words)]
         shares = np.cumsum(generator.dirichlet(np.full(clients, beta)))
-        # The last bound is set, not computed: the shares' sum may round to just below one.
+        # The last bound is set, not computed: the sum of the shares may round to just below one.
         bounds = np.append(np.floor(shares[:-1] * len(members)), len(members))
         owners[members] = np.searchsorted(bounds, np.arange(len(members)), side="right")
     order, sizes = np.argsort(owners, kind="stable"), np.bincount(owners, minlength=clients)
     starts = np.cumsum(sizes) - sizes
     for empty in np.flatnonzero(sizes == 0):
-        # Some client has two images or more, because there are no more clients than images.
+        # Some client has at least two images, because there are no more clients than images.
         giver = int(np.argmax(sizes))
         sizes[giver] -= 1
         sizes[empty] = 1
@@ -151,12 +154,13 @@ def _dirichlet(classes: _Labels, clients: int, beta: float, words: np.random.PCG
     return _views(np.argsort(owners, kind="stable"), np.append(0, np.cumsum(sizes)))
 
 
-def _shards(classes: _Labels, clients: int, each: int, words: np.random.PCG64) -> list[Indices]:
+def _shards(classes: _Labels, clients: int, scheme: str, seed: int) -> list[Indices]:
+    each, words = _positive_count(scheme), _split_stream(classes, clients, seed)
     count = clients * each
     if count > len(classes):
         raise ValueError(
-            f"partition 'shards:{each}' cuts {len(classes):,} images into {count:,} shards for {clients:,} "
-            f"clients; write shards:{len(classes) // clients} or less"
+            f"partition 'shards:{each}' needs {count:,} shards for {clients:,} clients, but there are only "
+            f"{len(classes):,} images; write shards:{len(classes) // clients} or less"
         )
     shuffled = _permutation(len(classes), words)
     by_label = shuffled[np.argsort(classes[shuffled], kind="stable")]
@@ -164,6 +168,22 @@ def _shards(classes: _Labels, clients: int, each: int, words: np.random.PCG64) -
     dealt = [shards[shard] for shard in _permutation(count, words)]
     sizes = np.array([len(shard) for shard in dealt]).reshape(clients, each).sum(axis=1)
     return _views(np.concatenate(dealt), np.append(0, np.cumsum(sizes)))
+
+
+PARTITIONS: Mapping[str, Callable[[_Labels, int, str, int], Sequence[Indices]]] = {
+    "iid": _iid,
+    "dirichlet:BETA": _dirichlet,
+    "shards:N": _shards,
+    "drawn": _drawn,
+}
+"""How a partition is written, and the function (labels, clients, scheme, seed) that makes it."""
+
+
+def _split_stream(classes: _Labels, clients: int, seed: int) -> np.random.PCG64:
+    """The stream of a split in which each client gets at least one image."""
+    if clients > len(classes):
+        raise ValueError(f"{clients:,} clients cannot share {len(classes):,} images: each needs at least one")
+    return _stream(_PARTITION, seed)
 
 
 def _views(order: Indices, bounds: Indices) -> list[Indices]:
@@ -175,20 +195,20 @@ def _even_bounds(total: int, parts: int) -> Indices:
 
 
 def _stream(*key: int) -> np.random.PCG64:
-    # The entropy is the whole key; NumPy keeps both SeedSequence and PCG64 stable between versions.
+    # NumPy keeps both SeedSequence and PCG64 stable between versions.
     return np.random.PCG64(np.random.SeedSequence(key))
 
 
 def _permutation(size: int, words: np.random.PCG64) -> Indices:
-    # Ordering random 64-bit keys: two of 100,000 keys are equal with probability below 3e-10.
+    # The order of random 64-bit keys: two of 100,000 keys are equal with probability below 3e-10.
     return np.argsort(words.random_raw(size), kind="stable")
 
 
 def _permuted(places: Indices, size: int, seed: int) -> Indices:
-    """Where a keyed permutation of 0..size-1 takes these places: a Feistel network, walked until it fits.
+    """A keyed permutation of 0..size-1 applied to these places: a Feistel network with cycle walking.
 
-    Each of its rounds is a bijection of pairs of halves, so all of it is one of 0..4^k - 1, at most 4 size;
-    what lands outside is taken further until it lands inside, which keeps it a bijection.
+    Each round is a bijection of pairs of halves, so the network permutes 0..4^k - 1, with 4^k at most
+    4 size. Values outside 0..size-1 are permuted again until they fall inside, which keeps it a bijection.
     """
     half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
     mask = (np.uint64(1) << half) - np.uint64(1)
@@ -205,7 +225,7 @@ def _permuted(places: Indices, size: int, seed: int) -> Indices:
 
 
 def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64's finisher (Steele, Lea and Flood 2014): every bit of the input reaches every other."""
+    """SplitMix64's finaliser (Steele, Lea and Flood 2014): every input bit affects every output bit."""
     words = words + np.uint64(0x9E3779B97F4A7C15)
     words = (words ^ words >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ words >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
@@ -228,9 +248,9 @@ def _require_at_least(**bounds: tuple[int, int]) -> None:
             raise ValueError(f"{name} must be at least {least}, not {value}")
 
 
-def _positive_number(scheme: str, text: str) -> float:
+def _positive_number(scheme: str) -> float:
     try:
-        value = float(text)
+        value = float(scheme.partition(":")[2])
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
@@ -238,7 +258,8 @@ def _positive_number(scheme: str, text: str) -> float:
     return value
 
 
-def _positive_count(scheme: str, text: str) -> int:
+def _positive_count(scheme: str) -> int:
+    text = scheme.partition(":")[2]
     if not text.isascii() or not text.isdecimal() or int(text) < 1:
         raise ValueError(f"partition {scheme!r}: N must be a positive whole number, for example shards:2")
     return int(text)

@@ -1,4 +1,4 @@
-"""A model and its data, split over clients: what ``sqsgd.federated`` trains."""
+"""A model and its data, partitioned over clients: what ``sqsgd.federated`` trains."""
 
 from __future__ import annotations
 
@@ -22,16 +22,14 @@ from sqsgd.learning.gradients import (
     set_flat,
 )
 from sqsgd.learning.partition import batch_indices, cohort, once_cohort, partition
-from sqsgd.learning.probe import draws_randomness
 from sqsgd.randomness import PublicStream
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LearningProblem:
-    """Cross-silo: all clients each round, a batch each. Cross-device: a uniform subset, all its data.
+    """Cross-silo: every client uses a batch in each round. Cross-device: a random cohort uses all its data.
 
-    ``participants`` is None for cross-silo, else the number of clients in a round; with ``once`` no client
-    is in two of them.
+    ``participants`` is None for cross-silo, else the cohort size; with ``once`` no client takes part twice.
     """
 
     dataset: Dataset
@@ -43,28 +41,28 @@ class LearningProblem:
     workers: int = 1
     once: bool = False
     random: bool = False
-    """The model draws random numbers: each client's come from a seed of its own, one client at a time."""
+    """The model draws random numbers (dropout): clients run one at a time, each with its own seed."""
 
     @property
     def dim(self) -> int:
-        """Trainable parameters."""
+        """The number of trainable parameters."""
         return parameter_count(self.model)
 
     @property
     def clients(self) -> int:
-        """Clients in all."""
+        """The number of clients."""
         return len(self.parts)
 
     def initial(self) -> Vector:
-        """The model's weights as they are."""
+        """The model's current weights."""
         return get_flat(self.model)
 
     def size(self, client: int) -> int:
-        """Examples of a client."""
+        """The number of a client's examples."""
         return len(self.parts[client])
 
     def cohort(self, round: int) -> list[int]:
-        """All clients, or this round's subset."""
+        """All clients, or this round's cohort."""
         if self.participants is None:
             return list(range(self.clients))
         draw = once_cohort if self.once else cohort
@@ -94,12 +92,12 @@ class LearningProblem:
         return int.from_bytes(stream.words(2).tobytes(), "little") >> 1
 
     def named_weights(self, weights: Vector) -> dict[str, npt.NDArray[np.generic]]:
-        """The whole model under its own names: trained weights, and what is not trained."""
+        """The model's state dict with these weights, untrained values included."""
         set_flat(self.model, weights)
         return {name: value.numpy().copy() for name, value in self.model.state_dict().items()}
 
     def evaluate(self, weights: Vector) -> tuple[float, float]:
-        """Accuracy and loss on the held-out part."""
+        """Accuracy and loss on the held-out examples."""
         set_flat(self.model, weights)
         inputs, labels = self.dataset.test_inputs, self.dataset.test_labels
         return evaluate(self.model, inputs, labels, workers=self.workers)
@@ -117,9 +115,9 @@ def make_problem(
     workers: int,
     once: bool = False,
 ) -> LearningProblem:
-    """Deal the training data out to the clients."""
+    """Partition the training data over the clients, and check that the model fits it."""
     prepare_torch()
-    few = [int(dataset.train_labels.argmax()), *range(min(batch, 3))]  # the last class must fit too
+    few = [int(dataset.train_labels.argmax()), *range(min(batch, 3))]  # includes the largest label
     random = draws_randomness(model, dataset.train_inputs[few], dataset.train_labels[few])
     parts = partition(dataset.train_labels.numpy(), clients, partition_scheme, seed)
     return LearningProblem(
@@ -133,3 +131,25 @@ def make_problem(
         once=once,
         random=random,
     )
+
+
+def draws_randomness(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> bool:
+    """Whether the gradient depends on torch's generator (dropout); ValueError if the model cannot be trained.
+
+    Buffers that change with a batch are rejected: they would hold unprotected data of the clients.
+    """
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        gradients = [loss_gradient(model, inputs, labels, seed=seed)[1] for seed in (1, 2)]
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"the model does not fit the data (inputs of shape {tuple(inputs.shape[1:])} and type "
+            f"{inputs.dtype}, labels up to {int(labels.max())}): {' '.join(str(error).split())}"
+        ) from error
+    for name, buffer in model.named_buffers():
+        if not torch.equal(before[name], buffer):
+            raise ValueError(
+                f"the model's buffer {name!r} changes with each batch: it would hold the clients' data "
+                "without protection; use layers without running state"
+            )
+    return gradients[0].tobytes() != gradients[1].tobytes()

@@ -1,1 +1,1 @@
-"""What schemes cost: estimation error, bytes and time, measured in one run."""
+"""Measured costs of schemes: estimation error, bytes and time."""

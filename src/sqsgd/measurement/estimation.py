@@ -1,4 +1,4 @@
-"""How well each scheme estimates a vector, what it sends and how long it takes; all in one run."""
+"""The estimation error, message size and speed of every scheme, measured in one run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sqsgd.core import Scheme
-from sqsgd.federated import sent_coordinates
+from sqsgd.core import Notion, Scheme
 from sqsgd.files.json_numbers import known
 from sqsgd.numerics.intervals import mean_interval
 from sqsgd.randomness import seeded_rng
@@ -32,7 +31,7 @@ class Setting:
 
     @property
     def optimum(self) -> float:
-        """NMSE of PrivUnit with all of epsilon, and the norm known: the best that is possible at any size."""
+        """NMSE of PrivUnit with all of epsilon and a known norm: the best possible at any message size."""
         return sphere_cap(self.dim, self.epsilon).error
 
 
@@ -46,15 +45,15 @@ SETTINGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Estimation:
-    """One scheme at one setting. ``where`` says what the error is of: the whole vector, or a block.
+    """One scheme at one setting. ``where`` says whether the error is that of the whole vector or of a block.
 
-    A scheme that chooses coordinates and sends nothing of the others is biased: its error is the energy that
-    it leaves out, which averaging over clients does not lower, so it has no ratio to the optimum.
+    A scheme that chooses coordinates and omits the others is biased: its error is the energy of the omitted
+    ones, which averaging over clients does not reduce, so it has no ratio to the optimum.
     """
 
     setting: Setting
     scheme: str
-    notion: str
+    notion: Notion
     epsilon: float
     where: str
     nmse: float
@@ -67,34 +66,22 @@ class Estimation:
     trials: int
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON, where infinity is a word and what is not known is left empty."""
+        """For JSON, with infinity as a string and unknown values as null."""
         return {name: known(value) for name, value in asdict(self).items()}
 
 
 def schemes_at(setting: Setting) -> Iterator[tuple[str, Scheme]]:
-    """Every scheme under the setting's budgets; PrivUnit also without a limit on its bits."""
+    """Every scheme under the setting's budgets; those that draw floats also without a limit on their bits."""
     for name in SCHEMES:
-        yield name, make_scheme(name, dim=setting.dim, epsilon=setting.epsilon, bits=setting.bits)
-        if name in ("privunit", "privunit-g"):
+        scheme = make_scheme(name, dim=setting.dim, epsilon=setting.epsilon, bits=setting.bits)
+        yield name, scheme
+        if scheme.privacy.arithmetic == "real":
             yield f"{name}, float32", make_scheme(name, dim=setting.dim, epsilon=setting.epsilon)
 
 
-def bound_for(scheme: Scheme) -> float:
-    """The bound for unit vectors: of the norm of what is sent, or three deviations of a coordinate."""
-    if scheme.name == "sqsgd-paper":
-        return 3.0 / math.sqrt(scheme.dim)
-    return math.sqrt(scheme.mechanism.dim / scheme.dim) if sends_block(scheme) else 1.0
-
-
-def sends_block(scheme: Scheme) -> bool:
-    """Some coordinates are sent, whatever the vector; where it decides which, all of it is measured."""
-    return scheme.residual and not scheme.mechanism.chooses
-
-
 def measure(name: str, scheme: Scheme, setting: Setting, seconds: float) -> Estimation:
-    """Encode and decode random unit vectors for about this long."""
-    numbers, rng, bound = np.random.default_rng(1), seeded_rng(1), bound_for(scheme)
-    block = sends_block(scheme)
+    """Encode and decode random unit vectors for about ``seconds``."""
+    numbers, rng, block = np.random.default_rng(1), seeded_rng(1), scheme.sends_block
     errors: list[float] = []
     encoding: list[float] = []
     decoding: list[float] = []
@@ -104,7 +91,7 @@ def measure(name: str, scheme: Scheme, setting: Setting, seconds: float) -> Esti
     ):
         x = numbers.standard_normal(scheme.dim, np.float32)
         x /= np.linalg.norm(x)
-        task = Task(round=len(errors), client=0, seed=1, dim=scheme.dim, bound=bound)
+        task = Task(round=len(errors), client=0, seed=1, dim=scheme.dim, bound=scheme.unit_bound)
         begun = time.perf_counter()
         message = scheme.encode(x, task, rng)
         encoded = time.perf_counter()
@@ -113,11 +100,11 @@ def measure(name: str, scheme: Scheme, setting: Setting, seconds: float) -> Esti
         encoding.append(encoded - begun)
         error -= x
         if block:
-            sent = sent_coordinates(scheme, task, message)
+            sent = scheme.sent_coordinates((), task)  # they do not depend on the vector
             error, x = error[sent], x[sent]
         errors.append(float(error @ error) / float(x @ x))
     nmse, half_width = mean_interval(errors)
-    biased = scheme.mechanism.chooses  # what was not chosen is not estimated
+    biased = scheme.mechanism.chooses
     return Estimation(
         setting=setting,
         scheme=name,
@@ -136,7 +123,7 @@ def measure(name: str, scheme: Scheme, setting: Setting, seconds: float) -> Esti
 
 
 def estimations(settings: tuple[Setting, ...] = SETTINGS, seconds: float = 2.0) -> Iterator[Estimation]:
-    """Every scheme at every setting, one after the other."""
+    """Every scheme at every setting."""
     for setting in settings:
         for name, scheme in schemes_at(setting):
             yield measure(name, scheme, setting, seconds)

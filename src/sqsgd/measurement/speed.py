@@ -1,7 +1,7 @@
-"""Speed, as ratios within one run: ours, a straightforward NumPy encode, and a copy of the same vector.
+"""Speed as ratios within one run: our encode, a straightforward NumPy encode, and a copy of the vector.
 
-Machines are shared and noisy, so absolute times drift; the three are timed in turn, and the best of
-several turns counts for each.
+Absolute times drift on shared machines, so the three are timed in turn, and the best of several turns
+counts for each.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TURN_SECONDS = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One measured number, and what it must be: at least or at most ``target`` (None: no target)."""
+    """One measured number and its target: at least or at most ``target`` (None: no target)."""
 
     name: str
     value: float
@@ -44,7 +44,7 @@ class Figure:
 
     @property
     def met(self) -> bool:
-        """Whether the target is met; true where there is none."""
+        """Whether the target is met; true if there is none."""
         if self.target is None:
             return True
         return self.value >= self.target if self.at_least else self.value <= self.target
@@ -62,7 +62,7 @@ def numpy_encode(
     match_law: npt.NDArray[np.float64],
     rng: np.random.Generator,
 ) -> bytes:
-    """The same message as one would first write it: whole-array NumPy, Generator, permutation, packbits."""
+    """The same message in straightforward NumPy: whole arrays, Generator, permutation, packbits."""
     n, bound = x.size, task.bound
     if not np.isfinite(x).all():
         raise ValueError("x must be finite")
@@ -85,7 +85,7 @@ def numpy_encode(
 
 
 def rounded_match_law(quantizer: PrivQuant) -> npt.NDArray[np.float64]:
-    """P(L = l) in floats, as one would hand it to NumPy's choice."""
+    """P(L = l) in floats, for NumPy's choice."""
     n, levels = quantizer.dim, quantizer.levels
     factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
     counts = np.arange(n + 1)
@@ -114,10 +114,10 @@ def best_times(*jobs: Callable[[], object], turns: int = 15) -> list[float]:
 
 
 def encode_figures(dims: tuple[int, ...] = DIMS, levels: tuple[int, ...] = LEVELS) -> Iterator[Figure]:
-    """The whole client encode through the public API against NumPy's and against a copy."""
+    """The complete encode of a client, against NumPy's and against a copy."""
     for dim in dims:
         for level in levels:
-            # The whole vector is the block: n = dim, at a budget of one nat a coordinate.
+            # The block is the whole vector, n = dim, at a budget of one nat per coordinate.
             epsilon = min(float(dim), 1e4)
             scheme = sqsgd_paper(dim, epsilon, dim * (level.bit_length() - 1), levels=level, rule="optimal")
             yield from _encode_figures(scheme, level)
@@ -148,7 +148,7 @@ def _encode_figures(scheme: Scheme, levels: int) -> Iterator[Figure]:
 
 
 def server_figures(dims: tuple[int, ...] = DIMS[2:], levels: tuple[int, ...] = LEVELS) -> Iterator[Figure]:
-    """Unpacking a column and adding it to the sum, against a copy of a float32 vector of its length."""
+    """Unpacking a column and adding it to the sum, against a copy of a float32 vector of that length."""
     for dim in dims:
         x, target, total = np.ones(dim, np.float32), np.empty(dim, np.float32), np.zeros(dim, np.float32)
         for level in levels:
@@ -163,7 +163,7 @@ def server_figures(dims: tuple[int, ...] = DIMS[2:], levels: tuple[int, ...] = L
 
 
 def aggregate_figures() -> Iterator[Figure]:
-    """The whole of what a server does for a report, envelope, checksum and per-client stages included."""
+    """All of a server's work for one report, including envelope, checksum and per-client transforms."""
     for name, dim, bits in (("sqsgd-paper", 1 << 17, 1 << 19), ("sqsgd", 119850, 2048)):
         scheme = make_scheme(name, dim=dim, epsilon=1000.0, bits=bits)
         task = Task(round=0, client=0, seed=1, dim=dim, bound=1.0)

@@ -1,1 +1,1 @@
-"""The private steps: each draws its output exactly and states the epsilon of what it draws."""
+"""The private steps, with exact sampling, and their building blocks."""

@@ -1,4 +1,4 @@
-"""Fair binomial noise: exact draws in bulk, and the privacy that it gives a vector of whole numbers."""
+"""Fair binomial noise: exact draws in bulk, and its privacy for a vector of whole numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sqsgd.numerics import exact
 from sqsgd.randomness import Rng
 
 _GUIDE_BITS = 16
-MOST_TRIALS = 1 << 62
+MOST_TRIALS = 1 << 62  # no code holds a larger sum
 
 
 @final
@@ -25,8 +25,8 @@ class FairBinomial:
 
     Guarantees
     ----------
-    * Exact: 64 random bits are compared with enclosures of the distribution function, and where they do
-      not decide, further bits are drawn.
+    * Exact: 64 random bits are compared with enclosures of the distribution function; where they do not
+      decide, further bits are drawn.
       tests/mechanisms/test_binomial.py::test_draws_around_every_edge_are_exact,
       ::test_draws_follow_the_law.
     """
@@ -56,7 +56,7 @@ class FairBinomial:
         return heads
 
     def _place(self, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """The first edge that each word is not certainly above; mostly its leading bits tell."""
+        """The first edge that each word is not certainly above; usually its leading bits decide."""
         place: npt.NDArray[np.int64] = self._guide[words >> np.uint64(64 - _GUIDE_BITS)]
         later = np.flatnonzero(self._above[np.minimum(place, self._above.size - 1)] < words)
         place[later] = np.searchsorted(self._above, words[later])
@@ -65,7 +65,7 @@ class FairBinomial:
 
 @lru_cache(maxsize=4)
 def fair_binomial(trials: int) -> FairBinomial:
-    """The law of so many tosses; making one takes up to a second for 10^9 of them."""
+    """The law of this many tosses; constructing it takes up to a second for 10^9 of them."""
     return FairBinomial(trials)
 
 
@@ -73,8 +73,8 @@ def fair_binomial(trials: int) -> FairBinomial:
 class BinomialPrivacy:
     """(ε, δ) of n whole numbers plus Bin(N, 1/2) each, between inputs that differ by s_1, ..., s_n.
 
-    ``l1``, ``l2`` and ``most`` bound the differences: Σ|s_j|, √Σs_j² and max |s_j|. Write a noise as N/2 + t,
-    h = (N+1)/2 and c = 2/h. For s > 0 (s < 0 is its mirror image) the loss of a coordinate is
+    ``l1``, ``l2`` and ``most`` bound the differences: Σ|s_j|, √Σs_j² and max |s_j|. Write the noise as
+    N/2 + t, h = (N+1)/2 and c = 2/h. For s > 0 (s < 0 is symmetric) the privacy loss of a coordinate is
 
         ln(C(N, N/2 + t) / C(N, N/2 + t - s)) = Σ_{i<s} 2 artanh(u_i),   u_i = (i + 1/2 - t) / h.
 
@@ -82,13 +82,13 @@ class BinomialPrivacy:
     (Hoeffding). Then u_i <= u = (T + most)/h, and artanh(u_i) <= u_i + (κ-1) max(u_i, 0), κ = artanh(u)/u.
     Summed over i, the loss is at most c (κ s²/2 + s g(t)), g(t) = -t + (κ-1) max(-t, 0). One toss changes g
     by κ at most, so that s g(t) is sub-Gaussian about its mean (κ-1) s E|t|/2 <= (κ-1) s √N/4 with variance
-    κ² s² N/4. Over all coordinates, with what is left of δ,
+    κ² s² N/4. Over all coordinates, with the remaining 9/10 of δ,
 
         ε = c (κ l2²/2 + (κ-1) l1 √N/4) + c κ l2 (√N/2) √(2 ln(10/(9 δ))).
 
-    It falls as N rises, and needs u < 1. With μ = l2 / √V, V = N/4, it tends to the Gaussian mechanism's
-    μ²/2 + μ √(2 ln(1/δ)). Theorem 1 of cpSGD (Agarwal et al. 2018) lacks the term μ²/2, and is false where
-    that counts: tests/mechanisms/test_binomial.py::test_the_printed_theorem_is_false.
+    It falls as N rises, and requires u < 1. With μ = l2 / √V, V = N/4, it tends to the Gaussian mechanism's
+    μ²/2 + μ √(2 ln(1/δ)). Theorem 1 of cpSGD (Agarwal et al. 2018) lacks the term μ²/2 and is false where
+    that term matters: tests/mechanisms/test_binomial.py::test_the_printed_theorem_is_false.
 
     Guarantees
     ----------
@@ -103,7 +103,7 @@ class BinomialPrivacy:
     most: float
 
     def _bound(self, trials: int, number: Any, sqrt: Any, log: Any, atanh: Any) -> Any:
-        """ε by the functions of one kind of number: quick in floats, enclosed in balls."""
+        """ε, in floats (fast) or in balls (enclosed), depending on the functions passed."""
         tosses, delta = number(trials), number(self.delta)
         half = (tosses + 1) / 2
         edge = (sqrt(tosses * log(10 * self.dim / delta) / 2) + self.most) / half
@@ -115,19 +115,19 @@ class BinomialPrivacy:
         return mean + deviation * sqrt(2 * log(10 / (9 * delta)))
 
     def epsilon(self, trials: int) -> float:
-        """ε, rounded up; infinity where there is too little noise for the bound."""
+        """ε, rounded up; infinity where the noise is too small for the bound."""
         return exact.rounded(lambda: self._bound(trials, arb, arb.sqrt, arb.log, arb.atanh), math.inf)
 
     def about(self, epsilon: float) -> int:
-        """The least number of trials for ε, by floats."""
+        """The least number of trials for ε, computed in floats."""
 
         def enough(trials: int) -> bool:
             return bool(self._bound(trials, float, math.sqrt, math.log, math.atanh) <= epsilon)
 
-        return bisect_left(range(MOST_TRIALS), True, key=enough)  # no code holds a sum of more
+        return bisect_left(range(MOST_TRIALS), True, key=enough)
 
     def least(self, epsilon: float, multiple: int = 1) -> int:
-        """The least multiple of ``multiple`` that is enough trials for ε, exactly."""
+        """The least multiple of ``multiple`` that is enough trials for ε, computed exactly."""
         count = max(1, -(-self.about(epsilon) // multiple))
         while self.epsilon(count * multiple) > epsilon:
             count += 1

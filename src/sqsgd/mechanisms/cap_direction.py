@@ -1,7 +1,7 @@
-"""Noise around a direction that favours a cap, and the norm beside it: what PrivUnit and PrivUnitG share.
+"""Directions drawn more often from a cap around the input: the common part of PrivUnit and PrivUnitG.
 
-Without privacy v would be chance noise: the same in every direction. Given a unit vector u, its part
-t = <v, u> is pushed past an edge g more often than chance would have it; the rest stays as it is.
+The base measure of the output v is the same in every direction. Given a unit vector u, the component
+t = <v, u> lies beyond an edge g more often than under the base measure; the orthogonal part is unchanged.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from sqsgd.numerics.epsilon_sums import add_up
 from sqsgd.randomness import Rng, check_rng
 
 Doubles = npt.NDArray[np.float64]
-_PIECE = 1 << 15  # normal numbers that are made at once: they stay in cache
-_CLOSE = 1 + 1e-7  # the error is flat at the best edge: this far beside it, it is the same to 14 digits
+_PIECE = 1 << 15  # normal numbers drawn at once: they stay in cache
+_CLOSE = 1 + 1e-7  # the error is flat at the best edge: this close to it, it agrees to 14 digits
 
 
 def normals(count: int, rng: Rng) -> Doubles:
-    """Independent standard normal numbers, by the method of Box and Muller with 53-bit uniforms."""
+    """Independent standard normal numbers: Box and Muller's method with 53-bit uniforms."""
     result = np.empty(count + (count & 1))
     for start in range(0, result.size, 2 * _PIECE):
         piece = result[start : start + 2 * _PIECE]
         half = piece.size // 2
         uniform = rng.uniforms(piece.size)
-        radius = np.sqrt(-2.0 * np.log(uniform[:half] + 2.0**-53))  # of (0, 1]
+        radius = np.sqrt(-2.0 * np.log(uniform[:half] + 2.0**-53))  # in (0, 1]
         angle = 2 * math.pi * uniform[half:]
         np.multiply(radius, np.cos(angle), out=piece[:half])
         np.multiply(radius, np.sin(angle), out=piece[half:])
@@ -46,9 +46,9 @@ def normals(count: int, rng: Rng) -> Doubles:
 
 
 def best_edge(beyond: Callable[[float], bool], most: float) -> float:
-    """The least number up to ``most`` that is ``beyond`` the best one, nearly; by halving its logarithm.
+    """Nearly the least number up to ``most`` that is ``beyond`` the best one, by bisection in the logarithm.
 
-    Only square roots and products, which every machine rounds alike: client and server agree.
+    It uses only square roots and products, which all machines round the same, so client and server agree.
     """
     low, high = most * 1e-30, most
     while high > _CLOSE * low:
@@ -58,15 +58,15 @@ def best_edge(beyond: Callable[[float], bool], most: float) -> float:
 
 
 class Cap(ABC):
-    """The law of v given u: against chance, density A where <v, u> >= g, else B, with A / B = e^ε.
+    """The law of v given u: density A relative to the base measure where <v, u> >= g, else B; A / B = e^ε.
 
-    With F = P(t >= g) by chance, A = e^ε / (1 + (e^ε - 1) F), which puts p on the privacy boundary, and
-    E[v] = m u with m = (A - B) E[t; t >= g].
+    With F = P(t >= g) under the base measure, A = e^ε / (1 + (e^ε - 1) F), which puts p on the privacy
+    boundary, and E[v] = m u with m = (A - B) E[t; t >= g].
 
     Guarantees
     ----------
-    * ε-LDP in u, in real arithmetic: whether v falls into the cap is drawn exactly, but v itself is
-      made of floats, whose last bits may tell more.
+    * ε-LDP in u, in real arithmetic: whether v lies in the cap is drawn exactly, but v itself consists of
+      floats, whose last bits may reveal more.
       tests/mechanisms/test_cap_direction.py::test_density_ratio,
       ::test_the_sampler_has_the_density.
     """
@@ -77,7 +77,7 @@ class Cap(ABC):
     @property
     @abstractmethod
     def identity(self) -> str:
-        """The parameters in words."""
+        """The parameters as text; part of the wire format's fingerprint, so it never changes."""
 
     @property
     @abstractmethod
@@ -86,26 +86,26 @@ class Cap(ABC):
 
     @abstractmethod
     def tail(self) -> arb:
-        """F: chance's share of the cap."""
+        """F: the probability of the cap under the base measure."""
 
     @abstractmethod
     def moment(self) -> arb:
-        """E[t; t >= g] by chance."""
+        """E[t; t >= g] under the base measure."""
 
     @abstractmethod
     def square(self) -> arb:
         """E|v|²."""
 
     @abstractmethod
-    def chance(self, along: float, across: float) -> tuple[float, float]:
-        """v's parts along u and across, by chance, from those of a standard normal vector."""
+    def scaled(self, along: float, across: float) -> tuple[float, float]:
+        """v's components along u and orthogonal to it, from those of a standard normal vector."""
 
     @abstractmethod
     def far(self, across: float, rng: Rng) -> tuple[float, float]:
-        """Both parts given t >= g, for caps so far out that chance rarely gets there: dim g² >= 1."""
+        """Both components given t >= g, for caps that the base measure rarely reaches: dim g² >= 1."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"dim": self.dim, "epsilon": self.epsilon}  # the rest holds functions, which do not travel
+        return {"dim": self.dim, "epsilon": self.epsilon}  # the rest holds functions, which cannot be pickled
 
     def weights(self) -> tuple[arb, arb]:
         """(A, B)."""
@@ -150,11 +150,11 @@ class Cap(ABC):
         )
 
     def draw(self, direction: Doubles, rng: Rng) -> Doubles:
-        """v for a unit vector, in O(dim): one vector of normal numbers, seldom more than three.
+        """v for a unit vector, in O(dim): one vector of normal numbers, rarely more than three.
 
-        By chance, the cap holds at least 31 % of |t| where it is not far, and its complement at least
-        half of t: such a part is taken from the normal vector, which is drawn anew until it fits. The
-        direction of what lies across is independent of t.
+        Unless the cap is far, |t| lies in it with probability at least 31 %, and t lies outside with at least
+        one half, so the normal vector is redrawn until its side is right. The orthogonal direction is
+        independent of t.
         """
         high = self._side.draw(rng) == 1
         far = high and self.dim * self.edge**2 >= 1
@@ -166,7 +166,7 @@ class Cap(ABC):
             if far:
                 along, rest = self.far(across, rng)
             else:
-                along, rest = self.chance(abs(along) if high else along, across)
+                along, rest = self.scaled(abs(along) if high else along, across)
                 if (along >= self.edge) != high:
                     continue
             noise *= rest / across if across else 0.0
@@ -180,12 +180,12 @@ class CapDirection(Mechanism):
 
     Guarantees
     ----------
-    * ε = ε1 + ε2, pure LDP of all columns together, in real arithmetic and not in floats (see ``Cap``).
+    * ε = ε1 + ε2, pure LDP of all columns together, in real arithmetic only (see ``Cap``).
       tests/mechanisms/test_cap_direction.py::test_density_ratio.
     * Unbiased for norms up to ``bound``; longer vectors are scaled down to it.
       tests/schemes/test_estimates.py::test_mean_is_recovered.
 
-    ``log_density`` is against chance noise, and tells the sides of the edge apart as far as float32 does.
+    ``log_density`` is relative to the base measure, and distinguishes the sides of the edge up to float32.
     """
 
     cap: Cap
@@ -209,10 +209,11 @@ class CapDirection(Mechanism):
 
     @cached_property
     def privacy(self) -> Privacy:
-        return Privacy(epsilon=add_up(self.cap.epsilon, self.norm.epsilon), notion="local")
+        epsilon = add_up(self.cap.epsilon, self.norm.epsilon)
+        return Privacy(epsilon=epsilon, notion="local", arithmetic="real")
 
     def _parts(self, x: Vector, bound: float) -> tuple[Doubles, float]:
-        """Direction and norm; below a millionth of the bound it is nothing, and points anywhere."""
+        """Direction and norm; a norm below a millionth of the bound counts as zero."""
         direction = checks.shaped("x", x, self.dim).astype(np.float64)
         norm = checks.finite_size("x", math.sqrt(float(direction @ direction)))
         if norm < 1e-6 * bound:

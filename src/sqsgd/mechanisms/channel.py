@@ -1,4 +1,4 @@
-"""One number in, one private code out: what coordinate-wise schemes are made of."""
+"""Channels: one number in, one private code out. Coordinate-wise schemes are built from them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ LEAST_EPSILON, MOST_EPSILON = 1e-6, 1e6
 
 
 class Channel(ABC):
-    """A number between -1 and 1, as its place from 0 to 1 on that range, to a code and to an estimate."""
+    """A mechanism for one number in [-1, 1], which is passed as its place from 0 to 1 in that range."""
 
     alphabet: int
     epsilon: float
-    """What one code promises, as implemented; never rounded down."""
+    """The ε of one code, as implemented; never rounded down."""
 
     @property
     @abstractmethod
     def identity(self) -> str:
-        """The parameters in words; part of the wire format's fingerprint, so never reworded."""
+        """The parameters as text; part of the wire format's fingerprint, so it never changes."""
 
     @abstractmethod
     def randomize(self, places: Floats, rng: Rng) -> Codes:
@@ -33,7 +33,7 @@ class Channel(ABC):
 
     @abstractmethod
     def estimate(self, codes: Codes) -> Floats:
-        """The estimates of the numbers that were encoded, without bias; they may leave [-1, 1]."""
+        """Unbiased estimates of the encoded numbers; they may lie outside [-1, 1]."""
 
     @abstractmethod
     def second_moment(self, places: Floats) -> Floats:
@@ -41,11 +41,11 @@ class Channel(ABC):
 
     @abstractmethod
     def log_probability(self, codes: Codes, places: Floats) -> Floats:
-        """ln P(code | place) of each pair, all randomness of ``randomize`` included."""
+        """ln P(code | place) of each pair, over all randomness of ``randomize``."""
 
 
 def integers_below(bound: int, count: int, rng: Rng) -> Codes:
-    """Uniform integers in 0..bound-1, by rejection: int64, or Python's own from a bound of 2^63 on.
+    """Uniform integers in 0..bound-1, by rejection; int64, or Python integers beyond a bound of 2^63.
 
     >>> from sqsgd.randomness import seeded_rng
     >>> integers_below(6, 5, seeded_rng(1)).max() < 6, integers_below(10**30, 2, seeded_rng(1)).dtype

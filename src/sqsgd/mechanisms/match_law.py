@@ -1,4 +1,4 @@
-"""The law of the number of matches in PrivQuant, exactly: its parameters, its privacy, its sampler.
+"""The exact law of the number of matches in PrivQuant: its parameters, privacy and sampler.
 
 X is the number of chance matches between two vectors of ``dim`` codes out of ``levels``, binomial
 with success 1/levels; N_hi = levels^dim P(X >= τ) vectors match a given one in at least τ places.
@@ -124,7 +124,7 @@ def log_size_ratio(dim: int, levels: int, threshold: int) -> arb:
 
 
 def boundary_law(dim: int, levels: int, epsilon: float, threshold: int | None = None) -> MatchLaw:
-    """p on the privacy boundary, ln(A / B) = ε exactly; the best threshold unless one is given."""
+    """The law with ln(A / B) = ε exactly; with the best threshold unless one is given."""
     tau = threshold or best_threshold(dim, levels, epsilon)
     return MatchLaw(
         dim=dim,
@@ -141,7 +141,7 @@ def paper_law(dim: int, levels: int, epsilon: float) -> MatchLaw:
 
 
 def kept_law(dim: int, levels: int, epsilon: float, threshold: int | None, keep: Fraction) -> MatchLaw:
-    """A given p; the largest threshold that ε admits unless one is given."""
+    """The law with a given p; with the largest threshold that ε admits unless one is given."""
     odds = fmpq(keep.numerator, keep.denominator - keep.numerator)
     return _fixed_odds(dim, levels, epsilon, threshold, lambda: arb(odds).log(), f"keep {keep}")
 
@@ -168,7 +168,7 @@ def best_threshold(dim: int, levels: int, epsilon: float) -> int:
 
         return exact.settle(question)
 
-    low, high = 1, dim  # at τ = dim it is always enough
+    low, high = 1, dim  # τ = dim is always enough
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle + 1, high)
@@ -188,7 +188,7 @@ def largest_threshold(dim: int, levels: int, epsilon: float, log_odds: Real) -> 
     if not admissible(1):
         raise ValueError(
             f"epsilon = {epsilon}: no threshold from 1 to {dim} is private enough for this keep "
-            f"probability and levels = {levels}; use the optimal rule, or a larger epsilon"
+            f"probability and levels = {levels}; use the optimal rule or a larger epsilon"
         )
     low, high = 1, dim
     while low < high:
@@ -198,7 +198,7 @@ def largest_threshold(dim: int, levels: int, epsilon: float, log_odds: Real) -> 
 
 
 def realised_epsilon(law: MatchLaw, limit: float) -> float:
-    """ε of a law whose parameters were given, rounded up; it must lie in (0, limit]."""
+    """ε of a law with given parameters, rounded up; it must lie in (0, limit]."""
 
     def better_than_chance() -> bool | None:
         ball = law.log_loss()
@@ -207,7 +207,7 @@ def realised_epsilon(law: MatchLaw, limit: float) -> float:
     if not exact.settle(better_than_chance):
         raise ValueError(
             f"threshold = {law.threshold} and keep = {law.keep:.6g} match no better than chance; "
-            "raise one of them, or use the optimal rule"
+            "raise one of them or use the optimal rule"
         )
     loss = exact.rounded(law.log_loss, math.inf)
     if loss > limit:
@@ -219,7 +219,7 @@ def realised_epsilon(law: MatchLaw, limit: float) -> float:
 
 
 def exact_fraction(keep: object) -> Fraction:
-    """The keep probability as the exact rational that it is."""
+    """The keep probability as an exact fraction."""
     share = keep if isinstance(keep, Fraction) else Fraction(checks.real("keep", keep, 0, 1, open_ends=True))
     if not 0 < share < 1:
         raise ValueError(f"keep = {keep!r} must be a number strictly between 0 and 1")

@@ -26,17 +26,17 @@ class OrdinalChannel(Channel):
     On the full interval of levels the exact budget is ε = α L / 2, half of the textbook α L (LDP-Fed,
     Truex et al. 2020, after Gursoy et al. 2019): the normalisers of the two ends are equal, and those of
     neighbours differ by at most e^{α/2}. With L = 1 it is randomised response on the two ends, which
-    after the rounding is Duchi's bit: P(+) = 1/2 + t / (2 M), M = (e^ε + 1) / (e^ε - 1).
+    after rounding is Duchi's bit: P(+) = 1/2 + t / (2 M), M = (e^ε + 1) / (e^ε - 1).
 
-    What is sent leans towards the centre; ``estimate`` undoes that with f = R^{-1}(levels). With
+    Codes are biased towards the centre; ``estimate`` corrects that with f = R^{-1}(levels). With
     r = e^{-ε/L} and levels t_v = 2 v / L - 1, the inverse of r^{|v-y|} is tridiagonal, and
     f_v = t_v + (2/L) (r^{L-v+1} - r^{v+1}) / (1 - r) between the ends, -f_0 = f_L =
     1 + (2/L) r (1 + r - r² - r^L) / ((1 - r) (1 - r²)).
 
     Guarantees
     ----------
-    * Exactly ``epsilon``-LDP as implemented, attained between the two ends: the moves are drawn from
-      the exact law.
+    * Exactly ``epsilon``-LDP as implemented, attained between the two ends: moves are drawn from the
+      exact law.
       tests/mechanisms/test_ordinal.py::test_epsilon_is_exact, ::test_ambiguous_words_are_settled.
     * ``estimate`` is unbiased: tests/mechanisms/test_ordinal.py::test_estimates_are_unbiased.
 
@@ -80,14 +80,14 @@ class OrdinalChannel(Channel):
         """The codes for U = (words + further bits) / 2^64, by inversion of P(y | level)."""
         below, above, row = self._row(level)
         codes = np.searchsorted(above, words)  # the first edge that a word is not certainly above
-        # Past the last edge nothing is unsure, because the next code is the top one.
+        # Beyond the last edge the code is certain: it is the top one.
         unsure = (codes < self._top) & (words >= below[np.minimum(codes, self._top - 1)])
         for at in np.flatnonzero(unsure).tolist():
             codes[at] = row.continue_from(int(words[at]), rng)
         return codes
 
     def _row(self, level: int) -> tuple[Codes, Codes, InverseCdf]:
-        """For one level: words certainly below each edge of its law, certainly above it, and the law."""
+        """For one level: the words certainly below and above each edge of its law, and the law."""
         if level not in self._rows:
             cdf = self._cdf(level)
             with precision(START_BITS):
@@ -96,7 +96,7 @@ class OrdinalChannel(Channel):
         return self._rows[level]
 
     def _cdf(self, level: int) -> Callable[[int], arb]:
-        """P(y <= code | level), by two geometric sums."""
+        """P(y <= code | level), from two geometric sums."""
 
         def power(exponent: int) -> arb:
             return (-arb(self.epsilon) * exponent / self._top).exp()
@@ -110,7 +110,7 @@ class OrdinalChannel(Channel):
 
     @cached_property
     def values(self) -> Floats:
-        """f: the estimate that each code stands for."""
+        """f: the estimate for each code."""
         top, rate = self._top, self.epsilon / self._top
         levels = np.arange(top + 1)
         gap = -math.expm1(-rate)
@@ -123,7 +123,7 @@ class OrdinalChannel(Channel):
 
     @cached_property
     def log_kernel(self) -> Floats:
-        """ln P(y | v), a row a level v."""
+        """ln P(y | v), one row per level v."""
         levels = np.arange(self.alphabet)
         weights = -(self.epsilon / self._top) * np.abs(levels[:, None] - levels)
         return np.asarray(weights - np.logaddexp.reduce(weights, axis=1, keepdims=True))

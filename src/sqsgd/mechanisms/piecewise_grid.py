@@ -15,7 +15,7 @@ from sqsgd.numerics import exact
 from sqsgd.randomness import Rng
 
 MOST_ALPHABET = 2**32
-_SHORT_BITS = 61  # of a lattice whose sums still fit a signed 64-bit integer
+_SHORT_BITS = 61  # of a lattice whose sums fit into a signed 64-bit integer
 _WINDOW_BITS = 44  # of the window's length in cells, so that ε is met to a relative 1e-9 at 1e-3 and above
 
 
@@ -28,19 +28,19 @@ class PiecewiseGrid(Channel):
     C = (h + 1) / (h - 1), and h = e^{ε/2} for an output that is not rounded. With q = 1 / (h + 1), as
     shares of the range: a window of length q, from (1 - q) (t + 1) / 2 on, hit with probability 1 - q.
 
-    **Drawn exactly.** The range has G = alphabet - 1 steps of M = 2^s cells, the window a whole number W
-    of cells from a whole cell on, so q = W / (G M) and all probabilities are rational. A point that is
-    uniform in a cell rounds up with the probability of the cell's middle: cells lose nothing.
+    **Exact draws.** The range has G = alphabet - 1 steps of M = 2^s cells. The window covers W whole cells,
+    so q = W / (G M) and all probabilities are rational. A uniform point of a cell rounds up with the
+    probability of the cell's midpoint, so cells introduce no error.
 
-    **Privacy of what is sent.** Densities differ by h². A code gathers the cells within a step of its
-    point, so its ratio is less where the window is shorter than a step. Over the end codes, which have
-    the largest, with w = q G: e^ε = h² for w >= 1, 1 + (h² - 1) (2 w - w²) for w < 1, and h for G = 1
-    (Duchi's bit). h is the largest that ε admits, so a coarse grid has less noise than e^{ε/2} gives.
+    **Privacy of the codes.** Densities differ by h². A code collects the cells within a step of its point,
+    so its ratio is smaller where the window is shorter than a step. For the end codes, which have the largest
+    ratio, with w = q G: e^ε = h² for w >= 1, 1 + (h² - 1) (2 w - w²) for w < 1, and h for G = 1 (Duchi's
+    bit). h is the largest that ε admits, so a coarse grid has less noise than h = e^{ε/2}.
 
     Guarantees
     ----------
-    * Exactly ``epsilon``-LDP as implemented (integers alone), attained; at most what was asked for, and
-      less by at most a relative 1e-9: tests/mechanisms/test_piecewise_grid.py::test_epsilon_is_exact.
+    * Exactly ``epsilon``-LDP as implemented (in integers), attained; at most the requested ε, and at most a
+      relative 1e-9 below it: tests/mechanisms/test_piecewise_grid.py::test_epsilon_is_exact.
     * Unbiased, up to the rounding of t to a float64 and to a cell:
       tests/mechanisms/test_piecewise_grid.py::test_estimates_are_unbiased.
 
@@ -53,7 +53,7 @@ class PiecewiseGrid(Channel):
         self.alphabet = checks.integer("alphabet", alphabet, 2, MOST_ALPHABET)
         self._request = checks.real("epsilon", epsilon, LEAST_EPSILON, MOST_EPSILON)
         self._steps = self.alphabet - 1
-        # The window must be long enough, in cells, for ε to be met closely.
+        # The window needs enough cells for ε to be met closely.
         odds_bits = float(exact.settle(self._odds).log().mid()) / math.log(2)
         total_bits = max(_SHORT_BITS, math.ceil(odds_bits) + _WINDOW_BITS)
         self._shift = total_bits - self._steps.bit_length()
@@ -74,7 +74,7 @@ class PiecewiseGrid(Channel):
     # ---------------------------------------------------------------- parameters
 
     def _odds(self) -> arb | None:
-        """The largest h that ε admits; None where the precision does not decide the case."""
+        """The largest h that ε admits; None where the precision does not decide."""
         steps, epsilon = self._steps, arb(self._request)
         if steps == 1:
             return epsilon.exp()
@@ -89,7 +89,7 @@ class PiecewiseGrid(Channel):
         return (linear + (linear**2 - 8 * steps * constant).sqrt()) / (4 * steps)
 
     def _least_window(self) -> int | None:
-        """W: the least whole number of cells with (F - W) / W <= h, F = G M."""
+        """W: the least number of cells with (F - W) / W <= h, F = G M."""
         odds = self._odds()
         cells = None if odds is None else (self._cells / (1 + odds)).ceil().unique_fmpz()
         return None if cells is None else int(cells)
@@ -111,7 +111,7 @@ class PiecewiseGrid(Channel):
 
     @cached_property
     def reach(self) -> float:
-        """C: the estimates of the end codes are ± this."""
+        """C: the estimates of the end codes are ± C."""
         return self._cells / (self._cells - 2 * self._window)
 
     # ---------------------------------------------------------------- codes
@@ -131,7 +131,7 @@ class PiecewiseGrid(Channel):
         within = starts + integers_below(window, count, rng)
         rest = integers_below(cells - window, count, rng)
         rest = np.where(rest < starts, rest, rest + window)
-        # Twice the middle of the cell, plus a uniform part of twice a step: up with its share of the step.
+        # Twice the cell's midpoint plus a uniform part of twice a step rounds up with the right probability.
         doubled = 2 * np.where(inside, within, rest) + 1 + integers_below(2 * self._step, count, rng)
         return np.asarray((doubled >> (self._shift + 1)).astype(np.uint32))
 
@@ -157,11 +157,11 @@ class PiecewiseGrid(Channel):
         return np.array([self._log_probability(code, start) for code, start in pairs])
 
     def _log_probability(self, code: int, start: int) -> float:
-        """From integers alone: the cells' weights for a code rise 1, 3, 5, ... and fall again."""
+        """Computed from integers: the cells' weights for a code rise 1, 3, 5, ... and fall again."""
         cells, window, step = self._cells, self._window, self._step
 
         def gathered(end: int) -> int:
-            """The weights of all cells before ``end``, which are shares of twice a step."""
+            """The total weight of the cells before ``end``, as multiples of 1 / (2 step)."""
             rise = min(max(end - (code - 1) * step, step if code == 0 else 0), step)
             fall = min(max(end - code * step, 0), step)
             before = step**2 if code == 0 else 0
@@ -176,7 +176,7 @@ class PiecewiseGrid(Channel):
 
 
 def _rounding(end: Floats) -> Floats:
-    """The integral of f (1 - f) from 0 to ``end``, f being the part after the point."""
+    """The integral of f (1 - f) from 0 to ``end``, f being the fractional part."""
     whole = np.floor(end)
     part = end - whole
     return np.asarray(whole / 6 + part**2 / 2 - part**3 / 3)

@@ -23,7 +23,7 @@ from sqsgd.randomness import Rng, check_rng
 
 Codes = npt.NDArray[np.uint8]
 MOST_DIM, MOST_LEVELS = 1 << 24, 256
-CHUNK = 1 << 17  # coordinates whose random words are drawn at once: they stay in the second-level cache
+CHUNK = 1 << 17  # coordinates whose random words are drawn at once, so that they stay in the L2 cache
 RUN, SPARE_BYTES = 256, 32  # rounding keeps spare words for each run of coordinates
 U1, U2, U4 = (np.dtype(f"<u{width}") for width in (1, 2, 4))
 
@@ -32,10 +32,10 @@ U1, U2, U4 = (np.dtype(f"<u{width}") for width in (1, 2, 4))
 class PrivQuant:
     """Stochastic K-level quantisation and its exact ε-LDP privatisation.
 
-    Without ``threshold`` and ``keep``, both are chosen: τ is the least threshold that is at least the
-    expected number of matches (the proven optimum), and p lies on the privacy boundary. ``threshold``
-    alone puts p on the boundary for it; ``keep`` alone takes the largest threshold that ε admits;
-    both together fix the mechanism, and ``epsilon`` is then a limit, or may be left out.
+    By default, τ is the least threshold that is at least the expected number of matches (the proven
+    optimum), and p lies on the privacy boundary. ``threshold`` alone puts p on the boundary for it; ``keep``
+    alone uses the largest threshold that ε admits; both together fix the mechanism, and ``epsilon`` is then
+    an optional limit.
     ``rule="paper"`` is the paper's 0.9/0.1 rule: p / (1 - p) = e^{0.1 ε} and the largest τ with
     N_lo / N_hi <= e^{0.9 ε}, with τ free over 1..dim.
 
@@ -44,7 +44,7 @@ class PrivQuant:
     * ``privatize`` is ``epsilon``-LDP, pure, between any two code vectors, as implemented: the match
       count is drawn exactly over its full support, the keepers are a uniform subset, the other codes
       uniform. tests/mechanisms/test_privquant_exact.py, tests/mechanisms/test_privquant_sampling.py.
-    * ``epsilon`` is never above the request; where nothing was overridden it equals it.
+    * ``epsilon`` is never above the requested one, and equals it by default.
       tests/mechanisms/test_privquant.py::test_the_whole_range_of_parameters, ::test_overrides.
     * ``estimate(privatize(quantize(x)))`` has mean x for x in [-bound, bound]^dim, up to float32
       rounding of x / bound; values outside are clamped first.
@@ -71,9 +71,9 @@ class PrivQuant:
         if rule not in ("optimal", "paper"):
             raise ValueError(f"rule = {rule!r} must be 'optimal' or 'paper'")
         if rule == "paper" and (threshold is not None or keep is not None):
-            raise ValueError("rule = 'paper' chooses threshold and keep itself; leave them out")
+            raise ValueError("rule = 'paper' chooses threshold and keep; omit them")
         if epsilon is None and (threshold is None or keep is None):
-            raise ValueError("epsilon = None: give epsilon, or both threshold and keep")
+            raise ValueError("epsilon = None: set epsilon, or both threshold and keep")
         limit = math.inf if epsilon is None else checks.real("epsilon", epsilon, 1e-6, 1e6)
         if threshold is not None:
             threshold = checks.integer("threshold", threshold, 1, dim)
@@ -110,7 +110,7 @@ class PrivQuant:
 
     @property
     def identity(self) -> str:
-        """What client and server must share, in words."""
+        """The parameters as text; part of the wire format's fingerprint, so it never changes."""
         return self.law.identity
 
     @property
@@ -120,23 +120,23 @@ class PrivQuant:
 
     @property
     def drop(self) -> float:
-        """1 - p to full precision: ``keep`` cannot show how far below one it lies (``log_drop`` can)."""
+        """1 - p to full precision, where ``keep`` is close to one."""
         return self.law.drop
 
     @property
     def log_drop(self) -> float:
-        """ln(1 - p), where 1 - p itself may be too small for a float."""
+        """ln(1 - p), for values of 1 - p that are too small for a float."""
         return self.law.log_drop
 
     @property
     def scale(self) -> float:
-        """m: the mean of a privatised value over the value itself."""
+        """m: the mean of a privatised value is m times the value."""
         return self.law.scale
 
     # ------------------------------------------------------------ the client's side
 
     def quantize(self, x: Any, bound: float, rng: Rng) -> Codes:
-        """Round each x[j] in [-bound, bound] to one of its two nearest levels, unbiased (codes 0..K-1)."""
+        """Round each x[j] in [-bound, bound] without bias to a neighbouring level (codes 0..K-1)."""
         from sqsgd.kernels.privatising import round_randomly
 
         x = checks.vector("x", x, self.dim)
@@ -165,7 +165,7 @@ class PrivQuant:
         return self._adjusted(codes, out, count, wanted, rng)
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Codes:
-        """privatize(quantize(x, bound, rng), rng) for a float32 vector; in one pass if K = 2^b."""
+        """privatize(quantize(x, bound, rng), rng) for a float32 vector, in one pass if K = 2^b."""
         if not self._bits:
             return self.privatize(self.quantize(x, bound, rng), rng)
         x, bound = checks.shaped("x", x, self.dim), checks.real("bound", bound, 1e-30, 1e30)
@@ -176,7 +176,7 @@ class PrivQuant:
             words = rng.take(self._one_pass_bytes)
             count = kernel(x, factor, self._offset, keep, self._bits, words, codes, out, wanted)
             counts = [count]
-        else:  # each piece is scrambled by itself; the whole is adjusted after the last
+        else:  # pieces are scrambled one by one; the whole vector is adjusted at the end
             counts = []
             for part, _ in self._parts:
                 words = rng.take(self._one_pass_bytes)
@@ -195,7 +195,7 @@ class PrivQuant:
 
     @cached_property
     def _one_pass_bytes(self) -> int:
-        """Noise for a piece: scrambling, rounding, spare bits, and tries that mostly suffice to adjust."""
+        """Noise for a piece: scrambling, rounding, spare bits, and usually enough tries to adjust."""
         size = min(self.dim, CHUNK)
         scrambling = size + (-size & 7) if self._width == 1 else 2 * size
         noise = scrambling + 2 * size
@@ -213,7 +213,7 @@ class PrivQuant:
     def _keep(self, wanted: int) -> int:
         """The noise below which a code is kept, so that about the wanted number matches; -1 keeps all.
 
-        All are kept where nearly all must match: it is quicker to change the few others one by one.
+        All are kept where nearly all must match: changing the few others one by one is faster.
         """
         if 16 * (self.dim - wanted) < self.dim:
             return -1
@@ -279,9 +279,9 @@ class PrivQuant:
         return self.law.log_densities[0 if np.count_nonzero(out == codes) >= self.threshold else 1]
 
     def log_likelihood(self, out: Any, x: Any, bound: float) -> float:
-        """ln P(privatize(quantize(x, bound)) = out): the rounding is averaged over.
+        """ln P(privatize(quantize(x, bound)) = out), averaged over the rounding.
 
-        Rounding is independent by coordinate, so the number of matches between the rounded x and
+        Coordinates are rounded independently, so the number of matches between the rounded x and
         ``out`` has a Poisson-binomial law; with H = P(matches >= τ) the density is A H + B (1 - H).
         """
         out = checks.codes("out", out, self.dim, self.levels).astype(np.float64)
@@ -290,12 +290,12 @@ class PrivQuant:
         position = (y + bound) * (self.levels - 1) / (2 * bound)
         chance = np.maximum(0.0, 1.0 - np.abs(position - out))
         above = self.threshold - np.count_nonzero(chance == 1.0)
-        unsure = chance[(chance > 0.0) & (chance < 1.0)]
-        if above <= 0 or above > unsure.size:
+        uncertain = chance[(chance > 0.0) & (chance < 1.0)]
+        if above <= 0 or above > uncertain.size:
             return self.law.log_densities[0 if above <= 0 else 1]
-        log_law = np.full(unsure.size + 1, -np.inf)  # ln P(this many of the unsure ones match)
+        log_law = np.full(uncertain.size + 1, -np.inf)  # ln P(this many of the uncertain ones match)
         log_law[0] = 0.0
-        for match in unsure:
+        for match in uncertain:
             log_law[1:] = np.logaddexp(log_law[1:] + math.log1p(-match), log_law[:-1] + math.log(match))
             log_law[0] += math.log1p(-match)
         high, low = np.logaddexp.reduce(log_law[above:]), np.logaddexp.reduce(log_law[:above])
@@ -303,5 +303,5 @@ class PrivQuant:
 
 
 def _rebuilt(dim: int, levels: int, epsilon: Any, threshold: Any, keep: Any, rule: Any) -> PrivQuant:
-    """Unpickling makes it anew: the law holds functions, which do not travel."""
+    """For unpickling: the law holds functions, which cannot be pickled."""
     return PrivQuant(dim, levels, epsilon, threshold=threshold, keep=keep, rule=rule)

@@ -1,4 +1,4 @@
-"""ScalarDP (Bhowmick et al. 2018; paper section 3.5): one number in [0, R], privatised as a symbol."""
+"""ScalarDP (Bhowmick et al. 2018; paper section 3.5): a number in [0, R] as a private symbol."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class ScalarDP:
     """A number in [0, maximum], rounded without bias to a grid, then randomised response on the grid.
 
     The grid has k = ``levels`` steps. The symbol J in 0..k is kept with probability
-    e^ε / (e^ε + k), else replaced by one of the k others. ``levels=None`` takes
+    e^ε / (e^ε + k), and otherwise replaced by one of the k others. ``levels=None`` means
     k = ceil(e^{ε/3}), at most 255.
 
     Guarantees
     ----------
     * ``privatize`` is exactly ``epsilon``-LDP, as implemented: tests/mechanisms/test_scalardp.py.
-    * ``estimate`` is unbiased; it may lie outside [0, maximum], and clamping it would bias it.
+    * ``estimate`` is unbiased. It may lie outside [0, maximum]; clamping would bias it.
       tests/mechanisms/test_scalardp.py::test_law_is_exactly_private_unbiased_and_has_the_closed_form_variance.
 
     >>> s = ScalarDP(maximum=1.0, epsilon=10.0)
@@ -58,7 +58,7 @@ class ScalarDP:
         return self.levels * (inside / self.maximum)
 
     def privatize(self, value: float, rng: Rng) -> int:
-        """A symbol 0..levels for a value, which is clamped to [0, maximum] first."""
+        """A symbol 0..levels for the value clamped to [0, maximum]."""
         position = self._position(value)
         check_rng(rng)
         lower = min(int(position), self.levels - 1)
@@ -75,7 +75,7 @@ class ScalarDP:
         return slope * (k - steps * (steps + 1) * odds / (2 * (1 + steps * odds)))
 
     def variance(self, value: float) -> float:
-        """Var(estimate | value), in closed form (divided through by e^ε: nothing overflows)."""
+        """Var(estimate | value), in closed form, divided by e^ε so that nothing overflows."""
         position = self._position(value)
         k, odds = self.levels, math.exp(-self.epsilon)
         part = position - math.floor(position)
@@ -86,7 +86,7 @@ class ScalarDP:
         return slope**2 * max(second - first**2, 0.0)
 
     def log_density(self, symbol: int, value: float) -> float:
-        """ln P(privatize(value) = symbol), the rounding included."""
+        """ln P(privatize(value) = symbol), including the rounding."""
         symbol = checks.integer("symbol", symbol, 0, self.levels)
         position = self._position(value)
         lower = min(int(position), self.levels - 1)

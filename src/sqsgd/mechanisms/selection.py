@@ -1,7 +1,7 @@
-"""Choosing one coordinate of a vector in private, large ones rather than small ones (FedSel, section 4).
+"""Private selection of a coordinate, preferring large magnitudes (FedSel, section 4).
 
-Coordinates are ranked by magnitude from 0, the largest; of equal magnitudes the first comes first. So
-every vector has one ranking, and a law over ranks is private by the ratio of its weights alone.
+Coordinates are ranked by magnitude, the largest at 0; ties keep their order. Every vector thus has exactly
+one ranking, and the privacy of a law over ranks is the ratio of its weights.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Selection(ABC):
     @property
     @abstractmethod
     def identity(self) -> str:
-        """The parameters in words; part of the wire format's fingerprint, so never reworded."""
+        """The parameters as text; part of the wire format's fingerprint, so it never changes."""
 
     @abstractmethod
     def choose(self, magnitudes: Vector, picks: int, rng: Rng) -> Ranks:
-        """Independent picks: the coordinates that were chosen."""
+        """The coordinates of ``picks`` independent picks."""
 
     @abstractmethod
     def log_probability(self, ranks: npt.NDArray[Any]) -> Floats:
-        """ln of the probability that the coordinate of each rank is picked."""
+        """ln of the probability of picking the coordinate of each rank."""
 
 
 @final
@@ -48,7 +48,7 @@ class TopSet(Selection):
 
     Guarantees
     ----------
-    * Exactly ``epsilon``-LDP as implemented: which side is drawn exactly, and then uniformly.
+    * Exactly ``epsilon``-LDP as implemented: the side is drawn exactly, then a coordinate uniformly.
       tests/mechanisms/test_selection.py::test_selection_is_exactly_private.
 
     >>> TopSet(dim=100, top=10, epsilon=2.0).log_probability(np.array([0, 99])).round(3).tolist()
@@ -91,8 +91,8 @@ class RankWeights(Selection):
 
     Guarantees
     ----------
-    * Exactly ``epsilon``-LDP as implemented: the normaliser is the same for all vectors, and the rank is
-      drawn exactly. tests/mechanisms/test_selection.py::test_selection_is_exactly_private.
+    * Exactly ``epsilon``-LDP as implemented: all vectors have the same normaliser, and the rank is drawn
+      exactly. tests/mechanisms/test_selection.py::test_selection_is_exactly_private.
 
     >>> RankWeights(dim=100, epsilon=2.0).log_probability(np.array([0, 99])).round(3).tolist()
     [-3.77, -5.77]
@@ -125,12 +125,12 @@ class RankWeights(Selection):
 
 
 def ranking(magnitudes: Vector) -> Ranks:
-    """The coordinates from the largest to the smallest, the first of equals first."""
+    """The coordinates from the largest magnitude to the smallest; ties keep their order."""
     return np.argsort(-magnitudes, kind="stable")
 
 
 def largest(magnitudes: Vector, count: int) -> Ranks:
-    """``ranking(magnitudes)[:count]`` in another order, in one pass."""
+    """``ranking(magnitudes)[:count]`` in some order, in linear time."""
     least = np.partition(magnitudes, magnitudes.size - count)[magnitudes.size - count]
     above = np.flatnonzero(magnitudes > least)
     equal = np.flatnonzero(magnitudes == least)[: count - above.size]

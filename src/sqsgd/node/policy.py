@@ -90,7 +90,7 @@ class Policy:
     def check(self, scheme: Scheme, request: Request) -> None:
         """Raise Refused unless the scheme protects as much as was stated and is the one that was named."""
         privacy = scheme.privacy
-        if privacy.notion != "local" or privacy.delta:
+        if not privacy.is_pure_local:
             raise Refused(
                 f"scheme {scheme.name!r} with these options is private in the notion {privacy.notion!r} "
                 f"with delta = {privacy.delta!r}; a node gives pure local reports only"

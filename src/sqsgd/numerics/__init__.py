@@ -1,1 +1,1 @@
-"""Mathematics without privacy: ball arithmetic, exact sums of epsilons, the sphere, Gaussian averages."""
+"""Numerical helpers without privacy: ball arithmetic, exact sums of epsilons, spheres, Gaussian averages."""

@@ -1,4 +1,4 @@
-"""Sums of epsilons without rounding: every float is a whole number of units of 2^-1074."""
+"""Exact sums of epsilons: every float is a whole number of units of 2^-1074."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def to_units(number: float) -> int:
 
 
 def from_units(units: int) -> Fraction:
-    """The number itself.
+    """The number of units as an exact fraction.
 
     >>> from_units(to_units(0.5))
     Fraction(1, 2)
@@ -30,7 +30,7 @@ def from_units(units: int) -> Fraction:
 
 
 def rounded_up(number: Fraction) -> float:
-    """The least float that is not below it.
+    """The least float not below the number.
 
     >>> rounded_up(Fraction(0.1) + Fraction(0.2)), rounded_up(Fraction(1, 3)) > 1 / 3
     (0.30000000000000004, True)
@@ -43,12 +43,12 @@ def rounded_up(number: Fraction) -> float:
 
 
 def rounded_down(number: Fraction) -> float:
-    """The greatest float that is not above it.
+    """The greatest float not above the number.
 
     >>> rounded_down(Fraction(0)), rounded_down(Fraction(1, 3)) < Fraction(1, 3)
     (0.0, True)
     """
-    return -rounded_up(-number) + 0.0  # people are shown it, and -0.0 left reads like a mistake
+    return -rounded_up(-number) + 0.0  # never -0.0, which would look like an error in reports
 
 
 def total(epsilon: float, reports: int) -> float:
@@ -71,7 +71,7 @@ def add_up(*epsilons: float) -> float:
 
 
 def take_away(epsilon: float, part: float) -> float:
-    """epsilon - part, rounded down: the result and ``part`` never add up to more than epsilon."""
+    """epsilon - part, rounded down: the result plus ``part`` never exceeds epsilon."""
     return rounded_down(Fraction(epsilon) - Fraction(part))
 
 
@@ -81,12 +81,12 @@ def divided(epsilon: float, parts: int) -> float:
 
 
 def cost(name: str, value: object) -> float:
-    """A finite number above zero as a float that is not below it (whole numbers may be no floats)."""
+    """A finite positive number as a float not below it (a large integer may not be exact as a float)."""
     number = checks.positive(name, value)
     return math.nextafter(number, math.inf) if number < value else number  # type: ignore[operator]
 
 
 def limit(name: str, value: object) -> float:
-    """A finite number above zero as a float that is not above it."""
+    """A finite positive number as a float not above it."""
     number = checks.positive(name, value)
     return math.nextafter(number, 0.0) if number > value else number  # type: ignore[operator]

@@ -14,7 +14,7 @@ _POINTS = 4096
 
 @lru_cache(maxsize=1)
 def normal_points() -> npt.NDArray[np.float64]:
-    """The middles of equally likely slices of a standard normal, scaled to variance one."""
+    """Midpoint quantiles of the standard normal, scaled to variance one."""
     normal = NormalDist()
     points = np.array([normal.inv_cdf((i + 0.5) / _POINTS) for i in range(_POINTS)])
     points /= math.sqrt(float(np.mean(points**2)))

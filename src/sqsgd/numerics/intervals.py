@@ -1,4 +1,4 @@
-"""What a handful of repeats says: their mean, and how far it may be off."""
+"""The mean of a few repetitions and its confidence interval."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
-_STEPS = 2000
+from flint import arb
+
+from sqsgd.numerics.exact import START_BITS, precision
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
@@ -27,7 +29,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
 
 @lru_cache
 def t_quantile(probability: float, freedom: int) -> float:
-    """The point below which a Student t variable lies with this probability (above one half), by bisection.
+    """The quantile of Student's t for a probability above one half, by bisection.
 
     >>> round(t_quantile(0.975, 2), 4), round(t_quantile(0.975, 30), 4)
     (4.3027, 2.0423)
@@ -42,12 +44,7 @@ def t_quantile(probability: float, freedom: int) -> float:
 
 
 def _t_below(point: float, freedom: int) -> float:
-    """P(T <= point) for point >= 0, by Simpson's rule.
-
-    One half plus a multiple of the integral of cos^(freedom - 1) from 0 to atan(point / sqrt(freedom)).
-    """
-    angle = math.atan(point / math.sqrt(freedom))
-    heights = [math.cos(angle * i / _STEPS) ** (freedom - 1) for i in range(_STEPS + 1)]
-    area = heights[0] + heights[-1] + 4 * math.fsum(heights[1:-1:2]) + 2 * math.fsum(heights[2:-1:2])
-    factor = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
-    return 0.5 + factor * area * angle / (3 * _STEPS)
+    """P(T <= point) for point >= 0: 1 - I_x(freedom / 2, 1/2) / 2 with x = freedom / (freedom + point²)."""
+    with precision(START_BITS):
+        x = freedom / (freedom + arb(point) ** 2)
+        return float(1 - x.beta_lower(arb(freedom) / 2, arb(1) / 2, regularized=1) / 2)

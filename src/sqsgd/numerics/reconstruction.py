@@ -1,13 +1,13 @@
-"""What an attacker can reconstruct: the largest cosine with the true direction that a report can give away.
+"""The reconstruction bound: the largest cosine with the true direction that an attacker can reach.
 
-The target is a direction u of r dimensions, and before the report the attacker's belief about it is at
-most e^ρ₀ times as dense anywhere as the uniform one (paper, line 130). After reports of ε in all, the
-belief in a set has grown by at most e^ε, and a guess w is a bet on the cap of directions around it:
+The target is a direction u in r dimensions. The density of the attacker's prior is at most e^ρ₀ times that
+of the uniform distribution (paper, line 130). Reports of total ε raise the probability of any set by at most
+a factor e^ε, and a guess w is a bet on the cap of directions around it:
 
     P(<u, w> >= a | reports) <= e^{ε + ρ₀} Cap_r(a),    Cap_r(a) = ½ I_{1-a²}((r-1)/2, ½).
 
-The paper prints √8 exp(-(r-1) a²/2) for the cap (line 148), which is always larger, and calls the
-radius √(2-2a) where the squared loss is 2-2a. As printed it does not hold; here it is used for <u, w>.
+The paper bounds the cap by √8 exp(-(r-1) a²/2) (line 148), which is always larger, and calls the radius
+√(2-2a) where the squared loss is 2-2a. As printed it does not hold; here it is applied to <u, w>.
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ _FARTHEST = -80.0  # ln(1 - a²) from here on: a is above every float below one
 def reconstruction_bound(
     epsilon: float, dimensions: int, probability: float = 1e-6, prior: float = 0.0
 ) -> float:
-    """The largest cosine that an attacker can be sure of: the least a with e^{ε+ρ₀} Cap_r(a) <= p.
+    """The bound on an attacker's cosine: the least a >= 0 with e^{ε+ρ₀} Cap_r(a) <= p.
 
-    No guess at the direction, however it is made from reports of ``epsilon`` in all, has a larger
-    cosine with the truth with more than ``probability``. 1.0 where nothing can be excluded (the bound
-    is vacuous), and never below 0.
+    With probability at least 1 - ``probability``, no guess from reports of total ``epsilon`` has a larger
+    cosine with the true direction. 1.0 means that the bound is vacuous.
 
     Guarantees
     ----------
-    * Rounded up: the bound holds at what is returned, and fails ten units in its last place below.
+    * Rounded up: the inequality holds at the result, and fails ten units in the last place below it.
       tests/numerics/test_reconstruction.py::test_it_holds_at_the_result_and_fails_just_below
     * No attacker beats it, and one comes close.
       tests/audit/test_attackers.py
@@ -54,12 +53,12 @@ def reconstruction_bound(
         return 1.0
     with exact.precision(_BITS):
         if 2 * arb(float(probability)) >= (arb(float(epsilon)) + float(prior)).exp():
-            return 0.0  # the half sphere will do
+            return 0.0  # the half sphere suffices
         if dimensions == 1:
-            return 1.0  # a direction is a sign: a guess is right or wrong
+            return 1.0  # a direction is a sign: a guess is either right or wrong
         share = _log_share(epsilon, probability, prior)
         if not share < -arb(2).log():
-            share -= arb(2) ** -150  # too near to it to tell: a is about 1e-40
+            share -= arb(2) ** -150  # too close to decide: a is about 1e-40
         if _log_cap(dimensions, _FARTHEST) >= share:
             return 1.0
         log_width = _least(dimensions, share)
@@ -67,7 +66,7 @@ def reconstruction_bound(
 
 
 def printed_bound(epsilon: float, dimensions: int, probability: float = 1e-6, prior: float = 0.0) -> float:
-    """The same from the paper's √8 exp(ε + ρ₀ - (r-1) a²/2): never below the exact one; 1.0: vacuous.
+    """The bound from the paper's √8 exp(ε + ρ₀ - (r-1) a²/2): never below the exact one; 1.0 if vacuous.
 
     >>> printed_bound(400.0, 512), round(printed_bound(400.0, 119850), 4)
     (1.0, 0.0832)
@@ -83,7 +82,7 @@ def printed_bound(epsilon: float, dimensions: int, probability: float = 1e-6, pr
 
 
 def _checked(epsilon: float, dimensions: int, probability: float, prior: float) -> int:
-    if epsilon != math.inf:  # what a scheme without privacy promises
+    if epsilon != math.inf:  # of a scheme without privacy
         checks.real("epsilon", epsilon, 0.0, sys.float_info.max)
     checks.real("prior", prior, 0.0, sys.float_info.max)
     if not checks.real("probability", probability, 0.0, 1.0) > 0:
@@ -92,7 +91,7 @@ def _checked(epsilon: float, dimensions: int, probability: float, prior: float) 
 
 
 def _log_share(epsilon: float, probability: float, prior: float) -> arb:
-    """ln of the share of the sphere on which the attacker may bet."""
+    """ln of the largest share of the sphere that the attacker may bet on."""
     return arb(float(probability)).log() - float(epsilon) - float(prior)
 
 
@@ -102,12 +101,12 @@ def _log_cap(dimensions: int, log_width: float) -> arb:
 
 
 def _least(dimensions: int, share: arb) -> float:
-    """ln(1 - a²) of the least a with ln Cap_r(a) <= share; the inequality is certain for it.
+    """ln(1 - a²) of the least a that certainly satisfies ln Cap_r(a) <= share.
 
-    By Newton's method in u = √-ln(1 - a²). There ln Cap is concave: its slope is -(r-1) (u/a) E[t | t >= a],
-    and both factors rise with a. So the steps come down from any u beyond the solution without passing
-    it. Two such u to start from: Cap <= ½ (1 - a²)^((r-1)/2), and the tangent at zero, whose slope is
-    -2 / B((r-1)/2, ½), at least √((2r-3) / π) in size.
+    By Newton's method in u = √-ln(1 - a²). ln Cap is concave in u: its slope is -(r-1) (u/a) E[t | t >= a],
+    and both factors increase with a. So the steps decrease from any u beyond the solution without passing
+    it. Two such starting points: Cap <= ½ (1 - a²)^((r-1)/2), and the tangent at zero, whose slope is
+    -2 / B((r-1)/2, ½), at least √((2r-3) / π) in magnitude.
     """
     gap = float((-share - arb(2).log()).mid())
     u = min(math.sqrt(2 * gap / (dimensions - 1)), gap * math.sqrt(math.pi / (2 * dimensions - 3)))
@@ -126,34 +125,34 @@ def _least(dimensions: int, share: arb) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class ReconstructionStatement:
-    """What one or more reports leave hidden of a direction, in numbers and in a sentence."""
+    """The reconstruction bound for one or more reports, in numbers and as a sentence."""
 
     scope: str
     """``"block"``: the coordinates that were sent; ``"full"``: the whole vector."""
     dimensions: int
     rounds: int
     epsilon: float
-    """Of all the rounds together, rounded up."""
+    """The total of all rounds, rounded up."""
     probability: float
     prior: float
     cosine: float
     """The exact bound."""
     printed: float
-    """The paper's."""
+    """The paper's bound."""
 
     @property
     def vacuous(self) -> bool:
-        """The exact bound excludes nothing."""
+        """Whether the exact bound is vacuous."""
         return self.cosine >= 1.0
 
     @property
     def printed_vacuous(self) -> bool:
-        """The paper's bound excludes nothing."""
+        """Whether the paper's bound is vacuous."""
         return self.printed >= 1.0
 
     @property
     def sentence(self) -> str:
-        """For the person who must sign for it."""
+        """The bound in plain words."""
         what = "the block that was sent" if self.scope == "block" else "the full vector"
         after = f"After one report (epsilon {self.epsilon:,.12g})"
         if self.rounds > 1:
@@ -163,10 +162,10 @@ class ReconstructionStatement:
         if not self.printed_vacuous:
             paper = f"the paper's printed bound gives {_up(self.printed)}"
         if self.vacuous:
-            return f"{after} nothing is promised about {of}: an attacker may know it exactly; {paper}."
+            return f"{after} nothing is guaranteed about {of}: an attacker may know it exactly; {paper}."
         if _up(self.cosine) == "1":
             return (
-                f"{after} next to nothing is promised about {of}: a guess may come as close as a cosine "
+                f"{after} almost nothing is guaranteed about {of}: a guess may come as close as a cosine "
                 f"of {self.cosine:.15g}; {paper}."
             )
         belief = "all directions were equally likely to the attacker before"
@@ -181,7 +180,7 @@ class ReconstructionStatement:
         return text if self.scope == "block" else f"{text} It says nothing about the block alone."
 
     def to_dict(self) -> dict[str, object]:
-        """Everything, for JSON; infinity as a word."""
+        """All fields and the sentence, for JSON."""
         return {
             "scope": self.scope,
             "dimensions": self.dimensions,
@@ -200,10 +199,10 @@ class ReconstructionStatement:
 def reconstruction_statements(
     epsilon: float, block: int, full: int, rounds: int, probability: float = 1e-6, prior: float = 0.0
 ) -> tuple[ReconstructionStatement, ...]:
-    """For the block and for the full vector, after one round and after all of them (if there are more).
+    """For the block and for the full vector, after one round and after all rounds.
 
-    ``epsilon`` is that of one round; rounds add up, as in a ledger. For the block this is
-    the worst case: the same coordinates every time.
+    ``epsilon`` is that of one round; rounds add up, as in the ledger. For the block this is the worst case,
+    in which the same coordinates are sent in every round.
 
     >>> for each in reconstruction_statements(400.0, 512, 119850, 188):
     ...     print(each.scope, each.rounds, round(each.cosine, 3), each.printed_vacuous)
@@ -217,9 +216,7 @@ def reconstruction_statements(
     checks.integer("rounds", rounds, 1, MOST_ROUNDS)
     _checked(epsilon, full, probability, prior)
     if probability == 1:
-        raise ValueError(
-            "probability = 1 leaves every chance to the attacker; choose a small one, such as 1e-6"
-        )
+        raise ValueError("probability = 1 makes the bound vacuous; choose a small probability, such as 1e-6")
     statements = []
     for count in sorted({1, rounds}):
         spent = total(float(epsilon), count)
@@ -240,7 +237,7 @@ def reconstruction_statements(
 
 
 def _up(cosine: float) -> str:
-    """Three digits, rounded up."""
+    """The number with three significant digits, rounded up."""
     if cosine == 0:
         return "0"
     unit = 10.0 ** (math.floor(math.log10(cosine)) - 2)

@@ -1,4 +1,4 @@
-"""AES-256 in counter mode as a source of bytes: the keystream that all randomness here is read from."""
+"""AES-256 in counter mode as a source of bytes: the keystream behind all randomness here."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Mode: TypeAlias = modes.CTR | modes.GCM
 _ZEROS = np.zeros(1 << 18, np.uint8)
 _NONCE = bytes(12)  # each key is used for one stream
 COUNTER_MODES: tuple[Mode, ...] = (modes.CTR(_NONCE + b"\0\0\0\2"), modes.GCM(_NONCE))
-"""The same keystream twice: GCM encrypts from block 2 on."""
+"""Two ways to the same keystream: GCM encrypts from block 2 on."""
 MOST_BYTES = 1 << 35
-"""Under one key: GCM counts 2^32 blocks at most."""
+"""The limit for one key: GCM has at most 2^32 blocks."""
 SHORT = 1 << 15
-"""Bytes up to which ``beginning`` is quicker than a ``Keystream``, and within the zeros at hand."""
+"""The largest size in bytes for which ``beginning`` is faster than a ``Keystream``."""
 
 
 class Keystream:
@@ -31,7 +31,7 @@ class Keystream:
         self._encryptor = Cipher(algorithms.AES256(key), mode).encryptor()
 
     def fill(self, target: Bytes) -> None:
-        """Overwrite an array with what comes next."""
+        """Overwrite an array with the next bytes."""
         if target.size <= _ZEROS.size:
             self._encryptor.update_into(_ZEROS.data[: target.size], target.data)
             return
@@ -41,16 +41,16 @@ class Keystream:
 
 
 def beginning(key: bytes, size: int) -> bytearray:
-    """The first ``size`` bytes of a keystream, at most SHORT, and a tag: one call sets up no cipher."""
+    """The first ``size`` (at most SHORT) bytes of a keystream and a tag, in one call without cipher setup."""
     return bytearray(AESGCM(key).encrypt(_NONCE, _ZEROS.data[:size], None))
 
 
 @lru_cache(maxsize=1)
 def fastest_mode() -> Mode:
-    """Counter mode from block 2 on, by itself or inside GCM: the same keystream, whichever is faster here.
+    """Plain counter mode from block 2 on, or GCM, which gives the same keystream: the faster one here.
 
-    With wide AES instructions OpenSSL's GCM makes the keystream twice as fast as its plain counter
-    mode; without them it is slower. tests/randomness/test_keystream.py::test_both_modes_give_one_keystream.
+    With wide AES instructions OpenSSL's GCM is twice as fast as its plain counter mode; without them it is
+    slower. tests/randomness/test_keystream.py::test_both_modes_give_one_keystream.
     """
     target = np.empty(1 << 16, np.uint8)
     seconds: list[float] = []

@@ -1,6 +1,6 @@
-"""Private randomness: the noise that protects people.
+"""Private randomness: the noise of the privacy guarantee.
 
-``secure_rng()`` is keyed by the operating system. ``seeded_rng(n)`` is the same generator under a known key,
+``secure_rng()`` is keyed by the operating system. ``seeded_rng(n)`` is the same generator with a known key,
 for experiments; it protects nobody.
 """
 
@@ -19,7 +19,7 @@ from sqsgd.checks import integer
 from sqsgd.randomness.keystream import MOST_BYTES, Bytes, Keystream, fastest_mode
 
 _U8 = np.dtype("<u8")
-_POOL = 1 << 14  # bytes that a private generator draws at once for small requests
+_POOL = 1 << 14  # bytes drawn at once for small requests
 
 _generators: weakref.WeakSet[Rng] = weakref.WeakSet()
 
@@ -37,8 +37,9 @@ class Rng:
 
     Guarantees
     ----------
-    * Threads may share it, each word is handed out once; nor can it be copied or pickled, to repeat noise:
-      tests/randomness/test_private.py::test_no_byte_is_handed_out_twice, ::test_generators_cannot_be_copied.
+    * Threads may share it: each byte is returned once. It cannot be copied or pickled, which would repeat
+      noise: tests/randomness/test_private.py::test_no_byte_is_handed_out_twice,
+      ::test_generators_cannot_be_copied.
 
     >>> secure_rng().protects, seeded_rng(7).protects
     (True, False)
@@ -54,15 +55,15 @@ class Rng:
         _generators.add(self)
 
     def _start(self) -> None:
-        """A new key and nothing drawn; the process is noted last, when all the rest is new."""
+        """Start with a new key and empty buffers; the process id is set last, once all else is new."""
         self._rekey()
-        self._pool = np.empty(0, np.uint8)  # drawn but not yet handed out, from self._used on
+        self._pool = np.empty(0, np.uint8)  # bytes from self._used on are drawn but not yet returned
         self._used = 0
-        self._spare: list[int] = []  # likewise, words
+        self._spare: list[int] = []  # words that are drawn but not yet returned
         self._process = os.getpid()
 
     def _rekey(self) -> None:
-        """Take a new key from the operating system, or the seed's next one."""
+        """Take a new key from the operating system, or the next one of the seed."""
         if self._seed is None:
             key = os.urandom(32)
         else:
@@ -77,19 +78,19 @@ class Rng:
         self._keystream.fill(target)
 
     def _after_fork(self) -> None:
-        """In the child, before any thread of its own: it holds the parent's keystream, so take a new key."""
-        self._lock = threading.Lock()  # the parent's may be held by a thread that is not here
+        """Replace the parent's keystream by a new key, in the child and before it has other threads."""
+        self._lock = threading.Lock()  # the parent's may be held by a thread that does not exist here
         if self._seed is None:
             self._start()
 
     def _check_process(self) -> None:
-        """Under the lock: refuse to repeat the parent's noise, or renew after a fork that Python missed."""
+        """Under the lock: after a fork that bypassed Python, take a new key, or fail if seeded."""
         if self._process == os.getpid():
             return
         if self._seed is not None:
             raise RuntimeError(
-                f"{self!r} was made in another process: after a fork both would draw the same noise. "
-                "Make a seeded_rng with a different seed in each process."
+                f"{self!r} was created in another process: after a fork both would draw the same noise. "
+                "Create a seeded_rng with a different seed in each process."
             )
         self._start()
 
@@ -100,7 +101,7 @@ class Rng:
             self._fill(target)
 
     def take(self, count: int) -> Bytes:
-        """``count`` uniform random bytes, as an array aligned to eight bytes; nobody else gets them."""
+        """``count`` uniform random bytes, returned once, as an array aligned to eight bytes."""
         if count > _POOL // 4:
             target = np.empty(count, np.uint8)
             self.fill(target)
@@ -109,7 +110,7 @@ class Rng:
             self._check_process()
             start = self._used
             if start + count > self._pool.size:
-                # A new array, because parts of the old one are in use elsewhere.
+                # A new array, because callers hold parts of the old one.
                 self._pool = np.empty(_POOL, np.uint8)
                 self._fill(self._pool)
                 start = 0
@@ -143,11 +144,11 @@ class Rng:
         return word % bound
 
     def uniform(self) -> float:
-        """A uniform multiple of 2^-53 in [0, 1); for rounding before privacy, never for privacy."""
+        """A uniform multiple of 2^-53 in [0, 1); only for rounding before the private step."""
         return (self.word() >> 11) * 2.0**-53
 
     def uniforms(self, count: int) -> npt.NDArray[np.float64]:
-        """``count`` of the same, as an array."""
+        """``count`` numbers like ``uniform``, as an array."""
         return np.asarray((self.words(count) >> np.uint64(11)) * 2.0**-53, np.float64)
 
     def __repr__(self) -> str:
@@ -166,7 +167,7 @@ class Rng:
 
 
 def secure_rng() -> Rng:
-    """A private generator keyed by the operating system; the one to use for real people's data.
+    """A private generator keyed by the operating system. Use this one for real data.
 
     Guarantees
     ----------
@@ -182,7 +183,7 @@ def secure_rng() -> Rng:
 
 
 def seeded_rng(seed: int) -> Rng:
-    """A repeatable generator for experiments. It protects nobody: whoever knows the seed knows the noise.
+    """A reproducible generator for experiments. It protects nobody: the seed determines the noise.
 
     >>> seeded_rng(7)
     seeded_rng(7)  # for experiments: protects nobody
@@ -191,9 +192,9 @@ def seeded_rng(seed: int) -> Rng:
 
 
 def check_rng(rng: object) -> Rng:
-    """The argument itself, if it is one of our private generators."""
+    """The argument, if it is a private generator."""
     if not isinstance(rng, Rng):
         raise ValueError(
-            f"rng = {rng!r} is no private generator: use sqsgd.secure_rng(), or seeded_rng(n) in experiments"
+            f"rng = {rng!r} must be a private generator: sqsgd.secure_rng(), or seeded_rng(n) in experiments"
         )
     return rng

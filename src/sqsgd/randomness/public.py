@@ -1,8 +1,8 @@
-"""Public randomness: what the server and the clients must agree on, from seed, round and client alone.
+"""Public randomness, shared by the server and the clients, from seed, round and client alone.
 
 The words are an AES-256-CTR keystream (counter blocks from 2) under a key hashed from (seed, round, client,
-purpose), read as little-endian words. docs/wire-format.md specifies the map; golden vectors in
-tests/randomness/test_public.py hold it, because two versions of this program must always agree.
+purpose), read as little-endian words. docs/wire-format.md specifies it, and golden vectors in
+tests/randomness/test_public.py fix it, because all versions of this library must agree.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 
 from sqsgd.randomness.keystream import COUNTER_MODES, SHORT, Keystream, beginning
 
-EVERYONE = 2**64 - 1  # the client number of a stream that all clients of a round share
+EVERYONE = 2**64 - 1  # the client number of a stream shared by all clients of a round
 _U4 = np.dtype("<u4")
 
 
 class PublicStream:
-    """The public words of (seed, round, client, purpose); the same on every machine, for ever.
+    """The public words of (seed, round, client, purpose); the same on every machine and in every version.
 
     The key is BLAKE2b-256, personalised with ``sqsgd public``, of the little-endian 64-bit integers
     seed, round, client, then the purpose in ASCII.
@@ -38,7 +38,7 @@ class PublicStream:
     def words(self, count: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
         """The next ``count`` 32-bit little-endian words."""
         size = 4 * count
-        if self._drawn == 0 and size <= SHORT:  # a stream that begins, and mostly ends, here
+        if self._drawn == 0 and size <= SHORT:  # most streams need only this one call
             self._drawn = size
             return np.frombuffer(beginning(self._key, size), _U4, count)
         if self._keystream is None:
@@ -52,8 +52,8 @@ class PublicStream:
     def subset(self, dim: int, size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """A uniform ``size``-subset of 0..dim-1, sorted.
 
-        Words are mapped to 0..dim-1 by multiply-and-shift with rejection; a number that was drawn
-        before is skipped. Past half of dim, the numbers left out are drawn instead.
+        Words are mapped to 0..dim-1 by multiply-and-shift with rejection; repeated numbers are skipped. If
+        ``size`` exceeds half of dim, the complement is drawn instead.
         """
         from sqsgd.kernels.selecting import mark, marked
 
@@ -61,8 +61,8 @@ class PublicStream:
         marks = np.zeros((dim + 63) // 64, np.uint64)
         missing = drawn
         while missing:
-            # Expected number of words, and a little more; the words are used in order whatever the
-            # length of a piece, so the result does not depend on it.
+            # The expected number of words and some more. Words are used in order, so the result does not
+            # depend on how many are drawn at a time.
             words = self.words(missing + (missing * drawn) // dim + 32)
             missing = mark(marks, np.uint64(dim), missing, words)
         chosen = np.empty(size, np.int64)

@@ -1,4 +1,4 @@
-"""The table of schemes: one file an algorithm, one row here."""
+"""The table of schemes: one file per algorithm, one row here."""
 
 from __future__ import annotations
 
@@ -48,18 +48,21 @@ SCHEMES: MappingProxyType[str, Callable[..., Scheme]] = MappingProxyType(
         "cpsgd": cpsgd,
     }
 )
-"""Every scheme by its name, as a function ``(dim, epsilon, bits, **options) -> Scheme``; cannot be changed.
+"""Every scheme by name, as a function ``(dim, epsilon, bits, **options) -> Scheme``; read-only.
 
 >>> sorted(SCHEMES)[-3:], SCHEMES["sqsgd"](dim=1000, epsilon=200.0, bits=1024).bits
 (['sqsgd-stateless', 'terngrad', 'vqsgd'], 1160)
 """
 
+STATELESS = ("sqsgd-stateless", "privunit", "privunit-index")
+"""Schemes that send a whole vector in one report near the optimal error: those that the planner compares."""
+
 
 def check_name(key: str, name: object) -> None:
-    """ValueError if there is no scheme of this name; ``key`` says where it was written."""
+    """Raise ValueError unless a scheme has this name; ``key`` names the setting in the message."""
     if not isinstance(name, str) or name not in SCHEMES:
         hint = checks.meant(name, SCHEMES)
-        raise ValueError(f"{key} = {name!r} is no scheme{hint} (there are {', '.join(SCHEMES)})")
+        raise ValueError(f"{key} = {name!r} is not a known scheme{hint} (known: {', '.join(SCHEMES)})")
 
 
 def make_scheme(
@@ -67,8 +70,8 @@ def make_scheme(
 ) -> Scheme:
     """A scheme by name for vectors of length ``dim`` under a privacy and a communication budget.
 
-    ``bits`` counts the packed codes; the envelope (16 bytes) and at most one byte for a norm come on
-    top. Schemes without privacy ignore both budgets. ``options`` are those of the scheme's function.
+    ``bits`` counts the packed codes; the envelope (16 bytes) and at most one byte for a norm are added.
+    Schemes without privacy ignore ``epsilon``. ``options`` are those of the scheme's function.
 
     Guarantees
     ----------
@@ -87,7 +90,9 @@ def make_scheme(
     for option in options:
         if option not in known:
             takes = ", ".join(known) if known else "none"
-            raise ValueError(f"{option} = {options[option]!r} is no option of {name!r} (it takes {takes})")
+            raise ValueError(
+                f"{option} = {options[option]!r}: {name!r} has no such option (options: {takes})"
+            )
         if parameters[option].annotation == "bool" and not isinstance(options[option], bool):
             raise ValueError(f"{option} = {options[option]!r} must be true or false")
     return SCHEMES[name](dim=dim, epsilon=epsilon, bits=bits, **options)

@@ -1,4 +1,4 @@
-"""Which levels, coordinates and range a budget is best spent on in direction mode."""
+"""Direction mode: the levels, coordinates and range with the least predicted error under a budget."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from functools import lru_cache
 from sqsgd import checks
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.numerics.gaussian import kept_share
-from sqsgd.schemes.bit_budget import affordable, codes_that_fit
+from sqsgd.schemes._bit_budget import affordable, codes_that_fit
 from sqsgd.transforms import padded
 
-SIGNS = 2.0**-12  # a reach so short that a code is the coordinate's sign
+SIGNS = 2.0**-12  # a range so short that a code is the coordinate's sign
 LEVELS = (2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 128)
 REACHES = (0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5)
-FEWEST = 64  # shorter blocks are not quite Gaussian after their rotation, and an estimate is biased
-_WORSE = 1.25  # beyond the least error by this, what follows is not tried
-_BETTER = 0.999  # a candidate must win by this, so that the last bits of a float never decide
+FEWEST = 64  # shorter blocks are not quite Gaussian after their rotation, which biases the estimate
+_WORSE = 1.25  # the search stops when the error exceeds the least one by this factor
+_BETTER = 0.999  # a candidate must improve by this factor, so that rounding errors never decide
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """Levels K, coordinates n and the reach of the levels; ``error`` is (D / n) E|ŷ|² / |y|², norm known.
 
-    That is 1 + NMSE on the whole vector for clients that keep nothing. For clients with a residual it is
-    what the choice goes by all the same: a coordinate is visited every D / n rounds.
+    That is 1 + NMSE on the whole vector for clients that keep nothing. Clients with a residual use the same
+    criterion, because a coordinate is visited every D / n rounds.
     """
 
     levels: int
@@ -55,9 +55,9 @@ def choices(
         yield best_of(_of_size(whole, size, count, epsilon, reaches) for size in sizes)
 
 
-@lru_cache(maxsize=512)  # the planner asks for the same ones again
+@lru_cache(maxsize=512)  # the planner repeats these calls
 def _of_size(whole: int, size: int, levels: int, epsilon: float, reaches: tuple[float, ...]) -> Choice:
-    """The best reach for so many coordinates and levels; the scale does not depend on it."""
+    """The best reach for a number of coordinates and levels; the scale does not depend on the reach."""
     quantizer = PrivQuant(size, levels, epsilon)
     return best_of(
         Choice(
@@ -71,7 +71,7 @@ def _of_size(whole: int, size: int, levels: int, epsilon: float, reaches: tuple[
 
 
 def best_of(candidates: Iterable[Choice]) -> Choice:
-    """The least error, the earlier one where two are as good; ends where errors rise too far."""
+    """The candidate with the least error, the earlier of equals; stops once errors have risen too far."""
     best: Choice | None = None
     for candidate in candidates:
         if best is None or candidate.error < _BETTER * best.error:
@@ -79,12 +79,12 @@ def best_of(candidates: Iterable[Choice]) -> Choice:
         elif candidate.error > _WORSE * best.error:
             break
     if best is None:
-        raise ValueError("there is nothing to choose from")
+        raise ValueError("there are no candidates to choose from")
     return best
 
 
 def _sizes(most: int, whole: int, epsilon: float, block: bool) -> list[int]:
-    """Numbers of coordinates to try: what the bits hold, and powers of two that ε can pay for.
+    """Numbers of coordinates to try: as many as the bits hold, and powers of two that suit ε.
 
     A block is a power of two, unless it is the whole vector.
     """

@@ -19,43 +19,43 @@ from sqsgd.numerics import exact
 from sqsgd.numerics.gaussian import kept_share, normal_points
 from sqsgd.numerics.rounding import Positions, round_unbiased, rounding_chance
 from sqsgd.randomness import Rng
-from sqsgd.schemes.bit_budget import codes_that_fit
+from sqsgd.schemes._bit_budget import checked_budget, codes_that_fit, too_few_bits
 from sqsgd.transforms import Rotate, Subsample
 
 MOST_ALPHABET = 2**32
 MOST_LEVELS = 1 << 20
 _LEVELS = sorted({round(2 ** (step / 4)) for step in range(4, 65)})  # candidates: the minimum is flat
-_FEW_TOSSES = 64  # of one client: one more or less of these shows in the error
-_SLACK = 1 + 2.0**-30  # far more than floats lose between a vector and its positions on the grid
+_FEW_TOSSES = 64  # per client: up to here, a single toss shows in the error
+_SLACK = 1 + 2.0**-30  # far more than the rounding error between a vector and its positions on the grid
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShareOfNoise(Mechanism):
     """Each coordinate on a grid of k levels, plus Bin(``trials``, 1/2): a share of the noise of the sum.
 
-    The vector is clipped to norm ``bound``, its n coordinates to ± ``reach`` bound / √n, rounded without
+    The vector is clipped to norm ``bound``, its n coordinates to ± ``reach`` bound / √n, then rounded without
     bias to k = ``levels`` levels. The noise of ``clients`` reports adds up to Bin(clients · trials, 1/2),
     whose (ε, δ) is ``BinomialPrivacy``: the paper's Theorem 1 is false for large ε. The sensitivities, in
-    steps of the grid: two vectors within the bound are at most R = √n (k-1) / reach apart; under the same
-    uniform numbers of the rounding, a difference Δ_j becomes at most ceil(Δ_j), so that Δ2 <= R + √n,
-    Δ1 <= √n Δ2, Δ∞ <= k - 1. These hold for any value of those numbers: none of δ goes to the rounding.
+    steps of the grid: two vectors within the bound are at most R = √n (k-1) / reach apart; with the same
+    uniform numbers for the rounding, a difference Δ_j becomes at most ceil(Δ_j), so that Δ2 <= R + √n,
+    Δ1 <= √n Δ2, Δ∞ <= k - 1. This holds for all values of those numbers, so rounding uses none of δ.
 
-    A code is as wide as the sum of all ``clients`` codes needs, because secure aggregation masks and adds
-    modulo that; the paper counts the single code.
+    A code is as wide as the sum of all ``clients`` codes, because secure aggregation masks and adds modulo
+    that; the paper counts the single code.
 
     Guarantees
     ----------
-    * Central, not local: (ε, δ) holds for the sum of the reports of ``clients`` honest clients, equally
-      weighted, that secure aggregation shows the server, when one client's vector is replaced. It does
-      not hold for a single report, which has only a share of the noise, nor when fewer answer. A server
-      that sees reports one by one, as a simulation here does, gives no such protection.
+    * Central, not local: (ε, δ) holds for the equally weighted sum of the reports of ``clients`` honest
+      clients, as secure aggregation shows it to the server, when one client's vector is replaced. It does
+      not hold for a single report, which has only a share of the noise, nor when fewer clients answer.
+      A server that sees reports one by one, as a simulation here does, gives no such protection.
       tests/schemes/test_cpsgd.py::test_the_sum_is_as_private_as_claimed, and
       ::test_a_single_report_is_not.
-    * The noise is drawn exactly, as whole numbers: ``FairBinomial``. What is sent has the density that
-      the sum's privacy is computed from: tests/schemes/test_cpsgd.py::test_what_is_sent_has_the_density.
-    * Unbiased but for clipping: a sample of a vector near the bound is half the time longer than it, and
-      coordinates beyond the reach (0.3 % of them at 3) are clamped. At the bound itself that shortens the
-      mean by about 0.3 / √n, and the predicted error is up to 0.6 / √n of itself too high.
+    * The noise is drawn exactly, as whole numbers: ``FairBinomial``. Reports have the density that the
+      privacy of the sum is computed from: tests/schemes/test_cpsgd.py::test_what_is_sent_has_the_density.
+    * Unbiased except for clipping: a sample of a vector near the bound exceeds it half of the time, and
+      coordinates beyond the reach (0.3 % of them at 3) are clamped. At the bound this shortens the mean by
+      about 0.3 / √n, and the predicted error is up to 0.6 / √n of itself too high.
       tests/schemes/test_estimates.py::test_mean_is_recovered,
       tests/schemes/test_cpsgd.py::test_the_error_is_the_predicted_one.
     """
@@ -78,12 +78,12 @@ class ShareOfNoise(Mechanism):
 
     @property
     def alphabet(self) -> int:
-        """How many values the sum of all clients' codes may have."""
+        """The number of values that the sum of all clients' codes can have."""
         return self.clients * (self.levels - 1 + self.trials) + 1
 
     @property
     def accounting(self) -> BinomialPrivacy:
-        """How far one client can move the sum, and what the sum's noise then promises."""
+        """The sensitivity of the sum to one client, and the privacy of its noise."""
         each = min(self.levels - 1.0, (self.levels - 1) / self.reach * _SLACK + 1)
         return BinomialPrivacy(
             dim=self.dim,
@@ -116,7 +116,7 @@ class ShareOfNoise(Mechanism):
         return (codes.astype(np.uint32),)
 
     def estimate(self, columns: Columns, bound: float) -> Estimate:
-        """Affine in the codes: of the mean of codes, it is the mean of the estimates."""
+        """Affine in the codes: the estimate of a mean of codes is the mean of their estimates."""
         return (columns[0].astype(np.float64) - (self.levels - 1 + self.trials) / 2) * self._step(bound)
 
     def relative_error(self, share: float) -> float:
@@ -145,7 +145,7 @@ class ShareOfNoise(Mechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """What was asked for, and what can be had for it."""
+    """The budget, and the mechanisms that fit into it."""
 
     epsilon: float
     bits: int | None
@@ -154,7 +154,7 @@ class _Plan:
     reach: float
 
     def draft(self, size: int, levels: int, *, final: bool = False) -> ShareOfNoise:
-        """The mechanism with about the trials that ε needs; with exactly the least number where ``final``."""
+        """The mechanism with about the trials that ε requires, or exactly the least number if ``final``."""
         bare = ShareOfNoise(
             dim=size, levels=levels, trials=1, clients=self.clients, delta=self.delta, reach=self.reach
         )
@@ -163,15 +163,15 @@ class _Plan:
         return replace(bare, trials=-(-need // step))
 
     def fits(self, mechanism: ShareOfNoise) -> bool:
-        """Whether its codes fit into the bits; they need more the more coordinates there are."""
+        """Whether its codes fit into the bits; more coordinates need wider codes."""
         if mechanism.alphabet > MOST_ALPHABET:
             return False
         return self.bits is None or codes_that_fit(self.bits, mechanism.alphabet) >= mechanism.dim
 
     def sizes(self, levels: int, whole: int) -> list[int]:
-        """How many coordinates to consider: the most that fit, and the most with one toss fewer.
+        """The numbers of coordinates to consider: the most that fit, and the most with one toss fewer.
 
-        The error falls as their number rises, but for a step up where a client needs another toss.
+        The error falls with the number of coordinates, except where a client needs another toss.
         """
 
         def count(beyond: Callable[[ShareOfNoise], bool], most: int) -> int:
@@ -184,7 +184,7 @@ class _Plan:
         return [size for size in (most, count(lambda draft: draft.trials >= tosses, most)) if size]
 
     def best(self, whole: int, candidates: list[int]) -> ShareOfNoise:
-        """The least predicted error; where nothing limits the bits, the fewest levels within 1 % of it."""
+        """The least predicted error; without a limit on the bits, the fewest levels within 1 % of it."""
         drafts = [self.draft(size, levels) for levels in candidates for size in self.sizes(levels, whole)]
         if not drafts:
             levels = candidates[0]
@@ -194,10 +194,7 @@ class _Plan:
                 raise ValueError(
                     f"levels = {levels} is too many: with the noise of {noise} a code needs {one} values"
                 )
-            raise ValueError(
-                f"bits = {self.bits} do not hold one coordinate with the noise of {noise}; "
-                f"at least {Column(1, one).bits} do"
-            )
+            raise too_few_bits(self.bits, f"one coordinate with the noise of {noise}", Column(1, one).bits)
         errors = [(1 + draft.relative_error(1.0)) / draft.dim for draft in drafts]
         enough = min(errors) * (1.01 if self.bits is None else 1.0)
         chosen = next(draft for draft, error in zip(drafts, errors, strict=True) if error <= enough)
@@ -220,15 +217,15 @@ def cpsgd(
     """Rotate twice, keep a rescaled sample that fits into ``bits``, quantise, add a share of the noise.
 
     (``epsilon``, ``delta``) is for the sum of the reports of ``clients`` honest clients. All clients of a
-    round share rotation and sample, or their codes could not be added under secure aggregation; averaging
-    over clients lowers the error of noise and rounding, but not that of the sample. ``levels`` is k; left
-    out, it and the number of coordinates are those with the least predicted error. The noise is the least
-    that the bound admits, a whole number of tosses for each client: a large ``epsilon`` is not all spent.
+    round share the rotation and the sample, because secure aggregation adds their codes; averaging over
+    clients lowers the error of noise and rounding, but not that of the sample. ``levels`` is k. By default
+    it and the number of coordinates are those of the least predicted error. The noise is the least that the
+    bound admits, in whole tosses for each client, so a large ``epsilon`` is not spent completely.
     """
-    dim = checks.integer("dim", dim, 1, 2**31)
+    dim, epsilon, bits = checked_budget(dim, epsilon, bits)
     plan = _Plan(
-        epsilon=checks.real("epsilon", epsilon, 0.01, 1e5),
-        bits=None if bits is None else checks.integer("bits", bits, 1, 2**40),
+        epsilon=epsilon,
+        bits=bits,
         clients=checks.integer("clients", clients, 1, 2**20),
         delta=checks.real("delta", delta, 1e-15, 0.1),
         reach=checks.real("reach", reach, 0.1, 20.0),

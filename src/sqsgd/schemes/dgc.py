@@ -1,4 +1,4 @@
-"""Deep Gradient Compression (Lin et al. 2018): the largest coordinates, the rest gathered. Not private."""
+"""Deep Gradient Compression (Lin et al. 2018): send the largest coordinates, keep the rest. Not private."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ import numpy as np
 from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout, MalformedReport
-from sqsgd.core import NOT_PRIVATE, Estimate, Indices, Mechanism, Privacy, Scheme
+from sqsgd.core import Estimate, Indices, Mechanism, Scheme
 from sqsgd.mechanisms.selection import largest
 from sqsgd.randomness import Rng
+from sqsgd.schemes._bit_budget import checked_bits, too_few_bits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Largest(Mechanism):
-    """The ``count`` coordinates of largest magnitude: their indices, rising, and their values as float32.
+    """The ``count`` coordinates of largest magnitude: their indices in rising order, and values as float32.
 
-    Of equal magnitudes the first count. Deterministic: ``rng`` is not used. All ``dim`` of them need no
-    indices. Values are not shortened to 16 bits: what is sent counts as gone from the residual, so that the
-    error of rounding would never be made up for.
+    Ties go to the first coordinate. Deterministic: ``rng`` is not used. If all ``dim`` are sent, there are no
+    indices. Values are not shortened to 16 bits: sent coordinates leave the residual, so the rounding error
+    would never be corrected.
 
     Guarantees
     ----------
-    * Not private: values travel in clear, and which coordinates are sent tells which are large;
+    * Not private: values are sent in the clear, and the indices reveal which coordinates are large.
       tests/schemes/test_clear_schemes.py::test_what_leaks_of_a_vector.
-    * Exact on what is sent, zero elsewhere: biased by what is not sent, which the residual keeps.
+    * Exact on the sent coordinates and zero elsewhere; the residual keeps the others.
       tests/schemes/test_dgc.py::test_the_largest_coordinates_arrive_exactly.
     """
 
@@ -48,10 +49,6 @@ class Largest(Mechanism):
         values = Column(self.count, None)
         return (values,) if self.count == self.dim else (Column(self.count, self.dim), values)
 
-    @property
-    def privacy(self) -> Privacy:
-        return NOT_PRIVATE
-
     def _largest(self, x: Vector) -> Columns:
         x = checks.shaped("x", x, self.dim)
         magnitude = np.abs(x)
@@ -65,12 +62,12 @@ class Largest(Mechanism):
         return self._largest(x)
 
     def coordinates(self, columns: Columns) -> Indices:
-        """The sent coordinates; refuses a report that names them in another order, or one of them twice."""
+        """The sent coordinates; rejects a report whose indices do not rise strictly."""
         if self.count == self.dim:
             return np.arange(self.dim)
         chosen = columns[0].astype(np.int64)
         if np.any(chosen[1:] <= chosen[:-1]):
-            raise MalformedReport("order", "the coordinates of the report do not rise")
+            raise MalformedReport("order", "the indices of the report do not rise")
         return chosen
 
     def estimate(self, columns: Columns, bound: float) -> Estimate:
@@ -82,9 +79,9 @@ class Largest(Mechanism):
         total[self.coordinates(columns)] += (weight * columns[-1].astype(np.float64)).astype(np.float32)
 
     def relative_error(self, share: float) -> float:
-        """The energy of what is not sent, for Gaussian coordinates: 1 - 2 (t φ(t) + Φ(-t)), 2 Φ(-t) = k / n.
+        """The unsent energy for Gaussian coordinates: 1 - 2 (t φ(t) + Φ(-t)), 2 Φ(-t) = k / n.
 
-        Of the whole vector, for a client that keeps nothing; with a residual it is sent later.
+        It is the error on the whole vector; with a residual, the rest is sent later.
         """
         if self.count == self.dim:
             return 0.0
@@ -97,14 +94,14 @@ class Largest(Mechanism):
 
 
 def _affordable(dim: int, bits: int) -> int:
-    """How many coordinates with their indices fit, or all of them without."""
+    """How many coordinates fit with their indices, or all of them without."""
     if 32 * dim <= bits:
         return dim
     most = min(dim - 1, bits // 32)
     count = bisect_right(range(1, most + 1), bits, key=lambda k: 32 * k + Column(k, dim).bits)
     if count == 0:
         least = 32 if dim == 1 else 32 + Column(1, dim).bits
-        raise ValueError(f"bits = {bits} do not hold one coordinate and its index; at least {least} do")
+        raise too_few_bits(bits, "one coordinate and its index", least)
     return count
 
 
@@ -116,26 +113,26 @@ def dgc(
     count: int | None = None,
     momentum: float = 0.9,
 ) -> Scheme:
-    """The largest coordinates of the gathered velocity (DGC, Algorithm 4), as many as ``bits`` hold.
+    """The largest coordinates of the accumulated velocity (DGC, Algorithm 4), as many as ``bits`` hold.
 
-    Momentum correction (the residual gathers velocities) and factor masking (a sent coordinate's velocity
-    starts anew) are the client's memory: ``federated.client_step``. ``count`` fixes the number of
-    coordinates; without it and without ``bits`` it is the paper's 0.1 %. Where all coordinates are sent,
-    masking leaves no memory, so there is none. The paper's warm-up of the sparsity, its clipping of local
-    gradients and its threshold for each layer are out of scope. ``epsilon`` is ignored.
+    ``federated.client_step`` does momentum correction (the residual accumulates velocities) and factor
+    masking (a sent coordinate's velocity is reset). ``count`` fixes the number of coordinates; without it and
+    without ``bits`` it is the paper's 0.1 %. If all coordinates are sent, there is no residual. The paper's
+    sparsity warm-up, local gradient clipping and layer-wise thresholds are out of scope. ``epsilon`` is
+    ignored.
     """
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     momentum = checks.real("momentum", momentum, 0.0, 0.9999)
-    affordable = dim if bits is None else _affordable(dim, checks.integer("bits", bits, 1, 2**40))
+    affordable = dim if (bits := checked_bits(bits)) is None else _affordable(dim, bits)
     if count is None:
         count = -(-dim // 1000) if bits is None else affordable
     count = checks.integer("count", count, 1, affordable)
-    waits = count < dim
+    keeps_rest = count < dim
     return Scheme(
         name="dgc",
         dim=dim,
         transforms=(),
         mechanism=Largest(dim=dim, count=count),
-        residual=waits,
-        momentum=momentum if waits else 0.0,
+        residual=keeps_rest,
+        momentum=momentum if keeps_rest else 0.0,
     )

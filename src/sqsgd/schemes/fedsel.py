@@ -1,10 +1,13 @@
-"""FedSel (Liu et al., DASFAA 2020): choose coordinates in private, then send their values in private."""
+"""FedSel (Liu et al., DASFAA 2020): choose coordinates privately, then send their values privately."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -13,33 +16,37 @@ from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Indices, Mechanism, Privacy, Scheme
+from sqsgd.mechanisms.budget_split import equal_share
 from sqsgd.mechanisms.channel import Channel, Floats
-from sqsgd.mechanisms.piecewise_grid import MOST_ALPHABET
+from sqsgd.mechanisms.piecewise_grid import MOST_ALPHABET, PiecewiseGrid
 from sqsgd.mechanisms.selection import RankWeights, Selection, TopSet, ranking
-from sqsgd.numerics.epsilon_sums import add_up, total
+from sqsgd.numerics.epsilon_sums import add_up, take_away, total
 from sqsgd.randomness import Rng
-from sqsgd.schemes.coordinatewise import places
-from sqsgd.schemes.fedsel_plan import MOST_PICKS, Budget, losses, rank_groups
+from sqsgd.schemes._bit_budget import checked_budget, too_few_bits
+from sqsgd.schemes._coordinatewise import places
 
+MOST_PICKS = 1 << 20
+_COUNTS, _MOST_USEFUL = 24, 1 << 14
+_GROUPS = 200
 _LEVELS = (4, 8, 16, 64, 256, 4096)
 _PARTS = tuple(part / 16 for part in range(1, 16, 2))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Picked(Mechanism):
-    """``picks`` times, independently: a coordinate by ``selection`` (ε1), its value by ``channel`` (ε2).
+    """``picks`` independent picks: a coordinate by ``selection`` (ε1) and its value by ``channel`` (ε2).
 
     Values are clamped to ± ``reach`` times the root mean square coordinate of a vector as long as the
-    bound. A coordinate that was picked more than once is estimated by the mean of its values. A vector
+    bound. A coordinate that is picked several times is estimated by the mean of its values. A vector
     of one coordinate needs no selection.
 
     Guarantees
     ----------
-    * ε = picks (ε1 + ε2), pure LDP of all columns together, as implemented, since both parts draw exactly:
+    * ε = picks (ε1 + ε2), pure LDP of all columns together, as implemented: both parts draw exactly.
       tests/schemes/test_privacy.py::test_exact_privacy, and
       ::test_what_is_sent_has_the_density_that_privacy_is_proved_of.
     * Biased: E[x̂_j] is x_j, clamped to the range, times the probability that j is picked; the residual
-      keeps what was not picked. Unbiased for a picked value within the range:
+      keeps the rest. The value of a picked coordinate within the range is unbiased:
       tests/schemes/test_fedsel.py::test_picked_values_are_unbiased.
     """
 
@@ -100,7 +107,7 @@ class Picked(Mechanism):
         return coordinates, np.bincount(which, values) / counts
 
     def relative_error(self, share: float) -> float:
-        """Of the whole vector, for Gaussian coordinates: what is not sent counts, so it is near 1.
+        """The error on the whole vector, for Gaussian coordinates: unsent ones count, so it is near 1.
 
         1 + Σ_j [P_j ((c_j - y_j)² - y_j²) + E[1/m_j; m_j > 0] Var_j] / Σ_j y_j², where c_j is y_j clamped,
         m_j the number of its picks and P_j = P(m_j > 0).
@@ -128,6 +135,114 @@ class Picked(Mechanism):
         return density + float(np.sum(self.selection.log_probability(ranks[chosen])))
 
 
+# ---------------------------------------------------------------- budgets
+
+
+@lru_cache(maxsize=64)
+def rank_groups(dim: int, cut: int) -> tuple[Floats, Floats, Floats]:
+    """Mean rank, size and magnitude of groups of the ranks of ``dim`` Gaussian coordinates.
+
+    Groups hold one rank at the top and grow from there; none straddles the rank ``cut``. The mean square
+    of all magnitudes is one.
+    """
+    spaced = np.geomspace(1, dim, _GROUPS).round().astype(np.int64)
+    edges = np.unique(np.concatenate([np.arange(min(dim, _GROUPS)), spaced, [cut, dim]]))
+    ranks, counts = (edges[1:] + edges[:-1] - 1) / 2, np.diff(edges).astype(np.float64)
+    normal = NormalDist()
+    sizes = np.array([-normal.inv_cdf((rank + 0.5) / dim / 2) for rank in ranks.tolist()])
+    return ranks, counts, sizes / math.sqrt(float(counts @ sizes**2) / dim)
+
+
+def losses(sizes: Floats, channel: Channel, reach: float) -> tuple[Floats, Floats]:
+    """What sending a coordinate of each magnitude adds to the squared error: by its bias and by its noise."""
+    kept = np.minimum(sizes, reach)
+    noise = reach**2 * channel.second_moment(0.5 + kept / (2 * reach)) - kept**2
+    return (kept - sizes) ** 2 - sizes**2, noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The budget, and the parameters that are fixed (None: chosen)."""
+
+    dim: int
+    epsilon: float
+    bits: int | None
+    ranked: bool
+    """Coordinates are chosen by rank, not from a top set."""
+    reach: float
+    picks: int | None
+    top: int | None
+    parts: Sequence[float]
+    """Shares of a pick's ε to try for the choice of its coordinate."""
+    alphabets: Sequence[int]
+
+    def bits_of(self, picks: int, alphabet: int) -> int:
+        """Bits of the values, and of the indices where there is a choice."""
+        return Column(picks, alphabet).bits + (Column(picks, self.dim).bits if self.dim > 1 else 0)
+
+    def counts(self, alphabet: int) -> list[int]:
+        """The numbers of picks to try: those that fit and leave each at least a quarter of a nat."""
+        most = self.picks or (1 if self.dim == 1 else min(_MOST_USEFUL, math.ceil(4 * self.epsilon)))
+        if self.bits is not None:
+            enough = min(most, math.floor(self.bits / math.log2(self.dim * alphabet)) + 1)
+            most = bisect_right(range(1, enough + 1), self.bits, key=lambda b: self.bits_of(b, alphabet))
+        if self.picks is not None:
+            return [self.picks] if self.picks <= most else []
+        return np.unique(np.geomspace(1, most, _COUNTS).astype(np.int64)).tolist() if most else []
+
+    def plans(self) -> Iterator[Plan]:
+        """The plans to compare, with their predicted errors."""
+        for alphabet in self.alphabets:
+            for picks in self.counts(alphabet):
+                share = equal_share(self.epsilon, picks)
+                for part in self.parts if self.dim > 1 else (0.0,):
+                    chosen = part * share
+                    channel = PiecewiseGrid(alphabet, take_away(share, chosen))
+                    error, top = self._error(picks, chosen, channel)
+                    yield Plan(error=error, picks=picks, choice=chosen, top=top, channel=channel)
+
+    def _error(self, picks: int, epsilon: float, channel: Channel) -> tuple[float, int]:
+        """The squared error minus that of sending nothing, and the best size of a top set.
+
+        Assumes that all picks differ.
+        """
+        ranks, counts, sizes = rank_groups(self.dim, self.top or 1)
+        loss = counts * np.add(*losses(sizes, channel, self.reach))
+        if self.dim == 1:
+            return float(loss[0]), 0
+        if self.ranked:
+            chance = np.exp(RankWeights(self.dim, epsilon).log_probability(ranks))
+            return float((1 - (1 - chance) ** picks) @ loss), 0
+        tops, inside = np.cumsum(counts)[:-1], np.cumsum(loss)[:-1]
+        if self.top is not None:
+            tops, inside = tops[tops == self.top], inside[tops == self.top]
+        chance = 1 / (tops + (self.dim - tops) * math.exp(-epsilon))
+        sent, others = (1 - (1 - each) ** picks for each in (chance, chance * math.exp(-epsilon)))
+        errors = sent * inside + others * (loss.sum() - inside)
+        best = int(np.argmin(errors))
+        return float(errors[best]), int(tops[best])
+
+    def best(self) -> Plan:
+        """The plan with the least error."""
+        plan = min(self.plans(), key=lambda plan: plan.error, default=None)
+        if plan is None:
+            picks = self.picks or 1
+            least = self.bits_of(picks, min(self.alphabets))
+            raise too_few_bits(self.bits, f"picks = {picks} of dim = {self.dim}", least)
+        return plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Number of picks, ε for choosing a coordinate, size of the top set, and the channel of the values."""
+
+    error: float
+    picks: int
+    choice: float
+    top: int
+    channel: PiecewiseGrid
+
+
 def fedsel(
     dim: int,
     epsilon: float,
@@ -140,24 +255,23 @@ def fedsel(
     select_share: float | None = None,
     reach: float | None = None,
 ) -> Scheme:
-    """b = ``picks`` times at ε / b: a coordinate at ε1, by perturbed sampling or by EM, and its value at ε2.
+    """b = ``picks`` picks at ε / b each: a coordinate at ε1, by perturbed sampling or EM, its value at ε2.
 
     ``top`` is the size of the set that perturbed sampling ("ps") prefers, ``select_share`` is ε1 / (ε1 + ε2),
-    ``levels`` the grid of the values, which go through PiecewiseGrid. What is not given is what leaves the
-    least error of a Gaussian vector as long as the bound; the paper sends one pick. The usual ``reach`` is
-    the largest of ``dim`` Gaussian coordinates, √(2 ln dim). The client keeps what was not picked.
+    ``levels`` the grid of the values, which PiecewiseGrid privatises. Parameters that are not given are those
+    of the least predicted error of a Gaussian vector as long as the bound; the paper sends one pick. The
+    default ``reach`` is the largest of ``dim`` Gaussian coordinates, √(2 ln dim). The client keeps the rest.
 
     >>> scheme = fedsel(119850, 400.0, 2048)
     >>> scheme.mechanism.picks, scheme.mechanism.selection.top, scheme.code_bits, round(scheme.nmse, 4)
     (24, 120, 480, 0.9979)
     """
-    dim = checks.integer("dim", dim, 1, 2**31)
-    epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
+    dim, epsilon, bits = checked_budget(dim, epsilon, bits)
     if select not in ("ps", "em"):
         raise ValueError(f"select = {select!r} must be 'ps' or 'em'")
     if top is not None:
         if select == "em":
-            raise ValueError(f"top = {top}: select = 'em' has no top set; leave it out")
+            raise ValueError(f"top = {top}: select = 'em' has no top set; omit it")
         top = checks.integer("top", top, 1, dim - 1)
     if select_share is not None:
         select_share = checks.real("select_share", select_share, 0.001, 0.999)
@@ -165,7 +279,7 @@ def fedsel(
     budget = Budget(
         dim=dim,
         epsilon=epsilon,
-        bits=None if bits is None else checks.integer("bits", bits, 1, 2**40),
+        bits=bits,
         ranked=select == "em",
         reach=checks.real("reach", reach, 0.1, 1e5),
         picks=None if picks is None else checks.integer("picks", picks, 1, MOST_PICKS),

@@ -1,4 +1,4 @@
-"""FedSGD: the gradient itself as float32. Not private; the yardstick for accuracy."""
+"""FedSGD: the gradient as float32. Not private; the baseline for accuracy."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
-from sqsgd.core import NOT_PRIVATE, Estimate, Mechanism, Privacy, Scheme
+from sqsgd.core import Estimate, Mechanism, Scheme
 from sqsgd.randomness import Rng
 
 
 @dataclass(frozen=True, kw_only=True)
 class InClear(Mechanism):
-    """Sends the vector as it is."""
+    """Sends the vector unchanged."""
 
     dim: int
 
@@ -27,10 +27,6 @@ class InClear(Mechanism):
     @cached_property
     def layout(self) -> Layout:
         return (Column(self.dim, None),)
-
-    @property
-    def privacy(self) -> Privacy:
-        return NOT_PRIVATE
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
         return (x,)
@@ -46,5 +42,5 @@ class InClear(Mechanism):
 
 
 def fedsgd(dim: int, epsilon: float | None = None, bits: int | None = None) -> Scheme:
-    """The vector in clear. The budgets are ignored: it protects nobody and saves nothing."""
+    """The vector in the clear. Both budgets are ignored."""
     return Scheme(name="fedsgd", dim=dim, transforms=(), mechanism=InClear(dim=dim))

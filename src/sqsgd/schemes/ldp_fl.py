@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqsgd import checks
 from sqsgd.core import Scheme
 from sqsgd.mechanisms.ordinal import OrdinalChannel
-from sqsgd.schemes.bit_budget import rescaled_sample
-from sqsgd.schemes.coordinatewise import EachCoordinate, rotated_coordinates
+from sqsgd.schemes._bit_budget import checked_budget, rescaled_sample
+from sqsgd.schemes._coordinatewise import EachCoordinate, rotated_coordinates
 
 
 def ldp_fl(
@@ -18,12 +18,12 @@ def ldp_fl(
     per_weight: bool = False,
     reach: float = 3.0,
 ) -> Scheme:
-    """A bit for each of k rotated coordinates: ± r M, M = (e^{ε/k} + 1) / (e^{ε/k} - 1), mean the coordinate.
+    """One unbiased bit for each of k rotated coordinates: ± r M, M = (e^{ε/k} + 1) / (e^{ε/k} - 1).
 
-    k is the number with the least predicted error, about ε / 2.2, or ``coordinates``. The centre c is 0
-    and r = ``reach`` C / √D for all coordinates, both public (the paper's c and r of a layer are not).
-    ``per_weight`` is the paper's reading: ε for every sent weight, weights as they are (a rotation would
-    spread one weight over all bits), as many as ``bits`` hold.
+    k is ``coordinates``, by default the number of the least predicted error, about ε / 2.2. The centre c is
+    0 and r = ``reach`` C / √D for all coordinates; both are public (the paper's c and r of a layer are not).
+    ``per_weight`` is the paper's reading: ε for every sent weight, without a rotation, which would spread
+    one weight over all bits; as many weights as ``bits`` hold.
 
     Guarantees
     ----------
@@ -31,19 +31,18 @@ def ldp_fl(
       tests/schemes/test_privacy.py::test_exact_privacy.
     * With ``per_weight``, ε between vectors that differ in one weight, and k ε for the whole vector:
       tests/schemes/test_ldp_fl.py::test_per_weight. The paper's splitting and shuffling of reports hides
-      nothing from a server that sees who sends; it is no part of this.
-    * Biased by clamping to the range alone (see ``EachCoordinate``):
+      nothing from a server that sees the senders; it is left out.
+    * Biased only by clamping to the range (see ``EachCoordinate``):
       tests/schemes/test_estimates.py::test_mean_is_recovered.
 
     >>> scheme = ldp_fl(119850, 400.0, 2048)
     >>> scheme.mechanism.dim, round(scheme.nmse)
     (184, 9260)
     """
-    dim = checks.integer("dim", dim, 1, 2**31)
-    epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
+    dim, epsilon, bits = checked_budget(dim, epsilon, bits)
     reach = checks.real("reach", reach, 0.1, 1e5)
     if per_weight:
-        most = dim if bits is None else min(dim, checks.integer("bits", bits, 1, 2**40))
+        most = dim if bits is None else min(dim, bits)
         size = most if coordinates is None else checks.integer("coordinates", coordinates, 1, most)
         mechanism = EachCoordinate(
             dim=size, channel=OrdinalChannel(2, epsilon), reach=reach, notion="per-weight"

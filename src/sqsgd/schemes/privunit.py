@@ -1,4 +1,4 @@
-"""PrivUnit (Bhowmick et al. 2018): a uniform point of the sphere, more often of a cap around the input."""
+"""PrivUnit (Bhowmick et al. 2018): a random point of the sphere, more often from a cap around the input."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sqsgd.mechanisms.cap_direction import Cap, best_edge
 from sqsgd.numerics import exact
 from sqsgd.numerics.sphere import chance, edge
 from sqsgd.randomness import Rng
-from sqsgd.schemes.on_grid import cap_scheme
+from sqsgd.schemes._on_grid import cap_scheme
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class SphereCap(Cap):
-    """Chance is the uniform law of the unit sphere: t has density in proportion to (1 - t²)^((d-3)/2).
+    """The base measure is uniform on the unit sphere: t has density proportional to (1 - t²)^((d-3)/2).
 
     The best edge is g = m (Asi, Feldman and Talwar 2022): m(g) rises while g < m. That is
-    g = (e^ε - 1) E[(t - g)+], whose left side rises and whose right side falls, so there is one. The
+    g = (e^ε - 1) E[(t - g)+], whose left side rises and whose right side falls, so it is unique. The
     error is then 1/m² - 1. For d = 1 it is randomised response of the sign, with any edge in (-1, 1).
 
-    The edge is held as ln(1 - g²): exact enough where the cap is a half sphere and where it is a point.
+    The edge is stored as ln(1 - g²), which is accurate for caps from a half sphere down to a point.
 
     >>> round(SphereCap(dim=119850, epsilon=400.0).error, 1)
     153.5
@@ -46,7 +46,7 @@ class SphereCap(Cap):
         def beyond(width: float) -> bool:
             return bool(edge(-width) > arb(self.epsilon).expm1() * chance(self.dim, -width)[2])
 
-        # With this width, (1 - g²)^((d-1)/2) is e^-(ε + 40): far beyond the best.
+        # At this width, (1 - g²)^((d-1)/2) is e^-(ε + 40): far beyond the best edge.
         with exact.precision(exact.START_BITS):
             return -best_edge(beyond, 2 * (self.epsilon + 40) / (self.dim - 1))
 
@@ -63,13 +63,13 @@ class SphereCap(Cap):
     def square(self) -> arb:
         return arb(1)
 
-    def chance(self, along: float, across: float) -> tuple[float, float]:
+    def scaled(self, along: float, across: float) -> tuple[float, float]:
         length = math.hypot(along, across)
         return along / length, across / length
 
     def far(self, across: float, rng: Rng) -> tuple[float, float]:
-        """By rejection: z = 1 - t² has density z^((d-3)/2) / t below 1 - g². The power is inverted, and
-        then accepted with probability g / t, at least g / √E[t²] >= 1/√3 in the mean where d g² >= 1."""
+        """By rejection: z = 1 - t² has density z^((d-3)/2) / t below 1 - g². The power is drawn by inversion
+        and accepted with probability g / t, on average at least g / √E[t²] >= 1/√3 where d g² >= 1."""
         while True:
             log_rest = self.log_width + 2 * math.log1p(-rng.uniform()) / (self.dim - 1)
             along = math.sqrt(-math.expm1(log_rest))
@@ -79,7 +79,7 @@ class SphereCap(Cap):
 
 @lru_cache(maxsize=256)
 def sphere_cap(dim: int, epsilon: float) -> SphereCap:
-    """The cap, kept for the next scheme that needs it."""
+    """The cap, cached."""
     return SphereCap(dim=dim, epsilon=epsilon)
 
 

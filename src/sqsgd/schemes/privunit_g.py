@@ -13,13 +13,13 @@ from sqsgd.core import Scheme
 from sqsgd.mechanisms.cap_direction import Cap, best_edge
 from sqsgd.numerics import exact
 from sqsgd.randomness import Rng
-from sqsgd.schemes.on_grid import cap_scheme
+from sqsgd.schemes._on_grid import cap_scheme
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class GaussianCap(Cap):
-    """Chance is N(0, I/d): t is Gaussian with σ² = 1/d, and what lies across needs no normalising.
+    """The base measure is N(0, I/d): t is Gaussian with σ² = 1/d, and the orthogonal part is not normalised.
 
     With γ = g/σ, m = σ φ(γ) (A - B) and E|v|² = 1 + g m. m is largest at g = m; the error E|v|²/m² - 1
     is least a little below, where m - g = σ² m / (2 + g m).
@@ -60,12 +60,12 @@ class GaussianCap(Cap):
     def square(self) -> arb:
         return 1 + self.deviations / arb(self.dim).sqrt() * self.mean()
 
-    def chance(self, along: float, across: float) -> tuple[float, float]:
+    def scaled(self, along: float, across: float) -> tuple[float, float]:
         deviation = 1 / math.sqrt(self.dim)
         return along * deviation, across * deviation
 
     def far(self, across: float, rng: Rng) -> tuple[float, float]:
-        """Marsaglia's tail: n = √(γ² - 2 ln U), accepted with probability γ / n, in the mean at least
+        """Marsaglia's tail method: n = √(γ² - 2 ln U), accepted with probability γ / n, on average at least
         γ / √(γ² + 2) >= 1/√3 for γ >= 1."""
         deviation = 1 / math.sqrt(self.dim)
         while True:
@@ -82,7 +82,7 @@ def _chance(deviations: float) -> tuple[arb, arb]:
 
 @lru_cache(maxsize=256)
 def gaussian_cap(dim: int, epsilon: float) -> GaussianCap:
-    """The cap, kept for the next scheme that needs it."""
+    """The cap, cached."""
     return GaussianCap(dim=dim, epsilon=epsilon)
 
 

@@ -1,9 +1,9 @@
-"""PrivUnit as an index: a whole vector in two bytes, exactly private, at the error of PrivUnit itself.
+"""PrivUnit as an index: a whole vector in two bytes, exactly private, with the error of PrivUnit.
 
 After a public rotation the 2n vertices ± e_i are as good as uniform points of the sphere. The client sends
-the index of one: of one of the k nearest to its direction with probability p, else of one of the others.
+the index of a vertex: one of the k nearest to its direction with probability p, otherwise one of the others.
 That is k-closest encoding (Isik et al. 2023, "Exact optimality of communication-privacy-utility tradeoffs")
-with a rotated cross-polytope for its codebook, which one fast rotation searches.
+with a rotated cross-polytope as the codebook, which one fast rotation searches.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
 from sqsgd.numerics import exact
 from sqsgd.numerics.norms import l2_norm
 from sqsgd.randomness import Rng, check_rng
+from sqsgd.schemes._bit_budget import checked_budget, too_few_bits
 from sqsgd.transforms import Rotate
 
 MOST_DIM = 1 << 24
 _NORMAL = NormalDist()
-_FIRST = 2048  # this many of the largest coordinates are placed one by one, the rest by their density
+_FIRST = 2048  # this many of the largest coordinates are summed one by one, the rest by their density
 
 
 @dataclass(frozen=True, kw_only=True)
 class NearestVertices(Mechanism):
-    """One vertex ± e_i of n coordinates: one of the ``nearest`` k with odds e^ε against each other one.
+    """One vertex ± e_i of n coordinates; each of the ``nearest`` k has odds e^ε against each other vertex.
 
-    A vector shorter than the bound first takes its direction with probability (1 + |x| / bound) / 2, else the
-    opposite one, so that the estimate is unbiased and nothing is spent on the norm. With S the sum of the
+    A vector shorter than the bound keeps its direction with probability (1 + |x| / bound) / 2 and is reversed
+    otherwise, so that the estimate is unbiased and no budget is spent on the norm. With S the sum of the
     k largest magnitudes of a unit vector, the estimate is v bound / m, m = S (p/k - (1-p)/(2n-k)).
 
     Guarantees
     ----------
-    * Exactly ε-LDP, as implemented: which vertices are nearest is found with floats, but that is before the
-      private step, which draws whole numbers with exact odds.
+    * Exactly ε-LDP, as implemented: floats find the nearest vertices, but the private step after that draws
+      whole numbers with exact odds.
       tests/schemes/test_privacy.py::test_exact_privacy,
       ::test_what_is_sent_has_the_density_that_privacy_is_proved_of.
     * Unbiased up to the rotation's departure from a uniform one, within 3 % from 64 coordinates on:
@@ -81,7 +82,7 @@ class NearestVertices(Mechanism):
 
     @cached_property
     def _log_densities(self) -> tuple[float, float]:
-        """ln of the probability of one of the nearest vertices, and of one of the others."""
+        """ln of the probability of each of the nearest vertices, and of each of the others."""
 
         def far() -> arb:
             return -((arb(self.epsilon).exp() - 1) * self.nearest + 2 * self.dim).log()
@@ -146,17 +147,17 @@ def _log(value: float) -> float:
 
 @lru_cache(maxsize=64)
 def _tops(dim: int) -> npt.NDArray[np.float64]:
-    """Expected sums of the largest 1, 2, ... magnitudes of ``dim`` standard normal numbers, one by one."""
+    """Expected sums of the largest 1, 2, ... magnitudes of ``dim`` standard normal numbers."""
     first = min(dim, _FIRST)
-    chances = [(i + 0.625) / (dim + 0.25) for i in range(first)]  # Blom's places
+    chances = [(i + 0.625) / (dim + 0.25) for i in range(first)]  # Blom's plotting positions
     return np.cumsum([-_NORMAL.inv_cdf(chance / 2) for chance in chances])
 
 
 def largest_sum(dim: int, count: int) -> float:
     """E of the sum of the ``count`` largest magnitudes of a uniform unit vector.
 
-    Over normal numbers, then over their mean length: a sum of magnitudes scales with the length, which is
-    independent of the direction. Beyond the first ones, dim · 2 φ(t) counts those above t.
+    Computed for normal numbers and divided by their mean length, which is independent of the direction.
+    Beyond the first ones, magnitudes above t sum to dim · 2 φ(t).
 
     >>> round(largest_sum(4096, 4096) / (2 * 4096 / math.pi) ** 0.5, 3)
     1.0
@@ -170,12 +171,12 @@ def largest_sum(dim: int, count: int) -> float:
 
 
 def _density(share: float) -> float:
-    """φ at the point that a share of magnitudes lies above."""
+    """φ at the point that this share of magnitudes exceeds."""
     return _NORMAL.pdf(-_NORMAL.inv_cdf(share / 2))
 
 
 def best_nearest(dim: int, epsilon: float) -> int:
-    """The k with the largest m; by a grid, on which m is flat to a thousandth."""
+    """The k with the largest m, on a grid so fine that m varies by a thousandth between neighbours."""
     counts = sorted({min(dim, max(1, round(dim * 2 ** (-step / 8)))) for step in range(8 * 25)})
 
     def log_scale(count: int) -> float:
@@ -191,13 +192,12 @@ def privunit_index(
     dim: int, epsilon: float, bits: int | None = None, *, nearest: int | None = None
 ) -> Scheme:
     """The whole vector as the index of a vertex of a rotated cross-polytope: log2(2 dim) bits in all."""
-    dim = checks.integer("dim", dim, 1, MOST_DIM)
-    epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
+    dim, epsilon, bits = checked_budget(dim, epsilon, bits, MOST_DIM)
     rotate = Rotate(rounds=2)
     size = rotate.out_dim(dim)
     needed = Column(1, 2 * size).bits
-    if bits is not None and checks.integer("bits", bits, 1, 2**40) < needed:
-        raise ValueError(f"bits = {bits} do not hold an index of {2 * size} vertices; at least {needed} do")
+    if bits is not None and bits < needed:
+        raise too_few_bits(bits, f"an index of {2 * size} vertices", needed)
     nearest = best_nearest(size, epsilon) if nearest is None else nearest
     mechanism = NearestVertices(dim=size, epsilon=epsilon, nearest=nearest)
     return Scheme(name="privunit-index", dim=dim, transforms=(rotate,), mechanism=mechanism)

@@ -9,17 +9,17 @@ from sqsgd import checks
 from sqsgd.core import Mechanism, Scheme
 from sqsgd.mechanisms.budget_split import split
 from sqsgd.mechanisms.privquant import MOST_DIM, PrivQuant
-from sqsgd.schemes.bit_budget import affordable
+from sqsgd.schemes._bit_budget import affordable, checked_budget
 from sqsgd.schemes.sqsgd import Direction
 from sqsgd.schemes.sqsgd_paper import BoundedRange
 from sqsgd.transforms import rotated_sample
 
 
 def best_size(epsilon: float, most: int) -> int:
-    """The k up to ``most`` with the least error, which is in proportion to M² / k.
+    """The k up to ``most`` with the least error, which is proportional to M² / k.
 
-    M = (e^ε + 2^k - 1) / (e^ε - 1). The logarithm is convex in k, so the first k that its successor does
-    not improve is the best.
+    M = (e^ε + 2^k - 1) / (e^ε - 1). The logarithm is convex in k, so the best k is the first one that its
+    successor does not improve.
 
     >>> best_size(400.0, 2048)
     567
@@ -45,24 +45,21 @@ def sqkr(
 ) -> Scheme:
     """Rotate, sample ``size`` coordinates (the best k within ``bits``), one bit each, all bits as one code.
 
-    Randomised response over 2^k codes keeps all of them or draws another code: PrivQuant with K = 2 and
-    the threshold τ = k, with its exact draws. Bits round a coordinate without bias over ±
-    ``reach`` times the root mean square of a vector as long as the bound (Kashin's frame in the paper;
-    the rotation here). ``signs`` sends signs instead, which need no ``reach``, and spends ``norm_epsilon``
-    of the budget on the norm, by ScalarDP.
+    Randomised response over 2^k codes is PrivQuant with K = 2 and the threshold τ = k, which draws exactly.
+    Bits round a coordinate without bias over ± ``reach`` times the root mean square of a vector as long as
+    the bound (after Kashin's frame in the paper, the rotation here). ``signs`` sends signs instead, which
+    need no ``reach``, and spends ``norm_epsilon`` of the budget on the norm, by ScalarDP.
 
     Guarantees
     ----------
     * Exactly ε-LDP, as implemented: tests/schemes/test_privacy.py::test_exact_privacy.
-    * Unbiased but for clamping, which shortens Gaussian coordinates by 0.3 % at a reach of 3.
-      tests/schemes/test_estimates.py::test_mean_is_recovered. ``signs`` are as biased as ``Direction``
-      says, by more than 3 % for k below 64, which means ε below 40.
+    * Unbiased except for clamping, which shortens Gaussian coordinates by 0.3 % at a reach of 3.
+      tests/schemes/test_estimates.py::test_mean_is_recovered. ``signs`` have the bias of ``Direction``,
+      more than 3 % for k below 64, that is for ε below 40.
     """
-    dim = checks.integer("dim", dim, 1, 2**31)
-    epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
+    dim, epsilon, bits = checked_budget(dim, epsilon, bits)
     reach = checks.real("reach", reach, 0.1, 20.0)
-    bits = MOST_DIM if bits is None else checks.integer("bits", bits, 1, 2**40)
-    most = affordable(min(bits, MOST_DIM), 2, dim)
+    most = affordable(min(bits or MOST_DIM, MOST_DIM), 2, dim)
     if size is not None:
         size = checks.integer("size", size, 1, most)
     if signs:

@@ -1,48 +1,45 @@
-"""sqSGD in direction mode (the default) and its stateless twin.
+"""sqSGD in direction mode (the default) and its stateless variant.
 
-The block's direction goes through PrivQuant with ε1, its norm through ScalarDP with ε2 = ε - ε1. A
-direction needs no range, so one bit a coordinate serves, and more coordinates travel.
+PrivQuant privatises the block's direction with ε1, ScalarDP its norm with ε2 = ε - ε1. A direction needs no
+range, so one bit per coordinate suffices and more coordinates fit.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from sqsgd import checks
 from sqsgd.checks import Vector
-from sqsgd.codec import Column, Columns, Layout
-from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
+from sqsgd.codec import Columns
+from sqsgd.core import Estimate, Scheme
 from sqsgd.mechanisms.budget_split import split
 from sqsgd.mechanisms.privquant import PrivQuant
+from sqsgd.mechanisms.quantized import Quantized
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.numerics.epsilon_sums import add_up
 from sqsgd.numerics.gaussian import kept_share
 from sqsgd.numerics.norms import l2_norm
-from sqsgd.randomness import Rng
-from sqsgd.schemes.bit_budget import affordable
+from sqsgd.schemes._bit_budget import affordable
 from sqsgd.schemes.code_choice import SIGNS, best_of, choices
 from sqsgd.transforms import Rotate, Subsample, rotated_sample
 
 
 @dataclass(frozen=True, kw_only=True)
-class Direction(Mechanism):
+class Direction(Quantized):
     """Direction by PrivQuant, norm by ScalarDP; for vectors that a rotation has spread evenly.
 
-    Codes cover ± ``reach`` times the root mean square coordinate. For Gaussian coordinates the mean
-    of a clamped one is erf(reach / √2) times itself, which the estimate divides out; as reach → 0
-    the codes are signs and the correction tends to √(π/2).
+    Codes cover ± ``reach`` times the root mean square coordinate. Clamping shrinks the mean of a Gaussian
+    coordinate by erf(reach / √2), which the estimate divides out; as reach → 0 the codes are signs and the
+    correction tends to √(π/2).
 
     Guarantees
     ----------
-    * ε = ε1 + ε2, pure LDP of all columns together: tests/schemes/test_privacy.py::test_exact_privacy, and
-      ::test_what_is_sent_has_the_density_that_privacy_is_proved_of.
+    * Pure LDP, as every ``Quantized``: tests/schemes/test_privacy.py::test_exact_privacy.
     * Norms above ``bound`` are clamped to it. Otherwise unbiased up to the rotation's departure from
-      Gaussian coordinates: after two rounds within 3 % from 64 coordinates on, for vectors with a single
-      entry too; blocks of one to three coordinates are up to 25 % too long.
+      Gaussian coordinates: after two rounds within 3 % from 64 coordinates on, even for vectors with a
+      single entry; blocks of one to three coordinates are up to 25 % too long.
       tests/schemes/test_estimates.py::test_mean_is_recovered,
       tests/schemes/test_sqsgd.py::test_sparse_vectors_keep_their_length.
     """
@@ -52,37 +49,24 @@ class Direction(Mechanism):
     reach: float = SIGNS
 
     @property
-    def dim(self) -> int:  # type: ignore[override]
-        return self.quantizer.dim
-
-    @property
     def identity(self) -> str:
         return f"direction {self.reach!r} ({self.quantizer.identity}) ({self.norm.identity})"
 
     @property
-    def has_symbol(self) -> bool:
-        return True
+    def symbol(self) -> ScalarDP:
+        return self.norm
 
-    @cached_property
-    def layout(self) -> Layout:
-        return Column(self.dim, self.quantizer.levels), Column(1, self.norm.levels + 1)
+    @property
+    def own_reach(self) -> float:
+        return self.reach
 
-    @cached_property
-    def privacy(self) -> Privacy:
-        return Privacy(epsilon=add_up(self.quantizer.epsilon, self.norm.epsilon), notion="local")
-
-    def _half_range(self, x: Vector, bound: float) -> tuple[Vector, float, float]:
-        """x, its norm, and the quantiser's half-range; a millionth of the bound counts as nothing."""
+    def prepared(self, x: Vector, bound: float) -> tuple[Vector, float, float]:
+        """A norm below a millionth of the bound counts as zero."""
         x = checks.shaped("x", x, self.dim)
         norm = checks.finite_size("x", l2_norm(x))
         if norm < 1e-6 * bound:
-            return np.zeros_like(x), 0.0, 1.0
-        return x, norm, self.reach * norm / math.sqrt(self.dim)
-
-    def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
-        x, norm, half_range = self._half_range(x, bound)
-        codes = self.quantizer.randomize(x, half_range, rng)
-        return codes, np.array([self.norm.privatize(norm / bound, rng)], np.uint8)
+            return np.zeros_like(x), 1.0, 0.0
+        return x, self.reach * norm / math.sqrt(self.dim), norm / bound
 
     def _unit(self, columns: Columns, bound: float) -> float:
         """The estimate of a code at the end of the range."""
@@ -98,31 +82,27 @@ class Direction(Mechanism):
     def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
         self.quantizer.add_levels(columns[0], weight * self._unit(columns, bound), total)
 
-    def magnitude(self, columns: Columns, bound: float) -> float:
-        return bound * self.norm.estimate(int(columns[1][0]))
-
     def relative_error(self, share: float) -> float:
         """(1 + Var(norm) / norm²) E|direction|² - 1, for Gaussian coordinates."""
         norm = 1 + self.norm.variance(share) / share**2
         return norm * self.quantizer.gaussian_energy(self.reach) / kept_share(self.reach) ** 2 - 1
 
-    def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
-        x, norm, half_range = self._half_range(x, bound)
-        direction = self.quantizer.log_likelihood(columns[0], x, half_range)
-        return direction + self.norm.log_density(int(columns[1][0]), norm / bound)
 
-
-def _planned(
+def best_direction(
     dim: int,
     epsilon: float,
-    bits: int | None,
+    bits: int,
+    *,
     block: bool,
-    levels: int | None,
-    coordinates: int | None,
-    reach: float | None,
-    norm_epsilon: float | None,
+    levels: int | None = None,
+    coordinates: int | None = None,
+    reach: float | None = None,
+    norm_epsilon: float | None = None,
 ) -> Direction:
-    """The mechanism for a total budget, its parameters chosen where they are not given."""
+    """The mechanism for a total budget; parameters that are not given are chosen by predicted error.
+
+    A ``block`` of coordinates is a power of two; without it, any number of rotated coordinates is sent.
+    """
     left, norm = split(checks.real("epsilon", epsilon, 0.01, 1e5), norm_epsilon)
     if levels is not None:
         levels = checks.integer("levels", levels, 2, 256)
@@ -149,9 +129,12 @@ def sqsgd(
     reach: float | None = None,
     norm_epsilon: float | None = None,
 ) -> Scheme:
-    """Send a block of coordinates and keep the rest as a residual: select, rotate, direction and norm."""
+    """Send the rotated direction and norm of a block of coordinates, and keep the rest as a residual."""
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
-    mechanism = _planned(dim, epsilon, bits, True, levels, coordinates, reach, norm_epsilon)
+    mechanism = best_direction(
+        dim, epsilon, bits, block=True,
+        levels=levels, coordinates=coordinates, reach=reach, norm_epsilon=norm_epsilon,
+    )  # fmt: skip
     rotate, size = Rotate(rounds=2), mechanism.dim
     transforms = (rotate,) if size >= dim else (Subsample(size=size), rotate)
     return Scheme(name="sqsgd", dim=dim, transforms=transforms, mechanism=mechanism, residual=size < dim)
@@ -167,8 +150,16 @@ def sqsgd_stateless(
     reach: float | None = None,
     norm_epsilon: float | None = None,
 ) -> Scheme:
-    """For clients that keep nothing: rotate the whole vector twice, send some coordinates, rescale."""
+    """For clients without state: rotate the whole vector twice and send a rescaled sample of coordinates."""
     dim = checks.integer("dim", dim, 1, 2**31)
-    mechanism = _planned(dim, epsilon, bits, False, levels, coordinates, reach, norm_epsilon)
+    mechanism = best_direction(
+        dim, epsilon, bits, block=False,
+        levels=levels, coordinates=coordinates, reach=reach, norm_epsilon=norm_epsilon,
+    )  # fmt: skip
+    return stateless(dim, mechanism)
+
+
+def stateless(dim: int, mechanism: Direction) -> Scheme:
+    """``sqsgd-stateless`` with a given mechanism."""
     transforms = rotated_sample(dim, mechanism.dim)
     return Scheme(name="sqsgd-stateless", dim=dim, transforms=transforms, mechanism=mechanism)

@@ -1,41 +1,39 @@
-"""sqSGD as in the paper, with its errors corrected: K levels over a range, chosen or tracked."""
+"""sqSGD as in the paper, with its errors corrected: K levels over a fixed or adaptive range."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from sqsgd import checks
 from sqsgd.checks import Vector
-from sqsgd.codec import Column, Columns, Layout
-from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
+from sqsgd.codec import Columns
+from sqsgd.core import Estimate, Scheme
 from sqsgd.mechanisms.privquant import PrivQuant
+from sqsgd.mechanisms.quantized import Quantized
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.numerics.epsilon_sums import add_up, take_away
+from sqsgd.numerics.epsilon_sums import take_away
 from sqsgd.numerics.gaussian import kept_share
-from sqsgd.randomness import Rng
-from sqsgd.schemes.bit_budget import affordable, block_size
+from sqsgd.schemes._bit_budget import affordable, block_size
 from sqsgd.transforms import Rotate, Subsample
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundedRange(Mechanism):
+class BoundedRange(Quantized):
     """PrivQuant over [-bound, bound]; with ``largest``, also the largest magnitude, for the next bound.
 
-    With ``reach`` the bound is that of the l2 norm, and the range ± reach times the root mean square
+    With ``reach`` the bound is that of the l2 norm, and the range is ± reach times the root mean square
     coordinate of a vector as long as the bound.
 
-    The largest magnitude is that of the vector before it was privatised (the paper takes it after,
-    where it says nothing), clamped to [0, 2 bound] so that the bound can be tracked both ways.
+    The largest magnitude is that of the vector before privatisation (the paper takes it after, where it
+    carries no information), clamped to [0, 2 bound] so that the bound can follow it both ways.
 
     Guarantees
     ----------
-    * ε = ε1 + ε2, pure LDP of all columns together: tests/schemes/test_privacy.py::test_exact_privacy, and
-      ::test_what_is_sent_has_the_density_that_privacy_is_proved_of.
+    * Pure LDP, as every ``Quantized``: tests/schemes/test_privacy.py::test_exact_privacy.
     * Unbiased for vectors within the range: tests/schemes/test_estimates.py::test_mean_is_recovered.
     """
 
@@ -44,37 +42,25 @@ class BoundedRange(Mechanism):
     reach: float | None = None
 
     @property
-    def dim(self) -> int:  # type: ignore[override]
-        return self.quantizer.dim
-
-    @property
     def identity(self) -> str:
         tracked = f" ({self.largest.identity})" if self.largest else ""
         reach = f" reach {self.reach!r}" if self.reach else ""
         return f"range ({self.quantizer.identity}){tracked}{reach}"
 
     @property
-    def has_symbol(self) -> bool:
-        return self.largest is not None
+    def symbol(self) -> ScalarDP | None:
+        return self.largest
+
+    @property
+    def bounds_coordinates(self) -> bool:
+        return self.reach is None
 
     def _half_range(self, bound: float) -> float:
         return self.reach * bound / math.sqrt(self.dim) if self.reach else bound
 
-    @cached_property
-    def layout(self) -> Layout:
-        codes = Column(self.dim, self.quantizer.levels)
-        return (codes, Column(1, self.largest.levels + 1)) if self.largest else (codes,)
-
-    @cached_property
-    def privacy(self) -> Privacy:
-        parts = [self.quantizer.epsilon] + ([self.largest.epsilon] if self.largest else [])
-        return Privacy(epsilon=add_up(*parts), notion="local")
-
-    def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
-        codes = self.quantizer.randomize(x, self._half_range(bound), rng)
-        if self.largest is None:
-            return (codes,)
-        return codes, np.array([self.largest.privatize(float(np.max(np.abs(x))) / bound, rng)], np.uint8)
+    def prepared(self, x: Vector, bound: float) -> tuple[Vector, float, float | None]:
+        size = float(np.max(np.abs(x))) / bound if self.largest else None
+        return x, self._half_range(bound), size
 
     def estimate(self, columns: Columns, bound: float) -> Estimate:
         return self.quantizer.estimate(columns[0], self._half_range(bound))
@@ -82,19 +68,10 @@ class BoundedRange(Mechanism):
     def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
         self.quantizer.add_levels(columns[0], weight * self._half_range(bound) / self.quantizer.scale, total)
 
-    def magnitude(self, columns: Columns, bound: float) -> float | None:
-        return None if self.largest is None else bound * self.largest.estimate(int(columns[1][0]))
-
     def relative_error(self, share: float) -> float:
         """For Gaussian coordinates; without ``reach``, the bound is three of their deviations."""
         reach = (self.reach or 3.0) / share
         return self.quantizer.gaussian_energy(reach) - 2 * kept_share(reach) + 1
-
-    def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
-        density = self.quantizer.log_likelihood(columns[0], x, self._half_range(bound))
-        if self.largest is None:
-            return density
-        return density + self.largest.log_density(int(columns[1][0]), float(np.max(np.abs(x))) / bound)
 
 
 def sqsgd_paper(
@@ -107,7 +84,7 @@ def sqsgd_paper(
     norm_epsilon: float = 10.0,
     rule: Literal["paper", "optimal"] = "paper",
 ) -> Scheme:
-    """Select a power of two of coordinates, rotate, quantise to K levels over ± task.bound, privatise.
+    """Select a block whose size is a power of two, rotate, quantise to K levels over ± task.bound, privatise.
 
     ``adaptive`` spends ``norm_epsilon`` (the paper's ε2 = 10) on the block's largest rotated
     magnitude. ``rule`` is the paper's 0.9/0.1 split, or the optimal parameters.

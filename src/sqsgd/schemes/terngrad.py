@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
 
 from sqsgd import checks
-from sqsgd.checks import Vector
-from sqsgd.codec import Column, Columns, Layout
-from sqsgd.core import NOT_PRIVATE, Estimate, Mechanism, Privacy, Scheme
+from sqsgd.codec import Column
+from sqsgd.core import Estimate, Scheme
 from sqsgd.numerics.gaussian import kept_share
-from sqsgd.numerics.rounding import Positions, log_rounding_chance, round_unbiased
-from sqsgd.randomness import Rng
-from sqsgd.schemes.bit_budget import codes_that_fit, rescaled_sample
+from sqsgd.schemes._bit_budget import checked_bits, codes_that_fit, rescaled_sample, too_few_bits
+from sqsgd.schemes.qsgd import ScaledCodes
 
 SCALE_BITS = 32
 _NORMAL = NormalDist()
@@ -24,24 +21,26 @@ _QUANTILES = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ternary(Mechanism):
+class Ternary(ScaledCodes):
     """m = max |g_i| as float32, and sgn(g_i) b_i for each coordinate, b_i = 1 with probability |g_i| / m.
 
     The estimate is m sgn(g_i) b_i, with Var = Σ |g_i| (m - |g_i|). With ``clip`` c, coordinates beyond c
     times the root mean square are clamped to it first (the paper's gradient clipping, c = 2.5), which
     lowers m and so the variance, and biases.
 
-    One scale serves the whole vector: the paper's layer-wise scales need the layers, which a scheme does
-    not see. That is out of scope.
+    One scale serves the whole vector. The paper's layer-wise scales need the layers, which a scheme does
+    not see.
 
     Guarantees
     ----------
-    * Not private: the largest magnitude travels in clear, a non-zero code tells a sign for certain;
+    * Not private: the largest magnitude is sent in the clear, and a non-zero code reveals a sign.
       tests/schemes/test_clear_schemes.py::test_what_leaks_of_a_vector.
     * Without ``clip`` unbiased, with the variance above; with it, the mean is that of the clamped vector.
       tests/schemes/test_estimates.py::test_mean_is_recovered,
       tests/schemes/test_terngrad.py::test_the_variance_is_the_closed_form.
     """
+
+    levels = 1
 
     dim: int
     clip: float | None = None
@@ -50,38 +49,19 @@ class Ternary(Mechanism):
     def identity(self) -> str:
         return f"ternary {self.dim}" + (f" clip {self.clip!r}" if self.clip else "")
 
-    @cached_property
-    def layout(self) -> Layout:
-        return Column(1, None), Column(self.dim, 3)
-
-    @property
-    def privacy(self) -> Privacy:
-        return NOT_PRIVATE
-
-    def _positions(self, x: Vector) -> tuple[float, Positions]:
-        """The scale, which is a float32, and the codes 0..2 before rounding."""
-        exact = checks.shaped("x", x, self.dim).astype(np.float64)
-        scale = checks.finite_size("x", float(np.max(np.abs(exact))))
-        if self.clip is not None:
-            limit = self.clip * float(np.linalg.norm(exact)) / math.sqrt(self.dim)
-            scale = min(scale, float(np.float32(limit)))
-        if scale == 0:
-            return 0.0, np.ones(self.dim)
-        return scale, np.clip(exact / scale, -1.0, 1.0) + 1.0
-
-    def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
-        scale, position = self._positions(x)
-        return np.array([scale], np.float32), round_unbiased(position, rng).astype(np.uint32)
-
-    def estimate(self, columns: Columns, bound: float) -> Estimate:
-        return (columns[1].astype(np.float64) - 1.0) * float(columns[0][0])
+    def scale(self, x: Estimate) -> float:
+        """m, or the clipping limit if that is smaller."""
+        scale = checks.finite_size("x", float(np.max(np.abs(x))))
+        if self.clip is None:
+            return scale
+        return min(scale, float(np.float32(self.clip * float(np.linalg.norm(x)) / math.sqrt(self.dim))))
 
     def relative_error(self, share: float) -> float:
         """E[m Σ|g_i|] / E|g|² - 1 for Gaussian coordinates; the same at any length.
 
         By quantiles of m: given m = t, one coordinate is t and the others are independent below t. Exact
-        without ``clip``; with it, the root mean square counts as known, which it nearly is from about
-        100 coordinates on, and the bias comes on top.
+        without ``clip``; with it, the root mean square is treated as known, which is nearly true from about
+        100 coordinates on, and the bias is added.
         """
         clip = self.clip or math.inf
         level = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
@@ -97,31 +77,22 @@ class Ternary(Mechanism):
         error = max(energy / _QUANTILES - 1, 0.0)
         return error if self.clip is None else error + 2 * (1 - kept_share(clip))
 
-    def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
-        scale, position = self._positions(x)
-        if np.float32(scale) != columns[0][0]:
-            return -math.inf
-        return log_rounding_chance(position, columns[1])
-
 
 def terngrad(
     dim: int, epsilon: float | None = None, bits: int | None = None, *, clip: float | None = None
 ) -> Scheme:
     """TernGrad over all coordinates, or over as large a rescaled sample of them as fits into ``bits``.
 
-    The largest sample has the least predicted error: that of a coordinate rises with √(ln n) only.
+    The largest sample has the least predicted error: the error per coordinate rises only with √(ln n).
     ``clip`` is in root mean squares (the paper's is 2.5; None: no clipping). ``epsilon`` is ignored.
     """
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     if clip is not None:
         clip = checks.real("clip", clip, 0.1, 1e6)
-    size = dim
-    if bits is not None:
-        bits = checks.integer("bits", bits, 1, 2**40)
-        size = min(dim, codes_that_fit(bits - SCALE_BITS, 3))
+    bits = checked_bits(bits)
+    size = dim if bits is None else min(dim, codes_that_fit(bits - SCALE_BITS, 3))
     if size == 0:
-        least = SCALE_BITS + Column(1, 3).bits
-        raise ValueError(f"bits = {bits} do not hold a scale and one code; at least {least} do")
+        raise too_few_bits(bits, "a scale and one code", SCALE_BITS + Column(1, 3).bits)
     return Scheme(
         name="terngrad",
         dim=dim,

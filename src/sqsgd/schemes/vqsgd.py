@@ -19,6 +19,7 @@ from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
 from sqsgd.numerics import exact
 from sqsgd.numerics.epsilon_sums import divided, total
 from sqsgd.randomness import Rng, check_rng
+from sqsgd.schemes._bit_budget import checked_budget, too_few_bits
 
 Doubles = npt.NDArray[np.float64]
 
@@ -44,18 +45,18 @@ class Response:
         return f"Response({self.alphabet}, {self.epsilon!r})"
 
     def privatize(self, code: int, rng: Rng) -> int:
-        """The code itself, or one of the others, all alike."""
+        """The code itself, or a uniform one of the others."""
         if self._stays.draw(rng):
             return code
         return (code + 1 + rng.below(self.alphabet - 1)) % self.alphabet
 
     @property
     def inflation(self) -> float:
-        """M = (e^ε + alphabet - 1) / (e^ε - 1): undoes what the response does to a mean."""
+        """M = (e^ε + alphabet - 1) / (e^ε - 1): the factor that makes the mean unbiased."""
         return (1 + (self.alphabet - 1) * math.exp(-self.epsilon)) / -math.expm1(-self.epsilon)
 
     def log_densities(self, chances: Doubles) -> Doubles:
-        """ln P(code out) from the chance that it went in."""
+        """ln P(output code) from the probability that it was the input."""
         with np.errstate(divide="ignore"):
             kept = np.logaddexp(np.log(chances), np.log1p(-chances) - self.epsilon)
         return np.asarray(kept - math.log1p((self.alphabet - 1) * math.exp(-self.epsilon)))
@@ -63,15 +64,15 @@ class Response:
 
 @dataclass(frozen=True, kw_only=True)
 class CrossPolytope(Mechanism):
-    """x / bound as the mean of vertices ± √d e_i, of which b are drawn and each goes through a response.
+    """x / bound as a mean of vertices ± √d e_i; b are drawn, each through randomised response.
 
-    For |v| <= 1, vertex ± √d e_i has the weight |v_i| / √d if the sign is that of v_i, and all 2d share
-    what is left of one, which cancels out. Each report is ε/b-LDP, so all b are ε-LDP.
+    For |v| <= 1, vertex ± √d e_i has weight |v_i| / √d if its sign is that of v_i, and all 2d share the
+    remaining weight equally, which cancels out. Each vertex is ε/b-LDP, so all b are ε-LDP.
 
     Guarantees
     ----------
-    * ε is b times that of a response, exactly as implemented, whatever the vertices' weights were rounded
-      to; for more than one coordinate no input has a vertex for itself, and less is spent.
+    * ε is b times that of a response, exactly as implemented, however the vertices' weights are rounded. For
+      more than one coordinate the actual loss is smaller, because no input always draws the same vertex.
       tests/schemes/test_privacy.py::test_exact_privacy.
     * Unbiased for norms up to ``bound``; longer vectors are scaled down to it.
       tests/schemes/test_estimates.py::test_mean_is_recovered.
@@ -94,7 +95,7 @@ class CrossPolytope(Mechanism):
         return Privacy(epsilon=total(self.response.epsilon, self.repeats), notion="local")
 
     def _shares(self, x: Vector, bound: float) -> Doubles:
-        """|v_i| / √d: what the vertices on v's side get beyond the common rest."""
+        """|v_i| / √d: the weights of the vertices on v's side beyond the common remainder."""
         shares = np.abs(x.astype(np.float64))
         norm = checks.finite_size("x", math.sqrt(float(shares @ shares)))
         shares /= max(norm, bound) * math.sqrt(self.dim)
@@ -111,7 +112,7 @@ class CrossPolytope(Mechanism):
         return (codes,)
 
     def _vertices(self, columns: Columns, bound: float) -> tuple[npt.NDArray[np.int64], Doubles]:
-        """The coordinates that were drawn, and what each adds to the estimate."""
+        """The drawn coordinates, and what each adds to the estimate."""
         codes = columns[0].astype(np.int64)
         unit = bound * math.sqrt(self.dim) * self.response.inflation / self.repeats
         return np.right_shift(codes, 1), np.asarray(unit * (1.0 - 2.0 * (codes & 1)))
@@ -138,9 +139,9 @@ class CrossPolytope(Mechanism):
 
 
 def best_repeats(dim: int, epsilon: float, most: int) -> int:
-    """The b up to ``most`` with the least M(ε/b)² / b, to which the error is in proportion.
+    """The b up to ``most`` with the least M(ε/b)² / b, to which the error is proportional.
 
-    The best ε/b is 2.18 for one coordinate (sinh e = 2 e) and grows with them, so b is below ε/2, or one.
+    The best ε/b is 2.18 for one coordinate (sinh e = 2 e) and grows with their number, so b < ε/2 or b = 1.
 
     >>> best_repeats(119850, 400.0, 113)
     25
@@ -152,18 +153,13 @@ def best_repeats(dim: int, epsilon: float, most: int) -> int:
 
 
 def vqsgd(dim: int, epsilon: float, bits: int | None = None, *, repeats: int | None = None) -> Scheme:
-    """Vertices of the cross-polytope, as many as are best within the budget (or ``repeats``), ε/b each."""
-    dim = checks.integer("dim", dim, 1, 2**31)
-    epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
+    """Vertices of the cross-polytope, the best number within the budget (or ``repeats``), at ε/b each."""
+    dim, epsilon, bits = checked_budget(dim, epsilon, bits)
     most = 10**6
     if bits is not None:
-        bits = checks.integer("bits", bits, 1, 2**40)
         most = bisect_right(range(1, most + 1), bits, key=lambda count: Column(count, 2 * dim).bits)
         if most == 0:
-            raise ValueError(
-                f"bits = {bits} do not hold one vertex out of {2 * dim}; "
-                f"it takes at least {Column(1, 2 * dim).bits}"
-            )
+            raise too_few_bits(bits, f"one vertex out of {2 * dim}", Column(1, 2 * dim).bits)
     count = (
         best_repeats(dim, epsilon, most) if repeats is None else checks.integer("repeats", repeats, 1, most)
     )

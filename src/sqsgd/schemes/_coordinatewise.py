@@ -1,4 +1,4 @@
-"""What the coordinate-wise baselines share: a channel for each sent coordinate, and how many to send."""
+"""The base of the coordinate-wise schemes: a channel per coordinate, and how many coordinates to send."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from sqsgd.numerics.epsilon_sums import total
 from sqsgd.numerics.gaussian import kept_share, normal_points
 from sqsgd.numerics.norms import l2_norm
 from sqsgd.randomness import Rng
-from sqsgd.schemes.bit_budget import codes_that_fit
+from sqsgd.schemes._bit_budget import codes_that_fit, too_few_bits
 from sqsgd.transforms import padded, rotated_sample
 
-_COARSE = 16  # from here on a finer grid helps steadily, until it does not help at all
-_CLOSE = 1.001  # plans whose errors differ by less than this factor count as equal: the smaller is taken
+_COARSE = 16  # beyond it, a finer grid helps less and less
+_CLOSE = 1.001  # plans whose errors differ by less than this factor count as equal: the smallest is used
 
 
 @dataclass(frozen=True, kw_only=True)
 class EachCoordinate(Mechanism):
     """Each coordinate through a channel over ± ``reach`` times the root mean square coordinate.
 
-    The range is that of a vector as long as the bound: reach C / √k for k coordinates. It is public.
+    The range is public: reach C / √k for k coordinates and a bound C.
 
     Guarantees
     ----------
-    * The channel's ε for each coordinate, so k times as much for the vector (``notion`` "local"), or, for
-      "per-weight", the channel's ε between vectors that differ in one coordinate only.
+    * k times the channel's ε for the whole vector (``notion`` "local"), or the channel's ε between vectors
+      that differ in one coordinate ("per-weight").
       tests/schemes/test_privacy.py::test_exact_privacy, tests/schemes/test_ldp_fl.py::test_per_weight.
-    * Coordinates beyond the range are clamped to it, which biases: a vector as long as the bound loses
-      0.27 % of its length at the usual reach of 3, one of half of it nothing. Otherwise unbiased:
+    * Coordinates beyond the range are clamped, which biases: at the default reach of 3, a vector as long as
+      the bound loses 0.27 % of its length, one half as long nothing. Otherwise unbiased:
       tests/schemes/test_estimates.py::test_mean_is_recovered.
     """
 
@@ -82,7 +82,7 @@ class EachCoordinate(Mechanism):
 
 
 def places(x: Vector, dim: int, half_range: float) -> Floats:
-    """Where the coordinates lie between -half_range (0) and half_range (1), clamped to it."""
+    """Positions of the coordinates between -half_range (0) and half_range (1), clamped."""
     x = checks.shaped("x", x, dim)
     checks.finite_size("x", l2_norm(x))
     return np.clip(x.astype(np.float64) / (2 * half_range) + 0.5, 0.0, 1.0)
@@ -107,15 +107,13 @@ def best_plan(
 ) -> tuple[int, int]:
     """(coordinates, alphabet) with the least predicted error within the bits; of near equals, the smallest.
 
-    ``energy_of(alphabet, ε)`` is E[estimate²] of a coordinate of variance one. The error of the vector
-    goes as that over the number k of coordinates, at ε / k each, which falls and then rises with k:
+    ``energy_of(alphabet, ε)`` is E[estimate²] of a coordinate of variance one. The error of the vector is
+    proportional to it over the number k of coordinates, at ε / k each; it falls and then rises with k:
     tests/schemes/test_coordinatewise.py::test_the_plan_is_the_best_of_all.
     """
-    if bits is not None:
-        bits = checks.integer("bits", bits, 1, 2**40)
     if coordinates is not None:
         coordinates = checks.integer("coordinates", coordinates, 1, most)
-    useful = max(1, math.ceil(4 * epsilon))  # at less than a quarter of a nat each, more only add noise
+    useful = max(1, math.ceil(4 * epsilon))  # below a quarter of a nat each, more coordinates only add noise
     plans: list[tuple[float, int, int, int]] = []
     for alphabet in alphabets:
 
@@ -132,11 +130,9 @@ def best_plan(
             if alphabet > _COARSE and len(plans) > 1 and plans[-1][0] > 0.9999 * plans[-2][0]:
                 break
     if not plans:
-        least = min(Column(coordinates or 1, alphabet).bits for alphabet in alphabets)
-        raise ValueError(
-            f"bits = {bits} do not hold coordinates = {coordinates or 1} "
-            f"of levels = {min(alphabets)}; at least {least} do"
-        )
+        count, alphabet = coordinates or 1, min(alphabets)
+        content = f"coordinates = {count} of levels = {alphabet}"
+        raise too_few_bits(bits, content, Column(count, alphabet).bits)
     least_spread = min(plans)[0]
     _, _, count, alphabet = min(
         (plan for plan in plans if plan[0] <= _CLOSE * least_spread), key=lambda plan: plan[1:]
@@ -155,7 +151,7 @@ def rotated_coordinates(
     coordinates: int | None,
     reach: float,
 ) -> Scheme:
-    """The scheme that sends the best plan's number of rotated coordinates, each at its share of epsilon."""
+    """The scheme that sends rotated coordinates, as many as ``best_plan`` chooses, at equal shares of ε."""
     size, alphabet = best_plan(
         epsilon, bits, padded(dim), alphabets, lambda a, e: energy(make_channel(a, e), reach), coordinates
     )

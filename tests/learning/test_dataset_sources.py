@@ -1,4 +1,4 @@
-"""The public data sets' constants, against the data themselves."""
+"""The public data sets' constants against the data."""
 
 import hashlib
 import os
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sqsgd.learning.catalogue import SOURCES, Source
+from sqsgd.learning.dataset_files import check_file
+from sqsgd.learning.dataset_sources import SOURCES, Source
 from sqsgd.learning.datasets import load_dataset
-from sqsgd.learning.inventory import check_file
 
 SHARED = Path(os.environ.get("SQSGD_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 

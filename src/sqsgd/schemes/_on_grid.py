@@ -1,4 +1,4 @@
-"""A privatised direction on a grid of few levels, and the choice of coordinates and levels for a budget."""
+"""PrivUnit directions rounded to a grid, and the choice of coordinates and levels for a budget."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sqsgd.mechanisms.budget_split import split
 from sqsgd.mechanisms.cap_direction import Cap, CapDirection
 from sqsgd.mechanisms.privquant import MOST_DIM
 from sqsgd.randomness import Rng
-from sqsgd.schemes.bit_budget import affordable
+from sqsgd.schemes._bit_budget import affordable, checked_budget
 from sqsgd.transforms import padded, rotated_sample
 
 _LEAST_BLOCK = 64
@@ -37,11 +37,11 @@ class Grid:
 
     @property
     def step(self) -> float:
-        """Between neighbouring values."""
+        """The distance between neighbouring values."""
         return 2 * self.reach / (self.levels - 1)
 
     def codes(self, y: Array) -> Array:
-        """The nearest value's number, 0..levels-1."""
+        """The index of the nearest value, 0..levels-1."""
         places = np.floor(y * (1 / self.step) + self.levels / 2)
         return np.clip(places, 0, self.levels - 1).astype(np.uint8)
 
@@ -57,7 +57,7 @@ class Grid:
     @cached_property
     def cost(self) -> float:
         """E[Q(y)²] / E[Q(y) y]²: the factor on the mean square of an estimate; π/2 for signs."""
-        # Q² falls from reach² by 2 step |b| where |y| passes below each border |b|; those come in pairs.
+        # Q² falls from reach² by 2 step |b| where |y| passes below each border |b|; borders come in pairs.
         inside = (abs(b) * math.erf(abs(b) / math.sqrt(2)) for b in self._borders())
         return (self.reach**2 - self.step * sum(inside)) / self.kept_share**2
 
@@ -67,7 +67,7 @@ class Grid:
 
 @lru_cache(maxsize=512)
 def best_grid(levels: int) -> Grid:
-    """The reach, in sixteenths, that costs least; for signs they are all alike."""
+    """The reach, in sixteenths, with the least cost; for signs the reach does not matter."""
     if levels == 2:
         return Grid(levels=2, reach=1.0)
     grids = (Grid(levels=levels, reach=k / 16) for k in range(8, 100))
@@ -76,16 +76,16 @@ def best_grid(levels: int) -> Grid:
 
 @dataclass(frozen=True, kw_only=True)
 class OnGrid(Mechanism):
-    """The columns of ``inner`` with the direction on a grid: post-processing, so ε stays.
+    """The columns of ``inner`` with the direction rounded to a grid; post-processing leaves ε unchanged.
 
     For vectors that a rotation has spread evenly: the grid is scaled to the root mean square coordinate.
 
     Guarantees
     ----------
-    * What is sent is a function of what ``inner`` sends and of nothing else, so it is ε-LDP where that is
-      (in real arithmetic): tests/schemes/test_on_grid.py::test_the_grid_sees_only_what_is_private.
-    * Norms above ``bound`` are scaled down to it; that of a sample of n coordinates varies by 1/√(2n), so
-      that a vector as long as the bound loses 0.28/√n of its length. Otherwise unbiased up to the rotation's
+    * The report is a function of the output of ``inner`` alone, so it is ε-LDP as that is (in real
+      arithmetic): tests/schemes/test_on_grid.py::test_the_grid_sees_only_what_is_private.
+    * Norms above ``bound`` are scaled down to it. The norm of a sample of n coordinates varies by 1/√(2n), so
+      a vector as long as the bound loses 0.28/√n of its length. Otherwise unbiased up to the rotation's
       departure from Gaussian coordinates: within 3 % from 64 on; blocks of one to three may be 25 % too long.
       tests/schemes/test_estimates.py::test_mean_is_recovered.
     """
@@ -133,8 +133,8 @@ class OnGrid(Mechanism):
         return (1 + self.inner.relative_error(share)) * self.grid.cost - 1
 
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
-        """Has no closed form: a cell of the grid may lie on both sides of the cap's edge."""
-        raise NotImplementedError("the density of codes on a grid has no closed form; ask that of ``inner``")
+        """No closed form: a cell of the grid may lie on both sides of the cap's edge."""
+        raise NotImplementedError("the density of codes on a grid has no closed form; use that of ``inner``")
 
 
 def cap_scheme(
@@ -150,15 +150,12 @@ def cap_scheme(
 ) -> Scheme:
     """The scheme of a cap within a budget.
 
-    Without ``bits``, or with 32 for each coordinate: the whole vector as float32. Else as many rotated
-    coordinates as fit on a grid, with the number of levels that promises the least error (or ``levels``
-    over ± ``reach``), as long as 64 coordinates are left: shorter blocks are hardly Gaussian.
+    Without ``bits``, or with 32 or more per coordinate, it sends the whole vector as float32. Otherwise it
+    sends as many rotated coordinates as fit on a grid, with the number of levels of the least predicted
+    error (or ``levels`` over ± ``reach``) that leaves at least 64: shorter blocks are hardly Gaussian.
     """
-    dim = checks.integer("dim", dim, 1, 2**31)
-    epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
+    dim, epsilon, bits = checked_budget(dim, epsilon, bits)
     left, norm = split(epsilon, norm_epsilon)
-    if bits is not None:
-        bits = checks.integer("bits", bits, 1, 2**40)
     if levels is not None:
         levels = checks.integer("levels", levels, 2, 256)
     if reach is not None:

@@ -1,4 +1,4 @@
-"""The public data sets: their files, checksums, mirrors and constants."""
+"""The public data sets: files, checksums, mirrors and constants. A new data set is a row of SOURCES."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ EMBEDDED = "mnist5k"
 
 @dataclass(frozen=True, kw_only=True)
 class IdxFile:
-    """One file of a data set: its name without ``.gz``, and the checksums that it must have."""
+    """One file of a data set: its name without ``.gz``, and its checksums."""
 
     name: str
-    gzip_md5: str  # of the .gz as its authors published it
-    sha256: str | None  # of the content; None where we never had the file
+    gzip_md5: str  # of the published .gz
+    sha256: str | None  # of the content; None if we could not obtain the file
 
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:
-    """A zip that holds the .gz files of a data set among others."""
+    """A zip archive that contains the .gz files of a data set."""
 
     urls: tuple[str, ...]
     md5: str
@@ -28,8 +28,8 @@ class Archive:
 class Source:
     """A public data set in four IDX files: training images and labels, test images and labels.
 
-    ``mean`` and ``deviation`` of the pixels, scaled to 0..1, are published constants of the public set and
-    are fixed here; nothing is ever computed from the images that a client holds.
+    ``mean`` and ``deviation`` of the pixels, scaled to 0..1, are published constants; nothing is ever
+    computed from the images that a client holds.
     """
 
     name: str
@@ -38,17 +38,21 @@ class Source:
     sizes: tuple[int, int]
     mean: float
     deviation: float
+    classes: int = 10
     transposed: bool = False
     mirrors: tuple[str, ...] = ()
     archive: Archive | None = None
-    folders: tuple[str, ...] = ()  # further places: relative to the data folder, or absolute
+    folders: tuple[str, ...] = ()  # other places to look in: relative to the data folder, or absolute
+    package: str = ""  # a command that installs the files in one of these folders
 
 
-def _mnist_files(*checksums: tuple[str, str]) -> tuple[IdxFile, IdxFile, IdxFile, IdxFile]:
-    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+def _files(
+    train: str, test: str, *checksums: tuple[str, str | None]
+) -> tuple[IdxFile, IdxFile, IdxFile, IdxFile]:
+    parts = [f"{part}-{kind}-ubyte" for part in (train, test) for kind in ("images-idx3", "labels-idx1")]
     first, second, third, fourth = (
-        IdxFile(name=f"{name}-ubyte", gzip_md5=md5, sha256=sha256)
-        for name, (md5, sha256) in zip(names, checksums, strict=True)
+        IdxFile(name=name, gzip_md5=md5, sha256=sha256)
+        for name, (md5, sha256) in zip(parts, checksums, strict=True)
     )
     return first, second, third, fourth
 
@@ -60,7 +64,9 @@ SOURCES: dict[str, Source] = {
         sizes=(60_000, 10_000),
         mean=0.1307,
         deviation=0.3081,
-        files=_mnist_files(
+        files=_files(
+            "train",
+            "t10k",
             (
                 "f68b3c2dcbeaaa9fbdd348bbdeb94873",
                 "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
@@ -91,7 +97,9 @@ SOURCES: dict[str, Source] = {
         sizes=(60_000, 10_000),
         mean=0.2860,
         deviation=0.3530,
-        files=_mnist_files(
+        files=_files(
+            "train",
+            "t10k",
             (
                 "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
                 "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
@@ -113,8 +121,9 @@ SOURCES: dict[str, Source] = {
             "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         ),
-        # The second is where Debian's package dataset-fashion-mnist puts its (differently gzipped) copy.
+        # The second is where Debian's package puts its copy, which is gzipped differently.
         folders=("FashionMNIST/raw", "/usr/share/datasets/fashion-mnist"),
+        package="apt install dataset-fashion-mnist",
     ),
     "emnist": Source(
         name="emnist",
@@ -123,28 +132,14 @@ SOURCES: dict[str, Source] = {
         mean=0.1733,
         deviation=0.3317,
         transposed=True,
-        # Published, but not confirmed: we could not get these files.
-        files=(
-            IdxFile(
-                name="emnist-mnist-train-images-idx3-ubyte",
-                gzip_md5="3663598a39195d030895b6304abb5065",
-                sha256=None,
-            ),
-            IdxFile(
-                name="emnist-mnist-train-labels-idx1-ubyte",
-                gzip_md5="6c092f03c9bb63e678f80f8bc605fe37",
-                sha256=None,
-            ),
-            IdxFile(
-                name="emnist-mnist-test-images-idx3-ubyte",
-                gzip_md5="fb51b6430fc4dd67deaada1bf25d4524",
-                sha256=None,
-            ),
-            IdxFile(
-                name="emnist-mnist-test-labels-idx1-ubyte",
-                gzip_md5="ae7f6be798a9a5d5f2bd32e078a402dd",
-                sha256=None,
-            ),
+        # Published checksums, not confirmed: we could not obtain these files.
+        files=_files(
+            "emnist-mnist-train",
+            "emnist-mnist-test",
+            ("3663598a39195d030895b6304abb5065", None),
+            ("6c092f03c9bb63e678f80f8bc605fe37", None),
+            ("fb51b6430fc4dd67deaada1bf25d4524", None),
+            ("ae7f6be798a9a5d5f2bd32e078a402dd", None),
         ),
         archive=Archive(
             urls=(

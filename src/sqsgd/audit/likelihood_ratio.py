@@ -1,4 +1,4 @@
-"""Check (a): no two inputs may make any output more than e^ε times as likely for one as for the other."""
+"""Check (a): for any two inputs and any output, the log-likelihood ratio is at most ε."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from sqsgd.audit.findings import Finding, judged, skipped, verdict
-from sqsgd.audit.inputs import WorstPair, climbed, extreme_inputs, worst_pair
+from sqsgd.audit._worst_inputs import WorstPair, climbed, extreme_inputs, worst_pair
+from sqsgd.audit.findings import Finding, judged, skipped
 from sqsgd.audit.subject import Small, Subject, forward, has_density, task_for
 from sqsgd.checks import Vector
 from sqsgd.core import Mechanism, Scheme
@@ -24,7 +24,7 @@ _WHOLE = "densities add up to one"
 
 @lru_cache(maxsize=32)
 def worst_of(subject: Subject, small: Small) -> tuple[WorstPair, float]:
-    """The pair that the density tells apart best, and how far the densities are from adding up to one."""
+    """The pair with the largest likelihood ratio, and how far the probabilities are from summing to one."""
     mechanism, bound = small.scheme.mechanism, small.task.bound
     numbers = subject.numbers("worst pair")
     one = small.scheme.privacy.notion == "per-weight"
@@ -54,7 +54,7 @@ def _one_apart(inputs: list[Vector], bound: float) -> list[Vector]:
 
 
 def listed_ratio(subject: Subject) -> Iterator[Finding]:
-    """At small budgets, where all outputs can be listed."""
+    """At small budgets, over all outputs."""
     worst, most, off, tried = (-math.inf, 0.0, 0.0, 0.0), 0.0, 0.0, []
     for budget in subject.exact_budgets:
         small = subject.small(budget)
@@ -66,24 +66,24 @@ def listed_ratio(subject: Subject) -> Iterator[Finding]:
         worst = max(worst, (pair.ratio - promised, pair.ratio, promised, budget))
         most = max(most, pair.ratio / promised)
     if not tried:
-        yield skipped("ratio", _LISTED, "At no small budget can all that it may send be listed.")
+        yield skipped("ratio", _LISTED, "Its outputs cannot be enumerated at any small budget.")
         return
     sentence = (
-        f"Over all outputs at epsilon {_listed(tried)}, and the worst pairs of inputs, ln of the likelihood "
-        f"ratio comes to {most:.6f} of what is promised."
+        f"Over all outputs at epsilon {_joined(tried)} and the worst pairs of inputs, the log-likelihood "
+        f"ratio reaches {most:.6f} of the guarantee."
     )
-    excess, ratio, promised, budget = worst
-    if excess > SLACK:
+    _, ratio, promised, budget = worst
+    if ratio > promised + SLACK:
         sentence = (
-            f"At a budget of {budget:g} two inputs make an output e^{ratio:.6g} times as likely; "
-            f"e^{promised:.6g} is promised."
+            f"At a budget of {budget:g}, one input makes an output e^{ratio:.6g} times as likely as another "
+            f"input does; e^{promised:.6g} is guaranteed."
         )
-    yield Finding(
-        check="ratio",
-        name=_LISTED,
-        outcome=verdict(excess, SLACK),
+    yield judged(
+        "ratio",
+        _LISTED,
         measured=ratio,
         limit=promised,
+        slack=SLACK,
         sentence=sentence,
         details={"largest share of the promise": most, "budgets": tried},
     )
@@ -92,16 +92,16 @@ def listed_ratio(subject: Subject) -> Iterator[Finding]:
         _WHOLE,
         measured=off,
         limit=SLACK,
-        sentence=f"The probabilities of all outputs add up to one within {off:.1e}.",
+        sentence=f"The probabilities of all outputs sum to one within {off:.1e}.",
     )
 
 
-def _listed(budgets: list[float]) -> str:
+def _joined(budgets: list[float]) -> str:
     return ", ".join(f"{budget:g}" for budget in budgets)
 
 
 def sampled_ratio(subject: Subject) -> Iterator[Finding]:
-    """At the real budget, over outputs that were really sent."""
+    """At the requested budget, over real reports."""
     scheme = subject.scheme
     mechanism, before_grid = _with_density(scheme.mechanism)
     if mechanism is None:
@@ -121,20 +121,20 @@ def sampled_ratio(subject: Subject) -> Iterator[Finding]:
                 first, second = (mechanism.log_density(columns, each, task.bound) for each in images)
                 worst, count = max(worst, abs(first - second)), count + 1
     promised = scheme.privacy.epsilon
-    what = "reports, before they are put on their grid," if before_grid else "reports"
-    yield Finding(
-        check="ratio",
-        name=_SAMPLED,
-        outcome=verdict(worst, promised + SLACK),
+    what = "reports, before rounding to the grid," if before_grid else "reports"
+    yield judged(
+        "ratio",
+        _SAMPLED,
         measured=worst,
         limit=promised,
-        sentence=f"Over {count} {what} of {_PAIRS} extreme pairs of inputs, ln of the likelihood ratio comes "
-        f"to {worst:.10g} at most; {promised:.10g} is promised.",
+        slack=SLACK,
+        sentence=f"Over {count} {what} of {_PAIRS} extreme pairs of inputs, the log-likelihood ratio is at "
+        f"most {worst:.10g}; {promised:.10g} is guaranteed.",
     )
 
 
 def _with_density(mechanism: Mechanism) -> tuple[Mechanism | None, bool]:
-    """The mechanism, or the one whose output it puts on a grid, which is no private step."""
+    """The mechanism, or the one whose output it rounds to a grid, which is post-processing."""
     if has_density(mechanism):
         return mechanism, False
     inner = getattr(mechanism, "inner", None)
@@ -142,7 +142,7 @@ def _with_density(mechanism: Mechanism) -> tuple[Mechanism | None, bool]:
 
 
 def _apart(scheme: Scheme, task: Task, which: int, numbers: np.random.Generator) -> tuple[Vector, Vector]:
-    """Two vectors that differ as much as the promise lets them."""
+    """Two vectors that differ as much as the guarantee's notion of neighbours allows."""
     x = numbers.standard_normal(scheme.dim).astype(np.float32)
     x /= np.float32(np.linalg.norm(x))
     if scheme.privacy.notion == "per-weight":

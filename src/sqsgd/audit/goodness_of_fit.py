@@ -1,4 +1,4 @@
-"""Check (c): what is sent has the law that privacy is proved of, tested on the bytes of many reports."""
+"""Check (c): the bytes of many reports follow the distribution that the privacy proof is about."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd.audit.confidence import (
+from sqsgd.audit._statistics import (
     chance_of_mean,
     chi_square_tail,
     g_test,
     independence_test,
     normal_tails,
 )
+from sqsgd.audit._worst_inputs import extreme_inputs
 from sqsgd.audit.findings import Finding, skipped
-from sqsgd.audit.inputs import extreme_inputs
 from sqsgd.audit.known_codes import Certain, certain_vectors, quantizer_of, symbol_of
 from sqsgd.audit.subject import Floats, Small, Subject, forward, preimage
 from sqsgd.checks import Vector
@@ -26,16 +26,16 @@ from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.randomness import Rng
 
 SIGNIFICANCE = 1e-6
-"""A test fails where a right scheme would look so bad less often than this."""
+"""A test fails if its p-value is below this."""
 _ALL, _MATCHES = "law of all outputs", "law of the number of matches"
 _PLACES, _RUNS = "places of the matches", "runs of matches"
 _OTHERS, _SYMBOL, _APART = "codes of the others", "law of the norm symbol", "norm symbol and matches"
 _INPUTS = 2
-_ENOUGH = 5  # matches, or changes, of each coordinate before the limiting law of a test is near
+_ENOUGH = 5  # matches and changes per coordinate that a test's limiting distribution needs
 
 
 def by_test(name: str, p_value: float, sentence: str, *, check: str = "law", **details: object) -> Finding:
-    """A test's finding: its p-value must not fall below the significance."""
+    """The finding of a statistical test: its p-value must be at least the significance."""
     return Finding(
         check=check,
         name=name,
@@ -47,16 +47,16 @@ def by_test(name: str, p_value: float, sentence: str, *, check: str = "law", **d
     )
 
 
-# ---------------------------------------------------------------- small budgets: every output
+# ---------------------------------------------------------------- small budgets: all outputs
 
 
 def law_of_outputs(subject: Subject) -> Iterator[Finding]:
-    """Every output at a small budget against its probability, or ratios of densities where there are many."""
+    """Every output at a small budget against its probability; density ratios where outputs are too many."""
     found = [(budget, small) for budget in subject.budgets if (small := subject.small(budget)) is not None]
-    # The ratios of densities vary less at small budgets; lists are told apart better at large ones.
+    # Density ratios vary less at small budgets; listed outputs have more power at large ones.
     found = [pair for pair in found if pair[0] >= 1 and not pair[1].listed][:1] or found[-1:]
     if not found or not found[0][1].dense:
-        yield skipped("law", _ALL, "It has no parameters for small budgets, or no density there.")
+        yield skipped("law", _ALL, "The scheme has no parameters for small budgets, or no density there.")
         return
     (budget, small), rng = found[0], subject.noise()
     mechanism = small.scheme.mechanism
@@ -74,7 +74,7 @@ def law_of_outputs(subject: Subject) -> Iterator[Finding]:
         _ALL,
         worst,
         f"{subject.trials:,} reports of each of {len(inside)} inputs at epsilon {budget:g} against the "
-        f"density that privacy is proved of ({what})",
+        f"density that the proof is about ({what})",
         freedom=freedom,
     )
 
@@ -103,40 +103,36 @@ def _mean_ratio(small: Small, x: Vector, y: Vector, count: int, rng: Rng) -> tup
     return min(1.0, len(others) * min(chances)), len(others)
 
 
-# ---------------------------------------------------------------- the real budget: PrivQuant's codes
+# ---------------------------------------------------------------- the requested budget: PrivQuant codes
 
 
 @dataclass(kw_only=True)
 class _Seen:
-    """What the reports held, added up."""
+    """Totals over the reports."""
 
     matches: list[int] = field(default_factory=list)
     by_place: npt.NDArray[np.int64]
     pairs: npt.NDArray[np.int64]
-    """How often a code (row) left as another one (column)."""
+    """How often a code (row) was reported as another one (column)."""
     runs: float = 0.0
     runs_expected: float = 0.0
     runs_variance: float = 0.0
     place_variance: float = 0.0
     doubt: float = 0.0
-    """Over all reports, the expected number of codes that were not the known ones."""
+    """The expected number of codes, over all reports, that differ from the known ones."""
     symbols: list[tuple[int, float]] = field(default_factory=list)
 
 
 def law_of_codes(subject: Subject) -> Iterator[Finding]:
-    """Matches, their places, the codes of the others and the norm symbol, at the real budget."""
+    """Matches, their positions, the codes that do not match and the norm symbol, at the requested budget."""
     mechanism = subject.scheme.mechanism
     quantizer, symbol = quantizer_of(mechanism), symbol_of(mechanism)
     if quantizer is None:
-        yield skipped("law", _MATCHES, "Its codes are not PrivQuant's; see the law of all outputs.")
+        yield skipped("law", _MATCHES, "It does not use PrivQuant; see the law of all outputs.")
         return
     vectors = [*certain_vectors(subject)]
     if not vectors:
-        yield skipped(
-            "law",
-            _MATCHES,
-            "No vector's codes are certain here; see the law of all outputs.",
-        )
+        yield skipped("law", _MATCHES, "No vector's codes are known here; see the law of all outputs.")
         return
     seen = _reports(subject, quantizer, symbol is not None, vectors)
     reports = f"{len(seen.matches):,} reports of {quantizer.dim:,} codes"
@@ -144,7 +140,9 @@ def law_of_codes(subject: Subject) -> Iterator[Finding]:
     if freedom == 0:
         yield skipped("law", _MATCHES, "At this budget only one number of matches ever occurs.")
     else:
-        yield by_test(_MATCHES, p_value, f"{reports} against the exact law of their matches", freedom=freedom)
+        yield by_test(
+            _MATCHES, p_value, f"{reports} against the exact distribution of their matches", freedom=freedom
+        )
     changed = sum(quantizer.dim - matches for matches in seen.matches)
     if seen.place_variance > 0:
         many = min(changed, sum(seen.matches)) >= _ENOUGH * quantizer.dim
@@ -184,7 +182,7 @@ def _reports(subject: Subject, quantizer: PrivQuant, has_symbol: bool, vectors: 
 
 
 def _expect_runs(seen: _Seen, matches: int, dim: int) -> None:
-    """Runs of a uniform subset of so many places: hypergeometric, of the gaps beside them that are taken."""
+    """Runs in a uniform subset of ``matches`` positions: the number of occupied gaps is hypergeometric."""
     gaps = dim - matches + 1
     seen.runs_expected += matches * gaps / dim
     if dim > 1:
@@ -192,14 +190,14 @@ def _expect_runs(seen: _Seen, matches: int, dim: int) -> None:
 
 
 def _law_of_matches(quantizer: PrivQuant, seen: _Seen) -> tuple[float, int]:
-    """Against C(n, l) (K-1)^(n-l) times the density of an output with l matches."""
+    """G-test against C(n, l) (K-1)^(n-l) times the density of an output with l matches."""
     reports = len(seen.matches)
     expected = reports * with_doubt(match_probabilities(quantizer), quantizer.levels, seen.doubt / reports)
     return g_test(np.bincount(seen.matches, minlength=quantizer.dim + 1), expected)
 
 
 def match_probabilities(quantizer: PrivQuant) -> Floats:
-    """P(L = l) from the density of single outputs, l from 0 to dim."""
+    """P(L = l) for l from 0 to dim, from the density of single outputs."""
     dim, codes = quantizer.dim, np.zeros(quantizer.dim, np.uint8)
     out, chances = np.ones(dim, np.uint8), np.empty(dim + 1)
     for matches in range(dim + 1):
@@ -211,10 +209,11 @@ def match_probabilities(quantizer: PrivQuant) -> Floats:
 
 
 def with_doubt(chances: Floats, levels: int, doubt: float) -> Floats:
-    """The law of the matches seen where one code of a report, with chance ``doubt``, is not the known one.
+    """The distribution of observed matches if, with probability ``doubt``, one code is not the known one.
 
-    Of l matches that code is one with chance l / n, and then is seen as none; else it leaves as the known one
-    with chance 1 / (K - 1). Without this a report of the fewest possible matches may seem to have one less.
+    With l true matches, that code is one of them with probability l / n and is then observed as a mismatch;
+    otherwise it is reported as the known code with probability 1 / (K - 1). Without this correction, a
+    report with the fewest possible matches may seem to have one less.
     """
     matches = np.arange(chances.size)
     kept, found = chances * matches / matches[-1], chances * (1 - matches / matches[-1]) / (levels - 1)
@@ -225,7 +224,7 @@ def with_doubt(chances: Floats, levels: int, doubt: float) -> Floats:
 
 
 def _places(quantizer: PrivQuant, seen: _Seen, reports: str, *, many: bool) -> Iterator[Finding]:
-    """All places together, where there are ``many`` matches and changes at each; and the oddest one alone."""
+    """All positions together, where each has ``many`` matches and changes; and the most extreme one alone."""
     tried, count = [_oddest_place(seen.by_place, len(seen.matches))], len(seen.matches)
     if many:
         centred = seen.by_place - seen.by_place.mean()
@@ -239,19 +238,17 @@ def _places(quantizer: PrivQuant, seen: _Seen, reports: str, *, many: bool) -> I
         freedom=quantizer.dim - 1,
         oddest=f"coordinate {odd}, {int(seen.by_place[odd]):,} of {count:,} times",
     )
-    if not many:
-        return
-    if seen.runs_variance > _ENOUGH**2:
+    if many and seen.runs_variance > _ENOUGH**2:
         score = (seen.runs - seen.runs_expected) / math.sqrt(seen.runs_variance)
         yield by_test(
-            _RUNS, normal_tails(score), f"{reports}: matches stand together as often as chance has it"
+            _RUNS, normal_tails(score), f"{reports}: matches are adjacent as often as expected by chance"
         )
 
 
 def _oddest_place(by_place: npt.NDArray[np.int64], count: int) -> float:
-    """The chance that any place matches as much more, or less, often than all do (a bound: Chernoff's).
+    """A Chernoff bound on the p-value of the position whose match count is farthest from the mean.
 
-    One place that is sent in clear hardly shows among thousands together.
+    A single coordinate sent in the clear hardly shows in a joint test of thousands.
     """
     usual = float(by_place.mean()) / count
     ends = (int(by_place.min()), int(by_place.max()))
@@ -260,7 +257,7 @@ def _oddest_place(by_place: npt.NDArray[np.int64], count: int) -> float:
 
 
 def _others(pairs: npt.NDArray[np.int64]) -> tuple[float, int]:
-    """For every code that was changed, the others are equally frequent."""
+    """For every code that was changed, all other codes are equally likely."""
     levels, p_values, freedom = len(pairs), [], 0
     for code, row in enumerate(pairs):
         changed = np.delete(row, code)
@@ -282,9 +279,9 @@ def _symbols(mechanism: Mechanism, seen: _Seen) -> Iterator[Finding]:
     expected = times @ np.exp(np.array(law))
     drawn = np.array([each for each, _ in seen.symbols])
     p_value, freedom = g_test(np.bincount(drawn, minlength=count), expected)
-    yield by_test(_SYMBOL, p_value, f"{drawn.size:,} symbols against their exact law", freedom=freedom)
+    yield by_test(_SYMBOL, p_value, f"{drawn.size:,} symbols against their distribution", freedom=freedom)
     high = np.array(seen.matches) > np.median(seen.matches)
     table = [np.bincount(drawn[high == side], minlength=count) for side in (False, True)]
     p_value, freedom = independence_test(table)
     if freedom > 0:
-        yield by_test(_APART, p_value, "The symbol tells nothing of the number of matches", freedom=freedom)
+        yield by_test(_APART, p_value, "The symbol is independent of the number of matches", freedom=freedom)

@@ -1,4 +1,4 @@
-"""The steps of an audit: what applies, and what ends one."""
+"""The steps of an audit: which ones apply, and what ends one."""
 
 import sys
 
@@ -6,8 +6,7 @@ import pytest
 from subjects import subject
 
 from sqsgd import MalformedReport, make_scheme
-from sqsgd.audit import steps
-from sqsgd.audit import steps as attempts
+from sqsgd.audit import checklist, steps
 from sqsgd.audit.subject import Subject
 
 
@@ -16,12 +15,12 @@ def test_a_scheme_that_refuses_its_own_messages_is_caught():
         yield from ()
         raise MalformedReport("checksum", "the report is damaged")
 
-    (finding,) = attempts.Step(name="noise", run=refuse).findings(subject("sqsgd"))
+    (finding,) = checklist.Step(name="noise", run=refuse).findings(subject("sqsgd"))
     assert finding.outcome == "violated"
     assert "damaged" in finding.sentence
 
 
-def test_inversion_is_left_out_with_a_reason(monkeypatch):
+def test_inversion_is_skipped_with_a_reason(monkeypatch):
     step = steps(subject("sqsgd"))[-1]
     monkeypatch.setitem(sys.modules, "sqsgd.audit.inversion", None)
     (finding,) = step.run(subject("sqsgd"))
@@ -34,19 +33,19 @@ def test_inversion_is_left_out_with_a_reason(monkeypatch):
     [
         ("sqsgd", "likelihood ratios, small budgets", 9),
         ("cpsgd", "the sum of reports", 5),
-        ("fedsgd", "promise", 5),
+        ("fedsgd", "guarantee", 5),
     ],
 )
-def test_what_is_tried_depends_on_what_is_promised(name, first, count):
+def test_the_steps_depend_on_the_guarantee(name, first, count):
     tried = steps(subject(name))
     assert (tried[0].name, len(tried)) == (first, count)
     assert [step.name for step in tried[-4:]] == ["noise", "messages", "directions", "pictures"]
     (left_out,) = steps(subject(name), inversion=False)[-1].findings(subject(name))
-    assert left_out.sentence == "Left out, as asked."
+    assert left_out.sentence == "Skipped as requested."
 
 
-def test_a_scheme_without_parameters_for_the_model_is_no_reason_to_end():
-    """Pictures come from a model's gradient, which is longer than what this one can be made for."""
+def test_inversion_is_skipped_without_parameters_for_the_model():
+    """The model's gradient is longer than this scheme supports."""
     pytest.importorskip("torch")
 
     def make(*, dim, epsilon, bits):

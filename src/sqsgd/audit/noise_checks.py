@@ -1,4 +1,4 @@
-"""Check (e), first half: no two reports may ever share their noise, whoever makes them and wherever."""
+"""Check (e), first half: no two reports share noise, across clients, rounds, threads and processes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd.audit.confidence import normal_tails
+from sqsgd.audit._noise_reuse import draw_in_every_setting
+from sqsgd.audit._statistics import normal_tails
 from sqsgd.audit.findings import Finding, judged, skipped
-from sqsgd.audit.law import by_test
-from sqsgd.audit.noise_reuse import everywhere
+from sqsgd.audit.goodness_of_fit import by_test
 from sqsgd.audit.subject import Subject, forward, has_density, task_for
 from sqsgd.checks import Vector
 from sqsgd.codec import ENVELOPE_BYTES
@@ -22,7 +22,7 @@ from sqsgd.task import Task
 
 Bits = npt.NDArray[np.uint8]
 BLOCK = 16
-"""Bytes: of AES, from which the noise comes. Two equal ones mean a stream that was used twice."""
+"""Bytes of an AES block. Two equal blocks mean that a keystream was used twice."""
 _BYTES, _REPORTS, _INDEPENDENT, _FRESH = 4096, 12, 40, 4000
 _FEWEST_PAIRS = 50
 _STREAMS, _REPEATS = "noise of two generators", "noise of two reports"
@@ -31,7 +31,7 @@ _SOURCE, _GLOBAL, _KIND = "noise comes from the generator", "global generators",
 
 
 def noise_checks(subject: Subject) -> Iterator[Finding]:
-    """Generators, then reports, then where encode takes its noise from."""
+    """Generators, then reports, then the source of encode's noise."""
     yield _kind(subject)
     yield _generators(subject)
     if subject.private:
@@ -52,7 +52,7 @@ def _kind(subject: Subject) -> Finding:
         limit=0,
         sentence="Clients draw from the operating system's entropy."
         if protects
-        else "Clients draw from a seeded generator: whoever knows the seed knows the noise.",
+        else "Clients draw from a seeded generator: anyone who knows the seed knows the noise.",
     )
 
 
@@ -65,8 +65,8 @@ def _generators(subject: Subject) -> Finding:
         taken = rng.take(_BYTES).tobytes() + b"".join(rng.word().to_bytes(8, "little") for _ in range(32))
         return [taken[start : start + BLOCK] for start in range(0, len(taken), BLOCK)]
 
-    drawn = everywhere(subject.noise, blocks)
-    # As many as would show that they start from fewer than about 2^22 different states.
+    drawn = draw_in_every_setting(subject.noise, blocks)
+    # Enough to detect generators with fewer than about 2^22 different initial states.
     pieces = drawn.pieces + [subject.noise().take(BLOCK).tobytes() for _ in range(_FRESH)]
     repeats = _repeats(pieces)
     settings = ", ".join([*drawn.settings, f"{_FRESH:,} fresh generators"])
@@ -82,9 +82,9 @@ def _generators(subject: Subject) -> Finding:
 
 
 def _series(subject: Subject) -> list[tuple[bytes, bytes, bytes]]:
-    """Reports of nothing, client after client: its round asked for twice, and the round after that.
+    """Reports of the zero vector for each client: two for one round, and one for the next.
 
-    The mechanism sees the same input whatever the client and the round, so that only noise differs.
+    The mechanism's input is the same for every client and round, so only the noise differs.
     """
     scheme, nothing = subject.scheme, np.zeros(subject.dim, np.float32)
     found = []
@@ -99,7 +99,7 @@ def _series(subject: Subject) -> list[tuple[bytes, bytes, bytes]]:
 
 
 def _reports(subject: Subject, series: list[tuple[bytes, bytes, bytes]]) -> Finding:
-    """Reports of nothing, wherever a client may run, and in many rounds where so many tell anything."""
+    """Reports of the zero vector in every setting, and in many rounds if chance repeats stay rare."""
     scheme = subject.scheme
     nothing = np.zeros(scheme.dim, np.float32)
     tasks = [task_for(scheme, subject.seed, client=which // 2, round=which % 2) for which in range(4)]
@@ -108,9 +108,9 @@ def _reports(subject: Subject, series: list[tuple[bytes, bytes, bytes]]) -> Find
         task = tasks[which]
         return [scheme.encode(nothing, task, rng)[ENVELOPE_BYTES:] for _ in range(_REPORTS)]
 
-    scheme.encode(nothing, tasks[0], subject.noise())  # kernels are compiled before any fork
+    scheme.encode(nothing, tasks[0], subject.noise())  # compiles the kernels before any fork
     chance = _likeliest(subject, nothing, tasks[0])
-    drawn = everywhere(subject.noise, reports)
+    drawn = draw_in_every_setting(subject.noise, reports)
     more = [report for three in series for report in three]
     settings = [*drawn.settings, f"{len(series):,} clients in different rounds"]
     pieces = drawn.pieces + more
@@ -118,7 +118,7 @@ def _reports(subject: Subject, series: list[tuple[bytes, bytes, bytes]]) -> Find
         pieces, settings = drawn.pieces, drawn.settings
     count, expected = len(pieces), _by_chance(chance, pieces)
     if not expected < count / 4:
-        return skipped("noise", _REPEATS, "Some reports are so likely here that they repeat anyway.")
+        return skipped("noise", _REPEATS, "Some reports are likely enough here to repeat by chance.")
     limit = math.floor(expected + 6 * math.sqrt(expected) + (4 if expected > 1e-9 else 0))
     repeats = _repeats(pieces)
     return judged(
@@ -133,7 +133,7 @@ def _reports(subject: Subject, series: list[tuple[bytes, bytes, bytes]]) -> Find
 
 
 def _rounds(series: list[tuple[bytes, bytes, bytes]]) -> Finding:
-    """Any two reports of one client are as far apart, in bits, as reports of two clients are."""
+    """Two reports of one client differ in as many bits as reports of two clients do."""
     first, again, later = (
         np.unpackbits(np.frombuffer(b"".join(parts), np.uint8)).reshape(len(series), -1)
         for parts in zip(*series, strict=True)
@@ -143,31 +143,31 @@ def _rounds(series: list[tuple[bytes, bytes, bytes]]) -> Finding:
     return by_test(
         _ROUNDS,
         p_value,
-        f"Three reports of each of {len(series):,} clients, of two rounds, are as unlike as those of "
-        "two clients",
+        f"Three reports of each of {len(series):,} clients, from two rounds, differ as much as reports of "
+        "two clients do",
         check="noise",
     )
 
 
 def _nearness(reports: Bits, others: Bits) -> float:
-    """How many standard errors a client's own two reports are nearer than (or beyond) a stranger's."""
+    """By how many standard errors a client's own two reports are closer, or farther, than another's."""
     own, strange, stranger = (
         (reports != np.roll(others, shift, axis=0)).sum(axis=1).astype(np.float64) for shift in range(3)
     )
-    # As far apart as strangers' distances are; twice that, for neighbours share a report.
+    # The spread of distances between different clients, doubled because neighbours share a report.
     spread = math.sqrt(2 * float(((strange - stranger) ** 2).sum()) + 1)
     return float((own - strange).sum()) / spread
 
 
 def _by_chance(chance: float, pieces: Sequence[bytes]) -> float:
-    """How many pairs are equal, on average and at most, where any two are so with this chance."""
+    """An upper bound on the expected number of equal pairs, if any two are equal with this probability."""
     return chance * len(pieces) * (len(pieces) - 1) / 2
 
 
 def _likeliest(subject: Subject, x: Vector, task: Task) -> float:
-    """About the probability of the likeliest report, so that two independent ones are equal no more often."""
+    """Roughly the probability of the likeliest report, which bounds how often two reports are equal."""
     scheme = subject.scheme
-    rngs = [seeded_rng(seed) for seed in range(_INDEPENDENT)]  # not the generator that is on trial
+    rngs = [seeded_rng(seed) for seed in range(_INDEPENDENT)]  # not the generator under test
     sent = [scheme.encode(x, task, rng) for rng in rngs]
     if has_density(scheme.mechanism):
         y = forward(scheme, x, task)
@@ -178,8 +178,8 @@ def _likeliest(subject: Subject, x: Vector, task: Task) -> float:
     return _repeats(sent) / pairs or math.ldexp(1.0, -min(scheme.code_bits // 2, 1000))
 
 
-class _Watched(Rng):
-    """A seeded generator that counts what is drawn from it."""
+class _CountingRng(Rng):
+    """A seeded generator that counts the bytes drawn from it."""
 
     drawn = 0
 
@@ -197,42 +197,42 @@ class _Watched(Rng):
 
 
 def _source(subject: Subject) -> Finding:
-    """The same generator state gives the same report, so that nothing else has a say in it."""
+    """The same generator state gives the same report, so the report depends on no other randomness."""
     scheme, x = subject.scheme, subject.numbers("source").standard_normal(subject.dim).astype(np.float32)
     task = task_for(scheme, subject.seed, length=float(np.linalg.norm(x)))
-    watched = _Watched(1)
+    watched = _CountingRng(1)
     first = scheme.encode(x, task, watched)
     again = scheme.encode(x, task, seeded_rng(1))
     wrong = (first != again) + (watched.drawn == 0)
-    told = "A report's noise is drawn from the generator that encode is given, and from nothing else"
+    sentence = "A report's noise comes from the generator passed to encode and from nothing else"
     if watched.drawn == 0:
-        told = "Encode draws nothing from the generator that it is given"
+        sentence = "Encode draws nothing from the generator passed to it"
     elif first != again:
-        told = "Encode draws from something else than the generator that it is given"
+        sentence = "Encode also draws from something other than the generator passed to it"
     return judged(
         "noise",
         _SOURCE,
         measured=wrong,
         limit=0,
-        sentence=f"{told} ({watched.drawn:,} bytes a report).",
+        sentence=f"{sentence} ({watched.drawn:,} bytes per report).",
     )
 
 
 def _enough(subject: Subject) -> Finding:
-    """A report that takes b random bits to draw has a probability of at least 2^-b, whatever b is.
+    """A report drawn from b random bits has a probability of at least 2^-b.
 
-    So each report must draw as many bits as its density says that it is surprising; fewer, and the noise
-    is a short number blown up, which can be guessed.
+    So each report must draw at least -log2 of its probability in bits. With fewer, the noise is an expanded
+    short seed, which can be guessed.
     """
     scheme, mechanism = subject.scheme, subject.scheme.mechanism
     finite = all(column.alphabet is not None for column in mechanism.layout)
     if not (finite and has_density(mechanism)):
-        return skipped("noise", _ENTROPY, "Its reports' probabilities have no closed form.")
+        return skipped("noise", _ENTROPY, "The probability of a report has no closed form.")
     x = subject.numbers("enough").standard_normal(subject.dim).astype(np.float32)
     worst, at, least = -math.inf, 0.0, 0.0
     for client in range(_REPORTS):
         task = task_for(scheme, subject.seed, client=client, length=float(np.linalg.norm(x)))
-        watched = _Watched(client)
+        watched = _CountingRng(client)
         columns = scheme.open(scheme.encode(x, task, watched), task)
         surprise = -mechanism.log_density(columns, forward(scheme, x, task), task.bound) / math.log(2)
         if surprise - 8 * watched.drawn > worst:
@@ -243,15 +243,15 @@ def _enough(subject: Subject) -> Finding:
         outcome="passed" if worst <= 1e-6 else "violated",
         measured=at,
         limit=least,
-        sentence=f"Of {_REPORTS} reports none surprises by more bits than were drawn for it: {at:,.0f}, "
-        f"where {least:,.0f} were drawn."
+        sentence=f"None of {_REPORTS} reports has more bits of information than were drawn for it: "
+        f"{at:,.0f}, where {least:,.0f} were drawn."
         if worst <= 1e-6
-        else f"A report that surprises by {at:,.0f} bits was made of {least:,.0f} random ones.",
+        else f"A report with {at:,.0f} bits of information was made from {least:,.0f} random bits.",
     )
 
 
 def _untouched(subject: Subject) -> Finding:
-    """Python's and NumPy's own generators are as they were."""
+    """Encode does not change the state of Python's and NumPy's global generators."""
     scheme = subject.scheme
     task = task_for(scheme, subject.seed)
 

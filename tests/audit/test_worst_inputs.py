@@ -1,13 +1,13 @@
-"""Worst pairs of inputs: found in a table, and made worse by climbing."""
+"""Worst pairs of inputs: found in a table and improved by hill climbing."""
 
 import numpy as np
 import pytest
 
-from sqsgd.audit.inputs import climbed, extreme_inputs, worst_pair
+from sqsgd.audit._worst_inputs import climbed, extreme_inputs, worst_pair
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 7])
-def test_inputs_reach_every_corner_from_nothing_to_far_out(dim):
+def test_inputs_cover_all_corners_and_sizes(dim):
     inputs = extreme_inputs(dim, 2.0, np.random.default_rng(1))
     assert {x.dtype for x in inputs} == {np.dtype(np.float32)}
     lengths = [float(np.linalg.norm(x)) for x in inputs]
@@ -23,7 +23,7 @@ def test_inputs_reach_every_corner_from_nothing_to_far_out(dim):
 
 
 INPUTS = [np.array(x, np.float32) for x in ([0, 0], [1, 0], [1, 1])]
-TABLE = np.array([[0.0, -1.0, -5.0], [-2.0, -1.5, -1.0]])  # a row an output, a column an input
+TABLE = np.array([[0.0, -1.0, -5.0], [-2.0, -1.5, -1.0]])  # one row per output, one column per input
 
 
 def test_the_worst_pair_of_a_table():
@@ -39,8 +39,8 @@ def test_the_worst_pair_of_those_that_differ_in_one_coordinate():
 
 
 @pytest.mark.parametrize("one_coordinate", [False, True])
-def test_a_climb_finds_what_the_table_did_not_hold(one_coordinate):
-    """A density with one narrow peak, between the inputs; only coordinates that may differ are moved."""
+def test_hill_climbing_improves_on_the_table(one_coordinate):
+    """A density with one narrow peak between the inputs; only coordinates that may differ change."""
 
     def density(y):
         return -float(np.sum((y - np.array([0.4, 0.0])) ** 2))

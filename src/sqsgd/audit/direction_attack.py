@@ -1,4 +1,4 @@
-"""Check (d), first half: how well one report gives the direction of a vector away, against the bound."""
+"""Check (d), first half: how much one report reveals of a vector's direction, against the bound."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import numpy as np
 
 from sqsgd.audit.findings import Finding, judged, skipped
 from sqsgd.audit.subject import Subject, cosine, forward, preimage, task_for
-from sqsgd.measurement.estimation import sends_block
 from sqsgd.numerics.reconstruction import reconstruction_bound
 
 CHANCE = 1e-6
-"""That the largest cosine of all trials exceeds its bound although the promise is kept."""
+"""The probability that the largest cosine of all trials exceeds its bound although ε is correct."""
 _BLOCK, _FULL = "direction of what is sent", "direction of the whole vector"
 
 
 def promised_of_vector(subject: Subject) -> float:
-    """ε of one report for its whole vector, against a server that sees it; infinite if none is promised."""
+    """ε of one report for the whole vector against the server; infinite without a local guarantee."""
     privacy = subject.scheme.privacy
     if privacy.notion == "per-weight":
         return privacy.epsilon * subject.scheme.mechanism.dim
@@ -26,13 +25,13 @@ def promised_of_vector(subject: Subject) -> float:
 
 
 def guessed_directions(subject: Subject) -> Iterator[Finding]:
-    """The best linear guess, which is what the server decodes, for vectors of every direction."""
+    """The decoded report as a guess at the direction, for random vectors."""
     scheme = subject.scheme
     count = max(50, subject.trials // 100)
     if scheme.transforms and scheme.mechanism.dim > 1:
         cosines = _block_cosines(subject, count)
         if cosines is None:
-            yield skipped("reconstruct", _BLOCK, "Vectors are padded: there is no block but the whole.")
+            yield skipped("reconstruct", _BLOCK, "Vectors are padded, so the block is the whole vector.")
         else:
             yield _finding(subject, _BLOCK, cosines, scheme.mechanism.dim)
     if scheme.dim > 1:
@@ -40,10 +39,10 @@ def guessed_directions(subject: Subject) -> Iterator[Finding]:
 
 
 def _block_cosines(subject: Subject, count: int) -> list[float] | None:
-    """Of blocks of uniform direction: vectors are made so that the public steps leave exactly these."""
+    """For blocks of uniform direction, made from vectors that the transforms map to exactly these blocks."""
     scheme, numbers, rng = subject.scheme, subject.numbers("block"), subject.noise()
-    # That of what a unit vector leaves of itself.
-    length = math.sqrt(scheme.mechanism.dim / scheme.dim) if sends_block(scheme) else 1.0
+    # The length of a unit vector's block.
+    length = math.sqrt(scheme.mechanism.dim / scheme.dim) if scheme.sends_block else 1.0
     cosines = []
     for client in range(count):
         y = numbers.standard_normal(scheme.mechanism.dim).astype(np.float32)
@@ -71,20 +70,20 @@ def _full_cosines(subject: Subject, count: int) -> list[float]:
 def _finding(subject: Subject, name: str, cosines: list[float], dimensions: int) -> Finding:
     epsilon, largest, mean = promised_of_vector(subject), max(cosines), sum(cosines) / len(cosines)
     bound = reconstruction_bound(epsilon, dimensions, CHANCE / len(cosines))
-    told = (
+    sentence = (
         f"Over {len(cosines)} random vectors, the largest cosine of the decoded report with the truth is "
         f"{largest:.4f} ({mean:.4f} on average)"
     )
     details = {"mean": mean, "dimensions": dimensions}
     if bound >= 1.0:
-        none = "one report promises nothing about it" if epsilon == math.inf else "the bound excludes nothing"
+        reason = "one report has no guarantee" if epsilon == math.inf else "the bound is vacuous"
         return Finding(
             check="reconstruct",
             name=name,
             outcome="not applicable",
             measured=largest,
             limit=1.0,
-            sentence=f"{told}; {none}.",
+            sentence=f"{sentence}; {reason}.",
             details=details,
         )
     return judged(
@@ -92,6 +91,6 @@ def _finding(subject: Subject, name: str, cosines: list[float], dimensions: int)
         name,
         measured=largest,
         limit=bound,
-        sentence=f"{told}; no attacker may exceed {bound:.4f} in {dimensions:,} dimensions.",
+        sentence=f"{sentence}; no attacker may exceed {bound:.4f} in {dimensions:,} dimensions.",
         details=details,
     )

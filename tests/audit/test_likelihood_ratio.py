@@ -1,14 +1,14 @@
-"""The worst pairs of inputs: as far apart as is promised, and in no more coordinates."""
+"""The worst pairs of inputs reach the guaranteed ratio and respect the notion of neighbours."""
 
 import numpy as np
 import pytest
 from subjects import subject
 
-from sqsgd.audit.ratio import worst_of
+from sqsgd.audit.likelihood_ratio import worst_of
 
 
-def test_a_per_weight_promise_is_not_tried_as_one_for_the_vector():
-    """Vectors that differ in all weights are told apart by more than the ε of one weight, and may be."""
+def test_per_weight_pairs_differ_in_one_weight():
+    """Vectors that differ in all weights may exceed the ε of one weight."""
     small = subject("ldp-fl", {"per_weight": True}).small(4.0)
     pair, _ = worst_of(subject("ldp-fl", {"per_weight": True}), small)
     assert np.count_nonzero(pair.first != pair.second) == 1

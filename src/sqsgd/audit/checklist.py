@@ -1,4 +1,4 @@
-"""The steps of an audit, in order."""
+"""The checks of an audit, in order: a new one is added here."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from sqsgd.audit.central import central_checks
+from sqsgd.audit.direction_attack import guessed_directions
 from sqsgd.audit.distinguishing import lower_bounds
 from sqsgd.audit.findings import Audit, Finding, skipped
-from sqsgd.audit.guessing import guessed_directions
-from sqsgd.audit.law import law_of_codes, law_of_outputs
+from sqsgd.audit.goodness_of_fit import law_of_codes, law_of_outputs
+from sqsgd.audit.likelihood_ratio import listed_ratio, sampled_ratio
 from sqsgd.audit.messages import message_checks
-from sqsgd.audit.ratio import listed_ratio, sampled_ratio
-from sqsgd.audit.streams import noise_checks
+from sqsgd.audit.noise_checks import noise_checks
 from sqsgd.audit.subject import Subject
 from sqsgd.codec import MalformedReport
 
@@ -21,13 +21,13 @@ _PICTURES = "pictures from one report"
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Some of the attempts, under a name to show while they run."""
+    """Some of the checks, under a name to show while they run."""
 
     name: str
     run: Callable[[Subject], Iterator[Finding]]
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """What the attempts found; a scheme that cannot open its own messages is found out by any of them."""
+        """Run the checks; a scheme that cannot open its own messages fails any of them."""
         try:
             yield from self.run(subject)
         except MalformedReport as error:
@@ -35,27 +35,27 @@ class Step:
                 check="message",
                 name=f"own messages, in {self.name}",
                 outcome="violated",
-                sentence=f"It refuses a message that it made itself: {error}.",
+                sentence=f"The scheme rejects a message that it encoded itself: {error}.",
             )
 
 
 def steps(subject: Subject, *, inversion: bool = True) -> tuple[Step, ...]:
-    """What applies to a scheme, by what it promises; ``inversion`` takes about a minute and needs torch."""
+    """The steps that apply to a scheme's guarantee; ``inversion`` takes about a minute and needs torch."""
     notion = subject.scheme.privacy.notion
     if notion == "none":
-        tried = [Step(name="promise", run=_nothing_promised)]
+        by_notion = [Step(name="guarantee", run=_nothing_promised)]
     elif notion == "central":
-        tried = [Step(name="the sum of reports", run=central_checks)]
+        by_notion = [Step(name="the sum of reports", run=central_checks)]
     else:
-        tried = [
+        by_notion = [
             Step(name="likelihood ratios, small budgets", run=listed_ratio),
             Step(name="likelihood ratios, real budget", run=sampled_ratio),
-            Step(name="telling reports apart", run=lower_bounds),
-            Step(name="law of all outputs", run=law_of_outputs),
-            Step(name="law of the codes", run=law_of_codes),
+            Step(name="distinguishing reports", run=lower_bounds),
+            Step(name="distribution of all outputs", run=law_of_outputs),
+            Step(name="distribution of the codes", run=law_of_codes),
         ]
     return (
-        *tried,
+        *by_notion,
         Step(name="noise", run=noise_checks),
         Step(name="messages", run=message_checks),
         Step(name="directions", run=guessed_directions),
@@ -64,17 +64,18 @@ def steps(subject: Subject, *, inversion: bool = True) -> tuple[Step, ...]:
 
 
 def audit(subject: Subject, *, inversion: bool = True) -> Audit:
-    """Try everything.
+    """Run every check that applies.
 
     Guarantees
     ----------
-    * True schemes pass, whatever the name: tests/audit/test_audit.py::test_true_schemes_pass.
-    * Mechanisms that are broken on purpose are caught, each by the check that is meant for it:
+    * Correct schemes pass, whatever the name: tests/audit/test_audit.py::test_correct_schemes_pass.
+    * Mechanisms that are broken on purpose are caught, each by the check designed for it:
       tests/audit/test_audit_broken.py.
-    * The laws' tests raise a false alarm with probability 1e-6 each, all lower bounds on ε together with
-      0.001, and the largest cosines with 1e-6: law.SIGNIFICANCE, distinguishing.CONFIDENCE, guessing.CHANCE.
-      tests/audit/test_confidence.py::test_g_test, ::test_the_chance_of_a_mean_is_never_too_small,
-      tests/audit/test_distinguishing.py::test_the_lower_bound_is_one_and_comes_near,
+    * False alarms have probability 1e-6 for each goodness-of-fit test (goodness_of_fit.SIGNIFICANCE), 0.001
+      for all lower bounds on ε together (distinguishing.CONFIDENCE) and 1e-6 for the largest cosines
+      (direction_attack.CHANCE):
+      tests/audit/test_statistics.py::test_g_test, ::test_the_chance_of_a_mean_is_never_too_small,
+      tests/audit/test_distinguishing.py::test_the_lower_bound_is_valid_and_nearly_tight,
       tests/audit/test_attackers.py::test_the_attacker_of_privunit_never_beats_it.
 
     >>> from functools import partial
@@ -89,7 +90,7 @@ def audit(subject: Subject, *, inversion: bool = True) -> Audit:
 
 
 def gathered(subject: Subject, findings: Iterable[Finding]) -> Audit:
-    """The findings with what they are about."""
+    """The audit made of these findings."""
     scheme = subject.scheme
     return Audit(
         scheme=subject.name,
@@ -104,11 +105,11 @@ def gathered(subject: Subject, findings: Iterable[Finding]) -> Audit:
 
 
 def _nothing_promised(subject: Subject) -> Iterator[Finding]:
-    yield skipped("ratio", "promise", f"{subject.name} promises nothing, so there is nothing to break.")
+    yield skipped("ratio", "promise", f"{subject.name} has no guarantee, so there is nothing to break.")
 
 
 def _no_inversion(_subject: Subject) -> Iterator[Finding]:
-    yield skipped("reconstruct", _PICTURES, "Left out, as asked.")
+    yield skipped("reconstruct", _PICTURES, "Skipped as requested.")
 
 
 def _inversion(subject: Subject) -> Iterator[Finding]:
@@ -119,5 +120,5 @@ def _inversion(subject: Subject) -> Iterator[Finding]:
         return
     try:
         yield from inverted_gradients(subject)
-    except (FileNotFoundError, ValueError) as error:  # no digits, or no parameters for the model's length
+    except (FileNotFoundError, ValueError) as error:  # no data set, or no parameters for the model's length
         yield skipped("reconstruct", _PICTURES, f"{error}.")

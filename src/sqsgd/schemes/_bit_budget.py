@@ -1,4 +1,4 @@
-"""What fits into a budget of bits."""
+"""Budgets: checking them, and what fits into a number of bits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,26 @@ from sqsgd.transforms import Subsample, padded
 MOST_CODES = 2**32 - 1
 
 
+def checked_bits(bits: int | None) -> int | None:
+    """A budget of bits, or None where nothing limits the message."""
+    return None if bits is None else checks.integer("bits", bits, 1, 2**40)
+
+
+def checked_budget(
+    dim: int, epsilon: float, bits: int | None, most_dim: int = 2**31
+) -> tuple[int, float, int | None]:
+    """The arguments that every private scheme takes, within their limits."""
+    dim, epsilon = checks.integer("dim", dim, 1, most_dim), checks.real("epsilon", epsilon, 0.01, 1e5)
+    return dim, epsilon, checked_bits(bits)
+
+
+def too_few_bits(bits: int | None, content: str, least: int) -> ValueError:
+    """The error of a budget that cannot hold the least that a report needs."""
+    return ValueError(f"bits = {bits} cannot hold {content}; at least {least} are needed")
+
+
 def codes_that_fit(bits: int, alphabet: int) -> int:
-    """How many codes of an alphabet a column of so many bits holds.
+    """How many codes of an alphabet fit into a column of this many bits.
 
     >>> codes_that_fit(2016, 3), codes_that_fit(2016, 16)
     (1270, 504)
@@ -24,11 +42,11 @@ def codes_that_fit(bits: int, alphabet: int) -> int:
 
 
 def affordable(bits: int | None, levels: int, dim: int) -> int:
-    """How many codes of a vector of length dim, padded for its rotation, fit into a budget of bits."""
+    """How many codes of a vector of length ``dim``, padded for its rotation, fit into a budget of bits."""
     bits = checks.integer("bits", bits, 1, 2**40)
     codes = min(codes_that_fit(bits, levels), padded(dim))
     if codes == 0:
-        raise ValueError(f"bits = {bits} do not hold one code of levels = {levels}")
+        raise too_few_bits(bits, f"one code of levels = {levels}", Column(1, levels).bits)
     if codes > MOST_DIM:
         most = Column(MOST_DIM, levels).bits
         raise ValueError(
@@ -39,10 +57,10 @@ def affordable(bits: int | None, levels: int, dim: int) -> int:
 
 
 def block_size(dim: int, codes: int) -> int:
-    """How many coordinates to send: all, if they fit once padded for the rotation; else a power of two."""
+    """How many coordinates to send: all, if they fit when padded for the rotation; else a power of two."""
     return dim if padded(dim) <= codes else 1 << (codes.bit_length() - 1)
 
 
 def rescaled_sample(dim: int, size: int) -> tuple[Transform, ...]:
-    """``size`` coordinates by the public seed, each client its own, rescaled; all of them where they fit."""
+    """Keep ``size`` coordinates, drawn for each client from the public seed, and rescale them."""
     return () if size == dim else (Subsample(size=size, rescale=True),)

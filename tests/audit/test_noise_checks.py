@@ -1,11 +1,11 @@
-"""Noise that repeats, or is too short: how an audit counts what is drawn, and how near two reports are."""
+"""Repeated or insufficient noise: how an audit counts draws and compares reports."""
 
 import numpy as np
 import pytest
 from subjects import subject
 
 from sqsgd import Rng, secure_rng, seeded_rng
-from sqsgd.audit.streams import _by_chance, _likeliest, _nearness, _rounds, _Watched
+from sqsgd.audit.noise_checks import _by_chance, _CountingRng, _likeliest, _nearness, _rounds
 from sqsgd.audit.subject import task_for
 
 DRAWS = {
@@ -20,11 +20,11 @@ DRAWS = {
 
 
 def test_every_way_to_draw_is_counted():
-    """At least as many bytes as what comes out can hold; and the numbers are the generator's own."""
+    """At least as many bytes as the output holds, and the numbers are unchanged."""
     public = {name for name in vars(Rng) if not name.startswith("_") and callable(getattr(Rng, name))}
     assert public == set(DRAWS)
     for name, draw in DRAWS.items():
-        watched = _Watched(3)
+        watched = _CountingRng(3)
         drawn = draw(watched)
         assert watched.drawn >= {"take": 24, "fill": 24, "words": 24, "uniforms": 24}.get(name, 8), name
         assert drawn == draw(seeded_rng(3))
@@ -35,8 +35,8 @@ def reports(count=300, size=64, seed=1):
     return [tuple(numbers.bytes(size) for _ in range(3)) for _ in range(count)]
 
 
-def test_reports_of_one_client_that_are_too_alike_are_seen():
-    """One byte in eight is that of the client's other report; or each is turned into its opposite."""
+def test_reports_of_one_client_that_are_too_alike_are_caught():
+    """One byte in eight repeats the client's other report, or all bits are inverted."""
     assert _rounds(reports()).outcome == "passed"
     alike = [(first, again, first[:8] + later[8:]) for first, again, later in reports()]
     assert _rounds(alike).outcome == "violated"
@@ -48,7 +48,7 @@ def test_reports_of_one_client_that_are_too_alike_are_seen():
 
 
 def test_nearness_is_in_standard_errors():
-    """Of independent reports it is a normal number, as nearly as three deviations can tell."""
+    """For independent reports it is approximately standard normal."""
     found = []
     for seed in range(200):
         bits = np.random.default_rng(seed).integers(0, 2, (2, 60, 128)).astype(np.uint8)
@@ -64,8 +64,8 @@ def test_chance_repeats_are_counted_by_pairs():
     assert pairs == pytest.approx(_by_chance(0.01, drawn), rel=0.3)
 
 
-def test_the_likeliest_report_is_likelier_than_any_two_agree():
-    """Randomised response on one bit repeats all the time; 512 private bits never."""
+def test_the_likeliest_report_bounds_how_often_two_agree():
+    """Randomised response on one bit repeats often; 512 private bits never do."""
     for name, sizes, least, most in (
         ("ldp-fl", {"dim": 1, "bits": 1, "epsilon": 1.0}, 0.4, 1.0),
         ("sqsgd", {}, 0.0, 1e-20),

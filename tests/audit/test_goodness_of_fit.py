@@ -1,4 +1,4 @@
-"""The law of the matches, also where float32 leaves a code in doubt."""
+"""The distribution of the matches, also where float32 leaves a code uncertain."""
 
 import itertools
 import math
@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 from subjects import subject
 
-from sqsgd.audit.confidence import g_test
+from sqsgd.audit._statistics import g_test
+from sqsgd.audit.goodness_of_fit import match_probabilities, with_doubt
 from sqsgd.audit.known_codes import certain_vectors
-from sqsgd.audit.law import match_probabilities, with_doubt
 from sqsgd.mechanisms.privquant import PrivQuant
 
 
-def test_the_law_of_the_matches_adds_up():
+def test_match_probabilities_sum_to_one():
     law = match_probabilities(subject("sqsgd-paper").scheme.mechanism.quantizer)
     assert law.sum() == pytest.approx(1.0, abs=1e-9)
 
 
-def test_the_law_of_the_matches_where_one_code_may_be_another():
-    """Every output of a quantiser of 4 codes of 3 levels, when the first one is 1 in place of 0."""
+def test_matches_with_an_uncertain_code():
+    """Over all outputs of 4 codes with 3 levels, if the first code is 1 instead of 0."""
     quantizer = PrivQuant(4, 3, 5.0)
     seen = np.zeros(5)
     for at in range(4):
@@ -33,8 +33,8 @@ def test_the_law_of_the_matches_where_one_code_may_be_another():
     np.testing.assert_allclose(with_doubt(law, 3, 0.25), 0.75 * law + 0.25 * seen, rtol=1e-9)
 
 
-def test_one_match_less_than_can_be_is_no_alarm_where_a_code_may_be_another():
-    """It was: once in some hundred audits of schemes with more than two levels."""
+def test_an_uncertain_code_raises_no_false_alarm():
+    """A regression test: one audit in a hundred of schemes with more than two levels raised one."""
     case = subject("sqsgd-paper")
     quantizer = case.scheme.mechanism.quantizer
     law, doubt = match_probabilities(quantizer), max(vector.doubt for vector in certain_vectors(case))

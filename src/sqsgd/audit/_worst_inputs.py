@@ -1,4 +1,4 @@
-"""Inputs at which a promise would break first: worst pairs, by thought and by climbing."""
+"""Worst-case inputs: hand-picked extremes and hill-climbed pairs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from sqsgd.audit.subject import Floats
 from sqsgd.checks import Vector
 
-_SIZES = (1e-4, 0.5, 30.0)  # times the bound: next to nothing, inside, far out
+_SIZES = (1e-4, 0.5, 30.0)  # times the bound: near zero, inside, far outside
 _CORNERS, _RANDOM = 8, 6
 _CLIMBS = 120
 
 
 def extreme_inputs(dim: int, bound: float, numbers: np.random.Generator) -> list[Vector]:
-    """Corners of the cube, ends of axes, random vectors, each also far inside and far out; and nothing."""
+    """Cube corners, axis ends and random vectors, each near zero, inside and outside the bound; and zero."""
     signs = np.array(np.meshgrid(*[[1.0, -1.0]] * min(dim, 3))).reshape(min(dim, 3), -1).T[:_CORNERS]
     corners = np.ones((len(signs), dim))
     corners[:, : signs.shape[1]] = signs
@@ -31,17 +31,17 @@ def extreme_inputs(dim: int, bound: float, numbers: np.random.Generator) -> list
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WorstPair:
-    """The two inputs, and the output, that a density tells apart best."""
+    """The two inputs with the largest likelihood ratio, and the output where it occurs."""
 
     first: Vector
     second: Vector
     output: int
     ratio: float
-    """|ln of the ratio of the two densities|, at the output."""
+    """The absolute log-likelihood ratio at the output."""
 
 
 def worst_pair(inputs: list[Vector], table: Floats, *, one_coordinate: bool) -> WorstPair:
-    """Over all pairs (that differ in one coordinate at most, if asked), from a row of the table an output."""
+    """Over all pairs, or those that differ in at most one coordinate; the table has one row per output."""
     if not one_coordinate:
         spread = table.max(axis=1) - table.min(axis=1)
         output = int(np.argmax(spread))
@@ -67,7 +67,7 @@ def climbed(
     *,
     one_coordinate: bool,
 ) -> WorstPair:
-    """The pair after a climb that raises the output's density for one input and lowers the other's."""
+    """The pair after hill climbing: the output's density rises for one input and falls for the other."""
     found = [pair.first, pair.second]
     differing = np.flatnonzero(pair.first != pair.second)
     for which, sign in ((0, 1.0), (1, -1.0)):

@@ -1,4 +1,4 @@
-"""How well a report gives a direction away: within the bound, or seen to be beyond it."""
+"""How much a report reveals of a direction: within the bound, or caught beyond it."""
 
 import math
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ import pytest
 from subjects import subject
 
 from sqsgd import make_scheme
-from sqsgd.audit.guessing import guessed_directions, promised_of_vector
+from sqsgd.audit.direction_attack import guessed_directions, promised_of_vector
 from sqsgd.audit.subject import Subject
 from sqsgd.core import Privacy
 from sqsgd.schemes.fedsgd import InClear
@@ -17,7 +17,7 @@ SENT, WHOLE = "direction of what is sent", "direction of the whole vector"
 
 @dataclass(frozen=True, kw_only=True)
 class Pretending(InClear):
-    """Sends the vector as it is, and promises privacy."""
+    """Sends the vector unchanged and claims privacy."""
 
     @property
     def privacy(self):
@@ -38,8 +38,8 @@ def test_a_vector_in_clear_is_beyond_every_bound():
     assert finding.limit < 0.5
 
 
-def test_blocks_and_whole_vectors_are_guessed_apart():
-    """A block of what is sent is given away better than the whole vector, and both within their bounds."""
+def test_blocks_and_whole_vectors_are_guessed_separately():
+    """The block is recovered better than the whole vector, both within their bounds."""
     findings = found(subject("sqsgd"))
     assert {name: finding.outcome for name, finding in findings.items()} == {SENT: "passed", WHOLE: "passed"}
     assert 0 < findings[WHOLE].details["mean"] < findings[SENT].details["mean"]
@@ -47,13 +47,13 @@ def test_blocks_and_whole_vectors_are_guessed_apart():
     assert findings[WHOLE].details["dimensions"] == 1000
 
 
-def test_what_promises_nothing_is_not_held_to_a_bound():
+def test_schemes_without_a_guarantee_have_no_bound():
     finding = found(subject("fedsgd"))[WHOLE]
     assert (finding.outcome, finding.limit) == ("not applicable", 1.0)
-    assert finding.sentence.endswith("one report promises nothing about it.")
+    assert finding.sentence.endswith("one report has no guarantee.")
     padded = found(subject("sqsgd", dim=300, epsilon=400.0))[SENT]
     assert padded.outcome == "not applicable"
-    assert padded.sentence == "Vectors are padded: there is no block but the whole."
+    assert padded.sentence == "Vectors are padded, so the block is the whole vector."
 
 
 @pytest.mark.parametrize(
@@ -65,5 +65,5 @@ def test_what_promises_nothing_is_not_held_to_a_bound():
         ("fedsgd", {}, math.inf),
     ],
 )
-def test_what_one_report_promises_for_its_whole_vector(name, options, promised):
+def test_epsilon_of_the_whole_vector(name, options, promised):
     assert promised_of_vector(subject(name, options)) == pytest.approx(promised)

@@ -1,4 +1,4 @@
-"""Exact confidence limits and tests of goodness of fit, without a statistics library."""
+"""Confidence limits, p-values and goodness-of-fit tests. The core does not depend on SciPy."""
 
 from __future__ import annotations
 
@@ -6,72 +6,40 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from flint import arb
+from flint import arb, fmpq
 
 from sqsgd.numerics import exact
 
 Floats = npt.NDArray[np.float64]
 _LEAST_EXPECTED = 5.0
-_TINY, _MOST_TERMS, _HALVINGS = 1e-300, 100_000, 60
-_SAFETY = 1e-9  # far more than floats lose
+_BITS, _CLOSE = 64, 1e-12  # working precision and relative width of a confidence limit
 
 
 def least_share(successes: int, trials: int, level: float) -> float:
-    """Clopper and Pearson's lower limit: the true share lies below it with probability ``level`` at most.
+    """Clopper and Pearson's lower limit: the true share lies below it with probability at most ``level``.
+
+    It is the root in p of P(Binomial(trials, p) >= successes) = level, rounded down.
 
     >>> least_share(0, 100, 0.025), round(least_share(5, 100, 0.025), 4)
     (0.0, 0.0164)
     """
-    if successes == 0:
-        return 0.0
     low, high = 0.0, successes / trials
-    for _ in range(_HALVINGS):  # P(Bin(trials, p) >= successes) = I_p(successes, trials - successes + 1)
-        middle = (low + high) / 2
-        below = incomplete_beta(middle, successes, trials - successes + 1) < level
-        low, high = (middle, high) if below else (low, middle)
-    return low * (1 - _SAFETY)
+    with exact.precision(_BITS):
+        most = arb(level).log()
+        while high - low > _CLOSE * high:
+            middle = (low + high) / 2
+            below = exact.log_tails(trials, 1 / fmpq(*middle.as_integer_ratio()), successes)[0] <= most
+            low, high = (middle, high) if below else (low, middle)
+    return low
 
 
 def largest_share(successes: int, trials: int, level: float) -> float:
-    """The upper limit: the true share lies above it with probability ``level`` at most.
+    """Clopper and Pearson's upper limit: the true share lies above it with probability at most ``level``.
 
     >>> round(largest_share(0, 100, 0.025), 4)
     0.0362
     """
-    if successes == trials:
-        return 1.0
-    low, high = successes / trials, 1.0
-    for _ in range(_HALVINGS):  # P(Bin(trials, p) <= successes) = I_{1-p}(trials - successes, successes + 1)
-        middle = (low + high) / 2
-        above = incomplete_beta(1 - middle, trials - successes, successes + 1) < level
-        low, high = (low, middle) if above else (middle, high)
-    return min(1.0, high * (1 + _SAFETY))
-
-
-def incomplete_beta(p: float, a: int, b: int) -> float:
-    """I_p(a, b), by Gauss's continued fraction in the form of Lentz.
-
-    >>> round(incomplete_beta(0.3, 3, 8), 12)
-    0.6172172136
-    """
-    if p <= 0 or p >= 1:
-        return float(p >= 1)
-    if p > (a + 1) / (a + b + 2):
-        return 1 - incomplete_beta(1 - p, b, a)
-    scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(p) + b * math.log1p(-p)
-    c, d = 1.0, 1 / (1 - (a + b) * p / (a + 1) or _TINY)
-    total = d
-    for m in range(1, _MOST_TERMS):
-        for factor in (
-            m * (b - m) * p / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * p / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1 / (1 + factor * d or _TINY)
-            c = 1 + factor / c or _TINY
-            total *= c * d
-        if abs(c * d - 1) < 1e-14:
-            return math.exp(scale) * total / a
-    raise ArithmeticError(f"no end of the continued fraction for p = {p}, a = {a}, b = {b}")
+    return min(1.0, math.nextafter(1 - least_share(trials - successes, trials, level), math.inf))
 
 
 def chi_square_tail(statistic: float, freedom: int) -> float:
@@ -97,9 +65,9 @@ def normal_tails(z: float) -> float:
 
 
 def chance_of_mean(mean: float, most: float, count: int) -> float:
-    """An upper bound on P(as far from one) of the mean of so many numbers of 0..most whose mean is one.
+    """An upper bound on the p-value of the mean of ``count`` numbers in [0, most] with expectation one.
 
-    Chernoff's: exp(-count D), D the divergence of Bernoulli laws of mean / most and 1 / most.
+    Chernoff's bound exp(-count D), D the divergence between Bernoulli(mean / most) and Bernoulli(1 / most).
 
     >>> chance_of_mean(1.0, 5.0, 100), chance_of_mean(1.5, 5.0, 1000) < 1e-6
     (1.0, True)
@@ -107,7 +75,7 @@ def chance_of_mean(mean: float, most: float, count: int) -> float:
     share, truth = mean / most, 1 / most
     if not 0 <= share <= 1 + 1e-9:
         return 0.0
-    share = min(share, 1.0)  # the quotients may have been rounded up
+    share = min(share, 1.0)  # rounding may have pushed it above one
     divergence = share * math.log(share / truth) if share > 0 else 0.0
     if share < 1:
         divergence += (1 - share) * math.log((1 - share) / (1 - truth))
@@ -115,10 +83,10 @@ def chance_of_mean(mean: float, most: float, count: int) -> float:
 
 
 def g_test(observed: npt.ArrayLike, expected: npt.ArrayLike) -> tuple[float, int]:
-    """The p-value of a G-test, and its degrees of freedom; the rarest outcomes are counted together.
+    """The p-value of a G-test, and its degrees of freedom; the rarest outcomes are pooled.
 
-    Among those, one that should hardly ever be seen could hide: it counts by itself, with the chance that
-    any outcome as rare is seen at all.
+    A nearly impossible outcome could hide in the pool, so the rarest observed one is also tested alone, by
+    the probability that any outcome as rare occurs at all.
 
     >>> g_test([50, 50], [50, 50]), g_test([99, 1], [100, 0])
     ((1.0, 1), (0.0, 0))
@@ -139,14 +107,14 @@ def g_test(observed: npt.ArrayLike, expected: npt.ArrayLike) -> tuple[float, int
 
 
 def independence_test(table: npt.ArrayLike) -> tuple[float, int]:
-    """The p-value of a G-test that rows and columns of a table of counts have nothing to do with each other.
+    """The p-value of a G-test for independence of the rows and columns of a contingency table.
 
     >>> independence_test([[50, 50], [50, 50]])
     (1.0, 1)
     """
     counts = np.asarray(table, np.float64)
     counts = counts[counts.sum(axis=1) > 0][:, counts.sum(axis=0) > 0]
-    # Rare columns together: their expected numbers would be too small for the limiting law.
+    # Rare columns are pooled: their expected counts are too small for the limiting distribution.
     rare = counts.sum(axis=0) < 10 * _LEAST_EXPECTED
     counts = np.column_stack([counts[:, ~rare], counts[:, rare].sum(axis=1)])
     counts = counts[:, counts.sum(axis=0) > 0]
