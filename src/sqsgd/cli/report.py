@@ -21,19 +21,22 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write one self-contained page about runs: curves, privacy statement, results, configuration."""
-    from sqsgd.report.page import write_report
+    from sqsgd.report.groups import group_runs
+    from sqsgd.report.page import write_page
     from sqsgd.runs.reading import read_runs
 
     if out.suffix not in (".html", ".htm"):
         raise ValueError(f"out = {str(out)!r} must end in .html; an existing file is overwritten")
-    written = [write_report(runs, out, title)]
-    for each in read_runs(runs)[1]:
+    readable, unreadable = read_runs(runs)
+    groups = group_runs(readable)
+    written = [write_page(groups, unreadable, runs, out, title)]
+    for each in unreadable:
         typer.echo(f"not shown: {each.reason}", err=True)
     for kind, folder in (("png", png), ("svg", svg)):
         if folder is not None:
-            from sqsgd.report.images import write_images
+            from sqsgd.report.images import write_charts
 
-            written += write_images(runs, folder, kind)
+            written += write_charts(groups, folder, kind)
     if as_json:
         print_json([str(path) for path in written])
     else:

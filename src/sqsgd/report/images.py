@@ -10,7 +10,7 @@ from typing import Any
 
 from sqsgd.files.durable import write_atomically
 from sqsgd.report.charts import PARTS, Chart, SplitChart, all_charts
-from sqsgd.report.groups import group_runs
+from sqsgd.report.groups import Group, group_runs
 from sqsgd.report.styles import LIGHT, PATTERNS, series_style
 from sqsgd.runs.reading import read_runs
 
@@ -33,6 +33,11 @@ STYLE: dict[Any, Any] = {
 
 
 def write_images(paths: Sequence[str | Path], folder: str | Path, kind: str) -> list[Path]:
+    """Write the charts of all runs in or below ``paths`` to ``folder``; ``kind`` is png or svg."""
+    return write_charts(group_runs(read_runs(paths)[0]), folder, kind)
+
+
+def write_charts(groups: Sequence[Group], folder: str | Path, kind: str) -> list[Path]:
     """Write every chart that is not empty to ``folder``, as ``accuracy-by-round.svg`` and so on."""
     if kind not in ("png", "svg"):
         raise ValueError(f"kind = {kind!r} must be 'png' or 'svg'")
@@ -41,8 +46,6 @@ def write_images(paths: Sequence[str | Path], folder: str | Path, kind: str) -> 
     target = Path(folder)
     if target.exists() and not target.is_dir():
         raise ValueError(f"folder = {target} is a file")
-    runs, _ = read_runs(paths)
-    groups = group_runs(runs)
     target.mkdir(parents=True, exist_ok=True)
     written = []
     with mpl.rc_context(STYLE):

@@ -32,10 +32,20 @@ def write_report(paths: Sequence[str | Path], out: str | Path, title: str | None
     ValueError if there is nothing to show; runs that failed or cannot be read are listed as such.
     """
     runs, unreadable = read_runs(paths)
+    return write_page(group_runs(runs), unreadable, paths, out, title)
+
+
+def write_page(
+    groups: Sequence[Group],
+    unreadable: Sequence[Unreadable],
+    paths: Sequence[str | Path],
+    out: str | Path,
+    title: str | None = None,
+) -> Path:
+    """As ``write_report``, for runs that have been read from ``paths`` already."""
     target = Path(out)
     if target.is_dir():
         raise ValueError(f"out = {out} is a folder; name a file such as {target / 'report.html'}")
-    groups = group_runs(runs)
     command = ["sqsgd", "report", *map(str, paths), "--out", str(out)]
     command += ["--title", title] if title else []
     page = _page(groups, unreadable, title or _title(groups), shlex.join(command))
