@@ -7,7 +7,8 @@ code of a function changes, its test fails until somebody has read the proof aga
     python tests/test_proofs.py --update [docs/proofs/PAGE.md ...]
 
 which lists what changed and writes the new digests. Functions that have moved are reported with the places
-where a function of that name is now; ``--follow`` renames them in the pages if there is one such place.
+where a function of that name is now; ``--follow`` renames them in the pages if there is one such place, and
+``--rename sqsgd.old sqsgd.new`` renames everything that begins so.
 """
 
 from __future__ import annotations
@@ -192,6 +193,10 @@ def test_the_update_writes_what_changed_and_follows_what_moved(tmp_path, capsys)
     name = "sqsgd.numerics.exact.InverseCdf.draw"
     assert table(page)[name] == digest(name)
     assert page.read_text().startswith(f"`{name}` draws.")
+    assert main([str(page), "--rename", "sqsgd.numerics", "sqsgd.numbers"]) == 1
+    assert list(table(page)) == ["sqsgd.numbers.exact.InverseCdf.draw", "sqsgd.numbers.exact.settle"]
+    assert main([str(page), "--follow"]) == 0
+    assert table(page)[name] == digest(name)
 
 
 # ---------------------------------------------------------------- the command
@@ -204,13 +209,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--follow", action="store_true", help="rename functions that have moved, if unambiguous"
     )
+    parser.add_argument("--rename", nargs=2, metavar=("OLD", "NEW"), help="rename what begins with OLD")
     options = parser.parse_args(arguments)
-    return max([check(page, options.update, options.follow) for page in options.pages or pages()], default=0)
+    chosen = options.pages or pages()
+    return max([check(page, options.update, options.follow, options.rename) for page in chosen], default=0)
 
 
-def check(page: Path, update: bool, follow: bool) -> int:
+def check(page: Path, update: bool, follow: bool, rename: list[str] | None) -> int:
     """Report what differs; 1 if the page does not agree with the source afterwards."""
     text, status = page.read_text(), 0
+    if rename is not None:
+        text = re.sub(rf"`{re.escape(rename[0])}(?=[.`(])", f"`{rename[1]}", text)
+        page.write_text(text)
     if follow:
         for name in table(page):
             places = [] if name in everything() else candidates(name)
