@@ -1,0 +1,134 @@
+"""docs/proofs: ScalarDP, NearestVertices, Response and selection, over every random choice of the code.
+
+e^ε is a whole number here, so that all probabilities are fractions; the exact Bernoulli draws are replaced by
+coins with those fractions, all else is the code that runs.
+"""
+
+import itertools
+import math
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from enumeration import Coin, largest_ratio, law
+
+from sqsgd import ScalarDP
+from sqsgd.mechanisms.selection import RankWeights, TopSet, largest, ranking
+from sqsgd.schemes.privunit_index import NearestVertices
+from sqsgd.schemes.vqsgd import Response
+
+
+@pytest.fixture(autouse=True)
+def _choices_are_generators(monkeypatch):
+    for mechanism in (ScalarDP, NearestVertices):
+        monkeypatch.setattr(sys.modules[mechanism.__module__], "check_rng", lambda rng: rng)
+
+
+def coin(log_odds, odds):
+    """A coin with these odds, if they are what the code's own log-odds enclose."""
+    assert abs(float(log_odds()) - math.log(odds)) < 1e-12
+    return Coin(odds / (1 + odds))
+
+
+@pytest.mark.parametrize(("gain", "levels"), [(2, 1), (3, 2), (20, 5)])
+def test_scalardp_by_enumeration(gain, levels):
+    """Theorem D3: the ratio is e^ε exactly, and every symbol is reached from every value."""
+    scalar = ScalarDP(1.0, math.log(gain), levels)
+    scalar._stays = coin(scalar._log_odds, Fraction(gain, levels))
+    values = [0.0, 1.0, 1e-300, 0.3, 0.5, 1 / 3, 1 - 2**-53, -4.0, 7.0]
+    laws = [law(lambda rng, value=value: scalar.privatize(value, rng)) for value in values]
+    for found in laws:
+        assert sum(found.values()) == 1
+        assert set(found) == set(range(levels + 1))
+    assert largest_ratio(laws) == gain
+
+
+@pytest.mark.parametrize(("gain", "alphabet"), [(2, 2), (7, 3), (5, 8)])
+def test_response_by_enumeration(gain, alphabet):
+    """Lemma V1."""
+    response = Response(alphabet, math.log(gain))
+    response._stays = Coin(Fraction(gain, gain + alphabet - 1))
+    laws = [law(lambda rng, code=code: response.privatize(code, rng)) for code in range(alphabet)]
+    for code, found in enumerate(laws):
+        assert found == {
+            other: Fraction(gain if other == code else 1, gain + alphabet - 1) for other in range(alphabet)
+        }
+    assert largest_ratio(laws) == gain
+
+
+VECTORS = [np.array(x, np.float32) for x in itertools.product((-2, -1, 0, 1, 2), repeat=3)]
+SPECIAL = [
+    np.array(x, np.float32) for x in ((1e-30, 0, 0), (-0.0, -0.0, 0), (1e13, 1e13, -1e13), (1e-45, -1e-45, 0))
+]
+
+
+@pytest.mark.parametrize("nearest", [1, 2, 3])
+def test_nearest_vertices_by_enumeration(nearest):
+    """Theorem N4: ties, zeros, tiny and huge vectors, all pairs of 129 inputs at two bounds."""
+    gain = 4
+    mechanism = NearestVertices(dim=3, epsilon=math.log(gain), nearest=nearest)
+    mechanism.__dict__["_is_near"] = coin(mechanism._log_odds, Fraction(gain * nearest, 6 - nearest))
+    laws = []
+    for x, bound in [*itertools.product(VECTORS, (1.0, 3.0)), *itertools.product(SPECIAL, (1.0,))]:
+        found = law(lambda rng, x=x, bound=bound: int(mechanism.randomize(x, bound, rng)[0][0]))
+        assert sum(found.values()) == 1
+        assert set(found) == set(range(6))
+        laws.append(found)
+    assert largest_ratio(laws) == gain
+
+
+def test_the_enumeration_catches_a_zero_vector_that_skips_the_private_step():
+    class Broken:
+        def randomize(self, x, rng):
+            return rng.below(2) if not x.any() else rng.below(6)
+
+    laws = [law(lambda rng, x=x: Broken().randomize(x, rng)) for x in VECTORS[:70]]
+    with pytest.raises(ZeroDivisionError):
+        largest_ratio(laws)
+
+
+MAGNITUDES = [np.array(m, np.float32) for m in itertools.product((0, 1, 2), repeat=4)]
+
+
+def test_top_sets_have_their_size_whatever_the_ties():
+    """Lemma L1."""
+    for magnitudes in MAGNITUDES:
+        order = ranking(magnitudes)
+        assert sorted(order.tolist()) == [0, 1, 2, 3]
+        for count in (1, 2, 3):
+            assert sorted(largest(magnitudes, count).tolist()) == sorted(order[:count].tolist())
+
+
+@pytest.mark.parametrize("top", [1, 2, 3])
+def test_top_set_by_enumeration(top):
+    """Theorem L2, for one pick and for two."""
+    gain = 3
+    selection = TopSet(4, top, math.log(gain))
+    selection._is_top = coin(selection._log_odds, Fraction(gain * top, 4 - top))
+    for picks in (1, 2):
+        laws = [
+            law(lambda rng, m=m, picks=picks: tuple(selection.choose(m, picks, rng).tolist()))
+            for m in MAGNITUDES[:: picks**3]
+        ]
+        assert all(sum(found.values()) == 1 for found in laws)
+        assert largest_ratio(laws) <= gain**picks
+    assert (
+        largest_ratio([law(lambda rng, m=m: tuple(selection.choose(m, 1, rng))) for m in MAGNITUDES]) == gain
+    )
+
+
+def test_rank_weights_by_enumeration():
+    """Theorem L3 with e^ε = 8 over four coordinates: the weights are 1, 1/2, 1/4, 1/8."""
+
+    class Rank:
+        def draw(self, choices):
+            return choices.choose([Fraction(2 ** (3 - rank), 15) for rank in range(4)])
+
+    selection = RankWeights(4, math.log(8))
+    sums = [float(selection._cdf(rank)) for rank in range(4)]
+    assert np.allclose(sums, np.cumsum([8 / 15, 4 / 15, 2 / 15, 1 / 15]), rtol=1e-12)
+    selection._rank = Rank()
+    laws = [law(lambda rng, m=m: tuple(selection.choose(m, 1, rng).tolist())) for m in MAGNITUDES]
+    assert all(len(found) == 4 for found in laws)
+    assert largest_ratio(laws) == 8
