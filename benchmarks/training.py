@@ -23,7 +23,7 @@ model = parser.parse_args().model
 with TemporaryDirectory() as folder:
     steps = {}
     for scheme in ("fedsgd", "sqsgd"):
-        # One worker: with more, gradients overlap with encoding and its share cannot be measured.
+        # One worker: with more, gradients overlap with encoding, and its share cannot be measured.
         config = make_config({"scheme": scheme, "model": model, "rounds": rounds, "workers": 1})
         run = runner.prepare(config, Path(folder) / scheme)
         state = federated.initial_state(run.problem.initial(), run.settings)

@@ -1,4 +1,4 @@
-"""What comes back: what is accepted, what is rejected, and that no reply can stop a round."""
+"""Answers: which are accepted and which rejected, and that no reply can stop a round."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""``SqsgdStrategy`` in the place of ``FedAvg``: whatever an app gave that one, as it stands."""
+"""``SqsgdStrategy`` in place of ``FedAvg``: it takes the same options unchanged."""
 
 import inspect
 

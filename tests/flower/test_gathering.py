@@ -57,7 +57,7 @@ def test_a_cohort_is_a_part_of_the_nodes(tmp_path):
 
 
 def test_an_answer_that_is_announced_and_never_sent_keeps_nobody_waiting(tmp_path):
-    """Flower's grid waits for its parts: here for ever. The others count, and the round ends in time."""
+    """Flower's grid would wait for its parts for ever; here the round ends in time with the other answers."""
     nodes, never = nodes_of(tmp_path), threading.Event()
     kept = nodes.pull_messages
 

@@ -75,7 +75,7 @@ def killed_in_the_second_round(tmp_path):
 
 
 def test_a_server_that_died_in_a_round_asks_the_same_nodes_again(tmp_path):
-    """Other nodes are connected when it comes back: drawn anew, the round would be another one's."""
+    """Other nodes are connected after the restart: a new draw would choose a different cohort."""
     nodes = killed_in_the_second_round(tmp_path)
     first, second = asked(nodes)[:4], asked(nodes)[4:]
     nodes.absent = {second[0]}

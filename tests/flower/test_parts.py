@@ -50,7 +50,7 @@ class Link:
         return PushObjectResponse(stored=True)
 
     def answer(self, name):
-        """The node's reply, and what of it comes to lie here."""
+        """The node's reply, and the parts of it that are stored here."""
         arrived = inflated(name, self.objects, name)
         reply = self.app(arrived, self.contexts[self.asked[name]])
         return reply, deflated(reply)
@@ -199,7 +199,7 @@ def test_parts_are_waited_for_no_longer_than_the_round_lasts():
 
 
 def test_a_late_fetch_keeps_the_deadline_of_its_own_round():
-    """It comes to its parts when its round is over, and another one lasts or none does."""
+    """It gets its parts after its round is over, during another round or after the last."""
     go, ended = threading.Event(), []
 
     def late():

@@ -100,8 +100,7 @@ class SqsgdStrategy(Strategy):
         self.scheme_name, self.options = scheme, dict(options or {})
         self.lr = None if lr is None else checks.positive("lr", lr)
         self.optimizer, self.sends = optimizer, sends
-        self.bound = bound
-        self.track, self.clip, self.alpha, self.beta = track, clip, alpha, beta
+        self.bound, self.track, self.clip, self.alpha, self.beta = bound, track, clip, alpha, beta
         self.clients_per_round = checks.integer("clients-per-round", clients_per_round, 0, 2**31)
         self.once = once
         self.fraction_train = checks.real("fraction_train", fraction_train, 0.0, 1.0)

@@ -133,7 +133,7 @@ def _federation_config(known: Mapping[str, Any], columns: Mapping[str, Numbers])
     rounds, asked = len(columns["round"]), np.nan_to_num(columns["asked"])
     chosen: dict[str, Any] = known.get("run") or {
         "scheme": known["name"].rpartition(" ")[0],
-        "epsilon": float(np.clip(columns["epsilon"].max(initial=1.0), 0.01, 1e5)),
+        "epsilon": float(np.clip(columns["epsilon"][:1].sum(), 0.01, 1e5)),
         "bytes": max(1, int(columns["bytes_up"].max(initial=1))),
         "rounds": max(1, rounds),
     }
