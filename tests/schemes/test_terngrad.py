@@ -12,7 +12,7 @@ ROUNDED = [Ternary(dim=4), Ternary(dim=4, clip=1.2)]
 
 @pytest.mark.parametrize("mechanism", ROUNDED, ids=lambda m: m.identity)
 def test_the_variance_is_the_closed_form(mechanism):
-    """Over all reports, probabilities sum to one, the mean is the clamped x, and the variance is the closed form."""
+    """Over all reports, probabilities sum to one, and mean (clamped) and variance are the closed forms."""
     limit = np.inf if mechanism.clip is None else np.float32(mechanism.clip * np.linalg.norm(X) / 2)
     x = np.clip(X.astype(float), -limit, limit)
     expected = np.sum(np.abs(x) * (np.abs(x).max() - np.abs(x)))
