@@ -1,4 +1,4 @@
-"""The δ of binomial noise by adding up its privacy loss on a grid, rounded down and up: a bracket."""
+"""Lower and upper bounds on the δ of binomial noise: its privacy loss, rounded down and up to a grid."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scipy import stats
 
 
 def delta_bracket(trials: int, shift: int, count: int, epsilon: float, step: float) -> tuple[float, float]:
-    """Below and above the δ(ε) of ``count`` numbers plus Bin(trials, 1/2) each, all moved by ``shift``.
+    """Bounds on the δ(ε) of ``count`` numbers plus Bin(trials, 1/2) each, all moved by ``shift``.
 
     The loss of a number is ln(P(Z = z) / P(Z = z - shift)); those of all of them add up, and
     δ(ε) = E max(0, 1 - e^(ε - loss)). Outcomes of probability below 1e-40 are left out below, and count

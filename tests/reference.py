@@ -1,4 +1,4 @@
-"""Plain NumPy and plain Python twins of the kernels, written to be read, not to be fast."""
+"""Reference implementations of the kernels in plain NumPy and Python, slow and readable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def hadamard(x: np.ndarray) -> np.ndarray:
 
 
 def round_fixed(x, factor, offset, noise):
-    """Rounding by sixteen bits, and where they tie (the caller decides those)."""
+    """Rounding by sixteen bits, and where they tie (for the caller to decide)."""
     t = np.clip(np.float32(factor) * x + np.float32(offset), np.float32(0), np.float32(2 * offset))
     fixed = np.floor(t.astype(np.float32) * np.float32(65536)).astype(np.int64)
     total = fixed + noise.astype(np.int64)
@@ -73,7 +73,7 @@ def densities(dim: int, levels: int, threshold: int, keep: Fraction) -> tuple[Fr
 
 
 def all_codes(dim: int, levels: int) -> np.ndarray:
-    """Every vector of codes, one a row."""
+    """Every vector of codes, one per row."""
     return np.array(list(itertools.product(range(levels), repeat=dim)), np.uint8)
 
 

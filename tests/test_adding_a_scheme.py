@@ -1,4 +1,4 @@
-"""docs/adding-a-scheme.md is run: its file, its rows, the contract on them, and its own tests."""
+"""Runs docs/adding-a-scheme.md: its file, its rows, the contract on them, and its own tests."""
 
 import inspect
 import itertools
@@ -25,7 +25,7 @@ FILE, ROW, TESTED, OWN = blocks(PAGE, "python")
 def executed(source: str, name: str, **given: object) -> ModuleType:
     module = ModuleType(name)
     module.__dict__.update(given)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look up their module
     try:
         exec(compile(source, f"{PAGE}: {name}", "exec"), module.__dict__)  # noqa: S102
     finally:
@@ -46,7 +46,7 @@ def _registered(monkeypatch):
 
 
 def parameters(function):
-    """Names to lists of values, as pytest's marks have them; several names at once are a tuple."""
+    """Names to lists of values, as in pytest's marks; several names at once are a tuple."""
     marks = getattr(function, "pytestmark", [])
     return {mark.args[0]: mark.args[1] for mark in marks if mark.name == "parametrize"}
 
@@ -106,7 +106,7 @@ def test_the_pages_own_tests_pass(function, arguments, monkeypatch):
 
 
 def test_the_page_was_not_added_to_the_table():
-    """Once it is, the page needs another example: this one must be new to a reader."""
+    """Once it is, the page needs another example, one that is not in the library."""
     assert not (ROOT / "src/sqsgd/schemes/geometric.py").exists()
 
 

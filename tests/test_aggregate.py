@@ -1,4 +1,4 @@
-"""The running mean of reports: what it is the mean of, and what it refuses."""
+"""The running mean of reports: its value, and the reports that it rejects."""
 
 import math
 
@@ -31,13 +31,13 @@ def test_many_reports_are_summed_as_exactly_as_few():
     message = scheme.encode(np.array([0.1, -3.0]), t, seeded_rng(1))
     for count in range(1, 20_001):
         total.add(t, message)
-        if count in (1, 255, 256, 257, 20_000):  # asking in between changes nothing
+        if count in (1, 255, 256, 257, 20_000):  # reading the mean in between changes nothing
             assert total.count == count
             assert np.allclose(total.mean(), [0.1, -3.0], rtol=1e-5)
 
 
-def test_a_report_weighs_as_much_as_is_said():
-    """Where each client has coordinates of its own (sqsgd), and where all have the same."""
+def test_reports_can_be_weighted():
+    """Where each client has its own coordinates (sqsgd), and where all have the same."""
     for name in ("sqsgd", "sqsgd-paper"):
         scheme = make_scheme(name, dim=300, epsilon=120.0, bits=512)
         tasks = [task(scheme, client=client) for client in range(2)]

@@ -1,4 +1,4 @@
-"""The wire format: golden bytes, round trips, sizes, and messages that must be refused."""
+"""The wire format: golden bytes, round trips, sizes, and messages that must be rejected."""
 
 import math
 import pickle
@@ -86,7 +86,7 @@ def test_float_column():
 
 
 def reseal(body):
-    """Any bytes behind a right envelope."""
+    """Any bytes behind a valid envelope."""
     return sealed((np.frombuffer(body, np.uint8),), (Column(len(body), 256),))
 
 
@@ -144,7 +144,7 @@ def test_wrong_task_or_scheme_is_named():
         assert caught.value.reason == reason
 
 
-def test_codes_and_padding_are_checked_behind_a_right_checksum():
+def test_codes_and_padding_are_checked_behind_a_valid_checksum():
     for body, layout, reason in (
         (b"\x21\x43\xff", (Column(5, 16),), "padding"),
         (bytes([27]), (Column(3, 3),), "code"),  # three codes below 3 make a number below 27

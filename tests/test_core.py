@@ -1,4 +1,4 @@
-"""A scheme made of small parts that can be followed by hand: what it does with whatever parts it is given."""
+"""Scheme and Privacy, with parts so small that every step can be followed by hand."""
 
 from dataclasses import dataclass, replace
 
@@ -15,7 +15,7 @@ X = np.array([1.0, -2.0, 3.0], np.float32)
 
 @dataclass(frozen=True)
 class Times(Transform):
-    """Multiplies by a number that all know."""
+    """Multiplies by a public number."""
 
     factor: float
     shared: bool = True
@@ -39,7 +39,7 @@ class Times(Transform):
 
 @dataclass(frozen=True)
 class Longer(Transform):
-    """Puts client and dim behind the vector, which the server takes off."""
+    """Appends client and dim to the vector; the server removes them."""
 
     shared: bool = False
     checks_input = True
@@ -124,8 +124,8 @@ def sent(made, x=X, task=TASK):
         (Times(4.0), Times(0.5)),
     ],
 )
-def test_what_is_done_in_order_is_undone_in_reverse(transforms):
-    """By decode, and by an aggregate, which undoes what all share only once, after the sum."""
+def test_transforms_are_inverted_in_reverse_order(transforms):
+    """By decode, and by an aggregate, which inverts shared transforms only once, after the sum."""
     made = scheme(*transforms)
     assert made.decode(sent(made), TASK).tolist() == X.tolist()
     total, other = Aggregate(made), replace(TASK, client=8)
@@ -134,7 +134,7 @@ def test_what_is_done_in_order_is_undone_in_reverse(transforms):
     assert total.mean().tolist() == (2 * X).tolist()
 
 
-def test_errors_are_carried_back_through_the_transforms_with_the_lengths_that_they_see():
+def test_errors_are_carried_back_through_the_transforms():
     assert scheme().nmse == 1.0
     assert scheme(Times(2.0), Longer()).nmse == 2.0 * (1.0 + 3)
     assert scheme(Longer(), Times(2.0)).nmse == 2.0 * 1.0 + 3
@@ -147,7 +147,7 @@ def test_parts_that_do_not_fit_are_refused():
         scheme(dim=0)
 
 
-def test_the_fingerprint_is_of_all_that_a_reader_must_agree_on():
+def test_the_fingerprint_covers_everything_that_both_sides_must_share():
     made = scheme(Times(2.0))
     others = [
         replace(made, name="other"),
@@ -157,13 +157,13 @@ def test_the_fingerprint_is_of_all_that_a_reader_must_agree_on():
         scheme(Times(2.0), dim=4),
     ]
     assert len({made.fingerprint, *(other.fingerprint for other in others)}) == 6
-    assert replace(made, residual=True, momentum=0.5).fingerprint == made.fingerprint  # the client's affair
+    assert replace(made, residual=True, momentum=0.5).fingerprint == made.fingerprint  # client only
     for other in others[:2]:
         with pytest.raises(MalformedReport, match="scheme"):
             other.open(sent(made), TASK)
 
 
-def test_the_symbol_is_sent_but_no_part_of_the_budget():
+def test_the_symbol_is_not_part_of_the_budget():
     made = scheme()
     codes = made.mechanism.layout[0]
     assert made.code_bits == codes.bits
@@ -179,8 +179,8 @@ def test_vectors_are_clipped_before_anything_else():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e20])
-def test_the_coordinate_is_named_whoever_finds_it(bad):
-    """By the first transform, in a pass that it makes anyway, or before it."""
+def test_an_invalid_coordinate_is_named(bad):
+    """Whether the first transform finds it in its own pass, or the check before it."""
     x = np.array([1.0, bad, 2.0])
     for made in (scheme(), scheme(Times(1.0), Longer()), *([scheme(Longer())] if bad != 1e20 else [])):
         with pytest.raises(ValueError, match=r"x\[1\] = "):
@@ -198,7 +198,7 @@ def test_tasks_must_be_tasks_for_this_length():
         made.encode(X, TASK, np.random.default_rng(1))
 
 
-def test_a_mechanism_that_says_nothing_more_adds_its_estimates_and_holds_no_size():
+def test_defaults_of_a_mechanism():
     mechanism, total = Whole(3), np.ones(3, np.float32)
     columns = mechanism.randomize(X, 1.0, seeded_rng(1))
     mechanism.add_estimate(columns, 1.0, 0.5, total)
@@ -218,7 +218,7 @@ def test_a_mechanism_that_says_nothing_more_adds_its_estimates_and_holds_no_size
         ("none", 0.0, (False, False, False)),
     ],
 )
-def test_a_guarantee_answers_what_is_asked_of_it(notion, delta, answers):
+def test_questions_about_a_guarantee(notion, delta, answers):
     privacy = Privacy(epsilon=1.0, notion=notion, delta=delta)
     assert (privacy.is_private, privacy.is_pure_local, privacy.protects_single_reports) == answers
 
@@ -232,7 +232,7 @@ def test_a_guarantee_answers_what_is_asked_of_it(notion, delta, answers):
         ("dgc", 1, 1.0),
     ],
 )
-def test_a_scheme_says_what_a_report_is_about_and_which_bound_suits_it(name, size, bound):
+def test_sent_coordinates_and_the_bound_for_unit_vectors(name, size, bound):
     scheme = make_scheme(name, dim=40, epsilon=50.0, bits=38)
     task = Task(round=0, client=1, seed=5, dim=40, bound=scheme.unit_bound)
     columns = scheme.randomize(np.arange(40, dtype=np.float32), task, seeded_rng(1))

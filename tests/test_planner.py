@@ -1,4 +1,4 @@
-"""The planner: its predictions hold, its choice is the best, its warnings come when they should."""
+"""The planner: its predictions hold, its choice is the best, and its warnings appear when they should."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from sqsgd.planner import information_limit, plan, stateless_choices
     [(1024, 60.0, 512, 5), (2000, 20.0, 1024, 8), (512, 2500.0, 4096, 3), (5000, 400.0, 2048, 4)],
 )
 def test_predictions_hold_for_the_mean_over_clients(dim, epsilon, bits, clients):
-    """Within three standard errors, which are a fifth of a percent but where the norm's rare jumps matter."""
+    """Within three standard errors: 0.2 %, or more where rare jumps of the norm matter."""
     chosen = plan(dim=dim, epsilon=epsilon, bits=bits, clients=clients)
     scheme = make_scheme("sqsgd-stateless", dim=dim, epsilon=epsilon, bits=bits)
     rng, numbers, errors = seeded_rng(4), np.random.default_rng(2), []
@@ -30,7 +30,7 @@ def test_predictions_hold_for_the_mean_over_clients(dim, epsilon, bits, clients)
     mean, deviation = np.mean(errors), np.std(errors) / len(errors) ** 0.5
     assert abs(mean - chosen.nmse) < 3 * deviation
     if dim > chosen.coordinates:
-        assert abs(mean - scheme.nmse) > 3 * deviation  # what the norm's clamping changes can be seen
+        assert abs(mean - scheme.nmse) > 3 * deviation  # the effect of clamping the norm is visible
     assert chosen.nmse_mean == chosen.nmse / clients
 
 
@@ -62,7 +62,7 @@ def warned(words, **budget):
     return any(words in warning for warning in plan(**budget).warnings)
 
 
-def test_warnings_come_when_they_should():
+def test_warnings_appear_when_they_should():
     usual = {"dim": 119850, "epsilon": 400.0, "bits": 2048}
     assert warned("nearly in the clear", dim=512, epsilon=400.0, bits=512)
     assert not warned("nearly in the clear", **usual)
@@ -84,7 +84,7 @@ def test_the_information_limit():
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 400.0, 1e5])
 @pytest.mark.parametrize("bits", [1, 64, 2**14])
 def test_the_ends_of_every_range(dim, epsilon, bits):
-    """No number is missing, none of the limits is beaten, and all of it can be written as JSON."""
+    """No number is missing, no limit is beaten, and the plan can be written as JSON."""
     chosen = plan(dim=dim, epsilon=epsilon, bits=bits, clients=2**40, rounds=2**40)
     assert 0 < chosen.nmse < math.inf
     assert chosen.epsilon <= epsilon
@@ -100,8 +100,8 @@ def test_more_epsilon_is_never_worse():
         assert errors == sorted(errors, reverse=True)
 
 
-def test_a_direction_of_one_dimension_is_not_passed_off_as_two():
-    """A guess at a sign is right every other time, so no cosine below one can be promised."""
+def test_one_dimension_has_no_bound_on_the_cosine():
+    """A guess at a sign is right half of the time, so no cosine below one can be guaranteed."""
     for statement in plan(dim=1, epsilon=0.5, bits=8, rounds=3).reconstruction:
         assert (statement.dimensions, statement.vacuous) == (1, True)
     block, full = plan(dim=1000, epsilon=0.5, bits=1).reconstruction
@@ -109,7 +109,7 @@ def test_a_direction_of_one_dimension_is_not_passed_off_as_two():
     assert (full.dimensions, full.vacuous) == (1000, False)
 
 
-def test_rough_predictions_are_said_to_be_rough():
+def test_rough_predictions_have_a_warning():
     assert warned("predicted errors can be off", dim=1198, epsilon=400.0, bits=8)
     assert not warned("predicted errors can be off", dim=1198, epsilon=400.0, bits=64)
 
@@ -119,7 +119,7 @@ def test_more_coordinates_than_can_be_privatised():
         plan(dim=10**9, epsilon=1.0, bits=2**40)
 
 
-def test_the_papers_settings_stand_beside():
+def test_the_papers_settings_are_an_alternative():
     paper = plan(dim=119850, epsilon=400.0, bits=2048).paper
     assert (paper.levels, paper.coordinates) == (16, 512)
     assert paper.nmse > 2000
@@ -144,7 +144,7 @@ def test_it_can_be_written_as_json():
         ({"rounds": 1.5}, "rounds"),
     ],
 )
-def test_impossible_wishes(change, message):
+def test_invalid_budgets(change, message):
     with pytest.raises(ValueError, match=message):
         plan(**{"dim": 1000, "epsilon": 20.0, "bits": 256, **change})
 

@@ -1,4 +1,4 @@
-"""What the package exports, what it loads, and that the table of names is true."""
+"""The public names: they exist, are documented, and importing them loads nothing heavy."""
 
 import doctest
 import inspect
@@ -43,7 +43,7 @@ def described(name):
 
 @pytest.mark.parametrize("name", sqsgd.__all__)
 def test_every_public_name_has_an_example_that_runs(name):
-    """pytest --doctest-modules runs them where they stand; here none can be missing, a constant's neither."""
+    """pytest --doctest-modules runs the examples; this test finds missing ones, also of constants."""
     module = sys.modules.get(getattr(getattr(sqsgd, name), "__module__", None), sqsgd)
     scope = {**vars(sqsgd), **vars(module)}
     test = doctest.DocTestParser().get_doctest(described(name), scope, name, None, None)

@@ -1,4 +1,4 @@
-"""Tasks: what they refuse, what they hold, and what a report is bound to."""
+"""Tasks: validation, public streams, and the bytes that a report is bound to."""
 
 import math
 from fractions import Fraction
@@ -59,8 +59,8 @@ def test_every_field_is_part_of_what_a_report_is_bound_to(change):
     assert Task(**RIGHT).binding == Task(**RIGHT).binding
 
 
-def test_clients_share_one_stream_and_have_one_of_their_own():
-    """The same for all who are asked in a round, or another for each; never the same in another round."""
+def test_shared_streams_and_streams_per_client():
+    """Shared streams are the same for all clients of a round; no stream repeats in another round."""
     one, other = Task(**RIGHT), Task(**{**RIGHT, "client": 2})
 
     def drawn(task, purpose="signs", *, shared):

@@ -1,4 +1,4 @@
-"""Transforms are linear, undone by the server, and the same on both sides."""
+"""Transforms are linear, inverted by the server, and the same on both sides."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def task(dim, **changes):
 
 @pytest.mark.parametrize("rounds", [1, 2])
 @pytest.mark.parametrize("dim", [1, 2, 3, 64, 100, 1000, 5000])
-def test_rotation_is_orthonormal_and_undone(rounds, dim):
+def test_rotation_is_orthonormal_and_inverted(rounds, dim):
     rotate, t = Rotate(rounds=rounds), task(dim)
     x, z = NUMBERS.standard_normal((2, dim)).astype(np.float32)
     y = rotate.forward(x, t)
@@ -33,7 +33,7 @@ def test_the_matrix_of_a_rotation_is_signs_and_hadamard_over_root_n():
     assert np.allclose(matrix @ matrix.T, np.eye(dim), atol=1e-6)
 
 
-def test_signs_are_each_clients_own_unless_shared():
+def test_each_client_has_its_own_signs_unless_shared():
     x = np.ones(64, np.float32)
     for shared in (False, True):
         ys = [Rotate(shared=shared).forward(x, task(64, client=client)) for client in (1, 2)]
@@ -83,7 +83,7 @@ def test_shared_and_own_subsets():
 
 
 def test_a_client_draws_its_subset_once(monkeypatch):
-    """To encode, to mask its residual and to be asked again; the next round's subset is another."""
+    """For encoding, for masking its residual and for later calls; the next round has another subset."""
     scheme, drawn, draw = make_scheme("sqsgd", dim=1000, epsilon=50.0, bits=128), [], PublicStream.subset
     monkeypatch.setattr(PublicStream, "subset", lambda *args: drawn.append(args) or draw(*args))
     for round in (0, 1):

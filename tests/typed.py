@@ -1,4 +1,4 @@
-"""A command as a person types it, through ``main``, but in this process: torch is loaded once for all."""
+"""Runs a command line through ``main`` in this process, so that torch is loaded only once."""
 
 import contextlib
 import io
@@ -10,7 +10,7 @@ from unittest import mock
 
 @dataclass(frozen=True)
 class Done:
-    """What a finished process would have left."""
+    """The result of a finished process."""
 
     code: int
     out: str
@@ -18,7 +18,7 @@ class Done:
 
 
 def typed(line):
-    """Run ``sqsgd ...``, a line or a list of words; whatever it raises beyond what main answers is raised."""
+    """Run ``sqsgd ...``, a line or a list of arguments; errors that main does not handle are raised."""
     from sqsgd.cli import main
 
     words = shlex.split(line) if isinstance(line, str) else [str(word) for word in line]

@@ -9,7 +9,7 @@ from sqsgd.audit.subject import forward
 
 
 @pytest.mark.parametrize("name", ["sqsgd", "sqsgd-stateless", "sqsgd-paper", "privunit-inf"])
-def test_certain_vectors_are_rounded_to_the_codes_that_they_say(name):
+def test_certain_vectors_are_rounded_to_their_stated_codes(name):
     case = subject(name)
     scheme, vectors = case.scheme, [*certain_vectors(case)]
     assert len(vectors) == 8
@@ -32,8 +32,8 @@ def test_where_codes_are_not_privquants_no_vector_is_certain(name):
     assert [*certain_vectors(case)] == []
 
 
-def test_the_size_that_the_symbol_is_about_is_the_vectors():
-    """In units of the bound: the norm of what the mechanism sees, or its largest magnitude, or none."""
+def test_the_symbol_is_about_the_size_of_the_vector():
+    """In units of the bound: the norm of the mechanism's input, or its largest magnitude, or none."""
     for name, options, norm in (
         ("sqsgd", {}, 2),
         ("sqsgd-paper", {"adaptive": True, "norm_epsilon": 1.0}, np.inf),

@@ -1,4 +1,4 @@
-"""The bench: what a figure says, and that what ours is compared with does the same work."""
+"""The benchmark: its figures, and that the NumPy encode does the same work."""
 
 import math
 import time
@@ -49,7 +49,7 @@ def codes_of(message, dim, levels):
 
 
 @pytest.mark.parametrize("levels", [2, 16])
-def test_the_numpy_twin_rotates_rounds_and_packs(levels):
+def test_the_numpy_encode_rotates_rounds_and_packs(levels):
     """With every match kept, its codes are the rotated vector's to within a level."""
     dim, task = 64, Task(round=5, client=0, seed=1, dim=64, bound=0.5)
     x = (np.random.default_rng(1).standard_normal(dim) / 8).astype(np.float32)
@@ -64,19 +64,19 @@ def test_the_numpy_twin_rotates_rounds_and_packs(levels):
         numpy_encode(x * np.float32(np.nan), task, levels, all_match, np.random.default_rng(2))
 
 
-def test_the_numpy_twin_changes_as_many_codes_as_the_law_says():
+def test_the_numpy_encode_changes_as_many_codes_as_the_law_says():
     dim, levels, task = 16, 4, Task(round=0, client=0, seed=1, dim=16, bound=1.0)
     law = rounded_match_law(PrivQuant(dim, levels, 10.0))
     x, rng, counts = np.zeros(dim, np.float32), np.random.default_rng(3), np.zeros(dim + 1)
     signs = np.random.default_rng((task.seed, task.round)).choice([-1.0, 1.0], dim)
-    x[0] = 100 * signs[0]  # every rotated coordinate is far beyond the range: codes are 3, for certain
+    x[0] = 100 * signs[0]  # every rotated coordinate is far beyond the range: all codes are 3
     for _ in range(1000):
         counts[np.count_nonzero(codes_of(numpy_encode(x, task, levels, law, rng), dim, levels) == 3)] += 1
     assert g_test(counts, 1000 * law) > 1e-6
 
 
 def test_the_best_turn_counts_for_each():
-    """Two calls come first, to compile and to see how long one takes."""
+    """After two calls, to compile and to see how long one takes."""
     slow, quick = best_times(lambda: time.sleep(0.004), lambda: None, turns=2)
     assert 0.004 <= slow < 0.1
     assert 0 < quick < 0.001

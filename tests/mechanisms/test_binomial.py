@@ -1,4 +1,4 @@
-"""Fair binomial draws are exact, and their noise hides what it is said to hide."""
+"""Fair binomial draws are exact, and their noise is as private as stated."""
 
 import math
 from bisect import bisect_right
@@ -51,7 +51,7 @@ def law_of(trials):
 
 @pytest.mark.parametrize("trials", [1, 5, 177, 40_000])
 def test_draws_follow_the_law(trials):
-    """And a coin that falls on heads a hundredth too often is found out."""
+    """And a coin with 1 % too many heads is caught."""
     expected = 200_000 * law_of(trials)
     drawn = FairBinomial(trials).draw(200_000, seeded_rng(3))
     assert g_test(np.bincount(drawn, minlength=trials + 1), expected) > 1e-6
@@ -60,7 +60,7 @@ def test_draws_follow_the_law(trials):
 
 
 def test_draws_agree_with_counted_bits():
-    """The twin that needs no argument: the number of ones in so many random bits."""
+    """Against the obvious implementation: the number of ones among random bits."""
     bits = np.unpackbits(seeded_rng(4).take(50_000 * 24), bitorder="little").reshape(50_000, -1)[:, :177]
     counts = np.bincount(bits.sum(axis=1, dtype=np.int64), minlength=178)
     assert g_test(counts, 50_000 * law_of(177)) > 1e-6
@@ -99,7 +99,7 @@ def test_the_noise_is_the_least_that_the_bound_admits(claim, epsilon, multiple):
 @pytest.mark.parametrize("trials", [40, 1000, 9999])
 @pytest.mark.parametrize("shift", [1, 7])
 def test_the_loss_is_a_sum_of_artanh(trials, shift):
-    """The identity that the bound starts from."""
+    """The identity behind the bound."""
     for z in range(shift, trials + 1, max(1, trials // 20)):
         t, half = z - trials / 2, (trials + 1) / 2
         loss = math.log(Fraction(comb(trials, z), comb(trials, z - shift)))
@@ -122,7 +122,7 @@ TIGHT = [  # dim, difference in each coordinate, trials
 @pytest.mark.parametrize(("dim", "shift", "trials"), TIGHT)
 @pytest.mark.parametrize("delta", [1e-3, 1e-6])
 def test_the_true_loss_is_within_the_bound(dim, shift, trials, delta):
-    """And not far below it: at a third of ε, or with a third of the noise, it is beyond δ."""
+    """And the bound is tight: at a third of ε, or with a third of the noise, δ is exceeded."""
     epsilon = BinomialPrivacy(**sizes(dim, float(shift), float(shift), delta)).epsilon(trials)
     step = epsilon / dim / 50
     assert delta_bracket(trials, shift, dim, epsilon, step)[1] <= delta

@@ -1,4 +1,4 @@
-"""Shares of a budget never add up to more than it."""
+"""Shares of a budget never add up to more than the budget."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""Noise that favours a cap: its density, its sampler, and that broken ones are caught."""
+"""Directions from a cap: the density, the sampler, and that broken ones are caught."""
 
 import math
 
@@ -40,7 +40,7 @@ def test_any_epsilon_and_any_dimension(make, dim, epsilon):
 
 
 def worst_ratio(mechanism, pairs=300):
-    """The largest |ln density - ln density| of reports of one vector, under it and under others."""
+    """The largest |ln density - ln density| between one vector and others, over reports of the first."""
     rng, worst, bound = seeded_rng(4), 0.0, 1.0
     for seed in range(pairs):
         x, other = (unit_vector(mechanism.dim, seed=2 * seed + i) * (0.3 + 0.7 * i) for i in (0, 1))
@@ -68,7 +68,7 @@ def test_a_density_of_twice_the_budget_is_caught(make, monkeypatch):
 
 
 def parts_of_draws(cap, trials=4000):
-    """<v, u> of many draws, and v's part along a fixed vector across u."""
+    """<v, u> of many draws, and v's component along a fixed vector orthogonal to u."""
     rng, u = seeded_rng(8), unit_vector(cap.dim).astype(np.float64)
     u /= np.linalg.norm(u)
     side = np.roll(u, 1) - (np.roll(u, 1) @ u) * u
@@ -78,7 +78,7 @@ def parts_of_draws(cap, trials=4000):
 
 
 def p_value(cap, along):
-    """Kolmogorov-Smirnov, of P(T > t) under the law whose density privacy is proved of."""
+    """A Kolmogorov-Smirnov test against P(T > t) under the law whose privacy is proved."""
     a = (cap.dim - 1) / 2
     if isinstance(cap, SphereCap):
         beyond = np.where(along > 0, 1, -1) * stats.beta.sf(along**2, 0.5, a) / 2 + (along <= 0)
@@ -96,7 +96,7 @@ def p_value(cap, along):
 @pytest.mark.parametrize("make", CAPS)
 @pytest.mark.parametrize(("dim", "epsilon"), BUDGETS)
 def test_the_sampler_has_the_density(make, dim, epsilon):
-    """Along u the law is that of the density; across, it is the same in every direction."""
+    """Along u the law is that of the density; orthogonal to it, all directions are alike."""
     cap = make(dim=dim, epsilon=epsilon)
     along, aside = parts_of_draws(cap)
     assert p_value(cap, along) > 1e-6

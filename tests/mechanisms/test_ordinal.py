@@ -28,7 +28,7 @@ def worst_ratio(channel, kernel):
 
 @channels
 def test_epsilon_is_exact(levels, epsilon):
-    """ε = α L / 2 between the ends, less between any others, whatever lies between the levels."""
+    """ε = α L / 2 between the ends, and less between any other numbers, on or between levels."""
     channel = OrdinalChannel(levels, epsilon)
     rows = table(channel, np.linspace(0, 1, 101))
     assert np.allclose(np.exp(rows).sum(axis=1), 1, rtol=1e-12)
@@ -86,7 +86,7 @@ def test_a_sampler_with_another_budget_is_caught(monkeypatch):
 
 @pytest.mark.parametrize("level", [0, 3, 6])
 def test_ambiguous_words_are_settled(level):
-    """A word that holds an edge is decided by the bits after it, on either side; others by themselves."""
+    """A word that contains an edge is decided by the bits after it; other words decide by themselves."""
     channel = OrdinalChannel(7, 7.7)
     cdf = channel._cdf(level)
     for code in range(6):
@@ -108,7 +108,7 @@ def test_ambiguous_words_are_settled(level):
 
 
 def test_the_ends_of_the_words():
-    """The first and the last word at a budget whose edges crowd there, and further bits in between."""
+    """The first and the last word, at a budget whose edges lie there, and further bits in between."""
     channel = OrdinalChannel(3, 200.0)
     drawn = [
         channel._move(1, np.array([first], np.uint64), ScriptedRng(2**63, 2**63, 2**63, 2**63))

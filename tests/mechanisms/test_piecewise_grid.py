@@ -31,7 +31,7 @@ grids = pytest.mark.parametrize(("alphabet", "epsilon"), GRIDS)
 
 
 def table(channel, places):
-    """ln P(code | place), a row a place."""
+    """ln P(code | place), one row per place."""
     codes = np.arange(channel.alphabet)
     return np.array([channel.log_probability(codes, np.full(codes.size, place)) for place in places])
 
@@ -104,7 +104,7 @@ def worst_ratio(channel):
 
 @grids
 def test_epsilon_is_exact(alphabet, epsilon):
-    """Attained, not exceeded, and all that was asked for."""
+    """Attained, not exceeded, and equal to the requested one."""
     channel = PiecewiseGrid(alphabet, epsilon)
     assert epsilon * (1 - 1e-9) <= channel.epsilon <= epsilon
     assert math.isclose(worst_ratio(channel), channel.epsilon, rel_tol=1e-9)
@@ -119,7 +119,7 @@ def test_a_window_that_is_too_short_is_caught(alphabet, epsilon):
 
 
 def test_the_papers_budget_is_spent_only_on_a_fine_grid():
-    """With h = e^{ε/2} on two points, the codes' ratio is e^{ε/2}: half of the budget would be left."""
+    """With h = e^{ε/2} on two points, the codes' ratio is e^{ε/2}: half of the budget would be unused."""
     assert PiecewiseGrid(1024, 4.0).reach == pytest.approx((math.exp(2) + 1) / (math.exp(2) - 1), rel=1e-9)
     assert PiecewiseGrid(2, 4.0).reach == pytest.approx((math.exp(4) + 1) / (math.exp(4) - 1), rel=1e-9)
 

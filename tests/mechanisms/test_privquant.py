@@ -1,4 +1,4 @@
-"""What PrivQuant takes, what it refuses, and the parameters that it finds."""
+"""PrivQuant's arguments, the errors for invalid ones, and the parameters that it chooses."""
 
 import math
 
@@ -58,7 +58,7 @@ def test_codes(codes, match):
     refuse(match, lambda: Q.log_density(CODES, codes))
 
 
-def test_a_mechanism_checks_what_it_is_handed():
+def test_a_mechanism_checks_its_input():
     q, rng = PrivQuant(40, 2, 1.0), seeded_rng(1)
     refuse(r"x has shape \(4,\)", lambda: q.randomize(np.zeros(4, np.float32), 1.0, rng))
     refuse("bound = nan", lambda: q.randomize(np.zeros(40, np.float32), math.nan, rng))
@@ -136,7 +136,7 @@ def test_bounds(bound):
 
 @pytest.mark.parametrize("levels", [2, 5, 256])
 def test_values_outside_are_clamped(levels):
-    """Of 18 coordinates, because sixteen are rounded at a time and the rest one by one."""
+    """With 18 coordinates: sixteen are rounded at a time and the rest one by one."""
     q, rng = PrivQuant(18, levels, 20.0), seeded_rng(1)
     far = np.array(3 * [-1e13, -7.0, -0.5, 0.5, 7.0, 1e13], np.float32)
     for _ in range(50):

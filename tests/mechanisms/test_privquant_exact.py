@@ -1,4 +1,4 @@
-"""Exhaustive checks in rational arithmetic: privacy, its attainment, unbiasedness; and that they can fail."""
+"""Exhaustive checks in rational arithmetic of exact ε and unbiasedness, which fail on broken mechanisms."""
 
 import math
 from fractions import Fraction
@@ -13,7 +13,7 @@ SMALL = [(1, 2), (1, 5), (2, 2), (2, 4), (3, 2), (3, 3), (4, 2), (4, 3), (5, 2),
 
 
 def check_mechanism(dim, levels, densities, threshold, scale, epsilon):
-    """What must hold of an (A, B) mechanism that claims a scale and an ε: exact, all inputs and outputs."""
+    """Check an (A, B) mechanism that claims a scale and an ε exactly, over all inputs and outputs."""
     above, below = densities
     codes = reference.all_codes(dim, levels)
     values = [Fraction(2 * k, levels - 1) - 1 for k in range(levels)]

@@ -1,4 +1,4 @@
-"""What the sampler really draws, against its exact law; seeded, and shown to fail on broken samplers."""
+"""The sampler against its exact law; the tests are seeded and fail on broken samplers."""
 
 import math
 
@@ -12,7 +12,7 @@ from sqsgd import PrivQuant, seeded_rng
 from sqsgd.kernels import privatising
 from sqsgd.mechanisms import privquant
 
-ALARM = 1e-6  # a right sampler fails one of these tests with this probability
+ALARM = 1e-6  # a correct sampler fails one of these tests with this probability
 
 
 def match_pmf(q: PrivQuant) -> np.ndarray:

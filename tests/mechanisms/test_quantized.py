@@ -1,4 +1,4 @@
-"""Mechanisms built on PrivQuant: what a new one inherits, and that the audit knows it without being told."""
+"""Mechanisms built on PrivQuant: what a new one inherits, and that the audit recognises it."""
 
 from dataclasses import dataclass
 
@@ -61,7 +61,7 @@ def test_a_report_is_the_codes_and_then_the_symbol():
     )
 
 
-def test_the_audit_knows_a_new_one_without_being_told():
+def test_the_audit_recognises_a_new_one():
     def make(*, dim, epsilon, bits):
         return Scheme(name="new", dim=8, transforms=(), mechanism=SYMBOL)
 

@@ -29,7 +29,7 @@ def test_law_is_exactly_private_unbiased_and_has_the_closed_form_variance(epsilo
     assert worst <= epsilon * (1 + 1e-12)
     corners = np.array([law(s, 2.0 * k / s.levels) for k in range(s.levels + 1)])
     assert math.isclose(np.log(corners.max(axis=0) / corners.min(axis=0)).max(), epsilon, rel_tol=1e-9)
-    wrong = corners + 0.02 * np.eye(s.levels + 1)  # keeps too often: must be seen
+    wrong = corners + 0.02 * np.eye(s.levels + 1)  # keeps too often: must be caught
     assert np.log(wrong.max(axis=0) / wrong.min(axis=0)).max() > epsilon
 
 

@@ -1,4 +1,4 @@
-"""Choosing coordinates in private: exact budgets, exact draws."""
+"""Private selection of coordinates: exact budgets, exact draws."""
 
 import itertools
 import math
@@ -61,7 +61,7 @@ def sampled(selection, magnitudes, trials=20_000):
 @pytest.mark.parametrize("magnitudes", [[3, 1, 2, 5, 4], [1, 1, 0, 1, 1], [0, 0, 0, 0, 0]])
 @selections
 def test_choices_have_the_law(selection, magnitudes):
-    """With equal magnitudes too: the first of equals ranks first, in the draw as in the density."""
+    """Also with ties, which keep their order in both the draw and the density."""
     assert sampled(selection, np.array(magnitudes[: selection.dim], np.float32)) > 1e-6
 
 

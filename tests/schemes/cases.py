@@ -1,4 +1,4 @@
-"""Every scheme, and every option that changes what is sent: one row each in the contract's table."""
+"""The contract's table: one row for every scheme, and for every option that changes the report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqsgd import Scheme, Task, make_scheme
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A row. What it leaves unsaid is the rule: local privacy, all of epsilon spent, no bias."""
+    """A row. By default: local privacy, all of epsilon spent, no bias."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -22,17 +22,17 @@ class Case:
     whole_epsilon: bool = True
     """Spends the budget to the last billionth."""
     keeps_budget: bool = True
-    """Its codes fit into the bits that were asked for."""
+    """Its codes fit into the requested bits."""
     bias: float = 0.0
-    """|E x̂ - x|² / |x|² that its documentation admits."""
+    """|E x̂ - x|² / |x|² that its documentation states."""
     mean_bits: int = 512
-    """A budget at which a report of 64 coordinates is about all of them: nothing waits in a residual."""
+    """A budget at which a report covers all of 64 coordinates: there is no residual."""
     unlimited: bool = False
     """Made without a budget of bits."""
     waits: bool = False
-    """Leaves something to a residual whatever the budget."""
+    """Keeps a residual at every budget."""
     tiny: dict[str, Any] | None = field(default_factory=lambda: {"dim": 4, "bits": 16})
-    """A budget at which all outputs can be listed; None: continuous, or too many."""
+    """A budget at which all outputs can be listed; None: continuous, or too many outputs."""
     tiny_options: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Reports of schemes that are not private: all that a vector can become, how often, and how far off."""
+"""Reports of schemes without privacy: all possible ones, their probabilities and errors."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ X = np.array([0.6, -0.1, 0.35, 0.0], np.float32)
 
 
 def all_reports(mechanism, x):
-    """Every report that x can become: its scale is certain, its codes are not."""
+    """Every possible report of x: its scale is certain, its codes are not."""
     scale = mechanism.randomize(x, 1.0, seeded_rng(1))[0]
     alphabet = mechanism.layout[1].alphabet
     codes = itertools.product(range(alphabet), repeat=mechanism.dim)
@@ -42,7 +42,7 @@ def drawn(mechanism, x, trials):
 
 
 def is_sent_with_its_density(mechanism, trials=20_000):
-    """What ``randomize`` draws against ``log_density``, by a G-test."""
+    """``randomize`` against ``log_density``, by a G-test."""
     return g_test(drawn(mechanism, X, trials), trials * chances(mechanism, X) + 1e-12) > 1e-6
 
 

@@ -1,4 +1,4 @@
-"""What fits into a budget of bits: as much as does, and not a code more."""
+"""The number of codes that fit into a budget of bits is exact."""
 
 import pytest
 from refusing import refuse
@@ -17,13 +17,13 @@ def test_one_code_more_would_not_fit(alphabet):
         assert Column(count + 1, alphabet).bits > bits
 
 
-def test_no_bits_hold_nothing_and_no_budget_holds_more_than_can_be_numbered():
+def test_the_ends_of_the_range_of_bits():
     assert codes_that_fit(0, 2) == codes_that_fit(-5, 2) == 0
     assert codes_that_fit(2**40, 2) == 2**32 - 1
 
 
-def test_what_is_affordable_is_no_more_than_there_is():
-    """The padded length is what a rotation leaves to be sent."""
+def test_affordable_codes_do_not_exceed_the_padded_length():
+    """A rotation pads the vector."""
     assert affordable(64, 2, 100) == 64
     assert affordable(2048, 2, 100) == 128
     assert affordable(2048, 16, 119850) == 512
@@ -31,7 +31,7 @@ def test_what_is_affordable_is_no_more_than_there_is():
     refuse("bits = None", lambda: affordable(None, 2, 100))
 
 
-def test_more_than_can_be_privatised_is_refused_with_a_budget_that_is_not():
+def test_too_many_coordinates_are_refused_with_the_largest_budget():
     most = Column(MOST_DIM, 4).bits
     refuse(f"ask for {most} bits", lambda: affordable(most + 2, 4, 2**30))
     assert affordable(most, 4, 2**30) == MOST_DIM
@@ -45,6 +45,6 @@ def test_a_block_is_all_or_a_power_of_two(dim, codes, size):
     assert block_size(dim, codes) == size
 
 
-def test_a_sample_is_drawn_only_where_something_is_left_out():
+def test_a_sample_is_drawn_only_where_not_all_fit():
     assert rescaled_sample(300, 300) == ()
     assert rescaled_sample(300, 200) == (Subsample(size=200, rescale=True),)

@@ -1,4 +1,4 @@
-"""QSGD, TernGrad and DGC: what they send, how well, and what that leaks."""
+"""QSGD, TernGrad and DGC: their reports, errors and leaks."""
 
 import sys
 
@@ -14,7 +14,7 @@ from sqsgd.schemes.terngrad import Ternary
 
 
 def test_what_leaks_of_a_vector():
-    """Who reads a report of qsgd knows the norm; of terngrad signs and the maximum; of dgc values."""
+    """A report of qsgd reveals the norm, of terngrad signs and the maximum, of dgc values."""
     x = unit_vector(300)
     norm, codes = ShareOfNorm(dim=300, levels=100).randomize(x, 1.0, seeded_rng(1))
     assert norm[0] == pytest.approx(np.linalg.norm(x), rel=1e-6)
@@ -62,14 +62,14 @@ def test_the_error_is_the_predicted_one(name, dim, bits, options):
     assert abs(mean - scheme.nmse) < 3 * deviation + 0.002 * scheme.nmse
 
 
-def test_without_a_budget_all_coordinates_travel():
+def test_without_a_budget_all_coordinates_are_sent():
     assert make_scheme("qsgd", dim=1000).mechanism == ShareOfNorm(dim=1000, levels=32)  # √n, rounded up
     assert make_scheme("terngrad", dim=1000).mechanism == Ternary(dim=1000)
     assert make_scheme("dgc", dim=2500).mechanism == Largest(dim=2500, count=3)  # the paper's 0.1 %
 
 
 @pytest.mark.parametrize("name", ["qsgd", "terngrad", "dgc"])
-def test_huge_vectors_cost_nothing_before_they_are_sent(name):
+def test_schemes_for_huge_vectors_are_made_quickly(name):
     for bits in (2048, None):
         assert make_scheme(name, dim=2**31, bits=bits).dim == 2**31
 
@@ -103,7 +103,7 @@ def test_budgets_that_cannot_be_met(name, arguments, words):
 
 
 @pytest.mark.parametrize("name", ["qsgd", "terngrad", "dgc"])
-def test_the_mechanisms_refuse_what_is_not_finite(name):
+def test_the_mechanisms_reject_vectors_that_are_not_finite(name):
     mechanism, rng = make_scheme(name, dim=50, bits=400).mechanism, seeded_rng(2)
     for bad in (np.nan, np.inf):
         x = np.zeros(mechanism.dim, np.float32)

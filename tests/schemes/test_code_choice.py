@@ -1,4 +1,4 @@
-"""Levels, coordinates and reach in direction mode: what was not tried is no better."""
+"""Levels, coordinates and reach in direction mode: no other choice is better."""
 
 import math
 
@@ -9,7 +9,7 @@ from sqsgd.schemes.code_choice import LEVELS, REACHES, SIGNS, best_of, choices
 
 @pytest.mark.parametrize("epsilon", [2.0, 40.0, 400.0, 4000.0])
 @pytest.mark.parametrize(("dim", "bits"), [(300, 4096), (119850, 2048), (5000, 700)])
-def test_nothing_that_was_not_tried_is_better(dim, epsilon, bits):
+def test_no_other_choice_is_better(dim, epsilon, bits):
     best = best_of(choices(dim, epsilon, bits)).error
     for levels in (*LEVELS, 7, 10, 100):
         for reach in (*REACHES, SIGNS, 0.3, 1.2):
@@ -22,6 +22,6 @@ def test_nothing_that_was_not_tried_is_better(dim, epsilon, bits):
 
 
 def test_the_table_of_mathematics_is_reproduced():
-    """Computed apart for D = 2^17, the norm known: 401, 305, 282 and 268 for 512 to 8192 bits."""
+    """Computed independently for D = 2^17 and a known norm: 401, 305, 282 and 268 for 512 to 8192 bits."""
     for bits, nmse in ((512, 401), (1024, 305), (2048, 282), (8192, 268)):
         assert abs(best_of(choices(2**17, 400.0, bits)).error - 1 - nmse) < 0.6

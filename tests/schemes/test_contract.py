@@ -1,4 +1,4 @@
-"""The contract that every scheme keeps: one table, the same tests."""
+"""The contract of every scheme: one table, the same tests."""
 
 import math
 import pickle

@@ -1,4 +1,4 @@
-"""The coordinate-wise baselines' plans and errors: the best of all, as measured, and as computed apart."""
+"""Plans and errors of the coordinate-wise schemes: optimal, measured, and computed independently."""
 
 import time
 
@@ -33,8 +33,8 @@ D400, D2000 = 1 << 17, 1 << 21
         ("ldp-fed", {"coordinates": 8192, "levels": 128}, D2000, 2000.0, 57344, 7.5e6),
     ],
 )
-def test_errors_are_those_that_were_computed_apart(name, options, dim, epsilon, bits, expected):
-    """To their digits, and 0.1 % for the finite grid and the clamping that they leave out."""
+def test_errors_agree_with_independent_computations(name, options, dim, epsilon, bits, expected):
+    """To the given digits, and 0.1 % for the finite grid and the clamping that they omit."""
     scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=bits, **options)
     digits = 0.02 if expected > 1e6 else 0.001
     assert scheme.nmse == pytest.approx(expected, rel=digits)
@@ -88,7 +88,7 @@ def test_the_predicted_error(name, options, share):
 
 
 @pytest.mark.parametrize("name", ["piecewise", "ldp-fed", "ldp-fl", "fedsel"])
-def test_huge_vectors_cost_nothing_until_they_are_sent(name):
+def test_schemes_for_huge_vectors_are_made_quickly(name):
     started = time.perf_counter()
     scheme = make_scheme(name, dim=2**31, epsilon=400.0, bits=2048)
     assert scheme.bits < 4000

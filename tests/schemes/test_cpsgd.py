@@ -1,4 +1,4 @@
-"""cpSGD: the sum is as private as claimed, by listing its law; a report is not; the error is predicted."""
+"""cpSGD: the sum is as private as claimed, a single report is not, and the predicted error holds."""
 
 import math
 import sys
@@ -67,7 +67,7 @@ SETTINGS = [
 @pytest.mark.parametrize("options", SETTINGS, ids=str)
 @pytest.mark.parametrize("epsilon", [0.7, 3.0, 12.0])
 def test_the_sum_is_as_private_as_claimed(epsilon, options):
-    """One coordinate, the sum's law listed: any replacement of one client's vector, within (ε, δ)."""
+    """One coordinate, with the law of the sum listed: replacing one client's vector stays within (ε, δ)."""
     mechanism = small(epsilon, **options)
     assert mechanism.privacy.epsilon <= epsilon
     assert mechanism.privacy.delta == options.get("delta", 1e-5)
@@ -95,7 +95,7 @@ def test_the_sum_of_two_coordinates_is_as_private_as_claimed(epsilon):
 
 @pytest.mark.parametrize("options", SETTINGS, ids=str)
 def test_too_little_noise_is_caught(options):
-    """A sixteenth of the trials under the same claim: the check above does not let it pass."""
+    """A sixteenth of the trials under the same claim fails the check above."""
     mechanism = small(0.5, **options)
     quiet = replace(mechanism, trials=mechanism.trials // 16)
     ends = [sum_law(quiet, x) for x in (-BOUND, BOUND)]
@@ -103,7 +103,7 @@ def test_too_little_noise_is_caught(options):
 
 
 def test_a_single_report_is_not():
-    """A report by itself has a share of the noise: the central (ε, δ) does not hold for it."""
+    """A single report has only a share of the noise, so the central (ε, δ) does not hold for it."""
     mechanism = small(0.5, clients=50)
     assert mechanism.privacy.notion == "central"
     ends = [report_law(mechanism, x) for x in (-BOUND, BOUND)]
@@ -112,7 +112,7 @@ def test_a_single_report_is_not():
 
 @pytest.mark.parametrize(("dim", "epsilon", "bits"), [(119850, 400.0, 2048), (5000, 50.0, 1024)])
 def test_the_sum_of_many_coordinates_is_as_private_as_claimed(dim, epsilon, bits):
-    """By adding up losses: all coordinates moved alike, or a few all the way. Half the noise fails."""
+    """By summing losses: all coordinates moved equally, or a few all the way. Half the noise fails."""
     mechanism = make_scheme("cpsgd", dim=dim, epsilon=epsilon, bits=bits).mechanism
     claim, privacy, trials = mechanism.accounting, mechanism.privacy, mechanism.clients * mechanism.trials
     alike, most = int(claim.l2 / math.sqrt(claim.dim)), mechanism.levels - 1
@@ -124,7 +124,7 @@ def test_the_sum_of_many_coordinates_is_as_private_as_claimed(dim, epsilon, bits
     assert delta_bracket(trials // 2, alike, claim.dim, privacy.epsilon, step)[0] > privacy.delta
 
 
-def test_next_to_no_noise_promises_nothing():
+def test_almost_no_noise_guarantees_nothing():
     assert replace(small(3.0), trials=1).privacy.epsilon == math.inf
 
 
@@ -149,7 +149,7 @@ def test_sensitivities_hold_for_every_outcome_of_the_rounding(levels, reach):
         worst = max(worst, np.linalg.norm(difference))
     flat = np.full(40, BOUND / math.sqrt(40), np.float32)
     ends = [mechanism._positions(z, BOUND)[0] for z in (flat, -flat)]
-    for uniform in np.linspace(0, 1, 1000, endpoint=False):  # the same for all coordinates: the worst of them
+    for uniform in np.linspace(0, 1, 1000, endpoint=False):  # the same for all coordinates: the worst case
         up, down = (math.floor(end) + (uniform < end % 1) for end in ends)
         assert math.sqrt(40) * (up - down) <= claim.l2
         worst = max(worst, math.sqrt(40) * (up - down))
@@ -208,7 +208,7 @@ PREDICTED = [
 @pytest.mark.parametrize(("dim", "epsilon", "bits", "options"), PREDICTED)
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_the_error_is_the_predicted_one(dim, epsilon, bits, options, share):
-    """At the bound itself a sample longer than it is clipped, which the model leaves out. Else exact."""
+    """Exact, except at the bound, where the model ignores that longer samples are clipped."""
     scheme = make_scheme("cpsgd", dim=dim, epsilon=epsilon, bits=bits, **options)
     predicted = scheme.mechanism.relative_error(share)
     for stage, size in reversed(list(zip(scheme.transforms, scheme._dims, strict=False))):
@@ -237,7 +237,7 @@ def test_more_clients_need_less_noise_each():
     assert one.mechanism.trials == pytest.approx(100 * many.mechanism.trials, rel=0.02)
 
 
-def test_huge_vectors_cost_nothing_before_they_are_sent():
+def test_schemes_for_huge_vectors_are_made_quickly():
     for bits in (2048, 2**30):
         assert make_scheme("cpsgd", dim=2**31, epsilon=400.0, bits=bits).dim == 2**31
 

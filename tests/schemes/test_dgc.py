@@ -1,4 +1,4 @@
-"""DGC: the largest coordinates, exactly, and none of them twice."""
+"""DGC: the largest coordinates arrive exactly, and none twice."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from sqsgd.schemes.dgc import Largest
 
 @pytest.mark.parametrize(("dim", "bits", "model"), [(300, 512, 0.01), (5000, 2048, 0.002), (64, 2048, 0.0)])
 def test_the_error_of_the_largest_is_the_predicted_one(dim, bits, model):
-    """The formula is that of many coordinates: 1 % off at 12 of 300."""
+    """The formula is for many coordinates: it is 1 % off at 12 of 300."""
     scheme = make_scheme("dgc", dim=dim, bits=bits)
     mean, deviation = measured(scheme, 500)
     assert abs(mean - scheme.nmse) <= 3 * deviation + model
@@ -31,7 +31,7 @@ def test_the_largest_coordinates_arrive_exactly(count):
     assert (scheme.residual, scheme.momentum) == ((True, 0.9) if count < 300 else (False, 0.0))
 
 
-def test_of_equal_magnitudes_the_first_count():
+def test_ties_go_to_the_first_coordinates():
     x = np.array([1, -2, 2, 1, -1, 2, 0, 1], np.float32)
     mechanism = Largest(dim=8, count=5)
     assert mechanism.randomize(x, 1.0, seeded_rng(1))[0].tolist() == [0, 1, 2, 3, 5]

@@ -1,4 +1,4 @@
-"""What the server makes of reports: unbiased, streamed, with the error that was predicted."""
+"""The server's estimates: unbiased, and aggregated as a stream."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""FedSel: coordinates chosen in private, their values, the residual."""
+"""FedSel: privately chosen coordinates, their values, and the residual."""
 
 import itertools
 
@@ -14,7 +14,7 @@ from sqsgd.schemes.fedsel import fedsel
 
 
 def test_a_value_sent_without_a_private_choice_is_caught(monkeypatch):
-    """The joint law of index and value: what is sent is not what the density says."""
+    """The joint law of index and value then differs from the density."""
     mechanism = make_scheme("fedsel", dim=3, epsilon=5.0, bits=8, levels=4, picks=1).mechanism
     x = np.array([0.3, -0.5, 0.1], np.float32)
 
@@ -59,7 +59,7 @@ def test_the_predicted_error(dim, epsilon, options):
         x = unit_vector(dim, seed=client)
         estimate = scheme.decode(scheme.encode(x, t, rng), t)
         errors.append(np.sum((estimate - x) ** 2))
-    # The largest of few Gaussians scatter about their quantiles: 1 % of what sending changes.
+    # The largest of few Gaussians vary about their quantiles: 1 % of the change in error.
     assert (
         abs(np.mean(errors) - scheme.nmse)
         < 0.01 * abs(1 - scheme.nmse) + 3 * np.std(errors) / len(errors) ** 0.5

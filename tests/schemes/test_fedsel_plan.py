@@ -23,7 +23,7 @@ GIVEN = {
 
 
 @pytest.mark.parametrize(("dim", "cut"), [(1, 1), (150, 37), (3000, 1), (3000, 777), (10**6, 4321)])
-def test_groups_of_ranks_are_all_of_them_and_as_large_as_gaussians_are(dim, cut):
+def test_groups_cover_all_ranks_with_gaussian_magnitudes(dim, cut):
     ranks, counts, sizes = rank_groups(dim, cut)
     assert counts.sum() == dim
     assert counts @ sizes**2 == pytest.approx(dim, rel=1e-12)
@@ -38,7 +38,7 @@ def test_groups_of_ranks_are_all_of_them_and_as_large_as_gaussians_are(dim, cut)
 
 @pytest.mark.parametrize("reach", [1.0, 2.5])
 def test_losses_are_what_sending_costs(reach):
-    """Of a coordinate that is sent in place of nothing: (mean - y)² - y², and the variance."""
+    """For a coordinate that is sent instead of omitted: (mean - y)² - y², and the variance."""
     channel, rng = PiecewiseGrid(8, 3.0), seeded_rng(5)
     for size, by_mean, by_noise in zip(
         (0.0, 0.4, 1.9), *losses(np.array([0.0, 0.4, 1.9]), channel, reach), strict=True
@@ -63,7 +63,7 @@ def test_plans_keep_the_budget_and_the_best_is_one_of_them(changes):
         assert plan.top == (0 if budget.ranked or budget.dim == 1 else changes.get("top") or plan.top)
     assert len({(plan.picks, plan.channel.alphabet) for plan in plans}) > 1
     assert budget.best().error == min(plan.error for plan in plans)
-    assert budget.best().error < 0  # better than to send nothing
+    assert budget.best().error < 0  # better than sending nothing
 
 
 def test_no_other_top_set_predicts_less():
@@ -78,7 +78,7 @@ def test_no_other_top_set_predicts_less():
 
 
 def test_the_most_picks_that_fit_are_tried():
-    """Of 2,048 bits, 24 numbers of picks up to the most; one pick alone where there is nothing to choose."""
+    """With 2,048 bits, 24 numbers of picks up to the most; only one pick where there is no choice."""
     budget = Budget(**{**GIVEN, "bits": 2048, "epsilon": 1e5})
     for alphabet in (2, 16, 64):
         counts = budget.counts(alphabet)

@@ -1,4 +1,4 @@
-"""FedSGD: the vector itself, to the last bit."""
+"""FedSGD: the vector arrives unchanged, to the last bit."""
 
 import math
 
@@ -10,7 +10,7 @@ from sqsgd.task import Task
 
 
 def test_every_bit_arrives():
-    """Numbers below the smallest normal one and the sign of zero too, whatever the bound."""
+    """Including subnormal numbers and the sign of zero, for every bound."""
     x = np.array([1e-45, -0.0, 0.1, -1e13, 3e-39, 1.0], np.float32)
     scheme, task = make_scheme("fedsgd", dim=6), Task(round=0, client=0, seed=0, dim=6, bound=1e-3)
     message = scheme.encode(x, task, seeded_rng(1))
@@ -19,13 +19,13 @@ def test_every_bit_arrives():
     assert scheme.nmse == 0.0
 
 
-def test_a_report_has_one_vector_that_it_can_come_from():
+def test_the_density_is_that_of_a_single_vector():
     mechanism, x = InClear(dim=3), np.array([1.0, 2.0, 3.0], np.float32)
     columns = mechanism.randomize(x, 1.0, seeded_rng(1))
     assert mechanism.log_density(columns, x, 1.0) == 0.0
     assert mechanism.log_density(columns, np.nextafter(x, np.float32(9)), 1.0) == -math.inf
 
 
-def test_budgets_are_ignored_and_said_to_be():
+def test_budgets_are_ignored():
     assert make_scheme("fedsgd", dim=100, epsilon=0.5, bits=8) == make_scheme("fedsgd", dim=100)
     assert make_scheme("fedsgd", dim=100, epsilon=0.5, bits=8).code_bits == 3200

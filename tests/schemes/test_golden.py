@@ -1,4 +1,4 @@
-"""What the last version sent, to the last bit: fingerprints, sizes, predictions and whole messages."""
+"""Golden fingerprints, sizes, predictions and messages of the last version, to the last bit."""
 
 import hashlib
 import json

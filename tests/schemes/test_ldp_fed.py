@@ -9,14 +9,14 @@ from sqsgd import make_scheme
 @pytest.mark.parametrize(
     ("dim", "epsilon", "bits", "tried"), [(1 << 17, 400.0, 2048, 5571), (1 << 21, 2000.0, 57344, 18207)]
 )
-def test_ldp_fed_is_a_little_better_than_what_was_tried_apart(dim, epsilon, bits, tried):
+def test_ldp_fed_is_a_little_better_than_independent_trials(dim, epsilon, bits, tried):
     scheme = make_scheme("ldp-fed", dim=dim, epsilon=epsilon, bits=bits)
     assert 0.94 * tried < scheme.nmse < tried
     assert scheme.code_bits <= 1400
 
 
 def test_all_of_the_budget_goes_to_the_coordinates_in_equal_parts():
-    """α is twice the paper's: a level costs ε / (k L), and the ends are told apart by all of a share."""
+    """α is twice the paper's: a level costs ε / (k L), and the two ends cost a whole share."""
     scheme = make_scheme("ldp-fed", dim=300, epsilon=24.0, bits=512, coordinates=8, levels=5)
     channel = scheme.mechanism.channel
     assert (scheme.mechanism.dim, channel.alphabet, channel.epsilon) == (8, 5, 3.0)

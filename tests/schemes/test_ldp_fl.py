@@ -23,26 +23,26 @@ def worst_ratio(scheme, pairs):
 
 
 def corner_pairs(dim, differing):
-    """Corners of the cube that differ in so many coordinates."""
+    """Corners of the cube that differ in this many coordinates."""
     corners = [np.array(c, np.float32) for c in itertools.product((-1, 1), repeat=dim)]
     return [(x, y) for x in corners for y in corners if np.count_nonzero(x != y) == differing]
 
 
 def test_per_weight():
-    """ε between vectors that differ in one weight, and k ε for the whole: the label says which it is."""
+    """ε between vectors that differ in one weight, and k ε for the whole vector, as ``notion`` states."""
     scheme = ldp_fl(3, 2.0, 3, per_weight=True, reach=1.0)
     assert (scheme.privacy.notion, scheme.privacy.epsilon) == ("per-weight", 2.0)
     assert worst_ratio(scheme, corner_pairs(3, 1)) == pytest.approx(2.0)
     assert worst_ratio(scheme, corner_pairs(3, 3)) == pytest.approx(6.0)
 
 
-def test_the_vectors_reading_is_that_of_the_whole_vector():
+def test_epsilon_is_that_of_the_whole_vector_by_default():
     scheme = ldp_fl(4, 6.0, 4, coordinates=4, reach=1.0)
     assert (scheme.privacy.notion, scheme.privacy.epsilon) == ("local", 6.0)
     assert worst_ratio(scheme, corner_pairs(4, 4)) == pytest.approx(6.0)
 
 
-def test_a_per_weight_report_sold_as_local_is_caught():
+def test_a_per_weight_report_labelled_as_local_is_caught():
     sold = ldp_fl(3, 2.0, 3, per_weight=True, reach=1.0)
     assert worst_ratio(sold, corner_pairs(3, 3)) > sold.privacy.epsilon
 

@@ -1,4 +1,4 @@
-"""Wrong names, budgets and options end in a ValueError that names the argument and its value."""
+"""Invalid names, budgets and options raise a ValueError that names the argument and its value."""
 
 import pytest
 from refusing import refuse

@@ -40,7 +40,7 @@ def test_the_grid_sees_only_what_is_private(name, monkeypatch):
 @pytest.mark.parametrize(
     ("levels", "loss"), [(2, 0.3634), (3, 0.1902), (4, 0.1188), (8, 0.03744), (16, 0.01154)]
 )
-def test_the_grid_loses_what_maxs_table_says(levels, loss):
+def test_the_loss_of_the_grid_is_that_of_maxs_table(levels, loss):
     """J. Max, Quantizing for minimum distortion (1960), table 2: uniform quantisers of a Gaussian."""
     assert abs(1 - 1 / best_grid(levels).cost - loss) < 0.0003
 
@@ -92,7 +92,7 @@ def test_the_levels_are_well_chosen(name, bits):
     assert made[0].nmse <= 1.01 * min(scheme.nmse for scheme in made)
 
 
-def test_options_that_make_no_sense_are_refused():
+def test_invalid_option_combinations_are_refused():
     with pytest.raises(ValueError, match=r"levels = 4 .* need a budget"):
         make_scheme("privunit", dim=9, epsilon=1.0, levels=4)
     with pytest.raises(ValueError, match="bits = 1 cannot hold one code of levels = 3"):

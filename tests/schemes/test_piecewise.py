@@ -1,4 +1,4 @@
-"""The Piecewise Mechanism for vectors: how many coordinates, and mistakes."""
+"""The Piecewise Mechanism for vectors: the number of coordinates, and invalid arguments."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from sqsgd.schemes.piecewise import piecewise
 
 
 def test_algorithm_4():
-    """k = max(1, min(d, ⌊ε / 2.5⌋)), as far as the bits go."""
+    """k = max(1, min(d, ⌊ε / 2.5⌋)), or as many as the bits hold."""
     sizes = [
         piecewise(dim, epsilon, bits, rule="paper").mechanism.dim
         for dim, epsilon, bits in [

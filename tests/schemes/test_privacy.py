@@ -1,4 +1,4 @@
-"""Privacy from the density of what is sent, and that what is sent has that density."""
+"""Privacy, from the density of reports, and that reports have that density."""
 
 import itertools
 
@@ -21,7 +21,7 @@ def joint_outputs(mechanism):
 
 
 def inputs_of(dim, bound):
-    """Corners of the cube, ends of the axes, random vectors, nothing."""
+    """Corners of the cube, ends of the axes, random vectors, zero."""
     corners = bound * (2.0 * reference.all_codes(dim, 2)[:16] - 1.0)
     axes = bound * np.concatenate([np.eye(dim), -np.eye(dim)])
     spread = np.random.default_rng(1).standard_normal((20, dim))
@@ -29,14 +29,14 @@ def inputs_of(dim, bound):
 
 
 def likelihoods(mechanism, inputs, bound):
-    """ln P(output | input), a row an output."""
+    """ln P(output | input), one row per output."""
     outputs = joint_outputs(mechanism)
     return np.array([[mechanism.log_density(columns, x, bound) for x in inputs] for columns in outputs])
 
 
 @pytest.mark.parametrize("case", LISTED, ids=str)
 def test_exact_privacy(case):
-    """All outputs of a small mechanism: densities sum to one, no two inputs are told apart beyond ε."""
+    """All outputs of a small mechanism: densities sum to one, and differ by at most ε between inputs."""
     scheme = case.make_tiny(epsilon=12.0)
     table = likelihoods(scheme.mechanism, inputs_of(scheme.mechanism.dim, 0.8), 0.8)
     assert np.allclose(np.exp(table).sum(axis=0), 1.0, rtol=1e-9)
@@ -61,7 +61,7 @@ def input_and_expectation(mechanism):
 
 @pytest.mark.parametrize("case", LISTED, ids=str)
 def test_what_is_sent_has_the_density_that_privacy_is_proved_of(case):
-    """``randomize`` against ``log_density``, all columns jointly: test_exact_privacy stands on it."""
+    """``randomize`` against ``log_density``, all columns jointly: test_exact_privacy relies on it."""
     mechanism = case.make_tiny(epsilon=5.0).mechanism
     x, expected = input_and_expectation(mechanism)
     assert g_test(sampled(mechanism, x, 0.8), expected) > 1e-6

@@ -13,7 +13,7 @@ from sqsgd.schemes.privunit import SphereCap
 
 
 @pytest.mark.parametrize(("dim", "epsilon", "error"), [(119850, 400.0, 153.5), (1722224, 2000.0, 432.9)])
-def test_errors_are_those_that_were_computed_apart(dim, epsilon, error):
+def test_errors_agree_with_independent_computations(dim, epsilon, error):
     assert abs(SphereCap(dim=dim, epsilon=epsilon).error - error) <= 0.05
 
 

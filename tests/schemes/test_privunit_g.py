@@ -1,4 +1,4 @@
-"""PrivUnitG: the best edge of the Gaussian cap, its error, and the length that it leaves as it is."""
+"""PrivUnitG: the best edge of the Gaussian cap, its error, and the unnormalised length."""
 
 import math
 
@@ -13,7 +13,7 @@ from sqsgd.schemes.privunit_g import GaussianCap
 
 
 @pytest.mark.parametrize(("dim", "epsilon", "error"), [(119850, 400.0, 154.0), (1722224, 2000.0, 433.4)])
-def test_errors_are_those_that_were_computed_apart(dim, epsilon, error):
+def test_errors_agree_with_independent_computations(dim, epsilon, error):
     assert abs(GaussianCap(dim=dim, epsilon=epsilon).error - error) <= 0.05
 
 
@@ -28,7 +28,7 @@ def test_no_other_edge_is_better(dim, epsilon):
 
 @pytest.mark.parametrize(("dim", "epsilon"), [(2, 0.5), (20, 3.0), (200, 60.0)])
 def test_the_mean_and_the_length_are_the_closed_forms(dim, epsilon):
-    """E<v, u> = m, and E|v|² = 1 + g m: what lies across is not normalised."""
+    """E<v, u> = m, and E|v|² = 1 + g m: the orthogonal part is not normalised."""
     cap, rng, u = GaussianCap(dim=dim, epsilon=epsilon), seeded_rng(3), unit_vector(dim).astype(float)
     u /= np.linalg.norm(u)
     drawn = np.array([cap.draw(u, rng) for _ in range(4000)])

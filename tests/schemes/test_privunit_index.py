@@ -1,4 +1,4 @@
-"""PrivUnit as an index: the error of PrivUnit, every vertex as likely as it must be, two bytes."""
+"""PrivUnit as an index: the error of PrivUnit in two bytes, with exact probabilities."""
 
 import numpy as np
 import pytest
@@ -13,13 +13,13 @@ from sqsgd.schemes.privunit_index import NearestVertices, best_nearest, largest_
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0, 8.0])
 @pytest.mark.parametrize("dim", [64, 1024, 4096])
 def test_the_error_is_that_of_privunit(dim, epsilon):
-    """PrivUnit sends 32 bits a coordinate; this sends log2(2 dim) in all."""
+    """PrivUnit sends 32 bits per coordinate; this sends log2(2 dim) in total."""
     error = make_scheme("privunit-index", dim=dim, epsilon=epsilon).nmse
     best = sphere_cap(dim, epsilon).error
     assert 0.99 * best < error < (1.02 if dim == 4096 else 1.3) * best
 
 
-def test_a_whole_vector_travels_in_two_bytes():
+def test_a_whole_vector_takes_two_bytes():
     scheme = make_scheme("privunit-index", dim=4096, epsilon=8.0)
     assert scheme.code_bits == 13
     assert len(scheme.encode(unit_vector(4096), task(scheme), seeded_rng(1))) == 16 + 2
@@ -54,8 +54,8 @@ def test_errors_are_as_predicted_at_any_length(share):
     assert abs(np.mean(errors) - predicted) < 4 * np.std(errors) / 3000**0.5 + 0.001 * predicted
 
 
-def test_a_nearest_vertex_sent_always_is_caught(monkeypatch):
-    """With p = 1 nothing is private: the G-test of the contract sees it."""
+def test_always_sending_a_nearest_vertex_is_caught(monkeypatch):
+    """With p = 1 nothing is private, and the G-test of the contract fails."""
     mechanism = NearestVertices(dim=4, epsilon=2.0, nearest=2)
     x = np.array([0.5, -0.3, 0.2, 0.1], np.float32)
     expected = [4000 * np.exp(mechanism.log_density((np.array([c], np.uint32),), x, 0.8)) for c in range(8)]

@@ -1,4 +1,4 @@
-"""PrivUnit_∞: how many coordinates it takes."""
+"""PrivUnit_∞: the number of coordinates and their range."""
 
 import numpy as np
 import pytest
@@ -10,14 +10,14 @@ from sqsgd import PrivQuant, make_scheme, seeded_rng
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 1.5, 3.0, 4.6, 4.8, 8.0, 20.0, 400.0])
 @pytest.mark.parametrize("most", [1, 5, 90, 4096])
 def test_no_other_number_of_coordinates_is_better(epsilon, most):
-    """But for the parity of n: 3 % between neighbours, where thresholds are whole numbers."""
+    """Except for the parity of n: 3 % between neighbours, because thresholds are whole numbers."""
     scheme = make_scheme("privunit-inf", dim=4096, epsilon=epsilon, bits=most)
     sizes = [size for size in [*range(1, 91), 200, 511, 1024, 2047, 4096] if size <= most]
     best = min(1 / (size * PrivQuant(size, 2, epsilon).scale ** 2) for size in sizes)
     assert 1 / (scheme.mechanism.dim * scheme.mechanism.quantizer.scale**2) <= 1.03 * best
 
 
-def test_coordinates_beyond_the_range_count_as_its_ends():
+def test_coordinates_beyond_the_range_are_clamped():
     """± reach times the root mean square of a vector as long as the bound; the estimate is as wide."""
     near, far = (
         make_scheme("privunit-inf", dim=256, epsilon=80.0, bits=256, reach=reach).mechanism

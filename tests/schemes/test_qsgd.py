@@ -1,4 +1,4 @@
-"""QSGD: shares of the norm, rounded without bias, with the variance of the closed form."""
+"""QSGD: unbiased rounding to fractions of the norm, with the closed-form variance."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ ROUNDED = [ShareOfNorm(dim=4, levels=1), ShareOfNorm(dim=4, levels=3)]
 
 @pytest.mark.parametrize("mechanism", ROUNDED, ids=lambda m: m.identity)
 def test_the_variance_is_the_closed_form(mechanism):
-    """By listing all reports: the chances sum to one, the mean is x, the variance the formula's."""
+    """Over all reports, probabilities sum to one, the mean is x, and the variance is the closed form."""
     norm, levels = np.linalg.norm(X), mechanism.levels
     part = levels * np.abs(X.astype(float)) / norm % 1
     expected = np.sum((norm / levels) ** 2 * part * (1 - part))

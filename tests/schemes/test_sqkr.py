@@ -14,15 +14,15 @@ LARGE = [(119850, 400.0, 2048, 567), (1722224, 2000.0, 57344, 2873)]
 
 @pytest.mark.parametrize(("dim", "epsilon", "bits", "size"), LARGE)
 @pytest.mark.parametrize("index", [0, 1])
-def test_errors_are_those_that_were_computed_apart(dim, epsilon, bits, size, index):
-    """Both are of the padded dimension D; what falls on the padding is cut off, so we are d / D of it."""
+def test_errors_agree_with_independent_computations(dim, epsilon, bits, size, index):
+    """Both are for the padded dimension D; the error on the padding is cut off, which leaves d / D of it."""
     padded = 1 << (dim - 1).bit_length()
     if index == 0:
         scheme = make_scheme("sqkr", dim=dim, epsilon=epsilon, bits=bits)
-        # error_before takes clamping for noise: (D / k) (2 - 2 erf(3 / √2)) too much.
+        # error_before counts clamping as noise: (D / k) (2 - 2 erf(3 / √2)) too much.
         clamped = 2 * math.erfc(3 / math.sqrt(2)) * padded / size
         error = scheme.nmse * padded / dim - clamped
-    else:  # signs, all of ε on them, the norm known
+    else:  # signs with all of ε and a known norm
         scale = PrivQuant(size, 2, epsilon, threshold=size).scale
         error = math.pi / 2 * padded / size / scale**2 - 1
     assert abs(error - {400.0: (2083, 363), 2000.0: (6571, 1146)}[epsilon][index]) < 1
@@ -67,7 +67,7 @@ def test_predicted_error(name, options):
     assert abs(np.mean(errors) - expected) < 0.02 * expected + 3 * np.std(errors) / len(errors) ** 0.5
 
 
-def test_options_that_make_no_sense_are_refused():
+def test_invalid_option_combinations_are_refused():
     with pytest.raises(ValueError, match=r"size = 9 must be .* from 1 to 8"):
         make_scheme("sqkr", dim=300, epsilon=1.0, bits=8, size=9)
     with pytest.raises(ValueError, match=r"norm_epsilon = 1\.0 is for signs"):

@@ -22,7 +22,7 @@ def test_sparse_vectors_keep_their_length(name, entries):
 
 
 def test_one_nmse_of_the_planners_table():
-    """A case that was measured apart: D = 1024, n = 128, ε = 40, signs, norm known: 25.85."""
+    """A case that was measured independently: D = 1024, n = 128, ε = 40, signs, known norm: 25.85."""
     scheme = make_scheme("sqsgd-stateless", dim=1024, epsilon=65.0, bits=128, norm_epsilon=25.0)
     assert scheme.mechanism.quantizer.epsilon == 40.0
     rng, errors = seeded_rng(6), []
@@ -36,7 +36,7 @@ def test_one_nmse_of_the_planners_table():
 
 
 def test_a_block_leaves_a_residual_and_the_whole_leaves_none():
-    """All of 300 coordinates are 512 codes once padded; with a bit less, a power of two of them travels."""
+    """300 coordinates are padded to 512 codes; with one bit less, a power of two of them is sent."""
     whole, block = (make_scheme("sqsgd", dim=300, epsilon=4000.0, bits=bits) for bits in (512, 511))
     assert (whole.residual, whole.mechanism.dim, len(whole.transforms)) == (False, 512, 1)
     assert (block.residual, block.mechanism.dim, len(block.transforms)) == (True, 256, 2)
@@ -45,7 +45,7 @@ def test_a_block_leaves_a_residual_and_the_whole_leaves_none():
 
 
 @pytest.mark.parametrize("name", ["sqsgd", "sqsgd-stateless"])
-def test_what_is_given_is_not_chosen(name):
+def test_given_parameters_are_used(name):
     options = {"levels": 4, "coordinates": 64, "reach": 1.5, "norm_epsilon": 5.0}
     mechanism = make_scheme(name, dim=300, epsilon=50.0, bits=512, **options).mechanism
     assert (mechanism.quantizer.levels, mechanism.dim, mechanism.reach) == (4, 64, 1.5)
@@ -72,7 +72,7 @@ def test_only_the_norm_depends_on_the_length():
     ]
     assert all(np.array_equal(codes, sent[0][0]) for codes, _ in sent)
     assert len({int(symbol[0]) for _, symbol in sent[:3]}) > 1
-    assert sent[3][1] == mechanism.randomize(x, 1.0, seeded_rng(3))[1]  # beyond the bound it is the bound
+    assert sent[3][1] == mechanism.randomize(x, 1.0, seeded_rng(3))[1]  # clamped to the bound
     nothing = [mechanism.randomize(np.float32(length) * x, 1.0, seeded_rng(3)) for length in (0.0, 1e-9)]
     assert np.array_equal(nothing[0][0], nothing[1][0])
 

@@ -13,7 +13,7 @@ def paper(**options):
     return make_scheme("sqsgd-paper", **{"dim": 300, "epsilon": 100.0, "bits": 512, **options})
 
 
-def test_it_is_the_papers_unless_told_otherwise():
+def test_the_defaults_are_the_papers():
     """K = 16, the 0.9/0.1 split; of 300 coordinates a power of two: 128 codes of four bits."""
     scheme = paper()
     quantizer = scheme.mechanism.quantizer
@@ -25,7 +25,7 @@ def test_it_is_the_papers_unless_told_otherwise():
     assert all(transform.shared for transform in scheme.transforms[1:])
 
 
-def test_tracking_the_range_costs_its_share():
+def test_an_adaptive_range_costs_its_share():
     scheme = paper(adaptive=True, norm_epsilon=4.0)
     assert scheme.mechanism.largest.epsilon == 4.0
     assert scheme.mechanism.quantizer.epsilon <= 96.0
@@ -36,14 +36,14 @@ def test_tracking_the_range_costs_its_share():
             paper(adaptive=True, norm_epsilon=wrong)
 
 
-@pytest.mark.parametrize(("largest", "told"), [(0.3, 0.3), (1.5, 1.5), (7.0, 2.0)])
-def test_the_largest_magnitude_is_that_before_privacy_up_to_twice_the_bound(largest, told):
-    """So the bound can be tracked both ways; the privatised vector's own would always be the range's end."""
+@pytest.mark.parametrize(("largest", "reported"), [(0.3, 0.3), (1.5, 1.5), (7.0, 2.0)])
+def test_the_largest_magnitude_is_that_before_privacy_up_to_twice_the_bound(largest, reported):
+    """So the bound can move both ways; after privatisation the largest magnitude is the range's end."""
     mechanism, rng = paper(adaptive=True, norm_epsilon=2.0).mechanism, seeded_rng(4)
     x = np.full(128, 0.01, np.float32)
     x[5] = -largest
     found = [mechanism.magnitude(mechanism.randomize(x, 1.0, rng), 1.0) for _ in range(3000)]
-    assert abs(np.mean(found) - told) < 4 * np.std(found) / 3000**0.5
+    assert abs(np.mean(found) - reported) < 4 * np.std(found) / 3000**0.5
     plain = paper().mechanism
     assert plain.magnitude(plain.randomize(x, 1.0, rng), 1.0) is None
 

@@ -1,4 +1,4 @@
-"""TernGrad: signs and zeros of the largest magnitude, with the variance of the closed form."""
+"""TernGrad: unbiased signs and zeros, with the closed-form variance."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ ROUNDED = [Ternary(dim=4), Ternary(dim=4, clip=1.2)]
 
 @pytest.mark.parametrize("mechanism", ROUNDED, ids=lambda m: m.identity)
 def test_the_variance_is_the_closed_form(mechanism):
-    """By listing all reports: the chances sum to one, the mean is x, clamped, the variance the formula's."""
+    """Over all reports, probabilities sum to one, and mean (clamped) and variance are the closed forms."""
     limit = np.inf if mechanism.clip is None else np.float32(mechanism.clip * np.linalg.norm(X) / 2)
     x = np.clip(X.astype(float), -limit, limit)
     expected = np.sum(np.abs(x) * (np.abs(x).max() - np.abs(x)))
@@ -23,7 +23,7 @@ def test_the_variance_is_the_closed_form(mechanism):
 
 @pytest.mark.parametrize(("dim", "bits", "model"), [(5000, None, 0.01), (1000, 200, 0.05)])
 def test_the_error_with_clipping_is_about_the_predicted_one(dim, bits, model):
-    """A sample's prediction takes the clamped part for noise: (2 - 2 erf(c/√2)) (dim / size - 1) too much."""
+    """The prediction for a sample counts clamping as noise: (2 - 2 erf(c/√2)) (dim / size - 1) too much."""
     scheme = make_scheme("terngrad", dim=dim, bits=bits, clip=2.5)
     mean, deviation = measured(scheme, 1500)
     assert abs(mean - scheme.nmse) < 3 * deviation + model * scheme.nmse

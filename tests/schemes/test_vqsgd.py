@@ -37,14 +37,14 @@ def test_a_response_that_never_changes_its_code_is_caught(monkeypatch):
 @pytest.mark.parametrize(
     ("dim", "epsilon", "bits", "error"), [(119850, 400.0, 450, 5056), (1722224, 2000.0, 2354, 16952)]
 )
-def test_errors_are_those_that_were_computed_apart(dim, epsilon, bits, error):
+def test_errors_agree_with_independent_computations(dim, epsilon, bits, error):
     scheme = make_scheme("vqsgd", dim=dim, epsilon=epsilon, bits=57344)
     assert scheme.code_bits == bits
     assert abs(scheme.nmse - error) < 0.5
     assert make_scheme("vqsgd", dim=dim, epsilon=epsilon).code_bits == bits
 
 
-def test_filling_the_budget_with_repeats_would_ruin_it():
+def test_filling_the_bits_with_repeats_is_worse():
     scheme = make_scheme("vqsgd", dim=119850, epsilon=400.0, bits=2048, repeats=113)
     assert scheme.code_bits <= 2048
     assert abs(scheme.nmse / 5.4e10 - 1) < 0.02

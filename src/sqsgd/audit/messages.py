@@ -77,24 +77,24 @@ def _columns(subject: Subject) -> Finding:
     floats = sum(column.alphabet is None for column in layout)
     in_reals = scheme.privacy.arithmetic == "real"
     extra = 0 if in_reals else floats
-    told = f"All {len(layout)} columns have finite alphabets"
+    statement = f"All {len(layout)} columns have finite alphabets"
     if floats and in_reals:
-        told = "One column is float32, as documented: its guarantee holds in real arithmetic only"
+        statement = "One column is float32, as documented: its guarantee holds in real arithmetic only"
     elif floats:
-        told = f"{floats} of {len(layout)} columns hold floats, which no finite law covers"
+        statement = f"{floats} of {len(layout)} columns hold floats, which no finite law covers"
     quantizer = quantizer_of(mechanism)
     if quantizer is not None:
         due = 2 if symbol_of(mechanism) is not None else 1
         shape = (layout[0].count, layout[0].alphabet) == (quantizer.dim, quantizer.levels)
         extra += abs(len(layout) - due) + (not shape)
         if len(layout) != due or not shape:
-            told = f"{len(layout)} columns are sent where PrivQuant and ScalarDP account for {due}"
+            statement = f"{len(layout)} columns are sent where PrivQuant and ScalarDP account for {due}"
     return judged(
         "message",
         _COLUMNS,
         measured=extra,
         limit=0,
-        sentence=f"{told}.",
+        sentence=f"{statement}.",
     )
 
 
