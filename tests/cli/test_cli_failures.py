@@ -24,7 +24,7 @@ PLAN = [
     (("--clients", "0"), "clients = 0"),
     (("--rounds", "-3"), "rounds = -3"),
     (("--probability", "0"), "probability = 0.0 must be above 0"),
-    (("--probability", "1"), "choose a small one"),
+    (("--probability", "1"), "choose a small probability"),
     (("--prior", "-1"), "prior = -1.0"),
     (("119850",), "unexpected extra argument"),
 ]

@@ -68,7 +68,7 @@ MISTAKES = [
     ("train --features hogg", "features 'hogg' are unknown; did you mean 'hog'?"),
     (
         "train --features hog --model lenet5 --rounds 1",
-        "for features or other vectors there are linear",
+        "for features or other vectors use linear or mlp",
     ),
     ("train --option levels=eight", "levels = 'eight' must be a whole number from 2 to 256"),
     ("train --option levels=8 --option levels=4", "option levels is given twice"),

@@ -8,14 +8,16 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
+from sqsgd.core import Notion
 from sqsgd.numerics.intervals import mean_interval
 from sqsgd.report.text import clean
 from sqsgd.runs.config import FIELDS, RunConfig
 from sqsgd.runs.reading import RunData, Summary
 from sqsgd.schemes import make_scheme
 
+StatedNotion = Notion | Literal["unknown"]
 STATES = ("finished", "unfinished", "failed", "damaged")
 
 
@@ -74,10 +76,10 @@ class Group:
         return math.fsum(totals) / len(totals) if totals else math.nan
 
     @property
-    def notion(self) -> str:
-        """The notion of privacy: local, per-weight, central, none, or unknown."""
+    def notion(self) -> StatedNotion:
+        """The notion of privacy; unknown if this version does not know it."""
         if self.summary is not None:
-            return self.summary.notion
+            return next((each for each in get_args(Notion) if each == self.summary.notion), "unknown")
         if self.last("epsilon") == math.inf:
             return "none"
         return _promised_notion(self.config)
@@ -89,7 +91,7 @@ class Group:
         return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
 
 
-def _promised_notion(config: RunConfig) -> str:
+def _promised_notion(config: RunConfig) -> StatedNotion:
     """The scheme's own notion, which does not depend on the size of the model."""
     try:
         scheme = make_scheme(

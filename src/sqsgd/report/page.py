@@ -144,7 +144,7 @@ def _privacy(groups: Sequence[Group]) -> str:
             f'<div class="promise"><div><h3>{escape(made.short)}</h3>'
             f'<ul class="who" aria-label="Groups">{names}</ul></div><div>{text}</div></div>'
         )
-    notions = {group.notion if group.notion in MEANINGS else "unknown" for group in groups}
+    notions = {group.notion for group in groups}
     meanings = "".join(
         f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>"
         for notion, (name, text) in MEANINGS.items()

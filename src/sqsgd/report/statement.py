@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqsgd.report.groups import Group
+from sqsgd.report.groups import Group, StatedNotion
 from sqsgd.report.text import counted, number, percent
 
 LARGE = 10.0
 """An ε above this does not by itself hide whether a record was used."""
 
-MEANINGS = {
+MEANINGS: dict[StatedNotion, tuple[str, str]] = {
     "local": (
         "Local differential privacy",
         "The client adds the noise itself, before anything leaves it. The guarantee holds against everyone "
@@ -46,7 +46,7 @@ MEANINGS = {
 class Promise:
     """A promise that one or more groups made."""
 
-    notion: str
+    notion: StatedNotion
     epsilon: float
     total: float
     delta: float
@@ -58,24 +58,19 @@ class Promise:
     """No client sends two reports."""
 
     @property
-    def known_notion(self) -> str:
-        """The notion, or ``unknown`` for one that this version does not know."""
-        return self.notion if self.notion in MEANINGS else "unknown"
-
-    @property
     def sentences(self) -> list[str]:
         """The statement, sentence by sentence."""
         if not self.reports:
             return ["No round was completed: nothing was sent and nothing was spent.", *self._noise()]
-        if self.known_notion in ("none", "unknown"):
-            return [MEANINGS[self.known_notion][1]]
+        if self.notion in ("none", "unknown"):
+            return [MEANINGS[self.notion][1]]
         return [self._each(), self._total(), *self._warning(), *self._noise()]
 
     @property
     def short(self) -> str:
         """The notion and its numbers on one line."""
-        name = MEANINGS[self.known_notion][0]
-        if self.known_notion in ("none", "unknown") or not self.reports:
+        name = MEANINGS[self.notion][0]
+        if self.notion in ("none", "unknown") or not self.reports:
             return name
         so_far = " so far" if self.state == "unfinished" else ""
         return f"{name}, ε {number(self.epsilon)} per report, {number(self.total)} in total{so_far}"
@@ -163,7 +158,7 @@ def promises(groups: Sequence[Group]) -> list[tuple[Promise, list[int]]]:
         made = promise(group)
         shared.setdefault(repr(made), (made, []))[1].append(series)
     order = list(MEANINGS)
-    return sorted(shared.values(), key=lambda each: order.index(each[0].known_notion))
+    return sorted(shared.values(), key=lambda each: order.index(each[0].notion))
 
 
 def _factor(epsilon: float) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from sqsgd.report.charts import Chart, SplitChart
 from sqsgd.report.groups import Group
-from sqsgd.report.statement import MEANINGS
 from sqsgd.report.styles import series_style
 from sqsgd.report.text import MISSING, counted, escape, number, percent
 
@@ -85,7 +84,7 @@ def _cells(group: Group) -> list[Cell]:
         Cell(html=str(len(group.runs)), value=len(group.runs)),
         _accuracy(group),
         Cell(html=percent(group.best_accuracy), value=group.best_accuracy),
-        Cell(html=escape(group.notion.replace("-", " ") if group.notion in MEANINGS else "unknown")),
+        Cell(html=group.notion.replace("-", " ")),
         Cell(html=number(group.last("epsilon")), value=group.last("epsilon")),
         Cell(html=number(group.last("epsilon_total")), value=group.last("epsilon_total")),
         Cell(html=number(group.last("bytes_up")), value=group.last("bytes_up")),
