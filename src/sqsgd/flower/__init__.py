@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sqsgd.flower.mod import ClientApp, Simulation, SqsgdMod
+    from sqsgd.flower.mod import ClientApp, SqsgdMod
     from sqsgd.flower.strategy import SqsgdStrategy
+    from sqsgd.node.answer import Simulation
 
 __all__ = ["ClientApp", "Simulation", "SqsgdMod", "SqsgdStrategy", "app_folder"]
 
-_HOMES = {"ClientApp": "mod", "Simulation": "mod", "SqsgdMod": "mod", "SqsgdStrategy": "strategy"}
+_HOMES = {
+    "ClientApp": "sqsgd.flower.mod",
+    "Simulation": "sqsgd.node.answer",
+    "SqsgdMod": "sqsgd.flower.mod",
+    "SqsgdStrategy": "sqsgd.flower.strategy",
+}
 
 
 def app_folder() -> Path:
@@ -32,4 +38,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -179,7 +179,8 @@ def virtual_clients(config: Mapping[str, Any], folder: Path) -> ClientApp:
     from flwr.clientapp import ClientApp
 
     from sqsgd.flower import wire
-    from sqsgd.flower.mod import Simulation, SqsgdMod
+    from sqsgd.flower.mod import SqsgdMod
+    from sqsgd.node.answer import Simulation
 
     home, text = (folder / "clients").resolve(), json.dumps(dict(config))
     seed = None if config["secure"] else int(config["seed"])

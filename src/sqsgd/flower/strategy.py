@@ -24,11 +24,12 @@ from sqsgd.federated.rates import learning_rate
 from sqsgd.flower import resuming, wire
 from sqsgd.flower.answers import Answer, Round, sort_answers
 from sqsgd.flower.contradictions import check_needs_no_residual, check_together
-from sqsgd.flower.downlink import smallest_update
 from sqsgd.flower.flower_options import least_nodes
 from sqsgd.flower.gathering import drawn, wait_for_nodes
 from sqsgd.flower.silence import Silence
-from sqsgd.flower.wire import Request, Structure
+from sqsgd.node.downlink import Update, smallest_update
+from sqsgd.node.request import Request
+from sqsgd.node.structure import Structure, digest
 from sqsgd.runs.federation_folder import RunFolder
 from sqsgd.schemes import check_name, make_scheme
 from sqsgd.task import Task
@@ -116,7 +117,7 @@ class SqsgdStrategy(Strategy):
         self.name = ""
         self.holders: dict[int, int] = {}  # node: the round whose model it holds
         self._round: Round | None = None
-        self._update: ConfigRecord | None = None
+        self._update: Update | None = None
         self.empty = 0  # rounds in a row without enough answers
         self.silence = Silence()
         self.asking: frozenset[int] = frozenset()
@@ -127,7 +128,7 @@ class SqsgdStrategy(Strategy):
     def prepare(self, grid: Grid, arrays: ArrayRecord, expected: int) -> None:
         """Make the scheme for this model, and take up the state: a new one, or the checkpoint's."""
         self.structure: Structure
-        self.structure, weights = wire.take_apart(arrays)
+        self.structure, weights = wire.flatten_record(arrays)
         checks.vector("the model's weights", weights, self.structure.dim)
         self.scheme: Scheme = make_scheme(
             self.scheme_name, dim=self.structure.dim, epsilon=self.epsilon, bits=self.bits, **self.options
@@ -169,7 +170,8 @@ class SqsgdStrategy(Strategy):
         numbers = self._cohort(nodes)
         config["server-round"] = server_round
         self._round = last = Round(state=self.state, started=time.perf_counter())
-        model, digest = self.structure.record(self.state.weights), wire.digest(self.state.weights)
+        model = wire.model_record(self.structure, self.state.weights)
+        model_digest = digest(self.state.weights)
         messages = []
         for node, number in numbers.items():
             task = Task(
@@ -191,13 +193,13 @@ class SqsgdStrategy(Strategy):
                 task=task,
                 alpha=self.alpha,
                 beta=self.beta,
-                model=digest,
+                model=model_digest,
                 base=self.state.round - 1 if held else -1,
                 keep=self.downlink == "delta",
             )
             content = RecordDict({wire.REQUEST: wire.request_record(request), wire.CONFIG: config})
             if held and self._update is not None:
-                content[wire.UPDATE] = self._update
+                content[wire.UPDATE] = ConfigRecord(dict(self._update))
             else:
                 content[wire.MODEL] = model
             # Flower does not check who sends a reply: who can tell a message's name, a hash, may answer it.
@@ -260,7 +262,9 @@ class SqsgdStrategy(Strategy):
             rate = self.settings.optimizer.rate
             self._update = smallest_update(rate, reports, before.weights, after.weights)
             self.holders = dict.fromkeys(last.accepted, before.round)
-        return self.structure.record(self.state.weights), MetricRecord({"answers": len(last.reports)})
+        return wire.model_record(self.structure, self.state.weights), MetricRecord(
+            {"answers": len(last.reports)}
+        )
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

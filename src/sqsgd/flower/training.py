@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Result
 
 from sqsgd import checks
 from sqsgd.files.json_numbers import worded
+from sqsgd.flower import wire
 from sqsgd.flower.answers import Round
 from sqsgd.flower.gathering import exchange, wait_for_nodes
 from sqsgd.flower.resuming import about
@@ -51,7 +52,7 @@ def train(
         nodes = wait_for_nodes(grid, strategy.min_nodes, strategy.wait_timeout)
         strategy.prepare(grid, arrays, strategy.clients_per_round or len(nodes))
         strategy.summary()
-        result.arrays = strategy.structure.record(strategy.state.weights)
+        result.arrays = wire.model_record(strategy.structure, strategy.state.weights)
         if evaluate is not None and strategy.state.round == 0:
             measured = evaluate(0, result.arrays)
             if measured is not None:

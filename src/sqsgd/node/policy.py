@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqsgd import checks
 from sqsgd.core import Scheme
-from sqsgd.flower.wire import Request
+from sqsgd.node.request import Request
 from sqsgd.schemes import check_name
 
 DEFAULT_SCHEMES = ("sqsgd", "sqsgd-stateless", "privunit-index")
