@@ -5,6 +5,7 @@ import os
 import subprocess
 
 import pytest
+from live import wait_until
 
 from sqsgd.deploy import live_state, processes
 from sqsgd.deploy.live_state import node_folders, tail, whole_lines
@@ -36,6 +37,7 @@ def orphan(tmp_path):
         pytest.skip("needs /proc")
     mark = f"test-{tmp_path.name}"
     child = processes.start(["/bin/sleep", "300"], tmp_path / "log", os.environ, mark)
+    wait_until(lambda: processes.marked(mark), 60, "the environment of a new process can be read")
     part = {"pid": child.pid, "started": processes.start_time(child.pid)}
     stopped = {"pid": None, "started": None}
     state = {
@@ -69,6 +71,8 @@ def test_a_supervisor_that_runs_is_found_and_asked_to_end(tmp_path):
         (tmp_path / "live/state.json").write_text(json.dumps(state))
         assert live_state.running_supervisor(tmp_path) == both[0].pid
         assert live_state.down(tmp_path) == 2
+        for child in both:
+            child.wait(timeout=60)
         assert not any(processes.start_time(child.pid) for child in both)
     finally:
         for child in both:

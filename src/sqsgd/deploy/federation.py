@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
+import tomli_w
+
 from sqsgd import checks
 from sqsgd.deploy.certificates import general_name
 from sqsgd.files.toml_reader import read_toml
+from sqsgd.numerics.epsilon_sums import total
 from sqsgd.schemes import check_name
 
 NAME = "federation.toml"
@@ -84,7 +86,7 @@ class Federation:
     @property
     def cap(self) -> float:
         """What a node's ledger allows in all."""
-        return self.max_epsilon or self.rounds * self.epsilon
+        return self.max_epsilon or total(self.epsilon, self.rounds)
 
     @property
     def certified(self) -> tuple[str, ...]:
@@ -114,30 +116,8 @@ class Federation:
         }
 
     def to_toml(self) -> str:
-        """The whole of it, reloadable."""
-        lines = [f"format = {FORMAT}"]
-        for name, value in dataclasses.asdict(self).items():
-            lines.append(f"{name} = {in_toml(value)}")
-        return "\n".join(lines) + "\n"
-
-
-def in_toml(value: object) -> str:
-    """A value as TOML writes it; texts are checked to hold no quotes.
-
-    >>> in_toml(True), in_toml(2.0), in_toml(("a", "b"))
-    ('true', '2.0', '["a", "b"]')
-    """
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, str):
-        if not value.isprintable() or set(value) & set('"\\'):
-            raise ValueError(f"{value!r} cannot be written: no quotes and backslashes, please")
-        return f'"{value}"'
-    if isinstance(value, Sequence):
-        return f"[{', '.join(in_toml(each) for each in value)}]"
-    raise TypeError(f"{value!r} has no place in a federation")
+        """The whole federation, reloadable."""
+        return tomli_w.dumps({"format": FORMAT, **dataclasses.asdict(self)})
 
 
 def load_federation(folder: Path) -> Federation:

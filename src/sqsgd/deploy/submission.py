@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sqsgd.deploy.federation import Federation, in_toml
+import tomli_w
+
+from sqsgd.deploy.federation import Federation
 from sqsgd.deploy.live_state import whole_lines
 from sqsgd.deploy.processes import Process, start_time
 from sqsgd.files.durable import write_atomically
@@ -182,8 +184,7 @@ def _begin(server: Path, federation: Federation, app: Path | None, resume: bool)
 
 def _submit(server: Path, federation: Federation, app: Path | None, job: Job, *, resume: bool) -> Job:
     settings = server / "flwr/run-config.toml"
-    values: Mapping[str, object] = federation.run_config(job.folder, resume=resume)
-    settings.write_text("".join(f"{name} = {in_toml(value)}\n" for name, value in values.items()))
+    settings.write_text(tomli_w.dumps(federation.run_config(job.folder, resume=resume)))
     folder = str(app_folder() if app is None else app.absolute())
     for tries_left in (3, 2, 1, 0):  # the SuperLink may be being started again
         try:
