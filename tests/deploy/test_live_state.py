@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import subprocess
 
 import pytest
@@ -35,7 +36,7 @@ def orphan(tmp_path):
     """A part of a federation that still runs, though its supervisor is gone."""
     if not os.path.exists("/proc/self/environ"):  # noqa: PTH110
         pytest.skip("needs /proc")
-    mark = f"test-{tmp_path.name}"
+    mark = secrets.token_hex(16)  # another run of the tests has another
     child = processes.start(["/bin/sleep", "300"], tmp_path / "log", os.environ, mark)
     wait_until(lambda: processes.marked(mark), 60, "the environment of a new process can be read")
     part = {"pid": child.pid, "started": processes.start_time(child.pid)}

@@ -1,6 +1,7 @@
 """Processes are known by more than their number, and ended with all that they started."""
 
 import os
+import secrets
 import subprocess
 import sys
 
@@ -28,7 +29,7 @@ def started(tmp_path, code, mark, count=2):
 
 @pytest.mark.parametrize(("code", "killed"), [(FAMILY, 0), (LEAVER, 0), (STUBBORN, 1)])
 def test_nothing_is_left(tmp_path, code, killed):
-    mark = f"test-{tmp_path.name}"
+    mark = secrets.token_hex(16)  # another run of the tests has another
     child, process = started(tmp_path, code, mark, count=2 - killed)
     assert process.alive
     assert child.pid in processes.marked(mark)
@@ -39,7 +40,7 @@ def test_nothing_is_left(tmp_path, code, killed):
 
 
 def test_what_an_orphan_left_is_found_by_its_mark(tmp_path):
-    mark = f"test-{tmp_path.name}"
+    mark = secrets.token_hex(16)  # another run of the tests has another
     child, _ = started(tmp_path, LEAVER, mark)
     child.kill()
     child.wait()

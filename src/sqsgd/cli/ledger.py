@@ -86,18 +86,18 @@ def verify_ledger(path: LedgerPath, witness: Witness = None, as_json: Json = Fal
 
 def _check_names(path: Path, witness: Path | None) -> None:
     """Names that are no ledger's, before they are opened: a pipe would be waited for."""
-    from sqsgd.ledger.ledger_files import tip_beside
+    from sqsgd.ledger.tips import tip_path
 
     for name, each in (("the ledger", path), ("the witness", witness)):
         if each is not None and each.is_dir():
             raise ValueError(f"{each} is a folder; name {name} in it")
         if each is not None and each.exists() and not each.is_file():
             raise ValueError(f"{each} is no file; name {name}")
-    if not path.exists() and not tip_beside(path).exists():
+    if not path.exists() and not tip_path(path).exists():
         raise ValueError(f"{path} is no ledger: there is no such file")
     if path.name.endswith(".tip") and path.with_suffix("").exists():
         raise ValueError(f"{path} is the tip of a ledger; name the ledger itself, {path.with_suffix('')}")
-    if witness is not None and witness.resolve() in (path.resolve(), tip_beside(path.resolve())):
+    if witness is not None and witness.resolve() in (path.resolve(), tip_path(path.resolve())):
         raise ValueError(
             f"witness = {str(witness)!r} must be the ledger's second tip, not the ledger or its own"
         )
