@@ -159,7 +159,7 @@ MISTAKES = [
     ("deploy init fed --max-epsilon 0", "max_epsilon = 0.0 must be a number from 0.01"),
     ("deploy init fed --max-epsilon 5", "max_epsilon = 5 is below epsilon = 400"),
     ("deploy up folder", "make it with `sqsgd deploy init folder`"),
-    ("deploy status nothing", "holds no federation.toml: make it with `sqsgd deploy init"),
+    ("deploy status nothing", "has no federation.toml: create it with `sqsgd deploy init"),
     ("deploy allow nothing my_app", "name a node's folder, as federation/nodes/node-0"),
     ("deploy stop fed", "No such command 'stop' (there are init, up, status, down, "),
     ("deploy gate folder", "Missing option '--listen'. "),

@@ -58,7 +58,7 @@ def test_no_text_leaves_its_quotes(tmp_path, value):
         made, "dataset", f"{value}\nnodes = 7"
     )  # past the checks: a file is data, whatever it holds
     (tmp_path / "federation.toml").write_text(made.to_toml())
-    with pytest.raises(ValueError, match=r"dataset = .* must be a name without spaces and quotes"):
+    with pytest.raises(ValueError, match=r"dataset = .* must be a name without spaces or quotes"):
         load_federation(tmp_path)
 
 

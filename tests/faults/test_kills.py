@@ -228,7 +228,7 @@ def test_it_is_visible(story):
     text = sqsgd("deploy", "status", story.folder).stdout
     assert "started again" in text
     assert ", attempt 2" in text
-    assert "going on from its checkpoint" in (story.folder / "live/logs/supervisor.log").read_text()
+    assert "resuming from its checkpoint" in (story.folder / "live/logs/supervisor.log").read_text()
     assert status(story.folder)["run"]["rejected"] >= 1
 
 

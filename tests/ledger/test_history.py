@@ -15,7 +15,7 @@ from sqsgd.ledger.refusals import LedgerDamaged
 @pytest.mark.parametrize("content", [b"hello\n", b"\x00\x01\n" * 9, b"no end"])
 def test_another_file_is_called_that(tmp_path, content):
     (tmp_path / "notes").write_bytes(content)
-    with pytest.raises(LedgerDamaged, match="is not a ledger.s heading: this is another file"):
+    with pytest.raises(LedgerDamaged, match="is not a ledger's heading: this is another file"):
         Ledger(tmp_path / "notes")
 
 
