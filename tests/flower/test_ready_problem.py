@@ -60,5 +60,5 @@ def test_a_node_and_the_server_have_the_same_model_whatever_part_they_hold():
 
 def test_a_configuration_that_lacks_a_key_names_it():
     config = {"dataset": "mnist5k", "model": "linear"}
-    with pytest.raises(ValueError, match="the run's configuration has no batch, seed"):
+    with pytest.raises(ValueError, match="the run's configuration lacks batch, seed"):
         problem_of(config, 3)

@@ -8,7 +8,7 @@ from sqsgd.node import notes
 
 
 def test_refusals_end_at_a_size_and_say_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(notes, "MOST", 3000)
+    monkeypatch.setattr(notes, "MAX_BYTES", 3000)
     for number in range(60):
         assert isinstance(ask(tmp_path, request(round=number), schemes="privunit-index"), str)
         guard._note({"state-dir": str(tmp_path)}, f"this node does not run the app {number}")
@@ -18,7 +18,7 @@ def test_refusals_end_at_a_size_and_say_so(tmp_path, monkeypatch):
 
 
 def test_repeats_end_at_a_size_and_paid_answers_do_not(tmp_path, monkeypatch):
-    monkeypatch.setattr(notes, "MOST", 1500)
+    monkeypatch.setattr(notes, "MAX_BYTES", 1500)
     for _ in range(40):
         assert isinstance(ask(tmp_path, request()), bytes)
     full = (tmp_path / "answers.jsonl").stat().st_size

@@ -1,6 +1,6 @@
 """sqsgd on Flower: ``SqsgdMod`` at the nodes, ``SqsgdStrategy`` at the server; docs/flower.md.
 
-The only room that imports flwr, and no maths is in it.
+The only package that imports flwr; it holds no maths.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def app_folder() -> Path:
 
 
 def __getattr__(name: str) -> Any:
-    # The app's folder can be asked for where flwr is not installed, and a node loads no strategy.
+    # app_folder works without flwr, and a node does not load the strategy.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -65,27 +65,16 @@ class Request:
 
     def to_fields(self) -> dict[str, int | float | str | bytes]:
         """The request as named plain values, in the form in which it travels."""
-        task = self.task
-        return {
+        values = {
+            **vars(self),
+            **vars(self.task),
             "version": VERSION,
-            "name": self.name,
-            "scheme": self.scheme,
-            "epsilon": self.epsilon,
-            "bits": self.bits,
             "options": json.dumps(dict(self.options)),
-            "fingerprint": self.fingerprint,
-            "round": task.round,
-            "client": str(task.client),  # 64 bits without a sign, which Flower's integers do not hold
-            "seed": str(task.seed),
-            "dim": task.dim,
-            "bound": task.bound,
-            "clip": task.clip or 0.0,
-            "alpha": self.alpha,
-            "beta": self.beta,
-            "model": self.model,
-            "base": self.base,
-            "keep": self.keep,
+            "client": str(self.task.client),  # 64 bits without a sign, which Flower's integers do not hold
+            "seed": str(self.task.seed),
+            "clip": self.task.clip or 0.0,
         }
+        return {key: values[key] for key in _TYPES}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, object]) -> Request:
