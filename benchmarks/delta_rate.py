@@ -1,7 +1,7 @@
-"""Which server rate suits apps that send a trained model's change: examples/flower_app, in one process.
+"""Which server rate suits apps that send the change of a trained model: examples/flower_app, in one process.
 
-`.venv/bin/python benchmarks/delta_rate.py [--rounds 100 --clients 4 --local-rate .05]`: the accuracy on the
-images that no client has, after 20, 50 and all rounds, for each rate, with noise from a seed.
+`.venv/bin/python benchmarks/delta_rate.py [--rounds 100 --clients 4 --local-rate .05]` prints the accuracy on
+images that no client has, after 20, 50 and all rounds, for each rate, with seeded noise.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dim = sum(parameter.numel() for parameter in Net().parameters())
     scheme = make_scheme("sqsgd", dim=dim, epsilon=options.epsilon, bits=8 * options.bytes)
-    print(f"the rule for gradients: {learning_rate(scheme, options.clients):.3f}", flush=True)
+    print(f"default rate for gradients: {learning_rate(scheme, options.clients):.3f}", flush=True)
     for rate in options.rates:
         for seed in options.seeds:
             found = accuracies(options, rate, seed)

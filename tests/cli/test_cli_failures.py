@@ -59,7 +59,7 @@ OTHERS = [
     (("data", "fetch", "nope"), "choose mnist"),
     (("data", "lits"), "No such command"),
     (("doctor", "now"), "unexpected extra argument"),
-    (("deploy", "status", "/nowhere"), "holds no federation.toml: make it with"),
+    (("deploy", "status", "/nowhere"), "has no federation.toml: create it with"),
     (("deploy", "init", "/nowhere", "--nodes", "0"), "nodes = 0 must be"),
     (("palnt",), "No such command"),
     ((), "No such option"),

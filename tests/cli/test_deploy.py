@@ -36,7 +36,7 @@ def test_init_prints_json(tmp_path):
         (["--epsilon", "nan"], "epsilon = nan"),
         (["--bytes", "0"], "bytes = 0"),
         (["--rounds", "0"], "rounds = 0"),
-        (["--max-epsilon", "3"], "no node could answer even once"),
+        (["--max-epsilon", "3"], "no node could answer a single round"),
         (["--min-answers", "4"], "min_answers = 4"),
         (["--downlink", "half"], "downlink = 'half'"),
         (["--days", "0"], "days = 0"),

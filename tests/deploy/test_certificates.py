@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from sqsgd.deploy.certificates import ends, general_name, make_authority, make_node_pair, make_server_pair
+from sqsgd.deploy.certificates import expiry, general_name, make_authority, make_node_pair, make_server_pair
 
 
 def written(folder, days=3, hosts=("127.0.0.1", "localhost")):
@@ -69,7 +69,7 @@ def test_it_holds_for_no_other_host_and_under_no_other_authority(tmp_path):
 
 def test_it_ends_when_asked_and_certifies_nothing_further(tmp_path):
     folder = written(tmp_path, days=30)
-    assert abs(ends(folder / "server.pem") - datetime.now(UTC) - timedelta(days=30)) < timedelta(minutes=5)
+    assert abs(expiry(folder / "server.pem") - datetime.now(UTC) - timedelta(days=30)) < timedelta(minutes=5)
     server, authority = (
         x509.load_pem_x509_certificate((folder / name).read_bytes()) for name in ("server.pem", "ca.pem")
     )

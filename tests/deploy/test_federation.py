@@ -8,7 +8,8 @@ import pytest
 from small_federation import SMALL
 
 from sqsgd import Ledger
-from sqsgd.deploy.federation import Federation, in_toml, load_federation
+from sqsgd.deploy.federation import Federation, load_federation
+from sqsgd.deploy.scripts import node_settings
 from sqsgd.ledger.refusals import BudgetSpent
 
 
@@ -53,12 +54,27 @@ def test_a_whole_number_will_do_for_a_real_one_but_not_a_truth(tmp_path):
 
 
 @pytest.mark.parametrize("value", ['"', "\\", "a\nb"])
-def test_no_text_leaves_its_quotes(value):
-    with pytest.raises(ValueError, match="cannot be written"):
-        in_toml(value)
+def test_no_text_leaves_its_quotes(tmp_path, value):
+    made = dataclasses.replace(SMALL)
+    object.__setattr__(
+        made, "dataset", f"{value}\nnodes = 7"
+    )  # past the checks: a file is data, whatever it holds
+    (tmp_path / "federation.toml").write_text(made.to_toml())
+    with pytest.raises(ValueError, match=r"dataset = .* must be a name without spaces or quotes"):
+        load_federation(tmp_path)
 
 
-def test_the_cap_is_what_the_rounds_cost_unless_it_is_said():
+def test_the_cap_admits_every_round(tmp_path):
+    """20 * 1.1 rounds to 22.0, below the exact sum of the twenty costs: the last would be refused."""
+    federation = Federation(epsilon=1.1, rounds=20)
+    settings = node_settings(federation, 0).split("max-epsilon=")[1].split("\n")[0]
+    ledger = Ledger.create(tmp_path / "ledger", max_epsilon=float(settings))
+    for round in range(federation.rounds):
+        ledger.spend(federation.epsilon, notion="local", task="digits", round=round, scheme="sqsgd")
+    assert ledger.left < 1.1
+
+
+def test_the_cap_is_what_the_rounds_cost_unless_it_is_given():
     assert SMALL.cap == 4 * 400.0
     assert dataclasses.replace(SMALL, max_epsilon=500.0).cap == 500.0
     for wrong in (399.0, math.nan, -1.0):

@@ -10,7 +10,7 @@ import pytest
 from sqsgd.deploy import gate
 from sqsgd.deploy.federation import Federation
 from sqsgd.deploy.folders import write_federation
-from sqsgd.deploy.gate import Gate, Refused, parse_head
+from sqsgd.deploy.gate import Gate, Rejected, parse_head
 
 GOOD = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n"
 
@@ -119,7 +119,7 @@ def test_the_control_api_is_closed(server):
     ],
 )
 def test_every_way_round_is_refused(head, status):
-    with pytest.raises(Refused, match=status):
+    with pytest.raises(Rejected, match=status):
         parse_head(head)
 
 
@@ -130,7 +130,7 @@ def test_a_body_may_hold_the_federations_report(server, tmp_path):
         head = GOOD.replace(b"Content-Length: 5", b"Content-Length: %d" % (most + 1)) + b"\r\n"
         answers, _ = asyncio.run(several(folder, head, 1, answers_after=0.0))
         assert answers[0].startswith(b"HTTP/1.1 413 ")
-        assert Gate(folder, ("127.0.0.1", 1))._most_body == most
+        assert Gate(folder, ("127.0.0.1", 1))._max_body == most
     assert parse_head(head, most + 1)[1] == most + 1
 
 
@@ -185,7 +185,7 @@ def test_a_conversation_ends_however_slowly_it_goes(server, monkeypatch):
 
 
 def test_so_many_at_a_time_and_the_others_wait(server, monkeypatch):
-    monkeypatch.setattr(gate, "MOST_PASSED", 2)
+    monkeypatch.setattr(gate, "MAX_CONCURRENT", 2)
     answers, most = asyncio.run(several(server, GOOD + b"\r\nhello", 6, answers_after=0.2))
     assert all(answer.endswith(b"back") for answer in answers)
     assert most == 2

@@ -22,5 +22,5 @@ def test_the_port_to_open_and_the_address_to_give():
     asked = "SQSGD_SERVER=host:port"
     for port, shown in ((0, 8000), (9443, 9443)):
         federation = Federation(port=port)
-        assert f"port {shown}: the only one to open" in pages.server(federation)
+        assert f"port {shown}: the only port to open" in pages.server(federation)
         assert (asked in pages.node(federation, 0)) == (port == 0)

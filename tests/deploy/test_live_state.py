@@ -2,19 +2,21 @@
 
 import json
 import os
+import secrets
 import subprocess
 
 import pytest
+from live import wait_until
 
 from sqsgd.deploy import live_state, processes
-from sqsgd.deploy.live_state import node_folders, tail, whole_lines
+from sqsgd.deploy.live_state import json_lines, node_folders, tail
 
 
 def test_a_line_that_was_cut_off_hides_no_other(tmp_path):
     """A full disk cut one, and the next was written on to it: neither can be read, all others can."""
     path = tmp_path / "lines.jsonl"
     path.write_text('{"a": 1}\n{"a": 2, "re{"a": 3}\n\n[4]\n{"a": "\\u2028"}\n{"a": 6}\n{"a": 7')
-    assert [line["a"] for line in whole_lines(path)] == [1, "\u2028", 6]
+    assert [line["a"] for line in json_lines(path)] == [1, "\u2028", 6]
 
 
 def test_nodes_come_in_the_order_of_their_numbers(tmp_path):
@@ -34,8 +36,9 @@ def orphan(tmp_path):
     """A part of a federation that still runs, though its supervisor is gone."""
     if not os.path.exists("/proc/self/environ"):  # noqa: PTH110
         pytest.skip("needs /proc")
-    mark = f"test-{tmp_path.name}"
+    mark = secrets.token_hex(16)  # another run of the tests has another
     child = processes.start(["/bin/sleep", "300"], tmp_path / "log", os.environ, mark)
+    wait_until(lambda: processes.marked(mark), 60, "the environment of a new process can be read")
     part = {"pid": child.pid, "started": processes.start_time(child.pid)}
     stopped = {"pid": None, "started": None}
     state = {
@@ -53,9 +56,9 @@ def orphan(tmp_path):
 def test_what_a_killed_supervisor_left_is_refused_and_can_be_ended(orphan, tmp_path):
     assert live_state.running_supervisor(tmp_path) is None
     with pytest.raises(ValueError, match=r"processes of an earlier `up` still run \(1 of them\)"):
-        live_state.refuse_left_overs(tmp_path)
+        live_state.refuse_leftovers(tmp_path)
     assert live_state.down(tmp_path) == 1
-    live_state.refuse_left_overs(tmp_path)
+    live_state.refuse_leftovers(tmp_path)
     assert live_state.down(tmp_path) == 0
 
 
@@ -69,6 +72,8 @@ def test_a_supervisor_that_runs_is_found_and_asked_to_end(tmp_path):
         (tmp_path / "live/state.json").write_text(json.dumps(state))
         assert live_state.running_supervisor(tmp_path) == both[0].pid
         assert live_state.down(tmp_path) == 2
+        for child in both:
+            child.wait(timeout=60)
         assert not any(processes.start_time(child.pid) for child in both)
     finally:
         for child in both:
@@ -80,5 +85,5 @@ def test_before_the_first_there_is_nothing(tmp_path):
     assert live_state.read_state(tmp_path) is None
     assert live_state.running_supervisor(tmp_path) is None
     assert live_state.down(tmp_path) == 0
-    live_state.refuse_left_overs(tmp_path)
-    assert whole_lines(tmp_path / "live/events.jsonl") == []
+    live_state.refuse_leftovers(tmp_path)
+    assert json_lines(tmp_path / "live/events.jsonl") == []

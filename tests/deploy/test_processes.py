@@ -1,11 +1,12 @@
 """Processes are known by more than their number, and ended with all that they started."""
 
 import os
+import secrets
 import subprocess
 import sys
-import time
 
 import pytest
+from live import wait_until
 
 from sqsgd.deploy import processes
 from sqsgd.deploy.processes import Process
@@ -18,27 +19,28 @@ STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAIT
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="needs /proc")  # noqa: PTH110
 
 
-def started(tmp_path, code, mark):
+def started(tmp_path, code, mark, count=2):
+    """A child that is ready, and ``count`` processes, itself included, whose environments can be read."""
     child = processes.start([sys.executable, "-c", code], tmp_path / "log", dict(os.environ), mark)
-    while "ready" not in (tmp_path / "log").read_text():
-        time.sleep(0.02)
+    wait_until(lambda: "ready" in (tmp_path / "log").read_text(), 60, "the child is ready")
+    wait_until(lambda: len(processes.marked(mark)) == count, 60, f"{count} processes carry the mark")
     return child, Process(pid=child.pid, started=processes.start_time(child.pid))
 
 
 @pytest.mark.parametrize(("code", "killed"), [(FAMILY, 0), (LEAVER, 0), (STUBBORN, 1)])
 def test_nothing_is_left(tmp_path, code, killed):
-    mark = f"test-{tmp_path.name}"
-    child, process = started(tmp_path, code, mark)
+    mark = secrets.token_hex(16)  # another run of the tests has another
+    child, process = started(tmp_path, code, mark, count=2 - killed)
     assert process.alive
     assert child.pid in processes.marked(mark)
-    assert len(processes.end([process], mark, patience=1.0)) == killed
+    assert len(processes.end([process], mark, patience=0.5 if killed else 60.0)) == killed
     assert processes.marked(mark) == []
     assert not process.alive
     child.wait()
 
 
 def test_what_an_orphan_left_is_found_by_its_mark(tmp_path):
-    mark = f"test-{tmp_path.name}"
+    mark = secrets.token_hex(16)  # another run of the tests has another
     child, _ = started(tmp_path, LEAVER, mark)
     child.kill()
     child.wait()
@@ -62,7 +64,7 @@ def test_another_process_of_the_same_number_is_left_alone():
 def test_remains_are_not_alive():
     child = subprocess.Popen([sys.executable, "-c", ""])
     process = Process(pid=child.pid, started=processes.start_time(child.pid) or "over")
-    time.sleep(2.0)  # not waited for: a zombie
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
     assert not process.alive
     child.wait()
     assert processes.start_time(child.pid) is None

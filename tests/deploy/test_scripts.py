@@ -26,7 +26,7 @@ def test_a_nodes_script_finds_its_own_folder_after_a_copy(made, tmp_path):
     node = place / "node-0"
     refused = subprocess.run([node / "run.sh"], env=environment, capture_output=True, text=True)
     assert refused.returncode != 0
-    assert "say where the server is" in refused.stderr
+    assert "set the address of the server" in refused.stderr
     environment |= {"SQSGD_SERVER": "192.0.2.7:8000"}
     said = subprocess.run([node / "run.sh"], env=environment, capture_output=True, text=True, check=True)
     words = said.stdout.splitlines()
@@ -47,7 +47,7 @@ def test_a_node_starts_no_other_kind_of_code(made):
             [made / "nodes/node-0/bin" / name, "--token", "x"], capture_output=True, text=True
         )
         assert done.returncode == 1
-        assert "runs client apps alone" in done.stderr
+        assert "runs client apps only" in done.stderr
 
 
 def test_flowers_names_of_code_are_all_known():

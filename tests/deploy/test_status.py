@@ -62,7 +62,7 @@ def test_an_older_ledger_that_was_put_back_is_named(federation):
     ledger.path.write_bytes(older)
     found = node_status(node)
     assert found["ledger"].startswith("NOT GOOD: ")
-    assert "older copy was put back" in found["ledger"]
+    assert "older copy was restored" in found["ledger"]
     assert found["epsilon_left"] is None
 
 

@@ -56,7 +56,7 @@ def test_a_server_app_that_died_goes_on_as_long_as_it_gets_further(trained):
         ([2, 2, 2], "finished:failed"), ([2, 0], "finished:failed"), ([0] * 10, "finished:failed")
     )
     assert (job.status, job.attempts, flower.runs) == ("finished:failed", 3, 3)
-    assert "ended as finished:failed after round 5: going on" in told
+    assert "ended as finished:failed after round 5: resuming" in told
 
 
 def test_a_completed_training_is_over(trained):
@@ -66,4 +66,4 @@ def test_a_completed_training_is_over(trained):
 
 
 def test_a_summary_that_is_taken_away_meanwhile_is_no_mistake(tmp_path):
-    assert training._written(tmp_path / "summary.json") == 0.0
+    assert training._modified(tmp_path / "summary.json") == 0.0

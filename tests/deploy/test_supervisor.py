@@ -9,7 +9,7 @@ from sqsgd.deploy.supervisor import Part, Supervisor
 
 
 def test_the_watch_goes_on_where_a_part_cannot_be_started(tmp_path, monkeypatch):
-    """As on a full disk: it is said, tried again, and the other parts are looked after meanwhile."""
+    """As on a full disk: it is reported and tried again, and the other parts are watched meanwhile."""
     told, tries, start = [], [], processes.start
 
     def fails_twice(command, *arguments):
@@ -19,7 +19,7 @@ def test_the_watch_goes_on_where_a_part_cannot_be_started(tmp_path, monkeypatch)
         return start(command, *arguments)
 
     monkeypatch.setattr(processes, "start", fails_twice)
-    monkeypatch.setattr(supervisor, "_LONGEST_WAIT", 0.1)
+    monkeypatch.setattr(supervisor, "_MAX_WAIT", 0.1)
     watched = Supervisor(write_federation(tmp_path / "federation", Federation(nodes=1), 3), told.append)
     watched.live.mkdir(exist_ok=True)
     for name in ("first", "second"):

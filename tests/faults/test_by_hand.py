@@ -1,5 +1,6 @@
 """What docs/deploy.md has people type: on several machines, in the foreground, with Ctrl-C in between."""
 
+import secrets
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.faults
 @pytest.fixture
 def started(tmp_path):
     """Starts a script as one would in a terminal; everything is ended after the test."""
-    mark, children = f"by-hand-{tmp_path.name}", []
+    mark, children = secrets.token_hex(16), []
 
     def start(script, folder, **more):
         log = tmp_path / f"{folder.name}-{Path(script).stem}.log"

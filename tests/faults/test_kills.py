@@ -57,7 +57,7 @@ class Story:
 
     def kept(self, node="node-1"):
         """What a node remembers of the training, with its checksum."""
-        from sqsgd.node.node_state import Kept
+        from sqsgd.node.state import Kept
 
         (path,) = (self.folder / f"nodes/{node}/state/tasks").glob("?" * 32)
         return Kept.from_bytes(path.read_bytes())
@@ -228,7 +228,7 @@ def test_it_is_visible(story):
     text = sqsgd("deploy", "status", story.folder).stdout
     assert "restarted" in text
     assert ", attempt 2" in text
-    assert "going on from its checkpoint" in (story.folder / "live/logs/supervisor.log").read_text()
+    assert "resuming from its checkpoint" in (story.folder / "live/logs/supervisor.log").read_text()
     assert status(story.folder)["run"]["rejected"] >= 1
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+from asking import DIM as DIM
+from asking import SCHEME as SCHEME
+from asking import arrays, target
+from asking import lines as lines
+from asking import request as request
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
@@ -16,15 +20,11 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-from sqsgd import make_scheme
 from sqsgd.flower import SqsgdMod, SqsgdStrategy, app_folder, wire
-from sqsgd.flower.wire import Request
-from sqsgd.task import Task
+from sqsgd.node.request import Request
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-DIM = 300
 IDS = (5, 2**63 + 11, 8)  # Flower's node identities have 64 bits
-SCHEME = {"scheme": "sqsgd", "epsilon": 200.0, "bits": 256}
 
 
 def travelled(message: Message) -> Message:
@@ -44,12 +44,7 @@ def inflated(name: str, contents: dict[str, bytes], message_id: str) -> Message:
 
 
 def model(value: float = 0.0) -> ArrayRecord:
-    weights = np.full((10, 20), value, np.float32), np.full(100, value, np.float32)
-    return ArrayRecord({"first": Array(weights[0]), "second": Array(weights[1])})
-
-
-def target(node: int) -> np.ndarray:
-    return np.random.default_rng(node).normal(1.0, 0.1, DIM).astype(np.float32)
+    return ArrayRecord({name: Array(array) for name, array in arrays(value).items()})
 
 
 def make_app(mod: SqsgdMod | None = None, sends: str = "gradient", calls: list | None = None) -> ClientApp:
@@ -60,13 +55,13 @@ def make_app(mod: SqsgdMod | None = None, sends: str = "gradient", calls: list |
     def train(msg: Message, context: Context) -> Message:
         if calls is not None:
             calls.append(context.node_id)
-        structure, weights = wire.take_apart(msg.content["arrays"])
+        structure, weights = wire.flatten_record(msg.content["arrays"])
         gradient = weights - target(context.node_id)
         content = RecordDict({"metrics": MetricRecord({"loss": 1.5, "num-examples": 77})})
         if sends == "gradient":
-            content["gradient"] = structure.record(gradient)
+            content["gradient"] = wire.model_record(structure, gradient)
         else:
-            content["arrays"] = structure.record(weights - np.float32(0.3) * gradient)
+            content["arrays"] = wire.model_record(structure, weights - np.float32(0.3) * gradient)
         return Message(content, reply_to=msg)
 
     @app.evaluate()
@@ -83,24 +78,6 @@ def node_context(node: int, folder: Path | None, **config) -> Context:
     return Context(run_id=1, node_id=node, node_config=values, state=RecordDict(), run_config={})
 
 
-def request(weights: np.ndarray | None = None, **changes) -> Request:
-    """A request that a node of the tests answers, with some of it changed."""
-    weights = np.zeros(DIM, np.float32) if weights is None else weights
-    fields = {"round": 0, "client": 5, "seed": 9, "dim": DIM, "bound": 20.0, "clip": None}
-    task = Task(**{key: changes.pop(key, value) for key, value in fields.items()})
-    values = {"name": "test", **SCHEME, "options": {}, "task": task, "model": wire.digest(weights), **changes}
-    if "fingerprint" not in values:
-        scheme = make_scheme(
-            values["scheme"],
-            dim=task.dim,
-            epsilon=values["epsilon"],
-            bits=values["bits"],
-            **values["options"],
-        )
-        values["fingerprint"] = scheme.fingerprint
-    return Request(**values)
-
-
 def message(asked: Request, arrays: ArrayRecord | None = None, kind: str = "train", **extra) -> Message:
     """The message of a request; ``extra`` changes fields of its record."""
     record = ConfigRecord({**wire.request_record(asked), **extra})
@@ -109,10 +86,6 @@ def message(asked: Request, arrays: ArrayRecord | None = None, kind: str = "trai
     sent = Message(content, dst_node_id=asked.task.client, message_type=kind)
     sent.metadata.__dict__["_message_id"] = "1"
     return travelled(sent)
-
-
-def lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 class Nodes(Grid):

@@ -10,6 +10,7 @@ from flwr.supercore.inflatable.inflatable_object import add_header_to_object_bod
 
 from sqsgd import make_scheme, seeded_rng
 from sqsgd.flower import wire
+from sqsgd.node import reasons
 
 
 def spoiled(kind: str):
@@ -90,7 +91,7 @@ def test_a_rejected_reply_changes_nothing(tmp_path):
         nodes = Nodes(app, [node_context(i, None) for i in IDS])
         nodes.spoil = spoiled(kind)
         result = strategy().start(nodes, model(), num_rounds=3, timeout=0.3)
-        models.append(wire.take_apart(result.arrays)[1])
+        models.append(wire.flatten_record(result.arrays)[1])
     np.testing.assert_array_equal(*models)
 
 
@@ -122,7 +123,7 @@ def test_no_node_answers_in_anothers_name(tmp_path):
             return reply
         task = replace(wire.read_request(asked.content[wire.REQUEST]).task, client=IDS[1])
         payload = scheme.encode(np.full(DIM, 9, np.float32), task, seeded_rng(1))
-        forged = Message(RecordDict({wire.REPORT: wire.report_record(payload)}), reply_to=asked)
+        forged = Message(wire.report_content(payload), reply_to=asked)
         forged.metadata.__dict__["_src_node_id"] = IDS[1]
         victim = next(m for m in made.current.messages if m.metadata.dst_node_id == IDS[1])
         forged.metadata.__dict__["_reply_to_message_id"] = victim.metadata.message_id
@@ -178,7 +179,7 @@ def test_the_order_of_arrival_does_not_matter(tmp_path):
         assert [task.client for task, _, _ in made.current.reports] == sorted(IDS)
 
 
-@pytest.mark.parametrize("reason", wire.ANSWERS)
+@pytest.mark.parametrize("reason", reasons.REASONS)
 def test_whoever_does_not_say_that_it_refused_may_have_paid(tmp_path, reason):
     """The total counts them: a node that failed, or whose report never came, may have spent its epsilon."""
     nodes = nodes_of(tmp_path)
@@ -189,4 +190,4 @@ def test_whoever_does_not_say_that_it_refused_may_have_paid(tmp_path, reason):
     nodes.spoil = refused
     made = strategy()
     made.start(nodes, model(), num_rounds=1, timeout=0.2)
-    assert made.current.may_have_paid == {*IDS[1:]} | ({IDS[0]} if reason not in wire.UNPAID else set())
+    assert made.current.may_have_paid == {*IDS[1:]} | ({IDS[0]} if reason not in reasons.UNPAID else set())

@@ -4,14 +4,17 @@ import pytest
 import test_answers
 import test_failing_apps
 import test_mod
-import test_node_state
 import test_policy
+import test_state
 from flwr.app import MetricRecord
 
 from sqsgd import seeded_rng
-from sqsgd.flower import SqsgdMod, mod, wire
-from sqsgd.node.node_state import FolderState
+from sqsgd.flower import SqsgdMod, wire
+from sqsgd.node import answer
+from sqsgd.node import request as node_request
+from sqsgd.node.answer import Node
 from sqsgd.node.policy import Policy
+from sqsgd.node.state import FolderState
 from sqsgd.task import Task
 
 
@@ -20,11 +23,11 @@ def pays_nothing(patch):
 
 
 def forgets_the_round(patch):
-    patch.setattr(SqsgdMod, "_check_terms", lambda *_: None)
+    patch.setattr(Node, "_check_terms", lambda *_: None)
 
 
 def draws_seeded_noise(patch):
-    patch.setattr(mod, "secure_rng", lambda: seeded_rng(1))
+    patch.setattr(answer, "secure_rng", lambda: seeded_rng(1))
 
 
 def believes_every_scheme(patch):
@@ -35,7 +38,7 @@ def believes_every_key(patch):
     read = wire.read_request
 
     def lenient(record):
-        for key in [key for key in record if key not in wire._TYPES]:
+        for key in [key for key in record if key not in node_request._TYPES]:
             del record[key]
         return read(record)
 
@@ -43,14 +46,14 @@ def believes_every_key(patch):
 
 
 def sends_the_loss_along(patch):
-    reply = SqsgdMod._reply
+    report_content = wire.report_content
 
-    def more(self, *arguments, **options):
-        content = reply(self, *arguments, **options)
+    def more(payload):
+        content = report_content(payload)
         content["metrics"] = MetricRecord({"loss": 1.5})
         return content
 
-    patch.setattr(SqsgdMod, "_reply", more)
+    patch.setattr(wire, "report_content", more)
 
 
 def pays_after_the_app(patch):
@@ -101,7 +104,7 @@ def binds_to_no_task(patch):
         (lets_exceptions_out, test_failing_apps.test_an_exception_tells_nothing, (RuntimeError, None)),
         (pays_after_the_app, test_failing_apps.test_paid_before_the_app_runs, ()),
         (pays_after_the_app, test_failing_apps.test_nothing_is_computed_on_a_spent_budget, ()),
-        (raises_the_cap, test_node_state.test_the_cap_cannot_be_raised_and_can_be_lowered, ()),
+        (raises_the_cap, test_state.test_the_cap_cannot_be_raised_and_can_be_lowered, ()),
         (binds_to_no_task, test_answers.test_a_report_fits_its_own_task_only, ()),
     ],
 )

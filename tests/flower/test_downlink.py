@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from federation import DIM, IDS, Nodes, lines, make_app, message, model, node_context, request, strategy
+from federation import IDS, Nodes, lines, make_app, message, model, node_context, request, strategy
 from flwr.app import ConfigRecord
 
-from sqsgd import make_scheme
 from sqsgd.flower import Simulation, SqsgdMod, wire
-from sqsgd.flower.downlink import changes_record, reports_record, smallest_update
+from sqsgd.node import reasons
+from sqsgd.node.downlink import changes_update
 
 
 def trained(tmp_path, downlink, rounds=6, missing=None, **changes):
@@ -16,7 +16,7 @@ def trained(tmp_path, downlink, rounds=6, missing=None, **changes):
 
     def watch(msg, context, call_next):
         if wire.MODEL in msg.content:
-            seen[msg.content[wire.REQUEST]["round"], context.node_id] = wire.take_apart(
+            seen[msg.content[wire.REQUEST]["round"], context.node_id] = wire.flatten_record(
                 msg.content[wire.MODEL]
             )[1]
         return call_next(msg, context)
@@ -42,7 +42,12 @@ def trained(tmp_path, downlink, rounds=6, missing=None, **changes):
 
         made.numbering = without
     result = made.start(nodes, model(), num_rounds=rounds)
-    return wire.take_apart(result.arrays)[1], seen, nodes.sent, lines(tmp_path / downlink / "metrics.jsonl")
+    return (
+        wire.flatten_record(result.arrays)[1],
+        seen,
+        nodes.sent,
+        lines(tmp_path / downlink / "metrics.jsonl"),
+    )
 
 
 @pytest.mark.parametrize("missing", [None, (IDS[1], {2, 3})])
@@ -85,13 +90,13 @@ def test_a_node_that_lost_its_state_says_so_and_gets_the_model(tmp_path):
     again.prepare(nodes, model(), 3)
     again.holders, again._update = (
         dict.fromkeys(IDS, 1),
-        changes_record(made.current.state.weights, made.state.weights),
+        changes_update(made.current.state.weights, made.state.weights),
     )
     for number in (3, 4):
         messages = again.configure_train(number, model(), ConfigRecord(), nodes)
         again.aggregate_train(number, nodes.send_and_receive(messages))
         if number == 3:
-            assert again.current.rejected == [{"node": "5", "reason": wire.NEEDS_MODEL}]
+            assert again.current.rejected == [{"node": "5", "reason": reasons.NEEDS_MODEL}]
             assert len(again.current.reports) == 2
     assert len(again.current.reports) == 3
 
@@ -107,10 +112,10 @@ def test_a_changed_update_is_not_trained_on(tmp_path):
     before = made.current.state.weights
     wrong = made.state.weights.copy()
     wrong[3] += 1
-    made._update = changes_record(before, wrong)
+    made._update = changes_update(before, wrong)
     messages = made.configure_train(2, model(), ConfigRecord(), nodes)
     made.aggregate_train(2, nodes.send_and_receive(messages))
-    assert {entry["reason"] for entry in made.current.rejected} == {wire.NEEDS_MODEL}
+    assert {entry["reason"] for entry in made.current.rejected} == {reasons.NEEDS_MODEL}
     assert calls == []
 
 
@@ -121,7 +126,7 @@ def test_a_model_beside_an_update_is_refused(tmp_path):
     assert not app(message(request(keep=True)), context).has_error()
     both = message(request(round=1, base=0, keep=True), model(42.0))
     both.content[wire.UPDATE] = ConfigRecord({"kind": "changes", "places": b"", "values": b""})
-    assert app(both, context).error.reason == wire.MALFORMED
+    assert app(both, context).error.reason == reasons.MALFORMED
     assert calls == [5]
     del both.content[wire.MODEL]
     assert not app(both, context).has_error()  # the update alone is welcome
@@ -146,20 +151,5 @@ def test_an_update_that_cannot_be_read_is_refused(tmp_path, update):
     nodes.app, made._update = make_app(calls=calls), ConfigRecord(update)
     messages = made.configure_train(2, model(), ConfigRecord(), nodes)
     made.aggregate_train(2, nodes.send_and_receive(messages))
-    assert {entry["reason"] for entry in made.current.rejected} == {wire.MALFORMED}
+    assert {entry["reason"] for entry in made.current.rejected} == {reasons.MALFORMED}
     assert calls == []
-
-
-def test_the_smallest_form_is_sent():
-    scheme = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256)
-    from sqsgd import seeded_rng
-
-    before, after = np.zeros(DIM, np.float32), np.zeros(DIM, np.float32)
-    task = request().task
-    report = (task, scheme.encode(np.ones(DIM, np.float32), task, seeded_rng(1)), 1.0)
-    after[:2] = 1
-    assert smallest_update(0.1, [report], before, after)["kind"] == "changes"
-    after[:200] = 1
-    assert smallest_update(0.1, [report], before, after)["kind"] == "reports"
-    assert smallest_update(0.1, [report] * 60, before, after) is None  # the model itself is smaller
-    assert wire.payload_size(reports_record(0.1, [report])) < wire.payload_size(changes_record(before, after))

@@ -10,7 +10,9 @@ from flwr.clientapp import ClientApp
 
 from sqsgd import Ledger, make_scheme
 from sqsgd.federated import client_step
-from sqsgd.flower import SqsgdMod, mod, wire
+from sqsgd.flower import SqsgdMod, wire
+from sqsgd.node import answer as node_answer
+from sqsgd.node import reasons
 
 
 def shape_of(reply: Message) -> tuple:
@@ -42,7 +44,7 @@ def test_an_exception_tells_nothing(tmp_path, error, caplog):
     decoded = scheme.decode(payload_of(failed), request().task)
     assert np.linalg.norm(decoded) < np.linalg.norm(scheme.decode(payload_of(worked), request().task))
     refused = app(message(request(bound=21.0)), node_context(5, tmp_path))
-    assert refused.error.reason == wire.ANSWERED  # the round is over, as it is for an app that works
+    assert refused.error.reason == reasons.ANSWERED  # the round is over, as it is for an app that works
 
 
 def test_an_apps_own_error_tells_nothing(tmp_path):
@@ -60,7 +62,7 @@ def test_nothing_is_computed_on_a_spent_budget(tmp_path):
     payload_of(answer(request(), context, make_app(calls=calls)))
     for number in range(1, 5):
         reply = answer(request(round=number), context, make_app(calls=calls))
-        assert reply.error.reason == wire.SPENT
+        assert reply.error.reason == reasons.SPENT
     assert calls == [5]
 
 
@@ -81,9 +83,9 @@ def test_a_gradient_that_is_not_finite_is_not_told(tmp_path):
 
     @app.train()
     def train(msg, context):
-        structure, weights = wire.take_apart(msg.content["arrays"])
+        structure, weights = wire.flatten_record(msg.content["arrays"])
         weights[7] = np.nan
-        return Message(RecordDict({"gradient": structure.record(weights)}), reply_to=msg)
+        return Message(RecordDict({"gradient": wire.model_record(structure, weights)}), reply_to=msg)
 
     reply = app(message(request()), node_context(5, tmp_path))
     assert len(payload_of(reply)) == len(
@@ -102,7 +104,7 @@ def test_a_vector_that_cannot_be_encoded_is_not_told(tmp_path, monkeypatch, erro
         return client_step(scheme, task, gradient, *arguments, **options)
 
     worked = answer(request(), node_context(5, tmp_path / "worked"))
-    monkeypatch.setattr(mod, "client_step", fragile)
+    monkeypatch.setattr(node_answer, "client_step", fragile)
     failed = answer(request(), node_context(5, tmp_path))
     assert shape_of(failed) == shape_of(worked)
     assert Ledger(tmp_path / "ledger").spent == 200

@@ -100,8 +100,10 @@ def test_arrays_reach_the_app_in_their_own_shape(tmp_path, more, downlink):
     @app.train()
     def train(msg: Message, context: Context) -> Message:
         seen.append(msg.content["arrays"]["more"].numpy())
-        structure, weights = wire.take_apart(msg.content["arrays"])
-        return Message(RecordDict({"gradient": structure.record(np.ones_like(weights))}), reply_to=msg)
+        structure, weights = wire.flatten_record(msg.content["arrays"])
+        return Message(
+            RecordDict({"gradient": wire.model_record(structure, np.ones_like(weights))}), reply_to=msg
+        )
 
     made = strategy(downlink=downlink)
     result = made.start(nodes_of(tmp_path, app), arrays(more), num_rounds=2)

@@ -7,7 +7,7 @@ import pytest
 from federation import lines, make_app, message, node_context, request
 
 from sqsgd import Ledger
-from sqsgd.flower import wire
+from sqsgd.node import reasons
 
 WRITES = 6
 """Of a node's first answer; the last is the line in answers.jsonl."""
@@ -40,10 +40,10 @@ def test_so_many_writes_there_are(tmp_path, monkeypatch):
 @pytest.mark.parametrize("fail_at", range(1, WRITES))
 def test_nothing_leaves_and_the_ledger_stays_good(tmp_path, monkeypatch, fail_at):
     reply, _ = answered(monkeypatch, tmp_path, fail_at)
-    assert reply.error.reason == wire.FAILED
+    assert reply.error.reason == reasons.FAILED
     again, _ = answered(monkeypatch, tmp_path)  # there is room again
     paid_before = fail_at == WRITES - 1  # the report itself was not kept: it was never sent, nor will be
-    assert (again.error.reason == wire.ANSWERED) if paid_before else not again.has_error()
+    assert (again.error.reason == reasons.ANSWERED) if paid_before else not again.has_error()
     assert Ledger(tmp_path / "ledger").spent == 200
 
 

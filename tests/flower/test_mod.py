@@ -10,8 +10,10 @@ from flwr.app import Message, RecordDict
 
 from sqsgd import Ledger, make_scheme, seeded_rng
 from sqsgd.federated import client_step, noise_seed
-from sqsgd.flower import Simulation, SqsgdMod, mod, wire
-from sqsgd.node.node_state import FolderState
+from sqsgd.flower import Simulation, SqsgdMod, wire
+from sqsgd.node import answer as node_answer
+from sqsgd.node import reasons
+from sqsgd.node.state import FolderState
 
 
 @pytest.mark.parametrize("sends", ["gradient", "delta"])
@@ -50,7 +52,7 @@ def test_other_messages_get_no_answer_from_data(tmp_path, kind):
     if kind == "train.other":  # a function of the app's that fails: a report all the same
         assert list(reply.content) == [wire.REPORT]
     else:
-        assert reply.error.reason == wire.NOT_ALLOWED
+        assert reply.error.reason == reasons.NOT_ALLOWED
         assert not (tmp_path / "ledger").exists()
 
 
@@ -62,7 +64,7 @@ def test_paid_before_the_report_leaves(tmp_path, monkeypatch):
         seen.append(Ledger(tmp_path / "ledger").spent)
         return client_step(*arguments, **options)
 
-    monkeypatch.setattr(mod, "client_step", watched)
+    monkeypatch.setattr(node_answer, "client_step", watched)
     payload = payload_of(answer(request(), node_context(5, tmp_path)))
     assert seen == [Fraction(200)]
     assert FolderState(tmp_path).read("test").payload == payload
@@ -81,13 +83,13 @@ def test_a_round_is_answered_once(tmp_path):
         (request(weights=other), model(0.5)),
         (request(alpha=0.5), None),
     ]:
-        assert answer(asked, context, app, arrays=arrays).error.reason == wire.ANSWERED
+        assert answer(asked, context, app, arrays=arrays).error.reason == reasons.ANSWERED
     assert calls == [5]
     assert Ledger(tmp_path / "ledger").spent == 200
     payload_of(answer(request(round=3), context, app))
     for earlier in (0, 1, 2, 3):
         asked = request(round=earlier, bound=22.0)
-        assert answer(asked, context, app).error.reason == wire.ANSWERED
+        assert answer(asked, context, app).error.reason == reasons.ANSWERED
     assert Ledger(tmp_path / "ledger").spent == 400
     noted = lines(tmp_path / "answers.jsonl")
     assert [entry["epsilon"] for entry in noted] == [200.0, 0.0, 200.0]
@@ -108,10 +110,10 @@ def test_a_training_does_not_become_weaker(tmp_path, changes):
     context = node_context(5, tmp_path)
     payload_of(answer(request(), context))
     reply = answer(request(round=1, **changes), context)
-    assert reply.error.reason == wire.NOT_ALLOWED
+    assert reply.error.reason == reasons.NOT_ALLOWED
     assert lines(tmp_path / "refusals.jsonl")[-1]["task"] == "test"
     payload_of(answer(request(round=1, epsilon=100.0), context))  # stronger is welcome
-    assert answer(request(round=2), context).error.reason == wire.NOT_ALLOWED  # and then stays
+    assert answer(request(round=2), context).error.reason == reasons.NOT_ALLOWED  # and then stays
 
 
 def test_the_cap_holds_over_trainings(tmp_path):
@@ -119,7 +121,7 @@ def test_the_cap_holds_over_trainings(tmp_path):
     payload_of(answer(request(), context))
     payload_of(answer(request(name="another"), context))
     reply = answer(request(name="third"), context)
-    assert (reply.error.code, reply.error.reason) == (6, wire.SPENT)
+    assert (reply.error.code, reply.error.reason) == (6, reasons.SPENT)
     assert "cap" in lines(tmp_path / "refusals.jsonl")[-1]["reason"]
     assert Ledger(tmp_path / "ledger").spent == 400
 
@@ -148,10 +150,28 @@ def test_malformed_requests_are_refused_and_noted(tmp_path, extra, word):
 
     sent, calls = message(request(), **extra), []
     reply = make_app(calls=calls)(sent, node_context(5, tmp_path))
-    assert reply.error.reason in (wire.MALFORMED, wire.NOT_ALLOWED)
+    assert reply.error.reason in (reasons.MALFORMED, reasons.NOT_ALLOWED)
     assert re.search(word, lines(tmp_path / "refusals.jsonl")[-1]["reason"])
     assert calls == []
     assert not (tmp_path / "ledger").exists()
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"name": "x" * 20_000_000},
+        {"y" * 20_000_000: 1},
+        {"scheme": "z" * 20_000_000},
+        {"round": [7] * 1_000_000},
+        {"name": b"b" * 1_000_000},
+    ],
+    ids=lambda extra: next(iter(extra))[:10],
+)
+def test_a_refused_request_writes_little(tmp_path, extra, caplog):
+    assert make_app()(message(request(), **extra), node_context(5, tmp_path)).has_error()
+    assert (tmp_path / "refusals.jsonl").stat().st_size < 2000
+    assert lines(tmp_path / "refusals.jsonl")[-1]["reason"]
+    assert sum(len(record.getMessage()) for record in caplog.records) < 2000
 
 
 def test_no_request_gets_seeded_noise(tmp_path):

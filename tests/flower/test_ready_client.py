@@ -7,11 +7,11 @@ from flwr.app import Array, ArrayRecord, Context, RecordDict
 
 pytest.importorskip("torch", reason="needs torch: pip install 'sqsgd[train]'")
 
-from sqsgd.flower import wire
 from sqsgd.flower.ready_client import app, check
 from sqsgd.flower.ready_problem import problem_of
-from sqsgd.node.node_state import FolderState
+from sqsgd.node import reasons
 from sqsgd.node.policy import Refused
+from sqsgd.node.state import FolderState
 
 
 def test_a_node_without_a_partition_refuses_and_pays_nothing(tmp_path):
@@ -20,7 +20,7 @@ def test_a_node_without_a_partition_refuses_and_pays_nothing(tmp_path):
         context = Context(
             run_id=1, node_id=5, node_config=owner | more, state=RecordDict(), run_config=ready_settings()
         )
-        assert app(message(request()), context).error.reason == wire.NOT_ALLOWED
+        assert app(message(request()), context).error.reason == reasons.NOT_ALLOWED
         assert word in lines(tmp_path / "refusals.jsonl")[-1]["reason"]
     assert not (tmp_path / "ledger").exists()
 

@@ -6,9 +6,9 @@ from flwr.app import Context, RecordDict
 
 pytest.importorskip("torch", reason="needs torch: pip install 'sqsgd[train]'")
 
-from sqsgd.flower import wire
 from sqsgd.flower.ready_client import app
 from sqsgd.flower.ready_problem import problem_of
+from sqsgd.node import reasons
 
 
 @pytest.mark.parametrize("key", ["dataset", "model"])
@@ -32,7 +32,7 @@ def test_no_code_is_called_that_the_owner_did_not_name(tmp_path, monkeypatch, ke
         return app(message(request()), context)
 
     for other in ({}, {key: "planted:other"}):
-        assert ask(**other).error.reason == wire.NOT_ALLOWED
+        assert ask(**other).error.reason == reasons.NOT_ALLOWED
         assert "does not name it" in lines(tmp_path / "state" / "refusals.jsonl")[-1]["reason"]
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "state" / "ledger").exists()
@@ -45,7 +45,7 @@ def test_a_node_without_the_data_refuses_and_pays_nothing(tmp_path, monkeypatch)
     owner = {"max-epsilon": 1e6, "state-dir": str(tmp_path), "partition-id": 0, "num-partitions": 3}
     config = ready_settings() | {"dataset": "fashion-mnist"}
     context = Context(run_id=1, node_id=5, node_config=owner, state=RecordDict(), run_config=config)
-    assert app(message(request()), context).error.reason == wire.NOT_ALLOWED
+    assert app(message(request()), context).error.reason == reasons.NOT_ALLOWED
     assert not (tmp_path / "ledger").exists()
 
 
@@ -60,5 +60,5 @@ def test_a_node_and_the_server_have_the_same_model_whatever_part_they_hold():
 
 def test_a_configuration_that_lacks_a_key_names_it():
     config = {"dataset": "mnist5k", "model": "linear"}
-    with pytest.raises(ValueError, match="the run's configuration has no batch, seed"):
+    with pytest.raises(ValueError, match="the run's configuration lacks batch, seed"):
         problem_of(config, 3)

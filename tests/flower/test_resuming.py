@@ -21,7 +21,7 @@ class Killed(BaseException):
 
 
 def weights_of(result) -> np.ndarray:
-    return wire.take_apart(result.arrays)[1]
+    return wire.flatten_record(result.arrays)[1]
 
 
 @pytest.mark.parametrize("moment", ["write", "save"])

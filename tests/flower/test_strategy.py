@@ -13,7 +13,7 @@ GOAL = np.mean([target(node) for node in IDS], axis=0)
 
 
 def distance(arrays: ArrayRecord) -> float:
-    return float(np.linalg.norm(wire.take_apart(arrays)[1] - GOAL) / np.linalg.norm(GOAL))
+    return float(np.linalg.norm(wire.flatten_record(arrays)[1] - GOAL) / np.linalg.norm(GOAL))
 
 
 @pytest.mark.parametrize("sends", ["gradient", "delta"])

@@ -9,6 +9,7 @@ from flwr.app import MetricRecord
 from sqsgd import Ledger
 from sqsgd.flower import wire
 from sqsgd.flower.strategy import MOST_EMPTY_ROUNDS, NoAnswers
+from sqsgd.node import reasons
 from sqsgd.report.page import write_report
 from sqsgd.runs.reading import read_run
 
@@ -51,12 +52,12 @@ def test_spent_budgets_leave_the_model_and_end_the_training(tmp_path):
         made.start(nodes_of(tmp_path, max_epsilon=450.0), model(), num_rounds=99)
     written = lines(tmp_path / "run" / "metrics.jsonl")
     assert [line["clients"] for line in written] == [3, 3] + [0] * MOST_EMPTY_ROUNDS
-    assert {entry["reason"] for entry in written[-1]["rejected"]} == {wire.SPENT}
+    assert {entry["reason"] for entry in written[-1]["rejected"]} == {reasons.SPENT}
     assert written[-1]["epsilon_total"] == 400.0
 
 
 def test_what_was_said_most_often_is_told_when_it_ends(tmp_path):
-    with pytest.raises(NoAnswers, match=f"0 of 3 that were asked .3: {wire.SPENT}."):
+    with pytest.raises(NoAnswers, match=f"0 of 3 that were asked .3: {reasons.SPENT}."):
         strategy().start(nodes_of(tmp_path, max_epsilon=250.0), model(), num_rounds=99)
 
 
@@ -69,7 +70,7 @@ def test_a_training_of_no_rounds_is_the_model_as_it_was(tmp_path):
     result = strategy(out=tmp_path / "run").start(
         nodes_of(tmp_path), model(0.5), num_rounds=0, evaluate_fn=evaluate
     )
-    assert wire.take_apart(result.arrays)[1].tolist() == [0.5] * DIM
+    assert wire.flatten_record(result.arrays)[1].tolist() == [0.5] * DIM
     assert measured == [0]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["rounds"], summary["accuracy"], summary["epsilon_total"]) == (0, None, 0.0)

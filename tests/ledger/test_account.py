@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from spending import pay, small_ledger
 
 from sqsgd import Privacy, Task, make_scheme
+from sqsgd.ledger._history import History, sealed
 from sqsgd.ledger.account import Ledger
-from sqsgd.ledger.history import History, sealed
 from sqsgd.ledger.refusals import AlreadyAnswered, BudgetSpent, ReportRefused
 from sqsgd.ledger.tips import tip_line
 
@@ -76,8 +76,8 @@ def test_a_spent_client_says_why(tmp_path):
     with pytest.raises(BudgetSpent) as caught:
         pay(ledger, 2, 400.0)
     assert str(caught.value) == (
-        "the report was not sent: it would cost epsilon 400.0, but of the cap of 1000.0 800.0 is spent "
-        f"and 200.0 left ({ledger.path})"
+        "the report was not sent: it would cost epsilon 400.0, but 800.0 of the cap of 1000.0 is spent, "
+        f"and 200.0 is left ({ledger.path})"
     )
     assert (caught.value.asked, caught.value.spent, caught.value.cap) == (400, 800, 1000)
     assert ledger.path.read_bytes() == before

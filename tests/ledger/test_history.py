@@ -6,7 +6,8 @@ import io
 import pytest
 from spending import small_ledger
 
-from sqsgd.ledger import history, tips
+from sqsgd.ledger import _history as history
+from sqsgd.ledger import tips
 from sqsgd.ledger.account import Ledger
 from sqsgd.ledger.refusals import LedgerDamaged
 
@@ -14,7 +15,7 @@ from sqsgd.ledger.refusals import LedgerDamaged
 @pytest.mark.parametrize("content", [b"hello\n", b"\x00\x01\n" * 9, b"no end"])
 def test_another_file_is_called_that(tmp_path, content):
     (tmp_path / "notes").write_bytes(content)
-    with pytest.raises(LedgerDamaged, match="is not how a ledger begins: this is another file"):
+    with pytest.raises(LedgerDamaged, match="is not a ledger's heading: this is another file"):
         Ledger(tmp_path / "notes")
 
 
@@ -23,13 +24,13 @@ def test_another_file_is_called_that(tmp_path, content):
     [
         ({"kind": "spend", "epsilon": 998.0, "round": 9}, "more than the cap"),
         ({"kind": "spend", "epsilon": 1.0, "round": 2}, "a second time"),
-        ({"kind": "spend", "epsilon": -1.0, "round": 9}, "amount -1.0"),
-        ({"kind": "spend", "epsilon": 1, "round": 9}, "amount 1"),
+        ({"kind": "spend", "epsilon": -1.0, "round": 9}, "invalid epsilon -1.0"),
+        ({"kind": "spend", "epsilon": 1, "round": 9}, "invalid epsilon 1"),
         ({"kind": "spend", "epsilon": 1.0, "round": 9, "line": 4}, "wrong place"),
         ({"kind": "cap", "max_epsilon": 1001.0}, "raises the cap"),
         ({"kind": "heading", "max_epsilon": 1001.0}, "wrong place"),
         ({"kind": "gift"}, "unknown kind"),
-        ({}, "lacks something"),
+        ({}, "lacks a field"),
     ],
 )
 def test_lines_that_no_ledger_writes(tmp_path, fields, words):
@@ -73,13 +74,13 @@ def test_a_line_is_read_only_after_the_line_that_it_was_written_after():
     for line, before in ((second, history.START), (first, digest), (second.replace(b"1.0", b"0.1"), digest)):
         with pytest.raises(ValueError, match="its digest does not match"):
             history.unsealed(line, before)
-    with pytest.raises(ValueError, match="is cut off or runs on"):
+    with pytest.raises(ValueError, match="is truncated or has no end"):
         history.unsealed(first[:-1], history.START)
 
 
 def test_what_cannot_be_read_back_is_not_written():
-    with pytest.raises(ValueError, match=r"a line of \d+ bytes is too long: at most 8192"):
-        history.sealed(spend(2, task="x" * history.MOST_LINE), history.START)
+    with pytest.raises(ValueError, match=r"a line of \d+ bytes is too long: the limit is 8192"):
+        history.sealed(spend(2, task="x" * history.MAX_LINE), history.START)
     with pytest.raises(ValueError, match="not JSON compliant"):
         history.sealed(spend(2, epsilon=float("nan")), history.START)
 
@@ -115,9 +116,7 @@ def test_reading_goes_on_where_it_stopped():
     """After a line that is no line, once it is mended; what was taken in is not read again."""
     lines = written(heading(), spend(2), {"kind": "cap", "line": 3, "max_epsilon": 3.0}, spend(4, round=1))
     past = history.History()
-    assert (
-        past.read(io.BytesIO(b"".join(lines[:2]) + lines[2][:-5])) == "is cut off or runs on without an end"
-    )
+    assert past.read(io.BytesIO(b"".join(lines[:2]) + lines[2][:-5])) == "is truncated or has no end"
     assert (past.lines, past.length) == (2, len(lines[0] + lines[1]))
     assert past.read(io.BytesIO(b"\0" * past.length + lines[2] + lines[3])) == ""
     assert (past.lines, past.cap, past.spent) == (4, 3, 2)

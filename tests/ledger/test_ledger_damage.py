@@ -5,7 +5,7 @@ import os
 import pytest
 from spending import files_of, pay, put_back, refused, small_ledger
 
-from sqsgd.ledger import history
+from sqsgd.ledger import _history as history
 from sqsgd.ledger.account import Ledger
 from sqsgd.ledger.refusals import LedgerDamaged, LedgerRolledBack
 
@@ -85,11 +85,11 @@ def test_a_line_of_another_ledger(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda lines: lines[:2], r"ends after 2 lines \(\d+ bytes\), but .*ledger\.tip knows of 4"),
+        (lambda lines: lines[:2], r"ends after 2 lines \(\d+ bytes\), but .*ledger\.tip records 4"),
         (lambda lines: [*lines[:2], lines[2][:-9], lines[3]], r"line 3 \(byte \d+\) was changed or does not"),
         (lambda lines: [lines[0].replace(b"1000", b"9000"), *lines[1:]], r"line 1 \(byte 0\) was changed"),
-        (lambda lines: [*lines[:3], lines[3][:-1]], r"line 4 \(byte \d+\) is cut off"),
-        (lambda lines: [*lines, b"x" * 9000], r"line 5 \(byte \d+\) is cut off or runs on"),
+        (lambda lines: [*lines[:3], lines[3][:-1]], r"line 4 \(byte \d+\) is truncated"),
+        (lambda lines: [*lines, b"x" * 9000], r"line 5 \(byte \d+\) is truncated or has no end"),
         (lambda lines: [], r"line 1 \(byte 0\) is missing"),
     ],
 )
@@ -120,7 +120,7 @@ def test_both_files_put_back_together(tmp_path):
     old = files_of(tmp_path / "watched")
     pay(ledger, 10)
     put_back(tmp_path / "watched", old)
-    with pytest.raises(LedgerRolledBack, match=r"witness knows of 5"):
+    with pytest.raises(LedgerRolledBack, match=r"witness records 5"):
         Ledger(ledger.path)
 
 

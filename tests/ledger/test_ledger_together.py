@@ -10,8 +10,8 @@ import pytest
 from spending import in_child, pay, small_ledger, status_of
 
 from sqsgd.files import durable
+from sqsgd.ledger._files import LedgerFiles
 from sqsgd.ledger.account import Ledger
-from sqsgd.ledger.ledger_files import LedgerFiles
 from sqsgd.ledger.refusals import AlreadyAnswered, BudgetSpent
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -79,13 +79,13 @@ def test_a_round_is_answered_by_one_of_many(tmp_path):
 def race_of_two(tmp_path, monkeypatch):
     """Two threads want the last epsilon, and linger between looking and writing; how many got it."""
     ledger = small_ledger(tmp_path, reports=0, cap=1.0)
-    real = LedgerFiles._put_right
+    real = LedgerFiles._repair
 
     def slowly(self, descriptor, history):
         time.sleep(0.1)
         real(self, descriptor, history)
 
-    monkeypatch.setattr(LedgerFiles, "_put_right", slowly)
+    monkeypatch.setattr(LedgerFiles, "_repair", slowly)
     got = []
 
     def want(number):

@@ -29,11 +29,11 @@ def test_the_numbers_that_are_shown_err_on_the_safe_side(asked, spent, cap):
     refusal = BudgetSpent(path=Path("ledger"), asked=asked, spent=spent, cap=cap)
     assert (refusal.asked, refusal.spent, refusal.cap) == (asked, spent, cap)
     words = re.fullmatch(
-        r"the report was not sent: it would cost epsilon (\S+), but of the cap of (\S+) (\S+) is spent "
-        r"and (\S+) left \(ledger\)",
+        r"the report was not sent: it would cost epsilon (\S+), but (\S+) of the cap of (\S+) is spent, "
+        r"and (\S+) is left \(ledger\)",
         str(refusal),
     )
-    told_asked, told_cap, told_spent, told_left = (Fraction(float(word)) for word in words.groups())
+    told_asked, told_spent, told_cap, told_left = (Fraction(float(word)) for word in words.groups())
     left = max(Fraction(0), cap - spent)
     assert asked <= told_asked <= asked * (1 + Fraction(1, 2**52))
     assert spent <= told_spent <= spent * (1 + Fraction(1, 2**52))

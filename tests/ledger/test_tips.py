@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from spending import files_of, pay, put_back, refused, small_ledger
 
+from sqsgd.ledger._history import MAX_LINE, History
 from sqsgd.ledger.account import Ledger
-from sqsgd.ledger.history import MOST_LINE, History
 from sqsgd.ledger.refusals import LedgerDamaged, LedgerRolledBack
-from sqsgd.ledger.tips import Tip, check, read_tip, tip_line
+from sqsgd.ledger.tips import Tip, check_tips, read_tip, tip_line
 
 
 @pytest.mark.parametrize("name", ["ledger", "ledger.tip", "witness"])
@@ -47,7 +47,7 @@ def test_a_tip_of_another_branch(tmp_path, behind):
     for round in range(20, 21 + behind):
         pay(other, round)
     (tmp_path / "ledger.tip").write_bytes(first["ledger.tip"])
-    with pytest.raises(LedgerRolledBack, match="is another one than"):
+    with pytest.raises(LedgerRolledBack, match="differs from the one in"):
         Ledger(ledger.path)
 
 
@@ -73,7 +73,7 @@ def test_a_tip_says_how_far_its_ledger_had_come(tmp_path, past):
     tip = read_tip(tmp_path / "ledger.tip")
     assert tip == tip_of(past, path=tmp_path / "ledger.tip", at=str(tmp_path / "ledger"))
     assert (tmp_path / "ledger.tip").read_bytes() == tip_line(past)
-    check(PLACE, past, "", 0, [tip])
+    check_tips(PLACE, past, "", 0, [tip])
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense\n", b"{}\n", b"x" * 9000])
@@ -93,36 +93,36 @@ def test_a_line_of_the_ledger_is_no_tip(tmp_path):
 
 def test_a_tip_may_be_one_line_behind_and_no_more(past):
     one = tip_of(past, lines=3, digest=past.digest_before.decode())
-    check(PLACE, past, "", 0, [one, tip_of(past)])
-    with pytest.raises(LedgerRolledBack, match=r"tip knows of 2 lines, but .* has 4 lines"):
-        check(PLACE, past, "", 0, [tip_of(past), tip_of(past, lines=2)])
+    check_tips(PLACE, past, "", 0, [one, tip_of(past)])
+    with pytest.raises(LedgerRolledBack, match=r"tip records 2 lines, but .* has 4 lines"):
+        check_tips(PLACE, past, "", 0, [tip_of(past), tip_of(past, lines=2)])
     # Part of a line follows the last: whoever began it had brought the tip up to date before.
-    check(PLACE, past, "is cut off", 9, [tip_of(past)])
-    with pytest.raises(LedgerRolledBack, match="tip knows of 3 lines"):
-        check(PLACE, past, "is cut off", 9, [one])
+    check_tips(PLACE, past, "is cut off", 9, [tip_of(past)])
+    with pytest.raises(LedgerRolledBack, match="tip records 3 lines"):
+        check_tips(PLACE, past, "is cut off", 9, [one])
 
 
 def test_a_ledger_may_not_be_behind_any_of_its_tips(past):
     ahead = tip_of(past, lines=5)
-    with pytest.raises(LedgerRolledBack, match=r"ends after 4 lines \(\d+ bytes\), but tip knows of 5"):
-        check(PLACE, past, "", 0, [tip_of(past), ahead])
+    with pytest.raises(LedgerRolledBack, match=r"ends after 4 lines \(\d+ bytes\), but tip records 5"):
+        check_tips(PLACE, past, "", 0, [tip_of(past), ahead])
     with pytest.raises(LedgerDamaged, match=r"line 5 \(byte \d+\) was changed"):
-        check(PLACE, past, "was changed", 300, [ahead])
+        check_tips(PLACE, past, "was changed", 300, [ahead])
 
 
 def test_more_than_a_line_is_no_crash(past):
-    check(PLACE, past, "is cut off", MOST_LINE, [tip_of(past)])
+    check_tips(PLACE, past, "is cut off", MAX_LINE, [tip_of(past)])
     with pytest.raises(LedgerDamaged, match=r"line 5 .* is cut off"):
-        check(PLACE, past, "is cut off", MOST_LINE + 1, [tip_of(past)])
+        check_tips(PLACE, past, "is cut off", MAX_LINE + 1, [tip_of(past)])
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"ledger": "another"}, "belongs to another ledger"),
-        ({"digest": "0" * 64}, "line 4 is another one than"),
+        ({"ledger": "another"}, "belongs to a ledger other than"),
+        ({"digest": "0" * 64}, "line 4 differs from the one in"),
     ],
 )
 def test_a_tip_is_of_this_ledger_and_of_this_line(past, changes, words):
     with pytest.raises(LedgerRolledBack, match=words):
-        check(PLACE, past, "", 0, [tip_of(past, **changes)])
+        check_tips(PLACE, past, "", 0, [tip_of(past, **changes)])

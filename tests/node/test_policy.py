@@ -1,7 +1,7 @@
 """What a node's owner decides, and that nothing in a request changes it."""
 
 import pytest
-from federation import request
+from asking import request
 
 from sqsgd import make_scheme
 from sqsgd.core import Privacy

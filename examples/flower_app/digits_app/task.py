@@ -1,4 +1,4 @@
-"""The model, the data and the training loop; nothing here knows of Flower."""
+"""The model, the data and the training loop; nothing here depends on Flower."""
 
 from functools import cache
 
@@ -51,7 +51,7 @@ def load_test_data():
 
 
 def train(net, loader, epochs, lr):
-    """Train in place; the mean loss."""
+    """Train in place; returns the mean loss."""
     optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
     net.train()
     losses = []

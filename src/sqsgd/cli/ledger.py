@@ -93,18 +93,18 @@ def verify(path: LedgerPath, witness: Witness = None, as_json: Json = False) -> 
 
 def _check_names(path: Path, witness: Path | None) -> None:
     """Refuse names that cannot be a ledger before opening them: opening a pipe would block."""
-    from sqsgd.ledger.ledger_files import tip_beside
+    from sqsgd.ledger.tips import tip_path
 
     for name, each in (("the ledger", path), ("the witness", witness)):
         if each is not None and each.is_dir():
             raise ValueError(f"{each} is a folder; name {name} in it")
         if each is not None and each.exists() and not each.is_file():
             raise ValueError(f"{each} is not a regular file; name {name}")
-    if not path.exists() and not tip_beside(path).exists():
+    if not path.exists() and not tip_path(path).exists():
         raise ValueError(f"{path} does not exist; name a ledger")
     if path.name.endswith(".tip") and path.with_suffix("").exists():
         raise ValueError(f"{path} is the tip of a ledger; name the ledger itself, {path.with_suffix('')}")
-    if witness is not None and witness.resolve() in (path.resolve(), tip_beside(path.resolve())):
+    if witness is not None and witness.resolve() in (path.resolve(), tip_path(path.resolve())):
         raise ValueError(
             f"witness = {str(witness)!r} must be the ledger's second tip, not the ledger or its first tip"
         )

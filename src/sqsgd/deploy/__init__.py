@@ -1,4 +1,4 @@
-"""A federation on real machines: certificates, keys and commands for Flower, started and watched for a try.
+"""A federation on real machines: certificates, keys and scripts for Flower, and a supervisor to try them.
 
 Flower's own commands run as child processes; nothing here imports flwr.
 """

@@ -1,4 +1,4 @@
-"""Who may talk to whom: an authority of the federation's own, the server's certificate, the nodes' keys."""
+"""Certificates and keys: the federation's own authority, the server's certificate, the nodes' keys."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_EARLIER = timedelta(hours=1)  # for machines whose clocks are behind
+_CLOCK_SKEW = timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A private key and what is shown of it, as they stand in files."""
+    """A private key and its public half or certificate, as the content of files."""
 
     private: bytes
     public: bytes
@@ -33,24 +33,24 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Authority:
-    """The federation's own certificate authority. Nodes trust it, and no other."""
+    """The federation's own certificate authority, the only one that nodes trust."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
 
     @property
     def files(self) -> Pair:
-        """The key and the certificate in PEM."""
+        """The key and the certificate as PEM."""
         return Pair(private=_pem(self.key), public=self.certificate.public_bytes(Encoding.PEM))
 
 
 def make_authority(days: int) -> Authority:
-    """A new authority that can sign servers' certificates, and nothing below it."""
+    """A new authority that can sign server certificates, and no further authorities."""
     key = ec.generate_private_key(ec.SECP384R1())
-    name = _named("sqsgd federation")
+    name = _common_name("sqsgd federation")
     usage = _usage(key_cert_sign=True, crl_sign=True)
     certificate = (
-        _begun(name, name, key, days)
+        _builder(name, name, key, days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -60,12 +60,12 @@ def make_authority(days: int) -> Authority:
 
 
 def make_server_pair(authority: Authority, hosts: Sequence[str], days: int) -> Pair:
-    """A key, and a certificate under which a server answers at each of the hosts (names or addresses)."""
+    """A key and a certificate for a server with these hosts (names or addresses)."""
     key = ec.generate_private_key(ec.SECP384R1())
     issuer = authority.certificate.subject
     signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
     certificate = (
-        _begun(_named(hosts[0]), issuer, key, days)
+        _builder(_common_name(hosts[0]), issuer, key, days)
         .add_extension(x509.SubjectAlternativeName([general_name(host) for host in hosts]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
@@ -77,7 +77,7 @@ def make_server_pair(authority: Authority, hosts: Sequence[str], days: int) -> P
 
 
 def make_node_pair(comment: str) -> Pair:
-    """A node's ECDSA P-384 key in OpenSSH's format, which is what Flower takes."""
+    """A node's ECDSA P-384 key in OpenSSH's format, which Flower requires."""
     key = ec.generate_private_key(ec.SECP384R1())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     return Pair(
@@ -87,7 +87,7 @@ def make_node_pair(comment: str) -> Pair:
 
 
 def general_name(host: str) -> x509.GeneralName:
-    """A host as a certificate names it.
+    """A host in the form in which a certificate names it.
 
     >>> general_name("127.0.0.1").value
     IPv4Address('127.0.0.1')
@@ -113,13 +113,13 @@ def general_name(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-def ends(certificate: Path) -> datetime:
-    """When a certificate ceases to hold."""
+def expiry(certificate: Path) -> datetime:
+    """When a certificate expires."""
     return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """A file that its owner alone can read, from the first byte; refuses to replace one."""
+    """Write a new file that only its owner can read, from its creation on; refuses to replace one."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
@@ -127,7 +127,7 @@ def write_secret(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _begun(
+def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
@@ -137,7 +137,7 @@ def _begun(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _EARLIER)
+        .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(now + timedelta(days=days))
     )
 
@@ -150,7 +150,7 @@ def _usage(**allowed: bool) -> x509.KeyUsage:
     return x509.KeyUsage(**{name: allowed.get(name, False) for name in names})
 
 
-def _named(name: str) -> x509.Name:
+def _common_name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 

@@ -1,12 +1,13 @@
-"""What a federation is: who takes part, what is trained, what a node allows; kept in federation.toml."""
+"""The settings of a federation: its nodes, what is trained, what a node allows; stored in federation.toml."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
+
+import tomli_w
 
 from sqsgd import checks
 from sqsgd.deploy.certificates import general_name
@@ -16,7 +17,7 @@ from sqsgd.schemes import check_name
 
 NAME = "federation.toml"
 HERE = ("127.0.0.1", "localhost")
-"""The server's certificate always holds for these: the server talks to itself there."""
+"""The server's certificate always includes these, under which the server reaches itself."""
 FORMAT = 1
 
 
@@ -25,34 +26,34 @@ class Federation:
     """Everything that ``sqsgd deploy init`` decides. The defaults train a small model in a minute or two."""
 
     hosts: tuple[str, ...] = ("127.0.0.1",)
-    """Names or addresses under which nodes reach the server; the first is the one they are told."""
+    """Names or addresses of the server; nodes use the first."""
     port: int = 0
-    """Where nodes reach the server; 0: chosen anew at each ``up``, for a try on one machine."""
+    """The port at which nodes reach the server; 0: each ``up`` chooses one, to try it on one machine."""
     nodes: int = 3
     rounds: int = 20
     scheme: str = "sqsgd"
     epsilon: float = 400.0
     bytes: int = 256
     max_epsilon: float = 0.0
-    """Cap of each node's ledger, for its whole life; 0: what the rounds cost."""
+    """Lifetime cap of each node's ledger; 0: the cost of all rounds."""
     dataset: str = "mnist5k"
     model: str = "lenet5"
     lr: float = 0.0
-    """Learning rate; 0: by the rule for all budgets."""
+    """Learning rate; 0: the default for the budget."""
     seed: int = 0
     min_nodes: int = 0
-    """A round waits until so many are connected; 0: more than half."""
+    """A round waits until this many nodes are connected; 0: more than half."""
     min_answers: int = 1
-    """A round with fewer answers leaves the model as it is."""
+    """A round with fewer answers leaves the model unchanged."""
     round_timeout: float = 120.0
     wait_timeout: float = 300.0
     downlink: Literal["full", "delta"] = "full"
     evaluate_every: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work, naming the key."""
+        """Raise ValueError naming the key of an invalid value."""
         if not self.hosts:
-            raise ValueError("host: at least one name or address is needed, such as 127.0.0.1")
+            raise ValueError("host: give at least one name or address, such as 127.0.0.1")
         for host in self.hosts:
             general_name(host)
         checks.integer("port", self.port, 0, 65535)
@@ -75,25 +76,25 @@ class Federation:
         for name in ("dataset", "model"):
             text = getattr(self, name)
             if not text or not text.isprintable() or set(text) & set("\"'\\ "):
-                raise ValueError(f"{name} = {text!r} must be a name without spaces and quotes")
+                raise ValueError(f"{name} = {text!r} must be a name without spaces or quotes")
         if 0 < self.max_epsilon < self.epsilon:
             raise ValueError(
                 f"max_epsilon = {self.max_epsilon:g} is below epsilon = {self.epsilon:g}: "
-                "no node could answer even once"
+                "no node could answer a single round"
             )
 
     @property
     def cap(self) -> float:
-        """What a node's ledger allows in all."""
+        """The cap of a node's ledger: enough for every round, unless ``max_epsilon`` is given."""
         return self.max_epsilon or total(self.epsilon, self.rounds)
 
     @property
     def certified(self) -> tuple[str, ...]:
-        """The hosts of the server's certificate."""
+        """The hosts in the server's certificate."""
         return tuple(dict.fromkeys([*self.hosts, *HERE]))
 
     def run_config(self, out: Path, *, resume: bool) -> dict[str, Any]:
-        """What the Flower app is told: the keys of its pyproject.toml."""
+        """The configuration of the Flower app: the keys of its pyproject.toml."""
         return {
             "num-server-rounds": self.rounds,
             "scheme": self.scheme,
@@ -115,40 +116,18 @@ class Federation:
         }
 
     def to_toml(self) -> str:
-        """The whole of it, reloadable."""
-        lines = [f"format = {FORMAT}"]
-        for name, value in dataclasses.asdict(self).items():
-            lines.append(f"{name} = {in_toml(value)}")
-        return "\n".join(lines) + "\n"
-
-
-def in_toml(value: object) -> str:
-    """A value as TOML writes it; texts are checked to hold no quotes.
-
-    >>> in_toml(True), in_toml(2.0), in_toml(("a", "b"))
-    ('true', '2.0', '["a", "b"]')
-    """
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, str):
-        if not value.isprintable() or set(value) & set('"\\'):
-            raise ValueError(f"{value!r} cannot be written: no quotes and backslashes, please")
-        return f'"{value}"'
-    if isinstance(value, Sequence):
-        return f"[{', '.join(in_toml(each) for each in value)}]"
-    raise TypeError(f"{value!r} has no place in a federation")
+        """The whole federation, reloadable."""
+        return tomli_w.dumps({"format": FORMAT, **dataclasses.asdict(self)})
 
 
 def load_federation(folder: Path) -> Federation:
-    """The federation in a folder; says what to do where there is none."""
+    """The federation in a folder; ValueError says what to do if there is none."""
     path = folder / NAME
     if not path.is_file():
-        raise ValueError(f"{folder} holds no {NAME}: make it with `sqsgd deploy init {folder}`")
+        raise ValueError(f"{folder} has no {NAME}: create it with `sqsgd deploy init {folder}`")
     values = read_toml(path)
     if values.pop("format", None) != FORMAT:
-        raise ValueError(f"{path}: format must be {FORMAT}; this sqsgd knows no other")
+        raise ValueError(f"{path}: format must be {FORMAT}, the only one that this sqsgd supports")
     known = {field.name: field for field in dataclasses.fields(Federation)}
     for name in values:
         if name not in known:

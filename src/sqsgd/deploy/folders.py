@@ -1,4 +1,4 @@
-"""Writing a federation's folder: what each machine needs, in one folder a machine."""
+"""Writes a federation's folder: one subfolder per machine, with everything it needs."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from sqsgd.deploy.federation import NAME, Federation
 
 
 def write_federation(folder: Path, federation: Federation, days: int) -> Path:
-    """Certificates, keys, settings and scripts in a new folder; refuses one that holds anything.
+    """Write certificates, keys, settings and scripts into a new or empty folder.
 
     Guarantees
     ----------
-    * Nothing is written over, and a failure leaves no half of a federation behind.
+    * Nothing is overwritten, and a failure leaves no partial federation behind.
       tests/deploy/test_folders.py::test_nothing_is_written_over
-    * Every private key is readable by its owner alone, from the moment that it exists.
+    * Every private key is readable by its owner alone, from its creation on.
       tests/deploy/test_folders.py::test_secrets_are_their_owners_alone
-    * A node's folder holds no key but its own, and the server's none of a node or of the authority.
+    * A node's folder holds its own key only, and the server's holds none of a node or of the authority.
       tests/deploy/test_folders.py::test_no_folder_holds_anothers_secret
     """
     folder = folder.absolute()
     if set(str(folder)) & set("\"'\\$`\n"):
-        raise ValueError(f"{folder}: choose a path without quotes, dollar signs and backslashes")
+        raise ValueError(f"{folder}: choose a path without quotes, dollar signs or backslashes")
     if folder.is_file():
-        raise ValueError(f"{folder} is a file; name a folder that may be made")
+        raise ValueError(f"{folder} is a file; name a new folder")
     if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"{folder} exists and is not empty: choose another; nothing was written")
+        raise ValueError(f"{folder} exists and is not empty: choose another folder; nothing was written")
     folder.parent.mkdir(parents=True, exist_ok=True)
     building = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
     try:

@@ -1,4 +1,4 @@
-"""What is found in a federation's folder: its nodes, who runs, and how to end it without the supervisor."""
+"""The live state in a federation's folder: its nodes, running processes, and how to end them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from sqsgd.deploy import processes
 from sqsgd.deploy.processes import Process
 
-_PATIENCE = 30.0  # seconds for a supervisor that was asked to end
+_PATIENCE = 30.0  # seconds for a supervisor to end after SIGTERM
 
 
-def refuse_left_overs(folder: Path) -> None:
-    """Raise ValueError where processes of an earlier supervisor still run."""
+def refuse_leftovers(folder: Path) -> None:
+    """Raise ValueError if processes of an earlier supervisor still run."""
     state = read_state(folder)
     if state is not None and (left := processes.marked(state["mark"])):
         raise ValueError(
@@ -28,7 +28,7 @@ def refuse_left_overs(folder: Path) -> None:
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
-    """What the last supervisor wrote; None before the first."""
+    """The state that the last supervisor wrote; None before the first ``up``."""
     try:
         state: dict[str, Any] = json.loads((folder / "live/state.json").read_text())
     except FileNotFoundError:
@@ -37,13 +37,13 @@ def read_state(folder: Path) -> dict[str, Any] | None:
 
 
 def node_folders(folder: Path) -> list[Path]:
-    """The nodes of a federation on this machine, in the order of their numbers."""
+    """The folders of the nodes on this machine, in the order of their numbers."""
     return sorted((folder / "nodes").glob("node-*"), key=lambda path: (len(path.name), path.name))
 
 
-def whole_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file of JSON; one that is being written, or that a crash or a full disk cut off, is left
-    out, and so is the line that was then written on to it."""
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects in a file of JSON lines. A line that is still being written, or that a crash or a full disk
+    cut off, is skipped, together with the line that was then appended to it."""
     try:
         text = path.read_text(errors="replace")
     except FileNotFoundError:
@@ -58,14 +58,14 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def running_supervisor(folder: Path) -> int | None:
-    """The process that runs a federation; None where none does."""
+    """The process that supervises a federation; None if it is not up."""
     state = read_state(folder)
     supervisor = None if state is None else Process(**state["supervisor"])
     return supervisor.pid if supervisor is not None and supervisor.alive else None
 
 
 def tail(log: Path, most: int = 500) -> str:
-    """The end of a log in one line."""
+    """The end of a log, on one line."""
     try:
         return " ".join(log.read_text(errors="replace").split())[-most:]
     except FileNotFoundError:
@@ -73,14 +73,14 @@ def tail(log: Path, most: int = 500) -> str:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody uses now."""
+    """An unused port of this machine."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
 def down(folder: Path) -> int:
-    """End a federation: its supervisor first, who ends the rest; else all of it. Returns how many it was."""
+    """End a federation, its supervisor first. Returns the number of processes that were running."""
     state = read_state(folder)
     if state is None:
         return 0

@@ -1,4 +1,4 @@
-"""Child processes that outlive a crash of their parent only until somebody asks: found again, and ended."""
+"""Child processes that can be found and ended even after their parent crashed."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARK = "SQSGD_DEPLOYMENT"
-"""Environment variable by which every process of a deployment, also a grandchild, is known."""
+"""Environment variable that identifies every process of a deployment, grandchildren included."""
 _PROC = Path("/proc")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """A process as it can be found again: its number alone could by now be another's."""
+    """A process, identified by its number and start time: the number alone may be reused."""
 
     pid: int
     started: str
 
     @property
     def alive(self) -> bool:
-        """Whether this very process still runs."""
+        """Whether this process still runs."""
         return start_time(self.pid) == self.started
 
 
 def start_time(pid: int) -> str | None:
-    """When a process was started, as the system says it; None where there is none, or only its remains.
+    """When a process was started, as the system reports it; None if there is none, or only a zombie.
 
     >>> start_time(os.getpid()) == start_time(os.getpid()) != None
     True
@@ -54,7 +54,7 @@ def start_time(pid: int) -> str | None:
 def start(
     command: Sequence[str | Path], log: Path, environment: Mapping[str, str], mark: str
 ) -> subprocess.Popen[bytes]:
-    """A child in a session of its own, so that it and its children can be ended together; output to a log."""
+    """Start a child in its own session, so that it and its children can be ended together."""
     with log.open("ab") as file:
         return subprocess.Popen(  # noqa: S603
             [str(part) for part in command],
@@ -67,7 +67,7 @@ def start(
 
 
 def marked(mark: str) -> list[int]:
-    """Every process that carries a deployment's mark; nothing where the system does not tell."""
+    """Every process with a deployment's mark; empty on a system without /proc."""
     found, wanted = [], f"{MARK}={mark}".encode()
     for entry in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -77,7 +77,7 @@ def marked(mark: str) -> list[int]:
 
 
 def end(processes: Iterable[Process], mark: str, patience: float = 10.0) -> list[int]:
-    """End processes and what they have started: asked first, then killed. Returns what was killed."""
+    """End processes and their children: SIGTERM first, then SIGKILL. Returns the numbers of those killed."""
     ours = [process for process in processes if process.alive]
     for process in ours:
         _signal_group(process.pid, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What each machine runs: the very scripts that `sqsgd deploy up` starts, readable and ready to copy."""
+"""The shell scripts of each machine, which `sqsgd deploy up` starts too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ set -eu
 here=$(cd -- "$(dirname -- "$0")" && pwd)
 """
 _QUIET = """\
-# Nothing calls home, nothing is installed while a run is on.
+# No telemetry, no update checks, no installation during a run.
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
 export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.2}"
@@ -25,7 +25,7 @@ ENVIRONMENT = (
     + _QUIET
     + """\
 export FLWR_HOME="$here/flwr"
-# Flower's own API stays on this machine: whoever reaches it can run code on every node.
+# Flower's API stays on this machine: anyone who reaches it can run code on every node.
 link=127.0.0.1:${SQSGD_LINK_PORT:-8001}
 cat > "$FLWR_HOME/config.toml.$$" <<END
 [superlink]
@@ -40,10 +40,10 @@ mv -f "$FLWR_HOME/config.toml.$$" "$FLWR_HOME/config.toml"
 )
 
 SUPERLINK = (
-    _HEAD.format(what="Flower's SuperLink, for this machine only; nodes come in through gate.sh.")
+    _HEAD.format(what="Flower's SuperLink, for this machine only; nodes connect through gate.sh.")
     + _SERVER
     + """\
-[ -e "$here/link.db" ] || rm -rf "$here/registered"  # a new SuperLink knows no keys
+[ -e "$here/link.db" ] || rm -rf "$here/registered"  # a new SuperLink has no keys
 exec flower-superlink --host 127.0.0.1 --port "${link##*:}" \\
     --ssl-ca-certfile "$here/ca.pem" --ssl-certfile "$here/server.pem" --ssl-keyfile "$here/server.key" \\
     --enable-supernode-auth --database "$here/link.db" \\
@@ -54,7 +54,7 @@ exec flower-superlink --host 127.0.0.1 --port "${link##*:}" \\
 
 SUPEREXEC = (
     _HEAD.format(
-        what="Starts the server's part of each run; apart from the SuperLink, so that runs outlive it."
+        what="Starts the server's part of each run, outside the SuperLink, so that runs survive its exit."
     )
     + _SERVER
     + """\
@@ -64,7 +64,7 @@ exec flower-superexec --runtime-api-address "$link" --root-certificates "$here/c
 )
 
 REGISTER = (
-    _HEAD.format(what="Tells the SuperLink the nodes' public keys; once, and again for new nodes.")
+    _HEAD.format(what="Registers the nodes' public keys with the SuperLink: once, and again for new nodes.")
     + _SERVER
     + """\
 mkdir -p "$here/registered"
@@ -78,7 +78,7 @@ done
 )
 
 TRAIN = (
-    _HEAD.format(what="Submits the training and waits for its end; ends with 0 only if it was completed.")
+    _HEAD.format(what="Submits the training and waits until it ends; exits with 0 only if it was completed.")
     + _SERVER
     + """\
 exec sqsgd deploy train "$here" "$@"
@@ -87,28 +87,28 @@ exec sqsgd deploy train "$here" "$@"
 
 CLIENT_APP = """\
 #!/bin/sh
-# Flower starts apps by this name. Only those that ../allowed-apps names are run.
+# Flower starts apps by this name. Only those listed in ../allowed-apps are run.
 exec python3 -m sqsgd.flower.guard "$@"
 """
 NO_APP = """\
 #!/bin/sh
-echo "$(basename "$0"): this node runs client apps alone" >&2
+echo "$(basename "$0"): this node runs client apps only" >&2
 exit 1
 """
 REFUSED_COMMANDS = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-serverapp", "flwr-simulation")
-"""The other kinds of code that a SuperLink could have a node run."""
+"""The other kinds of code that a SuperLink could make a node run."""
 
 ALLOWED_APPS = """\
-# The Flower apps that this node runs, one a line; everything else that a server sends is refused.
-# installed: the app that came with this machine's sqsgd. Or the SHA-256 of an app's bundle (a FAB).
+# The Flower apps that this node runs, one per line; any other that a server sends is refused.
+# `installed` is the app that came with this machine's sqsgd; others are listed by their bundle's SHA-256.
 installed
 """
 
 
 def gate(federation: Federation) -> str:
-    """The script of the gate: the one door to the server that is open to others."""
+    """The script of the gate, the only program of the server that other machines reach."""
     return (
-        _HEAD.format(what="The door for nodes: passes on what nodes need, and nothing of the Control API.")
+        _HEAD.format(what="The proxy for nodes: forwards what nodes need, and nothing of the Control API.")
         + _SERVER
         + f'exec sqsgd deploy gate "$here" --listen "${{SQSGD_LISTEN:-0.0.0.0:{federation.port or 8000}}}" '
         + '--to "$link"\n'
@@ -121,10 +121,10 @@ def node(federation: Federation) -> str:
     where = (
         f'server=${{SQSGD_SERVER:-"{address}"}}\n'
         if federation.port
-        else 'server=${SQSGD_SERVER:?"say where the server is, such as SQSGD_SERVER=192.0.2.7:8000"}\n'
+        else 'server=${SQSGD_SERVER:?"set the address of the server, such as SQSGD_SERVER=192.0.2.7:8000"}\n'
     )
     return (
-        _HEAD.format(what="This node. What it allows stands in node.conf and allowed-apps.")
+        _HEAD.format(what="This node. What it allows is in node.conf and allowed-apps.")
         + _QUIET
         + """\
 export FLWR_HOME="$here/flwr" SQSGD_ALLOWED_APPS="$here/allowed-apps"
@@ -146,27 +146,27 @@ exec flower-supernode --superlink "$server" --root-certificates "$here/ca.pem" \
 
 
 def node_settings(federation: Federation, index: int) -> str:
-    """A node's own rules, for its owner to change."""
+    """A node's settings, for its owner to change."""
     code = "".join(
-        f'# Python code that the server may have called here.\n{key}="{name}"\n'
+        f'# Python code that the server may call on this node.\n{key}="{name}"\n'
         for key, name in (("dataset", federation.dataset), ("model", federation.model))
         if ":" in name
     )
     return f"""\
-# What this node's owner decides: key=value, no spaces around the equals sign. Nothing that a server sends
-# can change any of it. Read again when the node is started.
+# The owner's settings: key=value, without spaces around the equals sign. Nothing that a server sends can
+# change them. They are read when the node starts.
 
-# The most that this node's reports may cost in all, for the whole life of its ledger. Once the ledger
-# exists this can be lowered here, but never raised.
+# The total epsilon that this node may spend, over the lifetime of its ledger. Once the ledger exists, this
+# can be lowered here, but not raised.
 max-epsilon={float(federation.cap)!r}
-# The most that one report may cost.
+# The most epsilon that one report may spend.
 max-report-epsilon={float(federation.epsilon)!r}
 # The schemes that this node answers with.
 schemes="{federation.scheme}"
-# Where the ledger and the node's memory are kept; an absolute path. Without it: state/ in this folder.
+# Absolute path of the folder for the ledger and the node's state. Default: state/ in this folder.
 # state-dir="/srv/sqsgd/node-{index}"
 
-# Which part of the data set this node stands for; your own app reads its own data.
+# Which part of the data set this node holds; an app of your own reads its own data.
 partition-id={index}
 num-partitions={federation.nodes}
 {code}"""

@@ -1,4 +1,4 @@
-"""How a federation does: from its processes, the nodes' ledgers and what its runs have written down."""
+"""The status of a federation, from its processes, the nodes' ledgers and the files of its runs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sqsgd.deploy import submission as training
-from sqsgd.deploy.certificates import ends
+from sqsgd.deploy import submission
+from sqsgd.deploy.certificates import expiry
 from sqsgd.deploy.federation import load_federation
-from sqsgd.deploy.live_state import node_folders, read_state, whole_lines
+from sqsgd.deploy.live_state import json_lines, node_folders, read_state
 from sqsgd.deploy.processes import Process
 from sqsgd.ledger.account import Ledger
 from sqsgd.ledger.refusals import LedgerDamaged
@@ -18,7 +18,7 @@ from sqsgd.numerics.epsilon_sums import rounded_down, rounded_up
 
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """Everything that is known, for JSON."""
+    """Everything known about a federation, for JSON."""
     folder = folder.absolute()
     federation, state = load_federation(folder), read_state(folder) or {}
     parts = state.get("parts", {})
@@ -35,17 +35,17 @@ def read_status(folder: Path) -> dict[str, Any]:
             {"name": node.name, **_part(parts.get(node.name)), **node_status(node)}
             for node in node_folders(folder)
         ],
-        "run": _named(run_status(folder / "server"), folder / "live/logs"),
-        "events": whole_lines(folder / "live/events.jsonl")[-10:],
-        "certificate_ends": ends(folder / "server/server.pem").isoformat(),
+        "run": _with_names(run_status(folder / "server"), folder / "live/logs"),
+        "events": json_lines(folder / "live/events.jsonl")[-10:],
+        "certificate_ends": expiry(folder / "server/server.pem").isoformat(),
         "rounds": federation.rounds,
     }
 
 
 def node_status(node: Path) -> dict[str, Any]:
-    """What a node has spent, answered and refused; from its own files."""
+    """What a node has spent, answered and refused, from its own files."""
     state = state_folder(node)
-    answers, refusals = whole_lines(state / "answers.jsonl"), whole_lines(state / "refusals.jsonl")
+    answers, refusals = json_lines(state / "answers.jsonl"), json_lines(state / "refusals.jsonl")
     return {
         **_ledger(state / "ledger"),
         "answers": len(answers),
@@ -57,7 +57,7 @@ def node_status(node: Path) -> dict[str, Any]:
 
 
 def state_folder(node: Path) -> Path:
-    """Where a node keeps its ledger: as its node.conf says, or else in the node's folder."""
+    """Where a node keeps its ledger: the ``state-dir`` of its node.conf, or ``state`` in its folder."""
     for line in (node / "node.conf").read_text().splitlines():
         name, _, value = line.strip().partition("=")
         if name == "state-dir":
@@ -67,13 +67,8 @@ def state_folder(node: Path) -> Path:
 
 def _ledger(path: Path) -> dict[str, Any]:
     if not path.exists():
-        return {
-            "epsilon_spent": 0.0,
-            "epsilon_left": None,
-            "epsilon_cap": None,
-            "reports": 0,
-            "ledger": "none yet",
-        }
+        none = {"epsilon_left": None, "epsilon_cap": None, "reports": 0, "ledger": "none yet"}
+        return {"epsilon_spent": 0.0, **none}
     try:
         ledger = Ledger(path)
         return {
@@ -89,17 +84,17 @@ def _ledger(path: Path) -> dict[str, Any]:
 
 
 def run_status(server: Path) -> dict[str, Any] | None:
-    """The training that was begun last; None where none was."""
-    job = training.last_job(server)
+    """The last training; None if there was none."""
+    job = submission.last_job(server)
     if job is None:
         return None
-    lines = training.metrics(job.folder)
+    lines = submission.metrics(job.folder)
     measured = [line["accuracy"] for line in lines if line.get("accuracy") is not None]
     rejected = [{**each, "round": line["round"]} for line in lines for each in line.get("rejected") or []]
     status = job.status
     if not status.startswith("finished") and not job.follower.alive:
-        status = f"unknown: it was {status} when whoever followed it ended"
-    sizes = {"bytes_up": "clients", "bytes_down": "asked"}  # a line has the mean of one client's messages
+        status = f"unknown: it was {status} when the process that followed it ended"
+    sizes = {"bytes_up": "clients", "bytes_down": "asked"}  # a line has the mean over the round's clients
     return {
         "id": job.run_id,
         "folder": str(job.folder),
@@ -121,8 +116,8 @@ def run_status(server: Path) -> dict[str, Any] | None:
     }
 
 
-def _named(run: dict[str, Any] | None, logs: Path) -> dict[str, Any] | None:
-    """With the nodes' names in place of Flower's numbers, as far as their logs tell."""
+def _with_names(run: dict[str, Any] | None, logs: Path) -> dict[str, Any] | None:
+    """Replace Flower's node numbers by the nodes' names, where their logs have them."""
     if run is None:
         return None
     names = {}

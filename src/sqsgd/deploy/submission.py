@@ -1,4 +1,4 @@
-"""Submitting a training to Flower, following it to its true end, and going on where a server app died."""
+"""Submits a training to Flower, follows it to its end, and resumes it if the server app died."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sqsgd.deploy.federation import Federation, in_toml
-from sqsgd.deploy.live_state import whole_lines
+import tomli_w
+
+from sqsgd.deploy.federation import Federation
+from sqsgd.deploy.live_state import json_lines
 from sqsgd.deploy.processes import Process, start_time
 from sqsgd.files.durable import write_atomically
 from sqsgd.flower import app_folder
 
 COMPLETED = "finished:completed"
-_ASK_EVERY = 10.0  # each question to Flower costs seconds of a core
+_ASK_EVERY = 10.0  # each call of flwr costs seconds of CPU time
 _LOOK_EVERY = 0.3
 _TRY_AGAIN = 5.0
 QUIET = {
@@ -32,7 +34,7 @@ QUIET = {
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One training: where it is kept, and what is known of it."""
+    """One training: its folder and its state."""
 
     folder: Path
     rounds: int
@@ -40,16 +42,16 @@ class Job:
     status: str
     attempts: int
     follower: Process
-    """Who keeps ``status`` up to date."""
+    """The process that keeps ``status`` up to date."""
 
     def write(self) -> None:
-        """Beside the run's folder, whole or not at all."""
+        """Write it beside the run's folder, atomically."""
         values = {**vars(self), "folder": str(self.folder), "follower": vars(self.follower)}
         write_atomically(_job_file(self.folder), json.dumps(values, indent=2).encode())
 
 
 def last_job(server: Path) -> Job | None:
-    """The training that was begun last; None where none was."""
+    """The last training; None if there was none."""
     number = _last_number(server)
     if not number:
         return None
@@ -59,14 +61,14 @@ def last_job(server: Path) -> Job | None:
 
 
 def environment(server: Path) -> dict[str, str]:
-    """What Flower's commands need to know: its home, no calls home, and where its other commands are."""
+    """The environment of Flower's commands: its home, no telemetry, and its other commands on the PATH."""
     here = str(Path(sys.executable).parent)
     path = os.pathsep.join([here, os.environ.get("PATH", "")])
     return {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(server / "flwr")}
 
 
 def flwr(server: Path, *arguments: str) -> str:
-    """The output of one of Flower's commands; raises OSError with what it said where it fails."""
+    """The output of a ``flwr`` command; raises OSError with its message if it fails."""
     try:
         done = subprocess.run(  # noqa: S603
             ["flwr", *arguments],  # noqa: S607
@@ -87,16 +89,16 @@ def flwr(server: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def true_status(server: Path, run_id: str) -> str:
-    """What Flower itself says of a run, such as ``running`` or ``finished:completed``."""
-    runs = _asked(server, "runs", "list", "federation", "--run-id", run_id)
+def flower_status(server: Path, run_id: str) -> str:
+    """A run's status according to Flower, such as ``running`` or ``finished:completed``."""
+    runs = _flwr_json(server, "runs", "list", "federation", "--run-id", run_id)
     if not runs:
-        raise OSError(f"the SuperLink knows of no run {run_id}")
+        raise OSError(f"the SuperLink has no run {run_id}")
     return str(runs[0]["status"])
 
 
-def _asked(server: Path, key: str, *arguments: str) -> Any:
-    """One thing of Flower's answer in JSON, which says in it that something failed and exits with 0."""
+def _flwr_json(server: Path, key: str, *arguments: str) -> Any:
+    """One value of Flower's JSON output. Flower reports some failures in it and exits with 0."""
     text = flwr(server, *arguments, "--format", "json")
     try:
         answer = json.loads(text)
@@ -106,14 +108,14 @@ def _asked(server: Path, key: str, *arguments: str) -> Any:
 
 
 def stop_run(server: Path, job: Job) -> Job:
-    """Have Flower end a run that is not over: two must not train in one folder."""
+    """Stop a run that is not over: two runs must not train in one folder."""
     if job.status.startswith("finished"):
         return job
-    with contextlib.suppress(OSError):  # it is over, or its SuperLink has forgotten it
+    with contextlib.suppress(OSError):  # it is over, or the SuperLink no longer has it
         flwr(server, "stop", job.run_id, "federation")
     status = "finished:stopped"
     with contextlib.suppress(OSError):
-        status = true_status(server, job.run_id)
+        status = flower_status(server, job.run_id)
     job = replace(job, status=status)
     job.write()
     return job
@@ -128,38 +130,38 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Job:
-    """Train to the end and return what it came to; a server app that died is started again where it was.
+    """Train to the end; a server app that died is resumed from its last checkpoint.
 
-    It goes on from its last checkpoint as often as the last attempt had at least one more round with enough
-    answers, so that a failure that repeats itself ends: spent budgets, say. The job's file says ``finished``
-    only when nothing more will be tried.
+    It is resumed as long as the last attempt completed at least one more round with enough answers, so a
+    persistent failure, such as spent budgets, ends the training. The job's file says ``finished`` only when
+    there will be no further attempt.
     """
     server = server.absolute()
     job = _begin(server, federation, app, resume)
-    done = _counting(job, federation)
+    done = _effective_rounds(job, federation)
     while True:
         tell(f"run {job.run_id}: attempt {job.attempts}, into {job.folder}")
         job = _follow(server, job, stop, tell)
         if stop():
             job = stop_run(server, job)
-        before, done = done, _counting(job, federation)
+        before, done = done, _effective_rounds(job, federation)
         if job.status == COMPLETED or stop() or done <= before:
             job.write()
             return job
         replace(job, status="interrupted").write()
         last = len(metrics(job.folder))
-        tell(f"run {job.run_id} ended as {job.status} after round {last}: going on from its checkpoint")
+        tell(f"run {job.run_id} ended as {job.status} after round {last}: resuming from its checkpoint")
         job = _submit(server, federation, app, replace(job, attempts=job.attempts + 1), resume=True)
 
 
-def _counting(job: Job, federation: Federation) -> int:
-    """The rounds that the model was changed by."""
+def _effective_rounds(job: Job, federation: Federation) -> int:
+    """The number of rounds that changed the model."""
     return sum(line.get("clients", 0) >= federation.min_answers for line in metrics(job.folder))
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    """The rounds that a run has written down."""
-    return whole_lines(run / "metrics.jsonl")
+    """The rounds that a run has recorded."""
+    return json_lines(run / "metrics.jsonl")
 
 
 def _begin(server: Path, federation: Federation, app: Path | None, resume: bool) -> Job:
@@ -168,7 +170,7 @@ def _begin(server: Path, federation: Federation, app: Path | None, resume: bool)
     if resume:
         job = last_job(server)
         if job is None:
-            raise ValueError(f"{server / 'runs'} holds no run: there is nothing to resume")
+            raise ValueError(f"{server / 'runs'} has no run: there is nothing to resume")
         if job.status == COMPLETED and len(metrics(job.folder)) >= federation.rounds:
             raise ValueError(f"{job.folder} is completed: there is nothing to resume")
         job = replace(
@@ -182,12 +184,11 @@ def _begin(server: Path, federation: Federation, app: Path | None, resume: bool)
 
 def _submit(server: Path, federation: Federation, app: Path | None, job: Job, *, resume: bool) -> Job:
     settings = server / "flwr/run-config.toml"
-    values: Mapping[str, object] = federation.run_config(job.folder, resume=resume)
-    settings.write_text("".join(f"{name} = {in_toml(value)}\n" for name, value in values.items()))
+    settings.write_text(tomli_w.dumps(federation.run_config(job.folder, resume=resume)))
     folder = str(app_folder() if app is None else app.absolute())
-    for tries_left in (3, 2, 1, 0):  # the SuperLink may be being started again
+    for tries_left in (3, 2, 1, 0):  # the SuperLink may be restarting
         try:
-            run_id = _asked(server, "run-id", "run", folder, "federation", "--run-config", str(settings))
+            run_id = _flwr_json(server, "run-id", "run", folder, "federation", "--run-config", str(settings))
             break
         except OSError:
             if not tries_left:
@@ -200,17 +201,17 @@ def _submit(server: Path, federation: Federation, app: Path | None, job: Job, *,
 
 def _follow(server: Path, job: Job, stop: Callable[[], bool], tell: Callable[[str], None]) -> Job:
     shown, asked, summary = len(metrics(job.folder)), time.monotonic(), job.folder / "summary.json"
-    old = _written(summary)
+    old = _modified(summary)
     while not stop():
         lines = metrics(job.folder)
         for line in lines[shown:]:
-            tell(described(line, job.rounds))
+            tell(describe_round(line, job.rounds))
         shown = max(shown, len(lines))
-        over = _written(summary) not in (0.0, old)
+        over = _modified(summary) not in (0.0, old)
         if time.monotonic() - asked > (1.0 if over else _ASK_EVERY):
             try:
-                status = true_status(server, job.run_id)
-            except OSError as error:  # the SuperLink is being started again
+                status = flower_status(server, job.run_id)
+            except OSError as error:  # the SuperLink is restarting
                 tell(str(error))
                 status = job.status
             asked = time.monotonic()
@@ -223,12 +224,12 @@ def _follow(server: Path, job: Job, stop: Callable[[], bool], tell: Callable[[st
                 job.write()
         time.sleep(_LOOK_EVERY)
     for line in metrics(job.folder)[shown:]:
-        tell(described(line, job.rounds))
+        tell(describe_round(line, job.rounds))
     return job
 
 
-def _written(path: Path) -> float:
-    """When a file was written; 0 where there is none: a training that goes on takes its summary away."""
+def _modified(path: Path) -> float:
+    """When a file was last written; 0 if there is none: a resumed training removes its summary."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
@@ -236,16 +237,16 @@ def _written(path: Path) -> float:
 
 
 def _keep_log(server: Path, job: Job) -> None:
-    """What the server's part of a run said, beside the run's folder."""
+    """Append the server app's log to a file beside the run's folder."""
     with contextlib.suppress(OSError):  # the SuperLink is gone
         text = flwr(server, "log", job.run_id, "federation", "--show")
         with job.folder.with_name(job.folder.name + ".log").open("a") as file:
             file.write(text)
 
 
-def described(line: Mapping[str, Any], rounds: int) -> str:
-    """A round in one line for people."""
-    parts = [f"round {line['round'] + 1} of {rounds}"]  # people count from one
+def describe_round(line: Mapping[str, Any], rounds: int) -> str:
+    """A round on one line of text."""
+    parts = [f"round {line['round'] + 1} of {rounds}"]
     if line.get("accuracy") is not None:
         parts.append(f"accuracy {line['accuracy']:.2%}")
     parts.append(f"{line.get('clients', 0)} answers")
@@ -253,7 +254,7 @@ def described(line: Mapping[str, Any], rounds: int) -> str:
         reasons = "; ".join(sorted({str(each.get("reason")) for each in line["rejected"]}))
         parts.append(f"{len(line['rejected'])} rejected ({reasons})")
     if line.get("bytes_up"):
-        parts.append(f"{line['bytes_up']:,} bytes a report")
+        parts.append(f"{line['bytes_up']:,} bytes per report")
     return "  ".join(parts)
 
 

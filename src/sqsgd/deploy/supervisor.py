@@ -1,4 +1,4 @@
-"""Runs a federation on one machine: starts its parts in order, starts again what exits, ends all of it."""
+"""Runs a federation on one machine: starts its parts in order, restarts those that exit, ends them all."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-from sqsgd.deploy import processes
-from sqsgd.deploy import submission as training
+from sqsgd.deploy import processes, submission
 from sqsgd.deploy.federation import NAME, Federation, load_federation
-from sqsgd.deploy.live_state import free_port, node_folders, refuse_left_overs, tail
+from sqsgd.deploy.live_state import free_port, node_folders, refuse_leftovers, tail
 from sqsgd.deploy.processes import Process
 from sqsgd.files.durable import write_atomically
 
-_LONGEST_WAIT = 15.0
-_READY_WITHIN = 180.0
+_MAX_WAIT = 15.0
+_START_TIMEOUT = 180.0
 
 
 @dataclass
 class Part:
-    """One program of the federation, and what became of it."""
+    """One program of the federation and its state."""
 
     name: str
     command: list[str | Path]
@@ -49,7 +48,7 @@ class Part:
     start_at: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """For the state's file."""
+        """The entry in live/state.json."""
         return {
             "pid": self.process.pid if self.process else None,
             "started": self.process.started if self.process else None,
@@ -60,7 +59,7 @@ class Part:
 
 
 class Supervisor:
-    """Holds the parts of one federation; ``live/state.json`` says at any time what they are."""
+    """Starts and watches the parts of one federation; ``live/state.json`` always has their state."""
 
     def __init__(
         self, folder: Path, tell: Callable[[str], None], stop: Callable[[], bool] = lambda: False
@@ -74,12 +73,10 @@ class Supervisor:
         self._stopping = threading.Event()
         self._watching: threading.Thread | None = None
 
-    # ------------------------------------------------------------ beginning and end
-
     @contextlib.contextmanager
     def running(self) -> Iterator[Supervisor]:
-        """The whole federation, up; at the end nothing of it is left. One at a time in a folder."""
-        if shutil.which("flower-superlink", path=training.environment(self.folder)["PATH"]) is None:
+        """The running federation; on exit all of its processes have ended. Only one runs per folder."""
+        if shutil.which("flower-superlink", path=submission.environment(self.folder)["PATH"]) is None:
             raise ValueError("Flower is not installed here: pip install 'sqsgd[train,flower]'")
         self.live.mkdir(mode=0o700, exist_ok=True)
         (self.live / "logs").mkdir(mode=0o700, exist_ok=True)
@@ -92,7 +89,7 @@ class Supervisor:
                     f"{self.folder} is up already: see `sqsgd deploy status {self.folder}`, "
                     f"end it with `sqsgd deploy down {self.folder}`"
                 ) from None
-            refuse_left_overs(self.folder)
+            refuse_leftovers(self.folder)
             for path in [
                 *(self.live / "logs").glob("*.log"),
                 self.live / "events.jsonl",
@@ -109,7 +106,7 @@ class Supervisor:
             os.close(descriptor)
 
     def end(self) -> None:
-        """Stop everything; returns when nothing is left."""
+        """Stop everything; returns when no process is left."""
         self._stopping.set()
         if self._watching is not None:
             self._watching.join()
@@ -117,7 +114,7 @@ class Supervisor:
             ours = [part.process for part in self.parts.values() if part.process is not None]
             killed = processes.end(ours, self.mark)
             if killed:
-                self.note(f"{len(killed)} processes did not stop when asked and were killed")
+                self.note(f"{len(killed)} processes did not stop in time and were killed")
             for part in self.parts.values():
                 if part.child is not None:
                     part.child.wait()
@@ -125,20 +122,18 @@ class Supervisor:
             self._write_state()
 
     def note(self, text: str, **more: object) -> None:
-        """Something happened: to the user, and to live/events.jsonl."""
+        """Report an event to the user and to live/events.jsonl."""
         line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": text, **more}
         with self._lock, (self.live / "events.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
         self._tell_user(text)
-
-    # ------------------------------------------------------------ the parts
 
     def _start_all(self) -> None:
         server = self.folder / "server"
         shutil.copyfile(self.folder / NAME, server / NAME)
         link, door = free_port(), self.federation.port or free_port()
         self.address = f"127.0.0.1:{door}"
-        base = training.environment(server)
+        base = submission.environment(server)
         serving = {**base, "SQSGD_LINK_PORT": str(link), "SQSGD_LISTEN": self.address}
         serving["SQSGD_GATE_COUNTS"] = str(self.live / "gate.json")
         self._write_state()
@@ -152,7 +147,7 @@ class Supervisor:
         nodes = node_folders(self.folder)
         if len(nodes) != self.federation.nodes:
             raise ValueError(
-                f"{self.folder / NAME}: nodes = {self.federation.nodes}, but nodes/ holds {len(nodes)}"
+                f"{self.folder / NAME}: nodes = {self.federation.nodes}, but nodes/ has {len(nodes)}"
             )
         for path in nodes:
             more = {"SQSGD_SERVER": self.address, "SQSGD_NODE_PORT": str(free_port())}
@@ -188,7 +183,7 @@ class Supervisor:
 
     def _wait_for(self, address: str, part: Part) -> None:
         trust = ssl.create_default_context(cafile=str(self.folder / "server/ca.pem"))
-        deadline = time.monotonic() + _READY_WITHIN
+        deadline = time.monotonic() + _START_TIMEOUT
         while time.monotonic() < deadline and not self._stop():
             assert part.child is not None  # noqa: S101
             if (code := part.child.poll()) is not None:
@@ -199,11 +194,11 @@ class Supervisor:
             time.sleep(0.1)
         if self._stop():
             return
-        raise OSError(f"the {part.name} did not answer within {_READY_WITHIN:g} s: {tail(part.log)}")
+        raise OSError(f"the {part.name} did not answer within {_START_TIMEOUT:g} s: {tail(part.log)}")
 
     def _wait_for_nodes(self, names: list[str]) -> None:
-        """So that the first round has them all; one that does not come is no reason to wait for ever."""
-        deadline, missing = time.monotonic() + _READY_WITHIN, names
+        """Wait for all nodes, so that the first round has them, but not for ever."""
+        deadline, missing = time.monotonic() + _START_TIMEOUT, names
         while missing and time.monotonic() < deadline and not self._stop():
             missing = [name for name in missing if "SuperNode ID" not in self.parts[name].log.read_text()]
             time.sleep(0.1)
@@ -211,17 +206,17 @@ class Supervisor:
             self.note(f"{name} has not connected: {tail(self.parts[name].log, 200)}", part=name)
 
     def _watch(self) -> None:
-        """Start again what exits: at once, then after waits that double, for a key that is still in use."""
+        """Restart what exits: at once, then after waits that double while a key is still in use."""
         while not self._stopping.wait(0.2):
             for part in self.parts.values():
                 try:
-                    self._look_after(part)
-                except OSError as error:  # a full disk, say, or no more processes: later there may be
-                    part.start_at = time.monotonic() + _LONGEST_WAIT
+                    self._check_part(part)
+                except OSError as error:  # such as a full disk: it may pass
+                    part.start_at = time.monotonic() + _MAX_WAIT
                     with contextlib.suppress(OSError):
-                        self._tell_user(f"{part.name} cannot be looked after: {error}; trying again")
+                        self._tell_user(f"{part.name} cannot be restarted: {error}; trying again")
 
-    def _look_after(self, part: Part) -> None:
+    def _check_part(self, part: Part) -> None:
         if part.child is None:
             if time.monotonic() >= part.start_at:
                 part.restarts += 1
@@ -232,9 +227,9 @@ class Supervisor:
     def _after_exit(self, part: Part, code: int) -> None:
         lived = time.monotonic() - part.since
         part.quick_exits = part.quick_exits + 1 if lived < 60 else 0
-        wait = min(_LONGEST_WAIT, 2.0 ** (part.quick_exits - 1)) if part.quick_exits else 0.0
+        wait = min(_MAX_WAIT, 2.0 ** (part.quick_exits - 1)) if part.quick_exits else 0.0
         left = [] if part.process is None else [part.process]
-        for process in left:  # what it had started goes with it: two of them must not work side by side
+        for process in left:  # its children end with it: two copies must not run side by side
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         with self._lock:
@@ -242,7 +237,7 @@ class Supervisor:
             part.start_at = time.monotonic() + wait
             self._write_state()
         how = f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
-        self.note(f"{part.name} {how}; starting it again in {wait:g} s", part=part.name, exit=code)
+        self.note(f"{part.name} {how}; restarting it in {wait:g} s", part=part.name, exit=code)
 
     def _write_state(self) -> None:
         me = os.getpid()

@@ -1,6 +1,6 @@
 """sqsgd on Flower: ``SqsgdMod`` at the nodes, ``SqsgdStrategy`` at the server; docs/flower.md.
 
-The only room that imports flwr, and no maths is in it.
+The only package that imports flwr; it holds no maths.
 """
 
 from __future__ import annotations
@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sqsgd.flower.mod import ClientApp, Simulation, SqsgdMod
+    from sqsgd.flower.mod import ClientApp, SqsgdMod
     from sqsgd.flower.strategy import SqsgdStrategy
+    from sqsgd.node.answer import Simulation
 
 __all__ = ["ClientApp", "Simulation", "SqsgdMod", "SqsgdStrategy", "app_folder"]
 
-_HOMES = {"ClientApp": "mod", "Simulation": "mod", "SqsgdMod": "mod", "SqsgdStrategy": "strategy"}
+_HOMES = {
+    "ClientApp": "sqsgd.flower.mod",
+    "Simulation": "sqsgd.node.answer",
+    "SqsgdMod": "sqsgd.flower.mod",
+    "SqsgdStrategy": "sqsgd.flower.strategy",
+}
 
 
 def app_folder() -> Path:
@@ -27,9 +33,9 @@ def app_folder() -> Path:
 
 
 def __getattr__(name: str) -> Any:
-    # The app's folder can be asked for where flwr is not installed, and a node loads no strategy.
+    # app_folder works without flwr, and a node does not load the strategy.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -12,6 +12,7 @@ from sqsgd.codec import Columns, MalformedReport
 from sqsgd.core import Scheme
 from sqsgd.federated import State
 from sqsgd.flower import wire
+from sqsgd.node.reasons import REASONS, UNPAID
 from sqsgd.task import Task
 
 
@@ -78,7 +79,7 @@ class Round:
     @property
     def may_have_paid(self) -> set[int]:
         """Clients whose report may have left them: all but those that say they refused."""
-        unpaid = {entry["node"] for entry in self.rejected if entry["reason"] in wire.UNPAID}
+        unpaid = {entry["node"] for entry in self.rejected if entry["reason"] in UNPAID}
         return {task.client for node, task in self.tasks.items() if str(node) not in unpaid}
 
 
@@ -132,7 +133,7 @@ def _payload(reply: Message, scheme: Scheme) -> bytes:
     """The payload of a reply, its size checked before anything else."""
     if reply.has_error():
         reason = reply.error.reason or ""
-        known = reason if reason in wire.ANSWERS else f"error {reply.error.code}"
+        known = reason if reason in REASONS else f"error {reply.error.code}"
         raise MalformedReport("error", known)
     if list(reply.content) != [wire.REPORT]:
         raise MalformedReport("records", f"the reply has {len(reply.content)} records, not one report")

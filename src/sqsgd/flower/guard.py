@@ -1,16 +1,16 @@
-"""A node's own decision about code: Flower's ``flwr-clientapp``, but only for apps that the owner allows.
+"""Flower's ``flwr-clientapp``, but only for apps that the node's owner allows.
 
-A SuperLink sends every node the app that it is to run, as a bundle (a FAB). Flower 1.41 can ask for
-signatures (``--trusted-entities``), but its open SuperLink cannot deliver any, so that such a node runs
-nothing. Without this, whoever can submit an app can run any code on every node, and local privacy is what
-that code leaves of it. A node that was made by ``sqsgd deploy init`` starts apps through this module instead
-(``bin/flwr-clientapp`` in its folder): the bundle's SHA-256 must be one that ``allowed-apps`` names.
+A SuperLink sends every node the app to run, as a bundle (a FAB). Flower 1.41 can require signatures
+(``--trusted-entities``), but its open-source SuperLink cannot deliver any, so such a node runs nothing.
+Without the guard, anyone who can submit an app can run any code on every node, and nothing protects the data
+from that code. A node made by ``sqsgd deploy init`` starts apps through this module instead
+(``bin/flwr-clientapp`` in its folder): the bundle's SHA-256 must be listed in ``allowed-apps``.
 
 Guarantees
 ----------
-* An app that is not named is never unpacked, and nothing of it runs; the node writes down that it refused.
+* An app that is not listed is never unpacked, and none of it runs; the node notes the refusal.
   tests/deploy/test_real_federation.py::test_a_node_refuses_code_that_its_owner_did_not_allow
-* Without a list, or where the list is damaged, nothing runs.
+* Without a valid list, nothing runs.
   tests/flower/test_guard.py::test_without_a_good_list_nothing_is_allowed
 """
 
@@ -29,13 +29,13 @@ from sqsgd.flower import app_folder
 from sqsgd.node.notes import note
 
 LIST = "SQSGD_ALLOWED_APPS"
-"""Environment variable that names the file of allowed apps."""
-KNOWN = "1.41."
-"""The versions of Flower whose way of unpacking an app this module has been tried with."""
+"""Environment variable with the path of the list of allowed apps."""
+TESTED = "1.41."
+"""The versions of Flower whose unpacking of apps this module was tested with."""
 
 
 class AppRefused(Exception):
-    """The server sent code that this node's owner did not allow; its text goes to the server."""
+    """The server sent code that this node's owner did not allow. The text goes to the server."""
 
 
 def app_hash(folder: Path) -> str:
@@ -46,7 +46,7 @@ def app_hash(folder: Path) -> str:
 
 
 def allowed_hashes(path: Path) -> set[str]:
-    """What a file of allowed apps names; raises ValueError for a line that is neither."""
+    """The hashes in a list of allowed apps; raises ValueError naming an invalid line."""
     allowed = set()
     for number, line in enumerate(path.read_text().splitlines(), 1):
         words = line.partition("#")[0].strip().lower()
@@ -75,8 +75,8 @@ def main() -> None:
     """Run Flower's own command, with the check before an app is unpacked."""
     command: Any = importlib.import_module("flwr.supernode.cli")
     runtime: Any = importlib.import_module("flwr.supernode.runtime.run_clientapp")
-    if not (version := importlib.metadata.version("flwr")).startswith(KNOWN):
-        sys.exit(f"flwr {version}: whether an app can be refused was verified with {KNOWN}x alone")
+    if not (version := importlib.metadata.version("flwr")).startswith(TESTED):
+        sys.exit(f"flwr {version}: refusing apps was tested with {TESTED}x only")
     pull: Callable[..., Any] = runtime.pull_task_input
     install: Callable[..., Any] = runtime.install_from_fab
     pulled: list[Any] = []
@@ -96,16 +96,15 @@ def main() -> None:
 
     runtime.pull_task_input = pull_and_remember
     runtime.install_from_fab = install_if_allowed
-    sys.argv[0] = "flwr-clientapp"  # by which Flower knows what it is
+    sys.argv[0] = "flwr-clientapp"  # Flower reads its own name from it
     command.flwr_clientapp()
 
 
 def _note(node_config: dict[str, Any], reason: str) -> None:
-    """A line in the node's refusals.jsonl, where ``sqsgd deploy status`` finds it."""
+    """Note a refusal where ``sqsgd deploy status`` finds it."""
     folder = node_config.get("state-dir")
-    if not isinstance(folder, str) or not Path(folder).is_dir():
-        return
-    note(Path(folder), "refusals", {"task": "", "round": None, "reason": reason})
+    if isinstance(folder, str) and Path(folder).is_dir():
+        note(Path(folder), "refusals", {"task": "", "round": None, "reason": reason})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The ready ClientApp: the gradient of one batch of the node's own part of the data."""
+"""The ready ClientApp: the gradient of one batch of the node's partition of the data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqsgd.node.policy import Refused
 
 
 def check(context: Context) -> None:
-    """Raise Refused where the node is not set up for this app; before anything is paid."""
+    """Raise Refused if the node is not set up for this app; called before anything is paid."""
     partition, parts = (_number(context, key) for key in ("partition-id", "num-partitions"))
     if partition >= parts:
         raise Refused(f"partition-id = {partition} must be below num-partitions = {parts}")
@@ -24,7 +24,7 @@ app = ClientApp(mods=[SqsgdMod(check=check)])
 
 @app.train()
 def train(msg: Message, context: Context) -> Message:
-    """The gradient at the server's weights; the mod makes a private report of it."""
+    """The gradient at the server's weights, which the mod turns into a private report."""
     partition, parts = (_number(context, key) for key in ("partition-id", "num-partitions"))
     problem = problem_of(context.run_config, parts)
     weights = msg.content.array_records[wire.MODEL]["weights"].numpy()

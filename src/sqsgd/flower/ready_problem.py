@@ -1,4 +1,4 @@
-"""The problem of the ready app: a named model on a named data set, in as many parts as there are nodes."""
+"""The problem of the ready app: a named model on a named data set, with one partition per node."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from sqsgd.node.policy import Refused
 
 
 def check_names(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> None:
-    """Raise Refused where the server names code that the node's owner did not, or data that are not here.
+    """Raise Refused if the server names code that the node's owner did not allow, or data that are missing.
 
-    ``package.module:factory`` is imported and called, and the server writes the run's configuration.
+    The server writes the run's configuration, and a ``package.module:factory`` in it is imported and called.
     """
     for key in ("dataset", "model"):
         name = str(run_config.get(key, ""))
-        simulated = "state-dir" not in node_config  # elsewhere the mod has refused by now
+        simulated = "state-dir" not in node_config  # a real node without one was refused before
         if is_factory_name(name) and node_config.get(key) != name and not simulated:
             raise Refused(
                 f"{key} = {name[:200]!r} is code, and this node's configuration does not name it: "
-                f'to allow it, add {key}="..." with that very name to --node-config'
+                f'to allow it, add {key}="..." with the same name to --node-config'
             )
     try:
         _data(str(run_config.get("dataset", "")))
@@ -33,11 +33,11 @@ def check_names(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -
 
 
 def problem_of(run_config: Mapping[str, Any], parts: int) -> LearningProblem:
-    """The problem of a run's configuration, with the training data in ``parts`` parts."""
+    """The problem in a run's configuration, with the training data in ``parts`` partitions."""
     keys = ("dataset", "model", "batch", "seed")
     missing = [key for key in keys if key not in run_config]
     if missing:
-        raise ValueError(f"the run's configuration has no {', '.join(missing)}")
+        raise ValueError(f"the run's configuration lacks {', '.join(missing)}")
     dataset, model, batch, seed = (run_config[key] for key in keys)
     return _problem(str(dataset), str(model), int(batch), int(seed), parts)
 

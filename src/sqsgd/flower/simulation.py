@@ -162,7 +162,8 @@ def virtual_clients(
     from flwr.clientapp import ClientApp
 
     from sqsgd.flower import wire
-    from sqsgd.flower.mod import Simulation, SqsgdMod
+    from sqsgd.flower.mod import SqsgdMod
+    from sqsgd.node.answer import Simulation
 
     home, text = (folder / "clients").resolve(), json.dumps(dataclasses.asdict(config))
     mod = SqsgdMod(simulation=Simulation(seed=None if config.secure else config.seed, folder=home))

@@ -28,10 +28,12 @@ from sqsgd.files.json_numbers import worded
 from sqsgd.flower import wire
 from sqsgd.flower.answers import Answer, Round, sort_answers
 from sqsgd.flower.cohort import SilentNodes, draw
-from sqsgd.flower.downlink import smallest_update
 from sqsgd.flower.flower_options import least_nodes
 from sqsgd.flower.gathering import exchange, wait_for_nodes
-from sqsgd.flower.wire import Request, Structure
+from sqsgd.node.downlink import Update, smallest_update
+from sqsgd.node.reasons import LEDGER, SPENT
+from sqsgd.node.request import Request
+from sqsgd.node.structure import Structure, digest
 from sqsgd.runs.run_folder import RunFolder
 from sqsgd.runs.summary import summarise
 from sqsgd.schemes import check_name, make_scheme
@@ -117,7 +119,7 @@ class SqsgdStrategy(Strategy):
         self.rounds = 0
         self.holders: dict[int, int] = {}  # node: the round whose model it holds
         self._round: Round | None = None
-        self._update: ConfigRecord | None = None
+        self._update: Update | None = None
         self.empty = 0  # rounds in a row without enough answers
         self.silent = SilentNodes()
         self.asking: frozenset[int] = frozenset()
@@ -153,7 +155,7 @@ class SqsgdStrategy(Strategy):
     def prepare(self, grid: Grid, arrays: ArrayRecord, expected: int) -> None:
         """Make the scheme for this model, and the state: a new one, or the checkpoint's."""
         self.structure: Structure
-        self.structure, weights = wire.take_apart(arrays)
+        self.structure, weights = wire.flatten_record(arrays)
         checks.vector("the model's weights", weights, self.structure.dim)
         self.scheme: Scheme = make_scheme(
             self.scheme_name, dim=self.structure.dim, epsilon=self.epsilon, bits=self.bits, **self.options
@@ -250,7 +252,8 @@ class SqsgdStrategy(Strategy):
         numbers = self._cohort(nodes)
         config["server-round"] = server_round
         self._round = last = Round(state=self.state, started=time.perf_counter())
-        model, digest = self.structure.record(self.state.weights), wire.digest(self.state.weights)
+        model = wire.model_record(self.structure, self.state.weights)
+        model_digest = digest(self.state.weights)
         messages = []
         for node, number in numbers.items():
             task = task_for(number, self.settings, self.state)
@@ -265,13 +268,13 @@ class SqsgdStrategy(Strategy):
                 task=task,
                 alpha=self.alpha,
                 beta=self.beta,
-                model=digest,
+                model=model_digest,
                 base=self.state.round - 1 if held else -1,
                 keep=self.downlink == "delta",
             )
             content = RecordDict({wire.REQUEST: wire.request_record(request), wire.CONFIG: config})
             if held and self._update is not None:
-                content[wire.UPDATE] = self._update
+                content[wire.UPDATE] = ConfigRecord(dict(self._update))
             else:
                 content[wire.MODEL] = model
             # Flower does not check who sends a reply: whoever can guess a message's id, a hash, may answer.
@@ -332,7 +335,9 @@ class SqsgdStrategy(Strategy):
             rate = self.settings.optimizer.rate
             self._update = smallest_update(rate, reports, before.weights, after.weights)
             self.holders = dict.fromkeys(last.accepted, before.round)
-        return self.structure.record(self.state.weights), MetricRecord({"answers": len(last.reports)})
+        return wire.model_record(self.structure, self.state.weights), MetricRecord(
+            {"answers": len(last.reports)}
+        )
 
     def record(self, **measured: Any) -> Record:
         """The record of the last round; sizes are the means over its messages."""
@@ -343,7 +348,7 @@ class SqsgdStrategy(Strategy):
             most_reports=max(self.state.spent.values(), default=0),
             magnitudes=last.magnitudes,
             clients=len(last.reports),
-            refused=sum(entry["reason"] in (wire.SPENT, wire.LEDGER) for entry in last.rejected),
+            refused=sum(entry["reason"] in (SPENT, LEDGER) for entry in last.rejected),
             bytes_up=_mean([payload for payload, _ in last.up]),
             bytes_up_serialised=_mean([size for _, size in last.up]),
             bytes_down=_mean([payload for payload, _ in last.down]),
@@ -396,7 +401,7 @@ class SqsgdStrategy(Strategy):
             if self.folder is not None:
                 self.folder.keep_rounds(self.state.round)
             self.summary()
-            result.arrays = self.structure.record(self.state.weights)
+            result.arrays = wire.model_record(self.structure, self.state.weights)
             if evaluate_fn is not None and self.state.round == 0:
                 measured = evaluate_fn(0, result.arrays)
                 if measured is not None:

@@ -1,7 +1,7 @@
-"""A client's own durable record of the epsilon that it has spent, with a cap that no server can lift.
+"""A client's durable record of the epsilon that it has spent, with a cap that no server can raise.
 
-Epsilons add up (basic composition) as exact fractions: of pure epsilons, nothing less than the sum holds.
-How the record outlives crashes, and what of an older copy can be seen and what not: ledger_files.py.
+Epsilons are summed as exact fractions (basic composition, which is tight for pure epsilons). _files.py
+explains how the record survives crashes, and which older copies are detected.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from sqsgd import checks
-from sqsgd.ledger.history import FORMAT, Entry, Fields, History
-from sqsgd.ledger.ledger_files import LedgerFiles, create_files, tip_beside
+from sqsgd.ledger._files import LedgerFiles, create_files
+from sqsgd.ledger._history import FORMAT, Entry, Fields, History
 from sqsgd.ledger.refusals import AlreadyAnswered, BudgetSpent
+from sqsgd.ledger.tips import tip_path
 from sqsgd.numerics.epsilon_sums import cost, limit, rounded_down, to_units
 
 if TYPE_CHECKING:
@@ -26,19 +27,19 @@ if TYPE_CHECKING:
 
 @final
 class Ledger:
-    """What one client has spent, and may spend. ``Ledger.create`` makes one, ``Ledger(path)`` opens it.
+    """What one client has spent and may still spend. ``Ledger.create`` makes one, ``Ledger(path)`` opens it.
 
-    Any number of processes and threads may use one ledger at a time; each call sees what the others did.
+    Processes and threads may share a ledger; each call sees what the others did.
 
     Guarantees
     ----------
-    * ``spend`` returns after its line and its tip are on the disk; whatever a crash leaves counts every
-      report that left, and is not refused. tests/ledger/test_ledger_crashes.py
-    * More than the cap is never spent, whoever spends at the same time.
+    * ``spend`` returns after its line and its tip are on disk. After a crash at any point, the ledger opens
+      and counts every report that left. tests/ledger/test_ledger_crashes.py
+    * The cap is never exceeded, even by concurrent spends.
       tests/ledger/test_ledger_together.py
-    * A changed bit, a cut, a line more or less, an older copy of either file: refused.
+    * A changed bit, a truncation, an added or missing line, or an older copy of either file is refused.
       tests/ledger/test_ledger_damage.py, tests/ledger/test_tips.py
-    * Where a write fails, nothing is spent and the ledger stays good.
+    * If a write fails, nothing is spent and the ledger stays valid.
       tests/ledger/test_ledger_failures.py
 
     >>> import tempfile
@@ -55,7 +56,7 @@ class Ledger:
     """
 
     def __init__(self, path: Path | str, *, witness: Path | str | None = None) -> None:
-        """Open a ledger and verify all of it. ``witness``: where it is now, if not where it was."""
+        """Open a ledger and verify all of it. ``witness``: the second tip's path, if it was moved."""
         self.path = Path(path).resolve()
         self._witness = None if witness is None else Path(witness).resolve()
         self._files = LedgerFiles(self.path, self._witness)
@@ -65,11 +66,11 @@ class Ledger:
     def create(
         cls, path: Path | str, *, max_epsilon: float, owner: str = "", witness: Path | str | None = None
     ) -> Ledger:
-        """A new ledger, with the cap for its whole life; refuses where there is or was one."""
+        """A new ledger with its lifetime cap; refuses to replace an existing or a lost one."""
         path = Path(path).resolve()
         other = None if witness is None else Path(witness).resolve()
-        if other in (path, tip_beside(path)):
-            raise ValueError(f"witness = {str(other)!r} must be another file, best on another disk")
+        if other in (path, tip_path(path)):
+            raise ValueError(f"witness = {str(other)!r} must be another file, preferably on another disk")
         heading: Fields = {
             "kind": "heading",
             "line": 1,
@@ -87,11 +88,11 @@ class Ledger:
     def __repr__(self) -> str:
         return f"Ledger({str(self.path)!r})"
 
-    # ------------------------------------------------------------ what stands in it
+    # ------------------------------------------------------------ reading
 
     @property
     def owner(self) -> str:
-        """Whose ledger it is; for people."""
+        """Whose ledger it is; informational."""
         return str(self._read().heading["owner"])
 
     @property
@@ -107,37 +108,37 @@ class Ledger:
 
     @property
     def spent(self) -> Fraction:
-        """What is spent, exactly."""
+        """The epsilon spent, exactly."""
         return self._read().spent
 
     @property
     def left(self) -> Fraction:
-        """What may still be spent, exactly."""
+        """The epsilon that may still be spent, exactly."""
         history = self._read()
         return max(Fraction(0), history.cap - history.spent)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """Every report that was paid for."""
+        """Every report paid for."""
         return tuple(self._read().entries)
 
     @property
     def interrupted(self) -> str:
-        """What a crash has left to be put right by the next spend, in words; empty where nothing."""
+        """What a crash left unfinished, to be repaired by the next spend; empty if nothing."""
         return self._files.interrupted()
 
-    # ------------------------------------------------------------ what may be written
+    # ------------------------------------------------------------ writing
 
     def spend(
         self, epsilon: float, *, notion: str, task: str, round: int, scheme: str, purpose: str = "training"
     ) -> Entry:
-        """Pay for one report. Call it before the report leaves; if it raises, the report must not.
+        """Pay for one report. Call it before the report leaves; if it raises, the report must not leave.
 
-        ``task`` names what is trained. Its rounds are answered once each, so that no server can ask
-        twice for one (nor a client repeat a report that was paid for, but lost in a crash).
+        ``task`` names what is trained. Each of its rounds is paid for once: no server can ask twice, and a
+        client cannot repeat a report that was paid for and then lost in a crash.
         """
         if notion != "local":
-            raise ValueError(f"notion = {notion!r}: only 'local' epsilons add up to what the ledger promises")
+            raise ValueError(f"notion = {notion!r}: the ledger adds up 'local' epsilons only")
         fields: Fields = {
             "kind": "spend",
             "epsilon": cost("epsilon", epsilon),
@@ -159,7 +160,7 @@ class Ledger:
             return history.entries[-1]
 
     def spend_for(self, scheme: Scheme, task: Task, *, name: str = "", purpose: str = "training") -> Entry:
-        """Pay for ``scheme.encode(x, task, rng)``; ``name`` names the task (default: its seed)."""
+        """Pay for ``scheme.encode(x, task, rng)``; ``name`` is the task's name (default: its seed)."""
         if scheme.privacy.delta:
             raise ValueError(
                 f"scheme.privacy.delta = {scheme.privacy.delta!r}: the ledger adds up pure epsilons"
@@ -174,7 +175,7 @@ class Ledger:
         )
 
     def lower_cap(self, max_epsilon: float) -> None:
-        """Allow less from now on, for good; 0 closes the ledger."""
+        """Lower the cap permanently; 0 closes the ledger."""
         lower = 0.0 if max_epsilon == 0 else limit("max_epsilon", max_epsilon)
         with self._files.current(os.O_RDWR) as (descriptor, history):
             if to_units(lower) > history.cap_units:
@@ -183,8 +184,6 @@ class Ledger:
                     "which cannot be raised"
                 )
             self._files.append(descriptor, history, {"kind": "cap", "max_epsilon": lower, "time": _now()})
-
-    # ------------------------------------------------------------ the files
 
     def _read(self) -> History:
         with self._files.current(os.O_RDONLY) as (_, history):

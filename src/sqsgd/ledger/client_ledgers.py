@@ -1,4 +1,4 @@
-"""The ledgers of many simulated clients, one file each in one folder."""
+"""The ledgers of many simulated clients, one file per client."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Ledgers:
-    """Each client's own ledger, made with the cap ``max_epsilon`` when the client is first asked.
+    """One ledger per client, created with the cap ``max_epsilon`` when the client is first asked.
 
     Guarantees
     ----------
-    * A client whose ledger is spent lets no report leave, in this run or in any later one with the same
-      folder: tests/ledger/test_client_ledgers.py::test_who_has_answered_refuses_in_any_later_run.
+    * A client whose ledger is spent sends no report, in this run or in a later one with the same folder:
+      tests/ledger/test_client_ledgers.py::test_who_has_answered_refuses_in_any_later_run.
     """
 
     folder: Path
     max_epsilon: float
 
     def paid(self, scheme: Scheme, task: Task) -> bool:
-        """Pay for a client's report; False where its ledger refuses. A damaged one is raised by name."""
+        """Pay for a client's report; False if its ledger refuses. A damaged ledger raises LedgerDamaged."""
         path = self.folder / f"{task.client // 1000:06d}" / f"client-{task.client}"
         try:
             ledger = Ledger(path) if path.exists() else self._made(path, task.client)

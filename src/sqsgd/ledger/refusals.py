@@ -1,4 +1,4 @@
-"""Why a report must not leave."""
+"""The ledger's reasons for refusing a report."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ class BudgetSpent(ReportRefused):
         self.asked, self.spent, self.cap = asked, spent, cap
         left = max(Fraction(0), cap - spent)
         super().__init__(
-            f"the report was not sent: it would cost epsilon {rounded_up(asked)!r}, but of the cap of "
-            f"{rounded_down(cap)!r} {rounded_up(spent)!r} is spent and {rounded_down(left)!r} left ({path})"
+            f"the report was not sent: it would cost epsilon {rounded_up(asked)!r}, but "
+            f"{rounded_up(spent)!r} of the cap of {rounded_down(cap)!r} is spent, and "
+            f"{rounded_down(left)!r} is left ({path})"
         )
 
 
 class AlreadyAnswered(ReportRefused):
-    """This round of this task has had its report."""
+    """This round of this task was answered before."""
 
     def __init__(self, *, path: Path, task: str, round: int) -> None:
         self.task, self.round = task, round
@@ -35,8 +36,8 @@ class AlreadyAnswered(ReportRefused):
 
 
 class LedgerDamaged(ReportRefused, ValueError):
-    """What was spent cannot be told for certain, so nothing more is."""
+    """What was spent is not known for certain, so nothing more is."""
 
 
 class LedgerRolledBack(LedgerDamaged):
-    """The ledger or what bears witness to it is older than it should be."""
+    """The ledger or one of its tips is older than it should be."""

@@ -1,40 +1,45 @@
-"""Witnesses to a ledger: small files that say how far it had come, so that an older copy is known."""
+"""Tips: small files that record how long a ledger is, so that an older copy is detected."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqsgd.ledger.history import MOST_LINE, START, History, sealed, unsealed
+from sqsgd.ledger._history import MAX_LINE, START, History, sealed, unsealed
 from sqsgd.ledger.refusals import LedgerDamaged, LedgerRolledBack
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tip:
-    """How far a ledger had come."""
+    """The length of a ledger and the digest of its last line."""
 
     path: Path
     ledger: str
-    """The ledger's own random name."""
+    """The ledger's random identifier."""
     at: str
     """Where the ledger was created."""
     lines: int
     digest: str
-    """Of the last of the lines."""
+    """Digest of the last line."""
+
+
+def tip_path(ledger: Path) -> Path:
+    """Where a ledger's own tip is."""
+    return ledger.with_name(ledger.name + ".tip")
 
 
 def tip_line(history: History) -> bytes:
-    """What a tip of this history holds."""
+    """The content of this history's tip."""
     heading = history.heading
     fields = {"tip of": heading["ledger"], "at": heading["path"], "lines": history.lines}
     return sealed({**fields, "last": history.digest.decode()}, START)
 
 
 def read_tip(path: Path) -> Tip | None:
-    """The tip in a file; None where there is no file."""
+    """The tip in a file; None if there is no file."""
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_LINE + 1)
+            content = file.read(MAX_LINE + 1)
     except FileNotFoundError:
         return None
     try:
@@ -50,33 +55,33 @@ def read_tip(path: Path) -> Tip | None:
         raise LedgerDamaged(f"{path}: the ledger's tip is damaged") from None
 
 
-def check(path: Path, history: History, stopped: str, left_over: int, tips: list[Tip]) -> None:
-    """Refuse a ledger that is damaged, or older than its tips, or they than it.
+def check_tips(path: Path, history: History, problem: str, torn: int, tips: list[Tip]) -> None:
+    """Refuse a ledger that is damaged or older than its tips, and tips that are older than the ledger.
 
-    ``left_over`` bytes follow the lines of the history, and ``stopped`` says why they are no line. Only
-    what the tips do not know of may be so: a line that a crash cut off.
+    ``torn`` bytes follow the valid lines, and ``problem`` says why they are not a line. Only a line that no
+    tip has recorded may be torn: a crash interrupted it.
     """
     reached = f"{history.lines} line{'s'[: history.lines != 1]} ({history.length} bytes)"
     for tip in tips:
         if history.lines < tip.lines:
-            if left_over:
-                raise LedgerDamaged(f"{path}: line {history.lines + 1} (byte {history.length}) {stopped}")
+            if torn:
+                raise LedgerDamaged(f"{path}: line {history.lines + 1} (byte {history.length}) {problem}")
             raise LedgerRolledBack(
-                f"{path} ends after {reached}, but {tip.path} knows of {tip.lines}: "
-                "an older copy was put back, or the end is cut off"
+                f"{path} ends after {reached}, but {tip.path} records {tip.lines}: "
+                "an older copy was restored, or the end was cut off"
             )
-    if left_over > MOST_LINE:
-        raise LedgerDamaged(f"{path}: line {history.lines + 1} (byte {history.length}) {stopped}")
+    if torn > MAX_LINE:
+        raise LedgerDamaged(f"{path}: line {history.lines + 1} (byte {history.length}) {problem}")
     for tip in tips:
         behind = history.lines - tip.lines
         if tip.ledger != history.heading["ledger"]:
-            raise LedgerRolledBack(f"{tip.path} belongs to another ledger than {path}")
-        if behind > (0 if left_over else 1):
+            raise LedgerRolledBack(f"{tip.path} belongs to a ledger other than {path}")
+        if behind > (0 if torn else 1):
             raise LedgerRolledBack(
-                f"{tip.path} knows of {tip.lines} lines, but {path} has {reached}: "
-                "an older copy of the former was put back"
+                f"{tip.path} records {tip.lines} lines, but {path} has {reached}: "
+                "an older copy of the tip was restored"
             )
         if tip.digest.encode() != (history.digest_before if behind else history.digest):
             raise LedgerRolledBack(
-                f"{path}: line {tip.lines} is another one than {tip.path} knows: one of them was put back"
+                f"{path}: line {tip.lines} differs from the one in {tip.path}: one of the two was restored"
             )

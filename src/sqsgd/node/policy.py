@@ -1,4 +1,4 @@
-"""What a node allows: decided by its owner, in the node's own configuration, and by nobody else."""
+"""What a node allows, decided by its owner alone in the node's own configuration."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from pathlib import Path
 
 from sqsgd import checks
 from sqsgd.core import Scheme
-from sqsgd.flower.wire import Request
+from sqsgd.node.request import Request
 from sqsgd.schemes import check_name
 
 DEFAULT_SCHEMES = ("sqsgd", "sqsgd-stateless", "privunit-index")
+"""What a node answers with unless its owner lists others. This is the owner's choice, not a property of the
+schemes: adding a scheme to the table must not allow it on existing nodes."""
 
 
 class Refused(Exception):
-    """The node does not answer; the text is for its owner's log and depends on no data."""
+    """The node does not answer. The text is for the owner's log and does not depend on data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,23 +26,23 @@ class Policy:
 
     Guarantees
     ----------
-    * No request gets a report of a larger ε, of another scheme, or of another notion than the owner allowed:
+    * No request gets a report with a larger ε, another scheme or another notion than the owner allows:
       tests/node/test_policy.py::test_what_the_owner_did_not_allow_is_refused.
-    * ε is that of the scheme which the node itself makes, not the one that the request states:
+    * ε is that of the scheme that the node itself makes, not the one that the request states:
       tests/node/test_policy.py::test_the_nodes_own_scheme_decides.
     """
 
     max_epsilon: float
-    """The cap of the node's ledger, for its whole life."""
+    """The lifetime cap of the node's ledger."""
     max_report_epsilon: float
     schemes: tuple[str, ...]
     state_dir: Path | None
 
     @classmethod
     def of(cls, node_config: Mapping[str, object], *, simulation: bool) -> Policy:
-        """The policy of a node's configuration; raises Refused where it is missing or wrong.
+        """The policy in a node's configuration; raises Refused if it is missing or invalid.
 
-        A simulation protects nobody, and needs neither a cap nor a folder.
+        A simulation protects nobody and needs neither a cap nor a folder.
         """
         try:
             return cls._read(node_config, simulation)
@@ -52,7 +54,7 @@ class Policy:
         for key in ("state-dir", "max-epsilon"):
             if key not in node_config and not simulation:
                 raise ValueError(
-                    f"{key} is not set, so nothing is answered: start the node with --node-config "
+                    f"{key} is not set, so this node answers nothing: start it with --node-config "
                     "'state-dir=\"/an/absolute/path\" max-epsilon=...'"
                 )
         folder = node_config.get("state-dir")
@@ -72,9 +74,11 @@ class Policy:
         )
 
     def scheme(self, request: Request) -> Scheme:
-        """The scheme of a request, made by the node itself; raises Refused where it is not allowed."""
+        """The scheme of a request, made by the node itself; raises Refused if it is not allowed."""
         if request.scheme not in self.schemes:
-            raise Refused(f"scheme = {request.scheme!r} is not among this node's {', '.join(self.schemes)}")
+            raise Refused(
+                f"scheme = {request.scheme!r} is not among this node's schemes: {', '.join(self.schemes)}"
+            )
         if not request.epsilon <= self.max_report_epsilon:
             raise Refused(
                 f"epsilon = {request.epsilon!r} is above this node's max-report-epsilon = "
@@ -88,12 +92,12 @@ class Policy:
         return scheme
 
     def check(self, scheme: Scheme, request: Request) -> None:
-        """Raise Refused unless the scheme protects as much as was stated and is the one that was named."""
+        """Raise Refused unless the scheme is the one stated and spends no more than stated."""
         privacy = scheme.privacy
         if not privacy.is_pure_local:
             raise Refused(
-                f"scheme {scheme.name!r} with these options is private in the notion {privacy.notion!r} "
-                f"with delta = {privacy.delta!r}; a node gives pure local reports only"
+                f"scheme {scheme.name!r} with these options has the privacy notion {privacy.notion!r} "
+                f"and delta = {privacy.delta!r}; a node sends pure local reports only"
             )
         if not privacy.epsilon <= min(request.epsilon, self.max_report_epsilon):
             raise Refused(
@@ -102,6 +106,6 @@ class Policy:
             )
         if scheme.fingerprint != request.fingerprint:
             raise Refused(
-                f"the fingerprint {request.fingerprint:08x} is not that of the scheme as this node makes it "
+                f"the fingerprint {request.fingerprint:08x} differs from that of this node's scheme "
                 f"({scheme.fingerprint:08x}): server and node run different versions, or it was changed"
             )

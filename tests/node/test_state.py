@@ -1,72 +1,77 @@
 """What a node remembers: on the disk before a report leaves, and never weaker than it was."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
-from federation import DIM, answer, model, node_context, payload_of, request
+from asking import DIM, arrays, ask, request
 
 from sqsgd import Ledger
 from sqsgd.files import durable
-from sqsgd.flower import wire
-from sqsgd.node.node_state import ContextState, FolderState, Kept
+from sqsgd.node import reasons
 from sqsgd.node.policy import Refused
+from sqsgd.node.state import FolderState, Kept
+from sqsgd.node.structure import flatten
+
+
+def answered(folder, **changes) -> bytes:
+    config = {"max_epsilon": changes.pop("max_epsilon")} if "max_epsilon" in changes else {}
+    payload = ask(folder, request(**changes), **config)
+    assert isinstance(payload, bytes), payload
+    return payload
 
 
 @pytest.mark.parametrize("failing", ["prepared", "put"])
 def test_where_the_state_cannot_be_written_nothing_leaves(tmp_path, monkeypatch, failing):
-    context = node_context(5, tmp_path)
-    payload_of(answer(request(), context))
+    answered(tmp_path)
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(durable, failing, full)
-    assert answer(request(round=1), context).error.reason == wire.FAILED
+    assert ask(tmp_path, request(round=1)) == reasons.FAILED
     monkeypatch.undo()
     paid = Ledger(tmp_path / "ledger").spent
     assert paid in (200, 400)
-    later = answer(request(round=1), context)  # a round that was paid for is over; one that was not, is not
-    assert (later.error.reason == wire.ANSWERED) if paid == 400 else payload_of(later)
+    later = ask(tmp_path, request(round=1))  # a round that was paid for is over; one that was not, is not
+    assert (later == reasons.ANSWERED) if paid == 400 else isinstance(later, bytes)
 
 
 def test_a_state_put_back_does_not_answer_twice(tmp_path):
     """Without the file of the training, the ledger alone still knows the round."""
-    context = node_context(5, tmp_path)
-    payload_of(answer(request(), context))
+    answered(tmp_path)
     for path in (tmp_path / "tasks").iterdir():
         path.unlink()
-    assert answer(request(), context).error.reason == wire.ANSWERED
+    assert ask(tmp_path, request()) == reasons.ANSWERED
 
 
 def test_the_cap_cannot_be_raised_and_can_be_lowered(tmp_path):
-    payload_of(answer(request(), node_context(5, tmp_path, max_epsilon=500)))
-    payload_of(answer(request(round=1), node_context(5, tmp_path, max_epsilon=1e9)))
+    answered(tmp_path, max_epsilon=500)
+    answered(tmp_path, round=1, max_epsilon=1e9)
     assert Ledger(tmp_path / "ledger").max_epsilon == 500
-    reply = answer(request(round=2), node_context(5, tmp_path, max_epsilon=1e9))
-    assert reply.error.reason == wire.SPENT
-    answer(request(round=3), node_context(5, tmp_path, max_epsilon=450))
+    assert ask(tmp_path, request(round=2), max_epsilon=1e9) == reasons.SPENT
+    assert ask(tmp_path, request(round=3), max_epsilon=450) == reasons.SPENT
     assert Ledger(tmp_path / "ledger").max_epsilon == 450
 
 
-def test_a_lost_ledger_is_not_made_anew(tmp_path):
-    context = node_context(5, tmp_path)
-    payload_of(answer(request(), context))
+def test_a_lost_ledger_is_not_created_again(tmp_path):
+    answered(tmp_path)
     (tmp_path / "ledger").unlink()
-    assert answer(request(round=1), context).error.reason == wire.LEDGER
+    assert ask(tmp_path, request(round=1)) == reasons.LEDGER
 
 
-def test_a_ledger_that_was_never_finished_is_made_anew(tmp_path):
-    """A crash between the tip and the ledger: nothing had left, and the node is not lost for ever."""
+def test_a_ledger_that_was_never_finished_is_created_again(tmp_path):
+    """A crash between the tip and the ledger: nothing had left, and the node still works."""
     Ledger.create(tmp_path / "ledger", max_epsilon=1e6)
     (tmp_path / "ledger").unlink()
-    payload_of(answer(request(), node_context(5, tmp_path)))
+    answered(tmp_path)
     assert len(Ledger(tmp_path / "ledger").entries) == 1
 
 
 def test_files_of_a_node_are_its_own(tmp_path):
     folder = tmp_path / "state"
-    payload_of(answer(request(), node_context(5, folder)))
+    answered(folder)
     assert folder.stat().st_mode & 0o077 == 0
     for path in [*folder.glob("*.jsonl"), *(folder / "tasks").iterdir()]:
         assert path.stat().st_mode & 0o077 == 0, path
@@ -80,15 +85,9 @@ def kept(**changes) -> Kept:
     return Kept(**{**values, **changes})
 
 
-@pytest.fixture(params=["folder", "context"])
-def state(request, tmp_path):
-    return FolderState(tmp_path) if request.param == "folder" else ContextState(node_context(5, None))
-
-
-def test_what_is_kept_comes_back_as_it_was(state):
-    arrays = model(0.25)
-    arrays["steps"] = wire.Array(np.array(3, np.int64))  # a number that is no weight
-    structure, weights = wire.take_apart(arrays)
+def check_kept_as_it_was(state):
+    """What any state must do; tests/flower/test_context_state.py uses it too."""
+    structure, weights = flatten({**arrays(0.25), "steps": np.array(3, np.int64)})  # the last is no weight
     residual = np.linspace(-1, 1, DIM, dtype=np.float32)
     for each in (kept(), kept(name="another", residual=residual, model=(structure, weights))):
         assert state.read(each.name) is None
@@ -101,19 +100,43 @@ def test_what_is_kept_comes_back_as_it_was(state):
             continue
         assert back.residual.tobytes() == residual.tobytes()
         assert back.model[1].tobytes() == weights.tobytes()
-        assert list(back.model[0].record(weights)) == list(arrays)
-        assert back.model[0].record(weights)["steps"].numpy() == 3
+        again = back.model[0].unflatten(weights)
+        assert list(again) == ["first", "second", "steps"]
+        assert again["steps"] == 3
+
+
+def test_what_is_kept_comes_back_as_it_was(tmp_path):
+    check_kept_as_it_was(FolderState(tmp_path))
+
+
+def test_a_file_of_an_earlier_version_is_read_and_would_be_written_again():
+    """tests/node/data/kept-1 was written when the nodes' state was part of sqsgd.flower."""
+    content = (Path(__file__).parent / "data/kept-1").read_bytes()
+    back = Kept.from_bytes(content)
+    assert (back.name, back.epsilon, back.round, back.payload) == (
+        "a training",
+        0.1 + 0.2,
+        7,
+        bytes(range(20)),
+    )
+    assert (back.terms["client"], back.terms["options"]) == (2**63 + 11, {"levels": 4})
+    structure, weights = back.model
+    assert structure.order == ("z", "steps", "scale")
+    assert {name: array.tolist() for name, array in structure.unflatten(weights).items()} == {
+        "z": [[0, 1], [2, 3]], "steps": 3, "scale": 4,
+    }  # fmt: skip
+    assert back.to_bytes() == content
 
 
 @pytest.mark.parametrize("place", [0, 40, -1])
-def test_a_changed_byte_is_noticed_and_not_gone_on_with(tmp_path, place):
+def test_a_changed_byte_is_noticed_and_refused(tmp_path, place):
     state = FolderState(tmp_path)
     state.write(kept())
     (path,) = (tmp_path / "tasks").iterdir()
     content = bytearray(path.read_bytes())
     content[place] ^= 1
     path.write_bytes(content)
-    with pytest.raises(Refused, match=r"is damaged: its checksum is wrong\. Delete it to go on"):
+    with pytest.raises(Refused, match=r"is damaged: its checksum is wrong\. Delete it to continue"):
         state.read("a training")
 
 
@@ -121,13 +144,3 @@ def test_a_file_that_ends_early_is_damaged(tmp_path):
     for length in (0, 31, 32, 100):
         with pytest.raises(ValueError, match="checksum"):
             Kept.from_bytes(kept().to_bytes()[:length])
-
-
-def test_a_simulated_node_has_a_cap_too():
-    state, asked = ContextState(node_context(5, None)), request()
-    scheme = asked.make_scheme()
-    for _ in range(2):
-        state.pay(scheme, asked, 400.0)
-    with pytest.raises(Refused, match="epsilon 600 would be spent, above max-epsilon = 400"):
-        state.pay(scheme, asked, 400.0)
-    state.pay(scheme, asked, 600.0)  # what was refused was not counted

@@ -1,8 +1,4 @@
-"""What a node remembers from one round to the next: the residual, its last report, the model, the ledger.
-
-In a folder of the node's own (``state-dir``), on the disk before a report leaves. In a simulation without
-one, in Flower's ``context.state``, which a restarted node has lost.
-"""
+"""What a node remembers from one round to the next: the residual, its last report, the model, the ledger."""
 
 from __future__ import annotations
 
@@ -13,47 +9,44 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from flwr.app import ConfigRecord, Context
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from sqsgd.checks import Vector
 from sqsgd.core import Scheme
 from sqsgd.files import durable
-from sqsgd.flower.wire import Request, Structure
 from sqsgd.ledger.account import Ledger
 from sqsgd.node import notes
 from sqsgd.node.policy import Refused
-
-_RECORD = "sqsgd.state"
+from sqsgd.node.request import Request
+from sqsgd.node.structure import Structure
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """What is remembered of one training."""
+    """What a node remembers of one training: its last report and what the next one depends on."""
 
     name: str
     terms: Mapping[str, Any]
-    """What may not change while the training lasts."""
+    """What must not change during the training."""
     epsilon: float
-    """Of its last report; no later one may spend more."""
+    """Epsilon of the last report; no later one may spend more."""
     round: int
-    """The last one that was answered."""
+    """The last round that was answered."""
     identity: str
-    """Of the request that was answered."""
+    """Identity of the request that was answered."""
     payload: bytes
-    """The report itself: the same request gets the same bytes, which tell nobody anything new."""
+    """The report itself: the same request gets the same bytes, which reveal nothing new."""
     residual: Vector | None = None
     model: tuple[Structure, Vector] | None = None
-    """The model of that round, where the server may send differences."""
+    """The model of that round, if the server may send an update of it."""
 
     def to_bytes(self) -> bytes:
-        """For a file."""
+        """The content of a file, behind its checksum."""
         arrays: dict[str, Any] = {"payload": np.frombuffer(self.payload, np.uint8)}
         about = {
             "name": self.name,
@@ -75,7 +68,7 @@ class Kept:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Kept:
-        """The inverse; raises ValueError where the bytes are damaged."""
+        """The inverse; raises ValueError if the bytes are damaged."""
         check, content = content[:32], content[32:]
         if hashlib.blake2b(content, digest_size=32).digest() != check:
             raise ValueError("its checksum is wrong")
@@ -113,31 +106,31 @@ class NodeState(ABC):
 
     @abstractmethod
     def locked(self) -> contextlib.AbstractContextManager[None]:
-        """Nobody else of this node reads or writes it meanwhile."""
+        """Keep other processes of this node from reading or writing it."""
 
     @abstractmethod
     def read(self, name: str) -> Kept | None:
-        """What is remembered of a training; None where it is new."""
+        """What is kept of a training; None if it is new."""
 
     @abstractmethod
     def write(self, kept: Kept) -> None:
-        """Remember it; on return it outlives a crash, where the state does at all."""
+        """Keep it; a durable state survives a crash from the moment this returns."""
 
     @abstractmethod
     def pay(self, scheme: Scheme, request: Request, max_epsilon: float) -> None:
-        """Write the report's cost down; raises ReportRefused or Refused where it must not leave."""
+        """Pay for a report; raises ReportRefused or Refused if it must not leave."""
 
     @abstractmethod
     def note(self, kind: str, entry: Mapping[str, object]) -> None:
-        """A line for people: ``answers`` or ``refusals``."""
+        """Append one line for the owner to ``answers`` or ``refusals``."""
 
 
 @final
 class FolderState(NodeState):
-    """A node's own folder: ``ledger``, ``tasks/``, ``answers.jsonl`` and ``refusals.jsonl``."""
+    """A folder on disk: ``ledger``, ``tasks/``, ``answers.jsonl`` and ``refusals.jsonl``."""
 
     def __init__(self, folder: Path, *, ledger: bool = True) -> None:
-        """``ledger=False``: only for a simulation, where nothing is protected."""
+        """``ledger=False`` is for simulations only, where nothing is protected."""
         self.folder, self._ledger = folder, ledger
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "tasks").mkdir(exist_ok=True, mode=0o700)
@@ -158,8 +151,8 @@ class FolderState(NodeState):
             return None
         except ValueError as error:
             raise Refused(
-                f"{path} is damaged: {error}. Delete it to go on: the residual of {name!r} is lost with it, "
-                "and rounds that the ledger has are not answered again"
+                f"{path} is damaged: {error}. Delete it to continue: this loses the residual of {name!r}; "
+                "rounds that are in the ledger are not answered again"
             ) from None
 
     def write(self, kept: Kept) -> None:
@@ -167,11 +160,11 @@ class FolderState(NodeState):
         durable.put(durable.prepared(path, kept.to_bytes()), path)
 
     def open_ledger(self, max_epsilon: float) -> Ledger:
-        """The node's ledger, made at first use; a lower cap than before is kept, a higher one ignored."""
+        """The node's ledger, created at first use. The cap can be lowered later, not raised."""
         path = self.folder / "ledger"
         if not path.exists():
-            with contextlib.suppress(FileExistsError):  # another process was quicker
-                return Ledger.create(path, max_epsilon=max_epsilon)  # refuses where there was one
+            with contextlib.suppress(FileExistsError):  # another process created it first
+                return Ledger.create(path, max_epsilon=max_epsilon)  # refuses if a ledger was lost
         ledger = Ledger(path)
         if max_epsilon < ledger.max_epsilon:
             ledger.lower_cap(max_epsilon)
@@ -183,39 +176,3 @@ class FolderState(NodeState):
 
     def note(self, kind: str, entry: Mapping[str, object]) -> None:
         notes.note(self.folder, kind, entry)
-
-
-@final
-class ContextState(NodeState):
-    """Flower's own memory of a node, for simulations: lost with the run."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def _record(self) -> ConfigRecord:
-        if _RECORD not in self._context.state:
-            self._context.state[_RECORD] = ConfigRecord()
-        record = self._context.state[_RECORD]
-        assert isinstance(record, ConfigRecord)  # noqa: S101
-        return record
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        yield
-
-    def read(self, name: str) -> Kept | None:
-        content = self._record().get(f"kept {name}")
-        return Kept.from_bytes(content) if isinstance(content, bytes) else None
-
-    def write(self, kept: Kept) -> None:
-        self._record()[f"kept {kept.name}"] = kept.to_bytes()
-
-    def pay(self, scheme: Scheme, request: Request, max_epsilon: float) -> None:
-        record = self._record()
-        spent = Fraction(str(record.get("spent", "0"))) + Fraction(scheme.privacy.epsilon)
-        if spent > max_epsilon:
-            raise Refused(f"epsilon {float(spent):g} would be spent, above max-epsilon = {max_epsilon:g}")
-        record["spent"] = str(spent)
-
-    def note(self, kind: str, entry: Mapping[str, object]) -> None:
-        pass  # the log has it

@@ -1,0 +1,53 @@
+"""A simulated node's state in Flower's own memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import final
+
+from flwr.app import ConfigRecord, Context
+
+from sqsgd.core import Scheme
+from sqsgd.node.policy import Refused
+from sqsgd.node.request import Request
+from sqsgd.node.state import Kept, NodeState
+
+_RECORD = "sqsgd.state"
+
+
+@final
+class ContextState(NodeState):
+    """``context.state``, for simulations: it is lost when the run ends."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def _record(self) -> ConfigRecord:
+        if _RECORD not in self._context.state:
+            self._context.state[_RECORD] = ConfigRecord()
+        record = self._context.state[_RECORD]
+        assert isinstance(record, ConfigRecord)  # noqa: S101
+        return record
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        yield
+
+    def read(self, name: str) -> Kept | None:
+        content = self._record().get(f"kept {name}")
+        return Kept.from_bytes(content) if isinstance(content, bytes) else None
+
+    def write(self, kept: Kept) -> None:
+        self._record()[f"kept {kept.name}"] = kept.to_bytes()
+
+    def pay(self, scheme: Scheme, request: Request, max_epsilon: float) -> None:
+        record = self._record()
+        spent = Fraction(str(record.get("spent", "0"))) + Fraction(scheme.privacy.epsilon)
+        if spent > max_epsilon:
+            raise Refused(f"epsilon {float(spent):g} would be spent, above max-epsilon = {max_epsilon:g}")
+        record["spent"] = str(spent)
+
+    def note(self, kind: str, entry: Mapping[str, object]) -> None:
+        pass  # the log is enough

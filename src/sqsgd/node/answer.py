@@ -1,0 +1,178 @@
+"""One round at a node: check the request, pay, train, encode, remember, answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias, final
+
+import numpy as np
+
+from sqsgd.checks import Vector
+from sqsgd.core import Scheme
+from sqsgd.federated import client_step, noise_seed
+from sqsgd.ledger.refusals import ReportRefused
+from sqsgd.node.downlink import Download, receive_model
+from sqsgd.node.policy import Policy, Refused
+from sqsgd.node.request import Request
+from sqsgd.node.state import Kept, NodeState
+from sqsgd.node.structure import Structure
+from sqsgd.randomness import Rng, secure_rng, seeded_rng
+
+Compute: TypeAlias = Callable[[Structure, Vector], Vector]
+"""Computes the gradient at the given weights, or these weights minus the trained ones."""
+
+
+class RoundAnswered(ReportRefused):
+    """The round, or a later one of the same training, was answered before."""
+
+    def __init__(self, name: str, round: int, last: int) -> None:
+        super().__init__(f"round {round} of {name!r} was asked for, but round {last} was answered already")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """A simulation on the experimenter's own machine: protects nobody. Only code on a node can ask for it.
+
+    ``seed``: repeatable noise, as in ``sqsgd train``; None: noise from the operating system.
+    ``folder``: holds the state of client c in the subfolder named c; None: the state is Flower's own.
+    """
+
+    seed: int | None = None
+    folder: Path | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A client of a federation, whatever carries its messages.
+
+    The order of a round is fixed: lock the state, look for a kept answer, check the request against the
+    training's terms and the owner's policy, pay, and only then compute on data, encode, remember and answer.
+    ``SqsgdMod`` states the guarantees that follow, with their tests;
+    tests/node/test_answer.py holds them without a transport.
+    """
+
+    policy: Policy
+    state: NodeState
+    client: int | None
+    """The number by which the server addresses this node; None: any, in a simulation."""
+    log: logging.Logger
+    """What the owner reads."""
+    simulation: Simulation | None = None
+    sent_size: Callable[[bytes], int] = len
+    """Bytes of a payload as the transport sends it, for ``answers.jsonl``."""
+
+    def answer(self, request: Request, download: Download, compute: Compute) -> bytes:
+        """The report for one request. Raises what ``reasons.reason_of`` translates for the server."""
+        with self.state.locked():  # from the first read to the last write: another process may run too
+            kept = self.state.read(request.name)
+            if kept is not None and kept.identity == request.identity:
+                self._note(request, kept.payload, epsilon=0.0, again=True)
+                return kept.payload
+            self._check_terms(request, kept)
+            make_scheme = Request.make_scheme if self.simulation else self.policy.scheme
+            scheme, structure, weights = receive_model(download, request, kept, make_scheme)
+            # From here on, only the report may depend on data.
+            self.state.pay(scheme, request, self.policy.max_epsilon)
+            gradient = self._compute(compute, structure, weights)
+            residual = None if kept is None else kept.residual
+            payload, residual = self._encode(scheme, request, gradient, residual)
+            self.state.write(
+                Kept(
+                    name=request.name,
+                    terms=_terms(request),
+                    epsilon=request.epsilon,
+                    round=request.task.round,
+                    identity=request.identity,
+                    payload=payload,
+                    residual=residual,
+                    model=(structure, weights) if request.keep else None,
+                )
+            )
+            self._note(request, payload, epsilon=scheme.privacy.epsilon)
+        return payload
+
+    def _check_terms(self, request: Request, kept: Kept | None) -> None:
+        """Raise Refused if a request does not fit this node, or the terms that the training began with."""
+        if self.client is not None and request.task.client != self.client:
+            raise Refused(f"client = {request.task.client} is another node: this one is {self.client}")
+        if kept is None:
+            return
+        if request.task.round <= kept.round:
+            raise RoundAnswered(request.name, request.task.round, kept.round)
+        for key, value in _terms(request).items():
+            if kept.terms[key] != value:
+                raise Refused(
+                    f"{key} = {value!r} in round {request.task.round}, but the training {request.name!r} "
+                    f"began with {kept.terms[key]!r}"
+                )
+        if request.epsilon > kept.epsilon:
+            raise Refused(
+                f"epsilon = {request.epsilon!r} in round {request.task.round} is above the {kept.epsilon!r} "
+                f"of the last report of {request.name!r}: epsilon cannot rise during a training"
+            )
+
+    def _compute(self, compute: Compute, structure: Structure, weights: Vector) -> Vector:
+        """The gradient. If the computation fails, zero is reported: whether it fails may depend on data."""
+        try:
+            return compute(structure, weights)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            if self.simulation is not None or self.policy.state_dir is None:
+                raise  # a simulation protects nobody, and the experimenter must see the error
+            self.log.exception("sqsgd: the app failed; zero is reported, so that the server cannot tell")
+            return np.zeros(structure.dim, np.float32)
+
+    def _encode(
+        self, scheme: Scheme, request: Request, gradient: Vector, residual: Vector | None
+    ) -> tuple[bytes, Vector | None]:
+        """The report and the new residual. A vector that cannot be encoded, such as one that is not finite,
+        is reported as zero: the server must not learn from an error that a node's training diverged.
+        """
+        rng, scales = self._rng(request), {"alpha": request.alpha, "beta": request.beta}
+        try:
+            return client_step(scheme, request.task, gradient, residual, rng, **scales)
+        except Exception as error:  # any: whether it is raised depends on the vector alone
+            if self.simulation is not None:
+                raise
+            self.log.warning("sqsgd: zero is reported and the residual dropped: %s", error)
+            return client_step(scheme, request.task, np.zeros_like(gradient), None, rng, **scales)
+
+    def _rng(self, request: Request) -> Rng:
+        if self.simulation is None or self.simulation.seed is None:
+            return secure_rng()
+        task = request.task
+        return seeded_rng(noise_seed(self.simulation.seed, task.round, task.client))
+
+    def _note(self, request: Request, payload: bytes, *, epsilon: float, again: bool = False) -> None:
+        if self.simulation is not None:
+            return
+        entry = {
+            "task": request.name,
+            "round": request.task.round,
+            "scheme": request.scheme,
+            "epsilon": epsilon,
+            "payload_bytes": len(payload),
+            "serialised_bytes": self.sent_size(payload),
+        }
+        try:
+            self.state.note("answers", {**entry, "again": True} if again else entry)
+        except OSError:  # the report is paid for, and the ledger has it
+            self.log.exception("sqsgd: the answer could not be noted; it is sent all the same")
+
+
+def _terms(request: Request) -> dict[str, object]:
+    """What must not change during a training."""
+    task = request.task
+    return {
+        "scheme": request.scheme,
+        "bits": request.bits,
+        "options": dict(request.options),
+        "dim": task.dim,
+        "seed": task.seed,
+        "client": task.client,
+    }

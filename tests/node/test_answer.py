@@ -1,0 +1,105 @@
+"""A node from end to end with plain Python objects: no transport, no flwr."""
+
+import subprocess
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from asking import DIM, arrays, ask, gradient, lines, request, target
+
+from sqsgd import Ledger, make_scheme
+from sqsgd.node import reasons
+from sqsgd.node.state import FolderState
+from sqsgd.node.structure import digest
+
+SCHEME = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256)
+
+
+def counted(calls):
+    def compute(structure, weights):
+        calls.append(weights.copy())
+        return gradient(structure, weights)
+
+    return compute
+
+
+def test_a_training_without_a_transport(tmp_path):
+    """Two rounds, the second as an update; a repeat; refused requests; a spent budget."""
+    calls = []
+    config = {"compute": counted(calls), "max_epsilon": 500.0}
+    first = ask(tmp_path, request(keep=True), **config)
+    assert len(first) == SCHEME.bits // 8
+    block = SCHEME.transforms[0].coordinates(request().task, DIM)
+    decoded, wanted = SCHEME.decode(first, request().task)[block], -target(5)[block]
+    assert decoded @ wanted / np.linalg.norm(decoded) / np.linalg.norm(wanted) > 0.5
+
+    again = ask(tmp_path, request(keep=True), **config)
+    assert again == first
+    assert len(calls) == 1
+
+    after = np.zeros(DIM, np.float32)
+    after[3] = 0.5
+    update = {"kind": "changes", "places": np.array([3], "<u4").tobytes(), "values": b"\0\0\0?"}
+    second = ask(tmp_path, request(after, round=1, base=0, keep=True), update=update, **config)
+    assert isinstance(second, bytes)
+    assert second != first
+    np.testing.assert_array_equal(calls[1], after)
+    kept = FolderState(tmp_path).read("test")
+    assert (kept.round, kept.payload, digest(kept.model[1])) == (1, second, digest(after))
+
+    assert ask(tmp_path, request(bound=21.0), **config) == reasons.ANSWERED
+    assert ask(tmp_path, request(round=2, base=0), update=update, **config) == reasons.NEEDS_MODEL
+    assert ask(tmp_path, request(round=2, scheme="sqsgd-paper"), **config) == reasons.NOT_ALLOWED
+    assert ask(tmp_path, request(round=2, epsilon=201.0), **config) == reasons.NOT_ALLOWED
+    assert ask(tmp_path, request(round=2, client=6), **config) == reasons.NOT_ALLOWED
+    unknown = {**request(round=2).to_fields(), "noise": "seeded"}
+    assert ask(tmp_path, unknown, **config) == reasons.MALFORMED
+    assert ask(tmp_path, request(round=2), arrays(0.5), **config) == reasons.MALFORMED  # another model
+    assert ask(tmp_path, request(round=2), **config) == reasons.SPENT
+    assert len(calls) == 2
+    assert Ledger(tmp_path / "ledger").spent == 400
+    answers, refusals = lines(tmp_path / "answers.jsonl"), lines(tmp_path / "refusals.jsonl")
+    assert [(line["round"], line["epsilon"], line.get("again", False)) for line in answers] == [
+        (0, 200.0, False), (0, 0.0, True), (1, 200.0, False),
+    ]  # fmt: skip
+    assert all(line["payload_bytes"] == line["serialised_bytes"] == len(first) for line in answers)
+    assert len(refusals) == 7  # a missing model is no refusal
+    assert "began with 'sqsgd'" in refusals[1]["reason"]
+    assert "epsilon cannot rise" in refusals[2]["reason"]
+
+
+def test_a_node_pays_before_it_computes(tmp_path):
+    seen = []
+
+    def compute(structure, weights):
+        seen.append(Ledger(tmp_path / "ledger").spent)
+        return gradient(structure, weights)
+
+    assert isinstance(ask(tmp_path, request(), compute=compute), bytes)
+    assert seen == [Fraction(200)]
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, None])
+def test_a_computation_that_fails_is_reported_as_zero(tmp_path, wrong):
+    def compute(structure, weights):
+        if wrong is None:
+            raise RuntimeError("the patient's name is Eve")
+        return np.full(DIM, wrong, np.float32)
+
+    payload = ask(tmp_path, request(), compute=compute)
+    assert len(payload) == SCHEME.bits // 8
+    assert np.linalg.norm(SCHEME.decode(payload, request().task)) < np.linalg.norm(target(5))
+    assert Ledger(tmp_path / "ledger").spent == 200
+
+
+def test_a_node_needs_no_flower():
+    check = """
+import importlib, pkgutil, sys, sqsgd.node
+for module in pkgutil.walk_packages(sqsgd.node.__path__, "sqsgd.node."):
+    importlib.import_module(module.name)
+print(sorted(name for name in sys.modules if name.partition(".")[0] in ("flwr", "torch", "ray")))
+print("sqsgd.node.answer" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]", "True"]

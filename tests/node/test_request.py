@@ -1,0 +1,69 @@
+"""A request: what travels comes back, malformed fields are refused, equal requests are recognised."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from asking import DIM, request
+
+from sqsgd.node.request import MalformedRequest, Request
+
+SENT = [
+    {},
+    {"client": 2**64 - 2, "seed": 2**63 + 5, "round": 2**31 - 1, "clip": 0.5, "bound": 1e-3},
+    {"options": {"levels": 4}, "alpha": 0.25, "beta": 0.5, "base": 0, "keep": True},
+]
+OTHER = np.ones(DIM, np.float32)
+
+
+@pytest.mark.parametrize("changes", SENT)
+def test_a_request_comes_back_from_its_fields(changes):
+    sent = request(**changes)
+    assert Request.from_fields(json.loads(json.dumps(sent.to_fields()))) == sent
+
+
+@pytest.mark.parametrize("key", request().to_fields())
+def test_every_key_is_needed_and_has_one_type(key):
+    values = request().to_fields()
+    for wrong in ({**values, key: b"bytes"}, {name: value for name, value in values.items() if name != key}):
+        with pytest.raises(MalformedRequest, match=f"{key} = .* must be of type"):
+            Request.from_fields(wrong)
+
+
+def test_a_boolean_is_not_a_number():
+    with pytest.raises(MalformedRequest, match="round = True must be of type int"):
+        Request.from_fields({**request().to_fields(), "round": True})
+
+
+def test_options_have_a_longest_length():
+    with pytest.raises(MalformedRequest, match="options has 4097 characters, above 4096"):
+        Request.from_fields({**request().to_fields(), "options": " " * 4097})
+
+
+def test_what_is_quoted_is_short():
+    with pytest.raises(MalformedRequest) as caught:
+        Request.from_fields({**request().to_fields(), "epsilon": "9" * 10**6})
+    assert len(str(caught.value)) < 120
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "another"}, {"scheme": "sqsgd-stateless"}, {"epsilon": 100.0}, {"bits": 512},
+        {"options": {"levels": 4}}, {"round": 1}, {"client": 6}, {"seed": 10}, {"bound": 21.0}, {"clip": 1.0},
+        {"alpha": 0.5}, {"beta": 0.5}, {"weights": OTHER},
+    ],
+)  # fmt: skip
+def test_whatever_a_report_depends_on_is_in_the_identity(changes):
+    assert request(**changes).identity != request().identity
+
+
+def test_how_the_model_travels_is_not_in_the_identity():
+    """The same round, sent again with the whole model, is answered with the same bytes."""
+    assert request(round=1, base=0, keep=True).identity == request(round=1).identity
+
+
+def test_a_request_has_no_field_that_does_not_travel():
+    fields = {field.name for field in dataclasses.fields(Request)} - {"task"}
+    assert fields <= set(request().to_fields())
