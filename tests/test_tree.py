@@ -1,7 +1,16 @@
 """The shape of the source tree: short files, rooms that import downward only, a test for every module."""
 
 import ast
+import contextlib
+import importlib
+import re
+import sys
 from pathlib import Path
+
+from typer.testing import CliRunner
+
+import sqsgd
+from sqsgd.cli import app
 
 ROOT = Path(__file__).parents[1]
 SOURCE, TESTS = ROOT / "src/sqsgd", ROOT / "tests"
@@ -11,12 +20,14 @@ MODULES = {
     if not path.name.startswith("__")
 }
 
-ROOMS = (
-    "kernels", "checks", "files", "randomness", "numerics", "task", "codec", "core", "transforms",
-    "mechanisms", "schemes", "planner", "ledger", "federated", "measurement", "learning", "runs", "node",
-    "flower", "experiments", "report", "audit", "deploy", "cli",
-)  # fmt: skip
-"""Rooms and front modules from the basement up: each imports from those before it, at any time."""
+PAGE = (ROOT / "docs/explanation/architecture.md").read_text()
+ROOMS = {
+    name: set(re.findall(r"`(\w+)`", allowed))
+    for name, allowed in re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|$", PAGE, re.MULTILINE)
+}
+"""Rooms and front modules of the architecture page, from the top down, and what each may import."""
+PUBLIC = {name: getattr(sqsgd, name).__module__[6:] for name in sqsgd.__all__ if name != "SCHEMES"}
+"""Where the names that the package exports are defined."""
 
 ONLY_IN = {
     "numba": ("kernels/",),
@@ -82,16 +93,79 @@ def room(module):
     return module.replace("/", ".").partition(".")[0]
 
 
+def rooms_imported():
+    """For each room, the other rooms that its modules import, at load time or later."""
+    found = {room(name): set() for name in MODULES}
+    for name, tree in MODULES.items():
+        for imported, _ in imports(tree):
+            if imported.startswith("sqsgd.") and not imported.startswith("sqsgd.__"):
+                found[room(name)].add(room(PUBLIC.get(imported[6:], imported[6:])))
+    return {name: others - {name} for name, others in found.items()}
+
+
+def test_the_architecture_page_has_the_import_graph():
+    """Every import between rooms is in the page's table, and the table lists no other."""
+    assert rooms_imported() == ROOMS
+
+
 def test_rooms_import_downward_only():
-    upward = [
+    """The table is in order: a room imports from the rooms below it, so there is no cycle."""
+    order = list(ROOMS)
+    assert all(order.index(other) > order.index(name) for name in ROOMS for other in ROOMS[name])
+
+
+def test_underscored_modules_stay_in_their_room():
+    strays = [
         f"{name} imports {imported}"
         for name, tree in MODULES.items()
         for imported, _ in imports(tree)
-        if imported.startswith("sqsgd.")
-        and room(imported[6:]) in ROOMS
-        and ROOMS.index(room(imported[6:])) > ROOMS.index(room(name))
+        if "._" in imported and not imported.endswith("__") and room(imported[6:]) != room(name)
     ]
-    assert upward == []
+    assert strays == []
+
+
+def walk(heading):
+    """The functions of a walk of the architecture page, in its order."""
+    section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return re.findall(r"`(sqsgd\.[\w.]+)`", section)
+
+
+def resolved(name):
+    """The function or class that a dotted name stands for."""
+    module, found = name, None
+    while found is None:
+        module, _, _ = module.rpartition(".")
+        with contextlib.suppress(ModuleNotFoundError):
+            found = importlib.import_module(module)
+    for part in name.removeprefix(f"{module}.").split("."):
+        found = getattr(found, part)
+    return found
+
+
+def test_the_walk_of_a_gradient_is_true(tmp_path):
+    """A real round calls what the page names, and calls each for the first time in the page's order."""
+    names = walk("The walk of one gradient")
+    codes = {resolved(name).__code__: name for name in names}
+    called = []
+
+    def watch(frame, event, _argument):
+        if event == "call" and frame.f_code in codes and codes[frame.f_code] not in called:
+            called.append(codes[frame.f_code])
+
+    options = ["train", "--rounds", "1", "--clients", "2", "--bytes", "16", "--epsilon", "50"]
+    sys.setprofile(watch)
+    try:
+        done = CliRunner().invoke(app, [*options, "--out", str(tmp_path / "run")])
+    finally:
+        sys.setprofile(None)
+    assert done.exit_code == 0, done.output
+    assert called == names
+
+
+def test_the_walk_of_a_report_names_what_is_there():
+    names = walk("The walk of one Flower report")
+    assert len(names) > 10
+    assert all(callable(resolved(name)) for name in names)
 
 
 def test_no_module_name_is_used_twice():
@@ -123,7 +197,6 @@ def test_every_module_has_a_test_where_one_would_look():
 def test_the_tables_name_what_is_there():
     for name in TESTED_IN:
         assert (SOURCE / name).is_dir() if name.endswith("/") else name in MODULES, name
-    assert set(ROOMS) == {room(name) for name in MODULES}
 
 
 def test_whatever_is_public_says_what_it_is():
