@@ -20,7 +20,6 @@ from sqsgd.checks import Vector
 from sqsgd.core import Scheme
 from sqsgd.files import durable
 from sqsgd.ledger.account import Ledger
-from sqsgd.node import notes
 from sqsgd.node.policy import Refused
 from sqsgd.node.request import Request
 from sqsgd.node.structure import Structure
@@ -120,10 +119,6 @@ class NodeState(ABC):
     def pay(self, scheme: Scheme, request: Request, max_epsilon: float) -> None:
         """Pay for a report; raises ReportRefused or Refused if it must not leave."""
 
-    @abstractmethod
-    def note(self, kind: str, entry: Mapping[str, object]) -> None:
-        """Append one line for the owner to ``answers`` or ``refusals``."""
-
 
 @final
 class FolderState(NodeState):
@@ -173,6 +168,3 @@ class FolderState(NodeState):
     def pay(self, scheme: Scheme, request: Request, max_epsilon: float) -> None:
         if self._ledger:
             self.open_ledger(max_epsilon).spend_for(scheme, request.task, name=request.name)
-
-    def note(self, kind: str, entry: Mapping[str, object]) -> None:
-        notes.note(self.folder, kind, entry)
