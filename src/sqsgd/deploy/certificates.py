@@ -118,9 +118,9 @@ def expiry(certificate: Path) -> datetime:
     return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
 
 
-def write_secret(path: Path, content: bytes) -> None:
+def write_secret(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Write a new file that only its owner can read, from its creation on; refuses to replace one."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()

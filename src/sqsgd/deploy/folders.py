@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import shutil
 from pathlib import Path
@@ -103,6 +102,4 @@ def _private_folder(path: Path) -> None:
 
 
 def _script(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o700)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
+    write_secret(path, text.encode(), 0o700)

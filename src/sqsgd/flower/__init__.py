@@ -15,12 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientApp", "Simulation", "SqsgdMod", "SqsgdStrategy", "app_folder"]
 
-_HOMES = {
-    "ClientApp": "sqsgd.flower.mod",
-    "Simulation": "sqsgd.node.answer",
-    "SqsgdMod": "sqsgd.flower.mod",
-    "SqsgdStrategy": "sqsgd.flower.strategy",
-}
+_HOMES = dict.fromkeys(("ClientApp", "SqsgdMod"), "sqsgd.flower.mod")
+_HOMES |= {"SqsgdStrategy": "sqsgd.flower.strategy", "Simulation": "sqsgd.node.answer"}
 
 
 def app_folder() -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import final
 
@@ -48,6 +48,3 @@ class ContextState(NodeState):
         if spent > max_epsilon:
             raise Refused(f"epsilon {float(spent):g} would be spent, above max-epsilon = {max_epsilon:g}")
         record["spent"] = str(spent)
-
-    def note(self, kind: str, entry: Mapping[str, object]) -> None:
-        pass  # the log is enough

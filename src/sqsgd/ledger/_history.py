@@ -127,15 +127,7 @@ class History:
         self.digest_before, self.digest, self.last_length = self.digest, digest, len(line)
 
     def _add_spend(self, fields: Fields) -> None:
-        entry = Entry(
-            line=fields["line"],
-            epsilon=fields["epsilon"],
-            task=fields["task"],
-            round=fields["round"],
-            scheme=fields["scheme"],
-            purpose=fields["purpose"],
-            time=fields["time"],
-        )
+        entry = Entry(**{name: fields[name] for name in Entry.__slots__})
         units = self.spent_units + to_units(_epsilon(entry.epsilon, least=math.ulp(0.0)))
         if units > self.cap_units:
             raise ValueError("spends more than the cap allows")

@@ -15,6 +15,7 @@ from sqsgd.core import Scheme
 from sqsgd.federated import client_step, noise_seed
 from sqsgd.ledger.refusals import ReportRefused
 from sqsgd.node.downlink import Download, receive_model
+from sqsgd.node.notes import note
 from sqsgd.node.policy import Policy, Refused
 from sqsgd.node.request import Request
 from sqsgd.node.state import Kept, NodeState
@@ -66,7 +67,7 @@ class Node:
     """Bytes of a payload as the transport sends it, for ``answers.jsonl``."""
 
     def answer(self, request: Request, download: Download, compute: Compute) -> bytes:
-        """The report for one request. Raises what ``reasons.reason_of`` translates for the server."""
+        """The report for one request. Raises what ``reasons.explain`` translates for the server."""
         with self.state.locked():  # from the first read to the last write: another process may run too
             kept = self.state.read(request.name)
             if kept is not None and kept.identity == request.identity:
@@ -149,7 +150,7 @@ class Node:
         return seeded_rng(noise_seed(self.simulation.seed, task.round, task.client))
 
     def _note(self, request: Request, payload: bytes, *, epsilon: float, again: bool = False) -> None:
-        if self.simulation is not None:
+        if self.simulation is not None or self.policy.state_dir is None:
             return
         entry = {
             "task": request.name,
@@ -160,7 +161,7 @@ class Node:
             "serialised_bytes": self.sent_size(payload),
         }
         try:
-            self.state.note("answers", {**entry, "again": True} if again else entry)
+            note(self.policy.state_dir, "answers", {**entry, "again": True} if again else entry)
         except OSError:  # the report is paid for, and the ledger has it
             self.log.exception("sqsgd: the answer could not be noted; it is sent all the same")
 

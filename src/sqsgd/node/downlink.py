@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -133,17 +133,11 @@ def apply_update(update: Mapping[str, object], scheme: Scheme, request: Request,
     size, count = scheme.bits // 8, len(clients) // _ENTRY.size
     if not count or len(messages) != size * count or len(clients) != _ENTRY.size * count:
         raise ValueError(f"{len(clients)} bytes of clients do not fit {len(messages)} bytes of reports")
-    reports = []
-    for i in range(count):
-        task = Task(
-            round=request.base,
-            client=_ENTRY.unpack_from(clients, i * _ENTRY.size)[0],
-            seed=request.task.seed,
-            dim=request.task.dim,
-            bound=float(update["bound"]),  # type: ignore[arg-type]
-            clip=request.task.clip,
-        )
-        reports.append((task, messages[i * size : (i + 1) * size], 1.0))
+    task = replace(request.task, round=request.base, bound=float(update["bound"]))  # type: ignore[arg-type]
+    reports = [
+        (replace(task, client=client), messages[i * size : (i + 1) * size], 1.0)
+        for i, (client,) in enumerate(_ENTRY.iter_unpack(clients))
+    ]
     settings = Settings(
         seed=request.task.seed,
         optimizer=Optimizer(kind="sgd", rate=float(update["rate"])),  # type: ignore[arg-type]

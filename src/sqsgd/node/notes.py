@@ -18,6 +18,7 @@ def note(folder: Path, kind: str, entry: Mapping[str, object]) -> None:
 
     Answers that were paid for are always noted: the budget limits their number.
     """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{kind}.jsonl"
     free = kind == "refusals" or bool(entry.get("again"))
     size = path.stat().st_size if path.exists() else 0

@@ -9,10 +9,9 @@ from pathlib import Path
 from sqsgd.ledger.refusals import AlreadyAnswered, BudgetSpent, ReportRefused
 from sqsgd.node.answer import RoundAnswered
 from sqsgd.node.downlink import ModelMissing
-from sqsgd.node.notes import shortened
+from sqsgd.node.notes import note, shortened
 from sqsgd.node.policy import Refused
 from sqsgd.node.request import MalformedRequest
-from sqsgd.node.state import FolderState
 
 FAILED = "the node failed; its own log says why"
 NEEDS_MODEL = "the node needs the whole model"
@@ -26,7 +25,7 @@ REASONS = (FAILED, NEEDS_MODEL, NOT_ALLOWED, MALFORMED, ANSWERED, SPENT, LEDGER)
 UNPAID = (NEEDS_MODEL, NOT_ALLOWED, MALFORMED, SPENT, LEDGER)
 """After these a node has spent nothing on the round."""
 
-_REASON_OF: tuple[tuple[type[BaseException], str], ...] = (
+_REASONS_OF: tuple[tuple[type[BaseException], str], ...] = (
     (ModelMissing, NEEDS_MODEL),
     (MalformedRequest, MALFORMED),
     (RoundAnswered, ANSWERED),
@@ -37,22 +36,14 @@ _REASON_OF: tuple[tuple[type[BaseException], str], ...] = (
 )
 
 
-def reason_of(error: BaseException) -> str:
-    """What the server is told of an error."""
-    return next((reason for kind, reason in _REASON_OF if isinstance(error, kind)), FAILED)
-
-
 def explain(
-    error: BaseException,
-    asked: Mapping[str, object],
-    node_config: Mapping[str, object],
-    log: logging.Logger,
+    error: BaseException, asked: Mapping[str, object], node_config: Mapping[str, object], log: logging.Logger
 ) -> str:
     """The reason for the server; the details go to the owner's log and, for a refusal, to its folder.
 
     ``asked`` has the fields of the request as they arrived, malformed or not.
     """
-    reason = reason_of(error)
+    reason = next((reason for kind, reason in _REASONS_OF if isinstance(error, kind)), FAILED)
     if reason == FAILED:  # the text may hold data: it stays here
         log.error("sqsgd: the round failed at this node; the server is told only that it did", exc_info=error)
     elif reason == NEEDS_MODEL:
@@ -63,7 +54,7 @@ def explain(
         folder = node_config.get("state-dir")
         if isinstance(folder, str) and Path(folder).is_absolute():
             try:
-                FolderState(Path(folder)).note("refusals", entry)
+                note(Path(folder), "refusals", entry)
             except (OSError, TypeError, ValueError):
                 log.exception("sqsgd: the refusal could not be written to %s", folder)
     return reason

@@ -20,10 +20,11 @@ from sqsgd.checks import Vector
 from sqsgd.core import Scheme
 from sqsgd.files import durable
 from sqsgd.ledger.account import Ledger
-from sqsgd.node import notes
 from sqsgd.node.policy import Refused
 from sqsgd.node.request import Request
 from sqsgd.node.structure import Structure
+
+_PLAIN = ("name", "terms", "epsilon", "round", "identity")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +49,8 @@ class Kept:
     def to_bytes(self) -> bytes:
         """The content of a file, behind its checksum."""
         arrays: dict[str, Any] = {"payload": np.frombuffer(self.payload, np.uint8)}
-        about = {
-            "name": self.name,
-            "terms": dict(self.terms),
-            "epsilon": self.epsilon.hex(),
-            "round": self.round,
-            "identity": self.identity,
-        }
+        about = {key: getattr(self, key) for key in _PLAIN}
+        about |= {"terms": dict(self.terms), "epsilon": self.epsilon.hex()}
         if self.residual is not None:
             arrays["residual"] = self.residual
         if self.model is not None:
@@ -87,16 +83,9 @@ class Kept:
                     order=tuple(about["order"]),
                 )
                 model = structure, arrays["weights"]
-            return cls(
-                name=about["name"],
-                terms=about["terms"],
-                epsilon=float.fromhex(about["epsilon"]),
-                round=about["round"],
-                identity=about["identity"],
-                payload=arrays["payload"].tobytes(),
-                residual=arrays.get("residual"),
-                model=model,
-            )
+            plain = {key: about[key] for key in _PLAIN} | {"epsilon": float.fromhex(about["epsilon"])}
+            payload, residual = arrays["payload"].tobytes(), arrays.get("residual")
+            return cls(**plain, payload=payload, residual=residual, model=model)
         except (SafetensorError, KeyError, TypeError) as error:
             raise ValueError(str(error)) from None
 
@@ -119,10 +108,6 @@ class NodeState(ABC):
     @abstractmethod
     def pay(self, scheme: Scheme, request: Request, max_epsilon: float) -> None:
         """Pay for a report; raises ReportRefused or Refused if it must not leave."""
-
-    @abstractmethod
-    def note(self, kind: str, entry: Mapping[str, object]) -> None:
-        """Append one line for the owner to ``answers`` or ``refusals``."""
 
 
 @final
@@ -173,6 +158,3 @@ class FolderState(NodeState):
     def pay(self, scheme: Scheme, request: Request, max_epsilon: float) -> None:
         if self._ledger:
             self.open_ledger(max_epsilon).spend_for(scheme, request.task, name=request.name)
-
-    def note(self, kind: str, entry: Mapping[str, object]) -> None:
-        notes.note(self.folder, kind, entry)
