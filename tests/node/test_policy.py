@@ -26,7 +26,7 @@ def test_an_ordinary_request_is_allowed():
         ({"scheme": "fedsgd", "fingerprint": 0}, "not among"),
         ({"scheme": "nonsense", "fingerprint": 0}, "not among"),
         ({"options": {"levels": 1}, "fingerprint": 0}, "cannot be made"),
-        ({"options": {"rng": 7}, "fingerprint": 0}, "no option"),
+        ({"options": {"rng": 7}, "fingerprint": 0}, "no such option"),
         ({"options": {"norm_epsilon": 1e9}, "fingerprint": 0}, "cannot be made"),
         ({"fingerprint": 1}, "fingerprint"),
         ({"bits": -5, "fingerprint": 1}, "cannot be made"),
