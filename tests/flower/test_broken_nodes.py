@@ -13,8 +13,8 @@ from sqsgd.flower import SqsgdMod, wire
 from sqsgd.node import answer
 from sqsgd.node import request as node_request
 from sqsgd.node.answer import Node
+from sqsgd.node.node_state import FolderState
 from sqsgd.node.policy import Policy
-from sqsgd.node.state import FolderState
 from sqsgd.task import Task
 
 

@@ -13,7 +13,7 @@ from sqsgd.federated import client_step, noise_seed
 from sqsgd.flower import Simulation, SqsgdMod, wire
 from sqsgd.node import answer as node_answer
 from sqsgd.node import reasons
-from sqsgd.node.state import FolderState
+from sqsgd.node.node_state import FolderState
 
 
 @pytest.mark.parametrize("sends", ["gradient", "delta"])

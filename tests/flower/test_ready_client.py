@@ -10,8 +10,8 @@ pytest.importorskip("torch", reason="needs torch: pip install 'sqsgd[train]'")
 from sqsgd.flower.ready_client import app, check
 from sqsgd.flower.ready_problem import problem_of
 from sqsgd.node import reasons
+from sqsgd.node.node_state import FolderState
 from sqsgd.node.policy import Refused
-from sqsgd.node.state import FolderState
 
 
 def test_a_node_without_a_partition_refuses_and_pays_nothing(tmp_path):

@@ -11,10 +11,10 @@ import numpy as np
 from sqsgd import make_scheme
 from sqsgd.node.answer import Compute, Node
 from sqsgd.node.downlink import Download
+from sqsgd.node.node_state import FolderState
 from sqsgd.node.policy import Policy
 from sqsgd.node.reasons import explain
 from sqsgd.node.request import Request
-from sqsgd.node.state import FolderState
 from sqsgd.node.structure import Structure, digest
 from sqsgd.task import Task
 

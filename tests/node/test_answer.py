@@ -10,7 +10,7 @@ from asking import DIM, arrays, ask, gradient, lines, request, target
 
 from sqsgd import Ledger, make_scheme
 from sqsgd.node import reasons
-from sqsgd.node.state import FolderState
+from sqsgd.node.node_state import FolderState
 from sqsgd.node.structure import digest
 
 SCHEME = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256)

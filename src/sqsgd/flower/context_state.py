@@ -10,9 +10,9 @@ from typing import final
 from flwr.app import ConfigRecord, Context
 
 from sqsgd.core import Scheme
+from sqsgd.node.node_state import Kept, NodeState
 from sqsgd.node.policy import Refused
 from sqsgd.node.request import Request
-from sqsgd.node.state import Kept, NodeState
 
 _RECORD = "sqsgd.state"
 

@@ -20,9 +20,9 @@ from sqsgd.flower import wire
 from sqsgd.flower.context_state import ContextState
 from sqsgd.node import reasons
 from sqsgd.node.answer import Node, Simulation
+from sqsgd.node.node_state import FolderState, NodeState
 from sqsgd.node.policy import Policy, Refused
 from sqsgd.node.request import Request
-from sqsgd.node.state import FolderState, NodeState
 from sqsgd.node.structure import Structure
 
 _REFUSED, _FAILED = 6, 2  # Flower's MOD_FAILED_PRECONDITION and CLIENT_APP_RAISED_EXCEPTION

@@ -15,10 +15,10 @@ from sqsgd.core import Scheme
 from sqsgd.federated import client_step, noise_seed
 from sqsgd.ledger.refusals import ReportRefused
 from sqsgd.node.downlink import Download, receive_model
+from sqsgd.node.node_state import Kept, NodeState
 from sqsgd.node.notes import note
 from sqsgd.node.policy import Policy, Refused
 from sqsgd.node.request import Request
-from sqsgd.node.state import Kept, NodeState
 from sqsgd.node.structure import Structure
 from sqsgd.randomness import Rng, secure_rng, seeded_rng
 

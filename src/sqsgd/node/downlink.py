@@ -19,8 +19,8 @@ from sqsgd.checks import Vector
 from sqsgd.core import Scheme
 from sqsgd.federated import Settings, State
 from sqsgd.federated.optimizers import Optimizer
+from sqsgd.node.node_state import Kept
 from sqsgd.node.request import MalformedRequest, Request
-from sqsgd.node.state import Kept
 from sqsgd.node.structure import Arrays, Structure, digest, flatten
 from sqsgd.task import Task
 

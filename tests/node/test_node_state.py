@@ -10,8 +10,8 @@ from asking import DIM, arrays, ask, request
 from sqsgd import Ledger
 from sqsgd.files import durable
 from sqsgd.node import reasons
+from sqsgd.node.node_state import FolderState, Kept
 from sqsgd.node.policy import Refused
-from sqsgd.node.state import FolderState, Kept
 from sqsgd.node.structure import flatten
 
 
