@@ -153,7 +153,66 @@ class Column:
         return numbers.astype(np.uint8) if self.alphabet <= 256 else numbers
 
 
-Layout = tuple[Column, ...]
+@dataclass(frozen=True)
+class SignedSubset:
+    """``count`` different coordinates out of ``size``, each with a sign, as rising codes 2 place + sign.
+
+    One number for the whole subset (``sqsgd.kernels.subsets.fold_subset``), in at most one bit more than
+    log2 C(size, count) + count: tests/test_codec.py::test_a_subset_takes_one_bit_more_than_it_must.
+
+    >>> SignedSubset(48, 131072).bits, SignedSubset(1, 4096).bits
+    (662, 13)
+    """
+
+    count: int
+    size: int
+
+    def __post_init__(self) -> None:
+        checks.integer("size", self.size, 1, 2**31)
+        checks.integer("count", self.count, 1, min(self.size, 1 << 16))
+
+    @property
+    def alphabet(self) -> int:
+        """Codes are below this."""
+        return 2 * self.size
+
+    @cached_property
+    def bits(self) -> int:
+        """Bits of the largest number that a subset can have."""
+        numbers = 1 << self.count
+        for n in range(self.count, 0, -1):
+            numbers = -(-numbers // n) * (self.size - n + 1)
+        return (numbers - 1).bit_length()
+
+    @cached_property
+    def length(self) -> int:
+        """Bytes of the packed subset."""
+        return -(-self.bits // 8)
+
+    @cached_property
+    def _limbs(self) -> int:
+        return max(-(-self.bits // 32), -(-self.count // 32)) + 1
+
+    def pack(self, values: Array) -> memoryview:
+        """The subset's number, little-endian."""
+        from sqsgd.kernels.subsets import fold_subset
+
+        limbs = np.zeros(self._limbs, np.uint32)
+        fold_subset(np.ascontiguousarray(values, np.uint32), self.size, limbs)
+        return limbs.astype("<u4").data.cast("B")[: self.length]
+
+    def unpack(self, body: memoryview) -> Array:
+        """The inverse of pack; raises MalformedReport for bytes that pack cannot have written."""
+        from sqsgd.kernels.subsets import expand_subset
+
+        padded = _padded(np.frombuffer(body, np.uint8), np.uint8, 4 * self._limbs)
+        codes = np.empty(self.count, np.uint32)
+        if not expand_subset(padded.view("<u4").astype(np.uint32), self.size, codes):
+            raise MalformedReport("code", "the report holds a number that no subset has")
+        return codes
+
+
+Layout = tuple[Column | SignedSubset, ...]
 
 
 def _padded(values: Array, kind: Any, size: int) -> Array:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from statistics import NormalDist
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +21,13 @@ from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
 from sqsgd.numerics import exact
+from sqsgd.numerics.gaussian import largest_sum
 from sqsgd.numerics.norms import l2_norm
 from sqsgd.randomness import Rng, check_rng
 from sqsgd.schemes._bit_budget import checked_budget, too_few_bits
 from sqsgd.transforms import Rotate
 
 MOST_DIM = 1 << 24
-_NORMAL = NormalDist()
-_FIRST = 2048  # this many of the largest coordinates are summed one by one, the rest by their density
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,36 +141,6 @@ class NearestVertices(Mechanism):
 
 def _log(value: float) -> float:
     return math.log(value) if value > 0 else -math.inf
-
-
-@lru_cache(maxsize=64)
-def _tops(dim: int) -> npt.NDArray[np.float64]:
-    """Expected sums of the largest 1, 2, ... magnitudes of ``dim`` standard normal numbers."""
-    first = min(dim, _FIRST)
-    chances = [(i + 0.625) / (dim + 0.25) for i in range(first)]  # Blom's plotting positions
-    return np.cumsum([-_NORMAL.inv_cdf(chance / 2) for chance in chances])
-
-
-def largest_sum(dim: int, count: int) -> float:
-    """E of the sum of the ``count`` largest magnitudes of a uniform unit vector.
-
-    Computed for normal numbers and divided by their mean length, which is independent of the direction.
-    Beyond the first ones, magnitudes above t sum to dim · 2 φ(t).
-
-    >>> round(largest_sum(4096, 4096) / (2 * 4096 / math.pi) ** 0.5, 3)
-    1.0
-    """
-    tops = _tops(dim)
-    total = float(tops[min(count, tops.size) - 1])
-    if count > tops.size:
-        total += 2 * dim * (_density(count / dim) - _density(tops.size / dim))
-    length = math.sqrt(2) * math.exp(math.lgamma((dim + 1) / 2) - math.lgamma(dim / 2))
-    return total / length
-
-
-def _density(share: float) -> float:
-    """φ at the point that this share of magnitudes exceeds."""
-    return _NORMAL.pdf(-_NORMAL.inv_cdf(share / 2))
 
 
 def best_nearest(dim: int, epsilon: float) -> int:

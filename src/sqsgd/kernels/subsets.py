@@ -1,0 +1,169 @@
+"""Signed subsets of coordinates: the largest ones, random ones, and their enumerative code."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sqsgd.kernels.compiling import compiled, inlined
+
+
+@compiled
+def largest(x, count, places):
+    """The coordinates of the ``count`` largest magnitudes, in rising order; ties go to the lower coordinate.
+
+    A radix select on the bits of float32, whose order is that of the magnitudes: 11, 10 and 10 bits.
+    """
+    bits = x.view(np.uint32)
+    above, prefix, known = 0, np.uint32(0), np.uint32(0)
+    for shift, width in ((20, 11), (10, 10), (0, 10)):
+        counts = np.zeros(1 << width, np.int64)
+        low = np.uint32((1 << width) - 1)
+        for i in range(x.size):
+            size = bits[i] & np.uint32(0x7FFFFFFF)
+            if size & known == prefix:
+                counts[(size >> np.uint32(shift)) & low] += 1
+        digit = (1 << width) - 1
+        while above + counts[digit] < count:
+            above += counts[digit]
+            digit -= 1
+        prefix |= np.uint32(digit) << np.uint32(shift)
+        known |= low << np.uint32(shift)
+    ties, found = count - above, 0
+    for i in range(x.size):
+        size = bits[i] & np.uint32(0x7FFFFFFF)
+        if size > prefix or (size == prefix and ties > 0):
+            ties -= size == prefix
+            places[found] = i
+            found += 1
+
+
+@inlined
+def _limit(bound):
+    """Words below this are uniform modulo ``bound``; zero: all are."""
+    return np.uint64(0) - (np.uint64(0) - bound) % bound
+
+
+@compiled
+def draw_codes(near, codes, size, right, wrong, words, marks):
+    """Codes 2 place + sign of a random signed subset, first those in ``near``, which holds codes.
+
+    The first ``right`` have the sign of ``near``, the next ``wrong`` the opposite one, the others are
+    uniform outside it. All that could be needed is drawn, whatever ``right`` and ``wrong`` are. Returns
+    False if the words do not suffice; accepted words do not depend on rejected ones, so starting again
+    with new words is unbiased.
+    """
+    one, six, low = np.uint64(1), np.uint64(6), np.uint64(63)
+    used, hits, count = 0, min(near.size, codes.size), codes.size
+    for i in range(near.size):
+        place = np.uint64(near[i] >> 1)
+        marks[place >> six] |= one << (place & low)
+    for i in range(hits):
+        bound = np.uint64(near.size - i)
+        limit = _limit(bound)
+        while used < words.size and limit and words[used] >= limit:
+            used += 1
+        if used >= words.size:
+            return False
+        other = i + np.int64(words[used] % bound)
+        used += 1
+        near[i], near[other] = near[other], near[i]
+    bound = np.uint64(2 * size)
+    limit = _limit(bound)
+    outside = np.empty(min(count, size - near.size), np.uint32)
+    found = 0
+    while found < outside.size:
+        if used >= words.size:
+            return False
+        word = words[used]
+        used += 1
+        if limit and word >= limit:
+            continue
+        code = word % bound
+        place = code >> one
+        if marks[place >> six] & (one << (place & low)):
+            continue
+        marks[place >> six] |= one << (place & low)
+        outside[found] = code
+        found += 1
+    for i in range(count):
+        if i < right:
+            codes[i] = near[i]
+        elif i < right + wrong:
+            codes[i] = near[i] ^ 1
+        else:
+            codes[i] = outside[i - right - wrong]
+    return True
+
+
+@compiled
+def fold_subset(codes, size, limbs):
+    """A subset of rising codes 2 place + sign as a number: its 32-bit limbs, the lowest first.
+
+    The number starts as the signs, z < 2^t. For n = t, ..., 1: i = z mod n picks the i-th of the n places
+    that are left, and z becomes (z // n) (size - n + 1) + place - i, where place - i is the rank of the
+    place among those that the n - 1 others leave free. Every step is a bijection of whole numbers.
+    """
+    half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
+    count = codes.size
+    left = np.empty(count, np.int64)
+    for i in range(count):
+        left[i] = codes[i] >> 1
+        limbs[i >> 5] |= np.uint32(codes[i] & 1) << np.uint32(i & 31)
+    used = -(-count // 32)
+    for n in range(count, 0, -1):
+        carry = np.uint64(0)
+        for k in range(used - 1, -1, -1):
+            now = (carry << half) | np.uint64(limbs[k])
+            limbs[k] = now // np.uint64(n)
+            carry = now % np.uint64(n)
+        i = np.int64(carry)
+        place = left[i]
+        for k in range(i, n - 1):
+            left[k] = left[k + 1]
+        factor, carry = np.uint64(size - n + 1), np.uint64(place - i)
+        for k in range(used):
+            now = np.uint64(limbs[k]) * factor + carry
+            limbs[k] = now & low
+            carry = now >> half
+        if carry:
+            limbs[used] = carry
+            used += 1
+
+
+@compiled
+def expand_subset(limbs, size, codes):
+    """The inverse of ``fold_subset``; False if no subset has this number."""
+    half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
+    count, used = codes.size, limbs.size
+    places = np.empty(count, np.int64)
+    for n in range(1, count + 1):
+        factor, carry = np.uint64(size - n + 1), np.uint64(0)
+        for k in range(used - 1, -1, -1):
+            now = (carry << half) | np.uint64(limbs[k])
+            limbs[k] = now // factor
+            carry = now % factor
+        rank = np.int64(carry)
+        first, last = 0, n - 1  # of the places so far, those with places[k] - k <= rank lie below
+        while first < last:
+            middle = (first + last) >> 1
+            if places[middle] - middle <= rank:
+                first = middle + 1
+            else:
+                last = middle
+        for k in range(n - 1, first, -1):
+            places[k] = places[k - 1]
+        places[first] = rank + first
+        carry = np.uint64(first)
+        for k in range(used):
+            now = np.uint64(limbs[k]) * np.uint64(n) + carry
+            limbs[k] = now & low
+            carry = now >> half
+        if carry:
+            return False
+    for i in range(count):
+        codes[i] = 2 * places[i] + ((limbs[i >> 5] >> np.uint32(i & 31)) & 1)
+        limbs[i >> 5] &= ~(np.uint32(1) << np.uint32(i & 31))
+    for k in range(used):
+        if limbs[k]:
+            return False
+    return True
