@@ -163,7 +163,7 @@ def expand_subset(limbs, size, codes):
     for i in range(count):
         codes[i] = 2 * places[i] + ((limbs[i >> 5] >> np.uint32(i & 31)) & 1)
         limbs[i >> 5] &= ~(np.uint32(1) << np.uint32(i & 31))
+    rest = np.uint32(0)
     for k in range(used):
-        if limbs[k]:
-            return False
-    return True
+        rest |= limbs[k]
+    return rest == 0

@@ -25,7 +25,7 @@ _NEGLIGIBLE_BITS = 80
 class SparseLaw:
     """P(code) = A if it has at least ``threshold`` = τ matches, else B, with A / B = e^ε.
 
-    ``size`` is N, ``near`` is s, ``count`` is t. All codes with the same numbers of matches and of wrong signs
+    ``size`` is N, ``near`` is s, ``count`` is t. All codes with the same numbers of matches and wrong signs
     are equally likely, so a code is drawn as a pair (l, j) of these numbers and then uniformly.
 
     Guarantees
@@ -69,8 +69,8 @@ class SparseLaw:
     def row(self, matches: int) -> Iterator[tuple[int, arb]]:
         """(j, share of the codes with l = ``matches`` and j wrong signs), until the rest is negligible.
 
-        The ratio (s-h)(t-h) / (2 (h+1-l) (N-s-t+h+1)) of successive terms falls with h, so that what follows a
-        term is at most term · ratio / (1 - ratio); it then widens the last term.
+        The ratio (s-h)(t-h) / (2 (h+1-l) (N-s-t+h+1)) of successive terms falls with h, so that what follows
+        a term is at most term · ratio / (1 - ratio); it then widens the last term.
         """
         n, s, t, hits = self.size, self.near, self.count, _hit_shares(self, ctx.prec)
         start = max(matches, self.fewest_hits)

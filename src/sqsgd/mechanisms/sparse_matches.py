@@ -28,13 +28,13 @@ class SparseMatches(Mechanism):
     """t signed coordinates of a rotated vector, at least τ of them among its s largest with odds e^ε.
 
     The near set u holds the s coordinates of x with the largest magnitudes, with their signs. A code v of t
-    signed coordinates with l of them in u has density A if l >= τ, else B, A / B = e^ε. With S the expected sum
-    of the s largest magnitudes of a uniform unit vector and μ = E[l - j], where j counts wrong signs, E[v] =
-    (μ S / s) x / |x| over the rotation. The paper's PrivQuant with two levels is the case t = s = N, index
-    coding of vertices (``privunit-index``) the case t = 1.
+    signed coordinates with l of them in u has density A if l >= τ, else B, with A / B = e^ε. Let S be the
+    expected sum of the s largest magnitudes of a uniform unit vector, and μ = E[l - j], where j counts wrong
+    signs: then E[v] = (μ S / s) x / |x| over the rotation. PrivQuant with two levels is the case t = s = N,
+    index coding of vertices (``privunit-index``) the case t = 1.
 
-    The norm is sent by ScalarDP, which takes its share of ε. Without ``norm``, a vector shorter than the bound
-    takes the opposite direction with probability (1 - |x| / bound) / 2, which is unbiased and costs no ε.
+    The norm is sent by ScalarDP, which takes its share of ε. Without ``norm``, a vector shorter than the
+    bound takes the opposite direction with probability (1 - |x| / bound) / 2: unbiased, and costs no ε.
 
     Guarantees
     ----------

@@ -1,0 +1,128 @@
+"""Sparse codes: the near set, the number of coordinates and the threshold with the least predicted error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from sqsgd.codec import SignedSubset
+from sqsgd.mechanisms.sparse_law import MOST_COUNT
+from sqsgd.numerics.gaussian import largest_sum
+
+_DIGITS = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseChoice:
+    """s, t and τ for codes of N coordinates; ``energy`` is E|v / m|² = t / m², with a known norm."""
+
+    size: int
+    near: int
+    count: int
+    threshold: int
+    energy: float
+
+
+def most_coordinates(size: int, bits: int) -> int:
+    """The largest t whose codes fit in ``bits``, at most half of the coordinates; 0 if none does."""
+    low, high = 0, min(size // 2 or 1, MOST_COUNT)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if SignedSubset(middle, size).bits <= bits else (low, middle - 1)
+    return low
+
+
+@lru_cache(maxsize=256)
+def best_sparse(size: int, epsilon: float, bits: int) -> SparseChoice | None:
+    """The best choice for codes of ``size`` = N coordinates in ``bits`` bits; None if no code fits.
+
+    t is tried around the number of matches that ε pays for, t ln(2N / s) = ε, one by one where it is small;
+    s by smaller and smaller steps for each t. More bits allow more t and never a worse choice.
+    tests/schemes/test_sparse_choice.py::test_the_search_is_near_the_exhaustive_best.
+    """
+    most = most_coordinates(size, bits)
+    if most == 0:
+        return None
+    paid = max(1, round(epsilon / max(1.0, math.log(2 * size / max(1.0, epsilon / 4)))))
+    counts = sorted({min(most, count) for count in _counts(paid)})
+    return min((_best_near(size, count, epsilon) for count in counts), key=_loss)
+
+
+def _loss(choice: SparseChoice) -> float:
+    """ln(energy), so rounded that machines whose logarithms differ in the last bit choose the same."""
+    return round(math.log(choice.energy), _DIGITS) if math.isfinite(choice.energy) else math.inf
+
+
+def _counts(paid: int) -> Iterator[int]:
+    """Numbers of coordinates from half to thrice what ε pays for, at most 12 % apart."""
+    count = max(1, paid // 2)
+    while count <= 3 * paid:
+        yield count
+        count = max(count + 1, int(1.12 * count))
+
+
+def _best_near(size: int, count: int, epsilon: float) -> SparseChoice:
+    """The best s for a given t: the best of a coarse scan, then steps of a factor down to 3 %."""
+    tried: dict[int, SparseChoice] = {}
+
+    def choice(near: float) -> SparseChoice:
+        key = min(max(round(near), 1), size)
+        if key not in tried:
+            tried[key] = of_counts(size, key, count, epsilon)
+        return tried[key]
+
+    best, factor = min((choice(count * 4.0**power) for power in range(-1, 9)), key=_loss), 2.0
+    while factor > 1.03:
+        found = min((choice(best.near * factor), choice(best.near / factor)), key=_loss)
+        if _loss(found) < _loss(best):
+            best = found
+        else:
+            factor = math.sqrt(factor)
+    return best
+
+
+def of_counts(size: int, near: int, count: int, epsilon: float) -> SparseChoice:
+    """The τ with the largest μ(τ) = (e^ε - 1) τ W_τ / (1 + (e^ε - 1) P(l >= τ)), for given s and t."""
+    masses = _log_masses(size, near, count)
+    high = np.logaddexp.accumulate(masses[::-1])[::-1]
+    gain = epsilon + math.log(-math.expm1(-epsilon))
+    thresholds = np.arange(1, masses.size)
+    matches = np.log(thresholds) + masses[1:] + gain - np.logaddexp(0.0, gain + high[1:])
+    best = int(np.argmax(np.round(matches, _DIGITS)))
+    scale = math.exp(float(matches[best])) * largest_sum(size, near) / near
+    energy = count / scale**2 if scale > 0 else math.inf
+    return SparseChoice(size=size, near=near, count=count, threshold=best + 1, energy=energy)
+
+
+def _log_masses(size: int, near: int, count: int) -> npt.NDArray[np.float64]:
+    """ln of the share of codes with l matches, for every l; see ``SparseLaw.masses``, which is rigorous."""
+    fewest, most = max(0, near + count - size), min(near, count)
+    drawn = np.arange(count - fewest)
+    first = float(np.sum(np.log((size - near - drawn) / (size - drawn))))  # C(N-s, t-h) / C(N, t), up to h
+    if fewest:
+        first = _log_binomial(near, fewest) + _log_binomial(size - near, count - fewest)
+        first -= _log_binomial(size, count) + fewest * math.log(2)
+    h = np.arange(fewest, most)
+    ratios = (near - h) * (count - h) / (2.0 * (h + 1) * (size - near - count + h + 1))
+    hits = np.concatenate([[first], first + np.cumsum(np.log(ratios))])
+    factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, most + 1)))])
+    rows = np.arange(most + 1)[:, None]
+    # Terms fall at least as fast as x^k / k!, k the wrong signs: beyond this many nothing is left of them.
+    window = 30 + math.ceil(3 * near * count / (2.0 * max(1, size - near - count + 1)))
+    columns = rows + np.arange(min(window, most + 1))[None, :]  # h for each l
+    inside = (columns <= most) & (columns >= fewest)
+    at = np.clip(columns, fewest, most)
+    terms = hits[at - fewest] + factorials[at] - factorials[rows] - factorials[np.maximum(at - rows, 0)]
+    terms = np.where(inside & (at >= rows), terms, -np.inf)
+    peak = np.maximum(terms.max(axis=1, keepdims=True), -1e300)
+    with np.errstate(divide="ignore"):
+        return np.asarray(peak[:, 0] + np.log(np.exp(terms - peak).sum(axis=1)))
+
+
+def _log_binomial(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
