@@ -56,7 +56,7 @@ def _split_figure(chart: SplitChart) -> Any:
                 x=[split.milliseconds[part] for split in chart.splits],
                 marker={
                     "color": LIGHT.series[index],
-                    "pattern": {"shape": PATTERNS[index].plotly, "fillmode": "overlay", "solidity": 0.2},
+                    "pattern": {"shape": PATTERNS[index], "fillmode": "overlay", "solidity": 0.2},
                 },
                 meta={"role": "bar", "colour": index},
                 hovertemplate=f"{part}: %{{x:.3g}} ms<extra></extra>",
