@@ -246,5 +246,5 @@ def test_pixels_words_and_read_only_arrays(user_code: str) -> None:
     ],
 )
 def test_errors_name_what_is_wrong_with_a_users_data(user_code: str, factory: str, message: str) -> None:
-    with pytest.raises(ValueError, match=f"data set '{user_code}:{factory}'.*{message}"):
+    with pytest.raises(ValueError, match=f"dataset '{user_code}:{factory}'.*{message}"):
         load_dataset(f"{user_code}:{factory}")

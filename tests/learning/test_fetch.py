@@ -173,7 +173,7 @@ def test_when_no_server_answers_every_address_is_named(tmp_path: Path, server: S
     with pytest.raises(ConnectionError) as caught:
         fetch("small", tmp_path, mirrors=[dead.url, server.url + "nowhere"], timeout=5)
     message = str(caught.value)
-    assert f"data set 'small': could not fetch {FIRST}" in message
+    assert f"dataset 'small': could not fetch {FIRST}" in message
     assert f"{dead.url}{FIRST}: " in message
     assert "Connection refused" in message
     assert "404" in message

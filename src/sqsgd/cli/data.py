@@ -9,6 +9,7 @@ import typer
 
 from sqsgd.cli._options import DataDir, Json, complete_fetchable
 from sqsgd.cli._tables import print_json, print_result
+from sqsgd.learning.dataset_sources import SOURCES
 
 app = typer.Typer(help="List and download datasets.", no_args_is_help=True, suggest_commands=False)
 
@@ -33,7 +34,7 @@ def fetch_data(
         str,
         typer.Argument(
             help="The dataset to download.",
-            metavar="mnist|fashion-mnist|emnist",
+            metavar="|".join(SOURCES),
             autocompletion=complete_fetchable,
         ),
     ],

@@ -22,7 +22,7 @@ app = typer.Typer(
 Folder = Annotated[Path, typer.Argument(help="The federation's folder.")]
 Server = Annotated[Path, typer.Argument(help="The server's folder.")]
 App = Annotated[Path | None, typer.Option(help="Your own Flower app.", show_default="the built-in app")]
-Resume = Annotated[bool, typer.Option("--resume", help="Resume the last training.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the last training run.")]
 
 
 @app.command()
@@ -97,12 +97,12 @@ def init(
 def up(
     folder: Folder,
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background; see `status`.")] = False,
-    stay: Annotated[bool, typer.Option("--stay", help="Stay up after the training.")] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="Stay up after training.")] = False,
     resume: Resume = False,
     app: App = None,
     as_json: Json = False,
 ) -> None:
-    """Run a federation on this machine and train; exits with 1 if the training was not completed."""
+    """Run a federation on this machine and train; exits with 1 if training was not completed."""
     from sqsgd.deploy.supervisor import Supervisor
 
     load_federation(folder)
@@ -132,7 +132,7 @@ def up(
 
 @app.command()
 def status(folder: Folder, as_json: Json = False) -> None:
-    """Show a federation: its processes, each node's spending and refusals, and the training."""
+    """Show a federation: its processes, each node's spending and refusals, and the progress of training."""
     from sqsgd.deploy.status import read_status
 
     found = read_status(folder)
@@ -206,7 +206,7 @@ def allow(
 
 @app.command()
 def train(server: Server, resume: Resume = False, app: App = None, as_json: Json = False) -> None:
-    """Submit a training to a running server and follow it; exits with 1 if it was not completed."""
+    """Submit a training run to the server and follow it; exits with 1 if it was not completed."""
     from sqsgd.deploy.status import run_status
 
     good = _train(server, load_federation(server), app, resume, [], _quiet if as_json else _say)

@@ -1,4 +1,4 @@
-"""The public data sets: files, checksums, mirrors and constants. A new data set is a row of SOURCES."""
+"""The public datasets: files, checksums, mirrors and constants. A new dataset is a row of SOURCES."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ EMBEDDED = "mnist5k"
 
 @dataclass(frozen=True, kw_only=True)
 class IdxFile:
-    """One file of a data set: its name without ``.gz``, and its checksums."""
+    """One file of a dataset: its name without ``.gz``, and its checksums."""
 
     name: str
     gzip_md5: str  # of the published .gz
@@ -18,7 +18,7 @@ class IdxFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:
-    """A zip archive that contains the .gz files of a data set."""
+    """A zip archive that contains the .gz files of a dataset."""
 
     urls: tuple[str, ...]
     md5: str
@@ -26,7 +26,7 @@ class Archive:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A public data set in four IDX files: training images and labels, test images and labels.
+    """A public dataset in four IDX files: training images and labels, test images and labels.
 
     ``mean`` and ``deviation`` of the pixels, scaled to 0..1, are published constants; nothing is ever
     computed from the images that a client holds.

