@@ -78,9 +78,7 @@ def check_file(source: Source, file: IdxFile, path: Path) -> bytes:
         right = hashlib.md5(data, usedforsecurity=False).hexdigest() == file.gzip_md5
     else:
         right = True
-        warnings.warn(
-            f"dataset {source.name!r}: no checksum is known for {path}; not verified", stacklevel=2
-        )
+        warnings.warn(f"dataset {source.name!r}: no checksum is known for {path}; not verified", stacklevel=2)
     if not right:
         known = "" if file.sha256 else " (unconfirmed; gunzip the file to use it unverified)"
         raise ValueError(

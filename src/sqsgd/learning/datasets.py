@@ -118,9 +118,7 @@ def first_tests(dataset: Dataset, count: int) -> Dataset:
 def load_source(source: Source, folder: Path) -> Dataset:
     """A public dataset from its four IDX files in one folder."""
     arrays = [
-        parse_idx(
-            read_verified(source, file, folder), rank, f"dataset {source.name!r}: {folder / file.name}"
-        )
+        parse_idx(read_verified(source, file, folder), rank, f"dataset {source.name!r}: {folder / file.name}")
         for file, rank in zip(source.files, (3, 1, 3, 1), strict=True)
     ]
     sizes = tuple(len(array) for array in arrays)
