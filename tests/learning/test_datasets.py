@@ -238,7 +238,7 @@ def test_pixels_words_and_read_only_arrays(user_code: str) -> None:
         ("lengths", r"inputs have shape \(5, 2\) and labels \(4,\)"),
         ("fractions", "labels are torch.float64; expected integers"),
         ("negative", "labels run from -1 to 1; expected 0 to 1"),
-        ("not_finite", "inputs hold NaN or infinity"),
+        ("not_finite", "inputs contain NaN or infinity"),
         ("too_few", "has 4 examples; a split needs at least 5"),
         ("no_examples", "with count at least 1"),
         ("shapes", r"training inputs have shape \(2,\), test inputs \(3,\)"),

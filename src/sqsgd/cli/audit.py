@@ -22,7 +22,7 @@ _OWN = {"name": "--scheme", "dim": "--dim", "epsilon": "--epsilon", "bits": "--b
 def audit(
     scheme: SchemeName = "sqsgd",
     trials: Annotated[
-        int, typer.Option(help="Reports per attempt to tell inputs apart; other sample sizes scale with it.")
+        int, typer.Option(help="Reports per distinguishing attempt; other sample sizes scale with it.")
     ] = 20_000,
     dim: Dim = 119850,
     epsilon: Epsilon = 400.0,

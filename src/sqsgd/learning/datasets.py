@@ -1,4 +1,4 @@
-"""Images and labels as tensors: the embedded 5,000 digits, the public datasets, or a user's own."""
+"""Images and labels as tensors: the embedded 5,000 digits, the public datasets, or custom data."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def load_source(source: Source, folder: Path) -> Dataset:
     sizes = tuple(len(array) for array in arrays)
     expected = tuple(size for size in source.sizes for _ in range(2))
     if sizes != expected:
-        raise ValueError(f"dataset {source.name!r}: {folder} holds {sizes} items; expected {expected}")
+        raise ValueError(f"dataset {source.name!r}: {folder} contains {sizes} items; expected {expected}")
     train_images, train_labels, test_images, test_labels = arrays
     if source.transposed:
         train_images, test_images = train_images.swapaxes(1, 2), test_images.swapaxes(1, 2)
@@ -234,7 +234,7 @@ def _tensors(name: str, part: str, inputs: object, labels: object) -> tuple[torc
     else:
         features = features.long()
     if features.is_floating_point() and not bool(torch.isfinite(features).all()):
-        raise ValueError(f"dataset {name!r}: {part}inputs hold NaN or infinity")
+        raise ValueError(f"dataset {name!r}: {part}inputs contain NaN or infinity")
     if int(classes.max()) >= _MOST_CLASSES:
         raise ValueError(
             f"dataset {name!r}: {part}labels go up to {int(classes.max()):,}; number classes 0, 1, 2, ..."

@@ -1,4 +1,4 @@
-"""Find a user's own model, dataset or feature extractor by the name ``package.module:factory``."""
+"""Load a user's model, dataset or feature extractor by the name ``package.module:factory``."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def line_charts(groups: Sequence[Group]) -> list[Chart]:
             title="Privacy budget spent",
             y_title="total ε",
             caption="The sum of the epsilons of all reports of the client that sent most (basic composition)."
-            + (f" Not drawn, because nothing is promised: {listed(not_private)}." if not_private else ""),
+            + (f" Not drawn, because there is no guarantee: {listed(not_private)}." if not_private else ""),
             curves=tuple(epsilon),
             log_y=_far_apart([curve.mean[-1] for curve in epsilon]),
         ),
@@ -290,7 +290,7 @@ def _moves(group: Group) -> bool:
 
 
 def _far_apart(ends: Sequence[float]) -> bool:
-    """Whether a linear axis would press the smaller values into a corner."""
+    """Whether the values are too far apart for a linear axis."""
     finite = [end for end in ends if 0 < end < math.inf]
     return bool(finite) and bool(max(finite) > 20 * min(finite))
 

@@ -124,7 +124,7 @@ def _line(chart: Chart, curve: Curve) -> Any:
 
 
 def _markers(curve: Curve) -> Any:
-    """A trace of its own, because each marker is an element of the page: few are enough."""
+    """A separate trace with few points, because each marker is an element of the page."""
     import plotly.graph_objects as go
 
     style = series_style(curve.series)
