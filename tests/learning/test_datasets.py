@@ -184,7 +184,7 @@ def test_emnist_is_declared_transposed_and_its_loader_turns_the_images(tmp_path:
 def test_files_of_the_wrong_length_are_refused_even_if_unverified(tmp_path: Path) -> None:
     contents = small_contents()
     contents["small-train-labels"] = encode_idx(np.zeros(19, np.uint8))
-    with pytest.raises(ValueError, match=r"holds \(20, 19, 10, 10\) items; expected \(20, 20, 10, 10\)"):
+    with pytest.raises(ValueError, match=r"contains \(20, 19, 10, 10\) items; expected \(20, 20, 10, 10\)"):
         load_source(small_source(contents), write(tmp_path, contents))
     contents["small-train-labels"] = encode_idx(np.full(20, 10, np.uint8))
     with pytest.raises(ValueError, match="training labels run from 10 to 10; expected 0 to 9"):

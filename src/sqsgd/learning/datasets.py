@@ -6,7 +6,7 @@ import gzip
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from sqsgd.randomness import PublicStream
 
 _EMBEDDED_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"
 _MOST_CLASSES = 1 << 16
+_Part: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -125,18 +126,12 @@ def load_source(source: Source, folder: Path) -> Dataset:
     expected = tuple(size for size in source.sizes for _ in range(2))
     if sizes != expected:
         raise ValueError(f"dataset {source.name!r}: {folder} contains {sizes} items; expected {expected}")
-    train_images, train_labels, test_images, test_labels = arrays
-    if source.transposed:
-        train_images, test_images = train_images.swapaxes(1, 2), test_images.swapaxes(1, 2)
-    return Dataset(
-        name=source.name,
-        train_inputs=_normalised(train_images, source),
-        train_labels=torch.from_numpy(train_labels.astype(np.int64)),
-        test_inputs=_normalised(test_images, source),
-        test_labels=torch.from_numpy(test_labels.astype(np.int64)),
-        classes=source.classes,
-        held_out=f"{source.title} test set ({len(test_labels):,} images)",
+    train, test = (
+        (_normalised(images.swapaxes(1, 2) if source.transposed else images, source), _tensor(labels).long())
+        for images, labels in (arrays[:2], arrays[2:])
     )
+    held_out = f"{source.title} test set ({sizes[3]:,} images)"
+    return _dataset(source.name, train, test, source.classes, held_out)
 
 
 def _load_embedded() -> Dataset:
@@ -153,10 +148,11 @@ def _load_embedded() -> Dataset:
         )
     # Each line has 784 pixels and the label.
     table = np.fromstring(text.replace(b"\n", b","), np.uint8, sep=",").reshape(-1, 785)
-    labels = table[:, 784].astype(np.int64)
     # The same constants as for MNIST, from which these images were taken.
     inputs = _normalised(table[:, :784].reshape(-1, 28, 28), SOURCES["mnist"])
-    return _split(EMBEDDED, inputs, torch.from_numpy(labels), "{:,} held-out images of MNIST's training set")
+    return _split(
+        EMBEDDED, inputs, _tensor(table[:, 784]).long(), "{:,} held-out images of MNIST's training set"
+    )
 
 
 def _normalised(images: npt.NDArray[np.uint8], source: Source) -> torch.Tensor:
@@ -174,14 +170,19 @@ def _split(name: str, inputs: torch.Tensor, labels: torch.Tensor, held_out: str)
     train = np.setdiff1d(order, test, assume_unique=True)
     if len(test) == 0:
         raise ValueError(f"dataset {name!r} has {len(labels)} examples; a split needs at least 5")
+    parts = [(inputs[chosen], labels[chosen]) for chosen in (train, test)]
+    return _dataset(name, parts[0], parts[1], max(2, int(labels.max()) + 1), held_out.format(len(test)))
+
+
+def _dataset(name: str, train: _Part, test: _Part, classes: int, held_out: str) -> Dataset:
     return Dataset(
         name=name,
-        train_inputs=inputs[train],
-        train_labels=labels[train],
-        test_inputs=inputs[test],
-        test_labels=labels[test],
-        classes=max(2, int(labels.max()) + 1),
-        held_out=held_out.format(len(test)),
+        train_inputs=train[0],
+        train_labels=train[1],
+        test_inputs=test[0],
+        test_labels=test[1],
+        classes=classes,
+        held_out=held_out,
     )
 
 
@@ -195,21 +196,14 @@ def _from_factory(name: str, value: Any) -> Dataset:
     if not all(isinstance(part, tuple | list) and len(part) == 2 for part in value):
         inputs, labels = _tensors(name, "", *value)
         return _split(name, inputs, labels, f"{{:,}} held-out examples of {name}")
-    (train_inputs, train_labels), (test_inputs, test_labels) = (
+    train, test = (
         _tensors(name, part, *pair) for part, pair in zip(("training ", "test "), value, strict=True)
     )
-    return Dataset(
-        name=name,
-        train_inputs=train_inputs,
-        train_labels=train_labels,
-        test_inputs=test_inputs,
-        test_labels=test_labels,
-        classes=max(2, int(train_labels.max()) + 1, int(test_labels.max()) + 1),
-        held_out=f"test part of {name} ({len(test_labels):,} examples)",
-    )
+    classes = max(2, int(train[1].max()) + 1, int(test[1].max()) + 1)
+    return _dataset(name, train, test, classes, f"test part of {name} ({len(test[1]):,} examples)")
 
 
-def _tensors(name: str, part: str, inputs: object, labels: object) -> tuple[torch.Tensor, torch.Tensor]:
+def _tensors(name: str, part: str, inputs: object, labels: object) -> _Part:
     for what, value in (("inputs", inputs), ("labels", labels)):
         if not isinstance(value, np.ndarray | torch.Tensor):
             raise ValueError(

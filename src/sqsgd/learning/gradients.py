@@ -26,9 +26,9 @@ def prepare_torch() -> None:
     """Set up this process for many small gradients, repeatable and fast. Call once, before training.
 
     One thread per operation: results do not depend on the number of cores, and a busy second core does not
-    stall every operation at a barrier (measured: LeNet-5 takes 8 ms, but 240 ms with two threads if another process
-    is running). Freed memory is kept: by default glibc returns each activation to the system, and the page
-    faults of allocating it again take a third of the gradient's time. Only glibc is affected.
+    stall every operation at a barrier (measured: LeNet-5 takes 8 ms, but 240 ms with two threads if another
+    process is running). Freed memory is kept: by default glibc returns each activation to the system, and the
+    page faults of allocating it again take a third of the gradient's time. Only glibc is affected.
     """
     torch.set_num_threads(1)
     with contextlib.suppress(OSError, TypeError, AttributeError):

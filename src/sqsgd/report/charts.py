@@ -259,7 +259,7 @@ def _thinned(column: str, *, by_bytes: bool = False) -> Points:
         kept = known[_ends(len(known)) - 1]
         if by_bytes:
             return np.cumsum(_column(group, "bytes_up"), axis=1).mean(axis=0)[kept], values[:, kept]
-        return kept + 1.0, values[:, kept]
+        return (kept + 1).astype(np.float64), values[:, kept]
 
     return points
 
