@@ -89,7 +89,7 @@ def vector(name: str, value: Any, dim: int) -> Vector:
 def finite_size(name: str, size: float) -> float:
     """A vector's norm or largest magnitude, which is finite only if all its coordinates are."""
     if not size < math.inf:
-        raise ValueError(f"{name} holds NaN or infinity")
+        raise ValueError(f"{name} contains NaN or infinity")
     return size
 
 
@@ -105,11 +105,11 @@ def meant(name: object, known: Iterable[str]) -> str:
 
 def codes(name: str, value: Any, dim: int, levels: int) -> npt.NDArray[np.uint8]:
     """A vector of dim whole numbers in 0..levels-1, as uint8."""
-    array = _array(name, value, dim, "iu", "hold whole numbers")
+    array = _array(name, value, dim, "iu", "contain whole numbers")
     low, high = int(array.min()), int(array.max())
     if low < 0 or high >= levels:
         wrong = low if low < 0 else high
-        raise ValueError(f"{name} holds {wrong}; every code must be from 0 to {levels - 1}")
+        raise ValueError(f"{name} contains {wrong}; every code must be from 0 to {levels - 1}")
     return array.astype(np.uint8, order="C")
 
 
