@@ -2,7 +2,7 @@
 
 import pytest
 from federation import node_context, request
-from test_state import check_kept_as_it_was
+from test_node_state import check_kept_as_it_was
 
 from sqsgd.flower.context_state import ContextState
 from sqsgd.node.policy import Refused

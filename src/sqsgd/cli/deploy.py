@@ -20,6 +20,7 @@ app = typer.Typer(
     help="A federation of real machines, over TLS.", no_args_is_help=True, suggest_commands=False
 )
 Folder = Annotated[Path, typer.Argument(help="The federation's folder.")]
+Node = Annotated[Path, typer.Argument(help="A node's folder.")]
 Server = Annotated[Path, typer.Argument(help="The server's folder.")]
 App = Annotated[Path | None, typer.Option(help="A Flower app of your own.", show_default="the one of sqsgd")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the last training.")]
@@ -188,7 +189,7 @@ def down(folder: Folder, as_json: Json = False) -> None:
 
 @app.command()
 def allow(
-    node: Annotated[Path, typer.Argument(help="A node's folder.")],
+    node: Node,
     app: Annotated[Path, typer.Argument(help="A Flower app that you have reviewed.")],
     as_json: Json = False,
 ) -> None:
@@ -207,6 +208,19 @@ def allow(
         print_json({"node": str(node), "app": str(app), "sha256": bundle})
     else:
         typer.echo(f"{bundle} may run on {node.name}")
+
+
+@app.command()
+def ledger(node: Node, as_json: Json = False) -> None:
+    """Create a node's ledger where its node.conf says, or the witness that it lacks; for the node's owner."""
+    from sqsgd.deploy.node_config import create_ledger
+
+    made = create_ledger(node)
+    if as_json:
+        print_json({"node": str(node), "ledger": str(made.path), "witness": str(made.witness or "")})
+    else:
+        typer.echo(f"{made.path}: cap {made.max_epsilon:,g}, {_number(float(made.spent))} spent")
+        typer.echo(f"witness     {made.witness or 'none: see witness in node.conf'}")
 
 
 @app.command()

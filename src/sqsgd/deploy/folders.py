@@ -11,6 +11,8 @@ from sqsgd.deploy import instructions as pages
 from sqsgd.deploy import scripts
 from sqsgd.deploy.certificates import Pair, make_authority, make_node_pair, make_server_pair, write_secret
 from sqsgd.deploy.federation import NAME, Federation
+from sqsgd.deploy.live_state import node_folders
+from sqsgd.deploy.node_config import create_ledger
 
 
 def write_federation(folder: Path, federation: Federation, days: int) -> Path:
@@ -24,6 +26,8 @@ def write_federation(folder: Path, federation: Federation, days: int) -> Path:
       tests/deploy/test_folders.py::test_secrets_are_their_owners_alone
     * A node's folder holds its own key only, and the server's holds none of a node or of the authority.
       tests/deploy/test_folders.py::test_no_folder_holds_anothers_secret
+    * Every node has its ledger, and settings that refuse to run without it.
+      tests/deploy/test_folders.py::test_every_node_has_the_ledger_that_it_requires
     """
     folder = folder.absolute()
     if set(str(folder)) & set("\"'\\$`\n"):
@@ -39,7 +43,9 @@ def write_federation(folder: Path, federation: Federation, days: int) -> Path:
         _fill(building, federation, days)
         with contextlib.suppress(FileNotFoundError):
             folder.rmdir()
-        building.rename(folder)
+        building = building.rename(folder)
+        for node in node_folders(folder):  # here and not before: a ledger records its path
+            create_ledger(node)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise

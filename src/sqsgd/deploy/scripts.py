@@ -165,6 +165,14 @@ max-report-epsilon={float(federation.epsilon)!r}
 schemes="{federation.scheme}"
 # Absolute path of the folder for the ledger and the node's state. Default: state/ in this folder.
 # state-dir="/srv/sqsgd/node-{index}"
+# Answer nothing if the ledger is missing: without this, a folder that was lost, or whose disk is not mounted,
+# would become a new ledger with the full budget. `sqsgd deploy init` created the ledger in state/. After a
+# change of state-dir, move that folder there; before the node's first start, `sqsgd deploy ledger` followed
+# by the path of this folder creates a new one instead.
+require-ledger=true
+# A second record of the ledger's length, on another disk: detects that all of state-dir was replaced by an
+# older copy. After adding it here, create the file with `sqsgd deploy ledger`.
+# witness="/mnt/other-disk/node-{index}.tip"
 
 # Which part of the data set this node holds; an app of your own reads its own data.
 partition-id={index}

@@ -11,9 +11,9 @@ from sqsgd.deploy import submission
 from sqsgd.deploy.certificates import expiry
 from sqsgd.deploy.federation import load_federation
 from sqsgd.deploy.live_state import json_lines, node_folders, read_state
+from sqsgd.deploy.node_config import read_node_config
 from sqsgd.deploy.processes import Process
 from sqsgd.ledger.account import Ledger
-from sqsgd.ledger.refusals import LedgerDamaged
 from sqsgd.numerics.epsilon_sums import rounded_down, rounded_up
 
 
@@ -44,10 +44,17 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 def node_status(node: Path) -> dict[str, Any]:
     """What a node has spent, answered and refused, from its own files."""
-    state = state_folder(node)
+    state = node / "state"
+    try:
+        settings = read_node_config(node)
+        state = Path(settings["state-dir"])
+        ledger = _ledger(state / "ledger", settings)
+    except (ValueError, OSError) as error:  # also LedgerDamaged
+        unknown = dict.fromkeys(("epsilon_spent", "epsilon_left", "epsilon_cap", "reports"))
+        ledger = {**unknown, "ledger": f"NOT GOOD: {error}"}
     answers, refusals = json_lines(state / "answers.jsonl"), json_lines(state / "refusals.jsonl")
     return {
-        **_ledger(state / "ledger"),
+        **ledger,
         "answers": len(answers),
         "refusals": len(refusals),
         "last_refusal": refusals[-1].get("reason", "") if refusals else "",
@@ -56,31 +63,18 @@ def node_status(node: Path) -> dict[str, Any]:
     }
 
 
-def state_folder(node: Path) -> Path:
-    """Where a node keeps its ledger: the ``state-dir`` of its node.conf, or ``state`` in its folder."""
-    for line in (node / "node.conf").read_text().splitlines():
-        name, _, value = line.strip().partition("=")
-        if name == "state-dir":
-            return Path(value.strip("\"'"))
-    return node / "state"
-
-
-def _ledger(path: Path) -> dict[str, Any]:
-    if not path.exists():
+def _ledger(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    if not path.exists() and settings.get("require-ledger") is not True:
         none = {"epsilon_left": None, "epsilon_cap": None, "reports": 0, "ledger": "none yet"}
         return {"epsilon_spent": 0.0, **none}
-    try:
-        ledger = Ledger(path)
-        return {
-            "epsilon_spent": rounded_up(ledger.spent),
-            "epsilon_left": max(0.0, rounded_down(ledger.left)),
-            "epsilon_cap": ledger.max_epsilon,
-            "reports": len(ledger.entries),
-            "ledger": ledger.interrupted or "good",
-        }
-    except (LedgerDamaged, OSError) as error:
-        unknown = dict.fromkeys(("epsilon_spent", "epsilon_left", "epsilon_cap", "reports"))
-        return {**unknown, "ledger": f"NOT GOOD: {error}"}
+    ledger = Ledger(path, witness=settings.get("witness"))
+    return {
+        "epsilon_spent": rounded_up(ledger.spent),
+        "epsilon_left": max(0.0, rounded_down(ledger.left)),
+        "epsilon_cap": ledger.max_epsilon,
+        "reports": len(ledger.entries),
+        "ledger": ledger.interrupted or "good",
+    }
 
 
 def run_status(server: Path) -> dict[str, Any] | None:

@@ -100,7 +100,9 @@ class SqsgdMod:
             folder = self._simulation.folder / str(request.task.client)
             return policy, FolderState(folder, ledger=False)
         if policy.state_dir is not None:
-            return policy, FolderState(policy.state_dir)
+            return policy, FolderState(
+                policy.state_dir, require_ledger=policy.require_ledger, witness=policy.witness
+            )
         return policy, ContextState(context)
 
     @staticmethod

@@ -20,6 +20,7 @@ from sqsgd.checks import Vector
 from sqsgd.core import Scheme
 from sqsgd.files import durable
 from sqsgd.ledger.account import Ledger
+from sqsgd.ledger.refusals import ReportRefused
 from sqsgd.node.policy import Refused
 from sqsgd.node.request import Request
 from sqsgd.node.structure import Structure
@@ -112,11 +113,26 @@ class NodeState(ABC):
 
 @final
 class FolderState(NodeState):
-    """A folder on disk: ``ledger``, ``tasks/``, ``answers.jsonl`` and ``refusals.jsonl``."""
+    """A folder on disk: ``ledger``, ``tasks/``, ``answers.jsonl`` and ``refusals.jsonl``.
 
-    def __init__(self, folder: Path, *, ledger: bool = True) -> None:
+    Guarantees
+    ----------
+    * With ``require_ledger``, no report leaves a node whose ledger is missing, and none is created:
+      tests/node/test_node_state.py::test_a_folder_that_vanished_is_not_a_new_ledger.
+    * With a ``witness``, no report leaves a node whose whole folder was replaced by an older copy:
+      tests/node/test_node_state.py::test_with_a_witness_an_older_copy_of_the_folder_is_refused.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        ledger: bool = True,
+        require_ledger: bool = False,
+        witness: Path | None = None,
+    ) -> None:
         """``ledger=False`` is for simulations only, where nothing is protected."""
-        self.folder, self._ledger = folder, ledger
+        self.folder, self._ledger, self._require, self._witness = folder, ledger, require_ledger, witness
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "tasks").mkdir(exist_ok=True, mode=0o700)
 
@@ -145,12 +161,18 @@ class FolderState(NodeState):
         durable.put(durable.prepared(path, kept.to_bytes()), path)
 
     def open_ledger(self, max_epsilon: float) -> Ledger:
-        """The node's ledger, created at first use. The cap can be lowered later, not raised."""
+        """The node's ledger, created at first use unless required. Its cap can be lowered, not raised."""
         path = self.folder / "ledger"
         if not path.exists():
+            if self._require:
+                raise ReportRefused(
+                    f"{path} is missing, and require-ledger = true: it was lost or moved, its disk is not "
+                    "mounted, or it was never created. A new ledger would forget what was spent: see "
+                    "docs/deploy.md on lost ledgers"
+                )
             with contextlib.suppress(FileExistsError):  # another process created it first
-                return Ledger.create(path, max_epsilon=max_epsilon)  # refuses if a ledger was lost
-        ledger = Ledger(path)
+                return Ledger.create(path, max_epsilon=max_epsilon, witness=self._witness)
+        ledger = Ledger(path, witness=self._witness)
         if max_epsilon < ledger.max_epsilon:
             ledger.lower_cap(max_epsilon)
         return ledger
