@@ -76,10 +76,10 @@ def lets_exceptions_out(patch):
 def raises_the_cap(patch):
     from sqsgd import Ledger
 
-    def reopened(self, max_epsilon):
+    def reopened(self, policy):
         for path in self.folder.glob("ledger*"):
             path.unlink()
-        return Ledger.create(self.folder / "ledger", max_epsilon=max_epsilon)
+        return Ledger.create(self.folder / "ledger", max_epsilon=policy.max_epsilon)
 
     patch.setattr(FolderState, "open_ledger", reopened)
 

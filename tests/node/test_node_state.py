@@ -120,9 +120,9 @@ def test_with_a_witness_an_older_copy_of_the_folder_is_refused(tmp_path):
 def test_a_node_as_it_was_before_is_found(tmp_path, monkeypatch, check, second):
     """One that opens or creates the ledger in its folder, and looks at nothing else."""
 
-    def forgetful(self, max_epsilon):
+    def forgetful(self, policy):
         path = self.folder / "ledger"
-        return Ledger(path) if path.exists() else Ledger.create(path, max_epsilon=max_epsilon)
+        return Ledger(path) if path.exists() else Ledger.create(path, max_epsilon=policy.max_epsilon)
 
     monkeypatch.setattr(FolderState, "open_ledger", forgetful)
     (folder := tmp_path / "state").mkdir()

@@ -95,24 +95,16 @@ class Federation:
 
     def run_config(self, out: Path, *, resume: bool) -> dict[str, Any]:
         """The configuration of the Flower app: the keys of its pyproject.toml."""
+        same = ("scheme", "bytes", "seed", "dataset", "model", "min_answers", "downlink", "evaluate_every")
+        floats = ("epsilon", "lr", "round_timeout", "wait_timeout")  # Flower insists on the type
         return {
+            **{name.replace("_", "-"): getattr(self, name) for name in same},
+            **{name.replace("_", "-"): float(getattr(self, name)) for name in floats},
             "num-server-rounds": self.rounds,
-            "scheme": self.scheme,
-            "epsilon": float(self.epsilon),
-            "bytes": self.bytes,
-            "lr": float(self.lr),
-            "seed": self.seed,
-            "dataset": self.dataset,
-            "model": self.model,
             "clients-per-round": 0,
             "min-nodes": self.min_nodes or self.nodes // 2 + 1,
-            "round-timeout": float(self.round_timeout),
-            "wait-timeout": float(self.wait_timeout),
-            "min-answers": self.min_answers,
-            "downlink": self.downlink,
             "out": str(out),
             "resume": resume,
-            "evaluate-every": self.evaluate_every,
         }
 
     def to_toml(self) -> str:

@@ -80,7 +80,7 @@ def end(processes: Iterable[Process], mark: str, patience: float = 10.0) -> list
     """End processes and their children: SIGTERM first, then SIGKILL. Returns the numbers of those killed."""
     ours = [process for process in processes if process.alive]
     for process in ours:
-        _signal_group(process.pid, signal.SIGTERM)
+        signal_group(process.pid, signal.SIGTERM)
     for pid in marked(mark):
         _signal(pid, signal.SIGTERM)
     deadline = time.monotonic() + patience
@@ -93,7 +93,7 @@ def end(processes: Iterable[Process], mark: str, patience: float = 10.0) -> list
     while left := {*marked(mark), *(process.pid for process in ours if process.alive)}:
         for process in ours:
             if process.alive:
-                _signal_group(process.pid, signal.SIGKILL)
+                signal_group(process.pid, signal.SIGKILL)
         for pid in left:
             _signal(pid, signal.SIGKILL)
         killed += [pid for pid in left if pid not in killed]
@@ -113,6 +113,7 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _signal_group(pid: int, number: int) -> None:
+def signal_group(pid: int, number: int) -> None:
+    """Signal a process and its children; nothing if there is none."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, number)

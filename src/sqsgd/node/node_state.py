@@ -21,7 +21,7 @@ from sqsgd.core import Scheme
 from sqsgd.files import durable
 from sqsgd.ledger.account import Ledger
 from sqsgd.ledger.refusals import ReportRefused
-from sqsgd.node.policy import Refused
+from sqsgd.node.policy import Policy, Refused
 from sqsgd.node.request import Request
 from sqsgd.node.structure import Structure
 
@@ -107,7 +107,7 @@ class NodeState(ABC):
         """Keep it; a durable state survives a crash from the moment this returns."""
 
     @abstractmethod
-    def pay(self, scheme: Scheme, request: Request, max_epsilon: float) -> None:
+    def pay(self, scheme: Scheme, request: Request) -> None:
         """Pay for a report; raises ReportRefused or Refused if it must not leave."""
 
 
@@ -123,16 +123,9 @@ class FolderState(NodeState):
       tests/node/test_node_state.py::test_with_a_witness_an_older_copy_of_the_folder_is_refused.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        ledger: bool = True,
-        require_ledger: bool = False,
-        witness: Path | None = None,
-    ) -> None:
-        """``ledger=False`` is for simulations only, where nothing is protected."""
-        self.folder, self._ledger, self._require, self._witness = folder, ledger, require_ledger, witness
+    def __init__(self, folder: Path, policy: Policy | None = None) -> None:
+        """Without a policy no ledger is kept: for simulations only, where nothing is protected."""
+        self.folder, self._policy = folder, policy
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "tasks").mkdir(exist_ok=True, mode=0o700)
 
@@ -160,23 +153,23 @@ class FolderState(NodeState):
         path = self._path(kept.name)
         durable.put(durable.prepared(path, kept.to_bytes()), path)
 
-    def open_ledger(self, max_epsilon: float) -> Ledger:
+    def open_ledger(self, policy: Policy) -> Ledger:
         """The node's ledger, created at first use unless required. Its cap can be lowered, not raised."""
         path = self.folder / "ledger"
         if not path.exists():
-            if self._require:
+            if policy.require_ledger:
                 raise ReportRefused(
                     f"{path} is missing, and require-ledger = true: it was lost or moved, its disk is not "
                     "mounted, or it was never created. A new ledger would forget what was spent: see "
                     "docs/deploy.md on lost ledgers"
                 )
             with contextlib.suppress(FileExistsError):  # another process created it first
-                return Ledger.create(path, max_epsilon=max_epsilon, witness=self._witness)
-        ledger = Ledger(path, witness=self._witness)
-        if max_epsilon < ledger.max_epsilon:
-            ledger.lower_cap(max_epsilon)
+                return Ledger.create(path, max_epsilon=policy.max_epsilon, witness=policy.witness)
+        ledger = Ledger(path, witness=policy.witness)
+        if policy.max_epsilon < ledger.max_epsilon:
+            ledger.lower_cap(policy.max_epsilon)
         return ledger
 
-    def pay(self, scheme: Scheme, request: Request, max_epsilon: float) -> None:
-        if self._ledger:
-            self.open_ledger(max_epsilon).spend_for(scheme, request.task, name=request.name)
+    def pay(self, scheme: Scheme, request: Request) -> None:
+        if self._policy is not None:
+            self.open_ledger(self._policy).spend_for(scheme, request.task, name=request.name)
