@@ -118,7 +118,7 @@ def up(
     stopping: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda seen, _frame: stopping.append(seen))
-    good, tell = False, _quiet if as_json else _say
+    good, tell = False, (lambda _: None) if as_json else _say
     with Supervisor(folder, tell, stop=lambda: bool(stopping)).running() as supervisor:
         if not stopping:
             good = _train(folder / "server", supervisor.federation, app, resume, stopping, tell)
@@ -228,7 +228,7 @@ def train(server: Server, resume: Resume = False, app: App = None, as_json: Json
     """Submit a training to a running server and follow it; exits with 1 if it was not completed."""
     from sqsgd.deploy.status import run_status
 
-    good = _train(server, load_federation(server), app, resume, [], _quiet if as_json else _say)
+    good = _train(server, load_federation(server), app, resume, [], (lambda _: None) if as_json else _say)
     if as_json:
         print_json(run_status(server))
     raise typer.Exit(0 if good else 1)
@@ -318,7 +318,3 @@ def _short(text: str) -> str:
 
 def _say(text: str) -> None:
     typer.echo(text, err=True)
-
-
-def _quiet(_text: str) -> None:
-    pass

@@ -120,17 +120,10 @@ def load_federation(folder: Path) -> Federation:
     values = read_toml(path)
     if values.pop("format", None) != FORMAT:
         raise ValueError(f"{path}: format must be {FORMAT}, the only one that this sqsgd supports")
-    known = {field.name: field for field in dataclasses.fields(Federation)}
-    for name in values:
-        if name not in known:
-            raise ValueError(f"{path}: unknown key {name!r} (known: {', '.join(known)})")
     if isinstance(values.get("hosts"), list):
         values["hosts"] = tuple(values["hosts"])
-    hints = get_type_hints(Federation)
-    for name, value in values.items():
-        wanted = hints[name] if isinstance(hints[name], type) else tuple if name == "hosts" else str
-        if wanted is float and isinstance(value, int):
-            values[name] = value = float(value)
-        if not isinstance(value, wanted) or isinstance(value, bool):
-            raise ValueError(f"{path}: {name} = {value!r} must be of type {wanted.__name__}")
-    return Federation(**values)
+    kinds = {
+        name: kind if isinstance(kind, type) else tuple if name == "hosts" else str
+        for name, kind in get_type_hints(Federation).items()
+    }
+    return Federation(**checks.fields(values, kinds, str(path)))

@@ -70,8 +70,7 @@ def _fill(folder: Path, federation: Federation, days: int) -> None:
 
 
 def _fill_server(folder: Path, federation: Federation, authority: bytes, pair: Pair) -> None:
-    _private_folder(folder)
-    for name in ("flwr", "nodes", "runs"):
+    for name in ("", "flwr", "nodes", "runs"):
         _private_folder(folder / name)
     write_secret(folder / "server.key", pair.private)
     write_secret(folder / "superexec.secret", secrets.token_bytes(32))
@@ -79,17 +78,14 @@ def _fill_server(folder: Path, federation: Federation, authority: bytes, pair: P
     (folder / "ca.pem").write_bytes(authority)
     (folder / NAME).write_text(pages.FEDERATION_HEAD + federation.to_toml())
     (folder / "environment.sh").write_text(scripts.ENVIRONMENT)
-    _script(folder / "superlink.sh", scripts.SUPERLINK)
-    _script(folder / "superexec.sh", scripts.SUPEREXEC)
+    for name in ("superlink", "superexec", "register", "train"):
+        _script(folder / f"{name}.sh", getattr(scripts, name.upper()))
     _script(folder / "gate.sh", scripts.gate(federation))
-    _script(folder / "register.sh", scripts.REGISTER)
-    _script(folder / "train.sh", scripts.TRAIN)
     (folder / "README.md").write_text(pages.server(federation))
 
 
 def _fill_node(folder: Path, federation: Federation, index: int, authority: bytes, pair: Pair) -> None:
-    _private_folder(folder)
-    for name in ("state", "flwr", "bin"):
+    for name in ("", "state", "flwr", "bin"):
         _private_folder(folder / name)
     write_secret(folder / "key", pair.private)
     (folder / "key.pub").write_bytes(pair.public)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from sqsgd.deploy import submission
 from sqsgd.deploy.certificates import expiry
 from sqsgd.deploy.federation import load_federation
-from sqsgd.deploy.live_state import json_lines, node_folders, read_state
+from sqsgd.deploy.live_state import json_lines, node_folders, read_json, read_state
 from sqsgd.deploy.node_config import read_node_config
 from sqsgd.deploy.processes import Process
 from sqsgd.ledger.account import Ledger
@@ -30,7 +29,7 @@ def read_status(folder: Path) -> dict[str, Any]:
         "supervisor": supervisor.pid if up and supervisor else None,
         "address": state.get("address", "") if up else "",
         **{name: _part(parts.get(name)) for name in ("superlink", "superexec", "gate")},
-        "wire": _counts(folder / "live/gate.json"),
+        "wire": read_json(folder / "live/gate.json"),
         "nodes": [
             {"name": node.name, **_part(parts.get(node.name)), **node_status(node)}
             for node in node_folders(folder)
@@ -125,8 +124,7 @@ def _with_names(run: dict[str, Any] | None, logs: Path) -> dict[str, Any] | None
 
 
 def _part(found: dict[str, Any] | None) -> dict[str, Any]:
-    if found is None:
-        return {"running": False, "pid": None, "restarts": 0, "last_exit": None}
+    found = found or {"pid": None, "restarts": 0, "last_exit": None}
     running = found["pid"] is not None and Process(pid=found["pid"], started=found["started"]).alive
     return {
         "running": running,
@@ -134,11 +132,3 @@ def _part(found: dict[str, Any] | None) -> dict[str, Any]:
         "restarts": found["restarts"],
         "last_exit": found["last_exit"],
     }
-
-
-def _counts(path: Path) -> dict[str, Any] | None:
-    try:
-        counts: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    return counts
