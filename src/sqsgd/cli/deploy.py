@@ -20,6 +20,7 @@ app = typer.Typer(
     help="A federation of real machines, over TLS.", no_args_is_help=True, suggest_commands=False
 )
 Folder = Annotated[Path, typer.Argument(help="The federation's folder.")]
+Node = Annotated[Path, typer.Argument(help="A node's folder.")]
 Server = Annotated[Path, typer.Argument(help="The server's folder.")]
 App = Annotated[Path | None, typer.Option(help="Your own Flower app.", show_default="the built-in app")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the last training run.")]
@@ -116,7 +117,7 @@ def up(
     stopping: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda seen, _frame: stopping.append(seen))
-    good, tell = False, _quiet if as_json else _say
+    good, tell = False, (lambda _: None) if as_json else _say
     with Supervisor(folder, tell, stop=lambda: bool(stopping)).running() as supervisor:
         if not stopping:
             good = _train(folder / "server", supervisor.federation, app, resume, stopping, tell)
@@ -185,7 +186,7 @@ def down(folder: Folder, as_json: Json = False) -> None:
 
 @app.command()
 def allow(
-    node: Annotated[Path, typer.Argument(help="A node's folder.")],
+    node: Node,
     app: Annotated[Path, typer.Argument(help="A Flower app that you have reviewed.")],
     as_json: Json = False,
 ) -> None:
@@ -205,11 +206,24 @@ def allow(
 
 
 @app.command()
+def ledger(node: Node, as_json: Json = False) -> None:
+    """Create a node's ledger where its node.conf says, or the witness that it lacks; for the node's owner."""
+    from sqsgd.deploy.node_config import create_ledger
+
+    made = create_ledger(node)
+    if as_json:
+        print_json({"node": str(node), "ledger": str(made.path), "witness": str(made.witness or "")})
+    else:
+        typer.echo(f"{made.path}: cap {made.max_epsilon:,g}, {_number(float(made.spent))} spent")
+        typer.echo(f"witness     {made.witness or 'none: see witness in node.conf'}")
+
+
+@app.command()
 def train(server: Server, resume: Resume = False, app: App = None, as_json: Json = False) -> None:
     """Submit a training run to the server and follow it; exits with 1 if it was not completed."""
     from sqsgd.deploy.status import run_status
 
-    good = _train(server, load_federation(server), app, resume, [], _quiet if as_json else _say)
+    good = _train(server, load_federation(server), app, resume, [], (lambda _: None) if as_json else _say)
     if as_json:
         print_json(run_status(server))
     raise typer.Exit(0 if good else 1)
@@ -299,7 +313,3 @@ def _short(text: str) -> str:
 
 def _say(text: str) -> None:
     typer.echo(text, err=True)
-
-
-def _quiet(_text: str) -> None:
-    pass
