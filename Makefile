@@ -10,16 +10,16 @@ JOBS ?= 2
 help:
 	@echo "make train   create $(VENV), install everything, train LeNet-5 on real digits"
 	@echo "make test    create $(VENV), install everything, run all tests"
-	@echo "make test-fast  the quick ones of them, for while you work"
-	@echo "make test-faults  kill and deceive a real federation; takes some minutes"
+	@echo "make test-fast  run only the quick tests"
+	@echo "make test-faults  crashes and hostile nodes in a real federation; takes some minutes"
 	@echo "make check   ruff (lint and format) and a strict type check of src"
-	@echo "make docs    build the site into build/site; whatever is undocumented fails it"
-	@echo "make format  let ruff rewrite the sources"
+	@echo "make docs    build the site into build/site; fails if anything public is undocumented"
+	@echo "make format  let ruff fix and reformat the sources"
 	@echo "make bench   measure the speed targets, as ratios within one run"
-	@echo "make clean   remove $(VENV) and what tools left behind"
+	@echo "make clean   remove $(VENV), build output and caches"
 
 $(READY): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "sqsgd needs Python 3.11 or later; say make PYTHON=python3.11")'
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "sqsgd needs Python 3.11 or later; try make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,report,flower,docs,dev]'
 	touch $(READY)
@@ -28,7 +28,7 @@ train: $(READY)
 	$(BIN)/sqsgd train
 
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile  # what a file shares is made once
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile  # tests of a file share fixtures
 
 test-faults: $(READY)
 	$(BIN)/python -m pytest -m faults tests/faults

@@ -68,7 +68,7 @@ def test_warnings_appear_when_they_should():
     assert not warned("nearly in the clear", **usual)
     assert warned("by less than 10 %", **{**usual, "bits": 8192})
     assert not warned("by less than 10 %", **usual)
-    assert warned("nothing is promised about the direction of the full vector", **usual, rounds=100_000)
+    assert warned("nothing is guaranteed about the direction of the full vector", **usual, rounds=100_000)
     assert not warned("the full vector", **usual)
     assert warned("membership", **usual)
     assert not warned("membership", **{**usual, "epsilon": 1.0})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -89,7 +89,7 @@ def vector(name: str, value: Any, dim: int) -> Vector:
 def finite_size(name: str, size: float) -> float:
     """A vector's norm or largest magnitude, which is finite only if all its coordinates are."""
     if not size < math.inf:
-        raise ValueError(f"{name} holds NaN or infinity")
+        raise ValueError(f"{name} contains NaN or infinity")
     return size
 
 
@@ -103,13 +103,31 @@ def meant(name: object, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def fields(values: Mapping[str, Any], kinds: Mapping[str, type], where: str) -> dict[str, Any]:
+    """Keys and values of a file, a whole number as a float where one is expected.
+
+    ValueError names the file (``where``) and an unknown key, or a value that is not of its kind.
+    """
+    found = {}
+    for name, value in values.items():
+        if name not in kinds:
+            hint = meant(name, kinds) or f" (known: {', '.join(kinds)})"
+            raise ValueError(f"{where}: unknown key {name!r} = {value!r}{hint}")
+        kind = kinds[name]
+        found[name] = float(value) if kind is float and type(value) is int else value
+        if not isinstance(found[name], kind) or (isinstance(value, bool) and kind is not bool):
+            text = f", such as {str(value)!r}" if kind is str and isinstance(value, int) else ""
+            raise ValueError(f"{where}: {name} = {value!r} must be of type {kind.__name__}{text}")
+    return found
+
+
 def codes(name: str, value: Any, dim: int, levels: int) -> npt.NDArray[np.uint8]:
     """A vector of dim whole numbers in 0..levels-1, as uint8."""
-    array = _array(name, value, dim, "iu", "hold whole numbers")
+    array = _array(name, value, dim, "iu", "contain whole numbers")
     low, high = int(array.min()), int(array.max())
     if low < 0 or high >= levels:
         wrong = low if low < 0 else high
-        raise ValueError(f"{name} holds {wrong}; every code must be from 0 to {levels - 1}")
+        raise ValueError(f"{name} contains {wrong}; every code must be from 0 to {levels - 1}")
     return array.astype(np.uint8, order="C")
 
 

@@ -132,7 +132,7 @@ class Column:
         if self.alphabet is None:
             values = np.frombuffer(body, "<f4").astype(np.float32)
             if not np.isfinite(values).all():
-                raise MalformedReport("code", "the report holds a number that is not finite")
+                raise MalformedReport("code", "the report contains a number that is not finite")
             return values
         if self.bits % 8 and body[-1] >> (self.bits % 8):
             raise MalformedReport("padding", "the unused bits at the end of a column are not zero")
@@ -148,7 +148,7 @@ class Column:
         wrong = expand_groups(_padded(source, np.uint8, source.size + 8), self.alphabet, *self.group, numbers)
         if wrong >= 0:
             raise MalformedReport(
-                "code", f"group {wrong} of a column holds a code of {self.alphabet} or more"
+                "code", f"group {wrong} of a column contains a code above {self.alphabet - 1}"
             )
         return numbers.astype(np.uint8) if self.alphabet <= 256 else numbers
 

@@ -20,7 +20,7 @@ _SIGNS = ("signs 0", "signs 1")
 
 
 class NotFinite(ValueError):
-    """The vector holds NaN, infinity, or a coordinate beyond checks.LARGEST."""
+    """The vector contains NaN, infinity, or a coordinate beyond checks.LARGEST."""
 
 
 @lru_cache(maxsize=1)
@@ -148,7 +148,7 @@ class Rotate(Transform):
         for which in range(self.rounds):
             fine = rotate(source, self._signs(task, which, size), size**-0.5, y, checks.LARGEST)
             if which == 0 and not fine:
-                raise NotFinite("x holds a number that is not finite or too large")
+                raise NotFinite("x contains a number that is too large or not finite")
             source = y
         return y
 

@@ -22,7 +22,7 @@ def ran(tmp_path, monkeypatch):
             yield Tick(stage="training", rounds=1, of_rounds=2000, runs=1, of_runs=2, failed=1)
 
         monkeypatch.setattr(sweep_runner, "run_sweep", run_sweep)
-        monkeypatch.setattr(_sweeps, "page_beside", lambda *_: None)
+        monkeypatch.setattr(_sweeps, "try_write_report", lambda *_: None)
         return typed(["sqsgd", "compare", "--schemes", "sqsgd,vqsgd", "--out", tmp_path / "out", *more])
 
     return compare
@@ -47,4 +47,4 @@ def test_settings_of_a_file_are_not_given_twice(tmp_path):
     (tmp_path / "sweep.toml").write_text('title = "x"\n[[arms]]\nscheme = "sqsgd"\n')
     done = typed(["sqsgd", "compare", "--config", tmp_path / "sweep.toml", "--seeds", "3"])
     assert done.code == 2
-    assert "are set in the file of --config" in done.error
+    assert "are set in the --config file" in done.error

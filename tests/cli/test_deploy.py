@@ -81,3 +81,15 @@ def test_down_of_a_federation_that_is_not_up(tmp_path):
     folder = small_federation(tmp_path)
     done = typed(["sqsgd", "deploy", "down", folder])
     assert (done.code, done.out) == (0, f"{folder} was not up\n")
+
+
+def test_a_node_creates_its_ledger_where_its_settings_say(tmp_path):
+    node = small_federation(tmp_path) / "nodes/node-0"
+    done = typed(["sqsgd", "deploy", "ledger", node])
+    assert (done.code, done.error) == (2, f"sqsgd: {node}/state/ledger exists: nothing was created\n")
+    (node / "node.conf").write_text(f'max-epsilon=5.0 state-dir="{tmp_path}/a" witness="{tmp_path}/tip"\n')
+    found = json.loads(typed(["sqsgd", "deploy", "ledger", node, "--json"]).out)
+    assert found == {"node": str(node), "ledger": f"{tmp_path}/a/ledger", "witness": f"{tmp_path}/tip"}
+    (node / "node.conf").write_text(f'max-epsilon=5.0 state-dir="{tmp_path}/b"\n')
+    done = typed(["sqsgd", "deploy", "ledger", node])
+    assert done.out == f"{tmp_path}/b/ledger: cap 5, 0 spent\nwitness     none: see witness in node.conf\n"

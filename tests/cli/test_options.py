@@ -87,7 +87,7 @@ def test_help_shows_the_defaults_of_a_run_and_of_a_federation(command, whose, op
 
 
 def test_help_describes_a_default_that_is_computed_and_shows_none_for_flags():
-    assert shown("deploy", "init")["--max-epsilon"] == "what the rounds cost"
+    assert shown("deploy", "init")["--max-epsilon"] == "the cost of all rounds"
     assert shown("train")["--data-dir"] == "$SQSGD_DATA"
     assert "--secure" not in shown("train")
 

@@ -7,7 +7,7 @@ import pytest
 from folders import write_run
 from typed import typed
 
-from sqsgd.cli.report import page_beside
+from sqsgd.cli.report import try_write_report
 
 
 def test_a_page_and_its_figures(tmp_path):
@@ -49,6 +49,6 @@ def test_a_run_finishes_without_plotly(tmp_path, monkeypatch, capsys, missing):
         for name in [name for name in sys.modules if name.startswith(("sqsgd.report", "plotly"))]:
             monkeypatch.delitem(sys.modules, name)
         monkeypatch.setitem(sys.modules, "plotly", None)
-    assert page_beside([run], out) == (None if missing else out)
+    assert try_write_report([run], out) == (None if missing else out)
     assert out.exists() is not missing
     assert ("is not installed (pip install 'sqsgd[report]')" in capsys.readouterr().err) is missing

@@ -6,9 +6,12 @@ import subprocess
 
 import pytest
 
+from sqsgd import Ledger
 from sqsgd.deploy import folders
 from sqsgd.deploy.federation import Federation, load_federation
 from sqsgd.deploy.folders import write_federation
+from sqsgd.deploy.node_config import read_node_config
+from sqsgd.node.policy import Policy
 
 
 def everything(folder):
@@ -68,6 +71,26 @@ def test_nothing_is_written_over(made, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="full"):
         write_federation(tmp_path / "new", Federation(), 30)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_every_node_has_the_ledger_that_it_requires(made):
+    for index in (0, 1):
+        node = made / f"nodes/node-{index}"
+        policy = Policy.of(read_node_config(node), simulation=False)
+        assert (policy.require_ledger, policy.state_dir, policy.witness) == (True, node / "state", None)
+        ledger = Ledger(node / "state/ledger")
+        assert (ledger.max_epsilon, ledger.spent) == (policy.max_epsilon, 0)
+        assert f'"path":"{node}/state/ledger"' in ledger.path.read_text().replace(" ", "")
+
+
+def test_where_a_ledger_cannot_be_created_nothing_is_left(tmp_path, monkeypatch):
+    def fails(*_):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(folders, "create_ledger", fails)
+    with pytest.raises(OSError, match="full"):
+        write_federation(tmp_path / "new", Federation(), 30)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_folder_may_be_used(tmp_path):

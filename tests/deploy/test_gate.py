@@ -38,15 +38,7 @@ async def conversation(server, sent, counts=None):
         door = Gate(server, upstream.sockets[0].getsockname()[:2], counts)
         port = _free()
         serving = asyncio.create_task(door.serve("127.0.0.1", port))
-        trust = ssl.create_default_context(cafile=str(server / "ca.pem"))
-        while True:
-            with contextlib.suppress(ConnectionRefusedError):
-                reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust)
-                break
-            await asyncio.sleep(0.01)
-        writer.write(sent)
-        answer = await asyncio.wait_for(reader.read(), 10)
-        writer.close()
+        answer = await asked(server, port, sent, serving)
         if counts is not None:
             while not counts.exists() or json.loads(counts.read_text())["passed"] < 1:
                 await asyncio.sleep(0.05)
@@ -54,6 +46,22 @@ async def conversation(server, sent, counts=None):
         with contextlib.suppress(asyncio.CancelledError):
             await serving
     return answer, seen
+
+
+async def asked(server, port, sent, serving):
+    """The answer of a gate that may still be starting."""
+    trust = ssl.create_default_context(cafile=str(server / "ca.pem"))
+    while not serving.done():
+        with contextlib.suppress(ConnectionRefusedError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust)
+            break
+        await asyncio.sleep(0.01)
+    else:
+        serving.result()  # such as a port that somebody else has taken
+    writer.write(sent)
+    answer = await asyncio.wait_for(reader.read(), 120)
+    writer.close()
+    return answer
 
 
 def _free():
@@ -134,15 +142,21 @@ def test_a_body_may_hold_the_federations_report(server, tmp_path):
     assert parse_head(head, most + 1)[1] == most + 1
 
 
-async def several(server, sent, count, answers_after):
-    """What so many clients at once get, and how many of them a SuperLink saw at the same time at most."""
-    behind, now, most = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), [0], [0]
+async def several(server, sent, count, answers_after, together=1):
+    """What so many clients at once get, and how many of them a SuperLink saw at the same time at most.
+
+    It answers the first once ``together`` of them are there.
+    """
+    behind, now, most, there = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), [0], [0], asyncio.Event()
     behind.load_cert_chain(server / "server.pem", server / "server.key")
 
     async def link(reader, writer):
         now[0] += 1
         most[0] = max(most[0], now[0])
+        if now[0] >= together:
+            there.set()
         await reader.readuntil(b"\r\n\r\n")
+        await there.wait()
         await asyncio.sleep(answers_after)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nback")
         now[0] -= 1
@@ -150,21 +164,12 @@ async def several(server, sent, count, answers_after):
             await writer.drain()
         writer.close()
 
-    async def client(port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust)
-        writer.write(sent)
-        answer = await asyncio.wait_for(reader.read(), 10)
-        writer.close()
-        return answer
-
     upstream = await asyncio.start_server(link, "127.0.0.1", 0, ssl=behind)
     with contextlib.closing(upstream):
         door, port = Gate(server, upstream.sockets[0].getsockname()[:2]), _free()
-        trust = ssl.create_default_context(cafile=str(server / "ca.pem"))
         serving = asyncio.create_task(door.serve("127.0.0.1", port))
-        await asyncio.sleep(0.3)
         try:
-            answers = await asyncio.gather(*(client(port) for _ in range(count)))
+            answers = await asyncio.gather(*(asked(server, port, sent, serving) for _ in range(count)))
         finally:
             serving.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -173,19 +178,19 @@ async def several(server, sent, count, answers_after):
 
 
 def test_a_superlink_that_never_answers_holds_no_connection(server, monkeypatch):
-    monkeypatch.setattr(gate, "_PATIENCE", 1.0)
-    answers, _ = asyncio.run(several(server, GOOD + b"\r\nhello", 2, answers_after=30.0))
+    monkeypatch.setattr(gate, "_PATIENCE", 4.0)  # which a handshake must not take
+    answers, _ = asyncio.run(several(server, GOOD + b"\r\nhello", 2, answers_after=300.0))
     assert answers == [b"", b""]
 
 
 def test_a_conversation_ends_however_slowly_it_goes(server, monkeypatch):
     monkeypatch.setattr(gate, "_LONGEST", 1.0)
-    answers, _ = asyncio.run(several(server, GOOD + b"\r\nhello", 1, answers_after=30.0))
+    answers, _ = asyncio.run(several(server, GOOD + b"\r\nhello", 1, answers_after=300.0))
     assert answers == [b""]
 
 
 def test_so_many_at_a_time_and_the_others_wait(server, monkeypatch):
     monkeypatch.setattr(gate, "MAX_CONCURRENT", 2)
-    answers, most = asyncio.run(several(server, GOOD + b"\r\nhello", 6, answers_after=0.2))
+    answers, most = asyncio.run(several(server, GOOD + b"\r\nhello", 6, answers_after=0.2, together=2))
     assert all(answer.endswith(b"back") for answer in answers)
     assert most == 2

@@ -20,13 +20,14 @@ def test_before_anything_has_run(federation):
     found = read_status(federation)
     assert (found["up"], found["run"], found["wire"]) == (False, None, None)
     assert [node["name"] for node in found["nodes"]] == ["node-0", "node-1"]
-    assert all(node["ledger"] == "none yet" for node in found["nodes"])
+    assert all((node["ledger"], node["epsilon_left"]) == ("good", 1600.0) for node in found["nodes"])
     json.dumps(found, allow_nan=False)
 
 
 def test_a_nodes_own_files_are_read(federation):
     node = federation / "nodes/node-0"
-    ledger = Ledger.create(node / "state/ledger", max_epsilon=800.0)
+    ledger = Ledger(node / "state/ledger")
+    ledger.lower_cap(800.0)
     spend(ledger, 0)
     answer = {"round": 0, "payload_bytes": 273, "serialised_bytes": 580}
     (node / "state/answers.jsonl").write_text(json.dumps(answer) + "\n" + '{"round": 1, "pay')
@@ -43,7 +44,7 @@ def test_a_nodes_own_files_are_read(federation):
 def test_a_state_folder_elsewhere_and_one_that_was_moved(federation, tmp_path):
     node, elsewhere = federation / "nodes/node-0", tmp_path / "an other disk"
     elsewhere.mkdir()
-    spend(Ledger.create(node / "state/ledger", max_epsilon=800.0), 0)
+    spend(Ledger(node / "state/ledger"), 0)
     shutil.move(node / "state", elsewhere / "state")
     with (node / "node.conf").open("a") as file:
         file.write(f'state-dir="{elsewhere}/state"\n')
@@ -54,7 +55,7 @@ def test_a_state_folder_elsewhere_and_one_that_was_moved(federation, tmp_path):
 
 def test_an_older_ledger_that_was_put_back_is_named(federation):
     node = federation / "nodes/node-1"
-    ledger = Ledger.create(node / "state/ledger", max_epsilon=8000.0)
+    ledger = Ledger(node / "state/ledger")
     spend(ledger, 0)
     older = ledger.path.read_bytes()
     spend(ledger, 1)
@@ -64,6 +65,18 @@ def test_an_older_ledger_that_was_put_back_is_named(federation):
     assert found["ledger"].startswith("NOT GOOD: ")
     assert "older copy was restored" in found["ledger"]
     assert found["epsilon_left"] is None
+
+
+def test_a_missing_ledger_is_named_if_it_is_required(federation):
+    node = federation / "nodes/node-0"
+    shutil.rmtree(node / "state")
+    assert node_status(node)["ledger"].startswith("NOT GOOD: ")
+    conf = (node / "node.conf").read_text()
+    (node / "node.conf").write_text(conf.replace("require-ledger=true", ""))
+    found = node_status(node)
+    assert (found["ledger"], found["epsilon_spent"]) == ("none yet", 0.0)
+    (node / "node.conf").write_text("state-dir=/without/quotes\n")
+    assert "node.conf: Invalid value" in node_status(node)["ledger"]
 
 
 def test_a_run_is_summed_up(federation):

@@ -1,6 +1,6 @@
 """What starts parts again does not end because of an error."""
 
-import time
+from live import wait_until
 
 from sqsgd.deploy import processes, supervisor
 from sqsgd.deploy.federation import Federation
@@ -29,10 +29,8 @@ def test_the_watch_goes_on_where_a_part_cannot_be_started(tmp_path, monkeypatch)
     watched._watching = supervisor.threading.Thread(target=watched._watch, daemon=True)
     watched._watching.start()
     try:
-        deadline = time.monotonic() + 10
-        while any(part.child is None for part in watched.parts.values()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert all(part.child is not None for part in watched.parts.values())
+        started = lambda: all(part.child is not None for part in watched.parts.values())  # noqa: E731
+        wait_until(started, 120, "both parts are started")
         assert sum("No space left" in text for text in told) == 2
     finally:
         watched.end()

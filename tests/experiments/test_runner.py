@@ -1,6 +1,7 @@
 """Runs: what they write, that they resume to the same bits, what they refuse."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,10 @@ from tiny_runs import TINY, cut_off, finished, prepared
 from sqsgd.experiments import runner
 from sqsgd.runs import checkpoint
 from sqsgd.runs.config import load_config, make_config
+from sqsgd.runs.run_folder import RunFolder
+
+FEDERATION = Path(__file__).parents[1] / "runs/last_version/federation"
+"""A run of Flower's strategy."""
 
 
 def test_a_run_writes_everything(tmp_path):
@@ -161,6 +166,55 @@ def test_a_folder_holds_one_run(tmp_path):
         runner.start(prepared(tmp_path / "run"))
     with pytest.raises(ValueError, match="nothing to resume"):
         runner.resume(prepared(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("kept", ["checkpoint.safetensors", "metrics.jsonl"])
+def test_a_federations_training_is_not_written_over(tmp_path, kept):
+    """It has no config.toml; either of its files is enough to tell."""
+    (tmp_path / "run").mkdir()
+    shutil.copy(FEDERATION / kept, tmp_path / "run")
+    before = (tmp_path / "run" / kept).read_bytes()
+    with pytest.raises(ValueError, match="holds a training that is not of `sqsgd train`: choose another"):
+        runner.start(prepared(tmp_path / "run"))
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [kept]
+    assert (tmp_path / "run" / kept).read_bytes() == before
+
+
+def test_a_run_that_was_killed_before_its_configuration_was_written_starts_again(tmp_path):
+    run = prepared(tmp_path / "run")
+    runner.start(run)
+    (run.folder / "config.toml").unlink()
+    assert len(finished(tmp_path / "run")) == 12
+
+
+def longer(folder, rounds):
+    """The same run with more rounds, resumed."""
+    text = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(text.replace("rounds = 12", f"rounds = {rounds}"))
+    run = runner.prepare(load_config(folder / "config.toml"), folder)
+    return run, runner.resume(run)
+
+
+@pytest.mark.parametrize("changes", [{"secure": True}, {"ledgers": "here"}])
+@pytest.mark.parametrize("by", ["this version", "an earlier one"])
+def test_a_finished_run_that_goes_on_loses_no_round(tmp_path, changes, by):
+    """Earlier versions noted a round after the last as begun."""
+    if "ledgers" in changes:  # most clients have not spent their budget when the run ends
+        changes = {"ledgers": str(tmp_path / "ledgers"), "clients": 40, "participation": "4"}
+    finished(tmp_path / "run", **changes)
+    if by == "an earlier one":
+        RunFolder(tmp_path / "run").begin_round(12)
+    run, state = longer(tmp_path / "run", 14)
+    assert (state.round, state.lost) == (12, -1)
+    assert [(record.round, record.clients) for record in runner.train(run, state)] == [(12, 4), (13, 4)]
+
+
+def test_a_run_that_was_killed_before_its_summary_loses_no_round(tmp_path, monkeypatch):
+    run = prepared(tmp_path / "run", secure=True)
+    monkeypatch.setattr(RunFolder, "finish", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        list(runner.train(run, runner.start(run)))
+    assert longer(tmp_path / "run", 14)[1].lost == -1
 
 
 def test_tensorboard_events(tmp_path):

@@ -1,4 +1,4 @@
-"""A data set and a model small enough to train in a test."""
+"""A dataset and a model small enough to train in a test."""
 
 import numpy as np
 import torch

@@ -8,3 +8,17 @@ import pytest
 pytest.register_assert_rewrite("federation")
 pytest.importorskip("flwr", reason="needs flwr: pip install 'sqsgd[flower]'")
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True)
+def patient_server(request, monkeypatch):
+    """On a busy machine, a look at an answer that is there takes longer than the short rounds of tests last.
+
+    A look ends when the answer is there, so this makes no test slower. Where looks themselves are tested,
+    they last as long as they do in a training.
+    """
+    from sqsgd.flower import gathering
+
+    if request.path.name not in ("test_gathering.py", "test_parts.py"):
+        for name in ("_AT_ONCE", "_LAST_LOOK"):
+            monkeypatch.setattr(gathering, name, 60.0)

@@ -80,7 +80,7 @@ def node_context(node: int, folder: Path | None, **config) -> Context:
 
 def message(asked: Request, arrays: ArrayRecord | None = None, kind: str = "train", **extra) -> Message:
     """The message of a request; ``extra`` changes fields of its record."""
-    record = ConfigRecord({**wire.request_record(asked), **extra})
+    record = ConfigRecord({**asked.to_fields(), **extra})
     content = RecordDict({wire.REQUEST: record, "config": ConfigRecord({"lr": 0.1})})
     content["arrays"] = model() if arrays is None else arrays
     sent = Message(content, dst_node_id=asked.task.client, message_type=kind)

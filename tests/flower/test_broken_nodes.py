@@ -4,8 +4,8 @@ import pytest
 import test_answers
 import test_failing_apps
 import test_mod
+import test_node_state
 import test_policy
-import test_state
 from flwr.app import MetricRecord
 
 from sqsgd import seeded_rng
@@ -76,10 +76,10 @@ def lets_exceptions_out(patch):
 def raises_the_cap(patch):
     from sqsgd import Ledger
 
-    def reopened(self, max_epsilon):
+    def reopened(self, policy):
         for path in self.folder.glob("ledger*"):
             path.unlink()
-        return Ledger.create(self.folder / "ledger", max_epsilon=max_epsilon)
+        return Ledger.create(self.folder / "ledger", max_epsilon=policy.max_epsilon)
 
     patch.setattr(FolderState, "open_ledger", reopened)
 
@@ -104,7 +104,7 @@ def binds_to_no_task(patch):
         (lets_exceptions_out, test_failing_apps.test_an_exception_tells_nothing, (RuntimeError, None)),
         (pays_after_the_app, test_failing_apps.test_paid_before_the_app_runs, ()),
         (pays_after_the_app, test_failing_apps.test_nothing_is_computed_on_a_spent_budget, ()),
-        (raises_the_cap, test_state.test_the_cap_cannot_be_raised_and_can_be_lowered, ()),
+        (raises_the_cap, test_node_state.test_the_cap_cannot_be_raised_and_can_be_lowered, ()),
         (binds_to_no_task, test_answers.test_a_report_fits_its_own_task_only, ()),
     ],
 )

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from federation import DIM, answer, make_app, message, node_context, payload_of, request
+from federation import DIM, answer, deflated, make_app, message, node_context, payload_of, request
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -13,6 +13,7 @@ from sqsgd.federated import client_step
 from sqsgd.flower import SqsgdMod, wire
 from sqsgd.node import answer as node_answer
 from sqsgd.node import reasons
+from sqsgd.node.node_state import FolderState
 
 
 def shape_of(reply: Message) -> tuple:
@@ -108,3 +109,41 @@ def test_a_vector_that_cannot_be_encoded_is_not_told(tmp_path, monkeypatch, erro
     failed = answer(request(), node_context(5, tmp_path))
     assert shape_of(failed) == shape_of(worked)
     assert Ledger(tmp_path / "ledger").spent == 200
+
+
+COORDINATE = "x[7] = 0.123456789"
+WHERE = {
+    "computing": (SqsgdMod, "_train", False),
+    "encoding": (node_answer, "client_step", False),
+    "keeping the state": (FolderState, "write", True),
+    "noting the answer": (node_answer, "note", False),
+}
+
+
+@pytest.mark.parametrize("stage", WHERE)
+def test_errors_that_hold_coordinates_stay_at_the_node(tmp_path, monkeypatch, caplog, stage):
+    """None of their text is in a reply or in a file that is copied around; the owner's log has it."""
+    place, name, fails = WHERE[stage]
+    honest = getattr(place, name)
+
+    def raises(*arguments, **options):
+        if stage == "encoding" and not arguments[2].any():
+            return honest(*arguments, **options)  # zero, which is sent instead
+        raise OSError(COORDINATE)
+
+    monkeypatch.setattr(place, name, staticmethod(raises) if name == "_train" else raises)
+    reply = answer(request(), node_context(5, tmp_path))
+    assert reply.has_error() == fails
+    if fails:
+        assert (reply.error.code, reply.error.reason) == (2, reasons.FAILED)
+    assert COORDINATE.encode() not in b"".join(deflated(reply).values()) + repr(vars(reply.metadata)).encode()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files
+    assert not any(COORDINATE.encode() in path.read_bytes() for path in files)
+    assert COORDINATE in caplog.text
+
+
+def test_a_node_that_tells_its_errors_is_found(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(reasons, "explain", lambda error, *_: str(error))
+    with pytest.raises(AssertionError):
+        test_errors_that_hold_coordinates_stay_at_the_node(tmp_path, monkeypatch, caplog, "keeping the state")

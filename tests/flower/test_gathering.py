@@ -69,11 +69,11 @@ def test_an_answer_that_is_announced_and_never_sent_keeps_nobody_waiting(tmp_pat
 
     nodes.pull_messages = pull
     made, started = strategy(), time.monotonic()
-    made.start(nodes, model(), num_rounds=1, timeout=2)
-    assert time.monotonic() - started < 6
+    made.start(nodes, model(), num_rounds=1, timeout=6)
+    assert time.monotonic() - started < 60
     assert {task.client for task, _, _ in made.current.reports} == set(IDS[1:])
     (entry,) = made.current.rejected
-    assert entry == {"node": str(IDS[0]), "reason": "no answer within 2 s"}
+    assert entry == {"node": str(IDS[0]), "reason": "no answer within 6 s"}
     never.set()
 
 
@@ -101,7 +101,7 @@ def test_the_time_for_answers_begins_when_all_are_asked(tmp_path):
 
     def slow(messages):
         names = kept(messages)
-        time.sleep(1.0)
+        time.sleep(5.5)
         return names
 
     def late(message_ids, pull=nodes.pull_messages):
@@ -110,5 +110,5 @@ def test_the_time_for_answers_begins_when_all_are_asked(tmp_path):
 
     nodes.push_messages, nodes.pull_messages = slow, late
     made = strategy()
-    made.start(nodes, model(), num_rounds=1, timeout=0.8)
+    made.start(nodes, model(), num_rounds=1, timeout=5.0)
     assert len(made.current.reports) == 3

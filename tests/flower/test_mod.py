@@ -70,6 +70,22 @@ def test_paid_before_the_report_leaves(tmp_path, monkeypatch):
     assert FolderState(tmp_path).read("test").payload == payload
 
 
+def test_a_node_without_the_ledger_that_it_requires_answers_nothing(tmp_path, caplog):
+    """The server is told a fixed sentence; the owner reads which file is missing."""
+    context, calls = node_context(5, tmp_path / "state", require_ledger=True), []
+    reply = answer(request(), context, make_app(calls=calls))
+    assert (reply.error.code, reply.error.reason, calls) == (6, reasons.LEDGER, [])
+    assert "state/ledger is missing, and require-ledger = true" in caplog.text
+    (refusal,) = lines(tmp_path / "state/refusals.jsonl")
+    assert (refusal["task"], refusal["round"]) == ("test", 0)
+    Ledger.create(tmp_path / "state/ledger", max_epsilon=1e6, witness=tmp_path / "tip")
+    payload_of(answer(request(), context))
+    moved = node_context(5, tmp_path / "state", require_ledger=True, witness=str(tmp_path / "moved"))
+    assert answer(request(round=1), moved).error.reason == reasons.LEDGER
+    (tmp_path / "tip").rename(tmp_path / "moved")
+    payload_of(answer(request(round=1), moved))
+
+
 def test_a_round_is_answered_once(tmp_path):
     context, calls = node_context(5, tmp_path), []
     app = make_app(calls=calls)

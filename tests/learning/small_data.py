@@ -1,4 +1,4 @@
-"""A data set of four tiny IDX files with its own checksums, for the tests of loading and fetching."""
+"""A dataset of four tiny IDX files with its own checksums, for the tests of loading and fetching."""
 
 import gzip
 import hashlib

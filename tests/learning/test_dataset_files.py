@@ -1,4 +1,4 @@
-"""Finding the public data sets and verifying their files."""
+"""Finding the public datasets and verifying their files."""
 
 import gzip
 import hashlib
@@ -118,7 +118,7 @@ def test_what_is_missing_is_named_with_the_way_to_get_it(tmp_path: Path, content
     with pytest.raises(FileNotFoundError) as caught:
         find_folder(source, tmp_path)
     message = str(caught.value)
-    assert message.startswith("data set 'small': small-test-labels (or with .gz) not found in")
+    assert message.startswith("dataset 'small': small-test-labels (or with .gz) not found in")
     assert str(tmp_path / "small") in message
     assert "sqsgd data fetch small" in message
     assert "--data-dir or SQSGD_DATA" in message

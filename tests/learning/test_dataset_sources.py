@@ -1,4 +1,4 @@
-"""The public data sets' constants against the data."""
+"""The public datasets' constants against the data."""
 
 import hashlib
 import os

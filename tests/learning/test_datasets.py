@@ -184,7 +184,7 @@ def test_emnist_is_declared_transposed_and_its_loader_turns_the_images(tmp_path:
 def test_files_of_the_wrong_length_are_refused_even_if_unverified(tmp_path: Path) -> None:
     contents = small_contents()
     contents["small-train-labels"] = encode_idx(np.zeros(19, np.uint8))
-    with pytest.raises(ValueError, match=r"holds \(20, 19, 10, 10\) items; expected \(20, 20, 10, 10\)"):
+    with pytest.raises(ValueError, match=r"contains \(20, 19, 10, 10\) items; expected \(20, 20, 10, 10\)"):
         load_source(small_source(contents), write(tmp_path, contents))
     contents["small-train-labels"] = encode_idx(np.full(20, 10, np.uint8))
     with pytest.raises(ValueError, match="training labels run from 10 to 10; expected 0 to 9"):
@@ -238,7 +238,7 @@ def test_pixels_words_and_read_only_arrays(user_code: str) -> None:
         ("lengths", r"inputs have shape \(5, 2\) and labels \(4,\)"),
         ("fractions", "labels are torch.float64; expected integers"),
         ("negative", "labels run from -1 to 1; expected 0 to 1"),
-        ("not_finite", "inputs hold NaN or infinity"),
+        ("not_finite", "inputs contain NaN or infinity"),
         ("too_few", "has 4 examples; a split needs at least 5"),
         ("no_examples", "with count at least 1"),
         ("shapes", r"training inputs have shape \(2,\), test inputs \(3,\)"),
@@ -246,5 +246,5 @@ def test_pixels_words_and_read_only_arrays(user_code: str) -> None:
     ],
 )
 def test_errors_name_what_is_wrong_with_a_users_data(user_code: str, factory: str, message: str) -> None:
-    with pytest.raises(ValueError, match=f"data set '{user_code}:{factory}'.*{message}"):
+    with pytest.raises(ValueError, match=f"dataset '{user_code}:{factory}'.*{message}"):
         load_dataset(f"{user_code}:{factory}")

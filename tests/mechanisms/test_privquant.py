@@ -45,8 +45,8 @@ def test_privquant_arguments(changes, match):
 @pytest.mark.parametrize(
     ("codes", "match"),
     [
-        (np.full(8, 4), "holds 4"),
-        (np.full(8, -1), "holds -1"),
+        (np.full(8, 4), "contains 4"),
+        (np.full(8, -1), "contains -1"),
         (np.zeros(8), "dtype float64"),
         (np.zeros(9, int), r"shape \(9,\)"),
     ],

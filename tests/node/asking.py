@@ -73,7 +73,7 @@ def ask(
     owner |= {key.replace("_", "-"): value for key, value in config.items()}
     try:
         policy = Policy.of(owner, simulation=False)
-        node = Node(policy=policy, state=FolderState(policy.state_dir), client=5, log=LOG)
+        node = Node(policy=policy, state=FolderState(policy.state_dir, policy), client=5, log=LOG)
         whole = None if update is not None else lambda: arrays() if model is None else model
         return node.answer(Request.from_fields(fields), Download(arrays=whole, update=update), compute)
     except Exception as error:

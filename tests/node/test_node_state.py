@@ -1,11 +1,12 @@
 """What a node remembers: on the disk before a report leaves, and never weaker than it was."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from asking import DIM, arrays, ask, request
+from asking import DIM, arrays, ask, lines, request
 
 from sqsgd import Ledger
 from sqsgd.files import durable
@@ -67,6 +68,81 @@ def test_a_ledger_that_was_never_finished_is_created_again(tmp_path):
     (tmp_path / "ledger").unlink()
     answered(tmp_path)
     assert len(Ledger(tmp_path / "ledger").entries) == 1
+
+
+def check_vanished(folder, remains):
+    """What ``folder`` held is gone, or its disk is not mounted: the node refuses."""
+    Ledger.create(folder / "ledger", max_epsilon=1e6)
+    assert isinstance(ask(folder, request(), require_ledger=True), bytes)
+    shutil.rmtree(folder)
+    if remains:
+        folder.mkdir()
+    calls = []
+    told = ask(folder, request(round=1), require_ledger=True, compute=lambda *_: calls.append(1))
+    assert (told, calls) == (reasons.LEDGER, [])
+    assert not (folder / "ledger").exists()
+    (refusal,) = lines(folder / "refusals.jsonl")
+    assert refusal["reason"].startswith(f"{folder}/ledger is missing, and require-ledger = true")
+
+
+@pytest.mark.parametrize("remains", [True, False])
+def test_a_folder_that_vanished_is_not_a_new_ledger(tmp_path, remains):
+    (folder := tmp_path / "state").mkdir()
+    check_vanished(folder, remains)
+
+
+def test_without_the_option_a_node_creates_its_ledger_as_before(tmp_path):
+    answered(tmp_path / "state")
+    shutil.rmtree(tmp_path / "state")
+    answered(tmp_path / "state", round=1)
+    assert isinstance(ask(tmp_path / "state", request(round=2), require_ledger=False), bytes)
+
+
+def check_rolled_back(folder, witness):
+    """The whole folder, tip included, is replaced by an older copy of itself."""
+    assert isinstance(ask(folder, request(), witness=str(witness)), bytes)
+    shutil.copytree(folder, folder.with_name("copy"))
+    for number in (1, 2):
+        assert isinstance(ask(folder, request(round=number), witness=str(witness)), bytes)
+    shutil.rmtree(folder)
+    folder.with_name("copy").rename(folder)
+    assert ask(folder, request(round=3), witness=str(witness)) == reasons.LEDGER
+    (refusal,) = lines(folder / "refusals.jsonl")
+    assert f"{witness} records 4: an older copy was restored" in refusal["reason"]
+
+
+def test_with_a_witness_an_older_copy_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "other disk").mkdir()
+    check_rolled_back(tmp_path / "state", tmp_path / "other disk/tip")
+
+
+@pytest.mark.parametrize(("check", "second"), [(check_vanished, True), (check_rolled_back, Path("/tip"))])
+def test_a_node_as_it_was_before_is_found(tmp_path, monkeypatch, check, second):
+    """One that opens or creates the ledger in its folder, and looks at nothing else."""
+
+    def forgetful(self, policy):
+        path = self.folder / "ledger"
+        return Ledger(path) if path.exists() else Ledger.create(path, max_epsilon=policy.max_epsilon)
+
+    monkeypatch.setattr(FolderState, "open_ledger", forgetful)
+    (folder := tmp_path / "state").mkdir()
+    with pytest.raises(AssertionError):
+        check(folder, second)
+
+
+def test_a_witness_outlives_the_folder(tmp_path):
+    """Even a node that may create its ledger does not, where the witness knows of one."""
+    folder, witness = tmp_path / "state", str(tmp_path / "tip")
+    assert isinstance(ask(folder, request(), witness=witness), bytes)
+    shutil.rmtree(folder)
+    assert ask(folder, request(round=1), witness=witness) == reasons.LEDGER
+
+
+def test_a_witness_that_is_missing_is_not_made_up(tmp_path):
+    answered(tmp_path / "state")
+    for _ in range(2):
+        assert ask(tmp_path / "state", request(round=1), witness=str(tmp_path / "tip")) == reasons.LEDGER
+    assert not (tmp_path / "tip").exists()
 
 
 def test_files_of_a_node_are_its_own(tmp_path):

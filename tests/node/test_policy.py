@@ -77,6 +77,9 @@ def test_without_a_folder_or_a_cap_nothing_is_answered(missing):
         ({"max_epsilon": "many"}, "max-epsilon"),
         ({"max_report_epsilon": True}, "max-report-epsilon"),
         ({"schemes": "sqsgd,sqsdg"}, "did you mean"),
+        ({"require_ledger": "yes"}, "require-ledger = 'yes' must be true or false"),
+        ({"witness": "tip"}, "witness = 'tip' must be an absolute path"),
+        ({"witness": "/nowhere/ledger.tip"}, "is in state-dir: name a file on another disk"),
     ],
 )
 def test_a_wrong_configuration_answers_nothing(changes, word):

@@ -21,7 +21,7 @@ def test_curves_are_means_with_the_lowest_and_the_highest_run(grouped):
     assert len(loss.curves) == 2
     assert [each.label for each in epsilon.curves] == ["sqsgd"]
     assert epsilon.curves[0].mean[-1] == 16000
-    assert "nothing is promised: fedsgd" in epsilon.caption
+    assert "there is no guarantee: fedsgd" in epsilon.caption
     for chart in (bound, clip_rate):
         assert [each.label for each in chart.curves] == ["sqsgd"]
         assert "it is constant: fedsgd" in chart.caption

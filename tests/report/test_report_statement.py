@@ -49,7 +49,7 @@ def test_secure_noise_is_not_an_experiment(stated):
 
 def test_schemes_without_privacy_promise_nothing(stated):
     text = stated(scheme="fedsgd", notion="none")
-    assert text.startswith("No privacy. Schemes without privacy promise nothing.")
+    assert text.startswith("No privacy. These schemes have no privacy guarantee.")
     assert "noise" not in text
 
 

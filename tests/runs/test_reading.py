@@ -133,11 +133,11 @@ def test_one_unreadable_run_does_not_hide_the_others(tmp_path):
     (bad / "config.toml").write_text("rounds = ")
     early = tmp_path / "early"
     early.mkdir()
-    (early / "error.txt").write_text("no such data set\nand more")
+    (early / "error.txt").write_text("no such dataset\nand more")
     runs, unreadable = read_runs([tmp_path])
     assert [run.folder.name for run in runs] == ["good"]
     assert [each.folder.name for each in unreadable] == ["bad", "early"]
-    assert "failed before that was written: no such data set" in unreadable[1].reason
+    assert "failed before that was written: no such dataset" in unreadable[1].reason
     with pytest.raises(ValueError, match="no run can be read"):
         read_runs([bad])
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their values are read."""
+"""Options that several commands share, and functions that read their values."""
 
 from __future__ import annotations
 
@@ -9,23 +9,6 @@ from typing import Annotated, Any
 import click
 import typer
 from click.core import ParameterSource
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="Folder of the datasets.", show_default="$SQSGD_DATA")
-]
-Epsilon = Annotated[float, typer.Option(help="Privacy budget of one report.")]
-Bytes = Annotated[int, typer.Option("--bytes", help="Bytes for the packed codes of one report.")]
-Rounds = Annotated[int, typer.Option(help="Number of rounds.")]
-Rate = Annotated[float, typer.Option(help="Learning rate; 0: computed from the budget.")]
-Dim = Annotated[int, typer.Option(help="Length of the vectors.")]
-Small = Annotated[bool, typer.Option("--small", help="The file's small version: minutes, not hours.")]
-Jobs = Annotated[int, typer.Option(help="Runs at the same time; 0: one per core.")]
-Out = Annotated[Path | None, typer.Option(help="Folder for all runs.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Resume the sweep in --out; finished runs are kept.")]
-SchemeOption = Annotated[
-    list[str] | None, typer.Option(help="An option of the scheme, such as levels=8; repeatable.")
-]
 
 
 def complete_scheme() -> list[str]:
@@ -54,8 +37,32 @@ def complete_ablation() -> list[str]:
     return list(FIGURES)
 
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Folder of the datasets.", show_default="$SQSGD_DATA")
+]
+Epsilon = Annotated[float, typer.Option(help="Privacy budget of one report.")]
+Bytes = Annotated[int, typer.Option("--bytes", help="Bytes for the packed codes of one report.")]
+Rounds = Annotated[int, typer.Option(help="Number of rounds.")]
+SchemeName = Annotated[str, typer.Option(help="See `sqsgd schemes`.", autocompletion=complete_scheme)]
+Dataset = Annotated[
+    str, typer.Option(help="mnist5k, mnist, ... or package.module:factory.", autocompletion=complete_dataset)
+]
+Model = Annotated[str, typer.Option(help="lenet5, resnet110, ... or package.module:factory.")]
+Clients = Annotated[int, typer.Option(help="Number of clients.")]
+Rate = Annotated[float, typer.Option(help="Learning rate; 0: computed from the budget.")]
+Dim = Annotated[int, typer.Option(help="Length of the vectors.")]
+Small = Annotated[bool, typer.Option("--small", help="The file's small version: minutes, not hours.")]
+Jobs = Annotated[int, typer.Option(help="Runs at the same time; 0: one per core.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for all runs.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the sweep in --out; finished runs are kept.")]
+SchemeOption = Annotated[
+    list[str] | None, typer.Option(help="An option of the scheme, such as levels=8; repeatable.")
+]
+
+
 def given(context: click.Context, names: Container[str] | None = None) -> dict[str, Any]:
-    """What was given on the command line, of these names or of all; what was left out is absent."""
+    """The options given on the command line, without defaults; only these ``names``, or all of them."""
     typed = {
         name.removesuffix("_"): str(value) if isinstance(value, Path) else value
         for name, value in context.params.items()
@@ -78,7 +85,7 @@ def numbers(name: str, text: str) -> list[float]:
 
 
 def scheme_options(pairs: list[str]) -> dict[str, object]:
-    """levels=8 adaptive=true reach=1.5 as TOML values; what is not valid TOML stays text."""
+    """Parse name=value pairs such as levels=8 or reach=1.5; values that are not valid TOML stay text."""
     import tomllib
 
     values: dict[str, object] = {}
@@ -98,7 +105,7 @@ def scheme_options(pairs: list[str]) -> dict[str, object]:
 
 
 def own_options(pairs: list[str], own: dict[str, str]) -> dict[str, object]:
-    """As ``scheme_options``, but refuses names for which the command has an option of its own."""
+    """As ``scheme_options``, but rejects names for which the command has a dedicated option."""
     values = scheme_options(pairs)
     for name in own.keys() & values.keys():
         raise ValueError(f"option {name} = {values[name]!r} is not a scheme option; use {own[name]}")

@@ -17,7 +17,7 @@ def stopping_between_rounds() -> Iterator[list[int]]:
     """Collect SIGINT and SIGTERM in the yielded list; a second one, later, has its usual effect.
 
     Python would raise KeyboardInterrupt at any point: in a destructor, where it is lost, or in a
-    callback from torch's C++, which then aborts. Both were seen.
+    callback from torch's C++, which then aborts. We have seen both.
     """
     seen: list[int] = []
     first = 0.0

@@ -1,4 +1,4 @@
-"""Many runs, one table, one page: what ``compare`` and ``ablate`` share."""
+"""Run a sweep, print its table and write its page: what ``compare`` and ``ablate`` share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sqsgd.cli._failures import Ended
 from sqsgd.cli._new_folders import new_folder
 from sqsgd.cli._stopping import stopping_between_rounds
 from sqsgd.cli._tables import cell, print_json, print_table
-from sqsgd.cli.report import page_beside
+from sqsgd.cli.report import try_write_report
 
 if TYPE_CHECKING:
     from sqsgd.experiments.sweep import Sweep
@@ -38,7 +38,7 @@ def sweep_to_resume(out: Path | None, more_given: bool) -> Sweep:
 
 
 def with_values(sweep: Sweep, values: dict[str, Any]) -> Sweep:
-    """The sweep with values of the command line in every run."""
+    """The sweep with these values from the command line in every run."""
     panels = tuple({**panel, **values} for panel in sweep.panels)
     return dataclasses.replace(sweep, panels=panels)
 
@@ -59,7 +59,7 @@ def run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, a
     except Interrupted:
         raise Ended(f"stopped; resume with --resume --out {out}", 128 + signals[0]) from None
     rows = json.loads((out / "table.json").read_text())
-    page = page_beside([out / "runs"], out / "report.html", sweep.title)
+    page = try_write_report([out / "runs"], out / "report.html", sweep.title)
     if as_json:
         print_json({"folder": str(out), "page": str(page or ""), "rows": rows})
     else:
@@ -83,7 +83,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _show(ticks: Iterable[Tick], *, quiet: bool) -> None:
-    """Show progress: a bar on a terminal, elsewhere a line per minute on standard error."""
+    """Show progress: a bar on a terminal, elsewhere one line per minute on standard error."""
     if quiet or not sys.stdout.isatty():
         last = 0.0
         for tick in ticks:

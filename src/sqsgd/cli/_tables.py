@@ -10,12 +10,20 @@ import typer
 
 
 def print_json(value: object) -> None:
-    """Print JSON; ValueError for infinity and NaN, which it cannot hold."""
+    """Print JSON; ValueError for infinity and NaN, which JSON cannot represent."""
     typer.echo(json.dumps(value, indent=2, allow_nan=False))
 
 
+def print_result(as_json: bool, value: object, *lines: str) -> None:
+    """Print the value as JSON, or these lines."""
+    if as_json:
+        print_json(value)
+    else:
+        typer.echo("\n".join(lines))
+
+
 def cell(value: object) -> str:
-    """A value as a table shows it; empty for None.
+    """A value as text for a table; empty for None.
 
     >>> cell(400.0), cell(None), cell(12)
     ('400', '', '12')
@@ -24,7 +32,7 @@ def cell(value: object) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
-    """Print a table as wide as the terminal, or at full width where there is none.
+    """Print a table as wide as the terminal, or 250 characters wide if the output is not a terminal.
 
     Cells are printed verbatim: some quote what servers sent, and rich would read brackets as markup.
     """

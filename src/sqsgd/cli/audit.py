@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsgd.cli._options import Bytes, Dim, Epsilon, Json, SchemeOption, own_options
+from sqsgd.cli._options import Bytes, Dim, Epsilon, Json, SchemeName, SchemeOption, own_options
 from sqsgd.cli._tables import print_json, print_table
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ _OWN = {"name": "--scheme", "dim": "--dim", "epsilon": "--epsilon", "bits": "--b
 
 
 def audit(
-    scheme: Annotated[str, typer.Option(help="The scheme to audit; see `sqsgd schemes`.")] = "sqsgd",
+    scheme: SchemeName = "sqsgd",
     trials: Annotated[
-        int, typer.Option(help="Reports per attempt to tell inputs apart; other sample sizes scale with it.")
+        int, typer.Option(help="Reports per distinguishing attempt; other sample sizes scale with it.")
     ] = 20_000,
     dim: Dim = 119850,
     epsilon: Epsilon = 400.0,
@@ -38,7 +38,7 @@ def audit(
 ) -> None:
     """Try to break a scheme as implemented. Exits with 1 if a promise is broken; a pass proves nothing.
 
-    A scheme that promises nothing does not pass: the result is "nothing to audit", and passed is false.
+    A scheme without a guarantee cannot pass: the result is "nothing to audit", and passed is false.
 
     It checks likelihood ratios of worst-case pairs, a lower bound on epsilon from real reports, the output
     distributions, noise reuse across clients, rounds, threads and forks, leaks outside the codes, and the
@@ -63,7 +63,7 @@ def audit(
     if out is not None:
         if out.exists() and not out.is_dir():
             raise ValueError(f"out = {out} is a file; name a folder")
-        out.mkdir(parents=True, exist_ok=True)  # fail now, not after the work
+        out.mkdir(parents=True, exist_ok=True)  # fail now, not at the end
     found = gathered(subject, _shown(subject, inversion=inversion))
     written = []
     if out is not None:
@@ -78,7 +78,7 @@ def audit(
 
 
 def _shown(subject: Subject, *, inversion: bool) -> Iterator[Finding]:
-    """Pass the findings on; on a terminal, show on standard error what is being tried."""
+    """Yield the findings; on a terminal, show the current step on standard error."""
     from sqsgd.audit import steps
 
     planned = steps(subject, inversion=inversion)  # raises for an invalid scheme or budget

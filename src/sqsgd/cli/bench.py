@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -50,41 +51,29 @@ def _estimation(seconds: float, as_json: bool) -> None:
     if as_json:
         print_json([row.to_dict() for row in estimations(SETTINGS, seconds)])
         return
-    columns = (
-        "scheme",
-        "notion",
-        "error of",
-        "NMSE",
-        "predicted",
-        "/ optimum",
-        "bytes",
-        "encode ms",
-        "decode ms",
-    )
     for setting in SETTINGS:
         rows = sorted(estimations((setting,), seconds), key=lambda row: (row.notion, row.where, row.nmse))
         print_table(
-            columns,
-            [_cells(row) for row in rows],
+            list(_COLUMNS),
+            [[text(row) for text in _COLUMNS.values()] for row in rows],
             title=f"dim {setting.dim:,}, epsilon {setting.epsilon:g}, {setting.bits:,} bits: "
             f"the optimum (PrivUnit) is {setting.optimum:.4g}",
         )
         typer.echo()
 
 
-def _cells(row: Estimation) -> list[str]:
-    return [
-        row.scheme,
-        row.notion if row.notion != "central" else "central: needs secure aggregation",
-        row.where,
-        f"{row.nmse:.4g} ± {row.half_width:.2g}",
-        _number(row.predicted),
-        _number(row.ratio_to_optimum),
-        f"{row.message_bytes:,}",
-        f"{row.encode_ms:.2f}",
-        f"{row.decode_ms:.2f}",
-    ]
-
-
 def _number(value: float) -> str:
     return f"{value:.4g}" if math.isfinite(value) else ""
+
+
+_COLUMNS: dict[str, Callable[[Estimation], str]] = {
+    "scheme": lambda row: row.scheme,
+    "notion": lambda row: row.notion if row.notion != "central" else "central: needs secure aggregation",
+    "error of": lambda row: row.where,
+    "NMSE": lambda row: f"{row.nmse:.4g} ± {row.half_width:.2g}",
+    "predicted": lambda row: _number(row.predicted),
+    "/ optimum": lambda row: _number(row.ratio_to_optimum),
+    "bytes": lambda row: f"{row.message_bytes:,}",
+    "encode ms": lambda row: f"{row.encode_ms:.2f}",
+    "decode ms": lambda row: f"{row.decode_ms:.2f}",
+}

@@ -1,4 +1,4 @@
-"""``sqsgd compare``: several schemes on the same budgets."""
+"""``sqsgd compare``: several schemes under the same budgets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,22 @@ from typing import Annotated
 import typer
 
 from sqsgd.cli import _sweeps
-from sqsgd.cli._options import Bytes, DataDir, Epsilon, Jobs, Json, Out, Resume, Small, given, listed, numbers
+from sqsgd.cli._options import (
+    Bytes,
+    Clients,
+    DataDir,
+    Dataset,
+    Epsilon,
+    Jobs,
+    Json,
+    Model,
+    Out,
+    Resume,
+    Small,
+    given,
+    listed,
+    numbers,
+)
 from sqsgd.runs.config import FIELDS, RunConfig
 
 
@@ -20,14 +35,14 @@ def compare(
     schemes: Annotated[
         str, typer.Option(help="Comma-separated names.")
     ] = "sqsgd,sqsgd-paper,piecewise,fedsgd",
-    dataset: Annotated[str, typer.Option(help="As for train.")] = RunConfig.dataset,
+    dataset: Dataset = RunConfig.dataset,
     data_dir: DataDir = None,
-    model: Annotated[str, typer.Option(help="As for train.")] = RunConfig.model,
-    clients: Annotated[int, typer.Option(help="As for train.")] = RunConfig.clients,
+    model: Model = RunConfig.model,
+    clients: Clients = RunConfig.clients,
     epsilon: Epsilon = RunConfig.epsilon,
     bytes_: Bytes = RunConfig.bytes,
     rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = RunConfig.rounds,
-    seeds: Annotated[int, typer.Option(help="Runs per scheme that count.")] = 3,
+    seeds: Annotated[int, typer.Option(help="Runs per scheme at its best rate.")] = 3,
     rates: Annotated[
         str, typer.Option(help="Learning rates to try; 0: computed from the budget.")
     ] = "0.01,0.03,0.1,0.3",
@@ -37,7 +52,7 @@ def compare(
     resume: Resume = False,
     as_json: Json = False,
 ) -> None:
-    """Train several schemes on the same budgets of epsilon and bytes, each at the best of the same rates."""
+    """Train several schemes under the same budgets of epsilon and bytes, each at its best learning rate."""
     from sqsgd.experiments.sweep import load_sweep, make_sweep
 
     typed, values = given(context), given(context, FIELDS)
@@ -45,11 +60,11 @@ def compare(
         sweep = _sweeps.sweep_to_resume(out, bool(typed.keys() - {"out", "resume", "jobs", "as_json"}))
     elif config:
         if typed.keys() & {"schemes", "rates", "seeds"}:
-            raise ValueError("schemes, rates and seeds are set in the file of --config; leave them out here")
+            raise ValueError("schemes, rates and seeds are set in the --config file; leave them out here")
         sweep = _sweeps.with_values(load_sweep(config, small=small), values)
     else:
         if small:
-            raise ValueError("--small needs --config: the file says what its small version is")
+            raise ValueError("--small needs --config: the small version is defined in that file")
         if not listed(schemes):
             raise ValueError("schemes is empty: give one or more, separated by commas, such as sqsgd,fedsgd")
         sweep = make_sweep(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from sqsgd.cli._options import DataDir, Json, complete_fetchable
-from sqsgd.cli._tables import print_json
+from sqsgd.cli._tables import print_json, print_result
+from sqsgd.learning.dataset_sources import SOURCES
 
 app = typer.Typer(help="List and download datasets.", no_args_is_help=True, suggest_commands=False)
 
@@ -19,18 +21,7 @@ def list_data(data_dir: DataDir = None, as_json: Json = False) -> None:
 
     rows = dataset_status(data_dir)
     if as_json:
-        print_json(
-            [
-                {
-                    "name": row.name,
-                    "available": row.available,
-                    "where": str(row.where or ""),
-                    "missing": row.missing,
-                    "how": row.how,
-                }
-                for row in rows
-            ]
-        )
+        print_json([{**asdict(row), "where": str(row.where or "")} for row in rows])
         return
     for row in rows:
         where = f"here: {row.where}" if row.available else f"missing {', '.join(row.missing)}; {row.how}"
@@ -43,7 +34,7 @@ def fetch_data(
         str,
         typer.Argument(
             help="The dataset to download.",
-            metavar="mnist|fashion-mnist|emnist",
+            metavar="|".join(SOURCES),
             autocompletion=complete_fetchable,
         ),
     ],
@@ -54,7 +45,4 @@ def fetch_data(
     from sqsgd.learning.fetch import fetch
 
     where = fetch(name, data_dir)
-    if as_json:
-        print_json({"name": name, "where": str(where)})
-    else:
-        typer.echo(f"{name}: {where}")
+    print_result(as_json, {"name": name, "where": str(where)}, f"{name}: {where}")

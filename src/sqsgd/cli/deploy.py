@@ -12,17 +12,18 @@ from typing import Annotated, Any
 
 import typer
 
-from sqsgd.cli._options import Bytes, Epsilon, Json, Rate, Rounds, given
-from sqsgd.cli._tables import print_json, print_table
+from sqsgd.cli._options import Bytes, Epsilon, Json, Model, Rate, Rounds, SchemeName, given
+from sqsgd.cli._tables import print_json, print_result, print_table
 from sqsgd.deploy.federation import HERE, Federation, load_federation
 
 app = typer.Typer(
     help="A federation of real machines, over TLS.", no_args_is_help=True, suggest_commands=False
 )
 Folder = Annotated[Path, typer.Argument(help="The federation's folder.")]
+Node = Annotated[Path, typer.Argument(help="A node's folder.")]
 Server = Annotated[Path, typer.Argument(help="The server's folder.")]
-App = Annotated[Path | None, typer.Option(help="A Flower app of your own.", show_default="the one of sqsgd")]
-Resume = Annotated[bool, typer.Option("--resume", help="Resume the last training.")]
+App = Annotated[Path | None, typer.Option(help="Your own Flower app.", show_default="the built-in app")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the last training run.")]
 
 
 @app.command()
@@ -34,15 +35,15 @@ def init(
         list[str] | None, typer.Option(help="Name or address of the server; repeatable, nodes use the first.")
     ] = None,
     port: Annotated[int, typer.Option(help="The server's port; 0: chosen at each `up`.")] = Federation.port,
-    scheme: Annotated[str, typer.Option(help="See `sqsgd schemes`.")] = Federation.scheme,
+    scheme: SchemeName = Federation.scheme,
     epsilon: Epsilon = Federation.epsilon,
     bytes_: Bytes = Federation.bytes,
     rounds: Rounds = Federation.rounds,
     max_epsilon: Annotated[
-        float | None, typer.Option(help="Cap of each node's ledger.", show_default="what the rounds cost")
+        float | None, typer.Option(help="Cap of each node's ledger.", show_default="the cost of all rounds")
     ] = None,
-    dataset: Annotated[str, typer.Option(help="The dataset that the nodes share.")] = Federation.dataset,
-    model: Annotated[str, typer.Option(help="The model to train.")] = Federation.model,
+    dataset: Annotated[str, typer.Option(help="The dataset, divided among the nodes.")] = Federation.dataset,
+    model: Model = Federation.model,
     lr: Rate = Federation.lr,
     seed: Annotated[int, typer.Option(help="Seed of the public randomness.")] = Federation.seed,
     min_nodes: Annotated[
@@ -59,7 +60,7 @@ def init(
     evaluate_every: Annotated[
         int, typer.Option(help="Rounds between evaluations.")
     ] = Federation.evaluate_every,
-    days: Annotated[int, typer.Option(help="Days that the certificates are valid.")] = 825,
+    days: Annotated[int, typer.Option(help="Validity of the certificates, in days.")] = 825,
     as_json: Json = False,
 ) -> None:
     """Write certificates, node keys, settings and scripts of a TLS federation into a new folder."""
@@ -67,43 +68,42 @@ def init(
     from sqsgd.deploy.folders import write_federation
 
     checks.integer("days", days, 1, 3650)
-    if max_epsilon is not None:  # in a file 0 means what the rounds cost; on the command line it is a mistake
+    if max_epsilon is not None:  # 0 is allowed in the file only, where it means the cost of all rounds
         checks.real("max_epsilon", max_epsilon, 0.01, 1e12)
     values = given(context, Federation.__dataclass_fields__)
     if host:
         values["hosts"] = tuple(host)
         if set(host) - set(HERE):
-            values.setdefault("port", 8000)  # other machines must know it beforehand
+            values.setdefault("port", 8000)  # other machines must know it in advance
     federation = Federation(**values)
     written = write_federation(folder, federation, days)
-    if as_json:
-        names = [f"node-{index}" for index in range(federation.nodes)]
-        print_json(
-            {
-                "folder": str(written),
-                "hosts": federation.certified,
-                "port": federation.port,
-                "server": str(written / "server"),
-                "nodes": [str(written / "nodes" / name) for name in names],
-                "max_epsilon": federation.cap,
-            }
-        )
-        return
-    typer.echo(f"written to  {written}: a server and {federation.nodes} nodes; certificates for {days} days")
-    typer.echo(f"each node   answers while its ledger is below epsilon {federation.cap:,g}")
-    typer.echo(f"try it      sqsgd deploy up {folder}")
+    result = {
+        "folder": str(written),
+        "hosts": federation.certified,
+        "port": federation.port,
+        "server": str(written / "server"),
+        "nodes": [str(written / "nodes" / f"node-{index}") for index in range(federation.nodes)],
+        "max_epsilon": federation.cap,
+    }
+    print_result(
+        as_json,
+        result,
+        f"written to  {written}: a server and {federation.nodes} nodes; certificates for {days} days",
+        f"each node   answers while its ledger is below epsilon {federation.cap:,g}",
+        f"try it      sqsgd deploy up {folder}",
+    )
 
 
 @app.command()
 def up(
     folder: Folder,
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background; see `status`.")] = False,
-    stay: Annotated[bool, typer.Option("--stay", help="Stay up after the training.")] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="Stay up after training.")] = False,
     resume: Resume = False,
     app: App = None,
     as_json: Json = False,
 ) -> None:
-    """Run a federation on this machine and train; exits with 1 if the training was not completed."""
+    """Run a federation on this machine and train; exits with 1 if training was not completed."""
     from sqsgd.deploy.supervisor import Supervisor
 
     load_federation(folder)
@@ -117,7 +117,7 @@ def up(
     stopping: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda seen, _frame: stopping.append(seen))
-    good, tell = False, _quiet if as_json else _say
+    good, tell = False, (lambda _: None) if as_json else _say
     with Supervisor(folder, tell, stop=lambda: bool(stopping)).running() as supervisor:
         if not stopping:
             good = _train(folder / "server", supervisor.federation, app, resume, stopping, tell)
@@ -133,7 +133,7 @@ def up(
 
 @app.command()
 def status(folder: Folder, as_json: Json = False) -> None:
-    """Show a federation: its processes, what each node has spent and refused, and the training."""
+    """Show a federation: its processes, each node's spending and refusals, and the progress of training."""
     from sqsgd.deploy.status import read_status
 
     found = read_status(folder)
@@ -180,15 +180,13 @@ def down(folder: Folder, as_json: Json = False) -> None:
 
     load_federation(folder)
     ended = live_state.down(folder)
-    if as_json:
-        print_json({"folder": str(folder.absolute()), "ended": ended})
-    else:
-        typer.echo(f"{ended} processes stopped" if ended else f"{folder} was not up")
+    text = f"{ended} processes stopped" if ended else f"{folder} was not up"
+    print_result(as_json, {"folder": str(folder.absolute()), "ended": ended}, text)
 
 
 @app.command()
 def allow(
-    node: Annotated[Path, typer.Argument(help="A node's folder.")],
+    node: Node,
     app: Annotated[Path, typer.Argument(help="A Flower app that you have reviewed.")],
     as_json: Json = False,
 ) -> None:
@@ -203,18 +201,29 @@ def allow(
     bundle = app_hash(app)
     with allowed.open("a") as file:
         file.write(f"{bundle}  # {app.absolute().name}\n")
+    result = {"node": str(node), "app": str(app), "sha256": bundle}
+    print_result(as_json, result, f"{bundle} may run on {node.name}")
+
+
+@app.command()
+def ledger(node: Node, as_json: Json = False) -> None:
+    """Create a node's ledger where its node.conf says, or the witness that it lacks; for the node's owner."""
+    from sqsgd.deploy.node_config import create_ledger
+
+    made = create_ledger(node)
     if as_json:
-        print_json({"node": str(node), "app": str(app), "sha256": bundle})
+        print_json({"node": str(node), "ledger": str(made.path), "witness": str(made.witness or "")})
     else:
-        typer.echo(f"{bundle} may run on {node.name}")
+        typer.echo(f"{made.path}: cap {made.max_epsilon:,g}, {_number(float(made.spent))} spent")
+        typer.echo(f"witness     {made.witness or 'none: see witness in node.conf'}")
 
 
 @app.command()
 def train(server: Server, resume: Resume = False, app: App = None, as_json: Json = False) -> None:
-    """Submit a training to a running server and follow it; exits with 1 if it was not completed."""
+    """Submit a training run to the server and follow it; exits with 1 if it was not completed."""
     from sqsgd.deploy.status import run_status
 
-    good = _train(server, load_federation(server), app, resume, [], _quiet if as_json else _say)
+    good = _train(server, load_federation(server), app, resume, [], (lambda _: None) if as_json else _say)
     if as_json:
         print_json(run_status(server))
     raise typer.Exit(0 if good else 1)
@@ -226,7 +235,7 @@ def gate(
     listen: Annotated[str, typer.Option(help="Address for the nodes, such as 0.0.0.0:8000.")],
     to: Annotated[str, typer.Option(help="Address of the SuperLink, such as 127.0.0.1:8001.")],
 ) -> None:
-    """Forward nodes to a SuperLink, and nothing else: its Control API stays closed to others."""
+    """Forward nodes to a SuperLink, and nothing else: its Control API stays unreachable from outside."""
     import asyncio
     import contextlib
     import os
@@ -266,7 +275,7 @@ def _detach(folder: Path, resume: bool, app: Path | None) -> None:
         )
     while training.last_job(folder / "server") == before:
         if child.poll() is not None:
-            raise OSError(f"it ended with {child.returncode}: {tail(log)}")
+            raise OSError(f"the background process ended with {child.returncode}: {tail(log)}")
         time.sleep(0.2)
 
 
@@ -304,7 +313,3 @@ def _short(text: str) -> str:
 
 def _say(text: str) -> None:
     typer.echo(text, err=True)
-
-
-def _quiet(_text: str) -> None:
-    pass

@@ -1,7 +1,7 @@
 """``sqsgd doctor``: what works on this machine, what is missing, and the command that fixes it.
 
-Every check tries the thing itself where that takes at most a second or two: kernels are compiled and reports
-encoded and decoded, torch is loaded, files of datasets are read and their checksums compared.
+Checks exercise the real thing where that takes at most a second or two: they compile kernels, encode and
+decode reports, load torch, and compare the checksums of dataset files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 import typer
@@ -45,7 +45,7 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
     checks = list(examine(data_dir))
     works = all(check.works for check in checks if check.basic)
     if as_json:
-        print_json({"works": works, "checks": [check.to_dict() for check in checks]})
+        print_json({"works": works, "checks": [asdict(check) for check in checks]})
     else:
         rows = [[check.state, check.group, check.name, check.found, check.needed] for check in checks]
         print_table(("state", "group", "what", "found", "needed"), rows)
@@ -82,13 +82,16 @@ class Check:
         """Whether it can be used."""
         return self.state == "good"
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+
+def _check(
+    group: str, name: str, state: State, found: str, fix: str, *, needed: str = "", basic: bool = False
+) -> Check:
+    mend = "" if state == "good" else fix
+    return Check(group=group, name=name, state=state, found=found, needed=needed, mend=mend, basic=basic)
 
 
 def find_chromium() -> str | None:
-    """$SQSGD_CHROMIUM, or the first of the usual names on the path; None if there is none."""
+    """$SQSGD_CHROMIUM, or the first of the usual names on the PATH, or None."""
     return os.environ.get("SQSGD_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
@@ -96,8 +99,8 @@ def examine(data_dir: str | Path | None = None) -> Iterator[Check]:
     """Run every check, the basic ones first; a check that fails does not stop the others."""
     yield _python()
     yield from _packages("", basic=True)
-    yield _tried("basics", "entropy", _entropy, "sqsgd needs the operating system's random numbers")
-    yield _tried("basics", "kernels", _kernels, _install(), needed="numba compiles, a report round-trips")
+    yield _tried("entropy", _entropy, "sqsgd needs the operating system's random numbers")
+    yield _tried("kernels", _kernels, _install(), needed="numba compiles, a report round-trips")
     yield _machine()
     for extra in EXTRAS:
         yield from _packages(extra)
@@ -107,7 +110,7 @@ def examine(data_dir: str | Path | None = None) -> Iterator[Check]:
 
 
 def _install(*extras: str) -> str:
-    """The pip command for these extras, from the place this copy was installed from."""
+    """The pip command that installs these extras from the same source as this copy."""
     wanted = f"[{','.join(extras)}]" if extras else ""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         origin = json.loads(importlib.metadata.distribution("sqsgd").read_text("direct_url.json") or "{}")
@@ -120,12 +123,10 @@ def _install(*extras: str) -> str:
 
 
 def _python() -> Check:
-    good = sys.version_info >= LEAST_PYTHON
-    return Check(
-        group="basics", name="python", state="good" if good else "broken", found=platform.python_version(),
-        needed=">=" + ".".join(map(str, LEAST_PYTHON)), basic=True,
-        mend="" if good else "install Python 3.11 or later and create a new virtual environment with it",
-    )  # fmt: skip
+    state: State = "good" if sys.version_info >= LEAST_PYTHON else "broken"
+    fix = "install Python 3.11 or later and create a new virtual environment with it"
+    needed = ">=" + ".".join(map(str, LEAST_PYTHON))
+    return _check("basics", "python", state, platform.python_version(), fix, needed=needed, basic=True)
 
 
 def _packages(extra: str, *, basic: bool = False) -> Iterator[Check]:
@@ -138,9 +139,7 @@ def _packages(extra: str, *, basic: bool = False) -> Iterator[Check]:
     except importlib.metadata.PackageNotFoundError:
         if basic:
             why = "this source tree is not installed, so its requirements are unknown"
-            yield Check(
-                group=group, name="sqsgd", state="missing", found=why, mend="pip install --editable ."
-            )
+            yield _check(group, "sqsgd", "missing", why, "pip install --editable .")
         return
     for requirement in map(Requirement, lines):
         marker = requirement.marker
@@ -148,7 +147,7 @@ def _packages(extra: str, *, basic: bool = False) -> Iterator[Check]:
             continue
         if marker is not None and not marker.evaluate({"extra": extra}):
             continue
-        needed, mend = str(requirement.specifier), _install(*([extra] if extra else []))
+        needed, fix = str(requirement.specifier), _install(*([extra] if extra else []))
         try:
             found = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
@@ -156,25 +155,21 @@ def _packages(extra: str, *, basic: bool = False) -> Iterator[Check]:
             found = "not installed"
         else:
             state = "good" if requirement.specifier.contains(found, prereleases=True) else "broken"
-        yield Check(
-            group=group, name=requirement.name, state=state, found=found, needed=needed, basic=basic,
-            mend="" if state == "good" else mend,
-        )  # fmt: skip
+        yield _check(group, requirement.name, state, found, fix, needed=needed, basic=basic)
 
 
-def _tried(group: str, name: str, attempt: Callable[[], str], mend: str, needed: str = "") -> Check:
-    """Run a basic check; an exception it raises is what is wrong."""
+def _tried(name: str, attempt: Callable[[], str], fix: str, needed: str = "") -> Check:
+    """Run a basic check; if it raises an exception, report that as what is wrong."""
+    state: State = "good"
     try:
-        return Check(group=group, name=name, state="good", found=attempt(), needed=needed, basic=True)
-    except Exception as error:  # a broken machine is reported, not raised
-        found = f"{type(error).__name__}: {error}"
-        return Check(
-            group=group, name=name, state="broken", found=found, needed=needed, mend=mend, basic=True
-        )
+        found = attempt()
+    except Exception as error:
+        state, found = "broken", f"{type(error).__name__}: {error}"
+    return _check("basics", name, state, found, fix, needed=needed, basic=True)
 
 
 def _entropy() -> str:
-    """Read without blocking: early after boot the kernel may not have gathered any."""
+    """Read without blocking: shortly after boot the kernel may not have enough entropy yet."""
     if hasattr(os, "getrandom"):
         os.getrandom(32, os.GRND_NONBLOCK)
         source = "getrandom"
@@ -212,13 +207,10 @@ def _machine() -> Check:
     from sqsgd.runs.config import cores
 
     memory = memory_bytes()
-    enough = memory >= LEAST_MEMORY
-    return Check(
-        group="basics", name="machine", state="good" if enough else "broken",
-        found=f"{cores()} cores, {memory / 2**30:.1f} GiB of memory, {platform.machine()}",
-        needed=f"{LEAST_MEMORY / 2**30:.0f} GiB to train",
-        mend="" if enough else "train with workers = 1 in a --config file, or on a machine with more memory",
-    )  # fmt: skip
+    state: State = "good" if memory >= LEAST_MEMORY else "broken"
+    found = f"{cores()} cores, {memory / 2**30:.1f} GiB of memory, {platform.machine()}"
+    fix = "train with workers = 1 in a --config file, or on a machine with more memory"
+    return _check("basics", "machine", state, found, fix, needed=f"{LEAST_MEMORY / 2**30:.0f} GiB to train")
 
 
 def memory_bytes() -> int:
@@ -234,16 +226,16 @@ def _engines() -> Iterator[Check]:
 
     modules = {"train": ("torch", "safetensors.numpy", "tomli_w"), "flower": ("flwr",)}
     for engine in ENGINES:
-        found, mend = "usable", ""
+        found = "usable"
         state: State = "good"
         for module in (name for extra in ENGINE_NEEDS[engine] for name in modules[extra]):
             try:
                 importlib.import_module(module)
             except Exception as error:
-                found, mend = f"{module}: {error}", _install(*ENGINE_NEEDS[engine])
+                found = f"{module}: {error}"
                 state = "missing" if isinstance(error, ModuleNotFoundError) else "broken"
                 break
-        yield Check(group="engines", name=engine, state=state, found=found, mend=mend)
+        yield _check("engines", engine, state, found, _install(*ENGINE_NEEDS[engine]))
 
 
 def _data_sets(data_dir: str | Path | None) -> Iterator[Check]:
@@ -253,18 +245,16 @@ def _data_sets(data_dir: str | Path | None) -> Iterator[Check]:
     for status in dataset_status(data_dir):
         more = f" and {len(status.missing) - 1} more" if len(status.missing) > 1 else ""
         found = str(status.where) if status.available else f"missing {status.missing[0]}{more}"
-        mend = _install("train") if status.name == EMBEDDED else status.how
-        yield Check(
-            group="data sets", name=status.name, state="good" if status.available else "missing", found=found,
-            mend="" if status.available else mend,
-        )  # fmt: skip
+        fix = _install("train") if status.name == EMBEDDED else status.how
+        yield _check("data sets", status.name, "good" if status.available else "missing", found, fix)
 
 
 def _browser() -> Check:
     program = find_chromium()
     found = program or "none of " + ", ".join(BROWSERS)
-    return Check(
-        group="for contributors", name="chromium", state="good" if program else "missing", found=found,
-        needed="for the tests that open a report",
-        mend="" if program else "apt install chromium, or set SQSGD_CHROMIUM to its path",
-    )  # fmt: skip
+    fix, needed = (
+        "apt install chromium, or set SQSGD_CHROMIUM to its path",
+        "for the tests that open a report",
+    )
+    state: State = "good" if program else "missing"
+    return _check("for contributors", "chromium", state, found, fix, needed=needed)

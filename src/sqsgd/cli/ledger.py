@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sqsgd.cli._options import Json
-from sqsgd.cli._tables import print_json, print_table
+from sqsgd.cli._tables import print_json, print_result, print_table
 
 if TYPE_CHECKING:
     from sqsgd.ledger.account import Ledger
@@ -74,21 +74,15 @@ def verify(path: LedgerPath, witness: Witness = None, as_json: Json = False) -> 
     try:
         found = _summary(Ledger(path, witness=witness), 0)
     except LedgerDamaged as error:
-        if as_json:
-            print_json(
-                {"path": str(path.resolve()), "good": False, "problem": str(error), "what to do": ADVICE}
-            )
-        else:
-            typer.echo(f"NOT GOOD    {error}")
-            typer.echo(f"what to do  {ADVICE}")
+        result = {"path": str(path.resolve()), "good": False, "problem": str(error), "what to do": ADVICE}
+        print_result(as_json, result, f"NOT GOOD    {error}", f"what to do  {ADVICE}")
         raise typer.Exit(1) from None
-    if as_json:
-        kept = ("path", "max_epsilon", "spent", "left", "reports", "interrupted")
-        print_json({"good": True, "problem": "", "what to do": "", **{name: found[name] for name in kept}})
-        return
-    typer.echo(f"good        {found['path']}: {found['reports']:,} reports, {found['spent']!r} spent")
+    kept = ("path", "max_epsilon", "spent", "left", "reports", "interrupted")
+    result = {"good": True, "problem": "", "what to do": "", **{name: found[name] for name in kept}}
+    lines = [f"good        {found['path']}: {found['reports']:,} reports, {found['spent']!r} spent"]
     if found["interrupted"]:
-        typer.echo(f"after crash {found['interrupted']}; the next spend repairs it")
+        lines.append(f"after crash {found['interrupted']}; the next spend repairs it")
+    print_result(as_json, result, *lines)
 
 
 def _check_names(path: Path, witness: Path | None) -> None:

@@ -24,7 +24,7 @@ def plan(
     prior: Annotated[float, typer.Option(help="Prior knowledge, as a log density ratio.")] = 0.0,
     as_json: Json = False,
 ) -> None:
-    """Choose parameters for a budget; show the expected error, what stays hidden, and warnings."""
+    """Choose parameters for a budget; show the expected error, reconstruction bounds and warnings."""
     from sqsgd import checks
     from sqsgd.planner import plan as make_plan
     from sqsgd.planner import ratio

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sqsgd.cli._options import Json
-from sqsgd.cli._tables import print_json
+from sqsgd.cli._tables import print_result
 
 
 def report(
@@ -37,15 +37,11 @@ def report(
             from sqsgd.report.images import write_charts
 
             written += write_charts(groups, folder, kind)
-    if as_json:
-        print_json([str(path) for path in written])
-    else:
-        for path in written:
-            typer.echo(f"written to {path}")
+    print_result(as_json, [str(path) for path in written], *(f"written to {path}" for path in written))
 
 
-def page_beside(paths: Sequence[Path], out: Path, title: str | None = None) -> Path | None:
-    """Write the page of finished runs; without plotly, print why there is none and return None."""
+def try_write_report(paths: Sequence[Path], out: Path, title: str | None = None) -> Path | None:
+    """Write the page of finished runs; if plotly is not installed, say so and return None."""
     try:
         from sqsgd.report.page import write_report
 

@@ -1,4 +1,4 @@
-"""``sqsgd schemes``: what each scheme promises and sends under a budget."""
+"""``sqsgd schemes``: the guarantee and message size of every scheme under a budget."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def schemes(
     bytes_: Bytes = 256,
     as_json: Json = False,
 ) -> None:
-    """List the schemes, with what each promises and sends under a budget."""
+    """List the schemes, with the guarantee and message size of each under a budget."""
     from sqsgd import checks
     from sqsgd.files.json_numbers import worded
     from sqsgd.schemes import SCHEMES, make_scheme

@@ -17,25 +17,27 @@ from sqsgd.cli._failures import Ended
 from sqsgd.cli._new_folders import new_folder
 from sqsgd.cli._options import (
     Bytes,
+    Clients,
     DataDir,
+    Dataset,
     Epsilon,
     Json,
+    Model,
     Rate,
     Rounds,
     SchemeOption,
-    complete_dataset,
     complete_scheme,
     given,
     scheme_options,
 )
 from sqsgd.cli._stopping import stopping_between_rounds
-from sqsgd.cli._tables import print_json
-from sqsgd.cli.report import page_beside
+from sqsgd.cli._tables import print_result
+from sqsgd.cli.report import try_write_report
 from sqsgd.runs.config import FIELDS, RunConfig
 
 
 class Command(TyperCommand):
-    """Explains that a configuration key without an option belongs into the file of ``--config``."""
+    """Explains that a configuration key without an option belongs in the file given with ``--config``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -43,7 +45,7 @@ class Command(TyperCommand):
         except click.NoSuchOption as error:
             key = error.option_name.lstrip("-").replace("-", "_")
             if key in FIELDS and f"--{key.replace('_', '-')}" not in {each.opts[0] for each in self.params}:
-                reason = f"{error.format_message()} {key} is a key of the file that --config names."
+                reason = f"{error.format_message()} {key} is a key of the --config file."
                 raise click.UsageError(reason, ctx) from None
             raise
 
@@ -56,20 +58,15 @@ def train(
             help="See `sqsgd schemes`; auto: the best stateless one.", autocompletion=complete_scheme
         ),
     ] = RunConfig.scheme,
-    dataset: Annotated[
-        str,
-        typer.Option(help="mnist5k, mnist, ... or package.module:factory.", autocompletion=complete_dataset),
-    ] = RunConfig.dataset,
+    dataset: Dataset = RunConfig.dataset,
     data_dir: DataDir = None,
-    model: Annotated[
-        str, typer.Option(help="lenet5, resnet110, ... or package.module:factory.")
-    ] = RunConfig.model,
+    model: Model = RunConfig.model,
     features: Annotated[
         str | None, typer.Option(help="Public features: hog, soft-hog or package.module:factory.")
     ] = None,
-    clients: Annotated[int, typer.Option(help="Number of clients.")] = RunConfig.clients,
+    clients: Clients = RunConfig.clients,
     participation: Annotated[
-        str, typer.Option(help="all, a number of clients per round, or once: no client twice.")
+        str, typer.Option(help="all, a number of clients per round, or once: one round per client.")
     ] = RunConfig.participation,
     partition: Annotated[
         str, typer.Option(help="iid, dirichlet:BETA, shards:N or drawn (any number of clients).")
@@ -85,17 +82,19 @@ def train(
     bound: Annotated[float, typer.Option(help="Initial bound; 0: the scheme's own.")] = RunConfig.bound,
     seed: Annotated[int, typer.Option(help="Seed of everything but secure noise.")] = RunConfig.seed,
     option: SchemeOption = None,
-    engine: Annotated[str, typer.Option(help="local, or flower: the same over Flower.")] = RunConfig.engine,
+    engine: Annotated[
+        str, typer.Option(help="local, or flower: the same run over Flower.")
+    ] = RunConfig.engine,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events.")] = False,
     secure: Annotated[
-        bool, typer.Option("--secure", help="Noise from the operating system; it cannot be repeated.")
+        bool, typer.Option("--secure", help="Noise from the operating system; the run cannot be repeated.")
     ] = False,
     config: Annotated[Path | None, typer.Option(help="A TOML file with any of these keys.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train a model over simulated clients; ends with a summary and a folder on disk."""
+    """Train a model over simulated clients; writes a run folder and prints a summary."""
     values = given(context, FIELDS)
     if option:
         values["options"] = scheme_options(option)
@@ -105,7 +104,7 @@ def train(
 def _train(
     values: dict[str, Any], config_file: Path | None, out: Path | None, resume: bool, as_json: bool
 ) -> None:
-    """Train from a file and overriding values, or resume a run."""
+    """Start a run from a file and values that override it, or resume a run."""
     from sqsgd.experiments import runner
     from sqsgd.runs.config import load_config, make_config
 
@@ -138,15 +137,12 @@ def _train(
     except OSError as error:
         raise Ended(f"{error}; the last checkpoint in {run.folder} is intact") from error
     summary = json.loads((run.folder / "summary.json").read_text())
-    page_beside([run.folder], run.folder / "report.html")
-    if as_json:
-        print_json({**summary, "folder": str(run.folder)})
-    else:
-        typer.echo(describe(summary, run.folder))
+    try_write_report([run.folder], run.folder / "report.html")
+    print_result(as_json, {**summary, "folder": str(run.folder)}, describe(summary, run.folder))
 
 
 def _shown(steps: Iterator[Any], rounds: int, done: int, *, quiet: bool) -> Iterator[Any]:
-    """Pass the steps on, with a progress bar on a terminal."""
+    """Yield the steps, with a progress bar on a terminal."""
     if quiet or not sys.stdout.isatty():
         yield from steps
         return
@@ -165,7 +161,7 @@ def _shown(steps: Iterator[Any], rounds: int, done: int, *, quiet: bool) -> Iter
 
 
 def describe(summary: dict[str, Any], folder: Path) -> str:
-    """The summary of a run, one line per figure."""
+    """The summary of a run as text."""
     shares = ", ".join(
         f"{part} {summary[f'share_{part}']:.0%}" for part in ("gradient", "encode", "aggregate")
     )

@@ -95,24 +95,16 @@ class Federation:
 
     def run_config(self, out: Path, *, resume: bool) -> dict[str, Any]:
         """The configuration of the Flower app: the keys of its pyproject.toml."""
+        same = ("scheme", "bytes", "seed", "dataset", "model", "min_answers", "downlink", "evaluate_every")
+        floats = ("epsilon", "lr", "round_timeout", "wait_timeout")  # Flower insists on the type
         return {
+            **{name.replace("_", "-"): getattr(self, name) for name in same},
+            **{name.replace("_", "-"): float(getattr(self, name)) for name in floats},
             "num-server-rounds": self.rounds,
-            "scheme": self.scheme,
-            "epsilon": float(self.epsilon),
-            "bytes": self.bytes,
-            "lr": float(self.lr),
-            "seed": self.seed,
-            "dataset": self.dataset,
-            "model": self.model,
             "clients-per-round": 0,
             "min-nodes": self.min_nodes or self.nodes // 2 + 1,
-            "round-timeout": float(self.round_timeout),
-            "wait-timeout": float(self.wait_timeout),
-            "min-answers": self.min_answers,
-            "downlink": self.downlink,
             "out": str(out),
             "resume": resume,
-            "evaluate-every": self.evaluate_every,
         }
 
     def to_toml(self) -> str:
@@ -128,17 +120,10 @@ def load_federation(folder: Path) -> Federation:
     values = read_toml(path)
     if values.pop("format", None) != FORMAT:
         raise ValueError(f"{path}: format must be {FORMAT}, the only one that this sqsgd supports")
-    known = {field.name: field for field in dataclasses.fields(Federation)}
-    for name in values:
-        if name not in known:
-            raise ValueError(f"{path}: unknown key {name!r} (known: {', '.join(known)})")
     if isinstance(values.get("hosts"), list):
         values["hosts"] = tuple(values["hosts"])
-    hints = get_type_hints(Federation)
-    for name, value in values.items():
-        wanted = hints[name] if isinstance(hints[name], type) else tuple if name == "hosts" else str
-        if wanted is float and isinstance(value, int):
-            values[name] = value = float(value)
-        if not isinstance(value, wanted) or isinstance(value, bool):
-            raise ValueError(f"{path}: {name} = {value!r} must be of type {wanted.__name__}")
-    return Federation(**values)
+    kinds = {
+        name: kind if isinstance(kind, type) else tuple if name == "hosts" else str
+        for name, kind in get_type_hints(Federation).items()
+    }
+    return Federation(**checks.fields(values, kinds, str(path)))

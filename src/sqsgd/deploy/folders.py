@@ -11,6 +11,8 @@ from sqsgd.deploy import instructions as pages
 from sqsgd.deploy import scripts
 from sqsgd.deploy.certificates import Pair, make_authority, make_node_pair, make_server_pair, write_secret
 from sqsgd.deploy.federation import NAME, Federation
+from sqsgd.deploy.live_state import node_folders
+from sqsgd.deploy.node_config import create_ledger
 
 
 def write_federation(folder: Path, federation: Federation, days: int) -> Path:
@@ -24,6 +26,8 @@ def write_federation(folder: Path, federation: Federation, days: int) -> Path:
       tests/deploy/test_folders.py::test_secrets_are_their_owners_alone
     * A node's folder holds its own key only, and the server's holds none of a node or of the authority.
       tests/deploy/test_folders.py::test_no_folder_holds_anothers_secret
+    * Every node has its ledger, and settings that refuse to run without it.
+      tests/deploy/test_folders.py::test_every_node_has_the_ledger_that_it_requires
     """
     folder = folder.absolute()
     if set(str(folder)) & set("\"'\\$`\n"):
@@ -39,7 +43,9 @@ def write_federation(folder: Path, federation: Federation, days: int) -> Path:
         _fill(building, federation, days)
         with contextlib.suppress(FileNotFoundError):
             folder.rmdir()
-        building.rename(folder)
+        building = building.rename(folder)
+        for node in node_folders(folder):  # here and not before: a ledger records its path
+            create_ledger(node)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
@@ -64,8 +70,7 @@ def _fill(folder: Path, federation: Federation, days: int) -> None:
 
 
 def _fill_server(folder: Path, federation: Federation, authority: bytes, pair: Pair) -> None:
-    _private_folder(folder)
-    for name in ("flwr", "nodes", "runs"):
+    for name in ("", "flwr", "nodes", "runs"):
         _private_folder(folder / name)
     write_secret(folder / "server.key", pair.private)
     write_secret(folder / "superexec.secret", secrets.token_bytes(32))
@@ -73,17 +78,14 @@ def _fill_server(folder: Path, federation: Federation, authority: bytes, pair: P
     (folder / "ca.pem").write_bytes(authority)
     (folder / NAME).write_text(pages.FEDERATION_HEAD + federation.to_toml())
     (folder / "environment.sh").write_text(scripts.ENVIRONMENT)
-    _script(folder / "superlink.sh", scripts.SUPERLINK)
-    _script(folder / "superexec.sh", scripts.SUPEREXEC)
+    for name in ("superlink", "superexec", "register", "train"):
+        _script(folder / f"{name}.sh", getattr(scripts, name.upper()))
     _script(folder / "gate.sh", scripts.gate(federation))
-    _script(folder / "register.sh", scripts.REGISTER)
-    _script(folder / "train.sh", scripts.TRAIN)
     (folder / "README.md").write_text(pages.server(federation))
 
 
 def _fill_node(folder: Path, federation: Federation, index: int, authority: bytes, pair: Pair) -> None:
-    _private_folder(folder)
-    for name in ("state", "flwr", "bin"):
+    for name in ("", "state", "flwr", "bin"):
         _private_folder(folder / name)
     write_secret(folder / "key", pair.private)
     (folder / "key.pub").write_bytes(pair.public)

@@ -12,8 +12,8 @@ import asyncio
 import contextlib
 import json
 import ssl
-import time
-from dataclasses import dataclass, field
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from sqsgd.deploy.federation import NAME, load_federation
@@ -49,11 +49,6 @@ class Counts:
     bytes_up: int = 0
     bytes_down: int = 0
     last_refused: str = ""
-    changed: float = field(default_factory=time.monotonic)
-
-    def to_dict(self) -> dict[str, object]:
-        """The counts, for JSON."""
-        return {name: value for name, value in vars(self).items() if name != "changed"}
 
 
 def parse_head(head: bytes, max_body: int = MAX_BODY) -> tuple[bytes, int]:
@@ -120,14 +115,12 @@ class Gate:
                 await asyncio.gather(server.serve_forever(), self._write_counts(self._counts_file))
 
     async def _write_counts(self, path: Path) -> None:
-        written = 0.0
+        written = b""
         while True:
-            if self.counts.changed != written:
-                written = self.counts.changed
-                content = json.dumps(self.counts.to_dict()).encode()
-                await asyncio.to_thread(
-                    write_atomically, path, content
-                )  # a slow disk must not delay requests
+            if (content := json.dumps(vars(self.counts)).encode()) != written:
+                # In a thread: a slow disk must not delay requests.
+                await asyncio.to_thread(write_atomically, path, content)
+                written = content
             await asyncio.sleep(1.0)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -138,18 +131,14 @@ class Gate:
                 outgoing, length = parse_head(head, self._max_body)
             except Rejected as rejection:
                 self._note_rejection(head, rejection.status)
-                answer = f"HTTP/1.1 {rejection.status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-                writer.write(answer.encode())
-                await writer.drain()
+                await _respond(writer, rejection.status)
                 return
             async with asyncio.timeout(_LONGEST), self._slots:
                 await self._forward(outgoing, length, reader, writer)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
             pass  # the peer disconnected, or never sent a request
         finally:
-            writer.close()
-            with contextlib.suppress(OSError, ssl.SSLError):
-                await writer.wait_closed()
+            await _close(writer)
 
     async def _forward(
         self, head: bytes, length: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -157,46 +146,48 @@ class Gate:
         try:
             from_link, to_link = await asyncio.open_connection(*self._to, ssl=self._behind)
         except OSError:
-            answer = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-            writer.write(answer)
-            await writer.drain()
+            await _respond(writer, "503 Service Unavailable")
             return
         try:
             to_link.write(head)
-            self._count(up=len(head))
-            while length:
-                async with asyncio.timeout(_PATIENCE):
-                    part = await reader.read(min(_CHUNK, length))
-                if not part:
-                    return
-                length -= len(part)
-                self._count(up=len(part))
-                to_link.write(part)
-                async with asyncio.timeout(_PATIENCE):
-                    await to_link.drain()
-            while True:
-                async with asyncio.timeout(_PATIENCE):
-                    part = await from_link.read(_CHUNK)
-                if not part:
-                    break
-                self._count(down=len(part))
-                writer.write(part)
-                async with asyncio.timeout(_PATIENCE):
-                    await writer.drain()
+            self.counts.bytes_up += len(head)
+            if await self._copy(reader, to_link, "bytes_up", length) < length:
+                return
+            await self._copy(from_link, writer, "bytes_down")
             self.counts.passed += 1
         finally:
-            to_link.close()
-            with contextlib.suppress(OSError, ssl.SSLError):
-                await to_link.wait_closed()
+            await _close(to_link)
 
-    def _count(self, *, up: int = 0, down: int = 0) -> None:
-        self.counts.bytes_up += up
-        self.counts.bytes_down += down
-        self.counts.changed = time.monotonic()
+    async def _copy(
+        self, source: asyncio.StreamReader, to: asyncio.StreamWriter, name: str, most: int = sys.maxsize
+    ) -> int:
+        """Copy ``most`` bytes, or all up to the end; returns how many there were."""
+        copied = 0
+        while copied < most:
+            async with asyncio.timeout(_PATIENCE):
+                part = await source.read(min(_CHUNK, most - copied))
+            if not part:
+                break
+            copied += len(part)
+            setattr(self.counts, name, getattr(self.counts, name) + len(part))
+            to.write(part)
+            async with asyncio.timeout(_PATIENCE):
+                await to.drain()
+        return copied
 
     def _note_rejection(self, head: bytes, status: str) -> None:
         self.counts.refused += 1
         line = head.split(b"\r\n", 1)[0][:200].decode("latin-1")
         self.counts.last_refused = "".join(c for c in line if c.isprintable()) + f": {status}"
-        self.counts.changed = time.monotonic()
         print(f"refused {self.counts.last_refused}", flush=True)  # noqa: T201 - the log
+
+
+async def _respond(writer: asyncio.StreamWriter, status: str) -> None:
+    writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+    await writer.drain()
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError, ssl.SSLError):
+        await writer.wait_closed()

@@ -69,6 +69,7 @@ Only you decide:
 * `allowed-apps`: which code may run here. `installed` is the app of your own sqsgd installation.
 * `state/`: the ledger of what was spent. `sqsgd ledger show state/ledger` reads it. Never restore an older
   copy of this folder, and never run two nodes with the same key: both would spend the same budget twice.
+  Without its ledger the node answers nothing. A `witness` in `node.conf` detects an older copy.
 
 `key` is this node's secret and never leaves this machine.
 """

@@ -29,11 +29,12 @@ def refuse_leftovers(folder: Path) -> None:
 
 def read_state(folder: Path) -> dict[str, Any] | None:
     """The state that the last supervisor wrote; None before the first ``up``."""
-    try:
-        state: dict[str, Any] = json.loads((folder / "live/state.json").read_text())
-    except FileNotFoundError:
-        return None
-    return state
+    return read_json(folder / "live/state.json")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None if there is no file."""
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def node_folders(folder: Path) -> list[Path]:

@@ -79,26 +79,19 @@ def marked(mark: str) -> list[int]:
 def end(processes: Iterable[Process], mark: str, patience: float = 10.0) -> list[int]:
     """End processes and their children: SIGTERM first, then SIGKILL. Returns the numbers of those killed."""
     ours = [process for process in processes if process.alive]
-    for process in ours:
-        _signal_group(process.pid, signal.SIGTERM)
-    for pid in marked(mark):
-        _signal(pid, signal.SIGTERM)
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        _reap(ours)
-        if not marked(mark) and not any(process.alive for process in ours):
-            return []
-        time.sleep(0.1)
-    killed: list[int] = []
+    deadline, asked, killed = time.monotonic() + patience, False, list[int]()
     while left := {*marked(mark), *(process.pid for process in ours if process.alive)}:
-        for process in ours:
-            if process.alive:
-                _signal_group(process.pid, signal.SIGKILL)
-        for pid in left:
-            _signal(pid, signal.SIGKILL)
-        killed += [pid for pid in left if pid not in killed]
+        late = time.monotonic() >= deadline
+        if late or not asked:
+            number, asked = signal.SIGKILL if late else signal.SIGTERM, True
+            for process in ours:
+                if process.alive:
+                    signal_group(process.pid, number)
+            for pid in left:
+                _signal(pid, number)
+            killed += [pid for pid in left if late and pid not in killed]
         _reap(ours)
-        time.sleep(0.05)
+        time.sleep(0.1)
     return killed
 
 
@@ -113,6 +106,7 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _signal_group(pid: int, number: int) -> None:
+def signal_group(pid: int, number: int) -> None:
+    """Signal a process and its children; nothing if there is none."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, number)

@@ -16,9 +16,6 @@ export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
 export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.2}"
 """
-_SERVER = """\
-. "$here/environment.sh"
-"""
 
 ENVIRONMENT = (
     "# Read by the other scripts of this folder.\n"
@@ -39,34 +36,35 @@ mv -f "$FLWR_HOME/config.toml.$$" "$FLWR_HOME/config.toml"
 """
 )
 
-SUPERLINK = (
-    _HEAD.format(what="Flower's SuperLink, for this machine only; nodes connect through gate.sh.")
-    + _SERVER
-    + """\
+
+def _server(what: str, commands: str) -> str:
+    """A script of the server's machine."""
+    return _HEAD.format(what=what) + '. "$here/environment.sh"\n' + commands
+
+
+SUPERLINK = _server(
+    "Flower's SuperLink, for this machine only; nodes connect through gate.sh.",
+    """\
 [ -e "$here/link.db" ] || rm -rf "$here/registered"  # a new SuperLink has no keys
 exec flower-superlink --host 127.0.0.1 --port "${link##*:}" \\
     --ssl-ca-certfile "$here/ca.pem" --ssl-certfile "$here/server.pem" --ssl-keyfile "$here/server.key" \\
     --enable-supernode-auth --database "$here/link.db" \\
     --isolation process --superexec-auth-secret-file "$here/superexec.secret" \\
     --disable-runtime-dependency-installation
-"""
+""",
 )
 
-SUPEREXEC = (
-    _HEAD.format(
-        what="Starts the server's part of each run, outside the SuperLink, so that runs survive its exit."
-    )
-    + _SERVER
-    + """\
+SUPEREXEC = _server(
+    "Starts the server's part of each run, outside the SuperLink, so that runs survive its exit.",
+    """\
 exec flower-superexec --runtime-api-address "$link" --root-certificates "$here/ca.pem" \\
     --superexec-auth-secret-file "$here/superexec.secret"
-"""
+""",
 )
 
-REGISTER = (
-    _HEAD.format(what="Registers the nodes' public keys with the SuperLink: once, and again for new nodes.")
-    + _SERVER
-    + """\
+REGISTER = _server(
+    "Registers the nodes' public keys with the SuperLink: once, and again for new nodes.",
+    """\
 mkdir -p "$here/registered"
 for key in "$here"/nodes/*.pub; do
     name=$(basename "$key" .pub)
@@ -74,15 +72,14 @@ for key in "$here"/nodes/*.pub; do
     flwr supernode register "$key" federation
     cp "$key" "$here/registered/$name"
 done
-"""
+""",
 )
 
-TRAIN = (
-    _HEAD.format(what="Submits the training and waits until it ends; exits with 0 only if it was completed.")
-    + _SERVER
-    + """\
+TRAIN = _server(
+    "Submits the training and waits until it ends; exits with 0 only if it was completed.",
+    """\
 exec sqsgd deploy train "$here" "$@"
-"""
+""",
 )
 
 CLIENT_APP = """\
@@ -107,11 +104,10 @@ installed
 
 def gate(federation: Federation) -> str:
     """The script of the gate, the only program of the server that other machines reach."""
-    return (
-        _HEAD.format(what="The proxy for nodes: forwards what nodes need, and nothing of the Control API.")
-        + _SERVER
-        + f'exec sqsgd deploy gate "$here" --listen "${{SQSGD_LISTEN:-0.0.0.0:{federation.port or 8000}}}" '
-        + '--to "$link"\n'
+    listen = f"${{SQSGD_LISTEN:-0.0.0.0:{federation.port or 8000}}}"
+    return _server(
+        "The proxy for nodes: forwards what nodes need, and nothing of the Control API.",
+        f'exec sqsgd deploy gate "$here" --listen "{listen}" --to "$link"\n',
     )
 
 
@@ -165,6 +161,14 @@ max-report-epsilon={float(federation.epsilon)!r}
 schemes="{federation.scheme}"
 # Absolute path of the folder for the ledger and the node's state. Default: state/ in this folder.
 # state-dir="/srv/sqsgd/node-{index}"
+# Answer nothing if the ledger is missing: without this, a folder that was lost, or whose disk is not mounted,
+# would become a new ledger with the full budget. `sqsgd deploy init` created the ledger in state/. After a
+# change of state-dir, move that folder there; before the node's first start, `sqsgd deploy ledger` followed
+# by the path of this folder creates a new one instead.
+require-ledger=true
+# A second record of the ledger's length, on another disk: detects that all of state-dir was replaced by an
+# older copy. After adding it here, create the file with `sqsgd deploy ledger`.
+# witness="/mnt/other-disk/node-{index}.tip"
 
 # Which part of the data set this node holds; an app of your own reads its own data.
 partition-id={index}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 from sqsgd.deploy import submission
 from sqsgd.deploy.certificates import expiry
 from sqsgd.deploy.federation import load_federation
-from sqsgd.deploy.live_state import json_lines, node_folders, read_state
+from sqsgd.deploy.live_state import json_lines, node_folders, read_json, read_state
+from sqsgd.deploy.node_config import read_node_config
 from sqsgd.deploy.processes import Process
 from sqsgd.ledger.account import Ledger
-from sqsgd.ledger.refusals import LedgerDamaged
 from sqsgd.numerics.epsilon_sums import rounded_down, rounded_up
 
 
@@ -30,7 +29,7 @@ def read_status(folder: Path) -> dict[str, Any]:
         "supervisor": supervisor.pid if up and supervisor else None,
         "address": state.get("address", "") if up else "",
         **{name: _part(parts.get(name)) for name in ("superlink", "superexec", "gate")},
-        "wire": _counts(folder / "live/gate.json"),
+        "wire": read_json(folder / "live/gate.json"),
         "nodes": [
             {"name": node.name, **_part(parts.get(node.name)), **node_status(node)}
             for node in node_folders(folder)
@@ -44,10 +43,17 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 def node_status(node: Path) -> dict[str, Any]:
     """What a node has spent, answered and refused, from its own files."""
-    state = state_folder(node)
+    state = node / "state"
+    try:
+        settings = read_node_config(node)
+        state = Path(settings["state-dir"])
+        ledger = _ledger(state / "ledger", settings)
+    except (ValueError, OSError) as error:  # also LedgerDamaged
+        unknown = dict.fromkeys(("epsilon_spent", "epsilon_left", "epsilon_cap", "reports"))
+        ledger = {**unknown, "ledger": f"NOT GOOD: {error}"}
     answers, refusals = json_lines(state / "answers.jsonl"), json_lines(state / "refusals.jsonl")
     return {
-        **_ledger(state / "ledger"),
+        **ledger,
         "answers": len(answers),
         "refusals": len(refusals),
         "last_refusal": refusals[-1].get("reason", "") if refusals else "",
@@ -56,31 +62,18 @@ def node_status(node: Path) -> dict[str, Any]:
     }
 
 
-def state_folder(node: Path) -> Path:
-    """Where a node keeps its ledger: the ``state-dir`` of its node.conf, or ``state`` in its folder."""
-    for line in (node / "node.conf").read_text().splitlines():
-        name, _, value = line.strip().partition("=")
-        if name == "state-dir":
-            return Path(value.strip("\"'"))
-    return node / "state"
-
-
-def _ledger(path: Path) -> dict[str, Any]:
-    if not path.exists():
+def _ledger(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    if not path.exists() and settings.get("require-ledger") is not True:
         none = {"epsilon_left": None, "epsilon_cap": None, "reports": 0, "ledger": "none yet"}
         return {"epsilon_spent": 0.0, **none}
-    try:
-        ledger = Ledger(path)
-        return {
-            "epsilon_spent": rounded_up(ledger.spent),
-            "epsilon_left": max(0.0, rounded_down(ledger.left)),
-            "epsilon_cap": ledger.max_epsilon,
-            "reports": len(ledger.entries),
-            "ledger": ledger.interrupted or "good",
-        }
-    except (LedgerDamaged, OSError) as error:
-        unknown = dict.fromkeys(("epsilon_spent", "epsilon_left", "epsilon_cap", "reports"))
-        return {**unknown, "ledger": f"NOT GOOD: {error}"}
+    ledger = Ledger(path, witness=settings.get("witness"))
+    return {
+        "epsilon_spent": rounded_up(ledger.spent),
+        "epsilon_left": max(0.0, rounded_down(ledger.left)),
+        "epsilon_cap": ledger.max_epsilon,
+        "reports": len(ledger.entries),
+        "ledger": ledger.interrupted or "good",
+    }
 
 
 def run_status(server: Path) -> dict[str, Any] | None:
@@ -131,8 +124,7 @@ def _with_names(run: dict[str, Any] | None, logs: Path) -> dict[str, Any] | None
 
 
 def _part(found: dict[str, Any] | None) -> dict[str, Any]:
-    if found is None:
-        return {"running": False, "pid": None, "restarts": 0, "last_exit": None}
+    found = found or {"pid": None, "restarts": 0, "last_exit": None}
     running = found["pid"] is not None and Process(pid=found["pid"], started=found["started"]).alive
     return {
         "running": running,
@@ -140,11 +132,3 @@ def _part(found: dict[str, Any] | None) -> dict[str, Any]:
         "restarts": found["restarts"],
         "last_exit": found["last_exit"],
     }
-
-
-def _counts(path: Path) -> dict[str, Any] | None:
-    try:
-        counts: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    return counts

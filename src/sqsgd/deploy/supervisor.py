@@ -78,8 +78,8 @@ class Supervisor:
         """The running federation; on exit all of its processes have ended. Only one runs per folder."""
         if shutil.which("flower-superlink", path=submission.environment(self.folder)["PATH"]) is None:
             raise ValueError("Flower is not installed here: pip install 'sqsgd[train,flower]'")
-        self.live.mkdir(mode=0o700, exist_ok=True)
-        (self.live / "logs").mkdir(mode=0o700, exist_ok=True)
+        for place in (self.live, self.live / "logs"):
+            place.mkdir(mode=0o700, exist_ok=True)
         descriptor = os.open(self.live / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:
@@ -90,13 +90,9 @@ class Supervisor:
                     f"end it with `sqsgd deploy down {self.folder}`"
                 ) from None
             refuse_leftovers(self.folder)
-            for path in [
-                *(self.live / "logs").glob("*.log"),
-                self.live / "events.jsonl",
-                self.live / "gate.json",
-            ]:
-                if path.name != "supervisor.log":
-                    path.unlink(missing_ok=True)
+            logs = [log for log in (self.live / "logs").glob("*.log") if log.name != "supervisor.log"]
+            for path in [*logs, self.live / "events.jsonl", self.live / "gate.json"]:
+                path.unlink(missing_ok=True)
             try:
                 self._start_all()
                 yield self
@@ -138,11 +134,9 @@ class Supervisor:
         serving["SQSGD_GATE_COUNTS"] = str(self.live / "gate.json")
         self._write_state()
         for name in ("superlink", "superexec", "gate"):
-            self._add(name, server / f"{name}.sh", serving)
-        self._launch(self.parts["superlink"])
-        self._wait_for(f"https://127.0.0.1:{link}/health", self.parts["superlink"])
-        self._launch(self.parts["superexec"])
-        self._launch(self.parts["gate"])
+            self._launch(self._add(name, server / f"{name}.sh", serving))
+            if name == "superlink":
+                self._wait_for(f"https://127.0.0.1:{link}/health", self.parts[name])
         self._register(serving)
         nodes = node_folders(self.folder)
         if len(nodes) != self.federation.nodes:
@@ -228,10 +222,8 @@ class Supervisor:
         lived = time.monotonic() - part.since
         part.quick_exits = part.quick_exits + 1 if lived < 60 else 0
         wait = min(_MAX_WAIT, 2.0 ** (part.quick_exits - 1)) if part.quick_exits else 0.0
-        left = [] if part.process is None else [part.process]
-        for process in left:  # its children end with it: two copies must not run side by side
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+        if part.process is not None:  # its children end with it: two copies must not run side by side
+            processes.signal_group(part.process.pid, signal.SIGKILL)
         with self._lock:
             part.child, part.process, part.last_exit = None, None, code
             part.start_at = time.monotonic() + wait

@@ -125,10 +125,13 @@ def start(run: Run) -> State:
     taken = next((place for place in (run.folder, *run.folder.parents) if place.is_file()), None)
     if taken is not None:
         raise ValueError(f"out = {str(run.folder)!r}: {taken} is a file; name a folder that can be created")
+    folder = RunFolder(run.folder)
     if (run.folder / CONFIG).exists():
         raise ValueError(f"{run.folder} holds a run already: --resume it, or choose another --out")
+    if folder.federation or (folder.metrics.exists() and folder.metrics.stat().st_size):
+        raise ValueError(f"{run.folder} holds a training that is not of `sqsgd train`: choose another --out")
     state = federated.initial_state(run.problem.initial(), run.settings)
-    RunFolder(run.folder).begin(state, dataclasses.asdict(run.config), run.config.to_toml())
+    folder.begin(state, dataclasses.asdict(run.config), run.config.to_toml())
     return state
 
 
@@ -145,7 +148,7 @@ def resume(run: Run) -> State:
                 f"{run.folder / CONFIG}: {name} = {value!r}, but this run was begun with {kept[name]!r}: "
                 "restore that value, or start again with another --out"
             )
-    if run.unrepeatable and folder.last_begun == state.round:
+    if run.unrepeatable and folder.last_begun == state.round and not folder.finished:
         state = dataclasses.replace(state, lost=state.round)
     if state.weights.size != run.problem.dim:
         raise ValueError(f"the checkpoint has {state.weights.size} weights, the model {run.problem.dim}")
@@ -164,9 +167,7 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
     with folder.held():
         folder.keep_rounds(state.round)
         try:
-            if run.unrepeatable:
-                folder.begin_round(state.round)
-            for record, after in _rounds(run, state):
+            for record, after in _rounds(run, state, folder):
                 state = after
                 if state.round == config.rounds or state.round % config.evaluate_every == 0:
                     accuracy, loss = run.problem.evaluate(state.weights)
@@ -180,8 +181,6 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
                 if stop() and state.round < config.rounds:
                     folder.save(state, about)
                     return
-                if run.unrepeatable:
-                    folder.begin_round(state.round)
         except KeyboardInterrupt:
             folder.save(state, about)
             raise
@@ -209,20 +208,21 @@ def summary(run: Run, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     )
 
 
-def _rounds(run: Run, state: State) -> Iterator[tuple[Record, State]]:
-    if run.config.engine == "local":
-        return federated.run(run.problem, run.scheme, run.settings, state, run.config.rounds)
-    from sqsgd.flower.simulation import simulated_rounds
+def _rounds(run: Run, state: State, folder: RunFolder) -> Iterator[tuple[Record, State]]:
+    parts, config = (run.problem, run.scheme, run.settings), run.config
+    if config.engine == "flower":
+        from sqsgd.flower.simulation import simulated_rounds
 
-    return simulated_rounds(
-        run.problem,
-        run.scheme,
-        run.settings,
-        state,
-        config=run.config,
-        folder=run.folder,
-        load_problem=load_problem,
-    )
+        yield from simulated_rounds(
+            *parts, state, config=config, folder=run.folder, load_problem=load_problem
+        )
+        return
+    rounds = federated.run(*parts, state, config.rounds)
+    while state.round < config.rounds:
+        if run.unrepeatable:
+            folder.begin_round(state.round)
+        record, state = next(rounds)
+        yield record, state
 
 
 def _show(board: Any, record: Record) -> None:

@@ -165,20 +165,14 @@ def make_sweep(given: Values, where: str, *, small: bool = False) -> Sweep:
         values = {**values, **smaller, "base": {**values.get("base", {}), **smaller.get("base", {})}}
     values["panels"] = [_panel(panel, small=small) for panel in values.get("panels", [{}])]
     known = [entry.name for entry in dataclasses.fields(Sweep)]
-    for name, value in values.items():
-        if name not in known:
-            run = (
-                f"; keys of a run belong under [base], or use: sqsgd train --config {where}"
-                if name in FIELDS
-                else ""
-            )
+    for name in values:
+        if name in FIELDS and name not in known:
             raise ValueError(
-                f"{where}: unknown key {name!r} = {value!r} (known: {', '.join(known)}, small){run}"
+                f"{where}: {name} is a key of a run, which belongs under [base], or use: "
+                f"sqsgd train --config {where}"
             )
-        kinds: dict[str, type] = {"title": str, "base": dict, "validation": float, "tuning_rounds": int}
-        kind = kinds.get(name, list)
-        if not isinstance(value, kind):
-            raise ValueError(f"{where}: {name} = {value!r} must be of type {kind.__name__}")
+    kinds: dict[str, type] = {"title": str, "base": dict, "validation": float, "tuning_rounds": int}
+    values = checks.fields(values, {name: kinds.get(name, list) for name in known}, where)
     for name in ("panels", "arms"):
         if not all(isinstance(each, dict) for each in values.get(name, [])):
             raise ValueError(f"{where}: write each of {name} as a table [[{name}]]")

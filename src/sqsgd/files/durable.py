@@ -1,4 +1,4 @@
-"""Files that survive a crash: locked, written atomically, on the disk before a call returns."""
+"""Files that survive a crash: locked, written atomically, and on disk before a call returns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _held: set[int] = set()
 
 
 def _release_after_fork() -> None:
-    """A child would share the locks that other threads hold, and keep them after they are released."""
+    """Close inherited locks: the child would keep those of other threads after they are released."""
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()
@@ -56,7 +56,7 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 def write_at(descriptor: int, content: bytes, at: int) -> None:
-    """Write all the content at an offset, and wait until it is on the disk."""
+    """Write the content at an offset, and wait until it is on disk."""
     done = 0
     while done < len(content):
         done += os.pwrite(descriptor, content[done:], at + done)
@@ -64,16 +64,16 @@ def write_at(descriptor: int, content: bytes, at: int) -> None:
 
 
 def cut_at(descriptor: int, length: int) -> None:
-    """Truncate the file, and wait until that is on the disk."""
+    """Truncate the file, and wait until the change is on disk."""
     os.ftruncate(descriptor, length)
     os.fsync(descriptor)
 
 
 def prepared(path: Path, content: bytes, mode: int = 0o600) -> Path:
-    """Write the content to a temporary file beside ``path``, on the disk; ``put`` moves it into place."""
+    """Write the content to a temporary file next to ``path``, synced to disk; ``put`` moves it into place."""
     temporary = path.with_name(path.name + ".part")
     try:
-        # Left by a crash, or a link that would have us overwrite the file it points to.
+        # Left by a crash, or a planted link that would make us overwrite its target.
         temporary.unlink(missing_ok=True)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
@@ -87,7 +87,7 @@ def prepared(path: Path, content: bytes, mode: int = 0o600) -> Path:
 
 
 def put(temporary: Path, path: Path) -> None:
-    """Replace a file by the prepared one: after a crash it is the old or the new one."""
+    """Replace a file by the prepared one; after a crash it is either the old file or the new one."""
     os.replace(temporary, path)  # noqa: PTH105
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -97,7 +97,7 @@ def put(temporary: Path, path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file that is not secret: after a crash it is the old or the new one, never a part."""
+    """Replace a file that is not secret; after a crash it is either the old file or the complete new one."""
     temporary = prepared(path, content, 0o666)
     try:
         put(temporary, path)

@@ -1,15 +1,15 @@
-"""Encodes infinity and NaN for JSON."""
+"""Infinity and NaN as strings, for JSON."""
 
 from __future__ import annotations
 
 import math
 
 NUMBERS = {"infinity": math.inf, "-infinity": -math.inf, "nan": math.nan}
-"""The numbers that the words of ``worded`` stand for."""
+"""The inverse of ``worded``."""
 
 
 def worded(value: object) -> object:
-    """The value; infinity and NaN as words.
+    """The value, with infinity and NaN as strings.
 
     >>> worded(float("inf")), worded(float("nan")), worded(0.5), worded("text")
     ('infinity', 'nan', 0.5, 'text')
@@ -20,7 +20,7 @@ def worded(value: object) -> object:
 
 
 def known(value: object) -> object:
-    """The value; infinity as a word, and None for NaN and minus infinity, which are not known.
+    """The value, with infinity as a string, and NaN and minus infinity (unknown values) as None.
 
     >>> known(float("inf")), known(float("nan")), known(0.5)
     ('infinity', None, 0.5)

@@ -99,7 +99,9 @@ def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message | Answer
             columns = scheme.open(payload, last.tasks[node])
             size = wire.serialised_size(reply)
         except Exception as error:  # whatever a reply holds, the round continues
-            last.rejected.append({"node": str(node), "reason": _reason(error)})
+            known = isinstance(error, MalformedReport)
+            reason = str(error) if known else f"unreadable ({type(error).__name__})"
+            last.rejected.append({"node": str(node), "reason": reason})
             continue
         found[node] = payload, columns
         last.up.append((len(payload), size))
@@ -148,7 +150,3 @@ def _payload(reply: Message, scheme: Scheme) -> bytes:
             "length", f"the report has {len(payload)} bytes; it must have {scheme.bits // 8}"
         )
     return payload
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, MalformedReport) else f"unreadable ({type(error).__name__})"

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Context
 
 from sqsgd.core import Scheme
 from sqsgd.node.node_state import Kept, NodeState
-from sqsgd.node.policy import Refused
+from sqsgd.node.policy import Policy, Refused
 from sqsgd.node.request import Request
 
 _RECORD = "sqsgd.state"
@@ -21,8 +21,8 @@ _RECORD = "sqsgd.state"
 class ContextState(NodeState):
     """``context.state``, for simulations: it is lost when the run ends."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, context: Context, policy: Policy) -> None:
+        self._context, self._policy = context, policy
 
     def _record(self) -> ConfigRecord:
         if _RECORD not in self._context.state:
@@ -42,8 +42,8 @@ class ContextState(NodeState):
     def write(self, kept: Kept) -> None:
         self._record()[f"kept {kept.name}"] = kept.to_bytes()
 
-    def pay(self, scheme: Scheme, request: Request, max_epsilon: float) -> None:
-        record = self._record()
+    def pay(self, scheme: Scheme, request: Request) -> None:
+        record, max_epsilon = self._record(), self._policy.max_epsilon
         spent = Fraction(str(record.get("spent", "0"))) + Fraction(scheme.privacy.epsilon)
         if spent > max_epsilon:
             raise Refused(f"epsilon {float(spent):g} would be spent, above max-epsilon = {max_epsilon:g}")

@@ -97,11 +97,10 @@ class SqsgdMod:
         simulated = self._simulation is not None or _in_ray()
         policy = Policy.of(context.node_config, simulation=simulated)
         if self._simulation is not None and self._simulation.folder is not None:
-            folder = self._simulation.folder / str(request.task.client)
-            return policy, FolderState(folder, ledger=False)
+            return policy, FolderState(self._simulation.folder / str(request.task.client))
         if policy.state_dir is not None:
-            return policy, FolderState(policy.state_dir)
-        return policy, ContextState(context)
+            return policy, FolderState(policy.state_dir, policy)
+        return policy, ContextState(context, policy)
 
     @staticmethod
     def _train(

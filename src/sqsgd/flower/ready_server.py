@@ -10,6 +10,10 @@ from flwr.serverapp import Grid, ServerApp
 from sqsgd.flower.ready_problem import problem_of
 from sqsgd.flower.strategy import SqsgdStrategy
 
+OPTIONS = (
+    "scheme", "epsilon", "bytes", "seed", "clients-per-round", "once", "min-nodes", "min-answers",
+    "wait-timeout", "downlink", "evaluate-every", "resume",
+)  # fmt: skip
 app = ServerApp()
 
 
@@ -23,23 +27,8 @@ def main(grid: Grid, context: Context) -> None:
         accuracy, loss = problem.evaluate(arrays["weights"].numpy())
         return MetricRecord({"accuracy": accuracy, "test_loss": loss})
 
-    strategy = SqsgdStrategy(
-        scheme=config["scheme"],
-        epsilon=config["epsilon"],
-        bytes=config["bytes"],
-        lr=config["lr"] or None,
-        sends="gradient",
-        seed=config["seed"],
-        clients_per_round=config["clients-per-round"],
-        once=config["once"],
-        min_nodes=config["min-nodes"],
-        min_answers=config["min-answers"],
-        wait_timeout=config["wait-timeout"],
-        downlink=config["downlink"],
-        evaluate_every=config["evaluate-every"],
-        out=config["out"] or None,
-        resume=config["resume"],
-    )
+    options = {key.replace("-", "_"): config[key] for key in OPTIONS}
+    strategy = SqsgdStrategy(sends="gradient", lr=config["lr"] or None, out=config["out"] or None, **options)
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord({"weights": Array(problem.initial())}),

@@ -220,14 +220,11 @@ class SqsgdStrategy(Strategy):
 
     def _resume(self, known: Mapping[str, Any]) -> None:
         """Continue as the checkpoint began; raises ValueError if the options differ from then."""
-        for key, now in (
-            ("fingerprint", self.scheme.fingerprint),
-            ("optimizer", self.optimizer),
-            ("once", self.once),
-        ):
-            if known.get(key, False) != now:
+        now = self._about()
+        for key in ("fingerprint", "optimizer", "once"):
+            if (begun := known.get(key, False)) != now[key]:
                 raise ValueError(
-                    f"this training was begun with {key} = {known.get(key, False)!r}, not {now!r}: restore "
+                    f"this training was begun with {key} = {begun!r}, not {now[key]!r}: restore "
                     "scheme, epsilon, bytes, model, optimizer and once, or start another with another out"
                 )
         self.name, self.seed = known["name"], known["seed"]
@@ -266,13 +263,13 @@ class SqsgdStrategy(Strategy):
                 options=self.options,
                 fingerprint=self.scheme.fingerprint,
                 task=task,
-                alpha=self.alpha,
-                beta=self.beta,
+                alpha=self.settings.alpha,
+                beta=self.settings.beta,
                 model=model_digest,
                 base=self.state.round - 1 if held else -1,
                 keep=self.downlink == "delta",
             )
-            content = RecordDict({wire.REQUEST: wire.request_record(request), wire.CONFIG: config})
+            content = RecordDict({wire.REQUEST: ConfigRecord(dict(request.to_fields())), wire.CONFIG: config})
             if held and self._update is not None:
                 content[wire.UPDATE] = ConfigRecord(dict(self._update))
             else:

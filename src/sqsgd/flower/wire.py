@@ -24,11 +24,6 @@ CONFIG = "config"  # and their configuration
 GRADIENT = "gradient"  # an ArrayRecord of this name in an app's reply is a gradient, not a model
 
 
-def request_record(request: Request) -> ConfigRecord:
-    """The request as one record."""
-    return ConfigRecord(dict(request.to_fields()))
-
-
 def read_request(record: object) -> Request:
     """The request of a record; raises MalformedRequest naming the first thing that is wrong."""
     if not isinstance(record, ConfigRecord):

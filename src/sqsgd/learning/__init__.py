@@ -1,1 +1,1 @@
-"""Data, models, partitions and flat gradients: the only room with torch."""
+"""Datasets, features, models, partitions and flat gradients, with torch."""

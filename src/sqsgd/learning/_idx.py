@@ -21,7 +21,7 @@ def parse_idx(data: bytes, rank: int, where: str) -> npt.NDArray[np.uint8]:
         raise ValueError(f"{where} is not an IDX file: it begins with {data[:4].hex() or 'nothing'}")
     if data[2] != _UNSIGNED_BYTE or data[3] != rank:
         raise ValueError(
-            f"{where} holds elements of type {data[2]:#04x} in {data[3]} dimensions; "
+            f"{where} has elements of type {data[2]:#04x} in {data[3]} dimensions; "
             f"expected unsigned bytes ({_UNSIGNED_BYTE:#04x}) in {rank}"
         )
     sizes = [int.from_bytes(data[4 + 4 * axis : 8 + 4 * axis], "big") for axis in range(rank)]

@@ -1,4 +1,4 @@
-"""Find and verify the files of the public data sets.
+"""Find and verify the files of the public datasets.
 
 This module does not import torch, so listing and fetching data start at once.
 """
@@ -19,7 +19,7 @@ from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, IdxFile, Source
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetStatus:
-    """The state of one data set, as ``sqsgd data list`` shows it."""
+    """The state of one dataset, as ``sqsgd data list`` shows it."""
 
     name: str
     available: bool
@@ -29,7 +29,7 @@ class DatasetStatus:
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
-    """The folder of all data sets: the argument, else $SQSGD_DATA, else the user's cache folder."""
+    """The folder of all datasets: the argument, else $SQSGD_DATA, else the user's cache folder."""
     if data_dir is not None:
         return Path(data_dir)
     if os.environ.get("SQSGD_DATA"):
@@ -46,7 +46,7 @@ def find_folder(source: Source, data_dir: str | Path | None = None) -> Path:
         # Of several incomplete folders, the user most likely meant the fullest.
         absent = min((_absent(source, folder) for folder in folders), key=len)
         raise FileNotFoundError(
-            f"data set {source.name!r}: {', '.join(absent)} (or with .gz) not found in "
+            f"dataset {source.name!r}: {', '.join(absent)} (or with .gz) not found in "
             f"{', '.join(map(str, folders))}; {_how(source, data_dir)}"
         )
     # MNIST and Fashion-MNIST use the same file names: only the content tells them apart.
@@ -57,7 +57,7 @@ def read_verified(source: Source, file: IdxFile, folder: Path) -> bytes:
     """The verified content of one file, decompressed if necessary."""
     path = _existing(folder, file)
     if path is None:
-        raise FileNotFoundError(f"data set {source.name!r}: {folder / file.name} (or with .gz) not found")
+        raise FileNotFoundError(f"dataset {source.name!r}: {folder / file.name} (or with .gz) not found")
     return check_file(source, file, path)
 
 
@@ -71,20 +71,18 @@ def check_file(source: Source, file: IdxFile, path: Path) -> bytes:
     try:
         content = gzip.decompress(data) if zipped else data
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"data set {source.name!r}: {path} is damaged ({error}); {_how(source)}") from error
+        raise ValueError(f"dataset {source.name!r}: {path} is damaged ({error}); {_how(source)}") from error
     if file.sha256 is not None:
         right = hashlib.sha256(content).hexdigest() == file.sha256
     elif zipped:
         right = hashlib.md5(data, usedforsecurity=False).hexdigest() == file.gzip_md5
     else:
         right = True
-        warnings.warn(
-            f"data set {source.name!r}: no checksum is known for {path}; not verified", stacklevel=2
-        )
+        warnings.warn(f"dataset {source.name!r}: no checksum is known for {path}; not verified", stacklevel=2)
     if not right:
         known = "" if file.sha256 else " (unconfirmed; gunzip the file to use it unverified)"
         raise ValueError(
-            f"data set {source.name!r}: {path} is not the published file: its checksum differs{known}; "
+            f"dataset {source.name!r}: {path} is not the published file: its checksum differs{known}; "
             f"{_how(source)}"
         )
     return content
@@ -101,7 +99,7 @@ def embedded_file() -> Path | None:
 
 
 def dataset_status(data_dir: str | Path | None = None) -> list[DatasetStatus]:
-    """The state of every data set: available, missing or damaged, and how to get it.
+    """The state of every dataset: available, missing or damaged, and how to get it.
 
     >>> [status.name for status in dataset_status("/nowhere")]
     ['mnist5k', 'mnist', 'fashion-mnist', 'emnist']

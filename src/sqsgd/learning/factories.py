@@ -1,4 +1,4 @@
-"""Find a user's own model, data set or feature extractor by the name ``package.module:factory``."""
+"""Load a user's model, dataset or feature extractor by the name ``package.module:factory``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_factory_name(name: str) -> bool:
 
 
 def find_factory(name: str, purpose: str) -> Callable[..., Any]:
-    """The callable behind ``package.module:factory``; errors name the ``purpose`` ("model", "data set").
+    """The callable behind ``package.module:factory``; errors name the ``purpose`` ("model", "dataset").
 
     >>> find_factory("math:sqrt", "model")(9.0)
     3.0

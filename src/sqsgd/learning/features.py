@@ -1,4 +1,4 @@
-"""Fixed features in place of a data set's inputs, so that few weights are learned.
+"""Fixed features in place of a dataset's inputs, so that few weights are learned.
 
 A feature extractor is a function of one input and is not fitted to any data, so it costs no privacy. Every
 row is scaled to unit length, which bounds the gradient of a softmax and makes noise equally strong for all.
@@ -26,7 +26,7 @@ _BATCH = 1000
 
 
 def extracted(dataset: Dataset, name: str) -> Dataset:
-    """The data set with features in place of its inputs, each row of unit length.
+    """The dataset with features in place of its inputs, each row of unit length.
 
     ``package.module:factory`` names a function that returns a frozen ``torch.nn.Module`` or another function
     of a batch of inputs; it may take ``in_shape``.

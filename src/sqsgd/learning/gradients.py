@@ -26,8 +26,8 @@ def prepare_torch() -> None:
     """Set up this process for many small gradients, repeatable and fast. Call once, before training.
 
     One thread per operation: results do not depend on the number of cores, and a busy second core does not
-    stall every operation at a barrier (measured: LeNet-5 takes 8 ms alone, and 240 ms with two threads beside
-    another process). Freed memory is kept: by default glibc returns each activation to the system, and the
+    stall every operation at a barrier (measured: LeNet-5 takes 8 ms, but 240 ms with two threads if another
+    process is running). Freed memory is kept: by default glibc returns each activation to the system, and the
     page faults of allocating it again take a third of the gradient's time. Only glibc is affected.
     """
     torch.set_num_threads(1)
@@ -96,7 +96,7 @@ def loss_gradient(
     (0.6931471824645996, array([-0.5,  0.5], dtype=float32))
     """
     if len(inputs) == 0:
-        raise ValueError("inputs must hold at least one example, not 0")
+        raise ValueError("inputs must contain at least one example")
     parameters = trainable_parameters(model)
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:

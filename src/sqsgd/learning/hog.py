@@ -12,7 +12,7 @@ CELL = 4
 WIDTH = 1.7
 """Standard deviation of a soft cell in pixels. Tuned together with COMMON by benchmarks/one_report.py."""
 COMMON = 0.7
-"""The weight of what most images have in common: the marginals over places and over directions."""
+"""The weight of the component that most images share: the marginals over positions and directions."""
 
 
 def unit(rows: torch.Tensor) -> torch.Tensor:
@@ -44,7 +44,7 @@ def hog(images: torch.Tensor) -> torch.Tensor:
 
 
 def soft_hog(images: torch.Tensor) -> torch.Tensor:
-    """HOG over soft, overlapping cells, with less of what all images have in common.
+    """HOG over soft, overlapping cells, with less of the component that all images share.
 
     The noise is isotropic, so a feature vector should spend its length on what separates the classes: soft
     cells change little when an image shifts, and the overall mean, which carries little information, is

@@ -1,4 +1,4 @@
-"""The models: LeNet-5 and ResNet-110 with the paper's parameter counts, smaller ones, and a user's own.
+"""The models: LeNet-5 and ResNet-110 with the paper's parameter counts, smaller ones, and custom models.
 
 No model keeps running statistics. Batch norm's means and variances are computed from a client's images and
 would have to reach the server outside the privacy guarantee. Ours normalise each image by itself, without
@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -130,16 +131,6 @@ class _Block(nn.Module):
         return self.shortcut(features) + branch  # type: ignore[no-any-return]
 
 
-def _resnet20(classes: int, in_shape: Shape) -> nn.Module:
-    """ResNet-20: 3 x 3 blocks, 270,704 parameters, a sixth of the time of ResNet-110."""
-    return ResNet110(classes, in_shape, each=3)
-
-
-def _lenet5_classic(classes: int, in_shape: Shape) -> nn.Module:
-    """LeCun et al. 1998 with ReLU and full connections: 61,706 parameters."""
-    return LeNet5(classes, in_shape, channels=(6, 16), hidden=(120, 84), padding=2)
-
-
 def _mlp(classes: int, in_shape: Shape) -> nn.Module:
     """The 2NN of McMahan et al. 2017: two hidden layers of 200, 199,210 parameters; any input shape."""
     model = nn.Sequential(nn.Flatten(), _fully_connected((math.prod(in_shape), 200, 200, classes)))
@@ -175,11 +166,12 @@ def _softmax_on(name: str) -> Callable[..., nn.Module]:
 
 MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5,
-    "lenet5-classic": _lenet5_classic,
+    # LeCun et al. 1998 with ReLU and full connections: 61,706 parameters.
+    "lenet5-classic": partial(LeNet5, channels=(6, 16), hidden=(120, 84), padding=2),
     "linear": _linear,
     **{f"{name}-linear": _softmax_on(name) for name in FEATURES},
     "mlp": _mlp,
-    "resnet20": _resnet20,
+    "resnet20": partial(ResNet110, each=3),  # 270,704 parameters, a sixth of the time of ResNet-110
     "resnet110": ResNet110,
 }
 

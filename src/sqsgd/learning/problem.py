@@ -136,7 +136,7 @@ def make_problem(
 def draws_randomness(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> bool:
     """Whether the gradient depends on torch's generator (dropout); ValueError if the model cannot be trained.
 
-    Buffers that change with a batch are rejected: they would hold unprotected data of the clients.
+    Buffers that change with a batch are rejected: they would store clients' data without protection.
     """
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
@@ -149,7 +149,7 @@ def draws_randomness(model: nn.Module, inputs: torch.Tensor, labels: torch.Tenso
     for name, buffer in model.named_buffers():
         if not torch.equal(before[name], buffer):
             raise ValueError(
-                f"the model's buffer {name!r} changes with each batch: it would hold the clients' data "
+                f"the model's buffer {name!r} changes with each batch: it would store the clients' data "
                 "without protection; use layers without running state"
             )
     return gradients[0].tobytes() != gradients[1].tobytes()

@@ -184,7 +184,7 @@ class PrivQuant:
                     kernel(x[part], factor, self._offset, keep, self._bits, words, codes[part], out[part], -1)
                 )
         if min(counts) < 0:
-            raise ValueError("x holds NaN or infinity")
+            raise ValueError("x contains NaN or infinity")
         return self._adjusted(codes, out, sum(counts), wanted, rng)
 
     @cached_property

@@ -77,7 +77,7 @@ class Node:
             make_scheme = Request.make_scheme if self.simulation else self.policy.scheme
             scheme, structure, weights = receive_model(download, request, kept, make_scheme)
             # From here on, only the report may depend on data.
-            self.state.pay(scheme, request, self.policy.max_epsilon)
+            self.state.pay(scheme, request)
             gradient = self._compute(compute, structure, weights)
             residual = None if kept is None else kept.residual
             payload, residual = self._encode(scheme, request, gradient, residual)

@@ -20,7 +20,8 @@ from sqsgd.checks import Vector
 from sqsgd.core import Scheme
 from sqsgd.files import durable
 from sqsgd.ledger.account import Ledger
-from sqsgd.node.policy import Refused
+from sqsgd.ledger.refusals import ReportRefused
+from sqsgd.node.policy import Policy, Refused
 from sqsgd.node.request import Request
 from sqsgd.node.structure import Structure
 
@@ -106,17 +107,25 @@ class NodeState(ABC):
         """Keep it; a durable state survives a crash from the moment this returns."""
 
     @abstractmethod
-    def pay(self, scheme: Scheme, request: Request, max_epsilon: float) -> None:
+    def pay(self, scheme: Scheme, request: Request) -> None:
         """Pay for a report; raises ReportRefused or Refused if it must not leave."""
 
 
 @final
 class FolderState(NodeState):
-    """A folder on disk: ``ledger``, ``tasks/``, ``answers.jsonl`` and ``refusals.jsonl``."""
+    """A folder on disk: ``ledger``, ``tasks/``, ``answers.jsonl`` and ``refusals.jsonl``.
 
-    def __init__(self, folder: Path, *, ledger: bool = True) -> None:
-        """``ledger=False`` is for simulations only, where nothing is protected."""
-        self.folder, self._ledger = folder, ledger
+    Guarantees
+    ----------
+    * With ``require_ledger``, no report leaves a node whose ledger is missing, and none is created:
+      tests/node/test_node_state.py::test_a_folder_that_vanished_is_not_a_new_ledger.
+    * With a ``witness``, no report leaves a node whose whole folder was replaced by an older copy:
+      tests/node/test_node_state.py::test_with_a_witness_an_older_copy_of_the_folder_is_refused.
+    """
+
+    def __init__(self, folder: Path, policy: Policy | None = None) -> None:
+        """Without a policy no ledger is kept: for simulations only, where nothing is protected."""
+        self.folder, self._policy = folder, policy
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "tasks").mkdir(exist_ok=True, mode=0o700)
 
@@ -144,17 +153,23 @@ class FolderState(NodeState):
         path = self._path(kept.name)
         durable.put(durable.prepared(path, kept.to_bytes()), path)
 
-    def open_ledger(self, max_epsilon: float) -> Ledger:
-        """The node's ledger, created at first use. The cap can be lowered later, not raised."""
+    def open_ledger(self, policy: Policy) -> Ledger:
+        """The node's ledger, created at first use unless required. Its cap can be lowered, not raised."""
         path = self.folder / "ledger"
         if not path.exists():
+            if policy.require_ledger:
+                raise ReportRefused(
+                    f"{path} is missing, and require-ledger = true: it was lost or moved, its disk is not "
+                    "mounted, or it was never created. A new ledger would forget what was spent: see "
+                    "docs/deploy.md on lost ledgers"
+                )
             with contextlib.suppress(FileExistsError):  # another process created it first
-                return Ledger.create(path, max_epsilon=max_epsilon)  # refuses if a ledger was lost
-        ledger = Ledger(path)
-        if max_epsilon < ledger.max_epsilon:
-            ledger.lower_cap(max_epsilon)
+                return Ledger.create(path, max_epsilon=policy.max_epsilon, witness=policy.witness)
+        ledger = Ledger(path, witness=policy.witness)
+        if policy.max_epsilon < ledger.max_epsilon:
+            ledger.lower_cap(policy.max_epsilon)
         return ledger
 
-    def pay(self, scheme: Scheme, request: Request, max_epsilon: float) -> None:
-        if self._ledger:
-            self.open_ledger(max_epsilon).spend_for(scheme, request.task, name=request.name)
+    def pay(self, scheme: Scheme, request: Request) -> None:
+        if self._policy is not None:
+            self.open_ledger(self._policy).spend_for(scheme, request.task, name=request.name)

@@ -37,6 +37,10 @@ class Policy:
     max_report_epsilon: float
     schemes: tuple[str, ...]
     state_dir: Path | None
+    require_ledger: bool = False
+    """Whether a missing ledger is refused rather than created, with a full budget."""
+    witness: Path | None = None
+    """The ledger's second tip, outside ``state_dir``."""
 
     @classmethod
     def of(cls, node_config: Mapping[str, object], *, simulation: bool) -> Policy:
@@ -57,9 +61,12 @@ class Policy:
                     f"{key} is not set, so this node answers nothing: start it with --node-config "
                     "'state-dir=\"/an/absolute/path\" max-epsilon=...'"
                 )
-        folder = node_config.get("state-dir")
-        if folder is not None and not (isinstance(folder, str) and Path(folder).is_absolute()):
-            raise ValueError(f"state-dir = {folder!r} must be an absolute path")
+        folder, witness = (_path(key, node_config.get(key)) for key in ("state-dir", "witness"))
+        if folder is not None and witness is not None and witness.is_relative_to(folder):
+            raise ValueError(f"witness = '{witness}' is in state-dir: name a file on another disk")
+        require = node_config.get("require-ledger", False)
+        if not isinstance(require, bool):
+            raise ValueError(f"require-ledger = {require!r} must be true or false")
         cap = checks.positive("max-epsilon", node_config.get("max-epsilon", 1e300))
         most = checks.positive("max-report-epsilon", node_config.get("max-report-epsilon", cap))
         listed = str(node_config.get("schemes", ",".join(DEFAULT_SCHEMES)))
@@ -70,7 +77,9 @@ class Policy:
             max_epsilon=cap,
             max_report_epsilon=min(most, cap),
             schemes=schemes,
-            state_dir=None if folder is None else Path(folder),
+            state_dir=folder,
+            require_ledger=require,
+            witness=witness,
         )
 
     def scheme(self, request: Request) -> Scheme:
@@ -109,3 +118,9 @@ class Policy:
                 f"the fingerprint {request.fingerprint:08x} differs from that of this node's scheme "
                 f"({scheme.fingerprint:08x}): server and node run different versions, or it was changed"
             )
+
+
+def _path(key: str, value: object) -> Path | None:
+    if value is not None and not (isinstance(value, str) and Path(value).is_absolute()):
+        raise ValueError(f"{key} = {value!r} must be an absolute path")
+    return None if value is None else Path(value)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from flint import arb
 
@@ -152,7 +152,7 @@ class ReconstructionStatement:
 
     @property
     def sentence(self) -> str:
-        """The bound in plain words."""
+        """The bound as a sentence."""
         what = "the block that was sent" if self.scope == "block" else "the full vector"
         after = f"After one report (epsilon {self.epsilon:,.12g})"
         if self.rounds > 1:
@@ -181,19 +181,9 @@ class ReconstructionStatement:
 
     def to_dict(self) -> dict[str, object]:
         """All fields and the sentence, for JSON."""
-        return {
-            "scope": self.scope,
-            "dimensions": self.dimensions,
-            "rounds": self.rounds,
-            "epsilon": worded(self.epsilon),
-            "probability": self.probability,
-            "prior": self.prior,
-            "cosine": self.cosine,
-            "vacuous": self.vacuous,
-            "printed": self.printed,
-            "printed_vacuous": self.printed_vacuous,
-            "sentence": self.sentence,
-        }
+        extra = ("vacuous", "printed_vacuous", "sentence")
+        values = {**asdict(self), **{name: getattr(self, name) for name in extra}}
+        return {name: worded(value) for name, value in values.items()}
 
 
 def reconstruction_statements(
@@ -201,8 +191,8 @@ def reconstruction_statements(
 ) -> tuple[ReconstructionStatement, ...]:
     """For the block and for the full vector, after one round and after all rounds.
 
-    ``epsilon`` is that of one round; rounds add up, as in the ledger. For the block this is the worst case,
-    in which the same coordinates are sent in every round.
+    ``epsilon`` is that of one round; rounds add up, as in the ledger. The bound for the block assumes the
+    worst case: the same coordinates are sent in every round.
 
     >>> for each in reconstruction_statements(400.0, 512, 119850, 188):
     ...     print(each.scope, each.rounds, round(each.cosine, 3), each.printed_vacuous)

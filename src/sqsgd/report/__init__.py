@@ -1,7 +1,7 @@
-"""What runs reached and promised, as one HTML page and as figures for a paper.
+"""Reports on runs: one HTML page, and figures for a paper.
 
-:mod:`~sqsgd.report.charts` decides what is drawn. The page draws it with plotly, so that a reader can point,
-zoom and hide groups; the files for papers are drawn with matplotlib, which needs no browser to write SVG.
+:mod:`~sqsgd.report.charts` decides what is drawn. The page draws it with plotly, so that readers can inspect
+values, zoom and hide groups; the image files are drawn with matplotlib, which writes SVG without a browser.
 
 >>> from sqsgd.report.page import write_report
 >>> from sqsgd.report.images import write_images

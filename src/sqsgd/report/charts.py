@@ -1,4 +1,4 @@
-"""What the figures show: the page, its tables and the image files draw from this description alone."""
+"""What the figures show. The page, its tables and the image files are all drawn from this description."""
 
 from __future__ import annotations
 
@@ -82,7 +82,6 @@ class Chart:
 class Split:
     """Where a group's time went: milliseconds per round by part."""
 
-    series: int
     label: str
     milliseconds: dict[str, float]
 
@@ -124,8 +123,8 @@ def all_charts(groups: Sequence[Group]) -> list[Chart | SplitChart]:
 def line_charts(groups: Sequence[Group]) -> list[Chart]:
     """Accuracy by round and by bytes, loss, total ε, bound and clip rate."""
     band = BAND if any(len(group.counted) > 1 for group in groups) else ""
-    by_bytes = _curves(groups, _accuracy_by("bytes"))
-    epsilon = _curves(groups, _sampled("epsilon_total"))
+    by_bytes = _curves(groups, _thinned("accuracy", by_bytes=True))
+    epsilon = _curves(groups, _thinned("epsilon_total"))
     not_private = [group.label for group in groups if group.last("epsilon_total") == math.inf]
     moving = [_moves(group) for group in groups]
     fixed = [
@@ -134,7 +133,7 @@ def line_charts(groups: Sequence[Group]) -> list[Chart]:
         if not moves and not math.isnan(group.last("bound"))
     ]
     left_out = f" Not drawn, because it is constant: {listed(fixed)}." if fixed else ""
-    bound = [curve for curve in _curves(groups, _sampled("bound")) if moving[curve.series]]
+    bound = [curve for curve in _curves(groups, _thinned("bound")) if moving[curve.series]]
     clip_rate = [curve for curve in _curves(groups, _averaged("clip_rate")) if moving[curve.series]]
     return [
         Chart(
@@ -143,7 +142,7 @@ def line_charts(groups: Sequence[Group]) -> list[Chart]:
             y_title="accuracy",
             y_unit="share",
             caption=f"Measured on {_held_out(groups)}, every few rounds.{band}",
-            curves=tuple(_curves(groups, _accuracy_by("rounds"))),
+            curves=tuple(_curves(groups, _thinned("accuracy"))),
         ),
         Chart(
             name="accuracy-by-bytes",
@@ -161,7 +160,7 @@ def line_charts(groups: Sequence[Group]) -> list[Chart]:
             name="loss",
             title="Training loss",
             y_title="loss",
-            caption=f"Mean over the round's clients. Only a simulation knows it; it is never sent.{band}",
+            caption=f"Mean over the round's clients. Known in simulations only; never sent.{band}",
             curves=tuple(_curves(groups, _averaged("loss"))),
         ),
         Chart(
@@ -169,7 +168,7 @@ def line_charts(groups: Sequence[Group]) -> list[Chart]:
             title="Privacy budget spent",
             y_title="total ε",
             caption="The sum of the epsilons of all reports of the client that sent most (basic composition)."
-            + (f" Not drawn, because nothing is promised: {listed(not_private)}." if not_private else ""),
+            + (f" Not drawn, because there is no guarantee: {listed(not_private)}." if not_private else ""),
             curves=tuple(epsilon),
             log_y=_far_apart([curve.mean[-1] for curve in epsilon]),
         ),
@@ -195,7 +194,7 @@ def line_charts(groups: Sequence[Group]) -> list[Chart]:
 def split_chart(groups: Sequence[Group]) -> SplitChart:
     """The time of a round by part; groups whose parts were not timed are left out."""
     splits, untimed = [], []
-    for series, group in enumerate(groups):
+    for group in groups:
         if not group.counted:
             continue
         timed = {part: _milliseconds(group, f"seconds_{part}") for part in PARTS[:-1]}
@@ -204,7 +203,7 @@ def split_chart(groups: Sequence[Group]) -> SplitChart:
             untimed.append(group.label)
         else:
             parts = {**timed, "rest": max(0.0, rest)}
-            splits.append(Split(series=series, label=group.label, milliseconds=parts))
+            splits.append(Split(label=group.label, milliseconds=parts))
     if not untimed:
         return SplitChart(splits=tuple(splits))
     left_out = f" Not drawn, because its parts were not timed: {listed(untimed)}."
@@ -251,30 +250,22 @@ def _column(group: Group, name: str) -> Numbers:
     return np.stack([run.columns[name][: group.rounds] for run in group.counted])
 
 
-def _accuracy_by(axis: Literal["rounds", "bytes"]) -> Points:
-    def points(group: Group) -> tuple[Numbers, Numbers]:
-        accuracy = _column(group, "accuracy")
-        measured = np.flatnonzero(~np.isnan(accuracy).any(axis=0))
-        kept = measured[_ends(len(measured)) - 1]
-        if axis == "rounds":
-            return (kept + 1).astype(np.float64), accuracy[:, kept]
-        return np.cumsum(_column(group, "bytes_up"), axis=1).mean(axis=0)[kept], accuracy[:, kept]
-
-    return points
-
-
-def _sampled(column: str) -> Points:
-    """The value at the end of each of at most MOST_POINTS equal spans of rounds."""
+def _thinned(column: str, *, by_bytes: bool = False) -> Points:
+    """The rounds in which the value is known, at most MOST_POINTS of them, evenly spaced."""
 
     def points(group: Group) -> tuple[Numbers, Numbers]:
-        ends = _ends(group.rounds)
-        return ends.astype(np.float64), _column(group, column)[:, ends - 1]
+        values = _column(group, column)
+        known = np.flatnonzero(np.isfinite(values).all(axis=0))
+        kept = known[_ends(len(known)) - 1]
+        if by_bytes:
+            return np.cumsum(_column(group, "bytes_up"), axis=1).mean(axis=0)[kept], values[:, kept]
+        return (kept + 1).astype(np.float64), values[:, kept]
 
     return points
 
 
 def _averaged(column: str) -> Points:
-    """The mean over each of at most MOST_POINTS equal spans of rounds, without the unknown values."""
+    """The mean of the known values in each of at most MOST_POINTS equal spans of rounds."""
 
     def points(group: Group) -> tuple[Numbers, Numbers]:
         ends = _ends(group.rounds)
@@ -299,7 +290,7 @@ def _moves(group: Group) -> bool:
 
 
 def _far_apart(ends: Sequence[float]) -> bool:
-    """Whether a linear axis would press the smaller values into a corner."""
+    """Whether the values are too far apart for a linear axis."""
     finite = [end for end in ends if 0 < end < math.inf]
     return bool(finite) and bool(max(finite) > 20 * min(finite))
 

@@ -56,7 +56,7 @@ def _split_figure(chart: SplitChart) -> Any:
                 x=[split.milliseconds[part] for split in chart.splits],
                 marker={
                     "color": LIGHT.series[index],
-                    "pattern": {"shape": PATTERNS[index].plotly, "fillmode": "overlay", "solidity": 0.2},
+                    "pattern": {"shape": PATTERNS[index], "fillmode": "overlay", "solidity": 0.2},
                 },
                 meta={"role": "bar", "colour": index},
                 hovertemplate=f"{part}: %{{x:.3g}} ms<extra></extra>",
@@ -124,7 +124,7 @@ def _line(chart: Chart, curve: Curve) -> Any:
 
 
 def _markers(curve: Curve) -> Any:
-    """A trace of its own, because each marker is an element of the page: few are enough."""
+    """A separate trace with few points, because each marker is an element of the page."""
     import plotly.graph_objects as go
 
     style = series_style(curve.series)

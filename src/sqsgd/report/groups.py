@@ -35,7 +35,7 @@ class Group:
 
     @property
     def counted(self) -> tuple[RunData, ...]:
-        """The runs that means are taken over: the finished ones, else those in the best other state."""
+        """The runs that means are taken over: the finished ones, else those in the next best state."""
         for state in STATES:
             chosen = tuple(run for run in self.runs if run.state == state and run.rounds)
             if chosen:
@@ -92,7 +92,7 @@ class Group:
 
 
 def _promised_notion(config: RunConfig) -> StatedNotion:
-    """The scheme's own notion, which does not depend on the size of the model."""
+    """The scheme's notion, which does not depend on the size of the model."""
     try:
         scheme = make_scheme(
             config.scheme, dim=65536, epsilon=config.epsilon, bits=8 * config.bytes, **config.options
@@ -110,23 +110,18 @@ def group_runs(runs: Sequence[RunData]) -> list[Group]:
     unlabelled = [Group(label="", runs=tuple(members)) for members in together.values()]
     named = zip(_labels(unlabelled), unlabelled, strict=True)
     groups = [dataclasses.replace(group, label=label) for label, group in named]
-    return sorted(groups, key=_by_accuracy)
-
-
-def _by_accuracy(group: Group) -> float:
-    mean, _ = group.accuracy
-    return math.inf if math.isnan(mean) else -mean
+    return sorted(groups, key=lambda group: (math.isnan(group.accuracy[0]), -group.accuracy[0]))
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
-    """All settings but the seed; the scheme's options become settings of their own."""
+    """All settings except the seed, with the scheme's options as separate settings."""
     values = {name: value for name, value in dataclasses.asdict(config).items() if name != "seed"}
     options = values.pop("options")
     return values | {f"option {name}": value for name, value in options.items()}
 
 
 def _labels(groups: Sequence[Group]) -> list[str]:
-    """Short, distinct labels: settings left at a default are named only where that is needed."""
+    """Short, distinct labels: defaults are named only where labels would otherwise be equal."""
     settings = [_settings(group.config) for group in groups]
     names = [name for name in FIELDS if name in settings[0]]
     names += sorted({name for values in settings for name in values} - set(names))
@@ -154,14 +149,8 @@ def _by_default(name: str, value: Any) -> bool:
 def _ignored_budgets(group: Group) -> set[str]:
     """Budgets that the scheme ignores, because it is a baseline without privacy or compression."""
     largest = 2 * group.config.bytes + 64  # the codes that the budget counts, and an envelope
-    return {
-        name
-        for name, ignored in (
-            ("epsilon", group.notion == "none"),
-            ("bytes", group.last("bytes_up") > largest),
-        )
-        if ignored
-    }
+    ignored = {"epsilon": group.notion == "none", "bytes": group.last("bytes_up") > largest}
+    return {name for name in ignored if ignored[name]}
 
 
 def _part(name: str, value: Any) -> str:

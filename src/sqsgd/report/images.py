@@ -124,14 +124,13 @@ def _bars(chart: SplitChart) -> Any:
     left = [0.0] * len(chart.splits)
     for index, part in enumerate(PARTS):
         lengths = [split.milliseconds[part] for split in chart.splits]
-        colour = LIGHT.series[index]
         axes.barh(
             rows,
             lengths,
             0.6,
             left,
-            color=colour,
-            hatch=PATTERNS[index].matplotlib,
+            color=LIGHT.series[index],
+            hatch=2 * PATTERNS[index],
             edgecolor="white",
             linewidth=0,
             label=part,

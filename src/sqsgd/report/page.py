@@ -85,7 +85,7 @@ def _part(name: str) -> str:
 
 
 def _closed(script: str) -> str:
-    """Escape what would end a script's block; within a string both spellings mean the same."""
+    """Escape what would end a script element; in a string literal both forms mean the same."""
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 

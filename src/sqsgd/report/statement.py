@@ -1,4 +1,4 @@
-"""The privacy statement: what was promised to whom, without overstating it."""
+"""The privacy statement: what is guaranteed to whom, without overstatement."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MEANINGS: dict[StatedNotion, tuple[str, str]] = {
     ),
     "none": (
         "No privacy",
-        "Schemes without privacy promise nothing. Their reports are gradients, in full or compressed, and "
+        "These schemes have no privacy guarantee. Their reports are gradients, in full or compressed, and "
         "training data can be reconstructed from them. They serve as baselines.",
     ),
     "unknown": (
@@ -44,7 +44,7 @@ MEANINGS: dict[StatedNotion, tuple[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """A promise that one or more groups made."""
+    """The guarantee of one or more groups."""
 
     notion: StatedNotion
     epsilon: float
@@ -129,12 +129,12 @@ class Promise:
             return ["The noise was secure: it came from the operating system and cannot be reproduced."]
         return [
             "The noise was seeded: this was an experiment and protects nobody, because anyone who knows the "
-            "seed can remove the noise. The numbers are what the same run would promise with secure noise."
+            "seed can remove the noise. The numbers are what the same run would guarantee with secure noise."
         ]
 
 
 def promise(group: Group) -> Promise:
-    """What a group's runs promised, with the largest of their totals."""
+    """The guarantee of a group's runs, with the largest of their totals."""
     epsilon, total = group.last("epsilon"), group.last("epsilon_total")
     finite = math.isfinite(epsilon) and epsilon > 0 and math.isfinite(total)
     reports = round(total / epsilon) if finite else max((run.rounds for run in group.counted), default=0)
@@ -152,7 +152,7 @@ def promise(group: Group) -> Promise:
 
 
 def promises(groups: Sequence[Group]) -> list[tuple[Promise, list[int]]]:
-    """Each distinct promise with the indices of the groups that made it, the strongest notion first."""
+    """Each distinct guarantee with the indices of its groups, the strongest notion first."""
     shared: dict[str, tuple[Promise, list[int]]] = {}
     for series, group in enumerate(groups):
         made = promise(group)
@@ -162,7 +162,7 @@ def promises(groups: Sequence[Group]) -> list[tuple[Promise, list[int]]]:
 
 
 def _factor(epsilon: float) -> str:
-    """e^ε, readable."""
+    """e^ε as text."""
     if epsilon < 12:
         return number(math.exp(epsilon))
     digits = str(round(epsilon / math.log(10)))

@@ -1,4 +1,4 @@
-"""Colours, dashes, markers and patterns, for the page's style sheet, its figures and the images."""
+"""Colours, dashes, markers and patterns for the page's style sheet, its figures and the images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import resources
 
 @dataclass(frozen=True, kw_only=True)
 class Theme:
-    """Colours of the page; those of ``series`` differ for colour-blind readers too."""
+    """Colours of the page; colour-blind readers can tell those of ``series`` apart too."""
 
     background: str
     surface: str
@@ -62,26 +62,14 @@ MARKERS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pattern:
-    """How bars differ without colours: the pattern's name in plotly and in matplotlib."""
-
-    plotly: str
-    matplotlib: str
-
-
-PATTERNS = (
-    Pattern(plotly="", matplotlib=""),
-    Pattern(plotly="/", matplotlib="//"),
-    Pattern(plotly="x", matplotlib="xx"),
-    Pattern(plotly=".", matplotlib=".."),
-)
+PATTERNS = ("", "/", "x", ".")
+"""How bars differ without colours, in plotly's names; matplotlib draws a pattern densely if it is doubled."""
 DASHES: tuple[tuple[int, ...], ...] = ((), (8, 3), (2, 2), (8, 3, 2, 3), (14, 4), (8, 2, 2, 2, 2, 2))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesStyle:
-    """How a group is drawn in every figure; the first 168 all differ."""
+    """How a group is drawn in every figure; the first 168 styles are distinct."""
 
     colour: int
     dash: tuple[int, ...]
@@ -101,9 +89,8 @@ def style_sheet() -> str:
     """The style sheet of pages, with the colours of both themes as variables."""
     light, dark = asdict(LIGHT), asdict(DARK)
     pairs = {name: (light[name], dark[name]) for name in light if name != "series"}
-    pairs |= {
-        f"series-{index}": pair for index, pair in enumerate(zip(LIGHT.series, DARK.series, strict=True))
-    }
+    for index, pair in enumerate(zip(LIGHT.series, DARK.series, strict=True)):
+        pairs[f"series-{index}"] = pair
     colours = "".join(f"--{name}:light-dark({a},{b});" for name, (a, b) in pairs.items())
     css = resources.files("sqsgd.report").joinpath("page.css").read_text(encoding="utf-8")
     return f":root{{{colours}}}\n{css}"

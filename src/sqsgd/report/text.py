@@ -1,4 +1,4 @@
-"""Numbers and untrusted strings as text for readers."""
+"""Formatting of numbers and untrusted strings for display."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ MISSING = "–"
 
 def clean(text: str) -> str:
     """One line without control characters or lone surrogates, which file names may contain."""
-    return "".join(letter if _shows(letter) else "\N{REPLACEMENT CHARACTER}" for letter in text)
-
-
-def _shows(letter: str) -> bool:
-    return letter.isprintable() or unicodedata.category(letter) == "Zs"
+    return "".join(
+        letter
+        if letter.isprintable() or unicodedata.category(letter) == "Zs"
+        else "\N{REPLACEMENT CHARACTER}"
+        for letter in text
+    )
 
 
 def escape(text: object) -> str:

@@ -150,17 +150,6 @@ def load_config(path: str | Path) -> RunConfig:
 
 def make_config(values: dict[str, Any], where: str = "the configuration") -> RunConfig:
     """A configuration from keys and values, after checking names and types."""
-    hints = get_type_hints(RunConfig)
-    for name, value in values.items():
-        if name not in FIELDS:
-            hint = checks.meant(name, FIELDS) or f" (known: {', '.join(FIELDS)})"
-            raise ValueError(f"{where}: unknown key {name!r} = {value!r}{hint}")
-        kind = hints[name]
-        plain = kind if isinstance(kind, type) else dict
-        fits = isinstance(value, plain) and not (plain is int and isinstance(value, bool))
-        if plain is float and isinstance(value, int) and not isinstance(value, bool):
-            values, fits = {**values, name: float(value)}, True
-        if not fits:
-            text = f", such as {str(value)!r}" if plain is str and isinstance(value, int) else ""
-            raise ValueError(f"{where}: {name} = {value!r} must be of type {plain.__name__}{text}")
-    return RunConfig(**values)
+    hints = get_type_hints(RunConfig).items()
+    kinds = {name: kind if isinstance(kind, type) else dict for name, kind in hints}
+    return RunConfig(**checks.fields(values, kinds, where))

@@ -52,6 +52,16 @@ class RunFolder:
         """Whether there is a checkpoint. A run that was killed before its first one starts again."""
         return (self.path / CHECKPOINT).exists()
 
+    @property
+    def federation(self) -> bool:
+        """Whether the checkpoint is of Flower's strategy, which writes no config.toml."""
+        return self.begun and "fingerprint" in self.load()[1]
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds were done, and no further one was begun since."""
+        return (self.path / SUMMARY).exists()
+
     def begin(self, state: State, about: Mapping[str, Any], config: str = "") -> None:
         """The first checkpoint, and the configuration if there is one."""
         self.path.mkdir(parents=True, exist_ok=True)

@@ -87,7 +87,7 @@ class ShareOfNorm(ScaledCodes):
         """The norm, rounded up to float32 so that no share exceeds one."""
         length = float(np.linalg.norm(x))
         if not length < float(np.finfo(np.float32).max):
-            raise ValueError("x holds NaN or infinity, or its norm is too large for a float32")
+            raise ValueError("x contains NaN or infinity, or its norm is too large for a float32")
         norm = np.float32(length)
         return float(norm if float(norm) >= length else np.nextafter(norm, np.float32(np.inf)))
 
