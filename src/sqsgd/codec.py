@@ -22,7 +22,14 @@ Array = npt.NDArray[Any]
 Columns = tuple[Array, ...]
 MAGIC, VERSION = b"SQ", 1
 _HEADER = struct.Struct("<2sBBIII")  # magic, version, reserved, scheme, round, checksum
+_HEADER_2 = struct.Struct("<BI")  # version, checksum
 ENVELOPE_BYTES = _HEADER.size
+ENVELOPES = {1: ENVELOPE_BYTES, 2: _HEADER_2.size}
+"""Bytes of the envelope of each version of the wire format."""
+_DAMAGED = {
+    1: "the report is damaged, or for another client, seed or bound",
+    2: "the report is damaged, or for another scheme, round, client, seed or bound",
+}
 
 
 class MalformedReport(ValueError):
@@ -158,7 +165,7 @@ class SignedSubset:
     """``count`` different coordinates out of ``size``, each with a sign, as rising codes 2 place + sign.
 
     One number for the whole subset (``sqsgd.kernels.subsets.fold_subset``), in at most one bit more than
-    log2 C(size, count) + count: tests/test_codec.py::test_a_subset_takes_one_bit_more_than_it_must.
+    log2 C(size, count) + count: tests/test_signed_subsets.py::test_a_subset_takes_at_most_one_bit_more_than_it_must.
 
     >>> SignedSubset(48, 131072).bits, SignedSubset(1, 4096).bits
     (662, 13)
@@ -223,25 +230,37 @@ def _padded(values: Array, kind: Any, size: int) -> Array:
     return result
 
 
-def size(layout: Layout) -> int:
+def size(layout: Layout, version: int = 1) -> int:
     """Bytes of a whole message: the envelope and each column."""
-    return ENVELOPE_BYTES + sum(column.length for column in layout)
+    return ENVELOPES[version] + sum(column.length for column in layout)
 
 
-def seal(layout: Layout, columns: Sequence[Array], *, scheme: int, round: int, binding: bytes) -> bytes:
+def seal(
+    layout: Layout,
+    columns: Sequence[Array],
+    *,
+    scheme: int,
+    round: int,
+    binding: bytes,
+    version: int = 1,
+) -> bytes:
     """The envelope, then each column from a byte boundary; the checksum also covers ``binding``."""
+    body = b"".join(column.pack(values) for column, values in zip(layout, columns, strict=True))
+    if version == 2:
+        return _HEADER_2.pack(2, _checksum_2(scheme, binding, body)) + body
     header = _HEADER.pack(MAGIC, VERSION, 0, scheme, round, 0)
-    checksum = zlib.crc32(binding, zlib.crc32(header))
-    parts: list[bytes | memoryview] = [header]
-    for column, values in zip(layout, columns, strict=True):
-        packed = column.pack(values)
-        checksum = zlib.crc32(packed, checksum)
-        parts.append(packed)
-    parts[0] = _HEADER.pack(MAGIC, VERSION, 0, scheme, round, checksum)
-    return b"".join(parts)
+    checksum = zlib.crc32(body, zlib.crc32(binding, zlib.crc32(header)))
+    return _HEADER.pack(MAGIC, VERSION, 0, scheme, round, checksum) + body
 
 
-def unseal(message: object, layout: Layout, *, scheme: int, round: int, binding: bytes) -> Columns:
+def _checksum_2(scheme: int, binding: bytes, body: bytes | memoryview) -> int:
+    """CRC-32 of version, scheme, task and columns; the first three are not sent, or sent once."""
+    return zlib.crc32(body, zlib.crc32(binding, zlib.crc32(struct.pack("<BI", 2, scheme))))
+
+
+def unseal(
+    message: object, layout: Layout, *, scheme: int, round: int, binding: bytes, version: int = 1
+) -> Columns:
     """Check the envelope and unpack; raises MalformedReport, which names the first problem."""
     if not isinstance(message, bytes | bytearray | memoryview):
         raise MalformedReport("type", f"a report must be bytes, not {type(message).__name__}")
@@ -249,9 +268,32 @@ def unseal(message: object, layout: Layout, *, scheme: int, round: int, binding:
         view = memoryview(bytes(message) if not isinstance(message, bytes) else message)
     except ValueError as error:
         raise MalformedReport("type", f"a report must be bytes: {error}") from None
-    if len(view) < ENVELOPE_BYTES:
-        raise MalformedReport("length", f"{len(view)} bytes are too few: the envelope has {ENVELOPE_BYTES}")
-    magic, version, reserved, sent_scheme, sent_round, checksum = _HEADER.unpack_from(view)
+    start = ENVELOPES[version]
+    if len(view) < start:
+        raise MalformedReport("length", f"{len(view)} bytes are too few: the envelope has {start}")
+    (_check_envelope_2 if version == 2 else _check_envelope)(view, scheme, round)
+    if len(view) != size(layout, version):
+        raise MalformedReport(
+            "length", f"the report has {len(view)} bytes; it must have {size(layout, version)}"
+        )
+    if version == 2:
+        sent, computed = _HEADER_2.unpack_from(view)[1], _checksum_2(scheme, binding, view[start:])
+    else:
+        sent = _HEADER.unpack_from(view)[-1]
+        header = _HEADER.pack(MAGIC, VERSION, 0, scheme, round, 0)
+        computed = zlib.crc32(view[start:], zlib.crc32(binding, zlib.crc32(header)))
+    if sent != computed:
+        raise MalformedReport("checksum", _DAMAGED[version])
+    columns = []
+    for column in layout:
+        columns.append(column.unpack(view[start : start + column.length]))
+        start += column.length
+    return tuple(columns)
+
+
+def _check_envelope(view: memoryview, scheme: int, round: int) -> None:
+    """The readable fields of version 1."""
+    magic, version, reserved, sent_scheme, sent_round, _ = _HEADER.unpack_from(view)
     if magic != MAGIC:
         raise MalformedReport("magic", f"the message starts with {magic!r}; a report starts with {MAGIC!r}")
     if version != VERSION or reserved != 0:
@@ -265,13 +307,9 @@ def unseal(message: object, layout: Layout, *, scheme: int, round: int, binding:
         )
     if sent_round != round:
         raise MalformedReport("round", f"the report is for round {sent_round}, not for round {round}")
-    if len(view) != size(layout):
-        raise MalformedReport("length", f"the report has {len(view)} bytes; it must have {size(layout)}")
-    header = _HEADER.pack(magic, version, 0, sent_scheme, sent_round, 0)
-    if checksum != zlib.crc32(view[ENVELOPE_BYTES:], zlib.crc32(binding, zlib.crc32(header))):
-        raise MalformedReport("checksum", "the report is damaged, or for another client, seed or bound")
-    columns, start = [], ENVELOPE_BYTES
-    for column in layout:
-        columns.append(column.unpack(view[start : start + column.length]))
-        start += column.length
-    return tuple(columns)
+
+
+def _check_envelope_2(view: memoryview, scheme: int, round: int) -> None:
+    """The version; everything else is in the checksum."""
+    if view[0] != 2:
+        raise MalformedReport("version", f"the message starts with {view[0]}; wire format 2 starts with 2")

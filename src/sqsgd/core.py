@@ -234,6 +234,8 @@ class Scheme:
     """The client keeps unsent coordinates and adds them to its next gradient (Algorithm 2)."""
     first_bound: float = 1.0
     """U_0, the bound of the first round, where none is given."""
+    wire: int = 1
+    """The version of the wire format of its messages (docs/wire-format.md)."""
     momentum: float = 0.0
     """The residual accumulates the velocity of the gradients instead (momentum correction)."""
 
@@ -284,7 +286,7 @@ class Scheme:
     @cached_property
     def bits(self) -> int:
         """Bits of a whole message, as sent."""
-        return 8 * codec.size(self.mechanism.layout)
+        return 8 * codec.size(self.mechanism.layout, self.wire)
 
     @cached_property
     def code_bits(self) -> int:
@@ -329,16 +331,20 @@ class Scheme:
 
     def seal(self, columns: Columns, task: Task) -> bytes:
         """The message that carries these columns."""
-        return codec.seal(
-            self.mechanism.layout, columns, scheme=self.fingerprint, round=task.round, binding=task.binding
-        )
+        return codec.seal(self.mechanism.layout, columns, **self._envelope(task))
 
     def open(self, message: bytes, task: Task) -> Columns:
         """The columns of a message; raises MalformedReport if it is not valid for the task."""
         self._check(task)
-        return codec.unseal(
-            message, self.mechanism.layout, scheme=self.fingerprint, round=task.round, binding=task.binding
-        )
+        return codec.unseal(message, self.mechanism.layout, **self._envelope(task))
+
+    def _envelope(self, task: Task) -> dict[str, Any]:
+        return {
+            "scheme": self.fingerprint,
+            "round": task.round,
+            "binding": task.binding,
+            "version": self.wire,
+        }
 
     def sent_coordinates(self, columns: Columns, task: Task) -> Indices:
         """The coordinates of the vector that a report is about."""
