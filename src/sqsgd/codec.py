@@ -165,7 +165,8 @@ class SignedSubset:
     """``count`` different coordinates out of ``size``, each with a sign, as rising codes 2 place + sign.
 
     One number for the whole subset (``sqsgd.kernels.subsets.fold_subset``), in at most one bit more than
-    log2 C(size, count) + count: tests/test_signed_subsets.py::test_a_subset_takes_at_most_one_bit_more_than_it_must.
+    log2 C(size, count) + count for up to half of the coordinates, and within a byte of it for more:
+    tests/test_signed_subsets.py::test_a_subset_takes_at_most_one_bit_more_than_it_must.
 
     >>> SignedSubset(48, 131072).bits, SignedSubset(1, 4096).bits
     (662, 13)

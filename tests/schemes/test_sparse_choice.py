@@ -1,5 +1,6 @@
 """The search for (s, t, τ): near the exhaustive best, monotone in the bits, and true to the exact law."""
 
+import itertools
 import math
 
 import pytest
@@ -25,7 +26,7 @@ def test_the_search_is_near_the_exhaustive_best(size, epsilon):
 @pytest.mark.parametrize("epsilon", [8.0, 100.0])
 def test_more_bits_never_hurt(epsilon):
     energies = [best_sparse(4096, epsilon, bits).energy for bits in range(16, 400, 16)]
-    assert all(after <= 1.002 * before for before, after in zip(energies, energies[1:], strict=False))
+    assert all(after <= 1.002 * before for before, after in itertools.pairwise(energies))
 
 
 @pytest.mark.parametrize(
