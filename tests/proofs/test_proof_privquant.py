@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from flint import arb, fmpq
 
 from sqsgd import PrivQuant
 from sqsgd.kernels.privatising import (
@@ -17,6 +18,72 @@ from sqsgd.kernels.privatising import (
     scramble_bytes,
     scramble_pairs,
 )
+from sqsgd.mechanisms.match_law import MatchLaw, boundary_law, kept_law
+from sqsgd.numerics import exact
+
+
+def exact_sums(dim, levels, threshold, keep):
+    """P(L <= l) for l = -1..dim, in fractions."""
+    weights = [math.comb(dim, i) * (levels - 1) ** (dim - i) for i in range(dim + 1)]
+    high, low = keep / sum(weights[threshold:]), (1 - keep) / sum(weights[:threshold])
+    law = [weight * (high if i >= threshold else low) for i, weight in enumerate(weights)]
+    return [Fraction(0), *itertools.accumulate(law)]
+
+
+def wrong_enclosures(law, sums):
+    """The counts at which the distribution function, or an edge of the table that draws, is not enclosed."""
+    wrong = []
+    for bits in (64, 128, 256):
+        with exact.precision(bits):
+            for count, total in enumerate(sums[1:]):
+                ball, number = law.cdf(count), arb(fmpq(total.numerator, total.denominator))
+                if not ball.overlaps(number) or (bits > 64 and not ball.rad() < 2.0 ** (20 - bits)):
+                    wrong.append(("cdf", count))
+    table = law.sampler
+    for count, below, above in zip(table._values, table._below, table._above, strict=True):
+        scaled = sums[count + 1] * 2**64
+        if not (below <= scaled < above + 1 and above - below <= 1):
+            wrong.append(("edge", count))
+    return wrong
+
+
+LAWS = [
+    (dim, levels, threshold, keep)
+    for dim, levels in [(1, 2), (2, 2), (7, 3), (24, 2), (24, 16), (60, 5), (200, 2), (200, 256)]
+    for threshold in {1, 2, dim // levels + 1, dim // 2 + 1, dim}
+    if threshold <= dim
+    for keep in (Fraction(9, 10), Fraction(1, 10**30), 1 - Fraction(1, 10**30))
+]
+
+
+@pytest.mark.parametrize(("dim", "levels", "threshold", "keep"), LAWS)
+def test_the_law_of_the_number_of_matches_is_enclosed(dim, levels, threshold, keep):
+    """Lemma P3: cdf, for draws that 64 bits do not settle, and every edge of the table, against fractions."""
+    law = kept_law(dim, levels, 1e6, threshold, keep)
+    assert wrong_enclosures(law, exact_sums(dim, levels, threshold, keep)) == []
+
+
+@pytest.mark.parametrize(("dim", "levels", "epsilon"), [(1, 2, 1e-6), (24, 2, 5.0), (60, 16, 80.0), (9, 3, 300.0)])
+def test_the_odds_of_the_boundary_law_make_epsilon_exact(dim, levels, epsilon):
+    """Theorem P8: A / B = e^ε for the log-odds that the sampler draws with, at every threshold."""
+    for threshold in range(1, dim + 1):
+        law = boundary_law(dim, levels, epsilon, threshold)
+        weights = [math.comb(dim, i) * (levels - 1) ** (dim - i) for i in range(dim + 1)]
+        with exact.precision(256):
+            sizes = arb(fmpq(sum(weights[:threshold]), sum(weights[threshold:])))
+            ratio = law.log_odds().exp() * sizes
+            assert (ratio - arb(epsilon).exp()).contains(0)
+            assert ratio.rel_accuracy_bits() > 200
+
+
+@pytest.mark.parametrize("clipped", [0, 3])
+def test_a_tail_that_is_cut_off_is_caught(clipped, monkeypatch):
+    """Draws from a clipped tail have infinite ε, and no frequency shows it: they need 64 bits to begin with."""
+    law, cdf = kept_law(24, 2, 1e6, 18, Fraction(9, 10)), MatchLaw.cdf
+    monkeypatch.setattr(
+        MatchLaw, "cdf", lambda law, count: arb(0) if count <= clipped else cdf(law, count)
+    )
+    assert ("cdf", clipped) in wrong_enclosures(law, exact_sums(24, 2, 18, Fraction(9, 10)))
 
 
 def coordinate_law(levels, keep, code):

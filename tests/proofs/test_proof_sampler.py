@@ -5,17 +5,144 @@ import math
 import random
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from flint import arb, fmpq
 from scripted import ScriptedRng
 
-from sqsgd import ScalarDP
+from sqsgd import ScalarDP, secure_rng
 from sqsgd.mechanisms.binomial import FairBinomial
+from sqsgd.mechanisms.channel import integers_below
 from sqsgd.mechanisms.match_law import boundary_law
 from sqsgd.mechanisms.ordinal import OrdinalChannel
 from sqsgd.mechanisms.selection import RankWeights
 from sqsgd.numerics import exact
 from sqsgd.numerics.exact import InverseCdf
+from sqsgd.randomness import private
+from sqsgd.randomness.private import Rng
+
+
+class Counting:
+    """In place of keystreams: the words 0, 1, 2, ..., each once, whatever the key."""
+
+    keys = words = 0
+
+    def __init__(self, *_):
+        Counting.keys += 1
+
+    def fill(self, target):
+        first, count = Counting.words, -(-target.size // 8)
+        target[:] = np.arange(first, first + count, dtype=np.uint64).view(np.uint8)[: target.size]
+        Counting.words += count
+
+
+def words_of(taken):
+    """The words that an array of at least five bytes holds; the last may be cut."""
+    whole = np.zeros(-(-taken.size // 8) * 8, np.uint8)
+    whole[: taken.size] = taken
+    numbers = whole.view(np.uint64).tolist()
+    return list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def repeated(rng, seed, requests=4000):
+    """Whether the generator hands out a word twice."""
+    script, seen = random.Random(seed), []
+    for _ in range(requests):
+        kind, size = script.randrange(4), script.choice([5, 8, 13, 100, 1000, 4000, 4096, 4097, 20_000])
+        if kind == 0:
+            seen += words_of(rng.take(size))
+        elif kind == 1:
+            seen += rng.words(size // 8 + 1).tolist()
+        elif kind == 2:
+            target = np.empty(size, np.uint8)
+            rng.fill(target)
+            seen += words_of(target)
+        else:
+            seen.append(rng.word())
+    return len(set(seen)) < len(seen)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_word_of_the_keystream_is_handed_out_twice(monkeypatch, seed):
+    """Lemma S1, for requests of every kind and size in random order, over several keys."""
+    monkeypatch.setattr(private, "Keystream", Counting)
+    monkeypatch.setattr(private, "MOST_BYTES", 1 << 20)
+    before = Counting.keys
+    assert not repeated(secure_rng(), seed)
+    assert Counting.keys - before > 5
+
+
+@pytest.mark.parametrize("method", ["take", "word"])
+def test_a_generator_that_repeats_words_is_caught(monkeypatch, method):
+    class Repeating(Rng):
+        def take(self, count):
+            taken = super().take(count)
+            if method == "take" and self._used > 8:
+                self._used -= 8
+            return taken
+
+        def word(self):
+            word = super().word()
+            if method == "word" and word % 64 == 7:
+                self._spare.append(word)
+            return word
+
+    monkeypatch.setattr(private, "Keystream", Counting)
+    assert repeated(Repeating(), 0, 400)
+
+
+def test_a_key_serves_no_more_than_its_limit_and_one_request(monkeypatch):
+    """index.md: what A2 assumes about one key."""
+    served: list[int] = []
+
+    class Measuring(Counting):
+        def __init__(self, *_):
+            super().__init__()
+            served.append(0)
+
+        def fill(self, target):
+            super().fill(target)
+            served[-1] += target.size
+
+    monkeypatch.setattr(private, "Keystream", Measuring)
+    monkeypatch.setattr(private, "MOST_BYTES", 1 << 16)
+    repeated(secure_rng(), 5, 1000)
+    assert len(served) > 5
+    assert max(served) <= (1 << 16) + 20_000
+
+
+@pytest.mark.parametrize("bound", [3, 6, 2**32 + 1, 2**60 + 2**57, 2**61 - 1, 2**62 + 1, 3 * 2**61, 2**63 - 1])
+def test_integers_below_reject_what_would_be_uneven(bound):
+    """Lemma S2: words beside the limit; those from it on are replaced by further words."""
+    limit = 2**64 - 2**64 % bound
+    assert limit % bound == 0
+    words = [limit - 1, limit, 0, bound, 2**64 - 1]
+    rng = ScriptedRng(*words, limit, 7, 2**64 - 1, limit - 2)  # two are replaced, one of them twice more
+    assert integers_below(bound, len(words), rng).tolist() == [
+        bound - 1, (limit - 2) % bound, 0, 0, 7 % bound,
+    ]  # fmt: skip
+    assert rng.used == 9
+
+
+@pytest.mark.parametrize("bound", [2**63 + 1, 2**64 - 1, 2**64, 2**64 + 1, 10**30])
+def test_long_integers_below_reject_what_would_be_uneven(bound):
+    """Lemma S2 beyond 2^63: numbers of as many bits as the largest result, and none from the bound on."""
+    bits = (bound - 1).bit_length()
+
+    class Script:
+        def __init__(self, *numbers):
+            self.numbers = list(numbers)
+
+        def take(self, count):
+            assert count == -(-bits // 8)
+            return np.frombuffer(self.numbers.pop(0).to_bytes(count, "little"), np.uint8)
+
+    refused = [bound, (1 << bits) - 1] if bound < 1 << bits else []
+    ignored = 5 << bits if bits % 8 > 3 or bits % 8 == 0 else 0  # bits beyond those that are used
+    ignored = ignored if ignored.bit_length() <= -(-bits // 8) * 8 else 0
+    rng = Script(*refused, bound - 1, *refused, ignored)
+    assert integers_below(bound, 2, rng).tolist() == [bound - 1, 0]
+    assert not rng.numbers
 
 
 @pytest.mark.parametrize("bits", [3, 8])
