@@ -1,7 +1,7 @@
 """docs/proofs: mechanisms made of several private parts, over every random choice of the code.
 
-The parts, which have proofs of their own, are replaced by small ones with the laws of those proofs in fractions;
-what joins them is the code that runs.
+The parts, which have proofs of their own, are replaced by small ones with the laws of those proofs, in
+fractions; what joins them is the code that runs.
 """
 
 import itertools

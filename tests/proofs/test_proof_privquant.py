@@ -63,7 +63,37 @@ def test_the_law_of_the_number_of_matches_is_enclosed(dim, levels, threshold, ke
     assert wrong_enclosures(law, exact_sums(dim, levels, threshold, keep)) == []
 
 
-@pytest.mark.parametrize(("dim", "levels", "epsilon"), [(1, 2, 1e-6), (24, 2, 5.0), (60, 16, 80.0), (9, 3, 300.0)])
+@pytest.mark.parametrize(
+    ("dim", "levels", "first", "last"),
+    [
+        (600, 2, 0, 600),
+        (600, 2, 0, 400),
+        (600, 2, 380, 600),
+        (900, 16, 0, 899),
+        (900, 16, 150, 900),
+        (5, 3, 2, 4),
+    ],
+)
+def test_sums_that_leave_out_a_tail_enclose_it(dim, levels, first, last):
+    """Lemma P3(d): every sum, and in particular the first ones, which stand for the terms left out before."""
+    with exact.precision(192):
+        yielded = list(exact.running_sum(dim, levels, first, last, arb(1), arb(0), arb(2) ** -80))
+    sums = dict(yielded)
+    assert list(sums) == list(range(min(sums), max(sums) + 1))
+    total = Fraction(0)
+    with exact.precision(1024):
+        for count in range(first, last + 1):
+            total += Fraction(math.comb(dim, count) * (levels - 1) ** (dim - count), levels**dim)
+            if count in sums:
+                assert sums[count].overlaps(arb(fmpq(total.numerator, total.denominator)))
+                assert sums[count].rad() < arb(2) ** -79
+    assert min(sums) >= first - 1
+    assert min(sums) >= first or sums[first - 1].overlaps(arb(0))
+
+
+@pytest.mark.parametrize(
+    ("dim", "levels", "epsilon"), [(1, 2, 1e-6), (24, 2, 5.0), (60, 16, 80.0), (9, 3, 300.0)]
+)
 def test_the_odds_of_the_boundary_law_make_epsilon_exact(dim, levels, epsilon):
     """Theorem P8: A / B = e^ε for the log-odds that the sampler draws with, at every threshold."""
     for threshold in range(1, dim + 1):
@@ -80,9 +110,7 @@ def test_the_odds_of_the_boundary_law_make_epsilon_exact(dim, levels, epsilon):
 def test_a_tail_that_is_cut_off_is_caught(clipped, monkeypatch):
     """Draws from a clipped tail have infinite ε, and no frequency shows it: they need 64 bits to begin with."""
     law, cdf = kept_law(24, 2, 1e6, 18, Fraction(9, 10)), MatchLaw.cdf
-    monkeypatch.setattr(
-        MatchLaw, "cdf", lambda law, count: arb(0) if count <= clipped else cdf(law, count)
-    )
+    monkeypatch.setattr(MatchLaw, "cdf", lambda law, count: arb(0) if count <= clipped else cdf(law, count))
     assert ("cdf", clipped) in wrong_enclosures(law, exact_sums(24, 2, 18, Fraction(9, 10)))
 
 
