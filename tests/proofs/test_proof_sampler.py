@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,11 +16,13 @@ from sqsgd.mechanisms.binomial import FairBinomial
 from sqsgd.mechanisms.channel import integers_below
 from sqsgd.mechanisms.match_law import boundary_law
 from sqsgd.mechanisms.ordinal import OrdinalChannel
-from sqsgd.mechanisms.selection import RankWeights
+from sqsgd.mechanisms.selection import RankWeights, TopSet
 from sqsgd.numerics import exact
 from sqsgd.numerics.exact import InverseCdf
 from sqsgd.randomness import private
 from sqsgd.randomness.private import Rng
+from sqsgd.schemes.privunit_index import NearestVertices
+from sqsgd.schemes.vqsgd import Response
 
 
 class Counting:
@@ -257,3 +260,60 @@ def test_enclosures_are_as_tight_as_termination_needs(top, cdf):
                 edge = cdf(value)
                 assert edge.is_finite()
                 assert edge.rad() < arb(2) ** -bits
+
+
+def wrong_probabilities(cdf, weights, bits=8192):
+    """The values whose probability F(v) - F(v-1) is not that of the weights, to a relative 2^-100.
+
+    Relative: a tail that is cut off has an infinite ε, however small it is.
+    """
+    with exact.precision(bits):
+        weights = weights()
+        whole, before, wrong = sum(weights, arb(0)), arb(0), []
+        for value, weight in enumerate(weights):
+            edge = cdf(value)
+            chance, before = edge - before, edge
+            quotient = chance * whole / weight
+            if not (quotient.contains(1) and quotient.rel_accuracy_bits() > 100):
+                wrong.append(value)
+    return wrong
+
+
+def small_laws():
+    """(name, F, weights) of every law that private steps draw from, but for matches."""
+    for epsilon in (1e-6, 1.0, 40.0, 1000.0):
+        gain = partial(lambda epsilon: arb(epsilon).exp(), epsilon)
+        scalar, response = ScalarDP(1.0, epsilon, 7), Response(10, epsilon)
+        yield f"scalar {epsilon}", scalar._stays._cdf, lambda gain=gain: [arb(7), gain()]
+        yield f"response {epsilon}", response._stays._cdf, lambda gain=gain: [arb(9), gain()]
+        top = TopSet(20, 3, epsilon)
+        yield f"top {epsilon}", top._is_top._cdf, lambda gain=gain: [arb(17), 3 * gain()]
+        near = NearestVertices(dim=16, epsilon=max(epsilon, 0.01), nearest=5)
+        odds = partial(lambda epsilon: 5 * arb(epsilon).exp(), near.epsilon)
+        yield f"near {epsilon}", near._is_near._cdf, lambda odds=odds: [arb(27), odds()]
+        ranks = partial(lambda epsilon: [(-arb(epsilon) * r / 8).exp() for r in range(9)], epsilon)
+        yield f"ranks {epsilon}", RankWeights(9, epsilon)._cdf, ranks
+        for level in (0, 2, 5):
+            levels = partial(
+                lambda epsilon, level: [(-arb(epsilon) * abs(level - y) / 5).exp() for y in range(6)],
+                epsilon, level,
+            )  # fmt: skip
+            yield f"levels {epsilon} {level}", OrdinalChannel(6, epsilon)._cdf(level), levels
+    for trials in (1, 2, 31, 200):
+        tosses = partial(lambda trials: [arb(math.comb(trials, v)) for v in range(trials + 1)], trials)
+        yield f"tosses {trials}", FairBinomial(trials)._cdf, tosses
+
+
+@pytest.mark.parametrize(
+    ("cdf", "weights"), [pytest.param(cdf, weights, id=name) for name, cdf, weights in small_laws()]
+)
+def test_every_probability_is_right_however_small(cdf, weights):
+    """Lemmas S10, D2, N3, V1, O2, B1, Theorems L2 and L3: the functions that draws are made from."""
+    assert wrong_probabilities(cdf, weights) == []
+
+
+def test_a_tail_that_is_cut_off_is_caught():
+    cdf = OrdinalChannel(6, 1000.0)._cdf(0)
+    weights = partial(lambda: [(-arb(200) * y).exp() for y in range(6)])
+    assert wrong_probabilities(cdf, weights) == []
+    assert wrong_probabilities(lambda value: cdf(value) if value < 4 else arb(1), weights) == [4, 5]
