@@ -220,6 +220,11 @@ def test_a_try_takes_the_place_and_the_shift_of_the_lemma(dim, levels):
         assert left == dim - np.count_nonzero(out)
         return [(int(i), int(out[i]) - 1) for i in np.flatnonzero(out)]
 
+    def restored(upper, lower):
+        codes, out = np.zeros(dim, np.uint8), np.ones(dim, np.uint8)
+        adjust(codes, out, 0, 1, levels, np.array([upper << 32 | lower], np.uint64))
+        return np.flatnonzero(out == codes).tolist()
+
     def ends(bound):
         edges = {index * whole // bound for index in (0, 1, bound // 2, bound - 1, bound)}
         return {edge + step for edge in edges for step in (-1, 0, 1, 2) if 0 <= edge + step < whole}
@@ -229,6 +234,7 @@ def test_a_try_takes_the_place_and_the_shift_of_the_lemma(dim, levels):
         place, shift = mapped(upper, dim), mapped(lower, levels - 1)
         expected = [] if place is None or shift is None else [(place, shift)]
         assert moved(upper, lower) == expected
+        assert restored(upper, lower) == ([] if place is None else [place])
         rejected += not expected
     assert (rejected > 0) == (whole % dim > 0 or whole % (levels - 1) > 0)
 
