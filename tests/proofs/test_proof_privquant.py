@@ -259,9 +259,7 @@ def test_a_try_moves_as_the_lemma_says(dim, levels):
         for wanted, place in itertools.product(range(dim + 1), range(dim)):
             found = []
             for shift in range(levels - 1):
-                lower = (
-                    shift * (1 << 32) // (levels - 1) + 1
-                )  # the word of this shift, beyond what is rejected
+                lower = shift * (1 << 32) // (levels - 1) + 1  # which is not rejected
                 found.append(one_try(codes, out, wanted, levels, place, lower))
             moves = set(range(levels)) - {codes[place]}
             if matches < wanted and out[place] != codes[place]:
@@ -270,10 +268,7 @@ def test_a_try_moves_as_the_lemma_says(dim, levels):
                 moves = {out[place]}
             expected = {(*out[:place], value, *out[place + 1 :]) for value in moves}
             assert set(found) == expected
-            assert len(expected) in (
-                1,
-                levels - 1,
-            )  # so each of the shifts leads to another value, or all to one
+            assert len(expected) in (1, levels - 1)  # each shift leads to another value, or all to one
 
 
 @pytest.mark.parametrize(
