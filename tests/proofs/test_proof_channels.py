@@ -11,6 +11,7 @@ from enumeration import integers_below, largest_ratio, law
 from sqsgd.mechanisms import piecewise_grid
 from sqsgd.mechanisms.ordinal import OrdinalChannel
 from sqsgd.mechanisms.piecewise_grid import PiecewiseGrid
+from sqsgd.numerics import exact
 
 
 def grid(steps, shift, window):
@@ -94,6 +95,19 @@ def test_the_proviso_and_the_window_of_real_grids(alphabet, epsilon):
     assert channel.epsilon <= epsilon
 
 
+@pytest.mark.parametrize("epsilon", [1e-6, 0.5, 2.0, 12.0, 20.0, 40.0, 1000.0])
+@pytest.mark.parametrize("alphabet", [2, 3, 4, 16, 257])
+def test_the_largest_ratio_is_attained(alphabet, epsilon):
+    """After Theorem G4: between the places 0 and 1, up to a few cells for two levels."""
+    channel = PiecewiseGrid(alphabet, epsilon)
+    first, last = channel._starts(np.array([0.0, 1.0])).tolist()
+    assert first == 0
+    if alphabet > 2:
+        assert last >= channel._step
+    else:
+        assert 0 <= channel._cells - channel._window - last <= 2**8 < channel._window / 2**35
+
+
 def kernel(top, ratio):
     """P(y | v) of the ordinal channel in fractions."""
     rows = []
@@ -132,7 +146,10 @@ def test_the_tables_are_sorted(levels, epsilon):
     """The remark at Lemma O3."""
     channel = OrdinalChannel(levels, epsilon)
     for level in {0, 1, levels // 2, levels - 1}:
-        below, above, _ = channel._row(level)
+        cdf = channel._cdf(level)
+        with exact.precision(exact.START_BITS):
+            edges = [(code, cdf(code)) for code in range(levels - 1)]
+            below, above = exact.InverseCdf(levels - 1, cdf, edges).tables()
         assert (np.diff(below.astype(object)) >= 0).all()
         assert (np.diff(above.astype(object)) >= 0).all()
 
