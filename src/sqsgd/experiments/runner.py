@@ -176,7 +176,9 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
                 if state.round == config.rounds or state.round % every == 0:
                     folder.save(state, about)
                 if board is not None:
-                    _show(board, record)
+                    for name, value in record.to_dict().items():
+                        if isinstance(value, int | float):
+                            board.add_scalar(name, value, record.round)
                 yield record
                 if stop() and state.round < config.rounds:
                     folder.save(state, about)
@@ -223,12 +225,6 @@ def _rounds(run: Run, state: State, folder: RunFolder) -> Iterator[tuple[Record,
             folder.begin_round(state.round)
         record, state = next(rounds)
         yield record, state
-
-
-def _show(board: Any, record: Record) -> None:
-    for name, value in record.to_dict().items():
-        if isinstance(value, int | float):
-            board.add_scalar(name, value, record.round)
 
 
 def _tensorboard(folder: Path, rounds: int) -> Any:
