@@ -136,6 +136,10 @@ def clipped_low_side(quantizer):
     return draw
 
 
+UNSEEN = (low_side_too_rare, larger_epsilon, cut_at_64_bits, clipped_low_side)
+"""Departures of the sampler that an audit of the default length does not see."""
+
+
 # ---------------------------------------------------------------- keys that can be guessed
 
 
