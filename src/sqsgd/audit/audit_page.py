@@ -25,6 +25,7 @@ _ROWS = "From above: the original, from the raw gradient, from one report."
 _KINDS = {
     "ratio": "Likelihood ratios: does any message distinguish two inputs better than epsilon allows?",
     "distinguish": "Distinguishing: what lower bound on epsilon do real messages give?",
+    "tally": "Tally: does any pair of many inputs give any output too differently, by counts alone?",
     "law": "Goodness of fit: do reports have the distribution that the proof assumes?",
     "noise": "Noise: does it come from the operating system, and is it never reused?",
     "message": "Messages: do they hold anything beside the private codes?",
