@@ -109,7 +109,7 @@ ROWS = (
 
 def auc(times: npt.NDArray[np.float64], side: npt.NDArray[np.bool_]) -> tuple[float, float]:
     """The area under the curve, at least 1/2, and its standard error where both sides have the same law."""
-    unique, place, counts = np.unique(times, return_inverse=True, return_counts=True)
+    _, place, counts = np.unique(times, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
     ones = int(np.count_nonzero(side))
     zeros = side.size - ones
@@ -194,7 +194,10 @@ def measured(row: Row, count: int, whole: bool = True) -> dict[str, tuple[float,
 
 def main(count: int = 4000, only: str = "") -> None:
     """Print the table."""
-    print("| scheme | ε | private draw | two inputs | the draw | in the private step: two inputs | the draw | µs |")
+    print(
+    head = ("scheme", "ε", "private draw", "two inputs", "the draw", "step: two inputs", "step: the draw", "µs")
+    print("|", " | ".join(head), "|")
+    )
     print("|---|---|---|---|---|---|---|---|")
     for row in ROWS:
         if only and row.name != only:

@@ -2,8 +2,8 @@
 
 ``edges`` finds, by bisection over all 2^64 first words, which words certainly lead to a value up to v and
 which certainly lead beyond it. The distribution function must lie in between: ``check_edges`` compares it
-with one that was computed independently. ``FromWords`` turns these counts of words into exact chances, so that
-``proofs.enumeration.law`` can run a mechanism over every random choice.
+with one that was computed independently. ``FromWords`` turns these counts of words into exact chances, so
+that ``proofs.enumeration.law`` can run a mechanism over every random choice.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from scripted import ScriptedRng
 
 WORDS = 2**64
 DIGITS = 1200
+FURTHER = 20  # words that follow the first
+BEYOND_THE_LAST_WORD = Fraction(1, WORDS**FURTHER)
 
 
 def exponential(value: float | Fraction, digits: int = DIGITS) -> Fraction:
@@ -39,7 +41,7 @@ def first(holds: Callable[[int], bool], count: int = WORDS) -> int:
 def _drawn(draw: Callable[[ScriptedRng], int], word: int, further: int) -> int | None:
     """The draw for a first word and then always the same; None if hundreds of bits do not decide."""
     try:
-        return int(draw(ScriptedRng(word, *[further] * 20, WORDS // 2)))
+        return int(draw(ScriptedRng(word, *[further] * FURTHER, WORDS // 2)))
     except IndexError:
         return None
 
@@ -75,7 +77,12 @@ def check_edges(
     for value in values:
         exact = cdf(value) * WORDS
         within, beyond = edges(draw, value)
-        assert within <= exact <= beyond, f"the edge after {value} is at {float(exact / WORDS)!r}"
+        assert within <= exact + BEYOND_THE_LAST_WORD, (
+            f"the edge after {value} is at {float(exact / WORDS)!r}"
+        )
+        assert exact <= beyond + BEYOND_THE_LAST_WORD, (
+            f"the edge after {value} is at {float(exact / WORDS)!r}"
+        )
         assert beyond - within <= most_undecided, f"{beyond - within} words at {value} decide nothing"
         if within == beyond or not 0 < exact < WORDS:
             continue

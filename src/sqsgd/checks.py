@@ -46,7 +46,7 @@ def real(name: str, value: object, least: float, most: float, *, open_ends: bool
 
 
 def _number(value: object) -> float:
-    """The value as a float, rounded down; NaN, which fails every comparison, if it is not a finite real number.
+    """The value as a float, rounded down; NaN, which fails every comparison, if it is not a finite number.
 
     Rounded down, an epsilon given in a wider type never grows:
     tests/test_checks.py::test_wider_numbers_are_rounded_down.

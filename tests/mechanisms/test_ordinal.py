@@ -117,4 +117,6 @@ def test_the_ends_of_the_words():
     assert [int(codes[0]) for codes in drawn] == [1, 1]
     assert int(channel._move(np.array([1]), np.array([0], np.uint64), ScriptedRng(0, 0, 0, 0))[0]) == 0
     top = 2**64 - 1
-    assert int(channel._move(np.array([1]), np.array([top], np.uint64), ScriptedRng(top, top, top, top))[0]) == 2
+    assert (
+        int(channel._move(np.array([1]), np.array([top], np.uint64), ScriptedRng(top, top, top, top))[0]) == 2
+    )

@@ -109,8 +109,9 @@ def _scramble_bits(codes, bits, keep, whole, noise, out):
     """For 2^bits levels: keep a code if its noise is below ``keep``, else take the noise's low bits.
 
     ``keep``, of the noise's type, is a multiple of 2^bits, so both parts of the noise are
-    independent. ``whole`` keeps every code, in the same time. Returns how many codes match. Coordinates are alike and independent: the matches
-    are exchangeable, and a code that does not match is uniform over the others.
+    independent. ``whole`` keeps every code, in the same time. Returns how many codes match. Coordinates
+    are alike and independent: the matches are exchangeable, and a code that does not match is uniform over
+    the others.
     """
     mask = np.uint8((1 << bits) - 1)
     matches = 0

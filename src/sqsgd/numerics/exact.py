@@ -213,7 +213,7 @@ class InverseCdf:
             self._values.append(value)
             self._below.append(_whole(scaled.lower()))
             self._above.append(_whole(scaled.upper()))
-        # Every word is below the last edge, that of ``top``: it is added here so that all draws take one path.
+        # Every word is below the edge of ``top``, which is added here so that all draws take one path.
         self._ends, self._sure = [*self._values, top], [*self._below, 2**64]
 
     def tables(self) -> tuple[Words, Words]:

@@ -177,10 +177,12 @@ class Rng:
 def secure_rng(source: Literal["keystream", "os"] = "keystream") -> Rng:
     """A private generator for real data.
 
-    ``"keystream"``: AES-256 in counter mode under a key from the operating system. Whoever cannot tell AES from
-    random bits sees the stated ε: computational differential privacy. ``"os"``: every byte is read from the
-    operating system and nothing is derived, so that no assumption about AES is made here; whether its bytes
-    are more than computationally random is up to the operating system. COSTS
+    ``"keystream"``: AES-256 in counter mode under a key from the operating system. The stated ε then holds
+    against whoever cannot tell AES from random bits: computational differential privacy. ``"os"``: every byte
+    is read from the operating system and nothing is derived, so that no assumption about AES is made here;
+    whether its bytes are more than computationally random is up to the operating system. It reads 0.4 GB/s
+    where the keystream has 10 GB/s: an encode of the default run takes 106 µs instead of 82 µs, one of 2^20
+    coordinates 11 ms instead of 1.5 ms.
 
     Guarantees
     ----------
@@ -201,7 +203,7 @@ def secure_rng(source: Literal["keystream", "os"] = "keystream") -> Rng:
 
 @lru_cache(maxsize=1)
 def idle_rng() -> Rng:
-    """A generator whose numbers are discarded: drawing from it takes the time of a draw that a branch saves."""
+    """A generator whose numbers are discarded, for branches that need none but must take as long."""
     return Rng()
 
 
