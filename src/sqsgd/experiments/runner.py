@@ -17,7 +17,7 @@ from sqsgd.learning.datasets import Dataset, first_tests, hold_out, load_dataset
 from sqsgd.learning.features import extracted, extractor_and_model
 from sqsgd.learning.models import make_model
 from sqsgd.learning.problem import LearningProblem, make_problem
-from sqsgd.planner import stateless_choices
+from sqsgd.planner import automatic_scheme
 from sqsgd.runs.config import RunConfig, cores
 from sqsgd.runs.run_folder import CONFIG, RunFolder
 from sqsgd.runs.summary import summarise
@@ -110,7 +110,7 @@ def _scheme(config: RunConfig, dim: int) -> Scheme:
         )
     name, bits = config.scheme, 8 * config.bytes
     if name == "auto":
-        name = stateless_choices(dim=dim, epsilon=config.epsilon, bits=bits)[0].name
+        name = automatic_scheme(dim=dim, epsilon=config.epsilon, bits=bits)
     scheme = make_scheme(name, dim=dim, epsilon=config.epsilon, bits=bits, **config.options)
     if config.once and scheme.residual:
         raise ValueError(

@@ -168,6 +168,7 @@ class SqsgdStrategy(Strategy):
         rate = self.lr or learning_rate(self.scheme, expected, self.optimizer) * (
             4.0 if self.sends == "delta" else 1.0  # a delta holds the app's own small rate (docs/flower.md)
         )
+        self.scheme.check_clip(self.clip)
         self.settings = Settings(
             seed=self.seed,
             optimizer=Optimizer(kind=self.optimizer, rate=rate),
@@ -176,6 +177,7 @@ class SqsgdStrategy(Strategy):
             clip=self.clip,
             alpha=self.alpha,
             beta=self.beta,
+            secure=True,
         )
         self.name = f"{self.scheme_name} {grid.run.run_id}"
         self.state: State = federated.initial_state(weights, self.settings)

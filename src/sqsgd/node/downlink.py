@@ -142,6 +142,7 @@ def apply_update(update: Mapping[str, object], scheme: Scheme, request: Request,
         seed=request.task.seed,
         optimizer=Optimizer(kind="sgd", rate=float(update["rate"])),  # type: ignore[arg-type]
         track=False,
+        secure=True,
     )
     state = State(round=request.base, weights=before, bound=1.0, optimizer={})
     return federated.server_step(scheme, settings, state, reports)[0].weights
