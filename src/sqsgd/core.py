@@ -264,7 +264,7 @@ class Scheme:
 
     @property
     def sends_block(self) -> bool:
-        """A report is about some coordinates, whatever the vector; the client keeps the rest."""
+        """A report covers a block of coordinates chosen without the vector; the client keeps the rest."""
         return self.residual and not self.mechanism.chooses
 
     @cached_property
@@ -353,7 +353,7 @@ class Scheme:
         )
 
     def sent_coordinates(self, columns: Columns, task: Task) -> Indices:
-        """The coordinates of the vector that a report is about."""
+        """The coordinates of the vector that a report covers."""
         if self.mechanism.chooses:
             return self.mechanism.coordinates(columns)
         kept = self.transforms[0].coordinates(task, self.dim) if self.transforms else None

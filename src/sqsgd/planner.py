@@ -175,7 +175,7 @@ def stateless_choices(*, dim: int, epsilon: float, bits: int) -> list[Stateless]
     for name in STATELESS:
         try:
             scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=bits)
-        except ValueError:  # the bits do not hold it
+        except ValueError:  # it does not fit into the bits
             continue
         found.append(
             Stateless(

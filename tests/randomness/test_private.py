@@ -242,3 +242,23 @@ def test_idle_generators_are_separate():
     idle_rng().below(7)
     assert [again.word(), again.word()] == [*drawn, rng.word()]
     assert idle_rng().protects
+
+
+def test_an_interrupted_fill_hands_out_nothing(monkeypatch):
+    """After Ctrl-C in the middle of a fill, no bytes that were never drawn are returned as noise."""
+    rng = seeded_rng(5)
+    rng.take(8)
+
+    def interrupted(self, target):
+        target[:] = 0xAA
+        raise KeyboardInterrupt
+
+    def take_until_interrupted():
+        while True:
+            rng.take(64)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(randomness.Rng, "_fill", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            take_until_interrupted()
+    assert all(bytes(rng.take(64)) != b"\xaa" * 64 for _ in range(600))

@@ -22,7 +22,7 @@ _PICTURES = "pictures from one report"
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Some of the checks, under a name to show while they run."""
+    """A group of checks, and the name shown while they run."""
 
     name: str
     run: Callable[[Subject], Iterator[Finding]]
@@ -70,7 +70,7 @@ def audit(subject: Subject, *, inversion: bool = True) -> Audit:
 
     Guarantees
     ----------
-    * Correct schemes pass, whatever the name: tests/audit/test_audit.py::test_correct_schemes_pass.
+    * All correct schemes pass: tests/audit/test_audit.py::test_correct_schemes_pass.
     * Mechanisms that are broken on purpose are caught, each by the check designed for it:
       tests/audit/test_audit_broken.py, tests/audit/test_audit_mutants.py.
     * Generators with a key of fewer than 128 bits from the operating system are caught:

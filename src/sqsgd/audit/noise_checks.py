@@ -1,4 +1,4 @@
-"""Check (e), first half: no two reports share noise, across clients, rounds, threads and processes."""
+"""No two reports share noise, across clients, rounds, threads and processes."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def load_problem(config: RunConfig) -> LearningProblem:
 
 
 def _data(config: RunConfig, features: str) -> Dataset:
-    """The data set after holding out, limiting the test images and extracting features."""
+    """The dataset after holding out, limiting the test images and extracting features."""
     dataset = load_dataset(config.dataset, config.data_dir or None)
     if config.validation:
         dataset = hold_out(dataset, config.validation, config.seed)

@@ -1,4 +1,4 @@
-"""What a training is given, and what one round hands to the next."""
+"""The settings of a training run, and the state passed from round to round."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Everything that one round hands to the next."""
+    """Everything that one round passes to the next."""
 
     round: int
     weights: Vector

@@ -195,7 +195,7 @@ class SqsgdStrategy(Strategy):
             )
 
     def _about(self) -> dict[str, Any]:
-        """What a checkpoint holds beside the state; ``run``: the options by the names in a config.toml."""
+        """The checkpoint besides the state; ``run`` has the options by their names in a config.toml."""
         return {
             "name": self.name,
             "seed": self.settings.seed,
@@ -221,7 +221,7 @@ class SqsgdStrategy(Strategy):
         }
 
     def _resume(self, known: Mapping[str, Any]) -> None:
-        """Continue as the checkpoint began; raises ValueError if the options differ from then."""
+        """Restore the checkpoint's options; raises ValueError if the options differ from then."""
         now = self._about()
         for key in ("fingerprint", "optimizer", "once"):
             if (begun := known.get(key, False)) != now[key]:

@@ -1,4 +1,4 @@
-"""A ledger's files: the order of writes ensures that no crash and no older copy counts too little.
+"""A ledger's files: the order of writes ensures that neither a crash nor an older copy can undercount.
 
 A ledger has two files: the ledger itself, one chained line per report (_history.py), and its tip,
 ``<ledger>.tip``, which records the number of lines and the digest of the last one. A spend writes the

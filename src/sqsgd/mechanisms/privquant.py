@@ -93,9 +93,7 @@ class PrivQuant:
         on_boundary = keep is None and rule == "optimal"
         self.epsilon = limit if on_boundary else realised_epsilon(self.law, limit)
         if threshold is not None and not (self.law.scale > 0 and self.law.keep > 0):
-            raise ValueError(
-                f"threshold = {threshold} leaves next to nothing of x: the scale is below 1e-308"
-            )
+            raise ValueError(f"threshold = {threshold} leaves almost no signal: the scale is below 1e-308")
 
         self._arguments = (dim, levels, epsilon, threshold, keep, rule)
 

@@ -117,7 +117,7 @@ def receive_model(
     except (KeyError, TypeError, ValueError, IndexError, struct.error) as error:
         raise MalformedRequest(f"the update cannot be read: {error}") from None
     if digest(after) != request.model:
-        raise ModelMissing("the update leads to other weights than the server's")
+        raise ModelMissing("the update yields weights that differ from the server's")
     return scheme, structure, after
 
 

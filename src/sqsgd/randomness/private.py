@@ -118,10 +118,11 @@ class Rng:
             self._check_process()
             start = self._used
             if start + count > self._pool.size:
-                # A new array, because callers hold parts of the old one.
-                self._pool = np.empty(_POOL, np.uint8)
-                self._fill(self._pool)
-                start = 0
+                # A new array, because callers hold parts of the old one; filled before it is used, because
+                # an interrupt may end the fill.
+                pool = np.empty(_POOL, np.uint8)
+                self._fill(pool)
+                self._pool, start = pool, 0
             self._used = (start + count + 7) & ~7
             return self._pool[start : start + count]
 
