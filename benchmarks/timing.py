@@ -194,10 +194,8 @@ def measured(row: Row, count: int, whole: bool = True) -> dict[str, tuple[float,
 
 def main(count: int = 4000, only: str = "") -> None:
     """Print the table."""
-    print(
-    head = ("scheme", "ε", "private draw", "two inputs", "the draw", "step: two inputs", "step: the draw", "µs")
+    head = "scheme", "ε", "private draw", "two inputs", "the draw", "step: two inputs", "step: the draw", "µs"
     print("|", " | ".join(head), "|")
-    )
     print("|---|---|---|---|---|---|---|---|")
     for row in ROWS:
         if only and row.name != only:

@@ -85,7 +85,7 @@ def select_largest(bits, chosen):
 
 @compiled
 def nth_marked(marks, rank):
-    """The index of the rank-th mark (from 0) among bytes that are 0 or 1, in a time that depends on the size."""
+    """The index of the rank-th mark (from 0) among bytes that are 0 or 1; the time depends on the size."""
     seen, index = np.int64(0), np.int64(0)
     for mark in marks:
         seen += np.int64(mark)
