@@ -59,7 +59,7 @@ def accuracies(options, rate: float, seed: int) -> dict[int, float]:
     torch.manual_seed(seed)
     problem = LocalTraining(options.clients, options.local_rate, options.epochs)
     scheme = make_scheme("sqsgd", dim=problem.dim, epsilon=options.epsilon, bits=8 * options.bytes)
-    settings = Settings(seed=seed, optimizer=Optimizer(kind="sgd", rate=rate))
+    settings = Settings(seed=seed, optimizer=Optimizer(kind="sgd", rate=rate), secure=False)
     state, found = federated.initial_state(problem.weights, settings), {}
     for record, after in federated.run(problem, scheme, settings, state, options.rounds):
         if record.round + 1 in (20, 50, options.rounds):

@@ -40,7 +40,7 @@ def main(rounds):
     """Train until the rounds are over or the ledgers refuse; returns the held-out accuracy."""
     features, outcomes, (new_features, new_outcomes) = synthetic_patients()
     scheme = sqsgd.make_scheme("sqsgd-stateless", dim=DIM, epsilon=EPSILON, bits=32)
-    settings = Settings(seed=1, optimizer=Optimizer(kind="sgd", rate=1.0), bound=1.0)
+    settings = Settings(seed=1, optimizer=Optimizer(kind="sgd", rate=1.0), secure=True)
     state = initial_state(np.zeros(DIM, np.float32), settings)
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / f"clinic-{clinic}.ledger" for clinic in range(CLINICS)]

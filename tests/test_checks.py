@@ -92,3 +92,14 @@ def test_codes_are_bytes_below_the_levels():
         "codes contains 256; every code must be from 0 to 255", lambda: checks.codes("codes", [256], 1, 256)
     )
     refuse("codes contains -1", lambda: checks.codes("codes", [-1, 9], 2, 4))
+
+
+def test_wider_numbers_are_rounded_down():
+    """float() rounds a long double to nearest: an epsilon must not grow by it."""
+    for text in ("0.1", "1.3", "399.99999999999999999"):
+        wide = np.longdouble(text)
+        number = checks.real("epsilon", wide, 0.01, 1e5)
+        assert np.longdouble(number) <= wide < np.longdouble(math.nextafter(number, math.inf))
+    assert checks.real("x", 2**53 + 3, 0, 1e20) == 2.0**53 + 2
+    assert checks.real("x", np.int64(2**53 + 3), 0, 1e20) == 2.0**53 + 2
+    assert checks.real("x", np.float32(0.1), 0, 1) == float(np.float32(0.1))

@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from sqsgd import Task, make_scheme, seeded_rng
-from sqsgd.planner import information_limit, plan, stateless_choices
+from sqsgd import Task, make_scheme, planner, seeded_rng
+from sqsgd.planner import automatic_scheme, information_limit, plan, stateless_choices
 
 
 @pytest.mark.parametrize(
@@ -160,6 +160,24 @@ def test_the_best_stateless_scheme_is_the_one_with_the_least_error(dim, epsilon,
         scheme = make_scheme(way.name, dim=dim, epsilon=epsilon, bits=bits)
         assert not scheme.residual
         assert (way.nmse, way.message_bytes) == (scheme.nmse, scheme.bits // 8)
-    assert [way.nmse for way in ways] == sorted(way.nmse for way in ways)
+    exact = [way.nmse for way in ways if way.arithmetic == "exact"]
+    assert exact == sorted(exact)
     assert ways[0].name == best if best else ways[0].name != "privunit-index"
     assert plan(dim=dim, epsilon=epsilon, bits=bits).stateless == tuple(ways)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 8.0, 20.0, 100.0, 400.0])
+def test_auto_never_chooses_real_arithmetic(epsilon):
+    """privunit has the least error from about 20 on; it is listed, last, and must be asked for by name."""
+    ways = stateless_choices(dim=119850, epsilon=epsilon, bits=2048)
+    name = automatic_scheme(dim=119850, epsilon=epsilon, bits=2048)
+    assert make_scheme(name, dim=119850, epsilon=epsilon, bits=2048).privacy.arithmetic == "exact"
+    assert name == ways[0].name
+    assert [way.arithmetic for way in ways] == ["exact", "exact", "real"]
+    assert ways[0].nmse <= ways[1].nmse
+
+
+def test_auto_refuses_where_only_real_arithmetic_fits(monkeypatch):
+    monkeypatch.setattr(planner, "STATELESS", ("privunit",))
+    with pytest.raises(ValueError, match="'privunit' must be asked for by name"):
+        automatic_scheme(dim=100, epsilon=8.0, bits=64)

@@ -83,7 +83,7 @@ def test_files_stay_short():
 
 
 def test_no_two_files_of_tests_have_one_name():
-    """The folders are no packages: pytest would take the second file for the first, and end there."""
+    """The folders are not packages: pytest would confuse two files of the same name."""
     names = [path.name for path in TESTS.rglob("*.py") if path.name not in ("conftest.py", "__init__.py")]
     assert sorted(names) == sorted(set(names))
 

@@ -46,15 +46,22 @@ def real(name: str, value: object, least: float, most: float, *, open_ends: bool
 
 
 def _number(value: object) -> float:
-    """The value as a float; NaN, which fails every comparison, if it is not a finite real number."""
+    """The value as a float, rounded down; NaN, which fails every comparison, if it is not a finite number.
+
+    Rounded down, an epsilon given in a wider type never grows:
+    tests/test_checks.py::test_wider_numbers_are_rounded_down.
+    """
     if type(value) is float:  # by far the most frequent case, and in every encode
         return value if math.isfinite(value) else math.nan
     if not isinstance(value, _REAL) or isinstance(value, bool):
         return math.nan
+    exact = int(value) if isinstance(value, np.integer) else value
     try:
-        number = float(value)
+        number = float(exact)
     except OverflowError:
         return math.nan
+    if number > exact:
+        number = math.nextafter(number, -math.inf)
     return number if math.isfinite(number) else math.nan
 
 

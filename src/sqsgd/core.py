@@ -266,7 +266,7 @@ class Scheme:
 
     @property
     def sends_block(self) -> bool:
-        """A report is about some coordinates, whatever the vector; the client keeps the rest."""
+        """A report covers a block of coordinates chosen without the vector; the client keeps the rest."""
         return self.residual and not self.mechanism.chooses
 
     @cached_property
@@ -319,6 +319,7 @@ class Scheme:
         """The columns of a message: the transforms, then the private step."""
         check_rng(rng)
         self._check(task)
+        self.check_clip(task.clip)
         y = (checks.shaped if self._checked_by_transform else checks.vector)("x", x, self.dim)
         y = clipped(y, task.clip)
         try:
@@ -328,6 +329,17 @@ class Scheme:
             checks.vector("x", x, self.dim)  # names the coordinate
             raise
         return self.mechanism.randomize(y, task.bound, rng)
+
+    def check_clip(self, clip: float | None) -> None:
+        """Refuse clipping where the guarantee is for single weights: it would let one weight move all others.
+
+        tests/schemes/test_ldp_fl.py::test_clipping_would_break_the_guarantee_of_single_weights.
+        """
+        if clip is not None and self.privacy.notion == "per-weight":
+            raise ValueError(
+                f"clip = {clip!r}: clipping scales all weights by their common norm, and {self.name!r} with "
+                "per_weight = true protects each weight by itself; omit clip"
+            )
 
     def seal(self, columns: Columns, task: Task) -> bytes:
         """The message that carries these columns."""
@@ -347,7 +359,7 @@ class Scheme:
         }
 
     def sent_coordinates(self, columns: Columns, task: Task) -> Indices:
-        """The coordinates of the vector that a report is about."""
+        """The coordinates of the vector that a report covers."""
         if self.mechanism.chooses:
             return self.mechanism.coordinates(columns)
         kept = self.transforms[0].coordinates(task, self.dim) if self.transforms else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sqsgd import checks
 from sqsgd.codec import Column
@@ -38,6 +38,7 @@ class Stateless:
     name: str
     nmse: float
     message_bytes: int
+    arithmetic: Literal["exact", "real"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +164,7 @@ def plan(
 
 
 def stateless_choices(*, dim: int, epsilon: float, bits: int) -> list[Stateless]:
-    """The schemes of ``STATELESS`` under a budget, the best first.
+    """The schemes of ``STATELESS`` under a budget: those with exact arithmetic, the best first, then others.
 
     All are unbiased, so the order is the same for the mean over any number of clients.
 
@@ -174,12 +175,39 @@ def stateless_choices(*, dim: int, epsilon: float, bits: int) -> list[Stateless]
     for name in STATELESS:
         try:
             scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=bits)
-        except ValueError:  # the bits do not hold it
+        except ValueError:  # it does not fit into the bits
             continue
-        found.append(Stateless(name=name, nmse=scheme.nmse, message_bytes=scheme.bits // 8))
+        found.append(
+            Stateless(
+                name=name,
+                nmse=scheme.nmse,
+                message_bytes=scheme.bits // 8,
+                arithmetic=scheme.privacy.arithmetic,
+            )
+        )
     if not found:
         raise ValueError(f"bits = {bits} cannot hold a report of {dim} numbers at epsilon = {epsilon:g}")
-    return sorted(found, key=lambda choice: choice.nmse)
+    return sorted(found, key=lambda choice: (choice.arithmetic == "real", choice.nmse))
+
+
+def automatic_scheme(*, dim: int, epsilon: float, bits: int) -> str:
+    """The name that ``scheme = "auto"`` stands for: the best of ``stateless_choices`` with exact arithmetic.
+
+    Guarantees
+    ----------
+    * Never a scheme whose ε holds in real arithmetic only:
+      tests/test_planner.py::test_auto_never_chooses_real_arithmetic.
+
+    >>> automatic_scheme(dim=3920, epsilon=8.0, bits=512)
+    'privunit-index'
+    """
+    best = stateless_choices(dim=dim, epsilon=epsilon, bits=bits)[0]
+    if best.arithmetic == "real":
+        raise ValueError(
+            f"bits = {bits} hold no report with exact arithmetic of {dim} numbers at epsilon = {epsilon:g}; "
+            f"{best.name!r} must be asked for by name"
+        )
+    return best.name
 
 
 def at_the_bound(error: float, dim: int, coordinates: int) -> float:

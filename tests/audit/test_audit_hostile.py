@@ -146,7 +146,7 @@ class RoundSeven(Scheme):
     ("kind", "name"),
     [
         (PublicNoise, "noise of two reports"),
-        (SixteenBits, "noise is enough"),
+        (SixteenBits, "random bits per report"),
         (RoundSeven, "noise of two reports"),
     ],
 )

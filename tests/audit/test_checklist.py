@@ -31,7 +31,7 @@ def test_inversion_is_skipped_with_a_reason(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "first", "count"),
     [
-        ("sqsgd", "likelihood ratios, small budgets", 9),
+        ("sqsgd", "likelihood ratios, small budgets", 10),
         ("cpsgd", "the sum of reports", 5),
         ("fedsgd", "guarantee", 5),
     ],

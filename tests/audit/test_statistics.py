@@ -15,6 +15,7 @@ from sqsgd.audit._statistics import (
     largest_share,
     least_share,
     normal_tails,
+    share_limits,
 )
 
 
@@ -29,6 +30,24 @@ def test_confidence_limits(trials, level):
         due = stats.beta.isf(level, successes + 1, trials - successes) if successes < trials else 1.0
         assert high == pytest.approx(due, rel=1e-6)
         assert high >= due
+
+
+@pytest.mark.parametrize("trials", [1, 40, 2_000, 1_000_000])
+@pytest.mark.parametrize("level", [0.05, 1e-8])
+def test_many_limits_are_outside_the_exact_ones(trials, level):
+    """Equal to Clopper and Pearson's where nothing or everything succeeded, and not much wider elsewhere."""
+    successes = np.unique([0, 1, trials // 3, trials - 1, trials])
+    low, high = share_limits(successes, trials, level)
+    for at, below, above in zip(successes.tolist(), low, high, strict=True):
+        exact = least_share(at, trials, level), largest_share(at, trials, level)
+        assert below <= exact[0] * (1 + 1e-9)
+        assert exact[1] <= above * (1 + 1e-9)
+        if at == 0:
+            assert above == pytest.approx(exact[1], rel=1e-9)
+        elif at < trials:
+            share = at / trials
+            assert share - below <= 1.6 * (share - exact[0])
+            assert above - share <= 1.6 * (exact[1] - share)
 
 
 def test_tails():

@@ -60,3 +60,8 @@ def test_what_is_given_wins_over_the_rules():
     given = settings(features=True, participation="once", lr=0.5, bound=3.0)
     assert (given.optimizer.rate, given.bound) == (0.5, 3.0)
     assert ruled.optimizer.rate != 0.5
+
+
+def test_ledgers_do_not_certify_real_arithmetic():
+    with pytest.raises(ValueError, match="real arithmetic only, which ledgers do not certify"):
+        settings(scheme="privunit", ledgers="users")

@@ -86,7 +86,9 @@ class Story:
             )
             reports.append((task, kept.payload, 1.0))
         optimizer = Optimizer(kind=about["optimizer"], rate=about["rate"])
-        after, _ = server_step(scheme, Settings(seed=about["seed"], optimizer=optimizer), state, reports)
+        after, _ = server_step(
+            scheme, Settings(seed=about["seed"], optimizer=optimizer, secure=True), state, reports
+        )
         return after
 
     def kill_a_node(self):

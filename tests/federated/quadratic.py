@@ -30,7 +30,8 @@ class Quadratic:
 
 
 def settings(**changes):
-    return Settings(**{"seed": 5, "optimizer": Optimizer(kind="sgd", rate=0.1), "bound": 2.0, **changes})
+    usual = {"seed": 5, "optimizer": Optimizer(kind="sgd", rate=0.1), "bound": 2.0, "secure": False}
+    return Settings(**{**usual, **changes})
 
 
 def after(rounds, scheme, chosen, problem=None):

@@ -192,3 +192,16 @@ def test_many_reports(tmp_path):
     for round in range(100):
         pay(ledger, round, task="faces")
     assert (time.process_time() - opened) / 100 < 0.005
+
+
+def test_real_arithmetic_is_paid_for_only_by_name(tmp_path):
+    """ε in real arithmetic is not what the ledger certifies."""
+    ledger = Ledger.create(tmp_path / "ledger", max_epsilon=100.0)
+    scheme = make_scheme("privunit", dim=50, epsilon=30.0, bits=64)
+    task = Task(round=3, client=0, seed=9, dim=50, bound=1.0)
+    with pytest.raises(ValueError, match=r"arithmetic = 'real': .*allow_real=True"):
+        ledger.spend_for(scheme, task)
+    with pytest.raises(ValueError, match="arithmetic = 'real'"):
+        ledger.spend(1.0, notion="local", task="t", round=0, scheme="privunit", arithmetic="real")
+    assert ledger.spent == 0
+    assert ledger.spend_for(scheme, task, allow_real=True).epsilon == scheme.privacy.epsilon

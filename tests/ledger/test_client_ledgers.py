@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from quadratic import Quadratic, settings
 
-from sqsgd import Ledger, federated, make_scheme
+from sqsgd import Ledger, Task, federated, make_scheme
 from sqsgd.ledger.client_ledgers import Ledgers
 
 
@@ -56,3 +56,11 @@ def test_who_has_answered_refuses_in_any_later_run(tmp_path, scheme):
 
 def test_without_ledgers_the_second_report_would_have_left(scheme):
     assert [record.refused for record in trained(Twice(), scheme, None)] == [0, 0, 0]
+
+
+def test_real_arithmetic_is_paid_for_only_by_name(tmp_path):
+    scheme = make_scheme("privunit", dim=50, epsilon=8.0, bits=64)
+    task = Task(round=0, client=1, seed=9, dim=50, bound=1.0)
+    with pytest.raises(ValueError, match="real arithmetic"):
+        Ledgers(folder=tmp_path, max_epsilon=8.0).paid(scheme, task)
+    assert Ledgers(folder=tmp_path, max_epsilon=8.0, allow_real=True).paid(scheme, task)

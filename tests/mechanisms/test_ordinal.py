@@ -103,7 +103,7 @@ def test_ambiguous_words_are_settled(level):
             (word + 1, None, code + 1),
         ]:
             rng = ScriptedRng(*([] if second is None else [second]))
-            drawn = channel._move(level, np.array([first], np.uint64), rng)
+            drawn = channel._move(np.array([level]), np.array([first], np.uint64), rng)
             assert (drawn.tolist(), rng.used) == ([expected], second is not None)
 
 
@@ -111,10 +111,12 @@ def test_the_ends_of_the_words():
     """The first and the last word, at a budget whose edges lie there, and further bits in between."""
     channel = OrdinalChannel(3, 200.0)
     drawn = [
-        channel._move(1, np.array([first], np.uint64), ScriptedRng(2**63, 2**63, 2**63, 2**63))
+        channel._move(np.array([1]), np.array([first], np.uint64), ScriptedRng(2**63, 2**63, 2**63, 2**63))
         for first in (0, 2**64 - 1)
     ]
     assert [int(codes[0]) for codes in drawn] == [1, 1]
-    assert int(channel._move(1, np.array([0], np.uint64), ScriptedRng(0, 0, 0, 0))[0]) == 0
+    assert int(channel._move(np.array([1]), np.array([0], np.uint64), ScriptedRng(0, 0, 0, 0))[0]) == 0
     top = 2**64 - 1
-    assert int(channel._move(1, np.array([top], np.uint64), ScriptedRng(top, top, top, top))[0]) == 2
+    assert (
+        int(channel._move(np.array([1]), np.array([top], np.uint64), ScriptedRng(top, top, top, top))[0]) == 2
+    )

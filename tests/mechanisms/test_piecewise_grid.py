@@ -10,6 +10,7 @@ from reference import g_test
 from scipy import integrate
 
 from sqsgd import seeded_rng
+from sqsgd.mechanisms import piecewise_grid
 from sqsgd.mechanisms.channel import integers_below
 from sqsgd.mechanisms.piecewise_grid import PiecewiseGrid
 
@@ -157,3 +158,23 @@ def test_a_sampler_that_never_leaves_the_window_is_caught(monkeypatch):
 
     monkeypatch.setattr("sqsgd.mechanisms.piecewise_grid.integers_below", biased)
     assert sampler_p_value(channel, 0.37) < 1e-6
+
+
+def test_cells_just_beyond_int64(monkeypatch):
+    """Here the range has more than 2^63 cells, and the part outside the window fewer: the sum of both wrapped
+    around to negative codes."""
+    channel = PiecewiseGrid(2**20 + 2, 40 * math.log(2) - 1e-12)
+    assert channel._cells - channel._window <= 2**63 < channel._cells
+    last = channel._cells - channel._window - 1
+
+    def scripted(bound, count, rng):
+        number = bound - 1 if bound in (channel._cells, last + 1) else 0
+        return np.full(count, number, object if bound > 2**63 else np.int64)
+
+    monkeypatch.setattr(piecewise_grid, "integers_below", scripted)
+    codes = channel.randomize(np.array([0.0]), None)  # outside the window, in the very last cell
+    assert codes.tolist() == [channel.alphabet - 2]
+    monkeypatch.undo()
+    codes = channel.randomize(np.zeros(2000), seeded_rng(1))
+    assert codes.max() < channel.alphabet
+    assert np.isfinite(channel.log_probability(codes, np.zeros(2000))).all()

@@ -30,7 +30,7 @@ def test_the_smallest_form_is_sent():
 
 def test_both_forms_lead_to_the_servers_weights():
     before = np.linspace(-1, 1, DIM, dtype=np.float32)
-    settings = Settings(seed=9, optimizer=Optimizer(kind="sgd", rate=0.1), track=False)
+    settings = Settings(seed=9, optimizer=Optimizer(kind="sgd", rate=0.1), track=False, secure=True)
     state = State(round=0, weights=before, bound=1.0, optimizer={})
     after = federated.server_step(SCHEME, settings, state, [report()])[0].weights
     assert (after != before).any()

@@ -32,8 +32,8 @@ def test_a_model_is_flattened_and_unflattened():
 @pytest.mark.parametrize(
     ("name", "array", "words"),
     [
-        ("more", np.zeros(1, np.float32), "other names than the model's: more"),
-        ("a", None, "other names than the model's: a"),
+        ("more", np.zeros(1, np.float32), "differ from the model's: more"),
+        ("a", None, "differ from the model's: a"),
         ("a", np.zeros(3, np.float32), r"'a' is float32 \(3,\); the model's is float32 \(2,\)"),
         ("a", np.zeros(2, np.float64), r"'a' is float64 \(2,\)"),
         ("z", np.zeros((3, 2), np.float32), r"'z' is float32 \(3, 2\)"),

@@ -52,6 +52,10 @@ class Choices:
     def uniform(self) -> Uniform:
         return Uniform(self)
 
+    def uniforms(self, count: int) -> np.ndarray:
+        """A few values in place of all: rounding comes before the private step and may be anything."""
+        return np.array([(0.0, 0.4, 0.9)[self.below(3)] for _ in range(count)])
+
 
 def law(draw: Callable[[Choices], Hashable]) -> dict[Hashable, Fraction]:
     """The exact law of what ``draw`` returns."""

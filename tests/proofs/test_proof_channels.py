@@ -94,6 +94,19 @@ def test_the_proviso_and_the_window_of_real_grids(alphabet, epsilon):
     assert channel.epsilon <= epsilon
 
 
+@pytest.mark.parametrize("epsilon", [1e-6, 0.5, 2.0, 12.0, 20.0, 40.0, 1000.0])
+@pytest.mark.parametrize("alphabet", [2, 3, 4, 16, 257])
+def test_the_largest_ratio_is_attained(alphabet, epsilon):
+    """After Theorem G4: between the places 0 and 1, up to a few cells for two levels."""
+    channel = PiecewiseGrid(alphabet, epsilon)
+    first, last = channel._starts(np.array([0.0, 1.0])).tolist()
+    assert first == 0
+    if alphabet > 2:
+        assert last >= channel._step
+    else:
+        assert 0 <= channel._cells - channel._window - last <= 2**8 < channel._window / 2**35
+
+
 def kernel(top, ratio):
     """P(y | v) of the ordinal channel in fractions."""
     rows = []
@@ -132,7 +145,7 @@ def test_the_tables_are_sorted(levels, epsilon):
     """The remark at Lemma O3."""
     channel = OrdinalChannel(levels, epsilon)
     for level in {0, 1, levels // 2, levels - 1}:
-        below, above, _ = channel._row(level)
+        below, above = (table[level] for table in channel._table[:2])
         assert (np.diff(below.astype(object)) >= 0).all()
         assert (np.diff(above.astype(object)) >= 0).all()
 

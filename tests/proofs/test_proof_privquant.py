@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from flint import arb, fmpq
 
 from sqsgd import PrivQuant
 from sqsgd.kernels.privatising import (
@@ -17,6 +18,100 @@ from sqsgd.kernels.privatising import (
     scramble_bytes,
     scramble_pairs,
 )
+from sqsgd.mechanisms.match_law import MatchLaw, boundary_law, kept_law
+from sqsgd.numerics import exact
+
+
+def exact_sums(dim, levels, threshold, keep):
+    """P(L <= l) for l = -1..dim, in fractions."""
+    weights = [math.comb(dim, i) * (levels - 1) ** (dim - i) for i in range(dim + 1)]
+    high, low = keep / sum(weights[threshold:]), (1 - keep) / sum(weights[:threshold])
+    law = [weight * (high if i >= threshold else low) for i, weight in enumerate(weights)]
+    return [Fraction(0), *itertools.accumulate(law)]
+
+
+def wrong_enclosures(law, sums):
+    """The counts at which the distribution function, or an edge of the table that draws, is not enclosed."""
+    wrong = []
+    for bits in (64, 128, 256):
+        with exact.precision(bits):
+            for count, total in enumerate(sums[1:]):
+                ball, number = law.cdf(count), arb(fmpq(total.numerator, total.denominator))
+                if not ball.overlaps(number) or (bits > 64 and not ball.rad() < 2.0 ** (20 - bits)):
+                    wrong.append(("cdf", count))
+    table = law.sampler
+    for count, below, above in zip(table._values, table._below, table._above, strict=True):
+        scaled = sums[count + 1] * 2**64
+        if not (below <= scaled < above + 1 and above - below <= 1):
+            wrong.append(("edge", count))
+    return wrong
+
+
+LAWS = [
+    (dim, levels, threshold, keep)
+    for dim, levels in [(1, 2), (2, 2), (7, 3), (24, 2), (24, 16), (60, 5), (200, 2), (200, 256)]
+    for threshold in {1, 2, dim // levels + 1, dim // 2 + 1, dim}
+    if threshold <= dim
+    for keep in (Fraction(9, 10), Fraction(1, 10**30), 1 - Fraction(1, 10**30))
+]
+
+
+@pytest.mark.parametrize(("dim", "levels", "threshold", "keep"), LAWS)
+def test_the_law_of_the_number_of_matches_is_enclosed(dim, levels, threshold, keep):
+    """Lemma P3: cdf, for draws that 64 bits do not settle, and every edge of the table, against fractions."""
+    law = kept_law(dim, levels, 1e6, threshold, keep)
+    assert wrong_enclosures(law, exact_sums(dim, levels, threshold, keep)) == []
+
+
+@pytest.mark.parametrize(
+    ("dim", "levels", "first", "last"),
+    [
+        (600, 2, 0, 600),
+        (600, 2, 0, 400),
+        (600, 2, 380, 600),
+        (900, 16, 0, 899),
+        (900, 16, 150, 900),
+        (5, 3, 2, 4),
+    ],
+)
+def test_sums_that_leave_out_a_tail_enclose_it(dim, levels, first, last):
+    """Lemma P3(d): every sum, and in particular the first ones, which stand for the terms left out before."""
+    with exact.precision(192):
+        yielded = list(exact.running_sum(dim, levels, first, last, arb(1), arb(0), arb(2) ** -80))
+    sums = dict(yielded)
+    assert list(sums) == list(range(min(sums), max(sums) + 1))
+    total = Fraction(0)
+    with exact.precision(1024):
+        for count in range(first, last + 1):
+            total += Fraction(math.comb(dim, count) * (levels - 1) ** (dim - count), levels**dim)
+            if count in sums:
+                assert sums[count].overlaps(arb(fmpq(total.numerator, total.denominator)))
+                assert sums[count].rad() < arb(2) ** -79
+    assert min(sums) >= first - 1
+    assert min(sums) >= first or sums[first - 1].overlaps(arb(0))
+
+
+@pytest.mark.parametrize(
+    ("dim", "levels", "epsilon"), [(1, 2, 1e-6), (24, 2, 5.0), (60, 16, 80.0), (9, 3, 300.0)]
+)
+def test_the_odds_of_the_boundary_law_make_epsilon_exact(dim, levels, epsilon):
+    """Theorem P8: A / B = e^ε for the log-odds that the sampler draws with, at every threshold."""
+    for threshold in range(1, dim + 1):
+        law = boundary_law(dim, levels, epsilon, threshold)
+        weights = [math.comb(dim, i) * (levels - 1) ** (dim - i) for i in range(dim + 1)]
+        with exact.precision(256):
+            sizes = arb(fmpq(sum(weights[:threshold]), sum(weights[threshold:])))
+            ratio = law.log_odds().exp() * sizes
+            assert (ratio - arb(epsilon).exp()).contains(0)
+            assert ratio.rel_accuracy_bits() > 200
+
+
+@pytest.mark.parametrize("clipped", [0, 3])
+def test_a_tail_that_is_cut_off_is_caught(clipped, monkeypatch):
+    """No frequency shows it: nearly all draws are settled by the table."""
+    law, cdf = kept_law(24, 2, 1e6, 18, Fraction(9, 10)), MatchLaw.cdf
+    monkeypatch.setattr(MatchLaw, "cdf", lambda law, count: arb(0) if count <= clipped else cdf(law, count))
+    assert ("cdf", clipped) in wrong_enclosures(law, exact_sums(24, 2, 18, Fraction(9, 10)))
 
 
 def coordinate_law(levels, keep, code):
@@ -125,6 +220,11 @@ def test_a_try_takes_the_place_and_the_shift_of_the_lemma(dim, levels):
         assert left == dim - np.count_nonzero(out)
         return [(int(i), int(out[i]) - 1) for i in np.flatnonzero(out)]
 
+    def restored(upper, lower):
+        codes, out = np.zeros(dim, np.uint8), np.ones(dim, np.uint8)
+        adjust(codes, out, 0, 1, levels, np.array([upper << 32 | lower], np.uint64))
+        return np.flatnonzero(out == codes).tolist()
+
     def ends(bound):
         edges = {index * whole // bound for index in (0, 1, bound // 2, bound - 1, bound)}
         return {edge + step for edge in edges for step in (-1, 0, 1, 2) if 0 <= edge + step < whole}
@@ -134,8 +234,41 @@ def test_a_try_takes_the_place_and_the_shift_of_the_lemma(dim, levels):
         place, shift = mapped(upper, dim), mapped(lower, levels - 1)
         expected = [] if place is None or shift is None else [(place, shift)]
         assert moved(upper, lower) == expected
+        assert restored(upper, lower) == ([] if place is None else [place])
         rejected += not expected
     assert (rejected > 0) == (whole % dim > 0 or whole % (levels - 1) > 0)
+
+
+def one_try(codes, out, wanted, levels, place, lower):
+    """What one try with a given place and lower half of its word makes of ``out``."""
+    word = (place * (1 << 32) // len(codes) + 1) << 32 | lower
+    before, after = np.array(codes, np.uint8), np.array(out, np.uint8)
+    matches = adjust(
+        before, after, int(np.count_nonzero(before == after)), wanted, levels, np.array([word], np.uint64)
+    )
+    assert matches == np.count_nonzero(before == after)
+    return tuple(after.tolist())
+
+
+@pytest.mark.parametrize(("dim", "levels"), [(1, 2), (3, 2), (2, 3), (3, 4), (2, 6)])
+def test_a_try_moves_as_the_lemma_says(dim, levels):
+    """Lemma P5: from every state, towards every number of matches, at every place and with every shift."""
+    codes = tuple(j % levels for j in range(dim))
+    for out in itertools.product(range(levels), repeat=dim):
+        matches = sum(a == b for a, b in zip(codes, out, strict=True))
+        for wanted, place in itertools.product(range(dim + 1), range(dim)):
+            found = []
+            for shift in range(levels - 1):
+                lower = shift * (1 << 32) // (levels - 1) + 1  # which is not rejected
+                found.append(one_try(codes, out, wanted, levels, place, lower))
+            moves = set(range(levels)) - {codes[place]}
+            if matches < wanted and out[place] != codes[place]:
+                moves = {codes[place]}
+            elif matches <= wanted or out[place] != codes[place]:
+                moves = {out[place]}
+            expected = {(*out[:place], value, *out[place + 1 :]) for value in moves}
+            assert set(found) == expected
+            assert len(expected) in (1, levels - 1)  # each shift leads to another value, or all to one
 
 
 @pytest.mark.parametrize(

@@ -78,12 +78,41 @@ def test_nearest_vertices_by_enumeration(nearest):
     assert largest_ratio(laws) == gain
 
 
-def test_the_enumeration_catches_a_zero_vector_that_skips_the_private_step():
-    class Broken:
-        def randomize(self, x, rng):
-            return rng.below(2) if not x.any() else rng.below(6)
+class ZeroAlwaysNear(NearestVertices):
+    """For zero, always sends a near vertex."""
 
-    laws = [law(lambda rng, x=x: Broken().randomize(x, rng)) for x in VECTORS[:70]]
+    def randomize(self, x, bound, rng):
+        (code,) = super().randomize(x, bound, rng)
+        return (code if x.any() else self._near(x, bound)[0][:1],)
+
+
+class WrongComplement(NearestVertices):
+    """A far vertex by its rank among all the vertices."""
+
+    def randomize(self, x, bound, rng):
+        near, _ = self._near(x, bound)
+        if self._is_near.draw(rng):
+            return (near[rng.below(self.nearest)][None],)
+        return (np.array([rng.below(2 * self.dim - self.nearest)]),)
+
+
+@pytest.mark.parametrize("broken", [ZeroAlwaysNear, WrongComplement])
+def test_the_enumeration_catches_broken_nearest_vertices(broken):
+    mechanism = broken(dim=3, epsilon=math.log(4), nearest=1)
+    mechanism.__dict__["_is_near"] = Coin(Fraction(4, 4 + 5))
+    laws = [law(lambda rng, x=x: int(mechanism.randomize(x, 1.0, rng)[0][0])) for x in VECTORS[:70]]
+    with pytest.raises(ZeroDivisionError):
+        largest_ratio(laws)
+
+
+def test_the_enumeration_catches_a_symbol_that_is_never_perturbed():
+    class Stays(Coin):
+        def draw(self, choices):
+            return super().draw(choices) | (choices.path[0] == 1)  # the first choice is the rounding
+
+    scalar = ScalarDP(1.0, math.log(2), 1)
+    scalar._stays = Stays(Fraction(2, 3))
+    laws = [law(lambda rng, value=value: scalar.privatize(value, rng)) for value in (0.0, 1.0)]
     with pytest.raises(ZeroDivisionError):
         largest_ratio(laws)
 

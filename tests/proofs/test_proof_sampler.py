@@ -4,18 +4,148 @@ import itertools
 import math
 import random
 from fractions import Fraction
+from functools import partial
 
+import numpy as np
 import pytest
 from flint import arb, fmpq
 from scripted import ScriptedRng
 
-from sqsgd import ScalarDP
+from sqsgd import ScalarDP, secure_rng
 from sqsgd.mechanisms.binomial import FairBinomial
+from sqsgd.mechanisms.channel import integers_below
 from sqsgd.mechanisms.match_law import boundary_law
 from sqsgd.mechanisms.ordinal import OrdinalChannel
-from sqsgd.mechanisms.selection import RankWeights
+from sqsgd.mechanisms.selection import RankWeights, TopSet
 from sqsgd.numerics import exact
 from sqsgd.numerics.exact import InverseCdf
+from sqsgd.randomness import private
+from sqsgd.randomness.private import Rng
+from sqsgd.schemes.privunit_index import NearestVertices
+from sqsgd.schemes.vqsgd import Response
+
+
+class Counting:
+    """In place of keystreams: the words 0, 1, 2, ..., each once, whatever the key."""
+
+    keys = words = 0
+
+    def __init__(self, *_):
+        Counting.keys += 1
+
+    def fill(self, target):
+        first, count = Counting.words, -(-target.size // 8)
+        target[:] = np.arange(first, first + count, dtype=np.uint64).view(np.uint8)[: target.size]
+        Counting.words += count
+
+
+def words_of(taken):
+    """The words that an array of at least five bytes holds; the last may be cut."""
+    whole = np.zeros(-(-taken.size // 8) * 8, np.uint8)
+    whole[: taken.size] = taken
+    numbers = whole.view(np.uint64).tolist()
+    return list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def repeated(rng, seed, requests=4000):
+    """Whether the generator hands out a word twice."""
+    script, seen = random.Random(seed), []
+    for _ in range(requests):
+        kind, size = script.randrange(4), script.choice([5, 8, 13, 100, 1000, 4000, 4096, 4097, 20_000])
+        if kind == 0:
+            seen += words_of(rng.take(size))
+        elif kind == 1:
+            seen += rng.words(size // 8 + 1).tolist()
+        elif kind == 2:
+            target = np.empty(size, np.uint8)
+            rng.fill(target)
+            seen += words_of(target)
+        else:
+            seen.append(rng.word())
+    return len(set(seen)) < len(seen)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_word_of_the_keystream_is_handed_out_twice(monkeypatch, seed):
+    """Lemma S1, for requests of every kind and size in random order, over several keys."""
+    monkeypatch.setattr(private, "Keystream", Counting)
+    monkeypatch.setattr(private, "MOST_BYTES", 1 << 20)
+    before = Counting.keys
+    assert not repeated(secure_rng(), seed)
+    assert Counting.keys - before > 5
+
+
+@pytest.mark.parametrize("method", ["take", "word"])
+def test_a_generator_that_repeats_words_is_caught(monkeypatch, method):
+    class Repeating(Rng):
+        def take(self, count):
+            taken = super().take(count)
+            if method == "take" and self._used > 8:
+                self._used -= 8
+            return taken
+
+        def word(self):
+            word = super().word()
+            if method == "word" and word % 64 == 7:
+                self._spare.append(word)
+            return word
+
+    monkeypatch.setattr(private, "Keystream", Counting)
+    assert repeated(Repeating(), 0, 400)
+
+
+def test_a_key_serves_no_more_than_its_limit_and_one_request(monkeypatch):
+    """index.md: what A2 assumes about one key."""
+    served: list[int] = []
+
+    class Measuring(Counting):
+        def __init__(self, *_):
+            super().__init__()
+            served.append(0)
+
+        def fill(self, target):
+            super().fill(target)
+            served[-1] += target.size
+
+    monkeypatch.setattr(private, "Keystream", Measuring)
+    monkeypatch.setattr(private, "MOST_BYTES", 1 << 16)
+    repeated(secure_rng(), 5, 1000)
+    assert len(served) > 5
+    assert max(served) <= (1 << 16) + 20_000
+
+
+@pytest.mark.parametrize("bound", [3, 6, 2**32 + 1, 9 * 2**57, 2**61 - 1, 2**62 + 1, 3 * 2**61, 2**63 - 1])
+def test_integers_below_reject_what_would_be_uneven(bound):
+    """Lemma S2: words beside the limit; those from it on are replaced by further words."""
+    limit = 2**64 - 2**64 % bound
+    assert limit % bound == 0
+    words = [limit - 1, limit, 0, bound, 2**64 - 1]
+    rng = ScriptedRng(*words, limit, 7, 2**64 - 1, limit - 2)  # two are replaced, one of them twice more
+    assert integers_below(bound, len(words), rng).tolist() == [
+        bound - 1, (limit - 2) % bound, 0, 0, 7 % bound,
+    ]  # fmt: skip
+    assert rng.used == 9
+
+
+@pytest.mark.parametrize("bound", [2**63 + 1, 2**64 - 1, 2**64, 2**64 + 1, 10**30])
+def test_long_integers_below_reject_what_would_be_uneven(bound):
+    """Lemma S2 beyond 2^63: numbers of as many bits as the largest result, and none from the bound on."""
+    bits = (bound - 1).bit_length()
+
+    class Script:
+        def __init__(self, *numbers):
+            self.numbers = list(numbers)
+
+        def take(self, count):
+            assert count == -(-bits // 8)
+            return np.frombuffer(self.numbers.pop(0).to_bytes(count, "little"), np.uint8)
+
+    refused = [bound, (1 << bits) - 1] if bound < 1 << bits else []
+    ignored = 5 << bits if bits % 8 > 3 or bits % 8 == 0 else 0  # bits beyond those that are used
+    ignored = ignored if ignored.bit_length() <= -(-bits // 8) * 8 else 0
+    rng = Script(*refused, bound - 1, *refused, ignored)
+    assert integers_below(bound, 2, rng).tolist() == [bound - 1, 0]
+    assert not rng.numbers
 
 
 @pytest.mark.parametrize("bits", [3, 8])
@@ -130,3 +260,60 @@ def test_enclosures_are_as_tight_as_termination_needs(top, cdf):
                 edge = cdf(value)
                 assert edge.is_finite()
                 assert edge.rad() < arb(2) ** -bits
+
+
+def wrong_probabilities(cdf, weights, bits=8192):
+    """The values whose probability F(v) - F(v-1) is not that of the weights, to a relative 2^-100.
+
+    Relative: a tail that is cut off has an infinite ε, however small it is.
+    """
+    with exact.precision(bits):
+        weights = weights()
+        whole, before, wrong = sum(weights, arb(0)), arb(0), []
+        for value, weight in enumerate(weights):
+            edge = cdf(value)
+            chance, before = edge - before, edge
+            quotient = chance * whole / weight
+            if not (quotient.contains(1) and quotient.rel_accuracy_bits() > 100):
+                wrong.append(value)
+    return wrong
+
+
+def small_laws():
+    """(name, F, weights) of every law that private steps draw from, but for matches."""
+    for epsilon in (1e-6, 1.0, 40.0, 1000.0):
+        gain = partial(lambda epsilon: arb(epsilon).exp(), epsilon)
+        scalar, response = ScalarDP(1.0, epsilon, 7), Response(10, epsilon)
+        yield f"scalar {epsilon}", scalar._stays._cdf, lambda gain=gain: [arb(7), gain()]
+        yield f"response {epsilon}", response._stays._cdf, lambda gain=gain: [arb(9), gain()]
+        top = TopSet(20, 3, epsilon)
+        yield f"top {epsilon}", top._is_top._cdf, lambda gain=gain: [arb(17), 3 * gain()]
+        near = NearestVertices(dim=16, epsilon=max(epsilon, 0.01), nearest=5)
+        odds = partial(lambda epsilon: 5 * arb(epsilon).exp(), near.epsilon)
+        yield f"near {epsilon}", near._is_near._cdf, lambda odds=odds: [arb(27), odds()]
+        ranks = partial(lambda epsilon: [(-arb(epsilon) * r / 8).exp() for r in range(9)], epsilon)
+        yield f"ranks {epsilon}", RankWeights(9, epsilon)._cdf, ranks
+        for level in (0, 2, 5):
+            levels = partial(
+                lambda epsilon, level: [(-arb(epsilon) * abs(level - y) / 5).exp() for y in range(6)],
+                epsilon, level,
+            )  # fmt: skip
+            yield f"levels {epsilon} {level}", OrdinalChannel(6, epsilon)._cdf(level), levels
+    for trials in (1, 2, 31, 200):
+        tosses = partial(lambda trials: [arb(math.comb(trials, v)) for v in range(trials + 1)], trials)
+        yield f"tosses {trials}", FairBinomial(trials)._cdf, tosses
+
+
+@pytest.mark.parametrize(
+    ("cdf", "weights"), [pytest.param(cdf, weights, id=name) for name, cdf, weights in small_laws()]
+)
+def test_every_probability_is_right_however_small(cdf, weights):
+    """Lemmas S10, D2, N3, V1, O2, B1, Theorems L2 and L3: the functions that draws are made from."""
+    assert wrong_probabilities(cdf, weights) == []
+
+
+def test_a_tail_that_is_cut_off_is_caught():
+    cdf = OrdinalChannel(6, 1000.0)._cdf(0)
+    weights = partial(lambda: [(-arb(200) * y).exp() for y in range(6)])
+    assert wrong_probabilities(cdf, weights) == []
+    assert wrong_probabilities(lambda value: cdf(value) if value < 4 else arb(1), weights) == [4, 5]

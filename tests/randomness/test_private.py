@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from sqsgd import secure_rng, seeded_rng
-from sqsgd.randomness import check_rng
+from sqsgd.randomness import check_rng, idle_rng
 from sqsgd.randomness import private as randomness
 
 
@@ -94,8 +94,9 @@ def _child(rng, queue):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_forked_processes_draw_different_noise():
-    rng = secure_rng()
+@pytest.mark.parametrize("source", ["keystream", "os"])
+def test_forked_processes_draw_different_noise(source):
+    rng = secure_rng(source)
     rng.take(8), rng.word()  # so that there is a pool to copy
     fork = multiprocessing.get_context("fork")
     queue = fork.Queue()
@@ -197,3 +198,67 @@ def test_generators_cannot_be_copied(duplicate):
 def test_other_generators_are_refused(wrong):
     with pytest.raises(ValueError, match=r"sqsgd\.secure_rng"):
         check_rng(wrong)
+
+
+def test_every_byte_comes_from_the_operating_system(monkeypatch):
+    """With source="os" nothing is derived: what is handed out is what os.urandom returned, each byte once."""
+    read, urandom = [], os.urandom
+
+    def watched(size):
+        read.append(urandom(size))
+        return read[-1]
+
+    monkeypatch.setattr(os, "urandom", watched)
+    rng = secure_rng(source="os")
+    assert not read
+    taken = [rng.take(size).tobytes() for size in (1, 24, 4096, 5000, 200_000)]
+    words = [rng.word().to_bytes(8, "little") for _ in range(100)]
+    everything = b"|".join(read)
+    for part in (*taken[:4], *words):
+        assert part in everything
+    assert taken[4] in b"".join(read)  # in several blocks
+    assert len(set(words)) == 100
+    assert sum(map(len, read)) < 300_000
+    assert rng.protects
+    assert repr(rng) == "secure_rng(source='os')"
+
+
+def test_the_default_reads_a_key_alone(monkeypatch):
+    read, urandom = [], os.urandom
+    monkeypatch.setattr(os, "urandom", lambda size: read.append(size) or urandom(size))
+    secure_rng().take(100_000)
+    assert read == [32]
+
+
+def test_unknown_sources_are_refused():
+    with pytest.raises(ValueError, match="source = 'entropy' must be 'keystream' or 'os'"):
+        secure_rng(source="entropy")
+
+
+def test_idle_generators_are_separate():
+    """What is drawn from it in place of nothing changes no report."""
+    rng, again = seeded_rng(3), seeded_rng(3)
+    drawn = [rng.word()]
+    idle_rng().below(7)
+    assert [again.word(), again.word()] == [*drawn, rng.word()]
+    assert idle_rng().protects
+
+
+def test_an_interrupted_fill_hands_out_nothing(monkeypatch):
+    """After Ctrl-C in the middle of a fill, no bytes that were never drawn are returned as noise."""
+    rng = seeded_rng(5)
+    rng.take(8)
+
+    def interrupted(self, target):
+        target[:] = 0xAA
+        raise KeyboardInterrupt
+
+    def take_until_interrupted():
+        while True:
+            rng.take(64)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(randomness.Rng, "_fill", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            take_until_interrupted()
+    assert all(bytes(rng.take(64)) != b"\xaa" * 64 for _ in range(600))

@@ -7,6 +7,8 @@ import pytest
 from cases import task, unit_vector
 
 from sqsgd import seeded_rng
+from sqsgd.experiments.settings import make_settings
+from sqsgd.runs.config import make_config
 from sqsgd.schemes.ldp_fl import ldp_fl
 from sqsgd.transforms import Rotate
 
@@ -67,3 +69,31 @@ def test_mistakes_are_named():
     ]:
         with pytest.raises(ValueError, match=message):
             ldp_fl(**{"dim": 300, "epsilon": 40.0, **options})
+
+
+def test_clipping_would_break_the_guarantee_of_single_weights(monkeypatch):
+    """Clipping scales all weights by their common norm: one changed weight would change them all."""
+    scheme = ldp_fl(30, 1.0, 30, per_weight=True, reach=1.0)
+    x = np.full(30, 1.0, np.float32)
+    clipping = task(scheme, clip=0.5)
+    with pytest.raises(ValueError, match=r"clip = 0\.5: clipping scales all weights"):
+        scheme.encode(x, clipping, seeded_rng(1))
+    monkeypatch.setattr(type(scheme), "check_clip", lambda self, clip: None)
+    seen = []
+    monkeypatch.setattr(
+        type(scheme.mechanism), "randomize", lambda self, x, bound, rng: seen.append(x) or (np.zeros(30),)
+    )
+    other = x.copy()
+    other[0] = 1e6
+    for vector in (x, other):
+        scheme.randomize(vector, clipping, seeded_rng(1))
+    codes = (np.zeros(30, np.uint8),)
+    one, two = (scheme.mechanism.log_density(codes, vector, 0.4) for vector in seen)
+    assert abs(one - two) > scheme.privacy.epsilon  # what the refusal prevents
+
+
+def test_a_configuration_with_clipping_is_refused():
+    config = make_config({"scheme": "ldp-fl", "options": {"per_weight": True}, "clip": 0.5, "clients": 3})
+    with pytest.raises(ValueError, match=r"clip = 0\.5"):
+        make_settings(config, ldp_fl(300, 2.0, 64, per_weight=True), False)
+    make_settings(config, ldp_fl(300, 2.0, 64), False)

@@ -21,13 +21,14 @@ from sqsgd.report.text import escape
 
 Pixels = npt.NDArray[np.uint8]
 _ZOOM, _GAP = 5, 8
-_ROWS = "From above: the original, from the raw gradient, from one report."
+_ROWS = "From top to bottom: the original, from the raw gradient, from one report."
 _KINDS = {
     "ratio": "Likelihood ratios: does any message distinguish two inputs better than epsilon allows?",
     "distinguish": "Distinguishing: what lower bound on epsilon do real messages give?",
+    "tally": "Tally: does any pair of many inputs give any output too differently, by counts alone?",
     "law": "Goodness of fit: do reports have the distribution that the proof assumes?",
     "noise": "Noise: does it come from the operating system, and is it never reused?",
-    "message": "Messages: do they hold anything beside the private codes?",
+    "message": "Messages: do they contain anything besides the private codes?",
     "reconstruct": "Reconstruction: how much of a gradient, or of pictures, does one message reveal?",
 }
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"

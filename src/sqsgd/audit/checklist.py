@@ -14,6 +14,7 @@ from sqsgd.audit.likelihood_ratio import listed_ratio, sampled_ratio
 from sqsgd.audit.messages import message_checks
 from sqsgd.audit.noise_checks import noise_checks
 from sqsgd.audit.subject import Subject
+from sqsgd.audit.tally import tallies
 from sqsgd.codec import MalformedReport
 
 _PICTURES = "pictures from one report"
@@ -21,7 +22,7 @@ _PICTURES = "pictures from one report"
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Some of the checks, under a name to show while they run."""
+    """A group of checks, and the name shown while they run."""
 
     name: str
     run: Callable[[Subject], Iterator[Finding]]
@@ -51,6 +52,7 @@ def steps(subject: Subject, *, inversion: bool = True) -> tuple[Step, ...]:
             Step(name="likelihood ratios, small budgets", run=listed_ratio),
             Step(name="likelihood ratios, real budget", run=sampled_ratio),
             Step(name="distinguishing reports", run=lower_bounds),
+            Step(name="tally of all pairs", run=tallies),
             Step(name="distribution of all outputs", run=law_of_outputs),
             Step(name="distribution of the codes", run=law_of_codes),
         ]
@@ -68,14 +70,17 @@ def audit(subject: Subject, *, inversion: bool = True) -> Audit:
 
     Guarantees
     ----------
-    * Correct schemes pass, whatever the name: tests/audit/test_audit.py::test_correct_schemes_pass.
+    * All correct schemes pass: tests/audit/test_audit.py::test_correct_schemes_pass.
     * Mechanisms that are broken on purpose are caught, each by the check designed for it:
-      tests/audit/test_audit_broken.py.
-    * False alarms have probability 1e-6 for each goodness-of-fit test (goodness_of_fit.SIGNIFICANCE), 0.001
-      for all lower bounds on ε together (distinguishing.CONFIDENCE) and 1e-6 for the largest cosines
-      (direction_attack.CHANCE):
+      tests/audit/test_audit_broken.py, tests/audit/test_audit_mutants.py.
+    * Generators with a key of fewer than 128 bits from the operating system are caught:
+      tests/audit/test_audit_mutants.py::test_keys_that_can_be_guessed_are_caught.
+    * False alarms have probability 1e-6 for each goodness-of-fit test (goodness_of_fit.SIGNIFICANCE), at most
+      0.001 for all lower bounds on ε together (distinguishing.CONFIDENCE), 0.001 for the tallies
+      (tally.FALSE_ALARM) and 1e-6 for the largest cosines (direction_attack.CHANCE):
       tests/audit/test_statistics.py::test_g_test, ::test_the_chance_of_a_mean_is_never_too_small,
       tests/audit/test_distinguishing.py::test_the_lower_bound_is_valid_and_nearly_tight,
+      tests/audit/test_tally.py::test_the_limits_hold_together,
       tests/audit/test_attackers.py::test_the_attacker_of_privunit_never_beats_it.
 
     >>> from functools import partial

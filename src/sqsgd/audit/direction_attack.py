@@ -1,4 +1,4 @@
-"""Check (d), first half: how much one report reveals of a vector's direction, against the bound."""
+"""How much one report reveals of a vector's direction, against the bound."""
 
 from __future__ import annotations
 

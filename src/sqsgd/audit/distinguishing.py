@@ -1,4 +1,4 @@
-"""Check (b): a lower bound on ε from how well real reports of two inputs can be distinguished."""
+"""A lower bound on ε from how well real reports of two inputs can be distinguished."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Finding:
     """The result of one check. The guarantee is violated where ``measured`` exceeds ``limit``."""
 
     check: str
-    """The kind of check: "ratio", "distinguish", "law", "reconstruct", "noise" or "message"."""
+    """The kind of check: "ratio", "distinguish", "tally", "law", "reconstruct", "noise" or "message"."""
     name: str
     outcome: Outcome
     sentence: str

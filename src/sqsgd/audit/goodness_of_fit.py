@@ -1,4 +1,4 @@
-"""Check (c): the bytes of many reports follow the distribution that the privacy proof is about."""
+"""The bytes of many reports follow the distribution that the privacy proof is about."""
 
 from __future__ import annotations
 

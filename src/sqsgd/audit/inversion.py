@@ -1,4 +1,4 @@
-"""Check (d), second half: gradient inversion from one report. The only module here that needs torch.
+"""Gradient inversion from one report. The only module here that needs torch.
 
 The attacker knows the model, its weights, the labels and which coordinates were sent, and searches for
 pictures whose gradient has the direction of the report (Geiping et al. 2020): Adam on the pixels, with

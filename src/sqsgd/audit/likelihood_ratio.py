@@ -1,4 +1,4 @@
-"""Check (a): for any two inputs and any output, the log-likelihood ratio is at most ε."""
+"""For any two inputs and any output, the log-likelihood ratio is at most ε."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check (e), second half: a message holds its declared columns and nothing else of the vector."""
+"""A message holds its declared columns and nothing else of the vector."""
 
 from __future__ import annotations
 

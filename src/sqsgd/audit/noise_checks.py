@@ -1,4 +1,4 @@
-"""Check (e), first half: no two reports share noise, across clients, rounds, threads and processes."""
+"""No two reports share noise, across clients, rounds, threads and processes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sqsgd.audit._key_entropy import ENOUGH, key_of
 from sqsgd.audit._noise_reuse import draw_in_every_setting
 from sqsgd.audit._statistics import normal_tails
 from sqsgd.audit.findings import Finding, judged, skipped
@@ -26,7 +27,7 @@ BLOCK = 16
 _BYTES, _REPORTS, _INDEPENDENT, _FRESH = 4096, 12, 40, 4000
 _FEWEST_PAIRS = 50
 _STREAMS, _REPEATS = "noise of two generators", "noise of two reports"
-_ROUNDS, _ENTROPY = "noise of two rounds", "noise is enough"
+_ROUNDS, _LENGTH = "noise of two rounds", "random bits per report"
 _SOURCE, _GLOBAL, _KIND = "noise comes from the generator", "global generators", "generator of clients"
 
 
@@ -44,19 +45,32 @@ def noise_checks(subject: Subject) -> Iterator[Finding]:
 
 
 def _kind(subject: Subject) -> Finding:
-    protects = subject.noise().protects
-    return judged(
-        "noise",
-        _KIND,
-        measured=not protects,
-        limit=0,
-        sentence="Clients draw from the operating system's entropy."
-        if protects
-        else "Clients draw from a seeded generator: anyone who knows the seed knows the noise.",
+    """The operating system's answers are watched and varied; attributes of the generator are not trusted."""
+    key = key_of(subject.noise)
+    if key.read == 0:
+        sentence = "A client's generator draws without reading os.urandom or os.getrandom: its key is known."
+    elif not key.repeats:
+        sentence = (
+            f"A client's generator reads {key.read:,} bytes from the operating system, but the same bytes do "
+            "not give the same draws: something else, such as the time of day, decides them."
+        )
+    else:
+        sentence = (
+            f"A client's generator reads {key.read:,} bytes from the operating system before it draws, and "
+            f"{key.bits} bits of them each change the draws in their own way; {ENOUGH} are enough."
+        )
+    return Finding(
+        check="noise",
+        name=_KIND,
+        outcome="passed" if key.enough else "violated",
+        measured=float(key.bits) if key.repeats else 0.0,
+        limit=float(ENOUGH),
+        sentence=sentence,
+        details={"bytes read": key.read, "same bytes, same draws": key.repeats},
     )
 
 
-def _repeats(pieces: Sequence[bytes]) -> int:
+def _repeats(pieces: Sequence[object]) -> int:
     return len(pieces) - len(set(pieces))
 
 
@@ -66,17 +80,20 @@ def _generators(subject: Subject) -> Finding:
         return [taken[start : start + BLOCK] for start in range(0, len(taken), BLOCK)]
 
     drawn = draw_in_every_setting(subject.noise, blocks)
-    # Enough to detect generators with fewer than about 2^22 different initial states.
+    # Two of n fresh generators share one of S states with probability 1 - exp(-n²/2S), whatever hides the
+    # states: at the default length, 99.97 % for keys of four bytes.
+    fresh = max(_FRESH, 13 * subject.trials)
+    words = [subject.noise().word() for _ in range(fresh)]
     pieces = drawn.pieces + [subject.noise().take(BLOCK).tobytes() for _ in range(_FRESH)]
-    repeats = _repeats(pieces)
-    settings = ", ".join([*drawn.settings, f"{_FRESH:,} fresh generators"])
+    repeats = _repeats(pieces) + _repeats(words)
+    settings = ", ".join(drawn.settings)
     return judged(
         "noise",
         _STREAMS,
         measured=repeats,
         limit=0,
-        sentence=f"Of {len(pieces):,} blocks of {BLOCK} bytes ({settings}) "
-        f"{repeats or 'none'} {'repeat' if repeats != 1 else 'repeats'} another.",
+        sentence=f"Of {len(pieces):,} blocks of {BLOCK} bytes ({settings}) and the first words of {fresh:,} "
+        f"fresh generators {repeats or 'none'} {'repeat' if repeats != 1 else 'repeats'} another.",
         details={"refused in": drawn.refused},
     )
 
@@ -221,13 +238,13 @@ def _source(subject: Subject) -> Finding:
 def _enough(subject: Subject) -> Finding:
     """A report drawn from b random bits has a probability of at least 2^-b.
 
-    So each report must draw at least -log2 of its probability in bits. With fewer, the noise is an expanded
-    short seed, which can be guessed.
+    So each report must take at least -log2 of its probability in bits from its generator. With fewer, encode
+    expands a short seed, which can be guessed. How many bits the generator itself has is another check.
     """
     scheme, mechanism = subject.scheme, subject.scheme.mechanism
     finite = all(column.alphabet is not None for column in mechanism.layout)
     if not (finite and has_density(mechanism)):
-        return skipped("noise", _ENTROPY, "The probability of a report has no closed form.")
+        return skipped("noise", _LENGTH, "The probability of a report has no closed form.")
     x = subject.numbers("enough").standard_normal(subject.dim).astype(np.float32)
     worst, at, least = -math.inf, 0.0, 0.0
     for client in range(_REPORTS):
@@ -239,14 +256,14 @@ def _enough(subject: Subject) -> Finding:
             worst, at, least = surprise - 8 * watched.drawn, surprise, 8.0 * watched.drawn
     return Finding(
         check="noise",
-        name=_ENTROPY,
+        name=_LENGTH,
         outcome="passed" if worst <= 1e-6 else "violated",
         measured=at,
         limit=least,
-        sentence=f"None of {_REPORTS} reports has more bits of information than were drawn for it: "
-        f"{at:,.0f}, where {least:,.0f} were drawn."
+        sentence=f"None of {_REPORTS} reports has more bits of information than encode took from its "
+        f"generator: {at:,.0f}, where {least:,.0f} were taken."
         if worst <= 1e-6
-        else f"A report with {at:,.0f} bits of information was made from {least:,.0f} random bits.",
+        else f"A report with {at:,.0f} bits of information was made from {least:,.0f} bits of its generator.",
     )
 
 

@@ -50,9 +50,15 @@ def plan(
     )
     typer.echo()
     print_table(
-        ("one stateless report", "bytes", "NMSE", "/ optimum"),
+        ("one stateless report", "arithmetic", "bytes", "NMSE", "/ optimum"),
         [
-            [way.name, f"{way.message_bytes:,}", f"{way.nmse:,.4g}", f"{ratio(way.nmse, chosen.optimum):.3g}"]
+            [
+                way.name,
+                way.arithmetic,
+                f"{way.message_bytes:,}",
+                f"{way.nmse:,.4g}",
+                f"{ratio(way.nmse, chosen.optimum):.3g}",
+            ]
             for way in chosen.stateless
         ],
     )

@@ -34,6 +34,7 @@ def schemes(
                 "notion": scheme.privacy.notion,
                 "epsilon": scheme.privacy.epsilon,
                 "delta": scheme.privacy.delta,
+                "arithmetic": scheme.privacy.arithmetic if scheme.privacy.is_private else "",
                 "message_bytes": scheme.bits // 8,
                 "code_bytes": -(-scheme.code_bits // 8),
                 "keeps_residual": scheme.residual,
@@ -43,5 +44,5 @@ def schemes(
     if as_json:
         print_json([{**row, "epsilon": worded(row["epsilon"])} for row in rows])
         return
-    columns = ("name", "notion", "epsilon", "message_bytes", "summary")
+    columns = ("name", "notion", "epsilon", "arithmetic", "message_bytes", "summary")
     print_table(columns, [[cell(row.get(column)) for column in columns] for row in rows])

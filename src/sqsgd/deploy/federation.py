@@ -17,7 +17,7 @@ from sqsgd.schemes import check_name
 
 NAME = "federation.toml"
 HERE = ("127.0.0.1", "localhost")
-"""The server's certificate always includes these, under which the server reaches itself."""
+"""The server's certificate always includes these, names that the server itself uses."""
 FORMAT = 1
 
 

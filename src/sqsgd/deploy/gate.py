@@ -33,11 +33,7 @@ _CHUNK = 1 << 16
 
 
 class Rejected(Exception):
-    """A request that is not forwarded, with the HTTP status of the response."""
-
-    def __init__(self, status: str) -> None:
-        super().__init__(status)
-        self.status = status
+    """A request that is not forwarded; the text is the HTTP status of the response."""
 
 
 @dataclass
@@ -130,8 +126,8 @@ class Gate:
             try:
                 outgoing, length = parse_head(head, self._max_body)
             except Rejected as rejection:
-                self._note_rejection(head, rejection.status)
-                await _respond(writer, rejection.status)
+                self._note_rejection(head, str(rejection))
+                await _respond(writer, str(rejection))
                 return
             async with asyncio.timeout(_LONGEST), self._slots:
                 await self._forward(outgoing, length, reader, writer)

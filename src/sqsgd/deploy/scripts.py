@@ -170,7 +170,7 @@ require-ledger=true
 # older copy. After adding it here, create the file with `sqsgd deploy ledger`.
 # witness="/mnt/other-disk/node-{index}.tip"
 
-# Which part of the data set this node holds; an app of your own reads its own data.
+# Which part of the data set this node holds; your own app reads its own data.
 partition-id={index}
 num-partitions={federation.nodes}
 {code}"""

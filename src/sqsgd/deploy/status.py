@@ -9,7 +9,7 @@ from typing import Any
 from sqsgd.deploy import submission
 from sqsgd.deploy.certificates import expiry
 from sqsgd.deploy.federation import load_federation
-from sqsgd.deploy.live_state import json_lines, node_folders, read_json, read_state
+from sqsgd.deploy.live_state import json_lines, node_folders, read_json, read_state, running_supervisor
 from sqsgd.deploy.node_config import read_node_config
 from sqsgd.deploy.processes import Process
 from sqsgd.ledger.account import Ledger
@@ -21,13 +21,12 @@ def read_status(folder: Path) -> dict[str, Any]:
     folder = folder.absolute()
     federation, state = load_federation(folder), read_state(folder) or {}
     parts = state.get("parts", {})
-    supervisor = Process(**state["supervisor"]) if state else None
-    up = supervisor is not None and supervisor.alive
+    supervisor = running_supervisor(folder)
     return {
         "folder": str(folder),
-        "up": up,
-        "supervisor": supervisor.pid if up and supervisor else None,
-        "address": state.get("address", "") if up else "",
+        "up": supervisor is not None,
+        "supervisor": supervisor,
+        "address": state.get("address", "") if supervisor else "",
         **{name: _part(parts.get(name)) for name in ("superlink", "superexec", "gate")},
         "wire": read_json(folder / "live/gate.json"),
         "nodes": [

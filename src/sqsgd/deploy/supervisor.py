@@ -191,7 +191,7 @@ class Supervisor:
         raise OSError(f"the {part.name} did not answer within {_START_TIMEOUT:g} s: {tail(part.log)}")
 
     def _wait_for_nodes(self, names: list[str]) -> None:
-        """Wait for all nodes, so that the first round has them, but not for ever."""
+        """Wait for all nodes, so that the first round has them, but not forever."""
         deadline, missing = time.monotonic() + _START_TIMEOUT, names
         while missing and time.monotonic() < deadline and not self._stop():
             missing = [name for name in missing if "SuperNode ID" not in self.parts[name].log.read_text()]

@@ -17,7 +17,7 @@ from sqsgd.learning.datasets import Dataset, first_tests, hold_out, load_dataset
 from sqsgd.learning.features import extracted, extractor_and_model
 from sqsgd.learning.models import make_model
 from sqsgd.learning.problem import LearningProblem, make_problem
-from sqsgd.planner import stateless_choices
+from sqsgd.planner import automatic_scheme
 from sqsgd.runs.config import RunConfig, cores
 from sqsgd.runs.run_folder import CONFIG, RunFolder
 from sqsgd.runs.summary import summarise
@@ -89,7 +89,7 @@ def load_problem(config: RunConfig) -> LearningProblem:
 
 
 def _data(config: RunConfig, features: str) -> Dataset:
-    """The data set after holding out, limiting the test images and extracting features."""
+    """The dataset after holding out, limiting the test images and extracting features."""
     dataset = load_dataset(config.dataset, config.data_dir or None)
     if config.validation:
         dataset = hold_out(dataset, config.validation, config.seed)
@@ -110,7 +110,7 @@ def _scheme(config: RunConfig, dim: int) -> Scheme:
         )
     name, bits = config.scheme, 8 * config.bytes
     if name == "auto":
-        name = stateless_choices(dim=dim, epsilon=config.epsilon, bits=bits)[0].name
+        name = automatic_scheme(dim=dim, epsilon=config.epsilon, bits=bits)
     scheme = make_scheme(name, dim=dim, epsilon=config.epsilon, bits=bits, **config.options)
     if config.once and scheme.residual:
         raise ValueError(
@@ -176,7 +176,9 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
                 if state.round == config.rounds or state.round % every == 0:
                     folder.save(state, about)
                 if board is not None:
-                    _show(board, record)
+                    for name, value in record.to_dict().items():
+                        if isinstance(value, int | float):
+                            board.add_scalar(name, value, record.round)
                 yield record
                 if stop() and state.round < config.rounds:
                     folder.save(state, about)
@@ -223,12 +225,6 @@ def _rounds(run: Run, state: State, folder: RunFolder) -> Iterator[tuple[Record,
             folder.begin_round(state.round)
         record, state = next(rounds)
         yield record, state
-
-
-def _show(board: Any, record: Record) -> None:
-    for name, value in record.to_dict().items():
-        if isinstance(value, int | float):
-            board.add_scalar(name, value, record.round)
 
 
 def _tensorboard(folder: Path, rounds: int) -> Any:

@@ -23,6 +23,7 @@ def make_settings(config: RunConfig, scheme: Scheme, features: bool) -> Settings
         if softmax
         else learning_rate(scheme, config.participants or config.clients, config.optimizer)
     )
+    scheme.check_clip(config.clip or None)
     return Settings(
         seed=config.seed,
         optimizer=Optimizer(kind=config.optimizer, rate=rate),
@@ -44,5 +45,10 @@ def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
         return None
     if not scheme.privacy.is_pure_local:
         raise ValueError(f"ledgers = {config.ledgers!r}: scheme = {config.scheme!r} is not locally private")
+    if scheme.privacy.arithmetic != "exact":
+        raise ValueError(
+            f"ledgers = {config.ledgers!r}: scheme = {config.scheme!r} is private in real arithmetic only, "
+            "which ledgers do not certify; choose another scheme, or omit ledgers"
+        )
     cap = total(scheme.privacy.epsilon, 1 if config.once else config.rounds)
     return Ledgers(folder=Path(config.ledgers), max_epsilon=cap)

@@ -78,12 +78,13 @@ class Sweep:
     tuning_rounds: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("panels", "rates", "seeds", "cells"):
-            if not (self.cells() if name == "cells" else getattr(self, name)):
-                raise ValueError(f"{'arms' if name == 'cells' else name} is empty: there is nothing to run")
-        for name in ("rates", "seeds"):
-            if len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise ValueError(f"{name} = {list(getattr(self, name))} holds a value twice")
+        cells = self.cells()
+        lists = {"panels": self.panels, "rates": self.rates, "seeds": self.seeds, "arms": cells}
+        for name, given in lists.items():
+            if not given:
+                raise ValueError(f"{name} is empty: there is nothing to run")
+            if name in ("rates", "seeds") and len(set(given)) < len(given):
+                raise ValueError(f"{name} = {list(given)} holds a value twice")
         for rate in self.rates:
             checks.real("rates", rate, 0.0, 1e6)
         for seed in self.seeds:
@@ -92,11 +93,10 @@ class Sweep:
         checks.integer("tuning_rounds", self.tuning_rounds, 0, 2**31)
         if TUNING_SEED in self.seeds and len(self.rates) > 1:
             raise ValueError(f"seeds = {list(self.seeds)}: {TUNING_SEED} is reserved for the tuning runs")
-        names = [cell.name for cell in self.cells()]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"two arms or panels are the same: {name}; list each once")
-        for cell in self.cells():
+        names = [cell.name for cell in cells]
+        for cell in cells:
+            if names.count(cell.name) > 1:
+                raise ValueError(f"two arms or panels are the same: {cell.name}; list each once")
             job = cell.job("runs", self.rates[0], self.seeds[0])  # all are checked before any runs
             check_name("scheme", job.config.scheme)
 

@@ -57,7 +57,7 @@ def open_folder(sweep: Sweep, out: Path, *, resume: bool) -> None:
 
 
 def check_data(sweep: Sweep) -> None:
-    """Raise ValueError if a data set of the sweep is missing or a model unknown."""
+    """Raise ValueError if a dataset of the sweep is missing or a model unknown."""
     from sqsgd.learning.dataset_files import find_folder
     from sqsgd.learning.dataset_sources import SOURCES
     from sqsgd.learning.models import unknown_model
@@ -175,7 +175,7 @@ def _begin(rounds: Any, stopping: Any) -> None:
 
 
 def _end_with_parent() -> None:
-    """Without this, the processes of a killed parent would keep training, and then wait for work for ever."""
+    """Without this, the processes of a killed parent would keep training, and then wait for work forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -1,6 +1,6 @@
 """Algorithm 2 of the paper, corrected: the client's step, the server's step, one round.
 
-Numbers in comments are lines of the paper's Algorithm 2. Corrected is the order: accumulate, clip, select,
+Numbers in comments are lines of the paper's Algorithm 2. The order is corrected: accumulate, clip, select,
 rotate, quantise, privatise. (The paper clips before it adds the residual, which then leaves the range.)
 """
 
@@ -44,7 +44,7 @@ def round_step(
 
 
 def task_for(client: int, settings: Settings, state: State) -> Task:
-    """Line 7: what the server sends to a client beside the weights."""
+    """Line 7: what the server sends to a client besides the weights."""
     return Task(
         round=state.round,
         client=client,

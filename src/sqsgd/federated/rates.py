@@ -27,7 +27,7 @@ def softmax_rate(scheme: Scheme, clients: int, rounds: int, bound: float, decay:
 
     At the end, the noise of all rounds then moves a class score by 1.4 (one standard deviation) at any
     budget: with n reports in total, T rounds and d weights it is rate bound T sqrt(NMSE / (3 n d)) under a
-    rate that falls linearly. At most 200, above which steps overshoot. Both constants were chosen on
+    rate that falls linearly. It is at most 200; above that, steps overshoot. Both constants were chosen on
     Fashion-MNIST.
     """
     travel = 1.4 * math.sqrt(3 * clients * scheme.dim / max(scheme.nmse, 1e-9)) / bound

@@ -97,7 +97,7 @@ def _spent(problem: Problem, state: State, clients: Sequence[int]) -> dict[int, 
 
 @dataclass(kw_only=True)
 class _Clients:
-    """The clients of a round whose ledgers allow a report, and the time that passes between them."""
+    """The clients of a round whose ledgers allow a report, and their timers."""
 
     problem: Problem
     scheme: Scheme

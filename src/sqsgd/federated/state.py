@@ -1,4 +1,4 @@
-"""What a training is given, and what one round hands to the next."""
+"""The settings of a training run, and the state passed from round to round."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ class Settings:
 
     seed: int
     optimizer: Optimizer
+    secure: bool
+    """True: the clients' noise comes from the operating system. False: it comes from the public seed, so the
+    run is a simulation, which can be repeated bit for bit and protects nobody. There is no default:
+    tests/federated/test_state.py::test_who_draws_the_noise_has_no_default."""
     bound: float = 1.0
     track: bool = True
     """Adapt the bound to the privatised magnitudes, if the scheme reports one."""
@@ -28,11 +32,11 @@ class Settings:
     """The learning rate falls linearly to zero over this many rounds; 0: it is constant."""
     ledgers: Ledgers | None = None
     """The clients' own ledgers, which may refuse a report."""
-    secure: bool = False
-    """Noise from the operating system; such a run cannot be repeated bit for bit."""
 
     def __post_init__(self) -> None:
         checks.integer("seed", self.seed, 0, 2**64 - 1)
+        if not isinstance(self.secure, bool):
+            raise ValueError(f"secure = {self.secure!r} must be true or false")
         checks.real("bound", self.bound, 1e-6, 1e30)
         checks.real("alpha", self.alpha, 0.0, 1e6)
         checks.positive("beta", self.beta)
@@ -40,7 +44,7 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Everything that one round hands to the next."""
+    """Everything that one round passes to the next."""
 
     round: int
     weights: Vector

@@ -25,9 +25,7 @@ class ContextState(NodeState):
         self._context, self._policy = context, policy
 
     def _record(self) -> ConfigRecord:
-        if _RECORD not in self._context.state:
-            self._context.state[_RECORD] = ConfigRecord()
-        record = self._context.state[_RECORD]
+        record = self._context.state.setdefault(_RECORD, ConfigRecord())
         assert isinstance(record, ConfigRecord)  # noqa: S101
         return record
 

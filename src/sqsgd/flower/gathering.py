@@ -77,7 +77,7 @@ def exchange(
         if name in pushed:
             waiting[name] = node
         else:
-            problem = "was not asked: the SuperLink took no message for it; the node may have left"
+            problem = "was not asked: the SuperLink accepted no message for it; the node may have left"
             yield Answer(node=node, asked=name, reply=None, problem=problem)
     fetches: dict[str, Future[Answer | None]] = {}
     while waiting:

@@ -40,7 +40,7 @@ class SqsgdMod:
     * The ledger is paid, on disk, before the app sees any data:
       tests/flower/test_failing_apps.py::test_paid_before_the_app_runs,
       ::test_nothing_is_computed_on_a_spent_budget.
-    * An app that fails is answered for like any other, with a paid report of zero:
+    * If the app fails, the node still sends a paid report, of zero:
       tests/flower/test_failing_apps.py::test_an_exception_tells_nothing.
     * A round is answered once. An identical request gets identical bytes, so that a lost answer can be
       fetched again; any other request is refused: tests/flower/test_mod.py::test_a_round_is_answered_once.

@@ -1,4 +1,4 @@
-"""The problem of the ready app: a named model on a named data set, with one partition per node."""
+"""The problem of the ready app: a named model on a named dataset, with one partition per node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_names(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -
     try:
         _data(str(run_config.get("dataset", "")))
     except (ValueError, OSError) as error:
-        raise Refused(f"the data set cannot be loaded: {error}") from None
+        raise Refused(f"the dataset cannot be loaded: {error}") from None
 
 
 def problem_of(run_config: Mapping[str, Any], parts: int) -> LearningProblem:

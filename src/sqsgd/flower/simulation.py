@@ -201,7 +201,7 @@ def _note_file(home: Path, client: int) -> Path:
 def _read_note(folder: Path, client: int, round: int) -> dict[str, float]:
     """A client's loss, and the seconds of its gradient and of the rest (encoding, and keeping its state).
 
-    They pass over the experimenter's disk; no report holds them.
+    They are exchanged on the experimenter's disk and are not part of a report.
     """
     note: dict[str, float] = json.loads(_note_file(folder / "clients", client).read_text())
     if note["round"] != round:

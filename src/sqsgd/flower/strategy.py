@@ -168,6 +168,7 @@ class SqsgdStrategy(Strategy):
         rate = self.lr or learning_rate(self.scheme, expected, self.optimizer) * (
             4.0 if self.sends == "delta" else 1.0  # a delta holds the app's own small rate (docs/flower.md)
         )
+        self.scheme.check_clip(self.clip)
         self.settings = Settings(
             seed=self.seed,
             optimizer=Optimizer(kind=self.optimizer, rate=rate),
@@ -176,6 +177,7 @@ class SqsgdStrategy(Strategy):
             clip=self.clip,
             alpha=self.alpha,
             beta=self.beta,
+            secure=True,
         )
         self.name = f"{self.scheme_name} {grid.run.run_id}"
         self.state: State = federated.initial_state(weights, self.settings)
@@ -193,7 +195,7 @@ class SqsgdStrategy(Strategy):
             )
 
     def _about(self) -> dict[str, Any]:
-        """What a checkpoint holds beside the state; ``run``: the options by the names in a config.toml."""
+        """The checkpoint besides the state; ``run`` has the options by their names in a config.toml."""
         return {
             "name": self.name,
             "seed": self.settings.seed,
@@ -219,7 +221,7 @@ class SqsgdStrategy(Strategy):
         }
 
     def _resume(self, known: Mapping[str, Any]) -> None:
-        """Continue as the checkpoint began; raises ValueError if the options differ from then."""
+        """Restore the checkpoint's options; raises ValueError if the options differ from then."""
         now = self._about()
         for key in ("fingerprint", "optimizer", "once"):
             if (begun := known.get(key, False)) != now[key]:

@@ -105,12 +105,13 @@ def round_randomly(x, factor, offset, noise, spare, codes):
 
 
 @inlined
-def _scramble_bits(codes, bits, keep, noise, out):
+def _scramble_bits(codes, bits, keep, whole, noise, out):
     """For 2^bits levels: keep a code if its noise is below ``keep``, else take the noise's low bits.
 
     ``keep``, of the noise's type, is a multiple of 2^bits, so both parts of the noise are
-    independent. Returns how many codes match. Coordinates are alike and independent: the matches
-    are exchangeable, and a code that does not match is uniform over the others.
+    independent. ``whole`` keeps every code, in the same time. Returns how many codes match. Coordinates
+    are alike and independent: the matches are exchangeable, and a code that does not match is uniform over
+    the others.
     """
     mask = np.uint8((1 << bits) - 1)
     matches = 0
@@ -120,7 +121,7 @@ def _scramble_bits(codes, bits, keep, noise, out):
         count = np.uint8(0)
         for i in range(here.size):
             code = here[i]
-            new = code if words[i] < keep else np.uint8(np.uint8(words[i]) & mask)
+            new = code if (words[i] < keep) | whole else np.uint8(np.uint8(words[i]) & mask)
             target[i] = new
             count = np.uint8(count + np.uint8(new == code))
         matches += count
@@ -130,19 +131,13 @@ def _scramble_bits(codes, bits, keep, noise, out):
 @compiled
 def scramble_bytes(codes, bits, keep, noise, out):
     """Scramble with one byte of noise per coordinate. A negative ``keep`` keeps every code."""
-    if keep < 0:
-        out[:] = codes
-        return codes.size
-    return _scramble_bits(codes, bits, np.uint8(keep), noise, out)
+    return _scramble_bits(codes, bits, np.uint8(max(keep, 0)), keep < 0, noise, out)
 
 
 @compiled
 def scramble_pairs(codes, bits, keep, noise, out):
     """Scramble with two bytes of noise per coordinate."""
-    if keep < 0:
-        out[:] = codes
-        return codes.size
-    return _scramble_bits(codes, bits, np.uint16(keep), noise, out)
+    return _scramble_bits(codes, bits, np.uint16(max(keep, 0)), keep < 0, noise, out)
 
 
 @compiled
@@ -152,16 +147,14 @@ def scramble(codes, levels, keep, noise, out):
     Where that map would be uneven, the code is kept. All coordinates still behave alike, which is all that
     the exact adjustment afterwards needs.
     """
-    if keep < 0:
-        out[:] = codes
-        return codes.size
     uneven = np.uint32(65536 % levels)
     factor = np.uint32(levels)
-    least = np.uint32(keep)
+    least = np.uint32(keep if keep >= 0 else 65536)
     matches = 0
     for i in range(codes.size):
         product = np.uint32(np.uint32(noise[i] & np.uint32(65535)) * factor)
-        stay = np.uint32(noise[i] >> np.uint32(16)) < least or np.uint32(product & np.uint32(65535)) < uneven
+        even = np.uint32(product & np.uint32(65535)) >= uneven
+        stay = (np.uint32(noise[i] >> np.uint32(16)) < least) | (not even)
         new = codes[i] if stay else np.uint8(product >> np.uint32(16))
         out[i] = new
         matches += np.int64(new == codes[i])
@@ -173,7 +166,8 @@ def adjust(codes, out, matches, wanted, levels, words):
     """Change uniformly drawn coordinates until the number of matches is ``wanted``; returns the number.
 
     Each 64-bit word is one try: its upper half gives a coordinate and its lower half another code, both by
-    multiply-and-shift with rejection. Call again with new words until the number is right.
+    multiply-and-shift with rejection. Call again with new words until the number is right. The time depends
+    on the number of words alone: a try that changes nothing writes what was there.
     """
     size, others = np.uint64(codes.size), np.uint64(levels - 1)
     half = np.uint64(32)
@@ -181,22 +175,17 @@ def adjust(codes, out, matches, wanted, levels, words):
     uneven_size = np.uint64(4294967296 % codes.size)
     uneven_others = np.uint64(4294967296 % (levels - 1))
     for word in words:
-        if matches == wanted:
-            break
-        place = np.uint64(word >> half) * size
-        if (place & low) < uneven_size:
-            continue
+        place, shift = np.uint64(word >> half) * size, np.uint64(word & low) * others
         i = np.int64(place >> half)
-        if matches < wanted:
-            if out[i] != codes[i]:
-                out[i] = codes[i]
-                matches += 1
-        elif out[i] == codes[i]:
-            shift = np.uint64(word & low) * others
-            if (shift & low) < uneven_others:
-                continue
-            out[i] = np.uint8((np.int64(codes[i]) + 1 + np.int64(shift >> half)) % levels)
-            matches -= 1
+        code, here = codes[i], out[i]
+        other = np.int64(code) + 1 + np.int64(shift >> half)
+        other -= levels if other >= levels else 0
+        even, matching = np.int64((place & low) >= uneven_size), np.int64(here == code)
+        up = even & (1 - matching) & np.int64(matches < wanted)
+        down = even & matching & np.int64(matches > wanted) & np.int64((shift & low) >= uneven_others)
+        # Sums instead of branches, whose time would depend on what is drawn.
+        out[i] = np.uint8(np.int64(here) + up * (np.int64(code) - here) + down * (other - here))
+        matches += up - down
     return matches
 
 

@@ -1,4 +1,4 @@
-"""Sorted subsets from public words, through a bitmap."""
+"""Sorted subsets from public words, through a bitmap; the largest numbers of an array."""
 
 from __future__ import annotations
 
@@ -55,3 +55,39 @@ def marked(marks, dim, which, chosen):
             chosen[count] = number
             count += 1
             word &= word - np.uint64(1)
+
+
+@compiled
+def select_largest(bits, chosen):
+    """Write the indices of the chosen.size largest numbers: those above the least one, then ties, in order.
+
+    The numbers are not negative and passed as the bits of float32, which order them. The time depends on the
+    two sizes alone: one pass over the array for each bit of the least number, and one for the indices.
+    """
+    count = chosen.size
+    least = np.uint32(0)
+    for place in range(30, -1, -1):
+        raised = least | np.uint32(np.uint32(1) << np.uint32(place))
+        enough = np.int64(0)
+        for number in bits:
+            enough += np.int64(number >= raised)
+        least = raised if enough >= count else least
+    above, equal = np.empty(count + 1, np.int64), np.empty(count + 1, np.int64)
+    tops = ties = 0
+    for i in range(bits.size):
+        above[tops] = i
+        equal[ties] = i
+        tops += np.int64(bits[i] > least)
+        ties = min(ties + np.int64(bits[i] == least), count)
+    for i in range(count):
+        chosen[i] = above[i] if i < tops else equal[i - tops]
+
+
+@compiled
+def nth_marked(marks, rank):
+    """The index of the rank-th mark (from 0) among bytes that are 0 or 1; the time depends on the size."""
+    seen, index = np.int64(0), np.int64(0)
+    for mark in marks:
+        seen += np.int64(mark)
+        index += np.int64(seen <= rank)
+    return index

@@ -1,4 +1,4 @@
-"""A ledger's files: the order of writes ensures that no crash and no older copy counts too little.
+"""A ledger's files: the order of writes ensures that neither a crash nor an older copy can undercount.
 
 A ledger has two files: the ledger itself, one chained line per report (_history.py), and its tip,
 ``<ledger>.tip``, which records the number of lines and the digest of the last one. A spend writes the
@@ -16,8 +16,9 @@ and returns only then, so a report leaves only then. Every report that left is c
   updated before the next line is written. So a ledger is at most one line ahead of its tip, and no crash
   leaves a ledger that is refused.
 
-An older copy of the ledger has fewer lines than the tip records; an older tip is two or more lines behind
-(or one, which loses nothing). Both are refused. Not detected: both files restored together, or copied and
+An older copy of the ledger has fewer lines than the tip records, and is refused. An older tip is behind the
+ledger: two or more lines behind it is refused; one line behind it is what a crash leaves, and loses nothing,
+because the ledger's last line counts. Not detected: both files restored together, or copied and
 spent from twice; and forgery, for there is no key that the owner of the disk could not read. Against the
 first two, ``witness`` names a second tip on another disk, which is written and checked the same way. A
 process that keeps the ledger open also remembers the last line that it saw.

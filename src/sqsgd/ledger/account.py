@@ -37,8 +37,12 @@ class Ledger:
       and counts every report that left. tests/ledger/test_ledger_crashes.py
     * The cap is never exceeded, even by concurrent spends.
       tests/ledger/test_ledger_together.py
-    * A changed bit, a truncation, an added or missing line, or an older copy of either file is refused.
+    * A changed bit, a truncation, a missing line, or an older copy of either file is refused. One valid line
+      more than the tip records is not: that is what a crash leaves, and the line counts as spent. So does
+      the last line under a tip that is one line older. Two lines more are refused.
       tests/ledger/test_ledger_damage.py, tests/ledger/test_tips.py
+    * An epsilon that holds in real arithmetic only is refused unless it is asked for by name.
+      tests/ledger/test_account.py::test_real_arithmetic_is_paid_for_only_by_name
     * If a write fails, nothing is spent and the ledger stays valid.
       tests/ledger/test_ledger_failures.py
 
@@ -130,15 +134,31 @@ class Ledger:
     # ------------------------------------------------------------ writing
 
     def spend(
-        self, epsilon: float, *, notion: str, task: str, round: int, scheme: str, purpose: str = "training"
+        self,
+        epsilon: float,
+        *,
+        notion: str,
+        task: str,
+        round: int,
+        scheme: str,
+        purpose: str = "training",
+        arithmetic: str = "exact",
+        allow_real: bool = False,
     ) -> Entry:
         """Pay for one report. Call it before the report leaves; if it raises, the report must not leave.
 
         ``task`` names what is trained. Each of its rounds is paid for once: no server can ask twice, and a
-        client cannot repeat a report that was paid for and then lost in a crash.
+        client cannot repeat a report that was paid for and then lost in a crash. ``arithmetic`` is that of
+        ``Privacy``; an epsilon in "real" arithmetic is refused unless ``allow_real`` is true.
         """
         if notion != "local":
             raise ValueError(f"notion = {notion!r}: the ledger adds up 'local' epsilons only")
+        if arithmetic != "exact" and not allow_real:
+            raise ValueError(
+                f"arithmetic = {arithmetic!r}: the epsilon of {scheme!r} holds in real arithmetic only, and "
+                "its reports are drawn with floats; choose a scheme with exact arithmetic, or pass "
+                "allow_real=True"
+            )
         fields: Fields = {
             "kind": "spend",
             "epsilon": cost("epsilon", epsilon),
@@ -159,7 +179,15 @@ class Ledger:
             self._files.append(descriptor, history, fields)
             return history.entries[-1]
 
-    def spend_for(self, scheme: Scheme, task: Task, *, name: str = "", purpose: str = "training") -> Entry:
+    def spend_for(
+        self,
+        scheme: Scheme,
+        task: Task,
+        *,
+        name: str = "",
+        purpose: str = "training",
+        allow_real: bool = False,
+    ) -> Entry:
         """Pay for ``scheme.encode(x, task, rng)``; ``name`` is the task's name (default: its seed)."""
         if scheme.privacy.delta:
             raise ValueError(
@@ -172,6 +200,8 @@ class Ledger:
             round=task.round,
             scheme=f"{scheme.name} {scheme.fingerprint:08x}",
             purpose=purpose,
+            arithmetic=scheme.privacy.arithmetic,
+            allow_real=allow_real,
         )
 
     def lower_cap(self, max_epsilon: float) -> None:

@@ -26,13 +26,15 @@ class Ledgers:
 
     folder: Path
     max_epsilon: float
+    allow_real: bool = False
+    """Also pay for schemes whose ε holds in real arithmetic only."""
 
     def paid(self, scheme: Scheme, task: Task) -> bool:
         """Pay for a client's report; False if its ledger refuses. A damaged ledger raises LedgerDamaged."""
         path = self.folder / f"{task.client // 1000:06d}" / f"client-{task.client}"
         try:
             ledger = Ledger(path) if path.exists() else self._made(path, task.client)
-            ledger.spend_for(scheme, task)
+            ledger.spend_for(scheme, task, allow_real=self.allow_real)
         except (AlreadyAnswered, BudgetSpent):
             return False
         return True

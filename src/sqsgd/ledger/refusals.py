@@ -36,7 +36,7 @@ class AlreadyAnswered(ReportRefused):
 
 
 class LedgerDamaged(ReportRefused, ValueError):
-    """What was spent is not known for certain, so nothing more is."""
+    """The amount spent is not known for certain, so no more may be spent."""
 
 
 class LedgerRolledBack(LedgerDamaged):

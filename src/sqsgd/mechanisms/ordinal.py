@@ -49,7 +49,6 @@ class OrdinalChannel(Channel):
         self.alphabet = checks.integer("levels", levels, 2, MOST_LEVELS)
         self.epsilon = checks.real("epsilon", epsilon, LEAST_EPSILON, MOST_EPSILON)
         self._top = self.alphabet - 1
-        self._rows: dict[int, tuple[Codes, Codes, InverseCdf]] = {}
 
     def __reduce__(self) -> tuple[type[OrdinalChannel], tuple[int, float]]:
         return OrdinalChannel, (self.alphabet, self.epsilon)
@@ -69,31 +68,42 @@ class OrdinalChannel(Channel):
 
     def randomize(self, places: Floats, rng: Rng) -> Codes:
         levels = round_unbiased(self._top * places, rng)
-        words = rng.words(places.size)
-        codes = np.empty(places.size, np.uint8)
-        for level in np.flatnonzero(np.bincount(levels)).tolist():
-            here = np.flatnonzero(levels == level)
-            codes[here] = self._move(level, words[here], rng)
-        return codes
+        return self._move(levels, rng.words(places.size), rng).astype(np.uint8)
 
-    def _move(self, level: int, words: Codes, rng: Rng) -> Codes:
-        """The codes for U = (words + further bits) / 2^64, by inversion of P(y | level)."""
-        below, above, row = self._row(level)
-        codes = np.searchsorted(above, words)  # the first edge that a word is not certainly above
+    def _move(self, levels: Codes, words: Codes, rng: Rng) -> Codes:
+        """The codes for U = (words + further bits) / 2^64, by inversion of P(y | level).
+
+        All levels take the same steps, those of a binary search in their row of the table.
+        """
+        below, above, laws = self._table
+        codes = np.zeros(words.size, np.int64)  # the first edge that a word is not certainly above
+        step = above.shape[1] + 1 >> 1
+        while step:
+            codes += step * (above[levels, codes + step - 1] < words)
+            step >>= 1
         # Beyond the last edge the code is certain: it is the top one.
-        unsure = (codes < self._top) & (words >= below[np.minimum(codes, self._top - 1)])
+        unsure = (codes < self._top) & (words >= below[levels, np.minimum(codes, self._top - 1)])
         for at in np.flatnonzero(unsure).tolist():
-            codes[at] = row.continue_from(int(words[at]), rng)
+            codes[at] = laws[levels[at]].continue_from(int(words[at]), rng)
         return codes
 
-    def _row(self, level: int) -> tuple[Codes, Codes, InverseCdf]:
-        """For one level: the words certainly below and above each edge of its law, and the law."""
-        if level not in self._rows:
-            cdf = self._cdf(level)
-            with precision(START_BITS):
-                law = InverseCdf(self._top, cdf, [(code, cdf(code)) for code in range(self._top)])
-            self._rows[level] = *law.tables(), law
-        return self._rows[level]
+    @cached_property
+    def _table(self) -> tuple[Codes, Codes, list[InverseCdf]]:
+        """One row per level: the words certainly below and above each edge of its law, and the law.
+
+        All rows are made at once, so that the time of a report does not tell which levels it needs.
+        """
+        laws = []
+        with precision(START_BITS):
+            for level in range(self.alphabet):
+                cdf = self._cdf(level)
+                laws.append(InverseCdf(self._top, cdf, [(code, cdf(code)) for code in range(self._top)]))
+        width = (1 << self._top.bit_length()) - 1  # a full binary tree; no word is above the edges added
+        above = np.full((self.alphabet, width), 2**64 - 1, np.uint64)
+        below = np.empty((self.alphabet, self._top), np.uint64)
+        for level, law in enumerate(laws):
+            below[level], above[level, : self._top] = law.tables()
+        return below, above, laws
 
     def _cdf(self, level: int) -> Callable[[int], arb]:
         """P(y <= code | level), from two geometric sums."""

@@ -129,7 +129,7 @@ class PiecewiseGrid(Channel):
         starts = self._starts(places)
         inside = integers_below(cells, count, rng) < cells - window
         within = starts + integers_below(window, count, rng)
-        rest = integers_below(cells - window, count, rng)
+        rest = integers_below(cells - window, count, rng).astype(starts.dtype)  # the sum may exceed int64
         rest = np.where(rest < starts, rest, rest + window)
         # Twice the cell's midpoint plus a uniform part of twice a step rounds up with the right probability.
         doubled = 2 * np.where(inside, within, rest) + 1 + integers_below(2 * self._step, count, rng)

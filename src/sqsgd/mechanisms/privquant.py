@@ -93,9 +93,7 @@ class PrivQuant:
         on_boundary = keep is None and rule == "optimal"
         self.epsilon = limit if on_boundary else realised_epsilon(self.law, limit)
         if threshold is not None and not (self.law.scale > 0 and self.law.keep > 0):
-            raise ValueError(
-                f"threshold = {threshold} leaves next to nothing of x: the scale is below 1e-308"
-            )
+            raise ValueError(f"threshold = {threshold} leaves almost no signal: the scale is below 1e-308")
 
         self._arguments = (dim, levels, epsilon, threshold, keep, rule)
 
@@ -185,6 +183,8 @@ class PrivQuant:
                 )
         if min(counts) < 0:
             raise ValueError("x contains NaN or infinity")
+        if self._pieces == 1 and counts[0] == wanted:  # the kernel has made all the usual tries
+            return out
         return self._adjusted(codes, out, sum(counts), wanted, rng)
 
     @cached_property
@@ -199,7 +199,7 @@ class PrivQuant:
         size = min(self.dim, CHUNK)
         scrambling = size + (-size & 7) if self._width == 1 else 2 * size
         noise = scrambling + 2 * size
-        return noise + (-noise & 7) + SPARE_BYTES * -(-size // RUN) + 8 * (64 + 4 * math.isqrt(size))
+        return noise + (-noise & 7) + SPARE_BYTES * -(-size // RUN) + 8 * _usual_tries(size)
 
     def _factor(self, bound: float) -> float:
         """Levels per unit of x."""
@@ -215,25 +215,34 @@ class PrivQuant:
 
         All are kept where nearly all must match: changing the few others one by one is faster.
         """
-        if 16 * (self.dim - wanted) < self.dim:
-            return -1
         share = max(0.0, (wanted * self.levels / self.dim - 1) / (self.levels - 1))
         steps = 1 << (16 if not self._bits else 8 * self._width - self._bits)
-        return min(round(share * steps), steps - 1) << self._bits
+        keep = min(round(share * steps), steps - 1) << self._bits
+        return (keep, -1)[16 * (self.dim - wanted) < self.dim]
 
     def _adjusted(self, codes: Codes, out: Codes, count: int, wanted: int, rng: Rng) -> Codes:
-        """Move ``out`` from its exchangeable number of matches to exactly the wanted one."""
-        if count == wanted:
-            return out
+        """Move ``out`` from its exchangeable number of matches to exactly the wanted one.
+
+        Tries that are not needed are made up for, so that the time tells little about the number of matches.
+        """
         from sqsgd.kernels.privatising import adjust
 
+        tried = 0
         while count != wanted:
             gap = abs(wanted - count)
             candidates = wanted if count > wanted else self.dim - wanted
             tries = gap * self.dim // max(candidates, 1) + gap // 4 + 32
             words = rng.words(min(tries, CHUNK))
             count = adjust(codes, out, count, wanted, self.levels, words)
+            tried += words.size
+        adjust(codes, out, count, wanted, self.levels, self._idle_words[tried:])
         return out
+
+    @cached_property
+    def _idle_words(self) -> npt.NDArray[np.uint64]:
+        """Words for tries that change nothing, as many as an adjustment usually needs."""
+        steps = np.arange(_usual_tries(self.dim), dtype=np.uint64)
+        return steps * np.uint64(0x9E3779B97F4A7C15)  # spread over all coordinates
 
     # ------------------------------------------------------------ the server's side
 
@@ -300,6 +309,11 @@ class PrivQuant:
             log_law[0] += math.log1p(-match)
         high, low = np.logaddexp.reduce(log_law[above:]), np.logaddexp.reduce(log_law[:above])
         return float(np.logaddexp(self.law.log_densities[0] + high, self.law.log_densities[1] + low))
+
+
+def _usual_tries(size: int) -> int:
+    """Tries that nearly always suffice to adjust ``size`` codes."""
+    return 64 + 4 * math.isqrt(size)
 
 
 def _rebuilt(dim: int, levels: int, epsilon: Any, threshold: Any, keep: Any, rule: Any) -> PrivQuant:

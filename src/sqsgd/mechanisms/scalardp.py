@@ -9,7 +9,7 @@ from flint import arb
 
 from sqsgd import checks
 from sqsgd.numerics import exact
-from sqsgd.randomness import Rng, check_rng
+from sqsgd.randomness import Rng, check_rng, idle_rng
 
 MOST_LEVELS = 255  # so that a symbol fits one byte
 
@@ -63,9 +63,9 @@ class ScalarDP:
         check_rng(rng)
         lower = min(int(position), self.levels - 1)
         symbol = lower + (rng.uniform() < position - lower)
-        if self._stays.draw(rng):
-            return symbol
-        return (symbol + 1 + rng.below(self.levels)) % (self.levels + 1)
+        moves = 1 - self._stays.draw(rng)
+        shift = 1 + (idle_rng(), rng)[moves].below(self.levels)  # both cases draw, in the same time
+        return (symbol + moves * shift) % (self.levels + 1)
 
     def estimate(self, symbol: int) -> float:
         """Unbiased: a (J - b), a = (e^ε + k) R / ((e^ε - 1) k), b = k (k+1) / (2 (e^ε + k))."""

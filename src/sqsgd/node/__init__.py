@@ -1,1 +1,1 @@
-"""What a client does with a request, whatever carries the message."""
+"""What a client does with a request, independent of the transport."""

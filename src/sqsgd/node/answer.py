@@ -48,12 +48,12 @@ class Simulation:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A client of a federation, whatever carries its messages.
+    """A client of a federation, independent of the transport.
 
     The order of a round is fixed: lock the state, look for a kept answer, check the request against the
     training's terms and the owner's policy, pay, and only then compute on data, encode, remember and answer.
     ``SqsgdMod`` states the guarantees that follow, with their tests;
-    tests/node/test_answer.py holds them without a transport.
+    tests/node/test_answer.py checks them without a transport.
     """
 
     policy: Policy
@@ -61,7 +61,7 @@ class Node:
     client: int | None
     """The number by which the server addresses this node; None: any, in a simulation."""
     log: logging.Logger
-    """What the owner reads."""
+    """The owner's log."""
     simulation: Simulation | None = None
     sent_size: Callable[[bytes], int] = len
     """Bytes of a payload as the transport sends it, for ``answers.jsonl``."""
@@ -163,7 +163,7 @@ class Node:
         try:
             note(self.policy.state_dir, "answers", {**entry, "again": True} if again else entry)
         except OSError:  # the report is paid for, and the ledger has it
-            self.log.exception("sqsgd: the answer could not be noted; it is sent all the same")
+            self.log.exception("sqsgd: the answer could not be recorded; it is sent anyway")
 
 
 def _terms(request: Request) -> dict[str, object]:

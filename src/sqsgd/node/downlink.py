@@ -117,7 +117,7 @@ def receive_model(
     except (KeyError, TypeError, ValueError, IndexError, struct.error) as error:
         raise MalformedRequest(f"the update cannot be read: {error}") from None
     if digest(after) != request.model:
-        raise ModelMissing("the update leads to other weights than the server's")
+        raise ModelMissing("the update yields weights that differ from the server's")
     return scheme, structure, after
 
 
@@ -142,6 +142,7 @@ def apply_update(update: Mapping[str, object], scheme: Scheme, request: Request,
         seed=request.task.seed,
         optimizer=Optimizer(kind="sgd", rate=float(update["rate"])),  # type: ignore[arg-type]
         track=False,
+        secure=True,
     )
     state = State(round=request.base, weights=before, bound=1.0, optimizer={})
     return federated.server_step(scheme, settings, state, reports)[0].weights

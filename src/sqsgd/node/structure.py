@@ -48,7 +48,7 @@ class Structure:
         given = set(arrays) - set(self.constants)
         if given != set(self.shapes):
             differing = sorted(set(self.shapes) ^ given)
-            raise ValueError(f"the arrays have other names than the model's: {', '.join(differing[:5])}")
+            raise ValueError(f"array names differ from the model's: {', '.join(differing[:5])}")
         for name, shape in self.shapes.items():
             if arrays[name].dtype != np.float32 or arrays[name].shape != shape:
                 raise ValueError(

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -212,28 +213,32 @@ class InverseCdf:
             self._values.append(value)
             self._below.append(_whole(scaled.lower()))
             self._above.append(_whole(scaled.upper()))
+        # Every word is below the edge of ``top``, which is added here so that all draws take one path.
+        self._ends, self._sure = [*self._values, top], [*self._below, 2**64]
 
     def tables(self) -> tuple[Words, Words]:
         """For bulk draws: words below the first are certainly below an edge, those above the second above it.
 
-        All other words, and the largest possible word, need ``continue_from``.
+        All other words, and the largest possible word, need ``continue_from``. The edges must be those of
+        consecutive values. Both tables are sorted, as binary search needs, even where enclosures overlap:
+        a smaller first or a larger second number only leaves more words to ``continue_from``.
+        tests/numerics/test_exact.py::test_tables_are_sorted_and_without_gaps.
         """
+        if any(after - value != 1 for value, after in pairwise(self._values)):
+            raise ValueError(f"the edges from {self._values[0]} to {self._values[-1]} have gaps")
         below, above = (
             np.array([min(word, _LAST_WORD) for word in table], np.uint64)
             for table in (self._below, self._above)
         )
-        return below, above
+        return np.minimum.accumulate(below[::-1])[::-1], np.maximum.accumulate(above)
 
     def draw(self, rng: Rng) -> int:
         """One exact draw."""
         word = rng.word()
         i = bisect_left(self._above, word)  # the first edge that the word may be below
-        before = self._values[i - 1] if i else -1
-        if i == len(self._values):
-            if before == self._top - 1:
-                return self._top
-        elif word < self._below[i] and before == self._values[i] - 1:
-            return self._values[i]
+        before = self._ends[i - 1] if i else -1
+        if word < self._sure[i] and before == self._ends[i] - 1:
+            return self._ends[i]
         return self.continue_from(word, rng)
 
     def continue_from(self, word: int, rng: Rng) -> int:

@@ -4,7 +4,7 @@
 selected coordinates. **Private** generators (:mod:`private`) draw the noise of the privacy guarantee.
 """
 
-from sqsgd.randomness.private import Rng, check_rng, secure_rng, seeded_rng
+from sqsgd.randomness.private import Rng, check_rng, idle_rng, secure_rng, seeded_rng
 from sqsgd.randomness.public import EVERYONE, PublicStream
 
-__all__ = ["EVERYONE", "PublicStream", "Rng", "check_rng", "secure_rng", "seeded_rng"]
+__all__ = ["EVERYONE", "PublicStream", "Rng", "check_rng", "idle_rng", "secure_rng", "seeded_rng"]

@@ -22,7 +22,7 @@ class RunConfig:
     scheme: str = "sqsgd"
     dataset: str = "mnist5k"
     data_dir: str = ""
-    """Folder of the data sets; empty: $SQSGD_DATA, else the user's cache folder."""
+    """Folder of the datasets; empty: $SQSGD_DATA, else the user's cache folder."""
     model: str = "lenet5"
     features: str = ""
     """A public, fixed feature extractor in front of the model: hog, soft-hog or package.module:factory."""
@@ -91,7 +91,7 @@ class RunConfig:
         if self.engine not in ENGINES:
             raise ValueError(f"engine = {self.engine!r} must be one of {', '.join(ENGINES)}")
         if self.engine == "flower" and self.weigh_by_size:
-            raise ValueError("weigh_by_size = true: with engine = 'flower' nodes do not tell their sizes")
+            raise ValueError("weigh_by_size = true: with engine = 'flower' nodes do not report their sizes")
         if self.engine == "flower" and self.ledgers:
             raise ValueError(f"ledgers = {self.ledgers!r}: with engine = 'flower' each client keeps its own")
         participants = self.participants

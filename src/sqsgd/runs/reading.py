@@ -46,7 +46,7 @@ class RunData:
 
     folder: Path
     config: RunConfig
-    """Of a federation: its options under the names of a local run's."""
+    """For a federation, its options under the names used by local runs."""
     columns: Mapping[str, Numbers]
     """One number per round for each name; NaN where it was not measured."""
     federation: bool = False

@@ -34,7 +34,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keep every other process from training in this folder."""
+        """Prevent other processes from training in this folder."""
         self.path.mkdir(parents=True, exist_ok=True)
         with self.metrics.open("a+b") as file:
             try:

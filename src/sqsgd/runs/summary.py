@@ -1,4 +1,4 @@
-"""The summary of a run: what it reached, promised, sent and took."""
+"""The summary of a run: accuracy, guarantee, bytes and time."""
 
 from __future__ import annotations
 

@@ -104,15 +104,18 @@ class NearestVertices(Mechanism):
         return 2 * places + (x[places] < 0), min(norm / bound, 1.0)
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
+        from sqsgd.kernels.selecting import nth_marked
+
         check_rng(rng)
         near, share = self._near(x, bound)
-        if rng.uniform() >= (1 + share) / 2:
-            near = near ^ 1  # the opposite direction
-        if self._is_near.draw(rng):
-            return (near[rng.below(self.nearest)][None].astype(np.uint32),)
-        rank = rng.below(2 * self.dim - self.nearest)  # among the vertices that are not near
-        passed = np.searchsorted(np.sort(near) - np.arange(self.nearest), rank, side="right")
-        return (np.array([rank + passed], np.uint32),)
+        near ^= np.int64(rng.uniform() >= (1 + share) / 2)  # the opposite direction
+        others = np.ones(2 * self.dim, np.uint8)
+        others[near] = 0
+        is_near = self._is_near.draw(rng)
+        rank = rng.below((others.size - near.size, near.size)[is_near])
+        # Both are computed, so that the time does not tell which is sent.
+        codes = nth_marked(others, rank), near[min(rank, near.size - 1)]
+        return (np.array([codes[is_near]], np.uint32),)
 
     def _vertex(self, columns: Columns, bound: float) -> tuple[int, float]:
         code = int(columns[0][0])

@@ -18,7 +18,7 @@ from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
 from sqsgd.numerics import exact
 from sqsgd.numerics.epsilon_sums import divided, total
-from sqsgd.randomness import Rng, check_rng
+from sqsgd.randomness import Rng, check_rng, idle_rng
 from sqsgd.schemes._bit_budget import checked_budget, too_few_bits
 
 Doubles = npt.NDArray[np.float64]
@@ -46,9 +46,9 @@ class Response:
 
     def privatize(self, code: int, rng: Rng) -> int:
         """The code itself, or a uniform one of the others."""
-        if self._stays.draw(rng):
-            return code
-        return (code + 1 + rng.below(self.alphabet - 1)) % self.alphabet
+        moves = 1 - self._stays.draw(rng)
+        shift = 1 + (idle_rng(), rng)[moves].below(self.alphabet - 1)  # both cases draw, in the same time
+        return (code + moves * shift) % self.alphabet
 
     @property
     def inflation(self) -> float:
@@ -107,8 +107,10 @@ class CrossPolytope(Mechanism):
         places = np.searchsorted(sums, check_rng(rng).uniforms(self.repeats), side="right")
         codes = np.empty(self.repeats, np.uint32)
         for i, place in enumerate(places.tolist()):
-            vertex = 2 * place + int(x[place] < 0) if place < self.dim else rng.below(2 * self.dim)
-            codes[i] = self.response.privatize(vertex, rng)
+            rest = place >= self.dim
+            own = 2 * place + int(x[min(place, self.dim - 1)] < 0)
+            other = (idle_rng(), rng)[rest].below(2 * self.dim)
+            codes[i] = self.response.privatize((own, other)[rest], rng)
         return (codes,)
 
     def _vertices(self, columns: Columns, bound: float) -> tuple[npt.NDArray[np.int64], Doubles]:
