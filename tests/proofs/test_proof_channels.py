@@ -82,14 +82,13 @@ def test_the_end_codes_have_the_largest_ratio(steps, step):
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 0.01, 1.0, 3.0, 20.0, 27.0, 200.0, 5000.0])
-@pytest.mark.parametrize("alphabet", [2, 3, 4, 5, 16, 257, 2**19 + 3, 2**32])
-def test_the_proviso_and_the_window_of_real_grids(alphabet, epsilon):
-    """The hypotheses of G1 and W < F/2, for grids of every size; int64 holds what the code puts into it."""
+@pytest.mark.parametrize("alphabet", [2, 3, 4, 5, 16, 257, 2**19 + 3, 2**20 + 2, 2**32])
+def test_the_window_and_the_integers_of_real_grids(alphabet, epsilon):
+    """W < F/2 and Lemma G1, for grids of every size: int64 holds what the code puts into it."""
     channel = PiecewiseGrid(alphabet, epsilon)
     cells, window, step = channel._cells, channel._window, channel._step
     assert 2 * window < cells
-    assert cells <= 2**63 or cells - window > 2**63
-    if cells < 2**62:
+    if channel._starts(np.array([0.5])).dtype != object:
         assert 2 * cells + 2 * step - 2 < 2**63
     assert channel.epsilon <= epsilon
 
@@ -142,7 +141,7 @@ def test_the_distribution_function_of_the_code_is_that_of_the_lemma(levels, epsi
 @pytest.mark.parametrize("levels", [2, 3, 16, 256])
 @pytest.mark.parametrize("epsilon", [1e-6, 0.1, 1.0, 40.0, 1e4, 1e6])
 def test_the_tables_are_sorted(levels, epsilon):
-    """The remark at Lemma O3."""
+    """Lemma S9, for the tables of Lemma O3 and the numbers added to them."""
     channel = OrdinalChannel(levels, epsilon)
     for level in {0, 1, levels // 2, levels - 1}:
         below, above = (table[level] for table in channel._table[:2])

@@ -39,8 +39,9 @@ class PiecewiseGrid(Channel):
 
     Guarantees
     ----------
-    * Exactly ``epsilon``-LDP as implemented (in integers), attained; at most the requested ε, and at most a
-      relative 1e-9 below it: tests/mechanisms/test_piecewise_grid.py::test_epsilon_is_exact.
+    * Exactly ``epsilon``-LDP as implemented (in integers), attained with three or more levels; at most the
+      requested ε, and at most a relative 1e-9 below it:
+      tests/mechanisms/test_piecewise_grid.py::test_epsilon_is_exact.
     * Unbiased, up to the rounding of t to a float64 and to a cell:
       tests/mechanisms/test_piecewise_grid.py::test_estimates_are_unbiased.
 
