@@ -6,9 +6,11 @@ packs bits.
 
 from __future__ import annotations
 
+import itertools
+import math
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -112,6 +114,16 @@ class Column:
         """Bytes of the packed column."""
         return -(-self.bits // 8)
 
+    @property
+    def outputs(self) -> float:
+        """How many different columns there are."""
+        return math.inf if self.alphabet is None else self.alphabet**self.count
+
+    def every(self) -> Iterator[Array]:
+        """All of them, for small ones."""
+        codes = itertools.product(range(self.alphabet or 0), repeat=self.count)
+        return (np.array(each, np.uint32) for each in codes)
+
     @cached_property
     def _fold(self) -> Any:
         from sqsgd.kernels.packing import FOLD
@@ -197,6 +209,18 @@ class SignedSubset:
         """Bytes of the packed subset."""
         return -(-self.bits // 8)
 
+    @property
+    def outputs(self) -> float:
+        """How many different subsets there are."""
+        return math.comb(self.size, self.count) << self.count
+
+    def every(self) -> Iterator[Array]:
+        """All of them, for small ones."""
+        for places in itertools.combinations(range(self.size), self.count):
+            for signs in itertools.product((0, 1), repeat=self.count):
+                codes = (2 * place + sign for place, sign in zip(places, signs, strict=True))
+                yield np.fromiter(codes, np.uint32)
+
     @cached_property
     def _limbs(self) -> int:
         return max(-(-self.bits // 32), -(-self.count // 32)) + 1
@@ -220,7 +244,8 @@ class SignedSubset:
         return codes
 
 
-Layout = tuple[Column | SignedSubset, ...]
+AnyColumn = Column | SignedSubset
+Layout = tuple[AnyColumn, ...]
 
 
 def _padded(values: Array, kind: Any, size: int) -> Array:

@@ -358,6 +358,10 @@ class Scheme:
             "version": self.wire,
         }
 
+    def body(self, message: bytes) -> bytes:
+        """The packed columns of a message, without the envelope."""
+        return message[codec.ENVELOPES[self.wire] :]
+
     def sent_coordinates(self, columns: Columns, task: Task) -> Indices:
         """The coordinates of the vector that a report covers."""
         if self.mechanism.chooses:

@@ -54,6 +54,8 @@ CASES = [
     Case(name="sqsgd", options={"norm_epsilon": 3.0}, bias=DIRECTION_BIAS),
     Case(name="sqsgd-stateless", bias=DIRECTION_BIAS),
     Case(name="sqsgd-stateless", options={"levels": 4, "reach": 2.0}, bias=DIRECTION_BIAS),
+    Case(name="sqsgd", options={"code": "sparse"}, bias=DIRECTION_BIAS, tiny={"dim": 4, "bits": 8}),
+    Case(name="sqsgd-stateless", options={"code": "sparse"}, bias=DIRECTION_BIAS, tiny={"dim": 4, "bits": 8}),
     Case(name="sqsgd-paper", least_epsilon=1.0, whole_epsilon=False, tiny={"dim": 2, "bits": 16}),
     Case(
         name="sqsgd-paper",

@@ -18,7 +18,7 @@ ALARM = 1e-6
 
 def joint_outputs(mechanism):
     """Every tuple of columns that a small mechanism can send."""
-    columns = [reference.all_codes(column.count, column.alphabet) for column in mechanism.layout]
+    columns = [list(column.every()) for column in mechanism.layout]
     return list(itertools.product(*columns))
 
 

@@ -14,7 +14,6 @@ from sqsgd.audit.findings import Finding, judged, skipped
 from sqsgd.audit.known_codes import quantizer_of, symbol_of
 from sqsgd.audit.subject import Floats, Subject, cosine, forward, preimage, task_for
 from sqsgd.checks import Vector
-from sqsgd.codec import ENVELOPE_BYTES
 from sqsgd.core import Scheme
 from sqsgd.mechanisms.quantized import Quantized
 from sqsgd.numerics.reconstruction import reconstruction_bound
@@ -182,7 +181,7 @@ def _in_clear(subject: Subject, x: Vector) -> Finding:
     scheme, rng, most, values = subject.scheme, subject.noise(), 0, 0
     for client in range(_REPORTS):
         task = task_for(scheme, subject.seed, client=client)
-        words = _words(scheme.encode(x, task, rng)[ENVELOPE_BYTES:])
+        words = _words(scheme.body(scheme.encode(x, task, rng)))
         for vector in (x, forward(scheme, x, task)):
             known = _known(vector)
             most, values = max(most, int(np.isin(words, known).sum())), max(values, known.size)
@@ -201,7 +200,7 @@ def _in_clear(subject: Subject, x: Vector) -> Finding:
 def _readings(scheme: Scheme, message: bytes, columns: tuple[npt.NDArray[Any], ...]) -> Iterator[Floats]:
     """The columns' numbers, and the bytes read as floats and integers from every offset."""
     yield from (column.astype(np.float64) for column in columns)
-    body = message[ENVELOPE_BYTES:]
+    body = scheme.body(message)
     for kind in ("<f4", "<f2", "i1", "<i2", "<i4"):
         width = np.dtype(kind).itemsize
         for start in range(width):

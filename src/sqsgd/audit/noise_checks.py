@@ -17,7 +17,6 @@ from sqsgd.audit.findings import Finding, judged, skipped
 from sqsgd.audit.goodness_of_fit import by_test
 from sqsgd.audit.subject import Subject, forward, has_density, task_for
 from sqsgd.checks import Vector
-from sqsgd.codec import ENVELOPE_BYTES
 from sqsgd.randomness import Rng, seeded_rng
 from sqsgd.task import Task
 
@@ -110,7 +109,7 @@ def _series(subject: Subject) -> list[tuple[bytes, bytes, bytes]]:
         task = task_for(scheme, subject.seed, client=which, round=which)
         after = task_for(scheme, subject.seed, client=which, round=which + 1)
         asked = ((task, rng), (task, subject.noise()), (after, rng))
-        first, again, later = (scheme.encode(nothing, t, r)[ENVELOPE_BYTES:] for t, r in asked)
+        first, again, later = (scheme.body(scheme.encode(nothing, t, r)) for t, r in asked)
         found.append((first, again, later))
     return found
 
@@ -123,7 +122,7 @@ def _reports(subject: Subject, series: list[tuple[bytes, bytes, bytes]]) -> Find
 
     def reports(rng: Rng, which: int) -> list[bytes]:
         task = tasks[which]
-        return [scheme.encode(nothing, task, rng)[ENVELOPE_BYTES:] for _ in range(_REPORTS)]
+        return [scheme.body(scheme.encode(nothing, task, rng)) for _ in range(_REPORTS)]
 
     scheme.encode(nothing, tasks[0], subject.noise())  # compiles the kernels before any fork
     chance = _likeliest(subject, nothing, tasks[0])

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from sqsgd import checks
 from sqsgd.checks import Vector
-from sqsgd.codec import ENVELOPE_BYTES, Column, Columns, Layout
+from sqsgd.codec import Columns, Layout
 from sqsgd.core import Mechanism, Scheme
 from sqsgd.randomness import Rng, secure_rng
 from sqsgd.task import Task
@@ -114,7 +114,7 @@ class Small:
     @cached_property
     def outputs(self) -> list[Columns]:
         """Every tuple of columns that can be sent."""
-        return [*itertools.product(*map(_all_columns, self.scheme.mechanism.layout))]
+        return [*itertools.product(*(list(column.every()) for column in self.scheme.mechanism.layout))]
 
     @cached_property
     def places(self) -> dict[bytes, int]:
@@ -133,18 +133,13 @@ class Small:
 
     def tally(self, x: Vector, count: int, rng: Rng) -> Counter[bytes]:
         """How often each message body was sent, over real reports of one vector."""
-        encode, task = self.scheme.encode, self.task
-        return Counter(encode(x, task, rng)[ENVELOPE_BYTES:] for _ in range(count))
-
-
-def _all_columns(column: Column) -> list[npt.NDArray[np.uint32]]:
-    codes = range(column.alphabet or 0)
-    return [np.array(each, np.uint32) for each in itertools.product(codes, repeat=column.count)]
+        scheme, task = self.scheme, self.task
+        return Counter(scheme.body(scheme.encode(x, task, rng)) for _ in range(count))
 
 
 def outputs_of(layout: Layout) -> float:
     """The number of outputs of a layout."""
-    return math.prod((column.alphabet or math.inf) ** column.count for column in layout)
+    return math.prod(column.outputs for column in layout)
 
 
 def has_density(mechanism: Mechanism) -> bool:

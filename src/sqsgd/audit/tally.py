@@ -18,7 +18,7 @@ from sqsgd.audit._tally_inputs import Input, differing, tally_inputs
 from sqsgd.audit.findings import Finding, judged, skipped
 from sqsgd.audit.subject import Floats, Small, Subject, outputs_of
 from sqsgd.checks import Vector
-from sqsgd.codec import ENVELOPE_BYTES, Array, Column, Columns
+from sqsgd.codec import AnyColumn, Array, Column, Columns
 from sqsgd.core import Scheme
 from sqsgd.randomness import Rng
 
@@ -136,7 +136,7 @@ class Events:
         places: list[Places] = []
         if self._small.listed:
             known, other = self._small.places, len(self._small.outputs)
-            bodies = (message[ENVELOPE_BYTES:] for message in messages)
+            bodies = (self._small.scheme.body(message) for message in messages)
             places.append(np.array([known.get(body, other) for body in bodies]))
         for column, codes in zip(self._layout, columns, strict=True) if self._parted else ():
             places += [*_kind_of(column, codes).T]
@@ -171,12 +171,12 @@ def _shown(columns: Columns) -> str:
     return " / ".join(" ".join(str(code) for code in column.tolist()) for column in columns)
 
 
-def _kinds(column: Column) -> int:
+def _kinds(column: AnyColumn) -> int:
     """The number of events of one position: its codes, or buckets of them."""
     return column.alphabet if column.alphabet and column.alphabet <= _MOST_CODES else _BUCKETS
 
 
-def _kind_of(column: Column, codes: Array) -> Places:
+def _kind_of(column: AnyColumn, codes: Array) -> Places:
     if column.alphabet is None:  # numbers around one over √count, in steps of a quarter of it
         steps = np.floor(codes.astype(np.float64) * (4 * math.sqrt(column.count)))
         return np.asarray(np.clip(steps + _BUCKETS // 2, 0, _BUCKETS - 1), np.int64)
@@ -185,11 +185,11 @@ def _kind_of(column: Column, codes: Array) -> Places:
     return np.asarray(codes.astype(np.float64) * _BUCKETS / column.alphabet, np.int64)
 
 
-def _halves(column: Column) -> int:
+def _halves(column: AnyColumn) -> int:
     return column.alphabet if column.alphabet and column.alphabet <= 3 else 2
 
 
-def _half_of(column: Column, codes: Array) -> Places:
+def _half_of(column: AnyColumn, codes: Array) -> Places:
     if column.alphabet is None:
         return (codes < 0).astype(np.int64)
     return codes.astype(np.int64) if column.alphabet <= 3 else (2 * codes.astype(np.int64) // column.alphabet)

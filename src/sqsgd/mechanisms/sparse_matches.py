@@ -119,7 +119,7 @@ class SparseMatches(Mechanism):
         """The coordinates of a report, and the estimates there."""
         codes = columns[0].astype(np.int64)
         unit = (bound if self.norm is None else self.magnitude(columns, bound) or 0.0) / self.scale
-        return codes >> 1, (1 - 2 * (codes & 1)) * unit
+        return np.asarray(codes >> 1, np.int64), np.asarray((1 - 2 * (codes & 1)) * unit, np.float64)
 
     def estimate(self, columns: Columns, bound: float) -> Estimate:
         places, values = self._values(columns, bound)

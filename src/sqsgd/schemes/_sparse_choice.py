@@ -10,11 +10,19 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from sqsgd import checks
 from sqsgd.codec import SignedSubset
-from sqsgd.mechanisms.sparse_law import MOST_COUNT
+from sqsgd.mechanisms.budget_split import split
+from sqsgd.mechanisms.sparse_law import MOST_COUNT, MOST_SIZE, SparseLaw
+from sqsgd.mechanisms.sparse_matches import SparseMatches
 from sqsgd.numerics.gaussian import largest_sum
+from sqsgd.schemes._bit_budget import too_few_bits
+from sqsgd.transforms import padded
 
 _DIGITS = 7
+_SLACK = 7 / 6  # a block's error over the least one: smaller blocks collect more gradients for each report
+_SHARE = 0.75  # of the bound: the length at which the ways to report a norm are compared
+_SMALLEST_BLOCK = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,3 +134,55 @@ def _log_masses(size: int, near: int, count: int) -> npt.NDArray[np.float64]:
 
 def _log_binomial(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def sparse_block(
+    dim: int, epsilon: float, bits: int, coordinates: int | None, norm_epsilon: float | None
+) -> SparseMatches:
+    """The mechanism for a block of coordinates, whose rest the client keeps; the norm takes its share of ε.
+
+    The block is the smallest whose error (D / n) t / m² is within a sixth of the least: it must be a power of
+    two, at most the padded vector.
+    """
+    left, norm = split(checks.real("epsilon", epsilon, 0.01, 1e5), norm_epsilon)
+    whole = min(padded(dim), MOST_SIZE)
+    if coordinates is not None:
+        sizes = [checks.integer("coordinates", coordinates, 1, whole)]
+        if coordinates & (coordinates - 1):
+            raise ValueError(f"coordinates = {coordinates} must be a power of two, for the rotation")
+    else:
+        powers = (1 << power for power in range(whole.bit_length()))
+        sizes = [size for size in powers if size >= min(_SMALLEST_BLOCK, whole)]
+    found = [choice for size in sizes if (choice := best_sparse(size, left, bits)) is not None]
+    if not found:
+        raise too_few_bits(bits, "a sparse code", SignedSubset(1, sizes[0]).bits)
+    least = min(choice.energy / choice.size for choice in found)
+    chosen = next(choice for choice in found if choice.energy / choice.size <= _SLACK * least)
+    return SparseMatches(law=_law(chosen, left), norm=norm)
+
+
+def sparse_whole(dim: int, epsilon: float, bits: int, norm_epsilon: float | None) -> SparseMatches:
+    """The mechanism for a whole vector: with a norm symbol, or with the coin that costs no ε.
+
+    Without ``norm_epsilon``, whichever has the smaller error for vectors at three quarters of the bound.
+    """
+    epsilon, size = checks.real("epsilon", epsilon, 0.01, 1e5), padded(dim)
+    left, norm = split(epsilon, norm_epsilon)
+    found = [
+        SparseMatches(law=_law(choice, share), norm=symbol)
+        for share, symbol in ((left, norm), (epsilon, None))
+        if (choice := best_sparse(size, share, bits)) is not None and not (norm_epsilon and symbol is None)
+    ]
+    if not found:
+        raise too_few_bits(bits, "a sparse code", SignedSubset(1, size).bits)
+    return min(found, key=lambda mechanism: mechanism.relative_error(_SHARE))
+
+
+def _law(choice: SparseChoice, epsilon: float) -> SparseLaw:
+    return SparseLaw(
+        size=choice.size,
+        near=choice.near,
+        count=choice.count,
+        threshold=choice.threshold,
+        epsilon=epsilon,
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -19,11 +20,15 @@ from sqsgd.mechanisms.budget_split import split
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.quantized import Quantized
 from sqsgd.mechanisms.scalardp import ScalarDP
+from sqsgd.mechanisms.sparse_matches import SparseMatches
 from sqsgd.numerics.gaussian import kept_share
 from sqsgd.numerics.norms import l2_norm
 from sqsgd.schemes._bit_budget import affordable
+from sqsgd.schemes._sparse_choice import sparse_block, sparse_whole
 from sqsgd.schemes.code_choice import SIGNS, best_of, choices
 from sqsgd.transforms import Rotate, Subsample, rotated_sample
+
+Code = Literal["signs", "levels", "sparse"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,20 +129,49 @@ def sqsgd(
     epsilon: float,
     bits: int,
     *,
+    code: Code | None = None,
     levels: int | None = None,
     coordinates: int | None = None,
     reach: float | None = None,
     norm_epsilon: float | None = None,
 ) -> Scheme:
-    """Send the rotated direction and norm of a block of coordinates, and keep the rest as a residual."""
+    """Send the rotated direction and norm of a block of coordinates, and keep the rest as a residual.
+
+    ``code``: ``"signs"``, ``"levels"`` (the better of the two by default), or ``"sparse"`` match codes.
+    """
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
-    mechanism = best_direction(
-        dim, epsilon, bits, block=True,
-        levels=levels, coordinates=coordinates, reach=reach, norm_epsilon=norm_epsilon,
-    )  # fmt: skip
+    levels = _checked_levels(code, levels, reach)
+    mechanism: Direction | SparseMatches
+    if code == "sparse":
+        bits = checks.integer("bits", bits, 1, 2**40)
+        mechanism = sparse_block(dim, epsilon, bits, coordinates, norm_epsilon)
+    else:
+        mechanism = best_direction(
+            dim, epsilon, bits, block=True,
+            levels=levels, coordinates=coordinates, reach=reach, norm_epsilon=norm_epsilon,
+        )  # fmt: skip
     rotate, size = Rotate(rounds=2), mechanism.dim
-    transforms = (rotate,) if size >= dim else (Subsample(size=size), rotate)
-    return Scheme(name="sqsgd", dim=dim, transforms=transforms, mechanism=mechanism, residual=size < dim)
+    return Scheme(
+        name="sqsgd",
+        dim=dim,
+        transforms=(rotate,) if size >= dim else (Subsample(size=size), rotate),
+        mechanism=mechanism,
+        residual=size < dim,
+        wire=2 if code == "sparse" else 1,
+    )
+
+
+def _checked_levels(code: str | None, levels: int | None, reach: float | None) -> int | None:
+    """The levels that a code fixes, if any; raises ValueError for options that do not go together."""
+    if code not in (None, *get_args(Code)):
+        raise ValueError(f"code = {code!r} must be one of {', '.join(get_args(Code))}")
+    if code == "sparse" and not (levels is None and reach is None):
+        raise ValueError("code = 'sparse' has neither levels nor reach: leave them out")
+    if code == "signs" and levels not in (None, 2):
+        raise ValueError(f"code = 'signs' has two levels, not {levels}: leave levels out")
+    if code == "levels" and (levels is None or levels < 3):
+        raise ValueError(f"code = 'levels' needs levels of three or more, not {levels}")
+    return 2 if code == "signs" else levels
 
 
 def sqsgd_stateless(
@@ -145,13 +179,25 @@ def sqsgd_stateless(
     epsilon: float,
     bits: int,
     *,
+    code: Code | None = None,
     levels: int | None = None,
     coordinates: int | None = None,
     reach: float | None = None,
     norm_epsilon: float | None = None,
 ) -> Scheme:
-    """For clients without state: rotate the whole vector twice and send a rescaled sample of coordinates."""
+    """For clients without state: rotate the whole vector twice and send a rescaled sample of coordinates.
+
+    ``code`` as in ``sqsgd``; sparse match codes choose their coordinates among all of them.
+    """
     dim = checks.integer("dim", dim, 1, 2**31)
+    levels = _checked_levels(code, levels, reach)
+    if code == "sparse":
+        if coordinates is not None:
+            raise ValueError("code = 'sparse' codes the whole vector here: leave coordinates out")
+        sparse = sparse_whole(dim, epsilon, checks.integer("bits", bits, 1, 2**40), norm_epsilon)
+        return Scheme(
+            name="sqsgd-stateless", dim=dim, transforms=(Rotate(rounds=2),), mechanism=sparse, wire=2
+        )
     mechanism = best_direction(
         dim, epsilon, bits, block=False,
         levels=levels, coordinates=coordinates, reach=reach, norm_epsilon=norm_epsilon,
