@@ -179,7 +179,7 @@ def _kinds(column: Column) -> int:
 def _kind_of(column: Column, codes: Array) -> Places:
     if column.alphabet is None:  # numbers around one over √count, in steps of a quarter of it
         steps = np.floor(codes.astype(np.float64) * (4 * math.sqrt(column.count)))
-        return np.clip(steps + _BUCKETS // 2, 0, _BUCKETS - 1).astype(np.int64)
+        return np.asarray(np.clip(steps + _BUCKETS // 2, 0, _BUCKETS - 1), np.int64)
     whole: Places = codes.astype(np.int64)
     return whole if column.alphabet <= _MOST_CODES else whole * _BUCKETS // column.alphabet
 
