@@ -51,7 +51,7 @@ def share_limits(successes: npt.ArrayLike, trials: int, level: float) -> tuple[F
 
     >>> low, high = share_limits([0, 5], 100, 0.025)
     >>> low.round(4).tolist(), high.round(4).tolist()
-    ([0.0, 0.0123], [0.0362, 0.1297])
+    ([0.0, 0.0112], [0.0362, 0.1315])
     """
     counts = np.asarray(successes, np.int64)
     return 1 - _upper_limits(trials - counts, trials, level), _upper_limits(counts, trials, level)
