@@ -159,6 +159,10 @@ def _hashed(content):
     return hashlib.blake2b(content, digest_size=32).digest()
 
 
+def _folded(content):
+    return np.bitwise_xor.reduce(np.frombuffer(content, "<u4")).tobytes()
+
+
 def _unread():
     os.urandom(32)
     return _hashed(time.time_ns().to_bytes(8, "little"))
@@ -169,7 +173,7 @@ KEYS = {
     "time of day, and the operating system's bytes unused": _unread,
     "4 random bytes": lambda: _hashed(os.urandom(4)),
     "4 of 32 random bytes": lambda: _hashed(os.urandom(32)[:4]),
-    "32 random bytes folded to 4": lambda: bytes(np.bitwise_xor.reduce(np.frombuffer(os.urandom(32), "<u4"))),
+    "32 random bytes folded to 4": lambda: _folded(os.urandom(32)),
     "32 random bytes hashed to 4": lambda: hashlib.blake2b(os.urandom(32), digest_size=4).digest(),
     "a constant": lambda: bytes(32),
 }

@@ -1,7 +1,5 @@
 """Counts of events over many inputs, and the confidence limits of all pairs."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from subjects import subject
@@ -25,23 +23,6 @@ def test_every_projection_counts_every_report_once(name):
     projections = np.add.reduceat(counts, events._starts[:-1], axis=1)
     assert (projections == 50).all()
     assert len({events.label(event) for event in range(2 * events.size)}) == 2 * events.size
-
-
-@pytest.mark.parametrize("name", PRIVATE)
-def test_the_inputs_reach_every_length(name):
-    """Zero, both sides of a millionth, every twentieth of the bound and beyond; all different."""
-    small = subject(name).small(4.0)
-    inputs = tally_inputs(small, np.random.default_rng(1))
-    sizes = np.array([np.linalg.norm(each.image) / small.task.bound for each in inputs])
-    assert len(inputs) >= 35
-    assert sizes.min() == 0
-    assert ((sizes > 9e-7) & (sizes < 1e-6)).any()
-    assert ((sizes > 1e-6) & (sizes < 1.1e-6)).any()
-    assert sizes.max() > 20
-    bands = sorted(each.band for each in inputs if each.band is not None)
-    assert bands[0][0] == 0
-    assert bands[-1][1] == 5
-    assert all(low[1] == high[0] for low, high in pairwise(bands))
 
 
 def test_the_limits_hold_together():

@@ -5,7 +5,7 @@ import pytest
 import reference
 from random_words import words
 
-from sqsgd.kernels.selecting import mark, marked
+from sqsgd.kernels.selecting import mark, marked, nth_marked, select_largest
 
 
 def listed(marks, dim, which):
@@ -49,3 +49,29 @@ def test_the_complement_ends_at_dim(dim):
     marks[0] = 1
     assert listed(marks, dim, True) == [0]
     assert listed(marks, dim, False) == list(range(1, dim))
+
+
+@pytest.mark.parametrize("kind", ["random", "ties", "zeros", "tiny", "huge"])
+@pytest.mark.parametrize("size", [1, 2, 17, 1000])
+def test_the_largest_in_the_order_of_their_places(kind, size):
+    numbers = np.random.default_rng(size)
+    magnitudes = {
+        "random": numbers.standard_exponential(size),
+        "ties": numbers.integers(0, 3, size),
+        "zeros": np.zeros(size),
+        "tiny": numbers.integers(0, 4, size) * 1e-45,
+        "huge": numbers.standard_exponential(size) * 1e37,
+    }[kind].astype(np.float32)
+    for count in {1, (size + 1) // 2, size}:
+        chosen = np.empty(count, np.int64)
+        select_largest(magnitudes.view(np.uint32), chosen)
+        least = np.sort(magnitudes)[size - count]
+        above = np.flatnonzero(magnitudes > least)
+        equal = np.flatnonzero(magnitudes == least)[: count - above.size]
+        assert chosen.tolist() == [*above, *equal]
+
+
+def test_the_nth_mark():
+    marks = np.random.default_rng(1).integers(0, 2, 300).astype(np.uint8)
+    places = np.flatnonzero(marks)
+    assert [nth_marked(marks, rank) for rank in range(places.size)] == places.tolist()

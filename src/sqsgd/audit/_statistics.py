@@ -12,6 +12,7 @@ from sqsgd.numerics import exact
 
 Floats = npt.NDArray[np.float64]
 _LEAST_EXPECTED = 5.0
+_ROUNDING = 1e-9  # relative; far above the floats' errors
 _BITS, _CLOSE = 64, 1e-12  # working precision and relative width of a confidence limit
 
 
@@ -50,7 +51,7 @@ def share_limits(successes: npt.ArrayLike, trials: int, level: float) -> tuple[F
 
     >>> low, high = share_limits([0, 5], 100, 0.025)
     >>> low.round(4).tolist(), high.round(4).tolist()
-    ([0.0, 0.0123], [0.0362, 0.1297])
+    ([0.0, 0.0112], [0.0362, 0.1315])
     """
     counts = np.asarray(successes, np.int64)
     return 1 - _upper_limits(trials - counts, trials, level), _upper_limits(counts, trials, level)
@@ -65,10 +66,10 @@ def _upper_limits(counts: npt.NDArray[np.int64], trials: int, level: float) -> F
         p = (low + high) / 2
         with np.errstate(divide="ignore", invalid="ignore"):
             above = np.where(share > 0, share * np.log(share / p), 0.0)
-            below = np.where(share < 1, (1 - share) * np.log((1 - share) / (1 - p)), 0.0)
+            below = np.where(share < 1, (1 - share) * (np.log1p(-share) - np.log1p(-p)), 0.0)
         inside = above + below <= most
         low, high = np.where(inside, p, low), np.where(inside, high, p)
-    return np.asarray(np.minimum(1.0, high * (1 + _CLOSE)))[places].reshape(counts.shape)
+    return np.asarray(np.minimum(1.0, high * (1 + _ROUNDING)))[places].reshape(counts.shape)
 
 
 def chi_square_tail(statistic: float, freedom: int) -> float:

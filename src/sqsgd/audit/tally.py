@@ -1,4 +1,4 @@
-"""Every pair of many inputs, on every output, from counts of real messages alone.
+"""Check (b), second half: every pair of many inputs, on every output, from counts of real messages alone.
 
 No density is consulted, so a sampler that departs from its density at a few inputs is found here.
 """
@@ -123,7 +123,7 @@ class Events:
         for column in self._layout if self._parted else ():
             for _ in range(column.count):
                 self._starts.append(self._starts[-1] + _kinds(column))
-        halves = outputs_of(tuple(Column(column.count, _halves(column)) for column in self._layout))
+        halves = outputs_of(tuple(Column(each.count, _halves(each)) for each in self._layout))
         self._halves = int(halves) if halves < min(outputs_of(self._layout), _MOST_HALVES) else 0
         if self._halves:
             self._starts.append(self._starts[-1] + self._halves)
@@ -180,9 +180,8 @@ def _kind_of(column: AnyColumn, codes: Array) -> Places:
     if column.alphabet is None:  # numbers around one over √count, in steps of a quarter of it
         steps = np.floor(codes.astype(np.float64) * (4 * math.sqrt(column.count)))
         return np.asarray(np.clip(steps + _BUCKETS // 2, 0, _BUCKETS - 1), np.int64)
-    if column.alphabet <= _MOST_CODES:
-        return np.asarray(codes, np.int64)
-    return np.asarray(codes.astype(np.float64) * _BUCKETS / column.alphabet, np.int64)
+    whole: Places = codes.astype(np.int64)
+    return whole if column.alphabet <= _MOST_CODES else whole * _BUCKETS // column.alphabet
 
 
 def _halves(column: AnyColumn) -> int:
@@ -192,7 +191,8 @@ def _halves(column: AnyColumn) -> int:
 def _half_of(column: AnyColumn, codes: Array) -> Places:
     if column.alphabet is None:
         return (codes < 0).astype(np.int64)
-    return codes.astype(np.int64) if column.alphabet <= 3 else (2 * codes.astype(np.int64) // column.alphabet)
+    whole: Places = codes.astype(np.int64)
+    return whole if column.alphabet <= 3 else 2 * whole // column.alphabet
 
 
 # ---------------------------------------------------------------- all pairs
@@ -225,8 +225,8 @@ def closest_pair(counts: Places, trials: int, level: float, limits: Floats) -> C
     for i in range(len(counts)):
         excess = most[i] - least - limits[i][:, None]
         excess[i] = -math.inf
-        other, at = divmod(int(np.argmax(excess)), excess.shape[1])
-        best = max(best, (float(excess[other, at]), i, other, at))
+        other, event = divmod(int(np.argmax(excess)), excess.shape[1])
+        best = max(best, (float(excess[other, event]), i, other, event))
     _, i, j, event = best
     return Closest(
         likely=i,

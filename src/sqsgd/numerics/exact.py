@@ -200,7 +200,8 @@ class InverseCdf:
 
     Guarantees
     ----------
-    * The distribution is exactly that of ``cdf``; tests/numerics/test_exact.py feeds it ambiguous words.
+    * The distribution is exactly that of ``cdf``; tests/numerics/test_exact.py feeds it ambiguous words, and
+      tests/mechanisms/test_sampler_tables.py compares tables at real sizes with their laws.
     """
 
     def __init__(self, top: int, cdf: Callable[[int], arb], edges: Iterable[tuple[int, arb]]) -> None:
