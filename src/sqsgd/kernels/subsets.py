@@ -1,40 +1,10 @@
-"""Signed subsets of coordinates: the largest ones, random ones, and their enumerative code."""
+"""Signed subsets of coordinates: random ones, and their enumerative code."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from sqsgd.kernels.compiling import compiled, inlined
-
-
-@compiled
-def largest(x, count, places):
-    """The coordinates of the ``count`` largest magnitudes, in rising order; ties go to the lower coordinate.
-
-    A radix select on the bits of float32, whose order is that of the magnitudes: 11, 10 and 10 bits.
-    """
-    bits = x.view(np.uint32)
-    above, prefix, known = 0, np.uint32(0), np.uint32(0)
-    for shift, width in ((20, 11), (10, 10), (0, 10)):
-        counts = np.zeros(1 << width, np.int64)
-        low = np.uint32((1 << width) - 1)
-        for i in range(x.size):
-            size = bits[i] & np.uint32(0x7FFFFFFF)
-            if size & known == prefix:
-                counts[(size >> np.uint32(shift)) & low] += 1
-        digit = (1 << width) - 1
-        while above + counts[digit] < count:
-            above += counts[digit]
-            digit -= 1
-        prefix |= np.uint32(digit) << np.uint32(shift)
-        known |= low << np.uint32(shift)
-    ties, found = count - above, 0
-    for i in range(x.size):
-        size = bits[i] & np.uint32(0x7FFFFFFF)
-        if size > prefix or (size == prefix and ties > 0):
-            ties -= size == prefix
-            places[found] = i
-            found += 1
 
 
 @inlined

@@ -14,6 +14,7 @@ from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout, SignedSubset
 from sqsgd.core import Estimate, Mechanism, Privacy
 from sqsgd.mechanisms.scalardp import ScalarDP
+from sqsgd.mechanisms.selection import largest
 from sqsgd.mechanisms.sparse_law import SparseLaw
 from sqsgd.numerics.epsilon_sums import add_up
 from sqsgd.numerics.gaussian import largest_sum
@@ -80,13 +81,10 @@ class SparseMatches(Mechanism):
         return self.law.mean_matches * largest_sum(self.law.size, self.law.near) / self.law.near
 
     def _near(self, x: Vector, bound: float) -> tuple[Codes, float]:
-        """Codes 2 place + sign of the near set, in rising order, and |x| / bound, at most one."""
-        from sqsgd.kernels.subsets import largest
-
+        """Codes 2 place + sign of the near set, and |x| / bound, at most one."""
         x = checks.shaped("x", x, self.dim)
         norm = checks.finite_size("x", l2_norm(x))
-        places = np.empty(self.law.near, np.int64)
-        largest(np.ascontiguousarray(x), self.law.near, places)
+        places = largest(np.abs(x), self.law.near)
         return (2 * places + (x[places] < 0)).astype(np.uint32), min(norm / bound, 1.0)
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
