@@ -48,6 +48,11 @@ def test_other_notions_are_refused_even_where_the_owner_lists_the_scheme(scheme,
         allowing.scheme(request(scheme=scheme, options=options))
 
 
+def test_a_guarantee_in_real_arithmetic_is_not_enough():
+    with pytest.raises(Refused, match="real arithmetic"):
+        policy(schemes="privunit").scheme(request(scheme="privunit", bits=1 << 20))
+
+
 def test_the_nodes_own_scheme_decides(monkeypatch):
     """A scheme that spends more than the request states is refused, by its own epsilon."""
     honest = make_scheme("sqsgd", dim=300, epsilon=240.0, bits=256)

@@ -81,10 +81,10 @@ class SparseMatches(Mechanism):
         return self.law.mean_matches * largest_sum(self.law.size, self.law.near) / self.law.near
 
     def _near(self, x: Vector, bound: float) -> tuple[Codes, float]:
-        """Codes 2 place + sign of the near set, and |x| / bound, at most one."""
+        """Codes 2 place + sign of the near set, in rising order, and |x| / bound, at most one."""
         x = checks.shaped("x", x, self.dim)
         norm = checks.finite_size("x", l2_norm(x))
-        places = largest(np.abs(x), self.law.near)
+        places = np.sort(largest(np.abs(x), self.law.near))
         return (2 * places + (x[places] < 0)).astype(np.uint32), min(norm / bound, 1.0)
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:

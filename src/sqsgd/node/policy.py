@@ -108,6 +108,11 @@ class Policy:
                 f"scheme {scheme.name!r} with these options has the privacy notion {privacy.notion!r} "
                 f"and delta = {privacy.delta!r}; a node sends pure local reports only"
             )
+        if privacy.arithmetic != "exact":
+            raise Refused(
+                f"the guarantee of scheme {scheme.name!r} holds in real arithmetic only; a node gives reports "
+                "of exact schemes"
+            )
         if not privacy.epsilon <= min(request.epsilon, self.max_report_epsilon):
             raise Refused(
                 f"scheme {scheme.name!r} spends epsilon {privacy.epsilon!r}, more than the stated "
