@@ -110,7 +110,7 @@ class Policy:
             )
         if privacy.arithmetic != "exact":
             raise Refused(
-                f"the guarantee of scheme {scheme.name!r} holds in real arithmetic only; a node gives reports "
+                f"the guarantee of scheme {scheme.name!r} holds in real arithmetic only; nodes send reports "
                 "of exact schemes"
             )
         if not privacy.epsilon <= min(request.epsilon, self.max_report_epsilon):
