@@ -115,7 +115,7 @@ def test_rough_predictions_have_a_warning():
 
 
 def test_more_coordinates_than_can_be_privatised():
-    with pytest.raises(ValueError, match=r"ask for 16777216 bits \(2097152 bytes\) or fewer"):
+    with pytest.raises(ValueError, match=r"use at most 16777216 bits \(2097152 bytes\)"):
         plan(dim=10**9, epsilon=1.0, bits=2**40)
 
 

@@ -27,7 +27,7 @@ def test_pictures_from_a_gradient_and_from_a_report(tmp_path, monkeypatch):
     assert [path.name for path in written] == ["audit.html", "audit.json", "pictures.png"]
     grid, text = unpacked((tmp_path / "pictures.png").read_bytes())
     assert grid.shape == (3 * 140 + 2 * 8, 140)
-    assert b"From above" in text
+    assert b"From top to bottom" in text
     text = (tmp_path / "audit.html").read_text()
     assert text.count("data:image/png;base64,") == 3
 

@@ -91,7 +91,7 @@ def test_a_node_that_left_before_it_could_be_asked_is_not_waited_for(tmp_path):
     assert time.monotonic() - started < 50
     assert len(made.current.reports) == 2
     (entry,) = made.current.rejected
-    assert "was not asked: the SuperLink took no message for it" in entry["reason"]
+    assert "was not asked: the SuperLink accepted no message for it" in entry["reason"]
 
 
 def test_the_time_for_answers_begins_when_all_are_asked(tmp_path):

@@ -33,7 +33,7 @@ def test_affordable_codes_do_not_exceed_the_padded_length():
 
 def test_too_many_coordinates_are_refused_with_the_largest_budget():
     most = Column(MOST_DIM, 4).bits
-    refuse(f"ask for {most} bits", lambda: affordable(most + 2, 4, 2**30))
+    refuse(f"use at most {most} bits", lambda: affordable(most + 2, 4, 2**30))
     assert affordable(most, 4, 2**30) == MOST_DIM
 
 

@@ -51,7 +51,7 @@ def affordable(bits: int | None, levels: int, dim: int) -> int:
         most = Column(MOST_DIM, levels).bits
         raise ValueError(
             f"bits = {bits} would send {codes} coordinates; at most {MOST_DIM} can be privatised: "
-            f"use at most {most} bits ({most // 8} bytes) or fewer"
+            f"use at most {most} bits ({most // 8} bytes)"
         )
     return codes
 
