@@ -27,8 +27,8 @@ def test_the_basics_work_here_and_what_is_missing_has_a_fix():
     assert checks["engines", "local"].works
     assert checks["data sets", "mnist5k"].works
     assert checks["data sets", "mnist"].state == "missing"
-    assert "sqsgd data fetch mnist --data-dir /nowhere" in checks["data sets", "mnist"].mend
-    assert all(check.works != bool(check.mend) for check in checks.values())
+    assert "sqsgd data fetch mnist --data-dir /nowhere" in checks["data sets", "mnist"].fix
+    assert all(check.works != bool(check.fix) for check in checks.values())
 
 
 def test_every_engine_names_the_extras_it_needs():
@@ -49,8 +49,8 @@ def test_a_package_that_is_missing_or_too_old_is_found(monkeypatch):
     assert checks["basics", "numba"].state == "missing"
     torch = checks["extra train", "torch"]
     assert (torch.state, torch.found, torch.needed) == ("broken", "2.5.0", ">=2.6")
-    assert "pip install" in torch.mend
-    assert "[train]" in torch.mend
+    assert "pip install" in torch.fix
+    assert "[train]" in torch.fix
     done = command()
     assert done.exit_code == 1
     assert "do NOT work" in done.stdout
@@ -83,7 +83,7 @@ def test_an_engine_whose_library_does_not_load_is_broken(monkeypatch):
     engine = examined()["engines", "local"]
     assert engine.state == "missing"
     assert "tomli_w" in engine.found
-    assert "[train]" in engine.mend
+    assert "[train]" in engine.fix
 
 
 def test_a_tree_that_is_not_installed_says_so(monkeypatch):
@@ -92,11 +92,11 @@ def test_a_tree_that_is_not_installed_says_so(monkeypatch):
 
     for each in ("requires", "distribution"):
         monkeypatch.setattr(importlib.metadata, each, absent)
-    assert examined()["basics", "sqsgd"].mend == "pip install --editable ."
+    assert examined()["basics", "sqsgd"].fix == "pip install --editable ."
 
 
 @pytest.mark.parametrize(
-    ("origin", "mend"),
+    ("origin", "fix"),
     [
         ({}, "pip install --upgrade 'sqsgd[flower]'"),
         (
@@ -106,13 +106,13 @@ def test_a_tree_that_is_not_installed_says_so(monkeypatch):
         ({"url": "file:///sqsgd.whl"}, "pip install 'sqsgd[flower] @ file:///sqsgd.whl'"),
     ],
 )
-def test_the_command_that_fixes_it_fits_the_way_it_was_installed(monkeypatch, origin, mend):
+def test_the_command_that_fixes_it_fits_the_way_it_was_installed(monkeypatch, origin, fix):
     class Distribution:
         def read_text(self, _name):
             return json.dumps(origin)
 
     monkeypatch.setattr(importlib.metadata, "distribution", lambda _name: Distribution())
-    assert doctor._install("flower") == mend
+    assert doctor._install("flower") == fix
 
 
 def test_memory_and_browser(monkeypatch):
@@ -131,7 +131,7 @@ def test_the_command_prints_json_and_a_table():
     assert done.code == 0
     answer = json.loads(done.out)
     assert answer["works"] is True
-    assert {"group", "name", "state", "found", "needed", "mend", "basic"} == set(answer["checks"][0])
+    assert {"group", "name", "state", "found", "needed", "fix", "mend", "basic"} == set(answer["checks"][0])
     table = typed("sqsgd doctor")
     assert table.code == 0
     assert "The basics work." in table.out

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from sqsgd.core import Notion
 from sqsgd.files.json_numbers import known
 
 Outcome = Literal["passed", "violated", "not applicable"]
@@ -82,7 +83,7 @@ class Audit:
     dim: int
     epsilon: float
     """The guarantee of one report."""
-    notion: str
+    notion: Notion
     message_bytes: int
     trials: int
     seed: int

@@ -45,16 +45,16 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
     checks = list(examine(data_dir))
     works = all(check.works for check in checks if check.basic)
     if as_json:
-        print_json({"works": works, "checks": [asdict(check) for check in checks]})
+        print_json({"works": works, "checks": [{**asdict(check), "mend": check.fix} for check in checks]})
     else:
         rows = [[check.state, check.group, check.name, check.found, check.needed] for check in checks]
         print_table(("state", "group", "what", "found", "needed"), rows)
-        fixes = {check.mend: None for check in checks if check.mend}
+        fixes = {check.fix: None for check in checks if check.fix}
         typer.echo("\nThe basics work." if works else "\nThe basics do NOT work.")
         if fixes:
             typer.echo("To fix what is missing or broken:")
             for fix in fixes:
-                names = ", ".join(check.name for check in checks if check.mend == fix)
+                names = ", ".join(check.name for check in checks if check.fix == fix)
                 typer.echo(f"  {fix}    ({names})")
     raise typer.Exit(0 if works else 1)
 
@@ -72,7 +72,7 @@ class Check:
     state: State
     found: str
     needed: str = ""
-    mend: str = ""
+    fix: str = ""
     """The command that fixes it; empty if nothing is wrong."""
     basic: bool = False
     """Nothing works without it."""
@@ -86,8 +86,8 @@ class Check:
 def _check(
     group: str, name: str, state: State, found: str, fix: str, *, needed: str = "", basic: bool = False
 ) -> Check:
-    mend = "" if state == "good" else fix
-    return Check(group=group, name=name, state=state, found=found, needed=needed, mend=mend, basic=basic)
+    fix = "" if state == "good" else fix
+    return Check(group=group, name=name, state=state, found=found, needed=needed, fix=fix, basic=basic)
 
 
 def find_chromium() -> str | None:
