@@ -39,7 +39,7 @@ MISTAKES = [
     ("train --optimizer adamw", "must be one of sgd, momentum, adam"),
     ("train --lr -1", "lr = -1.0 must be a number from 0"),
     ("train --option levels", "must look like name=value"),
-    ("train --option colour=red", "options: levels, coordinates, reach, norm_epsilon"),
+    ("train --option colour=red", "options: code, levels, coordinates, reach, norm_epsilon"),
     ("train --scheme sqsgd-paper --epsilon 5 --option adaptive=true", "norm_epsilon = 10"),
     ("train --config nothing.toml", "nothing.toml"),
     ("train --config folder", "config = 'folder' is a folder; name a TOML file"),
