@@ -162,7 +162,7 @@ class Rotate(Transform):
         none = np.zeros(-(-x.size // 64), np.uint64)
         for which in reversed(range(self.rounds)):
             rotate(x, none, x.size**-0.5, x, np.inf)
-            flip_signs(x.view(np.uint32), self._signs(task, which, x.size))
+            flip_signs(x, self._signs(task, which, x.size))
         return x[:dim].astype(np.float64) * factor
 
     def error_before(self, error: float, dim: int) -> float:

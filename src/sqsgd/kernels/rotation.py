@@ -16,7 +16,7 @@ LANES = 16 if llvm.get_host_cpu_features().get("avx512f") else 8  # floats in on
 BASE = 64  # floats transformed inside registers
 
 _FLOAT, _INT = ir.FloatType(), ir.IntType(32)
-_VECTOR = ir.VectorType(_FLOAT, LANES)
+_VECTOR, _INTEGERS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
 
 
 def _butterflies(builder: Any, rows: list[Any]) -> list[Any]:
@@ -49,10 +49,18 @@ def _vectors(context: Any, builder: Any, kind: Any, array: Any, starts: list[Any
 
 
 def _splat(builder: Any, kind: Any, value: Any) -> Any:
-    vector = ir.VectorType(kind, LANES)
+    vector = _VECTOR if kind is _FLOAT else _INTEGERS
     undefined = ir.Constant(vector, ir.Undefined)
     one = builder.insert_element(undefined, value, ir.Constant(_INT, 0))
     return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(_INT, LANES), [0] * LANES))
+
+
+def _flips(builder: Any, signs: Any, which: int) -> Any:
+    """The sign bits to change in a vector, from its bits of a 64-bit word."""
+    bits = builder.trunc(builder.lshr(signs, ir.Constant(signs.type, LANES * which)), _INT)
+    to_sign_bit = ir.Constant(_INTEGERS, [31 - i for i in range(LANES)])
+    sign_bit = ir.Constant(_INTEGERS, [1 << 31] * LANES)
+    return builder.and_(builder.shl(_splat(builder, _INT, bits), to_sign_bit), sign_bit)
 
 
 def _combine(radix: int) -> Any:
@@ -91,25 +99,37 @@ def _transform64(typing: Any, source: Any, target: Any, at: Any, signs: Any, sca
         sources = _vectors(context, builder, signature.args[0], args[0], starts)
         targets = _vectors(context, builder, signature.args[1], args[1], starts)
         factor = _splat(builder, _FLOAT, scale)
-        integers = ir.VectorType(_INT, LANES)
-        to_sign_bit = ir.Constant(integers, [31 - i for i in range(LANES)])
-        sign_bit = ir.Constant(integers, [1 << 31] * LANES)
         limit, odd = _splat(builder, _INT, most), None
         rows = []
         for i, place in enumerate(sources):
-            byte = builder.trunc(builder.lshr(signs, ir.Constant(signs.type, LANES * i)), _INT)
-            flips = builder.and_(builder.shl(_splat(builder, _INT, byte), to_sign_bit), sign_bit)
-            row = builder.bitcast(builder.load(place, align=4), integers)
-            size = builder.and_(row, ir.Constant(integers, [0x7FFFFFFF] * LANES))
+            row = builder.bitcast(builder.load(place, align=4), _INTEGERS)
+            size = builder.and_(row, ir.Constant(_INTEGERS, [0x7FFFFFFF] * LANES))
             beyond = builder.icmp_unsigned(">", size, limit)  # as integers, infinity and NaN are largest
             odd = beyond if odd is None else builder.or_(odd, beyond)
-            rows.append(builder.fmul(builder.bitcast(builder.xor(row, flips), _VECTOR), factor))
+            flipped = builder.xor(row, _flips(builder, signs, i))
+            rows.append(builder.fmul(builder.bitcast(flipped, _VECTOR), factor))
         for place, row in zip(targets, _butterflies(builder, rows), strict=True):
             builder.store(_lane_butterflies(builder, row), place, align=4)
         return builder.zext(builder.bitcast(odd, ir.IntType(LANES)), _INT)
 
     kinds = (source, target, types.intp, types.uint64, types.float32, types.uint32)
     return types.uint32(*kinds), build
+
+
+@intrinsic
+def _flip64(typing: Any, x: Any, at: Any, signs: Any) -> Any:
+    """Negate element i of 64 adjacent floats where bit i of signs is set."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        start, signs = args[1:]
+        starts = [builder.add(start, ir.Constant(start.type, i)) for i in range(0, BASE, LANES)]
+        for i, place in enumerate(_vectors(context, builder, signature.args[0], args[0], starts)):
+            row = builder.bitcast(builder.load(place, align=4), _INTEGERS)
+            flipped = builder.xor(row, _flips(builder, signs, i))
+            builder.store(builder.bitcast(flipped, _VECTOR), place, align=4)
+        return context.get_dummy_value()
+
+    return types.void(x, types.intp, types.uint64), build
 
 
 @compiled
@@ -182,7 +202,52 @@ def rotate(source, signs, scale, target, largest):
 
 @compiled
 def flip_signs(x, signs):
-    """Negate x[i] where bit i of the 64-bit words is set; x is viewed as uint32."""
-    for i in range(x.size):
-        sign = np.uint32(signs[i >> 6] >> np.uint64(i & 63))
-        x[i] = np.uint32(x[i] ^ np.uint32(sign << np.uint32(31)))
+    """Negate x[i] where bit i of the 64-bit words is set."""
+    whole = x.size - x.size % BASE
+    for at in range(0, whole, BASE):
+        _flip64(x, at, signs[at >> 6])
+    for i in range(whole, x.size):
+        if (signs[i >> 6] >> np.uint64(i & 63)) & np.uint64(1):
+            x[i] = -x[i]
+
+
+@compiled
+def rotate_rows(source, first, second, scale, target, largest, fine):
+    """Each row of the target = the rotation of the source's row, padded with zeros; a row of signs for each.
+
+    A second round follows if ``second`` has rows. ``fine`` tells which rows ``rotate`` accepts.
+    """
+    width, size = source.shape[1], target.shape[1]
+    for i in range(target.shape[0]):
+        row = target[i]
+        if width == size:
+            fine[i] = rotate(source[i], first[i], scale, row, largest)
+        else:
+            row[:width] = source[i]
+            row[width:] = np.float32(0)
+            fine[i] = rotate(row, first[i], scale, row, largest)
+        if second.shape[0]:
+            rotate(row, second[i], scale, row, largest)
+
+
+@compiled
+def unrotate_rows(x, first, second, scale):
+    """The inverse of ``rotate_rows``, in place and without cutting off the padding."""
+    none = np.zeros(first.shape[1], np.uint64)
+    for i in range(x.shape[0]):
+        rotate(x[i], none, scale, x[i], np.inf)
+        if second.shape[0]:
+            rotate(x[i], second[i], scale, x[i], np.inf)
+        flip_signs(x[i], first[i])
+
+
+@compiled
+def add_rows(x, factors, total):
+    """total += factor x[i] for each row i, one after the other and as far as the total goes.
+
+    The sums are those of adding one vector at a time in float64, to the last bit.
+    """
+    for i in range(x.shape[0]):
+        row, factor = x[i], factors[i]
+        for j in range(total.size):
+            total[j] += np.float64(row[j]) * factor
