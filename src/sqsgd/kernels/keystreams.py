@@ -97,7 +97,9 @@ def _substituted_fast(typing: Any, word: Any) -> Any:
         undefined, one = ir.Constant(words, ir.Undefined), ir.IntType(32)
         state = builder.insert_element(undefined, args[0], ir.Constant(one, 0))
         state = builder.shuffle_vector(state, undefined, ir.Constant(words, [0] * 4))
-        state = _instruction(builder, "aesenclast", builder.bitcast(state, _BLOCK), ir.Constant(_BLOCK, [0, 0]))
+        state = _instruction(
+            builder, "aesenclast", builder.bitcast(state, _BLOCK), ir.Constant(_BLOCK, [0, 0])
+        )
         return builder.extract_element(builder.bitcast(state, words), ir.Constant(one, 0))
 
     return types.uint32(types.uint32), build
