@@ -82,6 +82,16 @@ def shaped(name: str, value: Any, dim: int) -> Vector:
     return array
 
 
+def shaped_rows(name: str, value: Any, rows: int, dim: int) -> Vector:
+    """A contiguous float32 matrix of this shape; float16 and float64 are converted."""
+    array = np.asarray(value)
+    if array.dtype.kind != "f" or array.shape != (rows, dim):
+        raise ValueError(
+            f"{name} is {array.dtype} of shape {array.shape}; it must be floats of ({rows}, {dim})"
+        )
+    return shaped(name, array.reshape(-1), array.size).reshape(rows, dim)
+
+
 def vector(name: str, value: Any, dim: int) -> Vector:
     """A float32 vector of length dim with coordinates within ±1e13."""
     from sqsgd.kernels.privatising import within

@@ -95,6 +95,12 @@ class Tasks(Sequence[Task]):
             self._parts[size] = [self[start : start + size] for start in range(0, len(self), size)]
         return self._parts[size]
 
+    @property
+    def binding(self) -> tuple[bytes, bytes]:
+        """The bytes of each task's binding before and after the client's number."""
+        whole = self.task.binding
+        return whole[:4], whole[12:]
+
     def words(self, purpose: str, count: int) -> npt.NDArray[np.uint64]:
         """The first ``count`` 64-bit words of each client's public stream, one row per client."""
         if (purpose, count) not in self._words:

@@ -8,7 +8,7 @@ from sqsgd.core.aggregate import Aggregate
 from sqsgd.core.mechanism import Mechanism
 from sqsgd.core.privacy import NOT_PRIVATE, Notion, Privacy
 from sqsgd.core.scheme import Scheme
-from sqsgd.core.transform import Estimate, Indices, Transform
+from sqsgd.core.transform import Estimate, Indices, Transform, Vectors
 
 __all__ = [
     "NOT_PRIVATE",
@@ -20,4 +20,5 @@ __all__ = [
     "Privacy",
     "Scheme",
     "Transform",
+    "Vectors",
 ]

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from sqsgd import checks
 from sqsgd.checks import Vector
-from sqsgd.codec import Columns
+from sqsgd.codec import Bytes, Columns
+from sqsgd.core.batches import each_part
 from sqsgd.core.scheme import Scheme
-from sqsgd.core.transform import Estimate
-from sqsgd.task import Task
+from sqsgd.core.transform import Estimate, Vectors
+from sqsgd.task import Task, Tasks
 
+Weights = npt.NDArray[np.float64]
 _WIDEN = 256  # reports summed in float32 before they are added to the float64 sum
 
 
@@ -53,26 +56,84 @@ class Aggregate:
     def add_columns(self, task: Task, columns: Columns, weight: float = 1.0) -> None:
         """Add one report that ``Scheme.open`` has opened. All reports must be of the same round and seed."""
         scheme, weight = self.scheme, checks.real("weight", weight, 1e-9, 1e9)
+        total, recent = self._sums(task)
+        own, stages = scheme._own, len(scheme.transforms)
+        if own == stages:
+            scheme.mechanism.add_estimate(columns, task.bound, weight, recent)
+            if self.count % _WIDEN == _WIDEN - 1:
+                self._widen()
+        else:
+            y = scheme.mechanism.estimate(columns, task.bound)
+            y = scheme._undo(weight * y, task, own + 1, stages)
+            scheme.transforms[own].add_inverse(y, task, total)
+        self._weight += weight
+        self.count += 1
+
+    def add_many(
+        self, tasks: Tasks, messages: Bytes, weights: Weights | None = None, *, workers: int = 1
+    ) -> Columns:
+        """Add many reports, one row each, as ``add`` of each row in order does; returns their columns.
+
+        The sum is the same to the last bit. A malformed report is named, and then none of them is added.
+        tests/core/test_batches.py::test_many_reports_are_added_as_single_ones,
+        ::test_a_malformed_report_is_named_and_none_is_added.
+        """
+        if not len(tasks):
+            raise ValueError("there are no reports to add")
+        weights = np.ones(len(tasks)) if weights is None else np.asarray(weights, np.float64)
+        if len(messages) != len(tasks) or weights.shape != (len(tasks),):
+            raise ValueError(f"{len(tasks)} tasks, {len(messages)} messages and {weights.shape} weights")
+        for weight in (weights.min(), weights.max()):
+            checks.real("weight", float(weight), 1e-9, 1e9)
+
+        def opened(start: int, part: Tasks) -> Columns:
+            return self.scheme.open_many(messages[start : start + len(part)], part)
+
+        found = zip(*each_part(opened, tasks, workers), strict=True)
+        columns = tuple(np.concatenate(parts) for parts in found)
+        total, _ = self._sums(tasks.task)
+        if not self._add_rows(tasks, columns, weights, total, workers):
+            for i, task in enumerate(tasks):
+                self.add_columns(task, tuple(column[i] for column in columns), float(weights[i]))
+        return columns
+
+    def _add_rows(
+        self, tasks: Tasks, columns: Columns, weights: Weights, total: Estimate, workers: int
+    ) -> bool:
+        """Add opened reports by kernels, where mechanism and transform offer them; False where not."""
+        from sqsgd.kernels.rotation import add_rows
+
+        scheme = self.scheme
+        if scheme._own != len(scheme.transforms) - 1:
+            return False
+
+        def inverted(start: int, part: Tasks) -> tuple[Vectors, Estimate] | None:
+            rows = slice(start, start + len(part))
+            found = scheme.mechanism.unit_estimates(tuple(c[rows] for c in columns), part.task.bound)
+            undone = None if found is None else scheme.transforms[-1].inverse_many(found[0], part)
+            return None if found is None or undone is None else (undone, found[1] * weights[rows])
+
+        for part in each_part(inverted, tasks, workers):
+            if part is None:
+                return False
+            add_rows(*part, total)
+        self._weight = float(np.cumsum([self._weight, *weights])[-1])  # one after the other, as in add
+        self.count += len(tasks)
+        return True
+
+    def _sums(self, task: Task) -> tuple[Estimate, Vector]:
+        """The sum so far, and the float32 sum that is added to it from time to time."""
+        scheme = self.scheme
         scheme._check(task)
         if self._task is not None and (task.round, task.seed) != (self._task.round, self._task.seed):
             raise ValueError(
                 f"a report of round {task.round} and seed {task.seed} cannot be added to an aggregate of "
                 f"round {self._task.round} and seed {self._task.seed}"
             )
-        own, stages = scheme._own, len(scheme.transforms)
         if self._total is None or self._recent is None:
-            self._total, self._task = np.zeros(scheme._dims[own]), task
-            self._recent = np.zeros(scheme._dims[own], np.float32)
-        if own == stages:
-            scheme.mechanism.add_estimate(columns, task.bound, weight, self._recent)
-            if self.count % _WIDEN == _WIDEN - 1:
-                self._widen()
-        else:
-            y = scheme.mechanism.estimate(columns, task.bound)
-            y = scheme._undo(weight * y, task, own + 1, stages)
-            scheme.transforms[own].add_inverse(y, task, self._total)
-        self._weight += weight
-        self.count += 1
+            self._total, self._task = np.zeros(scheme._dims[scheme._own]), task
+            self._recent = np.zeros(scheme._dims[scheme._own], np.float32)
+        return self._total, self._recent
 
     def _widen(self) -> None:
         """Add the fast float32 sum to the accurate float64 sum."""

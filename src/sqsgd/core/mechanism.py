@@ -10,8 +10,8 @@ import numpy as np
 from sqsgd.checks import Vector
 from sqsgd.codec import Columns, Layout
 from sqsgd.core.privacy import NOT_PRIVATE, Privacy
-from sqsgd.core.transform import Estimate, Indices
-from sqsgd.randomness import Rng
+from sqsgd.core.transform import Estimate, Indices, Vectors
+from sqsgd.randomness import Rng, Rngs
 
 
 class Mechanism(ABC):
@@ -68,6 +68,15 @@ class Mechanism(ABC):
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
         """Private columns for any finite vector of length ``dim``."""
 
+    def randomize_many(self, x: Vectors, bound: float, rngs: Rngs) -> Columns:
+        """``randomize`` of each row with its generator: columns with one row per vector.
+
+        Override it where one pass over all rows is faster; the columns must be the same, bit for bit:
+        tests/core/test_batches.py::test_many_messages_are_the_single_ones.
+        """
+        each = [self.randomize(row, bound, rngs[i]) for i, row in enumerate(x)]
+        return tuple(np.stack(rows) for rows in zip(*each, strict=True))
+
     @abstractmethod
     def estimate(self, columns: Columns, bound: float) -> Estimate:
         """The server's estimate of x."""
@@ -75,6 +84,13 @@ class Mechanism(ABC):
     def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
         """total += weight * estimate, in float32; override it where one pass is enough."""
         total += (weight * self.estimate(columns, bound)).astype(np.float32)
+
+    def unit_estimates(self, columns: Columns, bound: float) -> tuple[Vectors, Estimate] | None:
+        """For columns of many reports: rows whose largest magnitude is one, and the factor of each row.
+
+        Their products are the estimates, to the last bit. None where it is not offered.
+        """
+        return None
 
     def magnitude(self, columns: Columns, bound: float) -> float | None:
         """The privatised size of x, in units of the bound; None where a report does not hold it."""

@@ -13,12 +13,13 @@ import numpy as np
 
 from sqsgd import checks, codec
 from sqsgd.codec import Columns
+from sqsgd.core.batches import each_part
 from sqsgd.core.mechanism import Mechanism
 from sqsgd.core.privacy import Privacy
-from sqsgd.core.transform import Estimate, Indices, Transform
+from sqsgd.core.transform import Estimate, Indices, Transform, Vectors
 from sqsgd.numerics.norms import clipped
-from sqsgd.randomness import Rng, check_rng
-from sqsgd.task import MOST_DIM, Task
+from sqsgd.randomness import Rng, Rngs, check_rng, idle_rng
+from sqsgd.task import MOST_DIM, Task, Tasks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,7 @@ class Scheme:
       tests/schemes/test_contract.py::test_the_message_has_the_declared_size_and_keeps_the_budget.
     * ``decode`` rejects damaged messages and those for other tasks, except for the one in 2^32 random changes
       that keeps the checksum. The checksum does not protect against forgery.
-      tests/test_codec.py::test_a_report_fits_no_other_task, ::test_no_mutated_message_is_accepted.
+      tests/codec/test_envelope.py::test_a_report_fits_no_other_task, ::test_no_mutated_message_is_accepted.
 
     >>> from sqsgd import make_scheme, secure_rng
     >>> scheme = make_scheme("sqsgd", dim=1000, epsilon=50.0, bits=512)
@@ -147,6 +148,44 @@ class Scheme:
             raise
         return self.mechanism.randomize(y, task.bound, rng)
 
+    def encode_many(self, x: Any, tasks: Tasks, rngs: Rngs, *, workers: int = 1) -> codec.Bytes:
+        """The messages of many clients, one row each: ``encode`` of each row of ``x``, bit for bit.
+
+        ``workers`` threads share the work; kernels do it where transforms and mechanism offer them.
+        tests/core/test_batches.py::test_many_messages_are_the_single_ones.
+        """
+        rows = checks.shaped_rows("x", x, len(tasks), self.dim)
+        self._check(tasks.task)
+        self.check_clip(tasks.task.clip)
+        if len(rngs) != len(tasks):
+            raise ValueError(f"rngs: {len(rngs)} generators for {len(tasks)} clients")
+        rngs.claim()
+
+        def encode(start: int, part: Tasks) -> codec.Bytes:
+            stop = start + len(part)
+            columns = self._randomize_many(rows[start:stop], part, rngs[start:stop])
+            return codec.seal_many(self.mechanism.layout, columns, **self._envelopes(part))
+
+        parts = list(each_part(encode, tasks, workers))
+        return np.concatenate(parts) if parts else np.empty((0, self.bits // 8), np.uint8)
+
+    def _randomize_many(self, x: Vectors, tasks: Tasks, rngs: Rngs) -> Columns:
+        """``randomize`` of each row. Whatever is wrong with a row is found again, and named, by itself."""
+        y = x if tasks.task.clip is None else np.stack([clipped(row, tasks.task.clip) for row in x])
+        try:
+            if not self._checked_by_transform:
+                checks.vector("x", y.reshape(-1), y.size)
+            for transform in self.transforms:
+                y = transform.forward_many(y, tasks)
+            return self.mechanism.randomize_many(y, tasks.task.bound, rngs)
+        except ValueError:
+            for row, task in zip(x, tasks, strict=True):
+                try:
+                    self.randomize(row, task, idle_rng())
+                except ValueError as error:
+                    raise ValueError(f"client {task.client}: {error}") from None
+            raise
+
     def check_clip(self, clip: float | None) -> None:
         """Refuse clipping where the guarantee is for single weights: it would let one weight move all others.
 
@@ -166,6 +205,21 @@ class Scheme:
         """The columns of a message; raises MalformedReport if it is not valid for the task."""
         self._check(task)
         return codec.unseal(message, self.mechanism.layout, **self._envelope(task))
+
+    def open_many(self, messages: codec.Bytes, tasks: Tasks) -> Columns:
+        """The columns of many messages, one row each; raises MalformedReport for the first invalid one."""
+        self._check(tasks.task)
+        return codec.unseal_many(messages, self.mechanism.layout, **self._envelopes(tasks))
+
+    def _envelopes(self, tasks: Tasks) -> dict[str, Any]:
+        front, back = tasks.binding
+        bindings = codec.Bindings(front, tasks.clients, back)
+        return {
+            "scheme": self.fingerprint,
+            "round": tasks.task.round,
+            "bindings": bindings,
+            "version": self.wire,
+        }
 
     def _envelope(self, task: Task) -> dict[str, Any]:
         return {

@@ -137,3 +137,19 @@ def expand_subset(limbs, size, codes):
     for k in range(used):
         rest |= limbs[k]
     return rest == 0
+
+
+@compiled
+def fold_subsets(codes, size, limbs):
+    """``fold_subset`` of each row."""
+    for i in range(codes.shape[0]):
+        fold_subset(codes[i], size, limbs[i])
+
+
+@compiled
+def expand_subsets(limbs, size, codes):
+    """``expand_subset`` of each row; False if any row is no subset's number."""
+    fine = True
+    for i in range(codes.shape[0]):
+        fine = expand_subset(limbs[i], size, codes[i]) and fine
+    return fine

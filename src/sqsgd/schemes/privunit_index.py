@@ -19,15 +19,17 @@ from flint import arb
 from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
-from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
+from sqsgd.core import Estimate, Mechanism, Privacy, Scheme, Vectors
+from sqsgd.mechanisms.selection import largest
 from sqsgd.numerics import exact
 from sqsgd.numerics.gaussian import largest_sum
 from sqsgd.numerics.norms import l2_norm
-from sqsgd.randomness import Rng, check_rng
+from sqsgd.randomness import Rng, Rngs, check_rng
 from sqsgd.schemes._bit_budget import checked_budget, too_few_bits
 from sqsgd.transforms import Rotate
 
 MOST_DIM = 1 << 24
+_ROUNDING = 2.0**-22  # a sum of n squares in float32 errs by a share of less than n times a quarter of this
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +97,10 @@ class NearestVertices(Mechanism):
         return largest_sum(self.dim, self.nearest) * (high - low)
 
     def _near(self, x: Vector, bound: float) -> tuple[npt.NDArray[np.int64], float]:
-        """Codes of the nearest vertices to x, and |x| / bound, at most one."""
+        """Codes of the nearest vertices to x, in rising order, and |x| / bound, at most one."""
         x = checks.shaped("x", x, self.dim)
         norm = checks.finite_size("x", l2_norm(x))
-        sizes = np.abs(x)
-        first = self.dim - self.nearest
-        places = np.argpartition(sizes, first)[first:] if first else np.arange(self.dim)
+        places = np.sort(largest(np.abs(x), self.nearest))
         return 2 * places + (x[places] < 0), min(norm / bound, 1.0)
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
@@ -116,6 +116,30 @@ class NearestVertices(Mechanism):
         # Both are computed, so that the time does not tell which is sent.
         codes = nth_marked(others, rank), near[min(rank, near.size - 1)]
         return (np.array([codes[is_near]], np.uint32),)
+
+    def randomize_many(self, x: Vectors, bound: float, rngs: Rngs) -> Columns:
+        """As ``randomize``, which itself does the rows that the generators' first three words leave open."""
+        from sqsgd.kernels.vertices import draw_vertices
+
+        words = rngs.words(3)
+        sides, sure = self._is_near.draw_many(words[:, 1])
+        counts = np.where(sides, self.nearest, 2 * self.dim - self.nearest).astype(np.uint64)
+        uneven = np.negative(counts) % counts  # 2^64 mod count: Rng.below draws again for as many words
+        sure &= (uneven == 0) | (words[:, 2] < np.negative(uneven))
+        ranks = (words[:, 2] % counts).astype(np.int64)
+        uniforms = (words[:, 0] >> np.uint64(11)) * 2.0**-53
+        codes, unsure = np.empty(len(x), np.uint32), np.empty(len(x), np.bool_)
+        slack = _ROUNDING * self.dim
+        draw_vertices(x, bound, self.nearest, uniforms, sides, ranks, slack, codes, unsure)
+        for i in np.flatnonzero(unsure | ~sure).tolist():
+            codes[i] = self.randomize(x[i], bound, rngs[i])[0][0]
+        return (codes[:, None],)
+
+    def unit_estimates(self, columns: Columns, bound: float) -> tuple[Vectors, Estimate]:
+        codes = columns[0][:, 0].astype(np.int64)
+        rows = np.zeros((codes.size, self.dim), np.float32)
+        rows[np.arange(codes.size), codes >> 1] = 1 - 2 * (codes & 1)
+        return rows, np.full(codes.size, bound / self.scale)
 
     def _vertex(self, columns: Columns, bound: float) -> tuple[int, float]:
         code = int(columns[0][0])
