@@ -48,16 +48,16 @@ def _least_near(bits, count, halves):
 
 @inlined
 def _square_sum(row):
-    """The sum of squares in float64, in four parts that do not wait for each other."""
-    parts = np.zeros(4)
-    whole = row.size - row.size % 4
-    for j in range(0, whole, 4):
-        for k in range(4):
-            value = np.float64(row[j + k])
-            parts[k] += value * value
+    """The sum of squares in float64, as 64 interleaved sums: a single one cannot be vectorised."""
+    sums = np.zeros(_BLOCK)
+    whole = row.size - row.size % _BLOCK
+    for start in range(0, whole, _BLOCK):
+        piece = row[start : start + _BLOCK]
+        for j in range(_BLOCK):
+            sums[j] += np.float64(piece[j]) * np.float64(piece[j])
     for j in range(whole, row.size):
-        parts[0] += np.float64(row[j]) * np.float64(row[j])
-    return parts[0] + parts[1] + parts[2] + parts[3]
+        sums[0] += np.float64(row[j]) * np.float64(row[j])
+    return sums.sum()
 
 
 @inlined
