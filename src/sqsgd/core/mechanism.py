@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -95,6 +96,14 @@ class Mechanism(ABC):
     def magnitude(self, columns: Columns, bound: float) -> float | None:
         """The privatised size of x, in units of the bound; None where a report does not hold it."""
         return None
+
+    def magnitudes(self, columns: Columns, bound: float) -> list[float]:
+        """The magnitudes of many reports, one row each; empty where reports do not hold them."""
+        rows = (tuple(column[i] for column in columns) for i in range(len(columns[0])))
+        found = (self.magnitude(row, bound) for row in rows)
+        return [
+            size for size in itertools.takewhile(lambda size: size is not None, found) if size is not None
+        ]
 
     def coordinates(self, columns: Columns) -> Indices:
         """The coordinates that a report is about, where the mechanism ``chooses``."""
