@@ -165,14 +165,20 @@ class SqsgdStrategy(Strategy):
                 f"scheme = {self.scheme_name!r} keeps a residual for a node's next report, and with "
                 "once = true there is none: use scheme = 'privunit-index' or 'sqsgd-stateless'"
             )
-        rate = self.lr or learning_rate(self.scheme, expected, self.optimizer) * (
-            4.0 if self.sends == "delta" else 1.0  # a delta holds the app's own small rate (docs/flower.md)
+        bound = self.bound or self.scheme.first_bound
+        fixed_length = self.scheme.mechanism.fixed_length
+        rate = self.lr or learning_rate(
+            self.scheme, expected, self.optimizer, rounds=self.rounds or 600, bound=bound
+        ) * (
+            # A delta holds the app's own small rate (docs/flower.md), unless all reports have one length.
+            4.0 if self.sends == "delta" and not fixed_length else 1.0
         )
         self.scheme.check_clip(self.clip)
         self.settings = Settings(
             seed=self.seed,
             optimizer=Optimizer(kind=self.optimizer, rate=rate),
-            bound=self.bound or self.scheme.first_bound,
+            bound=bound,
+            decay_rounds=self.rounds if fixed_length else 0,
             track=self.track,
             clip=self.clip,
             alpha=self.alpha,

@@ -108,6 +108,11 @@ class SparseLaw:
         return exact.nearest(value)
 
     @cached_property
+    def keep(self) -> float:
+        """The probability of at least τ matches."""
+        return exact.nearest(lambda: 1 - self.weights()[1] * sum(self.masses()[: self.threshold], arb(0)))
+
+    @cached_property
     def log_densities(self) -> tuple[float, float]:
         """(ln A, ln B), rounded towards each other: their difference never exceeds ε."""
 

@@ -65,6 +65,10 @@ class SparseMatches(Mechanism):
     def has_symbol(self) -> bool:
         return self.norm is not None
 
+    @property
+    def fixed_length(self) -> bool:
+        return self.norm is None
+
     @cached_property
     def layout(self) -> Layout:
         codes = SignedSubset(self.law.count, self.law.size)

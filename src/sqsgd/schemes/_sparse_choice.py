@@ -13,16 +13,16 @@ import numpy.typing as npt
 from sqsgd import checks
 from sqsgd.codec import SignedSubset
 from sqsgd.mechanisms.budget_split import split
+from sqsgd.mechanisms.scalardp import ScalarDP
 from sqsgd.mechanisms.sparse_law import MOST_COUNT, MOST_SIZE, SparseLaw
 from sqsgd.mechanisms.sparse_matches import SparseMatches
 from sqsgd.numerics.gaussian import largest_sum
 from sqsgd.schemes._bit_budget import too_few_bits
+from sqsgd.schemes.code_choice import visits
 from sqsgd.transforms import padded
 
 _DIGITS = 7
-_SLACK = 7 / 6  # a block's error over the least one: smaller blocks collect more gradients for each report
-_SHARE = 0.75  # of the bound: the length at which the ways to report a norm are compared
-_SMALLEST_BLOCK = 64
+_SMALLEST = 64  # fewer coordinates are not quite Gaussian after their rotation, which biases the estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,15 +136,25 @@ def _log_binomial(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
+def split_sparse(epsilon: float, norm_epsilon: float | None) -> tuple[float, ScalarDP | None]:
+    """ε1 for the code, and ScalarDP for the norm if it is given a share of ε.
+
+    Without one (0, the default) shorter vectors than the bound toss a coin, which costs no ε. For vectors as
+    long as the bound that has the smaller error at every ε, up to half of it at ε = 10.
+    """
+    epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
+    return split(epsilon, norm_epsilon) if norm_epsilon else (epsilon, None)
+
+
 def sparse_block(
     dim: int, epsilon: float, bits: int, coordinates: int | None, norm_epsilon: float | None
 ) -> SparseMatches:
     """The mechanism for a block of coordinates, whose rest the client keeps; the norm takes its share of ε.
 
-    The block is the smallest whose error (D / n) t / m² is within a sixth of the least: it must be a power of
-    two, at most the padded vector.
+    The block is a power of two, at most the padded vector: the one whose error has the least product with
+    ``visits``.
     """
-    left, norm = split(checks.real("epsilon", epsilon, 0.01, 1e5), norm_epsilon)
+    left, norm = split_sparse(epsilon, norm_epsilon)
     whole = min(padded(dim), MOST_SIZE)
     if coordinates is not None:
         sizes = [checks.integer("coordinates", coordinates, 1, whole)]
@@ -152,30 +162,35 @@ def sparse_block(
             raise ValueError(f"coordinates = {coordinates} must be a power of two, for the rotation")
     else:
         powers = (1 << power for power in range(whole.bit_length()))
-        sizes = [size for size in powers if size >= min(_SMALLEST_BLOCK, whole)]
+        sizes = [size for size in powers if size >= min(_SMALLEST, whole)]
     found = [choice for size in sizes if (choice := best_sparse(size, left, bits)) is not None]
     if not found:
         raise too_few_bits(bits, "a sparse code", SignedSubset(1, sizes[0]).bits)
-    least = min(choice.energy / choice.size for choice in found)
-    chosen = next(choice for choice in found if choice.energy / choice.size <= _SLACK * least)
+
+    def cost(choice: SparseChoice) -> float:
+        return round(_loss(choice) + math.log(visits(whole, choice.size)), _DIGITS)
+
+    chosen = min(found, key=cost)
     return SparseMatches(law=_law(chosen, left), norm=norm)
 
 
 def sparse_whole(dim: int, epsilon: float, bits: int, norm_epsilon: float | None) -> SparseMatches:
-    """The mechanism for a whole vector: with a norm symbol, or with the coin that costs no ε.
+    """The mechanism for a whole vector; ``norm_epsilon`` as in ``split_sparse``.
 
-    Without ``norm_epsilon``, whichever has the smaller error for vectors at three quarters of the bound.
+    Where the bits or the law have no room for an index of the whole vector, it codes a sample of 2^k
+    coordinates: half as many are tried until they are worse.
     """
-    epsilon, size = checks.real("epsilon", epsilon, 0.01, 1e5), padded(dim)
-    left, norm = split(epsilon, norm_epsilon)
-    found = [
-        SparseMatches(law=_law(choice, share), norm=symbol)
-        for share, symbol in ((left, norm), (epsilon, None))
-        if (choice := best_sparse(size, share, bits)) is not None and not (norm_epsilon and symbol is None)
-    ]
-    if not found:
-        raise too_few_bits(bits, "a sparse code", SignedSubset(1, size).bits)
-    return min(found, key=lambda mechanism: mechanism.relative_error(_SHARE))
+    epsilon, norm = split_sparse(epsilon, norm_epsilon)
+    size, best = min(padded(dim), MOST_SIZE), None
+    least = min(size, _SMALLEST)
+    while size >= least:
+        found = best_sparse(size, epsilon, bits)
+        if best is not None and (found is None or found.energy / size > best.energy / best.size):
+            break
+        best, size = found, size // 2
+    if best is None:
+        raise too_few_bits(bits, "a sparse code", SignedSubset(1, least).bits)
+    return SparseMatches(law=_law(best, epsilon), norm=norm)
 
 
 def _law(choice: SparseChoice, epsilon: float) -> SparseLaw:
