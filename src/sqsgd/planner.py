@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from sqsgd import checks
 from sqsgd.codec import Column
+from sqsgd.core import Scheme
 from sqsgd.files.json_numbers import worded
 from sqsgd.mechanisms.budget_split import split
 from sqsgd.mechanisms.sparse_matches import SparseMatches
@@ -142,7 +143,7 @@ def plan(
     mechanism = best_code(dim, epsilon, bits, block=False)
     scheme = stateless(dim, mechanism)
     block, size = mechanism.relative_error(1.0), mechanism.dim
-    nmse = at_the_bound(scheme.nmse, dim, size)
+    nmse = _at_the_bound(scheme)
     optimum = sphere_cap(dim, epsilon).error
     limit = information_limit(epsilon, size)
     statements = reconstruction_statements(epsilon, min(size, dim), dim, rounds, probability, prior)
@@ -201,8 +202,8 @@ def frontier(*, dim: int, epsilon: float) -> list[Point]:
     tried, bits = [], 1
     while bits <= 4 * max(epsilon, 16.0) / math.log(2):
         scheme = sqsgd_stateless(dim, epsilon, bits)
-        nmse = at_the_bound(scheme.nmse, dim, scheme.mechanism.dim)
-        tried.append(Point(message_bytes=scheme.bits // 8, code=code_of(scheme.mechanism), nmse=nmse))
+        code, nmse = code_of(scheme.mechanism), _at_the_bound(scheme)
+        tried.append(Point(message_bytes=scheme.bits // 8, code=code, nmse=nmse))
         bits = max(bits + 1, int(1.2 * bits))
     points: list[Point] = []
     for point in sorted(tried, key=lambda point: (point.message_bytes, point.nmse)):
@@ -273,6 +274,12 @@ def at_the_bound(error: float, dim: int, coordinates: int) -> float:
     return error * (1 - deviation * math.sqrt(2 / math.pi))
 
 
+def _at_the_bound(scheme: Scheme) -> float:
+    """Reports of one length stay as long as they are where a sampled norm is clamped."""
+    mechanism = scheme.mechanism
+    return scheme.nmse if mechanism.fixed_length else at_the_bound(scheme.nmse, scheme.dim, mechanism.dim)
+
+
 def ratio(error: float, least: float) -> float:
     """error / least; infinite where ``least`` underflows to zero.
 
@@ -308,7 +315,7 @@ def _alternative(choice: Choice, dim: int, epsilon: float) -> Alternative:
         reach=choice.reach,
     )
     name = f"{choice.levels} levels" + (" (signs)" if choice.levels == 2 else f" over ± {choice.reach:g}")
-    nmse = at_the_bound(scheme.nmse, dim, choice.coordinates)
+    nmse = _at_the_bound(scheme)
     return Alternative(name=name, levels=choice.levels, coordinates=choice.coordinates, nmse=nmse)
 
 
@@ -329,7 +336,14 @@ def _warnings(
     mechanism: Direction | SparseMatches, epsilon: float, statements: tuple[ReconstructionStatement, ...]
 ) -> list[str]:
     found, size = [], mechanism.dim
-    if isinstance(mechanism, Direction):
+    if isinstance(mechanism, SparseMatches):
+        law = mechanism.law
+        if law.keep > 0.99 and law.near == law.count == law.threshold:
+            found.append(
+                f"epsilon = {epsilon:g} sends the {law.near:,} largest of {size:,} coordinates nearly in "
+                "the clear. Use more bits or a smaller epsilon."
+            )
+    else:
         quantizer, enough = mechanism.quantizer, 4 * epsilon / math.log(2)
         if quantizer.law.loss < 0.01:
             found.append(
