@@ -47,7 +47,7 @@ class RunConfig:
     """Decay of the learning rate over the rounds; ``linear``: to zero after the last. ``auto``: linear if all
     reports have the same length, so that nothing else shortens the steps, else ``none``."""
     bound: float = 0.0
-    """Initial bound; 0: the scheme's own (1 for norms, 0.05 without them, 10 for the paper's range)."""
+    """Initial bound; 0: 1 for norms, 10 for the paper's range."""
     track: bool = True
     """Adapt the bound to the privatised magnitudes, if the scheme reports them."""
     clip: float = 0.0

@@ -22,6 +22,7 @@ _BETTER = 0.999  # a candidate must improve by this factor, so that rounding err
 
 _GRADIENT_NOISE = 8.0  # energy of a gradient's noise over that of its mean, late in training
 _PATIENCE = 512  # rounds between visits to a coordinate that double the error
+_MEASURED = 2**17  # coordinates of the model that both were measured with
 
 
 def visits(whole: int, size: int) -> float:
@@ -29,12 +30,14 @@ def visits(whole: int, size: int) -> float:
 
     A residual adds up D / n gradients: their mean grows with D / n but their noise with its root only, so
     smaller blocks carry less of that noise; larger ones are sent before they are out of date. The minimum
-    at D / 64 agrees with trainings on Fashion-MNIST at ε 10, 40, 100 and 400 (docs/results.md).
+    at D / 64 agrees with trainings of LeNet-5 on Fashion-MNIST (docs/results.md). In smaller models the noise
+    counts less, so that blocks stay above 2,048 and short vectors are sent whole.
 
     >>> [round(visits(131072, size)) for size in (512, 1024, 2048, 4096, 8192)]
     [392, 168, 80, 42, 24]
     """
-    return whole / size * (1 + _GRADIENT_NOISE * size / whole + whole / size / _PATIENCE)
+    noise = _GRADIENT_NOISE * min(1.0, whole / _MEASURED) ** 2
+    return whole / size * (1 + noise * size / whole + whole / size / _PATIENCE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,7 +153,6 @@ def sqsgd(
         transforms=(rotate,) if size >= dim else (Subsample(size=size), rotate),
         mechanism=mechanism,
         residual=size < dim,
-        first_bound=_first_bound(mechanism),
         wire=_wire(mechanism),
     )
 
@@ -188,14 +187,8 @@ def stateless(dim: int, mechanism: Direction | SparseMatches) -> Scheme:
         dim=dim,
         transforms=rotated_sample(dim, mechanism.dim),
         mechanism=mechanism,
-        first_bound=_first_bound(mechanism),
         wire=_wire(mechanism),
     )
-
-
-def _first_bound(mechanism: Mechanism) -> float:
-    """Reports of one length suit vectors that are longer than the bound, so it is a small one."""
-    return 0.05 if mechanism.fixed_length else 1.0
 
 
 def code_of(mechanism: Mechanism) -> Code:
