@@ -75,7 +75,7 @@ class Estimation:
 
 
 def schemes_at(setting: Setting) -> Iterator[tuple[str, Scheme]]:
-    """Every scheme that fits the setting's budgets; those that draw floats also without a limit on their bits."""
+    """Every scheme that fits the budgets; those that draw floats also without a limit on their bits."""
     for name in SCHEMES:
         try:
             scheme = make_scheme(name, dim=setting.dim, epsilon=setting.epsilon, bits=setting.bits)
