@@ -9,7 +9,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from sqsgd.kernels.compiling import compiled
+from sqsgd.kernels.compiling import compiled, inlined
 
 
 @intrinsic
@@ -57,30 +57,84 @@ def marked(marks, dim, which, chosen):
             word &= word - np.uint64(1)
 
 
+@inlined
+def _pick(numbers, count, picked):
+    """Write the indices of the ``count`` largest numbers in rising order; returns the least of the numbers.
+
+    One pass for each bit of the least number, which is the greatest that ``count`` numbers reach, and two for
+    the indices, for which ``picked`` has room for one more.
+    """
+    least = above = np.uint32(0)
+    for place in range(30, -1, -1):
+        raised, enough = np.uint32(least | np.uint32(np.uint32(1) << np.uint32(place))), np.uint32(0)
+        for i in range(numbers.size):  # by index: loops over an array itself are not vectorised
+            enough = np.uint32(enough + np.uint32(numbers[i] >= raised))
+        least = raised if enough >= count else least
+    for i in range(numbers.size):
+        above = np.uint32(above + np.uint32(numbers[i] > least))
+    ties, at = count - np.int64(above), 0
+    for i in range(numbers.size):
+        equal = np.int64(numbers[i] == least)
+        picked[at] = i
+        at += np.int64(numbers[i] > least) | (equal & np.int64(ties > 0))
+        ties -= equal
+    return least
+
+
+@inlined
+def _fours(numbers, maxima):
+    """The maximum of every four neighbours; of fewer at the end."""
+    whole = numbers.size // 4
+    for k in range(whole):
+        low, high = max(numbers[4 * k], numbers[4 * k + 1]), max(numbers[4 * k + 2], numbers[4 * k + 3])
+        maxima[k] = max(low, high)
+    for i in range(4 * whole, numbers.size):
+        maxima[whole] = max(maxima[whole], numbers[i])
+
+
 @compiled
 def select_largest(bits, chosen):
     """Write the indices of the chosen.size largest numbers: those above the least one, then ties, in order.
 
-    The numbers are not negative and passed as the bits of float32, which order them. The time depends on the
-    two sizes alone: one pass over the array for each bit of the least number, and one for the indices.
+    The numbers are not negative and passed as the bits of float32, which order them. A tournament: every four
+    neighbours send their maximum one level up, until few are left. From the top down, each level then picks the
+    ``count`` largest of the 4 count numbers below those that were picked on the level above. How many steps
+    that takes depends on the two sizes alone; which numbers are read again depends on the numbers.
     """
     count = chosen.size
-    least = np.uint32(0)
-    for place in range(30, -1, -1):
-        raised = least | np.uint32(np.uint32(1) << np.uint32(place))
-        enough = np.int64(0)
-        for number in bits:
-            enough += np.int64(number >= raised)
-        least = raised if enough >= count else least
-    above, equal = np.empty(count + 1, np.int64), np.empty(count + 1, np.int64)
-    tops = ties = 0
-    for i in range(bits.size):
-        above[tops] = i
-        equal[ties] = i
-        tops += np.int64(bits[i] > least)
-        ties = min(ties + np.int64(bits[i] == least), count)
-    for i in range(count):
-        chosen[i] = above[i] if i < tops else equal[i - tops]
+    ends, levels, size = np.zeros(20, np.int64), 0, bits.size
+    while size > 8 * count:
+        size = (size + 3) // 4
+        levels += 1
+        ends[levels] = ends[levels - 1] + size
+    maxima = np.zeros(ends[levels], np.uint32)
+    below = bits
+    for level in range(levels):
+        here = maxima[ends[level] : ends[level + 1]]
+        _fours(below, here)
+        below = here
+    picked = np.empty(count + 1, np.int64)
+    inside = np.empty(count + 1 if levels else 0, np.int64)
+    few = np.empty(4 * count if levels else 0, np.uint32)
+    least = _pick(below, count, picked)
+    for level in range(levels - 1, -1, -1):
+        below = maxima[ends[level - 1] : ends[level]] if level else bits
+        for k in range(4 * count):
+            i = 4 * picked[k >> 2] + (k & 3)
+            few[k] = below[i] if i < below.size else 0  # beyond the end: after all others
+        least = _pick(few, count, inside)
+        for k in range(count):
+            inside[k] = 4 * picked[inside[k] >> 2] + (inside[k] & 3)
+        picked, inside = inside, picked
+    tops = 0
+    for k in range(count):
+        tops += np.int64(bits[picked[k]] > least)
+    above, equal = 0, tops
+    for k in range(count):
+        top = np.int64(bits[picked[k]] > least)
+        chosen[above if top else equal] = picked[k]
+        above += top
+        equal += 1 - top
 
 
 @compiled
