@@ -25,20 +25,17 @@ def _lowest_bit(typing: Any, word: Any) -> Any:
 @compiled
 def mark(marks, dim, missing, words):
     """Mark numbers drawn from 0..dim-1 until none is missing or the words end; returns how many are."""
-    half, low, one = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(1)
+    half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
     uneven = np.uint64(4294967296) % dim
     for word in words:
         if missing == 0:
             break
         product = np.uint64(word) * dim
-        if (product & low) < uneven:
-            continue
         number = product >> half
-        bit = one << (number & np.uint64(63))
-        place = number >> np.uint64(6)
-        if not marks[place] & bit:
-            marks[place] |= bit
-            missing -= 1
+        place, at = number >> np.uint64(6), number & np.uint64(63)
+        bit, old = np.uint64((product & low) >= uneven) << at, marks[place]  # no bit if the word is rejected
+        missing -= np.int64((bit & ~old) >> at)
+        marks[place] = old | bit
     return missing
 
 
@@ -92,41 +89,50 @@ def _fours(numbers, maxima):
         maxima[whole] = max(maxima[whole], numbers[i])
 
 
-@compiled
-def select_largest(bits, chosen):
-    """Write the indices of the chosen.size largest numbers: those above the least one, then ties, in order.
+@inlined
+def _tournament(numbers, count, picked):
+    """``_pick`` in fewer steps.
 
-    The numbers are not negative and passed as the bits of float32, which order them. A tournament: every four
-    neighbours send their maximum one level up, until few are left. From the top down, each level then picks the
-    ``count`` largest of the 4 count numbers below those that were picked on the level above. How many steps
-    that takes depends on the two sizes alone; which numbers are read again depends on the numbers.
+    Every four neighbours send their maximum one level up, until few are left. From the top down, each level
+    then picks the ``count`` largest of the 4 count numbers below those that were picked on the level above.
     """
-    count = chosen.size
-    ends, levels, size = np.zeros(20, np.int64), 0, bits.size
+    ends, levels, size = np.zeros(20, np.int64), 0, numbers.size
     while size > 8 * count:
         size = (size + 3) // 4
         levels += 1
         ends[levels] = ends[levels - 1] + size
     maxima = np.zeros(ends[levels], np.uint32)
-    below = bits
+    below = numbers
     for level in range(levels):
         here = maxima[ends[level] : ends[level + 1]]
         _fours(below, here)
         below = here
-    picked = np.empty(count + 1, np.int64)
     inside = np.empty(count + 1 if levels else 0, np.int64)
     few = np.empty(4 * count if levels else 0, np.uint32)
     least = _pick(below, count, picked)
     for level in range(levels - 1, -1, -1):
-        below = maxima[ends[level - 1] : ends[level]] if level else bits
+        below = maxima[ends[level - 1] : ends[level]] if level else numbers
         for k in range(4 * count):
             i = 4 * picked[k >> 2] + (k & 3)
             few[k] = below[i] if i < below.size else 0  # beyond the end: after all others
         least = _pick(few, count, inside)
         for k in range(count):
             inside[k] = 4 * picked[inside[k] >> 2] + (inside[k] & 3)
-        picked, inside = inside, picked
-    tops = 0
+        for k in range(count):
+            picked[k] = inside[k]
+    return least
+
+
+@compiled
+def select_largest(bits, chosen):
+    """Write the indices of the chosen.size largest numbers: those above the least one, then ties, in order.
+
+    The numbers are not negative and passed as the bits of float32, which order them. How many steps are made
+    depends on the two sizes alone; which numbers are read more than once depends on the numbers.
+    """
+    count = chosen.size
+    picked = np.empty(count + 1, np.int64)
+    least, tops = _tournament(bits, count, picked), 0
     for k in range(count):
         tops += np.int64(bits[picked[k]] > least)
     above, equal = 0, tops
@@ -135,6 +141,21 @@ def select_largest(bits, chosen):
         chosen[above if top else equal] = picked[k]
         above += top
         equal += 1 - top
+
+
+@compiled
+def select_signed(bits, codes):
+    """Write 2 index + sign of the codes.size largest magnitudes, in rising order; the sign of -0 counts as +.
+
+    The numbers are passed as the bits of float32. The work is that of ``select_largest``.
+    """
+    count = codes.size
+    magnitudes, picked = np.empty(bits.size, np.uint32), np.empty(count + 1, np.int64)
+    for i in range(bits.size):
+        magnitudes[i] = bits[i] & np.uint32(0x7FFFFFFF)
+    _tournament(magnitudes, count, picked)
+    for k in range(count):
+        codes[k] = 2 * picked[k] + np.int64(bits[picked[k]] > np.uint32(0x80000000))
 
 
 @compiled

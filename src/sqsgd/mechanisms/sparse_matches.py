@@ -14,7 +14,6 @@ from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout, SignedSubset
 from sqsgd.core import Estimate, Mechanism, Privacy
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.mechanisms.selection import largest
 from sqsgd.mechanisms.sparse_law import SparseLaw
 from sqsgd.numerics.epsilon_sums import add_up
 from sqsgd.numerics.gaussian import largest_sum
@@ -82,10 +81,13 @@ class SparseMatches(Mechanism):
 
     def _near(self, x: Vector, bound: float) -> tuple[Codes, float]:
         """Codes 2 place + sign of the near set, in rising order, and |x| / bound, at most one."""
+        from sqsgd.kernels.selecting import select_signed
+
         x = checks.shaped("x", x, self.dim)
         norm = checks.finite_size("x", l2_norm(x))
-        places = np.sort(largest(np.abs(x), self.law.near))
-        return (2 * places + (x[places] < 0)).astype(np.uint32), min(norm / bound, 1.0)
+        near = np.empty(self.law.near, np.uint32)
+        select_signed(x.view(np.uint32), near)
+        return near, min(norm / bound, 1.0)
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
         check_rng(rng)
