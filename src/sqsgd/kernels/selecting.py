@@ -54,6 +54,13 @@ def marked(marks, dim, which, chosen):
             word &= word - np.uint64(1)
 
 
+@compiled
+def add_at(total, places, values, scale):
+    """total[places] += values scale; the places differ."""
+    for i in range(places.size):
+        total[places[i]] += values[i] * scale
+
+
 @inlined
 def _pick(numbers, count, picked):
     """Write the indices of the ``count`` largest numbers in rising order; returns the least of the numbers.

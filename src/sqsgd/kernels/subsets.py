@@ -65,6 +65,14 @@ def draw_codes(near, codes, size, right, wrong, words, marks):
     return True
 
 
+@compiled
+def spread(codes, unit, whole):
+    """whole[place] = unit or -unit for each code 2 place + sign; places beyond its end are left out."""
+    for code in codes:
+        if code >> 1 < whole.size:
+            whole[code >> 1] = -unit if code & 1 else unit
+
+
 @inlined
 def _divide(limbs, used, divisor):
     """limbs //= divisor, which is below 2^32; returns the remainder."""
@@ -89,7 +97,7 @@ def _multiply(limbs, used, factor, carry):
 
 @inlined
 def _batch(size, n, step, last):
-    """(steps, Π n, Π (size - n + 1)) of the steps n, n + step, ... up to ``last`` whose products fit in 32 bits.
+    """(steps, Π n, Π (size - n + 1)) of n, n + step, ..., at most ``last``: as many as fit in 32 bits.
 
     A step maps Q n + r to Q f + r', whatever Q is. So several take one long division by the product of
     their n and one long multiplication by that of their f, and treat only the remainder one by one.

@@ -126,7 +126,7 @@ class SparseLaw:
         return matches * (self.most_hits + 1) - matches * (matches - 1) // 2 + wrong
 
     def pair(self, rank: int) -> tuple[int, int]:
-        """The inverse of ``rank``: the largest l whose first pair, at l (2m + 3 - l) / 2, is not beyond it."""
+        """The inverse of ``rank``: the largest l whose first pair, at l (2m + 3 - l) / 2, is at most rank."""
         whole = 2 * self.most_hits + 3
         matches = (whole - 1 - math.isqrt(whole * whole - 8 * rank - 1)) // 2
         return matches, rank - self.rank(matches, 0)

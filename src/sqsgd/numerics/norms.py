@@ -6,14 +6,15 @@ import math
 
 import numpy as np
 
+from sqsgd import checks
 from sqsgd.checks import Vector
 
 
 def l2_norm(x: Vector) -> float:
-    """The Euclidean norm, in float64: squares neither underflow nor overflow, and every vector takes as long."""
+    """The Euclidean norm, in float64: no square underflows or overflows, and all vectors take as long."""
     from sqsgd.kernels.summing import square_sum
 
-    return math.sqrt(square_sum(np.require(x, np.float32, "CW")))
+    return math.sqrt(square_sum(checks.shaped("x", x, x.size)))
 
 
 def clipped(x: Vector, radius: float | None) -> Vector:
