@@ -6,7 +6,7 @@ import reference
 from random_words import NUMBERS, words
 from scipy.linalg import hadamard
 
-from sqsgd.kernels.rotation import flip_signs, rotate
+from sqsgd.kernels.rotation import add_scaled, flip_signs, narrow, rotate
 
 
 @pytest.mark.parametrize("exponent", [*range(15), 17])
@@ -42,5 +42,23 @@ def test_reference_hadamard_is_scipys():
 def test_flip_signs(size):
     x, signs = NUMBERS.standard_normal(size).astype(np.float32), words(-(-size // 64), "u8")
     y = x.copy()
-    flip_signs(y.view(np.uint32), signs)
+    flip_signs(y.view(np.uint32), signs.view(np.uint8))
     assert np.array_equal(y, x * reference.signs_of(signs, size).astype(np.float32))
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-50, 1.0, 1e60, 1e300])
+@pytest.mark.parametrize("size", [1, 7, 64, 1000])
+def test_narrowing_keeps_every_range(size, scale):
+    """Estimates far beyond float32 come back through it, and are added to what is there."""
+    y, x, total = NUMBERS.standard_normal(size) * scale, np.empty(size, np.float32), np.full(size, scale)
+    factor = narrow(y, y.view(np.int64), x)
+    assert factor == np.abs(y).max()
+    assert np.array_equal(x, (y / factor).astype(np.float32))
+    add_scaled(x, factor, total)
+    assert np.array_equal(total, scale + x.astype(np.float64) * factor)
+
+
+def test_zeros_are_narrowed_by_one():
+    x = np.empty(9, np.float32)
+    assert narrow(np.zeros(9), np.zeros(9, np.int64), x) == 1.0
+    assert not x.any()

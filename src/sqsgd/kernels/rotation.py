@@ -182,7 +182,33 @@ def rotate(source, signs, scale, target, largest):
 
 @compiled
 def flip_signs(x, signs):
-    """Negate x[i] where bit i of the 64-bit words is set; x is viewed as uint32."""
-    for i in range(x.size):
-        sign = np.uint32(signs[i >> 6] >> np.uint64(i & 63))
-        x[i] = np.uint32(x[i] ^ np.uint32(sign << np.uint32(31)))
+    """Negate x[i] where bit i of the bytes is set; x is viewed as uint32."""
+    for byte in range(x.size >> 3):
+        flips = np.uint32(signs[byte])
+        for i in range(8):
+            flip = np.uint32(flips << np.uint32(31 - i)) & np.uint32(0x80000000)
+            x[8 * byte + i] = np.uint32(x[8 * byte + i] ^ np.uint32(flip))
+    for i in range(x.size & ~7, x.size):
+        x[i] = np.uint32(x[i] ^ np.uint32(np.uint32(signs[i >> 3] >> (i & 7)) << np.uint32(31)))
+
+
+@compiled
+def narrow(y, bits, x):
+    """x = y / factor in float32; returns the factor, the largest magnitude of y (one if y is zero).
+
+    ``bits`` are those of y: as integers, their largest is found by a vectorised loop.
+    """
+    largest = np.int64(0)
+    for i in range(bits.size):
+        largest = max(largest, bits[i] & np.int64(0x7FFFFFFFFFFFFFFF))
+    factor = np.array([largest]).view(np.float64)[0] if largest else 1.0
+    for i in range(y.size):
+        x[i] = y[i] / factor
+    return factor
+
+
+@compiled
+def add_scaled(x, factor, total):
+    """total += factor x for the first total.size numbers of x."""
+    for i in range(total.size):
+        total[i] += np.float64(x[i]) * factor
