@@ -60,6 +60,11 @@ def subset(words, dim: int, size: int) -> list[int]:
     return sorted(chosen if drawn == size else set(range(dim)) - chosen)
 
 
+def largest(magnitudes: np.ndarray, count: int) -> np.ndarray:
+    """The places of the largest numbers, the largest first; ties keep their order."""
+    return np.argsort(-magnitudes.astype(np.float64), kind="stable")[:count]
+
+
 def side_sizes(dim: int, levels: int, threshold: int) -> tuple[int, int]:
     """(N_hi, N_lo) by exact sums."""
     weights = [comb(dim, count) * (levels - 1) ** (dim - count) for count in range(dim + 1)]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from sqsgd import checks
 from sqsgd.codec import Column
+from sqsgd.core import Scheme
 from sqsgd.files.json_numbers import worded
 from sqsgd.mechanisms.budget_split import split
+from sqsgd.mechanisms.sparse_matches import SparseMatches
 from sqsgd.numerics.reconstruction import MOST_ROUNDS, ReconstructionStatement, reconstruction_statements
 from sqsgd.schemes import STATELESS, make_scheme
 from sqsgd.schemes.code_choice import FEWEST, Choice, choices
 from sqsgd.schemes.privunit import sphere_cap
-from sqsgd.schemes.sqsgd import Direction, best_direction, sqsgd_stateless, stateless
+from sqsgd.schemes.sqsgd import Code, Direction, best_code, code_of, sqsgd_stateless, stateless
 from sqsgd.schemes.sqsgd_paper import sqsgd_paper
 from sqsgd.transforms import padded
 
@@ -42,10 +45,21 @@ class Stateless:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Point:
+    """A message size, and the best code and the relative error it allows, for |x| = bound."""
+
+    message_bytes: int
+    code: Code
+    nmse: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """How ``sqsgd-stateless`` spends a budget, and the resulting errors, relative to |x| = bound.
 
-    ``sqsgd`` sends a block of as many coordinates, rounded down to a power of two, and keeps the rest.
+    Sparse codes draw ``count`` (t) of the coordinates, at least ``threshold`` (τ) of them among the ``near``
+    (s) largest with probability ``keep``; each coordinate has one of three ``levels``: +, - or not drawn.
+    Signs and levels code every coordinate that is sent.
 
     Guarantees
     ----------
@@ -62,8 +76,11 @@ class Plan:
     dim: int
     clients: int
     rounds: int
+    code: Code
     levels: int
     coordinates: int
+    near: int
+    count: int
     reach: float
     threshold: int
     keep: float
@@ -108,14 +125,14 @@ def plan(
     probability: float = 1e-6,
     prior: float = 0.0,
 ) -> Plan:
-    """The best direction-mode parameters for (dim, epsilon, bits), and the error of the mean over clients.
+    """The best parameters for (dim, epsilon, bits), and the error of the mean over clients.
 
     That error is the error of one report divided by the number of clients, because reports are unbiased with
     independent noise; so the same parameters are best for any number of clients.
     ``probability`` and ``prior`` (ρ₀) are for the statements about reconstruction.
 
     >>> chosen = plan(dim=119850, epsilon=400.0, bits=2048, clients=10)
-    >>> chosen.levels, chosen.coordinates, round(chosen.nmse), round(chosen.optimum_ratio, 2)
+    >>> chosen.code, chosen.near, chosen.count, round(chosen.nmse), round(chosen.optimum_ratio, 2)
     (2, 2048, 260, 1.7)
     """
     dim = checks.integer("dim", dim, 1, 2**31)
@@ -123,29 +140,21 @@ def plan(
     bits = checks.integer("bits", bits, 1, 2**40)
     clients = checks.integer("clients", clients, 1, 2**40)
     rounds = checks.integer("rounds", rounds, 1, MOST_ROUNDS)
-    left, _ = split(epsilon, None)
-    tried = list(choices(dim, left, bits))
-    mechanism = best_direction(dim, epsilon, bits, block=False)
+    mechanism = best_code(dim, epsilon, bits, block=False)
     scheme = stateless(dim, mechanism)
-    quantizer, block = mechanism.quantizer, mechanism.relative_error(1.0)
-    nmse = at_the_bound(scheme.nmse, dim, quantizer.dim)
+    block, size = mechanism.relative_error(1.0), mechanism.dim
+    nmse = _at_the_bound(scheme)
     optimum = sphere_cap(dim, epsilon).error
-    limit = information_limit(epsilon, quantizer.dim)
-    block_dim = min(quantizer.dim, dim)
-    statements = reconstruction_statements(epsilon, block_dim, dim, rounds, probability, prior)
+    limit = information_limit(epsilon, size)
+    statements = reconstruction_statements(epsilon, min(size, dim), dim, rounds, probability, prior)
     return Plan(
         dim=dim,
         clients=clients,
         rounds=rounds,
-        levels=quantizer.levels,
-        coordinates=quantizer.dim,
-        reach=mechanism.reach,
-        threshold=quantizer.threshold,
-        keep=quantizer.keep,
-        scale=quantizer.scale,
+        coordinates=size,
+        **_parameters(mechanism),
         epsilon=scheme.privacy.epsilon,
-        epsilon_direction=quantizer.epsilon,
-        epsilon_norm=mechanism.norm.epsilon,
+        epsilon_norm=mechanism.norm.epsilon if mechanism.norm else 0.0,
         bits=scheme.code_bits,
         message_bytes=scheme.bits // 8,
         nmse=nmse,
@@ -155,12 +164,52 @@ def plan(
         optimum_ratio=ratio(nmse, optimum),
         information_limit=limit,
         information_ratio=ratio(block, limit),
-        alternatives=tuple(_alternative(choice, dim, epsilon) for choice in tried),
+        alternatives=tuple(_alternatives(dim, epsilon, bits)),
         stateless=tuple(stateless_choices(dim=dim, epsilon=epsilon, bits=bits)),
         paper=_paper(dim, epsilon, bits),
         reconstruction=statements,
         warnings=tuple(_warnings(mechanism, epsilon, statements)),
     )
+
+
+def _parameters(mechanism: Direction | SparseMatches) -> dict[str, Any]:
+    """The parameters of the code, and its share of ε."""
+    if isinstance(mechanism, SparseMatches):
+        law = mechanism.law
+        values: dict[str, Any] = {"code": "sparse", "levels": 3, "near": law.near, "count": law.count}
+        return {**values, "reach": 0.0, "threshold": law.threshold, "keep": law.keep,
+                "scale": mechanism.scale, "epsilon_direction": law.epsilon}  # fmt: skip
+    quantizer = mechanism.quantizer
+    return {
+        "code": code_of(mechanism),
+        "levels": quantizer.levels,
+        "near": quantizer.dim,
+        "count": quantizer.dim,
+        "reach": mechanism.reach,
+        "threshold": quantizer.threshold,
+        "keep": quantizer.keep,
+        "scale": quantizer.scale,
+        "epsilon_direction": quantizer.epsilon,
+    }
+
+
+def frontier(*, dim: int, epsilon: float) -> list[Point]:
+    """The least error of ``sqsgd-stateless`` against the bytes of its message, in steps of 2 % or more.
+
+    >>> [(point.message_bytes, point.code, round(point.nmse)) for point in frontier(dim=1000, epsilon=8.0)]
+    [(7, 'sparse')]
+    """
+    tried, bits = [], 1
+    while bits <= 4 * max(epsilon, 16.0) / math.log(2):
+        scheme = sqsgd_stateless(dim, epsilon, bits)
+        code, nmse = code_of(scheme.mechanism), _at_the_bound(scheme)
+        tried.append(Point(message_bytes=scheme.bits // 8, code=code, nmse=nmse))
+        bits = max(bits + 1, int(1.2 * bits))
+    points: list[Point] = []
+    for point in sorted(tried, key=lambda point: (point.message_bytes, point.nmse)):
+        if not points or point.nmse < 0.98 * points[-1].nmse:
+            points.append(point)
+    return points
 
 
 def stateless_choices(*, dim: int, epsilon: float, bits: int) -> list[Stateless]:
@@ -225,6 +274,12 @@ def at_the_bound(error: float, dim: int, coordinates: int) -> float:
     return error * (1 - deviation * math.sqrt(2 / math.pi))
 
 
+def _at_the_bound(scheme: Scheme) -> float:
+    """Reports of one length stay as long as they are where a sampled norm is clamped."""
+    mechanism = scheme.mechanism
+    return scheme.nmse if mechanism.fixed_length else at_the_bound(scheme.nmse, scheme.dim, mechanism.dim)
+
+
 def ratio(error: float, least: float) -> float:
     """error / least; infinite where ``least`` underflows to zero.
 
@@ -244,6 +299,12 @@ def information_limit(epsilon: float, coordinates: int) -> float:
     return 1 / math.expm1(rate) if rate < 700 else math.exp(-rate)
 
 
+def _alternatives(dim: int, epsilon: float, bits: int) -> Iterator[Alternative]:
+    """Signs and each number of levels."""
+    left, _ = split(epsilon, None)
+    return (_alternative(choice, dim, epsilon) for choice in choices(dim, left, bits))
+
+
 def _alternative(choice: Choice, dim: int, epsilon: float) -> Alternative:
     scheme = sqsgd_stateless(
         dim,
@@ -254,7 +315,7 @@ def _alternative(choice: Choice, dim: int, epsilon: float) -> Alternative:
         reach=choice.reach,
     )
     name = f"{choice.levels} levels" + (" (signs)" if choice.levels == 2 else f" over ± {choice.reach:g}")
-    nmse = at_the_bound(scheme.nmse, dim, choice.coordinates)
+    nmse = _at_the_bound(scheme)
     return Alternative(name=name, levels=choice.levels, coordinates=choice.coordinates, nmse=nmse)
 
 
@@ -272,25 +333,32 @@ def _paper(dim: int, epsilon: float, bits: int) -> Alternative | None:
 
 
 def _warnings(
-    mechanism: Direction, epsilon: float, statements: tuple[ReconstructionStatement, ...]
+    mechanism: Direction | SparseMatches, epsilon: float, statements: tuple[ReconstructionStatement, ...]
 ) -> list[str]:
-    found = []
-    quantizer = mechanism.quantizer
-    if quantizer.law.loss < 0.01:
+    found, size = [], mechanism.dim
+    if isinstance(mechanism, SparseMatches):
+        law = mechanism.law
+        if law.keep > 0.99 and law.near == law.count == law.threshold:
+            found.append(
+                f"epsilon = {epsilon:g} sends the {law.near:,} largest of {size:,} coordinates nearly in "
+                "the clear. Use more bits or a smaller epsilon."
+            )
+    else:
+        quantizer, enough = mechanism.quantizer, 4 * epsilon / math.log(2)
+        if quantizer.law.loss < 0.01:
+            found.append(
+                f"epsilon = {epsilon:g} saturates {quantizer.levels} levels of {size} coordinates: the "
+                "codes are sent nearly in the clear. Send more coordinates or use a smaller epsilon."
+            )
+        if mechanism.layout[0].bits > enough:
+            found.append(
+                f"bits beyond about {enough:,.0f} (4 epsilon / ln 2) improve the error by less than 10 %: "
+                f"{math.ceil(enough / 8):,} bytes are nearly as good."
+            )
+    if size < FEWEST:
         found.append(
-            f"epsilon = {epsilon:g} saturates {quantizer.levels} levels of {quantizer.dim} coordinates: the "
-            "codes are sent nearly in the clear. Send more coordinates or use a smaller epsilon."
-        )
-    if quantizer.dim < FEWEST:
-        found.append(
-            f"only {quantizer.dim} coordinates are sent: below {FEWEST} the predicted errors can be off by "
+            f"only {size} coordinates are sent: below {FEWEST} the predicted errors can be off by "
             "a quarter, because rotated coordinates are not yet Gaussian."
-        )
-    enough = 4 * epsilon / math.log(2)
-    if mechanism.layout[0].bits > enough:
-        found.append(
-            f"bits beyond about {enough:,.0f} (4 epsilon / ln 2) improve the error by less than 10 %: "
-            f"{math.ceil(enough / 8):,} bytes are nearly as good."
         )
     found += [statement.sentence for statement in statements if statement.vacuous]
     if epsilon > 10:

@@ -76,7 +76,7 @@ class Subsample(Transform):
     def forward(self, x: Vector, task: Task) -> Vector:
         if self.size == x.size:
             return x
-        block = x[self.coordinates(task, x.size)]
+        block = x.take(self.coordinates(task, x.size))
         return block * np.float32(math.sqrt(x.size / self.size)) if self.rescale else block
 
     def inverse(self, y: Estimate, task: Task, dim: int) -> Estimate:
@@ -91,7 +91,10 @@ class Subsample(Transform):
         if self.size == dim:
             total += y
         else:
-            total[self.coordinates(task, dim)] += y * math.sqrt(dim / self.size) if self.rescale else y
+            from sqsgd.kernels.selecting import add_at
+
+            scale = math.sqrt(dim / self.size) if self.rescale else 1.0
+            add_at(total, self.coordinates(task, dim), y, scale)
 
     def error_before(self, error: float, dim: int) -> float:
         """With ``rescale``, |x̂|² is (dim / size) |ŷ|² on average, and x̂ is unbiased."""
@@ -156,17 +159,21 @@ class Rotate(Transform):
         return y
 
     def inverse(self, y: Estimate, task: Task, dim: int) -> Estimate:
-        from sqsgd.kernels.rotation import flip_signs, rotate
+        x = np.zeros(dim)
+        self.add_inverse(y, task, x)
+        return x
 
-        # A common factor keeps large estimates within the range of float32, which the kernel uses.
-        largest = float(np.max(np.abs(y), initial=0.0))
-        factor = largest if largest > 0 else 1.0
-        x = (y / factor).astype(np.float32)
-        none = np.zeros(-(-x.size // 64), np.uint64)
+    def add_inverse(self, y: Estimate, task: Task, total: Estimate) -> None:
+        from sqsgd.kernels.rotation import add_scaled, flip_signs, narrow, rotate
+
+        x = np.empty(y.size, np.float32)
+        factor = narrow(y, y.view(np.int64), x)  # large ones may be beyond float32, which the kernel uses
+        signs = np.zeros(-(-x.size // 64), np.uint64)
         for which in reversed(range(self.rounds)):
-            rotate(x, none, x.size**-0.5, x, np.inf)
-            flip_signs(x, self._signs(task, which, x.size))
-        return x[:dim].astype(np.float64) * factor
+            rotate(x, signs, x.size**-0.5, x, np.inf)  # with the signs of the round that was undone before
+            signs = self._signs(task, which, x.size)
+        flip_signs(x, signs)
+        add_scaled(x, factor, total)
 
     def _many_signs(self, tasks: Tasks, size: int) -> list[Words]:
         """For each of the two rounds, a row of signs per task; no rows where there is no second round."""

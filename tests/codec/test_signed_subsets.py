@@ -74,7 +74,7 @@ def slow_number(codes, size):
     return number
 
 
-@pytest.mark.parametrize(("count", "size"), [(3, 6), (40, 4096), (500, 2**21)])
+@pytest.mark.parametrize(("count", "size"), [(3, 6), (60, 64), (90, 90), (40, 4096), (500, 2**21)])
 def test_the_kernel_follows_the_rule(count, size):
     numbers = np.random.default_rng(count)
     codes = 2 * np.sort(numbers.choice(size, count, replace=False)) + numbers.integers(0, 2, count)

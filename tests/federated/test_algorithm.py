@@ -89,7 +89,7 @@ def test_a_fixed_bound_stays():
 
 
 def test_relative_error_predicts_what_is_measured():
-    scheme = make_scheme("sqsgd", dim=64, epsilon=40.0, bits=64)
+    scheme = make_scheme("sqsgd", dim=64, epsilon=40.0, bits=64, code="signs")
     x = np.random.default_rng(3).standard_normal(64).astype(np.float32)
     x *= np.float32(0.5 / np.linalg.norm(x))
     rng, errors = seeded_rng(2), []

@@ -48,7 +48,7 @@ def test_clients_with_a_residual_or_a_ledger_are_taken_one_by_one(monkeypatch, t
     from sqsgd.ledger.client_ledgers import Ledgers
 
     monkeypatch.setattr(batch_rounds.BatchRound, "step", None)
-    after(2, make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16), settings(), Rows())
+    after(2, make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16, code="signs"), settings(), Rows())
     scheme = make_scheme("sqsgd-stateless", dim=40, epsilon=8.0, bits=16)
     after(1, scheme, settings(ledgers=Ledgers(folder=tmp_path, max_epsilon=8.0)), Rows())
     with pytest.raises(TypeError):

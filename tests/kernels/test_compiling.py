@@ -4,14 +4,14 @@ import numba
 import numpy as np
 
 from sqsgd import Task, make_scheme, seeded_rng
-from sqsgd.kernels import packing, privatising, rotation, selecting
+from sqsgd.kernels import packing, privatising, rotation, selecting, subsets, summing
 from sqsgd.kernels.compiling import compiled, variant
 
 
 def test_one_version_each():
     """Kernels of one type of arguments each: numba's cache may mix up several (see compiling.py)."""
     kernels = [*packing.FOLD.values(), *packing.EXPAND.values()]
-    for module in (packing, privatising, rotation, selecting):
+    for module in (packing, privatising, rotation, selecting, subsets, summing):
         named = {name: value for name, value in vars(module).items() if hasattr(value, "signatures")}
         kernels += [
             value for name, value in named.items() if not name.startswith("_")
@@ -24,6 +24,8 @@ def test_one_version_each():
             )
             tasks = [Task(round=0, client=client, seed=0, dim=200, bound=1.0) for client in range(2)]
             scheme.aggregate([(task, scheme.encode(x, task, rng)) for task in tasks])
+            sparse = make_scheme("sqsgd", dim=200, epsilon=30.0, bits=64, code="sparse", coordinates=128)
+            sparse.aggregate([(task, sparse.encode(x, task, rng)) for task in tasks])
             q = scheme.mechanism.quantizer
             for codes in (np.zeros(256, int), np.zeros(512, np.uint8)[::2]):
                 codes.setflags(write=False)

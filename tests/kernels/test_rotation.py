@@ -6,7 +6,15 @@ import reference
 from random_words import NUMBERS, words
 from scipy.linalg import hadamard
 
-from sqsgd.kernels.rotation import add_rows, flip_signs, rotate, rotate_rows, unrotate_rows
+from sqsgd.kernels.rotation import (
+    add_rows,
+    add_scaled,
+    flip_signs,
+    narrow,
+    rotate,
+    rotate_rows,
+    unrotate_rows,
+)
 
 
 @pytest.mark.parametrize("exponent", [*range(15), 17])
@@ -83,3 +91,21 @@ def test_rows_are_added_one_after_the_other():
     for row, factor in zip(x, factors, strict=True):
         expected += row[:65].astype(np.float64) * factor
     assert np.array_equal(total, expected)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-50, 1.0, 1e60, 1e300])
+@pytest.mark.parametrize("size", [1, 7, 64, 1000])
+def test_narrowing_keeps_every_range(size, scale):
+    """Estimates far beyond float32 come back through it, and are added to what is there."""
+    y, x, total = NUMBERS.standard_normal(size) * scale, np.empty(size, np.float32), np.full(size, scale)
+    factor = narrow(y, y.view(np.int64), x)
+    assert factor == np.abs(y).max()
+    assert np.array_equal(x, (y / factor).astype(np.float32))
+    add_scaled(x, factor, total)
+    assert np.array_equal(total, scale + x.astype(np.float64) * factor)
+
+
+def test_zeros_are_narrowed_by_one():
+    x = np.empty(9, np.float32)
+    assert narrow(np.zeros(9), np.zeros(9, np.int64), x) == 1.0
+    assert not x.any()

@@ -1,11 +1,17 @@
 """Marking and listing follow the specified map, for any length of the pieces."""
 
+import importlib.util
+import sys
+from collections import Counter
+
+import numba
 import numpy as np
 import pytest
 import reference
 from random_words import words
 
-from sqsgd.kernels.selecting import mark, marked, nth_marked, select_largest
+from sqsgd.kernels import selecting
+from sqsgd.kernels.selecting import add_at, mark, marked, nth_marked, select_largest, select_signed
 
 
 def listed(marks, dim, which):
@@ -51,24 +57,103 @@ def test_the_complement_ends_at_dim(dim):
     assert listed(marks, dim, False) == list(range(1, dim))
 
 
-@pytest.mark.parametrize("kind", ["random", "ties", "zeros", "tiny", "huge"])
-@pytest.mark.parametrize("size", [1, 2, 17, 1000])
+KINDS = {
+    "random": lambda numbers, size: numbers.standard_exponential(size),
+    "ties": lambda numbers, size: numbers.integers(0, 3, size),
+    "few ties": lambda numbers, size: numbers.integers(0, size, size) // 3,
+    "zeros": lambda numbers, size: np.zeros(size),
+    "one": lambda numbers, size: np.eye(size)[-1],
+    "tiny": lambda numbers, size: numbers.integers(0, 4, size) * 1e-45,
+    "huge": lambda numbers, size: numbers.standard_exponential(size) * 1e37,
+    "rising": lambda numbers, size: np.arange(size),
+    "falling": lambda numbers, size: np.arange(size)[::-1],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 2, 17, 40, 333, 1000, 4099])
 def test_the_largest_in_the_order_of_their_places(kind, size):
-    numbers = np.random.default_rng(size)
-    magnitudes = {
-        "random": numbers.standard_exponential(size),
-        "ties": numbers.integers(0, 3, size),
-        "zeros": np.zeros(size),
-        "tiny": numbers.integers(0, 4, size) * 1e-45,
-        "huge": numbers.standard_exponential(size) * 1e37,
-    }[kind].astype(np.float32)
-    for count in {1, (size + 1) // 2, size}:
+    """Against sorting, with up to six levels of the tournament and with none."""
+    magnitudes = KINDS[kind](np.random.default_rng(size), size).astype(np.float32)
+    for count in {1, min(2, size), -(-size // 100), -(-size // 33), -(-size // 9), (size + 1) // 2, size}:
         chosen = np.empty(count, np.int64)
         select_largest(magnitudes.view(np.uint32), chosen)
-        least = np.sort(magnitudes)[size - count]
-        above = np.flatnonzero(magnitudes > least)
-        equal = np.flatnonzero(magnitudes == least)[: count - above.size]
-        assert chosen.tolist() == [*above, *equal]
+        first = reference.largest(magnitudes, count)
+        least = magnitudes[first].min()
+        assert chosen.tolist() == [
+            *np.sort(first[magnitudes[first] > least]),
+            *np.sort(first[magnitudes[first] == least]),
+        ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 17, 1000])
+def test_signed_codes_of_the_largest(kind, size):
+    """Negative zero counts as positive."""
+    numbers = np.random.default_rng(size)
+    x = (KINDS[kind](numbers, size) * numbers.choice([-1, 1], size)).astype(np.float32)
+    for count in {1, -(-size // 50), size}:
+        codes = np.empty(count, np.uint32)
+        select_signed(x.view(np.uint32), codes)
+        places = np.sort(reference.largest(np.abs(x), count))
+        assert codes.tolist() == (2 * places + (x[places] < 0)).tolist()
+
+
+def steps(function, *arguments):
+    """How often each line ran."""
+    counted = Counter()
+
+    def trace(frame, event, _):
+        if event == "line":
+            counted[frame.f_code.co_name, frame.f_lineno] += 1
+        return trace
+
+    sys.settrace(trace)
+    try:
+        function(*arguments)
+    finally:
+        sys.settrace(None)
+    return counted
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """The module without its compiler."""
+    monkeypatch.setattr(numba, "njit", lambda **options: lambda function: function)
+    spec = importlib.util.spec_from_file_location("plain_selecting", selecting.__file__)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_selecting_makes_the_same_steps_whatever_the_numbers(plain, count):
+    """Every line runs equally often for all vectors; of a loop that ends early this is noticed."""
+
+    def ends_early(bits, chosen):
+        for number in bits:
+            if number:
+                break
+
+    def different(function, kind):
+        ways = set()
+        for case in KINDS.values():
+            bits = case(np.random.default_rng(1), 150).astype(np.float32).view(np.uint32)
+            ways.add(frozenset(steps(function, bits, np.empty(count, kind)).items()))
+        return len(ways)
+
+    assert different(plain.select_largest, np.int64) == 1
+    assert different(plain.select_signed, np.uint32) == 1
+    assert different(ends_early, np.int64) > 1
+
+
+def test_sums_at_places():
+    numbers = np.random.default_rng(1)
+    total, values, places = numbers.random(50), numbers.random(20), np.sort(numbers.choice(50, 20, False))
+    expected = total.copy()
+    expected[places] += 3.0 * values
+    add_at(total, places, values, 3.0)
+    assert np.array_equal(total, expected)
 
 
 def test_the_nth_mark():

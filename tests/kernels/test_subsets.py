@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sqsgd.kernels.subsets import draw_codes, expand_subset, fold_subset
+from sqsgd.kernels.subsets import draw_codes, expand_subset, fold_subset, spread
 
 
 def slow_draw(near, count, size, right, wrong, words):
@@ -62,3 +62,10 @@ def test_folding_and_expanding_are_inverse():
         assert back.tolist() == codes.tolist()
         limbs[-1] = 1  # far beyond any subset's number
         assert not expand_subset(limbs, size, back)
+
+
+def test_codes_are_spread_with_their_signs():
+    """Codes beyond the vector write nothing, even where memory would follow."""
+    room = np.zeros(8)
+    spread(np.array([1, 4, 8, 9, 2**32 - 1], np.uint32), 2.5, room[:4])
+    assert room.tolist() == [-2.5, 0, 2.5, 0, 0, 0, 0, 0]

@@ -49,13 +49,19 @@ class Case:
 DIRECTION_BIAS = 0.0009  # one rotation of 64 coordinates is not quite Gaussian: 3 %
 SHORT = {"reach": 1.0}  # a range that vectors within the bound can fill
 CASES = [
-    Case(name="sqsgd", bias=DIRECTION_BIAS),
+    Case(name="sqsgd", options={"code": "signs"}, bias=DIRECTION_BIAS),
     Case(name="sqsgd", options={"levels": 3, "reach": 1.5}, bias=DIRECTION_BIAS),
-    Case(name="sqsgd", options={"norm_epsilon": 3.0}, bias=DIRECTION_BIAS),
-    Case(name="sqsgd-stateless", bias=DIRECTION_BIAS),
+    Case(name="sqsgd", options={"code": "signs", "norm_epsilon": 3.0}, bias=DIRECTION_BIAS),
+    Case(name="sqsgd-stateless", options={"code": "signs"}, bias=DIRECTION_BIAS),
     Case(name="sqsgd-stateless", options={"levels": 4, "reach": 2.0}, bias=DIRECTION_BIAS),
-    Case(name="sqsgd", options={"code": "sparse"}, bias=DIRECTION_BIAS, tiny={"dim": 4, "bits": 8}),
-    Case(name="sqsgd-stateless", options={"code": "sparse"}, bias=DIRECTION_BIAS, tiny={"dim": 4, "bits": 8}),
+    Case(name="sqsgd", bias=DIRECTION_BIAS, tiny={"dim": 4, "bits": 8}),
+    Case(name="sqsgd-stateless", bias=DIRECTION_BIAS, tiny={"dim": 4, "bits": 8}),
+    Case(
+        name="sqsgd",
+        options={"code": "sparse", "norm_epsilon": 3.0},
+        bias=DIRECTION_BIAS,
+        tiny={"dim": 4, "bits": 8},
+    ),
     Case(name="sqsgd-paper", least_epsilon=1.0, whole_epsilon=False, tiny={"dim": 2, "bits": 16}),
     Case(
         name="sqsgd-paper",

@@ -16,7 +16,7 @@ def test_no_other_choice_is_better(dim, epsilon, bits):
             for coordinates in (64, 100, 256, 300, 600):
                 if coordinates * math.log2(levels) > 0.97 * bits or coordinates > dim:
                     continue
-                fixed = {"levels": levels, "reach": reach, "coordinates": coordinates}
+                fixed = {"levels": (levels,), "reach": reach, "coordinates": coordinates}
                 other = best_of(choices(dim, epsilon, bits, **fixed))
                 assert other.error > 0.98 * best, other
 

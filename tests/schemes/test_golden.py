@@ -15,7 +15,9 @@ GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
 @pytest.mark.parametrize("case", GOLDEN)
 def test_a_scheme_sends_what_it_always_sent(case):
     name, dim, epsilon, bits = case.split()
+    name, _, code = name.partition(":")
     arguments = {"dim": int(dim), "epsilon": float(epsilon), "bits": int(bits)}
+    arguments |= {"code": code} if code else {}
     expected = GOLDEN[case]
     if expected is None:
         with pytest.raises(ValueError, match="bits"):

@@ -19,7 +19,7 @@ from sqsgd import make_scheme
         ("sqsgd", {"dim": 0}, "dim = 0"),
         ("sqsgd", {"norm_epsilon": 500.0}, "norm_epsilon = 500"),
         ("sqsgd", {"norm_epsilon": 1e-9}, "norm_epsilon = 1e-09"),
-        ("sqsgd", {"dim": 2**26, "bits": 2**26}, "bits = 67108864 would send"),
+        ("sqsgd", {"dim": 2**26, "bits": 2**26, "code": "signs"}, "bits = 67108864 would send"),
         (["sqsgd"], {}, r"name = \['sqsgd'\]"),
         ("sqsgd", {"colour": "red"}, "colour = 'red': 'sqsgd' has no such option"),
         ("sqsgd", {"levels": 256, "bits": 4}, "bits = 4 cannot hold one code"),

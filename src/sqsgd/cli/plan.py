@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,16 +27,17 @@ def plan(
 ) -> None:
     """Choose parameters for a budget; show the expected error, reconstruction bounds and warnings."""
     from sqsgd import checks
+    from sqsgd.planner import frontier, ratio
     from sqsgd.planner import plan as make_plan
-    from sqsgd.planner import ratio
 
     checks.integer("bytes", bytes_, 1, 2**37)
     chosen = make_plan(
         dim=dim, epsilon=epsilon, bits=8 * bytes_, clients=clients, rounds=rounds,
         probability=probability, prior=prior,
     )  # fmt: skip
+    points = frontier(dim=dim, epsilon=epsilon)
     if as_json:
-        print_json(chosen.to_dict())
+        print_json({**chosen.to_dict(), "frontier": [asdict(point) for point in points]})
         return
     for name, text in _lines(chosen):
         typer.echo(f"{name:18} {text}")
@@ -62,6 +64,14 @@ def plan(
             for way in chosen.stateless
         ],
     )
+    typer.echo(f"\nThe least error at epsilon {epsilon:g}, whatever the bytes")
+    print_table(
+        ("bytes", "code", "NMSE", "/ optimum"),
+        [
+            [f"{at.message_bytes:,}", at.code, f"{at.nmse:,.4g}", f"{ratio(at.nmse, chosen.optimum):.3g}"]
+            for at in points
+        ],
+    )
     typer.echo("\nWhat an attacker can reconstruct")
     for statement in chosen.reconstruction:
         typer.echo(f"  * {statement.sentence}")
@@ -72,14 +82,19 @@ def plan(
 
 
 def _lines(chosen: Plan) -> list[tuple[str, str]]:
-    kind = "signs" if chosen.levels == 2 else f"{chosen.levels} levels over ± {chosen.reach:g} deviations"
-    law = f"{chosen.threshold:,} matches with probability {chosen.keep:.10g}; scale {chosen.scale:.6g}"
+    sent, law = f"{chosen.coordinates:,} of {chosen.dim:,}, as signs", "matches"
+    if chosen.code == "levels":
+        sent = sent.replace("signs", f"{chosen.levels} levels over ± {chosen.reach:g} deviations")
+    elif chosen.code == "sparse":
+        sent, law = f"{chosen.count:,} of {chosen.coordinates:,}, with their signs", "or more matches"
+        sent += f", drawn around the {chosen.near:,} largest"
+    law = f"{chosen.threshold:,} {law} with probability {chosen.keep:.10g}; scale {chosen.scale:.6g}"
     shares = f"{chosen.epsilon_direction:g} direction + {chosen.epsilon_norm:g} norm"
     mean = f"; of the mean over {chosen.clients:,} clients {chosen.nmse_mean:.4g}"
     best = f"{chosen.optimum:.4g}, so this is {_times(chosen.optimum_ratio)} the best possible"
     limit = f"{_times(chosen.information_ratio)} the information limit {chosen.information_limit:.4g}"
     return [
-        ("coordinates", f"{chosen.coordinates:,} of {chosen.dim:,}, as {kind}"),
+        ("coordinates", sent),
         ("threshold, keep", law),
         ("epsilon", f"{chosen.epsilon:g} = {shares}"),
         ("bytes", f"{chosen.message_bytes:,} per message: {chosen.bits:,} bits of codes, envelope and norm"),

@@ -199,7 +199,15 @@ class SignedSubset:
 
     @cached_property
     def bits(self) -> int:
-        """Bits of the largest number that a subset can have."""
+        """Bits of the largest number that a subset can have.
+
+        For up to half of the coordinates it is below least (1 + count² / 2^count), as each of the divisions
+        rounds up a number of at least 2^count.
+        """
+        least = math.comb(self.size, self.count) << self.count
+        most = least + (least * self.count**2 >> self.count)
+        if 2 * self.count <= self.size and (least - 1).bit_length() == most.bit_length():
+            return most.bit_length()
         numbers = 1 << self.count
         for n in range(self.count, 0, -1):
             numbers = -(-numbers // n) * (self.size - n + 1)

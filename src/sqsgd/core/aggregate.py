@@ -64,7 +64,7 @@ class Aggregate:
                 self._widen()
         else:
             y = scheme.mechanism.estimate(columns, task.bound)
-            y = scheme._undo(weight * y, task, own + 1, stages)
+            y = scheme._undo(y if weight == 1 else weight * y, task, own + 1, stages)
             scheme.transforms[own].add_inverse(y, task, total)
         self._weight += weight
         self.count += 1

@@ -46,6 +46,11 @@ class Mechanism(ABC):
         """The parameters as text; part of the wire format's fingerprint, so it never changes."""
 
     @property
+    def fixed_length(self) -> bool:
+        """All reports are as long as the bound, whatever the vector: shorter ones toss a coin."""
+        return False
+
+    @property
     def has_symbol(self) -> bool:
         """The last column is one symbol for the vector's size, which the budget for codes does not count."""
         return False

@@ -24,6 +24,7 @@ from sqsgd.runs.kept_order import SEEDED, forget_order, keep_order, kept_order
 from sqsgd.runs.run_folder import CONFIG, RunFolder
 from sqsgd.runs.summary import about_order, summarise
 from sqsgd.schemes import check_name, make_scheme
+from sqsgd.schemes.sqsgd import CODED, code_of
 
 MAY_CHANGE = ("rounds", "workers", "evaluate_every", "checkpoint_every", "data_dir", "tensorboard")
 """The keys of config.toml that may be changed before a run is resumed: none affects a completed round."""
@@ -55,8 +56,7 @@ def prepare(config: RunConfig, folder: Path) -> Run:
             raise ValueError(f"engine = 'flower' needs {' and '.join(missing)}: pip install 'sqsgd[flower]'")
     problem = load_problem(config)
     scheme = _scheme(config, problem.dim)
-    if config.scheme == "auto":  # the run is named after the scheme it uses
-        config = dataclasses.replace(config, scheme=scheme.name)
+    config = _chosen(config, scheme)
     if config.ledgers:
         place = Path(config.ledgers).resolve()  # the same folder wherever the run is resumed
         if place.exists() and not place.is_dir():
@@ -65,6 +65,16 @@ def prepare(config: RunConfig, folder: Path) -> Run:
     features, model_name = extractor_and_model(config.features, config.model)
     settings = make_settings(config, scheme, bool(features) and model_name == "linear")
     return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings)
+
+
+def _chosen(config: RunConfig, scheme: Scheme) -> RunConfig:
+    """The configuration with what was left to choose: a run is resumed with what it was begun with."""
+    decay, options = config.decay, config.options
+    if decay == "auto":
+        decay = "linear" if scheme.mechanism.fixed_length else "none"
+    if scheme.name in CODED:
+        options = {**options, "code": code_of(scheme.mechanism)}
+    return dataclasses.replace(config, scheme=scheme.name, decay=decay, options=options)
 
 
 def load_problem(config: RunConfig) -> LearningProblem:

@@ -17,13 +17,17 @@ from sqsgd.runs.config import RunConfig, cores
 def make_settings(config: RunConfig, scheme: Scheme, features: bool) -> Settings:
     """The settings; ``features``: the model is a softmax on public features of unit length."""
     softmax = config.once and features and config.optimizer == "sgd"
-    bound = config.bound or scheme.first_bound * (0.5 if softmax else 1.0)
+    bound = config.bound or (0.5 if softmax else scheme.first_bound)
     decays = config.decay == "linear"
-    rate = config.lr or (
-        softmax_rate(scheme, config.clients, config.rounds, bound, decays)
-        if softmax
-        else learning_rate(scheme, config.participants or config.clients, config.optimizer)
-    )
+    cohort = config.participants or config.clients
+    rate = config.lr
+    if not rate:
+        rate = (
+            softmax_rate(scheme, cohort, config.rounds, bound)
+            if softmax
+            else learning_rate(scheme, cohort, config.optimizer, rounds=config.rounds, bound=bound)
+        )
+        rate *= 0.5 if not decays and (softmax or scheme.mechanism.fixed_length) else 1.0
     scheme.check_clip(config.clip or None)
     return Settings(
         seed=config.seed,

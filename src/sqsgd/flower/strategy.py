@@ -150,14 +150,20 @@ class SqsgdStrategy(Strategy):
             )
         if self.once:
             self.scheme = replace(self.scheme, wire=2)
-        rate = self.lr or learning_rate(self.scheme, expected, self.optimizer) * (
-            4.0 if self.sends == "delta" else 1.0  # a delta holds the app's own small rate (docs/flower.md)
+        bound = self.bound or self.scheme.first_bound
+        fixed_length = self.scheme.mechanism.fixed_length
+        rate = self.lr or learning_rate(
+            self.scheme, expected, self.optimizer, rounds=self.rounds or 600, bound=bound
+        ) * (
+            # A delta holds the app's own small rate (docs/flower.md), unless all reports have one length.
+            4.0 if self.sends == "delta" and not fixed_length else 1.0
         )
         self.scheme.check_clip(self.clip)
         self.settings = Settings(
             seed=self.seed,
             optimizer=Optimizer(kind=self.optimizer, rate=rate),
-            bound=self.bound or self.scheme.first_bound,
+            bound=bound,
+            decay_rounds=self.rounds if fixed_length else 0,
             track=self.track,
             clip=self.clip,
             alpha=self.alpha,

@@ -251,3 +251,25 @@ def add_rows(x, factors, total):
         row, factor = x[i], factors[i]
         for j in range(total.size):
             total[j] += np.float64(row[j]) * factor
+
+
+@compiled
+def narrow(y, bits, x):
+    """x = y / factor in float32; returns the factor, the largest magnitude of y (one if y is zero).
+
+    ``bits`` are those of y: as integers, their largest is found by a vectorised loop.
+    """
+    largest = np.int64(0)
+    for i in range(bits.size):
+        largest = max(largest, bits[i] & np.int64(0x7FFFFFFFFFFFFFFF))
+    factor = np.array([largest]).view(np.float64)[0] if largest else 1.0
+    for i in range(y.size):
+        x[i] = y[i] / factor
+    return factor
+
+
+@compiled
+def add_scaled(x, factor, total):
+    """total += factor x for the first total.size numbers of x."""
+    for i in range(total.size):
+        total[i] += np.float64(x[i]) * factor

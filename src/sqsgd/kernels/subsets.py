@@ -66,6 +66,53 @@ def draw_codes(near, codes, size, right, wrong, words, marks):
 
 
 @compiled
+def spread(codes, unit, whole):
+    """whole[place] = unit or -unit for each code 2 place + sign; places beyond its end are left out."""
+    for code in codes:
+        if code >> 1 < whole.size:
+            whole[code >> 1] = -unit if code & 1 else unit
+
+
+@inlined
+def _divide(limbs, used, divisor):
+    """limbs //= divisor, which is below 2^32; returns the remainder."""
+    half, carry = np.uint64(32), np.uint64(0)
+    for k in range(used - 1, -1, -1):
+        now = (carry << half) | np.uint64(limbs[k])
+        limbs[k] = now // divisor
+        carry = now % divisor
+    return carry
+
+
+@inlined
+def _multiply(limbs, used, factor, carry):
+    """limbs = limbs factor + carry, both below 2^32; returns what is beyond the ``used`` limbs."""
+    half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
+    for k in range(used):
+        now = np.uint64(limbs[k]) * factor + carry
+        limbs[k] = now & low
+        carry = now >> half
+    return carry
+
+
+@inlined
+def _batch(size, n, step, last):
+    """(steps, Π n, Π (size - n + 1)) of n, n + step, ..., at most ``last``: as many as fit in 32 bits.
+
+    A step maps Q n + r to Q f + r', whatever Q is. So several take one long division by the product of
+    their n and one long multiplication by that of their f, and treat only the remainder one by one.
+    """
+    low = np.uint64(0xFFFFFFFF)
+    steps, counts, ranks = 0, np.uint64(1), np.uint64(1)
+    while (last - n) * step >= 0:
+        more, free = counts * np.uint64(n), ranks * np.uint64(size - n + 1)
+        if steps and (more > low or free > low):
+            break
+        steps, counts, ranks, n = steps + 1, more, free, n + step
+    return steps, counts, ranks
+
+
+@compiled
 def fold_subset(codes, size, limbs):
     """A subset of rising codes 2 place + sign as a number: its 32-bit limbs, the lowest first.
 
@@ -73,28 +120,23 @@ def fold_subset(codes, size, limbs):
     that are left, and z becomes (z // n) (size - n + 1) + place - i, where place - i is the rank of the
     place among those that the n - 1 others leave free. Every step is a bijection of whole numbers.
     """
-    half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
     count = codes.size
     left = np.empty(count, np.int64)
     for i in range(count):
         left[i] = codes[i] >> 1
         limbs[i >> 5] |= np.uint32(codes[i] & 1) << np.uint32(i & 31)
-    used = -(-count // 32)
-    for n in range(count, 0, -1):
-        carry = np.uint64(0)
-        for k in range(used - 1, -1, -1):
-            now = (carry << half) | np.uint64(limbs[k])
-            limbs[k] = now // np.uint64(n)
-            carry = now % np.uint64(n)
-        i = np.int64(carry)
-        place = left[i]
-        for k in range(i, n - 1):
-            left[k] = left[k + 1]
-        factor, carry = np.uint64(size - n + 1), np.uint64(place - i)
-        for k in range(used):
-            now = np.uint64(limbs[k]) * factor + carry
-            limbs[k] = now & low
-            carry = now >> half
+    used, n = -(-count // 32), count
+    while n:
+        steps, counts, ranks = _batch(size, n, -1, 1)
+        rest = _divide(limbs, used, counts)
+        for _ in range(steps):
+            i = np.int64(rest % np.uint64(n))
+            place = left[i]
+            for k in range(i, n - 1):
+                left[k] = left[k + 1]
+            rest = (rest // np.uint64(n)) * np.uint64(size - n + 1) + np.uint64(place - i)
+            n -= 1
+        carry = _multiply(limbs, used, ranks, rest)
         if carry:
             limbs[used] = carry
             used += 1
@@ -103,33 +145,34 @@ def fold_subset(codes, size, limbs):
 @compiled
 def expand_subset(limbs, size, codes):
     """The inverse of ``fold_subset``; False if no subset has this number."""
-    half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
     count, used = codes.size, limbs.size
     places = np.empty(count, np.int64)
-    for n in range(1, count + 1):
-        factor, carry = np.uint64(size - n + 1), np.uint64(0)
-        for k in range(used - 1, -1, -1):
-            now = (carry << half) | np.uint64(limbs[k])
-            limbs[k] = now // factor
-            carry = now % factor
-        rank = np.int64(carry)
-        first, last = 0, n - 1  # of the places so far, those with places[k] - k <= rank lie below
-        while first < last:
-            middle = (first + last) >> 1
-            if places[middle] - middle <= rank:
-                first = middle + 1
-            else:
-                last = middle
-        for k in range(n - 1, first, -1):
-            places[k] = places[k - 1]
-        places[first] = rank + first
-        carry = np.uint64(first)
-        for k in range(used):
-            now = np.uint64(limbs[k]) * np.uint64(n) + carry
-            limbs[k] = now & low
-            carry = now >> half
-        if carry:
+    n = 1
+    while n <= count:
+        steps, counts, ranks = _batch(size, n, 1, count)
+        rest = _divide(limbs, used, ranks)
+        for _ in range(steps):
+            rank = np.int64(rest % np.uint64(size - n + 1))
+            first, last = 0, n - 1  # of the places so far, those with places[k] - k <= rank lie below
+            while first < last:
+                middle = (first + last) >> 1
+                if places[middle] - middle <= rank:
+                    first = middle + 1
+                else:
+                    last = middle
+            for k in range(n - 1, first, -1):
+                places[k] = places[k - 1]
+            places[first] = rank + first
+            rest = (rest // np.uint64(size - n + 1)) * np.uint64(n) + np.uint64(first)
+            n += 1
+        carry = _multiply(limbs, used, counts, rest)
+        if carry and used == limbs.size:
             return False
+        if carry:
+            limbs[used] = carry
+            used += 1
+        while used > 1 and limbs[used - 1] == 0:
+            used -= 1
     for i in range(count):
         codes[i] = 2 * places[i] + ((limbs[i >> 5] >> np.uint32(i & 31)) & 1)
         limbs[i >> 5] &= ~(np.uint32(1) << np.uint32(i & 31))

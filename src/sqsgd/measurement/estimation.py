@@ -38,7 +38,11 @@ class Setting:
 SETTINGS = (
     Setting(dim=1024, epsilon=10.0, bits=1024),
     Setting(dim=1024, epsilon=400.0, bits=1024),
+    Setting(dim=119850, epsilon=20.0, bits=56),
+    Setting(dim=119850, epsilon=40.0, bits=88),
+    Setting(dim=119850, epsilon=100.0, bits=216),
     Setting(dim=119850, epsilon=400.0, bits=2048),
+    Setting(dim=1722224, epsilon=2000.0, bits=3320),
     Setting(dim=1722224, epsilon=2000.0, bits=57344),
 )
 
@@ -71,9 +75,12 @@ class Estimation:
 
 
 def schemes_at(setting: Setting) -> Iterator[tuple[str, Scheme]]:
-    """Every scheme under the setting's budgets; those that draw floats also without a limit on their bits."""
+    """Every scheme that fits the budgets; those that draw floats also without a limit on their bits."""
     for name in SCHEMES:
-        scheme = make_scheme(name, dim=setting.dim, epsilon=setting.epsilon, bits=setting.bits)
+        try:
+            scheme = make_scheme(name, dim=setting.dim, epsilon=setting.epsilon, bits=setting.bits)
+        except ValueError:
+            continue
         yield name, scheme
         if scheme.privacy.arithmetic == "real":
             yield f"{name}, float32", make_scheme(name, dim=setting.dim, epsilon=setting.epsilon)

@@ -108,6 +108,11 @@ class SparseLaw:
         return exact.nearest(value)
 
     @cached_property
+    def keep(self) -> float:
+        """The probability of at least τ matches."""
+        return exact.nearest(lambda: 1 - self.weights()[1] * sum(self.masses()[: self.threshold], arb(0)))
+
+    @cached_property
     def log_densities(self) -> tuple[float, float]:
         """(ln A, ln B), rounded towards each other: their difference never exceeds ε."""
 
@@ -126,12 +131,10 @@ class SparseLaw:
         return matches * (self.most_hits + 1) - matches * (matches - 1) // 2 + wrong
 
     def pair(self, rank: int) -> tuple[int, int]:
-        """The inverse of ``rank``."""
-        low, high = 0, self.most_hits
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.rank(middle, 0) <= rank else (low, middle - 1)
-        return low, rank - self.rank(low, 0)
+        """The inverse of ``rank``: the largest l whose first pair, at l (2m + 3 - l) / 2, is at most rank."""
+        whole = 2 * self.most_hits + 3
+        matches = (whole - 1 - math.isqrt(whole * whole - 8 * rank - 1)) // 2
+        return matches, rank - self.rank(matches, 0)
 
     def cdf(self, rank: int) -> arb:
         """P((l, j) is at this rank or before it)."""

@@ -14,7 +14,6 @@ from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout, SignedSubset
 from sqsgd.core import Estimate, Mechanism, Privacy
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.mechanisms.selection import largest
 from sqsgd.mechanisms.sparse_law import SparseLaw
 from sqsgd.numerics.epsilon_sums import add_up
 from sqsgd.numerics.gaussian import largest_sum
@@ -65,6 +64,10 @@ class SparseMatches(Mechanism):
     def has_symbol(self) -> bool:
         return self.norm is not None
 
+    @property
+    def fixed_length(self) -> bool:
+        return self.norm is None
+
     @cached_property
     def layout(self) -> Layout:
         codes = SignedSubset(self.law.count, self.law.size)
@@ -82,10 +85,13 @@ class SparseMatches(Mechanism):
 
     def _near(self, x: Vector, bound: float) -> tuple[Codes, float]:
         """Codes 2 place + sign of the near set, in rising order, and |x| / bound, at most one."""
+        from sqsgd.kernels.selecting import select_signed
+
         x = checks.shaped("x", x, self.dim)
         norm = checks.finite_size("x", l2_norm(x))
-        places = np.sort(largest(np.abs(x), self.law.near))
-        return (2 * places + (x[places] < 0)).astype(np.uint32), min(norm / bound, 1.0)
+        near = np.empty(self.law.near, np.uint32)
+        select_signed(x.view(np.uint32), near)
+        return near, min(norm / bound, 1.0)
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
         check_rng(rng)
@@ -111,23 +117,20 @@ class SparseMatches(Mechanism):
             if draw_codes(near.copy(), codes, law.size, right, wrong, words, marks):
                 return np.sort(codes)
 
-    def _values(
-        self, columns: Columns, bound: float
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """The coordinates of a report, and the estimates there."""
-        codes = columns[0].astype(np.int64)
-        unit = (bound if self.norm is None else self.magnitude(columns, bound) or 0.0) / self.scale
-        return np.asarray(codes >> 1, np.int64), np.asarray((1 - 2 * (codes & 1)) * unit, np.float64)
+    def _unit(self, columns: Columns, bound: float) -> float:
+        """The estimate at a coordinate with a positive sign."""
+        return (bound if self.norm is None else self.magnitude(columns, bound) or 0.0) / self.scale
 
     def estimate(self, columns: Columns, bound: float) -> Estimate:
-        places, values = self._values(columns, bound)
+        from sqsgd.kernels.subsets import spread
+
         whole = np.zeros(self.dim)
-        whole[places] = values
+        spread(np.ascontiguousarray(columns[0], np.uint32), self._unit(columns, bound), whole)
         return whole
 
     def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
-        places, values = self._values(columns, bound)
-        total[places] += (weight * values).astype(np.float32)
+        unit = np.float32(weight * self._unit(columns, bound))
+        total[columns[0] >> 1] += np.array([unit, -unit])[columns[0] & 1]
 
     def magnitude(self, columns: Columns, bound: float) -> float | None:
         return None if self.norm is None else bound * self.norm.estimate(int(columns[1][0]))

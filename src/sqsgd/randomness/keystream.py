@@ -20,7 +20,7 @@ COUNTER_MODES: tuple[Mode, ...] = (modes.CTR(_NONCE + b"\0\0\0\2"), modes.GCM(_N
 """Two ways to the same keystream: GCM encrypts from block 2 on."""
 MOST_BYTES = 1 << 35
 """The limit for one key: GCM has at most 2^32 blocks."""
-SHORT = 1 << 15
+SHORT = 1 << 16
 """The largest size in bytes for which ``beginning`` is faster than a ``Keystream``."""
 
 

@@ -12,7 +12,7 @@ from sqsgd import checks
 from sqsgd.federated.optimizers import check_optimizer
 from sqsgd.files.toml_reader import read_toml
 
-DECAYS, ENGINES = ("none", "linear"), ("local", "flower")
+DECAYS, ENGINES = ("auto", "none", "linear"), ("local", "flower")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +43,9 @@ class RunConfig:
     lr: float = 0.0
     """Learning rate; 0: derived from the predicted error of a report."""
     optimizer: str = "sgd"
-    decay: str = "none"
-    """Decay of the learning rate over the rounds; ``linear``: to zero after the last."""
+    decay: str = "auto"
+    """Decay of the learning rate over the rounds; ``linear``: to zero after the last. ``auto``: linear if all
+    reports have the same length, so that nothing else shortens the steps, else ``none``."""
     bound: float = 0.0
     """Initial bound; 0: 1 for norms, 10 for the paper's range."""
     track: bool = True

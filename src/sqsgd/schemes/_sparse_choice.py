@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from sqsgd import checks
 from sqsgd.codec import SignedSubset
 from sqsgd.mechanisms.budget_split import split
+from sqsgd.mechanisms.scalardp import ScalarDP
 from sqsgd.mechanisms.sparse_law import MOST_COUNT, MOST_SIZE, SparseLaw
 from sqsgd.mechanisms.sparse_matches import SparseMatches
 from sqsgd.numerics.gaussian import largest_sum
 from sqsgd.schemes._bit_budget import too_few_bits
+from sqsgd.schemes.code_choice import visits
 from sqsgd.transforms import padded
 
 _DIGITS = 7
-_SLACK = 7 / 6  # a block's error over the least one: smaller blocks collect more gradients for each report
-_SHARE = 0.75  # of the bound: the length at which the ways to report a norm are compared
-_SMALLEST_BLOCK = 64
+_SMALLEST = 64  # fewer coordinates are not quite Gaussian after their rotation, which biases the estimate
+_FAR, _NEAR = 40.0, 10.0  # -ln and ln of the odds e^ε P beyond which no threshold is the best
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +38,21 @@ class SparseChoice:
 
 
 def most_coordinates(size: int, bits: int) -> int:
-    """The largest t whose codes fit in ``bits``, at most half of the coordinates; 0 if none does."""
-    low, high = 0, min(size // 2 or 1, MOST_COUNT)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if SignedSubset(middle, size).bits <= bits else (low, middle - 1)
-    return low
+    """The largest t whose codes fit in ``bits``, at most half of the coordinates; 0 if none does.
+
+    Codes take at most two bits more than log2 C(N, t) + t, so few t are left for whole numbers to decide.
+    """
+    counts = range(min(size // 2 or 1, MOST_COUNT) + 1)
+    most = max(0, bisect_right(counts, bits - 2.0, key=lambda count: _log2_codes(size, count)) - 1)
+    while most < counts[-1] and SignedSubset(most + 1, size).bits <= bits:
+        most += 1
+    return most
+
+
+def _log2_codes(size: int, count: int) -> float:
+    """log2 C(N, t) + t."""
+    log = math.lgamma(size + 1) - math.lgamma(count + 1) - math.lgamma(size - count + 1)
+    return log / math.log(2) + count
 
 
 @lru_cache(maxsize=256)
@@ -75,7 +85,7 @@ def _counts(paid: int) -> Iterator[int]:
 
 
 def _best_near(size: int, count: int, epsilon: float) -> SparseChoice:
-    """The best s for a given t: the best of a coarse scan, then steps of a factor down to 3 %."""
+    """The best s for a given t: the best of a coarse scan, then steps of a factor down to 1 %."""
     tried: dict[int, SparseChoice] = {}
 
     def choice(near: float) -> SparseChoice:
@@ -85,7 +95,7 @@ def _best_near(size: int, count: int, epsilon: float) -> SparseChoice:
         return tried[key]
 
     best, factor = min((choice(count * 4.0**power) for power in range(-1, 9)), key=_loss), 2.0
-    while factor > 1.03:
+    while factor > 1.01:
         found = min((choice(best.near * factor), choice(best.near / factor)), key=_loss)
         if _loss(found) < _loss(best):
             best = found
@@ -95,45 +105,42 @@ def _best_near(size: int, count: int, epsilon: float) -> SparseChoice:
 
 
 def of_counts(size: int, near: int, count: int, epsilon: float) -> SparseChoice:
-    """The τ with the largest μ(τ) = (e^ε - 1) τ W_τ / (1 + (e^ε - 1) P(l >= τ)), for given s and t."""
-    masses = _log_masses(size, near, count)
-    high = np.logaddexp.accumulate(masses[::-1])[::-1]
-    gain = epsilon + math.log(-math.expm1(-epsilon))
-    thresholds = np.arange(1, masses.size)
-    matches = np.log(thresholds) + masses[1:] + gain - np.logaddexp(0.0, gain + high[1:])
-    best = int(np.argmax(np.round(matches, _DIGITS)))
-    scale = math.exp(float(matches[best])) * largest_sum(size, near) / near
+    """The τ with the largest μ(τ) = (e^ε - 1) τ W_τ / (1 + (e^ε - 1) P(l >= τ)), for given s and t.
+
+    From l = min(s, t) down, W_l follows from W_{l+1} and W_{l+2}; ``SparseLaw.masses`` is the rigorous twin.
+    W is log-concave, so W_τ / P(l >= τ) rises with τ: where (e^ε - 1) P is large, μ only falls for lower τ.
+    """
+    most, wider, step = min(near, count), max(near, count), 2 * size - near - count + 1
+    drawn = np.arange(most)
+    mass = epsilon + math.log(-math.expm1(-epsilon))  # ln((e^ε - 1) W_l)
+    mass += float(np.log((wider - drawn) / (2.0 * (size - drawn))).sum())
+    ratio, tail = math.inf, 1.0  # W_l / W_{l+1}, P(l' >= l) / W_l
+    best, threshold = -math.inf, most
+    for l in range(most, 0, -1):  # noqa: E741
+        if l < most:
+            ratio = (l + 1) * (step + (l + 2) / ratio) / ((near - l) * (count - l))
+            mass, tail = mass + math.log(ratio), 1 + tail / ratio
+        if mass < -_FAR:
+            continue
+        high = mass + math.log(tail)
+        matches = math.log(l) + mass - max(high, 0.0) - math.log1p(math.exp(-abs(high)))
+        if round(matches, _DIGITS) >= round(best, _DIGITS):
+            best, threshold = matches, l
+        if high > _NEAR:
+            break
+    scale = math.exp(best) * largest_sum(size, near) / near
     energy = count / scale**2 if scale > 0 else math.inf
-    return SparseChoice(size=size, near=near, count=count, threshold=best + 1, energy=energy)
+    return SparseChoice(size=size, near=near, count=count, threshold=threshold, energy=energy)
 
 
-def _log_masses(size: int, near: int, count: int) -> npt.NDArray[np.float64]:
-    """ln of the share of codes with l matches, for every l; see ``SparseLaw.masses``, which is rigorous."""
-    fewest, most = max(0, near + count - size), min(near, count)
-    drawn = np.arange(count - fewest)
-    first = float(np.sum(np.log((size - near - drawn) / (size - drawn))))  # C(N-s, t-h) / C(N, t), up to h
-    if fewest:
-        first = _log_binomial(near, fewest) + _log_binomial(size - near, count - fewest)
-        first -= _log_binomial(size, count) + fewest * math.log(2)
-    h = np.arange(fewest, most)
-    ratios = (near - h) * (count - h) / (2.0 * (h + 1) * (size - near - count + h + 1))
-    hits = np.concatenate([[first], first + np.cumsum(np.log(ratios))])
-    factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, most + 1)))])
-    rows = np.arange(most + 1)[:, None]
-    # Terms fall at least as fast as x^k / k!, k the wrong signs: beyond this many nothing is left of them.
-    window = 30 + math.ceil(3 * near * count / (2.0 * max(1, size - near - count + 1)))
-    columns = rows + np.arange(min(window, most + 1))[None, :]  # h for each l
-    inside = (columns <= most) & (columns >= fewest)
-    at = np.clip(columns, fewest, most)
-    terms = hits[at - fewest] + factorials[at] - factorials[rows] - factorials[np.maximum(at - rows, 0)]
-    terms = np.where(inside & (at >= rows), terms, -np.inf)
-    peak = np.maximum(terms.max(axis=1, keepdims=True), -1e300)
-    with np.errstate(divide="ignore"):
-        return np.asarray(peak[:, 0] + np.log(np.exp(terms - peak).sum(axis=1)))
+def split_sparse(epsilon: float, norm_epsilon: float | None) -> tuple[float, ScalarDP | None]:
+    """ε1 for the code, and ScalarDP for the norm if it is given a share of ε.
 
-
-def _log_binomial(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+    Without one (0, the default) shorter vectors than the bound toss a coin, which costs no ε. For vectors as
+    long as the bound that has the smaller error at every ε, up to half of it at ε = 10.
+    """
+    epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
+    return split(epsilon, norm_epsilon) if norm_epsilon else (epsilon, None)
 
 
 def sparse_block(
@@ -141,10 +148,10 @@ def sparse_block(
 ) -> SparseMatches:
     """The mechanism for a block of coordinates, whose rest the client keeps; the norm takes its share of ε.
 
-    The block is the smallest whose error (D / n) t / m² is within a sixth of the least: it must be a power of
-    two, at most the padded vector.
+    The block is a power of two, at most the padded vector: the one whose error has the least product with
+    ``visits``.
     """
-    left, norm = split(checks.real("epsilon", epsilon, 0.01, 1e5), norm_epsilon)
+    left, norm = split_sparse(epsilon, norm_epsilon)
     whole = min(padded(dim), MOST_SIZE)
     if coordinates is not None:
         sizes = [checks.integer("coordinates", coordinates, 1, whole)]
@@ -152,30 +159,35 @@ def sparse_block(
             raise ValueError(f"coordinates = {coordinates} must be a power of two, for the rotation")
     else:
         powers = (1 << power for power in range(whole.bit_length()))
-        sizes = [size for size in powers if size >= min(_SMALLEST_BLOCK, whole)]
+        sizes = [size for size in powers if size >= min(_SMALLEST, whole)]
     found = [choice for size in sizes if (choice := best_sparse(size, left, bits)) is not None]
     if not found:
         raise too_few_bits(bits, "a sparse code", SignedSubset(1, sizes[0]).bits)
-    least = min(choice.energy / choice.size for choice in found)
-    chosen = next(choice for choice in found if choice.energy / choice.size <= _SLACK * least)
+
+    def cost(choice: SparseChoice) -> float:
+        return round(_loss(choice) + math.log(visits(whole, choice.size)), _DIGITS)
+
+    chosen = min(found, key=cost)
     return SparseMatches(law=_law(chosen, left), norm=norm)
 
 
 def sparse_whole(dim: int, epsilon: float, bits: int, norm_epsilon: float | None) -> SparseMatches:
-    """The mechanism for a whole vector: with a norm symbol, or with the coin that costs no ε.
+    """The mechanism for a whole vector; ``norm_epsilon`` as in ``split_sparse``.
 
-    Without ``norm_epsilon``, whichever has the smaller error for vectors at three quarters of the bound.
+    Where the bits or the law have no room for an index of the whole vector, it codes a sample of 2^k
+    coordinates: half as many are tried until they are worse.
     """
-    epsilon, size = checks.real("epsilon", epsilon, 0.01, 1e5), padded(dim)
-    left, norm = split(epsilon, norm_epsilon)
-    found = [
-        SparseMatches(law=_law(choice, share), norm=symbol)
-        for share, symbol in ((left, norm), (epsilon, None))
-        if (choice := best_sparse(size, share, bits)) is not None and not (norm_epsilon and symbol is None)
-    ]
-    if not found:
-        raise too_few_bits(bits, "a sparse code", SignedSubset(1, size).bits)
-    return min(found, key=lambda mechanism: mechanism.relative_error(_SHARE))
+    epsilon, norm = split_sparse(epsilon, norm_epsilon)
+    size, best = min(padded(dim), MOST_SIZE), None
+    least = min(size, _SMALLEST)
+    while size >= least:
+        found = best_sparse(size, epsilon, bits)
+        if best is not None and (found is None or found.energy / size > best.energy / best.size):
+            break
+        best, size = found, size // 2
+    if best is None:
+        raise too_few_bits(bits, "a sparse code", SignedSubset(1, least).bits)
+    return SparseMatches(law=_law(best, epsilon), norm=norm)
 
 
 def _law(choice: SparseChoice, epsilon: float) -> SparseLaw:

@@ -20,6 +20,26 @@ _WORSE = 1.25  # the search stops when the error exceeds the least one by this f
 _BETTER = 0.999  # a candidate must improve by this factor, so that rounding errors never decide
 
 
+_GRADIENT_NOISE = 8.0  # energy of a gradient's noise over that of its mean, late in training
+_PATIENCE = 512  # rounds between visits to a coordinate that double the error
+_MEASURED = 2**17  # coordinates of the model that both were measured with
+
+
+def visits(whole: int, size: int) -> float:
+    """D / n for a block of n, times what its size costs in training: the factor of its error.
+
+    A residual adds up D / n gradients: their mean grows with D / n but their noise with its root only, so
+    smaller blocks carry less of that noise; larger ones are sent before they are out of date. The minimum
+    at D / 64 agrees with trainings of LeNet-5 on Fashion-MNIST (docs/results.md). In smaller models the noise
+    counts less, so that blocks stay above 2,048 and short vectors are sent whole.
+
+    >>> [round(visits(131072, size)) for size in (512, 1024, 2048, 4096, 8192)]
+    [392, 168, 80, 42, 24]
+    """
+    noise = _GRADIENT_NOISE * min(1.0, whole / _MEASURED) ** 2
+    return whole / size * (1 + noise * size / whole + whole / size / _PATIENCE)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """Levels K, coordinates n and the reach of the levels; ``error`` is (D / n) E|ŷ|² / |y|², norm known.
@@ -39,15 +59,15 @@ def choices(
     epsilon: float,
     bits: int | None,
     *,
-    levels: int | None = None,
+    levels: tuple[int, ...] = LEVELS,
     reach: float | None = None,
     coordinates: int | None = None,
     block: bool = False,
 ) -> Iterator[Choice]:
     """The best choice for each number of levels that the budget allows; ``epsilon`` is the direction's."""
     whole = padded(dim)
-    for count in LEVELS if levels is None else (levels,):
-        if levels is None and codes_that_fit(checks.integer("bits", bits, 1, 2**40), count) == 0:
+    for count in levels:
+        if count > levels[0] and codes_that_fit(checks.integer("bits", bits, 1, 2**40), count) == 0:
             return
         most = affordable(bits, count, dim)
         sizes = _sizes(most, whole, epsilon, block) if coordinates is None else [coordinates]
@@ -86,9 +106,10 @@ def best_of(candidates: Iterable[Choice]) -> Choice:
 def _sizes(most: int, whole: int, epsilon: float, block: bool) -> list[int]:
     """Numbers of coordinates to try: as many as the bits hold, and powers of two that suit ε.
 
-    A block is a power of two, unless it is the whole vector.
+    A block is a power of two, unless it is the whole vector. Fewer than FEWEST only where no more fit.
     """
     largest = most if most == whole or not block else 1 << (most.bit_length() - 1)
     payable = 1 << int(8 * max(epsilon, FEWEST)).bit_length()
-    fewer = [1 << power for power in reversed(range(32)) if FEWEST <= 1 << power < min(largest, payable)]
+    fewest = FEWEST if largest >= FEWEST else 1
+    fewer = [1 << power for power in reversed(range(32)) if fewest <= 1 << power < min(largest, payable)]
     return [largest, *fewer]

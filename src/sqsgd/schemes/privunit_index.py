@@ -29,7 +29,7 @@ from sqsgd.schemes._bit_budget import checked_budget, too_few_bits
 from sqsgd.transforms import Rotate
 
 MOST_DIM = 1 << 24
-_ROUNDING = 2.0**-22  # a sum of n squares in float32 errs by a share of less than n times a quarter of this
+_ROUNDING = 2.0**-50  # two float64 sums of the same n squares differ by a share of less than n times this
 
 
 @dataclass(frozen=True, kw_only=True)

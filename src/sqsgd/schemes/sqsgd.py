@@ -7,6 +7,7 @@ range, so one bit per coordinate suffices and more coordinates fit.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -15,7 +16,7 @@ import numpy as np
 from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Columns
-from sqsgd.core import Estimate, Scheme
+from sqsgd.core import Estimate, Mechanism, Scheme
 from sqsgd.mechanisms.budget_split import split
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.quantized import Quantized
@@ -25,10 +26,12 @@ from sqsgd.numerics.gaussian import kept_share
 from sqsgd.numerics.norms import l2_norm
 from sqsgd.schemes._bit_budget import affordable
 from sqsgd.schemes._sparse_choice import sparse_block, sparse_whole
-from sqsgd.schemes.code_choice import SIGNS, best_of, choices
-from sqsgd.transforms import Rotate, Subsample, rotated_sample
+from sqsgd.schemes.code_choice import LEVELS, SIGNS, best_of, choices, visits
+from sqsgd.transforms import Rotate, Subsample, padded, rotated_sample
 
 Code = Literal["signs", "levels", "sparse"]
+CODED = ("sqsgd", "sqsgd-stateless")
+"""The schemes that take ``code``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +102,7 @@ def best_direction(
     bits: int,
     *,
     block: bool,
-    levels: int | None = None,
+    levels: tuple[int, ...] = LEVELS,
     coordinates: int | None = None,
     reach: float | None = None,
     norm_epsilon: float | None = None,
@@ -109,12 +112,10 @@ def best_direction(
     A ``block`` of coordinates is a power of two; without it, any number of rotated coordinates is sent.
     """
     left, norm = split(checks.real("epsilon", epsilon, 0.01, 1e5), norm_epsilon)
-    if levels is not None:
-        levels = checks.integer("levels", levels, 2, 256)
     if reach is not None:
         reach = checks.real("reach", reach, 1e-6, 20.0)
     if coordinates is not None:
-        coordinates = checks.integer("coordinates", coordinates, 1, affordable(bits, levels or 2, dim))
+        coordinates = checks.integer("coordinates", coordinates, 1, affordable(bits, levels[0], dim))
         if block and coordinates & (coordinates - 1):
             raise ValueError(f"coordinates = {coordinates} must be a power of two, for the rotation")
     choice = best_of(
@@ -137,19 +138,14 @@ def sqsgd(
 ) -> Scheme:
     """Send the rotated direction and norm of a block of coordinates, and keep the rest as a residual.
 
-    ``code``: ``"signs"``, ``"levels"`` (the better of the two by default), or ``"sparse"`` match codes.
+    ``code``: ``"signs"``, ``"levels"`` or ``"sparse"`` match codes; by default whichever has the least
+    predicted error.
     """
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
-    levels = _checked_levels(code, levels, reach)
-    mechanism: Direction | SparseMatches
-    if code == "sparse":
-        bits = checks.integer("bits", bits, 1, 2**40)
-        mechanism = sparse_block(dim, epsilon, bits, coordinates, norm_epsilon)
-    else:
-        mechanism = best_direction(
-            dim, epsilon, bits, block=True,
-            levels=levels, coordinates=coordinates, reach=reach, norm_epsilon=norm_epsilon,
-        )  # fmt: skip
+    mechanism = best_code(
+        dim, epsilon, bits, code, block=True,
+        levels=levels, coordinates=coordinates, reach=reach, norm_epsilon=norm_epsilon,
+    )  # fmt: skip
     rotate, size = Rotate(rounds=2), mechanism.dim
     return Scheme(
         name="sqsgd",
@@ -157,21 +153,8 @@ def sqsgd(
         transforms=(rotate,) if size >= dim else (Subsample(size=size), rotate),
         mechanism=mechanism,
         residual=size < dim,
-        wire=2 if code == "sparse" else 1,
+        wire=_wire(mechanism),
     )
-
-
-def _checked_levels(code: str | None, levels: int | None, reach: float | None) -> int | None:
-    """The levels that a code fixes, if any; raises ValueError for options that do not go together."""
-    if code not in (None, *get_args(Code)):
-        raise ValueError(f"code = {code!r} must be one of {', '.join(get_args(Code))}")
-    if code == "sparse" and not (levels is None and reach is None):
-        raise ValueError("code = 'sparse' has neither levels nor reach: leave them out")
-    if code == "signs" and levels not in (None, 2):
-        raise ValueError(f"code = 'signs' has two levels, not {levels}: leave levels out")
-    if code == "levels" and (levels is None or levels < 3):
-        raise ValueError(f"code = 'levels' needs levels of three or more, not {levels}")
-    return 2 if code == "signs" else levels
 
 
 def sqsgd_stateless(
@@ -190,22 +173,106 @@ def sqsgd_stateless(
     ``code`` as in ``sqsgd``; sparse match codes choose their coordinates among all of them.
     """
     dim = checks.integer("dim", dim, 1, 2**31)
-    levels = _checked_levels(code, levels, reach)
-    if code == "sparse":
-        if coordinates is not None:
-            raise ValueError("code = 'sparse' codes the whole vector here: leave coordinates out")
-        sparse = sparse_whole(dim, epsilon, checks.integer("bits", bits, 1, 2**40), norm_epsilon)
-        return Scheme(
-            name="sqsgd-stateless", dim=dim, transforms=(Rotate(rounds=2),), mechanism=sparse, wire=2
-        )
-    mechanism = best_direction(
-        dim, epsilon, bits, block=False,
+    mechanism = best_code(
+        dim, epsilon, bits, code, block=False,
         levels=levels, coordinates=coordinates, reach=reach, norm_epsilon=norm_epsilon,
     )  # fmt: skip
     return stateless(dim, mechanism)
 
 
-def stateless(dim: int, mechanism: Direction) -> Scheme:
+def stateless(dim: int, mechanism: Direction | SparseMatches) -> Scheme:
     """``sqsgd-stateless`` with a given mechanism."""
-    transforms = rotated_sample(dim, mechanism.dim)
-    return Scheme(name="sqsgd-stateless", dim=dim, transforms=transforms, mechanism=mechanism)
+    return Scheme(
+        name="sqsgd-stateless",
+        dim=dim,
+        transforms=rotated_sample(dim, mechanism.dim),
+        mechanism=mechanism,
+        wire=_wire(mechanism),
+    )
+
+
+def code_of(mechanism: Mechanism) -> Code:
+    """The code that a mechanism of ``sqsgd`` sends."""
+    if isinstance(mechanism, SparseMatches):
+        return "sparse"
+    return "signs" if mechanism.layout[0].alphabet == 2 else "levels"
+
+
+def _wire(mechanism: Direction | SparseMatches) -> int:
+    """The wire format: the short envelope for codes that came with it."""
+    return 2 if isinstance(mechanism, SparseMatches) else 1
+
+
+def best_code(
+    dim: int,
+    epsilon: float,
+    bits: int,
+    code: str | None = None,
+    *,
+    block: bool,
+    levels: int | None = None,
+    coordinates: int | None = None,
+    reach: float | None = None,
+    norm_epsilon: float | None = None,
+) -> Direction | SparseMatches:
+    """The mechanism of the code that is asked for, else the one with the least predicted error.
+
+    Every code is found by searching what fits into the bits, so more bits never make the choice worse:
+    tests/schemes/test_sqsgd.py::test_more_bits_never_hurt.
+    """
+    bits = checks.integer("bits", bits, 1, 2**40)
+    directions = _directions(code, levels, reach)
+    tries: list[Callable[[], Direction | SparseMatches]] = []
+    if directions:
+        tries.append(
+            lambda: best_direction(
+                dim, epsilon, bits, block=block,
+                levels=directions, coordinates=coordinates, reach=reach, norm_epsilon=norm_epsilon,
+            )
+        )  # fmt: skip
+    if code == "sparse" or (code is None and levels is None and reach is None):
+        tries.append(lambda: _sparse(dim, epsilon, bits, coordinates, norm_epsilon, block=block))
+    found, errors = [], []
+    for attempt in tries:
+        try:
+            found.append(attempt())
+        except ValueError as error:
+            errors.append(error)
+    if not found:
+        raise errors[0]
+    return min(found, key=lambda mechanism: _cost(dim, mechanism, block=block))
+
+
+def _cost(dim: int, mechanism: Direction | SparseMatches, *, block: bool) -> float:
+    """The logarithm of the error on the whole vector, so rounded that no machine decides otherwise."""
+    whole, size = padded(dim), mechanism.dim
+    factor = visits(whole, size) if block else whole / size
+    return round(math.log((1 + mechanism.relative_error(1.0)) * factor), 7)
+
+
+def _directions(code: str | None, levels: int | None, reach: float | None) -> tuple[int, ...]:
+    """The numbers of levels to try, none for sparse codes; ValueError for options that do not go together."""
+    if code not in (None, *get_args(Code)):
+        raise ValueError(f"code = {code!r} must be one of {', '.join(get_args(Code))}")
+    if code == "sparse":
+        if not (levels is None and reach is None):
+            raise ValueError("code = 'sparse' has neither levels nor reach: leave them out")
+        return ()
+    if levels is not None:
+        levels = checks.integer("levels", levels, 2, 256)
+        if code == "signs" and levels != 2:
+            raise ValueError(f"code = 'signs' has two levels, not {levels}: leave levels out")
+        if code == "levels" and levels == 2:
+            raise ValueError("code = 'levels' needs levels of three or more; two are code = 'signs'")
+        return (levels,)
+    return (2,) if code == "signs" else LEVELS[1:] if code == "levels" else LEVELS
+
+
+def _sparse(
+    dim: int, epsilon: float, bits: int, coordinates: int | None, norm_epsilon: float | None, *, block: bool
+) -> SparseMatches:
+    if block:
+        return sparse_block(dim, epsilon, bits, coordinates, norm_epsilon)
+    if coordinates is not None:
+        raise ValueError("code = 'sparse' codes the whole vector here: leave coordinates out")
+    return sparse_whole(dim, epsilon, bits, norm_epsilon)
