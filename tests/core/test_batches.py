@@ -1,6 +1,5 @@
 """Many clients at once: the same bytes and the same sums as one by one, for every scheme."""
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -8,10 +7,14 @@ import pytest
 from cases import CASES
 
 from sqsgd import Aggregate, MalformedReport, Task, make_scheme, seeded_rng
-from sqsgd.core import batches
+from sqsgd.core import Scheme, batches
 from sqsgd.core.batches import each_part
+from sqsgd.mechanisms.scalardp import ScalarDP
+from sqsgd.mechanisms.sparse_law import SparseLaw
+from sqsgd.mechanisms.sparse_matches import SparseMatches
 from sqsgd.randomness import secure_rngs, seeded_rngs
 from sqsgd.task import Tasks
+from sqsgd.transforms import Rotate
 
 BASE = (7 << 128) | (3 << 64)
 
@@ -46,6 +49,16 @@ def schemes_for_kernels():
         scheme = make_scheme("privunit-index", dim=dim, epsilon=epsilon, **more)
         yield f"privunit-index {dim} {epsilon}", scheme, 300
         yield f"privunit-index {dim} {epsilon}, wire 2", replace(scheme, wire=2), 40
+    for size, near, count, threshold, norm in [
+        (4, 2, 1, 1, None), (64, 8, 3, 2, None), (64, 60, 30, 20, 3.0), (4096, 40, 4, 4, 1.0),
+        (64, 8, 3, 2, 20.0),
+    ]:  # fmt: skip
+        law = SparseLaw(size=size, near=near, count=count, threshold=threshold, epsilon=5.0)
+        symbol = None if norm is None else ScalarDP(1.0, norm)
+        yield f"sparse {size} {near} {count} {norm}", Scheme(
+            name="sparse", dim=size - 1, transforms=(Rotate(rounds=2),),
+            mechanism=SparseMatches(law=law, norm=symbol), wire=2,
+        ), 200  # fmt: skip
 
 
 KERNELS = [pytest.param(scheme, count, id=name) for name, scheme, count in schemes_for_kernels()]
@@ -87,12 +100,21 @@ def test_many_reports_are_added_as_single_ones(scheme, count, weighted, monkeypa
     assert many.mean().tobytes() == single.mean().tobytes()
 
 
-def test_words_that_decide_nothing_are_drawn_again_by_themselves(monkeypatch):
-    """Sides that 64 bits do not decide, and reversals that are too close to call."""
-    scheme = make_scheme("privunit-index", dim=64, epsilon=2.0, nearest=3)
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        make_scheme("privunit-index", dim=64, epsilon=2.0, nearest=3),
+        make_scheme("sqsgd-stateless", dim=64, epsilon=20.0, bits=64, code="sparse", norm_epsilon=2.0),
+        make_scheme("sqsgd-stateless", dim=64, epsilon=3.0, bits=64, code="sparse"),
+    ],
+    ids=["vertices", "sparse with a norm", "sparse"],
+)
+def test_words_that_decide_nothing_are_drawn_again_by_themselves(scheme, monkeypatch):
+    """Words that 64 bits do not decide, or that are rejected: by a single draw from the same words on."""
     x, asked, alone = vectors(scheme, 40), tasks(scheme, 40), []
     mechanism = scheme.mechanism
     expected = one_by_one(scheme, x, asked)
+    sampler = mechanism._is_near if hasattr(mechanism, "_is_near") else mechanism.law.sampler
     usual = type(mechanism).randomize
 
     def counted(self, *arguments):
@@ -103,19 +125,12 @@ def test_words_that_decide_nothing_are_drawn_again_by_themselves(monkeypatch):
         values, sure = draw_many(words)
         return values, sure & (np.arange(words.size) % 3 != 0)
 
-    draw_many = mechanism._is_near.draw_many
+    draw_many = sampler.draw_many
     monkeypatch.setattr(type(mechanism), "randomize", counted)
-    monkeypatch.setattr(mechanism._is_near, "draw_many", undecided)
+    monkeypatch.setattr(sampler, "draw_many", undecided)
     messages = scheme.encode_many(x, asked, seeded_rngs(BASE, asked.clients))
     assert [row.tobytes() for row in messages] == expected
-    assert len(alone) >= 14
-    alone.clear()
-    monkeypatch.undo()
-    monkeypatch.setattr(type(mechanism), "randomize", counted)
-    monkeypatch.setattr(sys.modules[type(mechanism).__module__], "_ROUNDING", 1.0)
-    messages = scheme.encode_many(x, asked, seeded_rngs(BASE, asked.clients))
-    assert [row.tobytes() for row in messages] == expected
-    assert len(alone) > 30
+    assert len(alone) == 14
 
 
 def test_a_batch_that_reuses_noise_is_refused():

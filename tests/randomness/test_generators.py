@@ -9,7 +9,7 @@ import pytest
 
 from sqsgd import seeded_rng
 from sqsgd.kernels import keystreams
-from sqsgd.randomness import secure_rngs, seeded_rngs
+from sqsgd.randomness import ranks_of, secure_rngs, seeded_rngs, uniforms_of
 from sqsgd.randomness.private import FIRST_WORDS
 
 NUMBERS = np.array([0, 1, 77, 2**64 - 1], np.uint64)
@@ -80,3 +80,29 @@ def test_they_cannot_be_copied(copied):
 def test_a_base_that_would_mix_up_seeds_is_refused(base):
     with pytest.raises(ValueError, match=r"multiple of 2\^64"):
         seeded_rngs(base, NUMBERS)
+
+
+def beginning_with(*words):
+    """A generator whose first words are given."""
+    rng = seeded_rng(1)
+    rng._spare = list(reversed(words))
+    return rng
+
+
+@pytest.mark.parametrize("bound", [1, 2, 3, 255, 4096, 7680, 2**33 - 1, 2**63 - 25, 2**63])
+def test_ranks_are_those_of_below(bound):
+    """For words around the limit of rejection; a rejected word is said to be."""
+    limit = 2**64 - 2**64 % bound
+    words = [0, 1, bound - 1, bound, limit - 1, min(limit, 2**64 - 1), 2**64 - 1]
+    ranks, accepted = ranks_of(np.array(words, np.uint64), bound)
+    for word, rank, fine in zip(words, ranks.tolist(), accepted.tolist(), strict=True):
+        rng = beginning_with(word, 0)
+        found = rng.below(bound)
+        assert fine == (len(rng._spare) == 1)
+        assert not fine or found == rank
+
+
+def test_uniforms_are_those_of_uniform():
+    words = [0, 1, 2047, 2048, 2**63, 2**64 - 1]
+    expected = [beginning_with(word).uniform() for word in words]
+    assert uniforms_of(np.array(words, np.uint64)).tolist() == expected

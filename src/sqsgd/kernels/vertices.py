@@ -47,20 +47,6 @@ def _least_near(bits, count, halves):
 
 
 @inlined
-def _square_sum(row):
-    """The sum of squares in float64, as 64 interleaved sums: a single one cannot be vectorised."""
-    sums = np.zeros(_BLOCK)
-    whole = row.size - row.size % _BLOCK
-    for start in range(0, whole, _BLOCK):
-        piece = row[start : start + _BLOCK]
-        for j in range(_BLOCK):
-            sums[j] += np.float64(piece[j]) * np.float64(piece[j])
-    for j in range(whole, row.size):
-        sums[0] += np.float64(row[j]) * np.float64(row[j])
-    return sums.sum()
-
-
-@inlined
 def _reached(weights, rank):
     """(p, s): s = weights[0] + ... + weights[p - 1] is the largest such sum of bytes that is at most rank."""
     block, before = 0, 0
@@ -80,23 +66,16 @@ def _reached(weights, rank):
 
 
 @compiled
-def draw_vertices(x, bound, nearest, uniforms, sides, ranks, slack, codes, unsure):
+def draw_vertices(x, nearest, reverse, sides, ranks, codes):
     """One vertex for each row: the rank-th of the nearest ones where ``sides`` is 1, else of the others.
 
-    A row shorter than the bound is reversed if its uniform number says so. A row whose length is not finite,
-    or for which rounding by a share of ``slack`` could change that, is marked as unsure. The time does not
-    depend on which vertex is drawn.
+    Where ``reverse`` is 1, the nearest ones are those of the opposite vector. The time does not depend on
+    which vertex is drawn.
     """
     size = x.shape[1]
     bits, halves, marks = np.empty(size, np.uint32), np.empty(size, np.uint16), np.empty(size, np.uint8)
     for i in range(x.shape[0]):
         row = x[i]
-        share = np.sqrt(_square_sum(row)) / bound
-        finite = share < np.inf
-        share = min(share, 1.0)
-        edge = (1.0 + share) / 2.0
-        unsure[i] = not finite or abs(uniforms[i] - edge) <= slack * share
-        reverse = np.int64(uniforms[i] >= edge)
         raw = row.view(np.uint32)
         for j in range(size):
             bits[j] = raw[j] & np.uint32(0x7FFFFFFF)
@@ -109,11 +88,11 @@ def draw_vertices(x, bound, nearest, uniforms, sides, ranks, slack, codes, unsur
         for j in range(size):
             marks[j] = np.uint8((bits[j] > least) | ((bits[j] == least) & (j <= last)))
         near = _reached(marks, min(ranks[i], nearest - 1))[0]
-        negative = np.int64(row[near] < 0) ^ reverse
+        negative = np.int64(row[near] < 0) ^ reverse[i]
         for j in range(size):
             marks[j] = np.uint8(2) - marks[j]
         far, before = _reached(marks, ranks[i])
         far = min(far, size - 1)
         step = ranks[i] - before
-        step = (np.int64(row[far] < 0) ^ reverse ^ 1) if marks[far] == 1 else step
+        step = (np.int64(row[far] < 0) ^ reverse[i] ^ 1) if marks[far] == 1 else step
         codes[i] = 2 * near + negative if sides[i] else 2 * far + step

@@ -4,7 +4,7 @@
 selected coordinates. **Private** generators (:mod:`private`) draw the noise of the privacy guarantee.
 """
 
-from sqsgd.randomness.generators import Rngs, secure_rngs, seeded_rngs
+from sqsgd.randomness.generators import Rngs, ranks_of, secure_rngs, seeded_rngs, uniforms_of
 from sqsgd.randomness.private import Rng, check_rng, idle_rng, secure_rng, seeded_rng
 from sqsgd.randomness.public import EVERYONE, PublicStream, many_words
 
@@ -16,8 +16,10 @@ __all__ = [
     "check_rng",
     "idle_rng",
     "many_words",
+    "ranks_of",
     "secure_rng",
     "secure_rngs",
     "seeded_rng",
     "seeded_rngs",
+    "uniforms_of",
 ]

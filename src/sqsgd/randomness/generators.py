@@ -101,6 +101,21 @@ class Rngs(Sequence[Rng]):
         return rows
 
 
+def uniforms_of(words: Words) -> npt.NDArray[np.float64]:
+    """What ``Rng.uniform`` makes of each word."""
+    return np.asarray((words >> np.uint64(11)) * 2.0**-53, np.float64)
+
+
+def ranks_of(words: Words, bounds: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """What ``Rng.below`` makes of each word, and whether it accepts the word; bounds are from 1 to 2^63.
+
+    tests/randomness/test_generators.py::test_ranks_are_those_of_below.
+    """
+    below = np.broadcast_to(np.asarray(bounds, np.uint64), words.shape)
+    uneven = np.negative(below) % below  # 2^64 mod bound: as many words are rejected, the largest ones
+    return (words % below).astype(np.int64), (uneven == 0) | (words < np.negative(uneven))
+
+
 def secure_rngs(count: int) -> Rngs:
     """Generators for real data, each with its own key from the operating system: see ``secure_rng``."""
     keys = np.frombuffer(os.urandom(32 * count), np.uint64).reshape(count, 4)

@@ -23,13 +23,12 @@ from sqsgd.core import Estimate, Mechanism, Privacy, Scheme, Vectors
 from sqsgd.mechanisms.selection import largest
 from sqsgd.numerics import exact
 from sqsgd.numerics.gaussian import largest_sum
-from sqsgd.numerics.norms import l2_norm
-from sqsgd.randomness import Rng, Rngs, check_rng
+from sqsgd.numerics.norms import l2_norm, row_norms
+from sqsgd.randomness import Rng, Rngs, check_rng, ranks_of, uniforms_of
 from sqsgd.schemes._bit_budget import checked_budget, too_few_bits
 from sqsgd.transforms import Rotate
 
 MOST_DIM = 1 << 24
-_ROUNDING = 2.0**-50  # two float64 sums of the same n squares differ by a share of less than n times this
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,16 +121,13 @@ class NearestVertices(Mechanism):
         from sqsgd.kernels.vertices import draw_vertices
 
         words = rngs.words(3)
+        share = np.minimum(checks.finite_sizes("x", row_norms(x)) / bound, 1.0)
+        reverse = (uniforms_of(words[:, 0]) >= (1 + share) / 2).astype(np.int64)
         sides, sure = self._is_near.draw_many(words[:, 1])
-        counts = np.where(sides, self.nearest, 2 * self.dim - self.nearest).astype(np.uint64)
-        uneven = np.negative(counts) % counts  # 2^64 mod count: Rng.below draws again for as many words
-        sure &= (uneven == 0) | (words[:, 2] < np.negative(uneven))
-        ranks = (words[:, 2] % counts).astype(np.int64)
-        uniforms = (words[:, 0] >> np.uint64(11)) * 2.0**-53
-        codes, unsure = np.empty(len(x), np.uint32), np.empty(len(x), np.bool_)
-        slack = _ROUNDING * self.dim
-        draw_vertices(x, bound, self.nearest, uniforms, sides, ranks, slack, codes, unsure)
-        for i in np.flatnonzero(unsure | ~sure).tolist():
+        ranks, accepted = ranks_of(words[:, 2], np.where(sides, self.nearest, 2 * self.dim - self.nearest))
+        codes = np.empty(len(x), np.uint32)
+        draw_vertices(x, self.nearest, reverse, sides, ranks, codes)
+        for i in np.flatnonzero(~(sure & accepted)).tolist():
             codes[i] = self.randomize(x[i], bound, rngs[i])[0][0]
         return (codes[:, None],)
 
