@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from sqsgd import checks
 from sqsgd.checks import Vector
-from sqsgd.core import Estimate, Indices, Transform, Vectors
+from sqsgd.core import Codes, Estimate, Indices, Transform, Vectors
 from sqsgd.randomness import EVERYONE, PublicStream
 from sqsgd.task import Task, Tasks
 
@@ -195,11 +195,13 @@ class Rotate(Transform):
             raise NotFinite("x contains a number that is too large or not finite")
         return y
 
-    def inverse_many(self, y: Vectors, tasks: Tasks) -> Vectors:
-        from sqsgd.kernels.rotation import unrotate_rows
+    def inverse_codes(self, codes: Codes, tasks: Tasks, dim: int) -> Vectors:
+        from sqsgd.kernels.rotation import unrotate_codes
 
-        unrotate_rows(y, *self._many_signs(tasks, y.shape[1]), y.shape[1] ** -0.5)
-        return y
+        size = self.out_dim(dim)
+        x = np.empty((len(codes), size), np.float32)
+        unrotate_codes(codes, *self._many_signs(tasks, size), size**-0.5, x)
+        return x
 
     def error_before(self, error: float, dim: int) -> float:
         """The error spreads evenly, and its share on the padding is cut off."""

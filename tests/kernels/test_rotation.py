@@ -13,7 +13,7 @@ from sqsgd.kernels.rotation import (
     narrow,
     rotate,
     rotate_rows,
-    unrotate_rows,
+    unrotate_codes,
 )
 
 
@@ -58,7 +58,7 @@ def test_flip_signs(size):
     ("width", "size"), [(1, 1), (20, 32), (64, 64), (100, 128), (3920, 4096), (5000, 8192)]
 )
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_rows_are_rotated_and_rotated_back_like_single_vectors(width, size, rounds):
+def test_rows_are_rotated_like_single_vectors(width, size, rounds):
     rows, count, scale = 5, -(-size // 64), size**-0.5
     x = NUMBERS.standard_normal((rows, width)).astype(np.float32)
     x[3, width // 2] = np.nan
@@ -75,13 +75,28 @@ def test_rows_are_rotated_and_rotated_back_like_single_vectors(width, size, roun
         for signs in (first, second)[:rounds]:
             rotate(row, signs[i], scale, row, 1e13)
     assert np.array_equal(y, single, equal_nan=True)
-    unrotate_rows(y, first, second, scale)
-    none = np.zeros(count, np.uint64)
-    for i, row in enumerate(single):
+
+
+@pytest.mark.parametrize(
+    ("size", "count"), [(1, 1), (2, 1), (32, 1), (32, 5), (64, 1), (4096, 1), (4096, 30)]
+)
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_signed_coordinates_are_rotated_back_like_vectors(size, count, rounds):
+    rows, width, scale = 9, -(-size // 64), size**-0.5
+    first = words(rows * width, "u8").reshape(rows, width)
+    second = words(rows * width, "u8").reshape(rows, width)
+    codes = np.array([NUMBERS.choice(size, count, replace=False) for _ in range(rows)], np.uint32)
+    codes = 2 * codes + NUMBERS.integers(0, 2, codes.shape).astype(np.uint32)
+    x = np.empty((rows, size), np.float32)
+    unrotate_codes(codes, first, second if rounds == 2 else second[:0], scale, x)
+    none = np.zeros(width, np.uint64)
+    for i in range(rows):
+        row = np.zeros(size, np.float32)
+        row[codes[i] >> 1] = 1 - 2.0 * (codes[i] & 1)
         for signs in (first, second)[rounds - 1 :: -1]:
             rotate(row, none, scale, row, np.inf)
             flip_signs(row, signs[i])
-    assert np.array_equal(y, single, equal_nan=True)
+        assert np.array_equal(x[i], row)
 
 
 def test_rows_are_added_one_after_the_other():

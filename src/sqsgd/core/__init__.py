@@ -8,11 +8,12 @@ from sqsgd.core.aggregate import Aggregate
 from sqsgd.core.mechanism import Mechanism
 from sqsgd.core.privacy import NOT_PRIVATE, Notion, Privacy
 from sqsgd.core.scheme import Scheme
-from sqsgd.core.transform import Estimate, Indices, Transform, Vectors
+from sqsgd.core.transform import Codes, Estimate, Indices, Transform, Vectors
 
 __all__ = [
     "NOT_PRIVATE",
     "Aggregate",
+    "Codes",
     "Estimate",
     "Indices",
     "Mechanism",

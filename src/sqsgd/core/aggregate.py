@@ -109,9 +109,11 @@ class Aggregate:
 
         def inverted(start: int, part: Tasks) -> tuple[Vectors, Estimate] | None:
             rows = slice(start, start + len(part))
-            found = scheme.mechanism.unit_estimates(tuple(c[rows] for c in columns), part.task.bound)
-            undone = None if found is None else scheme.transforms[-1].inverse_many(found[0], part)
-            return None if found is None or undone is None else (undone, found[1] * weights[rows])
+            found = scheme.mechanism.unit_codes(tuple(c[rows] for c in columns), part.task.bound)
+            if found is None:
+                return None
+            undone = scheme.transforms[-1].inverse_codes(found[0], part, total.size)
+            return None if undone is None else (undone, found[1] * weights[rows])
 
         for part in each_part(inverted, tasks, workers):
             if part is None:

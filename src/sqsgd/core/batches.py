@@ -11,8 +11,8 @@ from sqsgd import checks
 from sqsgd.task import Tasks
 
 Result = TypeVar("Result")
-_FLOATS = 1 << 19
-"""Coordinates in a part: two megabytes."""
+_FLOATS = 1 << 20
+"""Coordinates in a part: four megabytes."""
 
 
 def each_part(work: Callable[[int, Tasks], Result], tasks: Tasks, workers: int) -> Iterator[Result]:

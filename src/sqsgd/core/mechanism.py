@@ -11,7 +11,7 @@ import numpy as np
 from sqsgd.checks import Vector
 from sqsgd.codec import Columns, Layout
 from sqsgd.core.privacy import NOT_PRIVATE, Privacy
-from sqsgd.core.transform import Estimate, Indices, Vectors
+from sqsgd.core.transform import Codes, Estimate, Indices, Vectors
 from sqsgd.randomness import Rng, Rngs
 
 
@@ -91,10 +91,10 @@ class Mechanism(ABC):
         """total += weight * estimate, in float32; override it where one pass is enough."""
         total += (weight * self.estimate(columns, bound)).astype(np.float32)
 
-    def unit_estimates(self, columns: Columns, bound: float) -> tuple[Vectors, Estimate] | None:
-        """For columns of many reports: rows whose largest magnitude is one, and the factor of each row.
+    def unit_codes(self, columns: Columns, bound: float) -> tuple[Codes, Estimate] | None:
+        """For columns of many reports whose estimates are few signed coordinates of one size each: these.
 
-        Their products are the estimates, to the last bit. None where it is not offered.
+        Codes 2 place + sign, one row per report, and the sizes. None where estimates are not of this kind.
         """
         return None
 

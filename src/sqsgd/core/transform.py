@@ -11,6 +11,7 @@ import numpy.typing as npt
 from sqsgd.checks import Vector
 from sqsgd.task import Task, Tasks
 
+Codes = npt.NDArray[np.uint32]
 Vectors = npt.NDArray[np.float32]
 """A vector of each client in each row."""
 Estimate = npt.NDArray[np.float64]
@@ -54,10 +55,11 @@ class Transform(ABC):
         """``forward`` of each row; override it where one pass over all rows is faster."""
         return np.stack([self.forward(row, task) for row, task in zip(x, tasks, strict=True)])
 
-    def inverse_many(self, y: Vectors, tasks: Tasks) -> Vectors | None:
-        """The server's side for rows whose largest magnitude is one, in place; None where it is not offered.
+    def inverse_codes(self, codes: Codes, tasks: Tasks, dim: int) -> Vectors | None:
+        """The inverse of vectors that are ± 1 where codes 2 place + sign say, else 0; codes in each row.
 
-        A row of the result times a factor is the inverse of the row times the factor, to the last bit.
+        Padding is not cut off. A row times a factor is the inverse of the vector times the factor, to the
+        last bit. None where it is not offered.
         """
         return None
 

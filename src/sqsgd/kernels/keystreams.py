@@ -39,13 +39,6 @@ _SIGMA = np.array(
     ],
     np.int64,
 )
-_MIXED = np.array(
-    [
-        [0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15],
-        [0, 5, 10, 15], [1, 6, 11, 12], [2, 7, 8, 13], [3, 4, 9, 14],
-    ],
-    np.int64,
-)  # fmt: skip
 
 
 def _times(a: int, b: int) -> int:
@@ -245,16 +238,19 @@ def _digest(start, message, length, v, key):
     v[14] = ~v[14]
     for turn in range(12):
         order = _SIGMA[turn % 10]
-        for step in range(8):
-            a, b, c, d = _MIXED[step]
-            v[a] = v[a] + v[b] + message[order[2 * step]]
-            v[d] = _rotated(v[d] ^ v[a], 32)
-            v[c] = v[c] + v[d]
-            v[b] = _rotated(v[b] ^ v[c], 24)
-            v[a] = v[a] + v[b] + message[order[2 * step + 1]]
-            v[d] = _rotated(v[d] ^ v[a], 16)
-            v[c] = v[c] + v[d]
-            v[b] = _rotated(v[b] ^ v[c], 63)
+        for diagonal in range(2):
+            for i in range(4):
+                a, b = i, 4 + ((i + diagonal) & 3)
+                c, d = 8 + ((i + 2 * diagonal) & 3), 12 + ((i + 3 * diagonal) & 3)
+                step = 8 * diagonal + 2 * i
+                v[a] = v[a] + v[b] + message[order[step]]
+                v[d] = _rotated(v[d] ^ v[a], 32)
+                v[c] = v[c] + v[d]
+                v[b] = _rotated(v[b] ^ v[c], 24)
+                v[a] = v[a] + v[b] + message[order[step + 1]]
+                v[d] = _rotated(v[d] ^ v[a], 16)
+                v[c] = v[c] + v[d]
+                v[b] = _rotated(v[b] ^ v[c], 63)
     for i in range(4):
         key[i] = start[i] ^ v[i] ^ v[i + 8]
 

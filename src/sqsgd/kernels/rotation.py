@@ -10,7 +10,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from sqsgd.kernels.compiling import compiled
+from sqsgd.kernels.compiling import compiled, inlined
 
 LANES = 16 if llvm.get_host_cpu_features().get("avx512f") else 8  # floats in one vector
 BASE = 64  # floats transformed inside registers
@@ -165,22 +165,10 @@ def _rotate_small(source, signs, scale, target):
         run *= 2
 
 
-@compiled
-def rotate(source, signs, scale, target, largest):
-    """target = scale H D source, D the signs (bit i of the 64-bit words), H Walsh-Hadamard in natural order.
-
-    Returns whether every magnitude in the source is at most ``largest`` (false for NaN). Source and target
-    have the same power-of-two size and may be the same array. The order is depth first: eight finished
-    siblings are combined while they are still in cache. It is iterative because a cached recursive numba
-    function crashes when another cached one calls it.
-    """
+@inlined
+def _rotate(source, whole, signs, scale, target, largest):
+    """``rotate`` of a vector whose numbers from ``whole`` on, a multiple of 64, are in the target."""
     size, scale = target.size, np.float32(scale)
-    if size < 64:
-        fine = True
-        for value in source:
-            fine = fine and np.abs(value) <= np.float32(largest)
-        _rotate_small(source, signs, scale, target)
-        return fine
     most = np.array([largest], np.float32).view(np.uint32)[0]
     odd = np.uint32(0)
     leaf = size
@@ -188,7 +176,7 @@ def rotate(source, signs, scale, target, largest):
         leaf //= 8
     for k in range(size // leaf):
         for at in range(k * leaf, (k + 1) * leaf, 64):
-            odd |= _transform64(source, target, at, signs[at >> 6], scale, most)
+            odd |= _transform64(source if at < whole else target, target, at, signs[at >> 6], scale, most)
         _combine_cached(target, k * leaf, leaf)
         done, run = k + 1, leaf
         while done % 8 == 0 and run < size:
@@ -198,6 +186,24 @@ def rotate(source, signs, scale, target, largest):
             done //= 8
             run *= 8
     return odd == 0
+
+
+@compiled
+def rotate(source, signs, scale, target, largest):
+    """target = scale H D source, D the signs (bit i of the 64-bit words), H Walsh-Hadamard in natural order.
+
+    Returns whether every magnitude in the source is at most ``largest`` (false for NaN). Source and target
+    have the same power-of-two size and may be the same array. The order is depth first: eight finished
+    siblings are combined while they are still in cache. It is iterative because a cached recursive numba
+    function crashes when another cached one calls it.
+    """
+    if target.size < 64:
+        fine = True
+        for value in source:
+            fine = fine and np.abs(value) <= np.float32(largest)
+        _rotate_small(source, signs, np.float32(scale), target)
+        return fine
+    return _rotate(source, target.size, signs, scale, target, largest)
 
 
 @compiled
@@ -220,25 +226,61 @@ def rotate_rows(source, first, second, scale, target, largest, fine):
     width, size = source.shape[1], target.shape[1]
     for i in range(target.shape[0]):
         row = target[i]
-        if width == size:
-            fine[i] = rotate(source[i], first[i], scale, row, largest)
-        else:
-            row[:width] = source[i]
-            row[width:] = np.float32(0)
+        whole = width - width % 64
+        row[whole:width] = source[i, whole:]
+        row[width:] = np.float32(0)
+        if size < 64:
             fine[i] = rotate(row, first[i], scale, row, largest)
+        else:
+            fine[i] = _rotate(source[i], whole, first[i], scale, row, largest)
         if second.shape[0]:
             rotate(row, second[i], scale, row, largest)
 
 
+def _column_signs() -> Any:
+    """Bit j of word k is set where the Hadamard matrix of 64 coordinates is negative in row j, column k."""
+    return np.array([sum(((j & k).bit_count() & 1) << j for j in range(64)) for k in range(64)], np.uint64)
+
+
+_COLUMN_SIGNS = _column_signs()
+
+
+@inlined
+def _add_column(code, signs):
+    """signs ^= those of the column of H, or of its negative, that a code 2 column + sign stands for."""
+    column = code >> 1
+    for word in range(signs.size):
+        parity = word & (column >> 6)
+        for shift in (16, 8, 4, 2, 1):
+            parity ^= parity >> shift
+        flips = np.uint64(0) - np.uint64((parity ^ code) & 1)
+        signs[word] ^= _COLUMN_SIGNS[column & 63] ^ flips
+
+
 @compiled
-def unrotate_rows(x, first, second, scale):
-    """The inverse of ``rotate_rows``, in place and without cutting off the padding."""
-    none = np.zeros(first.shape[1], np.uint64)
+def unrotate_codes(codes, first, second, scale, x):
+    """Each row of x = the inverse rotation of the vector with ± 1 at the places of codes 2 place + sign.
+
+    A single place needs no transform for the last round of the rotation: its image is a column of H, whose
+    entries are all ± scale.
+    """
+    size = x.shape[1]
+    even, signs = np.full(size, np.float32(scale), np.float32), np.empty(first.shape[1], np.uint64)
     for i in range(x.shape[0]):
-        rotate(x[i], none, scale, x[i], np.inf)
-        if second.shape[0]:
-            rotate(x[i], second[i], scale, x[i], np.inf)
-        flip_signs(x[i], first[i])
+        row = x[i]
+        if codes.shape[1] == 1 and second.shape[0]:
+            signs[:] = second[i]
+            _add_column(np.int64(codes[i, 0]), signs)
+            rotate(even, signs, scale, row, np.inf)
+        else:
+            row[:] = np.float32(0)
+            for code in codes[i]:
+                row[code >> 1] = np.float32(1 - 2 * np.int64(code & 1))
+            signs[:] = np.uint64(0)
+            rotate(row, signs, scale, row, np.inf)
+            if second.shape[0]:
+                rotate(row, second[i], scale, row, np.inf)
+        flip_signs(row, first[i])
 
 
 @compiled

@@ -24,7 +24,7 @@ def _at_least(numbers, bound):
 
 @inlined
 def _rank_value(numbers, count):
-    """The count-th largest of the 16-bit numbers, bit by bit; the time depends on their number alone."""
+    """The count-th largest of the 16-bit numbers, bit by bit."""
     value = np.uint16(0)
     for place in range(15, -1, -1):
         raised = np.uint16(value | np.uint16(np.uint16(1) << np.uint16(place)))
@@ -33,17 +33,41 @@ def _rank_value(numbers, count):
 
 
 @inlined
-def _least_near(bits, count, halves):
-    """The count-th largest of numbers of 31 bits: first its upper half, then the lower one."""
+def _equal(halves, high, bits, places, lows):
+    """How many upper halves are equal to ``high``; also writes their places and their lower halves."""
+    found = 0
+    for start in range(0, halves.size, _BLOCK):
+        piece, hits = halves[start : start + _BLOCK], np.uint8(0)
+        for j in range(piece.size):
+            hits = np.uint8(hits + np.uint8(piece[j] == high))
+        if hits:
+            for j in range(piece.size):
+                places[found] = start + j
+                lows[found] = np.uint16(bits[start + j] & np.uint32(0xFFFF))
+                found += np.int64(piece[j] == high)
+    return found
+
+
+@inlined
+def _least_near(bits, count, halves, places, lows):
+    """The count-th largest number without its sign bit, and the last place of an equal one that counts.
+
+    First its upper half is found, then the lower one among the numbers with this upper half.
+    """
     for j in range(bits.size):
-        halves[j] = np.uint16(bits[j] >> np.uint32(16))
+        halves[j] = np.uint16((bits[j] >> np.uint32(16)) & np.uint32(0x7FFF))
     high = _rank_value(halves, count)
-    for j in range(bits.size):
-        upper = np.uint16(bits[j] >> np.uint32(16))
-        lower = np.uint16(bits[j] & np.uint32(0xFFFF))
-        lower = lower if upper == high else np.uint16(0)
-        halves[j] = np.uint16(0xFFFF) if upper > high else lower
-    return np.uint32(np.uint32(high) << np.uint32(16)) | np.uint32(_rank_value(halves, count))
+    left = count - _at_least(halves, np.uint16(high + np.uint16(1)))
+    few = lows[: _equal(halves, high, bits, places, lows)]
+    low = _rank_value(few, left)
+    for j in range(few.size):
+        left -= np.int64(few[j] > low)
+    last = 0
+    for j in range(few.size):
+        tie = few[j] == low
+        last = places[j] if tie and left > 0 else last
+        left -= np.int64(tie)
+    return np.uint32(np.uint32(high) << np.uint32(16)) | np.uint32(low), last
 
 
 @inlined
@@ -69,24 +93,19 @@ def _reached(weights, rank):
 def draw_vertices(x, nearest, reverse, sides, ranks, codes):
     """One vertex for each row: the rank-th of the nearest ones where ``sides`` is 1, else of the others.
 
-    Where ``reverse`` is 1, the nearest ones are those of the opposite vector. The time does not depend on
-    which vertex is drawn.
+    Where ``reverse`` is 1, the nearest ones are those of the opposite vector. The time depends on the
+    vectors, but not on which vertex is drawn.
     """
     size = x.shape[1]
-    bits, halves, marks = np.empty(size, np.uint32), np.empty(size, np.uint16), np.empty(size, np.uint8)
+    halves, lows = np.empty(size, np.uint16), np.empty(size + 1, np.uint16)
+    places, marks = np.empty(size + 1, np.int64), np.empty(size, np.uint8)
     for i in range(x.shape[0]):
         row = x[i]
-        raw = row.view(np.uint32)
+        bits = row.view(np.uint32)
+        least, last = _least_near(bits, nearest, halves, places, lows)
         for j in range(size):
-            bits[j] = raw[j] & np.uint32(0x7FFFFFFF)
-        least = _least_near(bits, nearest, halves)
-        above = 0
-        for j in range(size):
-            marks[j] = np.uint8(bits[j] == least)
-            above += np.int64(bits[j] > least)
-        last = _reached(marks, nearest - above - 1)[0]  # ties count in rising order
-        for j in range(size):
-            marks[j] = np.uint8((bits[j] > least) | ((bits[j] == least) & (j <= last)))
+            number = bits[j] & np.uint32(0x7FFFFFFF)
+            marks[j] = np.uint8((number > least) | ((number == least) & (j <= last)))
         near = _reached(marks, min(ranks[i], nearest - 1))[0]
         negative = np.int64(row[near] < 0) ^ reverse[i]
         for j in range(size):

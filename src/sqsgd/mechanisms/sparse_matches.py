@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout, SignedSubset
-from sqsgd.core import Estimate, Mechanism, Privacy, Vectors
+from sqsgd.core import Codes, Estimate, Mechanism, Privacy, Vectors
 from sqsgd.mechanisms.scalardp import ScalarDP
 from sqsgd.mechanisms.sparse_law import SparseLaw
 from sqsgd.numerics.epsilon_sums import add_up
 from sqsgd.numerics.gaussian import largest_sum
 from sqsgd.numerics.norms import l2_norm, row_norms
 from sqsgd.randomness import Rng, Rngs, check_rng, uniforms_of
-
-Codes = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,13 +145,10 @@ class SparseMatches(Mechanism):
                 column[i] = values
         return columns
 
-    def unit_estimates(self, columns: Columns, bound: float) -> tuple[Vectors, Estimate]:
-        codes = columns[0].astype(np.int64)
-        sizes = np.full(len(codes), bound) if self.norm is None else np.array(self.magnitudes(columns, bound))
-        units = sizes / self.scale
-        rows = np.zeros((len(codes), self.dim), np.float32)
-        rows[np.arange(len(codes))[:, None], codes >> 1] = (1 - 2 * (codes & 1)) * np.sign(units)[:, None]
-        return rows, np.where(units == 0, 1.0, np.abs(units))
+    def unit_codes(self, columns: Columns, bound: float) -> tuple[Codes, Estimate]:
+        sizes = np.full(len(columns[0]), bound) if self.norm is None else self.magnitudes(columns, bound)
+        units = np.asarray(sizes) / self.scale  # an estimate of the norm may be negative
+        return columns[0] ^ (units < 0).astype(np.uint32)[:, None], np.abs(units)
 
     def magnitudes(self, columns: Columns, bound: float) -> list[float]:
         if self.norm is None:

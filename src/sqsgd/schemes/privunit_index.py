@@ -19,7 +19,7 @@ from flint import arb
 from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
-from sqsgd.core import Estimate, Mechanism, Privacy, Scheme, Vectors
+from sqsgd.core import Codes, Estimate, Mechanism, Privacy, Scheme, Vectors
 from sqsgd.mechanisms.selection import largest
 from sqsgd.numerics import exact
 from sqsgd.numerics.gaussian import largest_sum
@@ -131,11 +131,8 @@ class NearestVertices(Mechanism):
             codes[i] = self.randomize(x[i], bound, rngs[i])[0][0]
         return (codes[:, None],)
 
-    def unit_estimates(self, columns: Columns, bound: float) -> tuple[Vectors, Estimate]:
-        codes = columns[0][:, 0].astype(np.int64)
-        rows = np.zeros((codes.size, self.dim), np.float32)
-        rows[np.arange(codes.size), codes >> 1] = 1 - 2 * (codes & 1)
-        return rows, np.full(codes.size, bound / self.scale)
+    def unit_codes(self, columns: Columns, bound: float) -> tuple[Codes, Estimate]:
+        return columns[0], np.full(len(columns[0]), bound / self.scale)
 
     def _vertex(self, columns: Columns, bound: float) -> tuple[int, float]:
         code = int(columns[0][0])
