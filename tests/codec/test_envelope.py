@@ -1,6 +1,7 @@
 """The wire format: golden bytes, round trips, sizes, and messages that must be rejected."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ BINDING = Task(round=5, client=2, seed=77, dim=4, bound=1.5).binding
 GOLDEN_CHECKSUM = "d849cd68"
 GOLDEN_FINGERPRINT = "ed5ed59d"
 GOLDEN_PAPER_FINGERPRINT = "ba9d8a93"
+GOLDEN_SLOT_MESSAGE = "021f90dc92ce0b"
 GOLDEN_MESSAGE = "535101009dd55eed01000000b84058b94674e7a82affeb9a03"
 
 
@@ -42,6 +44,23 @@ def test_golden_message_of_a_scheme():
     scheme.decode(bytes.fromhex(GOLDEN_MESSAGE), task)
     paper = make_scheme("sqsgd-paper", dim=100, epsilon=50.0, bits=64)
     assert f"{paper.fingerprint:08x}" == GOLDEN_PAPER_FINGERPRINT
+
+
+def test_golden_message_of_a_slot():
+    """Wire format 2 where each user reports once: the task's client is the slot's number in the round."""
+    scheme = replace(make_scheme("privunit-index", dim=3920, epsilon=4.0), wire=2)
+    task = Task(round=3, client=17, seed=1234, dim=3920, bound=0.5)
+    x = np.linspace(-1, 1, 3920).astype(np.float32)
+    message = scheme.encode(x, task, seeded_rng(11))
+    assert message.hex() == GOLDEN_SLOT_MESSAGE
+    assert message[0] == 2
+    place, value = divmod(int.from_bytes(message[5:], "little"), 2)
+    assert scheme.open(message, task)[0].tolist() == [2 * place + value]
+    for change in ({"client": 18}, {"round": 4}, {"seed": 1235}, {"bound": 1.0}):
+        with pytest.raises(MalformedReport, match="another scheme, round, client"):
+            scheme.decode(message, replace(task, **change))
+    with pytest.raises(MalformedReport):  # version 1 is another format, and read by its own schemes
+        replace(scheme, wire=1).decode(message, task)
 
 
 def reseal(body):

@@ -196,6 +196,7 @@ def test_memory_does_not_grow_with_the_users(tmp_path):
         ({"model": "lenet5", "features": "hog"}, "for features or other vectors use linear or mlp"),
         ({"scheme": "fedsgd", "ledgers": "somewhere"}, "'fedsgd' is not locally private"),
         ({"ledgers": __file__}, "is a file; name a folder"),
+        ({"weigh_by_size": True}, "would tell which user fills a slot"),
         ({"decay": "fast"}, "decay = 'fast' must be one of none, linear"),
     ],
 )

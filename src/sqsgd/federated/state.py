@@ -46,6 +46,8 @@ class Settings:
         checks.real("alpha", self.alpha, 0.0, 1e6)
         checks.positive("beta", self.beta)
         checks.integer("workers", self.workers, 1, 1024)
+        if self.order is not None and self.weigh_by_size:
+            raise ValueError("weigh_by_size with an order: public weights would tell which user fills a slot")
 
 
 @dataclass(frozen=True, kw_only=True)
