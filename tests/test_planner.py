@@ -1,5 +1,6 @@
 """The planner: its predictions hold, its choice is the best, and its warnings appear when they should."""
 
+import itertools
 import json
 import math
 import time
@@ -183,3 +184,15 @@ def test_auto_refuses_where_only_real_arithmetic_fits(monkeypatch):
     monkeypatch.setattr(planner, "STATELESS", ("privunit",))
     with pytest.raises(ValueError, match="'privunit' must be asked for by name"):
         automatic_scheme(dim=100, epsilon=8.0, bits=64)
+
+
+@pytest.mark.parametrize(("dim", "epsilon"), [(3920, 20.0), (119850, 40.0)])
+def test_every_point_of_the_frontier_is_a_message_that_can_be_sent_and_improves(dim, epsilon):
+    points = planner.frontier(dim=dim, epsilon=epsilon)
+    assert len(points) > 1
+    for before, after in itertools.pairwise(points):
+        assert before.message_bytes < after.message_bytes
+        assert after.nmse < 0.98 * before.nmse
+    best = plan(dim=dim, epsilon=epsilon, bits=2048)
+    assert points[-1].nmse < 1.025 * best.nmse
+    assert points[-1].message_bytes <= best.message_bytes
