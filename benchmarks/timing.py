@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sqsgd import Scheme, Task, make_scheme, secure_rng
+from sqsgd.mechanisms.sparse_matches import SparseMatches
 from sqsgd.numerics.exact import InverseCdf, nearest
 
 DIM = 119850
@@ -59,14 +60,17 @@ class Row:
 
 def matches(mechanism: Any) -> InverseCdf:
     """The law of the number of matches."""
-    law: InverseCdf = mechanism.quantizer.law.sampler
+    law: InverseCdf = (mechanism if isinstance(mechanism, SparseMatches) else mechanism.quantizer).law.sampler
     return law
 
 
 def _edge(mechanism: Any, law: InverseCdf) -> int:
     """The word from which on the draw is on the high side."""
-    quantizer = getattr(mechanism, "quantizer", None)
-    last_low = quantizer.threshold - 1 if quantizer and law is quantizer.law.sampler else 0
+    quantizer, last_low = getattr(mechanism, "quantizer", None), 0
+    if quantizer and law is quantizer.law.sampler:
+        last_low = quantizer.threshold - 1
+    elif isinstance(mechanism, SparseMatches):
+        last_low = mechanism.law.rank(mechanism.law.threshold, 0) - 1
     return min(max(int(nearest(lambda: law._cdf(last_low)) * 2.0**64), 1), 2**64 - 1)
 
 
@@ -83,11 +87,16 @@ def _used(encode: Encode) -> float:
     return float(encode.used)
 
 
+SIGNS = {"code": "signs"}
 ROWS = (
-    Row(name="sqsgd", epsilon=400.0, options={}, coin=(0, matches)),
-    Row(name="sqsgd", epsilon=400.0, options={}, coin=(2, lambda m: m.norm._stays), what="norm kept or not"),
-    Row(name="sqsgd", epsilon=8.0, options={}, coin=(0, matches)),
-    Row(name="sqsgd-stateless", epsilon=400.0, options={}, coin=(0, matches)),
+    Row(name="sqsgd", epsilon=400.0, options={}, coin=(1, matches)),
+    Row(name="sqsgd", epsilon=8.0, options={}, coin=(1, matches)),
+    Row(name="sqsgd-stateless", epsilon=400.0, options={}, coin=(1, matches)),
+    Row(name="sqsgd-stateless", epsilon=8.0, options={}, coin=(1, matches)),
+    Row(name="sqsgd", epsilon=400.0, options=SIGNS, coin=(0, matches)),
+    Row(name="sqsgd", epsilon=400.0, options=SIGNS, coin=(2, lambda m: m.norm._stays), what="norm kept"),
+    Row(name="sqsgd", epsilon=8.0, options=SIGNS, coin=(0, matches)),
+    Row(name="sqsgd-stateless", epsilon=400.0, options=SIGNS, coin=(0, matches)),
     Row(name="sqsgd-paper", epsilon=400.0, options={}, side=_first, what="more or fewer matches"),
     Row(name="sqsgd-paper", epsilon=400.0, options={"levels": 5}, side=_first, what="more or fewer matches"),
     Row(name="sqsgd-paper", epsilon=400.0, options={"rule": "optimal"}, coin=(0, matches)),

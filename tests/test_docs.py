@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import snippets
 
-from sqsgd import Task, make_scheme, plan, seeded_rng
+from sqsgd import Task, make_scheme, reconstruction_bound, seeded_rng
 from sqsgd.randomness import EVERYONE, PublicStream
 
 ROOT = snippets.ROOT
@@ -24,14 +24,14 @@ def identity(scheme) -> str:
 
 
 def test_the_identity_is_the_documented_one():
-    scheme = make_scheme("sqsgd", dim=100, epsilon=50.0, bits=64)
+    scheme = make_scheme("sqsgd", dim=100, epsilon=50.0, bits=64, code="signs")
     assert blocks("docs/wire-format.md", "text")[0].strip() == identity(scheme)
 
 
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("sqsgd", {}),
+        ("sqsgd", {"code": "signs"}),
         ("sqsgd", {"levels": 5, "reach": 2.0}),
         ("sqsgd-paper", {"levels": 128, "adaptive": True}),
     ],
@@ -107,11 +107,13 @@ def test_the_privacy_page_has_the_numbers_of_the_default_run():
     from sqsgd.runs.config import RunConfig
 
     text, run = (ROOT / "docs/privacy.md").read_text(), RunConfig()
-    chosen = plan(dim=119850, epsilon=run.epsilon, bits=8 * run.bytes, clients=run.clients, rounds=run.rounds)
-    for statement in chosen.reconstruction:
-        up = math.ceil(statement.cosine * 10 ** (4 if statement.cosine < 0.1 else 3))
-        assert f"| {up / 10 ** (4 if statement.cosine < 0.1 else 3):g}" in text
+    size = make_scheme("sqsgd", dim=119850, epsilon=run.epsilon, bits=8 * run.bytes).mechanism.dim
+    for dimensions in (size, 119850):
+        for reports in (1, run.rounds):
+            cosine = reconstruction_bound(reports * run.epsilon, dimensions)
+            digits = 4 if cosine < 0.1 else 3
+            assert f"| {math.ceil(cosine * 10**digits) / 10**digits:g}" in text
     assert f"{run.epsilon * run.rounds:,.0f}" in text
     assert f"{run.rounds} rounds" in text
-    assert f"{chosen.coordinates:,} coordinates" in text
+    assert f"{size:,} coordinates" in text
     assert f"{math.floor(run.epsilon / math.log(10)) + 1} digits" in text

@@ -1,25 +1,29 @@
 """`sqsgd plan`: the planner's answer, as text and as JSON."""
 
 import json
+from dataclasses import asdict
 
 from typed import typed
 
-from sqsgd.planner import plan
+from sqsgd.planner import frontier, plan
 
 LINE = "sqsgd plan --dim 5000 --epsilon 80 --bytes 64 --clients 20 --rounds 3 --probability 1e-5 --prior 2"
 CHOSEN = plan(dim=5000, epsilon=80.0, bits=512, clients=20, rounds=3, probability=1e-5, prior=2.0)
 
 
 def test_json_is_the_plan():
-    assert json.loads(typed(f"{LINE} --json").out) == json.loads(json.dumps(CHOSEN.to_dict()))
+    printed = json.loads(typed(f"{LINE} --json").out)
+    points = printed.pop("frontier")
+    assert printed == json.loads(json.dumps(CHOSEN.to_dict()))
+    assert points == [asdict(point) for point in frontier(dim=CHOSEN.dim, epsilon=CHOSEN.epsilon)]
 
 
 def test_without_json_the_whole_plan_is_printed():
     done = typed(LINE)
     assert done.code == 0
     for words in (
-        f"coordinates        {CHOSEN.coordinates:,} of 5,000, as signs\n",
-        f"bytes              {CHOSEN.message_bytes} per message: 512 bits of codes",
+        f"{CHOSEN.count} of 8,192, with their signs, drawn around the {CHOSEN.near} largest\n",
+        f"bytes              {CHOSEN.message_bytes} per message: {CHOSEN.bits} bits of codes",
         f"of the mean over 20 clients {CHOSEN.nmse_mean:.4g}\n",
         f"so this is {CHOSEN.optimum_ratio:.3g} times the best possible\n",
         *(way.name for way in (*CHOSEN.alternatives, *CHOSEN.stateless)),
@@ -29,8 +33,12 @@ def test_without_json_the_whole_plan_is_printed():
 
 
 def test_warnings_are_printed():
-    line = "sqsgd plan --dim 100000 --epsilon 0.5 --bytes 1"
+    line = "sqsgd plan --dim 100000 --epsilon 20 --bytes 1"
     warnings = json.loads(typed(f"{line} --json").out)["warnings"]
     assert warnings
     shown = typed(line).out.split("\nWarnings\n")[1]
     assert shown == "".join(f"  * {warning}\n" for warning in warnings)
+
+
+def test_levels_are_named():
+    assert " levels over ± " in typed("sqsgd plan --dim 64 --epsilon 2000 --bytes 64").out

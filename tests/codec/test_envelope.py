@@ -38,7 +38,7 @@ def test_golden_bytes():
 
 
 def test_golden_message_of_a_scheme():
-    scheme = make_scheme("sqsgd", dim=100, epsilon=50.0, bits=64)
+    scheme = make_scheme("sqsgd", dim=100, epsilon=50.0, bits=64, code="signs")
     task = Task(round=1, client=2, seed=3, dim=100, bound=4.0)
     assert f"{scheme.fingerprint:08x}" == GOLDEN_FINGERPRINT
     scheme.decode(bytes.fromhex(GOLDEN_MESSAGE), task)
@@ -159,7 +159,7 @@ def mutations(messages, numbers, count):
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("sqsgd", {}), ("sqsgd-paper", {"levels": 5, "adaptive": True})]
+    ("name", "options"), [("sqsgd", {"code": "signs"}), ("sqsgd-paper", {"levels": 5, "adaptive": True})]
 )
 def test_no_mutated_message_is_accepted(name, options):
     scheme, rng = make_scheme(name, dim=60, epsilon=30.0, bits=64, **options), seeded_rng(1)
@@ -180,7 +180,7 @@ def test_no_mutated_message_is_accepted(name, options):
 
 
 def test_a_report_fits_no_other_task():
-    scheme, rng = make_scheme("sqsgd", dim=60, epsilon=30.0, bits=64), seeded_rng(1)
+    scheme, rng = make_scheme("sqsgd", dim=60, epsilon=30.0, bits=64, code="signs"), seeded_rng(1)
     right = {"round": 3, "client": 1, "seed": 1, "dim": 60, "bound": 1.0}
     message = scheme.encode(np.ones(60, np.float32), Task(**right), rng)
     scheme.open(message, Task(**right))

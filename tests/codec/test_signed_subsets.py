@@ -51,6 +51,16 @@ def test_a_subset_takes_at_most_one_bit_more_than_it_must(size):
             assert 0 <= more <= (1 if 2 * count <= size else 8)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 40, 1000, 131072])
+def test_the_bits_are_those_of_the_largest_number(size):
+    """The bound from binomial coefficients decides only what the rule itself would."""
+    for count in range(1, min(size, 60) + 1):
+        numbers = 1 << count
+        for n in range(count, 0, -1):
+            numbers = -(-numbers // n) * (size - n + 1)
+        assert SignedSubset(count, size).bits == (numbers - 1).bit_length()
+
+
 @given(st.integers(1, 2**21), st.integers(1, 300), st.integers(0, 2**32))
 @settings(max_examples=60, deadline=None)
 def test_random_subsets_come_back(size, count, seed):

@@ -70,16 +70,17 @@ def test_tasks_must_be_tasks_for_this_length():
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "bound"),
+    ("name", "options", "size", "bound"),
     [
-        ("sqsgd", 32, (32 / 40) ** 0.5),
-        ("sqsgd-paper", 8, 3 / 40**0.5),
-        ("privunit", 40, 1.0),
-        ("dgc", 1, 1.0),
+        ("sqsgd", {"code": "signs"}, 32, (32 / 40) ** 0.5),
+        ("sqsgd", {"coordinates": 16}, 16, (16 / 40) ** 0.5),
+        ("sqsgd-paper", {}, 8, 3 / 40**0.5),
+        ("privunit", {}, 40, 1.0),
+        ("dgc", {}, 1, 1.0),
     ],
 )
-def test_sent_coordinates_and_the_bound_for_unit_vectors(name, size, bound):
-    scheme = make_scheme(name, dim=40, epsilon=50.0, bits=38)
+def test_sent_coordinates_and_the_bound_for_unit_vectors(name, options, size, bound):
+    scheme = make_scheme(name, dim=40, epsilon=50.0, bits=38, **options)
     task = Task(round=0, client=1, seed=5, dim=40, bound=scheme.unit_bound)
     columns = scheme.randomize(np.arange(40, dtype=np.float32), task, seeded_rng(1))
     sent = scheme.sent_coordinates(columns, task)
@@ -88,9 +89,12 @@ def test_sent_coordinates_and_the_bound_for_unit_vectors(name, size, bound):
     assert name != "dgc" or sent.tolist() == [39]
 
 
-@pytest.mark.parametrize("name", ["sqsgd", "fedsel", "dgc"])
-def test_a_client_does_not_open_its_own_report(name, monkeypatch):
-    scheme = make_scheme(name, dim=40, epsilon=50.0, bits=38)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("sqsgd", {"code": "signs"}), ("sqsgd", {"coordinates": 16}), ("fedsel", {}), ("dgc", {})],
+)
+def test_a_client_does_not_open_its_own_report(name, options, monkeypatch):
+    scheme = make_scheme(name, dim=40, epsilon=50.0, bits=38, **options)
     task = Task(round=0, client=1, seed=5, dim=40, bound=1.0)
     gradient = np.arange(40, dtype=np.float32)
     expected = scheme.encode(gradient, task, seeded_rng(1))

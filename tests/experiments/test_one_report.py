@@ -189,7 +189,7 @@ def test_memory_does_not_grow_with_the_users(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"scheme": "sqsgd"}, "keeps a residual .* write scheme = 'auto'"),
+        ({"scheme": "sqsgd", "options": {"code": "signs"}}, "keeps a residual .* write scheme = 'auto'"),
         ({"rounds": 4001}, "rounds = 4001 is more than clients = 4000"),
         ({"clients": 4001}, "partition = 'drawn' lets them draw one each"),
         ({"participation": "Once"}, "must be 'all', 'once' or a number"),
@@ -197,7 +197,7 @@ def test_memory_does_not_grow_with_the_users(tmp_path):
         ({"scheme": "fedsgd", "ledgers": "somewhere"}, "'fedsgd' is not locally private"),
         ({"ledgers": __file__}, "is a file; name a folder"),
         ({"weigh_by_size": True}, "would tell which user fills a slot"),
-        ({"decay": "fast"}, "decay = 'fast' must be one of none, linear"),
+        ({"decay": "fast"}, "decay = 'fast' must be one of auto, none, linear"),
     ],
 )
 def test_invalid_combinations_are_refused_by_name(tmp_path, changes, message):

@@ -47,7 +47,7 @@ def some(values, count=24):
 
 
 MATCHES = {
-    "sqsgd, the default run": (2048, 2, 394.0, None),
+    "sqsgd, signs in 256 bytes": (2048, 2, 394.0, None),
     "sqsgd at 8": (64, 2, 6.0, None),
     "the paper's": (512, 16, 400.0, None),
     "sqkr": (567, 2, 400.0, 567),
@@ -78,8 +78,9 @@ def test_the_number_of_matches(name):
 
 
 def test_the_sizes_are_those_of_the_schemes():
-    for scheme, epsilon, name in [("sqsgd", 400.0, "sqsgd, the default run"), ("sqkr", 400.0, "sqkr")]:
-        q = make_scheme(scheme, dim=DIM, epsilon=epsilon, bits=2048).mechanism.quantizer
+    signs = {"code": "signs"}
+    for scheme, options, name in [("sqsgd", signs, "sqsgd, signs in 256 bytes"), ("sqkr", {}, "sqkr")]:
+        q = make_scheme(scheme, dim=DIM, epsilon=400.0, bits=2048, **options).mechanism.quantizer
         dim, levels, share, threshold = MATCHES[name]
         assert (q.dim, q.levels, q.epsilon) == (dim, levels, share)
         assert threshold in (None, q.threshold)
@@ -206,7 +207,7 @@ def broken_sampler(kind, q):
     return Clipped(q)
 
 
-@pytest.mark.parametrize("name", ["sqsgd, the default run", "the paper's", "low sides", "sqkr"])
+@pytest.mark.parametrize("name", ["sqsgd, signs in 256 bytes", "the paper's", "low sides", "sqkr"])
 @pytest.mark.parametrize(
     "kind", ["the low side 1 % too rare", "epsilon 2 % larger", "cut at 64 bits", "clipped at two deviations"]
 )

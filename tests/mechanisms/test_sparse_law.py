@@ -110,6 +110,20 @@ def test_cdf_and_pairs(parameters):
         assert abs(sum(law.masses(), arb(0)) - 1) < arb(2) ** -60
 
 
+@pytest.mark.parametrize("parameters", [(*each, 3.0) for each in SMALL] + LARGE + [(64, 40, 50, 9, 3.0)])
+def test_masses_are_those_of_whole_numbers(parameters):
+    """The recurrence encloses the sums over wrong signs, also where codes must hit the near set."""
+    law = law_of(*parameters)
+    counted = [0] * (law.most_hits + 1)
+    for (right, _), number in ways(law).items():
+        counted[right] += number
+    with exact.precision(256):
+        whole = fmpz(math.comb(law.size, law.count) << law.count)
+        for number, mass in zip(counted, law.masses(), strict=True):
+            assert (arb(number) / whole).overlaps(mass)
+            assert mass.rel_accuracy_bits() > 200
+
+
 @pytest.mark.parametrize("parameters", [(*each, 3.0) for each in SMALL] + LARGE)
 def test_the_mean_of_matches_has_its_closed_form(parameters):
     law = law_of(*parameters)

@@ -9,8 +9,45 @@ import pytest
 from sqsgd.codec import SignedSubset
 from sqsgd.mechanisms.sparse_law import SparseLaw
 from sqsgd.numerics.gaussian import largest_sum
-from sqsgd.schemes._sparse_choice import _log_masses, best_sparse, most_coordinates, of_counts
+from sqsgd.schemes._sparse_choice import best_sparse, most_coordinates, of_counts
 from sqsgd.schemes.privunit import sphere_cap
+
+
+def log_masses(size, near, count):
+    """ln of the share of codes with l matches, for every l: plain sums over the wrong signs."""
+    factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, size + 1)))])
+
+    def log_binomial(n, k):
+        return factorials[n] - factorials[k] - factorials[n - k]
+
+    hits = np.arange(max(0, near + count - size), min(near, count) + 1)
+    codes = log_binomial(near, hits) + log_binomial(size - near, count - hits) - hits * math.log(2)
+    codes -= log_binomial(size, count)
+    rows = [(hits >= right, right) for right in range(min(near, count) + 1)]
+    return np.array([np.logaddexp.reduce(codes[at] + log_binomial(hits[at], right)) for at, right in rows])
+
+
+def slow_energy(size, near, count, epsilon):
+    """The least energy over all thresholds, and the threshold."""
+    masses = log_masses(size, near, count)
+    high = np.logaddexp.accumulate(masses[::-1])[::-1]
+    gain = epsilon + math.log(-math.expm1(-epsilon))
+    matches = np.log(np.arange(1, masses.size)) + masses[1:] + gain - np.logaddexp(0.0, gain + high[1:])
+    scale = math.exp(matches.max()) * largest_sum(size, near) / near
+    return count / scale**2, matches
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 4.0, 30.0, 300.0])
+@pytest.mark.parametrize("size", [5, 64, 700])
+def test_the_threshold_is_the_best_of_all(size, epsilon):
+    """Against every threshold, with masses that are sums: the recurrence and where it ends lose nothing."""
+    numbers = np.random.default_rng(size)
+    for _ in range(12):
+        near, count = (int(numbers.integers(1, min(size, 200) + 1)) for _ in range(2))
+        found = of_counts(size, near, count, epsilon)
+        energy, matches = slow_energy(size, near, count, epsilon)
+        assert math.isclose(found.energy, energy, rel_tol=1e-6)
+        assert matches[found.threshold - 1] > matches.max() - 1e-6
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 5.0, 20.0, 60.0])
@@ -42,6 +79,14 @@ def test_floats_agree_with_the_exact_law(size, near, count, epsilon):
     assert math.isclose(choice.energy, count / scale**2, rel_tol=1e-9)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 50, 300])
+def test_the_most_coordinates_are_those_that_fit(size):
+    """Against asking for every number of coordinates; one more bit never allows fewer."""
+    needed = [SignedSubset(count, size).bits for count in range(1, max(size // 2, 1) + 1)]
+    for bits in range(needed[-1] + 3):
+        assert most_coordinates(size, bits) == sum(each <= bits for each in needed)
+
+
 def test_the_budget_of_bits_is_kept():
     for bits in (12, 13, 14, 40, 200, 1000):
         most = most_coordinates(4096, bits)
@@ -53,7 +98,7 @@ def test_the_budget_of_bits_is_kept():
 def test_wrong_signs_count_in_dense_codes():
     """Half of 1,024 coordinates at ε = 400: matches alone promise 1.34 of the optimum; it is 1.55."""
     size, count, epsilon = 1024, 512, 400.0
-    masses = _log_masses(size, count, count)
+    masses = log_masses(size, count, count)
     matches = np.log(np.maximum(np.arange(masses.size), 1e-300)) + masses
     high, hits = (np.logaddexp.accumulate(each[::-1])[::-1] for each in (masses, matches))
     alone = np.exp(epsilon + hits - np.logaddexp(0.0, epsilon + high))[1:].max()

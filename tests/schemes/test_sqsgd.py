@@ -103,7 +103,7 @@ def test_the_magnitude_is_the_norm_without_bias():
 def test_more_bits_never_hurt(name, dim, epsilon):
     """The predicted error on the whole vector, times what a block of that size costs."""
     costs = []
-    for bits in (1, 2, 5, 7, 8, 16, 17, 63, 64, 100, 255, 256, 257, 511, 512, 600, 1024, 2048):
+    for bits in (7, 8, 16, 17, 63, 64, 100, 255, 256, 257, 511, 512, 600, 1024, 2048):
         mechanism = make_scheme(name, dim=dim, epsilon=epsilon, bits=bits).mechanism
         factor = visits if name == "sqsgd" else (lambda whole, size: whole / size)
         costs.append((1 + mechanism.relative_error(1.0)) * factor(padded(dim), mechanism.dim))

@@ -88,7 +88,11 @@ class SparseLaw:
                 term = term * top / bottom
 
     def masses(self) -> list[arb]:
-        """W_l / (C(N, t) 2^t) for every l: the law of the matches of a uniform code."""
+        """W_l / (C(N, t) 2^t) for every l: the law of the matches of a uniform code.
+
+        (s-l)(t-l) W_l = (l+1) ((2N-s-t+1) W_{l+1} + (l+2) W_{l+2}), from l = min(s, t) down
+        (docs/proofs/sparse-matches.md): sums of positive terms.
+        """
         return _masses(self, ctx.prec)
 
     def weights(self) -> tuple[arb, arb]:
@@ -176,4 +180,10 @@ def _hit_shares(law: SparseLaw, bits: int) -> list[arb]:
 
 @lru_cache(maxsize=32)
 def _masses(law: SparseLaw, bits: int) -> list[arb]:
-    return [sum((share for _, share in law.row(l)), arb(0)) for l in range(law.most_hits + 1)]  # noqa: E741
+    n, s, t, most = law.size, law.near, law.count, law.most_hits
+    top = arb(fmpz.bin_uiui(max(s, t), most)) / arb(fmpz.bin_uiui(n, most) << most)
+    masses = [arb(0), top]  # from the top down, after a mass above the top
+    for l in range(most - 1, -1, -1):  # noqa: E741
+        below = (2 * n - s - t + 1) * masses[-1] + (l + 2) * masses[-2]
+        masses.append((l + 1) * below / ((s - l) * (t - l)))
+    return masses[:0:-1]

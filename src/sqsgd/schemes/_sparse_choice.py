@@ -40,7 +40,7 @@ class SparseChoice:
 def most_coordinates(size: int, bits: int) -> int:
     """The largest t whose codes fit in ``bits``, at most half of the coordinates; 0 if none does.
 
-    Codes take at most two bits more than log2 C(N, t) + t, so few t are left for whole numbers to decide.
+    Codes take at most two bits more than log2 C(N, t) + t, so whole numbers have few t left to decide.
     """
     counts = range(min(size // 2 or 1, MOST_COUNT) + 1)
     most = max(0, bisect_right(counts, bits - 2.0, key=lambda count: _log2_codes(size, count)) - 1)
@@ -107,7 +107,7 @@ def _best_near(size: int, count: int, epsilon: float) -> SparseChoice:
 def of_counts(size: int, near: int, count: int, epsilon: float) -> SparseChoice:
     """The τ with the largest μ(τ) = (e^ε - 1) τ W_τ / (1 + (e^ε - 1) P(l >= τ)), for given s and t.
 
-    From l = min(s, t) down, W_l follows from W_{l+1} and W_{l+2}; ``SparseLaw.masses`` is the rigorous twin.
+    From l = min(s, t) down, W_l follows from the two above it as in ``SparseLaw.masses``, which is rigorous.
     W is log-concave, so W_τ / P(l >= τ) rises with τ: where (e^ε - 1) P is large, μ only falls for lower τ.
     """
     most, wider, step = min(near, count), max(near, count), 2 * size - near - count + 1

@@ -106,10 +106,9 @@ def best_of(candidates: Iterable[Choice]) -> Choice:
 def _sizes(most: int, whole: int, epsilon: float, block: bool) -> list[int]:
     """Numbers of coordinates to try: as many as the bits hold, and powers of two that suit ε.
 
-    A block is a power of two, unless it is the whole vector. Fewer than FEWEST only where no more fit.
+    A block is a power of two, unless it is the whole vector.
     """
     largest = most if most == whole or not block else 1 << (most.bit_length() - 1)
     payable = 1 << int(8 * max(epsilon, FEWEST)).bit_length()
-    fewest = FEWEST if largest >= FEWEST else 1
-    fewer = [1 << power for power in reversed(range(32)) if fewest <= 1 << power < min(largest, payable)]
+    fewer = [1 << power for power in reversed(range(32)) if FEWEST <= 1 << power < min(largest, payable)]
     return [largest, *fewer]

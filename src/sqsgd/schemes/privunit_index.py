@@ -132,7 +132,7 @@ class NearestVertices(Mechanism):
         return (codes[:, None],)
 
     def unit_codes(self, columns: Columns, bound: float) -> tuple[Codes, Estimate]:
-        return columns[0], np.full(len(columns[0]), bound / self.scale)
+        return columns[0].astype(np.uint32, copy=False), np.full(len(columns[0]), bound / self.scale)
 
     def _vertex(self, columns: Columns, bound: float) -> tuple[int, float]:
         code = int(columns[0][0])

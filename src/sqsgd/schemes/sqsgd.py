@@ -217,8 +217,8 @@ def best_code(
 ) -> Direction | SparseMatches:
     """The mechanism of the code that is asked for, else the one with the least predicted error.
 
-    Every code is found by searching what fits into the bits, so more bits never make the choice worse:
-    tests/schemes/test_sqsgd.py::test_more_bits_never_hurt.
+    Every code is found by searching what fits into the bits, so more bits never make the choice worse, from
+    the seven on that the shortest sparse code takes: tests/schemes/test_sqsgd.py::test_more_bits_never_hurt.
     """
     bits = checks.integer("bits", bits, 1, 2**40)
     directions = _directions(code, levels, reach)
