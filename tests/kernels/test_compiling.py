@@ -64,7 +64,8 @@ def use_many_at_once():
     """Batches of different schemes, sizes and wire formats, from arrays of every kind."""
     sparse = {"epsilon": 20.0, "bits": 64, "code": "sparse"}
     for dim, name, options in [
-        (200, "privunit-index", {"epsilon": 4.0}), (20, "privunit-index", {"epsilon": 4.0}), (300, "sqsgd-stateless", sparse),
+        (200, "privunit-index", {"epsilon": 4.0}), (20, "privunit-index", {"epsilon": 4.0}),
+        (300, "sqsgd-stateless", sparse),
         (64, "sqsgd-stateless", {**sparse, "norm_epsilon": 2.0}),
     ]:  # fmt: skip
         scheme = make_scheme(name, dim=dim, **options)

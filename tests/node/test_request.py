@@ -71,7 +71,9 @@ def test_a_request_has_no_field_that_does_not_travel():
 
 def test_a_slot_says_nothing_about_a_node_and_earlier_nodes_refuse_it():
     """Only requests by slot have the key: nodes that do not know it answer all others as before."""
-    usual, by_slot = request(), request(by_slot=True)
+    usual, by_slot = (
+        request(scheme="privunit-index", epsilon=8.0, by_slot=by_slot) for by_slot in (False, True)
+    )
     assert "by_slot" not in usual.to_fields()
     assert by_slot.to_fields() == {**usual.to_fields(), "by_slot": True}
     assert Request.from_fields(by_slot.to_fields()) == by_slot
