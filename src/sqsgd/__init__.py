@@ -15,9 +15,9 @@ from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.scalardp import ScalarDP
 from sqsgd.numerics.reconstruction import reconstruction_bound
 from sqsgd.planner import Plan, plan
-from sqsgd.randomness import Rng, secure_rng, seeded_rng
+from sqsgd.randomness import Rng, Rngs, secure_rng, secure_rngs, seeded_rng, seeded_rngs
 from sqsgd.schemes import SCHEMES, make_scheme
-from sqsgd.task import Task
+from sqsgd.task import Task, Tasks
 
 __version__ = "0.1.0"
 
@@ -31,13 +31,17 @@ __all__ = [
     "PrivQuant",
     "Privacy",
     "Rng",
+    "Rngs",
     "ScalarDP",
     "Scheme",
     "Task",
+    "Tasks",
     "Transform",
     "make_scheme",
     "plan",
     "reconstruction_bound",
     "secure_rng",
+    "secure_rngs",
     "seeded_rng",
+    "seeded_rngs",
 ]

@@ -30,6 +30,8 @@ class Scheme:
     ----------
     * ``encode`` draws private randomness only from ``rng``, public only from ``task``.
       tests/schemes/test_contract.py::test_a_seed_decides_the_message.
+    * ``encode_many`` gives the messages of ``encode``:
+      tests/core/test_batches.py::test_many_messages_are_the_single_ones.
     * ``bits`` is 8 len(message), envelope included; ``code_bits`` counts only the packed codes.
       tests/schemes/test_contract.py::test_the_message_has_the_declared_size_and_keeps_the_budget.
     * ``decode`` rejects damaged messages and those for other tasks, except for the one in 2^32 random changes

@@ -31,9 +31,8 @@ class Rngs(Sequence[Rng]):
     * ``words`` and ``later`` are what the generators themselves return:
       tests/randomness/test_generators.py::test_words_are_those_of_single_generators.
 
-    >>> seeded_rngs(1 << 64, np.array([5], np.uint64)).words(2).tolist() == [
-    ...     [rng.word(), rng.word()] for rng in [seeded_rng((1 << 64) + 5)]
-    ... ]
+    >>> rngs = seeded_rngs(1 << 64, np.array([5, 6], np.uint64))
+    >>> rngs.words(1).tolist() == [[rng.word()] for rng in rngs]
     True
     """
 
@@ -117,13 +116,21 @@ def ranks_of(words: Words, bounds: npt.ArrayLike) -> tuple[npt.NDArray[np.int64]
 
 
 def secure_rngs(count: int) -> Rngs:
-    """Generators for real data, each with its own key from the operating system: see ``secure_rng``."""
+    """Generators for real data, each with its own key from the operating system: see ``secure_rng``.
+
+    >>> len(secure_rngs(3)), secure_rngs(3).protects
+    (3, True)
+    """
     keys = np.frombuffer(os.urandom(32 * count), np.uint64).reshape(count, 4)
     return Rngs(keys.copy())
 
 
 def seeded_rngs(base: int, numbers: npt.NDArray[np.uint64]) -> Rngs:
-    """The generators ``seeded_rng(base + number)``, which protect nobody; base is a multiple of 2^64."""
+    """The generators ``seeded_rng(base + number)``, which protect nobody; base is a multiple of 2^64.
+
+    >>> seeded_rngs(0, np.array([7], np.uint64))[0]
+    seeded_rng(7)  # for experiments: protects nobody
+    """
     if base % 2**64 or not 0 <= base < 2**256:
         raise ValueError(f"base = {base} must be a multiple of 2^64 below 2^256")
     message: Any = base.to_bytes(32, "little") + bytes(8)
