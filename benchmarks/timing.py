@@ -26,6 +26,7 @@ from sqsgd import Scheme, Task, make_scheme, secure_rng
 from sqsgd.numerics.exact import InverseCdf, nearest
 
 DIM = 119850
+SPARSE = {"code": "sparse"}
 Side = Callable[["Encode"], float]
 """A number that is larger on one side of the private draw than on the other."""
 
@@ -63,10 +64,18 @@ def matches(mechanism: Any) -> InverseCdf:
     return law
 
 
+def pairs(mechanism: Any) -> InverseCdf:
+    """The law of the numbers of matches and wrong signs of a sparse code."""
+    law: InverseCdf = mechanism.law.sampler
+    return law
+
+
 def _edge(mechanism: Any, law: InverseCdf) -> int:
     """The word from which on the draw is on the high side."""
-    quantizer = getattr(mechanism, "quantizer", None)
+    quantizer, sparse = getattr(mechanism, "quantizer", None), getattr(mechanism, "law", None)
     last_low = quantizer.threshold - 1 if quantizer and law is quantizer.law.sampler else 0
+    if sparse and law is sparse.sampler:
+        last_low = sparse.rank(sparse.threshold, 0) - 1
     return min(max(int(nearest(lambda: law._cdf(last_low)) * 2.0**64), 1), 2**64 - 1)
 
 
@@ -88,6 +97,9 @@ ROWS = (
     Row(name="sqsgd", epsilon=400.0, options={}, coin=(2, lambda m: m.norm._stays), what="norm kept or not"),
     Row(name="sqsgd", epsilon=8.0, options={}, coin=(0, matches)),
     Row(name="sqsgd-stateless", epsilon=400.0, options={}, coin=(0, matches)),
+    Row(name="sqsgd", epsilon=400.0, options=SPARSE, coin=(0, pairs), what="many matches or few"),
+    Row(name="sqsgd-stateless", epsilon=400.0, options=SPARSE, coin=(0, pairs), what="many matches or few"),
+    Row(name="sqsgd-stateless", epsilon=8.0, options=SPARSE, coin=(1, pairs), what="a match or none"),
     Row(name="sqsgd-paper", epsilon=400.0, options={}, side=_first, what="more or fewer matches"),
     Row(name="sqsgd-paper", epsilon=400.0, options={"levels": 5}, side=_first, what="more or fewer matches"),
     Row(name="sqsgd-paper", epsilon=400.0, options={"rule": "optimal"}, coin=(0, matches)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -42,11 +41,14 @@ def most_coordinates(size: int, bits: int) -> int:
 
     Codes take at most two bits more than log2 C(N, t) + t, so whole numbers have few t left to decide.
     """
-    counts = range(min(size // 2 or 1, MOST_COUNT) + 1)
-    most = max(0, bisect_right(counts, bits - 2, key=lambda count: _log2_codes(size, count)) - 1)
-    while most < counts[-1] and SignedSubset(most + 1, size).bits <= bits:
-        most += 1
-    return most
+    low, high = 0, min(size // 2 or 1, MOST_COUNT)
+    last = high
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if _log2_codes(size, middle) <= bits - 2 else (low, middle - 1)
+    while low < last and SignedSubset(low + 1, size).bits <= bits:
+        low += 1
+    return low
 
 
 def _log2_codes(size: int, count: int) -> float:
