@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-SHARED = (".", "schemes", "deploy", "report", "ledger", "audit", "experiments", "federated", "flower", "node")
+SHARED = (
+    ".", "core", "schemes", "deploy", "report", "ledger", "audit", "experiments", "federated", "flower",
+    "node",
+)  # fmt: skip
 sys.path[:0] = [str(Path(__file__).parent / name) for name in SHARED]
 collect_ignore = ["conftest.py", "faults/hostile_client_app.py"]  # the second: an app that only nodes import
 collect_ignore_glob = ["*/conftest.py"]  # two of the same name stop a run of two folders
@@ -22,6 +25,7 @@ SLOW = (
     "experiments/test_one_report.py",
     "experiments/test_runner.py",
     "experiments/test_settings.py",
+    "experiments/test_slots.py",
     "runs/test_summary.py",
     "experiments/test_sweep.py",
     "experiments/test_sweep_runner.py",
@@ -61,6 +65,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.removeprefix("tests/").startswith(SLOW):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _secrets_apart(tmp_path_factory):
+    """Secrets of runs go to a folder of the tests, in this process and in those that it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SQSGD_PRIVATE", str(tmp_path_factory.mktemp("private")))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,6 +50,20 @@ def test_the_documented_reader_reads_our_messages(name, options):
     assert reader["coordinates"](fields["seed"], 9, 4, 300, scheme.transforms[-2].size) == chosen
     words = PublicStream(seed=1, round=2, client=EVERYONE, purpose="signs 0").words(50)
     assert reader["keystream"](1, 2, EVERYONE, "signs 0", 200) == words.tobytes()
+
+
+def test_the_documented_reader_reads_reports_of_slots():
+    reader: dict = {}
+    exec(blocks("docs/wire-format.md", "python")[0], reader)  # noqa: S102
+    scheme = replace(make_scheme("privunit-index", dim=300, epsilon=4.0), wire=2)
+    fields = {"round": 9, "client": 4, "seed": 2**63 + 5, "dim": 300, "bound": 2.5, "clip": 0.0}
+    task = Task(**{**fields, "clip": None})
+    message = scheme.encode(np.linspace(-1, 1, 300), task, seeded_rng(3))
+    layout = [(column.count, column.alphabet) for column in scheme.mechanism.layout]
+    expected = [column.tolist() for column in scheme.open(message, task)]
+    assert reader["read"](message, identity(scheme), fields, layout) == expected
+    with pytest.raises(AssertionError):
+        reader["read"](message, identity(scheme), {**fields, "client": 5}, layout)
 
 
 def test_every_command_is_in_the_readme():

@@ -1,6 +1,7 @@
 """Tasks: validation, public streams, and the bytes that a report is bound to."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from refusing import refuse
 
 from sqsgd import Task
+from sqsgd.task import Tasks
 
 
 def test_tasks_hold_plain_numbers():
@@ -77,3 +79,22 @@ def test_shared_streams_and_streams_per_client():
         drawn(Task(**{**RIGHT, "seed": 6}), shared=True),
     ]
     assert len({tuple(stream) for stream in streams}) == len(streams)
+
+
+def test_many_tasks_are_single_ones_but_for_the_client():
+    first = Task(round=2, client=9, seed=3, dim=8, bound=1.5, clip=2.0)
+    tasks = Tasks(first, np.array([0, 7, 2**64 - 2], np.uint64))
+    assert [task.client for task in tasks] == [0, 7, 2**64 - 2]
+    assert all(replace(task, client=9) == first for task in tasks)
+    front, back = tasks.binding
+    for i, task in enumerate(tasks):
+        assert task.binding == front + task.client.to_bytes(8, "little") + back
+        stream = task.stream("signs 0", shared=False)
+        assert tasks.words("signs 0", 5)[i].tobytes() == stream.words(10).tobytes()
+    assert [[task.client for task in part] for part in tasks.parts(2)] == [[0, 7], [2**64 - 2]]
+    assert tasks.parts(2)[0] is tasks.parts(2)[0]
+
+
+@pytest.mark.parametrize("clients", [[[1]], [1.5], [-1], [2**64 - 1]])
+def test_numbers_of_clients_are_checked(clients):
+    refuse("clients", lambda: Tasks(Task(round=0, client=0, seed=0, dim=8, bound=1.0), np.array(clients)))

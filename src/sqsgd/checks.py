@@ -82,6 +82,16 @@ def shaped(name: str, value: Any, dim: int) -> Vector:
     return array
 
 
+def shaped_rows(name: str, value: Any, rows: int, dim: int) -> Vector:
+    """A contiguous float32 matrix of this shape; float16 and float64 are converted."""
+    array = np.asarray(value)
+    if array.dtype.kind != "f" or array.shape != (rows, dim):
+        raise ValueError(
+            f"{name} is {array.dtype} of shape {array.shape}; it must be floats of ({rows}, {dim})"
+        )
+    return shaped(name, array.reshape(-1), array.size).reshape(rows, dim)
+
+
 def vector(name: str, value: Any, dim: int) -> Vector:
     """A float32 vector of length dim with coordinates within ±1e13."""
     from sqsgd.kernels.privatising import within
@@ -98,6 +108,12 @@ def finite_size(name: str, size: float) -> float:
     if not size < math.inf:
         raise ValueError(f"{name} contains NaN or infinity")
     return size
+
+
+def finite_sizes(name: str, sizes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The same for many vectors."""
+    finite_size(name, float(sizes.max(initial=0.0)))
+    return sizes
 
 
 def meant(name: object, known: Iterable[str]) -> str:

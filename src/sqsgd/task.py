@@ -1,13 +1,18 @@
-"""The Task: what the server asks of one client in one round."""
+"""The Task: what the server asks of one client in one round; Tasks: the same for many clients."""
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
 
 from sqsgd import checks
-from sqsgd.randomness import EVERYONE, PublicStream
+from sqsgd.randomness import EVERYONE, PublicStream, many_words
 
 MOST_DIM = 2**32 - 1
 
@@ -51,3 +56,56 @@ class Task:
         return struct.pack(
             "<IQQQdd", self.round, self.client, self.seed, self.dim, self.bound, self.clip or 0.0
         )
+
+
+class Tasks(Sequence[Task]):
+    """The tasks of many clients in one round, which differ in the client's number alone.
+
+    >>> tasks = Tasks(Task(round=0, client=0, seed=1, dim=8, bound=1.0), np.array([3, 5]))
+    >>> len(tasks), tasks[1].client
+    (2, 5)
+    """
+
+    def __init__(self, task: Task, clients: npt.ArrayLike) -> None:
+        """``task``: what all have in common; its client's number is not used."""
+        numbers = np.asarray(clients)
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or (numbers.size and int(numbers.min()) < 0):
+            raise ValueError("clients must be a vector of whole numbers from 0 on")
+        self.task, self.clients = task, numbers.astype(np.uint64)
+        if numbers.size and int(self.clients.max()) == EVERYONE:
+            raise ValueError(f"clients contains {EVERYONE}, which stands for all clients")
+        self._words: dict[tuple[str, int], npt.NDArray[np.uint64]] = {}
+        self._parts: dict[int, list[Tasks]] = {}
+
+    def __len__(self) -> int:
+        return self.clients.size
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> Tasks: ...
+    def __getitem__(self, index: int | slice) -> Task | Tasks:
+        if isinstance(index, slice):
+            return Tasks(self.task, self.clients[index])
+        return replace(self.task, client=int(self.clients[index]))
+
+    def parts(self, size: int) -> list[Tasks]:
+        """The tasks in parts of ``size``, which keep their public words for client and server."""
+        if size not in self._parts:
+            self._parts[size] = [self[start : start + size] for start in range(0, len(self), size)]
+        return self._parts[size]
+
+    @property
+    def binding(self) -> tuple[bytes, bytes]:
+        """The bytes of each task's binding before and after the client's number."""
+        whole = self.task.binding
+        return whole[:4], whole[12:]
+
+    def words(self, purpose: str, count: int) -> npt.NDArray[np.uint64]:
+        """The first ``count`` 64-bit words of each client's public stream, one row per client."""
+        if (purpose, count) not in self._words:
+            task = self.task
+            self._words[purpose, count] = many_words(
+                seed=task.seed, round=task.round, clients=self.clients, purpose=purpose, count=count
+            )
+        return self._words[purpose, count]

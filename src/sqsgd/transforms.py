@@ -8,12 +8,15 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sqsgd import checks
 from sqsgd.checks import Vector
-from sqsgd.core import Estimate, Indices, Transform
+from sqsgd.core import Codes, Estimate, Indices, Transform, Vectors
 from sqsgd.randomness import EVERYONE, PublicStream
-from sqsgd.task import Task
+from sqsgd.task import Task, Tasks
+
+Words = npt.NDArray[np.uint64]
 
 _U8 = np.dtype("<u8")
 _SIGNS = ("signs 0", "signs 1")
@@ -137,7 +140,7 @@ class Rotate(Transform):
 
         return rotate
 
-    def _signs(self, task: Task, which: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    def _signs(self, task: Task, which: int, size: int) -> Words:
         words = task.stream(_SIGNS[which], shared=self.shared).words(2 * -(-size // 64))
         return words.view(_U8)
 
@@ -164,15 +167,41 @@ class Rotate(Transform):
         from sqsgd.kernels.rotation import add_scaled, flip_signs, narrow, rotate
 
         x = np.empty(y.size, np.float32)
-        factor = narrow(
-            y, y.view(np.int64), x
-        )  # large estimates may be beyond the range of float32, which the kernel uses
+        factor = narrow(y, y.view(np.int64), x)  # large ones may be beyond float32, which the kernel uses
         signs = np.zeros(-(-x.size // 64), np.uint64)
         for which in reversed(range(self.rounds)):
             rotate(x, signs, x.size**-0.5, x, np.inf)  # with the signs of the round that was undone before
             signs = self._signs(task, which, x.size)
-        flip_signs(x.view(np.uint32), signs.view(np.uint8))
+        flip_signs(x, signs)
         add_scaled(x, factor, total)
+
+    def _many_signs(self, tasks: Tasks, size: int) -> list[Words]:
+        """For each of the two rounds, a row of signs per task; no rows where there is no second round."""
+        count = -(-size // 64)
+        if self.shared:
+            found = [self._signs(tasks.task, which, size) for which in range(self.rounds)]
+            rows = [np.broadcast_to(row, (len(tasks), count)).copy() for row in found]
+        else:
+            rows = [tasks.words(purpose, count) for purpose in _SIGNS[: self.rounds]]
+        return [*rows, np.empty((0, count), np.uint64)][:2]
+
+    def forward_many(self, x: Vectors, tasks: Tasks) -> Vectors:
+        from sqsgd.kernels.rotation import rotate_rows
+
+        size = self.out_dim(x.shape[1])
+        y, fine = np.empty((len(x), size), np.float32), np.empty(len(x), np.bool_)
+        rotate_rows(x, *self._many_signs(tasks, size), size**-0.5, y, checks.LARGEST, fine)
+        if not fine.all():
+            raise NotFinite("x contains a number that is too large or not finite")
+        return y
+
+    def inverse_codes(self, codes: Codes, tasks: Tasks, dim: int) -> Vectors:
+        from sqsgd.kernels.rotation import unrotate_codes
+
+        size = self.out_dim(dim)
+        x = np.empty((len(codes), size), np.float32)
+        unrotate_codes(codes, *self._many_signs(tasks, size), size**-0.5, x)
+        return x
 
     def error_before(self, error: float, dim: int) -> float:
         """The error spreads evenly, and its share on the padding is cut off."""

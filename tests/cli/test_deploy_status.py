@@ -28,7 +28,7 @@ def test_a_federation_that_never_ran(tmp_path):
 def test_a_federation_that_runs(tmp_path):
     folder = small_federation(tmp_path)
     run = job(folder / "server", "running", ME)
-    rejected = [{"node": "12", "reason": "[red]no answer[/red] in time"}]
+    rejected = [{"node": "12", "reason": "[red]no answer[/red] in time"}, {"slot": 3, "reason": "late"}]
     lines = [line(0, accuracy=0.5), line(1, rejected=rejected)]
     (run.folder / "metrics.jsonl").write_text("".join(f"{each}\n" for each in lines))
     up = {"pid": ME.pid, "started": ME.started, "restarts": 0, "last_exit": None}
@@ -53,7 +53,8 @@ def test_a_federation_that_runs(tmp_path):
         "wire        1,234 bytes up, 5,678 down; 3 requests refused, last /a.Control/Run\n",
         f" {'r' * 79}… ",
         "training    running: round 2 of 4, accuracy 50.00%, attempt 2\n",
-        "answers     4 accepted, 1 rejected\n",
+        "answers     4 accepted, 2 rejected\n",
+        "            round 1: slot 3: late\n",
         "            round 1: node 12: [red]no answer[/red] in time\n",
         "bytes       up 1,092 (4,000 serialised), down 6,000 (6,000 serialised)\n",
         "            2026-01-02 superlink was killed by signal 9\n",

@@ -50,6 +50,11 @@ def test_what_epsilon_covers(changes, told):
     assert lines(**changes)["epsilon"] == told
 
 
+def test_the_order_is_told_where_users_report_once():
+    assert "order" not in lines()
+    assert lines(order_note="seeded: for tests alone")["order"] == "seeded: for tests alone"
+
+
 def test_refusals_are_printed_only_if_there_were_any():
     assert "refused" not in lines()
     assert lines(refused=2000)["refused"] == "2,000 reports, by their clients' own ledgers"

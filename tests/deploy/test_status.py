@@ -99,6 +99,17 @@ def test_a_run_is_summed_up(federation):
     assert read_status(federation)["run"]["last_rejected"][0]["node"] == "node-1"
 
 
+def test_slots_are_not_given_names(federation):
+    """Where nodes are asked once, who had which slot is a secret, even from this command."""
+    run = job(federation / "server", "running", Process(pid=os.getpid(), started=start_time(os.getpid())))
+    rejected = [{"slot": 12, "reason": "no answer in time"}]
+    (run.folder / "metrics.jsonl").write_text(line(0, rejected=rejected) + "\n")
+    (federation / "live/logs").mkdir(parents=True)
+    (federation / "live/logs/node-1.log").write_text("INFO: SuperNode ID: 12\n")
+    found = read_status(federation)["run"]["last_rejected"]
+    assert found == [{"slot": 12, "reason": "no answer in time", "round": 0}]
+
+
 def test_a_run_that_nobody_follows_any_more_is_not_called_running(federation):
     job(federation / "server", "running", Process(pid=os.getpid(), started="long ago"))
     assert run_status(federation / "server")["status"].startswith("unknown: it was running")

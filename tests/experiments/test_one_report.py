@@ -6,29 +6,17 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from once_runs import finished, prepared
 from tiny_runs import cut_off
 
 from sqsgd import Ledger
 from sqsgd.cli.train import describe
 from sqsgd.experiments import runner
+from sqsgd.learning.problem import LearningProblem
 from sqsgd.report.page import write_report
-from sqsgd.runs.config import load_config, make_config
+from sqsgd.runs.config import load_config
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-ONCE = {
-    "dataset": "mnist5k", "model": "soft-hog-linear", "clients": 4000, "participation": "once",
-    "scheme": "auto", "epsilon": 8.0, "bytes": 48, "rounds": 10, "decay": "linear",
-    "evaluate_every": 5, "checkpoint_every": 3, "workers": 1,
-}  # fmt: skip
-
-
-def prepared(folder, **changes):
-    return runner.prepare(make_config({**ONCE, **changes}), folder)
-
-
-def finished(folder, **changes):
-    run = prepared(folder, **changes)
-    return list(runner.train(run, runner.start(run)))
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +44,7 @@ def test_the_page_states_the_total(folder, tmp_path):
 
 def test_every_user_is_asked_at_most_once(tmp_path):
     run = prepared(tmp_path / "run", rounds=7)
-    asked = [client for round in range(7) for client in run.problem.cohort(round)]
+    asked = [user for round in range(7) for user in run.settings.order.cohort(round).tolist()]
     assert len(asked) == len(set(asked)) == 7 * (4000 // 7)
 
 
@@ -88,48 +76,55 @@ def test_users_with_ledgers_refuse_the_next_run(tmp_path):
 
 def killed_in_round(folder, number, **changes):
     """A run whose process ended while clients answered the round; what it had sent until then."""
-    run = prepared(folder, clients=40, rounds=4, **changes)
-    sent = []
-    paid = run.scheme.encode
+    run, asked = prepared(folder, clients=40, rounds=4, **changes), []
 
-    def encode(x, task, rng):
-        if task.round == number and len(sent) % 10 == 5:
-            raise SystemExit
-        sent.append((task.round, task.client))
-        return paid(x, task, rng)
+    class Watched(LearningProblem):
+        """The process ends when all clients of the round have been asked, or half of them if one by one."""
 
-    steps = runner.train(dataclasses.replace(run, scheme=Watched(run.scheme, encode)), runner.start(run))
+        def gradient_rows(self, weights, round, cohort):
+            asked.extend(cohort.tolist())
+            if round == number:
+                raise SystemExit
+            return super().gradient_rows(weights, round, cohort)
+
+        def gradients(self, weights, round, cohort):
+            found = run.problem.gradients(weights, round, cohort)
+            for place, (client, each) in enumerate(zip(cohort, found, strict=True)):
+                if round == number and place == 5:
+                    raise SystemExit
+                asked.append(client)
+                yield each
+
+    problem = Watched(**vars(run.problem))
     with pytest.raises(SystemExit):
-        list(steps)
-    return sent
-
-
-class Watched:
-    """A scheme whose encode is another."""
-
-    def __init__(self, scheme, encode):
-        self._scheme, self.encode = scheme, encode
-
-    def __getattr__(self, name):
-        return getattr(self._scheme, name)
+        list(runner.train(dataclasses.replace(run, problem=problem), runner.start(run)))
+    return asked
 
 
 @pytest.mark.parametrize("changes", [{"secure": True}, {"ledgers": "users"}])
 def test_after_a_crash_nobody_answers_twice_and_the_run_goes_on(tmp_path, monkeypatch, changes):
     """With secure noise or ledgers, the interrupted round cannot be repeated: it is counted as spent."""
     monkeypatch.chdir(tmp_path)
-    sent = killed_in_round(tmp_path / "run", 1, **changes)
+    asked = killed_in_round(tmp_path / "run", 1, **changes)
     (elsewhere := tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(elsewhere)  # the ledgers stay where they were
     run = runner.prepare(load_config(tmp_path / "run" / "config.toml"), tmp_path / "run")
     state = runner.resume(run)
     assert (state.round, state.lost) == (1, 1)
-    records = list(runner.train(run, state))
+    later = []
+
+    class Noting(LearningProblem):
+        def _chosen(self, round, cohort):
+            later.extend(cohort.tolist())
+            return super()._chosen(round, cohort)
+
+    records = list(runner.train(dataclasses.replace(run, problem=Noting(**vars(run.problem))), state))
     assert [(record.round, record.clients, record.refused) for record in records] == [
         (1, 0, 0), (2, 10, 0), (3, 10, 0),
     ]  # fmt: skip
-    again = {client for record in records[1:] for client in run.problem.cohort(record.round)}
-    assert not again & {client for _, client in sent}
+    assert len(later) == 20
+    assert not set(later) & set(asked)  # the order continued
+    assert len(asked) in (15, 20)  # the first round, and half or all of the second
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["epsilon_total"] == 8.0
     write_report([tmp_path / "run"], tmp_path / "page.html")
@@ -194,14 +189,15 @@ def test_memory_does_not_grow_with_the_users(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"scheme": "sqsgd"}, "keeps a residual .* write scheme = 'auto'"),
+        ({"scheme": "sqsgd", "options": {"code": "signs"}}, "keeps a residual .* write scheme = 'auto'"),
         ({"rounds": 4001}, "rounds = 4001 is more than clients = 4000"),
         ({"clients": 4001}, "partition = 'drawn' lets them draw one each"),
         ({"participation": "Once"}, "must be 'all', 'once' or a number"),
         ({"model": "lenet5", "features": "hog"}, "for features or other vectors use linear or mlp"),
         ({"scheme": "fedsgd", "ledgers": "somewhere"}, "'fedsgd' is not locally private"),
         ({"ledgers": __file__}, "is a file; name a folder"),
-        ({"decay": "fast"}, "decay = 'fast' must be one of none, linear"),
+        ({"weigh_by_size": True}, "would tell which user fills a slot"),
+        ({"decay": "fast"}, "decay = 'fast' must be one of auto, none, linear"),
     ],
 )
 def test_invalid_combinations_are_refused_by_name(tmp_path, changes, message):

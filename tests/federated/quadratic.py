@@ -9,7 +9,7 @@ from sqsgd.federated import Optimizer, Settings
 class Quadratic:
     """Client s pulls the weights towards its own point; gradients are noisy, as batches are."""
 
-    dim, clients, once = 40, 3, False
+    dim, clients = 40, 3
 
     def __init__(self):
         self.points = np.random.default_rng(1).standard_normal((self.clients, self.dim)).astype(np.float32)
@@ -22,11 +22,22 @@ class Quadratic:
         for client in cohort:
             yield float(round), self.gradient(weights, round, client)
 
+    def rows(self, weights, round, cohort):
+        """Losses and gradients of many clients, for problems that offer them (``Rows``)."""
+        gradients = [self.gradient(weights, round, client) for client in cohort.tolist()]
+        return np.full(len(cohort), float(round)), np.stack(gradients)
+
     def size(self, client):
         return 10 * (client + 1)
 
     def cohort(self, round):
         return range(self.clients)
+
+
+class Rows(Quadratic):
+    """The same clients, for the engine to take many at once."""
+
+    gradient_rows = Quadratic.rows
 
 
 def settings(**changes):

@@ -48,7 +48,7 @@ def test_the_rate_for_a_softmax_keeps_its_final_noise_whatever_the_budget():
         chosen = settings(optimizer=Optimizer(kind="sgd", rate=rate), bound=0.5, decay_rounds=6)
 
         class Nothing(Quadratic):
-            dim, clients, once = 200, 1200, True
+            dim, clients = 200, 1200
 
             def gradients(self, weights, round, cohort):
                 return ((0.0, np.zeros(200, np.float32)) for _ in cohort)

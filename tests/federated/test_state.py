@@ -6,12 +6,21 @@ from quadratic import settings
 
 from sqsgd.federated import Settings, initial_state
 from sqsgd.federated.optimizers import Optimizer
+from sqsgd.federated.order import seeded_order
 
 
-@pytest.mark.parametrize("wrong", [{"seed": -1}, {"bound": 0.0}, {"alpha": -1.0}, {"beta": 0.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"seed": -1}, {"bound": 0.0}, {"alpha": -1.0}, {"beta": 0.0}, {"workers": 0}]
+)
 def test_wrong_settings_are_named(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         settings(**wrong)
+
+
+def test_public_weights_and_a_secret_order_exclude_each_other():
+    """A user's weight would tell which slot is its own."""
+    with pytest.raises(ValueError, match="which user fills a slot"):
+        settings(order=seeded_order(10, 2, 1), weigh_by_size=True)
 
 
 def test_the_first_state_starts_at_the_settings_bound():

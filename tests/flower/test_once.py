@@ -1,12 +1,18 @@
-"""``once``: no node is asked in two rounds, answered or not, nor after a resume."""
+"""``once``: no node is asked in two rounds, answered or not, nor after a resume; nobody learns when."""
+
+import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from federation import model, nodes_of, strategy
 
 from sqsgd import Ledger
-from sqsgd.flower import SqsgdStrategy
+from sqsgd.files.secret_files import secret_folder
+from sqsgd.flower import wire
 from sqsgd.flower.gathering import TooFewNodes
+from sqsgd.flower.node_order import NodeOrder
+from sqsgd.runs.checkpoint import load_state, save_state
 
 IDS = range(10, 22)
 ONCE = {"once": True, "clients_per_round": 4, "min_nodes": 1, "scheme": "privunit-index", "epsilon": 8.0}
@@ -40,7 +46,8 @@ def test_who_did_not_answer_may_have_paid_and_is_not_asked_again(tmp_path):
     made = strategy(**ONCE)
     made.start(nodes, model(), num_rounds=3, timeout=0.2)
     assert sorted(asked(nodes)) == list(IDS)
-    assert set(made.state.spent.values()) == {1}
+    assert made.order.asked == set(IDS)
+    assert made.record().epsilon_total == 8
 
 
 def test_a_resumed_training_remembers_who_was_asked(tmp_path):
@@ -81,8 +88,8 @@ def test_a_server_that_died_in_a_round_asks_the_same_nodes_again(tmp_path):
     nodes.absent = {second[0]}
     made = strategy(**ONCE, out=tmp_path / "run", resume=True)
     made.start(nodes, model(), num_rounds=2)
-    assert sorted(asked(nodes)[8:]) == sorted(second[1:])
-    assert [task.client for task, _, _ in made.current.reports] == sorted(second[1:])
+    assert asked(nodes)[8:] == second[1:]
+    assert [task.client for task, _, _ in made.current.reports] == [1, 2, 3]  # the slots that they had
     nodes.absent = set()
     strategy(**ONCE, out=tmp_path / "run", resume=True).start(nodes, model(), num_rounds=3)
     assert sorted(asked(nodes)[11:]) == sorted(set(IDS) - {*first, *second})
@@ -92,9 +99,14 @@ def test_a_server_that_died_in_a_round_asks_the_same_nodes_again(tmp_path):
 
 def test_without_writing_down_who_is_asked_some_would_pay_twice(tmp_path, monkeypatch):
     """The test above would fail."""
-    resume = SqsgdStrategy._resume
-    monkeypatch.setattr(SqsgdStrategy, "_resume", lambda made, known: resume(made, {**known, "asking": []}))
     nodes = killed_in_the_second_round(tmp_path)
+    resume = NodeOrder.resume
+
+    def forgetful(order, name, round):
+        resume(order, name, round)
+        order._asking, order._plan = (-1, {}), []
+
+    monkeypatch.setattr(NodeOrder, "resume", forgetful)
     nodes.absent = {asked(nodes)[4]}
     strategy(**ONCE, out=tmp_path / "run", resume=True).start(nodes, model(), num_rounds=2)
     nodes.absent = set()
@@ -107,6 +119,119 @@ def test_it_cannot_be_switched_on_or_off_in_a_training(tmp_path):
     strategy(**ONCE, out=tmp_path / "run").start(nodes, model(), num_rounds=1)
     with pytest.raises(ValueError, match="begun with once = True, not False"):
         strategy(**{**ONCE, "once": False}, out=tmp_path / "run", resume=True).start(nodes, model())
+
+
+def kept_files() -> set:
+    return set(secret_folder().iterdir())
+
+
+def test_the_results_do_not_tell_who_was_asked_when(tmp_path, caplog):
+    """Nor do the requests or the log; some nodes do not answer, which is written down."""
+    ids = range(10**15, 10**15 + 12)  # numbers that no other number is taken for
+    nodes = nodes_of(tmp_path, ids=ids)
+    nodes.spoil = lambda node, _, reply: None if node % 3 == 0 else reply
+    with caplog.at_level("INFO"):
+        strategy(**ONCE, out=tmp_path / "run").start(nodes, model(), num_rounds=3, timeout=0.2)
+    written = b"".join(path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
+    requests = [repr(dict(sent.content[wire.REQUEST])) for sent in nodes.sent]
+    for node in ids:
+        assert str(node).encode() not in written
+        assert str(node) not in caplog.text
+        assert not any(str(node) in request for request in requests)
+    slots = [wire.read_request(sent.content[wire.REQUEST]).task.client for sent in nodes.sent]
+    assert slots == [0, 1, 2, 3] * 3
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    silent = [entry for line in lines for entry in line["rejected"]]
+    assert len(silent) == 4
+    assert all(set(entry) == {"slot", "reason"} for entry in silent)
+
+
+def test_without_slots_the_same_search_finds_the_nodes(tmp_path, caplog):
+    """The same settings but for ``once``: the test above would fail."""
+    nodes = nodes_of(tmp_path, ids=IDS)
+    nodes.spoil = lambda node, _, reply: None if node == 12 else reply
+    made = strategy(**{**ONCE, "once": False, "clients_per_round": 12}, out=tmp_path / "run")
+    made.start(nodes, model(), num_rounds=1, timeout=0.2)
+    assert '"node": "12"' in (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert wire.read_request(nodes.sent[0].content[wire.REQUEST]).task.client in IDS
+
+
+def test_the_order_is_over_the_whole_training_if_all_its_nodes_are_there(tmp_path):
+    nodes = nodes_of(tmp_path, ids=IDS)
+    made = strategy(**{**ONCE, "min_nodes": 12}, out=tmp_path / "run")
+    made.start(nodes, model(), num_rounds=3)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["order"], summary["users"], summary["order_seeded"]) == ("run", 12, False)
+    assert summary["bytes_up"] == 5 + 2
+    assert sorted(asked(nodes)) == list(IDS)
+
+
+def test_a_node_that_left_loses_its_slot_and_the_order_stays(tmp_path):
+    nodes = nodes_of(tmp_path, ids=IDS)
+    made = strategy(**{**ONCE, "min_nodes": 12}, out=tmp_path / "run")
+    first = made._one_round
+
+    def leaving(*arguments):
+        first(*arguments)
+        nodes.absent = {made.order._plan[5]}
+
+    made._one_round = leaving
+    made.start(nodes, model(), num_rounds=3)
+    (gone,) = nodes.absent
+    assert gone not in asked(nodes)
+    assert len(asked(nodes)) == 11
+    assert [task.client for task in made.current.tasks.values()] == [0, 1, 2, 3]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["users"] == 11
+
+
+def test_with_fewer_nodes_it_is_random_within_a_round_and_says_so(tmp_path, caplog):
+    nodes = nodes_of(tmp_path, ids=IDS)
+    nodes.absent = set(range(18, 22))  # they come later
+    made = strategy(**ONCE, out=tmp_path / "run")
+    first = made._one_round
+
+    def coming(*arguments):
+        first(*arguments)
+        nodes.absent = set()
+
+    made._one_round = coming
+    made.start(nodes, model(), num_rounds=3)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["order"], summary["users"], summary["fewest_users"]) == ("round", 12, 4)
+    assert "within each round" in summary["order_note"]
+    assert "random within each round only" in caplog.text
+
+
+def test_the_order_lies_apart_and_only_who_was_asked_is_kept_in_the_end(tmp_path):
+    before = kept_files()
+    nodes = nodes_of(tmp_path, ids=IDS)
+    strategy(**ONCE, out=tmp_path / "run").start(nodes, model(), num_rounds=2)
+    (file,) = kept_files() - before
+    kept = json.loads(file.read_text())
+    assert kept["asked"] == sorted(asked(nodes))
+    assert (kept["plan"], kept["asking"]["slots"]) == ([], {})
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_without_its_order_a_training_is_not_resumed(tmp_path):
+    before, nodes = kept_files(), nodes_of(tmp_path, ids=IDS)
+    strategy(**ONCE, out=tmp_path / "run").start(nodes, model(), num_rounds=1)
+    for file in kept_files() - before:
+        file.unlink()
+    with pytest.raises(ValueError, match="nodes could be asked twice"):
+        strategy(**ONCE, out=tmp_path / "run", resume=True).start(nodes, model(), num_rounds=2)
+    assert len(nodes.sent) == 4
+
+
+def test_a_training_of_an_earlier_version_is_refused(tmp_path):
+    """Its checkpoint names the nodes that were asked, and has no order."""
+    nodes = nodes_of(tmp_path, ids=IDS)
+    strategy(**ONCE, out=tmp_path / "run").start(nodes, model(), num_rounds=1)
+    state, known = load_state(tmp_path / "run")
+    del known["order"]
+    save_state(tmp_path / "run", replace(state, spent={10: 1, 11: 1}), {**known, "asking": [], "silence": {}})
+    with pytest.raises(ValueError, match="begun by an earlier version, which named nodes"):
+        strategy(**ONCE, out=tmp_path / "run", resume=True).start(nodes, model(), num_rounds=2)
 
 
 @pytest.mark.parametrize(

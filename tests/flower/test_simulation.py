@@ -86,6 +86,20 @@ def test_a_part_of_the_clients_and_a_resumed_run(tmp_path):
     same_model(local, flower)
 
 
+def test_users_who_report_once_fill_the_same_slots(tmp_path):
+    """A linear model on real digits; the local engine takes all users of a round at once."""
+    once = [
+        "--dataset", "mnist5k", "--model", "soft-hog-linear", "--clients", "12", "--participation", "once",
+        "--rounds", "3", "--scheme", "auto", "--bytes", "48", "--epsilon", "8", "--seed", "3",
+    ]  # fmt: skip
+    local, flower = tmp_path / "local", tmp_path / "flower"
+    train([*once, "--out", str(local)], [*once, "--engine", "flower", "--out", str(flower)])
+    same_model(local, flower)
+    (summary, _), (expected, _) = written(flower), written(local)
+    for key in ("users", "order", "order_seeded", "bytes_up"):
+        assert summary[key] == expected[key], key
+
+
 def test_without_flower_the_error_says_what_to_install(tmp_path, monkeypatch):
     import importlib.util
 

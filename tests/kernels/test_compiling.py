@@ -1,17 +1,41 @@
 """Compilation of kernels: one version each."""
 
+from dataclasses import replace
+
 import numba
 import numpy as np
 
-from sqsgd import Task, make_scheme, seeded_rng
-from sqsgd.kernels import packing, privatising, rotation, selecting, subsets, summing
+from sqsgd import Aggregate, Task, make_scheme, seeded_rng
+from sqsgd.kernels import (
+    checksums,
+    keystreams,
+    packing,
+    privatising,
+    rotation,
+    selecting,
+    subsets,
+    summing,
+    vertices,
+)
 from sqsgd.kernels.compiling import compiled, variant
+from sqsgd.randomness import secure_rngs, seeded_rngs
+from sqsgd.task import Tasks
 
 
 def test_one_version_each():
     """Kernels of one type of arguments each: numba's cache may mix up several (see compiling.py)."""
     kernels = [*packing.FOLD.values(), *packing.EXPAND.values()]
-    for module in (packing, privatising, rotation, selecting, subsets, summing):
+    for module in (
+        checksums,
+        keystreams,
+        packing,
+        privatising,
+        rotation,
+        selecting,
+        subsets,
+        summing,
+        vertices,
+    ):
         named = {name: value for name, value in vars(module).items() if hasattr(value, "signatures")}
         kernels += [
             value for name, value in named.items() if not name.startswith("_")
@@ -30,9 +54,39 @@ def test_one_version_each():
             for codes in (np.zeros(256, int), np.zeros(512, np.uint8)[::2]):
                 codes.setflags(write=False)
                 q.estimate(q.privatize(codes, rng), 1.0)
+    use_many_at_once()
     used = [kernel for kernel in kernels if kernel.signatures]
     assert len(used) > 15
     assert {kernel.__name__: len(kernel.signatures) for kernel in used if len(kernel.signatures) > 1} == {}
+
+
+def use_many_at_once():
+    """Batches of different schemes, sizes and wire formats, from arrays of every kind."""
+    sparse = {"epsilon": 20.0, "bits": 64, "code": "sparse"}
+    for dim, name, options in [
+        (200, "privunit-index", {"epsilon": 4.0}), (20, "privunit-index", {"epsilon": 4.0}),
+        (300, "sqsgd-stateless", sparse),
+        (64, "sqsgd-stateless", {**sparse, "norm_epsilon": 2.0}),
+    ]:  # fmt: skip
+        scheme = make_scheme(name, dim=dim, **options)
+        tasks = Tasks(Task(round=0, client=0, seed=0, dim=dim, bound=1.0), range(5))
+        x = np.ones((5, dim), np.float32)
+        frozen = x.copy()
+        frozen.setflags(write=False)
+        for rows in (
+            x,
+            frozen,
+            np.asfortranarray(x),
+            x.astype(float),
+            np.ones((5, 2 * dim), np.float32)[:, ::2],
+        ):
+            for made, rngs in (
+                (scheme, secure_rngs(5)), (replace(scheme, wire=2), seeded_rngs(0, tasks.clients)),
+            ):  # fmt: skip
+                messages = made.encode_many(rows, tasks, rngs)
+                messages.setflags(write=False)
+                Aggregate(made).add_many(tasks, messages, np.ones(5))
+                Aggregate(made).add_many(tasks, np.asfortranarray(messages))
 
 
 def every_kind_of_vector():

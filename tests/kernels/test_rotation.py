@@ -6,7 +6,15 @@ import reference
 from random_words import NUMBERS, words
 from scipy.linalg import hadamard
 
-from sqsgd.kernels.rotation import add_scaled, flip_signs, narrow, rotate
+from sqsgd.kernels.rotation import (
+    add_rows,
+    add_scaled,
+    flip_signs,
+    narrow,
+    rotate,
+    rotate_rows,
+    unrotate_codes,
+)
 
 
 @pytest.mark.parametrize("exponent", [*range(15), 17])
@@ -42,8 +50,62 @@ def test_reference_hadamard_is_scipys():
 def test_flip_signs(size):
     x, signs = NUMBERS.standard_normal(size).astype(np.float32), words(-(-size // 64), "u8")
     y = x.copy()
-    flip_signs(y.view(np.uint32), signs.view(np.uint8))
+    flip_signs(y, signs)
     assert np.array_equal(y, x * reference.signs_of(signs, size).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("width", "size"), [(1, 1), (20, 32), (64, 64), (100, 128), (3920, 4096), (5000, 8192)]
+)
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_rows_are_rotated_like_single_vectors(width, size, rounds):
+    rows, count, scale = 5, -(-size // 64), size**-0.5
+    x = NUMBERS.standard_normal((rows, width)).astype(np.float32)
+    x[3, width // 2] = np.nan
+    first = words(rows * count, "u8").reshape(rows, count)
+    second = (
+        words(rows * count, "u8").reshape(rows, count) if rounds == 2 else np.empty((0, count), np.uint64)
+    )
+    y, fine = np.empty((rows, size), np.float32), np.empty(rows, np.bool_)
+    rotate_rows(x, first, second, scale, y, 1e13, fine)
+    assert fine.tolist() == [True, True, True, False, True]
+    single = np.zeros((rows, size), np.float32)
+    single[:, :width] = x
+    for i, row in enumerate(single):
+        for signs in (first, second)[:rounds]:
+            rotate(row, signs[i], scale, row, 1e13)
+    assert np.array_equal(y, single, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("size", "count"), [(1, 1), (2, 1), (32, 1), (32, 5), (64, 1), (4096, 1), (4096, 30)]
+)
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_signed_coordinates_are_rotated_back_like_vectors(size, count, rounds):
+    rows, width, scale = 9, -(-size // 64), size**-0.5
+    first = words(rows * width, "u8").reshape(rows, width)
+    second = words(rows * width, "u8").reshape(rows, width)
+    codes = np.array([NUMBERS.choice(size, count, replace=False) for _ in range(rows)], np.uint32)
+    codes = 2 * codes + NUMBERS.integers(0, 2, codes.shape).astype(np.uint32)
+    x = np.empty((rows, size), np.float32)
+    unrotate_codes(codes, first, second if rounds == 2 else second[:0], scale, x)
+    none = np.zeros(width, np.uint64)
+    for i in range(rows):
+        row = np.zeros(size, np.float32)
+        row[codes[i] >> 1] = 1 - 2.0 * (codes[i] & 1)
+        for signs in (first, second)[rounds - 1 :: -1]:
+            rotate(row, none, scale, row, np.inf)
+            flip_signs(row, signs[i])
+        assert np.array_equal(x[i], row)
+
+
+def test_rows_are_added_one_after_the_other():
+    x, factors = NUMBERS.standard_normal((40, 70)).astype(np.float32), NUMBERS.uniform(0, 1e9, 40)
+    total, expected = np.ones(65), np.ones(65)
+    add_rows(x, factors, total)
+    for row, factor in zip(x, factors, strict=True):
+        expected += row[:65].astype(np.float64) * factor
+    assert np.array_equal(total, expected)
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-50, 1.0, 1e60, 1e300])

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from sqsgd.kernels.summing import square_sum
+from sqsgd.kernels.summing import square_sum, square_sums
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 1000])
@@ -21,3 +21,10 @@ def test_what_is_not_finite_is_not_lost(wrong, place):
     x = np.ones(70, np.float32)
     x[place] = wrong
     assert not math.isfinite(square_sum(x))
+
+
+def test_rows_are_summed_as_single_vectors():
+    x = np.random.default_rng(5).standard_normal((7, 100)).astype(np.float32)
+    sums = np.empty(7)
+    square_sums(x, sums)
+    assert sums.tolist() == [square_sum(row) for row in x]

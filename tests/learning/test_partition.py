@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sqsgd.learning.partition import batch_indices, cohort, once_cohort, partition
+from sqsgd.learning.partition import _mixed, batch_indices, cohort, partition
 
 LABELS = np.repeat(np.arange(10), 60)
 
@@ -164,27 +164,6 @@ def test_wrong_cohorts_and_batches_are_refused() -> None:
         cohort(clients=5, size=1, round=0, seed=-1)
 
 
-@pytest.mark.parametrize(("clients", "rounds"), [(1, 1), (2, 2), (10, 3), (1000, 7), (4097, 4)])
-def test_no_client_is_in_two_rounds_and_all_are_in_one(clients, rounds):
-    size = clients // rounds
-    drawn = [once_cohort(clients, size, round, seed=3).tolist() for round in range(rounds)]
-    everyone = [client for each in drawn for client in each]
-    assert len(set(everyone)) == len(everyone) == size * rounds
-    assert min(everyone) >= 0
-    assert max(everyone) < clients
-    with pytest.raises(ValueError, match="are too few"):
-        once_cohort(clients, size, clients // size, seed=3)
-
-
-def test_who_answers_once_is_spread_over_all_clients_and_depends_on_the_seed():
-    first = once_cohort(100_000, 2000, 0, seed=1)
-    assert 45_000 < first.mean() < 55_000
-    assert set(first) != set(once_cohort(100_000, 2000, 0, seed=2))
-    counts = np.bincount(first // 10_000, minlength=10)  # 200 expected in each tenth, deviation 13
-    assert counts.min() > 130
-    assert counts.max() < 270
-
-
 def test_drawn_images_cover_all_and_need_no_memory():
     parts = partition([0, 1] * 50, clients=10**12, scheme="drawn", seed=3)
     drawn = np.concatenate([parts[client] for client in range(10**9, 10**9 + 5000)])
@@ -195,3 +174,22 @@ def test_drawn_images_cover_all_and_need_no_memory():
     assert sys.getsizeof(parts) < 1000
     with pytest.raises(IndexError):
         parts[10**12]
+
+
+@pytest.mark.parametrize("scheme", ["iid", "dirichlet:0.3", "shards:2", "drawn"])
+def test_the_images_of_many_clients_are_those_of_each(scheme):
+    parts = partition(LABELS, 40, scheme, seed=3)
+    clients = np.array([7, 0, 39, 7])
+    images, bounds = parts.together(clients)
+    assert bounds[0] == 0
+    assert bounds[-1] == len(images)
+    for place, client in enumerate(clients.tolist()):
+        assert images[bounds[place] : bounds[place + 1]].tolist() == parts[client].tolist()
+
+
+def test_a_drawn_image_is_the_upper_half_of_a_product():
+    """In whole numbers of any size; a change here changes every recorded experiment."""
+    parts = partition(np.zeros(60_000), clients=10**9, scheme="drawn", seed=1)
+    words = _mixed(np.arange(500, dtype=np.uint64) ^ parts._key)
+    expected = [int(word) * 60_000 >> 64 for word in words]
+    assert parts.together(np.arange(500))[0].tolist() == expected

@@ -11,7 +11,7 @@ from sqsgd.ledger.client_ledgers import Ledgers
 class Once(Quadratic):
     """Six clients, two of them in each of three rounds."""
 
-    clients, once = 6, True
+    clients = 6
 
     def cohort(self, round):
         return [2 * round, 2 * round + 1]
@@ -62,5 +62,6 @@ def test_real_arithmetic_is_paid_for_only_by_name(tmp_path):
     scheme = make_scheme("privunit", dim=50, epsilon=8.0, bits=64)
     task = Task(round=0, client=1, seed=9, dim=50, bound=1.0)
     with pytest.raises(ValueError, match="real arithmetic"):
-        Ledgers(folder=tmp_path, max_epsilon=8.0).paid(scheme, task)
-    assert Ledgers(folder=tmp_path, max_epsilon=8.0, allow_real=True).paid(scheme, task)
+        Ledgers(folder=tmp_path, max_epsilon=8.0).paid(scheme, task, 5)
+    assert Ledgers(folder=tmp_path, max_epsilon=8.0, allow_real=True).paid(scheme, task, 5)
+    assert (tmp_path / "000000" / "client-5").exists()  # whatever number the task has

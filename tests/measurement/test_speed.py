@@ -15,6 +15,7 @@ from sqsgd.measurement.speed import (
     choice_figures,
     encode_figures,
     median_times,
+    many_figures,
     numpy_encode,
     rounded_match_law,
     server_figures,
@@ -134,3 +135,10 @@ def test_figures_are_ratios_that_can_be_checked():
         (None, False),
         (4.0, False),
     ]
+
+
+def test_many_users_are_measured_against_one_by_one():
+    figures = list(many_figures(users=24))
+    assert [figure.unit for figure in figures] == ["users/s", "x"] * 2
+    assert all(figure.value > 0 for figure in figures)
+    assert [figure.target for figure in figures] == [8000.0, 10.0, None, None]

@@ -103,3 +103,13 @@ print("sqsgd.node.answer" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["[]", "True"]
+
+
+def test_a_node_fills_any_slot_but_answers_for_no_other_node(tmp_path):
+    asked = {"scheme": "privunit-index", "epsilon": 8.0, "client": 3}
+    assert isinstance(ask(tmp_path / "a", request(**asked)), str)
+    report = ask(tmp_path / "b", request(**asked, by_slot=True))
+    assert isinstance(report, bytes)
+    assert len(report) == 5 + 2
+    assert ask(tmp_path / "b", request(**asked, by_slot=True)) == report  # the same request, the same bytes
+    assert isinstance(ask(tmp_path / "b", request(**{**asked, "client": 4}, by_slot=True)), str)

@@ -66,4 +66,19 @@ def test_how_the_model_travels_is_not_in_the_identity():
 
 def test_a_request_has_no_field_that_does_not_travel():
     fields = {field.name for field in dataclasses.fields(Request)} - {"task"}
-    assert fields <= set(request().to_fields())
+    assert fields <= set(request(by_slot=True).to_fields())
+
+
+def test_a_slot_says_nothing_about_a_node_and_earlier_nodes_refuse_it():
+    """Only requests by slot have the key: nodes that do not know it answer all others as before."""
+    usual, by_slot = (
+        request(scheme="privunit-index", epsilon=8.0, by_slot=by_slot) for by_slot in (False, True)
+    )
+    assert "by_slot" not in usual.to_fields()
+    assert by_slot.to_fields() == {**usual.to_fields(), "by_slot": True}
+    assert Request.from_fields(by_slot.to_fields()) == by_slot
+    assert by_slot.identity != usual.identity
+    assert (usual.make_scheme().wire, by_slot.make_scheme().wire) == (1, 2)
+    for wrong in (False, 1, "true"):
+        with pytest.raises(MalformedRequest, match="by_slot"):
+            Request.from_fields({**usual.to_fields(), "by_slot": wrong})

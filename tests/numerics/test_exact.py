@@ -3,6 +3,7 @@
 from fractions import Fraction
 from math import comb
 
+import numpy as np
 import pytest
 import reference
 from flint import arb, fmpq
@@ -159,3 +160,23 @@ def test_tables_are_sorted_and_without_gaps():
             assert arb(over + 1) > (ball * 2**64).upper()
     with pytest.raises(ValueError, match="from 0 to 2 have gaps"):
         gaps.tables()
+
+
+@pytest.mark.parametrize("kept", [slice(None), slice(0, None, 2), slice(0)])
+def test_draws_of_many_words_are_single_draws(kept):
+    """Around every edge, with gaps in the table and without a table; undecided words are said to be."""
+    shares = [Fraction(1, 7), Fraction(1, 10**30), Fraction(2, 5), Fraction(1, 3)]
+    edges = [sum(shares[: i + 1]) for i in range(4)]
+    listed = [(i, fmpq(edge.numerator, edge.denominator)) for i, edge in enumerate(edges)]
+    with exact.precision(192):
+        sampler = exact.InverseCdf(4, lambda v: arb(([*listed, (4, fmpq(1))])[v][1]), [
+            (v, arb(edge)) for v, edge in listed[kept]
+        ])  # fmt: skip
+    places = [int(edge * 2**64) for edge in edges] + [0, 2**64 - 1, 2**63]
+    words = np.array([min(max(p + step, 0), 2**64 - 1) for p in places for step in range(-3, 4)], np.uint64)
+    values, sure = sampler.draw_many(words)
+    assert sure.any() == (kept.stop != 0)
+    assert not sure.all()
+    for word, value, decided in zip(words.tolist(), values.tolist(), sure.tolist(), strict=True):
+        if decided:
+            assert sampler.draw(ScriptedRng(word)) == value  # more words would be an error

@@ -5,7 +5,7 @@ import pytest
 from cases import CASES, task, unit_vector
 
 from sqsgd import seeded_rng
-from sqsgd.numerics.norms import clipped, l2_norm
+from sqsgd.numerics.norms import clipped, l2_norm, row_norms
 
 
 def test_clipping_keeps_the_direction():
@@ -37,3 +37,10 @@ def test_every_scheme_clips_to_the_task(case):
     ]
     for one, other in zip(*columns, strict=True):
         assert np.array_equal(one, other)
+
+
+def test_norms_of_rows_are_those_of_single_vectors():
+    x = np.random.default_rng(5).standard_normal((50, 130)).astype(np.float32)
+    x[3] = 0
+    x[4, 7] = np.inf
+    assert row_norms(x).tolist() == [l2_norm(row) for row in x]

@@ -6,7 +6,7 @@ import reference
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
-from sqsgd.randomness import EVERYONE, PublicStream
+from sqsgd.randomness import EVERYONE, PublicStream, many_words
 
 
 def stream(**changes):
@@ -72,3 +72,11 @@ def test_subsets_are_uniform():
         cells[np.array(subset) @ np.array([0, 1, 3]) % 20] += 1
     seen = cells > 0
     assert stats.chisquare(counts[seen], 1000 * cells[seen]).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("count", [1, 5, 64])
+def test_many_streams_are_the_single_ones(count):
+    clients = np.array([0, 3, 2**63 + 1, EVERYONE - 1], np.uint64)
+    rows = many_words(seed=1234, round=7, clients=clients, purpose="coordinates", count=count)
+    for client, row in zip(clients.tolist(), rows, strict=True):
+        assert row.tobytes() == stream(client=client).words(2 * count).tobytes()

@@ -164,7 +164,8 @@ def status(folder: Folder, as_json: Json = False) -> None:
     typer.echo(f"training    {run['status']}: round {run['round']} of {run['rounds']}{accuracy}{attempts}")
     typer.echo(f"answers     {run['answers']} accepted, {run['rejected']} rejected")
     for each in run["last_rejected"]:
-        typer.echo(f"            round {each['round']}: node {each.get('node')}: {each.get('reason')}")
+        who = f"node {each['node']}" if "node" in each else f"slot {each.get('slot')}"
+        typer.echo(f"            round {each['round']}: {who}: {each.get('reason')}")
     typer.echo(
         f"bytes       up {run['bytes_up']:,} ({run['bytes_up_serialised']:,} serialised), "
         f"down {run['bytes_down']:,} ({run['bytes_down_serialised']:,} serialised)"

@@ -180,6 +180,7 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
             f"epsilon        {spent}",
             *(refused if summary["refused"] else []),
             f"noise          {summary['noise']}",
+            *([f"order          {summary['order_note']}"] if "order_note" in summary else []),
             f"payload        {summary['bytes_up']} bytes per client and round, "
             f"1/{summary['bytes_up_ratio']:.0f} of float32",
             f"time           {summary['seconds']:.0f} s: {shares}",

@@ -118,7 +118,8 @@ def _with_names(run: dict[str, Any] | None, logs: Path) -> dict[str, Any] | None
             if found := re.search(r"SuperNode ID: (\d+)", file.read(100_000)):
                 names[found[1]] = log.stem
     for each in run["last_rejected"]:
-        each["node"] = names.get(str(each.get("node")), each.get("node"))
+        if "node" in each:  # else it is a slot, and nobody is told which node had it
+            each["node"] = names.get(str(each["node"]), each["node"])
     return run
 
 

@@ -13,14 +13,16 @@ from sqsgd import federated
 from sqsgd.core import Scheme
 from sqsgd.experiments.settings import make_settings
 from sqsgd.federated import Record, Settings, State
+from sqsgd.federated.order import secret_order
 from sqsgd.learning.datasets import Dataset, first_tests, hold_out, load_dataset
 from sqsgd.learning.features import extracted, extractor_and_model
 from sqsgd.learning.models import make_model
 from sqsgd.learning.problem import LearningProblem, make_problem
 from sqsgd.planner import automatic_scheme
 from sqsgd.runs.config import RunConfig, cores
+from sqsgd.runs.kept_order import SEEDED, forget_order, keep_order, kept_order
 from sqsgd.runs.run_folder import CONFIG, RunFolder
-from sqsgd.runs.summary import summarise
+from sqsgd.runs.summary import about_order, summarise
 from sqsgd.schemes import check_name, make_scheme
 from sqsgd.schemes.sqsgd import CODED, code_of
 
@@ -94,7 +96,6 @@ def load_problem(config: RunConfig) -> LearningProblem:
         participants=config.participants,
         seed=config.seed,
         workers=config.workers or cores(),
-        once=config.once,
     )
 
 
@@ -127,7 +128,7 @@ def _scheme(config: RunConfig, dim: int) -> Scheme:
             f"scheme = {name!r} keeps a residual for a client's next report, and with participation "
             "= 'once' there is none: write scheme = 'auto' for the best that keeps nothing"
         )
-    return scheme
+    return dataclasses.replace(scheme, wire=2) if config.once else scheme
 
 
 def start(run: Run) -> State:
@@ -141,8 +142,19 @@ def start(run: Run) -> State:
     if folder.federation or (folder.metrics.exists() and folder.metrics.stat().st_size):
         raise ValueError(f"{run.folder} holds a training that is not of `sqsgd train`: choose another --out")
     state = federated.initial_state(run.problem.initial(), run.settings)
-    folder.begin(state, dataclasses.asdict(run.config), run.config.to_toml())
+    about = {**dataclasses.asdict(run.config), "order": _new_order(run)}
+    folder.begin(state, about, run.config.to_toml())
     return state
+
+
+def _new_order(run: Run) -> str:
+    """The name of the file with the secret order of a new run's users; or what there is instead."""
+    config = run.config
+    if not config.once:
+        return ""
+    if run.settings.order is not None:
+        return SEEDED
+    return keep_order(secret_order(config.clients, config.participants or 1), run.folder)
 
 
 def resume(run: Run) -> State:
@@ -158,6 +170,11 @@ def resume(run: Run) -> State:
                 f"{run.folder / CONFIG}: {name} = {value!r}, but this run was begun with {kept[name]!r}: "
                 "restore that value, or start again with another --out"
             )
+    if run.config.once and "order" not in kept:
+        raise ValueError(
+            f"{run.folder} was begun by an earlier version, whose order of users and rotations were public: "
+            "it cannot be resumed; start again with another --out"
+        )
     if run.unrepeatable and folder.last_begun == state.round and not folder.finished:
         state = dataclasses.replace(state, lost=state.round)
     if state.weights.size != run.problem.dim:
@@ -170,7 +187,12 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
 
     ``stop`` is called after each round. If it returns True, the state is saved and training ends there.
     """
-    config, about, folder = run.config, dataclasses.asdict(run.config), RunFolder(run.folder)
+    config, folder = run.config, RunFolder(run.folder)
+    order = folder.load()[1].get("order", "")
+    about = {**dataclasses.asdict(config), "order": order}
+    if config.once and order != SEEDED and state.round < config.rounds:
+        settings = dataclasses.replace(run.settings, order=kept_order(order))
+        run = dataclasses.replace(run, settings=settings)
     board = _tensorboard(run.folder, state.round) if config.tensorboard else None
     # Flower's clients keep their last round only, so nothing older can be resumed.
     every = 1 if run.unrepeatable or config.engine == "flower" else config.checkpoint_every
@@ -199,6 +221,7 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
         if board is not None:
             board.close()
         folder.finish(run.problem.named_weights(state.weights), summary(run, folder.lines))
+        forget_order(order)
 
 
 def summary(run: Run, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -217,6 +240,7 @@ def summary(run: Run, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         participation=config.participation,
         clients=config.clients,
         noise="secure" if config.secure else "seeded: an experiment, protects nobody",
+        **(about_order("run", seeded=not config.secure, lines=lines) if config.once else {}),
     )
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from sqsgd.core import Scheme
 from sqsgd.federated import Settings
 from sqsgd.federated.optimizers import Optimizer
+from sqsgd.federated.order import Order, seeded_order
 from sqsgd.federated.rates import learning_rate, softmax_rate
 from sqsgd.ledger.client_ledgers import Ledgers
 from sqsgd.numerics.epsilon_sums import total
-from sqsgd.runs.config import RunConfig
+from sqsgd.runs.config import RunConfig, cores
 
 
 def make_settings(config: RunConfig, scheme: Scheme, features: bool) -> Settings:
@@ -40,7 +41,16 @@ def make_settings(config: RunConfig, scheme: Scheme, features: bool) -> Settings
         decay_rounds=config.rounds if decays else 0,
         ledgers=_ledgers(config, scheme),
         secure=config.secure,
+        order=_seeded_order(config),
+        workers=config.workers or cores(),
     )
+
+
+def _seeded_order(config: RunConfig) -> Order | None:
+    """The order of a simulation in which each user reports once; a secret one is drawn when a run begins."""
+    if not config.once or config.secure:
+        return None
+    return seeded_order(config.clients, config.participants or 1, config.seed)
 
 
 def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:

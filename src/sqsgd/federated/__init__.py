@@ -2,9 +2,11 @@
 
 from sqsgd.federated.algorithm import client_step, sent_coordinates, server_step
 from sqsgd.federated.optimizers import Optimizer
+from sqsgd.federated.problems import Problem
 from sqsgd.federated.rates import learning_rate
 from sqsgd.federated.record import Record
-from sqsgd.federated.rounds import Problem, noise_seed, one_round, run
+from sqsgd.federated.rounds import one_round, run
+from sqsgd.federated.seeds import noise_seed
 from sqsgd.federated.state import Settings, State, initial_state
 
 __all__ = [

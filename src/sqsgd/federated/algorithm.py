@@ -13,7 +13,7 @@ import numpy as np
 
 from sqsgd.checks import Vector
 from sqsgd.codec import Columns
-from sqsgd.core import Aggregate, Indices, Scheme
+from sqsgd.core import Aggregate, Estimate, Indices, Scheme
 from sqsgd.federated.bounds import next_bound
 from sqsgd.federated.state import Settings, State
 from sqsgd.randomness import Rng
@@ -44,7 +44,7 @@ def round_step(
 
 
 def task_for(client: int, settings: Settings, state: State) -> Task:
-    """Line 7: what the server sends to a client besides the weights."""
+    """Line 7: what the server sends to a client, or to whoever fills a slot, besides the weights."""
     return Task(
         round=state.round,
         client=client,
@@ -121,13 +121,17 @@ def server_step_opened(
         magnitude = scheme.mechanism.magnitude(columns, task.bound)
         if magnitude is not None:
             magnitudes.append(magnitude)
+    return descend(settings, state, aggregate.mean(), magnitudes), magnitudes
+
+
+def descend(settings: Settings, state: State, mean: Estimate, magnitudes: Sequence[float]) -> State:
+    """The step along the mean of a round's reports, and the next bound."""
     optimizer = settings.optimizer
     if settings.decay_rounds:
         left = max(0.0, 1 - state.round / settings.decay_rounds)
         optimizer = replace(optimizer, rate=optimizer.rate * max(left, 1e-9))
-    weights, optimizer_state = optimizer.step(state.weights, aggregate.mean(), state.optimizer)  # 24, 25
+    weights, optimizer_state = optimizer.step(state.weights, mean, state.optimizer)  # 24, 25
     bound = state.bound
     if settings.track and magnitudes:  # 27
         bound = next_bound(bound, magnitudes, floor=max(1e-9, settings.bound * 1e-4))
-    after = replace(state, round=state.round + 1, weights=weights, bound=bound, optimizer=optimizer_state)
-    return after, magnitudes
+    return replace(state, round=state.round + 1, weights=weights, bound=bound, optimizer=optimizer_state)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.federated.optimizers import Optimizer, OptimizerState
+from sqsgd.federated.order import Order
 from sqsgd.ledger.client_ledgers import Ledgers
 
 
@@ -32,6 +33,10 @@ class Settings:
     """The learning rate falls linearly to zero over this many rounds; 0: it is constant."""
     ledgers: Ledgers | None = None
     """The clients' own ledgers, which may refuse a report."""
+    order: Order | None = None
+    """Each user reports once, in this order: tasks then hold the numbers of slots, not of users."""
+    workers: int = 1
+    """Threads that share the work of clients without state."""
 
     def __post_init__(self) -> None:
         checks.integer("seed", self.seed, 0, 2**64 - 1)
@@ -40,6 +45,9 @@ class Settings:
         checks.real("bound", self.bound, 1e-6, 1e30)
         checks.real("alpha", self.alpha, 0.0, 1e6)
         checks.positive("beta", self.beta)
+        checks.integer("workers", self.workers, 1, 1024)
+        if self.order is not None and self.weigh_by_size:
+            raise ValueError("weigh_by_size with an order: public weights would tell which user fills a slot")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,6 +76,13 @@ class Round:
             node = sent.get(asked, node)
         return Answer(node=node, asked=asked, reply=reply)
 
+    def name_slots(self) -> None:
+        """Name slots instead of nodes in what is logged and written: which node had a slot is a secret."""
+        slots = {str(node): task.client for node, task in self.tasks.items()}
+        self.rejected = [
+            {"slot": slots.get(entry["node"]), "reason": entry["reason"]} for entry in self.rejected
+        ]
+
     @property
     def may_have_paid(self) -> set[int]:
         """Clients whose report may have left them: all but those that say they refused."""

@@ -1,4 +1,4 @@
-"""Options of Flower's ``FedAvg`` that ``SqsgdStrategy`` accepts unchanged."""
+"""Options of ``SqsgdStrategy``: those of Flower's ``FedAvg``, and combinations that are invalid."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sqsgd import checks
+from sqsgd.federated.optimizers import check_optimizer
 
 _LOG = logging.getLogger("flwr")
 _IGNORED = {
@@ -34,3 +35,31 @@ def least_nodes(given: Mapping[str, Any], ours: Iterable[str]) -> tuple[int, int
     connected = checks.integer("min_available_nodes", given.get("min_available_nodes", 0), 0, 2**31)
     asked = checks.integer("min_train_nodes", given.get("min_train_nodes", 0), 0, 2**31)
     return max(connected, asked), asked
+
+
+def check_combination(
+    *, optimizer: str, sends: str, downlink: str, once: bool, clients_per_round: int, min_answers: int
+) -> None:
+    """Raise ValueError for the first invalid option or combination of options."""
+    check_optimizer(optimizer)
+    if clients_per_round and min_answers > clients_per_round:
+        raise ValueError(
+            f"min-answers = {min_answers} is more than clients-per-round = {clients_per_round}: "
+            "no round could have enough answers"
+        )
+    if sends not in ("delta", "gradient"):
+        raise ValueError(f"sends = {sends!r} must be 'delta' or 'gradient'")
+    if downlink not in ("full", "delta"):
+        raise ValueError(f"downlink = {downlink!r} must be 'full' or 'delta'")
+    if downlink == "delta" and optimizer != "sgd":
+        raise ValueError(
+            f"downlink = 'delta' with optimizer = {optimizer!r}: nodes would need the optimizer's "
+            "state; use optimizer = 'sgd' or downlink = 'full'"
+        )
+    if once and not clients_per_round:
+        raise ValueError("once = true needs clients-per-round: else the first round would ask every node")
+    if once and downlink == "delta":
+        raise ValueError(
+            "once = true with downlink = 'delta': no node takes part again to use what changed; "
+            "use downlink = 'full'"
+        )

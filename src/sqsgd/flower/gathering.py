@@ -36,16 +36,23 @@ class TooFewNodes(RuntimeError):
     """Not enough nodes were connected before the deadline."""
 
 
-def wait_for_nodes(grid: Grid, least: int, seconds: float, but: Collection[int] = ()) -> list[int]:
+def wait_for_nodes(
+    grid: Grid,
+    least: int,
+    seconds: float,
+    but: Collection[int] = (),
+    only: Collection[int] | None = None,
+) -> list[int]:
     """The connected nodes, sorted, once there are enough; raises TooFewNodes at the deadline.
 
-    ``but``: nodes that do not count.
+    ``but``: nodes that do not count; ``only``: those that do.
     """
     deadline = time.monotonic() + seconds
     while True:
         nodes: list[int] = []
         try:
             nodes = sorted(node for node in grid.get_node_ids() if node not in but)
+            nodes = nodes if only is None else [node for node in nodes if node in only]
         except _BROKEN as error:
             _wait_out(error, deadline)
         if len(nodes) >= least:

@@ -13,7 +13,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from queue import Queue
@@ -23,6 +23,7 @@ import numpy as np
 
 from sqsgd.core import Scheme
 from sqsgd.federated import Record, Settings, State
+from sqsgd.federated.order import Order, Users
 from sqsgd.learning.problem import LearningProblem
 from sqsgd.runs.config import RunConfig, cores, make_config
 
@@ -68,6 +69,13 @@ def simulated_rounds(
     from sqsgd.flower.gathering import exchange
     from sqsgd.flower.strategy import SqsgdStrategy
 
+    cohort = problem.cohort if settings.order is None else settings.order.cohort
+
+    def numbering(round: int, nodes: Sequence[int]) -> dict[int, int]:
+        """Any node can play any client: data and state belong to the number that it is given."""
+        users = [int(user) for user in cohort(round)]
+        return {nodes[user]: user if settings.order is None else slot for slot, user in enumerate(users)}
+
     done: Queue[tuple[Record, State] | BaseException | None] = Queue()
     more: Queue[bool] = Queue()
     server_app, processes = ServerApp(), config.workers or cores()
@@ -80,10 +88,9 @@ def simulated_rounds(
             scheme=config.scheme,
             options=config.options,
             min_nodes=config.clients,
-            min_answers=len(problem.cohort(0)),
+            min_answers=len(cohort(0)),
             seed=config.seed,
-            # Any node can play any client: data and state belong to the client's number.
-            numbering=lambda round, nodes: {nodes[client]: client for client in problem.cohort(round)},
+            numbering=numbering,
         )
         strategy.prepare(grid, ArrayRecord({"weights": Array(state.weights)}), config.clients)
         strategy.name, strategy.scheme, strategy.settings = "simulation", scheme, settings
@@ -100,7 +107,7 @@ def simulated_rounds(
         try:
             run_simulation(
                 server_app=server_app,
-                client_app=virtual_clients(config, folder, load_problem),
+                client_app=virtual_clients(config, folder, load_problem, settings.order),
                 num_supernodes=problem.clients,
                 backend_config={
                     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
@@ -152,9 +159,16 @@ def _record(strategy: SqsgdStrategy, folder: Path, processes: int) -> Record:
 
 
 def virtual_clients(
-    config: RunConfig, folder: Path, load_problem: Callable[[RunConfig], LearningProblem]
+    config: RunConfig,
+    folder: Path,
+    load_problem: Callable[[RunConfig], LearningProblem],
+    order: Order | None = None,
 ) -> ClientApp:
-    """The clients of a run. They find their data by their number, and keep their state in its folder."""
+    """The clients of a run. They find their data by their number, and keep their state in its folder.
+
+    With an ``order`` the number is a slot, and who plays it looks up the user. A simulation keeps no secret
+    from itself.
+    """
     from flwr.app import Array, ArrayRecord, Message, RecordDict
     from flwr.clientapp import ClientApp
 
@@ -180,13 +194,19 @@ def virtual_clients(
         started = time.perf_counter()
         task = wire.read_request(msg.content[wire.REQUEST]).task
         weights = msg.content.array_records[wire.MODEL]["weights"].numpy()
-        loss, gradient = next(_problem(text, load_problem).gradients(weights, task.round, [task.client]))
+        user = task.client if order is None else int(_cohort(order, task.round)[task.client])
+        loss, gradient = next(_problem(text, load_problem).gradients(weights, task.round, [user]))
         note = {"round": task.round, "loss": loss, "gradient": time.perf_counter() - started}
         _note_file(home, task.client).write_text(json.dumps(note))
         return Message(RecordDict({wire.GRADIENT: ArrayRecord({"weights": Array(gradient)})}), reply_to=msg)
 
     app.train()(train)
     return app
+
+
+@lru_cache(maxsize=1)
+def _cohort(order: Order, round: int) -> Users:
+    return order.cohort(round)
 
 
 @lru_cache(maxsize=1)

@@ -21,21 +21,22 @@ from sqsgd import checks, federated
 from sqsgd.core import Scheme
 from sqsgd.federated import Record, Settings, State
 from sqsgd.federated.algorithm import server_step_opened, task_for
-from sqsgd.federated.optimizers import Optimizer, check_optimizer
+from sqsgd.federated.optimizers import Optimizer
 from sqsgd.federated.rates import learning_rate
 from sqsgd.federated.record import make_record
 from sqsgd.files.json_numbers import worded
 from sqsgd.flower import wire
 from sqsgd.flower.answers import Answer, Round, sort_answers
 from sqsgd.flower.cohort import SilentNodes, draw
-from sqsgd.flower.flower_options import least_nodes
+from sqsgd.flower.flower_options import check_combination, least_nodes
 from sqsgd.flower.gathering import exchange, wait_for_nodes
+from sqsgd.flower.node_order import NodeOrder
 from sqsgd.node.downlink import Update, smallest_update
 from sqsgd.node.reasons import LEDGER, SPENT
 from sqsgd.node.request import Request
 from sqsgd.node.structure import Structure, digest
 from sqsgd.runs.run_folder import RunFolder
-from sqsgd.runs.summary import summarise
+from sqsgd.runs.summary import about_order, summarise
 from sqsgd.schemes import check_name, make_scheme
 
 _LOG = logging.getLogger("flwr")
@@ -54,7 +55,8 @@ class SqsgdStrategy(Strategy):
     ``epsilon`` and ``bytes`` are the budgets of one report, ``scheme`` and ``options`` as in
     ``sqsgd.make_scheme``. ``sends`` says what the apps compute: ``"delta"``, a trained model as in Flower's
     own apps, or ``"gradient"``; the default learning rate ``lr`` depends on it. ``once``: no node is asked in
-    two rounds. With ``out``, an absolute path, metrics, checkpoints, model and summary are written, and
+    two rounds, and requests do not name nodes, which fill slots in a secret order. With ``out``, an absolute
+    path, metrics, checkpoints, model and summary are written, and
     ``resume`` continues from the checkpoint.
     """
 
@@ -114,7 +116,14 @@ class SqsgdStrategy(Strategy):
         self.evaluate_every = checks.integer("evaluate-every", evaluate_every, 1, 2**31)
         self.folder = None if out is None else RunFolder(Path(out))
         self.resume, self.numbering = resume, numbering
-        self._check_combination()
+        check_combination(
+            optimizer=optimizer,
+            sends=sends,
+            downlink=downlink,
+            once=once,
+            clients_per_round=clients_per_round,
+            min_answers=min_answers,
+        )
         self.name = ""
         self.rounds = 0
         self.holders: dict[int, int] = {}  # node: the round whose model it holds
@@ -122,33 +131,7 @@ class SqsgdStrategy(Strategy):
         self._update: Update | None = None
         self.empty = 0  # rounds in a row without enough answers
         self.silent = SilentNodes()
-        self.asking: frozenset[int] = frozenset()
-        """With ``once``: the clients that the current round asks; saved before they are asked."""
-
-    def _check_combination(self) -> None:
-        """Raise ValueError for the first invalid option or combination of options."""
-        check_optimizer(self.optimizer)
-        if self.clients_per_round and self.min_answers > self.clients_per_round:
-            raise ValueError(
-                f"min-answers = {self.min_answers} is more than clients-per-round = "
-                f"{self.clients_per_round}: no round could have enough answers"
-            )
-        if self.sends not in ("delta", "gradient"):
-            raise ValueError(f"sends = {self.sends!r} must be 'delta' or 'gradient'")
-        if self.downlink not in ("full", "delta"):
-            raise ValueError(f"downlink = {self.downlink!r} must be 'full' or 'delta'")
-        if self.downlink == "delta" and self.optimizer != "sgd":
-            raise ValueError(
-                f"downlink = 'delta' with optimizer = {self.optimizer!r}: nodes would need the optimizer's "
-                "state; use optimizer = 'sgd' or downlink = 'full'"
-            )
-        if self.once and not self.clients_per_round:
-            raise ValueError("once = true needs clients-per-round: else the first round would ask every node")
-        if self.once and self.downlink == "delta":
-            raise ValueError(
-                "once = true with downlink = 'delta': no node takes part again to use what changed; "
-                "use downlink = 'full'"
-            )
+        self.order = NodeOrder(self.clients_per_round) if once else None
 
     # ------------------------------------------------------------ set up
 
@@ -165,6 +148,8 @@ class SqsgdStrategy(Strategy):
                 f"scheme = {self.scheme_name!r} keeps a residual for a node's next report, and with "
                 "once = true there is none: use scheme = 'privunit-index' or 'sqsgd-stateless'"
             )
+        if self.once:
+            self.scheme = replace(self.scheme, wire=2)
         bound = self.bound or self.scheme.first_bound
         fixed_length = self.scheme.mechanism.fixed_length
         rate = self.lr or learning_rate(
@@ -190,6 +175,8 @@ class SqsgdStrategy(Strategy):
         if self.folder is None:
             return
         if not self.folder.begun:
+            if self.order is not None:
+                self.order.keep(self.folder.path)
             self.folder.begin(self.state, self._about())
         elif self.resume:
             self.state, known = self.folder.load()
@@ -209,8 +196,7 @@ class SqsgdStrategy(Strategy):
             "rate": self.settings.optimizer.rate,
             "optimizer": self.optimizer,
             "once": self.once,
-            "asking": sorted(self.asking),
-            "silence": self.silent.to_dict(),
+            **({"silence": self.silent.to_dict()} if self.order is None else {"order": self.order.name}),
             "run": {
                 "scheme": self.scheme_name,
                 "options": self.options,
@@ -236,7 +222,13 @@ class SqsgdStrategy(Strategy):
                     "scheme, epsilon, bytes, model, optimizer and once, or start another with another out"
                 )
         self.name, self.seed = known["name"], known["seed"]
-        self.asking = frozenset(known.get("asking", ()))
+        if self.order is not None:
+            if "order" not in known:
+                raise ValueError(
+                    "this training was begun by an earlier version, which named nodes in requests and "
+                    "results: it cannot be resumed; start another with another out"
+                )
+            self.order.resume(known["order"], self.state.round)
         self.silent = SilentNodes(known.get("silence"))
         self.settings = replace(
             self.settings,
@@ -252,9 +244,7 @@ class SqsgdStrategy(Strategy):
         """One message for each node of the round: the request, and the model or what changed."""
         if not self.name:
             self.prepare(grid, arrays, self.clients_per_round or self.min_nodes)
-        asked_before = self.state.spent if self.once else ()
-        nodes = wait_for_nodes(grid, self.min_nodes, self.wait_timeout, but=asked_before)
-        numbers = self._cohort(nodes)
+        numbers = self._cohort(grid)
         config["server-round"] = server_round
         self._round = last = Round(state=self.state, started=time.perf_counter())
         model = wire.model_record(self.structure, self.state.weights)
@@ -276,6 +266,7 @@ class SqsgdStrategy(Strategy):
                 model=model_digest,
                 base=self.state.round - 1 if held else -1,
                 keep=self.downlink == "delta",
+                by_slot=self.once or self.settings.order is not None,
             )
             content = RecordDict({wire.REQUEST: ConfigRecord(dict(request.to_fields())), wire.CONFIG: config})
             if held and self._update is not None:
@@ -296,12 +287,16 @@ class SqsgdStrategy(Strategy):
             raise RuntimeError("no round was configured: call configure_train first")
         return self._round
 
-    def _cohort(self, nodes: Sequence[int]) -> Mapping[int, int]:
-        """The round's nodes, each with its client number: its identity, unless ``numbering`` is given."""
+    def _cohort(self, grid: Grid) -> Mapping[int, int]:
+        """The round's nodes, each with its number: its identity, its slot, or as ``numbering`` says."""
+        if self.order is not None:
+            only = self.order.candidates(self.state.round)
+            least = self.min_nodes if only is None else min(self.min_answers, len(only))
+            nodes = wait_for_nodes(grid, least, self.wait_timeout, but=self.order.asked, only=only)
+            return self.order.slots(self.state.round, nodes, self.rounds)
+        nodes = wait_for_nodes(grid, self.min_nodes, self.wait_timeout)
         if self.numbering is not None:
             return self.numbering(self.state.round, nodes)
-        if self.asking:  # the server was killed in this round: only those that were asked then
-            return {node: node for node in nodes if node in self.asking}
         nodes = self.silent.removed_from(nodes, self.state.round, self.min_answers)
         share = int(self.fraction_train * len(nodes))
         size = self.clients_per_round or max(1, share, self.min_train_nodes)
@@ -313,14 +308,17 @@ class SqsgdStrategy(Strategy):
         """Check each reply by itself, reject what is not a valid report, average the rest, and step."""
         last = self.current
         sort_answers(last, self.scheme, replies)
-        self.silent.update(last.state.round, last.tasks, last.silent)
-        for entry in last.rejected:
-            _LOG.warning("sqsgd: rejected node %s: %s", entry["node"], entry["reason"])
         before, spent = self.state, dict(self.state.spent)
-        asked = {task.client for task in last.tasks.values()} | self.asking
-        for client in asked if self.once else last.may_have_paid:
-            spent[client] = spent.get(client, 0) + 1
-        self.asking = frozenset()
+        if self.order is None:
+            self.silent.update(last.state.round, last.tasks, last.silent)
+            for client in last.may_have_paid:
+                spent[client] = spent.get(client, 0) + 1
+        else:
+            self.order.done()
+            last.name_slots()
+        for entry in last.rejected:
+            who = f"node {entry['node']}" if "node" in entry else f"slot {entry['slot']}"
+            _LOG.warning("sqsgd: rejected %s: %s", who, entry["reason"])
         enough = len(last.reports) >= self.min_answers
         aggregate_started = time.perf_counter()
         if enough:
@@ -344,13 +342,20 @@ class SqsgdStrategy(Strategy):
             {"answers": len(last.reports)}
         )
 
+    @property
+    def _most_reports(self) -> int:
+        """Reports of the node that may have sent the most."""
+        if self.order is not None:
+            return int(bool(self.order.asked))
+        return max(self.state.spent.values(), default=0)
+
     def record(self, **measured: Any) -> Record:
         """The record of the last round; sizes are the means over its messages."""
         last = self.current
         return make_record(
             self.scheme,
             last.state,
-            most_reports=max(self.state.spent.values(), default=0),
+            most_reports=self._most_reports,
             magnitudes=last.magnitudes,
             clients=len(last.reports),
             refused=sum(entry["reason"] in (SPENT, LEDGER) for entry in last.rejected),
@@ -422,6 +427,8 @@ class SqsgdStrategy(Strategy):
             if self.folder is not None:
                 arrays = {name: array.numpy() for name, array in result.arrays.items()}
                 self.folder.finish(arrays, self._summarise(self.folder.lines))
+            if self.order is not None:
+                self.order.finish()
         return result
 
     def _one_round(
@@ -437,9 +444,6 @@ class SqsgdStrategy(Strategy):
         messages = self.configure_train(number, result.arrays, config, grid)
         last = self.current
         last.timeout = timeout
-        if self.once and self.folder is not None:  # on the disk before anyone is asked
-            self.asking |= {task.client for task in last.tasks.values()}
-            self.folder.save(self.state, self._about())
         answers = exchange(grid, messages, timeout, self.scheme.bits // 8)
         result.arrays, result.train_metrics_clientapp[number] = self.aggregate_train(number, answers)
         line = self.record().to_dict()
@@ -469,6 +473,7 @@ class SqsgdStrategy(Strategy):
             downlink=self.downlink,
             answers=sum(line["clients"] for line in lines),
             rejected=sum(len(line["rejected"]) for line in lines),
+            **(about_order(self.order.scope, seeded=False, lines=lines) if self.order is not None else {}),
         )
 
 

@@ -10,13 +10,13 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from sqsgd.kernels.compiling import compiled
+from sqsgd.kernels.compiling import compiled, inlined
 
 LANES = 16 if llvm.get_host_cpu_features().get("avx512f") else 8  # floats in one vector
 BASE = 64  # floats transformed inside registers
 
 _FLOAT, _INT = ir.FloatType(), ir.IntType(32)
-_VECTOR = ir.VectorType(_FLOAT, LANES)
+_VECTOR, _INTEGERS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
 
 
 def _butterflies(builder: Any, rows: list[Any]) -> list[Any]:
@@ -49,10 +49,18 @@ def _vectors(context: Any, builder: Any, kind: Any, array: Any, starts: list[Any
 
 
 def _splat(builder: Any, kind: Any, value: Any) -> Any:
-    vector = ir.VectorType(kind, LANES)
+    vector = _VECTOR if kind is _FLOAT else _INTEGERS
     undefined = ir.Constant(vector, ir.Undefined)
     one = builder.insert_element(undefined, value, ir.Constant(_INT, 0))
     return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(_INT, LANES), [0] * LANES))
+
+
+def _flips(builder: Any, signs: Any, which: int) -> Any:
+    """The sign bits to change in a vector, from its bits of a 64-bit word."""
+    bits = builder.trunc(builder.lshr(signs, ir.Constant(signs.type, LANES * which)), _INT)
+    to_sign_bit = ir.Constant(_INTEGERS, [31 - i for i in range(LANES)])
+    sign_bit = ir.Constant(_INTEGERS, [1 << 31] * LANES)
+    return builder.and_(builder.shl(_splat(builder, _INT, bits), to_sign_bit), sign_bit)
 
 
 def _combine(radix: int) -> Any:
@@ -91,25 +99,37 @@ def _transform64(typing: Any, source: Any, target: Any, at: Any, signs: Any, sca
         sources = _vectors(context, builder, signature.args[0], args[0], starts)
         targets = _vectors(context, builder, signature.args[1], args[1], starts)
         factor = _splat(builder, _FLOAT, scale)
-        integers = ir.VectorType(_INT, LANES)
-        to_sign_bit = ir.Constant(integers, [31 - i for i in range(LANES)])
-        sign_bit = ir.Constant(integers, [1 << 31] * LANES)
         limit, odd = _splat(builder, _INT, most), None
         rows = []
         for i, place in enumerate(sources):
-            byte = builder.trunc(builder.lshr(signs, ir.Constant(signs.type, LANES * i)), _INT)
-            flips = builder.and_(builder.shl(_splat(builder, _INT, byte), to_sign_bit), sign_bit)
-            row = builder.bitcast(builder.load(place, align=4), integers)
-            size = builder.and_(row, ir.Constant(integers, [0x7FFFFFFF] * LANES))
+            row = builder.bitcast(builder.load(place, align=4), _INTEGERS)
+            size = builder.and_(row, ir.Constant(_INTEGERS, [0x7FFFFFFF] * LANES))
             beyond = builder.icmp_unsigned(">", size, limit)  # as integers, infinity and NaN are largest
             odd = beyond if odd is None else builder.or_(odd, beyond)
-            rows.append(builder.fmul(builder.bitcast(builder.xor(row, flips), _VECTOR), factor))
+            flipped = builder.xor(row, _flips(builder, signs, i))
+            rows.append(builder.fmul(builder.bitcast(flipped, _VECTOR), factor))
         for place, row in zip(targets, _butterflies(builder, rows), strict=True):
             builder.store(_lane_butterflies(builder, row), place, align=4)
         return builder.zext(builder.bitcast(odd, ir.IntType(LANES)), _INT)
 
     kinds = (source, target, types.intp, types.uint64, types.float32, types.uint32)
     return types.uint32(*kinds), build
+
+
+@intrinsic
+def _flip64(typing: Any, x: Any, at: Any, signs: Any) -> Any:
+    """Negate element i of 64 adjacent floats where bit i of signs is set."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        start, signs = args[1:]
+        starts = [builder.add(start, ir.Constant(start.type, i)) for i in range(0, BASE, LANES)]
+        for i, place in enumerate(_vectors(context, builder, signature.args[0], args[0], starts)):
+            row = builder.bitcast(builder.load(place, align=4), _INTEGERS)
+            flipped = builder.xor(row, _flips(builder, signs, i))
+            builder.store(builder.bitcast(flipped, _VECTOR), place, align=4)
+        return context.get_dummy_value()
+
+    return types.void(x, types.intp, types.uint64), build
 
 
 @compiled
@@ -145,22 +165,10 @@ def _rotate_small(source, signs, scale, target):
         run *= 2
 
 
-@compiled
-def rotate(source, signs, scale, target, largest):
-    """target = scale H D source, D the signs (bit i of the 64-bit words), H Walsh-Hadamard in natural order.
-
-    Returns whether every magnitude in the source is at most ``largest`` (false for NaN). Source and target
-    have the same power-of-two size and may be the same array. The order is depth first: eight finished
-    siblings are combined while they are still in cache. It is iterative because a cached recursive numba
-    function crashes when another cached one calls it.
-    """
+@inlined
+def _rotate(source, whole, signs, scale, target, largest):
+    """``rotate`` of a vector whose numbers from ``whole`` on, a multiple of 64, are in the target."""
     size, scale = target.size, np.float32(scale)
-    if size < 64:
-        fine = True
-        for value in source:
-            fine = fine and np.abs(value) <= np.float32(largest)
-        _rotate_small(source, signs, scale, target)
-        return fine
     most = np.array([largest], np.float32).view(np.uint32)[0]
     odd = np.uint32(0)
     leaf = size
@@ -168,7 +176,7 @@ def rotate(source, signs, scale, target, largest):
         leaf //= 8
     for k in range(size // leaf):
         for at in range(k * leaf, (k + 1) * leaf, 64):
-            odd |= _transform64(source, target, at, signs[at >> 6], scale, most)
+            odd |= _transform64(source if at < whole else target, target, at, signs[at >> 6], scale, most)
         _combine_cached(target, k * leaf, leaf)
         done, run = k + 1, leaf
         while done % 8 == 0 and run < size:
@@ -181,15 +189,110 @@ def rotate(source, signs, scale, target, largest):
 
 
 @compiled
+def rotate(source, signs, scale, target, largest):
+    """target = scale H D source, D the signs (bit i of the 64-bit words), H Walsh-Hadamard in natural order.
+
+    Returns whether every magnitude in the source is at most ``largest`` (false for NaN). Source and target
+    have the same power-of-two size and may be the same array. The order is depth first: eight finished
+    siblings are combined while they are still in cache. It is iterative because a cached recursive numba
+    function crashes when another cached one calls it.
+    """
+    if target.size < 64:
+        fine = True
+        for value in source:
+            fine = fine and np.abs(value) <= np.float32(largest)
+        _rotate_small(source, signs, np.float32(scale), target)
+        return fine
+    return _rotate(source, target.size, signs, scale, target, largest)
+
+
+@compiled
 def flip_signs(x, signs):
-    """Negate x[i] where bit i of the bytes is set; x is viewed as uint32."""
-    for byte in range(x.size >> 3):
-        flips = np.uint32(signs[byte])
-        for i in range(8):
-            flip = np.uint32(flips << np.uint32(31 - i)) & np.uint32(0x80000000)
-            x[8 * byte + i] = np.uint32(x[8 * byte + i] ^ np.uint32(flip))
-    for i in range(x.size & ~7, x.size):
-        x[i] = np.uint32(x[i] ^ np.uint32(np.uint32(signs[i >> 3] >> (i & 7)) << np.uint32(31)))
+    """Negate x[i] where bit i of the 64-bit words is set."""
+    whole = x.size - x.size % BASE
+    for at in range(0, whole, BASE):
+        _flip64(x, at, signs[at >> 6])
+    for i in range(whole, x.size):
+        if (signs[i >> 6] >> np.uint64(i & 63)) & np.uint64(1):
+            x[i] = -x[i]
+
+
+@compiled
+def rotate_rows(source, first, second, scale, target, largest, fine):
+    """Each row of the target = the rotation of the source's row, padded with zeros; a row of signs for each.
+
+    A second round follows if ``second`` has rows. ``fine`` tells which rows ``rotate`` accepts.
+    """
+    width, size = source.shape[1], target.shape[1]
+    for i in range(target.shape[0]):
+        row = target[i]
+        whole = width - width % 64
+        row[whole:width] = source[i, whole:]
+        row[width:] = np.float32(0)
+        if size < 64:
+            fine[i] = rotate(row, first[i], scale, row, largest)
+        else:
+            fine[i] = _rotate(source[i], whole, first[i], scale, row, largest)
+        if second.shape[0]:
+            rotate(row, second[i], scale, row, largest)
+
+
+def _column_signs() -> Any:
+    """Bit j of word k is set where the Hadamard matrix of 64 coordinates is negative in row j, column k."""
+    return np.array([sum(((j & k).bit_count() & 1) << j for j in range(64)) for k in range(64)], np.uint64)
+
+
+_COLUMN_SIGNS = _column_signs()
+
+
+@inlined
+def _add_column(code, signs):
+    """signs ^= those of the column of H, or of its negative, that a code 2 column + sign stands for."""
+    column = code >> 1
+    for word in range(signs.size):
+        parity = word & (column >> 6)
+        for shift in (16, 8, 4, 2, 1):
+            parity ^= parity >> shift
+        flips = np.uint64(0) - np.uint64((parity ^ code) & 1)
+        signs[word] ^= _COLUMN_SIGNS[column & 63] ^ flips
+
+
+@compiled
+def unrotate_codes(codes, first, second, scale, x):
+    """Each row of x = the inverse rotation of the vector with ± 1 at the places of codes 2 place + sign.
+
+    A single place needs no transform for the last round of the rotation: its image is a column of H, whose
+    entries are all ± scale.
+    """
+    size = x.shape[1]
+    even, signs = np.full(size, np.float32(scale), np.float32), np.empty(first.shape[1], np.uint64)
+    for i in range(x.shape[0]):
+        row = x[i]
+        if codes.shape[1] == 1 and second.shape[0]:
+            signs[:] = second[i]
+            _add_column(np.int64(codes[i, 0]), signs)
+            rotate(even, signs, scale, row, np.inf)
+        else:
+            row[:] = np.float32(0)
+            for code in codes[i]:
+                row[code >> 1] = np.float32(1 - 2 * np.int64(code & 1))
+            signs[:] = np.uint64(0)
+            rotate(row, signs, scale, row, np.inf)
+            if second.shape[0]:
+                rotate(row, second[i], scale, row, np.inf)
+        flip_signs(row, first[i])
+
+
+@compiled
+def add_rows(x, factors, total):
+    """total += factor x[i] for each row i, one after the other and as far as the total goes.
+
+    The sums are those of adding one vector at a time in float64, to the last bit.
+    """
+    for i in range(x.shape[0]):
+        row, factor = x[i], factors[i]
+        for j in range(total.size):
+            total[j] += np.float64(row[j]) * factor
 
 
 @compiled

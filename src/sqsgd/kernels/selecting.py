@@ -166,6 +166,13 @@ def select_signed(bits, codes):
 
 
 @compiled
+def select_signed_rows(bits, codes):
+    """``select_signed`` of each row."""
+    for i in range(bits.shape[0]):
+        select_signed(bits[i], codes[i])
+
+
+@compiled
 def nth_marked(marks, rank):
     """The index of the rank-th mark (from 0) among bytes that are 0 or 1; the time depends on the size."""
     seen, index = np.int64(0), np.int64(0)

@@ -66,6 +66,15 @@ def draw_codes(near, codes, size, right, wrong, words, marks):
 
 
 @compiled
+def draw_many_codes(near, codes, size, right, wrong, words, fine):
+    """``draw_codes`` of each row; ``fine`` tells for which rows the words suffice."""
+    marks = np.empty((size + 63) // 64, np.uint64)
+    for i in range(codes.shape[0]):
+        marks[:] = np.uint64(0)
+        fine[i] = draw_codes(near[i], codes[i], size, right[i], wrong[i], words[i], marks)
+
+
+@compiled
 def spread(codes, unit, whole):
     """whole[place] = unit or -unit for each code 2 place + sign; places beyond its end are left out."""
     for code in codes:
@@ -180,3 +189,19 @@ def expand_subset(limbs, size, codes):
     for k in range(used):
         rest |= limbs[k]
     return rest == 0
+
+
+@compiled
+def fold_subsets(codes, size, limbs):
+    """``fold_subset`` of each row."""
+    for i in range(codes.shape[0]):
+        fold_subset(codes[i], size, limbs[i])
+
+
+@compiled
+def expand_subsets(limbs, size, codes):
+    """``expand_subset`` of each row; False if any row is no subset's number."""
+    fine = True
+    for i in range(codes.shape[0]):
+        fine = expand_subset(limbs[i], size, codes[i]) and fine
+    return fine

@@ -20,3 +20,10 @@ def square_sum(x):
         value = np.float64(x[i])
         sums[i - whole] += value * value
     return sums.sum()
+
+
+@compiled
+def square_sums(x, sums):
+    """``square_sum`` of each row."""
+    for i in range(x.shape[0]):
+        sums[i] = square_sum(x[i])

@@ -7,8 +7,8 @@ between NumPy versions, only the Dirichlet draw is used.
 
 from __future__ import annotations
 
-import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, overload
 
@@ -18,10 +18,10 @@ import numpy.typing as npt
 Indices: TypeAlias = npt.NDArray[np.int64]
 _Labels: TypeAlias = npt.NDArray[np.generic]
 
-_PARTITION, _COHORT, _BATCH, _ONCE, _DRAW = 1, 2, 3, 4, 5  # purposes: each has its own stream
+_PARTITION, _COHORT, _BATCH, _DRAW = 1, 2, 3, 5  # purposes: each has its own stream
 
 
-def partition(labels: npt.ArrayLike, clients: int, scheme: str, seed: int) -> Sequence[Indices]:
+def partition(labels: npt.ArrayLike, clients: int, scheme: str, seed: int) -> Parts:
     """Assign images to clients: one array of positions per client, all views into one array.
 
     - ``iid``: a random split, sizes differing by at most one.
@@ -60,23 +60,54 @@ def cohort(clients: int, size: int, round: int, seed: int) -> Indices:
     return _subset(clients, size, _stream(_COHORT, seed, round))
 
 
-def once_cohort(clients: int, size: int, round: int, seed: int) -> Indices:
-    """A round's clients if no client takes part twice: a slice of a keyed permutation, in O(size) memory.
+class Parts(Sequence[Indices], ABC):
+    """The positions of each client's images."""
 
-    Round r takes places r size to (r + 1) size - 1 of the permutation.
+    @overload
+    def __getitem__(self, client: int) -> Indices: ...
+    @overload
+    def __getitem__(self, client: slice) -> Sequence[Indices]: ...
+    def __getitem__(self, client: int | slice) -> Indices | Sequence[Indices]:
+        if isinstance(client, slice):
+            return [self[each] for each in range(*client.indices(len(self)))]
+        if not 0 <= client < len(self):
+            raise IndexError(f"client {client} of {len(self)}")
+        return self._part(client)
 
-    >>> sorted(np.concatenate([once_cohort(10, 5, round, seed=7) for round in (0, 1)]).tolist())
-    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    @abstractmethod
+    def _part(self, client: int) -> Indices:
+        """The positions of one client's images."""
+
+    @abstractmethod
+    def together(self, clients: Indices) -> tuple[Indices, Indices]:
+        """The positions of many clients one after the other, and where each client's begin; the end, last."""
+
+
+class SharedParts(Parts):
+    """Parts that are views into one array.
+
+    >>> parts = SharedParts(np.array([4, 5, 6, 7]), np.array([0, 3, 4]))
+    >>> parts[0].tolist(), [array.tolist() for array in parts.together(np.array([1, 0]))]
+    ([4, 5, 6], [[7, 4, 5, 6], [0, 1, 4]])
     """
-    _require_at_least(clients=(clients, 1), size=(size, 1), round=(round, 0), seed=(seed, 0))
-    if (round + 1) * size > clients:
-        raise ValueError(
-            f"round {round} needs {size:,} clients that have not taken part; {clients:,} clients are too few"
-        )
-    return _permuted(np.arange(round * size, (round + 1) * size), clients, seed)
+
+    def __init__(self, order: Indices, bounds: Indices) -> None:
+        self._order, self._bounds = order, bounds
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    def _part(self, client: int) -> Indices:
+        return self._order[self._bounds[client] : self._bounds[client + 1]]
+
+    def together(self, clients: Indices) -> tuple[Indices, Indices]:
+        starts, stops = self._bounds[clients], self._bounds[clients + 1]
+        bounds = np.append(0, np.cumsum(stops - starts))
+        places = np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1], stops - starts)
+        return self._order[places], bounds
 
 
-class DrawnParts(Sequence[Indices]):
+class DrawnParts(Parts):
     """One image for each of any number of clients, drawn with replacement and computed on access.
 
     >>> parts = DrawnParts(images=60_000, clients=10**9, seed=7)
@@ -92,17 +123,15 @@ class DrawnParts(Sequence[Indices]):
     def __len__(self) -> int:
         return self._clients
 
-    @overload
-    def __getitem__(self, client: int) -> Indices: ...
-    @overload
-    def __getitem__(self, client: slice) -> Sequence[Indices]: ...
-    def __getitem__(self, client: int | slice) -> Indices | Sequence[Indices]:
-        if isinstance(client, slice):
-            return [self[each] for each in range(*client.indices(self._clients))]
-        if not 0 <= client < self._clients:
-            raise IndexError(f"client {client} of {self._clients}")
-        word = int(_mixed(np.array([client], np.uint64) ^ self._key)[0])
-        return np.array([word * self._images >> 64], np.int64)  # errs by less than images / 2^64
+    def _part(self, client: int) -> Indices:
+        return self.together(np.array([client]))[0]
+
+    def together(self, clients: Indices) -> tuple[Indices, Indices]:
+        high, low = np.divmod(_mixed(clients.astype(np.uint64) ^ self._key), np.uint64(1 << 32))
+        images = np.uint64(self._images)
+        # The upper half of word * images, which errs by less than images / 2^64.
+        found = (high * images + (low * images >> np.uint64(32))) >> np.uint64(32)
+        return found.astype(np.int64), np.arange(len(clients) + 1)
 
 
 def batch_indices(
@@ -127,12 +156,12 @@ def _drawn(classes: _Labels, clients: int, scheme: str, seed: int) -> DrawnParts
     return DrawnParts(images=len(classes), clients=clients, seed=seed)
 
 
-def _iid(classes: _Labels, clients: int, scheme: str, seed: int) -> list[Indices]:
+def _iid(classes: _Labels, clients: int, scheme: str, seed: int) -> SharedParts:
     words = _split_stream(classes, clients, seed)
-    return _views(_permutation(len(classes), words), _even_bounds(len(classes), clients))
+    return SharedParts(_permutation(len(classes), words), _even_bounds(len(classes), clients))
 
 
-def _dirichlet(classes: _Labels, clients: int, scheme: str, seed: int) -> list[Indices]:
+def _dirichlet(classes: _Labels, clients: int, scheme: str, seed: int) -> SharedParts:
     beta, words = _positive_number(scheme), _split_stream(classes, clients, seed)
     generator = np.random.Generator(words)
     owners = np.empty(len(classes), np.int64)
@@ -151,10 +180,10 @@ def _dirichlet(classes: _Labels, clients: int, scheme: str, seed: int) -> list[I
         sizes[giver] -= 1
         sizes[empty] = 1
         owners[order[starts[giver] + sizes[giver]]] = empty
-    return _views(np.argsort(owners, kind="stable"), np.append(0, np.cumsum(sizes)))
+    return SharedParts(np.argsort(owners, kind="stable"), np.append(0, np.cumsum(sizes)))
 
 
-def _shards(classes: _Labels, clients: int, scheme: str, seed: int) -> list[Indices]:
+def _shards(classes: _Labels, clients: int, scheme: str, seed: int) -> SharedParts:
     each, words = _positive_count(scheme), _split_stream(classes, clients, seed)
     count = clients * each
     if count > len(classes):
@@ -164,13 +193,13 @@ def _shards(classes: _Labels, clients: int, scheme: str, seed: int) -> list[Indi
         )
     shuffled = _permutation(len(classes), words)
     by_label = shuffled[np.argsort(classes[shuffled], kind="stable")]
-    shards = _views(by_label, _even_bounds(len(classes), count))
+    shards = SharedParts(by_label, _even_bounds(len(classes), count))
     dealt = [shards[shard] for shard in _permutation(count, words)]
     sizes = np.array([len(shard) for shard in dealt]).reshape(clients, each).sum(axis=1)
-    return _views(np.concatenate(dealt), np.append(0, np.cumsum(sizes)))
+    return SharedParts(np.concatenate(dealt), np.append(0, np.cumsum(sizes)))
 
 
-PARTITIONS: Mapping[str, Callable[[_Labels, int, str, int], Sequence[Indices]]] = {
+PARTITIONS: Mapping[str, Callable[[_Labels, int, str, int], Parts]] = {
     "iid": _iid,
     "dirichlet:BETA": _dirichlet,
     "shards:N": _shards,
@@ -186,10 +215,6 @@ def _split_stream(classes: _Labels, clients: int, seed: int) -> np.random.PCG64:
     return _stream(_PARTITION, seed)
 
 
-def _views(order: Indices, bounds: Indices) -> list[Indices]:
-    return [order[start:stop] for start, stop in itertools.pairwise(bounds)]
-
-
 def _even_bounds(total: int, parts: int) -> Indices:
     return np.arange(parts + 1, dtype=np.int64) * total // parts
 
@@ -202,26 +227,6 @@ def _stream(*key: int) -> np.random.PCG64:
 def _permutation(size: int, words: np.random.PCG64) -> Indices:
     # The order of random 64-bit keys: two of 100,000 keys are equal with probability below 3e-10.
     return np.argsort(words.random_raw(size), kind="stable")
-
-
-def _permuted(places: Indices, size: int, seed: int) -> Indices:
-    """A keyed permutation of 0..size-1 applied to these places: a Feistel network with cycle walking.
-
-    Each round is a bijection of pairs of halves, so the network permutes 0..4^k - 1, with 4^k at most
-    4 size. Values outside 0..size-1 are permuted again until they fall inside, which keeps it a bijection.
-    """
-    half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
-    mask = (np.uint64(1) << half) - np.uint64(1)
-    keys = _stream(_ONCE, seed).random_raw(6)
-    found = places.astype(np.uint64)
-    outside = np.ones(found.shape, bool)
-    while outside.any():
-        left, right = found[outside] >> half, found[outside] & mask
-        for key in keys:
-            left, right = right, left ^ (_mixed(right ^ key) & mask)
-        found[outside] = left << half | right
-        outside = found >= np.uint64(size)
-    return found.astype(np.int64)
 
 
 def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,14 @@ import torch
 from torch import nn
 
 from sqsgd.checks import Vector
+from sqsgd.learning.client_gradients import (
+    Losses,
+    Rows,
+    batched,
+    batched_gradients,
+    head_gradients,
+    linear_head,
+)
 from sqsgd.learning.datasets import Dataset
 from sqsgd.learning.gradients import (
     evaluate,
@@ -21,25 +31,27 @@ from sqsgd.learning.gradients import (
     prepare_torch,
     set_flat,
 )
-from sqsgd.learning.partition import batch_indices, cohort, once_cohort, partition
+from sqsgd.learning.partition import Indices, Parts, batch_indices, cohort, partition
 from sqsgd.randomness import PublicStream
+
+_AHEAD = 64
+"""Clients of a linear model whose gradients are computed before the first is used."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LearningProblem:
     """Cross-silo: every client uses a batch in each round. Cross-device: a random cohort uses all its data.
 
-    ``participants`` is None for cross-silo, else the cohort size; with ``once`` no client takes part twice.
+    ``participants`` is None for cross-silo, else the cohort size.
     """
 
     dataset: Dataset
     model: nn.Module
-    parts: Sequence[npt.NDArray[np.int64]]
+    parts: Parts
     batch: int
     participants: int | None
     seed: int
     workers: int = 1
-    once: bool = False
     random: bool = False
     """The model draws random numbers (dropout): clients run one at a time, each with its own seed."""
 
@@ -65,27 +77,54 @@ class LearningProblem:
         """All clients, or this round's cohort."""
         if self.participants is None:
             return list(range(self.clients))
-        draw = once_cohort if self.once else cohort
-        return [int(client) for client in draw(self.clients, self.participants, round, self.seed)]
+        return [int(client) for client in cohort(self.clients, self.participants, round, self.seed)]
 
     def gradients(self, weights: Vector, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
         """Each client's mean loss and gradient over its batch."""
         set_flat(self.model, weights)
+        if self._head is not None:
+            for start in range(0, len(cohort), _AHEAD):
+                losses, rows = self.gradient_rows(weights, round, np.asarray(cohort[start : start + _AHEAD]))
+                yield from zip(losses.tolist(), rows, strict=True)
+        elif self.random:
+            for client, (inputs, labels) in zip(cohort, self._batches(round, cohort), strict=True):
+                yield loss_gradient(self.model, inputs, labels, seed=self._torch_seed(round, client))
+        else:
+            yield from loss_gradients(self.model, self._batches(round, cohort), workers=self.workers)
 
-        def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-            for client in cohort:
-                chosen = self.parts[client]
-                if self.participants is None:
-                    chosen = batch_indices(chosen, self.batch, round, client, self.seed)
-                yield self.dataset.train_inputs[chosen], self.dataset.train_labels[chosen]
+    def gradient_rows(self, weights: Vector, round: int, cohort: Indices) -> tuple[Losses, Rows]:
+        """The same for many clients at once: their losses, and a gradient in each row.
 
-        if self.random:
-            seeds = [self._torch_seed(round, client) for client in cohort]
-            return (
-                loss_gradient(self.model, inputs, labels, seed=seed)
-                for seed, (inputs, labels) in zip(seeds, batches(), strict=True)
-            )
-        return loss_gradients(self.model, batches(), workers=self.workers)
+        For a linear model the rows are those of ``gradients``, bit for bit.
+        """
+        set_flat(self.model, weights)
+        chosen, bounds = self._chosen(round, cohort)
+        if self._head is not None:
+            return head_gradients(self._head, self.dataset, chosen, bounds, workers=self.workers)
+        if not self.random and batched(self.model, self.dataset, bounds):
+            return batched_gradients(self.model, self.dataset, chosen, bounds)
+        losses, rows = np.empty(len(cohort)), np.empty((len(cohort), self.dim), np.float32)
+        for i, (loss, gradient) in enumerate(self.gradients(weights, round, cohort.tolist())):
+            losses[i], rows[i] = loss, gradient
+        return losses, rows
+
+    @cached_property
+    def _head(self) -> nn.Linear | None:
+        """The model's only layer, if it is a softmax on the inputs themselves."""
+        return linear_head(self.model)
+
+    def _chosen(self, round: int, cohort: Indices) -> tuple[Indices, Indices]:
+        """The positions of the clients' examples, and where those of each client begin; the end, last."""
+        if self.participants is not None:
+            return self.parts.together(cohort)
+        each = [batch_indices(self.parts[c], self.batch, round, c, self.seed) for c in cohort.tolist()]
+        return np.concatenate(each), np.append(0, np.cumsum([len(chosen) for chosen in each]))
+
+    def _batches(self, round: int, cohort: Sequence[int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        chosen, bounds = self._chosen(round, np.asarray(cohort))
+        for start, stop in itertools.pairwise(bounds):
+            one = chosen[start:stop]
+            yield self.dataset.train_inputs[one], self.dataset.train_labels[one]
 
     def _torch_seed(self, round: int, client: int) -> int:
         stream = PublicStream(seed=self.seed, round=round, client=client, purpose="model")
@@ -113,7 +152,6 @@ def make_problem(
     participants: int | None,
     seed: int,
     workers: int,
-    once: bool = False,
 ) -> LearningProblem:
     """Partition the training data over the clients, and check that the model fits it."""
     prepare_torch()
@@ -128,7 +166,6 @@ def make_problem(
         participants=participants,
         seed=seed,
         workers=workers,
-        once=once,
         random=random,
     )
 

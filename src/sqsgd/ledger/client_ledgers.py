@@ -29,11 +29,14 @@ class Ledgers:
     allow_real: bool = False
     """Also pay for schemes whose ε holds in real arithmetic only."""
 
-    def paid(self, scheme: Scheme, task: Task) -> bool:
-        """Pay for a client's report; False if its ledger refuses. A damaged ledger raises LedgerDamaged."""
-        path = self.folder / f"{task.client // 1000:06d}" / f"client-{task.client}"
+    def paid(self, scheme: Scheme, task: Task, client: int) -> bool:
+        """Pay for a client's report; False if its ledger refuses. A damaged ledger raises LedgerDamaged.
+
+        ``client`` has the ledger, whatever number the task has.
+        """
+        path = self.folder / f"{client // 1000:06d}" / f"client-{client}"
         try:
-            ledger = Ledger(path) if path.exists() else self._made(path, task.client)
+            ledger = Ledger(path) if path.exists() else self._made(path, client)
             ledger.spend_for(scheme, task, allow_real=self.allow_real)
         except (AlreadyAnswered, BudgetSpent):
             return False

@@ -10,7 +10,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
 
@@ -21,11 +21,11 @@ from sqsgd.codec import Column, SignedSubset
 from sqsgd.core import Aggregate, Scheme
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.sparse_law import SparseLaw
-from sqsgd.randomness import PublicStream, secure_rng
+from sqsgd.randomness import PublicStream, secure_rng, secure_rngs
 from sqsgd.schemes import make_scheme
 from sqsgd.schemes._sparse_choice import best_sparse
 from sqsgd.schemes.sqsgd_paper import sqsgd_paper
-from sqsgd.task import Task
+from sqsgd.task import Task, Tasks
 from sqsgd.transforms import Rotate
 
 DIMS = (1 << 9, 1 << 13, 1 << 17, 1 << 20)
@@ -240,6 +240,33 @@ def choice_figures(size: int = 1 << 21) -> Iterator[Figure]:
         )
 
 
+def many_figures(users: int = 512) -> Iterator[Figure]:
+    """Clients and server together: users whose reports are encoded and added in a second, by one thread."""
+    sparse = {"epsilon": 20.0, "bits": 64, "code": "sparse"}
+    for name, options in (("privunit-index", {"epsilon": 4.0}), ("sqsgd-stateless", sparse)):
+        scheme = make_scheme(name, dim=3920, **options)
+        task = Task(round=0, client=0, seed=1, dim=3920, bound=1.0)
+        x = np.random.default_rng(1).standard_normal((users, 3920)).astype(np.float32) / np.float32(3920**0.5)
+        total = Aggregate(scheme)
+
+        def one_by_one() -> None:
+            for client in range(16):
+                own = replace(task, client=client)  # noqa: B023
+                total.add(own, scheme.encode(x[client], own, secure_rng()))  # noqa: B023
+
+        def many() -> None:
+            tasks = Tasks(task, np.arange(users))  # noqa: B023
+            total.add_many(tasks, scheme.encode_many(x, tasks, secure_rngs(users)))  # noqa: B023
+
+        alone, together = best_times(one_by_one, many, turns=8)
+        speed, ratio = users / together, (alone / 16) / (together / users)
+        label = f"many users, {name} n=4096"
+        # The targets are those of simulations in which each user reports once.
+        targets = (8000.0, 10.0) if name == "privunit-index" else (None, None)
+        yield Figure(name=f"{label}: one core", value=speed, unit="users/s", target=targets[0], at_least=True)
+        yield Figure(name=f"{label}: / one by one", value=ratio, unit="x", target=targets[1], at_least=True)
+
+
 def other_figures() -> Iterator[Figure]:
     """Choosing coordinates, building a mechanism, rotating."""
     stream = PublicStream(seed=1, round=0, client=0, purpose="coordinates")
@@ -264,4 +291,5 @@ def all_figures() -> Iterator[Figure]:
     yield from aggregate_figures()
     yield from sparse_figures()
     yield from choice_figures()
+    yield from many_figures()
     yield from other_figures()

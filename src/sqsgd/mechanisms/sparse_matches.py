@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout, SignedSubset
-from sqsgd.core import Estimate, Mechanism, Privacy
+from sqsgd.core import Codes, Estimate, Mechanism, Privacy, Vectors
 from sqsgd.mechanisms.scalardp import ScalarDP
 from sqsgd.mechanisms.sparse_law import SparseLaw
 from sqsgd.numerics.epsilon_sums import add_up
 from sqsgd.numerics.gaussian import largest_sum
-from sqsgd.numerics.norms import l2_norm
-from sqsgd.randomness import Rng, check_rng
-
-Codes = npt.NDArray[np.uint32]
+from sqsgd.numerics.norms import l2_norm, row_norms
+from sqsgd.randomness import Rng, Rngs, check_rng, uniforms_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,13 +106,55 @@ class SparseMatches(Mechanism):
 
         law = self.law
         right, wrong = law.pair(law.sampler.draw(rng))
-        outside = law.size - law.near
-        needed = law.most_hits + min(law.count, outside) * law.size / max(1, outside - law.count + 1)
         while True:
-            words = rng.words(math.ceil(1.25 * needed) + 32)
+            words = rng.words(self._words)
             codes, marks = np.empty(law.count, np.uint32), np.zeros(-(-law.size // 64), np.uint64)
             if draw_codes(near.copy(), codes, law.size, right, wrong, words, marks):
                 return np.sort(codes)
+
+    @property
+    def _words(self) -> int:
+        """Words that nearly always suffice for a code."""
+        law = self.law
+        outside = law.size - law.near
+        needed = law.most_hits + min(law.count, outside) * law.size / max(1, outside - law.count + 1)
+        return math.ceil(1.25 * needed) + 32
+
+    def randomize_many(self, x: Vectors, bound: float, rngs: Rngs) -> Columns:
+        """As ``randomize``, which itself does the rows that the generators' first words leave open."""
+        from sqsgd.kernels.selecting import select_signed_rows
+        from sqsgd.kernels.subsets import draw_many_codes
+
+        law, words = self.law, rngs.words(2 if self.norm is None else 4)
+        share = np.minimum(checks.finite_sizes("x", row_norms(x)) / bound, 1.0)
+        near = np.empty((len(x), law.near), np.uint32)
+        select_signed_rows(x.view(np.uint32), near)
+        if self.norm is None:
+            near ^= (uniforms_of(words[:, 0]) >= (1 + share) / 2).astype(np.uint32)[:, None]
+        ranks, sure = law.sampler.draw_many(words[:, 1 if self.norm is None else 0])
+        found, which = np.unique(ranks, return_inverse=True)
+        right, wrong = np.array([law.pair(rank) for rank in found.tolist()], np.int64)[which].T.copy()
+        codes, fine = np.empty((len(x), law.count), np.uint32), np.empty(len(x), np.bool_)
+        draw_many_codes(near, codes, law.size, right, wrong, rngs.later(self._words), fine)
+        columns: Columns = (np.sort(codes, axis=1),)
+        if self.norm is not None:
+            symbols, certain = self.norm.privatize_many(share, words[:, 1:])
+            columns, sure = (*columns, symbols[:, None]), sure & certain
+        for i in np.flatnonzero(~(sure & fine)).tolist():
+            for column, values in zip(columns, self.randomize(x[i], bound, rngs[i]), strict=True):
+                column[i] = values
+        return columns
+
+    def unit_codes(self, columns: Columns, bound: float) -> tuple[Codes, Estimate]:
+        sizes = np.full(len(columns[0]), bound) if self.norm is None else self.magnitudes(columns, bound)
+        units = np.asarray(sizes) / self.scale  # an estimate of the norm may be negative
+        return columns[0] ^ (units < 0).astype(np.uint32)[:, None], np.abs(units)
+
+    def magnitudes(self, columns: Columns, bound: float) -> list[float]:
+        if self.norm is None:
+            return []
+        sizes = [bound * self.norm.estimate(symbol) for symbol in range(self.norm.levels + 1)]
+        return [sizes[symbol] for symbol in columns[1][:, 0].tolist()]
 
     def _unit(self, columns: Columns, bound: float) -> float:
         """The estimate at a coordinate with a positive sign."""

@@ -98,7 +98,7 @@ class Node:
 
     def _check_terms(self, request: Request, kept: Kept | None) -> None:
         """Raise Refused if a request does not fit this node, or the terms that the training began with."""
-        if self.client is not None and request.task.client != self.client:
+        if self.client is not None and not request.by_slot and request.task.client != self.client:
             raise Refused(f"client = {request.task.client} is another node: this one is {self.client}")
         if kept is None:
             return

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqsgd import checks
@@ -23,6 +23,7 @@ _TYPES: Mapping[str, type] = {
     "fingerprint": int, "round": int, "client": str, "seed": str, "dim": int, "bound": float, "clip": float,
     "alpha": float, "beta": float, "model": str, "base": int, "keep": bool,
 }  # fmt: skip
+_SLOT = "by_slot"
 
 
 class MalformedRequest(ValueError):
@@ -49,18 +50,21 @@ class Request:
     """The round whose model the node must hold; -1: the whole model comes with the request."""
     keep: bool = False
     """The node must keep the model: the next round may come as an update of it."""
+    by_slot: bool = False
+    """Nodes are asked once: the task's client is the number of a slot, which says nothing about the node."""
 
     def make_scheme(self) -> Scheme:
-        """The scheme that the request names, made here from its parts."""
-        return make_scheme(
+        """The scheme that the request names, made here from its parts; wire format 2 for slots."""
+        scheme = make_scheme(
             self.scheme, dim=self.task.dim, epsilon=self.epsilon, bits=self.bits, **self.options
         )
+        return replace(scheme, wire=2) if self.by_slot else scheme
 
     @property
     def identity(self) -> str:
         """A digest of everything that a report depends on: equal requests may have equal answers."""
         parts = (self.name, self.scheme, self.fingerprint, self.alpha, self.beta, self.model)
-        content = self.task.binding + repr(parts).encode()
+        content = self.task.binding + repr(parts).encode() + b"slot" * self.by_slot
         return hashlib.blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
 
     def to_fields(self) -> dict[str, int | float | str | bytes]:
@@ -74,7 +78,8 @@ class Request:
             "seed": str(self.task.seed),
             "clip": self.task.clip or 0.0,
         }
-        return {key: values[key] for key in _TYPES}
+        # Nodes of earlier versions refuse what they do not know, but only where it matters.
+        return {key: values[key] for key in _TYPES} | ({_SLOT: True} if self.by_slot else {})
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, object]) -> Request:
@@ -84,8 +89,10 @@ class Request:
         noise, gets no answer.
         """
         for key in fields:
-            if key not in _TYPES:
+            if key not in _TYPES and key != _SLOT:
                 raise MalformedRequest(f"unknown key {key!r}")
+        if fields.get(_SLOT, True) is not True:
+            raise MalformedRequest(f"{_SLOT} = {_short(fields[_SLOT])} must be true, or left out")
         for key, kind in _TYPES.items():
             if type(fields.get(key)) is not kind:
                 raise MalformedRequest(f"{key} = {_short(fields.get(key))} must be of type {kind.__name__}")
@@ -120,7 +127,8 @@ class Request:
         except (ValueError, RecursionError) as error:
             raise MalformedRequest(str(error)) from None
         kept = ("name", "scheme", "epsilon", "bits", "fingerprint", "alpha", "beta", "model", "base", "keep")
-        return cls(task=task, options=options, **{key: values[key] for key in kept})
+        by_slot = _SLOT in fields
+        return cls(task=task, options=options, by_slot=by_slot, **{key: values[key] for key in kept})
 
 
 def _short(value: object) -> str:

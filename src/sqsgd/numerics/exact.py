@@ -12,7 +12,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TypeVar
 
@@ -241,6 +241,29 @@ class InverseCdf:
         if word < self._sure[i] and before == self._ends[i] - 1:
             return self._ends[i]
         return self.continue_from(word, rng)
+
+    def draw_many(self, words: Words) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """What ``draw`` returns for each first word, and whether the word decides it; else it needs more.
+
+        tests/numerics/test_exact.py::test_draws_of_many_words_are_single_draws.
+        """
+        ends, below, above = self._arrays
+        i = np.searchsorted(above[1:], words, "left")
+        before = np.where(i > 0, ends[i - 1], -1)
+        sure = ((i == 0) | (words > above[i])) & ((i == ends.size - 1) | (words < below[i]))
+        return ends[i], sure & (before == ends[i] - 1)
+
+    @cached_property
+    def _arrays(self) -> tuple[npt.NDArray[np.int64], Words, Words]:
+        """For each end: the words that are certainly below its edge, and above the edge before it.
+
+        A smaller bound only leaves more words undecided.
+        """
+        below, above = (
+            np.array([min(word, _LAST_WORD) for word in table], np.uint64)
+            for table in (self._sure, [0, *self._above])
+        )
+        return np.array(self._ends, np.int64), below, above
 
     def continue_from(self, word: int, rng: Rng) -> int:
         """The exact draw whose first 64 bits are ``word``, when these bits do not decide it."""

@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from sqsgd import checks
 from sqsgd.checks import Vector
+
+Vectors = npt.NDArray[np.float32]
+Norms = npt.NDArray[np.float64]
 
 
 def l2_norm(x: Vector) -> float:
@@ -15,6 +19,15 @@ def l2_norm(x: Vector) -> float:
     from sqsgd.kernels.summing import square_sum
 
     return math.sqrt(square_sum(checks.shaped("x", x, x.size)))
+
+
+def row_norms(x: Vectors) -> Norms:
+    """``l2_norm`` of each row, to the last bit; a contiguous float32 matrix."""
+    from sqsgd.kernels.summing import square_sums
+
+    sums = np.empty(len(x))
+    square_sums(x, sums)
+    return np.sqrt(sums)
 
 
 def clipped(x: Vector, radius: float | None) -> Vector:

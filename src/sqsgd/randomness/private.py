@@ -19,6 +19,9 @@ import numpy.typing as npt
 from sqsgd.checks import integer
 from sqsgd.randomness.keystream import MOST_BYTES, Bytes, Keystream, fastest_mode
 
+FIRST_WORDS = 64
+"""Words drawn at once for ``word``, which returns the last of them first."""
+SEEDED = b"sqsgd seeded"
 _U8 = np.dtype("<u8")
 _POOL = 1 << 14  # bytes drawn at once for small requests
 _OS_BLOCK = 1 << 16  # bytes read from the operating system at once
@@ -49,11 +52,14 @@ class Rng:
 
     protects: bool
 
-    def __init__(self, seed: int | None = None, *, direct: bool = False) -> None:
+    def __init__(self, seed: int | None = None, *, direct: bool = False, key: bytes = b"") -> None:
+        """``key``: the first key, where it was drawn elsewhere."""
         self.protects = seed is None
         self._seed, self._keys, self._direct = seed, 0, direct
         self._lock = threading.Lock()
         self._start()
+        if key:
+            self._keystream = Keystream(key, fastest_mode())
         _generators.add(self)
 
     def _start(self) -> None:
@@ -71,7 +77,7 @@ class Rng:
             key = os.urandom(32)
         else:
             message = self._seed.to_bytes(32, "little") + self._keys.to_bytes(8, "little")
-            key = hashlib.blake2b(message, digest_size=32, person=b"sqsgd seeded").digest()
+            key = hashlib.blake2b(message, digest_size=32, person=SEEDED).digest()
         self._keystream, self._keys, self._left = Keystream(key, fastest_mode()), self._keys + 1, MOST_BYTES
 
     def _fill(self, target: Bytes) -> None:
@@ -131,7 +137,7 @@ class Rng:
         with self._lock:
             self._check_process()
             if not self._spare:
-                buffer = np.empty(512, np.uint8)
+                buffer = np.empty(8 * FIRST_WORDS, np.uint8)
                 self._fill(buffer)
                 self._spare = buffer.view(_U8).tolist()
             return self._spare.pop()

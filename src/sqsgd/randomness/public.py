@@ -17,6 +17,7 @@ from sqsgd.randomness.keystream import COUNTER_MODES, SHORT, Keystream, beginnin
 
 EVERYONE = 2**64 - 1  # the client number of a stream shared by all clients of a round
 _U4 = np.dtype("<u4")
+_PERSON = b"sqsgd public"
 
 
 class PublicStream:
@@ -31,7 +32,7 @@ class PublicStream:
 
     def __init__(self, *, seed: int, round: int, client: int, purpose: str) -> None:
         message = struct.pack("<QQQ", seed, round, client) + purpose.encode("ascii")
-        self._key = hashlib.blake2b(message, digest_size=32, person=b"sqsgd public").digest()
+        self._key = hashlib.blake2b(message, digest_size=32, person=_PERSON).digest()
         self._drawn = 0  # bytes
         self._keystream: Keystream | None = None
 
@@ -68,3 +69,37 @@ class PublicStream:
         chosen = np.empty(size, np.int64)
         marked(marks, dim, size == drawn, chosen)
         return chosen
+
+
+def many_words(
+    *,
+    seed: int,
+    round: int,
+    clients: np.ndarray[Any, np.dtype[np.uint64]],
+    purpose: str,
+    count: int,
+) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """The first ``count`` 64-bit words of each client's stream: one row per client.
+
+    >>> many_words(seed=1, round=0, clients=np.array([3], np.uint64), purpose="signs", count=1) % 2**32
+    array([[937708708]], dtype=uint64)
+    """
+    from sqsgd.kernels.keystreams import streams
+
+    message = struct.pack("<QQQ", seed, round, 0) + purpose.encode("ascii")
+    rows = np.empty((clients.size, count), np.uint64)
+    streams(derived(_PERSON, message, 16, clients), 0, rows)
+    return rows
+
+
+def derived(
+    person: bytes, message: bytes, place: int, numbers: np.ndarray[Any, np.dtype[np.uint64]]
+) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Keys hashed from copies of a message, each with one of the numbers at byte ``place``."""
+    from sqsgd.kernels.keystreams import derived_keys, starting_state
+
+    template = np.zeros(16, np.uint64)
+    template.view(np.uint8)[: len(message)] = np.frombuffer(message, np.uint8)
+    keys = np.empty((numbers.size, 4), np.uint64)
+    derived_keys(starting_state(person), template, len(message), place // 8, numbers, keys)
+    return keys

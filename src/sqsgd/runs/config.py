@@ -95,6 +95,11 @@ class RunConfig:
             raise ValueError("weigh_by_size = true: with engine = 'flower' nodes do not report their sizes")
         if self.engine == "flower" and self.ledgers:
             raise ValueError(f"ledgers = {self.ledgers!r}: with engine = 'flower' each client keeps its own")
+        if self.once and self.weigh_by_size:
+            raise ValueError(
+                "weigh_by_size = true with participation = 'once': the weights are public and would tell "
+                "which user fills a slot"
+            )
         participants = self.participants
         if self.once and self.rounds > self.clients:
             raise ValueError(

@@ -19,11 +19,12 @@ from flint import arb
 from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
-from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
+from sqsgd.core import Codes, Estimate, Mechanism, Privacy, Scheme, Vectors
+from sqsgd.mechanisms.selection import largest
 from sqsgd.numerics import exact
 from sqsgd.numerics.gaussian import largest_sum
-from sqsgd.numerics.norms import l2_norm
-from sqsgd.randomness import Rng, check_rng
+from sqsgd.numerics.norms import l2_norm, row_norms
+from sqsgd.randomness import Rng, Rngs, check_rng, ranks_of, uniforms_of
 from sqsgd.schemes._bit_budget import checked_budget, too_few_bits
 from sqsgd.transforms import Rotate
 
@@ -95,12 +96,10 @@ class NearestVertices(Mechanism):
         return largest_sum(self.dim, self.nearest) * (high - low)
 
     def _near(self, x: Vector, bound: float) -> tuple[npt.NDArray[np.int64], float]:
-        """Codes of the nearest vertices to x, and |x| / bound, at most one."""
+        """Codes of the nearest vertices to x, in rising order, and |x| / bound, at most one."""
         x = checks.shaped("x", x, self.dim)
         norm = checks.finite_size("x", l2_norm(x))
-        sizes = np.abs(x)
-        first = self.dim - self.nearest
-        places = np.argpartition(sizes, first)[first:] if first else np.arange(self.dim)
+        places = np.sort(largest(np.abs(x), self.nearest))
         return 2 * places + (x[places] < 0), min(norm / bound, 1.0)
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
@@ -116,6 +115,24 @@ class NearestVertices(Mechanism):
         # Both are computed, so that the time does not tell which is sent.
         codes = nth_marked(others, rank), near[min(rank, near.size - 1)]
         return (np.array([codes[is_near]], np.uint32),)
+
+    def randomize_many(self, x: Vectors, bound: float, rngs: Rngs) -> Columns:
+        """As ``randomize``, which itself does the rows that the generators' first three words leave open."""
+        from sqsgd.kernels.vertices import draw_vertices
+
+        words = rngs.words(3)
+        share = np.minimum(checks.finite_sizes("x", row_norms(x)) / bound, 1.0)
+        reverse = (uniforms_of(words[:, 0]) >= (1 + share) / 2).astype(np.int64)
+        sides, sure = self._is_near.draw_many(words[:, 1])
+        ranks, accepted = ranks_of(words[:, 2], np.where(sides, self.nearest, 2 * self.dim - self.nearest))
+        codes = np.empty(len(x), np.uint32)
+        draw_vertices(x, self.nearest, reverse, sides, ranks, codes)
+        for i in np.flatnonzero(~(sure & accepted)).tolist():
+            codes[i] = self.randomize(x[i], bound, rngs[i])[0][0]
+        return (codes[:, None],)
+
+    def unit_codes(self, columns: Columns, bound: float) -> tuple[Codes, Estimate]:
+        return columns[0].astype(np.uint32, copy=False), np.full(len(columns[0]), bound / self.scale)
 
     def _vertex(self, columns: Columns, bound: float) -> tuple[int, float]:
         code = int(columns[0][0])

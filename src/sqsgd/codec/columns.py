@@ -1,16 +1,10 @@
-"""The wire format: columns of whole numbers to bytes, in a versioned, checksummed envelope.
-
-docs/wire-format.md describes it byte by byte; tests/test_codec.py checks golden bytes. No other module
-packs bits.
-"""
+"""Columns of whole numbers (or floats), and their bytes."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import struct
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,17 +15,8 @@ import numpy.typing as npt
 from sqsgd import checks
 
 Array = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
 Columns = tuple[Array, ...]
-MAGIC, VERSION = b"SQ", 1
-_HEADER = struct.Struct("<2sBBIII")  # magic, version, reserved, scheme, round, checksum
-_HEADER_2 = struct.Struct("<BI")  # version, checksum
-ENVELOPE_BYTES = _HEADER.size
-ENVELOPES = {1: ENVELOPE_BYTES, 2: _HEADER_2.size}
-"""Bytes of the envelope of each version of the wire format."""
-_DAMAGED = {
-    1: "the report is damaged, or for another client, seed or bound",
-    2: "the report is damaged, or for another scheme, round, client, seed or bound",
-}
 
 
 class MalformedReport(ValueError):
@@ -171,6 +156,22 @@ class Column:
             )
         return numbers.astype(np.uint8) if self.alphabet <= 256 else numbers
 
+    def pack_many(self, values: Array) -> Bytes:
+        """The bytes of many columns: one row each, as ``pack`` gives them."""
+        if self.count == 1 and self.alphabet is not None:  # one code, little-endian
+            return np.ascontiguousarray(values, "<u4").view(np.uint8)[:, : self.length]
+        return np.stack([np.frombuffer(self.pack(row), np.uint8) for row in values])
+
+    def unpack_many(self, bodies: Bytes) -> Array:
+        """The inverse of pack_many; raises MalformedReport if ``unpack`` refuses any row."""
+        if self.count == 1 and self.alphabet is not None:
+            codes = np.zeros((len(bodies), 1), "<u4")
+            codes.view(np.uint8)[:, : self.length] = bodies
+            if codes.size and int(codes.max()) >= self.alphabet:
+                raise MalformedReport("code", f"a column contains a code above {self.alphabet - 1}")
+            return codes.astype(np.uint8 if self.alphabet <= 256 else np.uint32)
+        return np.stack([self.unpack(row.data) for row in np.ascontiguousarray(bodies)])
+
 
 @dataclass(frozen=True)
 class SignedSubset:
@@ -178,7 +179,7 @@ class SignedSubset:
 
     One number for the whole subset (``sqsgd.kernels.subsets.fold_subset``), in at most one bit more than
     log2 C(size, count) + count for up to half of the coordinates, and within a byte of it for more:
-    tests/test_signed_subsets.py::test_a_subset_takes_at_most_one_bit_more_than_it_must.
+    tests/codec/test_signed_subsets.py::test_a_subset_takes_at_most_one_bit_more_than_it_must.
 
     >>> SignedSubset(48, 131072).bits, SignedSubset(1, 4096).bits
     (662, 13)
@@ -251,9 +252,24 @@ class SignedSubset:
             raise MalformedReport("code", "the report holds a number that no subset has")
         return codes
 
+    def pack_many(self, values: Array) -> Bytes:
+        """The numbers of many subsets: one row each, as ``pack`` gives them."""
+        from sqsgd.kernels.subsets import fold_subsets
 
-AnyColumn = Column | SignedSubset
-Layout = tuple[AnyColumn, ...]
+        limbs = np.zeros((len(values), self._limbs), np.uint32)
+        fold_subsets(np.ascontiguousarray(values, np.uint32), self.size, limbs)
+        return limbs.astype("<u4").view(np.uint8)[:, : self.length]
+
+    def unpack_many(self, bodies: Bytes) -> Array:
+        """The inverse of pack_many; raises MalformedReport if ``unpack`` refuses any row."""
+        from sqsgd.kernels.subsets import expand_subsets
+
+        padded = np.zeros((len(bodies), 4 * self._limbs), np.uint8)
+        padded[:, : self.length] = bodies
+        codes = np.empty((len(bodies), self.count), np.uint32)
+        if not expand_subsets(padded.view("<u4").astype(np.uint32), self.size, codes):
+            raise MalformedReport("code", "a report holds a number that no subset has")
+        return codes
 
 
 def _padded(values: Array, kind: Any, size: int) -> Array:
@@ -264,86 +280,5 @@ def _padded(values: Array, kind: Any, size: int) -> Array:
     return result
 
 
-def size(layout: Layout, version: int = 1) -> int:
-    """Bytes of a whole message: the envelope and each column."""
-    return ENVELOPES[version] + sum(column.length for column in layout)
-
-
-def seal(
-    layout: Layout,
-    columns: Sequence[Array],
-    *,
-    scheme: int,
-    round: int,
-    binding: bytes,
-    version: int = 1,
-) -> bytes:
-    """The envelope, then each column from a byte boundary; the checksum also covers ``binding``."""
-    body = b"".join(column.pack(values) for column, values in zip(layout, columns, strict=True))
-    if version == 2:
-        return _HEADER_2.pack(2, _checksum_2(scheme, binding, body)) + body
-    header = _HEADER.pack(MAGIC, VERSION, 0, scheme, round, 0)
-    checksum = zlib.crc32(body, zlib.crc32(binding, zlib.crc32(header)))
-    return _HEADER.pack(MAGIC, VERSION, 0, scheme, round, checksum) + body
-
-
-def _checksum_2(scheme: int, binding: bytes, body: bytes | memoryview) -> int:
-    """CRC-32 of version, scheme, task and columns; the first three are not sent, or sent once."""
-    return zlib.crc32(body, zlib.crc32(binding, zlib.crc32(struct.pack("<BI", 2, scheme))))
-
-
-def unseal(
-    message: object, layout: Layout, *, scheme: int, round: int, binding: bytes, version: int = 1
-) -> Columns:
-    """Check the envelope and unpack; raises MalformedReport, which names the first problem."""
-    if not isinstance(message, bytes | bytearray | memoryview):
-        raise MalformedReport("type", f"a report must be bytes, not {type(message).__name__}")
-    try:
-        view = memoryview(bytes(message) if not isinstance(message, bytes) else message)
-    except ValueError as error:
-        raise MalformedReport("type", f"a report must be bytes: {error}") from None
-    start = ENVELOPES[version]
-    if len(view) < start:
-        raise MalformedReport("length", f"{len(view)} bytes are too few: the envelope has {start}")
-    (_check_envelope_2 if version == 2 else _check_envelope)(view, scheme, round)
-    if len(view) != size(layout, version):
-        raise MalformedReport(
-            "length", f"the report has {len(view)} bytes; it must have {size(layout, version)}"
-        )
-    if version == 2:
-        sent, computed = _HEADER_2.unpack_from(view)[1], _checksum_2(scheme, binding, view[start:])
-    else:
-        sent = _HEADER.unpack_from(view)[-1]
-        header = _HEADER.pack(MAGIC, VERSION, 0, scheme, round, 0)
-        computed = zlib.crc32(view[start:], zlib.crc32(binding, zlib.crc32(header)))
-    if sent != computed:
-        raise MalformedReport("checksum", _DAMAGED[version])
-    columns = []
-    for column in layout:
-        columns.append(column.unpack(view[start : start + column.length]))
-        start += column.length
-    return tuple(columns)
-
-
-def _check_envelope(view: memoryview, scheme: int, round: int) -> None:
-    """The readable fields of version 1."""
-    magic, version, reserved, sent_scheme, sent_round, _ = _HEADER.unpack_from(view)
-    if magic != MAGIC:
-        raise MalformedReport("magic", f"the message starts with {magic!r}; a report starts with {MAGIC!r}")
-    if version != VERSION or reserved != 0:
-        raise MalformedReport(
-            "version", f"wire format {version}.{reserved} is unknown; this program reads {VERSION}.0"
-        )
-    if sent_scheme != scheme:
-        raise MalformedReport(
-            "scheme",
-            f"the report is from another scheme or other parameters ({sent_scheme:08x}, not {scheme:08x})",
-        )
-    if sent_round != round:
-        raise MalformedReport("round", f"the report is for round {sent_round}, not for round {round}")
-
-
-def _check_envelope_2(view: memoryview, scheme: int, round: int) -> None:
-    """The version; everything else is in the checksum."""
-    if view[0] != 2:
-        raise MalformedReport("version", f"the message starts with {view[0]}; wire format 2 starts with 2")
+AnyColumn = Column | SignedSubset
+Layout = tuple[AnyColumn, ...]

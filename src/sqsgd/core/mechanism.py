@@ -1,0 +1,127 @@
+"""The private step."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+
+from sqsgd.checks import Vector
+from sqsgd.codec import Columns, Layout
+from sqsgd.core.privacy import NOT_PRIVATE, Privacy
+from sqsgd.core.transform import Codes, Estimate, Indices, Vectors
+from sqsgd.randomness import Rng, Rngs
+
+
+class Mechanism(ABC):
+    """The only private step. It projects its own input, so ε never depends on an earlier step.
+
+    Guarantees
+    ----------
+    * ``log_density`` of the same columns differs by at most ε between any two inputs:
+      tests/schemes/test_privacy.py::test_exact_privacy.
+    * ``randomize`` draws from that density:
+      tests/schemes/test_privacy.py::test_what_is_sent_has_the_density_that_privacy_is_proved_of.
+    * The mechanism itself rejects NaN and infinity:
+      tests/schemes/test_contract.py::test_a_mechanism_refuses_them_by_itself.
+
+    >>> from sqsgd import make_scheme, secure_rng
+    >>> mechanism = make_scheme("vqsgd", dim=8, epsilon=2.0, bits=8).mechanism
+    >>> columns = mechanism.randomize(np.full(8, 1e9, np.float32), 1.0, secure_rng())  # too long: projected
+    >>> one, other = (mechanism.log_density(columns, np.full(8, x, np.float32), 1.0) for x in (1.0, -1.0))
+    >>> abs(one - other) <= mechanism.privacy.epsilon
+    True
+    """
+
+    dim: int
+
+    chooses: ClassVar[bool] = False
+    """The mechanism chooses the coordinates that a report is about: see ``coordinates``."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """The parameters as text; part of the wire format's fingerprint, so it never changes."""
+
+    @property
+    def fixed_length(self) -> bool:
+        """All reports are as long as the bound, whatever the vector: shorter ones toss a coin."""
+        return False
+
+    @property
+    def has_symbol(self) -> bool:
+        """The last column is one symbol for the vector's size, which the budget for codes does not count."""
+        return False
+
+    @property
+    def bounds_coordinates(self) -> bool:
+        """``bound`` limits the magnitude of each coordinate; otherwise it limits the l2 norm."""
+        return False
+
+    @property
+    @abstractmethod
+    def layout(self) -> Layout:
+        """The columns that ``randomize`` returns."""
+
+    @property
+    def privacy(self) -> Privacy:
+        """The guarantee of the columns: none, unless the mechanism states one."""
+        return NOT_PRIVATE
+
+    @abstractmethod
+    def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
+        """Private columns for any finite vector of length ``dim``."""
+
+    def randomize_many(self, x: Vectors, bound: float, rngs: Rngs) -> Columns:
+        """``randomize`` of each row with its generator: columns with one row per vector.
+
+        Override it where one pass over all rows is faster; the columns must be the same, bit for bit:
+        tests/core/test_batches.py::test_many_messages_are_the_single_ones.
+        """
+        each = [self.randomize(row, bound, rngs[i]) for i, row in enumerate(x)]
+        return tuple(np.stack(rows) for rows in zip(*each, strict=True))
+
+    @abstractmethod
+    def estimate(self, columns: Columns, bound: float) -> Estimate:
+        """The server's estimate of x."""
+
+    def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
+        """total += weight * estimate, in float32; override it where one pass is enough."""
+        total += (weight * self.estimate(columns, bound)).astype(np.float32)
+
+    def unit_codes(self, columns: Columns, bound: float) -> tuple[Codes, Estimate] | None:
+        """For columns of many reports whose estimates are few signed coordinates of one size each: these.
+
+        Codes 2 place + sign, one row per report, and the sizes. None where estimates are not of this kind.
+        """
+        return None
+
+    def magnitude(self, columns: Columns, bound: float) -> float | None:
+        """The privatised size of x, in units of the bound; None where a report does not hold it."""
+        return None
+
+    def magnitudes(self, columns: Columns, bound: float) -> list[float]:
+        """The magnitudes of many reports, one row each; empty where reports do not hold them."""
+        rows = (tuple(column[i] for column in columns) for i in range(len(columns[0])))
+        found = (self.magnitude(row, bound) for row in rows)
+        return [
+            size for size in itertools.takewhile(lambda size: size is not None, found) if size is not None
+        ]
+
+    def coordinates(self, columns: Columns) -> Indices:
+        """The coordinates that a report is about, where the mechanism ``chooses``."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def relative_error(self, share: float) -> float:
+        """E|estimate - x|² / |x|² of one report, in closed form, for |x| at this share of the bound.
+
+        Mechanisms that need a rotation assume that it has spread the vector evenly. NaN where no closed form
+        is known, infinity where the error is unbounded.
+        """
+
+    @abstractmethod
+    def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
+        """ln of the density of ``columns`` given x, over all randomness of ``randomize``."""

@@ -1,0 +1,266 @@
+"""An algorithm: gradient → transforms → mechanism → columns → bytes, and back."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sqsgd import checks, codec
+from sqsgd.codec import Columns
+from sqsgd.core.batches import each_part
+from sqsgd.core.mechanism import Mechanism
+from sqsgd.core.privacy import Privacy
+from sqsgd.core.transform import Estimate, Indices, Transform, Vectors
+from sqsgd.numerics.norms import clipped
+from sqsgd.randomness import Rng, Rngs, check_rng, idle_rng
+from sqsgd.task import MOST_DIM, Task, Tasks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme:
+    """An algorithm: transforms and a mechanism for vectors of one length. Made by ``make_scheme``.
+
+    Guarantees
+    ----------
+    * ``encode`` draws private randomness only from ``rng``, public only from ``task``.
+      tests/schemes/test_contract.py::test_a_seed_decides_the_message.
+    * ``bits`` is 8 len(message), envelope included; ``code_bits`` counts only the packed codes.
+      tests/schemes/test_contract.py::test_the_message_has_the_declared_size_and_keeps_the_budget.
+    * ``decode`` rejects damaged messages and those for other tasks, except for the one in 2^32 random changes
+      that keeps the checksum. The checksum does not protect against forgery.
+      tests/codec/test_envelope.py::test_a_report_fits_no_other_task, ::test_no_mutated_message_is_accepted.
+
+    >>> from sqsgd import make_scheme, secure_rng
+    >>> scheme = make_scheme("sqsgd", dim=1000, epsilon=50.0, bits=512)
+    >>> task = Task(round=0, client=3, seed=7, dim=1000, bound=1.0)
+    >>> message = scheme.encode(np.full(1000, 0.01, np.float32), task, secure_rng())
+    >>> 8 * len(message) == scheme.bits, scheme.decode(message, task).shape
+    (True, (1000,))
+    """
+
+    name: str
+    dim: int
+    transforms: tuple[Transform, ...]
+    mechanism: Mechanism
+    residual: bool = False
+    """The client keeps unsent coordinates and adds them to its next gradient (Algorithm 2)."""
+    first_bound: float = 1.0
+    """U_0, the bound of the first round, where none is given."""
+    wire: int = 1
+    """The version of the wire format of its messages (docs/wire-format.md)."""
+    momentum: float = 0.0
+    """The residual accumulates the velocity of the gradients instead (momentum correction)."""
+
+    def __post_init__(self) -> None:
+        checks.integer("dim", self.dim, 1, MOST_DIM)
+        if self._dims[-1] != self.mechanism.dim:
+            raise ValueError(
+                f"the transforms give {self._dims[-1]} coordinates, the mechanism takes {self.mechanism.dim}"
+            )
+
+    @cached_property
+    def _dims(self) -> tuple[int, ...]:
+        """The length before each transform, and after the last."""
+        dims = [self.dim]
+        for transform in self.transforms:
+            dims.append(transform.out_dim(dims[-1]))
+        return tuple(dims)
+
+    @cached_property
+    def _own(self) -> int:
+        """Transforms from this one on are inverted per report, those before it once, after the sum."""
+        return next((i for i, t in enumerate(self.transforms) if not t.shared), len(self.transforms))
+
+    @cached_property
+    def _checked_by_transform(self) -> bool:
+        """The first transform checks every coordinate, which saves a pass over x."""
+        return bool(self.transforms) and self.transforms[0].checks_input
+
+    @property
+    def sends_block(self) -> bool:
+        """A report covers a block of coordinates chosen without the vector; the client keeps the rest."""
+        return self.residual and not self.mechanism.chooses
+
+    @cached_property
+    def unit_bound(self) -> float:
+        """A bound for unit vectors: their norm, that of a block, or three deviations of a coordinate."""
+        if self.mechanism.bounds_coordinates:
+            return 3.0 / math.sqrt(self.dim)
+        return math.sqrt(self.mechanism.dim / self.dim) if self.sends_block else 1.0
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """A 32-bit number that differs between schemes whose messages must not be confused."""
+        parts = [f"{self.name} {self.dim}", *(t.identity for t in self.transforms), self.mechanism.identity]
+        digest = hashlib.blake2b("\n".join(parts).encode(), digest_size=4, person=b"sqsgd scheme").digest()
+        return int.from_bytes(digest, "little")
+
+    @cached_property
+    def bits(self) -> int:
+        """Bits of a whole message, as sent."""
+        return 8 * codec.size(self.mechanism.layout, self.wire)
+
+    @cached_property
+    def code_bits(self) -> int:
+        """Bits of the packed codes, which is what a budget counts."""
+        layout = self.mechanism.layout
+        return sum(column.bits for column in (layout[:-1] if self.mechanism.has_symbol else layout))
+
+    @cached_property
+    def nmse(self) -> float:
+        """Predicted E|x̂ - x|² / |x|² of one report of a vector as long as the bound.
+
+        It is the error on the sent block where the client keeps the rest as a residual. Where the mechanism
+        chooses the coordinates, it is the error on the whole vector, because the choice is part of it.
+        """
+        error = self.mechanism.relative_error(1.0)
+        for i, transform in reversed(list(enumerate(self.transforms))):
+            error = transform.error_before(error, self._dims[i])
+        return error
+
+    @property
+    def privacy(self) -> Privacy:
+        """The guarantee of one message."""
+        return self.mechanism.privacy
+
+    def encode(self, x: Any, task: Task, rng: Rng) -> bytes:
+        """The client's message for its gradient (plus residual), clipped first where the task says so."""
+        return self.seal(self.randomize(x, task, rng), task)
+
+    def randomize(self, x: Any, task: Task, rng: Rng) -> Columns:
+        """The columns of a message: the transforms, then the private step."""
+        check_rng(rng)
+        self._check(task)
+        self.check_clip(task.clip)
+        y = (checks.shaped if self._checked_by_transform else checks.vector)("x", x, self.dim)
+        y = clipped(y, task.clip)
+        try:
+            for transform in self.transforms:
+                y = transform.forward(y, task)
+        except ValueError:
+            checks.vector("x", x, self.dim)  # names the coordinate
+            raise
+        return self.mechanism.randomize(y, task.bound, rng)
+
+    def encode_many(self, x: Any, tasks: Tasks, rngs: Rngs, *, workers: int = 1) -> codec.Bytes:
+        """The messages of many clients, one row each: ``encode`` of each row of ``x``, bit for bit.
+
+        ``workers`` threads share the work; kernels do it where transforms and mechanism offer them.
+        tests/core/test_batches.py::test_many_messages_are_the_single_ones.
+        """
+        rows = checks.shaped_rows("x", x, len(tasks), self.dim)
+        self._check(tasks.task)
+        self.check_clip(tasks.task.clip)
+        if len(rngs) != len(tasks):
+            raise ValueError(f"rngs: {len(rngs)} generators for {len(tasks)} clients")
+        rngs.claim()
+
+        def encode(start: int, part: Tasks) -> codec.Bytes:
+            stop = start + len(part)
+            columns = self._randomize_many(rows[start:stop], part, rngs[start:stop])
+            return codec.seal_many(self.mechanism.layout, columns, **self._envelopes(part))
+
+        parts = list(each_part(encode, tasks, workers))
+        return np.concatenate(parts) if parts else np.empty((0, self.bits // 8), np.uint8)
+
+    def _randomize_many(self, x: Vectors, tasks: Tasks, rngs: Rngs) -> Columns:
+        """``randomize`` of each row. Whatever is wrong with a row is found again, and named, by itself."""
+        y = x if tasks.task.clip is None else np.stack([clipped(row, tasks.task.clip) for row in x])
+        try:
+            if not self._checked_by_transform:
+                checks.vector("x", y.reshape(-1), y.size)
+            for transform in self.transforms:
+                y = transform.forward_many(y, tasks)
+            return self.mechanism.randomize_many(y, tasks.task.bound, rngs)
+        except ValueError:
+            for row, task in zip(x, tasks, strict=True):
+                try:
+                    self.randomize(row, task, idle_rng())
+                except ValueError as error:
+                    raise ValueError(f"client {task.client}: {error}") from None
+            raise
+
+    def check_clip(self, clip: float | None) -> None:
+        """Refuse clipping where the guarantee is for single weights: it would let one weight move all others.
+
+        tests/schemes/test_ldp_fl.py::test_clipping_would_break_the_guarantee_of_single_weights.
+        """
+        if clip is not None and self.privacy.notion == "per-weight":
+            raise ValueError(
+                f"clip = {clip!r}: clipping scales all weights by their common norm, and {self.name!r} with "
+                "per_weight = true protects each weight by itself; omit clip"
+            )
+
+    def seal(self, columns: Columns, task: Task) -> bytes:
+        """The message that carries these columns."""
+        return codec.seal(self.mechanism.layout, columns, **self._envelope(task))
+
+    def open(self, message: bytes, task: Task) -> Columns:
+        """The columns of a message; raises MalformedReport if it is not valid for the task."""
+        self._check(task)
+        return codec.unseal(message, self.mechanism.layout, **self._envelope(task))
+
+    def open_many(self, messages: codec.Bytes, tasks: Tasks) -> Columns:
+        """The columns of many messages, one row each; raises MalformedReport for the first invalid one."""
+        self._check(tasks.task)
+        return codec.unseal_many(messages, self.mechanism.layout, **self._envelopes(tasks))
+
+    def _envelopes(self, tasks: Tasks) -> dict[str, Any]:
+        front, back = tasks.binding
+        bindings = codec.Bindings(front, tasks.clients, back)
+        return {
+            "scheme": self.fingerprint,
+            "round": tasks.task.round,
+            "bindings": bindings,
+            "version": self.wire,
+        }
+
+    def _envelope(self, task: Task) -> dict[str, Any]:
+        return {
+            "scheme": self.fingerprint,
+            "round": task.round,
+            "binding": task.binding,
+            "version": self.wire,
+        }
+
+    def body(self, message: bytes) -> bytes:
+        """The packed columns of a message, without the envelope."""
+        return message[codec.ENVELOPES[self.wire] :]
+
+    def sent_coordinates(self, columns: Columns, task: Task) -> Indices:
+        """The coordinates of the vector that a report covers."""
+        if self.mechanism.chooses:
+            return self.mechanism.coordinates(columns)
+        kept = self.transforms[0].coordinates(task, self.dim) if self.transforms else None
+        return np.arange(self.dim) if kept is None else kept
+
+    def decode(self, message: bytes, task: Task) -> Estimate:
+        """The server's estimate of one client's vector."""
+        y = self.mechanism.estimate(self.open(message, task), task.bound)
+        return self._undo(y, task, 0, len(self.transforms))
+
+    def aggregate(self, reports: Iterable[tuple[Task, bytes]]) -> Estimate:
+        """The mean of the decoded reports, in memory that does not grow with their number."""
+        from sqsgd.core.aggregate import Aggregate
+
+        total = Aggregate(self)
+        for task, message in reports:
+            total.add(task, message)
+        return total.mean()
+
+    def _check(self, task: Task) -> None:
+        if not isinstance(task, Task):
+            raise ValueError(f"task = {task!r} must be a sqsgd.Task")
+        if task.dim != self.dim:
+            raise ValueError(f"task.dim = {task.dim}, but this scheme was made for dim = {self.dim}")
+
+    def _undo(self, y: Estimate, task: Task, first: int, last: int) -> Estimate:
+        for i in reversed(range(first, last)):
+            y = self.transforms[i].inverse(y, task, self._dims[i])
+        return y

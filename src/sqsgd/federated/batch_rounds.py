@@ -1,0 +1,77 @@
+"""A round of clients that keep no state: gradients, reports and their sum for many of them at once."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from sqsgd.codec import Bytes
+from sqsgd.core import Aggregate, Indices, Scheme, Vectors
+from sqsgd.federated.algorithm import descend, task_for
+from sqsgd.federated.problems import Losses, RowProblem
+from sqsgd.federated.seeds import noise_seed
+from sqsgd.federated.state import Settings, State
+from sqsgd.randomness import secure_rngs, seeded_rngs
+from sqsgd.task import Tasks
+
+_FLOATS = 1 << 24  # of gradients at a time: 64 megabytes
+
+
+@dataclass(kw_only=True)
+class BatchRound:
+    """One round: the same messages and the same model as one client after the other.
+
+    tests/federated/test_batch_rounds.py::test_batches_and_single_clients_give_the_same_bits.
+    """
+
+    problem: RowProblem
+    scheme: Scheme
+    settings: Settings
+    state: State
+    users: Indices
+    """Whose gradients are taken."""
+    numbers: Indices
+    """The number in each user's task: the user's own, or that of its slot."""
+    weights: Losses | None = None
+    losses: list[Losses] = field(default_factory=list)
+    magnitudes: list[float] = field(default_factory=list)
+    seconds_gradient: float = 0.0
+    seconds_encode: float = 0.0
+    seconds_aggregate: float = 0.0
+
+    def step(self) -> State:
+        """All clients, in pieces, so that memory does not grow with their number; then the model's step."""
+        total, size = Aggregate(self.scheme), max(1, _FLOATS // self.scheme.dim)
+        for start in range(0, len(self.users), size):
+            self._add(total, slice(start, start + size))
+        started = time.perf_counter()
+        after = descend(self.settings, self.state, total.mean(), self.magnitudes)
+        self.seconds_aggregate += time.perf_counter() - started
+        return after
+
+    def _add(self, total: Aggregate, piece: slice) -> None:
+        state, workers, started = self.state, self.settings.workers, time.perf_counter()
+        losses, rows = self.problem.gradient_rows(state.weights, state.round, self.users[piece])
+        tasks = Tasks(task_for(0, self.settings, state), self.numbers[piece])
+        computed = time.perf_counter()
+        messages = self._encode(rows, tasks)
+        encoded = time.perf_counter()
+        weights = None if self.weights is None else self.weights[piece]
+        columns = total.add_many(tasks, messages, weights, workers=workers)
+        self.magnitudes += self.scheme.mechanism.magnitudes(columns, state.bound)
+        self.losses.append(losses)
+        self.seconds_gradient += computed - started
+        self.seconds_encode += encoded - computed
+        self.seconds_aggregate += time.perf_counter() - encoded
+
+    def _encode(self, rows: Vectors, tasks: Tasks) -> Bytes:
+        settings, round = self.settings, self.state.round
+        base = noise_seed(settings.seed, round, 0)
+        rngs = secure_rngs(len(tasks)) if settings.secure else seeded_rngs(base, tasks.clients)
+        try:
+            return self.scheme.encode_many(rows, tasks, rngs, workers=settings.workers)
+        except ValueError as error:
+            raise ValueError(
+                f"round {round}, {error}; if training has diverged, a learning rate below "
+                f"{settings.optimizer.rate:g} may help"
+            ) from None

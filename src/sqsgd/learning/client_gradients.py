@@ -1,0 +1,114 @@
+"""Gradients of many clients at once, a row for each: by a kernel for softmax models, else by ``vmap``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from sqsgd.learning.datasets import Dataset
+from sqsgd.learning.partition import Indices
+
+Losses = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.float32]
+
+_MOST_EXAMPLES = 8  # per client: with more, torch is as fast client by client
+_FLOATS = 1 << 22  # gradients that vmap computes at once
+_CLIENTS = 128  # that a thread takes at once
+
+
+def linear_head(model: nn.Module) -> nn.Linear | None:
+    """The model's only layer, if it is a softmax of the inputs themselves: all of it is trained."""
+    layers = list(model) if isinstance(model, nn.Sequential) else [model]
+    *before, last = layers or [model]
+    plain = all(type(layer) in (nn.Flatten, nn.Identity) for layer in before)
+    if not plain or type(last) is not nn.Linear or _hooked(model):
+        return None
+    return last if all(parameter.requires_grad for parameter in last.parameters()) else None
+
+
+def _hooked(model: nn.Module) -> bool:
+    """Whether something watches or changes what the model computes."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "parametrizations")
+    return any(getattr(module, name, None) for module in model.modules() for name in hooks)
+
+
+def head_gradients(
+    head: nn.Linear, dataset: Dataset, chosen: Indices, bounds: Indices, *, workers: int = 1
+) -> tuple[Losses, Rows]:
+    """Each client's mean loss and gradient over its examples chosen[bounds[i]:bounds[i + 1]].
+
+    A row depends on the client's own examples alone, not on ``workers`` or on the other clients:
+    tests/learning/test_client_gradients.py::test_a_row_depends_on_its_client_alone.
+    """
+    from sqsgd.kernels.softmax import softmax_gradients
+
+    features = dataset.train_inputs.flatten(1).numpy()
+    labels = dataset.train_labels.numpy()
+    weights = head.weight.detach().numpy()
+    biases = np.empty(0, np.float32) if head.bias is None else head.bias.detach().numpy()
+    count = len(bounds) - 1
+    losses, rows = np.empty(count), np.empty((count, weights.size + biases.size), np.float32)
+
+    def work(start: int) -> None:
+        stop = min(start + _CLIENTS, count)
+        part = slice(start, stop)
+        softmax_gradients(
+            features, labels, weights, biases, chosen, bounds[start : stop + 1], losses[part], rows[part]
+        )
+
+    starts = range(0, count, _CLIENTS)
+    if workers == 1 or len(starts) < 2:
+        for start in starts:
+            work(start)
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(work, starts))
+    return losses, rows
+
+
+def batched(model: nn.Module, dataset: Dataset, bounds: Indices) -> bool:
+    """Whether ``batched_gradients`` can take these clients: few examples each, and as many for all."""
+    sizes = np.diff(bounds)
+    if sizes.size < 2 or not 0 < sizes[0] <= _MOST_EXAMPLES or np.any(sizes != sizes[0]):
+        return False
+    try:
+        batched_gradients(model, dataset, np.array([0, 0]), np.array([0, 1, 2]))
+    except (RuntimeError, TypeError, ValueError):  # what vmap does not support
+        return False
+    return True
+
+
+def batched_gradients(
+    model: nn.Module, dataset: Dataset, chosen: Indices, bounds: Indices
+) -> tuple[Losses, Rows]:
+    """The same for any model without randomness, for clients with equally many examples.
+
+    The last bits may depend on which clients are computed together.
+    """
+    every = dict(model.named_parameters())
+    trained = {name: value.detach() for name, value in every.items() if value.requires_grad}
+    fixed = {name: value.detach() for name, value in every.items() if not value.requires_grad}
+
+    def loss(
+        parameters: Mapping[str, torch.Tensor], inputs: torch.Tensor, labels: torch.Tensor
+    ) -> torch.Tensor:
+        scores = functional_call(model, {**parameters, **fixed}, (inputs,))
+        return nn.functional.cross_entropy(scores, labels)
+
+    each = vmap(grad_and_value(loss), in_dims=(None, 0, 0))
+    count, dim = len(bounds) - 1, sum(value.numel() for value in trained.values())
+    places = torch.from_numpy(chosen.reshape(count, -1))
+    losses, rows = np.empty(count), np.empty((count, dim), np.float32)
+    size = max(1, _FLOATS // dim)
+    for start in range(0, count, size):
+        part = places[start : start + size]
+        gradients, values = each(trained, dataset.train_inputs[part], dataset.train_labels[part])
+        flat = torch.cat([gradients[name].reshape(len(part), -1) for name in trained], dim=1)
+        losses[start : start + size], rows[start : start + size] = values.numpy(), flat.numpy()
+    return losses, rows

@@ -1,0 +1,129 @@
+"""Gradients of many clients at once are torch's own, client by client."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sqsgd.learning import client_gradients
+from sqsgd.learning.client_gradients import batched, batched_gradients, head_gradients, linear_head
+from sqsgd.learning.datasets import Dataset
+from sqsgd.learning.gradients import loss_gradient
+from sqsgd.learning.models import make_model
+from sqsgd.learning.problem import make_problem
+
+
+def dataset(count=40, shape=(1, 8, 8), classes=3):
+    draw = torch.Generator().manual_seed(1)
+    inputs = torch.randn(count, *shape, generator=draw)
+    labels = torch.randint(0, classes, (count,), generator=draw)
+    return Dataset(
+        name="noise", train_inputs=inputs, train_labels=labels, test_inputs=inputs[:4],
+        test_labels=labels[:4], classes=classes, held_out="four",
+    )  # fmt: skip
+
+
+def expected(model, data, chosen, bounds):
+    for start, stop in itertools.pairwise(bounds):
+        mine = chosen[start:stop]
+        yield loss_gradient(model, data.train_inputs[mine], data.train_labels[mine])
+
+
+def close(found, model, data, chosen, bounds):
+    losses, rows = found
+    for loss, row, (one, gradient) in zip(losses, rows, expected(model, data, chosen, bounds), strict=True):
+        assert loss == pytest.approx(one, rel=1e-4, abs=1e-6)
+        assert np.abs(row - gradient).max() < 1e-5
+
+
+def linear(bias=True):
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3, bias=bias))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_linear_model_has_torchs_gradients(bias):
+    model, data = linear(bias), dataset()
+    chosen, bounds = np.arange(30) % 11, np.array([0, 1, 2, 10, 11, 30])
+    close(head_gradients(linear_head(model), data, chosen, bounds), model, data, chosen, bounds)
+
+
+def test_a_row_depends_on_its_client_alone(monkeypatch):
+    """Whatever the other clients, the threads and the parts: simulations on other engines rely on it."""
+    head, data = linear_head(linear()), dataset()
+    monkeypatch.setattr(client_gradients, "_CLIENTS", 3)
+    losses, rows = head_gradients(head, data, np.arange(20), np.arange(21), workers=2)
+    for i in range(20):
+        loss, row = head_gradients(head, data, np.array([i]), np.array([0, 1]))
+        assert (loss[0], row.tobytes()) == (losses[i], rows[i].tobytes())
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        (nn.Linear(4, 2), True),
+        (nn.Sequential(nn.Identity(), nn.Flatten(), nn.Linear(4, 2, bias=False)), True),
+        (nn.Sequential(nn.Linear(4, 2), nn.ReLU()), False),
+        (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), False),
+        (nn.Sequential(nn.Dropout(), nn.Linear(4, 2)), False),
+        (nn.Sequential(), False),
+        (nn.Embedding(4, 2), False),
+    ],
+)
+def test_only_a_plain_softmax_is_taken_for_one(model, found):
+    assert (linear_head(model) is not None) == found
+
+
+def test_frozen_or_watched_layers_are_left_to_torch():
+    frozen = nn.Linear(4, 2)
+    frozen.bias.requires_grad = False
+    assert linear_head(frozen) is None
+    watched = nn.Linear(4, 2)
+    watched.register_forward_hook(lambda *_: None)
+    assert linear_head(watched) is None
+
+
+class Branching(nn.Module):
+    """What vmap cannot do: a branch that depends on the data."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 3)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.layer(x if x.sum() > 0 else -x)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet5-classic"])
+def test_other_models_are_computed_in_batches(name, monkeypatch):
+    data = dataset(shape=(1, 16, 16))
+    model = make_model(name, 3, data.in_shape, seed=1)
+    chosen, bounds = np.arange(20), np.arange(0, 21, 2)
+    assert batched(model, data, bounds)
+    monkeypatch.setattr(client_gradients, "_FLOATS", 3 * 10**5)  # several parts
+    close(batched_gradients(model, data, chosen, bounds), model, data, chosen, bounds)
+
+
+def test_clients_of_different_or_many_examples_and_odd_models_are_not():
+    data, model = dataset(), nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 3))
+    assert batched(model, data, np.array([0, 1, 2]))
+    assert not batched(model, data, np.array([0, 1, 3]))
+    assert not batched(model, data, np.array([0, 20, 40]))
+    assert not batched(Branching(), data, np.array([0, 1, 2]))
+
+
+@pytest.mark.parametrize("model", [linear(), Branching()], ids=["linear", "branching"])
+@pytest.mark.parametrize("participants", [None, 5])
+def test_a_problem_gives_the_same_rows_as_one_by_one(model, participants):
+    made = make_problem(
+        dataset(), model, clients=8, partition_scheme="iid", batch=3, participants=participants, seed=1,
+        workers=2,
+    )  # fmt: skip
+    weights, cohort = made.initial(), np.array([1, 6, 0])
+    losses, rows = made.gradient_rows(weights, 4, cohort)
+    alone = list(made.gradients(weights, 4, cohort.tolist()))
+    assert [loss for loss, _ in alone] == losses.tolist()
+    assert [row.tobytes() for _, row in alone] == [row.tobytes() for row in rows]
