@@ -9,8 +9,8 @@ import pytest
 from sqsgd.codec import SignedSubset
 from sqsgd.mechanisms.sparse_law import SparseLaw
 from sqsgd.numerics.gaussian import largest_sum
-from sqsgd.schemes._sparse_choice import best_sparse, most_coordinates, of_counts
 from sqsgd.schemes.privunit import sphere_cap
+from sqsgd.schemes.sparse_choice import best_sparse, most_coordinates, of_counts
 
 
 def log_masses(size, near, count):

@@ -23,7 +23,7 @@ from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.sparse_law import SparseLaw
 from sqsgd.randomness import PublicStream, secure_rng, secure_rngs
 from sqsgd.schemes import make_scheme
-from sqsgd.schemes._sparse_choice import best_sparse
+from sqsgd.schemes.sparse_choice import best_sparse
 from sqsgd.schemes.sqsgd_paper import sqsgd_paper
 from sqsgd.task import Task, Tasks
 from sqsgd.transforms import Rotate

@@ -25,8 +25,8 @@ from sqsgd.mechanisms.sparse_matches import SparseMatches
 from sqsgd.numerics.gaussian import kept_share
 from sqsgd.numerics.norms import l2_norm
 from sqsgd.schemes._bit_budget import affordable
-from sqsgd.schemes._sparse_choice import sparse_block, sparse_whole
 from sqsgd.schemes.code_choice import LEVELS, SIGNS, best_of, choices, visits
+from sqsgd.schemes.sparse_choice import sparse_block, sparse_whole
 from sqsgd.transforms import Rotate, Subsample, padded, rotated_sample
 
 Code = Literal["signs", "levels", "sparse"]
