@@ -112,4 +112,7 @@ def test_a_node_fills_any_slot_but_answers_for_no_other_node(tmp_path):
     assert isinstance(report, bytes)
     assert len(report) == 5 + 2
     assert ask(tmp_path / "b", request(**asked, by_slot=True)) == report  # the same request, the same bytes
-    assert isinstance(ask(tmp_path / "b", request(**{**asked, "client": 4}, by_slot=True)), str)
+    for change in ({"client": 4}, {"round": 1}, {"round": 1, "client": 4}):  # who is asked once answers once
+        again = ask(tmp_path / "b", request(**{**asked, **change}, by_slot=True))
+        assert again == reasons.ANSWERED
+    assert Ledger(tmp_path / "b" / "ledger").spent == 8

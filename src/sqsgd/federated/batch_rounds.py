@@ -14,7 +14,7 @@ from sqsgd.federated.state import Settings, State
 from sqsgd.randomness import secure_rngs, seeded_rngs
 from sqsgd.task import Tasks
 
-_FLOATS = 1 << 24  # of gradients at a time: 64 megabytes
+_FLOATS = 1 << 22  # of gradients at a time: 16 megabytes
 
 
 @dataclass(kw_only=True)

@@ -102,6 +102,10 @@ class Node:
             raise Refused(f"client = {request.task.client} is another node: this one is {self.client}")
         if kept is None:
             return
+        if request.by_slot and self.simulation is None:
+            raise Refused(
+                f"{request.name!r} asks each node once, and this node has answered round {kept.round}"
+            )
         if request.task.round <= kept.round:
             raise RoundAnswered(request.name, request.task.round, kept.round)
         for key, value in _terms(request).items():
