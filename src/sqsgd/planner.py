@@ -361,8 +361,8 @@ def _warnings(
             )
     if size < FEWEST:
         found.append(
-            f"only {size} coordinates are sent: below {FEWEST} the predicted errors can be off by "
-            "a quarter, because rotated coordinates are not yet Gaussian."
+            f"only {size} rotated coordinates are coded: below {FEWEST} the predicted errors can be off by a "
+            "quarter, because rotated coordinates are not yet Gaussian."
         )
     found += [statement.sentence for statement in statements if statement.vacuous]
     if epsilon > 10:

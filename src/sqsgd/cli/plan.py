@@ -64,7 +64,7 @@ def plan(
             for way in chosen.stateless
         ],
     )
-    typer.echo(f"\nThe least error at epsilon {epsilon:g}, whatever the bytes")
+    typer.echo(f"\nThe least error at epsilon {epsilon:g} for each size of message")
     print_table(
         ("bytes", "code", "NMSE", "/ optimum"),
         [
@@ -89,6 +89,7 @@ def _lines(chosen: Plan) -> list[tuple[str, str]]:
         sent, law = f"{chosen.count:,} of {chosen.coordinates:,}, with their signs", "or more matches"
         sent += f", drawn around the {chosen.near:,} largest"
     law = f"{chosen.threshold:,} {law} with probability {chosen.keep:.10g}; scale {chosen.scale:.6g}"
+    rest = "envelope and norm" if chosen.epsilon_norm else "envelope"
     shares = f"{chosen.epsilon_direction:g} direction + {chosen.epsilon_norm:g} norm"
     mean = f"; of the mean over {chosen.clients:,} clients {chosen.nmse_mean:.4g}"
     best = f"{chosen.optimum:.4g}, so this is {_times(chosen.optimum_ratio)} the best possible"
@@ -97,7 +98,7 @@ def _lines(chosen: Plan) -> list[tuple[str, str]]:
         ("coordinates", sent),
         ("threshold, keep", law),
         ("epsilon", f"{chosen.epsilon:g} = {shares}"),
-        ("bytes", f"{chosen.message_bytes:,} per message: {chosen.bits:,} bits of codes, envelope and norm"),
+        ("bytes", f"{chosen.message_bytes:,} per message: {chosen.bits:,} bits of codes, and {rest}"),
         ("NMSE", f"{chosen.nmse:.4g} of one report on the whole vector{mean}"),
         ("optimum (PrivUnit)", best),
         ("on its block", f"{chosen.nmse_block:.4g}, {limit}"),
