@@ -133,7 +133,7 @@ def plan(
 
     >>> chosen = plan(dim=119850, epsilon=400.0, bits=2048, clients=10)
     >>> chosen.code, chosen.near, chosen.count, round(chosen.nmse), round(chosen.optimum_ratio, 2)
-    ('sparse', 162, 52, 188, 1.23)
+    ('sparse', 184, 53, 188, 1.23)
     """
     dim = checks.integer("dim", dim, 1, 2**31)
     epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)

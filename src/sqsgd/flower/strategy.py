@@ -223,10 +223,11 @@ class SqsgdStrategy(Strategy):
                     f"this training was begun with {key} = {begun!r}, not {now[key]!r}: restore "
                     "scheme, epsilon, bytes, model, optimizer and once, or start another with another out"
                 )
-        if (begun := known.get("decay_rounds", 0)) != now["decay_rounds"]:
+        decay_rounds = known.get("decay_rounds", 0)
+        if self.rounds and decay_rounds != now["decay_rounds"]:
             raise ValueError(
-                f"this training was begun for {begun} rounds, not {now['decay_rounds']}, over which its rate "
-                "falls to zero: restore num_rounds, or start another with another out"
+                f"this training was begun for {decay_rounds} rounds, not {now['decay_rounds']}, over which its "
+                "rate falls to zero: restore num_rounds, or start another with another out"
             )
         self.name, self.seed = known["name"], known["seed"]
         if self.order is not None:
@@ -240,6 +241,7 @@ class SqsgdStrategy(Strategy):
         self.settings = replace(
             self.settings,
             seed=self.seed,
+            decay_rounds=decay_rounds,
             optimizer=replace(self.settings.optimizer, rate=self.lr or known["rate"]),
         )
 

@@ -69,12 +69,9 @@ def best_sparse(size: int, epsilon: float, bits: int) -> SparseChoice | None:
     paid = max(1, round(epsilon / max(1.0, math.log(2 * size / max(1.0, epsilon / 4)))))
     counts = sorted({min(most, count) for count in _counts(paid)})
     best = min((_best_near(size, count, epsilon) for count in counts), key=_loss)
-    step = best.count // 16
-    while step:
-        beside = [count for count in (best.count - step, best.count + step) if count <= most]
-        found = min((_best_near(size, count, epsilon) for count in beside), key=_loss)
-        best, step = (found, step) if _loss(found) < _loss(best) else (best, step // 2)
-    return best
+    wide, step = best.count // 10, max(1, best.count // 80)  # the error has several minima, a few t apart
+    beside = range(best.count - wide, min(best.count + wide, most) + 1, step)
+    return min((_best_near(size, count, epsilon) for count in beside), key=_loss, default=best)
 
 
 def _loss(choice: SparseChoice) -> float:
