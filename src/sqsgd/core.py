@@ -20,6 +20,7 @@ import numpy.typing as npt
 from sqsgd import checks, codec
 from sqsgd.checks import Vector
 from sqsgd.codec import Columns, Layout
+from sqsgd.numerics.exact import Densities
 from sqsgd.numerics.norms import clipped
 from sqsgd.randomness import Rng, check_rng
 from sqsgd.task import MOST_DIM, Task
@@ -170,6 +171,15 @@ class Mechanism(ABC):
     def privacy(self) -> Privacy:
         """The guarantee of the columns: none, unless the mechanism states one."""
         return NOT_PRIVATE
+
+    @property
+    def blanket(self) -> tuple[Densities, ...]:
+        """The high and the low density of each part of a report, for ``sqsgd.central_guarantee``.
+
+        Given x the parts are independent, and the densities of each are relative to a law that does not depend on
+        x. The outputs of high density depend on x, but their share under that law does not. Empty if unknown.
+        """
+        return ()
 
     @abstractmethod
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
