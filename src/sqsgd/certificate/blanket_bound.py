@@ -87,7 +87,7 @@ class BlanketBound:
             jumps = [((a - base) - growth * (b - base), chance) for a, b, chance in pairs]
             unit = max((size for size, _ in jumps), key=float)
             sums = SpreadSums(
-                jumps=[(size / unit, chance) for size, chance in jumps],
+                jumps=[(arb(1) if size is unit else size / unit, chance) for size, chance in jumps],
                 most=cells[-1][0],
                 bits=self._bits,
                 spare=self._spare,
@@ -127,6 +127,10 @@ class BlanketBound:
                 above[1 - side] /= 2
             last = side
         return ends[1]
+
+    def holds(self, epsilon: float) -> bool:
+        """Whether δ(ε) <= δ is certified. As δ falls with ε, a smaller ε that is quicker is tried first."""
+        return any(self.spent(each) <= self.delta for each in (min(epsilon, 2 * self._guess()), epsilon))
 
     def _excess(self, epsilon: float) -> float:
         """ln(δ(ε) / δ)."""

@@ -16,7 +16,7 @@ from functools import cached_property
 
 from flint import arb, fmpz, fmpz_poly
 
-FINENESS = 2**10  # mean squares of jumps over squared steps of the grid
+FINENESS = 2**10  # mean squares over squared steps of the grid
 _FRACTION = 64  # bits of a jump's place between two points of the grid
 _SHARE = 2**7  # of the mass that a sum may lose, what one addition may lose
 
@@ -61,19 +61,16 @@ class SpreadSums:
     bits: int
     spare: int
 
-    @cached_property
-    def _sizes(self) -> list[tuple[float, float]]:
-        """Sizes and probabilities, for choices that affect how close a bound is, but not that it is one."""
-        return [(float(size), float(chance)) for size, chance in self.jumps]
+    # The next four decide how close the bound is, not that it is one, so that floats are precise enough.
 
     @cached_property
     def _upward(self) -> list[tuple[float, float]]:
-        return [(size, chance) for size, chance in self._sizes if size > 0]
+        return [(float(size), float(chance)) for size, chance in self.jumps if float(size) > 0]
 
     @cached_property
     def _reach(self) -> int:
-        """More than all upward jumps of a sum, in effect (Bennett's inequality): lower values never count."""
-        mean = self.most * sum(chance * size for size, chance in self._upward)
+        """More than all upward jumps together (Bennett's inequality): whatever is below minus this stays below 0."""
+        mean = max(self.most * sum(chance * size for size, chance in self._upward), 1e-300)
         low, high = mean, mean + 2 * self.spare + 2 * math.sqrt(mean * self.spare) + 2
         for _ in range(30):
             middle = (low + high) / 2
@@ -83,15 +80,18 @@ class SpreadSums:
 
     @cached_property
     def _finest(self) -> int:
-        """The grid for single jumps, at most one: splitting them adds little to their mean square."""
+        """The grid for single jumps, at most one: splitting them adds little to their mean square.
 
-        def fine(exponent: int, sizes: list[tuple[float, float]]) -> bool:
-            parts = [(size * 2.0**-exponent % 1, chance) for size, chance in sizes]
+        Upward jumps of several sizes, some of them small, need fine and so long grids; there a little more is added.
+        """
+        down = [(max(float(size), -self._reach), float(chance)) for size, chance in self.jumps if float(size) < 0]
+
+        def fine(exponent: int, jumps: list[tuple[float, float]]) -> bool:
+            parts = [(size * 2.0**-exponent % 1, chance) for size, chance in jumps]
             added = sum(chance * part * (1 - part) for part, chance in parts) * 4.0**exponent
-            return added <= _square(sizes) / FINENESS
+            return added <= _square(jumps) / (FINENESS if len(self._upward) == 1 else FINENESS // 8)
 
-        up, down = self._upward, [each for each in self._sizes if each not in self._upward]
-        return next(e for e in itertools.count(0, -1) if fine(e, up) and fine(e, down))
+        return next(e for e in itertools.count(0, -1) if fine(e, self._upward) and fine(e, down))
 
     def exponent(self, count: int) -> int:
         """The grid for sums of ``count`` jumps: a power of two, fine against what varies upward."""
@@ -166,9 +166,9 @@ class SpreadSums:
         return law
 
 
-def _square(sizes: list[tuple[float, float]]) -> float:
-    """The mean square of jumps."""
-    return sum(chance * size**2 for size, chance in sizes)
+def _square(jumps: list[tuple[float, float]]) -> float:
+    """The mean square."""
+    return max(sum(chance * size**2 for size, chance in jumps), 1e-300)
 
 
 def _at_least(size: arb, least: int) -> arb:
