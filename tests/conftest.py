@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-SHARED = (".", "certificate", "schemes", "deploy", "report", "ledger", "audit", "experiments", "federated", "flower", "node")
+SHARED = (".", "schemes", "deploy", "report", "ledger", "audit", "experiments", "federated", "flower", "node")
+SHARED += ("certificate",)
 sys.path[:0] = [str(Path(__file__).parent / name) for name in SHARED]
 collect_ignore = ["conftest.py", "faults/hostile_client_app.py"]  # the second: an app that only nodes import
 collect_ignore_glob = ["*/conftest.py"]  # two of the same name stop a run of two folders

@@ -176,8 +176,9 @@ class Mechanism(ABC):
     def blanket(self) -> tuple[Densities, ...]:
         """The high and the low density of each part of a report, for ``sqsgd.central_guarantee``.
 
-        Given x the parts are independent, and the densities of each are relative to a law that does not depend on
-        x. The outputs of high density depend on x, but their share under that law does not. Empty if unknown.
+        Given x the parts are independent, and the densities of each are relative to a law that does not
+        depend on x. Which outputs have the high density depends on x, but not their share under that law.
+        Empty for mechanisms of other kinds. tests/certificate/test_blankets.py compares all of this.
         """
         return ()
 

@@ -47,7 +47,7 @@ def at(growth):
 
 
 def disagreements(make, users=(1, 2, 5)):
-    """Cases in which the bound is below the exact right side of Theorem H1, or far above: 1 %, 5 % for two parts."""
+    """Cases where the bound is below the right side of Theorem H1, or 1 % (two parts: 5 %) above it."""
     found = []
     for (name, parts), count, growth in itertools.product(PARTS.items(), users, GROWTHS):
         exactly = float(formula(parts, blanket_share(parts), count, growth))
@@ -85,7 +85,7 @@ def test_all_reports_of_all_orders_reach_it_if_the_blanket_is_revealed():
             weight = math.prod((low if bit else 1 - low for bit in hidden), start=Fraction(1))
             slots = 1 + sum(hidden)
             for z in itertools.product(range(3), repeat=slots):
-                # Near set {0} for x and {1} for x'; the target is in each of the slots with equal probability.
+                # Near set {0} for x and {1} for x'; the target is in each slot with equal probability.
                 one, other = ([high if place == near else low for place in z] for near in (0, 1))
                 total += weight * max(sum(one) - growth * sum(other), 0) / slots / 3**slots
         assert total == formula(parts, blanket_share(parts), users, growth)
@@ -151,7 +151,10 @@ def found_divergence(number, growth, seed):
 
 def ratios(limit, cases):
     """What adaptive choices reach, over the limit."""
-    return [float(found_divergence(n, growth, seed) / limit(SMALL[n][1], SMALL[n][0], growth)) for n, growth, seed in cases]
+    return [
+        float(found_divergence(n, growth, seed) / limit(SMALL[n][1], SMALL[n][0], growth))
+        for n, growth, seed in cases
+    ]
 
 
 CASES = list(itertools.product(range(len(SMALL)), (Fraction(21, 20), Fraction(3, 2)), range(6)))
@@ -165,7 +168,7 @@ def test_no_adaptive_choice_exceeds_the_bound():
 
 def overlapping(parts, users, growth):
     """A formula for near sets that are independent of each other, not disjoint: smaller, and wrong."""
-    (odds, near, outputs), (high, low) = parts[0], shuffling.levels(*parts[0])
+    (_, near, outputs), (high, low) = parts[0], shuffling.levels(*parts[0])
     q = Fraction(near, outputs)
     values = [
         (high - growth * low, q * (1 - q)),
@@ -207,21 +210,27 @@ def test_the_generic_bound_holds_for_a_mechanism_without_two_densities():
                     parts = [rng.choice((1, 2, 4)) for _ in range(3)]
                     row = [Fraction(part, sum(parts)) for part in parts]
                     known = rows.setdefault((slot, earlier), [])
-                    if all(a <= odds * b and b <= odds * a for other in known for a, b in zip(row, other, strict=True)):
+                    if all(
+                        a <= odds * b and b <= odds * a
+                        for other in known
+                        for a, b in zip(row, other, strict=True)
+                    ):
                         break
                 known.append(row)
                 rows[key] = row
             return rows[key]
 
-        views = []
-        for data in "xy":
-            views.append({
+        views = [
+            {
                 z: sum(
                     math.prod(law(user, slot, z[:slot], data)[z[slot]] for slot, user in enumerate(order))
                     for order in itertools.permutations(range(3))
-                ) / 6
+                )
+                / 6
                 for z in itertools.product(range(3), repeat=3)
-            })  # fmt: skip
+            }
+            for data in "xy"
+        ]
         for growth in GROWTHS:
             # A fair bit with odds e^ε₀ is a part with one of two outputs near.
             limit = formula([(odds, 1, 2)], share, 3, growth)
@@ -254,8 +263,8 @@ def in_floats(odds, q, gamma, users, growth):
 
 @pytest.mark.parametrize(
     ("local", "near", "users", "epsilon"),
-    [(8.0, 25 / 8192, 1500, 4.83), (4.0, 0.0625, 6000, 0.478), (2.0, 0.21, 60000, 0.0375), (8.0, None, 60000, 7.9),
-     (2.0, None, 60000, 0.0594), (1.0, 0.3, 300, 0.2), (6.0, 2.0**-6, 10**6, 0.095)],
+    [(8.0, 25 / 8192, 1500, 4.83), (4.0, 0.0625, 6000, 0.478), (2.0, 0.21, 60000, 0.0375),
+     (8.0, None, 60000, 7.9), (2.0, None, 60000, 0.0594), (1.0, 0.3, 300, 0.2), (6.0, 2.0**-6, 10**6, 0.095)],
 )  # fmt: skip
 def test_the_bound_agrees_with_an_independent_calculation_in_floats(local, near, users, epsilon):
     def part():
@@ -293,6 +302,8 @@ def test_where_delta_is_the_total_variation_it_is_zero():
 
 
 def test_what_is_not_a_number_is_refused():
-    broken = BlanketBound(parts=(lambda: (arb("nan"), arb("0.5")),), share=lambda: arb("0.5"), users=5, delta=0.1)
+    broken = BlanketBound(
+        parts=(lambda: (arb("nan"), arb("0.5")),), share=lambda: arb("0.5"), users=5, delta=0.1
+    )
     with pytest.raises((ArithmeticError, ValueError)), exact.precision(64):
         broken.spent(0.1)

@@ -16,7 +16,7 @@ TINY = [
     ("sqsgd-stateless", {"dim": 4, "bits": 8, "code": "sparse"}),
     ("sqsgd-stateless", {"dim": 4, "bits": 8, "code": "sparse", "norm_epsilon": 0.5}),
     ("sqsgd-stateless", {"dim": 4, "bits": 4}),
-    ("sqsgd-stateless", {"dim": 4, "bits": 16, "levels": 3, "reach": 1.5}),
+    ("sqsgd-stateless", {"dim": 4, "bits": 16, "levels": 3, "reach": 1.0}),
     ("sqkr", {"dim": 4, "bits": 4}),
     ("privunit-inf", {"dim": 4, "bits": 4}),
 ]
@@ -48,9 +48,11 @@ def levels_of(scheme, x):
 @pytest.mark.parametrize(("name", "options"), TINY, ids=str)
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_the_densities_are_those_of_the_mechanism(name, options, epsilon):
-    """At an input that nothing randomises before the private step; products of the parts, with the same shares."""
+    """At an input that is not randomised before the private step: products of the parts, and their shares."""
     scheme = make_scheme(name, epsilon=epsilon, **options)
-    x = np.array([4.0, -4.0, 4.0, 4.0] if name in ("sqkr", "privunit-inf") else [4.0, -3.0, 2.0, 1.0], np.float32)
+    x = np.array(
+        [4.0, -4.0, 4.0, 4.0] if name in ("sqkr", "privunit-inf") else [4.0, -3.0, 2.0, 1.0], np.float32
+    )
     if options.get("levels") == 3:
         x = np.array([4.0, -4.0, 4.0, -4.0], np.float32)
     density = levels_of(scheme, x[: scheme.mechanism.dim])
@@ -61,11 +63,13 @@ def test_the_densities_are_those_of_the_mechanism(name, options, epsilon):
     for high, low in parts:
         share = (1 - low) / (high - low)
         after: dict[float, float] = {}
-        for (value, chance), (level, part) in itertools.product(expected.items(), ((high, share), (low, 1 - share))):
+        for (value, chance), (level, part) in itertools.product(
+            expected.items(), ((high, share), (low, 1 - share))
+        ):
             after[value * level] = after.get(value * level, 0.0) + chance * part
         expected = after
     for value, chance in expected.items():
-        assert np.mean(np.isclose(density, value, rtol=1e-6)) == pytest.approx(chance, abs=1e-9)
+        assert np.mean(np.isclose(density, value, rtol=1e-5)) == pytest.approx(chance, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["privunit", "privunit-g"])
@@ -82,7 +86,7 @@ def test_caps_state_the_share_of_the_cap(name, bits):
 
 @pytest.mark.parametrize("name", sorted(SCHEMES))
 def test_what_is_stated_is_a_law_and_has_the_whole_epsilon(name):
-    """For every scheme: a q in (0, 1), and odds that multiply to e^ε. Schemes of other kinds state nothing."""
+    """A q in (0, 1), and odds that multiply to e^ε. Mechanisms of other kinds state nothing."""
     mechanism = make_scheme(name, dim=64, epsilon=20.0, bits=256).mechanism
     with exact.precision(192):
         levels = [part() for part in mechanism.blanket]

@@ -26,7 +26,9 @@ def uncovered(trials, share, negligible, cells):
     return wrong + ([0] if not below >= chance(1, starts[0]) or not below <= negligible else [])
 
 
-@pytest.mark.parametrize(("trials", "share"), [(0, (1, 2)), (1, (9, 10)), (30, (1, 7)), (400, (1, 3)), (300, (1, 150))])
+@pytest.mark.parametrize(
+    ("trials", "share"), [(0, (1, 2)), (1, (9, 10)), (30, (1, 7)), (400, (1, 3)), (300, (1, 150))]
+)
 def test_cells_cover_the_law(trials, share):
     with exact.precision(192):
         for negligible in (arb("1e-3"), arb("1e-12")):

@@ -14,7 +14,7 @@ def index(epsilon, **options):
     return make_scheme("privunit-index", dim=3920, epsilon=epsilon, **options)
 
 
-TABLE = {  # of the design notes, in floats: local ε, and central ε for 1,500, 6,000, 60,000 and a million users
+TABLE = {  # in floats: local ε, and central ε for the users below
     8.0: (4.83, 3.89, 1.55, 0.287),
     6.0: (3.17, 1.86, 0.436, 0.095),
     4.0: (1.066, 0.478, 0.138, 0.030),
@@ -128,7 +128,11 @@ def test_refusals_name_the_value(options, message):
 
 
 def test_what_is_certified_is_what_is_stated():
-    for scheme, users in ((index(4.0), 6000), (index(8.0), 1500), (make_scheme("vqsgd", dim=9, epsilon=2.0), 999)):
+    for scheme, users in (
+        (index(4.0), 6000),
+        (index(8.0), 1500),
+        (make_scheme("vqsgd", dim=9, epsilon=2.0), 999),
+    ):
         least = central_guarantee(scheme, users, 1e-6).epsilon
         assert certifies(scheme, 1.01 * least, users, 1e-6)
         assert not certifies(scheme, 0.98 * least, users, 1e-6)

@@ -1,12 +1,12 @@
 """The blanket bound: (ε, δ) of n reports in a secret order, from the densities of the mechanism.
 
-With probability γ a user's report is drawn from a law that does not depend on the input, the blanket. The m - 1
-users to whom this happens hide the target:
+With probability γ a user's report is drawn from a law that does not depend on the input, the blanket. The
+m - 1 users to whom this happens hide the target:
 
     δ(ε) <= E over m of (1/m) E(L_1 + ... + L_m)₊,   m - 1 ~ Bin(n - 1, γ),   L = α - e^ε β,
 
-where α and β are the densities of the target's two inputs relative to the blanket, at a draw from the blanket.
-docs/proofs/shuffled-reports.md proves it, and that what is computed here is never below it.
+where α and β are the densities of the target's two inputs relative to the blanket, at a draw from it.
+docs/proofs/shuffled-reports.md proves this, and that what is computed here is never below it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from sqsgd.numerics import exact
 from sqsgd.numerics.exact import Densities
 
 TOLERANCE = 2.0**-10  # of ε, relative
-_SLACK_BITS = 14  # what is added to δ for speed is about 2^-14 of it
+_SLACK_BITS = 14  # about 2^-14 of δ is given away for speed
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlanketBound:
-    """The bound for ``users`` reports whose ``parts`` are independent given the input, and a target ``delta``.
+    """The bound for ``users`` reports whose ``parts`` are independent given the input, and a target δ.
 
-    Each part has a high and a low density relative to its blanket, with the same share of high outputs for all
-    inputs. ``share`` is γ.
+    Each part has a high and a low density relative to its blanket, and the same share of high outputs for
+    all inputs. ``share`` is γ.
 
     Guarantees
     ----------
@@ -57,6 +57,7 @@ class BlanketBound:
 
     @cached_property
     def _bits(self) -> int:
+        """The precision of masses."""
         return self._spare + self.users.bit_length() + 16
 
     @cached_property
@@ -100,11 +101,16 @@ class BlanketBound:
                 total += chance * unit / count * law.excess(count * drift / unit, self._bits)
             return _rounded_up(total)
 
-    def epsilon(self, most: float) -> float:
-        """The least ε with δ(ε) <= δ, up to ``TOLERANCE`` and never below it; ``most`` if none is certified.
+    def holds(self, epsilon: float) -> bool:
+        """Whether δ(ε) <= δ is certified. As δ falls with ε, a smaller ε that is quicker is tried first."""
+        return any(self.spent(each) <= self.delta for each in (min(epsilon, 2 * self._guess()), epsilon))
 
-        ``most`` is an ε that holds with δ = 0. Upwards from a guess until δ is kept; then each step asks where the
-        line through the logarithms at both ends crosses δ. An end that stays twice counts half (the Illinois rule).
+    def epsilon(self, most: float) -> float:
+        """The least ε with δ(ε) <= δ, up to ``TOLERANCE`` and never below it.
+
+        ``most`` is an ε that holds with δ = 0, and the result if none below it is certified. The search goes
+        upwards from a guess until δ is kept. Then each step asks where the line through the logarithms at
+        both ends crosses δ; an end that stays twice counts half (the Illinois rule).
         """
         ends, above = [0.0, self._guess()], [self._excess(0.0), 1.0]
         if above[0] <= 0:
@@ -128,13 +134,11 @@ class BlanketBound:
             last = side
         return ends[1]
 
-    def holds(self, epsilon: float) -> bool:
-        """Whether δ(ε) <= δ is certified. As δ falls with ε, a smaller ε that is quicker is tried first."""
-        return any(self.spent(each) <= self.delta for each in (min(epsilon, 2 * self._guess()), epsilon))
-
     def _excess(self, epsilon: float) -> float:
-        """ln(δ(ε) / δ)."""
-        return math.log(self.spent(epsilon) / self.delta)
+        """ln(δ(ε) / δ), positive unless δ(ε) <= δ is certified."""
+        spent = self.spent(epsilon)
+        ratio = math.log(max(spent / self.delta, 1e-300))
+        return max(ratio, 1e-12) if spent > self.delta else min(ratio, 0.0)
 
     def _guess(self) -> float:
         """Where the search begins: ε if the sum of the L were Gaussian."""
@@ -150,6 +154,27 @@ class BlanketBound:
         return max(high * deviation, 1e-300)
 
 
+def blanket_bound(parts: tuple[Densities, ...], users: int, delta: float) -> BlanketBound:
+    """The bound of a mechanism with two densities in each part: γ is the product of the low ones."""
+    return BlanketBound(
+        parts=parts, share=lambda: _product(part()[1] for part in parts), users=users, delta=delta
+    )
+
+
+def generic_bound(epsilon: float, users: int, delta: float) -> BlanketBound:
+    """The bound for any ε₀-LDP mechanism (Feldman, McMillan and Talwar 2021, section 3).
+
+    With probability e^-ε₀ a report is drawn from the mean of the target's two laws. These are mixtures of
+    two laws, with weights e^ε₀ : 1 and 1 : e^ε₀, so that a fair bit takes the place of the blanket.
+    """
+
+    def bit() -> tuple[arb, arb]:
+        low = 2 / (arb(epsilon).exp() + 1)
+        return 2 - low, low
+
+    return BlanketBound(parts=(bit,), share=lambda: (-arb(epsilon)).exp(), users=users, delta=delta)
+
+
 def _product(factors: Iterable[arb]) -> arb:
     return math.prod(factors, start=arb(1))
 
@@ -162,24 +187,3 @@ def _rounded_up(ball: arb) -> float:
     while not arb(result) >= ball:
         result = math.nextafter(result, math.inf)
     return result
-
-
-def blanket_bound(parts: tuple[Densities, ...], users: int, delta: float) -> BlanketBound:
-    """The bound of a mechanism with two densities in each part: γ is the product of the low ones."""
-    return BlanketBound(
-        parts=parts, share=lambda: _product(part()[1] for part in parts), users=users, delta=delta
-    )
-
-
-def generic_bound(epsilon: float, users: int, delta: float) -> BlanketBound:
-    """The bound for any ε₀-LDP mechanism (Feldman, McMillan and Talwar 2021, Theorem 3.2).
-
-    With probability e^-ε₀ a report is drawn from the mean of the target's two laws. These are mixtures of two
-    laws, with weights e^ε₀ : 1 and 1 : e^ε₀, so that a fair bit takes the place of the blanket.
-    """
-
-    def bit() -> tuple[arb, arb]:
-        low = 2 / (arb(epsilon).exp() + 1)
-        return 2 - low, low
-
-    return BlanketBound(parts=(bit,), share=lambda: (-arb(epsilon)).exp(), users=users, delta=delta)

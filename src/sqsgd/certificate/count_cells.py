@@ -38,8 +38,7 @@ def count_cells(trials: int, share: arb, negligible: arb) -> tuple[arb, list[tup
     first = peak + 2 - len(down)
     size = max(1, first // _CELL)
     cells = [
-        (first + start, sum(chances[start : start + size], arb(0)))
-        for start in range(0, len(chances), size)
+        (first + start, sum(chances[start : start + size], arb(0))) for start in range(0, len(chances), size)
     ]
     rest = 1 - sum((chance for _, chance in cells[:-1]), arb(0))
     return below.upper(), [*cells[:-1], (cells[-1][0], rest)]

@@ -12,8 +12,7 @@ from sqsgd.certificate.blanket_bound import BlanketBound, blanket_bound, generic
 from sqsgd.core import Scheme
 
 Order = Literal["run", "round"]
-MOST_COUNTED = 10**9  # more users hide better, but the bound is computed for at most so many
-MOST_USERS = 2**53
+MOST_USERS, MOST_COUNTED = 2**53, 10**9  # more users hide better; the bound is computed for at most so many
 _MOST_LOCAL = 64.0  # no number of users that is counted lowers a larger ε
 _LEAST_DELTA = 1e-100  # smaller ones count as zero
 
@@ -22,8 +21,8 @@ _LEAST_DELTA = 1e-100  # smaller ones count as zero
 class CentralGuarantee:
     """What is published is (``epsilon``, ``delta``)-differentially private if one user's data are replaced.
 
-    That is for whoever sees what is published, under ``assumptions``. ``local_epsilon`` holds for each report
-    without them, against everyone.
+    It holds against those who see only what is published, under ``assumptions``. ``local_epsilon`` holds for
+    each report against everyone, without them.
 
     >>> from sqsgd import central_guarantee, make_scheme
     >>> scheme = make_scheme("privunit-index", dim=3920, epsilon=8.0)
@@ -37,7 +36,7 @@ class CentralGuarantee:
     """Those who are counted: neither drop-outs nor colluding users."""
     order: Order
     bound: Literal["blanket", "generic", "local"]
-    """The mechanism's own bound, the one for all ε-LDP mechanisms, or none: then ``epsilon`` is the local one."""
+    """The mechanism's own bound, that for all mechanisms, or none: then ``epsilon`` is the local one."""
     local_epsilon: float
     assumptions: tuple[str, ...]
 
@@ -68,33 +67,36 @@ def central_guarantee(
 ) -> CentralGuarantee:
     """The central guarantee of reports of ``scheme``, one per user, whose order is uniform and secret.
 
-    ``order`` says over which reports it is: those of the whole ``"run"``, or, if the users of a round are known,
-    those of a ``"round"``. ``users`` is their number; for rounds of different sizes, the smallest. ``dropouts`` is the
-    largest number of them who may not answer, because of anything but their data and their place in the order;
-    the others are then in a uniform order over the answered slots, so that they alone are counted. (Reports that
-    are lost whoever sends them, such as those of a failed round, need not be subtracted.) ``colluding`` users tell
-    the attacker their slots and reports, and are not counted either. docs/proofs/shuffled-reports.md has the proof.
+    ``order`` says which reports are in that order: those of the whole ``"run"``, or, if it is known who is
+    in which round, those of a ``"round"``. ``users`` is their number (for rounds, that of the smallest).
 
-    The smaller of two bounds is returned: that of the mechanism, if it has two densities (``Mechanism.blanket``),
-    and that of Feldman, McMillan and Talwar (2021) for all ε-LDP mechanisms; never more than the local ε.
+    ``dropouts`` is the largest number of users who may not answer, for reasons other than their data and
+    their slot. The rest are then in a uniform order over the answered slots, so only they are counted.
+    Reports that are lost whoever sends them, such as all of a failed round, need not be subtracted.
+    ``colluding`` users tell the attacker their slots and reports, and are not counted either.
+
+    The result is the smaller of two bounds, and at most the local ε: the bound of a mechanism with two
+    densities (``Mechanism.blanket``), and that of Feldman, McMillan and Talwar (2021) for all mechanisms.
+    docs/proofs/shuffled-reports.md contains the proof and what is not covered.
 
     Guarantees
     ----------
-    * ε is an upper bound in whole-number and ball arithmetic, rounded up, within 0.1 % of what its formula gives:
+    * ε is never below what the formulas give, and within about one percent of it:
+      tests/certificate/test_blanket_bound.py::test_the_bound_is_just_above_the_exact_sum,
       tests/certificate/test_guarantee.py::test_the_table_of_values.
-    * No attacker who sees all reports exceeds it, adaptive tasks included:
+    * No attacker who sees all reports exceeds it, whatever the tasks are:
       tests/certificate/test_blanket_bound.py::test_no_adaptive_choice_exceeds_the_bound.
 
     >>> from sqsgd import make_scheme
-    >>> found = central_guarantee(make_scheme("privunit-index", dim=3920, epsilon=4.0), users=60000, delta=1e-6)
+    >>> scheme = make_scheme("privunit-index", dim=3920, epsilon=4.0)
+    >>> found = central_guarantee(scheme, users=60000, delta=1e-6)
     >>> found.bound, round(found.epsilon, 3), found.local_epsilon
     ('blanket', 0.138, 4.0)
     """
     counted, delta = _checked(scheme, users, delta, order, dropouts, colluding)
-    local = scheme.privacy.epsilon
-    epsilon: float = local
+    epsilon = local = scheme.privacy.epsilon
     bound: Literal["blanket", "generic", "local"] = "local"
-    for name, candidate in bounds(scheme, counted, delta):
+    for name, candidate in _bounds(scheme, counted, delta):
         # One evaluation tells whether the second bound can be smaller.
         if bound == "local" or candidate.holds(epsilon):
             found = candidate.epsilon(epsilon)
@@ -113,17 +115,17 @@ def central_guarantee(
 def certifies(
     scheme: Scheme, epsilon: float, users: int, delta: float, *, dropouts: int = 0, colluding: int = 0
 ) -> bool:
-    """Whether ``central_guarantee`` certifies ``epsilon``, which is quicker than to find the least one."""
+    """Whether ``central_guarantee`` certifies ``epsilon``; quicker than to find the least one."""
     counted, delta = _checked(scheme, users, delta, "run", dropouts, colluding)
     if epsilon >= scheme.privacy.epsilon:
         return True
-    return any(candidate.holds(epsilon) for _, candidate in bounds(scheme, counted, delta))
+    return any(candidate.holds(epsilon) for _, candidate in _bounds(scheme, counted, delta))
 
 
-def bounds(
+def _bounds(
     scheme: Scheme, users: int, delta: float
 ) -> Iterator[tuple[Literal["blanket", "generic"], BlanketBound]]:
-    """The bounds that apply, the likely smaller one first; none where no δ or no other user helps."""
+    """The bounds that apply, the likely smaller one first; none where neither δ nor other users help."""
     local = scheme.privacy.epsilon
     if users > 1 and delta >= _LEAST_DELTA and local <= _MOST_LOCAL:
         if scheme.mechanism.blanket:
@@ -141,13 +143,13 @@ def _checked(
         raise ValueError(f"order = {order!r} must be one of {', '.join(get_args(Order))}")
     if not scheme.privacy.is_pure_local:
         raise ValueError(
-            f"scheme = {scheme.name!r} has no pure local guarantee (notion {scheme.privacy.notion!r}); a central "
-            "guarantee of reports in a secret order starts from one"
+            f"scheme = {scheme.name!r} has no pure local guarantee (notion {scheme.privacy.notion!r}), "
+            "from which a central one could follow"
         )
     if scheme.residual:
         raise ValueError(
-            f"scheme = {scheme.name!r} sends a block and keeps a residual for later reports; where every user reports "
-            "once, use a scheme that sends the whole vector, such as 'privunit-index' or 'sqsgd-stateless'"
+            f"scheme = {scheme.name!r} keeps a residual for later reports; where each user reports once, use "
+            "one that sends the whole vector, such as 'privunit-index' or 'sqsgd-stateless'"
         )
     users = checks.integer("users", users, 1, MOST_USERS)
     dropouts = checks.integer("dropouts", dropouts, 0, MOST_USERS)
@@ -162,15 +164,13 @@ def _checked(
 
 def _assumptions(scheme: Scheme, users: int, order: Order, dropouts: int, colluding: int) -> Iterator[str]:
     where = {"run": "over the whole run", "round": "within each round"}[order]
+    answers = f"at most {dropouts:,} do not answer" if dropouts else "all answer"
     yield "each user sends one report in all"
-    yield f"the order of at least {users:,} users {where} is uniform, independent of their data, and stays secret"
+    yield f"the order of {users:,} users or more {where} is uniform, independent of their data, and secret"
     yield "tasks, seeds and messages depend on the round and the slot, never on who fills the slot"
-    yield "whoever assigns slots and receives reports by user is trusted to reveal neither; against them ε is local"
-    yield "when a report arrives or is published tells nothing about who sent it"
-    yield (
-        "whether a user answers depends neither on the user's data nor on the user's slot"
-        + (f", and at most {dropouts:,} do not answer" if dropouts else ", and all answer")
-    )
-    yield f"at most {colluding:,} other users reveal their slots" if colluding else "no other user reveals a slot"
+    yield "those who know the order or receive reports by user reveal neither; against them ε is local"
+    yield "when a report arrives or is published does not tell who sent it"
+    yield f"whether a user answers depends neither on the user's data nor on the slot, and {answers}"
+    yield f"at most {colluding:,} other users reveal their slots" if colluding else "no user reveals a slot"
     if scheme.privacy.arithmetic == "real":
         yield f"the reports of {scheme.name!r} are ε-private in real arithmetic only"

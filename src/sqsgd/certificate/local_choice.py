@@ -22,8 +22,8 @@ def local_epsilon_for(
 ) -> float:
     """The largest local ε, up to 0.1 %, whose scheme ``make(ε)`` has a central ε of at most ``central``.
 
-    The arguments are those of ``central_guarantee``. ``most`` limits the search. A local ε of ``central`` always
-    suffices, so the result is never below it, unless ``most`` is.
+    The other arguments are those of ``central_guarantee``. ``most`` limits the search. A local ε of
+    ``central`` always suffices, so that the result is never below it, unless ``most`` is.
 
     Guarantees
     ----------

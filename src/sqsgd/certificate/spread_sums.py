@@ -1,9 +1,9 @@
 """Sums of independent variables, bounded from above on a grid.
 
-A variable is replaced by a larger one in the increasing convex order: a value between two points of the grid is
-split between them with its mean kept, or moved up. Sums keep the order, so that E(W - t)₊ of the result bounds
-that of the sum from above. Masses are whole numbers of 2^-bits, rounded down; whatever is missing from a total
-of one counts at the largest possible value. Nothing is rounded in the other direction.
+A variable is replaced by a larger one in the increasing convex order: a value between two points of the grid
+is split between them with its mean kept, or moved up. Sums keep the order, so E(W - t)₊ of the result bounds
+that of the sum from above. Masses are whole numbers of 2^-bits, rounded down; whatever is missing from a
+total of one counts at the largest possible value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flint import arb, fmpz, fmpz_poly
 
 FINENESS = 2**10  # mean squares over squared steps of the grid
 _FRACTION = 64  # bits of a jump's place between two points of the grid
-_SHARE = 2**7  # of the mass that a sum may lose, what one addition may lose
+_SHARE = 2**7  # of the mass that a sum may lose, one addition may lose one part in so many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class GridLaw:
     def excess(self, threshold: arb, bits: int) -> arb:
         """An upper bound of E(W - threshold)₊."""
         step = arb(2) ** self.exponent
-        least = (threshold / step).lower()  # below every point that counts, and at most the threshold
+        least = (threshold / step).lower()  # exact, and at most the threshold
         start = max(0, _ceiling(least) - self.first)
         above = self.masses.right_shift(start)
         missing = (fmpz(1) << bits) - self.masses(1)
@@ -45,10 +45,10 @@ class GridLaw:
 
 @dataclass(frozen=True, kw_only=True)
 class SpreadSums:
-    """Sums of up to ``most`` independent jumps, each of size s with probability p for (s, p) in ``jumps``.
+    """Sums of up to ``most`` independent jumps, of size s with probability p for each (s, p) of ``jumps``.
 
-    Sizes are relative to the largest, which is one; otherwise the jump is zero. ``bits`` sets the precision, and a
-    sum of ``most`` jumps may lose about 2^-spare of its mass in all.
+    Sizes are relative to the largest, which is one; with the remaining probability a jump is zero. ``bits``
+    is the precision of masses, and a sum of ``most`` jumps loses at most about 2^-spare of its mass.
 
     Guarantees
     ----------
@@ -61,7 +61,7 @@ class SpreadSums:
     bits: int
     spare: int
 
-    # The next four decide how close the bound is, not that it is one, so that floats are precise enough.
+    # Floats choose the grids and the reach: they decide how close the bound is, not that it is one.
 
     @cached_property
     def _upward(self) -> list[tuple[float, float]]:
@@ -69,7 +69,7 @@ class SpreadSums:
 
     @cached_property
     def _reach(self) -> int:
-        """More than all upward jumps together (Bennett's inequality): whatever is below minus this stays below 0."""
+        """More than all upward jumps together, in effect (Bennett's inequality): what is lower stays lost."""
         mean = max(self.most * sum(chance * size for size, chance in self._upward), 1e-300)
         low, high = mean, mean + 2 * self.spare + 2 * math.sqrt(mean * self.spare) + 2
         for _ in range(30):
@@ -80,16 +80,17 @@ class SpreadSums:
 
     @cached_property
     def _finest(self) -> int:
-        """The grid for single jumps, at most one: splitting them adds little to their mean square.
+        """The grid for single jumps, with steps of at most one: splitting adds little to the mean square.
 
-        Upward jumps of several sizes, some of them small, need fine and so long grids; there a little more is added.
+        Upward jumps of several sizes, some of them small, need long grids; there a little more is added.
         """
-        down = [(max(float(size), -self._reach), float(chance)) for size, chance in self.jumps if float(size) < 0]
+        down = [(max(float(s), -self._reach), float(p)) for s, p in self.jumps if float(s) < 0]
+        most = 1 / (FINENESS if len(self._upward) == 1 else FINENESS // 8)
 
         def fine(exponent: int, jumps: list[tuple[float, float]]) -> bool:
             parts = [(size * 2.0**-exponent % 1, chance) for size, chance in jumps]
             added = sum(chance * part * (1 - part) for part, chance in parts) * 4.0**exponent
-            return added <= _square(jumps) / (FINENESS if len(self._upward) == 1 else FINENESS // 8)
+            return added <= most * _square(jumps)
 
         return next(e for e in itertools.count(0, -1) if fine(e, self._upward) and fine(e, down))
 
@@ -98,12 +99,13 @@ class SpreadSums:
         return max(self._finest, math.floor(math.log2(_square(self._upward) * count / FINENESS) / 2))
 
     def single(self, exponent: int) -> GridLaw:
-        """One jump, each size moved up by at most 2^-64 steps and split between its neighbours on the grid."""
+        """One jump: sizes are moved up by less than 2^-64 steps and split between their neighbours."""
         whole, unit = fmpz(1) << self.bits, 1 << _FRACTION
         places: dict[int, fmpz] = {}
         still = arb(1)
         for size, chance in self.jumps:
-            at = _ceiling((_at_least(size, -self._reach) * arb(2) ** (_FRACTION - exponent)).upper())
+            clamped = arb(-self._reach) if size < -self._reach else size
+            at = _ceiling((clamped * arb(2) ** (_FRACTION - exponent)).upper())
             below, part = at >> _FRACTION, at & (unit - 1)
             mass = _floor((chance * whole).lower())
             places[below] = places.get(below, fmpz(0)) + mass * (unit - part) // unit
@@ -125,7 +127,7 @@ class SpreadSums:
         return law
 
     def added(self, one: GridLaw, other: GridLaw, count: int) -> GridLaw:
-        """The sum of two independent sums, which has ``count`` jumps, on a grid that suits it."""
+        """The sum of two independent sums, which has ``count`` jumps, on the grid for these."""
         exponent = max(one.exponent, other.exponent)
         one, other = self._coarser(one, exponent), self._coarser(other, exponent)
         law = GridLaw(
@@ -152,10 +154,9 @@ class SpreadSums:
 
     @staticmethod
     def _coarser(law: GridLaw, exponent: int) -> GridLaw:
-        """On a grid of 2^exponent if that is coarser: odd points are split between their even neighbours."""
+        """On the grid of 2^exponent if that is coarser: odd points are split between their neighbours."""
         while law.exponent < exponent:
-            # Each point, twice, and its two neighbours; the first point of the product is that before the first.
-            shift = 1 - law.first % 2
+            shift = 1 - law.first % 2  # so that the product begins at an even point, below the first one
             spread = (law.masses * fmpz_poly([1, 2, 1])).left_shift(shift)
             law = GridLaw(
                 exponent=law.exponent + 1,
@@ -169,11 +170,6 @@ class SpreadSums:
 def _square(jumps: list[tuple[float, float]]) -> float:
     """The mean square."""
     return max(sum(chance * size**2 for size, chance in jumps), 1e-300)
-
-
-def _at_least(size: arb, least: int) -> arb:
-    """The size, or ``least`` if that is larger."""
-    return arb(least) if size < least else size
 
 
 def _ceiling(number: arb) -> int:
