@@ -226,8 +226,8 @@ class SqsgdStrategy(Strategy):
         decay_rounds = known.get("decay_rounds", 0)
         if self.rounds and decay_rounds != now["decay_rounds"]:
             raise ValueError(
-                f"this training was begun for {decay_rounds} rounds, not {now['decay_rounds']}, over which its "
-                "rate falls to zero: restore num_rounds, or start another with another out"
+                f"this training was begun for {decay_rounds} rounds, over which its rate falls: restore "
+                f"num_rounds = {decay_rounds}, or start another with another out"
             )
         self.name, self.seed = known["name"], known["seed"]
         if self.order is not None:
