@@ -48,7 +48,7 @@ def points() -> list[Point]:
     """The rows of the table."""
     return [
         Point(name.replace("`", ""), float(accuracy), float(half), int(size.replace(",", "")))
-        for name, accuracy, half, size in ROW.findall(section(HEADING))
+        for name, accuracy, half, size in ROW.findall(section(HEADING).split("\n### ")[0])
     ]
 
 
