@@ -7,7 +7,7 @@ import pytest
 
 SHARED = (
     ".", "core", "schemes", "deploy", "report", "ledger", "audit", "experiments", "federated", "flower",
-    "node",
+    "node", "certificate",
 )  # fmt: skip
 sys.path[:0] = [str(Path(__file__).parent / name) for name in SHARED]
 collect_ignore = ["conftest.py", "faults/hostile_client_app.py"]  # the second: an app that only nodes import

@@ -15,6 +15,7 @@ CONTRACT = {
     "secure_rng",
     "seeded_rng",
     "SCHEMES",
+    "central_guarantee",
     "make_scheme",
     "Task",
     "MalformedReport",
@@ -30,7 +31,7 @@ def test_every_exported_name_exists_and_is_documented():
 
 
 PROMISE = {"Aggregate", "Ledger", "Mechanism", "Plan", "PrivQuant", "Privacy", "Rng", "ScalarDP", "Scheme"}
-PROMISE |= {"make_scheme", "reconstruction_bound", "secure_rng"}
+PROMISE |= {"central_guarantee", "local_epsilon_for", "make_scheme", "reconstruction_bound", "secure_rng"}
 
 
 def described(name):

@@ -16,10 +16,12 @@ HEADING = "## All private schemes at the same ε and the same bytes"
 ROW = re.compile(r"^\| ([^|]+) \| ([\d.]+) ± ([\d.]+) % \| [^|]+ \| ([\d,]+) \|$", re.MULTILINE)
 # The label of a mark, and its offset in points: the schemes at 273 bytes share two lines.
 LABELS = {
-    "sqsgd": ("sqsgd", (12, 4)),
+    "sqsgd": ("sqsgd", (-10, 6)),
+    "sqsgd, signs": ("sqsgd with signs", (12, 4)),
     "privunit": ("privunit, privunit-g", (12, 2)),
     "privunit-g": ("", (9, 0)),
-    "sqsgd-stateless": ("sqsgd-stateless, privunit-inf", (12, -8)),
+    "sqsgd-stateless": ("sqsgd-stateless", (-10, 2)),
+    "sqsgd-stateless, signs": ("the same with signs, privunit-inf", (12, -8)),
     "privunit-inf": ("", (9, 0)),
     "sqsgd-paper, K = 16, adaptive": ("sqsgd-paper, adaptive", (9, -2)),
     "sqsgd-paper, K = 16, fixed U = 10": ("sqsgd-paper, fixed range", (9, -2)),
@@ -46,7 +48,7 @@ def points() -> list[Point]:
     """The rows of the table."""
     return [
         Point(name.replace("`", ""), float(accuracy), float(half), int(size.replace(",", "")))
-        for name, accuracy, half, size in ROW.findall(section(HEADING))
+        for name, accuracy, half, size in ROW.findall(section(HEADING).split("\n### ")[0])
     ]
 
 
@@ -55,7 +57,7 @@ def draw(path: Path = PICTURE) -> None:
     title = "LeNet-5 on MNIST, ε = 400 per round, 10 clients, 564 rounds, 3 seeds"
     with axes_for(path, height=4.6, x="bytes per client and round (log scale)", title=title) as axes:
         for point in points():
-            ours, clear = point.name == "sqsgd", "not private" in point.name
+            ours, clear = point.name in ("sqsgd", "sqsgd-stateless"), "not private" in point.name
             colour = OURS if ours else BASELINE if clear else OTHERS
             axes.errorbar(
                 point.bytes, point.accuracy, yerr=point.half_width, fmt="o", color=colour,

@@ -8,6 +8,8 @@
 (145, (1000,))
 """
 
+from sqsgd.certificate.guarantee import CentralGuarantee, central_guarantee
+from sqsgd.certificate.local_choice import local_epsilon_for
 from sqsgd.codec import MalformedReport
 from sqsgd.core import Aggregate, Mechanism, Privacy, Scheme, Transform
 from sqsgd.ledger.account import Ledger
@@ -24,6 +26,7 @@ __version__ = "0.1.0"
 __all__ = [
     "SCHEMES",
     "Aggregate",
+    "CentralGuarantee",
     "Ledger",
     "MalformedReport",
     "Mechanism",
@@ -37,6 +40,8 @@ __all__ = [
     "Task",
     "Tasks",
     "Transform",
+    "central_guarantee",
+    "local_epsilon_for",
     "make_scheme",
     "plan",
     "reconstruction_bound",

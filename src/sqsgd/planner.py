@@ -133,7 +133,7 @@ def plan(
 
     >>> chosen = plan(dim=119850, epsilon=400.0, bits=2048, clients=10)
     >>> chosen.code, chosen.near, chosen.count, round(chosen.nmse), round(chosen.optimum_ratio, 2)
-    ('sparse', 162, 52, 188, 1.23)
+    ('sparse', 184, 53, 188, 1.23)
     """
     dim = checks.integer("dim", dim, 1, 2**31)
     epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
@@ -361,8 +361,8 @@ def _warnings(
             )
     if size < FEWEST:
         found.append(
-            f"only {size} coordinates are sent: below {FEWEST} the predicted errors can be off by "
-            "a quarter, because rotated coordinates are not yet Gaussian."
+            f"only {size} rotated coordinates are coded: below {FEWEST} the predicted errors can be off by a "
+            "quarter, because rotated coordinates are not yet Gaussian."
         )
     found += [statement.sentence for statement in statements if statement.vacuous]
     if epsilon > 10:

@@ -33,21 +33,33 @@ def test_nothing_unbiased_and_private_beats_the_optimum(rows):
 
 
 def test_the_optimum_is_that_of_the_literature():
-    assert [round(setting.optimum, 1) for setting in SETTINGS[2:]] == [153.5, 432.9]
+    found = {(setting.dim, setting.epsilon): round(setting.optimum, 1) for setting in SETTINGS}
+    assert (found[119850, 400.0], found[1722224, 2000.0]) == (153.5, 432.9)
 
 
-def test_the_stateless_scheme_is_close_to_the_optimum():
-    """At most 1.9 times the optimum, which sends 32 bits per coordinate, with 2,048 bits: 1.72 predicted."""
-    setting = SETTINGS[2]
+@pytest.mark.parametrize(
+    ("dim", "epsilon", "bits", "most_bytes", "ratio"),
+    [
+        (119850, 400.0, 2048, 96, 1.25),
+        (119850, 100.0, 216, 32, 1.22),
+        (119850, 40.0, 88, 16, 1.15),
+        (119850, 20.0, 56, 12, 1.10),
+        (1722224, 2000.0, 3320, 420, 1.25),
+    ],
+)
+def test_the_stateless_scheme_is_close_to_the_optimum(dim, epsilon, bits, most_bytes, ratio):
+    """The optimum sends 32 bits per coordinate."""
+    setting = Setting(dim=dim, epsilon=epsilon, bits=bits)
+    assert setting in SETTINGS
     scheme = dict(schemes_at(setting))["sqsgd-stateless"]
-    assert scheme.nmse < 1.75 * setting.optimum
-    row = measure("sqsgd-stateless", scheme, setting, seconds=0.5)
-    assert row.nmse < 1.9 * setting.optimum
-    assert row.message_bytes == 256 + 17
+    assert scheme.nmse < ratio * setting.optimum
+    row = measure("sqsgd-stateless", scheme, setting, seconds=0.1)
+    assert row.nmse < ratio * setting.optimum
+    assert row.message_bytes <= most_bytes
 
 
 def test_blocks_are_marked(rows):
-    assert {name for name, row in rows.items() if row.where == "block"} == {"sqsgd", "sqsgd-paper"}
+    assert {name for name, row in rows.items() if row.where == "block"} == {"sqsgd-paper"}
     assert math.isnan(rows["sqsgd-paper"].ratio_to_optimum)
     assert {name for name, row in rows.items() if "biased" in row.where} == {"fedsel", "dgc"}
     assert rows["sqsgd-paper"].to_dict()["ratio_to_optimum"] is None

@@ -12,11 +12,14 @@ from sqsgd import PrivQuant, Task
 from sqsgd.measurement.speed import (
     Figure,
     best_times,
+    choice_figures,
     encode_figures,
     many_figures,
+    median_times,
     numpy_encode,
     rounded_match_law,
     server_figures,
+    sparse_figures,
 )
 
 HEADER = 8  # bytes: round and checksum
@@ -84,6 +87,37 @@ def test_the_best_turn_counts_for_each():
     hiccups = iter([0.0, 0.0, 0.2, 0.0, 0.2])
     (best,) = best_times(lambda: time.sleep(max(0.02, next(hiccups))), turns=3)
     assert 0.02 <= best < 0.2
+
+
+def test_the_median_of_alternating_calls_counts():
+    """After two calls each, in turn; one slow call changes nothing."""
+    calls = []
+    pauses = iter([0.5, 0.0, 0.0, 0.2, 0.0])
+
+    def first():
+        calls.append("first")
+        time.sleep(next(pauses) + 0.002)
+
+    slow, quick = median_times(first, lambda: calls.append("second"), turns=3)
+    assert 0.002 <= slow < 0.2
+    assert quick >= 0
+    assert calls == ["first", "second"] * 5
+
+
+def test_sparse_codes_are_compared_with_signs():
+    figures = list(sparse_figures(dim=300, epsilons=(40.0,)))
+    assert [figure.name for figure in figures] == [
+        f"{what} {name} epsilon=40: sparse / signs"
+        for name in ("sqsgd-stateless", "sqsgd")
+        for what in ("encode", "aggregate")
+    ]
+    assert all(figure.value > 0 and figure.target == 1.5 for figure in figures)
+
+
+def test_choosing_and_packing_are_measured():
+    figures = list(choice_figures(1 << 12))
+    assert [figure.target for figure in figures] == [50.0, 300.0, 5.0, 5.0]
+    assert all(figure.value > 0 for figure in figures)
 
 
 def test_figures_are_ratios_that_can_be_checked():

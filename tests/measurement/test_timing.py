@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sqsgd import ScalarDP
+from sqsgd import ScalarDP, Task
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "timing.py"
 SPEC = importlib.util.spec_from_file_location("benchmark_timing", PATH)
@@ -42,6 +42,17 @@ def test_both_sides_of_a_draw_are_forced():
         assert (encode.words[2] >= edge) == high
         assert cpu >= 0
         assert wall > 0
+
+
+def test_both_sides_of_a_sparse_draw_are_forced():
+    options = {"code": "sparse", "coordinates": 64, "norm_epsilon": 4.0}
+    sparse = row(options=options, coin=(0, timing.matches))
+    scheme = sparse.make()
+    law, task = scheme.mechanism.law, Task(round=1, client=2, seed=3, dim=300, bound=scheme.unit_bound)
+    inputs = [timing._transformed(scheme, x, task) for x in timing.vectors(scheme.dim)]
+    near = [scheme.mechanism._near(x, 1.0)[0] for x in inputs]
+    for which, high, encode, _, _ in timing.encodes(sparse, scheme, 60, whole=True):
+        assert (np.isin(encode.codes[0], near[which]).sum() >= law.threshold) == high
 
 
 def test_a_step_that_takes_longer_on_one_side_is_seen(monkeypatch):

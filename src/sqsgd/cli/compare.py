@@ -45,7 +45,7 @@ def compare(
     seeds: Annotated[int, typer.Option(help="Runs per scheme at its best rate.")] = 3,
     rates: Annotated[
         str, typer.Option(help="Learning rates to try; 0: computed from the budget.")
-    ] = "0.01,0.03,0.1,0.3",
+    ] = "0,0.01,0.03,0.1,0.3",
     small: Small = False,
     jobs: Jobs = 0,
     out: Out = None,

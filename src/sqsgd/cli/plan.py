@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sqsgd.cli._options import Bytes, Epsilon, Json
+from sqsgd.cli._one_report import check_once, show_once
+from sqsgd.cli._options import Bytes, Epsilon, Json, given
 from sqsgd.cli._tables import print_json, print_table
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def plan(
+    context: typer.Context,
     dim: Annotated[int, typer.Option(help="Number of model parameters.")] = 119850,
     epsilon: Epsilon = 400.0,
     bytes_: Bytes = 256,
@@ -23,14 +25,31 @@ def plan(
     rounds: Annotated[int, typer.Option(help="Rounds that a client takes part in.")] = 1,
     probability: Annotated[float, typer.Option(help="Failure probability of the bounds.")] = 1e-6,
     prior: Annotated[float, typer.Option(help="Prior knowledge, as a log density ratio.")] = 0.0,
+    once: Annotated[bool, typer.Option("--once", help="Each user reports once, in a secret order.")] = False,
+    users: Annotated[int, typer.Option(help="With --once: users in the secret order.")] = 60000,
+    delta: Annotated[float, typer.Option(help="With --once: delta of the central guarantee.")] = 1e-6,
+    central: Annotated[
+        float | None, typer.Option(help="With --once: choose the largest local epsilon that keeps this.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Choose parameters for a budget; show the expected error, reconstruction bounds and warnings."""
+    """Choose parameters for a budget; show the expected error, reconstruction bounds and warnings.
+
+    With --once, show instead what a report per user buys, and what it guarantees locally and centrally.
+    """
     from sqsgd import checks
     from sqsgd.planner import frontier, ratio
     from sqsgd.planner import plan as make_plan
 
     checks.integer("bytes", bytes_, 1, 2**37)
+    typed = given(context)
+    check_once(once, typed)
+    if once:
+        show_once(
+            dim=dim, bits=8 * bytes_, users=users, delta=delta, epsilon=typed.get("epsilon"), central=central,
+            as_json=as_json,
+        )  # fmt: skip
+        return
     chosen = make_plan(
         dim=dim, epsilon=epsilon, bits=8 * bytes_, clients=clients, rounds=rounds,
         probability=probability, prior=prior,
@@ -64,7 +83,7 @@ def plan(
             for way in chosen.stateless
         ],
     )
-    typer.echo(f"\nThe least error at epsilon {epsilon:g}, whatever the bytes")
+    typer.echo(f"\nThe least error at epsilon {epsilon:g} for each size of message")
     print_table(
         ("bytes", "code", "NMSE", "/ optimum"),
         [
@@ -89,6 +108,7 @@ def _lines(chosen: Plan) -> list[tuple[str, str]]:
         sent, law = f"{chosen.count:,} of {chosen.coordinates:,}, with their signs", "or more matches"
         sent += f", drawn around the {chosen.near:,} largest"
     law = f"{chosen.threshold:,} {law} with probability {chosen.keep:.10g}; scale {chosen.scale:.6g}"
+    rest = "envelope and norm" if chosen.epsilon_norm else "envelope"
     shares = f"{chosen.epsilon_direction:g} direction + {chosen.epsilon_norm:g} norm"
     mean = f"; of the mean over {chosen.clients:,} clients {chosen.nmse_mean:.4g}"
     best = f"{chosen.optimum:.4g}, so this is {_times(chosen.optimum_ratio)} the best possible"
@@ -97,7 +117,7 @@ def _lines(chosen: Plan) -> list[tuple[str, str]]:
         ("coordinates", sent),
         ("threshold, keep", law),
         ("epsilon", f"{chosen.epsilon:g} = {shares}"),
-        ("bytes", f"{chosen.message_bytes:,} per message: {chosen.bits:,} bits of codes, envelope and norm"),
+        ("bytes", f"{chosen.message_bytes:,} per message: {chosen.bits:,} bits of codes, and {rest}"),
         ("NMSE", f"{chosen.nmse:.4g} of one report on the whole vector{mean}"),
         ("optimum (PrivUnit)", best),
         ("on its block", f"{chosen.nmse_block:.4g}, {limit}"),

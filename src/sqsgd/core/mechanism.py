@@ -12,6 +12,7 @@ from sqsgd.checks import Vector
 from sqsgd.codec import Columns, Layout
 from sqsgd.core.privacy import NOT_PRIVATE, Privacy
 from sqsgd.core.transform import Codes, Estimate, Indices, Vectors
+from sqsgd.numerics.exact import Densities
 from sqsgd.randomness import Rng, Rngs
 
 
@@ -69,6 +70,16 @@ class Mechanism(ABC):
     def privacy(self) -> Privacy:
         """The guarantee of the columns: none, unless the mechanism states one."""
         return NOT_PRIVATE
+
+    @property
+    def blanket(self) -> tuple[Densities, ...]:
+        """The high and the low density of each part of a report, for ``sqsgd.central_guarantee``.
+
+        Given x the parts are independent, and the densities of each are relative to a law that does not
+        depend on x. Which outputs have the high density depends on x, but not their share under that law.
+        Empty for mechanisms of other kinds. tests/certificate/test_blankets.py compares all of this.
+        """
+        return ()
 
     @abstractmethod
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:

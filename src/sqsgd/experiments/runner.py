@@ -163,7 +163,8 @@ def resume(run: Run) -> State:
     state, kept = folder.load()
     kept = {**dataclasses.asdict(RunConfig()), **kept}  # keys that came later had their defaults
     # These decide who is in a round, or the size of its step.
-    fixed = {"rounds"} if run.config.once or run.config.decay != "none" else set()
+    ruled = not run.config.lr and run.scheme.mechanism.fixed_length
+    fixed = {"rounds"} if run.config.once or run.config.decay != "none" or ruled else set()
     for name, value in dataclasses.asdict(run.config).items():
         if (name not in MAY_CHANGE or name in fixed) and kept[name] != value:
             raise ValueError(

@@ -126,10 +126,7 @@ def server_step_opened(
 
 def descend(settings: Settings, state: State, mean: Estimate, magnitudes: Sequence[float]) -> State:
     """The step along the mean of a round's reports, and the next bound."""
-    optimizer = settings.optimizer
-    if settings.decay_rounds:
-        left = max(0.0, 1 - state.round / settings.decay_rounds)
-        optimizer = replace(optimizer, rate=optimizer.rate * max(left, 1e-9))
+    optimizer = replace(settings.optimizer, rate=settings.rate_at(state.round))
     weights, optimizer_state = optimizer.step(state.weights, mean, state.optimizer)  # 24, 25
     bound = state.bound
     if settings.track and magnitudes:  # 27

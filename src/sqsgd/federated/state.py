@@ -38,6 +38,11 @@ class Settings:
     workers: int = 1
     """Threads that share the work of clients without state."""
 
+    def rate_at(self, round: int) -> float:
+        """The learning rate of a round."""
+        left = max(1e-9, 1 - round / self.decay_rounds) if self.decay_rounds else 1.0
+        return self.optimizer.rate * left
+
     def __post_init__(self) -> None:
         checks.integer("seed", self.seed, 0, 2**64 - 1)
         if not isinstance(self.secure, bool):

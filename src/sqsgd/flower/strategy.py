@@ -155,8 +155,9 @@ class SqsgdStrategy(Strategy):
         rate = self.lr or learning_rate(
             self.scheme, expected, self.optimizer, rounds=self.rounds or 600, bound=bound
         ) * (
-            # A delta holds the app's own small rate (docs/flower.md), unless all reports have one length.
-            4.0 if self.sends == "delta" and not fixed_length else 1.0
+            # A delta holds the app's own small rate (docs/flower.md), unless all reports have one length;
+            # without a number of rounds the rate does not fall, so that half of it suffices.
+            (1.0 if self.rounds else 0.5) if fixed_length else 4.0 if self.sends == "delta" else 1.0
         )
         self.scheme.check_clip(self.clip)
         self.settings = Settings(
@@ -194,6 +195,7 @@ class SqsgdStrategy(Strategy):
             "seed": self.settings.seed,
             "fingerprint": self.scheme.fingerprint,
             "rate": self.settings.optimizer.rate,
+            "decay_rounds": self.settings.decay_rounds,
             "optimizer": self.optimizer,
             "once": self.once,
             **({"silence": self.silent.to_dict()} if self.order is None else {"order": self.order.name}),
@@ -221,6 +223,12 @@ class SqsgdStrategy(Strategy):
                     f"this training was begun with {key} = {begun!r}, not {now[key]!r}: restore "
                     "scheme, epsilon, bytes, model, optimizer and once, or start another with another out"
                 )
+        decay_rounds = known.get("decay_rounds", 0)
+        if self.rounds and decay_rounds != now["decay_rounds"]:
+            raise ValueError(
+                f"this training was begun for {decay_rounds} rounds, over which its rate falls: restore "
+                f"num_rounds = {decay_rounds}, or start another with another out"
+            )
         self.name, self.seed = known["name"], known["seed"]
         if self.order is not None:
             if "order" not in known:
@@ -233,6 +241,7 @@ class SqsgdStrategy(Strategy):
         self.settings = replace(
             self.settings,
             seed=self.seed,
+            decay_rounds=decay_rounds,
             optimizer=replace(self.settings.optimizer, rate=self.lr or known["rate"]),
         )
 
@@ -335,7 +344,7 @@ class SqsgdStrategy(Strategy):
         self.state = replace(after, spent=spent)
         if self.downlink == "delta":
             reports = last.reports if enough else []
-            rate = self.settings.optimizer.rate
+            rate = self.settings.rate_at(before.round)
             self._update = smallest_update(rate, reports, before.weights, after.weights)
             self.holders = dict.fromkeys(last.accepted, before.round)
         return wire.model_record(self.structure, self.state.weights), MetricRecord(

@@ -11,16 +11,19 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd.codec import Column
+from sqsgd.codec import Column, SignedSubset
 from sqsgd.core import Aggregate, Scheme
 from sqsgd.mechanisms.privquant import PrivQuant
+from sqsgd.mechanisms.sparse_law import SparseLaw
 from sqsgd.randomness import PublicStream, secure_rng, secure_rngs
 from sqsgd.schemes import make_scheme
+from sqsgd.schemes.sparse_choice import best_sparse
 from sqsgd.schemes.sqsgd_paper import sqsgd_paper
 from sqsgd.task import Task, Tasks
 from sqsgd.transforms import Rotate
@@ -29,6 +32,7 @@ DIMS = (1 << 9, 1 << 13, 1 << 17, 1 << 20)
 LEVELS = (2, 16, 128)
 NUMPY_TARGETS = {1 << 9: 6.0, 1 << 13: 20.0, 1 << 17: 40.0, 1 << 20: 40.0}
 COPY_TARGETS = {1 << 17: 20.0, 1 << 20: 20.0}
+SPARSE_EPSILONS = (40.0, 100.0, 400.0)
 _TURN_SECONDS = 0.02
 
 
@@ -113,6 +117,18 @@ def best_times(*jobs: Callable[[], object], turns: int = 15) -> list[float]:
     return best
 
 
+def median_times(*jobs: Callable[[], object], turns: int = 201) -> list[float]:
+    """Seconds for one call of each job: the jobs are called in turn, and the median counts."""
+    seconds: list[list[float]] = [[] for _ in jobs]
+    for turn in range(turns + 2):
+        for job, taken in zip(jobs, seconds, strict=True):
+            started = time.perf_counter()
+            job()
+            if turn >= 2:  # the first two compile and fill caches
+                taken.append(time.perf_counter() - started)
+    return [float(np.median(taken)) for taken in seconds]
+
+
 def encode_figures(dims: tuple[int, ...] = DIMS, levels: tuple[int, ...] = LEVELS) -> Iterator[Figure]:
     """The complete encode of a client, against NumPy's and against a copy."""
     for dim in dims:
@@ -176,6 +192,54 @@ def aggregate_figures() -> Iterator[Figure]:
         yield Figure(name=f"aggregate a report, {name} dim={dim}: ours / copy", value=ours / copy, unit="x")
 
 
+def sparse_figures(dim: int = 119850, epsilons: tuple[float, ...] = SPARSE_EPSILONS) -> Iterator[Figure]:
+    """Sparse codes against signs of the same scheme and budget: encoding, and adding a report to the sum."""
+    for name in ("sqsgd-stateless", "sqsgd"):
+        for epsilon in epsilons:
+            codes = ("sparse", "signs")
+            schemes = [make_scheme(name, dim=dim, epsilon=epsilon, bits=2048, code=code) for code in codes]
+            # Two seeds: clients of equal seeds would share the coordinates that one of them has drawn.
+            jobs = zip(*(_next_client(scheme, seed) for seed, scheme in enumerate(schemes)), strict=True)
+            for what, pair in zip(("encode", "aggregate"), jobs, strict=True):
+                sparse, signs = median_times(*pair)
+                figure = f"{what} {name} epsilon={epsilon:g}: sparse / signs"
+                yield Figure(name=figure, value=sparse / signs, unit="x", target=1.5)
+
+
+def _next_client(scheme: Scheme, seed: int) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Jobs for each of eight clients in turn: encode its vector; add its report to the sum."""
+    x = np.random.default_rng(1).standard_normal(scheme.dim)
+    x, rng, total = (x / np.linalg.norm(x)).astype(np.float32), secure_rng(), Aggregate(scheme)
+    bound = scheme.unit_bound
+    tasks = [Task(round=0, client=i, seed=seed, dim=scheme.dim, bound=bound) for i in range(8)]
+    clients, reports = cycle(tasks), cycle([(task, scheme.encode(x, task, rng)) for task in tasks])
+    return lambda: scheme.encode(x, next(clients), rng), lambda: total.add(*next(reports))
+
+
+def choice_figures(size: int = 1 << 21) -> Iterator[Figure]:
+    """Choosing the parameters of a sparse code at ε = 5000, building its exact tables, and packing codes."""
+    searches = []
+    for _ in range(5):
+        best_sparse.cache_clear()
+        started = time.process_time()
+        best_sparse(size, 5000.0, 1 << 20)
+        searches.append(1e3 * (time.process_time() - started))
+    name = f"dim=2^{size.bit_length() - 1}"
+    yield Figure(name=f"choose a sparse code, {name}", value=min(searches), unit="ms", target=50.0)
+    started = time.process_time()
+    law = SparseLaw(size=size, near=2819, count=675, threshold=673, epsilon=5000.0)
+    law.sampler, law.mean_matches  # noqa: B018  # what the first encode and decode need
+    building = 1e3 * (time.process_time() - started)
+    yield Figure(name=f"build SparseLaw, {name}, tables included", value=building, unit="ms", target=300.0)
+    column, codes = SignedSubset(1000, size), np.arange(1000, dtype=np.uint32) * np.uint32(size // 500)
+    packed = column.pack(codes)
+    times = median_times(lambda: column.pack(codes), lambda: column.unpack(packed), turns=51)
+    for what, seconds in zip(("pack", "unpack"), times, strict=True):
+        yield Figure(
+            name=f"{what} 1,000 signed coordinates, {name}", value=1e3 * seconds, unit="ms", target=5.0
+        )
+
+
 def many_figures(users: int = 512) -> Iterator[Figure]:
     """Clients and server together: users whose reports are encoded and added in a second, by one thread."""
     sparse = {"epsilon": 20.0, "bits": 64, "code": "sparse"}
@@ -225,5 +289,7 @@ def all_figures() -> Iterator[Figure]:
     yield from encode_figures()
     yield from server_figures()
     yield from aggregate_figures()
+    yield from sparse_figures()
+    yield from choice_figures()
     yield from many_figures()
     yield from other_figures()

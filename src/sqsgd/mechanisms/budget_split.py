@@ -37,6 +37,8 @@ def split(epsilon: float, norm_epsilon: float | None) -> tuple[float, ScalarDP]:
     (394.0, ScalarDP(maximum=1.0, epsilon=6.0, levels=8))
     """
     if norm_epsilon is not None:
+        if norm_epsilon == 0:
+            raise ValueError("norm_epsilon = 0: only sparse codes do without a norm")
         norm_epsilon = checks.real("norm_epsilon", norm_epsilon, 1e-3 * epsilon, 0.999 * epsilon)
     share = norm_share(epsilon) if norm_epsilon is None else norm_epsilon
     return take_away(epsilon, share), ScalarDP(1.0, share)

@@ -212,6 +212,10 @@ class CapDirection(Mechanism):
         epsilon = add_up(self.cap.epsilon, self.norm.epsilon)
         return Privacy(epsilon=epsilon, notion="local", arithmetic="real")
 
+    @property
+    def blanket(self) -> tuple[exact.Densities, ...]:
+        return self.cap.weights, self.norm.weights
+
     def _parts(self, x: Vector, bound: float) -> tuple[Doubles, float]:
         """Direction and norm; a norm below a millionth of the bound counts as zero."""
         direction = checks.shaped("x", x, self.dim).astype(np.float64)

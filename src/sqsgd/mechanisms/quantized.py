@@ -13,6 +13,7 @@ from sqsgd.core import Mechanism, Privacy
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.scalardp import ScalarDP
 from sqsgd.numerics.epsilon_sums import add_up
+from sqsgd.numerics.exact import Densities
 from sqsgd.randomness import Rng
 
 
@@ -60,6 +61,10 @@ class Quantized(Mechanism):
     def privacy(self) -> Privacy:
         parts = [self.quantizer.epsilon] + ([self.symbol.epsilon] if self.symbol else [])
         return Privacy(epsilon=add_up(*parts), notion="local")
+
+    @property
+    def blanket(self) -> tuple[Densities, ...]:
+        return (self.quantizer.law.weights, *([self.symbol.weights] if self.symbol else []))
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
         x, half_range, size = self.prepared(x, bound)

@@ -58,6 +58,12 @@ class ScalarDP:
     def _log_odds(self) -> arb:
         return arb(self.epsilon) - arb(self.levels).log()
 
+    def weights(self) -> tuple[arb, arb]:
+        """The probabilities of the kept and of another symbol, times the number of symbols."""
+        odds = arb(self.epsilon).exp()
+        low = (self.levels + 1) / (odds + self.levels)
+        return odds * low, low
+
     def _position(self, value: object) -> float:
         """The value on the grid: k r / R."""
         inside = min(max(checks.real("value", value, -math.inf, math.inf), 0.0), self.maximum)

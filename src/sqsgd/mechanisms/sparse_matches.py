@@ -15,6 +15,7 @@ from sqsgd.core import Codes, Estimate, Mechanism, Privacy, Vectors
 from sqsgd.mechanisms.scalardp import ScalarDP
 from sqsgd.mechanisms.sparse_law import SparseLaw
 from sqsgd.numerics.epsilon_sums import add_up
+from sqsgd.numerics.exact import Densities
 from sqsgd.numerics.gaussian import largest_sum
 from sqsgd.numerics.norms import l2_norm, row_norms
 from sqsgd.randomness import Rng, Rngs, check_rng, uniforms_of
@@ -74,6 +75,10 @@ class SparseMatches(Mechanism):
     def privacy(self) -> Privacy:
         parts = [self.law.epsilon] + ([self.norm.epsilon] if self.norm else [])
         return Privacy(epsilon=add_up(*parts), notion="local")
+
+    @property
+    def blanket(self) -> tuple[Densities, ...]:
+        return (self.law.weights, *([self.norm.weights] if self.norm else []))
 
     @cached_property
     def scale(self) -> float:

@@ -24,6 +24,7 @@ from sqsgd.randomness import Rng
 
 Answer = TypeVar("Answer")
 Words = npt.NDArray[np.uint64]
+Densities = Callable[[], tuple[arb, arb]]  # a high and a low density, enclosed at the working precision
 START_BITS, MOST_BITS = 128, 1 << 20
 _LAST_WORD = 2**64 - 1
 _lock = threading.RLock()  # Arb's working precision is a global setting of the process

@@ -51,7 +51,7 @@ SCHEMES: MappingProxyType[str, Callable[..., Scheme]] = MappingProxyType(
 """Every scheme by name, as a function ``(dim, epsilon, bits, **options) -> Scheme``; read-only.
 
 >>> sorted(SCHEMES)[-3:], SCHEMES["sqsgd"](dim=1000, epsilon=200.0, bits=1024).bits
-(['sqsgd-stateless', 'terngrad', 'vqsgd'], 400)
+(['sqsgd-stateless', 'terngrad', 'vqsgd'], 408)
 """
 
 STATELESS = ("privunit-index", "sqsgd-stateless", "privunit")
@@ -82,7 +82,7 @@ def make_scheme(
 
     >>> scheme = make_scheme("sqsgd", dim=119850, epsilon=400.0, bits=2048)
     >>> scheme.code_bits, scheme.bits // 8, scheme.privacy.epsilon
-    (749, 99, 400.0)
+    (774, 102, 400.0)
     """
     check_name("name", name)
     parameters = inspect.signature(SCHEMES[name]).parameters

@@ -16,6 +16,7 @@ from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
 from sqsgd.mechanisms.budget_split import split
 from sqsgd.mechanisms.cap_direction import Cap, CapDirection
 from sqsgd.mechanisms.privquant import MOST_DIM
+from sqsgd.numerics.exact import Densities
 from sqsgd.randomness import Rng
 from sqsgd.schemes._bit_budget import affordable, checked_budget
 from sqsgd.transforms import padded, rotated_sample
@@ -112,6 +113,10 @@ class OnGrid(Mechanism):
     @property
     def privacy(self) -> Privacy:
         return self.inner.privacy
+
+    @property
+    def blanket(self) -> tuple[Densities, ...]:
+        return self.inner.blanket
 
     @cached_property
     def _spread(self) -> float:

@@ -72,6 +72,15 @@ class NearestVertices(Mechanism):
     def privacy(self) -> Privacy:
         return Privacy(epsilon=self.epsilon, notion="local")
 
+    @property
+    def blanket(self) -> tuple[exact.Densities, ...]:
+        return (self._weights,)
+
+    def _weights(self) -> tuple[arb, arb]:
+        """The probabilities of a nearest and of another vertex, times 2n."""
+        low = 1 / (arb(self.epsilon).expm1() * self.nearest / (2 * self.dim) + 1)
+        return arb(self.epsilon).exp() * low, low
+
     def _log_odds(self) -> arb:
         return arb(self.epsilon) + (arb(self.nearest) / (2 * self.dim - self.nearest)).log()
 

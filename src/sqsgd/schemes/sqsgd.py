@@ -1,7 +1,7 @@
-"""sqSGD in direction mode (the default) and its stateless variant.
+"""sqSGD and its stateless variant: the direction of a rotated block, in the code with the least error.
 
-PrivQuant privatises the block's direction with ε1, ScalarDP its norm with ε2 = ε - ε1. A direction needs no
-range, so one bit per coordinate suffices and more coordinates fit.
+Signs and levels: PrivQuant privatises the direction with ε1, ScalarDP the norm with ε2 = ε - ε1. Sparse codes
+spend all of ε on the direction, unless a norm is asked for.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from sqsgd.mechanisms.sparse_matches import SparseMatches
 from sqsgd.numerics.gaussian import kept_share
 from sqsgd.numerics.norms import l2_norm
 from sqsgd.schemes._bit_budget import affordable
-from sqsgd.schemes._sparse_choice import sparse_block, sparse_whole
 from sqsgd.schemes.code_choice import LEVELS, SIGNS, best_of, choices, visits
+from sqsgd.schemes.sparse_choice import sparse_block, sparse_whole
 from sqsgd.transforms import Rotate, Subsample, padded, rotated_sample
 
 Code = Literal["signs", "levels", "sparse"]
@@ -136,7 +136,7 @@ def sqsgd(
     reach: float | None = None,
     norm_epsilon: float | None = None,
 ) -> Scheme:
-    """Send the rotated direction and norm of a block of coordinates, and keep the rest as a residual.
+    """Send the rotated direction of a block of coordinates, and keep the rest as a residual.
 
     ``code``: ``"signs"``, ``"levels"`` or ``"sparse"`` match codes; by default whichever has the least
     predicted error.
@@ -217,8 +217,9 @@ def best_code(
 ) -> Direction | SparseMatches:
     """The mechanism of the code that is asked for, else the one with the least predicted error.
 
-    Every code is found by searching what fits into the bits, so more bits never make the choice worse, from
-    the seven on that the shortest sparse code takes: tests/schemes/test_sqsgd.py::test_more_bits_never_hurt.
+    Every code is found by searching what fits into the bits, so more bits never make the choice worse (the
+    search is exact to 0.1 %), from the seven on that the shortest sparse code takes:
+    tests/schemes/test_sqsgd.py::test_more_bits_never_hurt.
     """
     bits = checks.integer("bits", bits, 1, 2**40)
     directions = _directions(code, levels, reach)

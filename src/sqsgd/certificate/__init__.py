@@ -1,0 +1,1 @@
+"""Central guarantees of runs in which every user reports once, in a secret order."""

@@ -1,0 +1,46 @@
+"""What ``sqsgd plan --once`` shows: one report per user, and both of its guarantees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+from sqsgd.cli._tables import print_json
+
+_ONLY_ONCE = ("users", "delta", "central")
+_NEVER_ONCE = ("clients", "rounds", "probability", "prior")
+
+
+def check_once(once: bool, typed: Mapping[str, Any]) -> None:
+    """Refuse options that belong to plans of the other kind."""
+    for name in _NEVER_ONCE if once else _ONLY_ONCE:
+        if name in typed:
+            why = "has no meaning with --once" if once else "needs --once"
+            raise ValueError(f"{name} = {typed[name]!r} {why}")
+    if once and not {"epsilon", "central"} & typed.keys():
+        raise ValueError("--once needs --epsilon (local) or --central")
+
+
+def show_once(*, as_json: bool, **budget: Any) -> None:
+    """Print the plan for a budget, see ``sqsgd.certificate.once_plan.plan_once``."""
+    from sqsgd.certificate.once_plan import plan_once
+
+    chosen = plan_once(**budget)
+    if as_json:
+        print_json(chosen.to_dict())
+        return
+    central = chosen.central
+    error = f"{chosen.nmse:.4g} of one report; of the mean over {chosen.users:,} users {chosen.nmse_mean:.4g}"
+    for name, text in (
+        ("scheme", chosen.scheme),
+        ("bytes", f"{chosen.message_bytes:,} per user, once"),
+        ("NMSE", error),
+        ("local epsilon", f"{chosen.epsilon:.6g}"),
+        ("central epsilon", f"{central.epsilon:.6g} at delta = {central.delta:g} ({central.bound} bound)"),
+    ):
+        typer.echo(f"{name:18} {text}")
+    typer.echo(f"\n{central.sentence}\n\nThe central guarantee holds if")
+    for assumption in central.assumptions:
+        typer.echo(f"  * {assumption}")

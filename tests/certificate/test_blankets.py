@@ -1,0 +1,98 @@
+"""The densities that mechanisms state for the certificate are those of their reports."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from sqsgd import make_scheme
+from sqsgd.codec import Column
+from sqsgd.numerics import exact
+from sqsgd.schemes import SCHEMES
+
+TINY = [
+    ("privunit-index", {"dim": 4, "nearest": 2}),
+    ("sqsgd-stateless", {"dim": 4, "bits": 8, "code": "sparse"}),
+    ("sqsgd-stateless", {"dim": 4, "bits": 8, "code": "sparse", "norm_epsilon": 0.5}),
+    ("sqsgd-stateless", {"dim": 4, "bits": 4}),
+    ("sqsgd-stateless", {"dim": 4, "bits": 16, "levels": 3, "reach": 1.0}),
+    ("sqkr", {"dim": 4, "bits": 4}),
+    ("privunit-inf", {"dim": 4, "bits": 4}),
+]
+
+
+def outputs(layout):
+    """All columns of a small layout."""
+    columns = []
+    for column in layout:
+        if isinstance(column, Column):
+            values = itertools.product(range(column.alphabet), repeat=column.count)
+        else:  # signed coordinates in rising order, with distinct places
+            values = (
+                codes
+                for codes in itertools.combinations(range(2 * column.size), column.count)
+                if len({code >> 1 for code in codes}) == column.count
+            )
+        columns.append([np.array(each, np.uint32) for each in values])
+    return itertools.product(*columns)
+
+
+def levels_of(scheme, x):
+    """The densities relative to the uniform law at all outputs, by how often, for an input without a coin."""
+    mechanism = scheme.mechanism
+    found = [math.exp(mechanism.log_density(each, x, 1.0)) for each in outputs(mechanism.layout)]
+    return np.array(found) * len(found)
+
+
+@pytest.mark.parametrize(("name", "options"), TINY, ids=str)
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_the_densities_are_those_of_the_mechanism(name, options, epsilon):
+    """At an input that is not randomised before the private step: products of the parts, and their shares."""
+    scheme = make_scheme(name, epsilon=epsilon, **options)
+    x = np.array(
+        [4.0, -4.0, 4.0, 4.0] if name in ("sqkr", "privunit-inf") else [4.0, -3.0, 2.0, 1.0], np.float32
+    )
+    if options.get("levels") == 3:
+        x = np.array([4.0, -4.0, 4.0, -4.0], np.float32)
+    density = levels_of(scheme, x[: scheme.mechanism.dim])
+    assert density.mean() == pytest.approx(1.0)
+    with exact.precision(128):
+        parts = [tuple(map(float, part())) for part in scheme.mechanism.blanket]
+    expected: dict[float, float] = {1.0: 1.0}
+    for high, low in parts:
+        share = (1 - low) / (high - low)
+        after: dict[float, float] = {}
+        for (value, chance), (level, part) in itertools.product(
+            expected.items(), ((high, share), (low, 1 - share))
+        ):
+            after[value * level] = after.get(value * level, 0.0) + chance * part
+        expected = after
+    for value, chance in expected.items():
+        assert np.mean(np.isclose(density, value, rtol=1e-5)) == pytest.approx(chance, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["privunit", "privunit-g"])
+@pytest.mark.parametrize("bits", [None, 128])
+def test_caps_state_the_share_of_the_cap(name, bits):
+    scheme = make_scheme(name, dim=20, epsilon=4.0, bits=bits)
+    mechanism = scheme.mechanism if bits is None else scheme.mechanism.inner
+    with exact.precision(128):
+        (high, low), symbol = (part() for part in scheme.mechanism.blanket)
+        assert float((1 - low) / (high - low)) == pytest.approx(float(mechanism.cap.tail()))
+        assert float(high / low) == pytest.approx(math.exp(mechanism.cap.epsilon))
+        assert float(symbol[0] / symbol[1]) == pytest.approx(math.exp(mechanism.norm.epsilon))
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMES))
+def test_what_is_stated_is_a_law_and_has_the_whole_epsilon(name):
+    """A q in (0, 1), and odds that multiply to e^ε. Mechanisms of other kinds state nothing."""
+    mechanism = make_scheme(name, dim=64, epsilon=20.0, bits=256).mechanism
+    with exact.precision(192):
+        levels = [part() for part in mechanism.blanket]
+        assert all(high > 1 and 0 < low < 1 for high, low in levels)
+        if levels:
+            log_odds = sum(float((high / low).log()) for high, low in levels)
+            assert log_odds == pytest.approx(mechanism.privacy.epsilon, rel=1e-6)
+    stated = {"privunit", "privunit-g", "privunit-index", "privunit-inf", "sqkr", "sqsgd", "sqsgd-paper"}
+    assert bool(levels) == (name in stated | {"sqsgd-stateless"})

@@ -1,0 +1,151 @@
+"""``central_guarantee``: the published values, monotone, refusals and limits."""
+
+import itertools
+import math
+
+import pytest
+
+from sqsgd import CentralGuarantee, central_guarantee, make_scheme
+from sqsgd.certificate import guarantee
+from sqsgd.certificate.guarantee import certifies
+
+
+def index(epsilon, **options):
+    return make_scheme("privunit-index", dim=3920, epsilon=epsilon, **options)
+
+
+TABLE = {  # in floats: local ε, and central ε for the users below
+    8.0: (4.83, 3.89, 1.55, 0.287),
+    6.0: (3.17, 1.86, 0.436, 0.095),
+    4.0: (1.066, 0.478, 0.138, 0.030),
+    2.0: (0.272, 0.129, 0.0375, 0.0082),
+}
+USERS = (1500, 6000, 60000, 10**6)
+
+
+@pytest.mark.parametrize("local", TABLE)
+def test_the_table_of_values(local):
+    for users, known in zip(USERS, TABLE[local], strict=True):
+        found = central_guarantee(index(local), users, 1e-6)
+        assert found.bound == "blanket"
+        assert 0.995 * known <= found.epsilon <= 1.015 * known, users
+
+
+@pytest.mark.parametrize(("local", "known"), [(8.0, 7.98), (6.0, 0.704), (4.0, 0.224), (2.0, 0.0594)])
+def test_mechanisms_of_other_kinds_get_the_generic_bound(local, known):
+    scheme = make_scheme("vqsgd", dim=3920, epsilon=local, repeats=1)
+    found = central_guarantee(scheme, 60000, 1e-6)
+    assert found.bound == "generic"
+    assert known == pytest.approx(found.epsilon, rel=0.01)
+
+
+def test_it_falls_with_users_and_delta_and_rises_with_the_local_epsilon():
+    """Up to the tolerance of the search; the same number of nearest vertices throughout."""
+
+    def found(local, users, delta):
+        return central_guarantee(index(local, nearest=100), users, delta).epsilon
+
+    grids = [(1.0, 4.0, 8.0), (30, 1000, 10**5, 10**8), (1e-9, 1e-6, 1e-3)]
+    values = {point: found(*point) for point in itertools.product(*grids)}
+    for axis, rises in ((0, True), (1, False), (2, False)):
+        for point, value in values.items():
+            at = grids[axis].index(point[axis])
+            if at + 1 < len(grids[axis]):
+                later = values[(*point[:axis], grids[axis][at + 1], *point[axis + 1 :])]
+                assert (later >= 0.998 * value) if rises else (later <= 1.002 * value), (point, axis)
+    assert all(0 <= value <= point[0] for point, value in values.items())
+
+
+@pytest.mark.parametrize(("users", "delta"), [(1, 1e-6), (60000, 0.0), (60000, 1e-200), (2, 1e-12)])
+def test_where_nothing_is_certified_it_is_the_local_epsilon(users, delta):
+    found = central_guarantee(index(4.0), users, delta)
+    assert (found.epsilon, found.bound, found.local_epsilon) == (4.0, "local", 4.0)
+    assert "nothing smaller is certified" in found.sentence
+
+
+def test_a_large_local_epsilon_is_not_lowered():
+    scheme = make_scheme("sqsgd-stateless", dim=100, epsilon=400.0, bits=512)
+    assert central_guarantee(scheme, 10**8, 1e-6).epsilon == 400.0
+
+
+def test_dropouts_and_colluding_users_are_not_counted():
+    scheme = index(4.0)
+    found = central_guarantee(scheme, 6000, 1e-6, dropouts=1000, colluding=500)
+    assert found.users == 4500
+    assert found.epsilon == central_guarantee(scheme, 4500, 1e-6).epsilon
+    assert found.epsilon > central_guarantee(scheme, 6000, 1e-6).epsilon
+    text = " ".join(found.assumptions)
+    assert "1,000 do not answer" in text
+    assert "500 other users reveal" in text
+
+
+def test_the_order_of_a_round_is_stated_and_counts_its_users():
+    one, other = (central_guarantee(index(4.0), 1500, 1e-6, order=order) for order in ("run", "round"))
+    assert one.epsilon == other.epsilon
+    assert "over the whole run" in one.assumptions[1]
+    assert "within each round" in other.assumptions[1]
+
+
+def test_real_arithmetic_is_an_assumption():
+    found = central_guarantee(make_scheme("privunit", dim=100, epsilon=2.0, bits=256), 1000, 1e-6)
+    assert "real arithmetic" in found.assumptions[-1]
+    assert not any("real arithmetic" in text for text in central_guarantee(index(2.0), 10, 1e-6).assumptions)
+
+
+def test_more_users_than_can_be_counted_are_not_counted():
+    found = central_guarantee(index(2.0), 2**50, 1e-6)
+    assert found.users == guarantee.MOST_COUNTED
+    assert found.epsilon < central_guarantee(index(2.0), 10**8, 1e-6).epsilon
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delta": 1.0}, "delta = 1.0 must be below 1"),
+        ({"delta": 1.5}, "delta = 1.5 must be a number from 0 to 1"),
+        ({"delta": -1e-9}, "delta"),
+        ({"delta": math.nan}, "delta"),
+        ({"users": 0}, "users = 0"),
+        ({"users": 10.5}, "users = 10.5"),
+        ({"order": "day"}, "order = 'day' must be one of run, round"),
+        ({"dropouts": -1}, "dropouts = -1"),
+        ({"dropouts": 60, "colluding": 40}, "dropouts \\+ colluding = 100 leaves none of users = 100"),
+        ({"scheme": "privunit-index"}, "must be a sqsgd.Scheme"),
+        ({"scheme": make_scheme("sqsgd", dim=1000, epsilon=4.0, bits=64)}, "keeps a residual"),
+        ({"scheme": make_scheme("fedsgd", dim=10)}, "no pure local guarantee .notion 'none'"),
+        ({"scheme": make_scheme("cpsgd", dim=10, epsilon=4.0, bits=400)}, "notion 'central'"),
+        (
+            {"scheme": make_scheme("ldp-fl", dim=10, epsilon=4.0, bits=10, per_weight=True)},
+            "notion 'per-weight'",
+        ),
+    ],
+    ids=str,
+)
+def test_refusals_name_the_value(options, message):
+    arguments = {"scheme": index(4.0), "users": 100, "delta": 1e-6, **options}
+    with pytest.raises(ValueError, match=message):
+        central_guarantee(**arguments)
+
+
+def test_what_is_certified_is_what_is_stated():
+    for scheme, users in (
+        (index(4.0), 6000),
+        (index(8.0), 1500),
+        (make_scheme("vqsgd", dim=9, epsilon=2.0), 999),
+    ):
+        least = central_guarantee(scheme, users, 1e-6).epsilon
+        assert certifies(scheme, 1.01 * least, users, 1e-6)
+        assert not certifies(scheme, 0.98 * least, users, 1e-6)
+    assert certifies(index(4.0), 4.0, 1, 0.0)
+    assert not certifies(index(4.0), 3.9, 1, 1e-6)
+
+
+def test_the_sentence_rounds_up_and_json_has_everything():
+    found = CentralGuarantee(
+        epsilon=0.138111, delta=1e-6, users=60000, order="run", bound="blanket", local_epsilon=4.0,
+        assumptions=("one",),
+    )  # fmt: skip
+    assert "central (0.1382, 1e-06)" in found.sentence
+    assert "60,000 users" in found.sentence
+    assert found.to_dict()["assumptions"] == ["one"]
+    assert found.to_dict()["epsilon"] == 0.138111
