@@ -13,7 +13,7 @@ from sqsgd.runs.config import make_config
 def test_every_key_reaches_the_settings(tmp_path):
     wishes = {
         "lr": 0.07, "optimizer": "momentum", "bound": 3.0, "track": False, "clip": 2.5, "alpha": 0.5,
-        "beta": 0.75, "weigh_by_size": True, "secure": True, "seed": 9,
+        "beta": 0.75, "weigh_by_size": True, "secure": True, "seed": 9, "decay": "none",
     }  # fmt: skip
     assert prepared(tmp_path / "run", **wishes).settings == Settings(
         seed=9, optimizer=Optimizer(kind="momentum", rate=0.07), bound=3.0, track=False, clip=2.5, alpha=0.5,

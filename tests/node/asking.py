@@ -36,7 +36,8 @@ def request(weights: np.ndarray | None = None, **changes) -> Request:
     weights = np.zeros(DIM, np.float32) if weights is None else weights
     fields = {"round": 0, "client": 5, "seed": 9, "dim": DIM, "bound": 20.0, "clip": None}
     task = Task(**{key: changes.pop(key, value) for key, value in fields.items()})
-    values = {"name": "test", **SCHEME, "options": {}, "task": task, "model": digest(weights), **changes}
+    signs = {"code": "signs"} if changes.get("scheme", "sqsgd") == "sqsgd" else {}
+    values = {"name": "test", **SCHEME, "options": signs, "task": task, "model": digest(weights), **changes}
     if "fingerprint" not in values:
         scheme = make_scheme(
             values["scheme"],

@@ -24,7 +24,8 @@ from sqsgd.runs.kept_order import SEEDED, forget_order, keep_order, kept_order
 from sqsgd.runs.run_folder import CONFIG, RunFolder
 from sqsgd.runs.summary import about_order, summarise
 from sqsgd.schemes import check_name, make_scheme
-from sqsgd.schemes.sqsgd import CODED, code_of
+from sqsgd.schemes.code_choice import LEVELS
+from sqsgd.schemes.sqsgd import CODED, best_direction, code_of
 
 MAY_CHANGE = ("rounds", "workers", "evaluate_every", "checkpoint_every", "data_dir", "tensorboard")
 """The keys of config.toml that may be changed before a run is resumed: none affects a completed round."""
@@ -55,6 +56,8 @@ def prepare(config: RunConfig, folder: Path) -> Run:
         if missing:
             raise ValueError(f"engine = 'flower' needs {' and '.join(missing)}: pip install 'sqsgd[flower]'")
     problem = load_problem(config)
+    if (folder / CONFIG).exists() and config.scheme in CODED and "code" not in config.options:
+        config = _as_begun(config, problem.dim)
     scheme = _scheme(config, problem.dim)
     config = _chosen(config, scheme)
     if config.ledgers:
@@ -65,6 +68,15 @@ def prepare(config: RunConfig, folder: Path) -> Run:
     features, model_name = extractor_and_model(config.features, config.model)
     settings = make_settings(config, scheme, bool(features) and model_name == "linear")
     return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings)
+
+
+def _as_begun(config: RunConfig, dim: int) -> RunConfig:
+    """The configuration of a run that a version without sparse codes began, with the code that it chose."""
+    given = {name: value for name, value in config.options.items() if name != "levels"}
+    levels = (config.options["levels"],) if "levels" in config.options else LEVELS
+    block = config.scheme == "sqsgd"
+    chosen = best_direction(dim, config.epsilon, 8 * config.bytes, block=block, levels=levels, **given)
+    return dataclasses.replace(config, options={**config.options, "code": code_of(chosen)})
 
 
 def _chosen(config: RunConfig, scheme: Scheme) -> RunConfig:
@@ -162,6 +174,9 @@ def resume(run: Run) -> State:
     folder = RunFolder(run.folder)
     state, kept = folder.load()
     kept = {**dataclasses.asdict(RunConfig()), **kept}  # keys that came later had their defaults
+    kept["decay"] = "none" if kept["decay"] == "auto" else kept["decay"]
+    if "code" in run.config.options:  # ``prepare`` adds it to runs that were begun without it
+        kept["options"] = {"code": run.config.options["code"], **kept["options"]}
     # These decide who is in a round, or the size of its step.
     ruled = not run.config.lr and run.scheme.mechanism.fixed_length
     fixed = {"rounds"} if run.config.once or run.config.decay != "none" or ruled else set()
