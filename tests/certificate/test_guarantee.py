@@ -111,7 +111,7 @@ def test_more_users_than_can_be_counted_are_not_counted():
         ({"dropouts": -1}, "dropouts = -1"),
         ({"dropouts": 60, "colluding": 40}, "dropouts \\+ colluding = 100 leaves none of users = 100"),
         ({"scheme": "privunit-index"}, "must be a sqsgd.Scheme"),
-        ({"scheme": make_scheme("sqsgd", dim=1000, epsilon=4.0, bits=64)}, "keeps a residual"),
+        ({"scheme": make_scheme("sqsgd", dim=1000, epsilon=4.0, bits=64, code="signs")}, "keeps a residual"),
         ({"scheme": make_scheme("fedsgd", dim=10)}, "no pure local guarantee .notion 'none'"),
         ({"scheme": make_scheme("cpsgd", dim=10, epsilon=4.0, bits=400)}, "notion 'central'"),
         (
