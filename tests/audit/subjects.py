@@ -15,4 +15,6 @@ def subject(name, options=None, **changes):
         "exact_budgets": (4.0,),
         "trials": 1000,
     }
-    return Subject(name=name, make=partial(make_scheme, name, **(options or {})), **{**sizes, **changes})
+    if options is None:  # most checks of direction mode need its columns
+        options = {"code": "signs"} if name in ("sqsgd", "sqsgd-stateless") else {}
+    return Subject(name=name, make=partial(make_scheme, name, **options), **{**sizes, **changes})

@@ -8,7 +8,7 @@ from typed import typed
 def test_schemes():
     rows = json.loads(typed("sqsgd schemes --json").out)
     by_name = {row["name"]: row for row in rows}
-    assert by_name["sqsgd"]["message_bytes"] == 273
+    assert by_name["sqsgd"]["message_bytes"] == 102
     assert by_name["sqsgd"]["epsilon"] == 400.0
     assert by_name["fedsgd"]["epsilon"] == "infinity"
     small = json.loads(typed("sqsgd schemes --dim 1 --epsilon 1 --json").out)

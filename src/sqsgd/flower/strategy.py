@@ -38,6 +38,7 @@ from sqsgd.node.structure import Structure, digest
 from sqsgd.runs.run_folder import RunFolder
 from sqsgd.runs.summary import about_order, summarise
 from sqsgd.schemes import check_name, make_scheme
+from sqsgd.schemes.sqsgd import CODED
 
 _LOG = logging.getLogger("flwr")
 MOST_EMPTY_ROUNDS = 10
@@ -143,6 +144,8 @@ class SqsgdStrategy(Strategy):
         self.scheme: Scheme = make_scheme(
             self.scheme_name, dim=self.structure.dim, epsilon=self.epsilon, bits=self.bits, **self.options
         )
+        if self.resume and self.folder is not None and self.folder.begun:
+            self._take_earlier_code(self.folder.load()[1])
         if self.once and self.scheme.residual:
             raise ValueError(
                 f"scheme = {self.scheme_name!r} keeps a residual for a node's next report, and with "
@@ -187,6 +190,14 @@ class SqsgdStrategy(Strategy):
                 f"out = {str(self.folder.path)!r} holds a training: set resume = true to resume it, "
                 "or choose another folder"
             )
+
+    def _take_earlier_code(self, known: Mapping[str, Any]) -> None:
+        """A training that a version without sparse codes began keeps the code that it chose."""
+        given = {"dim": self.structure.dim, "epsilon": self.epsilon, "bits": self.bits, **self.options}
+        for code in ("signs", "levels") if self.scheme_name in CODED and "code" not in given else ():
+            scheme = make_scheme(self.scheme_name, **given, code=code)
+            if scheme.fingerprint == known.get("fingerprint"):
+                self.scheme, self.options = scheme, {**self.options, "code": code}
 
     def _about(self) -> dict[str, Any]:
         """The checkpoint besides the state; ``run`` has the options by their names in a config.toml."""
