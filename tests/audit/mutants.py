@@ -18,7 +18,8 @@ from sqsgd.schemes.privunit_index import NearestVertices
 
 
 def broken(change, name="sqsgd", **options):
-    """A factory of schemes whose mechanism is passed through ``change``."""
+    """A factory of schemes whose mechanism is passed through ``change``; signs, by default."""
+    options = options or ({"code": "signs"} if name == "sqsgd" else {})
 
     def make(*, dim, epsilon, bits):
         scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=bits, **options)

@@ -38,7 +38,8 @@ def caught(make, noise=secure_rng, trials=2500):
 
 
 def broken(change, name="sqsgd", **options):
-    """A factory of schemes whose mechanism is passed through ``change``."""
+    """A factory of schemes whose mechanism is passed through ``change``; signs, by default."""
+    options = options or ({"code": "signs"} if name == "sqsgd" else {})
 
     def make(*, dim, epsilon, bits):
         scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=bits, **options)
@@ -276,7 +277,7 @@ def test_a_residual_among_the_codes_is_caught():
             return seal(layout, columns, scheme=self.fingerprint, round=task.round, binding=task.binding)
 
     def make(*, dim, epsilon, bits):
-        scheme = make_scheme("sqsgd", dim=dim, epsilon=epsilon, bits=bits)
+        scheme = make_scheme("sqsgd", dim=dim, epsilon=epsilon, bits=bits, code="signs")
         return Leaking(**{field.name: getattr(scheme, field.name) for field in dataclasses.fields(scheme)})
 
     found = caught(make, trials=2000)

@@ -20,7 +20,7 @@ def remade(kind):
     """A factory of ``sqsgd`` as another class of scheme."""
 
     def make(*, dim, epsilon, bits):
-        scheme = make_scheme("sqsgd", dim=dim, epsilon=epsilon, bits=bits)
+        scheme = make_scheme("sqsgd", dim=dim, epsilon=epsilon, bits=bits, code="signs")
         return kind(**{field.name: getattr(scheme, field.name) for field in dataclasses.fields(scheme)})
 
     return make

@@ -49,7 +49,7 @@ def test_what_does_not_is_named_with_what_to_write_instead(changes, words):
 @pytest.mark.parametrize("name", SCHEMES)
 def test_schemes_that_keep_a_residual_are_refused_with_once(name, tmp_path):
     made = SqsgdStrategy(scheme=name, epsilon=40.0, bytes=32, once=True, clients_per_round=3)
-    arrays = ArrayRecord({"weights": Array(np.zeros(4096, np.float32))})
+    arrays = ArrayRecord({"weights": Array(np.zeros(40960, np.float32))})
     if name in ("sqsgd", "sqsgd-paper", "dgc", "fedsel"):  # they make up later for what they leave out
         with pytest.raises(ValueError, match=f"scheme = '{name}' keeps a residual"):
             made.prepare(nodes_of(tmp_path), arrays, 3)
