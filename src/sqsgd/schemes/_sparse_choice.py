@@ -43,7 +43,7 @@ def most_coordinates(size: int, bits: int) -> int:
     Codes take at most two bits more than log2 C(N, t) + t, so whole numbers have few t left to decide.
     """
     counts = range(min(size // 2 or 1, MOST_COUNT) + 1)
-    most = max(0, bisect_right(counts, bits - 2, key=lambda count: _log2_codes(size, count)) - 1)
+    most = max(0, bisect_right(counts, bits - 2.0, key=lambda count: _log2_codes(size, count)) - 1)
     while most < counts[-1] and SignedSubset(most + 1, size).bits <= bits:
         most += 1
     return most
