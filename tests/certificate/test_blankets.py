@@ -126,7 +126,7 @@ def strongest(kernel, growth):
 
 @pytest.mark.parametrize(("name", "options"), TINY[:4], ids=str)
 def test_real_reports_of_two_users_stay_below_the_bound(name, options):
-    """With the densities of the mechanism itself: long vectors, short ones and zero, and the norm's symbol."""
+    """With the densities of the mechanism itself: long and short vectors, zero, and the norm's symbol."""
     mechanism = make_scheme(name, epsilon=1.5, **options).mechanism
     columns = list(outputs(mechanism.layout))
     inputs = [x[: mechanism.dim] for x in (*LONG, *SHORT)]
