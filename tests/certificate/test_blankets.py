@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sqsgd import make_scheme
+from sqsgd.certificate.blanket_bound import blanket_bound
 from sqsgd.codec import Column
 from sqsgd.numerics import exact
 from sqsgd.schemes import SCHEMES
@@ -97,3 +98,40 @@ def test_what_is_stated_is_a_law_and_has_the_whole_epsilon(name):
             assert log_odds == pytest.approx(mechanism.privacy.epsilon, rel=1e-6)
     stated = {"privunit", "privunit-g", "privunit-index", "privunit-inf", "sqkr", "sqsgd", "sqsgd-paper"}
     assert bool(levels) == (name in stated | {"sqsgd-stateless"})
+
+
+SHORT = [np.array(x, np.float32) for x in ([0.3, -0.1, 0.2, 0.0], [0.0, 0.0, 0.0, 0.0])]
+LONG = [np.array(x, np.float32) for x in ([4, -3, 2, 1], [-4, 3, -2, -1], [1, 2, 3, 4], [-1, 3, -4, 2])]
+
+
+def strongest(kernel, growth):
+    """The largest divergence of two reports in a secret order, over all inputs, chosen adaptively.
+
+    ``kernel`` has a row for each input. The target has row a or b, and the other user c, in the first slot;
+    after each first report both choose again, and the best choices for different reports do not interact.
+    """
+    rows = range(len(kernel))
+    target, other = kernel[:, None, :], kernel[None, :, :]
+    best = 0.0
+    for a, b, c in itertools.product(rows, repeat=3):
+        total = 0.0
+        for z in range(kernel.shape[1]):
+            # P(z, .) for each (input of the target, input of the other) in the second slot, over both orders
+            one, two = ((kernel[first, z] * other + kernel[c, z] * target) / 2 for first in (a, b))
+            gaps = np.maximum(one[:, None] - growth * two[None, :], 0.0).sum(axis=-1)
+            total += gaps.max()
+        best = max(best, total)
+    return best
+
+
+@pytest.mark.parametrize(("name", "options"), TINY[:4], ids=str)
+def test_real_reports_of_two_users_stay_below_the_bound(name, options):
+    """With the densities of the mechanism itself: long and short vectors, zero, and the norm's symbol."""
+    mechanism = make_scheme(name, epsilon=1.5, **options).mechanism
+    columns = list(outputs(mechanism.layout))
+    inputs = [x[: mechanism.dim] for x in (*LONG, *SHORT)]
+    kernel = np.exp([[mechanism.log_density(each, x, 1.0) for each in columns] for x in inputs])
+    for epsilon in (0.1, 0.7):
+        true = strongest(kernel, math.exp(epsilon))
+        assert true <= (1 + 1e-9) * blanket_bound(mechanism.blanket, 2, 1e-6).spent(epsilon)
+        assert true > 0.5 * blanket_bound(mechanism.blanket, 2, 1e-6).spent(epsilon)
