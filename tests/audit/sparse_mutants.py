@@ -48,7 +48,7 @@ def drawing(change):
             law, draw = self.law, change(self.law)
             law.__dict__["sampler"] = _Pairs(lambda rng: law.rank(*draw(rng)))
 
-    Changed.__doc__ = change.__doc__
+    Changed.__name__, Changed.__doc__ = change.__name__, change.__doc__
     return Changed
 
 
@@ -153,3 +153,74 @@ class SymbolOfMatches(SparseMatches):
         high = np.isin(codes, self._near(x, bound)[0]).sum() >= self.law.threshold
         told = np.array([self.norm.levels if high else 0], np.uint8)
         return codes, told if rng.below(2) else symbol
+
+
+# ---------------------------------------------------------------- where outputs cannot be listed
+
+
+def dense(kind=SparseMatches):
+    """A factory of schemes for 64 coordinates of which 24 are near, with many matches and wrong signs."""
+
+    def make(*, dim, epsilon, bits):
+        law = SparseLaw(size=64, near=24, count=12, threshold=8, epsilon=0.8 * epsilon)
+        mechanism = kind(law=law, norm=ScalarDP(1.0, 0.2 * epsilon))
+        return Scheme(name="sparse", dim=64, transforms=(Rotate(rounds=2),), mechanism=mechanism, wire=2)
+
+    return make
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargestFirst(SparseMatches):
+    """Matches are the largest coordinates; the right number of them."""
+
+    def randomize(self, x, bound, rng):
+        codes, *symbol = SparseMatches.randomize(self, x, bound, rng)
+        near = self._near(x, bound)[0]
+        hits = np.isin(codes, near)
+        by_size = near[np.argsort(-np.abs(x[near >> 1]))]
+        free = by_size[~np.isin(by_size >> 1, codes[~hits] >> 1)]
+        return np.sort(np.concatenate([codes[~hits], free[: hits.sum()]])), *symbol
+
+
+@dataclass(frozen=True, kw_only=True)
+class OthersBelow(SparseMatches):
+    """Coordinates outside the near set come from the lower half of the vector, where they can."""
+
+    def randomize(self, x, bound, rng):
+        codes, *symbol = SparseMatches.randomize(self, x, bound, rng)
+        near = self._near(x, bound)[0] >> 1
+        for i in np.flatnonzero((codes >> 1 >= self.dim // 2) & ~np.isin(codes >> 1, near)):
+            lower = codes[i] - np.uint32(self.dim)
+            if lower >> 1 not in near and lower >> 1 not in codes >> 1:
+                codes[i] = lower
+        return np.sort(codes), *symbol
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sometimes(SparseMatches):
+    """One report in twenty has as many matches as possible."""
+
+    def _draw(self, near, rng):
+        codes = SparseMatches._draw(self, near, rng)
+        return np.sort(near[: self.law.count]) if rng.below(20) == 0 else codes
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormInClear(SparseMatches):
+    """The norm symbol is not privatised."""
+
+    def randomize(self, x, bound, rng):
+        codes, symbol = SparseMatches.randomize(self, x, bound, rng)
+        clear = round(self.norm.levels * min(1.0, float(np.linalg.norm(x)) / bound))
+        return codes, np.full_like(symbol, clear)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SymbolTells(SparseMatches):
+    """The symbol is even where there are enough matches, else odd, where it can be."""
+
+    def randomize(self, x, bound, rng):
+        codes, symbol = SparseMatches.randomize(self, x, bound, rng)
+        low = np.isin(codes, self._near(x, bound)[0]).sum() < self.law.threshold
+        told = (symbol & 0xFE) + low
+        return codes, np.minimum(told, self.norm.levels).astype(np.uint8)
