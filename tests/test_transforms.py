@@ -105,3 +105,11 @@ def test_a_client_draws_its_subset_once(monkeypatch):
 def test_bad_parameters(make):
     with pytest.raises(ValueError, match=r"size = |rounds = "):
         make()
+
+
+@pytest.mark.parametrize("transform", [Rotate(), Rotate(rounds=2), Subsample(size=3)], ids=str)
+def test_estimates_of_another_length_are_refused(transform):
+    """Their kernels would read beyond the end."""
+    for size in (transform.out_dim(6) - 1, transform.out_dim(6) + 1):
+        with pytest.raises(ValueError, match="estimate of shape"):
+            transform.inverse(np.ones(size), Task(round=0, client=0, seed=1, dim=6, bound=1.0), 6)

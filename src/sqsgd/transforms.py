@@ -94,11 +94,18 @@ class Subsample(Transform):
             from sqsgd.kernels.selecting import add_at
 
             scale = math.sqrt(dim / self.size) if self.rescale else 1.0
-            add_at(total, self.coordinates(task, dim), y, scale)
+            add_at(total, self.coordinates(task, dim), _checked(y, self.size), scale)
 
     def error_before(self, error: float, dim: int) -> float:
         """With ``rescale``, |x̂|² is (dim / size) |ŷ|² on average, and x̂ is unbiased."""
         return (1 + error) * dim / self.size - 1 if self.rescale else error
+
+
+def _checked(y: Estimate, size: int) -> Estimate:
+    """The estimate as kernels need it, which do not check lengths."""
+    if y.shape != (size,):
+        raise ValueError(f"an estimate of shape {y.shape} is not one of {size} coordinates")
+    return np.ascontiguousarray(y, np.float64)
 
 
 def padded(dim: int) -> int:
@@ -166,8 +173,9 @@ class Rotate(Transform):
     def add_inverse(self, y: Estimate, task: Task, total: Estimate) -> None:
         from sqsgd.kernels.rotation import add_scaled, flip_signs, narrow, rotate
 
+        y = _checked(y, self.out_dim(total.size))
         x = np.empty(y.size, np.float32)
-        factor = narrow(y, y.view(np.int64), x)  # large ones may be beyond float32, which the kernel uses
+        factor = narrow(y, y.view(np.int64), x)  # estimates may be beyond the range of the kernel's float32
         signs = np.zeros(-(-x.size // 64), np.uint64)
         for which in reversed(range(self.rounds)):
             rotate(x, signs, x.size**-0.5, x, np.inf)  # with the signs of the round that was undone before

@@ -37,6 +37,8 @@ def test_correct_schemes_pass(name):
         ("ldp-fl", {"per_weight": True}, {}),
         ("sqsgd-paper", {"adaptive": True, "norm_epsilon": 1.0, "levels": 3}, {}),
         ("sqsgd", {"levels": 4, "reach": 1.5}, {}),
+        ("sqsgd", {"code": "sparse"}, {}),
+        ("sqsgd-stateless", {"code": "sparse"}, {"epsilon": 8.0}),
         ("sqsgd", {}, {"dim": 1, "bits": 8}),
         ("sqsgd", {}, {"dim": 300, "epsilon": 400.0}),  # padded, and sent almost in the clear
         ("privunit", {"levels": 5}, {"dim": 5, "epsilon": 400.0, "bits": 64}),

@@ -13,9 +13,11 @@ from sqsgd.audit.goodness_of_fit import law_of_codes, law_of_outputs
 from sqsgd.audit.likelihood_ratio import listed_ratio, sampled_ratio
 from sqsgd.audit.messages import message_checks
 from sqsgd.audit.noise_checks import noise_checks
+from sqsgd.audit.sparse_codes import law_of_sparse_codes
 from sqsgd.audit.subject import Subject
 from sqsgd.audit.tally import tallies
 from sqsgd.codec import MalformedReport
+from sqsgd.mechanisms.sparse_matches import SparseMatches
 
 _PICTURES = "pictures from one report"
 
@@ -42,7 +44,7 @@ class Step:
 
 def steps(subject: Subject, *, inversion: bool = True) -> tuple[Step, ...]:
     """The steps that apply to a scheme's guarantee; ``inversion`` takes about a minute and needs torch."""
-    notion = subject.scheme.privacy.notion
+    notion, sparse = subject.scheme.privacy.notion, isinstance(subject.scheme.mechanism, SparseMatches)
     if notion == "none":
         by_notion = [Step(name="guarantee", run=_nothing_promised)]
     elif notion == "central":
@@ -54,7 +56,7 @@ def steps(subject: Subject, *, inversion: bool = True) -> tuple[Step, ...]:
             Step(name="distinguishing reports", run=lower_bounds),
             Step(name="tally of all pairs", run=tallies),
             Step(name="distribution of all outputs", run=law_of_outputs),
-            Step(name="distribution of the codes", run=law_of_codes),
+            Step(name="distribution of the codes", run=law_of_sparse_codes if sparse else law_of_codes),
         ]
     return (
         *by_notion,
