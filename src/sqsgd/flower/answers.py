@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,6 +83,13 @@ class Round:
         self.rejected = [
             {"slot": slots.get(entry["node"]), "reason": entry["reason"]} for entry in self.rejected
         ]
+
+    @property
+    def counted(self) -> str:
+        """How many nodes answered, and the most frequent reason of those that did not."""
+        reasons = Counter(entry["reason"] for entry in self.rejected)
+        most = "".join(f" ({count}: {reason})" for reason, count in reasons.most_common(1))
+        return f"{len(self.reports)} of {len(self.tasks)} that were asked{most}"
 
     @property
     def may_have_paid(self) -> set[int]:

@@ -7,9 +7,9 @@ import inspect
 import logging
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +31,7 @@ from sqsgd.flower.cohort import SilentNodes, draw
 from sqsgd.flower.flower_options import check_combination, least_nodes
 from sqsgd.flower.gathering import exchange, wait_for_nodes
 from sqsgd.flower.node_order import NodeOrder
+from sqsgd.flower.resuming import begun_options, check_same
 from sqsgd.node.downlink import Update, smallest_update
 from sqsgd.node.reasons import LEDGER, SPENT
 from sqsgd.node.request import Request
@@ -38,7 +39,6 @@ from sqsgd.node.structure import Structure, digest
 from sqsgd.runs.run_folder import RunFolder
 from sqsgd.runs.summary import about_order, summarise
 from sqsgd.schemes import check_name, make_scheme
-from sqsgd.schemes.sqsgd import CODED
 
 _LOG = logging.getLogger("flwr")
 MOST_EMPTY_ROUNDS = 10
@@ -141,11 +141,12 @@ class SqsgdStrategy(Strategy):
         self.structure: Structure
         self.structure, weights = wire.flatten_record(arrays)
         checks.vector("the model's weights", weights, self.structure.dim)
-        self.scheme: Scheme = make_scheme(
-            self.scheme_name, dim=self.structure.dim, epsilon=self.epsilon, bits=self.bits, **self.options
+        make = partial(
+            make_scheme, self.scheme_name, dim=self.structure.dim, epsilon=self.epsilon, bits=self.bits
         )
         if self.resume and self.folder is not None and self.folder.begun:
-            self._take_earlier_code(self.folder.load()[1])
+            self.options = begun_options(make, self.scheme_name, self.options, self.folder.load()[1])
+        self.scheme: Scheme = make(**self.options)
         if self.once and self.scheme.residual:
             raise ValueError(
                 f"scheme = {self.scheme_name!r} keeps a residual for a node's next report, and with "
@@ -191,14 +192,6 @@ class SqsgdStrategy(Strategy):
                 "or choose another folder"
             )
 
-    def _take_earlier_code(self, known: Mapping[str, Any]) -> None:
-        """A training that a version without sparse codes began keeps the code that it chose."""
-        given = {"dim": self.structure.dim, "epsilon": self.epsilon, "bits": self.bits, **self.options}
-        for code in ("signs", "levels") if self.scheme_name in CODED and "code" not in given else ():
-            scheme = make_scheme(self.scheme_name, **given, code=code)
-            if scheme.fingerprint == known.get("fingerprint"):
-                self.scheme, self.options = scheme, {**self.options, "code": code}
-
     def _about(self) -> dict[str, Any]:
         """The checkpoint besides the state; ``run`` has the options by their names in a config.toml."""
         return {
@@ -227,32 +220,15 @@ class SqsgdStrategy(Strategy):
 
     def _resume(self, known: Mapping[str, Any]) -> None:
         """Restore the checkpoint's options; raises ValueError if the options differ from then."""
-        now = self._about()
-        for key in ("fingerprint", "optimizer", "once"):
-            if (begun := known.get(key, False)) != now[key]:
-                raise ValueError(
-                    f"this training was begun with {key} = {begun!r}, not {now[key]!r}: restore "
-                    "scheme, epsilon, bytes, model, optimizer and once, or start another with another out"
-                )
-        decay_rounds = known.get("decay_rounds", 0)
-        if self.rounds and decay_rounds != now["decay_rounds"]:
-            raise ValueError(
-                f"this training was begun for {decay_rounds} rounds, over which its rate falls: restore "
-                f"num_rounds = {decay_rounds}, or start another with another out"
-            )
+        check_same(known, self._about(), self.rounds)
         self.name, self.seed = known["name"], known["seed"]
         if self.order is not None:
-            if "order" not in known:
-                raise ValueError(
-                    "this training was begun by an earlier version, which named nodes in requests and "
-                    "results: it cannot be resumed; start another with another out"
-                )
             self.order.resume(known["order"], self.state.round)
         self.silent = SilentNodes(known.get("silence"))
         self.settings = replace(
             self.settings,
             seed=self.seed,
-            decay_rounds=decay_rounds,
+            decay_rounds=known.get("decay_rounds", 0),
             optimizer=replace(self.settings.optimizer, rate=self.lr or known["rate"]),
         )
 
@@ -441,7 +417,7 @@ class SqsgdStrategy(Strategy):
                 if self.empty >= MOST_EMPTY_ROUNDS:
                     raise NoAnswers(
                         f"{self.empty} rounds in a row had fewer than min-answers = {self.min_answers} "
-                        f"answers, the last one {_counted(self.current)}: see the nodes' refusals.jsonl; "
+                        f"answers, the last one {self.current.counted}: see the nodes' refusals.jsonl; "
                         "their budgets may be spent"
                     )
             if self.folder is not None:
@@ -495,13 +471,6 @@ class SqsgdStrategy(Strategy):
             rejected=sum(len(line["rejected"]) for line in lines),
             **(about_order(self.order.scope, seeded=False, lines=lines) if self.order is not None else {}),
         )
-
-
-def _counted(last: Round) -> str:
-    """How many nodes answered, and the most frequent reason of those that did not."""
-    reasons = Counter(entry["reason"] for entry in last.rejected)
-    most = "".join(f" ({count}: {reason})" for reason, count in reasons.most_common(1))
-    return f"{len(last.reports)} of {len(last.tasks)} that were asked{most}"
 
 
 def _mean(sizes: Sequence[int]) -> int:

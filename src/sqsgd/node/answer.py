@@ -168,12 +168,15 @@ class Node:
 
 
 def _terms(request: Request) -> dict[str, object]:
-    """What must not change during a training."""
+    """What must not change during a training.
+
+    The code may: earlier versions did not name it, and epsilon is checked for each report.
+    """
     task = request.task
     return {
         "scheme": request.scheme,
         "bits": request.bits,
-        "options": dict(request.options),
+        "options": {name: value for name, value in request.options.items() if name != "code"},
         "dim": task.dim,
         "seed": task.seed,
         "client": task.client,
