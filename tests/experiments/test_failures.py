@@ -10,7 +10,8 @@ from sqsgd.runs.config import load_config
 
 
 @pytest.mark.parametrize(
-    "change", [{"epsilon": 6.0}, {"seed": 7}, {"scheme": "sqsgd-stateless"}, {"optimizer": "adam"}, {"clients": 5}]
+    "change",
+    [{"epsilon": 6.0}, {"seed": 7}, {"scheme": "sqsgd-stateless"}, {"optimizer": "adam"}, {"clients": 5}],
 )
 def test_a_run_does_not_go_on_under_another_configuration(tmp_path, change):
     """Else epsilon_total would be counted with the new epsilon for rounds that spent the old one."""
