@@ -66,6 +66,22 @@ def test_the_documented_reader_reads_reports_of_slots():
         reader["read"](message, identity(scheme), {**fields, "client": 5}, layout)
 
 
+@pytest.mark.parametrize("options", [{}, {"norm_epsilon": 2.0}])
+def test_the_documented_reader_reads_signed_subsets(options):
+    reader: dict = {}
+    exec(blocks("docs/wire-format.md", "python")[0], reader)  # noqa: S102
+    scheme = make_scheme("sqsgd-stateless", dim=300, epsilon=60.0, bits=300, code="sparse", **options)
+    fields = {"round": 9, "client": 4, "seed": 2**63 + 5, "dim": 300, "bound": 2.5, "clip": 0.0}
+    task = Task(**{**fields, "clip": None})
+    subset, *symbol = scheme.mechanism.layout
+    layout = [(subset.count, subset.size, "subset"), *((each.count, each.alphabet) for each in symbol)]
+    assert subset.count > 3
+    for number in range(20):
+        message = scheme.encode(np.linspace(-1, 1, 300), task, seeded_rng(number))
+        expected = [column.tolist() for column in scheme.open(message, task)]
+        assert reader["read"](message, identity(scheme), fields, layout) == expected
+
+
 def test_every_command_is_in_the_readme():
     from sqsgd.cli import app
 

@@ -119,10 +119,14 @@ class SparseMatches(Mechanism):
 
     @property
     def _words(self) -> int:
-        """Words that nearly always suffice for a code."""
+        """Words that nearly always suffice for a code.
+
+        The i-th coordinate outside the near set takes N / (N - s - i) words on average, all of them about
+        N ln((N - s + 1/2) / (N - s - t + 1/2)).
+        """
         law = self.law
-        outside = law.size - law.near
-        needed = law.most_hits + min(law.count, outside) * law.size / max(1, outside - law.count + 1)
+        outside = law.size - law.near + 0.5
+        needed = law.most_hits - law.size * math.log1p(-min(law.count, law.size - law.near) / outside)
         return math.ceil(1.25 * needed) + 32
 
     def randomize_many(self, x: Vectors, bound: float, rngs: Rngs) -> Columns:
