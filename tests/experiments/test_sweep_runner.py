@@ -1,5 +1,6 @@
 """Sweeps as they are run: what is kept, what is not done twice, what a table says."""
 
+import fcntl
 import json
 import os
 import signal
@@ -58,6 +59,16 @@ def test_folders_are_not_mixed_up(tmp_path):
         sweep_runner.open_folder(sweep, tmp_path / "a", resume=False)
     with pytest.raises(ValueError, match="another sweep"):
         sweep_runner.open_folder(other, tmp_path / "a", resume=True)
+
+
+def test_two_processes_do_not_run_one_sweep(tmp_path):
+    sweep = make_sweep(SWEEP, "a test")
+    sweep_runner.open_folder(sweep, tmp_path, resume=False)
+    with (tmp_path / "sweep.toml").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match="another process is running the sweep"):
+            list(sweep_runner.run_sweep(sweep, tmp_path, jobs=1))
+    assert not list(tmp_path.rglob("metrics.jsonl"))
 
 
 COMPARE = [str(Path(sys.executable).with_name("sqsgd")), "compare", "--json", "--out"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import multiprocessing
@@ -75,7 +76,14 @@ def run_sweep(sweep: Sweep, out: Path, *, jobs: int, stop: Sequence[object] = ()
     """Choose learning rates, do the final runs, write table.json; stops once ``stop`` is not empty."""
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     rounds, stopping = context.Value("Q", 0), context.Event()
-    with ProcessPoolExecutor(jobs, context, _begin, (rounds, stopping)) as pool:
+    with (
+        (out / FILE).open("rb") as held,
+        ProcessPoolExecutor(jobs, context, _begin, (rounds, stopping)) as pool,
+    ):
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another process is running the sweep in {out}") from None
 
         def run_all(stage: str, todo: list[Job]) -> Iterator[Tick]:
             rounds.value, failed = 0, 0
