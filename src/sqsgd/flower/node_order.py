@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sqsgd.files.secret_files import FOLDER, new_secret, read_secret, replace_secret, secret_folder
 
@@ -36,7 +36,7 @@ class NodeOrder:
 
     def __init__(self, per_round: int) -> None:
         self.per_round = per_round
-        self.scope = ""
+        self.scope: Literal["", "run", "round"] = ""
         self.name = ""
         """The name of the file; empty: nothing is kept."""
         self._plan: list[int] = []  # the nodes of all slots, round after round
