@@ -50,8 +50,8 @@ def test_empty_slots_leave_the_order_within_rounds():
 def test_a_seeded_order_is_told_with_the_number():
     found = about(1500, 1500, seeded=True)
     assert found["order_seeded"] is True
-    assert found["central_note"].endswith("; a simulation: with a secret order and secure noise")
-    assert "simulation" not in about(1500, 1500)["central_note"]
+    assert found["central_note"].endswith("would guarantee with a secret order and secure noise)")
+    assert "seeded" not in about(1500, 1500)["central_note"]
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ class SpreadSums:
         Upward jumps of several sizes, some of them small, need long grids; there a little more is added.
         """
         down = [(max(float(s), -self._reach), float(p)) for s, p in self.jumps if float(s) < 0]
-        most = (1 if len(self._upward) == 1 else 4) / FINENESS
+        most = (1 if len(self._upward) == 1 else 8) / FINENESS
 
         def fine(exponent: int, jumps: list[tuple[float, float]]) -> bool:
             parts = [(size * 2.0**-exponent % 1, chance) for size, chance in jumps]

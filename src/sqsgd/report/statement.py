@@ -78,12 +78,13 @@ class Promise:
         if self.notion in ("none", "unknown") or not self.reports:
             return name
         so_far = " so far" if self.state == "unfinished" else ""
-        central = f"; central ε {four_digits(self.central.epsilon)}" if self.central else ""
+        nbsp = "\N{NO-BREAK SPACE}"
+        central = f"; central ε{nbsp}{four_digits(self.central.epsilon)}" if self.central else ""
         return f"{name}, ε {number(self.epsilon)} per report, {number(self.total)} in total{so_far}{central}"
 
     def _each(self) -> str:
         if self.notion == "central":
-            delta = f"δ = {self.delta:g}" if self.delta else "a δ that the run did not record"
+            delta = f"δ = {_small(self.delta)}" if self.delta else "a δ that the run did not record"
             return (
                 f"The sum of a round is (ε, δ)-differentially private with ε = {number(self.epsilon)} and "
                 f"{delta}, provided that the aggregator is trusted: it sees every report and must reveal "
@@ -140,9 +141,9 @@ class Promise:
         shown = "times" if self.federation else "training loss and the times"
         return [
             "The models are also centrally (ε, δ)-differentially private with "
-            f"ε = {four_digits(found.epsilon)} and δ = {found.delta:g}, for whoever sees only them, if the "
-            f"operator keeps the order of the {users} and their reports to itself.{known} From the models, "
-            f"such an attacker guesses right at most {chance} of the time.",
+            f"ε = {four_digits(found.epsilon)} and δ = {_small(found.delta)}, for whoever sees only them, if "
+            f"the operator keeps the order of the {users} and their reports to itself.{known} From the "
+            f"models, such an attacker guesses right at most {chance} of the time.",
             "The central guarantee covers what is computed from the models, such as the accuracy. It does "
             f"not cover the {shown} that this page shows. It assumes that whether a client answers depends "
             "neither on its data nor on its slot, and that other clients do not reveal when they reported.",
@@ -203,8 +204,19 @@ def _factor(epsilon: float) -> str:
     """e^ε as text."""
     if epsilon < 12:
         return number(math.exp(epsilon))
-    digits = str(round(epsilon / math.log(10)))
-    return "about 10" + digits.translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"about {_power(round(epsilon / math.log(10)))}"
+
+
+def _power(exponent: int) -> str:
+    return "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def _small(delta: float) -> str:
+    """A δ as text, such as 10⁻⁶ or 2.5 × 10⁻⁷."""
+    mantissa, _, exponent = f"{delta:g}".partition("e")
+    if not exponent:
+        return mantissa
+    return _power(int(exponent)) if mantissa == "1" else f"{mantissa} × {_power(int(exponent))}"
 
 
 def _guess(epsilon: float) -> str:

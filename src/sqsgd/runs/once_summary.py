@@ -54,14 +54,14 @@ def _central(scheme: Scheme, users: int, order: Order, *, seeded: bool) -> dict[
     found = _certified(scheme, users, order)
     if isinstance(found, str):
         return {"central_epsilon": None, "central_note": f"none: {found}"}
-    note = f"{found.sentence}{'; a simulation: with a secret order and secure noise' * seeded}"
+    would = " (seeded: what the same run would guarantee with a secret order and secure noise)" * seeded
     return {
         "central_epsilon": found.epsilon,
         "central_delta": found.delta,
         "central_users": found.users,
         "central_order": found.order,
         "central_assumptions": list(found.assumptions),
-        "central_note": note,
+        "central_note": found.sentence + would,
     }
 
 
