@@ -130,6 +130,16 @@ def test_it_cannot_be_switched_on_or_off_in_a_training(tmp_path):
         strategy(**{**ONCE, "once": False}, out=tmp_path / "run", resume=True).start(nodes, model())
 
 
+def test_the_size_of_rounds_cannot_be_changed_in_a_training(tmp_path):
+    """The slots were given to nodes by it, and whether one stayed empty is told by their number."""
+    nodes = nodes_of(tmp_path, ids=IDS)
+    strategy(**ONCE, out=tmp_path / "run").start(nodes, model(), num_rounds=1)
+    changed = strategy(**{**ONCE, "clients_per_round": 2}, out=tmp_path / "run", resume=True)
+    with pytest.raises(ValueError, match=r"begun with clients-per-round = 4, .* not 2"):
+        changed.start(nodes, model(), num_rounds=2)
+    assert len(nodes.sent) == 4
+
+
 def kept_files() -> set:
     return set(secret_folder().iterdir())
 

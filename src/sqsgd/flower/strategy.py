@@ -350,7 +350,7 @@ class SqsgdStrategy(Strategy):
         """The record of the last round; sizes are the means over its messages."""
         last = self.current
         # A serialised message names its node: where slots hide nodes, sizes would tell some of them apart.
-        named = self.order is None
+        named = self.order is None and self.settings.order is None
         return make_record(
             self.scheme,
             last.state,
