@@ -36,8 +36,24 @@ def sent_by(run):
     return seen
 
 
+def without_times(values):
+    return {name: value for name, value in values.items() if not name.startswith(("seconds", "share_"))}
+
+
+def published(folder):
+    """The content of every file of a run, without times."""
+    found = {path.name: path.read_bytes() for path in folder.iterdir()}
+    lines = found.pop("metrics.jsonl").splitlines()
+    found["metrics"] = [without_times(json.loads(line)) for line in lines]
+    found["summary"] = without_times(json.loads(found.pop("summary.json")))
+    return found
+
+
 def test_nothing_public_depends_on_a_users_number(tmp_path):
-    """The users change places and take their data with them: every task, rotation and byte stays the same."""
+    """The users change places and take their data with them: every task, rotation and byte stays the same.
+
+    So do all files of the run.
+    """
     run = prepared(tmp_path / "one", clients=40, rounds=4)
     expected = sent_by(run)
     places = np.random.default_rng(1).permutation(40)  # user u is now called places[u]
@@ -56,6 +72,7 @@ def test_nothing_public_depends_on_a_users_number(tmp_path):
         settings=dataclasses.replace(other.settings, order=order),
     )
     assert sent_by(other) == expected
+    assert published(tmp_path / "other") == published(tmp_path / "one")
     assert [clients for _, clients, _, _ in expected] == [list(range(10))] * 4  # slots of a round
 
 
