@@ -14,8 +14,9 @@ DIM = 119850
 # %% [markdown]
 # ## Bytes: diminishing returns
 #
-# At a given ε, more bytes help until only the noise remains; beyond about 4 ε / ln 2 bits they gain almost
-# nothing. The dashed lines are the error of PrivUnit at that ε with 32 bits per coordinate: the optimum.
+# At a given ε, more bytes help until only the noise remains; beyond about 2 ε bits they gain nothing, and the
+# planner does not use them. The dashed lines are the error of PrivUnit at that ε with 32 bits per coordinate:
+# the optimum.
 # %%
 sizes = [2**power for power in range(7, 14)]
 for epsilon, colour in ((100.0, "tab:blue"), (400.0, "tab:green"), (1600.0, "tab:red")):
@@ -31,12 +32,14 @@ plt.ylabel("relative squared error of one report")
 plt.legend()
 plt.show()
 # %% [markdown]
-# ## Levels: one bit per coordinate
+# ## Codes: which coordinates, signs or levels
 #
-# The same 2,048 bits can hold the signs of many coordinates, or more levels of fewer coordinates. The paper
-# uses 16 levels.
+# A sparse code names a few coordinates of the rotated gradient, each with its sign, in 91 of the 256 bytes.
+# The same bytes can hold the signs of many coordinates, or more levels of fewer coordinates. The paper uses
+# 16 levels.
 # %%
 chosen = sqsgd.plan(dim=DIM, epsilon=400.0, bits=2048, clients=10)
+print(f"{chosen.count} signed coordinates of {chosen.coordinates}: error {chosen.nmse:.0f}")
 for other in (*chosen.alternatives, chosen.paper):
     print(f"{other.name:40} {other.coordinates:5} coordinates, error {other.nmse:8.0f}")
 # %% [markdown]

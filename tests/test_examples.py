@@ -46,7 +46,7 @@ def test_logistic_regression_learns_and_its_ledgers_refuse(monkeypatch, capsys):
     assert example.main(rounds=4) > 0.7  # guessing: 0.5
     out = capsys.readouterr().out
     assert "round 3: the report was not sent" in out
-    assert "3 rounds of 21 bytes" in out
+    assert "3 rounds of 6 bytes" in out
 
 
 def test_logistic_regression_needs_no_torch():
@@ -56,7 +56,7 @@ def test_logistic_regression_needs_no_torch():
 
 def test_own_module_learns(capsys):
     assert module("own_module").main(rounds=8) > 0.3  # guessing: 0.1
-    assert "18,474 weights, 145 bytes per report" in capsys.readouterr().out
+    assert "18,474 weights, 52 bytes per report" in capsys.readouterr().out
 
 
 def test_the_notebook_shows_what_its_cells_print(monkeypatch):

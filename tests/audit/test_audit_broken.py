@@ -67,7 +67,7 @@ def test_a_keep_that_is_too_large_is_caught():
             quantizer.dim, quantizer.levels, 2.5 * quantizer.epsilon, quantizer.threshold
         )
 
-    found = caught(broken(change))
+    found = caught(broken(change), trials=6000)
     assert {"likelihood ratio, all outputs", "likelihood ratio, real budget"} <= found
     assert "distinguishing reports, budget 4" in found
 

@@ -10,6 +10,9 @@ from sqsgd.audit.sparse_codes import _part_sizes, law_of_sparse_codes, pair_prob
 from sqsgd.mechanisms.sparse_law import SparseLaw
 
 
+NORM = {"norm_epsilon": 1.0}
+
+
 def test_pairs_have_the_probabilities_of_the_density():
     law = SparseLaw(size=64, near=24, count=12, threshold=8, epsilon=6.4)
     found = pair_probabilities(law)
@@ -29,17 +32,19 @@ def test_parts_cover_what_is_outside(size, near):
 
 
 @pytest.mark.parametrize(
-    ("name", "epsilon", "names"),
+    ("name", "epsilon", "options", "names"),
     [
-        ("sqsgd", 8.0, {"law of matches and wrong signs", "law of the norm symbol"}),
-        ("sqsgd", 100.0, {"places of the matches", "law of the norm symbol"}),
-        ("sqsgd-stateless", 8.0, {"law of matches and wrong signs", "places of the matches"}),
-        ("sqsgd-stateless", 40.0, {"law of matches and wrong signs", "places of the matches"}),
+        ("sqsgd", 8.0, NORM, {"law of matches and wrong signs", "law of the norm symbol"}),
+        ("sqsgd", 100.0, NORM, {"places of the matches", "law of the norm symbol"}),
+        ("sqsgd", 100.0, {}, {"places of the matches"}),
+        ("sqsgd-stateless", 8.0, {}, {"law of matches and wrong signs", "places of the matches"}),
+        ("sqsgd-stateless", 40.0, {}, {"law of matches and wrong signs", "places of the matches"}),
     ],
 )
-def test_correct_codes_pass(name, epsilon, names):
-    """With the symbol and, at ε = 8 for the whole vector, with the coin."""
-    findings = list(law_of_sparse_codes(subject(name, {"code": "sparse"}, epsilon=epsilon, trials=10_000)))
+def test_correct_codes_pass(name, epsilon, options, names):
+    """With the norm symbol, and with the coin."""
+    checked = subject(name, {"code": "sparse", **options}, epsilon=epsilon, trials=10_000)
+    findings = list(law_of_sparse_codes(checked))
     assert [found.name for found in findings if found.outcome == "violated"] == []
     assert names <= {found.name for found in findings if found.outcome == "passed"}
 

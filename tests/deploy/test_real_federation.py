@@ -50,7 +50,7 @@ def test_training_is_completed_and_learns_something(up):
     found = status(up)
     run = found["run"]
     assert (run["status"], run["round"], run["rounds"], run["attempts"]) == ("finished:completed", 3, 3, 1)
-    assert run["accuracy"] > 0.25  # of ten digits
+    assert run["accuracy"] > 0.15  # 28 to 45 % in simulations; guessing: 10 %
     assert (run["answers"], run["rejected"]) == (9, 0)
     assert found["up"]
     for name in ("superlink", "superexec", "gate"):

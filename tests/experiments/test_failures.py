@@ -3,14 +3,15 @@
 import json
 
 import pytest
-from tiny_runs import TINY, finished, prepared, stopped
+from tiny_runs import SIGNS, TINY, finished, prepared, stopped
 
 from sqsgd.experiments import runner
 from sqsgd.runs.config import load_config
 
 
 @pytest.mark.parametrize(
-    "change", [{"epsilon": 6.0}, {"seed": 7}, {"scheme": "fedsgd"}, {"optimizer": "adam"}, {"clients": 5}]
+    "change",
+    [{"epsilon": 6.0}, {"seed": 7}, {"scheme": "sqsgd-stateless"}, {"optimizer": "adam"}, {"clients": 5}],
 )
 def test_a_run_does_not_go_on_under_another_configuration(tmp_path, change):
     """Else epsilon_total would be counted with the new epsilon for rounds that spent the old one."""
@@ -30,8 +31,8 @@ def test_a_run_does_not_go_on_under_another_configuration(tmp_path, change):
 
 def test_more_rounds_may_be_asked_for(tmp_path):
     whole, longer = tmp_path / "whole", tmp_path / "longer"
-    finished(whole, rounds=20)
-    finished(longer, rounds=12)
+    finished(whole, rounds=20, **SIGNS)
+    finished(longer, rounds=12, **SIGNS)
     text = (longer / "config.toml").read_text()
     (longer / "config.toml").write_text(text.replace("rounds = 12", "rounds = 20"))
     run = runner.prepare(load_config(longer / "config.toml"), longer)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
-from tiny_runs import TINY, cut_off, finished, prepared
+from tiny_runs import SIGNS, TINY, cut_off, finished, prepared
 
 from sqsgd.experiments import runner
 from sqsgd.runs import checkpoint
@@ -41,10 +41,11 @@ def test_a_run_writes_everything(tmp_path):
         "seconds",
     ):
         assert all(key in line for line in lines), key
-    assert load_config(folder / "config.toml") == make_config(TINY)
+    chosen = {"decay": "linear", "options": {"code": "sparse"}}
+    assert load_config(folder / "config.toml") == make_config({**TINY, **chosen})
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["epsilon"], summary["epsilon_total"]) == (60.0, 720.0)
-    assert summary["bytes_up"] == 16 + 2 + 1
+    assert summary["bytes_up"] == 5 + 2
     assert summary["finished"]
     assert "protects nobody" in summary["noise"]
     assert {name: value.shape for name, value in load_file(folder / "model.safetensors").items()} == {
@@ -114,7 +115,7 @@ def test_a_killed_process_resumes_to_the_same_bits(tmp_path, how, whole_run):
 
 
 def test_cross_device_remembers_only_clients_that_took_part(tmp_path):
-    run = prepared(tmp_path / "run", clients=300, participation="5", rounds=3)
+    run = prepared(tmp_path / "run", clients=300, participation="5", rounds=3, **SIGNS)
     state = runner.start(run)
     list(runner.train(run, state))
     kept, _ = checkpoint.load_state(run.folder)
@@ -127,7 +128,12 @@ def test_memory_does_not_grow_with_clients_that_have_not_taken_part(tmp_path):
     peaks = []
     for clients in (1_000, 10_000):
         run = prepared(
-            tmp_path / str(clients), dataset="tiny:many", clients=clients, participation="100", rounds=2
+            tmp_path / str(clients),
+            dataset="tiny:many",
+            clients=clients,
+            participation="100",
+            rounds=2,
+            **SIGNS,
         )
         state = runner.start(run)
         tracemalloc.start()
@@ -201,7 +207,7 @@ def test_a_finished_run_that_goes_on_loses_no_round(tmp_path, changes, by):
     """Earlier versions noted a round after the last as begun."""
     if "ledgers" in changes:  # most clients have not spent their budget when the run ends
         changes = {"ledgers": str(tmp_path / "ledgers"), "clients": 40, "participation": "4"}
-    finished(tmp_path / "run", **changes)
+    finished(tmp_path / "run", **changes, **SIGNS)
     if by == "an earlier one":
         RunFolder(tmp_path / "run").begin_round(12)
     run, state = longer(tmp_path / "run", 14)
@@ -210,7 +216,7 @@ def test_a_finished_run_that_goes_on_loses_no_round(tmp_path, changes, by):
 
 
 def test_a_run_that_was_killed_before_its_summary_loses_no_round(tmp_path, monkeypatch):
-    run = prepared(tmp_path / "run", secure=True)
+    run = prepared(tmp_path / "run", secure=True, **SIGNS)
     monkeypatch.setattr(RunFolder, "finish", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         list(runner.train(run, runner.start(run)))

@@ -41,7 +41,7 @@ def test_an_exception_tells_nothing(tmp_path, error, caplog):
     worked = answer(request(), node_context(5, tmp_path / "worked"))
     assert shape_of(failed) == shape_of(worked)
     assert Ledger(tmp_path / "ledger").spent == Ledger(tmp_path / "worked" / "ledger").spent == 200
-    scheme = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256)
+    scheme = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256, code="signs")
     decoded = scheme.decode(payload_of(failed), request().task)
     assert np.linalg.norm(decoded) < np.linalg.norm(scheme.decode(payload_of(worked), request().task))
     refused = app(message(request(bound=21.0)), node_context(5, tmp_path))

@@ -30,7 +30,7 @@ def stopping_between_rounds() -> Iterator[list[int]]:
             os.write(2, b"stopping after this round; press again to stop now\n")  # print may be under way
         elif time.monotonic() - first > _ONE_REQUEST:
             restore()
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
 
     def restore() -> None:
         for each, usual in before.items():

@@ -19,7 +19,7 @@ from sqsgd.learning.features import extracted, extractor_and_model
 from sqsgd.learning.models import make_model
 from sqsgd.learning.problem import LearningProblem, make_problem
 from sqsgd.planner import automatic_scheme
-from sqsgd.runs.config import RunConfig, cores
+from sqsgd.runs.config import RunConfig, cores, load_config
 from sqsgd.runs.kept_order import SEEDED, forget_order, keep_order, kept_order
 from sqsgd.runs.once_summary import about_once
 from sqsgd.runs.run_folder import CONFIG, RunFolder
@@ -57,7 +57,7 @@ def prepare(config: RunConfig, folder: Path) -> Run:
         if missing:
             raise ValueError(f"engine = 'flower' needs {' and '.join(missing)}: pip install 'sqsgd[flower]'")
     problem = load_problem(config)
-    if (folder / CONFIG).exists() and config.scheme in CODED and "code" not in config.options:
+    if config.scheme in CODED and "code" not in config.options and _begun_without_code(folder):
         config = _as_begun(config, problem.dim)
     scheme = _scheme(config, problem.dim)
     config = _chosen(config, scheme)
@@ -69,6 +69,11 @@ def prepare(config: RunConfig, folder: Path) -> Run:
     features, model_name = extractor_and_model(config.features, config.model)
     settings = make_settings(config, scheme, bool(features) and model_name == "linear")
     return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings)
+
+
+def _begun_without_code(folder: Path) -> bool:
+    """Whether the folder holds a run of a version without sparse codes: later ones write the code down."""
+    return (folder / CONFIG).exists() and "code" not in load_config(folder / CONFIG).options
 
 
 def _as_begun(config: RunConfig, dim: int) -> RunConfig:
