@@ -9,7 +9,6 @@ from subjects import subject
 from sqsgd.audit.sparse_codes import _part_sizes, law_of_sparse_codes, pair_probabilities
 from sqsgd.mechanisms.sparse_law import SparseLaw
 
-
 NORM = {"norm_epsilon": 1.0}
 
 
