@@ -14,6 +14,7 @@ collect_ignore = ["conftest.py", "faults/hostile_client_app.py"]  # the second: 
 collect_ignore_glob = ["*/conftest.py"]  # two of the same name stop a run of two folders
 
 SLOW = (
+    "certificate/test_guarantee.py::test_the_whole_range",
     "cli/test_cli_audit.py",
     "cli/test_data.py::test_data_list",
     "cli/test_deploy.py",

@@ -105,7 +105,7 @@ def _checked(y: Estimate, size: int) -> Estimate:
     """The estimate as kernels need it, which do not check lengths."""
     if y.shape != (size,):
         raise ValueError(f"an estimate of shape {y.shape} is not one of {size} coordinates")
-    return np.require(y, np.float64, "CAW")
+    return np.require(y, np.float64, ("C", "A", "W"))
 
 
 def padded(dim: int) -> int:

@@ -60,3 +60,12 @@ def test_a_federation_that_runs(tmp_path):
         "            2026-01-02 superlink was killed by signal 9\n",
     ):
         assert words in text, words
+
+
+def test_sizes_that_are_not_known_are_not_shown(tmp_path):
+    """Where nodes fill slots: the size of a serialised message would tell the node."""
+    folder = small_federation(tmp_path)
+    run = job(folder / "server", "running", ME)
+    sizes = {name: size for name, size in json.loads(line(0)).items() if "serialised" not in name}
+    (run.folder / "metrics.jsonl").write_text(json.dumps(sizes) + "\n")
+    assert "bytes       up 546, down 3,000\n" in shown(folder)

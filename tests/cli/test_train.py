@@ -52,7 +52,9 @@ def test_what_epsilon_covers(changes, told):
 
 def test_the_order_is_told_where_users_report_once():
     assert "order" not in lines()
-    assert lines(order_note="seeded: for tests alone")["order"] == "seeded: for tests alone"
+    told = lines(order_note="seeded: for tests alone", central_note="local 8 against everyone")
+    assert told["order"] == "seeded: for tests alone"
+    assert told["central"] == "local 8 against everyone"
 
 
 def test_refusals_are_printed_only_if_there_were_any():

@@ -110,6 +110,14 @@ def test_slots_are_not_given_names(federation):
     assert found == [{"slot": 12, "reason": "no answer in time", "round": 0}]
 
 
+def test_a_training_with_slots_has_no_serialised_sizes(federation):
+    run = job(federation / "server", "running", Process(pid=os.getpid(), started=start_time(os.getpid())))
+    sizes = {name: size for name, size in json.loads(line(0)).items() if "serialised" not in name}
+    (run.folder / "metrics.jsonl").write_text(json.dumps(sizes) + "\n")
+    found = run_status(federation / "server")
+    assert (found["bytes_up"], found["bytes_up_serialised"]) == (2 * 273, 0)
+
+
 def test_a_run_that_nobody_follows_any_more_is_not_called_running(federation):
     job(federation / "server", "running", Process(pid=os.getpid(), started="long ago"))
     assert run_status(federation / "server")["status"].startswith("unknown: it was running")

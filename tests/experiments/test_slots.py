@@ -10,6 +10,7 @@ import pytest
 from once_runs import finished, prepared
 from tiny_runs import cut_off
 
+from sqsgd import central_guarantee
 from sqsgd.core import Scheme
 from sqsgd.experiments import runner
 from sqsgd.federated import rounds
@@ -35,8 +36,24 @@ def sent_by(run):
     return seen
 
 
+def without_times(values):
+    return {name: value for name, value in values.items() if not name.startswith(("seconds", "share_"))}
+
+
+def published(folder):
+    """The content of every file of a run, without times."""
+    found = {path.name: path.read_bytes() for path in folder.iterdir()}
+    lines = found.pop("metrics.jsonl").splitlines()
+    found["metrics"] = [without_times(json.loads(line)) for line in lines]
+    found["summary"] = without_times(json.loads(found.pop("summary.json")))
+    return found
+
+
 def test_nothing_public_depends_on_a_users_number(tmp_path):
-    """The users change places and take their data with them: every task, rotation and byte stays the same."""
+    """The users change places and take their data with them: every task, rotation and byte stays the same.
+
+    So do all files of the run.
+    """
     run = prepared(tmp_path / "one", clients=40, rounds=4)
     expected = sent_by(run)
     places = np.random.default_rng(1).permutation(40)  # user u is now called places[u]
@@ -55,6 +72,7 @@ def test_nothing_public_depends_on_a_users_number(tmp_path):
         settings=dataclasses.replace(other.settings, order=order),
     )
     assert sent_by(other) == expected
+    assert published(tmp_path / "other") == published(tmp_path / "one")
     assert [clients for _, clients, _, _ in expected] == [list(range(10))] * 4  # slots of a round
 
 
@@ -71,7 +89,7 @@ def secrets_now():
 
 def test_the_order_of_a_secure_run_is_kept_apart_until_it_ends(tmp_path):
     before = secrets_now()
-    run = prepared(tmp_path / "run", clients=40, rounds=4, secure=True)
+    run = prepared(tmp_path / "run", clients=40, rounds=4, secure=True, epsilon=1.0)
     steps = runner.train(run, runner.start(run))
     next(steps)
     (file,) = secrets_now() - before
@@ -88,6 +106,8 @@ def test_the_order_of_a_secure_run_is_kept_apart_until_it_ends(tmp_path):
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["users"], summary["order"], summary["order_seeded"]) == (40, "run", False)
     assert summary["order_note"].startswith("secret")
+    known = central_guarantee(run.scheme, 40, 1e-6)
+    assert (summary["central_epsilon"], summary["central_note"]) == (known.epsilon, known.sentence)
 
 
 def test_the_order_of_a_secure_run_does_not_depend_on_the_seed(tmp_path):
@@ -107,6 +127,22 @@ def test_a_simulation_says_that_its_order_is_seeded(tmp_path):
     assert summary["order_seeded"] is True
     assert summary["order_note"] == "seeded: the central figure is a simulation's"
     assert summary["bytes_up"] == 5 + 2
+    assert summary["central_epsilon"] is None  # 40 users do not hide a local 8
+
+
+def test_clients_that_report_often_have_no_central_number(tmp_path):
+    finished(tmp_path / "run", clients=40, rounds=4, participation="10")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert not [name for name in summary if name.startswith(("central", "order"))]
+
+
+def test_ledgers_do_not_lie_where_the_results_of_a_secret_order_go(tmp_path):
+    """A ledger says in which round its user reported."""
+    inside = str(tmp_path / "run" / "ledgers")
+    run = prepared(tmp_path / "run", clients=40, rounds=4, secure=True, ledgers=inside)
+    with pytest.raises(ValueError, match="ledger says in which round its user reported"):
+        runner.start(run)
+    runner.start(prepared(tmp_path / "run", clients=40, rounds=4, ledgers=inside))  # seeded: no secret
 
 
 def test_a_run_without_its_order_is_not_resumed(tmp_path):

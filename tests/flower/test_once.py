@@ -6,12 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from federation import model, nodes_of, strategy
+from flwr.app import ConfigRecord
 
-from sqsgd import Ledger
+from sqsgd import Ledger, central_guarantee
 from sqsgd.files.secret_files import secret_folder
 from sqsgd.flower import wire
-from sqsgd.flower.gathering import TooFewNodes
+from sqsgd.flower.gathering import TooFewNodes, exchange
 from sqsgd.flower.node_order import NodeOrder
+from sqsgd.numerics.epsilon_sums import four_digits
+from sqsgd.report.page import write_report
 from sqsgd.runs.checkpoint import load_state, save_state
 
 IDS = range(10, 22)
@@ -127,6 +130,16 @@ def test_it_cannot_be_switched_on_or_off_in_a_training(tmp_path):
         strategy(**{**ONCE, "once": False}, out=tmp_path / "run", resume=True).start(nodes, model())
 
 
+def test_the_size_of_rounds_cannot_be_changed_in_a_training(tmp_path):
+    """The slots were given to nodes by it, and whether one stayed empty is told by their number."""
+    nodes = nodes_of(tmp_path, ids=IDS)
+    strategy(**ONCE, out=tmp_path / "run").start(nodes, model(), num_rounds=1)
+    changed = strategy(**{**ONCE, "clients_per_round": 2}, out=tmp_path / "run", resume=True)
+    with pytest.raises(ValueError, match=r"begun with clients-per-round = 4, .* not 2"):
+        changed.start(nodes, model(), num_rounds=2)
+    assert len(nodes.sent) == 4
+
+
 def kept_files() -> set:
     return set(secret_folder().iterdir())
 
@@ -170,6 +183,70 @@ def test_the_order_is_over_the_whole_training_if_all_its_nodes_are_there(tmp_pat
     assert (summary["order"], summary["users"], summary["order_seeded"]) == ("run", 12, False)
     assert summary["bytes_up"] == 5 + 2
     assert sorted(asked(nodes)) == list(IDS)
+
+
+CENTRAL = {**ONCE, "clients_per_round": 20, "epsilon": 0.5, "min_nodes": 40}
+
+
+def summary_of(tmp_path, ids=range(10, 50), **changes):
+    nodes = nodes_of(tmp_path, ids=ids)
+    nodes.spoil = changes.pop("spoil", nodes.spoil)
+    made = strategy(**{**CENTRAL, **changes}, out=tmp_path / "run")
+    made.start(nodes, model(), num_rounds=2, timeout=0.2)
+    return made, json.loads((tmp_path / "run" / "summary.json").read_text())
+
+
+def test_the_summary_and_the_log_state_the_central_guarantee(tmp_path, caplog):
+    with caplog.at_level("INFO"):
+        made, summary = summary_of(tmp_path)
+    known = central_guarantee(made.scheme, 40, 1e-6)
+    assert (summary["central_epsilon"], summary["central_note"]) == (known.epsilon, known.sentence)
+    assert (summary["central_order"], known.epsilon < 0.35) == ("run", True)
+    assert known.sentence in caplog.text
+    write_report([tmp_path / "run"], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert f"ε = {four_digits(known.epsilon)} and δ = 10⁻⁶, for whoever sees only them" in page
+    assert "It does not cover the times that this page shows" in page
+
+
+def test_with_nodes_that_are_away_only_the_order_within_rounds_counts(tmp_path):
+    """A node that is there in one round only would be known to have had a slot in that round."""
+    made, summary = summary_of(tmp_path, spoil=lambda node, _, reply: None if node == 12 else reply)
+    assert (summary["order"], summary["users"], summary["fewest_users"]) == ("run", 39, 19)
+    assert (summary["central_order"], summary["central_users"]) == ("round", 19)
+    assert summary["central_epsilon"] == central_guarantee(made.scheme, 19, 1e-6, "round").epsilon
+
+
+def test_without_once_there_is_no_central_number(tmp_path):
+    _, summary = summary_of(tmp_path, once=False)
+    assert not [name for name in summary if name.startswith(("central", "order"))]
+
+
+def test_sizes_do_not_tell_who_was_in_a_round(tmp_path):
+    """Node numbers of few digits and of many are in one training: a serialised message holds the number."""
+    ids = [*range(10, 30), *range(2**63, 2**63 + 20)]
+    sizes = {len(str(line)) for line in rounds_written(tmp_path / "once", ids)}
+    assert len(sizes) == 1
+    named = rounds_written(tmp_path / "named", ids, once=False, clients_per_round=1, min_nodes=1)
+    assert len({line["bytes_up_serialised"] for line in named}) > 1  # without slots they do
+
+
+def rounds_written(folder, ids, **changes):
+    """What metrics.jsonl says about sizes."""
+    made = strategy(**{**CENTRAL, "clients_per_round": 4, **changes}, out=folder / "run")
+    made.start(nodes_of(folder, ids=ids), model(), num_rounds=10)
+    lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name.startswith("bytes")} for line in lines]
+
+
+def test_rejected_slots_are_not_listed_in_the_order_of_arrival(tmp_path):
+    made = strategy(**CENTRAL)
+    nodes = nodes_of(tmp_path, ids=range(10, 50))
+    nodes.spoil = lambda *_: b"unreadable"
+    messages = made.configure_train(1, model(), ConfigRecord(), nodes)
+    answers = list(exchange(nodes, messages, 1.0))
+    made.aggregate_train(1, answers[::-1])
+    assert [entry["slot"] for entry in made.current.rejected] == list(range(20))
 
 
 def test_a_node_that_left_loses_its_slot_and_the_order_stays(tmp_path):

@@ -95,9 +95,10 @@ def test_users_who_report_once_fill_the_same_slots(tmp_path):
     local, flower = tmp_path / "local", tmp_path / "flower"
     train([*once, "--out", str(local)], [*once, "--engine", "flower", "--out", str(flower)])
     same_model(local, flower)
-    (summary, _), (expected, _) = written(flower), written(local)
-    for key in ("users", "order", "order_seeded", "bytes_up"):
+    (summary, lines), (expected, _) = written(flower), written(local)
+    for key in ("users", "order", "order_seeded", "bytes_up", "central_epsilon", "central_note"):
         assert summary[key] == expected[key], key
+    assert not any("serialised" in name for line in lines for name in line)  # it would tell the node
 
 
 def test_without_flower_the_error_says_what_to_install(tmp_path, monkeypatch):

@@ -6,8 +6,11 @@ import math
 from sqsgd.runs.config import make_config
 
 
-def write_run(folder, *, done=None, error=None, notion="local", best=0.9, dim=1000, **settings):
-    """A run of ``done`` rounds (all: finished) that rises to an accuracy near ``best``."""
+def write_run(folder, *, done=None, error=None, notion="local", best=0.9, dim=1000, central=None, **settings):
+    """A run of ``done`` rounds (all: finished) that rises to an accuracy near ``best``.
+
+    ``central``: what the summary says of a central guarantee.
+    """
     config = make_config({"rounds": 40, "evaluate_every": 10, **settings})
     done = config.rounds if done is None else done
     folder.mkdir(parents=True)
@@ -20,6 +23,7 @@ def write_run(folder, *, done=None, error=None, notion="local", best=0.9, dim=10
         (folder / "error.txt").write_text(error + "\n")
     elif done == config.rounds:
         summary = {"notion": notion, "held_out": "1,000 made-up images", "bytes_up_ratio": 4 * dim / sent}
+        summary |= {"epsilon": promised, **(central or {})}
         (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 

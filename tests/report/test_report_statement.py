@@ -4,6 +4,7 @@ import pytest
 from folders import write_run
 
 from sqsgd.report.groups import group_runs
+from sqsgd.report.page import write_report
 from sqsgd.report.statement import promises
 from sqsgd.runs.reading import read_runs
 
@@ -99,3 +100,63 @@ def test_groups_with_the_same_promise_share_a_statement(tmp_path):
     write_run(tmp_path / "c", scheme="fedsgd", notion="none", best=0.99)
     found = promises(group_runs(read_runs([tmp_path])[0]))
     assert [(promise.notion, members) for promise, members in found] == [("local", [1, 2]), ("none", [0])]
+
+
+CENTRAL = {
+    "central_epsilon": 0.13811, "central_delta": 1e-6, "central_users": 60000, "central_order": "run",
+    "order_seeded": False,
+}  # fmt: skip
+ONCE = {"participation": "once", "epsilon": 4.0, "clients": 60000}
+
+
+def test_one_report_per_user_states_both_guarantees(stated):
+    text = stated(**ONCE, secure=True, central=CENTRAL)
+    assert "; central ε\N{NO-BREAK SPACE}0.1382." in text
+    assert "centrally (ε, δ)-differentially private with ε = 0.1382 and δ = 10⁻⁶" in text
+    assert "if the operator keeps the order of the 60,000 clients and their reports to itself" in text
+    assert "guesses right at most 53.4\N{NO-BREAK SPACE}% of the time" in text
+    assert "does not cover the training loss and the times that this page shows" in text
+    assert "secret order." not in text
+
+
+def test_a_seeded_order_and_one_within_rounds_are_told(stated):
+    about = {"central_order": "round", "central_users": 1500, "order_seeded": True, "central_delta": 2.5e-7}
+    text = stated(**ONCE, central={**CENTRAL, **about})
+    assert "the order of the 1,500 clients of a round" in text
+    assert "Only the order within rounds counts" in text
+    assert "δ = 2.5 × 10⁻⁷" in text
+    assert "would guarantee with secure noise and a secret order." in text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"central": None},
+        {"participation": "all"},
+        {"notion": "central", "scheme": "cpsgd"},
+        {"done": 20},
+        *({"central": {**CENTRAL, name: value}} for name, value in [
+            ("central_epsilon", None), ("central_epsilon", "nan"), ("central_epsilon", 4.0),
+            ("central_epsilon", -0.1), ("central_delta", 0.0), ("central_delta", 1.0), ("central_users", 1),
+            ("central_users", "infinity"), ("central_order", "day"), ("order_seeded", None),
+        ]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_no_central_number_without_all_that_it_rests_on(stated, changes):
+    text = stated(**{**ONCE, "central": CENTRAL, **changes})
+    assert "centrally" not in text
+    assert "central ε" not in text
+
+
+def test_a_group_states_its_weakest_guarantee(tmp_path):
+    for seed, epsilon in enumerate((0.1, 0.3, 0.2)):
+        central = {**CENTRAL, "central_epsilon": epsilon}
+        write_run(tmp_path / "runs" / f"{seed}", **ONCE, seed=seed, central=central)
+    ((promise, _),) = promises(group_runs(read_runs([tmp_path])[0]))
+    assert promise.central.epsilon == 0.3
+    write_report([tmp_path], tmp_path / "page.html")
+    assert "Central ε and δ add up too." in (tmp_path / "page.html").read_text()
+    write_run(tmp_path / "runs" / "3", **ONCE, seed=3)
+    ((promise, _),) = promises(group_runs(read_runs([tmp_path])[0]))
+    assert promise.central is None

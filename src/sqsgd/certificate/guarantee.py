@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from decimal import ROUND_CEILING, Context
 from typing import Any, Literal, get_args
 
 from sqsgd import checks
 from sqsgd.certificate.blanket_bound import BlanketBound, blanket_bound, generic_bound
 from sqsgd.core import Scheme
+from sqsgd.numerics.epsilon_sums import four_digits
 
 Order = Literal["run", "round"]
 MOST_USERS, MOST_COUNTED = 2**53, 10**9  # more users hide better; the bound is computed for at most so many
@@ -44,12 +44,13 @@ class CentralGuarantee:
     def sentence(self) -> str:
         """The guarantee in a sentence, with ε rounded up."""
         local = f"local {self.local_epsilon:g} against everyone"
+        users = f"{self.users:,} users{' of a round' * (self.order == 'round')}"
         if self.bound == "local":
-            return f"{local}; for {self.users:,} users nothing smaller is certified"
-        epsilon = float(Context(prec=4, rounding=ROUND_CEILING).create_decimal(self.epsilon))
+            return f"{local}; for {users} nothing smaller is certified"
+        delta = repr(self.delta).replace("e-0", "e-")
         return (
-            f"{local}; central ({epsilon:g}, {self.delta:g}) for whoever sees only what is published, if the "
-            f"operator keeps the order of the {self.users:,} users and their reports to itself"
+            f"{local}; central ({four_digits(self.epsilon)}, {delta}) for whoever sees only the models, if "
+            f"the operator keeps the order of the {users} and their reports to itself"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -164,7 +165,7 @@ def _checked(
 
 def _assumptions(scheme: Scheme, users: int, order: Order, dropouts: int, colluding: int) -> Iterator[str]:
     where = {"run": "over the whole run", "round": "within each round"}[order]
-    answers = f"at most {dropouts:,} do not answer" if dropouts else "all answer"
+    answers = f"at most {dropouts:,} do not answer" if dropouts else f"{users:,} or more do"
     yield "each user sends one report in all"
     yield f"the order of {users:,} users or more {where} is uniform, independent of their data, and secret"
     yield "tasks, seeds and messages depend on the round and the slot, never on who fills the slot"

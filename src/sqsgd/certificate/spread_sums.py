@@ -139,14 +139,17 @@ class SpreadSums:
         return self._coarser(self._trimmed(law, count), self.exponent(count))
 
     def _trimmed(self, law: GridLaw, count: int) -> GridLaw:
-        """Without the mass at the upper end that may be lost; as much at the lower end is moved up."""
+        """Without the mass at the upper end that may be lost.
+
+        As much at the lower end is moved up, and whatever is below minus the reach.
+        """
         allowed = (fmpz(1) << (self.bits - self.spare)) * count // (_SHARE * self.most)
         masses = law.masses
         length, gone = masses.length(), fmpz(0)
         while length > 1 and (gone := gone + masses[length - 1]) <= allowed:
             length -= 1
-        start, moved = 0, fmpz(0)
-        while start < length - 1 and moved + masses[start] <= allowed:
+        start, moved, lowest = 0, fmpz(0), math.floor(-self._reach * 2.0**-law.exponent)
+        while start < length - 1 and (law.first + start < lowest or moved + masses[start] <= allowed):
             moved += masses[start]
             start += 1
         kept = masses.truncate(length).right_shift(start) + moved

@@ -166,10 +166,12 @@ def status(folder: Folder, as_json: Json = False) -> None:
     for each in run["last_rejected"]:
         who = f"node {each['node']}" if "node" in each else f"slot {each.get('slot')}"
         typer.echo(f"            round {each['round']}: {who}: {each.get('reason')}")
-    typer.echo(
-        f"bytes       up {run['bytes_up']:,} ({run['bytes_up_serialised']:,} serialised), "
-        f"down {run['bytes_down']:,} ({run['bytes_down_serialised']:,} serialised)"
+    up, down = (
+        f"{run[name]:,}"
+        + (f" ({run[f'{name}_serialised']:,} serialised)" if run[f"{name}_serialised"] else "")
+        for name in ("bytes_up", "bytes_down")
     )
+    typer.echo(f"bytes       up {up}, down {down}")
     for event in found["events"]:
         typer.echo(f"            {event['time']} {event['event']}")
 

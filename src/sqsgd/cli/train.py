@@ -180,7 +180,11 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
             f"epsilon        {spent}",
             *(refused if summary["refused"] else []),
             f"noise          {summary['noise']}",
-            *([f"order          {summary['order_note']}"] if "order_note" in summary else []),
+            *(
+                f"{name:14} {summary[f'{name}_note']}"
+                for name in ("order", "central")
+                if f"{name}_note" in summary
+            ),
             f"payload        {summary['bytes_up']} bytes per client and round, "
             f"1/{summary['bytes_up_ratio']:.0f} of float32",
             f"time           {summary['seconds']:.0f} s: {shares}",

@@ -101,9 +101,9 @@ def run_status(server: Path) -> dict[str, Any] | None:
         "rejected": len(rejected),
         "last_rejected": rejected[-5:],
         **{
-            name + kind: sum(int(line[name + kind]) * int(line[count]) for line in lines)
+            name + kind: sum(int(line.get(name + kind, 0)) * int(line[count]) for line in lines)
             for name, count in sizes.items()
-            for kind in ("", "_serialised")
+            for kind in ("", "_serialised")  # the second is unknown where nodes fill slots
         },
     }
 

@@ -21,8 +21,9 @@ from sqsgd.learning.problem import LearningProblem, make_problem
 from sqsgd.planner import automatic_scheme
 from sqsgd.runs.config import RunConfig, cores, load_config
 from sqsgd.runs.kept_order import SEEDED, forget_order, keep_order, kept_order
+from sqsgd.runs.once_summary import about_once
 from sqsgd.runs.run_folder import CONFIG, RunFolder
-from sqsgd.runs.summary import about_order, summarise
+from sqsgd.runs.summary import summarise
 from sqsgd.schemes import check_name, make_scheme
 from sqsgd.schemes.code_choice import LEVELS
 from sqsgd.schemes.sqsgd import CODED, best_direction, code_of
@@ -158,6 +159,12 @@ def start(run: Run) -> State:
         raise ValueError(f"{run.folder} holds a run already: --resume it, or choose another --out")
     if folder.federation or (folder.metrics.exists() and folder.metrics.stat().st_size):
         raise ValueError(f"{run.folder} holds a training that is not of `sqsgd train`: choose another --out")
+    kept, place = run.config.ledgers, run.folder.resolve()
+    if kept and run.config.once and run.config.secure and Path(kept).is_relative_to(place):
+        raise ValueError(
+            f"ledgers = {kept!r} is in {run.folder}, where results go: a ledger says in which round its user "
+            "reported, which is a secret here; choose a folder elsewhere"
+        )
     state = federated.initial_state(run.problem.initial(), run.settings)
     about = {**dataclasses.asdict(run.config), "order": _new_order(run)}
     folder.begin(state, about, run.config.to_toml())
@@ -261,7 +268,7 @@ def summary(run: Run, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         participation=config.participation,
         clients=config.clients,
         noise="secure" if config.secure else "seeded: an experiment, protects nobody",
-        **(about_order("run", seeded=not config.secure, lines=lines) if config.once else {}),
+        **(about_once(run.scheme, "run", lines, seeded=not config.secure) if config.once else {}),
     )
 
 

@@ -78,11 +78,13 @@ class Round:
         return Answer(node=node, asked=asked, reply=reply)
 
     def name_slots(self) -> None:
-        """Name slots instead of nodes in what is logged and written: which node had a slot is a secret."""
+        """Name slots instead of nodes in what is logged and written: which node had a slot is a secret.
+
+        They are listed in the order of the slots, not of arrival; those that were not asked have none.
+        """
         slots = {str(node): task.client for node, task in self.tasks.items()}
-        self.rejected = [
-            {"slot": slots.get(entry["node"]), "reason": entry["reason"]} for entry in self.rejected
-        ]
+        named = [{"slot": slots.get(entry["node"]), "reason": entry["reason"]} for entry in self.rejected]
+        self.rejected = sorted(named, key=lambda entry: (entry["slot"] is None, entry["slot"]))
 
     @property
     def counted(self) -> str:

@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sqsgd.files.secret_files import FOLDER, new_secret, read_secret, replace_secret, secret_folder
 
@@ -36,7 +36,7 @@ class NodeOrder:
 
     def __init__(self, per_round: int) -> None:
         self.per_round = per_round
-        self.scope = ""
+        self.scope: Literal["", "run", "round"] = ""
         self.name = ""
         """The name of the file; empty: nothing is kept."""
         self._plan: list[int] = []  # the nodes of all slots, round after round
@@ -55,6 +55,7 @@ class NodeOrder:
             asking = kept["asking"]
             self.scope, self._plan, self.asked = kept["scope"], list(kept["plan"]), set(kept["asked"])
             self._asking = asking["round"], {int(node): slot for node, slot in asking["slots"].items()}
+            begun = kept["per_round"]
         except FileNotFoundError:
             raise ValueError(
                 f"the secret order of this training's nodes, {name}, is not in {secret_folder()}: without it "
@@ -62,6 +63,11 @@ class NodeOrder:
             ) from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{secret_folder() / name} is damaged: {error}") from None
+        if begun != self.per_round:
+            raise ValueError(
+                f"this training was begun with clients-per-round = {begun}, by which its slots were given to "
+                f"nodes, not {self.per_round}: restore it, or start another with another out"
+            )
         self.name = name
         if self._asking[0] < round:
             self.done()
@@ -119,5 +125,5 @@ class NodeOrder:
     def _content(self) -> bytes:
         round, slots = self._asking
         asking = {"round": round, "slots": {str(node): slot for node, slot in slots.items()}}
-        kept = {"scope": self.scope, "plan": self._plan, "asked": sorted(self.asked), "asking": asking}
-        return json.dumps(kept).encode()
+        kept = {"per_round": self.per_round, "scope": self.scope, "plan": self._plan, "asking": asking}
+        return json.dumps({**kept, "asked": sorted(self.asked)}).encode()

@@ -36,8 +36,9 @@ from sqsgd.node.downlink import Update, smallest_update
 from sqsgd.node.reasons import LEDGER, SPENT
 from sqsgd.node.request import Request
 from sqsgd.node.structure import Structure, digest
+from sqsgd.runs.once_summary import about_once
 from sqsgd.runs.run_folder import RunFolder
-from sqsgd.runs.summary import about_order, summarise
+from sqsgd.runs.summary import summarise
 from sqsgd.schemes import check_name, make_scheme
 
 _LOG = logging.getLogger("flwr")
@@ -348,6 +349,8 @@ class SqsgdStrategy(Strategy):
     def record(self, **measured: Any) -> Record:
         """The record of the last round; sizes are the means over its messages."""
         last = self.current
+        # A serialised message names its node: where slots hide nodes, sizes would tell some of them apart.
+        named = self.order is None and self.settings.order is None
         return make_record(
             self.scheme,
             last.state,
@@ -356,9 +359,9 @@ class SqsgdStrategy(Strategy):
             clients=len(last.reports),
             refused=sum(entry["reason"] in (SPENT, LEDGER) for entry in last.rejected),
             bytes_up=_mean([payload for payload, _ in last.up]),
-            bytes_up_serialised=_mean([size for _, size in last.up]),
+            bytes_up_serialised=_mean([size for _, size in last.up]) if named else None,
             bytes_down=_mean([payload for payload, _ in last.down]),
-            bytes_down_serialised=_mean([size for _, size in last.down]),
+            bytes_down_serialised=_mean([size for _, size in last.down]) if named else None,
             seconds=time.perf_counter() - last.started,
             seconds_aggregate=last.seconds_aggregate,
             **{"seconds_gradient": None, "seconds_encode": None, **measured},
@@ -459,6 +462,11 @@ class SqsgdStrategy(Strategy):
             self.folder.save(self.state, self._about())
 
     def _summarise(self, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        once: dict[str, Any] = {}
+        if self.order is not None:
+            slots = self.rounds * self.clients_per_round
+            once = about_once(self.scheme, self.order.scope or "round", lines, seeded=False, slots=slots)
+            _LOG.info("sqsgd: %s", once["central_note"])
         return summarise(
             lines,
             self.scheme,
@@ -469,7 +477,7 @@ class SqsgdStrategy(Strategy):
             downlink=self.downlink,
             answers=sum(line["clients"] for line in lines),
             rejected=sum(len(line["rejected"]) for line in lines),
-            **(about_order(self.order.scope, seeded=False, lines=lines) if self.order is not None else {}),
+            **once,
         )
 
 

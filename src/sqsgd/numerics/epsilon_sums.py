@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import ROUND_CEILING, Context
 from fractions import Fraction
 
 from sqsgd import checks
@@ -90,3 +91,12 @@ def limit(name: str, value: object) -> float:
     """A finite positive number as a float not above it."""
     number = checks.positive(name, value)
     return math.nextafter(number, 0.0) if number > value else number  # type: ignore[operator]
+
+
+def four_digits(epsilon: float) -> str:
+    """An ε as text with four significant digits, rounded up: what is stated is never below it.
+
+    >>> four_digits(0.138111), four_digits(4.0)
+    ('0.1382', '4')
+    """
+    return f"{float(Context(prec=4, rounding=ROUND_CEILING).create_decimal(epsilon)):g}"

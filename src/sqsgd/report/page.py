@@ -136,8 +136,8 @@ def _notices(groups: Sequence[Group], unreadable: Sequence[Unreadable]) -> str:
 
 
 def _privacy(groups: Sequence[Group]) -> str:
-    cards = []
-    for made, members in promises(groups):
+    cards, made_all = [], promises(groups)
+    for made, members in made_all:
         names = "".join(f"<li>{tables.sample(each)} {escape(groups[each].label)}</li>" for each in members)
         text = "".join(f"<p>{escape(sentence)}</p>" for sentence in made.sentences)
         cards.append(
@@ -151,9 +151,10 @@ def _privacy(groups: Sequence[Group]) -> str:
         if notion in notions and notion not in ("none", "unknown")
     )
     several = sum(len(group.runs) for group in groups) > 1
+    too = " Central ε and δ add up too." if any(made.central for made, _ in made_all) else ""
     apart = (
         "<p>Every total is that of one run. A client whose data was used in several of these runs has spent "
-        "the sum of their totals.</p>"
+        f"the sum of their totals.{too}</p>"
     )
     explained = f'<dl class="meanings">{meanings}</dl>' if meanings else ""
     return f'<div class="promises">{"".join(cards)}</div>{explained}{apart if several else ""}'

@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sqsgd.numerics.epsilon_sums import four_digits
 from sqsgd.report.groups import Group, StatedNotion
 from sqsgd.report.text import counted, number, percent
+from sqsgd.runs.reading import Central
 
 LARGE = 10.0
 """An ε above this does not by itself hide whether a record was used."""
@@ -56,6 +58,9 @@ class Promise:
     state: str
     once: bool = False
     """No client sends two reports."""
+    central: Central | None = None
+    """What holds besides for whoever sees only the models, if each client sends one report."""
+    federation: bool = False
 
     @property
     def sentences(self) -> list[str]:
@@ -64,7 +69,7 @@ class Promise:
             return ["No round was completed: nothing was sent and nothing was spent.", *self._noise()]
         if self.notion in ("none", "unknown"):
             return [MEANINGS[self.notion][1]]
-        return [self._each(), self._total(), *self._warning(), *self._noise()]
+        return [self._each(), self._total(), *self._warning(), *self._central(), *self._noise()]
 
     @property
     def short(self) -> str:
@@ -73,11 +78,13 @@ class Promise:
         if self.notion in ("none", "unknown") or not self.reports:
             return name
         so_far = " so far" if self.state == "unfinished" else ""
-        return f"{name}, ε {number(self.epsilon)} per report, {number(self.total)} in total{so_far}"
+        nbsp = "\N{NO-BREAK SPACE}"
+        central = f"; central ε{nbsp}{four_digits(self.central.epsilon)}" if self.central else ""
+        return f"{name}, ε {number(self.epsilon)} per report, {number(self.total)} in total{so_far}{central}"
 
     def _each(self) -> str:
         if self.notion == "central":
-            delta = f"δ = {self.delta:g}" if self.delta else "a δ that the run did not record"
+            delta = f"δ = {_small(self.delta)}" if self.delta else "a δ that the run did not record"
             return (
                 f"The sum of a round is (ε, δ)-differentially private with ε = {number(self.epsilon)} and "
                 f"{delta}, provided that the aggregator is trusted: it sees every report and must reveal "
@@ -122,6 +129,26 @@ class Promise:
             ]
         return []
 
+    def _central(self) -> list[str]:
+        """Who is protected better, under which assumption, and what that does not cover."""
+        if self.central is None:
+            return []
+        found = self.central
+        within = found.order == "round"
+        users = f"{found.users:,} clients{' of a round' * within}"
+        known = " Only the order within rounds counts: who was in which round may be known." * within
+        chance = percent((1 + found.delta) / (1 + math.exp(-found.epsilon)))
+        shown = "times" if self.federation else "training loss and the times"
+        return [
+            "The models are also centrally (ε, δ)-differentially private with "
+            f"ε = {four_digits(found.epsilon)} and δ = {_small(found.delta)}, for whoever sees only them, if "
+            f"the operator keeps the order of the {users} and their reports to itself.{known} From the "
+            f"models, such an attacker guesses right at most {chance} of the time.",
+            "The central guarantee covers what is computed from the models, such as the accuracy. It does "
+            f"not cover the {shown} that this page shows. It assumes that whether a client answers depends "
+            "neither on its data nor on its slot, and that other clients do not reveal when they reported.",
+        ]
+
     def _noise(self) -> list[str]:
         if self.notion == "none":
             return []
@@ -129,7 +156,8 @@ class Promise:
             return ["The noise was secure: it came from the operating system and cannot be reproduced."]
         return [
             "The noise was seeded: this was an experiment and protects nobody, because anyone who knows the "
-            "seed can remove the noise. The numbers are what the same run would guarantee with secure noise."
+            "seed can remove the noise. The numbers are what the same run would guarantee with secure noise"
+            + (" and a secret order." if self.central else "."),
         ]
 
 
@@ -148,7 +176,18 @@ def promise(group: Group) -> Promise:
         secure=group.config.secure,
         state=group.counted[0].state if group.counted else "unfinished",
         once=group.config.participation == "once",
+        central=_worst_central(group),
+        federation=any(run.federation for run in group.counted),
     )
+
+
+def _worst_central(group: Group) -> Central | None:
+    """The weakest central guarantee of the group's finished runs; None if one of them has none."""
+    if group.config.participation != "once" or any(run.state != "finished" for run in group.counted):
+        return None
+    found = [run.summary.central if run.summary else None for run in group.counted]
+    known = [each for each in found if each is not None]
+    return max(known, key=lambda each: each.epsilon) if known and len(known) == len(found) else None
 
 
 def promises(groups: Sequence[Group]) -> list[tuple[Promise, list[int]]]:
@@ -165,8 +204,19 @@ def _factor(epsilon: float) -> str:
     """e^ε as text."""
     if epsilon < 12:
         return number(math.exp(epsilon))
-    digits = str(round(epsilon / math.log(10)))
-    return "about 10" + digits.translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"about {_power(round(epsilon / math.log(10)))}"
+
+
+def _power(exponent: int) -> str:
+    return "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def _small(delta: float) -> str:
+    """A δ as text, such as 10⁻⁶ or 2.5 × 10⁻⁷."""
+    mantissa, _, exponent = f"{delta:g}".partition("e")
+    if not exponent:
+        return mantissa
+    return _power(int(exponent)) if mantissa == "1" else f"{mantissa} × {_power(int(exponent))}"
 
 
 def _guess(epsilon: float) -> str:

@@ -31,6 +31,18 @@ LONGEST_ERROR = 400
 
 
 @dataclass(frozen=True, kw_only=True)
+class Central:
+    """The central guarantee of a run in which each user reported once."""
+
+    epsilon: float
+    delta: float
+    users: int
+    order: str
+    """``run`` or ``round``."""
+    seeded: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """Values that only a finished run has."""
 
@@ -38,6 +50,7 @@ class Summary:
     held_out: str
     bytes_up_ratio: float
     delta: float
+    central: Central | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,5 +266,24 @@ def _summary(folder: Path) -> tuple[Summary | None, str]:
     if not ratio and dim is not None and bytes_up is not None:  # a federation's, of an earlier version
         ratio = 4 * dim / bytes_up if bytes_up else math.nan
     if isinstance(notion, str) and isinstance(held_out, str) and ratio and delta is not None:
-        return Summary(notion=notion, held_out=held_out, bytes_up_ratio=ratio, delta=delta), ""
+        central = _central(values)
+        summary = Summary(
+            notion=notion, held_out=held_out, bytes_up_ratio=ratio, delta=delta, central=central
+        )
+        return summary, ""
     return None, "summary.json cannot be read"
+
+
+def _central(values: Mapping[str, Any]) -> Central | None:
+    """The central guarantee; None unless all that it depends on is there and makes sense."""
+    epsilon, local, delta, users = (
+        math.nan if (found := _number(values.get(name))) is None else found
+        for name in ("central_epsilon", "epsilon", "central_delta", "central_users")
+    )
+    order, seeded = values.get("central_order"), values.get("order_seeded")
+    numbers = 0 <= epsilon < local < math.inf and 0 < delta < 1 and 2 <= users < math.inf
+    if not numbers or values.get("notion") != "local" or order not in ("run", "round"):
+        return None
+    if not isinstance(seeded, bool):
+        return None
+    return Central(epsilon=epsilon, delta=delta, users=int(users), order=order, seeded=seeded)

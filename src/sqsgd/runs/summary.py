@@ -10,23 +10,6 @@ from sqsgd.files.json_numbers import worded
 from sqsgd.numerics.epsilon_sums import total
 
 
-def about_order(order: str, *, seeded: bool, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a central guarantee is computed from, where each user reports once.
-
-    ``order``: ``"run"``, the users fill all slots in random order, or ``"round"``, only those of a round.
-    """
-    counts = [line["clients"] for line in lines if line["clients"]]
-    where = "over the whole run" if order == "run" else "within each round"
-    secret = f"secret: random {where}, known to the server alone"
-    return {
-        "users": sum(counts),
-        "fewest_users": min(counts, default=0),
-        "order": order,
-        "order_seeded": seeded,
-        "order_note": "seeded: the central figure is a simulation's" if seeded else secret,
-    }
-
-
 def summarise(
     lines: Sequence[Mapping[str, Any]],
     scheme: Scheme,
