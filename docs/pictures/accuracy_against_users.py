@@ -1,0 +1,59 @@
+"""Draws docs/pictures/accuracy-against-users.svg from the table in docs/results.md; nothing is trained.
+
+python docs/pictures/accuracy_against_users.py
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from drawing import axes_for, section
+
+from sqsgd.report.styles import LIGHT
+
+PICTURE = Path(__file__).with_name("accuracy-against-users.svg")
+HEADING = "### How many users"
+ROW = re.compile(r"^\| ([\d,]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) % \|", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting: users, the total ε of each, its central one, accuracy in percent."""
+
+    users: int
+    epsilon: int
+    central: float
+    accuracy: float
+
+
+def points() -> list[Point]:
+    """The rows of the table."""
+    return [
+        Point(int(users.replace(",", "")), int(epsilon), float(central), float(accuracy))
+        for users, epsilon, central, accuracy in ROW.findall(section(HEADING))
+    ]
+
+
+def draw(path: Path = PICTURE) -> None:
+    """Draw the picture."""
+    title = "MNIST, one image and one report of 7 bytes a user; beside the points: central ε at δ = 10⁻⁶"
+    with axes_for(path, height=4.6, x="users", title=title) as axes:
+        for epsilon, colour in zip((8, 4, 2, 1), LIGHT.series, strict=False):
+            line = [point for point in points() if point.epsilon == epsilon]
+            users, heights = [point.users for point in line], [point.accuracy for point in line]
+            axes.plot(users, heights, "o-", color=colour, label=f"total ε = {epsilon}")
+            for point in line:
+                axes.annotate(
+                    f"{point.central:g}", (point.users, point.accuracy),
+                    xytext=(7, -11), textcoords="offset points", color=colour, fontsize=9,
+                )  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_xlim(4e4, 2.5e7)
+        axes.set_ylim(60, 100)
+        axes.legend(frameon=False, loc="lower right")
+
+
+if __name__ == "__main__":
+    draw()
