@@ -41,9 +41,8 @@ def points() -> list[Point]:
 
 def draw(path: Path = PICTURE) -> None:
     """Draw the picture."""
-    title = "60,000 users, one image and one report of 7 bytes each; mean of 3 seeds"
-    x = "total ε of a user, against everyone (beside the points: central ε at δ = 10⁻⁶, for whoever sees only models)"
-    with axes_for(path, height=4.6, x=x, title=title) as axes:
+    title = "60,000 users, one report of 7 bytes each; beside the points: central ε at δ = 10⁻⁶"
+    with axes_for(path, height=4.6, x="total ε of a user, against everyone", title=title) as axes:
         for name, colour in COLOURS.items():
             line = sorted(
                 (point for point in points() if point.dataset == name), key=lambda each: each.epsilon

@@ -9,12 +9,14 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from drawing import axes_for, section
 
 from sqsgd.report.styles import LIGHT
 
 PICTURE = Path(__file__).with_name("accuracy-against-users.svg")
 HEADING = "### How many users"
+TICKS = (60, 70, 80, 90, 94, 96, 97, 98)
 ROW = re.compile(r"^\| ([\d,]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) % \|", re.MULTILINE)
 
 
@@ -36,6 +38,15 @@ def points() -> list[Point]:
     ]
 
 
+def _stretched(accuracy):
+    """Heights by the logarithm of the error, so that lines that end near 100 % stay apart."""
+    return -np.log(np.maximum(100.5 - accuracy, 1e-3))
+
+
+def _squeezed(height):
+    return 100.5 - np.exp(-height)
+
+
 def draw(path: Path = PICTURE) -> None:
     """Draw the picture."""
     title = "MNIST, one image and one report of 7 bytes a user; beside the points: central ε at δ = 10⁻⁶"
@@ -51,7 +62,9 @@ def draw(path: Path = PICTURE) -> None:
                 )  # fmt: skip
         axes.set_xscale("log")
         axes.set_xlim(4e4, 2.5e7)
-        axes.set_ylim(60, 100)
+        axes.set_yscale("function", functions=(_stretched, _squeezed))
+        axes.set_yticks(TICKS, [str(tick) for tick in TICKS])
+        axes.set_ylim(60, 98.5)
         axes.legend(frameon=False, loc="lower right")
 
 
