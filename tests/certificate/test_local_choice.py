@@ -10,7 +10,7 @@ def index(epsilon):
 
 
 def test_what_no_scheme_can_reach_is_refused():
-    with pytest.raises(ValueError, match="central = 1e-09 needs a local epsilon below 0.01, or more users"):
+    with pytest.raises(ValueError, match=r"central = 1e-09 needs a local epsilon below 0\.01, or more users"):
         local_epsilon_for(index, 1e-9, 60, 1e-6)
 
 

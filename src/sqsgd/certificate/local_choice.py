@@ -9,7 +9,6 @@ from sqsgd.certificate.blanket_bound import TOLERANCE
 from sqsgd.certificate.guarantee import certifies
 from sqsgd.core import Scheme
 
-
 LEAST = 0.01
 """The least local ε that schemes accept."""
 
