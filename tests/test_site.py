@@ -200,7 +200,7 @@ def test_a_picture_shows_its_table(name, rows, tmp_path):
 
 def test_the_pictures_show_what_is_claimed():
     points = {point.name: point for point in drawn_by("accuracy_against_bytes").points()}
-    assert (points["sqsgd"].accuracy, points["sqsgd"].bytes) == (98.93, 99)
+    assert (points["sqsgd"].accuracy, points["sqsgd"].bytes) == (98.98, 102)
     once = {(point.dataset, point.epsilon): point for point in drawn_by("accuracy_against_epsilon").points()}
     for epsilon, least in ((8, 92.5), (4, 89), (2, 80)):
         assert once["MNIST", epsilon].accuracy >= least
