@@ -17,6 +17,7 @@ from sqsgd.report.styles import LIGHT
 PICTURE = Path(__file__).with_name("accuracy-against-users.svg")
 HEADING = "### How many users"
 TICKS = (60, 70, 80, 90, 94, 96, 97, 98)
+ENDS = {8: 3, 4: -4, 2: -1, 1: -12}  # heights of the last labels, which are close to each other
 ROW = re.compile(r"^\| ([\d,]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) % \|", re.MULTILINE)
 
 
@@ -56,9 +57,10 @@ def draw(path: Path = PICTURE) -> None:
             users, heights = [point.users for point in line], [point.accuracy for point in line]
             axes.plot(users, heights, "o-", color=colour, label=f"total ε = {epsilon}")
             for point in line:
+                drop = ENDS[epsilon] if point is line[-1] else -11
                 axes.annotate(
                     f"{point.central:g}", (point.users, point.accuracy),
-                    xytext=(7, -11), textcoords="offset points", color=colour, fontsize=9,
+                    xytext=(7, drop), textcoords="offset points", color=colour, fontsize=9,
                 )  # fmt: skip
         axes.set_xscale("log")
         axes.set_xlim(4e4, 2.5e7)
