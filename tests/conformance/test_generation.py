@@ -45,7 +45,7 @@ def test_a_message_depends_on_the_words():
     _, x, bound = next(generation._inputs(100))
     task = generation.Task(round=0, client=1, seed=2, dim=100, bound=bound)
     messages = {
-        generation._report("", scheme, x, task, generation._words(number))["message"] for number in range(20)
+        generation.report("", scheme, x, task, generation._words(number))["message"] for number in range(20)
     }
     assert len(messages) > 10
 

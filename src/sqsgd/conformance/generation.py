@@ -1,7 +1,7 @@
 """The conformance vectors: tasks, inputs, private words and the exact bytes that follow from them.
 
-``python -m sqsgd.conformance.generation FILE`` writes them. The parameters are fixed here and do not depend on
-what the planner would choose, so that the vectors change only with the format.
+``python -m sqsgd.conformance.generation FILE`` writes them. The parameters are fixed here and do not depend
+on what the planner would choose, so that the vectors change only with the format.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _words(number: int) -> list[int]:
     return [int(word) for word in seeded_rng(number).words(_WORDS)]
 
 
-def _task(task: Task) -> dict[str, Any]:
+def described(task: Task) -> dict[str, Any]:
     """JSON numbers are doubles in most languages, so larger ones are strings."""
     return {
         "round": task.round, "client": str(task.client), "seed": str(task.seed),
@@ -145,12 +145,13 @@ def _task(task: Task) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _report(name: str, scheme: Scheme, x: Vector, task: Task, words: list[int]) -> dict[str, Any]:
+def report(name: str, scheme: Scheme, x: Vector, task: Task, words: list[int]) -> dict[str, Any]:
+    """The vector of one report that draws from these words; it holds those that were used."""
     rng = GivenWords(words)
     message = scheme.encode(x, task, rng)
     return {
         "id": name,
-        "task": _task(task),
+        "task": described(task),
         "x": base64.b64encode(x.astype("<f4").tobytes()).decode(),
         "words": "".join(f"{word:016x}" for word in rng.used),
         "message": message.hex(),
@@ -162,22 +163,22 @@ def _encode(group: str, scheme: Scheme) -> Iterator[tuple[dict[str, Any], Task]]
     few = scheme.dim > 1000
     for number, (name, x, bound) in enumerate(kinds[:2] if few else kinds):
         task = Task(round=number, client=2**64 - 2 - number, seed=2**63 + number, dim=scheme.dim, bound=bound)
-        yield _report(f"{group}/{name}", scheme, x, task, _words(number)), task
+        yield report(f"{group}/{name}", scheme, x, task, _words(number)), task
     _, x, bound = kinds[1 if few else 0]
     for number, (name, first) in enumerate(_draws(scheme)):
         task = Task(round=2**32 - 1, client=number, seed=number, dim=scheme.dim, bound=bound)
         zero = np.zeros_like(x) if name.startswith("coin") else x
-        yield _report(f"{group}/{name}", scheme, zero, task, [*first, *_words(50 + number)]), task
+        yield report(f"{group}/{name}", scheme, zero, task, [*first, *_words(50 + number)]), task
     task = Task(round=7, client=8, seed=9, dim=scheme.dim, bound=bound, clip=bound / 4)
-    yield _report(f"{group}/clipped", scheme, x, task, _words(100)), task
+    yield report(f"{group}/clipped", scheme, x, task, _words(100)), task
 
 
-def _decode(scheme: Scheme, report: dict[str, Any], task: Task) -> dict[str, Any]:
-    message = bytes.fromhex(report["message"])
+def _decode(scheme: Scheme, case: dict[str, Any], task: Task) -> dict[str, Any]:
+    message = bytes.fromhex(case["message"])
     return {
-        "id": report["id"],
-        "task": report["task"],
-        "message": report["message"],
+        "id": case["id"],
+        "task": case["task"],
+        "message": case["message"],
         "columns": [column.tolist() for column in scheme.open(message, task)],
         "estimate": [float(f"{value:.9g}") for value in scheme.decode(message, task)],
     }
@@ -226,7 +227,7 @@ def _judged(name: str, scheme: Scheme, message: bytes, task: Task) -> dict[str, 
         reason = "accepted"
     except MalformedReport as error:
         reason = error.reason
-    return {"id": name, "task": _task(task), "message": message.hex(), "reason": reason}
+    return {"id": name, "task": described(task), "message": message.hex(), "reason": reason}
 
 
 def _scale(scheme: Scheme) -> float:
@@ -250,7 +251,7 @@ def group_of(name: str, scheme: Scheme) -> dict[str, Any]:
         "fingerprint": struct.pack("<I", scheme.fingerprint).hex(),
         "epsilon": scheme.privacy.epsilon,
         "scale": _scale(scheme),
-        "encode": [report for report, _ in reports],
+        "encode": [case for case, _ in reports],
         "decode": decoded,
         "malformed": list(malformed),
     }
