@@ -13,6 +13,13 @@ export interface Mechanism {
   randomize(x: Float32Array, bound: number, words: Words): ArrayLike<number>[];
 }
 
+/** a + b, rounded up: a stated ε is never below the spent one. */
+export function sumUp(a: number, b: number): number {
+  const sum = a + b, rest = sum - a;
+  const lost = a - (sum - rest) + (b - rest);
+  return lost > 0 ? sum * (1 + 2 ** -52) : sum;
+}
+
 /** 1 if a vector with this share of the bound is to be reversed. */
 function reversed(share: number, words: Words): number {
   return +(uniform(words) >= (1 + share) / 2);
@@ -98,7 +105,7 @@ export class SparseMatches implements Mechanism {
       }
     }
     this.#law = ExactLaw.of(counts, first, epsilon);
-    this.epsilon = symbol ? epsilon + symbol.epsilon : epsilon;
+    this.epsilon = symbol ? sumUp(epsilon, symbol.epsilon) : epsilon;
     this.layout = symbol ? [signedSubset(count, dim), symbol.column] : [signedSubset(count, dim)];
     const outside = dim - near + 0.5;
     this.#words = Math.ceil(1.25 * (most - dim * Math.log1p(-Math.min(count, dim - near) / outside))) + 32;

@@ -2,7 +2,7 @@
 
 import { bitColumn, type Column } from "./columns.js";
 import { binomials, ExactLaw } from "./exact.js";
-import type { Mechanism, ScalarDP } from "./mechanisms.js";
+import { sumUp, type Mechanism, type ScalarDP } from "./mechanisms.js";
 import { norm } from "./vectors.js";
 import type { Words } from "./words.js";
 
@@ -30,7 +30,7 @@ export class Signs implements Mechanism {
   ) {
     if (dim > MOST) throw new RangeError(`signs of ${dim} coordinates: this client sends at most ${MOST}`);
     this.#matches = ExactLaw.of(binomials(dim, dim), threshold, epsilon);
-    this.epsilon = epsilon + symbol.epsilon;
+    this.epsilon = sumUp(epsilon, symbol.epsilon);
     this.layout = [bitColumn(dim), symbol.column];
   }
 
