@@ -17,10 +17,9 @@ test("the bounds of e^ε are close and enclose it", () => {
 });
 
 test("e^a e^b = e^(a + b) within the bounds", () => {
-  for (const [a, b] of [[0.125, 0.375], [3.5, 4.5], [0.01, 8], [100, 300.25]]) {
+  for (const [a, b] of [[0.125, 0.375], [3.5, 4.5], [0.0078125, 8], [100, 300.25]]) {
     const bits = 200n;
     const [x, y, z] = [a, b, a + b].map((epsilon) => exponential(epsilon, Number(bits)));
-    if (a + b - a !== b) continue;
     assert.ok((x[0] * y[0]) >> bits <= z[1]);
     assert.ok((x[1] * y[1]) >> bits >= z[0] - 1n);
     assert.ok((z[1] - z[0]) << 150n < z[0], "narrow");
