@@ -23,9 +23,18 @@ const MIXED = new Uint32Array(256); // (2 s, s, s, 3 s) for the S-box's value s
   }
 })();
 
-const byte = (word: number, which: number) => (word >>> (24 - 8 * which)) & 255;
-const substituted = (word: number) =>
-  (SBOX[byte(word, 0)] << 24) | (SBOX[byte(word, 1)] << 16) | (SBOX[byte(word, 2)] << 8) | SBOX[byte(word, 3)];
+/** The S-box on byte 0 of a, 1 of b, 2 of c and 3 of d. */
+function shifted(a: number, b: number, c: number, d: number): number {
+  return (SBOX[a >>> 24] << 24) | (SBOX[(b >>> 16) & 255] << 16) | (SBOX[(c >>> 8) & 255] << 8) | SBOX[d & 255];
+}
+
+/** The same, and then one column mixed. */
+function mixed(a: number, b: number, c: number, d: number): number {
+  const ends = MIXED[a >>> 24] ^ turned(MIXED[d & 255], 24);
+  return ends ^ turned(MIXED[(b >>> 16) & 255], 8) ^ turned(MIXED[(c >>> 8) & 255], 16);
+}
+
+const substituted = (word: number) => shifted(word, word, word, word);
 const turned = (word: number, bits: number) => (word >>> bits) | (word << (32 - bits));
 
 function schedule(key: Uint8Array): Int32Array {
@@ -49,25 +58,17 @@ export function keystream(key: Uint8Array, length: number): Uint8Array {
   const blocks = Math.ceil(length / 16);
   const stream = new DataView(new ArrayBuffer(16 * blocks));
   for (let block = 0; block < blocks; block++) {
-    let state = [keys[0], keys[1], keys[2], keys[3] ^ (block + 2)];
-    for (let round = 1; round < 14; round++) {
-      state = state.map(
-        (_, i) =>
-          MIXED[byte(state[i], 0)] ^
-          turned(MIXED[byte(state[(i + 1) % 4], 1)], 8) ^
-          turned(MIXED[byte(state[(i + 2) % 4], 2)], 16) ^
-          turned(MIXED[byte(state[(i + 3) % 4], 3)], 24) ^
-          keys[4 * round + i],
-      );
+    let a = keys[0], b = keys[1], c = keys[2], d = keys[3] ^ (block + 2);
+    for (let at = 4; at < 56; at += 4) {
+      const e = mixed(a, b, c, d) ^ keys[at], f = mixed(b, c, d, a) ^ keys[at + 1];
+      const g = mixed(c, d, a, b) ^ keys[at + 2], h = mixed(d, a, b, c) ^ keys[at + 3];
+      (a = e), (b = f), (c = g), (d = h);
     }
-    for (let i = 0; i < 4; i++) {
-      const last =
-        (SBOX[byte(state[i], 0)] << 24) |
-        (SBOX[byte(state[(i + 1) % 4], 1)] << 16) |
-        (SBOX[byte(state[(i + 2) % 4], 2)] << 8) |
-        SBOX[byte(state[(i + 3) % 4], 3)];
-      stream.setInt32(16 * block + 4 * i, last ^ keys[56 + i]);
-    }
+    const start = 16 * block;
+    stream.setInt32(start, shifted(a, b, c, d) ^ keys[56]);
+    stream.setInt32(start + 4, shifted(b, c, d, a) ^ keys[57]);
+    stream.setInt32(start + 8, shifted(c, d, a, b) ^ keys[58]);
+    stream.setInt32(start + 12, shifted(d, a, b, c) ^ keys[59]);
   }
   return new Uint8Array(stream.buffer, 0, length);
 }

@@ -48,12 +48,11 @@ export function rotated(x: Float32Array, rounds: number, shared: boolean, task: 
       y[i] = (signs[i >> 3] >> (i & 7)) & 1 ? -value : value;
     }
     for (let stride = 1; stride < size; stride *= 2) {
-      for (let block = 0; block < size; block += 2 * stride) {
-        for (let i = block; i < block + stride; i++) {
-          const low = y[i], high = y[i + stride];
-          y[i] = low + high;
-          y[i + stride] = low - high;
-        }
+      for (let k = 0; k < size >> 1; k++) {
+        const i = 2 * k - (k & (stride - 1)); // every index without this bit
+        const low = y[i], high = y[i + stride];
+        y[i] = low + high;
+        y[i + stride] = low - high;
       }
     }
   }
@@ -93,17 +92,28 @@ export function sampled(x: Float32Array, size: number, shared: boolean, rescale:
 /**
  * Codes 2 place + sign of the `count` largest magnitudes, in rising order; of equal ones the first.
  *
- * The least magnitude is found bit by bit, so that the steps depend on the sizes alone.
+ * The least magnitude is found byte by byte, so that the number of steps depends on the sizes alone.
  */
 export function nearest(x: Float32Array, count: number): Uint32Array {
   const bits = new Uint32Array(x.buffer, x.byteOffset, x.length);
-  const sizes = bits.map((value) => value & 0x7fffffff);
-  let least = 0;
-  for (let place = 30; place >= 0; place--) {
-    const raised = (least | (1 << place)) >>> 0;
-    let enough = 0;
-    for (let i = 0; i < sizes.length; i++) enough += +(sizes[i] >= raised);
-    least = enough >= count ? raised : least;
+  const sizes = new Uint32Array(x.length);
+  for (let i = 0; i < sizes.length; i++) sizes[i] = bits[i] & 0x7fffffff;
+  let least = 0, missing = count;
+  for (let shift = 24; shift >= 0; shift -= 8) {
+    const tally = new Uint32Array(256);
+    for (let i = 0; i < sizes.length; i++) {
+      const high = sizes[i] >>> shift;
+      tally[high & 255] += +(high >>> 8 === least);
+    }
+    let digit = 0, above = 0, taken = 0;
+    for (let value = 255; value >= 0; value--) {
+      const here = +(taken < missing); // the digit is the first value with which enough are taken
+      above = here ? taken : above;
+      digit = here ? value : digit;
+      taken += tally[value];
+    }
+    missing -= above;
+    least = least * 256 + digit;
   }
   let ties = count;
   for (let i = 0; i < sizes.length; i++) ties -= +(sizes[i] > least);
