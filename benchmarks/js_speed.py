@@ -1,6 +1,6 @@
 """How long the JavaScript client takes for a report in Chromium: 3,920 weights, soft-hog features included.
 
-    make js && python benchmarks/js_speed.py
+make js && python benchmarks/js_speed.py
 """
 
 from __future__ import annotations

@@ -65,6 +65,7 @@ def _schemes() -> dict[str, Scheme]:
         "index-3920": index(3920, 8.0, 25, 2),
         "index-100": index(100, 2.0, 54, 2),
         "index-5": index(5, 1.0, 6, 1),
+        "index-1": index(1, 3.0, 1, 2),
         "sparse-300": Scheme(
             name="sqsgd-stateless", dim=300, transforms=(_ROTATE,), wire=2,
             mechanism=_sparse(512, 12, 5, 4, 20.0, None),
@@ -109,8 +110,9 @@ def _inputs(dim: int) -> Iterator[tuple[str, Vector, float]]:
 def _draws(scheme: Scheme) -> Iterator[tuple[str, list[int]]]:
     """Name and first words of draws that random words hardly ever reach."""
     mechanism = scheme.mechanism
-    yield "coin-below", [2**63 - 1]
-    yield "coin-at", [2**63]
+    if not mechanism.has_symbol:
+        yield "coin-below", [2**63 - 1]
+        yield "coin-at", [2**63]
     if isinstance(mechanism, NearestVertices):
         edge = int(mechanism._is_near.tables()[0][0])
         yield "word-below", [0, edge - 1]
@@ -171,6 +173,29 @@ def _encode(group: str, scheme: Scheme) -> Iterator[tuple[dict[str, Any], Task]]
         yield report(f"{group}/{name}", scheme, zero, task, [*first, *_words(50 + number)]), task
     task = Task(round=7, client=8, seed=9, dim=scheme.dim, bound=bound, clip=bound / 4)
     yield report(f"{group}/clipped", scheme, x, task, _words(100)), task
+    if scheme.transforms == (_ROTATE,) and not scheme.mechanism.has_symbol and not few:
+        yield from _coin_edges(group, scheme, x)
+
+
+def _coin_edges(group: str, scheme: Scheme, x: Vector) -> Iterator[tuple[dict[str, Any], Task]]:
+    """Coins at the very edge, for a bound at which sums in another order would give another edge."""
+    for step in range(100, 1000):
+        bound = l2_norm(x) * step / 64
+        task = Task(round=5, client=5, seed=5, dim=scheme.dim, bound=bound)
+        y = _ROTATE.forward(x, task)
+        edges = [(1 + norm / bound) / 2 for norm in (l2_norm(y), math.sqrt(_plain_sum(y)))]
+        if edges[0] != edges[1]:
+            for name, below in (("coin-on-the-edge", 0), ("coin-below-the-edge", 1)):
+                first = (int(edges[0] * 2**53) - below) << 11
+                yield report(f"{group}/{name}", scheme, x, task, [first, *_words(200)]), task
+            return
+
+
+def _plain_sum(y: Vector) -> float:
+    total = 0.0
+    for value in y.tolist():
+        total += value * value
+    return total
 
 
 def _decode(scheme: Scheme, case: dict[str, Any], task: Task) -> dict[str, Any]:
