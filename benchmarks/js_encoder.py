@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -106,14 +107,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     wanted = parser.parse_args()
     random, done, started = np.random.default_rng(wanted.seed), 0, time.monotonic()
-    node = subprocess.Popen(["node", str(CLIENT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S607
-    assert node.stdin is not None
-    assert node.stdout is not None
+    program = [shutil.which("node") or "node", str(CLIENT)]
+    node = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    to, back = node.stdin, node.stdout
+    if to is None or back is None:
+        raise RuntimeError("Node has no pipes")
     while done < wanted.vectors:
         group = random_group(min(PER_SCHEME, wanted.vectors - done), random)
-        node.stdin.write(json.dumps(group) + "\n")
-        node.stdin.flush()
-        line = node.stdout.readline()
+        to.write(json.dumps(group) + "\n")
+        to.flush()
+        line = back.readline()
         found = json.loads(line)["messages"] if line else {}
         for case in group["encode"]:
             if found.get(case["id"]) != case["message"]:
@@ -123,7 +126,7 @@ def main() -> int:
         done += len(group["encode"])
         if done % (20 * PER_SCHEME) == 0:
             print(f"{done:,} equal, {time.monotonic() - started:.0f} s", flush=True)
-    node.stdin.close()
+    to.close()
     print(f"{done:,} vectors, all messages equal, {time.monotonic() - started:.0f} s")
     return node.wait()
 

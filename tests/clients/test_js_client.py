@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +21,10 @@ ROOT = Path(__file__).parents[2]
 
 def node(*arguments, given=""):
     """What a script prints."""
+    folder = client()
     done = subprocess.run(
-        ["node", *arguments],
-        cwd=client(),
+        [shutil.which("node"), *arguments],
+        cwd=folder,
         input=given,
         capture_output=True,
         text=True,
