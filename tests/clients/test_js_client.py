@@ -12,6 +12,7 @@ import pytest
 import torch
 from javascript import FOLDER, client
 
+import sqsgd
 from sqsgd.conformance.comparison import compare, read_vectors
 from sqsgd.kernels.softmax import softmax_gradients
 from sqsgd.learning.hog import soft_hog, unit
@@ -92,6 +93,7 @@ def test_nothing_names_a_registry_and_versions_are_pinned():
     assert "resolved" not in (FOLDER / "package-lock.json").read_text()
     assert all(re.fullmatch(r"[\d.]+", version) for version in package["devDependencies"].values())
     assert "dependencies" not in package
+    assert package["version"] == lock["version"] == sqsgd.__version__
     locked = lock["packages"][""]
     assert locked["devDependencies"] == package["devDependencies"]
     assert all(
