@@ -35,6 +35,16 @@ export function padded(dim: number): number {
   return 2 ** Math.ceil(Math.log2(dim));
 }
 
+/** One stage of the transform. A function of its own is compiled before the last stage of a page's first report. */
+function combine(y: Float32Array, stride: number): void {
+  for (let k = 0, half = y.length >> 1, low = stride - 1; k < half; k++) {
+    const i = 2 * k - (k & low), j = i + stride; // i runs through the indices without this bit
+    const a = y[i], b = y[j];
+    y[i] = a + b;
+    y[j] = a - b;
+  }
+}
+
 /** Signs, then Walsh-Hadamard over the strides 1, 2, 4, ...; `rounds` times. */
 export function rotated(x: Float32Array, rounds: number, shared: boolean, task: Task): Float32Array {
   const size = padded(x.length);
@@ -47,14 +57,7 @@ export function rotated(x: Float32Array, rounds: number, shared: boolean, task: 
       const value = y[i] * scale;
       y[i] = (signs[i >> 3] >> (i & 7)) & 1 ? -value : value;
     }
-    for (let stride = 1; stride < size; stride *= 2) {
-      for (let k = 0; k < size >> 1; k++) {
-        const i = 2 * k - (k & (stride - 1)); // every index without this bit
-        const low = y[i], high = y[i + stride];
-        y[i] = low + high;
-        y[i + stride] = low - high;
-      }
-    }
+    for (let stride = 1; stride < size; stride *= 2) combine(y, stride);
   }
   return y;
 }
