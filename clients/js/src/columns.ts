@@ -32,7 +32,9 @@ export function oneCode(alphabet: number): Column {
     pack: (codes) => bytesOf(BigInt(codes[0]), length),
     unpack(bytes) {
       const code = Number(numberOf(bytes));
-      if (code >= 2 ** bits) throw new MalformedReport("padding", "the unused bits at the end of a column are not zero");
+      if (code >= 2 ** bits) {
+        throw new MalformedReport("padding", "the unused bits at the end of a column are not zero");
+      }
       if (code >= alphabet) throw new MalformedReport("code", `a column contains a code above ${alphabet - 1}`);
       return [code];
     },

@@ -20,7 +20,9 @@ function matched(text: string, pattern: RegExp): number[] {
   const found = pattern.exec(text);
   if (!found) throw new Error(`this client does not know how to encode "${text}"`);
   const numbers = found.slice(1).map(Number);
-  if (numbers.some((number) => !Number.isFinite(number))) throw new RangeError(`"${text}" holds a number that is not finite`);
+  if (numbers.some((number) => !Number.isFinite(number))) {
+    throw new RangeError(`"${text}" holds a number that is not finite`);
+  }
   return numbers;
 }
 
@@ -36,7 +38,9 @@ function transform(line: string, dim: number): Transform {
 
 function scalar(text: string): ScalarDP {
   const [levels, epsilon] = matched(text, /^scalardp (\d+) ([\d.e+-]+)$/);
-  if (levels < 1 || levels > 255 || !(epsilon >= 1e-6 && epsilon <= 1e6)) throw new RangeError(`"${text}" is out of range`);
+  if (levels < 1 || levels > 255 || !(epsilon >= 1e-6 && epsilon <= 1e6)) {
+    throw new RangeError(`"${text}" is out of range`);
+  }
   return new ScalarDP(levels, epsilon);
 }
 
@@ -109,6 +113,8 @@ export class Encoder {
   }
 
   #check(task: Task): void {
-    if (task.dim !== this.dim) throw new RangeError(`task.dim = ${task.dim}, but this scheme is for ${this.dim} numbers`);
+    if (task.dim !== this.dim) {
+      throw new RangeError(`task.dim = ${task.dim}, but this scheme is for ${this.dim} numbers`);
+    }
   }
 }

@@ -58,11 +58,15 @@ export function unseal(
   message: Uint8Array,
 ): number[][] {
   const [start, at] = SIZES[wire];
-  if (message.length < start) throw new MalformedReport("length", `${message.length} bytes are too few: the envelope has ${start}`);
+  if (message.length < start) {
+    throw new MalformedReport("length", `${message.length} bytes are too few: the envelope has ${start}`);
+  }
   const before = header(wire, fingerprint, task);
   const differs = (from: number, to: number) => before.subarray(from, to).some((byte, i) => byte !== message[from + i]);
   if (wire === 2) {
-    if (message[0] !== 2) throw new MalformedReport("version", `the message starts with ${message[0]}; wire format 2 starts with 2`);
+    if (message[0] !== 2) {
+      throw new MalformedReport("version", `the message starts with ${message[0]}; wire format 2 starts with 2`);
+    }
   } else {
     if (differs(0, 2)) throw new MalformedReport("magic", "the message does not start with SQ");
     if (differs(2, 4)) throw new MalformedReport("version", `wire format ${message[2]}.${message[3]} is unknown`);
@@ -70,7 +74,9 @@ export function unseal(
     if (differs(8, 12)) throw new MalformedReport("round", `the report is not for round ${task.round}`);
   }
   const length = messageLength(wire, layout);
-  if (message.length !== length) throw new MalformedReport("length", `the report has ${message.length} bytes; it must have ${length}`);
+  if (message.length !== length) {
+    throw new MalformedReport("length", `the report has ${message.length} bytes; it must have ${length}`);
+  }
   const sent = new DataView(message.buffer, message.byteOffset).getUint32(at, true);
   if (sent !== checksum(before, binding(task), message.subarray(start))) {
     throw new MalformedReport("checksum", "the report is damaged, or for another scheme or task");

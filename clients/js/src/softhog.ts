@@ -60,7 +60,8 @@ export function softHog(image: ArrayLike<number>, height: number, width: number)
         for (let x = 0; x < width; x++) line[x] += row[y] * strength[start + x];
       }
       columns.forEach((column, j) => {
-        pooled[direction * places + i * columns.length + j] = column.reduce((sum, share, x) => sum + share * line[x], 0);
+        const strengthHere = column.reduce((sum, share, x) => sum + share * line[x], 0);
+        pooled[direction * places + i * columns.length + j] = strengthHere;
       });
     });
   }

@@ -33,7 +33,9 @@ export function softmaxGradient(
   let loss = 0;
   for (const { features, label } of examples) {
     const chances = probabilities(weights, features);
-    if (!(label >= 0 && label < chances.length)) throw new RangeError(`label = ${label} must be below ${chances.length}`);
+    if (!(Number.isInteger(label) && label >= 0 && label < chances.length)) {
+      throw new RangeError(`label = ${label} must be below ${chances.length}`);
+    }
     loss -= Math.log(chances[label]);
     chances.forEach((chance, c) => {
       const error = (chance - +(c === label)) / examples.length;

@@ -27,9 +27,12 @@ export interface TaskDescription {
 
 function whole(name: string, value: unknown, most: bigint): bigint {
   const text = typeof value === "bigint" ? value.toString() : value;
-  const fits = typeof text === "number" ? Number.isSafeInteger(text) : typeof text === "string" && /^\d{1,20}$/.test(text);
+  const digits = typeof text === "string" && /^\d{1,20}$/.test(text);
+  const fits = digits || (typeof text === "number" && Number.isSafeInteger(text));
   const number = fits ? BigInt(text as number | string) : -1n;
-  if (number < 0n || number > most) throw new RangeError(`${name} = ${String(value)} must be a whole number from 0 to ${most}`);
+  if (number < 0n || number > most) {
+    throw new RangeError(`${name} = ${String(value)} must be a whole number from 0 to ${most}`);
+  }
   return number;
 }
 

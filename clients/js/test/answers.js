@@ -33,7 +33,9 @@ export class GivenWords {
 function encoded(encoder, given) {
   const words = new GivenWords(given.words);
   const message = hex(encoder.encode(floats(given.x), makeTask(given.task), words));
-  if (words.used !== words.script.length) throw new Error(`${given.id}: ${words.used} of ${words.script.length} words used`);
+  if (words.used !== words.script.length) {
+    throw new Error(`${given.id}: ${words.used} of ${words.script.length} words used`);
+  }
   return message;
 }
 
