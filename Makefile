@@ -5,13 +5,14 @@ BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 JOBS ?= 2
 
-.PHONY: help train test test-fast test-faults check docs format bench clean
+.PHONY: help train test test-fast test-faults js check docs format bench clean
 
 help:
 	@echo "make train   create $(VENV), install everything, train LeNet-5 on real digits"
 	@echo "make test    create $(VENV), install everything, run all tests"
 	@echo "make test-fast  run only the quick tests"
 	@echo "make test-faults  crashes and hostile nodes in a real federation; takes some minutes"
+	@echo "make js      build and test the JavaScript client; needs Node 20 or later and npm"
 	@echo "make check   ruff (lint and format) and a strict type check of src"
 	@echo "make docs    build the site into build/site; fails if anything public is undocumented"
 	@echo "make format  let ruff fix and reformat the sources"
@@ -33,6 +34,10 @@ test: $(READY)
 test-faults: $(READY)
 	$(BIN)/python -m pytest -m faults tests/faults
 
+js:
+	@command -v npm >/dev/null || { echo "make js needs Node 20 or later and npm: apt-get install nodejs npm"; exit 1; }
+	cd clients/js && npm ci --no-audit --no-fund && npm run build && npm test
+
 test-fast: $(READY)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) -m "not slow and not faults"
 
@@ -52,5 +57,5 @@ bench: $(READY)
 	$(BIN)/sqsgd bench
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist clients/js/dist clients/js/node_modules .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,7 +7,7 @@ import pytest
 
 SHARED = (
     ".", "core", "schemes", "deploy", "report", "ledger", "audit", "experiments", "federated", "flower",
-    "node", "certificate",
+    "node", "certificate", "clients",
 )  # fmt: skip
 sys.path[:0] = [str(Path(__file__).parent / name) for name in SHARED]
 collect_ignore = ["conftest.py", "faults/hostile_client_app.py"]  # the second: an app that only nodes import
@@ -17,6 +17,7 @@ SLOW = (
     "certificate/test_guarantee.py::test_the_whole_range",
     "cli/test_cli_audit.py",
     "cli/test_data.py::test_data_list",
+    "clients/",
     "cli/test_deploy.py",
     "cli/test_schemes.py",
     "cli/test_new_folders.py",

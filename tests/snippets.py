@@ -24,6 +24,7 @@ KNOWN = ("sh", "python", "toml", "text", "pycon", "diff")
 ELSEWHERE = {
     "docs/adding-a-scheme.md": "tests/test_adding_a_scheme.py",
     "docs/deploy.md": "tests/deploy/test_real_federation.py",
+    "docs/encoder.md": "tests/test_docs.py",
     "docs/flower.md": "tests/flower/test_example_app.py",
     "docs/wire-format.md": "tests/test_docs.py",
 }

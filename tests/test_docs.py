@@ -1,7 +1,9 @@
 """What the documentation claims about the program is true."""
 
+import base64
 import math
 import re
+import struct
 from dataclasses import replace
 
 import numpy as np
@@ -9,23 +11,21 @@ import pytest
 import snippets
 
 from sqsgd import Task, make_scheme, reconstruction_bound, seeded_rng
+from sqsgd.conformance import generation
+from sqsgd.conformance.comparison import read_vectors
 from sqsgd.randomness import EVERYONE, PublicStream
 
 ROOT = snippets.ROOT
+VECTORS = read_vectors()
 
 
 def blocks(path: str, language: str) -> list[str]:
     return [block.text for block in snippets.blocks(path) if block.language == language]
 
 
-def identity(scheme) -> str:
-    stages = [stage.identity for stage in scheme.transforms]
-    return "\n".join([f"{scheme.name} {scheme.dim}", *stages, scheme.mechanism.identity])
-
-
 def test_the_identity_is_the_documented_one():
     scheme = make_scheme("sqsgd", dim=100, epsilon=50.0, bits=64, code="signs")
-    assert blocks("docs/wire-format.md", "text")[0].strip() == identity(scheme)
+    assert blocks("docs/wire-format.md", "text")[0].strip() == scheme.identity
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_the_documented_reader_reads_our_messages(name, options):
     message = scheme.encode(np.linspace(-1, 1, 300), task, seeded_rng(3))
     layout = [(column.count, column.alphabet) for column in scheme.mechanism.layout]
     expected = [column.tolist() for column in scheme.open(message, task)]
-    assert reader["read"](message, identity(scheme), fields, layout) == expected
+    assert reader["read"](message, scheme.identity, fields, layout) == expected
     chosen = scheme.transforms[-2].coordinates(task, 300).tolist()
     assert reader["coordinates"](fields["seed"], 9, 4, 300, scheme.transforms[-2].size) == chosen
     words = PublicStream(seed=1, round=2, client=EVERYONE, purpose="signs 0").words(50)
@@ -61,9 +61,9 @@ def test_the_documented_reader_reads_reports_of_slots():
     message = scheme.encode(np.linspace(-1, 1, 300), task, seeded_rng(3))
     layout = [(column.count, column.alphabet) for column in scheme.mechanism.layout]
     expected = [column.tolist() for column in scheme.open(message, task)]
-    assert reader["read"](message, identity(scheme), fields, layout) == expected
+    assert reader["read"](message, scheme.identity, fields, layout) == expected
     with pytest.raises(AssertionError):
-        reader["read"](message, identity(scheme), {**fields, "client": 5}, layout)
+        reader["read"](message, scheme.identity, {**fields, "client": 5}, layout)
 
 
 @pytest.mark.parametrize("options", [{}, {"norm_epsilon": 2.0}])
@@ -79,7 +79,114 @@ def test_the_documented_reader_reads_signed_subsets(options):
     for number in range(20):
         message = scheme.encode(np.linspace(-1, 1, 300), task, seeded_rng(number))
         expected = [column.tolist() for column in scheme.open(message, task)]
-        assert reader["read"](message, identity(scheme), fields, layout) == expected
+        assert reader["read"](message, scheme.identity, fields, layout) == expected
+
+
+def encoder(*changes):
+    """The writer and the reader of the page, with changes (old, new) of their text."""
+    text = "\n".join(blocks("docs/encoder.md", "python"))
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    page: dict = {}
+    exec(text, page)  # noqa: S102
+    return page
+
+
+def task_of(case):
+    return {**case["task"], "client": int(case["task"]["client"]), "seed": int(case["task"]["seed"])}
+
+
+def written(page, group, case):
+    """The message of the page's writer, which must use all the given words."""
+    raw, digits = base64.b64decode(case["x"]), case["words"]
+    x = struct.unpack(f"<{len(raw) // 4}f", raw)
+    words = iter([int(digits[i : i + 16], 16) for i in range(0, len(digits), 16)])
+    message = page["write"](x, group["identity"], group["wire"], task_of(case), words.__next__)
+    return message.hex() if next(words, None) is None else "words are left"
+
+
+def judged(page, group, case):
+    try:
+        page["read"](bytes.fromhex(case["message"]), group["identity"], group["wire"], task_of(case))
+    except ValueError as error:
+        return str(error)
+    return "accepted"
+
+
+@pytest.mark.parametrize("group", VECTORS["groups"], ids=lambda group: group["name"])
+def test_the_documented_encoder_conforms(group):
+    page = encoder()
+    for case in group["encode"]:
+        assert written(page, group, case) == case["message"], case["id"]
+    for case in group["decode"]:
+        task = task_of(case)
+        columns = page["read"](bytes.fromhex(case["message"]), group["identity"], group["wire"], task)
+        assert columns == case["columns"]
+        found = page["estimate"](columns, group["identity"], task, group["scale"])
+        np.testing.assert_allclose(found, case["estimate"], atol=1e-5 * np.abs(case["estimate"]).max())
+    for case in group["malformed"]:
+        assert judged(page, group, case) == case["reason"], case["id"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("privunit-index", {"dim": 50, "epsilon": 3.0}),
+        ("sqsgd", {"dim": 300, "epsilon": 20.0, "bits": 64, "code": "sparse"}),
+        ("sqsgd", {"dim": 300, "epsilon": 20.0, "bits": 64, "code": "sparse", "norm_epsilon": 2.0}),
+        ("sqsgd", {"dim": 300, "epsilon": 60.0, "bits": 128, "code": "signs"}),
+        ("sqsgd-stateless", {"dim": 300, "epsilon": 30.0, "bits": 100, "code": "signs"}),
+    ],
+)
+def test_the_documented_encoder_writes_our_messages(scheme, options):
+    """Schemes as the planner chooses them, random vectors and words."""
+    page, numbers = encoder(), np.random.default_rng(3)
+    made = make_scheme(scheme, **options)
+    group = {"identity": made.identity, "wire": made.wire}
+    for number in range(20):
+        x = numbers.standard_normal(made.dim).astype(np.float32)
+        words = numbers.integers(2**64, size=4096, dtype=np.uint64).tolist()
+        clip = 5.0 if number % 3 == 0 else None
+        task = Task(round=number, client=number, seed=7, dim=made.dim, bound=20.0, clip=clip)
+        case = generation.report("", made, x, task, words)
+        assert written(page, group, case) == case["message"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("reverse = uniform(word) >= (1 + share) / 2", "reverse = uniform(word) >= 1"),
+        ("reverse = uniform(word) >= (1 + share) / 2", "reverse = uniform(word) > (1 + share) / 2"),
+        ("(-abs(x[i]), i)", "(-abs(x[i]), -i)"),
+        ("2 * i + (x[i] < 0)", "2 * i + (math.copysign(1, x[i]) < 0)"),
+        ("sums[i % 64] += value * value", "sums[0] += value * value"),
+        ("(word() >> 11) * 2.0**-53", "word() * 2.0**-64"),
+        ("while (found := word()) >= 2**64 - 2**64 % bound", "while (found := word()) >= 2**64"),
+        ("number, bits = number << 64 | word(), bits + 64", "number, bits = word(), 64"),
+        ("1 << places, 0\n", "1 << places - 1, 0\n"),
+        ("law([vertices - count, count], 1,", "law([vertices - count - 1, count], 1,"),
+        ("right == threshold", "right == max(threshold - 1, 0)"),
+        ("math.ceil(1.25 * needed) + 32", "math.ceil(1.25 * needed) + 33"),
+        ("code >> 1 not in taken", "code not in taken"),
+        ("places.pop(i) - i", "places.pop(i)"),
+        ("round(max(0.0, wanted * 2 / dim - 1) * 128)", "int(max(0.0, wanted * 2 / dim - 1) * 128)"),
+        ("if 16 * (dim - wanted) < dim", "if False"),
+        ("if length < 1e-6 * bound", "if length < 1e-9 * bound"),
+        ("rounded(size**-0.5)", "size**-0.5"),
+        ("lower + (uniform(word) < position - lower)", "lower + (uniform(word) < 0.5)"),
+    ],
+)
+def test_the_vectors_find_a_wrong_encoder(change):
+    page = encoder(change)
+
+    def differs(group, case):
+        try:
+            return written(page, group, case) != case["message"]
+        except (StopIteration, IndexError):  # it drew more words than there are, or something impossible
+            return True
+
+    assert any(differs(group, case) for group in VECTORS["groups"] for case in group["encode"])
 
 
 def test_every_command_is_in_the_readme():

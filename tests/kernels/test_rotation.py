@@ -31,6 +31,21 @@ def test_rotate_is_signs_then_hadamard(exponent):
     assert np.array_equal(in_place, y)
 
 
+@pytest.mark.parametrize("exponent", [*range(15), 17])
+def test_the_rounding_is_the_documented_one(exponent):
+    """Scale, then strides 1, 2, 4, ..., each operation rounded to float32."""
+    size = 1 << exponent
+    x = (NUMBERS.standard_normal(size) * 10.0 ** NUMBERS.uniform(-42, 12, size)).astype(np.float32)
+    signs, y = words(-(-size // 64), "u8"), np.empty(size, np.float32)
+    assert rotate(x, signs, size**-0.5, y, 1e13)
+    expected = x * np.float32(size**-0.5) * reference.signs_of(signs, size).astype(np.float32)
+    for stride in (1 << power for power in range(exponent)):
+        pairs = expected.reshape(-1, 2, stride)
+        low, high = pairs[:, 0], pairs[:, 1]
+        expected = np.stack([low + high, low - high], axis=1).reshape(-1)
+    assert np.array_equal(y.view(np.uint32), expected.view(np.uint32))
+
+
 @pytest.mark.parametrize("size", [2, 64, 1024, 32768])
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf, 2e13, -2e13])
 def test_rotate_reports_what_is_not_finite_or_too_large(size, bad):

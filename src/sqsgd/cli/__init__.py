@@ -16,6 +16,7 @@ from sqsgd.cli import (
     audit,
     bench,
     compare,
+    conformance,
     data,
     deploy,
     doctor,
@@ -60,6 +61,7 @@ app.command()(plan.plan)
 app.command()(audit.audit)
 app.command()(schemes.schemes)
 app.command()(bench.bench)
+app.command()(conformance.conformance)
 app.command()(doctor.doctor)
 app.add_typer(data.app, name="data")
 app.add_typer(ledger.app, name="ledger")

@@ -97,10 +97,22 @@ class Scheme:
         return math.sqrt(self.mechanism.dim / self.dim) if self.sends_block else 1.0
 
     @cached_property
+    def identity(self) -> str:
+        """The scheme and its parameters as lines of text: all that a client in another language needs.
+
+        >>> from sqsgd import make_scheme
+        >>> print(make_scheme("privunit-index", dim=3920, epsilon=8.0).identity)
+        privunit-index 3920
+        rotate 2 shared=0
+        nearest 25 of 8192 vertices 8.0
+        """
+        parts = [f"{self.name} {self.dim}", *(t.identity for t in self.transforms), self.mechanism.identity]
+        return "\n".join(parts)
+
+    @cached_property
     def fingerprint(self) -> int:
         """A 32-bit number that differs between schemes whose messages must not be confused."""
-        parts = [f"{self.name} {self.dim}", *(t.identity for t in self.transforms), self.mechanism.identity]
-        digest = hashlib.blake2b("\n".join(parts).encode(), digest_size=4, person=b"sqsgd scheme").digest()
+        digest = hashlib.blake2b(self.identity.encode(), digest_size=4, person=b"sqsgd scheme").digest()
         return int.from_bytes(digest, "little")
 
     @cached_property

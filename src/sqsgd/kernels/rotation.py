@@ -107,9 +107,10 @@ def _transform64(typing: Any, source: Any, target: Any, at: Any, signs: Any, sca
             beyond = builder.icmp_unsigned(">", size, limit)  # as integers, infinity and NaN are largest
             odd = beyond if odd is None else builder.or_(odd, beyond)
             flipped = builder.xor(row, _flips(builder, signs, i))
-            rows.append(builder.fmul(builder.bitcast(flipped, _VECTOR), factor))
+            scaled = builder.fmul(builder.bitcast(flipped, _VECTOR), factor)
+            rows.append(_lane_butterflies(builder, scaled))
         for place, row in zip(targets, _butterflies(builder, rows), strict=True):
-            builder.store(_lane_butterflies(builder, row), place, align=4)
+            builder.store(row, place, align=4)
         return builder.zext(builder.bitcast(odd, ir.IntType(LANES)), _INT)
 
     kinds = (source, target, types.intp, types.uint64, types.float32, types.uint32)
@@ -193,9 +194,13 @@ def rotate(source, signs, scale, target, largest):
     """target = scale H D source, D the signs (bit i of the 64-bit words), H Walsh-Hadamard in natural order.
 
     Returns whether every magnitude in the source is at most ``largest`` (false for NaN). Source and target
-    have the same power-of-two size and may be the same array. The order is depth first: eight finished
-    siblings are combined while they are still in cache. It is iterative because a cached recursive numba
-    function crashes when another cached one calls it.
+    have the same power-of-two size and may be the same array. The order of blocks is depth first: eight
+    finished siblings are combined while they are still in cache. It is iterative because a cached recursive
+    numba function crashes when another cached one calls it.
+
+    Every number passes through the strides 1, 2, 4, ... in this order, whatever the processor, so that
+    encoders in other languages find the same bits (docs/encoder.md):
+    tests/kernels/test_rotation.py::test_the_rounding_is_the_documented_one.
     """
     if target.size < 64:
         fine = True

@@ -1,0 +1,48 @@
+/** The public face of an encoder: its noise comes from the platform's generator and cannot be seeded. */
+
+import { Encoder } from "./encoder.js";
+import type { Task } from "./task.js";
+import { SecureWords } from "./words.js";
+
+/** A scheme for vectors of one length. Make it once per study: its tables take longer than a report. */
+export class Scheme {
+  readonly #encoder: Encoder;
+  readonly #words = new SecureWords();
+
+  /** `identity`: the lines that describe the scheme; `wire`: the version of its messages, 1 or 2. */
+  constructor(identity: string, wire: number) {
+    this.#encoder = new Encoder(identity, wire);
+  }
+
+  get name(): string {
+    return this.#encoder.name;
+  }
+
+  get dim(): number {
+    return this.#encoder.dim;
+  }
+
+  /** The ε of one report. */
+  get epsilon(): number {
+    return this.#encoder.epsilon;
+  }
+
+  /** Bytes of a message. */
+  get bytes(): number {
+    return this.#encoder.bytes;
+  }
+
+  get fingerprint(): Uint8Array {
+    return this.#encoder.fingerprint.slice();
+  }
+
+  /** The report of a vector. It costs `epsilon`: a `Ledger` decides whether it may be made. */
+  encode(x: ArrayLike<number>, task: Task): Uint8Array {
+    return this.#encoder.encode(x, task, this.#words);
+  }
+
+  /** The columns of a message; throws MalformedReport if it is not valid for the task. */
+  open(message: Uint8Array, task: Task): number[][] {
+    return this.#encoder.open(message, task);
+  }
+}

@@ -1,0 +1,1 @@
+"""Conformance vectors for encoders in other languages, and the check of their answers."""
