@@ -7,7 +7,7 @@ import pytest
 
 SHARED = (
     ".", "core", "schemes", "deploy", "report", "ledger", "audit", "experiments", "federated", "flower",
-    "node", "certificate",
+    "node", "certificate", "collect",
 )  # fmt: skip
 sys.path[:0] = [str(Path(__file__).parent / name) for name in SHARED]
 collect_ignore = ["conftest.py", "faults/hostile_client_app.py"]  # the second: an app that only nodes import
@@ -17,6 +17,7 @@ SLOW = (
     "certificate/test_guarantee.py::test_the_whole_range",
     "cli/test_cli_audit.py",
     "cli/test_data.py::test_data_list",
+    "cli/test_collect.py",
     "cli/test_deploy.py",
     "cli/test_schemes.py",
     "cli/test_new_folders.py",
@@ -33,6 +34,7 @@ SLOW = (
     "flower/",
     "node/",
     "deploy/",
+    "collect/",
     "audit/",
     "report/test_browser.py",
     "schemes/test_clear_schemes.py",

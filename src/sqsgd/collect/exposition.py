@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sqsgd.collect.database import Database
-from sqsgd.collect.slots import ENDED, stage
+from sqsgd.collect.slots import ENDED, clock, stage
 from sqsgd.collect.study import OPEN, Study
 from sqsgd.runs.once_summary import about_once
 
@@ -59,13 +59,6 @@ def admission(study: Study) -> str:
     if study.admission == OPEN:
         return f"open to anybody, {study.joins_per_minute:,} devices a minute: one person can report often"
     return "by signed invitation, one report each"
-
-
-def clock(seen: float, now: float) -> str:
-    """What is wrong with the clock that the workers share; empty if nothing is known."""
-    if now < seen - 5:
-        return f"the clock went back by {seen - now:,.0f} s: rounds and tickets end later by as much"
-    return ""
 
 
 def refusals(database: Database) -> dict[str, int]:

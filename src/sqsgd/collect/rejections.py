@@ -23,6 +23,7 @@ _KINDS: dict[str, tuple[int, str]] = {
     "too-slow": (408, "repeat the same request over a better connection"),
     "too-long": (413, "send what /openapi.json describes"),
     "too-many": (429, "repeat the same request later"),
+    "internal": (500, "repeat the same request later"),
     "no-slot": (503, "repeat the same request later"),
     "busy": (503, "repeat the same request later"),
     "storage": (503, "repeat the same request later; nothing was counted that was not confirmed"),

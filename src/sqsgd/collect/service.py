@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sqsgd import __version__
 from sqsgd.collect.database import Database, open_database
@@ -64,24 +64,32 @@ class Service:
         self._ended = False
         self.accepted = 0
 
-    def app(self) -> Starlette:
+    def app(self) -> ASGIApp:
         """The application; a folder ``page`` of the study is served as its web page."""
+        handlers: dict[str, tuple[str, _Handler]] = {
+            "/study": ("GET", self.study),
+            "/join": ("POST", self.join),
+            "/report": ("POST", self.report),
+            "/model/{round:int}": ("GET", self.model),
+            "/health": ("GET", self.health),
+            "/metrics": ("GET", self.metrics),
+            "/openapi.json": ("GET", self.openapi),
+        }
         routes: list[BaseRoute] = [
-            Route("/study", self._refusing(self.study), methods=["GET"]),
-            Route("/join", self._refusing(self.join), methods=["POST"]),
-            Route("/report", self._refusing(self.report), methods=["POST"]),
-            Route("/model/{round:int}", self._refusing(self.model), methods=["GET"]),
-            Route("/health", self._refusing(self.health), methods=["GET"]),
-            Route("/metrics", self._refusing(self.metrics), methods=["GET"]),
-            Route("/openapi.json", self._refusing(self.openapi), methods=["GET"]),
+            Route(path, _Endpoint(self._commit_of, handler), methods=[method])
+            for path, (method, handler) in handlers.items()
         ]
         if (page := self._folder / PAGE).is_dir():
-            routes.append(Mount("/", StaticFiles(directory=page, html=True)))
-        handlers = {HTTPException: self._not_found}
-        return Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
+            routes.append(Mount("/", Starlette(routes=[Mount("/", StaticFiles(directory=page, html=True))])))
+        # A router and no more: the layers around it would take as long as a report.
+        missing = _Endpoint(self._commit_of, self.missing)
+        return Router(routes, redirect_slashes=False, default=missing, lifespan=self._lifespan)
+
+    def _commit_of(self) -> GroupCommit:
+        return self._commit
 
     @contextlib.asynccontextmanager
-    async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+    async def _lifespan(self, _app: object) -> AsyncIterator[None]:
         opened = functools.partial(open_database, self._folder)
         self._commit = GroupCommit(opened, lambda database, *more: answer(database, self._study, *more))
         ticking = asyncio.create_task(self._tick())
@@ -150,6 +158,8 @@ class Service:
     async def model(self, request: Request) -> Response:
         """The weights before a round."""
         number = request.path_params["round"]
+        if number > self._study.rounds:
+            raise Refused("not-found", f"there are {self._study.rounds} rounds")
         if number not in self._models:
             try:
                 state = await self._read(lambda database: read_state(database, number))
@@ -185,6 +195,10 @@ class Service:
     async def openapi(self, _request: Request) -> Response:
         """The description of the service."""
         return JSONResponse(description(self._study, __version__))
+
+    async def missing(self, _request: Request) -> Response:
+        """The answer to everything else."""
+        raise Refused("not-found", "this service does not have that")
 
     # How it is done.
 
@@ -253,23 +267,27 @@ class Service:
                 _LOG.exception("internal error in the end of a round; it is tried again")
                 pause = 5.0
 
-    def _refusing(self, handler: _Handler) -> _Handler:
-        async def handle(request: Request) -> Response:
-            try:
-                return await handler(request)
-            except Refused as error:
-                self._commit.count(error.rejection.code)
-                return _refuse(error.rejection)
-            except ClientDisconnect:
-                self._commit.count("too-slow")
-                return _refuse(Rejection(code="too-slow", reason="the connection ended before the body did"))
 
-        return handle
+class _Endpoint:
+    """A handler as an application: what it refuses is answered and counted."""
 
-    async def _not_found(self, _request: Request, error: Exception) -> Response:
-        self._commit.count("not-found")
-        reason = "this service does not have that, or not by this method"
-        return _refuse(Rejection(code="not-found", reason=reason))
+    def __init__(self, commit: Callable[[], GroupCommit], handler: _Handler) -> None:
+        self._commit, self._handler = commit, handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            response = await self._handler(Request(scope, receive))
+        except Refused as error:
+            self._commit().count(error.rejection.code)
+            response = _refuse(error.rejection)
+        except ClientDisconnect:
+            self._commit().count("too-slow")
+            return
+        except Exception:
+            _LOG.exception("internal error in %s", scope["path"])
+            self._commit().count("internal")
+            response = _refuse(Rejection(code="internal", reason="internal error"))
+        await response(scope, receive, send)
 
 
 def _digest(ticket: object) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import uvicorn
@@ -57,7 +59,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._late = None
 
 
-def serve(
+def prepare(
     folder: Path,
     *,
     host: str,
@@ -65,22 +67,15 @@ def serve(
     certificate: Path | None = None,
     key: Path | None = None,
     log_addresses: bool = False,
-    tell: Callable[[str], None],
     body_seconds: float = BODY_SECONDS,
-) -> None:
-    """Serve a study until SIGTERM or SIGINT; ``tell`` gets the address once it listens."""
+) -> tuple[uvicorn.Server, socket.socket, str]:
+    """A server that is ready to run, its socket, and its address; whatever is wrong is found here."""
     if (certificate is None) != (key is None):
         raise ValueError("TLS needs both a certificate and its key")
     study = load_study(folder)
-    database = open_database(folder)
-    check_study(database, study)
-    database.close()
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    # The order of reports must stay secret: nothing that is written tells who came when.
-    logging.getLogger("uvicorn.access").setLevel(logging.INFO if log_addresses else logging.CRITICAL)
+    with contextlib.closing(open_database(folder)) as database:
+        check_study(database, study)
     _warm_up(study)
-    listener = _listen(host, port)
     config = uvicorn.Config(
         Service(folder, study, body_seconds=body_seconds).app(),
         http=BoundedProtocol,
@@ -96,13 +91,22 @@ def serve(
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
-    config.load()  # reads the certificate: what is wrong with it is said before anything is served
-    scheme = "http" if certificate is None else "https"
+    config.load()  # reads the certificate
+    listener = _listen(host, port)
     place = f"[{host}]" if ":" in host else host
-    if certificate is None and host not in ("127.0.0.1", "::1", "localhost"):
+    scheme = "http" if certificate is None else "https"
+    return uvicorn.Server(config), listener, f"{scheme}://{place}:{listener.getsockname()[1]}"
+
+
+def serve(folder: Path, *, tell: Callable[[str], None], **options: Any) -> None:
+    """Serve a study until SIGTERM or SIGINT; ``tell`` gets the address once it listens."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    server, listener, address = prepare(folder, **options)
+    if address.startswith("http:") and options["host"] not in ("127.0.0.1", "::1", "localhost"):
         _LOG.warning("without TLS everybody on the way sees the tickets: put a proxy with TLS in front")
-    tell(f"{scheme}://{place}:{listener.getsockname()[1]}")
-    uvicorn.Server(config).run(sockets=[listener])
+    tell(address)
+    server.run(sockets=[listener])
 
 
 def _warm_up(study: Study) -> None:

@@ -38,6 +38,13 @@ def stage(database: Database) -> Stage:
     return Stage(round=round, state=state, ending=bool(ending), deadline=deadline, seen=seen, bound=bound)
 
 
+def clock(seen: float, now: float) -> str:
+    """What is wrong with the clock that the workers share; empty if nothing is known."""
+    if now < seen - 5:
+        return f"the clock went back by {seen - now:,.0f} s: rounds and tickets end later by as much"
+    return ""
+
+
 def task_of(study: Study, at: Stage, slot: int) -> Task:
     """What whoever fills the slot is asked."""
     return Task(round=at.round, client=slot, seed=study.seed, dim=study.dim, bound=at.bound)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,7 @@ from safetensors.numpy import load, save
 from sqsgd.checks import Vector
 from sqsgd.codec import Bytes
 from sqsgd.collect.database import Database
-from sqsgd.collect.slots import CLOSING, ENDED, OPENED, Stage, free_expired, new_round, stage, task_of
+from sqsgd.collect.slots import CLOSING, ENDED, OPENED, Stage, clock, free_expired, new_round, stage, task_of
 from sqsgd.collect.study import Study
 from sqsgd.core import Aggregate, Indices
 from sqsgd.federated import State, initial_state
@@ -24,6 +25,8 @@ from sqsgd.federated.record import make_record
 from sqsgd.task import Tasks
 
 _LOG = logging.getLogger("sqsgd.collect")
+_warned = -math.inf
+"""When this process last complained about the clock."""
 _AT_ONCE = 4096  # reports read at a time
 
 
@@ -52,7 +55,7 @@ def check_study(database: Database, study: Study) -> None:
         )
     if json.loads(found[0][2])["fingerprint"] != study.made_scheme.fingerprint:
         raise ValueError(
-            "this version of sqsgd reads reports otherwise than the version that created the study: go on with that"
+            "this version of sqsgd reads reports otherwise than the one that created the study: use that"
         )
     ago = found[0][1] - database.now()
     if ago > 60:
@@ -87,10 +90,12 @@ def tick(database: Database, study: Study) -> bool:
 
 
 def _watch_clock(database: Database, at: Stage, now: float) -> None:
+    global _warned
     if now > at.seen + 1:
         database.write("UPDATE study SET seen = ? WHERE seen < ?", now, now)
-    elif now < at.seen - 5 and int(now) % 60 == 0:
-        _LOG.warning("the clock went back by %.0f s: rounds and tickets end later by as much", at.seen - now)
+    elif (trouble := clock(at.seen, now)) and time.monotonic() > _warned + 60:
+        _warned = time.monotonic()
+        _LOG.warning("%s", trouble)
 
 
 def _over(database: Database, study: Study, at: Stage, now: float) -> bool:
