@@ -116,9 +116,8 @@ def main() -> None:
          "epsilon": chosen.epsilon}, ""
     )  # fmt: skip
     mean, most = pull(study)
-    print(
-        f"a liar's report moves the mean by {mean:.2f} bounds on average, {most:.2f} at most; an honest one by at most 1"
-    )
+    print(f"a liar's report moves the sum by {mean:.2f} bounds on average, {most:.2f} at most")
+    print("an honest one by its gradient in expectation, which is at most 1 bound long")
     print(f"{'share':>6}", *(f"{attack:>10}" for attack in ATTACKS))
     for share in SHARES:
         reached = []

@@ -85,6 +85,10 @@ class Database(ABC):
         """Create the tables; DatabaseFailed if they exist."""
 
     @abstractmethod
+    def settle(self) -> None:
+        """Remove what was deleted from the disk, too."""
+
+    @abstractmethod
     def close(self) -> None:
         """End the connection."""
 
@@ -103,6 +107,7 @@ class SqliteDatabase(Database):
                 path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
             self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA secure_delete = ON")
             self._connection.execute("PRAGMA synchronous = FULL")  # a commit is on the disk when it returns
         except sqlite3.Error as error:
             raise self._failed(error) from None
@@ -173,6 +178,9 @@ class SqliteDatabase(Database):
             for statement in _TABLES.format(real="REAL", blob="BLOB", packed=" WITHOUT ROWID").split(";"):
                 self.write(statement)
         self._path.chmod(0o600)
+
+    def settle(self) -> None:
+        self.read("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         self._connection.close()

@@ -85,6 +85,9 @@ class PostgresDatabase(Database):
                 if statement.strip():
                     self.write(statement)
 
+    def settle(self) -> None:
+        self.write("VACUUM FULL slots, invitations, joins")
+
     def close(self) -> None:
         self._connection.close()
 

@@ -183,6 +183,8 @@ def step(database: Database, study: Study, at: Stage) -> bool:
                 new_round(database, after.round, study.slots)
         if moved and ending:
             _forget(database)
+    if moved and ending:
+        database.settle()
     if moved:
         counted = "averaged" if enough else "left out, they are too few"
         _LOG.info(
