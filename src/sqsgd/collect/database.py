@@ -10,6 +10,7 @@ import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -42,6 +43,16 @@ class Conflict(DatabaseFailed):
     """Another worker was quicker; the transaction was undone and may be repeated."""
 
 
+@dataclass(frozen=True)
+class Statement:
+    """A statement for many rows of values."""
+
+    each: str
+    """For one row, with a ``?`` for each value. SQLite is quickest with these."""
+    together: str
+    """For all rows, with an array for each column. PostgreSQL is quickest with one of these."""
+
+
 class Database(ABC):
     """One connection, for one thread at a time. Statements have ``?`` for values, ``{among}`` for lists."""
 
@@ -61,7 +72,7 @@ class Database(ABC):
         """Execute a statement; returns the number of rows that it changed."""
 
     @abstractmethod
-    def write_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+    def write_many(self, statement: Statement, rows: Sequence[Sequence[object]]) -> None:
         """Execute a statement with each of these rows of values."""
 
     @abstractmethod
@@ -125,9 +136,9 @@ class SqliteDatabase(Database):
         except sqlite3.Error as error:
             raise self._failed(error) from None
 
-    def write_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+    def write_many(self, statement: Statement, rows: Sequence[Sequence[object]]) -> None:
         try:
-            self._connection.executemany(sql, rows)
+            self._connection.executemany(statement.each, rows)
         except sqlite3.Error as error:
             raise self._failed(error) from None
 
