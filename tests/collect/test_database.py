@@ -6,8 +6,8 @@ import sys
 import pytest
 from devices import make
 
-from sqsgd.collect.intake import _USED
 from sqsgd.collect.database import FILE, Conflict, DatabaseFailed, new_database, open_database
+from sqsgd.collect.statements import USED
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_full_disk_is_an_error_and_leaves_the_database_whole(folder):
     (pages,) = database.read("PRAGMA page_count")[0]
     database.read(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(DatabaseFailed, match="full"), database.transaction():
-        database.write_many(_USED, [(f"{i:0500}",) for i in range(1000)])
+        database.write_many(USED, [(f"{i:0500}",) for i in range(1000)])
     assert database.read("SELECT * FROM invitations") == []
     assert database.read("PRAGMA integrity_check") == [("ok",)]
     database.close()
@@ -65,8 +65,7 @@ def test_one_process_steps_and_a_dead_one_does_not_block(folder):
     with first.stepping() as one, second.stepping() as two:
         assert (one, two) == (True, False)
     code = (
-        "import os, sys, pathlib\nfrom sqsgd.collect.intake import _USED
-from sqsgd.collect.database import open_database\n"
+        "import os, sys, pathlib\nfrom sqsgd.collect.database import open_database\n"
         "with open_database(pathlib.Path(sys.argv[1])).stepping() as one:\n"
         "    assert one\n    os.kill(os.getpid(), 9)"
     )

@@ -10,9 +10,10 @@ import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
+
+from sqsgd.collect.statements import Statement
 
 FILE, URL, VARIABLE = "collect.db", "database.url", "SQSGD_DATABASE"
 _BUSY_SECONDS = 30
@@ -41,16 +42,6 @@ class DatabaseFailed(OSError):
 
 class Conflict(DatabaseFailed):
     """Another worker was quicker; the transaction was undone and may be repeated."""
-
-
-@dataclass(frozen=True)
-class Statement:
-    """A statement for many rows of values."""
-
-    each: str
-    """For one row, with a ``?`` for each value. SQLite is quickest with these."""
-    together: str
-    """For all rows, with an array for each column. PostgreSQL is quickest with one of these."""
 
 
 class Database(ABC):

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqsgd.codec import MalformedReport
-from sqsgd.collect.database import Database, Statement
+from sqsgd.collect import statements
+from sqsgd.collect.database import Database
 from sqsgd.collect.rejections import Rejection
 from sqsgd.collect.slots import CLOSING, ENDED, OPENED, Stage, stage, task_of
 from sqsgd.collect.study import OPEN, Study
@@ -60,30 +61,6 @@ class Accepted:
 
 Request = Join | Report | Probe
 Answer = Granted | Accepted | Rejection
-_FREE = "SELECT slot FROM slots WHERE round = ? AND report IS NULL AND draw IS NOT NULL ORDER BY draw LIMIT ?"
-_OWNED = "SELECT ticket, round, slot, report IS NOT NULL, expires FROM slots WHERE ticket {among}"
-_FILLED = "SELECT ticket, round, slot, report FROM slots WHERE ticket {among}"
-_REFUSED = Statement(
-    "INSERT INTO refusals VALUES (?, ?) "
-    "ON CONFLICT (code) DO UPDATE SET count = refusals.count + excluded.count",
-    "INSERT INTO refusals SELECT * FROM unnest(?::text[], ?::bigint[]) "
-    "ON CONFLICT (code) DO UPDATE SET count = refusals.count + excluded.count",
-)
-_USED = Statement(
-    "INSERT INTO invitations VALUES (?)", "INSERT INTO invitations SELECT * FROM unnest(?::text[])"
-)
-_GIVEN = Statement(
-    "UPDATE slots SET draw = NULL, ticket = ?, expires = ? WHERE round = ? AND slot = ?",
-    "UPDATE slots AS s SET draw = NULL, ticket = v.ticket, expires = v.expires "
-    "FROM unnest(?::text[], ?::float8[], ?::int[], ?::int[]) AS v (ticket, expires, round, slot) "
-    "WHERE s.round = v.round AND s.slot = v.slot",
-)
-_KEPT = Statement(
-    "UPDATE slots SET report = ?, draw = NULL, expires = NULL WHERE round = ? AND slot = ? AND report IS NULL",
-    "UPDATE slots AS s SET report = v.report, draw = NULL, expires = NULL "
-    "FROM unnest(?::bytea[], ?::int[], ?::int[]) AS v (report, round, slot) "
-    "WHERE s.round = v.round AND s.slot = v.slot AND s.report IS NULL",
-)
 _CLOSED = Rejection(code="closed", reason="the study has ended")
 
 
@@ -120,7 +97,7 @@ def answer(
         if not joins and not reports:
             counts["none"] += 0  # a probe writes, to see whether that is possible
         database.write_many(
-            _REFUSED,
+            statements.REFUSED,
             sorted(counts.items()),
         )
     return [answers[i] for i in range(len(requests))]
@@ -134,7 +111,7 @@ def _admit(
     held = {
         row[0]: row[1:]
         for row in database.read_among(
-            _OWNED + database.locking,
+            statements.OWNED + database.locking,
             [join.ticket for join in joins.values()],
         )
     }
@@ -154,17 +131,17 @@ def _admit(
     free = [
         slot
         for (slot,) in database.read(
-            _FREE + database.taking,
+            statements.FREE + database.taking,
             at.round,
             len(wanted),
         )
     ]
     given = dict(zip(wanted, free, strict=False))
     used = [joins[fresh[ticket][0]].invitation for ticket in given]
-    database.write_many(_USED, sorted((number,) for number in used if number is not None))
+    database.write_many(statements.USED, sorted((number,) for number in used if number is not None))
     expires, owners = now + study.ticket_seconds, {slot: ticket for ticket, slot in given.items()}
     database.write_many(
-        _GIVEN,
+        statements.GIVEN,
         [(ticket, expires, at.round, slot) for slot, ticket in sorted(owners.items())],
     )
     full = Rejection(
@@ -284,7 +261,7 @@ def _accept(database: Database, study: Study, reports: dict[int, Report], at: St
     held = {
         ticket: (round, slot, kept)
         for ticket, round, slot, kept in database.read_among(
-            _FILLED + database.locking,
+            statements.FILLED + database.locking,
             [report.ticket for report in reports.values()],
         )
     }
@@ -314,7 +291,7 @@ def _accept(database: Database, study: Study, reports: dict[int, Report], at: St
         two = Rejection(code="busy", reason="two different reports came with one ticket at the same time")
         answers[i] = answers[new[slot][0]] if reports[i].message == new[slot][1] else two
     database.write_many(
-        _KEPT,
+        statements.KEPT,
         [(new[slot][1], at.round, slot) for slot in sorted(new) if slot not in wrong],
     )
     return answers

@@ -8,7 +8,8 @@ from typing import Any
 
 import psycopg
 
-from sqsgd.collect.database import Conflict, Database, DatabaseFailed, Statement
+from sqsgd.collect.database import Conflict, Database, DatabaseFailed
+from sqsgd.collect.statements import Statement
 
 _ORDER, _STEP = 7_118_721, 7_118_722  # numbers of advisory locks
 _AGAIN = (

@@ -5,25 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from sqsgd.collect.database import Database, Statement
+from sqsgd.collect import statements
+from sqsgd.collect.database import Database
 from sqsgd.collect.study import Study
 from sqsgd.task import Task
 
 OPENED, CLOSING, ENDED = "open", "closing", "ended"
 """A round takes reports, a round is being averaged, the study has ended."""
-
-
-_LATE = "SELECT slot FROM slots WHERE round = ? AND report IS NULL AND draw IS NULL AND expires < ?"
-
-_NEW = Statement(
-    "INSERT INTO slots (round, slot, draw) VALUES (?, ?, ?)",
-    "INSERT INTO slots (round, slot, draw) SELECT * FROM unnest(?::int[], ?::int[], ?::text[])",
-)
-_FREED = Statement(
-    "UPDATE slots SET draw = ?, expires = NULL WHERE round = ? AND slot = ?",
-    "UPDATE slots AS s SET draw = v.draw, expires = NULL FROM unnest(?::text[], ?::int[], ?::int[]) "
-    "AS v (draw, round, slot) WHERE s.round = v.round AND s.slot = v.slot",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +52,7 @@ def new_round(database: Database, round: int, slots: int) -> None:
     """Free slots in a random order of the operating system's: the next device gets the first of them."""
     draws = os.urandom(16 * slots).hex()
     database.write_many(
-        _NEW,
+        statements.NEW,
         [(round, slot, draws[32 * slot : 32 * slot + 32]) for slot in range(slots)],
     )
 
@@ -74,12 +62,12 @@ def free_expired(database: Database, at: Stage, now: float) -> int:
 
     A late report still counts if it comes before the slot has another owner.
     """
-    if not database.read(f"{_LATE} LIMIT 1", at.round, now):
+    if not database.read(f"{statements.LATE} LIMIT 1", at.round, now):
         return 0
     with database.transaction():
-        late = database.read(_LATE + database.taking, at.round, now)
+        late = database.read(statements.LATE + database.taking, at.round, now)
         database.write_many(
-            _FREED,
+            statements.FREED,
             [(os.urandom(16).hex(), at.round, slot) for (slot,) in sorted(late)],
         )
     return len(late)
