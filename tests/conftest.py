@@ -7,7 +7,7 @@ import pytest
 
 SHARED = (
     ".", "core", "schemes", "deploy", "report", "ledger", "audit", "experiments", "federated", "flower",
-    "node", "certificate", "clients",
+    "node", "certificate", "clients", "collect",
 )  # fmt: skip
 sys.path[:0] = [str(Path(__file__).parent / name) for name in SHARED]
 collect_ignore = ["conftest.py", "faults/hostile_client_app.py"]  # the second: an app that only nodes import
@@ -18,6 +18,7 @@ SLOW = (
     "cli/test_cli_audit.py",
     "cli/test_data.py::test_data_list",
     "clients/",
+    "cli/test_collect.py",
     "cli/test_deploy.py",
     "cli/test_schemes.py",
     "cli/test_new_folders.py",
@@ -34,6 +35,7 @@ SLOW = (
     "flower/",
     "node/",
     "deploy/",
+    "collect/",
     "audit/",
     "report/test_browser.py",
     "schemes/test_clear_schemes.py",

@@ -36,6 +36,9 @@ ONLY_IN = {
     "flwr": ("flower/",),
     "plotly": ("report/",),
     "matplotlib": ("report/",),
+    "starlette": ("collect/",),
+    "uvicorn": ("collect/",),
+    "psycopg": ("collect/postgres",),
     "typer": ("cli/",),
     "rich": ("cli/",),
 }

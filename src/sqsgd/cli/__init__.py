@@ -15,6 +15,7 @@ from sqsgd.cli import (
     ablate,
     audit,
     bench,
+    collect,
     compare,
     conformance,
     data,
@@ -66,6 +67,7 @@ app.command()(doctor.doctor)
 app.add_typer(data.app, name="data")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(deploy.app, name="deploy")
+app.add_typer(collect.app, name="collect")
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from sqsgd.cli._options import DataDir, Json
 from sqsgd.cli._tables import print_json, print_table
 
 LEAST_PYTHON = (3, 11)
-EXTRAS = ("train", "report", "flower")
+EXTRAS = ("train", "report", "flower", "collect")
 ENGINE_NEEDS = {"local": ("train",), "flower": ("train", "flower")}
 """The extras that an engine of ``sqsgd train`` requires."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

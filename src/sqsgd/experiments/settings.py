@@ -8,7 +8,7 @@ from sqsgd.core import Scheme
 from sqsgd.federated import Settings
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.federated.order import Order, seeded_order
-from sqsgd.federated.rates import learning_rate, softmax_rate
+from sqsgd.federated.rates import bound_and_rate
 from sqsgd.ledger.client_ledgers import Ledgers
 from sqsgd.numerics.epsilon_sums import total
 from sqsgd.runs.config import RunConfig, cores
@@ -17,17 +17,17 @@ from sqsgd.runs.config import RunConfig, cores
 def make_settings(config: RunConfig, scheme: Scheme, features: bool) -> Settings:
     """The settings; ``features``: the model is a softmax on public features of unit length."""
     softmax = config.once and features and config.optimizer == "sgd"
-    bound = config.bound or (0.5 if softmax else scheme.first_bound)
     decays = config.decay == "linear"
-    cohort = config.participants or config.clients
-    rate = config.lr
-    if not rate:
-        rate = (
-            softmax_rate(scheme, cohort, config.rounds, bound)
-            if softmax
-            else learning_rate(scheme, cohort, config.optimizer, rounds=config.rounds, bound=bound)
-        )
-        rate *= 0.5 if not decays and (softmax or scheme.mechanism.fixed_length) else 1.0
+    bound, rate = bound_and_rate(
+        scheme,
+        clients=config.participants or config.clients,
+        rounds=config.rounds,
+        optimizer=config.optimizer,
+        decays=decays,
+        softmax=softmax,
+        bound=config.bound,
+        lr=config.lr,
+    )
     scheme.check_clip(config.clip or None)
     return Settings(
         seed=config.seed,

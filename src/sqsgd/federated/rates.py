@@ -44,6 +44,32 @@ def softmax_rate(scheme: Scheme, clients: int, rounds: int, bound: float) -> flo
     return min(_LARGEST_SOFTMAX_RATE, _noise_rate(scheme, clients, rounds, bound, _SCORE_NOISE))
 
 
+def bound_and_rate(
+    scheme: Scheme,
+    *,
+    clients: int,
+    rounds: int,
+    optimizer: str,
+    decays: bool,
+    softmax: bool,
+    bound: float = 0.0,
+    lr: float = 0.0,
+) -> tuple[float, float]:
+    """The bound of the first round and the learning rate; 0 is replaced by the default.
+
+    ``clients`` are those of one round. ``softmax``: each answers once, for a softmax on unit features.
+    """
+    bound = bound or (0.5 if softmax else scheme.first_bound)
+    if lr:
+        return bound, lr
+    if softmax:
+        rate = softmax_rate(scheme, clients, rounds, bound)
+    else:
+        rate = learning_rate(scheme, clients, optimizer, rounds=rounds, bound=bound)
+    halved = not decays and (softmax or scheme.mechanism.fixed_length)
+    return bound, rate * (0.5 if halved else 1.0)
+
+
 def _noise_rate(scheme: Scheme, clients: int, rounds: int, bound: float, noise: float) -> float:
     """The rate at which the noise of T rounds moves each of d weights by ``noise``.
 

@@ -141,7 +141,7 @@ def read_run(folder: Path) -> RunData:
 def _federation_config(known: Mapping[str, Any], columns: Mapping[str, Numbers]) -> RunConfig:
     """A federation's options, from its checkpoint; those of earlier versions lack ``run``.
 
-    Data and model are the nodes' own, and nodes always use secure noise.
+    Data and model are those of the nodes or devices, which always use secure noise.
     """
     rounds, asked = len(columns["round"]), np.nan_to_num(columns["asked"])
     chosen: dict[str, Any] = known.get("run") or {
@@ -154,8 +154,8 @@ def _federation_config(known: Mapping[str, Any], columns: Mapping[str, Numbers])
     nodes = int(asked.sum() if once else asked.max(initial=0))
     return RunConfig(
         **chosen,
-        dataset="data of the nodes",
-        model="model of the app",
+        dataset=known.get("data", "data of the nodes"),
+        model=known.get("model", "model of the app"),
         clients=max(1, nodes, chosen["rounds"] if once else 0),
         participation="once" if once else "all",
         lr=known["rate"],

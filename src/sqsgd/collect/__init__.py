@@ -1,0 +1,1 @@
+"""A service over HTTP for devices that report once: studies, invitations, slots, rounds."""

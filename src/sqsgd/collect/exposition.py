@@ -1,0 +1,104 @@
+"""Numbers about a study for machines (Prometheus) and for people (``sqsgd collect status``)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqsgd.collect.database import Database
+from sqsgd.collect.slots import ENDED, clock, stage
+from sqsgd.collect.study import OPEN, Study
+from sqsgd.runs.once_summary import about_once
+
+
+def progress(database: Database, study: Study) -> dict[str, Any]:
+    """What anybody may know: nothing of it depends on who reported."""
+    at, now = stage(database), database.now()
+    reports = database.read("SELECT count(*) FROM slots WHERE round = ? AND report IS NOT NULL", at.round)[0][
+        0
+    ]
+    ended = at.state == ENDED
+    return {
+        "round": at.round,
+        "state": at.state,
+        "model": f"/model/{at.round}",
+        "reports": 0 if ended else reports,
+        "slots": study.slots,
+        "seconds_left": 0.0 if ended else max(0.0, round(at.deadline - now, 1)),
+    }
+
+
+def full_status(database: Database, study: Study) -> dict[str, Any]:
+    """What the operator sees: progress, refusals, and the central guarantee so far."""
+    at, now = stage(database), database.now()
+    lines = rounds_done(database)
+    known = progress(database, study)
+    (taken,) = database.read(
+        "SELECT count(*) FROM slots WHERE round = ? AND report IS NULL AND expires IS NOT NULL", at.round
+    )[0]
+    return {
+        "study": study.id,
+        "name": study.name,
+        **known,
+        "rounds": study.rounds,
+        "all_reports": sum(line["clients"] for line in lines) + known["reports"],
+        "tickets_out": taken,
+        "admission": admission(study),
+        "invitations_used": database.read("SELECT count(*) FROM invitations")[0][0],
+        "refusals": refusals(database),
+        "clock": clock(at.seen, now),
+        "epsilon": study.made_scheme.privacy.epsilon,
+        "message_bytes": study.made_scheme.bits // 8,
+        **about_once(study.made_scheme, "round", lines, seeded=False, slots=len(lines) * study.slots),
+    }
+
+
+def admission(study: Study) -> str:
+    """Who may report, in words."""
+    if study.admission == OPEN:
+        return f"open to anybody, {study.joins_per_minute:,} devices a minute: one person can report often"
+    return "by signed invitation, one report each"
+
+
+def refusals(database: Database) -> dict[str, int]:
+    """How many requests were refused, by reason, over all workers."""
+    found = database.read("SELECT code, count FROM refusals WHERE count > 0 ORDER BY code")
+    return {code: int(count) for code, count in found}
+
+
+def rounds_done(database: Database) -> list[dict[str, Any]]:
+    """The records of the rounds that are over."""
+    found = database.read("SELECT record FROM rounds WHERE record IS NOT NULL ORDER BY round")
+    return [json.loads(record) for (record,) in found]
+
+
+def prometheus(known: Mapping[str, Any], refused: Mapping[str, int], worker: Mapping[str, float]) -> str:
+    """The text that Prometheus reads; ``worker``: counters of this process."""
+    samples: list[tuple[str, str, str, Iterable[tuple[str, float]]]] = [
+        ("sqsgd_round", "gauge", "The current round.", [("", known["round"])]),
+        ("sqsgd_round_reports", "gauge", "Reports of the current round.", [("", known["reports"])]),
+        ("sqsgd_round_slots", "gauge", "Slots of a round.", [("", known["slots"])]),
+        ("sqsgd_round_seconds_left", "gauge", "Time until the round may end.", [("", known["seconds_left"])]),
+        ("sqsgd_ended", "gauge", "1 if the study has ended.", [("", float(known["state"] == ENDED))]),
+        (
+            "sqsgd_refused_total",
+            "counter",
+            "Refused requests of all workers, by reason.",
+            [(f'{{reason="{code}"}}', count) for code, count in sorted(refused.items())],
+        ),
+        *(
+            (
+                f"sqsgd_worker_{name}",
+                "counter",
+                f"{name.replace('_', ' ').capitalize()}, of this worker.",
+                [("", value)],
+            )
+            for name, value in sorted(worker.items())
+        ),
+    ]
+    lines = []
+    for name, kind, about, values in samples:
+        lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
+        lines += [f"{name}{label} {value:g}" for label, value in values]
+    return "\n".join(lines) + "\n"

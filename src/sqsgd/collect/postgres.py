@@ -1,0 +1,95 @@
+"""PostgreSQL, for workers on several machines. The only module with psycopg."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+
+from sqsgd.collect.database import Conflict, Database, DatabaseFailed
+from sqsgd.collect.statements import Statement
+
+_ORDER, _STEP = 7_118_721, 7_118_722  # numbers of advisory locks
+_AGAIN = (
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.SerializationFailure,
+)
+
+
+class PostgresDatabase(Database):
+    """A database of its own for each study; time is the server's."""
+
+    taking, locking, among = " FOR UPDATE SKIP LOCKED", " ORDER BY round, slot FOR UPDATE", "= ANY(?)"
+
+    def __init__(self, url: str, tables: str) -> None:
+        self._tables = tables
+        try:
+            self._connection = psycopg.connect(url, autocommit=True, connect_timeout=5)
+            self._connection.execute("SET synchronous_commit = on")
+            self._connection.execute("SET statement_timeout = '60s'")
+        except psycopg.Error as error:
+            raise self._failed(error) from None
+
+    def read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(sql.replace("?", "%s"), values).fetchall()
+        except psycopg.Error as error:
+            raise self._failed(error) from None
+
+    def write(self, sql: str, *values: object) -> int:
+        try:
+            return self._connection.execute(sql.replace("?", "%s"), values).rowcount
+        except psycopg.Error as error:
+            raise self._failed(error) from None
+
+    def write_many(self, statement: Statement, rows: Sequence[Sequence[object]]) -> None:
+        if rows:
+            self.write(statement.together, *(list(column) for column in zip(*rows, strict=True)))
+
+    def read_among(self, sql: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
+        return self.read(sql.format(among=self.among), list(values))
+
+    @contextlib.contextmanager
+    def transaction(self, *, alone: bool = False) -> Iterator[None]:
+        try:
+            with self._connection.transaction():
+                # A lock with a queue: whoever ends a round waits for the reports under way, and no longer.
+                kind = "pg_advisory_xact_lock" + ("" if alone else "_shared")
+                self._connection.execute(f"SELECT {kind}({_ORDER})")
+                yield
+        except psycopg.Error as error:
+            raise self._failed(error) from None
+
+    def now(self) -> float:
+        return float(self.read("SELECT extract(epoch FROM clock_timestamp())")[0][0])
+
+    @contextlib.contextmanager
+    def stepping(self) -> Iterator[bool]:
+        held = bool(self.read(f"SELECT pg_try_advisory_lock({_STEP})")[0][0])
+        try:
+            yield held
+        finally:
+            if held and not self._connection.closed:
+                self.read(f"SELECT pg_advisory_unlock({_STEP})")
+
+    def create(self) -> None:
+        with self.transaction(alone=True):
+            if self.read("SELECT to_regclass('study')")[0][0] is not None:
+                raise DatabaseFailed("the database holds a study already: create a database for each study")
+            for statement in self._tables.split(";"):
+                if statement.strip():
+                    self.write(statement)
+
+    def settle(self) -> None:
+        self.write("VACUUM FULL slots, invitations, joins")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @staticmethod
+    def _failed(error: psycopg.Error) -> DatabaseFailed:
+        kind = Conflict if isinstance(error, _AGAIN) else DatabaseFailed
+        return kind(f"PostgreSQL: {str(error).strip() or type(error).__name__}")

@@ -1,0 +1,309 @@
+"""The service: what devices ask, and what they are told. Every worker runs one; none keeps anything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import hashlib
+import json
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sqsgd import __version__
+from sqsgd.collect.database import Database, open_database
+from sqsgd.collect.exposition import progress, prometheus, refusals
+from sqsgd.collect.group_commit import GroupCommit
+from sqsgd.collect.intake import Accepted, Granted, Join, Probe, Report, answer
+from sqsgd.collect.invitations import Inspector, InvalidInvitation
+from sqsgd.collect.openapi import description
+from sqsgd.collect.outcome import write_outcome
+from sqsgd.collect.rejections import Rejection
+from sqsgd.collect.slots import ENDED
+from sqsgd.collect.stepping import read_state, tick
+from sqsgd.collect.study import INVITED, PAGE, RUN, Study
+
+_LOG = logging.getLogger("sqsgd.collect")
+BODY_SECONDS = 10.0
+_JOIN_BYTES, _MODELS, _TICK_SECONDS = 1024, 4, 0.1
+_TICKET = re.compile(r"[0-9a-f]{64}")
+_Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Refused(Exception):
+    """A request that is answered with a rejection."""
+
+    def __init__(self, code: str, reason: str, seconds: float = 0.0) -> None:
+        super().__init__(reason)
+        self.rejection = Rejection(code=code, reason=reason, seconds=seconds)
+
+
+class Service:
+    """One worker of a study."""
+
+    def __init__(self, folder: Path, study: Study, *, body_seconds: float = BODY_SECONDS) -> None:
+        self._folder, self._study, self._body_seconds = folder, study, body_seconds
+        self._inspector = Inspector(study.id, study.key) if study.admission == INVITED else None
+        self._models: dict[int, bytes] = {}
+        self._known: dict[str, Any] = {}
+        self._refusals: dict[str, int] = {}
+        self._commit: GroupCommit
+        self._reading = asyncio.Lock()
+        self._database: Database | None = None
+        self._ended = False
+        self.accepted = 0
+
+    def app(self) -> ASGIApp:
+        """The application; a folder ``page`` of the study is served as its web page."""
+        handlers: dict[str, tuple[str, _Handler]] = {
+            "/study": ("GET", self.study),
+            "/join": ("POST", self.join),
+            "/report": ("POST", self.report),
+            "/model/{round:int}": ("GET", self.model),
+            "/health": ("GET", self.health),
+            "/metrics": ("GET", self.metrics),
+            "/openapi.json": ("GET", self.openapi),
+        }
+        routes: list[BaseRoute] = [
+            Route(path, _Endpoint(self._commit_of, handler), methods=[method])
+            for path, (method, handler) in handlers.items()
+        ]
+        if (page := self._folder / PAGE).is_dir():
+            routes.append(Mount("/", Starlette(routes=[Mount("/", StaticFiles(directory=page, html=True))])))
+        # A router and no more: the layers around it would take as long as a report.
+        missing = _Endpoint(self._commit_of, self.missing)
+        return Router(routes, redirect_slashes=False, default=missing, lifespan=self._lifespan)
+
+    def _commit_of(self) -> GroupCommit:
+        return self._commit
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _app: object) -> AsyncIterator[None]:
+        opened = functools.partial(open_database, self._folder)
+        self._commit = GroupCommit(opened, lambda database, *more: answer(database, self._study, *more))
+        ticking = asyncio.create_task(self._tick())
+        yield
+        ticking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await ticking
+        await asyncio.to_thread(self._commit.stop)
+        if self._database is not None:
+            self._database.close()
+
+    # What devices ask.
+
+    async def study(self, _request: Request) -> Response:
+        """What is asked, and how far the study is."""
+        return JSONResponse({**self._study.public(), **await self._progress()})
+
+    async def join(self, request: Request) -> Response:
+        """A slot for a device, with what it needs to make its report."""
+        body = await self._body(request, _JOIN_BYTES)
+        try:
+            asked = json.loads(body)
+        except (ValueError, RecursionError):
+            raise Refused("bad-request", "the body is not JSON") from None
+        if not isinstance(asked, dict):
+            raise Refused("bad-request", "the body is not a JSON object")
+        if asked.get("study") != self._study.id:
+            raise Refused("wrong-study", f"this is study {self._study.id}")
+        ticket, number = _digest(asked.get("ticket")), None
+        if self._inspector is not None:
+            try:
+                number = self._inspector.number(asked.get("invitation"))
+            except InvalidInvitation as error:
+                raise Refused("invitation-invalid", str(error)) from None
+        given = await self._commit.submit(Join(ticket=ticket, invitation=number))
+        if not isinstance(given, Granted):
+            return _refuse(given)
+        return JSONResponse(
+            {
+                "study": self._study.id,
+                "task": {
+                    "round": given.round,
+                    "client": given.slot,
+                    "seed": self._study.seed,
+                    "dim": self._study.dim,
+                    "bound": given.bound,
+                    "clip": None,
+                },
+                "model": f"/model/{given.round}",
+                "seconds": round(given.seconds, 1),
+            }
+        )
+
+    async def report(self, request: Request) -> Response:
+        """Take a report; it is on the disk when the device is told so."""
+        kind, _, secret = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            raise Refused("bad-request", "the header Authorization must be: Bearer TICKET")
+        message = await self._body(request, self._study.made_scheme.bits // 8)
+        given = await self._commit.submit(Report(ticket=_digest(secret), message=message))
+        if not isinstance(given, Accepted):
+            return _refuse(given)
+        self.accepted += not given.again
+        return JSONResponse({"accepted": True, "round": given.round, "again": given.again})
+
+    async def model(self, request: Request) -> Response:
+        """The weights before a round."""
+        number = request.path_params["round"]
+        if number > self._study.rounds:
+            raise Refused("not-found", f"there are {self._study.rounds} rounds")
+        if number not in self._models:
+            try:
+                state = await self._read(lambda database: read_state(database, number))
+            except ValueError as error:
+                raise Refused("not-found", str(error)) from None
+            self._models[number] = state.weights.astype("<f4").tobytes()
+            while len(self._models) > _MODELS:
+                del self._models[next(iter(self._models))]
+        headers = {"cache-control": "public, max-age=31536000, immutable"}
+        return Response(self._models[number], media_type="application/octet-stream", headers=headers)
+
+    # What operators ask.
+
+    async def health(self, _request: Request) -> Response:
+        """Whether reports can be stored now."""
+        try:
+            async with asyncio.timeout(5):
+                given = await self._commit.submit(Probe())
+        except TimeoutError:
+            raise Refused("busy", "no transaction in five seconds", 5.0) from None
+        return _refuse(given) if isinstance(given, Rejection) else JSONResponse({"healthy": True})
+
+    async def metrics(self, _request: Request) -> Response:
+        """Counters for Prometheus."""
+        worker = {
+            "reports_total": self.accepted,
+            "commits_total": self._commit.commits,
+            "requests_total": self._commit.requests,
+            "commit_seconds_total": self._commit.seconds,
+        }
+        return PlainTextResponse(prometheus(await self._progress(), self._refusals, worker))
+
+    async def openapi(self, _request: Request) -> Response:
+        """The description of the service."""
+        return JSONResponse(description(self._study, __version__))
+
+    async def missing(self, _request: Request) -> Response:
+        """The answer to everything else."""
+        raise Refused("not-found", "this service does not have that")
+
+    # How it is done.
+
+    async def _body(self, request: Request, most: int) -> bytes:
+        """The body, if it is neither too long nor too slow."""
+        parts, length = [], 0
+        try:
+            async with asyncio.timeout(self._body_seconds):
+                async for part in request.stream():
+                    length += len(part)
+                    if length > most:
+                        raise Refused("too-long", f"the body has more than {most} bytes")
+                    parts.append(part)
+        except TimeoutError:
+            raise Refused("too-slow", f"the body took more than {self._body_seconds:g} s") from None
+        return b"".join(parts)
+
+    async def _read(self, query: Callable[[Database], Any]) -> Any:
+        """A query in a thread, with a connection of its own; Refused if the database is gone."""
+        async with self._reading:
+            try:
+                return await asyncio.to_thread(self._query, query)
+            except OSError as error:
+                _LOG.error("the database cannot be read: %s", error)
+                raise Refused("storage", "the database cannot be read now", 30.0) from None
+
+    def _query(self, query: Callable[[Database], Any]) -> Any:
+        if self._database is None:
+            self._database = open_database(self._folder)
+        try:
+            return query(self._database)
+        except OSError:
+            self._database.close()
+            self._database = None
+            raise
+
+    async def _progress(self) -> dict[str, Any]:
+        """How far the study is, at most a second old, however many ask."""
+        now = time.monotonic()
+        if now - self._known.get("at", -9.0) > 1:
+            found, refused = await self._read(
+                lambda database: (progress(database, self._study), refusals(database))
+            )
+            self._known, self._refusals = {"at": now, "progress": found}, refused
+        return dict(self._known["progress"])
+
+    async def _tick(self) -> None:
+        """End rounds, take steps, count refusals, and write the run when the study has ended."""
+        pause = _TICK_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                stepped = await self._read(lambda database: tick(database, self._study))
+                known = await self._progress()
+                if self._commit.uncounted:
+                    await self._commit.submit(Probe())
+                if known["state"] == ENDED and not self._ended:
+                    await self._read(
+                        lambda database: write_outcome(self._folder / RUN, database, self._study)
+                    )
+                    self._ended = True
+                pause = 0.0 if stepped else _TICK_SECONDS if not self._ended else 1.0
+            except Refused:
+                pause = 2.0
+            except Exception:
+                _LOG.exception("internal error in the end of a round; it is tried again")
+                pause = 5.0
+
+
+class _Endpoint:
+    """A handler as an application: what it refuses is answered and counted."""
+
+    def __init__(self, commit: Callable[[], GroupCommit], handler: _Handler) -> None:
+        self._commit, self._handler = commit, handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            response = await self._handler(Request(scope, receive))
+        except Refused as error:
+            self._commit().count(error.rejection.code)
+            response = _refuse(error.rejection)
+        except ClientDisconnect:
+            self._commit().count("too-slow")
+            return
+        except Exception:
+            _LOG.exception("internal error in %s", scope["path"])
+            self._commit().count("internal")
+            response = _refuse(Rejection(code="internal", reason="internal error"))
+        await response(scope, receive, send)
+
+
+def _digest(ticket: object) -> str:
+    """What the service stores of a ticket: whoever reads the database cannot use it."""
+    if not isinstance(ticket, str) or not _TICKET.fullmatch(ticket):
+        raise Refused("bad-request", "a ticket is 64 hexadecimal digits, drawn by the device")
+    return hashlib.blake2b(bytes.fromhex(ticket), digest_size=16, person=b"sqsgd ticket").hexdigest()
+
+
+def _refuse(given: object) -> Response:
+    if not isinstance(given, Rejection):
+        raise TypeError(f"internal error: {given!r} is not an answer to this request")
+    return JSONResponse(given.to_dict(), given.status, _closing(given))
+
+
+def _closing(given: Rejection) -> Mapping[str, str]:
+    """A body that was not read to its end cannot be followed by another request."""
+    unread = given.code in ("too-long", "too-slow", "bad-request")
+    return {**given.headers, **({"connection": "close"} if unread else {})}

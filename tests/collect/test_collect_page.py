@@ -1,0 +1,91 @@
+"""Everything that docs/collect.md shows runs: the commands, the device, the unit and the compose file."""
+
+import configparser
+import json
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from devices import worker
+from snippets import blocks, read, run_command
+from typed import typed
+
+PAGE = "docs/collect.md"
+
+
+def commands():
+    """The command lines of the page, in order."""
+    shown = [block for block in blocks(PAGE) if block.language == "sh" and block.directive != "not run"]
+    return [line for block in shown for line in block.text.splitlines()]
+
+
+def test_the_page_from_nothing_to_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, *rest = [line for line in commands() if line.startswith("sqsgd")]
+    assert typed(first).code == 0
+    serve = shlex.split(rest[0])
+    assert serve[:4] == ["sqsgd", "collect", "serve", "digits"]
+    read(serve[1:])
+    line, _, target = rest[1].partition(" > ")
+    (tmp_path / target).write_text(typed(line).out)
+    invitations = (tmp_path / target).read_text().split()
+    (device,) = (block for block in blocks(PAGE) if block.value == "device.py")
+    (tmp_path / "device.py").write_text(device.text)
+    with worker(tmp_path / "digits") as running:
+        command = [sys.executable, "device.py", running.url, invitations[0], "mine.ledger"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.stdout == "{'accepted': True, 'round': 0, 'again': False}\n", done.stderr
+        again = subprocess.run([*command[:3], invitations[1], "mine.ledger"], capture_output=True, text=True)
+        assert "mine.ledger" in again.stderr  # a second report is refused on the device
+        for line in rest[2:]:
+            assert typed(line).code == 0, line
+    summary = json.loads((tmp_path / "digits/run/summary.json").read_text())
+    assert (summary["rounds"], summary["finished"]) == (0, False)
+
+
+def test_the_other_commands_exist():
+    for line in commands():
+        words = shlex.split(line)
+        if words[0] in ("pip", "python"):
+            run_command(words)
+    for block in blocks(PAGE):
+        if block.directive == "not run":
+            read(shlex.split(block.text)[1:])
+
+
+def test_the_unit_starts_a_command_that_exists():
+    (unit,) = (block.text for block in blocks(PAGE) if block.value == "sqsgd-collect.service")
+    parsed = configparser.ConfigParser(interpolation=None)
+    parsed.optionxform = str
+    parsed.read_string(unit)
+    program, *arguments = shlex.split(parsed["Service"]["ExecStart"])
+    assert program.endswith("/sqsgd")
+    read(arguments)
+    assert parsed["Service"]["ReadWritePaths"] == arguments[2]
+
+
+def test_the_compose_file_starts_commands_that_exist():
+    yaml = pytest.importorskip("yaml", reason="comes with the docs extra")
+    (text,) = (block.text for block in blocks(PAGE) if block.value == "compose.yaml")
+    composed = yaml.safe_load(text)
+    program, *arguments = shlex.split(composed["services"]["worker"]["command"])
+    assert program == "sqsgd"
+    read(arguments)
+    mounted = composed["services"]["worker"]["volumes"][0].partition(":")[2]
+    assert mounted == arguments[2]
+    assert set(composed["services"]["worker"]["depends_on"]) <= composed["services"].keys()
+    assert set(composed["services"]["database"]["secrets"]) <= composed["secrets"].keys()
+
+
+def test_the_table_of_refusals_is_complete():
+    from snippets import ROOT
+
+    from sqsgd.collect.rejections import CODES
+
+    text = (ROOT / PAGE).read_text()
+    section = text.partition("**Refusals**")[2].partition("`/health`")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    named = re.findall(r"`([a-z-]+)`", " ".join(rows))
+    assert sorted(named) == sorted([*CODES, "error"])

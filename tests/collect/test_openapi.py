@@ -1,0 +1,34 @@
+"""The description of the service is that of the service."""
+
+from starlette.routing import Route
+
+from sqsgd.collect.openapi import description
+from sqsgd.collect.rejections import CODES
+from sqsgd.collect.service import Service
+from sqsgd.collect.study import make_study
+
+STUDY = make_study({"name": "digits", "dim": 16, "users": 12, "rounds": 3, "bytes": 8}, "00" * 32)
+
+
+def test_every_route_is_described_and_no_other(tmp_path):
+    routes = [route for route in Service(tmp_path, STUDY).app().routes if isinstance(route, Route)]
+    served = {
+        (route.path.replace(":int", ""), method.lower()) for route in routes for method in route.methods
+    }
+    paths = description(STUDY, "1")["paths"]
+    described = {(path, method) for path, methods in paths.items() for method in methods}
+    assert described == {(path, method) for path, method in served if method != "head"}
+
+
+def test_every_refusal_is_described():
+    whole = description(STUDY, "1")
+    assert whole["components"]["schemas"]["Error"]["properties"]["error"]["enum"] == list(CODES)
+    for methods in whole["paths"].values():
+        for method in methods.values():
+            assert {"200", "default"} <= method["responses"].keys()
+
+
+def test_the_length_of_a_report_is_described():
+    report = description(STUDY, "1")["paths"]["/report"]["post"]
+    schema = report["requestBody"]["content"]["application/octet-stream"]["schema"]
+    assert schema["maxLength"] == schema["minLength"] == STUDY.made_scheme.bits // 8

@@ -1,0 +1,36 @@
+"""The folder of a study."""
+
+import pytest
+from devices import make
+
+from sqsgd.collect.opening import opened
+
+
+def test_only_its_owner_can_read_what_is_secret(tmp_path):
+    study = make(tmp_path / "study")
+    for name in ("operator.key", "collect.db"):
+        assert (tmp_path / "study" / name).stat().st_mode & 0o077 == 0
+    assert (tmp_path / "study").stat().st_mode & 0o777 == 0o700
+    with opened(tmp_path / "study") as (found, database):
+        assert found == study
+        assert len(database.read("SELECT * FROM slots")) == study.slots
+
+
+def test_a_folder_that_is_in_use_is_left_alone(tmp_path):
+    make(tmp_path / "study")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "study").iterdir()}
+    with pytest.raises(ValueError, match="holds a study already"):
+        make(tmp_path / "study")
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "study").iterdir()}
+
+
+def test_nothing_is_written_for_settings_that_are_wrong(tmp_path):
+    with pytest.raises(ValueError, match="epsilon"):
+        make(tmp_path / "study", epsilon=-1.0)
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_database_that_does_not_answer_leaves_no_study(tmp_path):
+    with pytest.raises(OSError, match="PostgreSQL"):
+        make(tmp_path / "study", "postgresql://nobody@127.0.0.1:1/nothing")
+    assert list((tmp_path / "study").iterdir()) == []

@@ -1,0 +1,218 @@
+"""What devices are told, over real sockets."""
+
+import http.client
+import json
+import resource
+import socket
+import time
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from devices import Device, ask, invited, make, persist, worker
+from served import served
+
+from sqsgd.collect.opening import opened
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """A study of one long round, its folder and its address."""
+    folder = tmp_path_factory.mktemp("service") / "study"
+    study = make(folder, users=400, rounds=2)
+    (folder / "page").mkdir()
+    (folder / "page/index.html").write_text("<title>A study</title>")
+    with served(folder, body_seconds=1.0) as url:
+        yield study, folder, url
+
+
+@pytest.fixture
+def device(running):
+    study, folder, _ = running
+    return Device(study, invited(folder, study, 1)[0])
+
+
+def code(given):
+    status, body = given
+    assert set(body) == {"error", "reason", "what_to_do"}, body
+    return status, body["error"]
+
+
+def test_a_device_reports_once(running, device):
+    study, _, url = running
+    status, answer = device.join(url)
+    assert status == 200
+    assert set(answer) == {"study", "task", "model", "seconds"}  # nothing tied to the device
+    assert set(answer["task"]) == {"round", "client", "seed", "dim", "bound", "clip"}
+    status, weights = ask(url, "GET", answer["model"])
+    assert (status, np.frombuffer(weights, "<f4").tolist()) == (200, [0.0] * study.dim)
+    assert device.send(url) == (200, {"accepted": True, "round": 0, "again": False})
+    assert device.send(url) == (200, {"accepted": True, "round": 0, "again": True})
+
+
+def test_the_study_is_described(running):
+    study, _, url = running
+    status, answer = ask(url, "GET", "/study")
+    assert status == 200
+    assert study.public().items() <= answer.items()
+    assert (answer["round"], answer["state"]) == (0, "open")
+
+
+def test_a_forged_and_a_used_invitation(running, device):
+    study, _, url = running
+    assert code(Device(study, "A" * 118).join(url)) == (403, "invitation-invalid")
+    assert code(Device(study, None).join(url)) == (403, "invitation-invalid")
+    assert device.join(url)[0] == 200
+    assert code(Device(study, device.invitation).join(url)) == (409, "invitation-used")
+
+
+def test_the_wrong_study(running, tmp_path):
+    _, _, url = running
+    other = make(tmp_path / "other")
+    (invitation,) = invited(tmp_path / "other", other, 1)
+    assert code(Device(other, invitation).join(url)) == (404, "wrong-study")
+    foreign = Device(running[0], invitation)
+    status, body = foreign.join(url)
+    assert (status, body["reason"]) == (403, "the invitation is to another study")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"5", b"\xff\xfe", b"[" * 1000, b'{"study": 1}', b"null", b'{"study":"x"'],
+)
+def test_other_bodies(running, body):
+    status, error = code(ask(running[2], "POST", "/join", body))
+    assert (status, error) in ((400, "bad-request"), (404, "wrong-study"))
+
+
+@pytest.mark.parametrize("ticket", [None, 5, "", "a" * 63, "A" * 64, "g" * 64, ["a" * 64]])
+def test_other_tickets(running, device, ticket):
+    asked = {"study": running[0].id, "ticket": ticket, "invitation": device.invitation}
+    assert code(ask(running[2], "POST", "/join", json.dumps(asked).encode())) == (400, "bad-request")
+
+
+def test_reports_that_do_not_fit(running, device):
+    _, _, url = running
+    device.join(url)
+    message = device.encode()
+    assert code(device.send(url, message[:-1] + b"!")) == (400, "malformed")
+    assert code(device.send(url, message[:-1])) == (400, "malformed")
+    assert code(device.send(url, message + b"!")) == (413, "too-long")
+    assert code(ask(url, "POST", "/report", message)) == (400, "bad-request")
+    headers = {"authorization": f"Bearer {'0' * 64}"}
+    assert code(ask(url, "POST", "/report", message, headers)) == (404, "unknown-ticket")
+    assert device.send(url)[0] == 200
+
+
+def test_a_body_too_long_or_too_slow(running):
+    url = urlsplit(running[2])
+    assert code(ask(running[2], "POST", "/join", b" " * 2000)) == (413, "too-long")
+    with socket.create_connection((url.hostname, url.port), timeout=30) as slow:
+        slow.sendall(b"POST /join HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        answer = http.client.HTTPResponse(slow)
+        answer.begin()
+        assert (answer.status, json.loads(answer.read())["error"]) == (408, "too-slow")
+
+
+def test_a_device_that_goes_away_in_its_body_hurts_nobody(running):
+    url = urlsplit(running[2])
+    with socket.create_connection((url.hostname, url.port), timeout=30) as gone:
+        gone.sendall(b"POST /join HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+    assert ask(running[2], "GET", "/health") == (200, {"healthy": True})
+
+
+def test_refusals_are_counted(running):
+    _, folder, url = running
+    for _ in range(3):
+        ask(url, "POST", "/report", b"", {"authorization": "Bearer nonsense"})
+    ask(url, "GET", "/health")  # a transaction, with what was counted before it
+    with opened(folder) as (_, database):
+        assert dict(database.read("SELECT code, count FROM refusals"))["bad-request"] >= 3
+
+
+def test_metrics_and_health(running):
+    _, _, url = running
+    assert ask(url, "GET", "/health") == (200, {"healthy": True})
+    status, text = ask(url, "GET", "/metrics")
+    lines = text.decode().splitlines()
+    assert status == 200
+    assert "sqsgd_round 0" in lines
+    assert all(line.startswith("# ") or len(line.split()) == 2 for line in lines)
+
+
+def test_rounds_that_have_not_begun_and_places_that_do_not_exist(running):
+    url = running[2]
+    assert code(ask(url, "GET", "/model/1")) == (404, "not-found")
+    assert code(ask(url, "GET", "/model/99999999999999999999")) == (404, "not-found")
+    assert ask(url, "GET", "/nothing/../../study.toml")[0] == 404
+    assert ask(url, "GET", "/operator.key")[0] == 404
+    assert ask(url, "GET", "/join")[0] == 404
+    assert ask(url, "PUT", "/report")[0] == 405
+
+
+def test_the_page_of_a_study_is_served(running):
+    status, page = ask(running[2], "GET", "/")
+    assert (status, page) == (200, b"<title>A study</title>")
+
+
+def test_a_full_disk_refuses_and_then_goes_on(tmp_path):
+    """The system refuses to let the worker's files grow, and later lets them."""
+    folder = tmp_path / "study"
+    study = make(folder)
+    devices = [Device(study, invitation) for invitation in invited(folder, study, 2)]
+    with worker(folder) as running:
+        assert devices[0].join(running.url)[0] == 200
+        before = resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE)
+        size = (folder / "collect.db-wal").stat().st_size
+        resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (size, before[1]))
+        assert code(devices[0].send(running.url)) == (503, "storage")
+        assert code(devices[1].join(running.url)) == (503, "storage")
+        assert "no report is accepted until this is solved" in running.log.read_text()
+        resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, before)
+        assert devices[0].send(running.url) == (200, {"accepted": True, "round": 0, "again": False})
+        assert devices[1].whole(running.url)[0] == 200
+
+
+def test_a_database_that_is_gone(tmp_path, caplog):
+    folder = tmp_path / "study"
+    study = make(folder)
+    device = Device(study, invited(folder, study, 1)[0])
+    with served(folder) as url:
+        device.join(url)
+        (folder / "collect.db").rename(folder / "elsewhere.db")
+        assert code(device.send(url)) == (503, "storage")
+        assert code(ask(url, "GET", "/health")) == (503, "storage")
+        (folder / "elsewhere.db").rename(folder / "collect.db")
+        assert persist(lambda: device.send(url)) == (200, {"accepted": True, "round": 0, "again": False})
+    assert "collect.db" in caplog.text
+
+
+def test_postgresql_that_goes_away_and_comes_back(tmp_path, new_url, postgres_server):
+    folder = tmp_path / "study"
+    study = make(folder, new_url)
+    device = Device(study, invited(folder, study, 1)[0])
+    with served(folder) as url:
+        assert device.join(url)[0] == 200
+        postgres_server.stop()
+        try:
+            assert code(device.send(url)) == (503, "storage")
+        finally:
+            postgres_server.start()
+        assert persist(lambda: device.send(url)) == (200, {"accepted": True, "round": 0, "again": False})
+
+
+def test_a_whole_study_through_the_service(tmp_path):
+    folder = tmp_path / "study"
+    study = make(folder)
+    with served(folder) as url:
+        for invitation in invited(folder, study, study.users):
+            assert Device(study, invitation).whole(url)[0] == 200
+        late = Device(study, invited(folder, study, 1)[0])
+        end = time.monotonic() + 60
+        while not (folder / "run/summary.json").exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert code(late.join(url)) == (410, "closed")
+        assert ask(url, "GET", "/study")[1]["state"] == "ended"
+        assert ask(url, "GET", "/model/3")[0] == 200
+    assert json.loads((folder / "run/summary.json").read_text())["users"] == study.users

@@ -1,0 +1,144 @@
+"""A round ends once, with exactly its reports, in the order of slots."""
+
+import dataclasses
+import json
+import math
+import threading
+
+import numpy as np
+import pytest
+from test_intake import Asking
+
+from sqsgd.collect.database import open_database
+from sqsgd.collect.exposition import full_status, rounds_done
+from sqsgd.collect.intake import Granted, Report
+from sqsgd.collect.slots import ENDED, stage, task_of
+from sqsgd.collect.stepping import check_study, end_study, read_state, tick
+from sqsgd.federated import server_step
+
+
+def fill(asking, count=None):
+    """Reports of the current round; returns them as the server's step takes them."""
+    made = []
+    for _ in range(asking.study.slots if count is None else count):
+        ticket = f"{np.random.default_rng().integers(2**62):032x}"
+        granted = asking.join(ticket)
+        assert isinstance(granted, Granted), granted
+        message = asking.message(granted)
+        asking(Report(ticket=ticket, message=message))
+        made.append((task_of(asking.study, granted, granted.slot), message, 1.0))
+    return sorted(made, key=lambda report: report[0].client)
+
+
+def test_the_step_is_that_of_the_algorithm_bit_for_bit(tmp_path, url):
+    asking = Asking(tmp_path / "study", url, optimizer="momentum", users=30)
+    state = read_state(asking.database, 0)
+    for _ in range(3):
+        reports = fill(asking)
+        assert tick(asking.database, asking.study)
+        state, _ = server_step(asking.study.made_scheme, asking.study.settings, state, reports)
+        now = read_state(asking.database, state.round)
+        assert now.weights.tobytes() == state.weights.tobytes()
+        assert (now.bound, now.optimizer.keys()) == (state.bound, state.optimizer.keys())
+    assert stage(asking.database).state == ENDED
+    assert not tick(asking.database, asking.study)
+    asking.database.close()
+
+
+def test_two_workers_step_once(tmp_path, url):
+    asking = Asking(tmp_path / "study", url)
+    reports = fill(asking)
+    start, stepped = threading.Barrier(4), []
+
+    def one():
+        database = open_database(asking.folder)
+        start.wait()
+        stepped.extend(tick(database, asking.study) for _ in range(20))
+        database.close()
+
+    threads = [threading.Thread(target=one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(stepped) == 1
+    assert stage(asking.database).round == 1
+    (line,) = rounds_done(asking.database)
+    assert (line["clients"], line["asked"]) == (len(reports), asking.study.slots)
+    asking.database.close()
+
+
+def test_a_worker_that_died_between_closing_and_stepping_is_replaced(tmp_path):
+    asking = Asking(tmp_path / "study")
+    fill(asking)
+    asking.database.write("UPDATE study SET state = 'closing'")
+    assert asking.join().code == "no-slot"
+    assert tick(asking.database, asking.study)
+    assert stage(asking.database).round == 1
+    asking.database.close()
+
+
+def test_a_round_ends_with_enough_reports_and_waits_for_them(tmp_path, caplog):
+    asking = Asking(tmp_path / "study", users=12, fewest=2)
+    fill(asking, 1)
+    asking.shift = asking.study.round_seconds + 1
+    assert not tick(asking.database, asking.study)
+    assert "has 1 reports and needs 2" in caplog.text
+    assert stage(asking.database).deadline > asking.database.now()
+    fill(asking, 1)
+    asking.shift *= 3
+    assert tick(asking.database, asking.study)
+    assert [line["clients"] for line in rounds_done(asking.database)] == [2]
+    asking.database.close()
+
+
+@pytest.mark.parametrize(("count", "rounds", "left_out"), [(0, 0, 0), (1, 0, 1), (3, 1, 0)])
+def test_ending_early(tmp_path, count, rounds, left_out):
+    asking = Asking(tmp_path / "study")
+    fill(asking, count)
+    assert end_study(asking.database, asking.study) == left_out
+    assert stage(asking.database).state == ENDED
+    assert len(rounds_done(asking.database)) == rounds
+    assert end_study(asking.database, asking.study) == left_out
+    asking.database.close()
+
+
+def test_only_the_order_within_a_round_is_credited(tmp_path):
+    asking = Asking(tmp_path / "study", users=6000, rounds=2, epsilon=2.0)
+    rows = [{"clients": 3000, "round": round} for round in range(2)]
+    asking.database.write("UPDATE rounds SET record = ?", json.dumps(rows[0]))
+    found = full_status(asking.database, asking.study)
+    assert (found["central_order"], found["central_users"]) == ("round", 3000)
+    assert 0 < found["central_epsilon"] < 2
+    asking.database.close()
+
+
+def test_another_study_another_code_and_a_wrong_clock_are_refused(tmp_path):
+    asking = Asking(tmp_path / "study")
+    check_study(asking.database, asking.study)
+    with pytest.raises(ValueError, match="holds study"):
+        check_study(asking.database, dataclasses.replace(asking.study, users=99))
+    asking.shift = -3600
+    with pytest.raises(ValueError, match="the clock is wrong"):
+        check_study(asking.database, asking.study)
+    asking.shift = 0
+    known = json.loads(asking.database.read("SELECT settings FROM study")[0][0])
+    asking.database.write("UPDATE study SET settings = ?", json.dumps({**known, "fingerprint": 1}))
+    with pytest.raises(ValueError, match="this version"):
+        check_study(asking.database, asking.study)
+    asking.database.close()
+
+
+def test_a_clock_that_goes_back_takes_no_slot_away(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("sqsgd.collect.stepping._warned", -math.inf)
+    asking = Asking(tmp_path / "study")
+    granted = asking.join("7" * 32)
+    asking.shift = 10
+    tick(asking.database, asking.study)
+    asking.shift = -7200
+    for _ in range(2):
+        tick(asking.database, asking.study)
+    assert caplog.text.count("the clock went back") == 1
+    assert "the clock went back" in full_status(asking.database, asking.study)["clock"]
+    assert asking.join("7" * 32).slot == granted.slot
+    asking.database.close()
