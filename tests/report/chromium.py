@@ -11,7 +11,7 @@ from pathlib import Path
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
-    "--host-resolver-rules=MAP * ~NOTFOUND", "--remote-debugging-pipe",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1", "--remote-debugging-pipe",
 )  # fmt: skip
 KEYS = {"Tab": 9, "Enter": 13, " ": 32}
 # Chromium reads commands from descriptor 3 and writes answers to 4.
@@ -48,8 +48,7 @@ class Chromium:
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.send(f"{domain}.enable")
-        offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
-        self.send("Network.emulateNetworkConditions", **offline)
+        self.connect(online=False)
 
     def close(self):
         self._session = None
@@ -102,14 +101,19 @@ class Chromium:
         elif method == "Network.requestWillBeSent":
             self.requests.append(event["request"]["url"])
 
-    def open(self, path: Path, width=1280, height=900, scheme="light"):
-        """Load a file in a window of this size."""
+    def connect(self, *, online):
+        """Whether the page can reach this machine; it never reaches another."""
+        throughput = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        self.send("Network.emulateNetworkConditions", offline=not online, **throughput)
+
+    def open(self, path: Path | str, width=1280, height=900, scheme="light"):
+        """Load a file, or an address of this machine, in a window of this size."""
         self.errors.clear()
         self.requests.clear()
         self.resize(width, height)
         self.prefer(scheme)
         before = self._loaded
-        self.send("Page.navigate", url=path.resolve().as_uri())
+        self.send("Page.navigate", url=path if isinstance(path, str) else path.resolve().as_uri())
         while self._loaded == before:
             self._receive()
 
@@ -139,6 +143,18 @@ class Chromium:
         for kind in ("mousePressed", "mouseReleased"):
             button = {"button": "left", "clickCount": 1, "x": place[0], "y": place[1]}
             self.send("Input.dispatchMouseEvent", type=kind, **button)
+
+    def draw(self, selector, points):
+        """Drag the mouse over the element along points in parts of its size."""
+        left, top, width, height = self.run(
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
+            "e.scrollIntoView({block: 'center', behavior: 'instant'}); const r = e.getBoundingClientRect();"
+            "return [r.x, r.y, r.width, r.height]; })()"
+        )
+        kinds = ["mousePressed", *["mouseMoved"] * (len(points) - 1), "mouseReleased"]
+        for kind, (x, y) in zip(kinds, [*points, points[-1]], strict=True):
+            place = {"x": left + x * width, "y": top + y * height, "button": "left", "buttons": 1}
+            self.send("Input.dispatchMouseEvent", type=kind, clickCount=1, **place)
 
     def press(self, key, shift=False):
         text = {"Enter": "\r", " ": " "}.get(key)

@@ -54,6 +54,9 @@ def init(
     database: Annotated[
         str, typer.Option(help="URL of an empty PostgreSQL database.", show_default="SQLite, in the folder")
     ] = "",
+    page: Annotated[
+        str, typer.Option(help="digits: a web page on which people draw a digit.", show_default="none")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Create a study: its settings, its signing key and its database."""
@@ -62,7 +65,8 @@ def init(
 
     values = given(context, set(Study.__dataclass_fields__) - {"name", "dim"})
     weights, names = _start(dim, initial)
-    study = create_study(folder, weights, names, {**values, "name": name or folder.absolute().name}, database)
+    values["name"] = name or folder.absolute().name
+    study = create_study(folder, weights, names, values, database, page)
     made = study.made_scheme
     print_result(
         as_json,

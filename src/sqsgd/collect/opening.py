@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,27 @@ from sqsgd.checks import Vector
 from sqsgd.collect.database import FILE, URL, Database, new_database, open_database
 from sqsgd.collect.invitations import KEY, new_key
 from sqsgd.collect.stepping import begin, check_study
-from sqsgd.collect.study import STUDY, Study, load_study, make_study
+from sqsgd.collect.study import PAGE, STUDY, Study, load_study, make_study
 from sqsgd.files.durable import prepared, put
 
 
+DIGITS, DIGITS_DIM = "digits", 3920
+"""The page on which a person draws a digit, and the weights of its model: ten classes of 392 features."""
+
+
 def create_study(
-    folder: Path, weights: Vector, names: str, values: Mapping[str, Any], url: str = ""
+    folder: Path, weights: Vector, names: str, values: Mapping[str, Any], url: str = "", page: str = ""
 ) -> Study:
-    """A new study: settings, signing key, database with round 0; refuses a folder that is in use."""
+    """A new study: settings, signing key, database with round 0; refuses a folder that is in use.
+
+    ``page``: ``"digits"`` for a web page on which people take part; none if empty.
+    """
     if (folder / STUDY).exists() or (folder / FILE).exists():
         raise ValueError(f"{folder} holds a study already: choose another folder")
+    if page not in ("", DIGITS):
+        raise ValueError(f"page = {page!r} must be {DIGITS!r}; pages of your own go into {folder / PAGE}")
+    if page == DIGITS and weights.size != DIGITS_DIM:
+        raise ValueError(f"page = {page!r} needs a model of {DIGITS_DIM} weights, not {weights.size}")
     make_study({**values, "dim": weights.size}, "")  # says what is wrong before anything is written
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     study = make_study({**values, "dim": weights.size}, new_key(folder))
@@ -33,6 +45,8 @@ def create_study(
         begin(database, study, weights, names)
     if url:  # it may hold a password
         put(prepared(folder / URL, url.encode() + b"\n", 0o600), folder / URL)
+    if page:
+        shutil.copytree(Path(__file__).with_name("digit_page"), folder / PAGE)
     study.write(folder)  # last: now it can be served
     return study
 
