@@ -4,10 +4,9 @@ import filecmp
 import json
 import time
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
-from devices import invited
+from devices import ask, invited
 from javascript import client
 from served import served
 
@@ -50,7 +49,7 @@ def drawn(browser, label=7):
 
 
 def reports(url):
-    return json.load(urlopen(f"{url}/study"))["reports"]
+    return ask(url, "GET", "/study")[1]["reports"]
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from sqsgd.collect.stepping import begin, check_study
 from sqsgd.collect.study import PAGE, STUDY, Study, load_study, make_study
 from sqsgd.files.durable import prepared, put
 
-
 DIGITS, DIGITS_DIM = "digits", 3920
 """The page on which a person draws a digit, and the weights of its model: ten classes of 392 features."""
 
