@@ -72,7 +72,8 @@ def main() -> None:
             made, first, middle, late, size = map(statistics.median, zip(*rows, strict=True))
             least = min(row[1] for row in rows)
             print(
-                f"{name}: {size} bytes; scheme made in {made:.1f} ms, first report {first:.1f} ms (fastest page {least:.1f}), "
+                f"{name}: {size} bytes; scheme made in {made:.1f} ms, "
+                f"first report {first:.1f} ms (fastest page {least:.1f}), "
                 f"median {middle:.2f} ms, 95 % within {late:.2f} ms"
             )
         first, middle = browser.run(LEARN)

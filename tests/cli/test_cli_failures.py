@@ -58,6 +58,8 @@ OTHERS = [
     (("bench", "--schemes", "--seconds", "-1"), "seconds = -1"),
     (("data", "fetch", "nope"), "choose mnist"),
     (("data", "lits"), "No such command"),
+    (("conformance",), "either a file of answers to check, or --export FILE"),
+    (("conformance", "/nowhere.json"), "/nowhere.json: No such file"),
     (("doctor", "now"), "unexpected extra argument"),
     (("deploy", "status", "/nowhere"), "has no federation.toml: create it with"),
     (("deploy", "init", "/nowhere", "--nodes", "0"), "nodes = 0 must be"),

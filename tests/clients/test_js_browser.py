@@ -2,6 +2,7 @@
 
 import base64
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,26 @@ def test_after_a_crash_the_same_bytes_are_sent_and_nothing_is_drawn(tmp_path):
     try:
         assert device.run("report('digits')") == "reported"
         assert device.run("drawn") == 0
+    finally:
+        device.browser.close()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.003, 0.02])
+def test_killed_at_any_moment_no_draw_is_seen_without_its_entry(seconds, tmp_path):
+    """Whatever the page could have sent when it was killed is what the next one sends."""
+    device = Device(tmp_path)
+    device.run("void report('digits').then((message) => { console.info(message); })")
+    time.sleep(seconds)
+    shown = device.run("ledger.entries().then((all) => all.map((entry) => hex(entry.message)))")
+    device.crash()
+    device = Device(tmp_path)
+    try:
+        stored = device.run("ledger.entries().then((all) => all.map((entry) => hex(entry.message)))")
+        assert stored[: len(shown)] == shown
+        message = device.run("report('digits')")
+        assert device.run("drawn") == 1 - len(stored)
+        assert [message] == (stored or [message])
+        assert device.run("ledger.spent()") == 8.0
     finally:
         device.browser.close()
 
