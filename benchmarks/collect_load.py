@@ -216,7 +216,7 @@ def main() -> None:
     if programs() is None:
         sys.exit(MISSING)
     with postgres() as server:
-        print(json.dumps(measure(**sizes, url=server.new_database("load")), indent=2))
+        print(json.dumps(measure(**sizes, url=server.new_url("load")), indent=2))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,28 +13,29 @@ from sqsgd.collect.database import FILE, URL, Database, new_database, open_datab
 from sqsgd.collect.invitations import KEY, new_key
 from sqsgd.collect.stepping import begin, check_study
 from sqsgd.collect.study import STUDY, Study, load_study, make_study
-from sqsgd.files.durable import prepared, put
+from sqsgd.files.durable import locked, prepared, put
 
 
 def create_study(
     folder: Path, weights: Vector, names: str, values: Mapping[str, Any], url: str = ""
 ) -> Study:
     """A new study: settings, signing key, database with round 0; refuses a folder that is in use."""
-    if (folder / STUDY).exists() or (folder / FILE).exists():
-        raise ValueError(f"{folder} holds a study already: choose another folder")
     make_study({**values, "dim": weights.size}, "")  # says what is wrong before anything is written
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    study = make_study({**values, "dim": weights.size}, new_key(folder))
-    try:
-        database = new_database(folder, url)
-    except BaseException:
-        (folder / KEY).unlink()
-        raise
-    with contextlib.closing(database):
-        begin(database, study, weights, names)
-    if url:  # it may hold a password
-        put(prepared(folder / URL, url.encode() + b"\n", 0o600), folder / URL)
-    study.write(folder)  # last: now it can be served
+    with locked(folder, os.O_RDONLY):
+        if any((folder / name).exists() for name in (STUDY, FILE, KEY)):
+            raise ValueError(f"{folder} holds a study already: choose another folder")
+        study = make_study({**values, "dim": weights.size}, new_key(folder))
+        try:
+            database = new_database(folder, url)
+        except BaseException:
+            (folder / KEY).unlink()
+            raise
+        with contextlib.closing(database):
+            begin(database, study, weights, names)
+        if url:  # it may hold a password
+            put(prepared(folder / URL, url.encode() + b"\n", 0o600), folder / URL)
+        study.write(folder)  # last: now it can be served
     return study
 
 
