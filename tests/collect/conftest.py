@@ -13,14 +13,14 @@ def postgres_server():
     """A real server for all tests, each of which gets a database of its own."""
     if programs() is None:
         pytest.skip(MISSING)
-    with postgres() as server:
+    with postgres("fsync=off") as server:  # workers are killed here, the server is not
         yield server
 
 
 @pytest.fixture
 def new_url(postgres_server):
     """The URL of an empty database."""
-    return postgres_server.new_database(f"study{next(_numbers)}")
+    return postgres_server.new_url(f"study{next(_numbers)}")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -23,9 +23,9 @@ def programs():
 
 
 @contextlib.contextmanager
-def postgres():
-    """A running server: yields an object with ``url``, ``stop`` and ``start``."""
-    server = Server(programs())
+def postgres(*options):
+    """A running server: yields an object with ``url``, ``stop`` and ``start``. ``options``: as fsync=off."""
+    server = Server(programs(), options)
     try:
         server.start()
         yield server
@@ -37,8 +37,8 @@ def postgres():
 class Server:
     """PostgreSQL does not run as root: then it runs as the user that Debian's package made."""
 
-    def __init__(self, folder):
-        self.programs, self.process = folder, None
+    def __init__(self, folder, options):
+        self.programs, self.process, self.options = folder, None, options
         self.folder = Path(tempfile.mkdtemp(prefix="sqsgd-postgres-"))
         self.user = "postgres" if os.geteuid() == 0 else None
         if self.user:
@@ -53,13 +53,13 @@ class Server:
     def url(self):
         return f"postgresql://sqsgd@127.0.0.1:{self.port}/postgres"
 
-    def new_database(self, name):
-        """The URL of an empty database."""
+    def new_url(self, name):
+        """The URL of an empty schema: quicker than a database, and a study cannot tell."""
         import psycopg
 
         with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
-        return self.url.removesuffix("postgres") + name
+            connection.execute(f"CREATE SCHEMA {name}")
+        return f"{self.url}?options=-csearch_path%3D{name}"
 
     def start(self):
         """Start it, and wait until it answers."""
@@ -70,6 +70,7 @@ class Server:
                 [
                     self.programs / "postgres", "-D", self.folder / "data", "-p", str(self.port),
                     "-k", self.folder, "-c", "listen_addresses=127.0.0.1",
+                    *(word for option in self.options for word in ("-c", option)),
                 ],
                 stdout=log, stderr=log, user=self.user, cwd=self.folder,
             )  # fmt: skip

@@ -50,7 +50,7 @@ class Fleet:
 
 def test_nothing_is_lost_and_nothing_counts_twice(tmp_path, url):
     folder = tmp_path / "study"
-    study = make(folder, url, users=240, rounds=4)
+    study = make(folder, url, users=160, rounds=4)
     waiting, confirmed, wrong = invited(folder, study, study.users), {}, []
     fleet, lock = Fleet(folder), threading.Lock()
 
@@ -71,7 +71,7 @@ def test_nothing_is_lost_and_nothing_counts_twice(tmp_path, url):
     try:
         for thread in threads:
             thread.start()
-        for reports in sorted(random.sample(range(study.users - 20), 6)):
+        for reports in sorted(random.sample(range(study.users - 20), 4)):
             while len(confirmed) < reports:  # at any moment of what happens around this report
                 assert wrong == []
                 time.sleep(random.uniform(0.0, 0.01))

@@ -1,7 +1,9 @@
 """The folder of a study."""
 
+import threading
+
 import pytest
-from devices import make
+from devices import invited, make
 
 from sqsgd.collect.opening import opened
 
@@ -22,6 +24,28 @@ def test_a_folder_that_is_in_use_is_left_alone(tmp_path):
     with pytest.raises(ValueError, match="holds a study already"):
         make(tmp_path / "study")
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "study").iterdir()}
+
+
+def test_of_two_at_once_one_creates_the_study(tmp_path):
+    start, made, refused = threading.Barrier(4), [], []
+
+    def one():
+        start.wait()
+        try:
+            made.append(make(tmp_path / "study"))
+        except ValueError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert all("holds a study already" in reason for reason in refused)
+    assert len(invited(tmp_path / "study", made[0], 1)) == 1  # with the key of this study
+    with opened(tmp_path / "study") as (found, _):
+        assert found == made[0]
 
 
 def test_nothing_is_written_for_settings_that_are_wrong(tmp_path):

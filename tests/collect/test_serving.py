@@ -2,6 +2,7 @@
 
 import datetime
 import ipaddress
+import signal
 import socket
 import ssl
 import subprocess
@@ -95,6 +96,16 @@ def test_no_address_is_logged_unless_it_is_asked_for(tmp_path):
             running.process.wait(60)
             text = running.log.read_text()
         assert ("127.0.0.1" in text) == expected, text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_worker_ends_without_a_traceback(tmp_path, number):
+    make(tmp_path / "study")
+    with worker(tmp_path / "study") as running:
+        assert running.ask("GET", "/health")[0] == 200
+        running.process.send_signal(number)
+        assert running.process.wait(60) in (0, 130, -number)
+        assert "Traceback" not in running.log.read_text()
 
 
 def test_a_worker_of_another_study_does_not_start(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from sqsgd.collect.database import FILE, URL, Database, new_database, open_datab
 from sqsgd.collect.invitations import KEY, new_key
 from sqsgd.collect.stepping import begin, check_study
 from sqsgd.collect.study import PAGE, STUDY, Study, load_study, make_study
-from sqsgd.files.durable import prepared, put
+from sqsgd.files.durable import locked, prepared, put
 
 DIGITS, DIGITS_DIM = "digits", 3920
 """The page on which a person draws a digit, and the weights of its model: ten classes of 392 features."""
@@ -26,27 +27,28 @@ def create_study(
 
     ``page``: ``"digits"`` for a web page on which people take part; none if empty.
     """
-    if (folder / STUDY).exists() or (folder / FILE).exists():
-        raise ValueError(f"{folder} holds a study already: choose another folder")
     if page not in ("", DIGITS):
         raise ValueError(f"page = {page!r} must be {DIGITS!r}; pages of your own go into {folder / PAGE}")
     if page == DIGITS and weights.size != DIGITS_DIM:
         raise ValueError(f"page = {page!r} needs a model of {DIGITS_DIM} weights, not {weights.size}")
     make_study({**values, "dim": weights.size}, "")  # says what is wrong before anything is written
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    study = make_study({**values, "dim": weights.size}, new_key(folder))
-    try:
-        database = new_database(folder, url)
-    except BaseException:
-        (folder / KEY).unlink()
-        raise
-    with contextlib.closing(database):
-        begin(database, study, weights, names)
-    if url:  # it may hold a password
-        put(prepared(folder / URL, url.encode() + b"\n", 0o600), folder / URL)
-    if page:
-        shutil.copytree(Path(__file__).with_name("digit_page"), folder / PAGE)
-    study.write(folder)  # last: now it can be served
+    with locked(folder, os.O_RDONLY):
+        if any((folder / name).exists() for name in (STUDY, FILE, KEY)):
+            raise ValueError(f"{folder} holds a study already: choose another folder")
+        study = make_study({**values, "dim": weights.size}, new_key(folder))
+        try:
+            database = new_database(folder, url)
+        except BaseException:
+            (folder / KEY).unlink()
+            raise
+        with contextlib.closing(database):
+            begin(database, study, weights, names)
+        if url:  # it may hold a password
+            put(prepared(folder / URL, url.encode() + b"\n", 0o600), folder / URL)
+        if page:
+            shutil.copytree(Path(__file__).with_name("digit_page"), folder / PAGE)
+        study.write(folder)  # last: now it can be served
     return study
 
 
