@@ -9,6 +9,11 @@ def index(epsilon):
     return make_scheme("privunit-index", dim=3920, epsilon=epsilon)
 
 
+def test_what_no_scheme_can_reach_is_refused():
+    with pytest.raises(ValueError, match=r"central = 1e-09 needs a local epsilon below 0\.01, or more users"):
+        local_epsilon_for(index, 1e-9, 60, 1e-6)
+
+
 @pytest.mark.parametrize(("users", "central"), [(60000, 0.5), (1500, 1.0), (10**6, 0.05)])
 def test_what_is_chosen_keeps_the_central_epsilon(users, central):
     local = local_epsilon_for(index, central, users, 1e-6)

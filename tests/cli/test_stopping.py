@@ -11,6 +11,14 @@ from sqsgd.cli._stopping import stopping_between_rounds
 BOTH = (signal.SIGINT, signal.SIGTERM)
 
 
+@pytest.fixture(autouse=True)
+def usual_handlers():
+    """Python's own: a shell starts commands in the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def handlers():
     return [signal.getsignal(each) for each in BOTH]
 

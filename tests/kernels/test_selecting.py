@@ -152,6 +152,7 @@ def test_sums_at_places():
     total, values, places = numbers.random(50), numbers.random(20), np.sort(numbers.choice(50, 20, False))
     expected = total.copy()
     expected[places] += 3.0 * values
+    places.setflags(write=False)  # as those of a transform: a kernel has one type of arguments
     add_at(total, places, values, 3.0)
     assert np.array_equal(total, expected)
 

@@ -9,6 +9,9 @@ from sqsgd.certificate.blanket_bound import TOLERANCE
 from sqsgd.certificate.guarantee import certifies
 from sqsgd.core import Scheme
 
+LEAST = 0.01
+"""The least local ε that schemes accept."""
+
 
 def local_epsilon_for(
     make: Callable[[float], Scheme],
@@ -44,7 +47,11 @@ def local_epsilon_for(
 
     if central >= most or enough(most):
         return most
-    low, high = central, most
+    low, high = max(central, LEAST), most
+    if central < LEAST and not enough(LEAST):
+        raise ValueError(
+            f"central = {central:g} needs a local epsilon below {LEAST}, or more users than {users:,}"
+        )
     while high - low > TOLERANCE * high:
         middle = (low + high) / 2
         low, high = (middle, high) if enough(middle) else (low, middle)
