@@ -87,7 +87,7 @@ class Database(ABC):
         """Create the tables; DatabaseFailed if they exist."""
 
     @abstractmethod
-    def settle(self) -> None:
+    def scrub(self) -> None:
         """Remove what was deleted from the disk, too."""
 
     @abstractmethod
@@ -144,8 +144,9 @@ class SqliteDatabase(Database):
             self._check_file()
             self.write("COMMIT")
         except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            with contextlib.suppress(sqlite3.Error):  # the reason is the first error
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
             raise
 
     def _check_file(self) -> None:
@@ -181,7 +182,7 @@ class SqliteDatabase(Database):
                 self.write(statement)
         self._path.chmod(0o600)
 
-    def settle(self) -> None:
+    def scrub(self) -> None:
         self.read("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:

@@ -83,7 +83,7 @@ class PostgresDatabase(Database):
                 if statement.strip():
                     self.write(statement)
 
-    def settle(self) -> None:
+    def scrub(self) -> None:
         self.write("VACUUM FULL slots, invitations, joins")
 
     def close(self) -> None:

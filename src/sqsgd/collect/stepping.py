@@ -184,7 +184,7 @@ def step(database: Database, study: Study, at: Stage) -> bool:
         if moved and ending:
             _forget(database)
     if moved and ending:
-        database.settle()
+        database.scrub()
     if moved:
         counted = "averaged" if enough else "left out, they are too few"
         _LOG.info(
