@@ -63,6 +63,7 @@ OTHERS = [
     (("doctor", "now"), "unexpected extra argument"),
     (("deploy", "status", "/nowhere"), "has no federation.toml: create it with"),
     (("deploy", "init", "/nowhere", "--nodes", "0"), "nodes = 0 must be"),
+    (("collect", "status", "/nowhere"), "holds no study.toml: name a study's folder"),
     (("palnt",), "No such command"),
     ((), "No such option"),
 ]
