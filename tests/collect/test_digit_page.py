@@ -221,6 +221,27 @@ def test_the_page_fits(browser, digits, width, scheme):
     assert browser.errors == []
 
 
+def test_the_example_of_the_client_reports(browser, digits):
+    """The code in clients/js/README.md, with this service, in a page of its own."""
+    example = (client() / "README.md").read_text().split("```js\n")[1].split("```")[0]
+    code = re.sub(r'import (\{.*\}) from "sqsgd";', r'const \1 = await import("/sqsgd.js");', example)
+    given = (
+        "const service = location.origin, invitation = undefined;"
+        "const pixels = new Uint8Array(784).fill(255, 300, 340);"
+    )
+    run = f"(async () => {{ {given} {code} return ledger.spent(); }})()"
+    loaded(browser, digits)
+    before = reports(digits)
+    assert browser.run(run) == 8
+    deadline = time.monotonic() + 60
+    while reports(digits) != before + 1:  # the service counts once a second
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    with pytest.raises(RuntimeError, match="this device has reported"):
+        browser.run(run)
+    assert browser.errors == []
+
+
 def test_the_bundle_is_that_of_the_client():
     built = client() / "dist/sqsgd.min.js"
     kept = Path(opening.__file__).with_name("digit_page") / "sqsgd.js"
