@@ -176,12 +176,13 @@ def test_the_report_is_of_what_was_drawn_at_the_click(browser, digits):
     """Clearing the drawing while the service answers changes nothing: no report of nothing is sent."""
     loaded(browser, digits)
     drawn(browser)
-    replace_fetch(
-        browser, "join", "new Promise((go) => { globalThis.go = go; }).then(() => usual(path, options))"
-    )
+    browser.run("void (globalThis.asked = new Promise((resolve) => { globalThis.join = resolve; }))")
+    late = "new Promise((resolve) => { join({resolve}); }).then(() => usual(path, options))"
+    replace_fetch(browser, "join", late)
     browser.click("#send")
+    browser.run("asked.then(() => 1)")  # the page waits for its slot
     browser.click("#clear")
-    browser.run("go()")
+    browser.run("asked.then(({resolve}) => { resolve(); })")
     wait_for(browser, "status", "Thank you")
     assert browser.errors == []  # a report of zero in place of a failed gradient would be one
 
