@@ -2,6 +2,7 @@
 
 import filecmp
 import json
+import re
 import time
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def test_a_person_draws_sends_and_is_refused_the_second_time(browser, digits):
     assert (len(sent), sent[0]) == (7, 2)
     assert "ε 8 of at most 16" in text(browser, "spent")
     asked = {url.removeprefix(digits) for url in browser.requests} - {"/study"}
-    assert asked == {"/join", "/model/0", "/report"}
+    assert asked == {"/join", ask(digits, "GET", "/study")[1]["model"], "/report"}
     wait_for(browser, "progress", f"{before + 1} of 20 reports")
     browser.requests.clear()
     browser.click("#send")
@@ -109,24 +110,104 @@ def test_what_the_service_refuses_is_said_in_words(browser, tmp_path):
         assert browser.errors == []
 
 
-def test_a_report_whose_answer_was_lost_is_sent_again(browser, tmp_path):
-    """The service dies before it answers; on the next visit the same bytes are offered."""
-    make(tmp_path / "study", admission="open", seed=5)
+def replace_fetch(browser, path, code):
+    """Answer requests for paths that begin like this one in another way."""
+    browser.run(
+        "globalThis.usual = fetch; void (globalThis.fetch = (path, options) =>"
+        f" path.startsWith({json.dumps(path)}) ? ({code}) : usual(path, options))"
+    )
+
+
+LOST = "Promise.reject(new TypeError('lost'))"
+
+
+@pytest.mark.parametrize("admission", ["open", "invited"])
+@pytest.mark.parametrize("arrives", [True, False])
+@pytest.mark.parametrize("reload", [True, False])
+def test_a_report_whose_answer_was_lost_is_sent_again(browser, tmp_path, admission, arrives, reload):
+    """Whether or not the service has the report: the same bytes are sent, and no slot is taken for them."""
+    study = make(tmp_path / "study", admission=admission)
+    page = ""
+    if admission == "invited":
+        (invitation,) = invited(tmp_path / "study", study, 1)
+        page = f"#invitation={invitation}"
     with served(tmp_path / "study") as url:
-        loaded(browser, url)
+        browser.open("about:blank")
+        loaded(browser, url + page)
         drawn(browser)
-        browser.run(
-            "globalThis.usual = fetch; globalThis.fetch = (path, options) =>"
-            " path === 'report' ? Promise.reject(new TypeError('lost')) : usual(path, options)"
-        )
+        replace_fetch(browser, "report", f"usual(path, options).then(() => {LOST})" if arrives else LOST)
         browser.click("#send")
         wait_for(browser, "status", "cannot be reached")
         first = text(browser, "bytes")
-        loaded(browser, url)
-        wait_for(browser, "status", "send it again")
+        if reload:
+            browser.open("about:blank")
+            loaded(browser, url + page)
+            wait_for(browser, "status", "send it again")
+        else:
+            browser.run("void (globalThis.fetch = usual)")
+        browser.requests.clear()
         browser.click("#send")
         wait_for(browser, "status", "Thank you")
         assert text(browser, "bytes") == first
+        assert {each.removeprefix(url) for each in browser.requests} - {"/study"} == {"/report"}
+        wait_for(browser, "progress", "1 of 20 reports")
+        drawn(browser, 3)
+        browser.click("#send")
+        wait_for(browser, "status", "Refused: this browser has made its one report")
+
+
+@pytest.mark.parametrize("weight", ["Infinity", "-Infinity", "NaN", "2e13"])
+def test_a_model_that_could_ask_about_data_is_refused(browser, tmp_path, weight):
+    """The service sends a bad weight to a device that has joined: no report, whatever was drawn."""
+    make(tmp_path / "study", admission="open")
+    with served(tmp_path / "study") as url:
+        loaded(browser, url)
+        drawn(browser)
+        bad = f"Promise.resolve(new Response(new Float32Array(3920).fill({weight}, 77, 78)))"
+        replace_fetch(browser, "model", bad)
+        browser.requests.clear()
+        browser.click("#send")
+        wait_for(browser, "status", "a model that this page does not use: weight 77")
+        assert "ε 0 of" in text(browser, "spent")
+        assert {each.removeprefix(url) for each in browser.requests} == {"/join"}
+
+
+def test_the_report_is_of_what_was_drawn_at_the_click(browser, digits):
+    """Clearing the drawing while the service answers changes nothing: no report of nothing is sent."""
+    loaded(browser, digits)
+    drawn(browser)
+    browser.run("void (globalThis.asked = new Promise((resolve) => { globalThis.join = resolve; }))")
+    late = "new Promise((resolve) => { join({resolve}); }).then(() => usual(path, options))"
+    replace_fetch(browser, "join", late)
+    browser.click("#send")
+    browser.run("asked.then(() => 1)")  # the page waits for its slot
+    browser.click("#clear")
+    browser.run("asked.then(({resolve}) => { resolve(); })")
+    wait_for(browser, "status", "Thank you")
+    assert browser.errors == []  # a report of zero in place of a failed gradient would be one
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "said"), [(1.0, "at most 73.2 % success"), (8.0, "at most 99.97 %"), (12.0, "does not limit")]
+)
+def test_what_epsilon_means_is_not_understated(browser, tmp_path, epsilon, said):
+    make(tmp_path / "study", admission="open", epsilon=epsilon)
+    with served(tmp_path / "study") as url:
+        loaded(browser, url)
+        assert said in text(browser, "meaning")
+
+
+def test_the_page_does_not_work_inside_another(browser, digits):
+    loaded(browser, digits)
+    said = browser.run(
+        "new Promise((resolve) => { const frame = document.createElement('iframe');"
+        " frame.src = location.href;"
+        " frame.onload = () => resolve(["
+        " frame.contentDocument.getElementById('status').textContent,"
+        " frame.contentDocument.querySelectorAll('#labels input').length]);"
+        " document.body.append(frame); })"
+    )
+    assert said == ["This page does not work inside another page. Open it in a window of its own.", 0]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -138,6 +219,27 @@ def test_the_page_fits(browser, digits, width, scheme):
         "Array.from(document.querySelectorAll('button')).every((e) => e.getBoundingClientRect().height >= 44)"
     )
     assert browser.run(small)
+    assert browser.errors == []
+
+
+def test_the_example_of_the_client_reports(browser, digits):
+    """The code in clients/js/README.md, with this service, in a page of its own."""
+    example = (client() / "README.md").read_text().split("```js\n")[1].split("```")[0]
+    code = re.sub(r'import (\{.*\}) from "sqsgd";', r'const \1 = await import("/sqsgd.js");', example)
+    given = (
+        "const service = location.origin, invitation = undefined;"
+        "const pixels = new Uint8Array(784).fill(255, 300, 340);"
+    )
+    run = f"(async () => {{ {given} {code} return ledger.spent(); }})()"
+    loaded(browser, digits)
+    before = reports(digits)
+    assert browser.run(run) == 8
+    deadline = time.monotonic() + 60
+    while reports(digits) != before + 1:  # the service counts once a second
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    with pytest.raises(RuntimeError, match="this device has reported"):
+        browser.run(run)
     assert browser.errors == []
 
 

@@ -25,7 +25,7 @@ SECONDS = 30
 
 
 class Chromium:
-    """One browser with one page; what goes wrong in the page is collected in ``errors``."""
+    """One browser with one page. ``errors``: what goes wrong in it; ``printed``: its console.info."""
 
     def __init__(self, program, folder):
         command_read, self._write = os.pipe()
@@ -41,7 +41,7 @@ class Chromium:
         os.close(answer_write)
         os.set_blocking(self._read, False)
         self._numbers, self._buffer, self._session = itertools.count(1), b"", None
-        self.errors, self.requests, self._loaded = [], [], 0
+        self.errors, self.printed, self.requests, self._loaded = [], [], [], 0
         targets = self.send("Target.getTargets")["targetInfos"]
         page = next(target for target in targets if target["type"] == "page")
         attached = self.send("Target.attachToTarget", targetId=page["targetId"], flatten=True)
@@ -96,10 +96,22 @@ class Chromium:
             self.errors.append(details.get("exception", {}).get("description", details["text"]))
         elif method == "Runtime.consoleAPICalled" and event["type"] in ("error", "warning", "assert"):
             self.errors.append(str(event["args"]))
+        elif method == "Runtime.consoleAPICalled" and event["type"] == "info":
+            self.printed += [each["value"] for each in event["args"]]
         elif method == "Log.entryAdded" and event["entry"]["level"] in ("error", "warning"):
             self.errors.append(event["entry"]["text"])
         elif method == "Network.requestWillBeSent":
             self.requests.append(event["request"]["url"])
+
+    def drain(self):
+        """Note what has arrived, also from a browser that was killed."""
+        try:
+            while part := os.read(self._read, 1 << 20):
+                self._buffer += part
+        except BlockingIOError:
+            pass
+        while b"\0" in self._buffer:
+            self._receive()
 
     def connect(self, *, online):
         """Whether the page can reach this machine; it never reaches another."""

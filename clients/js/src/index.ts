@@ -1,8 +1,8 @@
 /** Locally private reports of a few bytes: the client of sqsgd. docs/encoder.md specifies every step. */
 
 export { MalformedReport } from "./columns.js";
-export { Ledger, Refused, type Entry } from "./ledger.js";
+export { Ledger, Refused, type Compute, type Entry } from "./ledger.js";
 export { Scheme } from "./scheme.js";
 export { normalised, softHog } from "./softhog.js";
-export { probabilities, softmaxGradient, type Gradient } from "./softmax.js";
+export { checkWeights, probabilities, softmaxGradient, type Gradient } from "./softmax.js";
 export { makeTask, type Task, type TaskDescription } from "./task.js";

@@ -9,9 +9,18 @@ export class Scheme {
   readonly #encoder: Encoder;
   readonly #words = new SecureWords();
 
-  /** `identity`: the lines that describe the scheme; `wire`: the version of its messages, 1 or 2. */
-  constructor(identity: string, wire: number) {
-    this.#encoder = new Encoder(identity, wire);
+  /** `identity`: the lines that describe the scheme, as a list or one text; `wire`: its message format, 1 or 2. */
+  constructor(identity: string | readonly string[], wire: number) {
+    this.#encoder = new Encoder(typeof identity === "string" ? identity : identity.join("\n"), wire);
+  }
+
+  /** The text that the fingerprint is made of. */
+  get identity(): string {
+    return this.#encoder.identity;
+  }
+
+  get wire(): number {
+    return this.#encoder.wire;
   }
 
   get name(): string {
@@ -36,7 +45,12 @@ export class Scheme {
     return this.#encoder.fingerprint.slice();
   }
 
-  /** The report of a vector. It costs `epsilon`: a `Ledger` decides whether it may be made. */
+  /**
+   * The report of a vector. It costs `epsilon`; `Ledger.report` decides whether it may be made.
+   *
+   * Throws RangeError for a vector that is too short or too long, not finite, or beyond ±1e13. A server must not learn
+   * of such an error: `Ledger.report` turns it into a report of zero.
+   */
   encode(x: ArrayLike<number>, task: Task): Uint8Array {
     return this.#encoder.encode(x, task, this.#words);
   }

@@ -6,8 +6,25 @@ export interface Gradient {
   readonly gradient: Float32Array;
 }
 
+const LARGEST = 1e13;
+
+/**
+ * Throws unless all weights are finite and within ±1e13.
+ *
+ * The server chooses the weights. With one infinite weight, whether the gradient is finite would tell the sign of a
+ * feature, so this is decided from the weights alone, before any data is used.
+ */
+export function checkWeights(weights: ArrayLike<number>): void {
+  for (let i = 0; i < weights.length; i++) {
+    if (!(Math.abs(weights[i]) <= LARGEST)) {
+      throw new RangeError(`weight ${i} = ${weights[i]} must be finite and within ±1e13`);
+    }
+  }
+}
+
 /** The probability of each class; weights are class by class. */
 export function probabilities(weights: ArrayLike<number>, features: ArrayLike<number>): Float64Array {
+  checkWeights(weights);
   const width = features.length, classes = weights.length / width;
   if (!Number.isInteger(classes) || classes < 2) {
     throw new RangeError(`${weights.length} weights are not those of two or more classes of ${width} features`);
@@ -28,6 +45,7 @@ export function softmaxGradient(
   weights: ArrayLike<number>,
   examples: readonly { features: ArrayLike<number>; label: number }[],
 ): Gradient {
+  checkWeights(weights);
   if (examples.length === 0) throw new RangeError("a gradient needs at least one example");
   const total = new Float64Array(weights.length);
   let loss = 0;

@@ -9,8 +9,8 @@ const x = [0.5, -0.25, 0, 0.125, 1];
 
 test("the package exports these names and nothing else", async () => {
   assert.deepEqual(Object.keys(sqsgd).sort(), [
-    "Ledger", "MalformedReport", "Refused", "Scheme", "makeTask", "normalised", "probabilities", "softHog",
-    "softmaxGradient",
+    "Ledger", "MalformedReport", "Refused", "Scheme", "checkWeights", "makeTask", "normalised", "probabilities",
+    "softHog", "softmaxGradient",
   ]);
   // There is no way to the internals, where tests pass their own words.
   await assert.rejects(import("sqsgd/dist/encoder.js"), { code: "ERR_PACKAGE_PATH_NOT_EXPORTED" });
@@ -54,6 +54,29 @@ test("inputs that have no report are refused", () => {
     assert.throws(() => scheme.encode(bad, task), RangeError);
   }
   assert.throws(() => scheme.encode(x, { ...task, dim: 6 }), /task.dim = 6/);
+});
+
+test("weights are refused whatever the data are", () => {
+  const weights = new Float32Array(10);
+  for (const bad of [Infinity, -Infinity, NaN, 2e13]) {
+    weights[2] = bad;
+    for (const feature of [-0.5, 0, 0.5]) {
+      const features = [0.1, 0.2, feature, 0.3, 0.4];
+      assert.throws(() => sqsgd.softmaxGradient(weights, [{ features, label: 0 }]), /weight 2/, `${bad} ${feature}`);
+      assert.throws(() => sqsgd.probabilities(weights, features), /weight 2/);
+    }
+  }
+  // Up to the limit every gradient is finite.
+  for (const large of [1e13, -1e13]) {
+    const { gradient } = sqsgd.softmaxGradient(weights.fill(large, 0, 5), [{ features: [1, -1, 1, 0, 1], label: 1 }]);
+    assert.ok(gradient.every(Number.isFinite));
+  }
+});
+
+test("an identity is one text or a list of lines", () => {
+  const listed = new sqsgd.Scheme(IDENTITY.split("\n"), 2);
+  assert.equal(listed.identity, IDENTITY);
+  assert.deepEqual(listed.fingerprint, scheme.fingerprint);
 });
 
 test("schemes that this client does not know are refused", () => {

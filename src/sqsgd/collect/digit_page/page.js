@@ -1,6 +1,8 @@
 /** The page of a study of digits: all that it computes stays here, except the report. */
 
-import { Ledger, Refused, Scheme, makeTask, normalised, probabilities, softHog, softmaxGradient } from "./sqsgd.js";
+import {
+  Ledger, Refused, Scheme, checkWeights, normalised, probabilities, softHog, softmaxGradient,
+} from "./sqsgd.js";
 
 const CAP = 16; // ε that this browser gives to all studies of this site together
 const SIDE = 28, BOX = 20;
@@ -29,11 +31,11 @@ function say(text, refused = false) {
 }
 
 async function showProgress() {
-  study = await (await ask("study")).json();
-  const ended = study.state === "ended";
-  find("progress").textContent = ended
+  const now = await (await ask("study")).json();
+  study ??= now; // what this visit is about; another study is another visit
+  find("progress").textContent = now.state === "ended"
     ? "This study has ended."
-    : `Round ${study.round + 1} of ${study.rounds}: ${study.reports} of ${study.slots} reports.`;
+    : `Round ${now.round + 1} of ${now.rounds}: ${now.reports} of ${now.slots} reports.`;
 }
 
 /** Where this device's invitation is: behind the #, which browsers do not send. */
@@ -41,16 +43,16 @@ function invitation() {
   return new URLSearchParams(location.hash.slice(1)).get("invitation");
 }
 
-/** The secret of this device for this study, the same after a crash. */
-function ticket() {
-  const key = `sqsgd ticket ${study.study}`;
-  let kept = localStorage.getItem(key);
-  if (!kept) {
-    const drawn = crypto.getRandomValues(new Uint8Array(32));
-    kept = Array.from(drawn, (byte) => byte.toString(16).padStart(2, "0")).join("");
-    localStorage.setItem(key, kept);
+/** The weights at the path that the service gives. Invalid ones are refused before they meet any data. */
+async function fetchModel(path) {
+  const weights = new Float32Array(await (await ask(path.replace(/^\/+/, ""))).arrayBuffer());
+  if (weights.length !== scheme.dim) throw new Error(`The service sent ${weights.length} weights, not ${scheme.dim}.`);
+  try {
+    checkWeights(weights);
+  } catch (error) {
+    throw new Error(`The service sent a model that this page does not use: ${error.message}.`);
   }
-  return kept;
+  return weights;
 }
 
 /** The ink of the drawing: its box and its centre of mass; none if nothing was drawn. */
@@ -89,54 +91,76 @@ function label() {
   return chosen ? Number(chosen.value) : null;
 }
 
-/** What stays: features, the model's reading, the gradient. Null until there are a drawing and a digit. */
-function compute(weights) {
+function featuresOf(pixels) {
+  return softHog(normalised(pixels, MEAN, DEVIATION), SIDE, SIDE);
+}
+
+/** What stays: features, the model's reading, the size of the gradient. */
+function show() {
   const pixels = image(), digit = label();
   find("label").textContent = digit ?? "none yet";
   find("send").disabled = sending || !ledger || (!unsent && (pixels === null || digit === null));
-  if (pixels === null) return null;
-  const features = softHog(normalised(pixels, MEAN, DEVIATION), SIDE, SIDE);
+  if (pixels === null) return;
+  const features = featuresOf(pixels);
   find("features").textContent = `${features.length} numbers`;
-  if (!weights) return null;
-  const chances = probabilities(weights, features);
+  if (!model) return;
+  const chances = probabilities(model, features);
   const best = chances.indexOf(Math.max(...chances));
-  const known = weights.some((weight) => weight !== 0);
+  const known = model.some((weight) => weight !== 0);
   find("guess").textContent = known ? `${best}, ${Math.round(100 * chances[best])} % sure` : "nothing: it is untrained";
-  if (digit === null) return null;
-  const { gradient } = softmaxGradient(weights, [{ features, label: digit }]);
-  find("gradient").textContent = `a gradient of ${gradient.length.toLocaleString("en")} numbers`;
-  return gradient;
+  if (digit !== null) find("gradient").textContent = `a gradient of ${model.length.toLocaleString("en")} numbers`;
 }
 
 function showBytes(message) {
   find("bytes").textContent = Array.from(message, (byte) => byte.toString(16).padStart(2, "0")).join(" ");
 }
 
+/** Whether a report was made that the service has not confirmed. */
+async function hasUnsent() {
+  return (await ledger.unconfirmed(study.study)) !== null;
+}
+
+/** What ε means to a person; the percentage is rounded up. */
+function meaning(epsilon) {
+  const chance = 100 / (1 + Math.exp(-epsilon));
+  const digits = chance > 99 ? 2 : 1;
+  const most = Math.ceil(chance * 10 ** digits) / 10 ** digits;
+  if (most >= 100) return `ε ${epsilon} does not limit what these bytes tell about your drawing in any useful way.`;
+  return (
+    "Somebody who sees these bytes and considers two drawings equally likely guesses which of them is yours " +
+    `with at most ${most.toFixed(digits)} % success.`
+  );
+}
+
 async function showSpent() {
   find("spent").textContent = `ε ${await ledger.spent()} of at most ${CAP}`;
 }
 
-/** Join, make the one report, store it, send it. After a crash the stored report is sent again. */
+/** Join and make the one report, which is stored before it is returned. */
+async function makeReport(ticket, pixels, digit) {
+  const invited = invitation();
+  const body = JSON.stringify({ study: study.study, ticket, ...(invited ? { invitation: invited } : {}) });
+  const headers = { "content-type": "application/json" };
+  const slot = await (await ask("join", { method: "POST", headers, body })).json();
+  const weights = await fetchModel(slot.model);
+  const compute = () => softmaxGradient(weights, [{ features: featuresOf(pixels), label: digit }]).gradient;
+  return ledger.report(study.study, scheme, slot.task, compute);
+}
+
+/** Send the one report. If it was made before and not confirmed, the same bytes are sent and no slot is taken. */
 async function send() {
+  const pixels = image(), digit = label(); // as they are at the click
   sending = true;
   find("send").disabled = true;
   try {
-    const entry = (await ledger.entries()).find((each) => each.study === study.study);
-    if (entry && !entry.message) throw new Refused("reported", "");
-    const secret = ticket(), invited = invitation();
-    const body = { study: study.study, ticket: secret, ...(invited ? { invitation: invited } : {}) };
-    const headers = { "content-type": "application/json" };
-    const slot = await (await ask("join", { method: "POST", headers, body: JSON.stringify(body) })).json();
-    const weights = new Float32Array(await (await ask(slot.model.slice(1))).arrayBuffer());
-    const gradient = compute(weights);
-    const task = JSON.stringify(slot.task);
-    const draw = () => scheme.encode(gradient, makeTask(slot.task));
-    const message = await ledger.report(study.study, scheme.epsilon, task, draw);
+    const ticket = await ledger.ticket(study.study); // refused if this browser's report is confirmed
+    let message = await ledger.unconfirmed(study.study);
+    if (!message && (pixels === null || digit === null)) throw new Error("Draw a digit and say which one it is.");
+    message ??= await makeReport(ticket, pixels, digit);
     await showSpent();
     showBytes(message);
-    await ask("report", { method: "POST", headers: { authorization: `Bearer ${secret}` }, body: message });
+    await ask("report", { method: "POST", headers: { authorization: `Bearer ${ticket}` }, body: message });
     await ledger.confirm(study.study);
-    unsent = false;
     say("Thank you. These bytes were sent, and nothing else of your drawing. This browser has made its one report.");
     setTimeout(() => showProgress().catch(() => undefined), 1500); // the service counts once a second
   } catch (error) {
@@ -151,7 +175,8 @@ async function send() {
     }
   } finally {
     sending = false;
-    compute(model);
+    unsent = await hasUnsent();
+    show();
   }
 }
 
@@ -168,7 +193,7 @@ function stroke(from, to) {
 function clear() {
   drawing.fillStyle = "#000";
   drawing.fillRect(0, 0, 280, 280);
-  compute(model);
+  show();
 }
 
 function listen() {
@@ -191,16 +216,20 @@ function listen() {
   });
   const end = () => {
     last = null;
-    compute(model);
+    show();
   };
   canvas.addEventListener("pointerup", end);
   canvas.addEventListener("pointercancel", end);
   find("clear").addEventListener("click", clear);
   find("send").addEventListener("click", send);
-  find("labels").addEventListener("change", () => compute(model));
+  find("labels").addEventListener("change", () => show());
 }
 
 async function start() {
+  if (window.top !== window.self) { // a page around this one could trick a person into clicking
+    find("progress").textContent = "";
+    throw new Error("This page does not work inside another page. Open it in a window of its own.");
+  }
   for (let digit = 0; digit < 10; digit++) {
     const box = document.createElement("label"), input = document.createElement("input");
     Object.assign(input, { type: "radio", name: "digit", value: String(digit) });
@@ -210,21 +239,17 @@ async function start() {
   listen();
   clear();
   await showProgress();
-  scheme = new Scheme(study.identity.join("\n"), study.wire);
+  scheme = new Scheme(study.identity, study.wire);
   ledger = await Ledger.open(CAP);
   document.title = find("name").textContent = study.name;
   find("size").textContent = scheme.bytes;
   find("epsilon").textContent = scheme.epsilon;
-  const chance = 100 / (1 + Math.exp(-scheme.epsilon));
-  find("meaning").textContent =
-    "Somebody who sees these bytes and considers two drawings equally likely guesses which of them is yours " +
-    `with at most ${chance.toFixed(chance > 99 ? 2 : 1)} % success.`;
+  find("meaning").textContent = meaning(scheme.epsilon);
   await showSpent();
-  const kept = (await ledger.entries()).find((entry) => entry.study === study.study);
-  unsent = Boolean(kept?.message);
+  unsent = await hasUnsent();
   if (unsent) say("This browser has made its report, and the service has not confirmed it: send it again.");
-  model = new Float32Array(await (await ask(study.model.slice(1))).arrayBuffer());
-  compute(model);
+  model = await fetchModel(study.model);
+  show();
 }
 
 start().catch((error) => say(error.message, true));
