@@ -38,9 +38,11 @@ def test_who_may_report_is_said(asking, tmp_path):
     other.database.close()
 
 
-def test_the_clock():
-    assert clock(100.0, 101.0) == ""
-    assert "went back by 50 s" in clock(150.0, 100.0)
+def test_the_clock(asking):
+    assert clock(asking.study, 100.0, 101.0) == ""
+    assert "went back by 50 s" in clock(asking.study, 150.0, 100.0)
+    assert "forward, for 86,401 s" in clock(asking.study, 0.0, 86401.0)
+    assert clock(asking.study, 0.0, 86399.0) == ""
 
 
 def test_prometheus_reads_it():

@@ -17,7 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from devices import Device, invited, make, worker
 from served import served
 
+from sqsgd.collect.exposition import full_status
+from sqsgd.collect.opening import opened
 from sqsgd.collect.serving import BoundedProtocol, prepare
+from sqsgd.collect.stepping import tick
 
 
 def certificate(folder):
@@ -96,6 +99,17 @@ def test_no_address_is_logged_unless_it_is_asked_for(tmp_path):
             running.process.wait(60)
             text = running.log.read_text()
         assert ("127.0.0.1" in text) == expected, text
+
+
+def test_the_operator_confirms_that_the_clock_is_right(tmp_path):
+    """After a pause that is longer than a round, which a worker cannot tell from a wrong clock."""
+    make(tmp_path / "study")
+    with opened(tmp_path / "study") as (study, database):
+        database.write("UPDATE study SET seen = 0")
+        assert not tick(database, study)
+        assert "--clock-is-right" in full_status(database, study)["clock"]
+        prepare(tmp_path / "study", host="127.0.0.1", port=0, clock_is_right=True)[1].close()
+        assert full_status(database, study)["clock"] == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

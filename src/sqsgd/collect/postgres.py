@@ -12,6 +12,8 @@ from sqsgd.collect.database import Conflict, Database, DatabaseFailed
 from sqsgd.collect.statements import Statement
 
 _ORDER, _STEP = 7_118_721, 7_118_722  # numbers of advisory locks
+_NETWORK = {"connect_timeout": 5, "keepalives_idle": 10, "tcp_user_timeout": 20_000}
+# Seconds and milliseconds: otherwise a server that vanished is waited for until TCP gives up.
 _AGAIN = (
     psycopg.errors.UniqueViolation,
     psycopg.errors.DeadlockDetected,
@@ -27,9 +29,10 @@ class PostgresDatabase(Database):
     def __init__(self, url: str, tables: str) -> None:
         self._tables = tables
         try:
-            self._connection = psycopg.connect(url, autocommit=True, connect_timeout=5)
+            self._connection = psycopg.connect(url, autocommit=True, **_NETWORK)
             self._connection.execute("SET synchronous_commit = on")
             self._connection.execute("SET statement_timeout = '60s'")
+            self._connection.execute("SET idle_in_transaction_session_timeout = '60s'")
         except psycopg.Error as error:
             raise self._failed(error) from None
 
@@ -84,7 +87,13 @@ class PostgresDatabase(Database):
                     self.write(statement)
 
     def scrub(self) -> None:
-        self.write("VACUUM FULL slots, invitations, joins")
+        # VACUUM FULL would keep the order of rows and the numbers of the transactions that wrote them.
+        with self.transaction(alone=True):
+            for table, key in (("slots", "round, slot"), ("invitations", "number"), ("joins", "minute")):
+                self.write(f"CREATE TEMPORARY TABLE kept ON COMMIT DROP AS TABLE {table}")
+                self.write(f"TRUNCATE {table}")
+                self.write(f"INSERT INTO {table} TABLE kept ORDER BY {key}")
+                self.write("DROP TABLE kept")
 
     def close(self) -> None:
         self._connection.close()

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sqsgd.collect.database import open_database
 from sqsgd.collect.service import BODY_SECONDS, Service
-from sqsgd.collect.stepping import check_study
+from sqsgd.collect.stepping import check_study, confirm_clock
 from sqsgd.collect.study import Study, load_study
 from sqsgd.core import Aggregate
 from sqsgd.randomness import secure_rng
@@ -67,6 +67,7 @@ def prepare(
     certificate: Path | None = None,
     key: Path | None = None,
     log_addresses: bool = False,
+    clock_is_right: bool = False,
     body_seconds: float = BODY_SECONDS,
 ) -> tuple[uvicorn.Server, socket.socket, str]:
     """A server that is ready to run, its socket, and its address; whatever is wrong is found here."""
@@ -75,6 +76,8 @@ def prepare(
     study = load_study(folder)
     with contextlib.closing(open_database(folder)) as database:
         check_study(database, study)
+        if clock_is_right:
+            confirm_clock(database)
     _warm_up(study)
     config = uvicorn.Config(
         Service(folder, study, body_seconds=body_seconds).app(),
