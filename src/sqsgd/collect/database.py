@@ -87,6 +87,10 @@ class Database(ABC):
         """Create the tables; DatabaseFailed if they exist."""
 
     @abstractmethod
+    def discard(self) -> None:
+        """Undo ``create``."""
+
+    @abstractmethod
     def scrub(self) -> None:
         """Remove what was deleted from the disk, too, and every trace of the order of writing."""
 
@@ -182,6 +186,11 @@ class SqliteDatabase(Database):
                 self.write(statement)
         self._path.chmod(0o600)
 
+    def discard(self) -> None:
+        self.close()
+        for end in ("", "-wal", "-shm", ".step"):
+            Path(f"{self._path}{end}").unlink(missing_ok=True)
+
     def scrub(self) -> None:
         self.write("VACUUM")  # writes all tables anew, in the order of their keys
         if self.read("PRAGMA wal_checkpoint(TRUNCATE)")[0][0]:
@@ -218,6 +227,8 @@ def new_database(folder: Path, url: str) -> Database:
         database.create()
     except BaseException:
         database.close()
+        if not url:
+            (folder / FILE).unlink(missing_ok=True)
         raise
     return database
 

@@ -12,8 +12,6 @@ from sqsgd.collect.database import Conflict, Database, DatabaseFailed
 from sqsgd.collect.statements import Statement
 
 _ORDER, _STEP = 7_118_721, 7_118_722  # numbers of advisory locks
-_NETWORK = {"connect_timeout": 5, "keepalives_idle": 10, "tcp_user_timeout": 20_000}
-# Seconds and milliseconds: otherwise a server that vanished is waited for until TCP gives up.
 _AGAIN = (
     psycopg.errors.UniqueViolation,
     psycopg.errors.DeadlockDetected,
@@ -29,7 +27,9 @@ class PostgresDatabase(Database):
     def __init__(self, url: str, tables: str) -> None:
         self._tables = tables
         try:
-            self._connection = psycopg.connect(url, autocommit=True, **_NETWORK)
+            self._connection = psycopg.connect(
+                url, autocommit=True, connect_timeout=5, keepalives_idle=10, tcp_user_timeout=20_000
+            )  # a server that vanished is given up after 20 s, not when TCP does
             self._connection.execute("SET synchronous_commit = on")
             self._connection.execute("SET statement_timeout = '60s'")
             self._connection.execute("SET idle_in_transaction_session_timeout = '60s'")
@@ -85,6 +85,9 @@ class PostgresDatabase(Database):
             for statement in self._tables.split(";"):
                 if statement.strip():
                     self.write(statement)
+
+    def discard(self) -> None:
+        self.write("DROP TABLE study, rounds, slots, invitations, refusals, joins")
 
     def scrub(self) -> None:
         # VACUUM FULL would keep the order of rows and the numbers of the transactions that wrote them.
