@@ -69,7 +69,7 @@ async def train(url, study, problem, invitations):
         seconds += time.perf_counter() - started
         if {answer["task"]["round"] for answer in joined} != {round}:
             raise ValueError("a device was given a slot of another round")
-        weights = await asyncio.to_thread(model, url, round)
+        weights = await asyncio.to_thread(model, url, study, round)
         rows = problem.gradient_rows(weights, round, users)[1]
         tasks = Tasks(Task(**joined[0]["task"]), [answer["task"]["client"] for answer in joined])
         messages = study.made_scheme.encode_many(rows, tasks, secure_rngs(len(users)))
@@ -83,9 +83,9 @@ async def train(url, study, problem, invitations):
     return seconds
 
 
-def model(url, round):
+def model(url, study, round):
     """The published weights before a round."""
-    with urlopen(f"{url}/model/{round}") as answer:  # noqa: S310
+    with urlopen(f"{url}/model/{study.id}/{round}") as answer:  # noqa: S310
         return np.frombuffer(answer.read(), "<f4").astype(np.float32)
 
 
@@ -111,7 +111,7 @@ def main() -> None:
                 whole = time.perf_counter() - started
                 while not (folder / "run/summary.json").exists():
                     time.sleep(0.1)
-                accuracy, _ = problem.evaluate(model(running.url, study.rounds))
+                accuracy, _ = problem.evaluate(model(running.url, study, study.rounds))
             summary = json.loads((folder / "run/summary.json").read_text())
         print(
             json.dumps(

@@ -51,7 +51,8 @@ def test_a_model_to_start_with(tmp_path):
     with served(tmp_path / "study") as url:
         from devices import ask
 
-        assert np.frombuffer(ask(url, "GET", "/model/0")[1], "<f4").tolist() == [1.0] * 16
+        path = ask(url, "GET", "/study")[1]["model"]
+        assert np.frombuffer(ask(url, "GET", path)[1], "<f4").tolist() == [1.0] * 16
 
 
 @pytest.mark.parametrize(

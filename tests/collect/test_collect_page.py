@@ -35,10 +35,21 @@ def test_the_page_from_nothing_to_a_run(tmp_path, monkeypatch):
     (tmp_path / "device.py").write_text(device.text)
     with worker(tmp_path / "digits") as running:
         command = [sys.executable, "device.py", running.url, invitations[0], "mine.ledger"]
+        cut = device.text.replace('urlopen(Request(f"{url}/report", message, headers))', 'sys.exit("killed")')
+        assert cut != device.text
+        (tmp_path / "killed.py").write_text(cut)
+        killed = subprocess.run([command[0], "killed.py", *command[2:]], capture_output=True, text=True)
+        assert killed.stderr == "killed\n"  # after paying and before sending: nothing is lost
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.stdout == "{'accepted': True, 'round': 0, 'again': False}\n", done.stderr
-        again = subprocess.run([*command[:3], invitations[1], "mine.ledger"], capture_output=True, text=True)
-        assert "mine.ledger" in again.stderr  # a second report is refused on the device
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.stdout == "{'accepted': True, 'round': 0, 'again': True}\n", done.stderr
+        (tmp_path / "mine.ledger.studies").unlink()
+        for _ in range(2):  # another draw is a second report, which the ledger refuses, and refuses again
+            again = subprocess.run(
+                [*command[:3], invitations[1], "mine.ledger"], capture_output=True, text=True
+            )
+            assert "AlreadyAnswered" in again.stderr
         for line in rest[2:]:
             assert typed(line).code == 0, line
     summary = json.loads((tmp_path / "digits/run/summary.json").read_text())
@@ -73,10 +84,16 @@ def test_the_compose_file_starts_commands_that_exist():
     program, *arguments = shlex.split(composed["services"]["worker"]["command"])
     assert program == "sqsgd"
     read(arguments)
-    mounted = composed["services"]["worker"]["volumes"][0].partition(":")[2]
-    assert mounted == arguments[2]
+    mounted = {volume.split(":")[1] for volume in composed["services"]["worker"]["volumes"]}
+    assert mounted == {f"{arguments[2]}/study.toml", f"{arguments[2]}/run"}  # not the folder, with its key
     assert set(composed["services"]["worker"]["depends_on"]) <= composed["services"].keys()
-    assert set(composed["services"]["database"]["secrets"]) <= composed["secrets"].keys()
+    read(shlex.split(composed["services"]["init"]["command"])[1:])
+    for name, variable in (
+        ("worker", "PGPASSWORD"),
+        ("init", "PGPASSWORD"),
+        ("database", "POSTGRES_PASSWORD"),
+    ):
+        assert composed["services"][name]["environment"][variable] == "${PGPASSWORD:?}"
 
 
 def test_the_table_of_refusals_is_complete():

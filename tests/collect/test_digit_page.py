@@ -77,7 +77,8 @@ def test_a_person_draws_sends_and_is_refused_the_second_time(browser, digits):
     assert (len(sent), sent[0]) == (7, 2)
     assert "ε 8 of at most 16" in text(browser, "spent")
     asked = {url.removeprefix(digits) for url in browser.requests} - {"/study"}
-    assert asked == {"/join", ask(digits, "GET", "/study")[1]["model"], "/report"}
+    study = ask(digits, "GET", "/study")[1]["study"]
+    assert asked == {"/join", f"/model/{study}/0", "/report"}
     wait_for(browser, "progress", f"{before + 1} of 20 reports")
     browser.requests.clear()
     browser.click("#send")

@@ -4,7 +4,7 @@ import pytest
 from test_intake import Asking
 from test_stepping import fill
 
-from sqsgd.collect.exposition import admission, full_status, progress, prometheus
+from sqsgd.collect.exposition import admission, full_status, guarantee, progress, prometheus
 from sqsgd.collect.slots import clock
 from sqsgd.collect.stepping import tick
 
@@ -38,9 +38,23 @@ def test_who_may_report_is_said(asking, tmp_path):
     other.database.close()
 
 
-def test_the_clock():
-    assert clock(100.0, 101.0) == ""
-    assert "went back by 50 s" in clock(150.0, 100.0)
+def test_an_open_study_has_no_central_guarantee(tmp_path):
+    """One person may have made all the other reports."""
+    lines = [{"clients": 3000, "round": 0}]
+    for kind, certified in (("invited", True), ("open", False)):
+        asking = Asking(tmp_path / kind, users=6000, rounds=2, epsilon=2.0, admission=kind)
+        found = guarantee(asking.study, lines)
+        assert (found["central_epsilon"] is not None) == certified
+        assert ("one person may have made all" in found["central_note"]) != certified
+        assert ("central_users" in found) == certified
+        asking.database.close()
+
+
+def test_the_clock(asking):
+    assert clock(asking.study, 100.0, 101.0) == ""
+    assert "went back by 50 s" in clock(asking.study, 150.0, 100.0)
+    assert "forward, for 86,401 s" in clock(asking.study, 0.0, 86401.0)
+    assert clock(asking.study, 0.0, 86399.0) == ""
 
 
 def test_prometheus_reads_it():

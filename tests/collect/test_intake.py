@@ -8,11 +8,12 @@ import pytest
 from devices import make, new_ticket
 
 from sqsgd import secure_rng
+from sqsgd.collect import statements
 from sqsgd.collect.database import Conflict, open_database
 from sqsgd.collect.intake import Accepted, Granted, Join, Probe, Report, answer
 from sqsgd.collect.rejections import Rejection
 from sqsgd.collect.slots import free_expired, new_round, stage, task_of
-from sqsgd.collect.stepping import end_study, tick
+from sqsgd.collect.stepping import confirm_clock, end_study, tick
 
 
 class Asking:
@@ -24,6 +25,11 @@ class Asking:
         self.shift = 0.0
         now = self.database.now
         self.database.now = lambda: now() + self.shift  # time passes when the test says so
+
+    def wait(self, seconds):
+        """Time passes while workers run."""
+        self.shift += seconds
+        confirm_clock(self.database)
 
     def __call__(self, *requests):
         return answer(self.database, self.study, requests, Counter())
@@ -93,7 +99,7 @@ def test_an_invitation_is_not_used_up_where_there_is_no_slot(asking):
     for _ in range(asking.study.slots):
         assert isinstance(asking.join(), Granted)
     assert code(asking.join(invitation="d" * 32)) == "no-slot"
-    asking.shift = asking.study.ticket_seconds + 1
+    asking.wait(asking.study.ticket_seconds + 61)
     assert free_expired(asking.database, stage(asking.database), asking.database.now()) == asking.study.slots
     assert isinstance(asking.join(invitation="d" * 32), Granted)
 
@@ -129,14 +135,15 @@ def test_a_report_for_another_slot_is_malformed(asking):
 def test_a_late_device(asking):
     early, late = new_ticket()[:32], new_ticket()[:32]
     first, second = asking.join(early), asking.join(late)
-    asking.shift = asking.study.ticket_seconds + 1
+    asking.wait(asking.study.ticket_seconds + 61)
     free_expired(asking.database, stage(asking.database), asking.database.now())
     # Nobody took its slot: the report counts, and the place may be had again.
     assert asking(Report(ticket=early, message=asking.message(first))) == [Accepted(round=0, again=False)]
     again = asking.join(late)
     assert (again.slot, again.seconds) == (second.slot, asking.study.ticket_seconds)
-    asking.shift *= 3
+    asking.wait(asking.study.ticket_seconds + 61)
     free_expired(asking.database, stage(asking.database), asking.database.now())
+    assert code(asking.join(late)) == "unknown-ticket"  # a place is kept for a device once, not for ever
     others = [asking.join() for _ in range(asking.study.slots - 1)]
     assert all(isinstance(other, Granted) for other in others)
     (given,) = asking(Report(ticket=late, message=asking.message(second)))
@@ -144,8 +151,24 @@ def test_a_late_device(asking):
 
 
 def test_nobody_joins_when_too_little_time_is_left(asking):
-    asking.shift = asking.study.round_seconds - asking.study.ticket_seconds + 1
+    early = new_ticket()[:32]
+    granted = asking.join(early)
+    asking.wait(asking.study.round_seconds - asking.study.ticket_seconds + 1)
     assert code(asking.join()) == "no-slot"
+    assert code(asking.join(early)) == "no-slot"  # nor is a ticket renewed for longer than the round
+    assert asking(Report(ticket=early, message=asking.message(granted))) == [Accepted(round=0, again=False)]
+
+
+def test_no_longer_than_a_round_is_promised(asking):
+    """The end of a ticket is rounded up to a minute; what a device is told is not."""
+    ticket = new_ticket()[:32]
+    asking.wait(asking.study.round_seconds - asking.study.ticket_seconds - 5)
+    asking.join(ticket)
+    assert asking.join(ticket).seconds <= asking.study.ticket_seconds
+    asking.wait(asking.study.ticket_seconds)
+    assert asking.join(ticket).seconds <= stage(asking.database).deadline - asking.database.now() + 1
+    (expires,) = asking.database.read("SELECT expires FROM slots WHERE expires IS NOT NULL")[0]
+    assert expires % 60 == 0
 
 
 def test_after_the_round(asking):
@@ -156,12 +179,17 @@ def test_after_the_round(asking):
         for ticket, each in zip(tickets, granted, strict=True)
     ]
     asking(*reports[: asking.study.fewest])
-    asking.shift = asking.study.round_seconds + 1
+    asking.database.write("UPDATE study SET state = 'closing'")
+    assert code(asking(reports[-1])[0]) == "round-over"
+    assert code(asking.join(tickets[-1])) == "round-over"
     assert tick(asking.database, asking.study)
     assert stage(asking.database).round == 1
     assert asking(reports[0]) == [Accepted(round=0, again=True)]
-    assert code(asking(reports[-1])[0]) == "round-over"
-    assert code(asking.join(tickets[-1])) == "round-over"
+    assert code(asking(reports[-1])[0]) == "unknown-ticket"  # nothing is kept of those who did not report
+    kept = asking.database.read(
+        "SELECT expires, ticket IS NULL FROM slots WHERE round = 0 AND report IS NULL"
+    )
+    assert {(expires, bool(unknown)) for expires, unknown in kept} == {(None, True)}
     end_study(asking.database, asking.study)
     assert code(asking(reports[-1])[0]) == "closed"
     assert code(asking.join()) == "closed"
@@ -179,7 +207,7 @@ def test_an_open_study_has_a_rate(tmp_path, url):
 
 
 def test_nothing_links_an_invitation_to_a_slot(asking):
-    """No column in common, no times, and tables in the order of random keys instead of that of arrival."""
+    """No column in common, and no times; test_stepping.py looks at the order of rows on the disk."""
     pairs = [(new_ticket()[:32], new_ticket()[:32]) for _ in range(asking.study.slots)]
     for ticket, invitation in pairs:
         granted = asking.join(ticket, invitation)
@@ -189,34 +217,72 @@ def test_nothing_links_an_invitation_to_a_slot(asking):
     assert not {invitation for _, invitation in pairs} & {value for row in rows for value in row}
     used = asking.database.read("SELECT * FROM invitations")
     assert {len(row) for row in used} == {1}
-    if not hasattr(asking.database, "_tables"):  # SQLite; PostgreSQL's row versions are a known limit
-        assert used == sorted(used)
-        with pytest.raises(OSError, match="rowid"):
-            asking.database.read("SELECT rowid FROM invitations")
     end_study(asking.database, asking.study)
     assert asking.database.read("SELECT * FROM invitations") == []
     assert asking.database.read("SELECT 1 FROM slots WHERE ticket IS NOT NULL") == []
 
 
-def first_slots(database, rounds, slots=4):
-    counts = Counter()
-    for round in range(1, rounds + 1):
-        new_round(database, round, slots)
-        found = database.read("SELECT slot FROM slots WHERE round = ? ORDER BY draw LIMIT 1", round)
-        counts[found[0][0]] += 1
-    return sum((counts[slot] - rounds / slots) ** 2 / (rounds / slots) for slot in range(slots))
+@pytest.fixture
+def drawing(tmp_path):
+    made = Asking(tmp_path / "study", admission="open", joins_per_minute=10**6)
+    made.database.write("PRAGMA synchronous = OFF")  # many transactions, none of which has to last
+    yield made
+    made.database.close()
 
 
-def test_slots_are_drawn_uniformly(tmp_path, monkeypatch):
+def chi_square(asking, tries, given_up):
+    """How far the slots of joining devices are from uniform, over many rounds of four slots.
+
+    ``given_up``: two devices come before the one that counts; one of them is late by then.
+    """
+    counts, start = Counter(), asking.shift
+    for _ in range(tries):
+        with asking.database.transaction():
+            asking.database.write("DELETE FROM slots")
+            new_round(asking.database, 0, 4)
+        asking.shift = start
+        if given_up:
+            late = asking.join().slot
+            asking.shift += 120
+            other = asking.join().slot
+            asking.shift += asking.study.ticket_seconds - 59
+            assert free_expired(asking.database, stage(asking.database), asking.database.now()) == 1
+            free = [late, *({0, 1, 2, 3} - {late, other})]
+            counts[free.index(asking.join().slot)] += 1
+        else:
+            counts[asking.join().slot] += 1
+    kinds = 3 if given_up else 4
+    return sum((counts[kind] - tries / kinds) ** 2 / (tries / kinds) for kind in range(kinds))
+
+
+@pytest.fixture
+def by_number(monkeypatch):
+    """A broken collector, which gives out slots in their order."""
+    monkeypatch.setattr(statements, "FREE", statements.FREE.replace("ORDER BY draw", "ORDER BY slot"))
+
+
+def test_slots_are_drawn_uniformly(drawing):
     """Chi-square with 3 degrees of freedom: 45 is exceeded once in a billion times."""
-    asking = Asking(tmp_path / "study")
-    with asking.database.transaction():
-        assert first_slots(asking.database, 1000) < 45
-    monkeypatch.setattr("sqsgd.collect.slots.os.urandom", bytes)  # a predictable order is seen
-    with asking.database.transaction():
-        asking.database.write("DELETE FROM slots WHERE round > 0")
-        assert first_slots(asking.database, 1000) > 45
-    asking.database.close()
+    assert chi_square(drawing, 500, given_up=False) < 45
+
+
+def test_slots_in_their_order_are_seen_not_to_be_uniform(drawing, by_number):
+    assert chi_square(drawing, 500, given_up=False) > 45
+
+
+def test_slots_of_a_predictable_draw_are_seen_not_to_be_uniform(drawing, monkeypatch):
+    monkeypatch.setattr("sqsgd.collect.slots.os.urandom", bytes)
+    assert chi_square(drawing, 500, given_up=False) > 45
+
+
+def test_a_slot_that_was_given_up_is_as_likely_as_the_others(drawing, monkeypatch):
+    """Otherwise whoever joins and does not report knows the slot of the next device.
+
+    Chi-square with 2 degrees of freedom: 42 is exceeded once in a billion times.
+    """
+    assert chi_square(drawing, 500, given_up=True) < 42
+    monkeypatch.setattr(statements, "WAITING", f"{statements.WAITING} AND 1 = 0")  # those keep their places
+    assert chi_square(drawing, 500, given_up=True) > 42
 
 
 def test_connections_race_for_one_invitation(tmp_path, url):

@@ -2,10 +2,12 @@
 
 import threading
 
+import numpy as np
 import pytest
 from devices import invited, make
 
-from sqsgd.collect.opening import opened
+from sqsgd.collect.opening import create_study, opened
+from sqsgd.collect.outcome import flat
 
 
 def test_only_its_owner_can_read_what_is_secret(tmp_path):
@@ -58,3 +60,31 @@ def test_a_database_that_does_not_answer_leaves_no_study(tmp_path):
     with pytest.raises(OSError, match="PostgreSQL"):
         make(tmp_path / "study", "postgresql://nobody@127.0.0.1:1/nothing")
     assert list((tmp_path / "study").iterdir()) == []
+
+
+@pytest.mark.parametrize("broken", ["begin", "shutil.copytree", "Study.write"])
+def test_a_failure_half_way_leaves_nothing_behind(tmp_path, url, monkeypatch, broken):
+    """So that the command can be repeated, in the same folder and with the same database."""
+
+    def full(*_):
+        raise OSError("no space left on device")
+
+    weights, names = flat({"weights": np.zeros(3920, np.float32)})
+    values = {"name": "digits", "users": 12, "rounds": 3, "softmax": True}
+    with monkeypatch.context() as disk:
+        disk.setattr(f"sqsgd.collect.opening.{broken}", full)
+        with pytest.raises(OSError, match="no space left"):
+            create_study(tmp_path / "study", weights, names, values, url, "digits")
+    assert list((tmp_path / "study").iterdir()) == []
+    study = create_study(tmp_path / "study", weights, names, values, url, "digits")
+    with opened(tmp_path / "study") as (found, _):
+        assert found == study
+
+
+def test_a_page_of_the_operator_is_left_alone(tmp_path):
+    (tmp_path / "study/page").mkdir(parents=True)
+    weights, names = flat({"weights": np.zeros(3920, np.float32)})
+    values = {"name": "digits", "users": 12, "rounds": 3, "softmax": True}
+    with pytest.raises(ValueError, match="exists already"):
+        create_study(tmp_path / "study", weights, names, values, page="digits")
+    assert (tmp_path / "study/page").is_dir()

@@ -70,6 +70,14 @@ def test_one_connection_steps_and_a_closed_one_does_not_block(folder):
     second.close()
 
 
+def test_a_server_or_a_client_that_vanishes_is_given_up(folder):
+    database = open_database(folder)
+    known = database._connection.info.get_parameters()
+    assert (known["keepalives_idle"], known["tcp_user_timeout"]) == ("10", "20000")
+    assert database.read("SHOW idle_in_transaction_session_timeout") == [("1min",)]
+    database.close()
+
+
 def test_the_clock_is_the_servers(folder, monkeypatch):
     database = open_database(folder)
     before = database.now()

@@ -5,7 +5,7 @@ import json
 import resource
 import socket
 import time
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import numpy as np
 import pytest
@@ -141,13 +141,27 @@ def test_metrics_and_health(running):
 
 
 def test_rounds_that_have_not_begun_and_places_that_do_not_exist(running):
-    url = running[2]
-    assert code(ask(url, "GET", "/model/1")) == (404, "not-found")
-    assert code(ask(url, "GET", "/model/99999999999999999999")) == (404, "not-found")
+    study, folder, url = running
+    for round in ("1", "9" * 20, "9" * 5000, "-1", "00", "x", "\u0661"):
+        path = f"/model/{study.id}/{quote(round)}"
+        assert code(ask(url, "GET", path)) == (404, "not-found")
+    assert code(ask(url, "GET", f"/model/{'0' * 16}/0")) == (404, "wrong-study")
     assert ask(url, "GET", "/nothing/../../study.toml")[0] == 404
     assert ask(url, "GET", "/operator.key")[0] == 404
-    assert ask(url, "GET", "/join")[0] == 404
-    assert ask(url, "PUT", "/report")[0] == 405
+    for method, path, allowed in (
+        ("GET", "/join", "POST"),
+        ("PUT", "/report", "POST"),
+        ("POST", "/study", "GET"),
+    ):
+        assert code(ask(url, method, path)) == (405, "wrong-method")
+        place = urlsplit(url)
+        connection = http.client.HTTPConnection(place.hostname, place.port, timeout=30)
+        connection.request(method, path)
+        assert connection.getresponse().headers["allow"] == allowed
+        connection.close()
+    ask(url, "GET", "/health")
+    with opened(folder) as (_, database):
+        assert dict(database.read("SELECT code, count FROM refusals"))["wrong-method"] >= 6
 
 
 def test_the_page_of_a_study_is_served(running):
@@ -214,5 +228,5 @@ def test_a_whole_study_through_the_service(tmp_path):
             time.sleep(0.05)
         assert code(late.join(url)) == (410, "closed")
         assert ask(url, "GET", "/study")[1]["state"] == "ended"
-        assert ask(url, "GET", "/model/3")[0] == 200
+        assert ask(url, "GET", f"/model/{study.id}/3")[0] == 200
     assert json.loads((folder / "run/summary.json").read_text())["users"] == study.users

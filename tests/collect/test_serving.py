@@ -17,7 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from devices import Device, invited, make, worker
 from served import served
 
+from sqsgd.collect.exposition import full_status
+from sqsgd.collect.opening import opened
 from sqsgd.collect.serving import BoundedProtocol, prepare
+from sqsgd.collect.stepping import tick
 
 
 def certificate(folder):
@@ -84,18 +87,81 @@ def test_slow_headers_end_the_connection(tmp_path, monkeypatch):
                 assert slow.recv(100) == b""
 
 
-def test_no_address_is_logged_unless_it_is_asked_for(tmp_path):
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (b"GET /study HTTP/1.1\r\nx: ", *[b"y" * 6000] * 3),  # one that does not end
+        (b"GET /study HTTP/1.1\r\n" + b"x: y\r\n" * 6000 + b"\r\n",),  # all of them at once
+        (b"GET /" + b"y" * 20000 + b" HTTP/1.1\r\n\r\n",),
+    ],
+)
+def test_long_headers_end_the_connection(tmp_path, before, parts):
+    make(tmp_path / "study")
+    with served(tmp_path / "study") as url:
+        place = urlsplit(url)
+        with socket.create_connection((place.hostname, place.port), timeout=8) as long:  # 10 s are too late
+            if before:
+                long.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert b'{"healthy":true}' in long.recv(65536)
+            for part in parts:
+                long.sendall(part)
+            answer = b"".join(iter(lambda: long.recv(65536), b""))
+    assert answer.count(b"HTTP/1.1 400") == 1
+    assert b"HTTP/1.1 200" not in answer
+
+
+@pytest.mark.parametrize("path", ["GET /study", "GET /nothing", "POST /report", "PUT /join"])
+def test_a_body_that_nobody_waits_for_ends_the_connection(tmp_path, path):
+    make(tmp_path / "study")
+    with served(tmp_path / "study") as url:
+        place = urlsplit(url)
+        with socket.create_connection((place.hostname, place.port), timeout=8) as drip:
+            drip.sendall(f"{path} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n".encode())
+            assert b"HTTP/1.1 " in b"".join(iter(lambda: drip.recv(65536), b""))
+
+
+def test_empty_lines_do_not_keep_a_connection_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(BoundedProtocol, "header_seconds", 1.0)
+    make(tmp_path / "study")
+    with served(tmp_path / "study") as url:
+        place = urlsplit(url)
+        with socket.create_connection((place.hostname, place.port), timeout=8) as drip:
+            drip.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert b'{"healthy":true}' in drip.recv(65536)
+            drip.sendall(b"\r\n")
+            assert drip.recv(65536) == b""
+
+
+def test_neither_an_address_nor_the_time_of_a_report_is_logged(tmp_path):
+    """Reports leave no line at all: the log is the same however many there were, and whenever."""
     folder = tmp_path / "study"
     study = make(folder, users=400)
     for options, expected in (((), False), (("--log-addresses",), True)):
         with worker(folder, *options) as running:
+            before = running.log.read_text()
             for invitation in invited(folder, study, 2):
                 assert Device(study, invitation).whole(running.url)[0] == 200
+                assert Device(study, invitation).join(running.url)[0] == 409
             running.ask("GET", "/nothing")
+            during = running.log.read_text()
             running.process.terminate()
             running.process.wait(60)
             text = running.log.read_text()
         assert ("127.0.0.1" in text) == expected, text
+        assert (during != before) == expected, text
+        assert ("/report" in text) == expected, text
+
+
+def test_the_operator_confirms_that_the_clock_is_right(tmp_path):
+    """After a pause that is longer than a round, which a worker cannot tell from a wrong clock."""
+    make(tmp_path / "study")
+    with opened(tmp_path / "study") as (study, database):
+        database.write("UPDATE study SET seen = 0")
+        assert not tick(database, study)
+        assert "--clock-is-right" in full_status(database, study)["clock"]
+        prepare(tmp_path / "study", host="127.0.0.1", port=0, clock_is_right=True)[1].close()
+        assert full_status(database, study)["clock"] == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

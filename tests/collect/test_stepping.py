@@ -2,18 +2,18 @@
 
 import dataclasses
 import json
-import math
+import re
 import threading
 
 import numpy as np
 import pytest
 from test_intake import Asking
 
-from sqsgd.collect.database import open_database
+from sqsgd.collect.database import FILE, open_database
 from sqsgd.collect.exposition import full_status, rounds_done
 from sqsgd.collect.intake import Granted, Report
 from sqsgd.collect.slots import ENDED, stage, task_of
-from sqsgd.collect.stepping import check_study, end_study, read_state, tick
+from sqsgd.collect.stepping import check_study, confirm_clock, end_study, read_state, tick
 from sqsgd.federated import server_step
 
 
@@ -81,12 +81,12 @@ def test_a_worker_that_died_between_closing_and_stepping_is_replaced(tmp_path):
 def test_a_round_ends_with_enough_reports_and_waits_for_them(tmp_path, caplog):
     asking = Asking(tmp_path / "study", users=12, fewest=2)
     fill(asking, 1)
-    asking.shift = asking.study.round_seconds + 1
+    asking.wait(asking.study.round_seconds + 1)
     assert not tick(asking.database, asking.study)
     assert "has 1 reports and needs 2" in caplog.text
     assert stage(asking.database).deadline > asking.database.now()
     fill(asking, 1)
-    asking.shift *= 3
+    asking.wait(asking.study.round_seconds + 1)
     assert tick(asking.database, asking.study)
     assert [line["clients"] for line in rounds_done(asking.database)] == [2]
     asking.database.close()
@@ -130,7 +130,7 @@ def test_another_study_another_code_and_a_wrong_clock_are_refused(tmp_path):
 
 
 def test_a_clock_that_goes_back_takes_no_slot_away(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("sqsgd.collect.stepping._warned", -math.inf)
+    monkeypatch.setattr("sqsgd.collect.stepping._warned", {})
     asking = Asking(tmp_path / "study")
     granted = asking.join("7" * 32)
     asking.shift = 10
@@ -141,4 +141,86 @@ def test_a_clock_that_goes_back_takes_no_slot_away(tmp_path, caplog, monkeypatch
     assert caplog.text.count("the clock went back") == 1
     assert "the clock went back" in full_status(asking.database, asking.study)["clock"]
     assert asking.join("7" * 32).slot == granted.slot
+    asking.database.close()
+
+
+def test_a_clock_that_jumps_ahead_ends_nothing_until_it_is_confirmed(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("sqsgd.collect.stepping._warned", {})
+    asking = Asking(tmp_path / "study", fewest=1)
+    granted = asking.join("7" * 32)
+    deadline = stage(asking.database).deadline
+    fill(asking, 2)
+    asking.shift = 10 * 365 * 86400
+    for _ in range(2):
+        assert not tick(asking.database, asking.study)
+    assert caplog.text.count("the clock went forward") == 1
+    assert "--clock-is-right" in full_status(asking.database, asking.study)["clock"]
+    assert (stage(asking.database).round, stage(asking.database).deadline) == (0, deadline)
+    asking.shift = 0
+    tick(asking.database, asking.study)
+    assert full_status(asking.database, asking.study)["clock"] == ""
+    assert asking.join("7" * 32) == dataclasses.replace(granted, seconds=asking.join("7" * 32).seconds)
+    asking.shift = 10 * 365 * 86400
+    confirm_clock(asking.database)
+    assert tick(asking.database, asking.study)
+    asking.database.close()
+
+
+def places(asking, column, table):
+    """The values of a column, page by page, as they lie on the disk."""
+    content = (asking.folder / FILE).read_bytes()
+    (size,) = asking.database.read("PRAGMA page_size")[0]
+    found = {}
+    for (value,) in asking.database.read(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608
+        for match in re.finditer(value.encode(), content):
+            found.setdefault(match.start() // size, []).append((match.start(), value))
+    return [[value for _, value in sorted(page, reverse=True)] for page in found.values()]
+
+
+def test_what_is_left_of_a_round_is_in_the_order_of_keys(tmp_path, url):
+    """So that neither pages nor row versions tell which invitation came with which slot."""
+    asking = Asking(tmp_path / "study", url, users=60)
+    fill(asking)
+    asking.wait(1)
+    assert tick(asking.database, asking.study)
+    assert stage(asking.database).unscrubbed
+    tick(asking.database, asking.study)
+    assert not stage(asking.database).unscrubbed
+    slots = dict(asking.database.read("SELECT ticket, slot FROM slots WHERE ticket IS NOT NULL"))
+    assert len(slots) == asking.study.slots
+    if url:
+        rows = asking.database.read("SELECT number, xmin::text FROM invitations ORDER BY ctid")
+        assert [number for number, _ in rows] == sorted(number for number, _ in rows)
+        kept = asking.database.read("SELECT round, slot, xmin::text FROM slots ORDER BY ctid")
+        assert [row[:2] for row in kept] == sorted(row[:2] for row in kept)
+        assert len({row[-1] for row in rows + kept}) == 1
+    else:
+        log = (asking.folder / f"{FILE}-wal").read_bytes()
+        assert not [ticket for ticket in slots if ticket.encode() in log]
+        for page in places(asking, "number", "invitations"):
+            assert page == sorted(page)
+        pages = places(asking, "ticket", "slots")
+        assert len(pages) >= 2  # the table and its index
+        for page in pages:
+            assert page in (sorted(page), sorted(page, key=slots.get))
+    asking.database.close()
+
+
+def test_scrubbing_is_repeated_until_it_succeeds(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("sqsgd.collect.stepping._warned", {})
+    asking = Asking(tmp_path / "study")
+    fill(asking)
+    reader = open_database(asking.folder)
+    asking.database.read("PRAGMA busy_timeout = 1")
+    reader.write("BEGIN")
+    reader.read("SELECT * FROM slots")  # as a backup does: the log cannot be emptied
+    end_study(asking.database, asking.study)
+    assert "traces of the last round are still on the disk" in caplog.text
+    assert full_status(asking.database, asking.study)["unscrubbed"]
+    assert not tick(asking.database, asking.study)
+    assert full_status(asking.database, asking.study)["unscrubbed"]
+    reader.write("COMMIT")
+    reader.close()
+    end_study(asking.database, asking.study)
+    assert not full_status(asking.database, asking.study)["unscrubbed"]
     asking.database.close()

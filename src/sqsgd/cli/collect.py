@@ -107,6 +107,9 @@ def serve(
     log_addresses: Annotated[
         bool, typer.Option("--log-addresses", help="Log requests with addresses, which gives the order away.")
     ] = False,
+    clock_is_right: Annotated[
+        bool, typer.Option("--clock-is-right", help="Go on although no worker ran for longer than a round.")
+    ] = False,
 ) -> None:
     """Serve a study until it is stopped (SIGTERM, Ctrl-C); several workers may serve one study."""
     from sqsgd import checks
@@ -115,7 +118,7 @@ def serve(
     checks.integer("port", port, 0, 65535)
     run(
         folder, host=host, port=port, certificate=certificate, key=key, log_addresses=log_addresses,
-        tell=lambda address: typer.echo(f"listening  {address}"),
+        clock_is_right=clock_is_right, tell=lambda address: typer.echo(f"listening  {address}"),
     )  # fmt: skip
 
 
@@ -166,6 +169,8 @@ def status(folder: Folder, as_json: Json = False) -> None:
     typer.echo(f"central    {found['central_note']}")
     if found["clock"]:
         typer.echo(f"clock      {found['clock']}")
+    if found["unscrubbed"]:
+        typer.echo("traces     of the last round are still on the disk: serve or close the study once more")
     _print_refusals(found)
 
 

@@ -21,19 +21,19 @@ _BUSY_SECONDS = 30
 _TABLES = """
 CREATE TABLE study (id TEXT PRIMARY KEY, settings TEXT NOT NULL, names TEXT NOT NULL, created {real} NOT NULL,
   round INTEGER NOT NULL, state TEXT NOT NULL, ending INTEGER NOT NULL, deadline {real} NOT NULL,
-  seen {real} NOT NULL);
+  seen {real} NOT NULL, unscrubbed INTEGER NOT NULL);
 CREATE TABLE rounds (round INTEGER PRIMARY KEY, began {real} NOT NULL, bound {real} NOT NULL,
   content {blob} NOT NULL, record TEXT);
 CREATE TABLE slots (round INTEGER NOT NULL, slot INTEGER NOT NULL, draw TEXT, ticket TEXT, expires {real},
-  report {blob}, PRIMARY KEY (round, slot)){packed};
+  renewed INTEGER NOT NULL DEFAULT 0, report {blob}, PRIMARY KEY (round, slot)){packed};
 CREATE UNIQUE INDEX slots_by_ticket ON slots (ticket);
 CREATE INDEX slots_without_report ON slots (round, draw) WHERE report IS NULL;
 CREATE TABLE invitations (number TEXT PRIMARY KEY){packed};
 CREATE TABLE refusals (code TEXT PRIMARY KEY, count BIGINT NOT NULL){packed};
 CREATE TABLE joins (minute BIGINT PRIMARY KEY, count BIGINT NOT NULL);
 """
-# No row says when it was written, and none of ``invitations`` is linked to one of ``slots``. Packed tables
-# are in the order of their keys, not of arrival.
+# No row of ``invitations`` names one of ``slots``, and ``expires`` is a whole minute. During a round, the
+# places of rows in pages, row versions and the journal still tell in which order devices came: see ``scrub``.
 
 
 class DatabaseFailed(OSError):
@@ -87,8 +87,12 @@ class Database(ABC):
         """Create the tables; DatabaseFailed if they exist."""
 
     @abstractmethod
+    def discard(self) -> None:
+        """Undo ``create``."""
+
+    @abstractmethod
     def scrub(self) -> None:
-        """Remove what was deleted from the disk, too."""
+        """Remove what was deleted from the disk, too, and every trace of the order of writing."""
 
     @abstractmethod
     def close(self) -> None:
@@ -182,8 +186,15 @@ class SqliteDatabase(Database):
                 self.write(statement)
         self._path.chmod(0o600)
 
+    def discard(self) -> None:
+        self.close()
+        for end in ("", "-wal", "-shm", ".step"):
+            Path(f"{self._path}{end}").unlink(missing_ok=True)
+
     def scrub(self) -> None:
-        self.read("PRAGMA wal_checkpoint(TRUNCATE)")
+        self.write("VACUUM")  # writes all tables anew, in the order of their keys
+        if self.read("PRAGMA wal_checkpoint(TRUNCATE)")[0][0]:
+            raise DatabaseFailed(f"{self._path}: the log cannot be emptied while another process reads")
 
     def close(self) -> None:
         self._connection.close()
@@ -216,6 +227,8 @@ def new_database(folder: Path, url: str) -> Database:
         database.create()
     except BaseException:
         database.close()
+        if not url:
+            (folder / FILE).unlink(missing_ok=True)
         raise
     return database
 

@@ -22,7 +22,7 @@ def progress(database: Database, study: Study) -> dict[str, Any]:
     return {
         "round": at.round,
         "state": at.state,
-        "model": f"/model/{at.round}",
+        "model": model_path(study, at.round),
         "reports": 0 if ended else reports,
         "slots": study.slots,
         "seconds_left": 0.0 if ended else max(0.0, round(at.deadline - now, 1)),
@@ -47,10 +47,35 @@ def full_status(database: Database, study: Study) -> dict[str, Any]:
         "admission": admission(study),
         "invitations_used": database.read("SELECT count(*) FROM invitations")[0][0],
         "refusals": refusals(database),
-        "clock": clock(at.seen, now),
+        "unscrubbed": at.unscrubbed,
+        "clock": clock(study, at.seen, now),
         "epsilon": study.made_scheme.privacy.epsilon,
         "message_bytes": study.made_scheme.bits // 8,
-        **about_once(study.made_scheme, "round", lines, seeded=False, slots=len(lines) * study.slots),
+        **guarantee(study, lines),
+    }
+
+
+def model_path(study: Study, round: int) -> str:
+    """Where the weights before a round are. They are cached for good, so the path names the study."""
+    return f"/model/{study.id}/{round}"
+
+
+def guarantee(study: Study, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Users, order and central guarantee of the rounds that are over; none where one person may be all users.
+
+    Guarantees
+    ----------
+    * An open study has no central figure:
+      tests/collect/test_exposition.py::test_an_open_study_has_no_central_guarantee.
+    """
+    found = about_once(study.made_scheme, "round", lines, seeded=False, slots=len(lines) * study.slots)
+    if study.admission != OPEN:
+        return found
+    return {
+        **{name: value for name, value in found.items() if not name.startswith("central_")},
+        "central_epsilon": None,
+        "central_note": f"none: local {study.made_scheme.privacy.epsilon:g} against everyone; in an open "
+        "study one person may have made all the other reports",
     }
 
 

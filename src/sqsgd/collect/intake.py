@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -61,6 +62,7 @@ class Accepted:
 
 Request = Join | Report | Probe
 Answer = Granted | Accepted | Rejection
+_UNKNOWN = "the round is over, the slot went to another device, or the ticket was never issued"
 _CLOSED = Rejection(code="closed", reason="the study has ended")
 
 
@@ -76,9 +78,11 @@ def answer(
     * A ticket has one slot and a slot one report, however often and wherever a request is repeated:
       tests/collect/test_intake.py::test_a_request_repeated_has_the_same_answer,
       tests/collect/test_killed_workers.py::test_nothing_is_lost_and_nothing_counts_twice.
-    * No row of the database, and no order of rows, links an invitation to a slot:
-      tests/collect/test_intake.py::test_nothing_links_an_invitation_to_a_slot.
-    * Every free slot is equally likely: tests/collect/test_intake.py::test_slots_are_drawn_uniformly.
+    * No row of the database links an invitation to a slot, and after the end of a round no order or version
+      of rows does: tests/collect/test_intake.py::test_nothing_links_an_invitation_to_a_slot,
+      tests/collect/test_stepping.py::test_what_is_left_of_a_round_is_in_the_order_of_keys.
+    * Every free slot is equally likely: tests/collect/test_intake.py::test_slots_are_drawn_uniformly,
+      ::test_a_slot_that_was_given_up_is_as_likely_as_the_others.
     """
     with database.transaction():
         now, at = database.now(), stage(database)
@@ -139,7 +143,7 @@ def _admit(
     given = dict(zip(wanted, free, strict=False))
     used = [joins[fresh[ticket][0]].invitation for ticket in given]
     database.write_many(statements.USED, sorted((number,) for number in used if number is not None))
-    expires, owners = now + study.ticket_seconds, {slot: ticket for ticket, slot in given.items()}
+    expires, owners = _end_of_ticket(study, now), {slot: ticket for ticket, slot in given.items()}
     database.write_many(
         statements.GIVEN,
         [(ticket, expires, at.round, slot) for slot, ticket in sorted(owners.items())],
@@ -167,6 +171,7 @@ def _held(
     slot: int,
     reported: bool,
     expires: float | None,
+    renewed: int,
 ) -> Answer:
     """The answer to a device that asks again for the slot that it has, or had and nobody took since."""
     if at.state == ENDED:
@@ -176,11 +181,20 @@ def _held(
     if reported:
         return Rejection(code="slot-taken", reason="a report was made with this ticket already")
     if expires is None or expires < now:
-        expires = now + study.ticket_seconds
-        database.write(
-            "UPDATE slots SET draw = NULL, expires = ? WHERE round = ? AND slot = ?", expires, round, slot
-        )
-    return Granted(round=round, slot=slot, bound=at.bound, seconds=expires - now)
+        if renewed:
+            return Rejection(code="unknown-ticket", reason="the ticket was renewed once, and expired again")
+        if (wait := _no_admission(study, at, now)) is not None:
+            return wait
+        expires = _end_of_ticket(study, now)
+        database.write(statements.RENEWED, expires, round, slot)
+    seconds = min(expires - now, at.deadline - now, study.ticket_seconds)
+    return Granted(round=round, slot=slot, bound=at.bound, seconds=max(0.0, seconds))
+
+
+def _end_of_ticket(study: Study, now: float) -> float:
+    """When a slot may be given to another: a whole minute, so that it does not tell when its device came."""
+    grain = min(60.0, study.ticket_seconds)
+    return math.ceil((now + study.ticket_seconds) / grain) * grain
 
 
 def _no_admission(study: Study, at: Stage, now: float) -> Rejection | None:
@@ -277,7 +291,7 @@ def _accept(database: Database, study: Study, reports: dict[int, Report], at: St
         elif at.state == ENDED:
             answers[i] = _CLOSED
         elif slot < 0:
-            answers[i] = Rejection(code="unknown-ticket", reason="the ticket expired or was never issued")
+            answers[i] = Rejection(code="unknown-ticket", reason=_UNKNOWN)
         elif round != at.round or at.state != OPENED:
             answers[i] = Rejection(code="round-over", reason=f"round {round} is over")
         elif slot in new:

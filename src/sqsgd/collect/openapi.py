@@ -57,10 +57,13 @@ def description(study: Study, version: str) -> dict[str, Any]:
                     },
                 }
             },
-            "/model/{round}": {
+            "/model/{study}/{round}": {
                 "get": {
                     "summary": "The weights before a round, little-endian float32; they never change.",
-                    "parameters": [{"name": "round", "in": "path", "required": True, "schema": _WHOLE}],
+                    "parameters": [
+                        {"name": "study", "in": "path", "required": True, "schema": {"const": study.id}},
+                        {"name": "round", "in": "path", "required": True, "schema": _WHOLE},
+                    ],
                     "responses": {
                         "200": {
                             "description": f"{4 * study.dim} bytes.",

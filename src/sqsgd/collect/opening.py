@@ -25,6 +25,8 @@ def create_study(
 ) -> Study:
     """A new study: settings, signing key, database with round 0; refuses a folder that is in use.
 
+    If it fails, nothing of it stays:
+    tests/collect/test_opening.py::test_a_failure_half_way_leaves_nothing_behind.
     ``page``: ``"digits"`` for a web page on which people take part; none if empty.
     """
     if page not in ("", DIGITS):
@@ -34,21 +36,25 @@ def create_study(
     make_study({**values, "dim": weights.size}, "")  # says what is wrong before anything is written
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with locked(folder, os.O_RDONLY):
-        if any((folder / name).exists() for name in (STUDY, FILE, KEY)):
+        if any((folder / name).exists() for name in (STUDY, FILE, KEY, URL)):
             raise ValueError(f"{folder} holds a study already: choose another folder")
-        study = make_study({**values, "dim": weights.size}, new_key(folder))
-        try:
-            database = new_database(folder, url)
-        except BaseException:
-            (folder / KEY).unlink()
-            raise
-        with contextlib.closing(database):
+        if page and (folder / PAGE).exists():
+            raise ValueError(f"{folder / PAGE} exists already: it is served as it is without page = {page!r}")
+        with contextlib.ExitStack() as undo:
+            undo.callback((folder / KEY).unlink, missing_ok=True)
+            study = make_study({**values, "dim": weights.size}, new_key(folder))
+            if url:  # it may hold a password
+                undo.callback((folder / URL).unlink, missing_ok=True)
+                put(prepared(folder / URL, url.encode() + b"\n", 0o600), folder / URL)
+            if page:
+                undo.callback(shutil.rmtree, folder / PAGE, ignore_errors=True)
+                shutil.copytree(Path(__file__).with_name("digit_page"), folder / PAGE)
+            database = undo.enter_context(contextlib.closing(new_database(folder, url)))
+            undo.callback(database.discard)
             begin(database, study, weights, names)
-        if url:  # it may hold a password
-            put(prepared(folder / URL, url.encode() + b"\n", 0o600), folder / URL)
-        if page:
-            shutil.copytree(Path(__file__).with_name("digit_page"), folder / PAGE)
-        study.write(folder)  # last: now it can be served
+            study.write(folder)  # last: now it can be served
+            undo.pop_all()
+            database.close()
     return study
 
 

@@ -11,12 +11,11 @@ import numpy.typing as npt
 
 from sqsgd.checks import Vector
 from sqsgd.collect.database import Database
-from sqsgd.collect.exposition import admission, refusals, rounds_done
+from sqsgd.collect.exposition import admission, guarantee, refusals, rounds_done
 from sqsgd.collect.slots import ENDED, stage
 from sqsgd.collect.stepping import read_state
 from sqsgd.collect.study import Study
 from sqsgd.federated import initial_state
-from sqsgd.runs.once_summary import about_once
 from sqsgd.runs.run_folder import RunFolder
 from sqsgd.runs.summary import summarise
 
@@ -61,7 +60,6 @@ def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any
 
 
 def _summary(database: Database, study: Study, lines: list[dict[str, Any]]) -> dict[str, Any]:
-    slots = len(lines) * study.slots
     return summarise(
         lines,
         study.made_scheme,
@@ -77,7 +75,7 @@ def _summary(database: Database, study: Study, lines: list[dict[str, Any]]) -> d
         study=study.id,
         admission=admission(study),
         refusals=refusals(database),
-        **about_once(study.made_scheme, "round", lines, seeded=False, slots=slots),
+        **guarantee(study, lines),
     )
 
 

@@ -27,9 +27,12 @@ class PostgresDatabase(Database):
     def __init__(self, url: str, tables: str) -> None:
         self._tables = tables
         try:
-            self._connection = psycopg.connect(url, autocommit=True, connect_timeout=5)
+            self._connection = psycopg.connect(
+                url, autocommit=True, connect_timeout=5, keepalives_idle=10, tcp_user_timeout=20_000
+            )  # a server that vanished is given up after 20 s, not when TCP does
             self._connection.execute("SET synchronous_commit = on")
             self._connection.execute("SET statement_timeout = '60s'")
+            self._connection.execute("SET idle_in_transaction_session_timeout = '60s'")
         except psycopg.Error as error:
             raise self._failed(error) from None
 
@@ -83,8 +86,17 @@ class PostgresDatabase(Database):
                 if statement.strip():
                     self.write(statement)
 
+    def discard(self) -> None:
+        self.write("DROP TABLE study, rounds, slots, invitations, refusals, joins")
+
     def scrub(self) -> None:
-        self.write("VACUUM FULL slots, invitations, joins")
+        # VACUUM FULL would keep the order of rows and the numbers of the transactions that wrote them.
+        with self.transaction(alone=True):
+            for table, key in (("slots", "round, slot"), ("invitations", "number"), ("joins", "minute")):
+                self.write(f"CREATE TEMPORARY TABLE kept ON COMMIT DROP AS TABLE {table}")
+                self.write(f"TRUNCATE {table}")
+                self.write(f"INSERT INTO {table} TABLE kept ORDER BY {key}")
+                self.write("DROP TABLE kept")
 
     def close(self) -> None:
         self._connection.close()

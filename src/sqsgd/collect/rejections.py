@@ -8,7 +8,10 @@ from typing import Any
 _KINDS: dict[str, tuple[int, str]] = {
     # What the device should do ends each answer; it never asks for a second report of the same user.
     "bad-request": (400, "send what /openapi.json describes"),
-    "malformed": (400, "encode the report again only if nothing was sent yet; check the encoder"),
+    "malformed": (
+        400,
+        "do not encode again, which would be a second report of the same data; check the encoder",
+    ),
     "invitation-invalid": (403, "ask the operator for an invitation to this study"),
     "invitation-used": (
         409,
@@ -20,6 +23,7 @@ _KINDS: dict[str, tuple[int, str]] = {
     "slot-taken": (409, "nothing: the report that came first counts"),
     "round-over": (410, "nothing: this report comes too late, and a second one is not wanted"),
     "closed": (410, "nothing: the study has ended"),
+    "wrong-method": (405, "send what /openapi.json describes"),
     "too-slow": (408, "repeat the same request over a better connection"),
     "too-long": (413, "send what /openapi.json describes"),
     "too-many": (429, "repeat the same request later"),

@@ -10,7 +10,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sqsgd import __version__
 from sqsgd.collect.database import Database, open_database
-from sqsgd.collect.exposition import progress, prometheus, refusals
+from sqsgd.collect.exposition import model_path, progress, prometheus, refusals
 from sqsgd.collect.group_commit import GroupCommit
 from sqsgd.collect.intake import Accepted, Granted, Join, Probe, Report, answer
 from sqsgd.collect.invitations import Inspector, InvalidInvitation
@@ -37,7 +37,7 @@ from sqsgd.collect.study import INVITED, PAGE, RUN, Study
 _LOG = logging.getLogger("sqsgd.collect")
 BODY_SECONDS = 10.0
 _JOIN_BYTES, _MODELS, _TICK_SECONDS = 1024, 4, 0.1
-_TICKET = re.compile(r"[0-9a-f]{64}")
+_TICKET, _ROUND = re.compile(r"[0-9a-f]{64}"), re.compile(r"0|[1-9][0-9]{0,6}")
 _Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -70,13 +70,13 @@ class Service:
             "/study": ("GET", self.study),
             "/join": ("POST", self.join),
             "/report": ("POST", self.report),
-            "/model/{round:int}": ("GET", self.model),
+            "/model/{study}/{round}": ("GET", self.model),
             "/health": ("GET", self.health),
             "/metrics": ("GET", self.metrics),
             "/openapi.json": ("GET", self.openapi),
         }
         routes: list[BaseRoute] = [
-            Route(path, _Endpoint(self._commit_of, handler), methods=[method])
+            Route(path, _Endpoint(self._commit_of, handler, method))
             for path, (method, handler) in handlers.items()
         ]
         if (page := self._folder / PAGE).is_dir():
@@ -138,7 +138,7 @@ class Service:
                     "bound": given.bound,
                     "clip": None,
                 },
-                "model": f"/model/{given.round}",
+                "model": model_path(self._study, given.round),
                 "seconds": round(given.seconds, 1),
             }
         )
@@ -157,9 +157,11 @@ class Service:
 
     async def model(self, request: Request) -> Response:
         """The weights before a round."""
-        number = request.path_params["round"]
-        if number > self._study.rounds:
+        if request.path_params["study"] != self._study.id:
+            raise Refused("wrong-study", f"this is study {self._study.id}")
+        if not _ROUND.fullmatch(request.path_params["round"]):
             raise Refused("not-found", f"there are {self._study.rounds} rounds")
+        number = int(request.path_params["round"])
         if number not in self._models:
             try:
                 state = await self._read(lambda database: read_state(database, number))
@@ -271,15 +273,19 @@ class Service:
 class _Endpoint:
     """A handler as an application: what it refuses is answered and counted."""
 
-    def __init__(self, commit: Callable[[], GroupCommit], handler: _Handler) -> None:
-        self._commit, self._handler = commit, handler
+    def __init__(self, commit: Callable[[], GroupCommit], handler: _Handler, method: str = "") -> None:
+        self._commit, self._handler, self.method = commit, handler, method
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
+            if self.method and scope["method"] not in (self.method, "HEAD" * (self.method == "GET")):
+                raise Refused("wrong-method", f"this takes {self.method}, not {scope['method']}")
             response = await self._handler(Request(scope, receive))
         except Refused as error:
             self._commit().count(error.rejection.code)
             response = _refuse(error.rejection)
+            if error.rejection.code == "wrong-method":
+                response.headers["allow"] = self.method
         except ClientDisconnect:
             self._commit().count("too-slow")
             return
@@ -300,10 +306,4 @@ def _digest(ticket: object) -> str:
 def _refuse(given: object) -> Response:
     if not isinstance(given, Rejection):
         raise TypeError(f"internal error: {given!r} is not an answer to this request")
-    return JSONResponse(given.to_dict(), given.status, _closing(given))
-
-
-def _closing(given: Rejection) -> Mapping[str, str]:
-    """A body that was not read to its end cannot be followed by another request."""
-    unread = given.code in ("too-long", "too-slow", "bad-request")
-    return {**given.headers, **({"connection": "close"} if unread else {})}
+    return JSONResponse(given.to_dict(), given.status, given.headers)

@@ -17,33 +17,67 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sqsgd.collect.database import open_database
 from sqsgd.collect.service import BODY_SECONDS, Service
-from sqsgd.collect.stepping import check_study
+from sqsgd.collect.stepping import check_study, confirm_clock
 from sqsgd.collect.study import Study, load_study
 from sqsgd.core import Aggregate
 from sqsgd.randomness import secure_rng
 from sqsgd.task import Task, Tasks
 
 _LOG = logging.getLogger("sqsgd.collect")
-HEADER_SECONDS, _IDLE_SECONDS, _CONNECTIONS = 10.0, 15, 4000
+HEADER_SECONDS, HEADER_BYTES = 10.0, 16384
+_IDLE_SECONDS, _CONNECTIONS = 15, 4000
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Uvicorn's protocol, which also drops connections whose headers are not complete in time."""
+    """Uvicorn's protocol, with bounded headers; a body that the answer did not wait for is not read."""
 
     header_seconds = HEADER_SECONDS
+    _received = _parsed = 0  # bytes since the last request, and those of this one's headers
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._wait_for_headers()
 
+    def data_received(self, data: bytes) -> None:
+        if self._late is None:
+            self._received = 0
+        self._received += len(data)
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._late is not None and self._received > HEADER_BYTES:
+            self.send_400_response("The headers are too long.")
+        elif self._late is None and self.cycle is not None and self.cycle.response_complete:
+            self._wait_for_headers()  # empty lines between requests do not keep a connection open
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._parsed = 0
         self._wait_for_headers()
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._bound_headers(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._bound_headers(len(name) + len(value) + 4)
+
+    def _bound_headers(self, more: int) -> None:
+        self._parsed += more
+        if self._parsed > HEADER_BYTES:
+            raise ValueError("the headers are too long")  # the parser makes it a status of 400
 
     def on_headers_complete(self) -> None:
         self._stop_waiting()
+        self._received = 0
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete and self.cycle.more_body:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -67,6 +101,7 @@ def prepare(
     certificate: Path | None = None,
     key: Path | None = None,
     log_addresses: bool = False,
+    clock_is_right: bool = False,
     body_seconds: float = BODY_SECONDS,
 ) -> tuple[uvicorn.Server, socket.socket, str]:
     """A server that is ready to run, its socket, and its address; whatever is wrong is found here."""
@@ -75,6 +110,8 @@ def prepare(
     study = load_study(folder)
     with contextlib.closing(open_database(folder)) as database:
         check_study(database, study)
+        if clock_is_right:
+            confirm_clock(database)
     _warm_up(study)
     config = uvicorn.Config(
         Service(folder, study, body_seconds=body_seconds).app(),

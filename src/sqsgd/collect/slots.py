@@ -1,4 +1,4 @@
-"""The slots of rounds: drawn at random when a round begins, freed when a device is late."""
+"""The slots of rounds, in a random order that is drawn anew when slots of late devices are freed."""
 
 from __future__ import annotations
 
@@ -23,24 +23,39 @@ class Stage:
     ending: bool
     deadline: float
     seen: float
+    unscrubbed: bool
+    """What was deleted at the end of a round is still on the disk."""
     bound: float
 
 
 def stage(database: Database) -> Stage:
     """Where the study is."""
     found = database.read(
-        "SELECT s.round, s.state, s.ending, s.deadline, s.seen, r.bound "
+        "SELECT s.round, s.state, s.ending, s.deadline, s.seen, s.unscrubbed, r.bound "
         "FROM study s JOIN rounds r ON r.round = s.round"
     )
-    round, state, ending, deadline, seen, bound = found[0]
-    return Stage(round=round, state=state, ending=bool(ending), deadline=deadline, seen=seen, bound=bound)
+    round, state, ending, deadline, seen, unscrubbed, bound = found[0]
+    return Stage(
+        round=round, state=state, ending=bool(ending), deadline=deadline, seen=seen,
+        unscrubbed=bool(unscrubbed), bound=bound,
+    )  # fmt: skip
 
 
-def clock(seen: float, now: float) -> str:
+def clock(study: Study, seen: float, now: float) -> str:
     """What is wrong with the clock that the workers share; empty if nothing is known."""
     if now < seen - 5:
         return f"the clock went back by {seen - now:,.0f} s: rounds and tickets end later by as much"
+    if jumped(study, seen, now):
+        return (
+            f"no worker ran, or the clock went forward, for {now - seen:,.0f} s: no round or ticket ends "
+            "until the clock is set right, or confirmed with: sqsgd collect serve STUDY --clock-is-right"
+        )
     return ""
+
+
+def jumped(study: Study, seen: float, now: float) -> bool:
+    """Whether so much time passed unseen that it may never have: all tickets would expire at once."""
+    return now > seen + max(study.round_seconds, 3600.0)
 
 
 def task_of(study: Study, at: Stage, slot: int) -> Task:
@@ -58,16 +73,19 @@ def new_round(database: Database, round: int, slots: int) -> None:
 
 
 def free_expired(database: Database, at: Stage, now: float) -> int:
-    """Free the slots whose devices are late, each at a new random place in the order.
+    """Free the slots whose devices are late, and put all free slots in a new random order.
 
-    A late report still counts if it comes before the slot has another owner.
+    The order must be new for all: those that were free before are there because others were drawn earlier, so
+    that a slot with a place of its own would come before them. A late report still counts if it comes before
+    the slot has another owner.
     """
     if not database.read(f"{statements.LATE} LIMIT 1", at.round, now):
         return 0
-    with database.transaction():
-        late = database.read(statements.LATE + database.taking, at.round, now)
+    with database.transaction(alone=True):
+        late = database.read(statements.LATE, at.round, now)
+        free = late + database.read(statements.WAITING, at.round) if late else []
         database.write_many(
             statements.FREED,
-            [(os.urandom(16).hex(), at.round, slot) for (slot,) in sorted(late)],
+            [(os.urandom(16).hex(), at.round, slot) for (slot,) in sorted(free)],
         )
     return len(late)

@@ -16,7 +16,7 @@ class Statement:
 
 
 FREE = "SELECT slot FROM slots WHERE round = ? AND report IS NULL AND draw IS NOT NULL ORDER BY draw LIMIT ?"
-OWNED = "SELECT ticket, round, slot, report IS NOT NULL, expires FROM slots WHERE ticket {among}"
+OWNED = "SELECT ticket, round, slot, report IS NOT NULL, expires, renewed FROM slots WHERE ticket {among}"
 FILLED = "SELECT ticket, round, slot, report FROM slots WHERE ticket {among}"
 REFUSED = Statement(
     "INSERT INTO refusals VALUES (?, ?) "
@@ -28,8 +28,8 @@ USED = Statement(
     "INSERT INTO invitations VALUES (?)", "INSERT INTO invitations SELECT * FROM unnest(?::text[])"
 )
 GIVEN = Statement(
-    "UPDATE slots SET draw = NULL, ticket = ?, expires = ? WHERE round = ? AND slot = ?",
-    "UPDATE slots AS s SET draw = NULL, ticket = v.ticket, expires = v.expires "
+    "UPDATE slots SET draw = NULL, ticket = ?, expires = ?, renewed = 0 WHERE round = ? AND slot = ?",
+    "UPDATE slots AS s SET draw = NULL, ticket = v.ticket, expires = v.expires, renewed = 0 "
     "FROM unnest(?::text[], ?::float8[], ?::int[], ?::int[]) AS v (ticket, expires, round, slot) "
     "WHERE s.round = v.round AND s.slot = v.slot",
 )
@@ -40,7 +40,10 @@ KEPT = Statement(
     "FROM unnest(?::bytea[], ?::int[], ?::int[]) AS v (report, round, slot) "
     "WHERE s.round = v.round AND s.slot = v.slot AND s.report IS NULL",
 )
+RENEWED = "UPDATE slots SET draw = NULL, expires = ?, renewed = 1 WHERE round = ? AND slot = ?"
 LATE = "SELECT slot FROM slots WHERE round = ? AND report IS NULL AND draw IS NULL AND expires < ?"
+WAITING = "SELECT slot FROM slots WHERE round = ? AND report IS NULL AND draw IS NOT NULL"
+UNUSED = "UPDATE slots SET draw = NULL, ticket = NULL, expires = NULL WHERE round = ? AND report IS NULL"
 
 NEW = Statement(
     "INSERT INTO slots (round, slot, draw) VALUES (?, ?, ?)",

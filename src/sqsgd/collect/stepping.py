@@ -15,8 +15,20 @@ from safetensors.numpy import load, save
 
 from sqsgd.checks import Vector
 from sqsgd.codec import Bytes
-from sqsgd.collect.database import Database
-from sqsgd.collect.slots import CLOSING, ENDED, OPENED, Stage, clock, free_expired, new_round, stage, task_of
+from sqsgd.collect import statements
+from sqsgd.collect.database import Database, DatabaseFailed
+from sqsgd.collect.slots import (
+    CLOSING,
+    ENDED,
+    OPENED,
+    Stage,
+    clock,
+    free_expired,
+    jumped,
+    new_round,
+    stage,
+    task_of,
+)  # fmt: skip
 from sqsgd.collect.study import Study
 from sqsgd.core import Aggregate, Indices
 from sqsgd.federated import State, initial_state
@@ -25,9 +37,10 @@ from sqsgd.federated.record import make_record
 from sqsgd.task import Tasks
 
 _LOG = logging.getLogger("sqsgd.collect")
-_warned = -math.inf
-"""When this process last complained about the clock."""
+_warned: dict[str, float] = {}
+"""When this process last complained about what."""
 _AT_ONCE = 4096  # reports read at a time
+_CLOSE = "UPDATE study SET state = ? WHERE round = ? AND state = ?"
 
 
 def begin(database: Database, study: Study, weights: Vector, names: str) -> None:
@@ -37,8 +50,8 @@ def begin(database: Database, study: Study, weights: Vector, names: str) -> None
     now, state = database.now(), initial_state(weights, study.settings)
     with database.transaction(alone=True):
         database.write(
-            "INSERT INTO study VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            study.id, settings, names, now, 0, OPENED, 0, now + study.round_seconds, now,
+            "INSERT INTO study VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            study.id, settings, names, now, 0, OPENED, 0, now + study.round_seconds, now, 0,
         )  # fmt: skip
         _write_state(database, state, now)
         new_round(database, 0, study.slots)
@@ -74,7 +87,10 @@ def tick(database: Database, study: Study) -> bool:
       tests/collect/test_killed_workers.py::test_nothing_is_lost_and_nothing_counts_twice.
     """
     at, now = stage(database), database.now()
-    _watch_clock(database, at, now)
+    if at.unscrubbed:
+        scrub(database)
+    if not _clock_is_right(database, study, at, now):
+        return False
     if at.state == OPENED:
         late = free_expired(database, at, now)
         if late:
@@ -89,13 +105,25 @@ def tick(database: Database, study: Study) -> bool:
         return alone and step(database, study, stage(database))
 
 
-def _watch_clock(database: Database, at: Stage, now: float) -> None:
-    global _warned
-    if now > at.seen + 1:
+def _clock_is_right(database: Database, study: Study, at: Stage, now: float) -> bool:
+    """Whether time passed as it should; one that went back only makes rounds longer."""
+    if trouble := clock(study, at.seen, now):
+        _warn("clock", trouble)
+    elif now > at.seen + 1:
         database.write("UPDATE study SET seen = ? WHERE seen < ?", now, now)
-    elif (trouble := clock(at.seen, now)) and time.monotonic() > _warned + 60:
-        _warned = time.monotonic()
-        _LOG.warning("%s", trouble)
+    return not jumped(study, at.seen, now)
+
+
+def _warn(about: str, text: str) -> None:
+    """Once a minute, however often it is tried."""
+    if time.monotonic() > _warned.get(about, -math.inf) + 60:
+        _warned[about] = time.monotonic()
+        _LOG.warning("%s", text)
+
+
+def confirm_clock(database: Database) -> None:
+    """The operator says that the clock is right, however long no worker ran."""
+    database.write("UPDATE study SET seen = ?", database.now())
 
 
 def _over(database: Database, study: Study, at: Stage, now: float) -> bool:
@@ -124,7 +152,7 @@ def _over(database: Database, study: Study, at: Stage, now: float) -> bool:
 def _close_round(database: Database, at: Stage) -> None:
     """No report is accepted for the round from now on; those under way are waited for."""
     with database.transaction(alone=True):
-        database.write("UPDATE study SET state = ? WHERE round = ? AND state = ?", CLOSING, at.round, OPENED)
+        database.write(_CLOSE, CLOSING, at.round, OPENED)
 
 
 def end_study(database: Database, study: Study) -> int:
@@ -132,12 +160,14 @@ def end_study(database: Database, study: Study) -> int:
     while (at := stage(database)).state != ENDED:
         with database.transaction(alone=True):  # a worker that is taking a step will see it
             database.write("UPDATE study SET ending = 1")
-        _close_round(database, at)
+            database.write(_CLOSE, CLOSING, at.round, OPENED)
         with database.stepping() as alone:
             if alone:
                 step(database, study, stage(database))
             else:
                 time.sleep(0.05)
+    if at.unscrubbed:
+        scrub(database)
     return int(
         database.read("SELECT count(*) FROM slots WHERE round = ? AND report IS NOT NULL", at.round)[0][0]
     )
@@ -172,7 +202,8 @@ def step(database: Database, study: Study, at: Stage) -> bool:
     with database.transaction(alone=True):
         ending = at.ending or stage(database).ending or after.round == study.rounds
         moved = database.write(
-            "UPDATE study SET round = ?, state = ?, deadline = ? WHERE round = ? AND state = ?",
+            "UPDATE study SET round = ?, state = ?, deadline = ?, unscrubbed = 1 "
+            "WHERE round = ? AND state = ?",
             after.round, ENDED if ending else OPENED, now + study.round_seconds, at.round, CLOSING,
         )  # fmt: skip
         if moved and enough:
@@ -181,16 +212,32 @@ def step(database: Database, study: Study, at: Stage) -> bool:
             _write_state(database, after, now)
             if not ending:
                 new_round(database, after.round, study.slots)
+        if moved:
+            database.write(statements.UNUSED, at.round)
         if moved and ending:
             _forget(database)
-    if moved and ending:
-        database.scrub()
     if moved:
         counted = "averaged" if enough else "left out, they are too few"
         _LOG.info(
             "round %d: %d reports %s%s", at.round, total.count, counted, "; the study has ended" * ending
         )
     return bool(moved)
+
+
+def scrub(database: Database) -> None:
+    """Leave nothing on the disk of what was deleted, nor of the order in which devices came.
+
+    If that fails, the operator is told, and the next ``tick`` or ``close`` tries again:
+    tests/collect/test_stepping.py::test_scrubbing_is_repeated_until_it_succeeds.
+    """
+    with database.stepping() as alone:
+        if not alone:
+            return
+        try:
+            database.scrub()
+            database.write("UPDATE study SET unscrubbed = 0")
+        except DatabaseFailed as error:
+            _warn("scrub", f"traces of the last round are still on the disk; it is tried again: {error}")
 
 
 def _forget(database: Database) -> None:
