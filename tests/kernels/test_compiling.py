@@ -87,6 +87,7 @@ def use_many_at_once():
                 messages.setflags(write=False)
                 Aggregate(made).add_many(tasks, messages, np.ones(5))
                 Aggregate(made).add_many(tasks, np.asfortranarray(messages))
+                Aggregate(made).add_many(Tasks(tasks.task, range(1)), messages[:1])
 
 
 def every_kind_of_vector():
