@@ -16,26 +16,18 @@ from sqsgd.kernels import (
     subsets,
     summing,
     vertices,
-)
+)  # fmt: skip
 from sqsgd.kernels.compiling import compiled, variant
 from sqsgd.randomness import secure_rngs, seeded_rngs
 from sqsgd.task import Tasks
+
+MODULES = (checksums, keystreams, packing, privatising, rotation, selecting, subsets, summing, vertices)
 
 
 def test_one_version_each():
     """Kernels of one type of arguments each: numba's cache may mix up several (see compiling.py)."""
     kernels = [*packing.FOLD.values(), *packing.EXPAND.values()]
-    for module in (
-        checksums,
-        keystreams,
-        packing,
-        privatising,
-        rotation,
-        selecting,
-        subsets,
-        summing,
-        vertices,
-    ):
+    for module in MODULES:
         named = {name: value for name, value in vars(module).items() if hasattr(value, "signatures")}
         kernels += [
             value for name, value in named.items() if not name.startswith("_")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sqsgd import checks
@@ -54,15 +54,15 @@ def plan_once(
       tests/certificate/test_once_plan.py::test_the_plan_keeps_what_was_asked_for.
 
     >>> chosen = plan_once(dim=3920, bits=256, users=60000, delta=1e-6, central=0.5)
-    >>> chosen.scheme, round(chosen.epsilon, 1), chosen.central.epsilon <= 0.5
-    ('privunit-index', 6.2, True)
+    >>> chosen.scheme, chosen.message_bytes, round(chosen.epsilon, 1), chosen.central.epsilon <= 0.5
+    ('privunit-index', 7, 6.2, True)
     """
     if (epsilon is None) == (central is None):
         raise ValueError(f"set either epsilon = {epsilon} or central = {central}")
 
     def make(local: float) -> Scheme:
         name = automatic_scheme(dim=dim, epsilon=local, bits=bits)
-        return make_scheme(name, dim=dim, epsilon=local, bits=bits)
+        return replace(make_scheme(name, dim=dim, epsilon=local, bits=bits), wire=2)  # as once-runs send it
 
     if epsilon is None:
         epsilon = local_epsilon_for(

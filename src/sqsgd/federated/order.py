@@ -49,7 +49,7 @@ class Order:
     per_round: int
     key: bytes = field(repr=False)
     seeded: bool
-    """The key comes from a public seed: a simulation, whose central guarantee is one for nobody."""
+    """The key comes from a public seed: a simulation, whose central guarantee protects nobody."""
 
     def __post_init__(self) -> None:
         checks.integer("users", self.users, 1, MOST_USERS)

@@ -21,8 +21,8 @@ class Rngs(Sequence[Rng]):
     """As many private generators as there are keys; make them with ``secure_rngs`` or ``seeded_rngs``.
 
     A batch takes ``words`` and ``later`` of all generators. Where these words do not decide a client's
-    draw, ``rngs[i]`` starts again from the client's first word, so that the decision is based on the same
-    bits and further ones: nothing is drawn anew because of what was drawn.
+    draw, ``rngs[i]`` starts again from the client's first word, so that the decision rests on the same
+    bits and further ones: no draw is repeated because of its outcome.
 
     Guarantees
     ----------

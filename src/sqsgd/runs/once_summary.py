@@ -23,10 +23,10 @@ def about_once(
     """The users, their order and the central guarantee, from the metrics of all rounds.
 
     ``order``: ``"run"``, users fill all slots in random order, or ``"round"``, only those of a round.
-    ``seeded``: the order follows from a public seed, so that the guarantee is one for nobody.
+    ``seeded``: the order follows from a public seed, so the guarantee protects nobody.
 
-    ``slots``: their number, if users may come and go. Whoever is missing in some round had a slot at the
-    wrong time, so that the others' rounds are not uniform either: then only the order within rounds counts.
+    ``slots``: their number, if users may come and go. If one is empty, some user was absent from a round and
+    cannot have had a slot there: the order over the run is not uniform, and only that within rounds counts.
 
     Guarantees
     ----------

@@ -168,9 +168,10 @@ def sqsgd_stateless(
     reach: float | None = None,
     norm_epsilon: float | None = None,
 ) -> Scheme:
-    """For clients without state: rotate the whole vector twice and send a rescaled sample of coordinates.
+    """For clients without state: the rotated direction of the whole vector; nothing is kept for later.
 
-    ``code`` as in ``sqsgd``; sparse match codes choose their coordinates among all of them.
+    ``code`` as in ``sqsgd``. Sparse match codes choose their coordinates among all of them; signs and levels
+    are those of a rescaled sample.
     """
     dim = checks.integer("dim", dim, 1, 2**31)
     mechanism = best_code(
