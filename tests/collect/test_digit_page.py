@@ -100,7 +100,8 @@ def test_what_the_service_refuses_is_said_in_words(browser, tmp_path):
         drawn(browser)
         browser.click("#send")
         wait_for(browser, "status", "The service says")
-        assert "ask the operator for an invitation" in text(browser, "status")
+        said = text(browser, "status")
+        assert "there is no invitation. What to do: ask the operator for an invitation" in said
         assert "ε 0 of" in text(browser, "spent")
         browser.errors.clear()  # a refused request is an error in the console
         browser.open("about:blank")

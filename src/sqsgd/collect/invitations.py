@@ -68,6 +68,8 @@ class Inspector:
         * Every changed bit, and every invitation to another study, is refused:
           tests/collect/test_invitations.py::test_every_changed_bit_is_refused.
         """
+        if not invitation:
+            raise InvalidInvitation("this study is for invited devices only, and there is no invitation")
         if not isinstance(invitation, str) or len(invitation) > LENGTH:
             raise InvalidInvitation(f"an invitation is a text of at most {LENGTH} characters")
         try:

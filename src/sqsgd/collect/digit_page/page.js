@@ -22,7 +22,8 @@ async function ask(path, options) {
   }
   if (response.ok) return response;
   const said = await response.json().catch(() => ({}));
-  throw new Error(`The service says: ${said.reason ?? response.statusText}. ${said.what_to_do ?? ""}`);
+  const advice = said.what_to_do ? ` What to do: ${said.what_to_do}.` : "";
+  throw new Error(`The service says: ${said.reason ?? response.statusText}.${advice}`);
 }
 
 function say(text, refused = false) {
