@@ -16,7 +16,7 @@ from sqsgd.cli._tables import print_json
 
 FAILED, WRONG_USAGE, INTERNAL_ERROR = 1, 2, 70
 _EXTRAS = {
-    "plotly": "report", "matplotlib": "report", "torch": "train", "safetensors": "train",
+    "matplotlib": "report", "torch": "train", "safetensors": "train",
     "flwr": "flower", "ray": "flower", "starlette": "collect", "uvicorn": "collect", "httptools": "collect",
     "psycopg": "collect",
 }  # fmt: skip

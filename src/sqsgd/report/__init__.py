@@ -1,6 +1,6 @@
 """Reports on runs: one HTML page, and figures for a paper.
 
-:mod:`~sqsgd.report.charts` decides what is drawn. The page draws it with plotly, so that readers can inspect
+:mod:`~sqsgd.report.charts` decides what is drawn. The page draws it with plotly.js, so that readers can inspect
 values, zoom and hide groups; the image files are drawn with matplotlib, which writes SVG without a browser.
 
 >>> from sqsgd.report.page import write_report
