@@ -22,7 +22,9 @@ def test_a_band_only_where_there_are_three_runs(grouped):
     (several,) = (curve for curve in chart.curves if curve.runs == 3)
     (band,) = traces(figure, "band")
     assert band["meta"]["series"] == several.series
-    assert (min(band["y"]), max(band["y"])) == pytest.approx((several.low.min(), several.high.max()), rel=1e-5)
+    assert (min(band["y"]), max(band["y"])) == pytest.approx(
+        (several.low.min(), several.high.max()), rel=1e-5
+    )
     assert figure["data"][0] is band  # below all lines
     lines = traces(figure, "line")
     assert [line["meta"]["series"] for line in lines] == [curve.series for curve in chart.curves]

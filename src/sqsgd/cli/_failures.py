@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import traceback
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ import typer
 from sqsgd.cli._tables import print_json
 
 FAILED, WRONG_USAGE, INTERNAL_ERROR = 1, 2, 70
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _EXTRAS = {
     "matplotlib": "report", "torch": "train", "safetensors": "train",
     "flwr": "flower", "ray": "flower", "starlette": "collect", "uvicorn": "collect", "httptools": "collect",
@@ -80,6 +82,9 @@ def explained(error: Exception) -> tuple[str, int]:
         extra = _EXTRAS.get(error.name or "")
         how = f"pip install 'sqsgd[{extra}]'" if extra else "install it"
         return f"the module {error.name} is not installed: {how}", WRONG_USAGE
+    if isinstance(error, OSError) and error.errno in _FULL:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}; free some space, or write to another disk", FAILED
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}", WRONG_USAGE
     if isinstance(error, ValueError | OSError):

@@ -10,7 +10,6 @@ from flint import arb
 
 from sqsgd.numerics.exact import START_BITS, precision
 
-
 FEWEST = 3
 """The fewest values with an interval: the one of two values is so wide (t = 12.7) that it misleads."""
 

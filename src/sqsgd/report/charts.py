@@ -76,6 +76,8 @@ class Chart:
     y_unit: Literal["share", "number"] = "number"
     log_x: bool = False
     log_y: bool = False
+    shows_title: bool = False
+    """Whether image files show the title, which papers have in the caption; the page always does."""
 
     @property
     def empty(self) -> bool:
@@ -117,6 +119,7 @@ class SplitChart:
         "training; encode: clipping, rotation, noise and packing; aggregate: the server."
     )
     splits: tuple[Split, ...]
+    shows_title: bool = False
 
     @property
     def empty(self) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 from sqsgd.report.charts import PARTS, Chart, Curve, SplitChart
 from sqsgd.report.styles import LIGHT, PATTERNS, series_style
 
-
 Figure = dict[str, Any]
 """``data`` and ``layout`` as plotly.js takes them."""
 
@@ -27,7 +26,11 @@ def _line_figure(chart: Chart) -> Figure:
     for axis, title, log in (("xaxis", chart.x_title, chart.log_x), ("yaxis", chart.y_title, chart.log_y)):
         layout[axis] |= {"title": {"text": _plotly_text(title)}, "type": "log" if log else "linear"}
     if chart.x_unit == "bytes":
-        layout["xaxis"] |= {"exponentformat": "SI", "ticksuffix": "B", **({"dtick": 1} if chart.log_x else {})}
+        layout["xaxis"] |= {
+            "exponentformat": "SI",
+            "ticksuffix": "B",
+            **({"dtick": 1} if chart.log_x else {}),
+        }
     else:
         layout["xaxis"]["rangemode"] = "tozero"
     if chart.y_unit == "share":

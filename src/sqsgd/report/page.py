@@ -23,16 +23,20 @@ from sqsgd.report.groups import Group, group_runs
 from sqsgd.report.statement import MEANINGS, promises
 from sqsgd.report.styles import DARK, LIGHT, style_sheet
 from sqsgd.report.text import counted, escape, listed
+from sqsgd.report.wording import Wording
 from sqsgd.runs.reading import Unreadable, read_runs
 
 
-def write_report(paths: Sequence[str | Path], out: str | Path, title: str | None = None) -> Path:
+def write_report(
+    paths: Sequence[str | Path], out: str | Path, title: str | None = None, *, refresh: int = 0
+) -> Path:
     """Write the page of all runs in or below ``paths`` to the file ``out``, atomically.
 
-    ValueError if there is nothing to show; runs that failed or cannot be read are listed as such.
+    ValueError if there is nothing to show; runs that failed or cannot be read are listed as such. A page
+    with ``refresh`` reloads itself after so many seconds.
     """
     runs, unreadable = read_runs(paths)
-    return write_page(group_runs(runs), unreadable, paths, out, title)
+    return write_page(group_runs(runs), unreadable, paths, out, title, refresh=refresh)
 
 
 def write_page(
@@ -41,28 +45,40 @@ def write_page(
     paths: Sequence[str | Path],
     out: str | Path,
     title: str | None = None,
+    *,
+    wording: Wording = Wording(),  # noqa: B008, it is frozen
+    refresh: int = 0,
 ) -> Path:
-    """As ``write_report``, for runs that have been read from ``paths`` already."""
+    """As ``write_report``, for runs that have been read from ``paths`` already, in these words."""
     target = Path(out)
     if target.is_dir():
         raise ValueError(f"out = {out} is a folder; name a file such as {target / 'report.html'}")
-    command = ["sqsgd", "report", *map(str, paths), "--out", str(out)]
-    command += ["--title", title] if title else []
-    page = _page(groups, unreadable, title or _title(groups), shlex.join(command))
+    words = ["sqsgd", "report", *map(str, paths), "--out", str(out)]
+    words += [*(["--title", title] if title else []), *wording.arguments]
+    named = wording.renamed(groups)
+    charts = wording.titled(all_charts(named))
+    page = _page(named, charts, unreadable, title or title_of(groups), shlex.join(words), refresh)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, page.encode())
     return target
 
 
-def _page(groups: Sequence[Group], unreadable: Sequence[Unreadable], title: str, command: str) -> str:
-    charts = all_charts(groups)
+def _page(
+    groups: Sequence[Group],
+    charts: Sequence[Chart | SplitChart],
+    unreadable: Sequence[Unreadable],
+    title: str,
+    command: str,
+    refresh: int,
+) -> str:
     drawn = {chart.name: figures.figure(chart) for chart in charts if not chart.empty}
     packed, script = _packed_plotly(), _closed(_part("page.js"))
     return Template(_part("page.html")).substitute(
         title=escape(title),
+        refresh=f'<meta http-equiv="refresh" content="{refresh}">' if refresh else "",
         policy=_policy(gzip.decompress(packed), script.encode()),
         style=style_sheet(),
-        lead=_lead(groups),
+        lead=_lead(groups) + (f" This page reloads itself every {refresh} seconds." if refresh else ""),
         notices=_notices(groups, unreadable),
         privacy=_privacy(groups),
         interval=_interval(groups),
@@ -83,7 +99,7 @@ def _part(name: str) -> str:
 
 
 def _packed_plotly() -> bytes:
-    """The basic bundle of plotly.js (lines and bars), a quarter of the whole; the page's script unpacks it."""
+    """The basic bundle of plotly.js (lines and bars), a quarter of the whole; the page unpacks it."""
     return resources.files("sqsgd.report").joinpath("plotly-basic.min.js.gz").read_bytes()
 
 
@@ -106,7 +122,8 @@ def _policy(*scripts: bytes) -> str:
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}"
 
 
-def _title(groups: Sequence[Group]) -> str:
+def title_of(groups: Sequence[Group]) -> str:
+    """The title of a report without one."""
     datasets = listed(sorted({group.config.dataset for group in groups}))
     if len(groups) == 1:
         return f"{groups[0].config.scheme} on {datasets}"
