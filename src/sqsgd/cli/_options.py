@@ -44,7 +44,7 @@ DataDir = Annotated[
 Epsilon = Annotated[float, typer.Option(help="Privacy budget of one report.")]
 Bytes = Annotated[int, typer.Option("--bytes", help="Bytes for the packed codes of one report.")]
 Rounds = Annotated[int, typer.Option(help="Number of rounds.")]
-SchemeName = Annotated[str, typer.Option(help="See `sqsgd schemes`.", autocompletion=complete_scheme)]
+SchemeName = Annotated[str, typer.Option(help="See sqsgd schemes.", autocompletion=complete_scheme)]
 Dataset = Annotated[
     str, typer.Option(help="mnist5k, mnist, ... or package.module:factory.", autocompletion=complete_dataset)
 ]

@@ -60,9 +60,7 @@ def train(
     context: typer.Context,
     scheme: Annotated[
         str,
-        typer.Option(
-            help="See `sqsgd schemes`; auto: the best stateless one.", autocompletion=complete_scheme
-        ),
+        typer.Option(help="See sqsgd schemes; auto: the best stateless one.", autocompletion=complete_scheme),
     ] = RunConfig.scheme,
     dataset: Dataset = RunConfig.dataset,
     data_dir: DataDir = None,
