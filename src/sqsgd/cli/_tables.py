@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import typer
 
-GAP = 2
+GAP, LONG = 2, 24
 
 
 def print_json(value: object) -> None:
@@ -76,9 +76,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
 
 
 def _widths(columns: Sequence[Sequence[str]], whole: int) -> list[int] | None:
-    """The width of each column: as wide as its longest cell if possible, else at least its longest word."""
+    """The width of each column: as wide as its longest cell if possible, else at least its longest word.
+
+    Words of more than LONG letters, such as paths, stick out of their column.
+    """
     wanted = [max(map(len, texts)) for texts in columns]
-    found = [max((len(word) for text in texts for word in text.split(" ")), default=0) for texts in columns]
+    found = [max(_length(word) for text in texts for word in text.split(" ")) for texts in columns]
     left = whole - sum(found)
     if left < 0:
         return None
@@ -87,6 +90,10 @@ def _widths(columns: Sequence[Sequence[str]], whole: int) -> list[int] | None:
         found[index] += more
         left -= more
     return found
+
+
+def _length(word: str) -> int:
+    return len(word) if len(word) <= LONG else 0
 
 
 def _print_record(columns: Sequence[str], row: Sequence[str]) -> None:
