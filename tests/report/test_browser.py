@@ -1,6 +1,9 @@
 """The page in a real browser without a network: clicked, typed at, resized."""
 
+import contextlib
 import json
+import shutil
+import time
 
 import pytest
 from folders import write_run
@@ -158,3 +161,42 @@ def test_the_window_may_change_its_width(opened):
     opened.run("new Promise(done => setTimeout(done, 300))")
     assert opened.run("document.documentElement.scrollWidth") <= 700
     assert opened.run("document.querySelector('#plot-loss .main-svg').getBoundingClientRect().right") <= 700
+
+
+def awaited(browser, condition):
+    """Wait until an expression is true; the page may be reloading meanwhile."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with contextlib.suppress(RuntimeError):  # the old page is gone, the new one not there yet
+            if browser.run(f"document.readyState === 'complete' && {condition}"):
+                return
+        time.sleep(0.1)
+    raise TimeoutError(condition)
+
+
+def test_a_live_page_reloads_itself_until_the_last(browser, tmp_path):
+    run = write_run(tmp_path / "run", done=20)
+    page = write_report([run], tmp_path / "report.html", refresh=1)
+    browser.open(page)
+    shutil.rmtree(run)
+    write_run(run)
+    write_report([run], page)
+    awaited(browser, "document.querySelector('.lead').textContent.includes('1 finished')")
+    assert browser.run("document.querySelector('meta[http-equiv=refresh]')") is None
+    assert browser.errors == []
+
+
+def test_a_page_that_reloads_keeps_what_was_chosen(browser, tmp_path):
+    for name, settings in (("a", {}), ("b", {"bytes": 64})):
+        write_run(tmp_path / "runs" / name, done=20, **settings)
+    browser.open(write_report([tmp_path / "runs"], tmp_path / "report.html", refresh=600))
+    browser.run("window.drawn")
+    browser.click("#theme")
+    browser.click(".choice input[value='1']")
+    loaded = browser.run("performance.timeOrigin")
+    browser.run("location.reload()")
+    awaited(browser, f"performance.timeOrigin !== {loaded}")
+    browser.run("window.drawn")
+    assert browser.run("document.documentElement.dataset.theme") == "dark"
+    assert browser.run("document.querySelector(\".choice input[value='1']\").checked") is False
+    assert browser.run("document.querySelectorAll('#plot-loss .js-line').length") == 1
