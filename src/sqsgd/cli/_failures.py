@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import errno
+import sys
 import traceback
 from collections.abc import Sequence
 
 import click
 import typer
 
-from sqsgd.cli._tables import print_json
+from sqsgd.cli._tables import print_json, wrapped
 
 FAILED, WRONG_USAGE, INTERNAL_ERROR = 1, 2, 70
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -54,7 +55,8 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
             traceback.print_exc()
     if as_json:
         print_json({"error": reason})
-    typer.echo(f"sqsgd: {reason}", err=True)
+    told = f"sqsgd: {reason}"
+    typer.echo(wrapped(told) if sys.stderr.isatty() else told, err=True)
     return status
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from sqsgd.cli._failures import Ended, explained
-from sqsgd.cli._pace import Pace
+from sqsgd.cli._progress import Pace
 
 REFRESH = 5
 """Seconds between two pages of runs that go on."""
@@ -55,6 +55,8 @@ def live_page(
         if wanted and pace.due():
             write(REFRESH)
 
+    if wanted:
+        typer.echo(f"live page: {out}", err=True)
     try:
         yield update
     finally:

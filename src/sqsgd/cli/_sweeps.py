@@ -13,8 +13,8 @@ import typer
 
 from sqsgd.cli._failures import Ended
 from sqsgd.cli._new_folders import new_folder
-from sqsgd.cli._pace import Pace
 from sqsgd.cli._pages import final_page, live_page
+from sqsgd.cli._progress import Pace, progress_bar
 from sqsgd.cli._stopping import stopping_between_rounds
 from sqsgd.cli._tables import cell, print_result, print_table, wrapped
 
@@ -143,9 +143,7 @@ def _show(ticks: Iterable[Tick], update: Callable[[], None], *, quiet: bool) -> 
             if not quiet and paces.setdefault(tick.stage, Pace(LINES)).due():
                 typer.echo(_progress(tick), err=True)
         return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    with Progress(BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}")) as bar:
+    with progress_bar() as bar:
         task = bar.add_task("starting", total=1)
         for tick in ticks:
             update()

@@ -14,7 +14,7 @@ import click
 import typer
 from typer.core import TyperCommand
 
-from sqsgd.cli._failures import Ended
+from sqsgd.cli._failures import Ended, explained
 from sqsgd.cli._new_folders import new_folder
 from sqsgd.cli._options import (
     Bytes,
@@ -32,8 +32,8 @@ from sqsgd.cli._options import (
     given,
     scheme_options,
 )
-from sqsgd.cli._pace import Pace
 from sqsgd.cli._pages import final_page, live_page
+from sqsgd.cli._progress import Pace, progress_bar
 from sqsgd.cli._stopping import stopping_between_rounds
 from sqsgd.cli._tables import print_result, wrapped
 from sqsgd.runs.config import FIELDS, RunConfig
@@ -148,7 +148,7 @@ def _train(
         if not (run.folder / "summary.json").exists():
             raise Ended(f"stopped; resume with: sqsgd train --resume --out {run.folder}", 128 + signals[0])
     except OSError as error:
-        raise Ended(f"{error}; the last checkpoint in {run.folder} is intact") from error
+        raise Ended(f"{explained(error)[0]}; the last checkpoint in {run.folder} is intact") from error
     summary = json.loads((run.folder / "summary.json").read_text())
     if not as_json:  # printed even if the page cannot be written
         typer.echo(wrapped(describe(summary, run.folder), 15))
@@ -167,11 +167,9 @@ def _shown(steps: Iterator[Any], rounds: int, done: int, *, quiet: bool) -> Iter
                 typer.echo(f"round {record.round + 1:,} of {rounds:,}: {accuracy}{_spent(record)}", err=True)
             yield record
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import MofNCompleteColumn
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Bar(*columns) as bar:
+    with progress_bar(MofNCompleteColumn()) as bar:
         task, accuracy = bar.add_task("starting", total=rounds, completed=done), ""
         for record in steps:
             accuracy = _measured(record) or accuracy

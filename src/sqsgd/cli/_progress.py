@@ -1,10 +1,14 @@
-"""Something that is done now and then while a loop goes on."""
+"""How far a loop has come: a bar on a terminal, elsewhere something that is done now and then."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
 
 
 class Pace:
@@ -25,3 +29,12 @@ class Pace:
             return False
         self._last = now
         return True
+
+
+def progress_bar(*columns: ProgressColumn) -> Progress:
+    """A bar with these columns and the time that is left; it becomes shorter, so that no text is cut."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+
+    bar = BarColumn(None, table_column=Column(ratio=1))
+    return Progress(bar, *columns, TimeRemainingColumn(), TextColumn("{task.description}"), expand=True)
