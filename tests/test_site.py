@@ -1,6 +1,7 @@
 """The site builds without network access and without warnings; anything undocumented fails it."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -90,6 +91,58 @@ def test_the_search_works_on_pages_from_disk(site, browser):
         found = browser.run("document.querySelector('.md-search-result').innerText")
     assert "Ledger" in found
     assert browser.errors == []
+
+
+def test_the_search_finds_words_beside_punctuation(site, browser):
+    """Such as keys in dotted names and what stands in brackets, which its default does not."""
+    index = json.loads((site / "search/search_index.json").read_text())
+    texts = [re.sub(r"<[^>]+>", " ", f"{page['title']} {page['text']}") for page in index["docs"]]
+    apart, beside = set(), set()
+    for text in texts:
+        apart |= set(re.findall(r"(?:^|[\s-])([a-z]{5,})", text.lower()))
+        beside |= set(re.findall(r"[.:/_=(\[\"`]([a-z]{5,})\b", text.lower()))
+    word = sorted(beside - apart, key=lambda each: (-len(each), each))[0]
+    browser.open(site / "how-to/resume.html")
+    browser.run("document.querySelector('[data-md-component=search-query]').focus()")
+    browser.send("Input.insertText", text=word)
+    found, deadline = "", time.monotonic() + 30
+    while word not in found.lower() and time.monotonic() < deadline:
+        time.sleep(0.1)
+        found = browser.run("document.querySelector('.md-search-result').innerText")
+    assert word in found.lower()
+    separator = json.dumps(index["config"]["separator"])
+    words = f"({json.dumps(texts)}).flatMap(text => text.split(new RegExp({separator})))"
+    wrong = browser.run(f"{words}.filter(word => /^[.,;:()`]+[a-z]|[a-z][,;:()`]$/i.test(word)).slice(0, 5)")
+    assert wrong == []
+
+
+def test_the_picture_of_the_first_page_follows_the_colours(site, browser):
+    seen = (
+        "Array.from(document.querySelectorAll('article img'))"
+        ".filter(e => getComputedStyle(e).display !== 'none').map(e => e.getAttribute('src'))"
+    )
+    for scheme in ("light", "dark"):
+        browser.open(site / "index.html", scheme=scheme)
+        (source,) = browser.run(seen)
+        assert source.endswith(f"#only-{scheme}")
+        picture = (site / source.partition("#")[0]).read_text()
+        assert ("#ffffff" in picture) is (scheme == "light")
+        shown = "document.querySelector(`article img[src='" + source + "']`).naturalWidth"
+        assert browser.run(shown) > 300
+
+
+def test_dark_pictures_have_no_colour_of_light_ones():
+    pytest.importorskip("mkdocs", reason="the docs extra is not installed")
+    spec = importlib.util.spec_from_file_location("dark_pictures", ROOT / "docs/hooks/dark_pictures.py")
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    light = (ROOT / "docs/pictures/accuracy-against-bytes.svg").read_text()
+    dark = hook.darkened(light)
+    assert not set(re.findall("#[0-9a-f]{6}", dark)) & set(re.findall("#[0-9a-f]{6}", light))
+    assert dark.count("<style") == light.count("<style") + 1
+    both = hook.on_page_markdown("![a](b/c.svg){ width=3 } ![d](e.png)")
+    shown = "![a](b/c.svg#only-light){ width=3 } ![a](b/c-dark.svg#only-dark){ width=3 } ![d](e.png)"
+    assert both == shown
 
 
 def test_powers_are_raised_and_code_is_not():

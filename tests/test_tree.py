@@ -34,7 +34,6 @@ ONLY_IN = {
     "llvmlite": ("kernels/",),
     "torch": ("learning/", "audit/inversion", "experiments/runner"),  # the last: TensorBoard's writer
     "flwr": ("flower/",),
-    "plotly": ("report/",),
     "matplotlib": ("report/",),
     "starlette": ("collect/",),
     "uvicorn": ("collect/",),

@@ -1,5 +1,6 @@
 """Every command fails with one line and, with --json, with JSON; the exit status says why."""
 
+import errno
 import json
 import signal
 
@@ -107,7 +108,13 @@ class Raising:
     ("error", "status", "words"),
     [
         (ValueError("x = 1 is wrong"), 2, "x = 1 is wrong"),
-        (OSError(28, "No space left on device", "/disk"), 2, "/disk: No space left on device"),
+        (OSError(errno.ENOENT, "No such file or directory", "/disk"), 2, "/disk: No such file"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/disk"),
+            1,
+            "/disk: No space left on device; ",
+        ),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), 1, "Disk quota exceeded; free some space, or write"),
         (ModuleNotFoundError("no torch", name="torch"), 2, "pip install 'sqsgd[train]'"),
         (MemoryError("Unable to allocate 32 GiB"), 2, "not enough memory: Unable to allocate"),
         (LedgerDamaged("line 7 was changed"), 1, "line 7 was changed"),

@@ -11,6 +11,12 @@ LINE = "sqsgd plan --once --dim 3920 --bytes 32 --users 60000 --delta 1e-6"
 BUDGET = {"dim": 3920, "bits": 256, "users": 60000, "delta": 1e-6}
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch):
+    """Sentences stay on their line."""
+    monkeypatch.setenv("COLUMNS", "1000")
+
+
 def test_json_is_the_plan():
     for options, wanted in (("--epsilon 4", {"epsilon": 4.0}), ("--central 0.5", {"central": 0.5})):
         found = json.loads(typed(f"{LINE} {options} --json").out)

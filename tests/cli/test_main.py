@@ -1,8 +1,10 @@
 """The commands as typed in a shell, in a process of their own."""
 
 import os
+import pty
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,19 @@ def test_the_shell_completes(typed, offered):
     asked = {"_SQSGD_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
     done = subprocess.run([SQSGD], env={**os.environ, **asked}, capture_output=True, text=True)
     assert sorted(done.stdout.split()) == offered
+
+
+def test_a_table_in_a_pipe_keeps_to_the_width_of_the_terminal():
+    """As `sqsgd schemes | head` does: standard output is a pipe, the other streams are a terminal."""
+    parent, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 72))
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    command = [SQSGD, "schemes", "--dim", "1000", "--bytes", "32"]
+    streams = {"stdin": terminal, "stderr": terminal, "stdout": subprocess.PIPE}
+    done = subprocess.run(command, **streams, text=True, env=environment)
+    os.close(terminal)
+    os.close(parent)
+    assert 60 < max(map(len, done.stdout.splitlines())) <= 72
 
 
 def test_a_mistake_in_its_own_process_ends_in_one_line():

@@ -1,6 +1,7 @@
 """What newcomers get wrong, by command: each ends in a message that says what to do, and writes nothing."""
 
 import pytest
+from folders import write_run
 from typed import typed
 
 MODELS = """
@@ -93,9 +94,16 @@ MISTAKES = [
     ('compare --schemes "sqsgd piecewise"', "'sqsgd piecewise' is not a known scheme"),
     ('compare --schemes ""', "schemes is empty: give one or more, separated by commas"),
     ("compare --config folder", "config = 'folder' is a folder; name a TOML file"),
-    ("compare --lr 0.1", "No such option '--lr'."),
+    ("compare --lr 0.1 --rates 0.1,0.2", "lr and rates exclude each other"),
+    ("compare --arm sqsgd --schemes fedsgd", "schemes and arm exclude each other"),
+    ("compare --arm 'Ours: levels=8'", "must look like 'NAME: SCHEME key=value ...'"),
+    ("compare --arm 'sqsgd lr=0.1'", "lr = 0.1: all arms and panels share rates"),
+    ("compare --arm 'A: sqsgd' --arm 'A: fedsgd'", "are the same: A; list each once"),
+    ("compare --arm '..: sqsgd'", "name = '..' must hold a letter or a digit"),
+    ("compare --panel 'Few: clients'", "must look like name=value"),
+    ("compare --config figure7", "figure7 does not exist"),
     ("compare --seeds 1,2,3", "'1,2,3' is not a valid integer"),
-    ("ablate", "Missing argument 'communication|privacy|subsampling|tradeoff'."),
+    ("ablate", "Missing argument 'FIGURE'."),
     ("ablate 3", "tradeoff (figure3)"),
     ("ablate tradeoff privacy", "unexpected extra argument (privacy)"),
     ("ablate tradeoff --resume --out folder", "there is nothing to resume"),
@@ -111,7 +119,8 @@ MISTAKES = [
     ("audit --scheme all", "'all' is not a known scheme (known: sqsgd, "),
     ("audit --bytes 0", "bytes = 0 must be"),
     ("audit --out notes.txt", "notes.txt is a file; name a folder"),
-    ("ablate figure3", "tradeoff (figure3)"),
+    ("ablate figure5", "tradeoff (figure3)"),
+    ("ablate communication --bytes 64 --option levels=2", "are the same"),
     ("ablate trade-off", "did you mean 'tradeoff'?"),
     ("ablate tradeoff --data-dir /nowhere", "run sqsgd data fetch mnist"),
     ("ablate tradeoff --rounds 0 --dataset mnist5k", "rounds = 0"),
@@ -125,6 +134,8 @@ MISTAKES = [
     ("report folder", "holds no run"),
     ("report notes.txt", "notes.txt is not a folder"),
     ("report folder --out page.pdf", "must end in .html"),
+    ("report run --label nothing=Ours", "the groups are 'sqsgd'"),
+    ("report run --figure loss.z=1", "must look like NAME.title=TEXT"),
     ("schemes --epsilon -1", "epsilon = -1"),
     ("schemes --epsilon nan", "epsilon = nan"),
     ("schemes --dim 0", "dim = 0"),
@@ -173,6 +184,7 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("mistakes")
     (place / "folder").mkdir()
     (place / "notes.txt").write_text("not a folder")
+    write_run(place / "run")
     (place / "my_models.py").write_text(MODELS)
     (place / "broken.toml").write_text("rounds = \n")
     (place / "misspelt.toml").write_text("round = 3\n")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import pytest
 import typer
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from sqsgd.cli import _options as options
@@ -84,6 +85,24 @@ def test_help_shows_the_defaults_of_a_run_and_of_a_federation(command, whose, op
     found = shown(*command)
     for option in options:
         assert found[f"--{option}"] == str(getattr(whose, option.replace("-", "_")))
+
+
+def commands(command, path=()):
+    yield path
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*path, name))
+
+
+@pytest.mark.parametrize("path", list(commands(get_command(app))), ids=" ".join)
+def test_help_fits_80_columns_cuts_no_word_and_shows_no_markup(path):
+    narrow, wide = (
+        CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": columns, "TERM": "dumb"}).output
+        for columns in ("80", "300")
+    )
+    assert max(map(len, narrow.splitlines())) <= 80
+    frame = str.maketrans("│╭╮╰╯─", " " * 6)
+    assert set(narrow.translate(frame).split()) <= set(wide.translate(frame).split())
+    assert not re.search(r"`|\*\*|\[/?(bold|red|green|dim)", wide)
 
 
 def test_help_describes_a_default_that_is_computed_and_shows_none_for_flags():

@@ -3,12 +3,19 @@
 import json
 from dataclasses import asdict
 
+import pytest
 from typed import typed
 
 from sqsgd.planner import frontier, plan
 
 LINE = "sqsgd plan --dim 5000 --epsilon 80 --bytes 64 --clients 20 --rounds 3 --probability 1e-5 --prior 2"
 CHOSEN = plan(dim=5000, epsilon=80.0, bits=512, clients=20, rounds=3, probability=1e-5, prior=2.0)
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch):
+    """Sentences stay on their line."""
+    monkeypatch.setenv("COLUMNS", "1000")
 
 
 def test_json_is_the_plan():

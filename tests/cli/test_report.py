@@ -1,13 +1,14 @@
 """`sqsgd report`, and the page that a finished run gets."""
 
 import json
-import sys
+import shutil
+from importlib import import_module
+from unittest import mock
 
-import pytest
 from folders import write_run
 from typed import typed
 
-from sqsgd.cli.report import try_write_report
+report = import_module("sqsgd.cli.report")
 
 
 def test_a_page_and_its_figures(tmp_path):
@@ -42,13 +43,54 @@ def test_files_that_are_not_pages_are_not_overwritten(tmp_path):
     assert (run / "config.toml").read_text() == before
 
 
-@pytest.mark.parametrize("missing", [False, True])
-def test_a_run_finishes_without_plotly(tmp_path, monkeypatch, capsys, missing):
-    run, out = write_run(tmp_path / "a"), tmp_path / "report.html"
-    if missing:
-        for name in [name for name in sys.modules if name.startswith(("sqsgd.report", "plotly"))]:
-            monkeypatch.delitem(sys.modules, name)
-        monkeypatch.setitem(sys.modules, "plotly", None)
-    assert try_write_report([run], out) == (None if missing else out)
-    assert out.exists() is not missing
-    assert ("is not installed (pip install 'sqsgd[report]')" in capsys.readouterr().err) is missing
+def test_the_files_for_a_paper(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / f"runs/{seed}", seed=seed)
+    folders = [f"--{kind}={tmp_path / kind}" for kind in ("csv", "latex", "pdf")]
+    words = ["--label", "sqsgd=Ours", "--figure", "loss.title=How it learns", "--title", "Mine"]
+    page = tmp_path / "page.html"
+    done = typed(["sqsgd", "report", tmp_path / "runs", "--out", page, "--json", *folders, *words])
+    assert (done.code, done.error) == (0, "")
+    written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*") if path.is_file()}
+    assert {"csv/runs.csv", "csv/arms.csv", "latex/table.tex", "latex/loss.pdf", "pdf/loss.pdf"} < written
+    assert all(path.startswith(b"%PDF") for path in map(reading, (tmp_path / "pdf").iterdir()))
+    assert len(json.loads(done.out)) == 1 + 3 + 2 + 7 + 8
+    assert "\nOurs,3," in (tmp_path / "csv/arms.csv").read_text()
+    assert "Ours & 3 &" in (tmp_path / "latex/table.tex").read_text()
+    assert "\\caption{Mine." in (tmp_path / "latex/table.tex").read_text()
+    assert "How it learns" in (tmp_path / "latex/figures.tex").read_text()
+    assert ">How it learns</h3>" in page.read_text()
+    assert "--label sqsgd=Ours --figure &#x27;loss.title=How it learns&#x27;" in page.read_text()
+
+
+def reading(path):
+    return path.read_bytes()
+
+
+def test_a_live_page_ends_with_the_runs(tmp_path, monkeypatch):
+    """It refreshes until the run is finished, which the wait between two pages brings about here."""
+    run, out, seen = write_run(tmp_path / "a", done=10), tmp_path / "page.html", []
+
+    def wait(seconds):
+        seen.append((seconds, out.read_text()))
+        shutil.rmtree(run)
+        write_run(run)
+
+    monkeypatch.setattr(report.time, "sleep", wait)
+    done = typed(["sqsgd", "report", run, "--out", out, "--live"])
+    assert done.code == 0
+    ((seconds, page),) = seen
+    assert seconds == 5
+    assert 'http-equiv="refresh" content="5"' in page
+    assert "unfinished at round 10 of 40" in page
+    assert 'http-equiv="refresh"' not in out.read_text()
+    assert "until the runs have ended" in done.error
+
+
+def test_ctrl_c_ends_a_live_page(tmp_path, monkeypatch):
+    run, out = write_run(tmp_path / "a", done=10), tmp_path / "page.html"
+    monkeypatch.setattr(report.time, "sleep", mock.Mock(side_effect=KeyboardInterrupt))
+    done = typed(["sqsgd", "report", run, "--out", out, "--live"])
+    assert done.code == 0
+    assert "stopped: the runs are shown as they are now" in done.error
+    assert 'http-equiv="refresh"' not in out.read_text()

@@ -15,3 +15,5 @@ def test_schemes():
     assert next(row for row in small if row["name"] == "sqsgd-paper")["notion"] == "impossible here"
     table = typed("sqsgd schemes --dim 1000 --epsilon 50 --bytes 32").out
     assert "sqsgd-stateless" in table
+    assert "``" not in table
+    assert max(map(len, table.splitlines())) <= 80

@@ -1,6 +1,7 @@
 """What `compare` and `ablate` share: rows of the table, and values of the command line in every run."""
 
 from sweep_rows import FAILED, ROW
+from tiny_runs import SWEEP
 
 from sqsgd.cli import _sweeps as sweeps
 from sqsgd.experiments.sweep import make_sweep
@@ -8,7 +9,7 @@ from sqsgd.experiments.sweep import make_sweep
 
 def test_a_row_of_the_table():
     assert sweeps._cells(ROW) == [
-        "epsilon 8", "sqsgd", "91.23% ± 1.23", "3", "0.1", "8", "local", "273", "12", "",
+        "epsilon 8", "sqsgd", "91.23%\xa0±\xa01.23", "3", "0.1", "8", "local", "273", "12", "",
     ]  # fmt: skip
     cells = sweeps._cells(FAILED)
     assert (cells[2], cells[4], cells[-1]) == ("", "", "levels = 1000 must be")
@@ -21,3 +22,42 @@ def test_values_of_the_command_line_are_in_every_run():
     changed = sweeps.with_values(plain, {"rounds": 2, "dataset": "mnist5k"})
     jobs = changed.jobs({cell.name: 0.1 for cell in changed.cells()})
     assert [(job.config.epsilon, job.config.rounds) for job in jobs] == [(8.0, 2), (4.0, 2)]
+
+
+def test_columns_that_are_empty_are_left_out_and_a_number_keeps_its_interval(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ["sqsgd-stateless", "sqsgd, with a rather long name of many words", "fedsgd"]
+    sweeps._print_rows([{**ROW, "panel": "", "arm": name} for name in names], "A title")
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.count("91.23% ± 1.23") == 3
+    assert "panel" not in shown
+    assert "failed" not in shown
+
+
+def test_panels_that_become_equal_are_one():
+    values = {"title": "x", "arms": [{"scheme": "sqsgd"}], "rates": [0.1], "seeds": [1]}
+    plain = make_sweep({**values, "panels": [{"epsilon": 8.0}, {"epsilon": 4.0}]}, "a test")
+    assert len(sweeps.with_values(plain, {"epsilon": 2.0}).cells()) == 1
+
+
+def test_live_pages_show_the_tuning_runs_first(tmp_path, monkeypatch):
+    """Pages are written on the way, the last without refreshing; a real sweep of tiny runs."""
+    from sqsgd.cli import _pages
+    from sqsgd.report import page
+
+    shown = []
+    write = page.write_report
+
+    def noted(paths, out, title=None, *, refresh=0):
+        written = write(paths, out, title, refresh=refresh)
+        shown.append((paths[0].name, refresh))
+        return written
+
+    monkeypatch.setattr(page, "write_report", noted)
+    monkeypatch.setattr(_pages, "REFRESH", 0.1)
+    sweep = make_sweep({**SWEEP, "seeds": [1]}, "a test")
+    sweeps.run(sweep, "tiny", tmp_path / "out", resume=False, jobs=1, live=True, as_json=True)
+    assert shown[-1] == ("runs", 0)
+    assert 'http-equiv="refresh"' not in (tmp_path / "out/report.html").read_text()
+    assert ("tuning", 0.1) in shown

@@ -1,10 +1,16 @@
 """The printed summary of a run: what its epsilon covers, and whom it protects."""
 
+import json
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from typed import typed
 
 from sqsgd.cli.train import describe
+
+train = import_module("sqsgd.cli.train")
 
 SUMMARY = {
     "accuracy": 0.91234, "held_out": "1,000 test images of mnist5k", "notion": "local", "epsilon": 8.0,
@@ -55,6 +61,48 @@ def test_the_order_is_told_where_users_report_once():
     told = lines(order_note="seeded: for tests alone", central_note="local 8 against everyone")
     assert told["order"] == "seeded: for tests alone"
     assert told["central"] == "local 8 against everyone"
+
+
+def records(rounds):
+    for number in range(rounds):
+        accuracy = 0.5 if number == 1 else None
+        yield SimpleNamespace(round=number, accuracy=accuracy, epsilon_total=8.0 * (number + 1), bytes_up=64)
+
+
+def test_progress_is_told_in_lines_where_there_is_no_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(train, "LINES", 0)
+    assert len(list(train._shown(records(3), 1200, 0, quiet=False))) == 3
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.splitlines() == [
+        "round 1 of 1,200: epsilon 8, 64 bytes per report",
+        "round 2 of 1,200: accuracy 50.00%, epsilon 16, 64 bytes per report",
+        "round 3 of 1,200: accuracy 50.00%, epsilon 24, 64 bytes per report",
+    ]
+
+
+def test_the_lines_are_far_apart_and_none_goes_with_json(capsys):
+    assert train.LINES >= 10
+    list(train._shown(records(3), 3, 0, quiet=False))
+    assert capsys.readouterr().err.count("\n") == 1
+    list(train._shown(records(3), 3, 0, quiet=True))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_summary_ends_with_the_path_of_the_page(tmp_path):
+    options = ["--dataset", "tiny:data", "--model", "tiny:model", "--clients", "4", "--bytes", "2"]
+    options += ["--epsilon", "60", "--rounds", "2", "--name", "Mine"]
+    page = tmp_path / "run/report.html"
+    done = typed(["sqsgd", "train", *options, "--out", tmp_path / "run", "--live"])
+    assert done.code == 0
+    assert done.out.splitlines()[-1] == f"page           {page}"
+    assert "round 1 of 2" in done.error
+    content = page.read_text()
+    assert "Mine" in content
+    assert 'http-equiv="refresh"' not in content
+    done = typed(["sqsgd", "train", *options, "--out", tmp_path / "other", "--json"])
+    assert json.loads(done.out)["page"] == str(tmp_path / "other/report.html")
+    assert done.error == ""
 
 
 def test_refusals_are_printed_only_if_there_were_any():

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 from tiny_runs import SWEEP
 
-from sqsgd.experiments.sweep import FIGURES, best_rates, figure_file, load_sweep, make_sweep
+from sqsgd.experiments.sweep import (
+    FIGURES,
+    best_rates,
+    figure_file,
+    figure_named,
+    load_sweep,
+    make_sweep,
+)
 
 FIGURE_FILES = sorted((Path(__file__).parents[2] / "experiments").glob("figure*.toml"))
 
@@ -51,6 +58,43 @@ def test_panels_times_arms_times_seeds():
     assert all(job.config.validation == 0 for job in jobs)
 
 
+def test_arms_and_panels_can_be_named():
+    arms = [{"scheme": "sqsgd", "name": "Ours"}, {"scheme": "fedsgd"}]
+    sweep = make_sweep({**SWEEP, "panels": [{"name": "ε = 60", "epsilon": 60.0}], "arms": arms}, "")
+    assert [(cell.panel, cell.arm) for cell in sweep.cells()] == [("ε = 60", "Ours"), ("ε = 60", "fedsgd")]
+    jobs = sweep.jobs({cell.name: 0.05 for cell in sweep.cells()})
+    assert {job.folder for job in jobs} >= {"runs/ε-60_Ours/seed-1", "runs/ε-60_fedsgd/seed-2"}
+    assert {job.config.name for job in jobs} == {"ε = 60: Ours", "ε = 60: fedsgd"}
+    assert make_sweep(tomllib.loads(sweep.to_toml()), "again") == sweep
+
+
+def test_without_names_nothing_is_named():
+    jobs = make_sweep(SWEEP, "").jobs({"sqsgd": 0.1})
+    assert {job.config.name for job in jobs} == {""}
+
+
+def test_options_of_base_panel_and_arm_are_merged():
+    base = {**SWEEP["base"], "options": {"reach": 2.0, "levels": 4}}
+    arms = [{"scheme": "sqsgd-paper", "options": {"levels": 16}}]
+    (cell,) = make_sweep({**SWEEP, "base": base, "arms": arms}, "").cells()
+    assert cell.values["options"] == {"reach": 2.0, "levels": 16}
+
+
+def test_each_run_has_its_own_ledgers():
+    sweep = make_sweep({**SWEEP, "base": {**SWEEP["base"], "ledgers": "kept"}}, "")
+    folders = [job.config.ledgers for job in sweep.jobs({"sqsgd": 0.1})]
+    assert folders == ["kept/runs/sqsgd/seed-1", "kept/runs/sqsgd/seed-2"]
+
+
+@pytest.mark.parametrize("name", ["figure1", "figure1-communication", "communication"])
+def test_figures_have_short_names(name):
+    assert figure_named(name) == ("communication", "figure1-communication")
+    if name != "communication":
+        assert figure_file(name).stem == "figure1-communication"
+    with pytest.raises(ValueError, match="there is no 'figure5'"):  # there are three
+        figure_file("figure5")
+
+
 def test_choosing_may_take_fewer_rounds():
     sweep = make_sweep({**SWEEP, "tuning_rounds": 2}, "")
     assert {job.config.rounds for job in sweep.tuning_jobs()} == {2}
@@ -73,6 +117,9 @@ def test_choosing_may_take_fewer_rounds():
         ({"title": 3}, "title"),
         ({"arms": [{"scheme": "sqsgd"}, {"scheme": "sqsg"}]}, "did you mean 'sqsgd'"),
         ({"validation": 2.0}, "validation"),
+        ({"base": {"lr": 0.1}}, "all arms and panels share rates"),
+        ({"arms": [{"scheme": "sqsgd", "seed": 3}]}, "all arms and panels share seeds"),
+        ({"arms": [{"scheme": "sqsgd", "name": "../.."}]}, "must hold a letter or a digit"),
     ],
 )
 def test_what_is_wrong_is_named_before_anything_runs(change, message):

@@ -29,7 +29,7 @@ def test_a_sweep_ends_with_a_table_and_is_not_done_twice(tmp_path):
     ticks, rows = finished(SWEEP, out)
     assert (ticks[-1].runs, ticks[-1].failed) == (4, 0)
     assert {row["arm"] for row in rows} == {"sqsgd", "fedsgd"}
-    assert all(row["runs"] == 2 and row["half_width"] is not None for row in rows)
+    assert all(row["runs"] == 2 and row["half_width"] is None for row in rows)  # from three runs on
     assert rows == sorted(rows, key=lambda row: -row["accuracy"])
     summaries = {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}
     assert len(summaries) == 8
@@ -139,20 +139,20 @@ def test_each_cell_takes_the_rate_at_which_it_did_best(tmp_path):
 
 def test_a_table_counts_what_finished_and_names_what_failed(tmp_path):
     sweep = make_sweep(
-        {**SWEEP, "arms": [{"scheme": "sqsgd"}, {"scheme": "fedsgd"}, {"scheme": "vqsgd"}]}, ""
+        {**SWEEP, "seeds": [1, 2, 3], "arms": [{"scheme": name} for name in ("sqsgd", "fedsgd", "vqsgd")]}, ""
     )
-    for seed, accuracy in ((1, 0.5), (2, 0.7)):
+    for seed, accuracy in ((1, 0.5), (2, 0.7), (3, 0.6)):
         written(tmp_path / f"runs/fedsgd/seed-{seed}", accuracy=accuracy, seconds=2.0 * seed, bytes_up=148)
     written(tmp_path / "runs/sqsgd/seed-1", accuracy=0.4)
     (tmp_path / "tuning/vqsgd/lr-0.05").mkdir(parents=True)
     (tmp_path / "tuning/vqsgd/lr-0.05/error.txt").write_text("ValueError: no\n")
     rows = sweep_runner.table(sweep, tmp_path, {"sqsgd": 0.2, "fedsgd": 0.05})
     assert [(row["arm"], row["runs"], row["lr"]) for row in rows] == [
-        ("fedsgd", 2, 0.05), ("sqsgd", 1, 0.2), ("vqsgd", 0, None),
+        ("fedsgd", 3, 0.05), ("sqsgd", 1, 0.2), ("vqsgd", 0, None),
     ]  # fmt: skip
     best, single, failed = rows
-    assert (best["accuracy"], best["seconds"], best["bytes_up"]) == (pytest.approx(0.6), 3.0, 148)
-    assert best["half_width"] > 0.1
+    assert (best["accuracy"], best["seconds"], best["bytes_up"]) == (pytest.approx(0.6), 4.0, 148)
+    assert best["half_width"] == pytest.approx(4.302653 * 0.1 / 3**0.5)
     assert (single["accuracy"], single["half_width"]) == (0.4, None)  # one run has no interval
     assert (failed["accuracy"], failed["failed"]) == (None, ["ValueError: no"])
 

@@ -37,6 +37,20 @@ def test_what_a_crash_or_somebody_left_is_not_written_through(tmp_path):
     assert (other.read_bytes(), (tmp_path / "file").read_bytes()) == (b"precious", b"new")
 
 
+def test_what_does_not_fit_on_the_disk_is_named(tmp_path, monkeypatch):
+    """The system's error has no file name: it is of a descriptor."""
+    (tmp_path / "file").write_bytes(b"old")
+    full = os.open("/dev/full", os.O_WRONLY)
+    usual = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda _descriptor, content, at: usual(full, content, at))
+    with pytest.raises(OSError, match="No space left on device") as error:
+        write_atomically(tmp_path / "file", b"new")
+    os.close(full)
+    assert error.value.filename == str(tmp_path / "file")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"old"
+
+
 def test_where_it_cannot_be_put_nothing_is_left(tmp_path):
     (tmp_path / "folder" / "full").mkdir(parents=True)
     with pytest.raises(OSError, match="folder"):

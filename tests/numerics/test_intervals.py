@@ -24,4 +24,7 @@ def test_intervals_hold_the_mean_as_often_as_they_say():
 def test_one_value_has_no_interval_and_none_no_mean():
     assert mean_interval([3.0])[0] == 3.0
     assert math.isnan(mean_interval([3.0])[1])
+    assert mean_interval([3.0, 4.0])[0] == 3.5
+    assert math.isnan(mean_interval([3.0, 4.0])[1])  # t would be 12.7
+    assert mean_interval([3.0, 4.0, 5.0])[1] == pytest.approx(4.302653 / math.sqrt(3))
     assert math.isnan(mean_interval([])[0])

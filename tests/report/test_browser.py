@@ -1,6 +1,9 @@
 """The page in a real browser without a network: clicked, typed at, resized."""
 
+import contextlib
 import json
+import shutil
+import time
 
 import pytest
 from folders import write_run
@@ -36,6 +39,7 @@ def page(tmp_path_factory):
 def opened(browser, page):
     """The page, just opened on a wide screen; at the end nothing has gone wrong in it."""
     browser.open(page)
+    browser.run("window.drawn")
     yield browser
     assert browser.errors == []
     assert [url for url in browser.requests if not url.startswith(("file:", "data:"))] == []
@@ -120,7 +124,7 @@ def test_focus_goes_through_the_page_in_order_and_can_be_seen(opened):
         opened.press("Tab")
         seen.append(opened.run(FOCUS))
         assert opened.run("getComputedStyle(document.activeElement).outline").endswith("solid 3px")
-    expected = ["#main", "theme", "#privacy", "#results", "#figures", "#configuration", "#again"]
+    expected = ["#main", "theme", "#results", "#figures", "#privacy", "#configuration", "#again"]
     assert seen[:7] == expected
     assert seen[8] == "Group"
     opened.press("Tab", shift=True)
@@ -136,6 +140,7 @@ def test_the_skip_link_leads_to_the_content(opened):
 
 def test_a_phone_shows_it_without_scrolling_sideways(browser, page):
     browser.open(page, width=360, height=740, scheme="dark")
+    browser.run("window.drawn")
     assert browser.run("document.documentElement.scrollWidth") == 360
     browser.run("document.querySelectorAll('details').forEach(e => { e.open = true; })")
     assert browser.run("document.documentElement.scrollWidth") == 360
@@ -156,3 +161,42 @@ def test_the_window_may_change_its_width(opened):
     opened.run("new Promise(done => setTimeout(done, 300))")
     assert opened.run("document.documentElement.scrollWidth") <= 700
     assert opened.run("document.querySelector('#plot-loss .main-svg').getBoundingClientRect().right") <= 700
+
+
+def awaited(browser, condition):
+    """Wait until an expression is true; the page may be reloading meanwhile."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with contextlib.suppress(RuntimeError):  # the old page is gone, the new one not there yet
+            if browser.run(f"document.readyState === 'complete' && {condition}"):
+                return
+        time.sleep(0.1)
+    raise TimeoutError(condition)
+
+
+def test_a_live_page_reloads_itself_until_the_last(browser, tmp_path):
+    run = write_run(tmp_path / "run", done=20)
+    page = write_report([run], tmp_path / "report.html", refresh=1)
+    browser.open(page)
+    shutil.rmtree(run)
+    write_run(run)
+    write_report([run], page)
+    awaited(browser, "document.querySelector('.lead').textContent.includes('1 finished')")
+    assert browser.run("document.querySelector('meta[http-equiv=refresh]')") is None
+    assert browser.errors == []
+
+
+def test_a_page_that_reloads_keeps_what_was_chosen(browser, tmp_path):
+    for name, settings in (("a", {}), ("b", {"bytes": 64})):
+        write_run(tmp_path / "runs" / name, done=20, **settings)
+    browser.open(write_report([tmp_path / "runs"], tmp_path / "report.html", refresh=600))
+    browser.run("window.drawn")
+    browser.click("#theme")
+    browser.click(".choice input[value='1']")
+    loaded = browser.run("performance.timeOrigin")
+    browser.run("location.reload()")
+    awaited(browser, f"performance.timeOrigin !== {loaded}")
+    browser.run("window.drawn")
+    assert browser.run("document.documentElement.dataset.theme") == "dark"
+    assert browser.run("document.querySelector(\".choice input[value='1']\").checked") is False
+    assert browser.run("document.querySelectorAll('#plot-loss .js-line').length") == 1

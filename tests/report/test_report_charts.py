@@ -4,23 +4,27 @@ import dataclasses
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from sqsgd.report.charts import MOST_POINTS, line_charts, split_chart
+from sqsgd.report.charts import ALL_POINTS, MOST_POINTS, line_charts, split_chart
 
 
-def test_curves_are_means_with_the_lowest_and_the_highest_run(grouped):
-    groups = grouped({"seed": 0}, {"seed": 1}, {"scheme": "fedsgd", "notion": "none"})
+def test_curves_are_means_with_the_interval_of_student(grouped):
+    groups = grouped(*({"seed": seed} for seed in range(3)), {"scheme": "fedsgd", "notion": "none"})
     by_round, by_bytes, loss, epsilon, bound, clip_rate = line_charts(groups)
     group = next(each for each in groups if each.config.scheme == "sqsgd")
     curve = next(each for each in by_round.curves if each.label == "sqsgd")
     values = np.stack([run.accuracies for run in group.runs])
     assert np.allclose(curve.mean, values.mean(axis=0))
-    assert np.allclose((curve.low, curve.high), (values.min(axis=0), values.max(axis=0)))
+    low, high = stats.t.interval(0.95, 2, curve.mean, stats.sem(values, axis=0))
+    assert np.allclose((curve.low, curve.high), (low, high))
+    assert curve.half[-1] == group.accuracy[1]  # the band ends at the ± of the table
     assert next(each for each in by_bytes.curves if each.label == "sqsgd").x[-1] == 40 * 273
     assert by_bytes.log_x is False
     assert len(loss.curves) == 2
     assert [each.label for each in epsilon.curves] == ["sqsgd"]
     assert epsilon.curves[0].mean[-1] == 16000
+    assert not epsilon.curves[0].banded
     assert "there is no guarantee: fedsgd" in epsilon.caption
     for chart in (bound, clip_rate):
         assert [each.label for each in chart.curves] == ["sqsgd"]
@@ -40,7 +44,7 @@ def test_long_runs_are_thinned_to_their_very_end(grouped):
     assert line_charts(groups)[0].curves[0].x[-1] == 1000
     assert line_charts(groups)[3].curves[0].mean[-1] == 400_000
     loss = line_charts(groups)[2].curves[0]
-    assert loss.mean[0] == pytest.approx(groups[0].runs[0].columns["loss"][:3].mean())
+    assert loss.mean[0] == pytest.approx(groups[0].runs[0].columns["loss"][:5].mean())
 
 
 def test_the_time_is_split_without_loss(grouped):
@@ -69,8 +73,23 @@ def test_alternative_text_of_the_bars(grouped):
     assert chart.alternative == words
 
 
-def test_bands_are_explained_where_there_are_any(grouped):
-    several = grouped({}, {"seed": 1})
-    alone = [dataclasses.replace(several[0], runs=several[0].runs[:1])]
-    assert "the band spans the lowest" in line_charts(several)[0].caption
-    assert "band" not in line_charts(alone)[0].caption
+def test_bands_are_drawn_and_explained_from_three_runs_on(grouped):
+    (group,) = grouped({}, {"seed": 1}, {"seed": 2})
+    for runs in (1, 2, 3):
+        chart = line_charts([dataclasses.replace(group, runs=group.runs[:runs])])[0]
+        assert chart.curves[0].banded is (runs == 3)
+        assert ("95 % confidence interval (Student's t)" in chart.caption) is (runs == 3)
+
+
+def test_bands_of_shares_end_at_0_and_1(grouped):
+    curve = line_charts(grouped({}))[0].curves[0]
+    wide = dataclasses.replace(curve, half=np.full_like(curve.mean, 2.0))
+    assert (wide.low.min(), wide.high.max()) == (0.0, 1.0)
+    assert dataclasses.replace(wide, share=False).low.min() < 0  # a loss may be negative
+
+
+def test_many_groups_have_fewer_points_each(grouped):
+    (group,) = grouped({"rounds": 1000, "evaluate_every": 1})
+    chart = line_charts([group] * 32)[0]
+    assert sum(len(curve.x) for curve in chart.curves) == ALL_POINTS
+    assert {curve.x[-1] for curve in chart.curves} == {1000}

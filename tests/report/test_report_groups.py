@@ -31,6 +31,25 @@ def test_labels_name_what_differs_and_nothing_else(grouped, settings, labels):
     assert {group.label for group in grouped(*settings)} == labels
 
 
+def test_names_that_runs_were_given_are_their_labels(grouped):
+    groups = grouped({"name": "Ours", "seed": 0}, {"name": "Ours", "seed": 1}, {"bytes": 64}, {"bytes": 32})
+    assert {(group.label, len(group.runs)) for group in groups} == {
+        ("Ours", 2),
+        ("64 bytes", 1),
+        ("32 bytes", 1),
+    }
+
+
+def test_two_groups_of_one_name_are_numbered(grouped):
+    groups = grouped({"name": "Ours", "best": 0.9}, {"name": "Ours", "bytes": 64, "best": 0.5})
+    assert [group.label for group in groups] == ["Ours", "Ours (2)"]
+
+
+def test_each_run_of_a_group_may_have_its_own_ledgers(grouped):
+    (group,) = grouped({"seed": 0, "ledgers": "a"}, {"seed": 1, "ledgers": "b"})
+    assert group.label == "sqsgd"
+
+
 def test_a_baseline_is_not_named_after_budgets_that_it_ignores(grouped):
     groups = grouped(
         {"scheme": "sqsgd", "epsilon": 200.0},

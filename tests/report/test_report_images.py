@@ -7,7 +7,11 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from folders import write_run
 
-from sqsgd.report.images import write_images
+from sqsgd.report.charts import all_charts
+from sqsgd.report.groups import group_runs
+from sqsgd.report.images import write_charts, write_images, write_table
+from sqsgd.report.wording import Wording
+from sqsgd.runs.reading import read_runs
 
 NAMES = ["accuracy-by-round", "accuracy-by-bytes", "loss", "epsilon", "bound", "clip-rate", "time"]
 
@@ -24,6 +28,36 @@ def test_svg_has_the_same_bytes_each_time_and_text_as_text(tmp_path):
     words = "".join(ElementTree.parse(first[0]).getroot().itertext())  # noqa: S314
     assert "accuracy" in words
     assert r"$\bad{$ <b> & _" in words
+
+
+def test_pdf_has_the_same_bytes_each_time_and_fonts_that_publishers_take(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / f"runs/{seed}", seed=seed)
+    first, again = (write_images([tmp_path / "runs"], tmp_path / name, "pdf") for name in ("one", "two"))
+    assert [path.stem for path in first] == NAMES
+    for one, other in zip(first, again, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+        assert b"/Type3" not in one.read_bytes()
+
+
+def test_a_title_is_drawn_where_one_was_set(tmp_path):
+    write_run(tmp_path / "runs" / "a")
+    groups = group_runs(read_runs([tmp_path / "runs"])[0])
+    words = ("loss.title=How it learns", "time.title=Hours", "loss.y=cross $entropy")
+    charts = Wording(figures=words).titled(all_charts(groups))
+    texts = {path.stem: path.read_text() for path in write_charts(charts, tmp_path / "svg", "svg")}
+    assert "How it learns" in texts["loss"]
+    assert "cross $entropy" in texts["loss"]
+    assert "Hours" in texts["time"]
+    assert "Accuracy by round" not in texts["accuracy-by-round"]
+
+
+def test_the_table_as_pdf(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / f"runs/{seed}", seed=seed, name="A name that takes more than one line " * 2)
+    groups = group_runs(read_runs([tmp_path / "runs"])[0])
+    place = write_table(groups, tmp_path, "Results of $x_1")
+    assert place.read_bytes().startswith(b"%PDF")
 
 
 def test_png_and_figures_without_curves_left_out(tmp_path):
@@ -46,7 +80,7 @@ def test_mistakes_are_named(tmp_path):
 def test_importing_the_room_loads_no_plotting_library():
     code = (
         "import sys, sqsgd.report.page, sqsgd.report.images, sqsgd.report.figures\n"
-        "print([name for name in ('plotly', 'matplotlib', 'torch', 'numba') if name in sys.modules])"
+        "print([name for name in ('matplotlib', 'torch', 'numba') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,8 +1,10 @@
 """The page as text: what it says, and that strings of a run cannot inject anything."""
 
+import base64
+import gzip
+import hashlib
 import json
 import re
-from types import SimpleNamespace
 
 import pytest
 from folders import write_run
@@ -18,10 +20,9 @@ PLACES = {"src", "href", "action", "srcset", "data", "poster", "formaction"}
 @pytest.fixture
 def written(tmp_path, monkeypatch):
     """The page of runs, without plotly's own script."""
-    from plotly import offline
 
     def make(title=None):
-        monkeypatch.setattr(offline, "get_plotlyjs", lambda: "/* plotly */")
+        monkeypatch.setattr(page, "_packed_plotly", lambda: gzip.compress(b"/* plotly */"))
         return write_report([tmp_path / "runs"], tmp_path / "out" / "report.html", title).read_text()
 
     return make
@@ -40,7 +41,7 @@ def test_the_page_shows_everything(tmp_path, written):
     assert "unfinished at round 17 of 40" in words
     assert "failed at round 3 of 40: out of memory" in words
     assert "95 % confidence interval (Student's t)" in words
-    assert "the lowest to the highest run" in words
+    assert "the band is its 95 % confidence interval" in words
     assert re.search(r"sqsgd report \S+/runs --out \S+/report\.html", words)
     assert re.search(r"sqsgd train --config \S+/a0/config\.toml --out \S+/a0-again", words)
     assert "1,000 made-up images" in words
@@ -92,12 +93,31 @@ def test_nothing_is_loaded_from_anywhere(tmp_path, written):
     assert "connect-src" not in policy
 
 
-def test_plotly_is_included_once(tmp_path):
-    write_run(tmp_path / "a")
-    content = write_report([tmp_path / "a"], tmp_path / "report.html").read_text()
-    assert len(re.findall(r"plotly\.js v\d", content)) == 1
+def test_plotly_is_the_basic_bundle_as_published_with_its_licence():
+    packed = page._packed_plotly()
+    # plotly.js-basic-dist-min 4.1.1, plotly-basic.min.js
+    published = "99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba"
+    assert hashlib.sha256(gzip.decompress(packed)).hexdigest() == published
+    assert page._part("plotly-basic.LICENSE").startswith("MIT License")
+
+
+def test_the_page_has_everything_in_it_and_stays_under_one_and_a_half_megabytes(tmp_path):
+    for scheme in range(16):  # as many arms as the paper's figure 5, measured in every round
+        for seed in range(3):
+            folder = tmp_path / f"runs/{scheme}-{seed}"
+            write_run(folder, scheme=f"s{scheme}", seed=seed, rounds=600, evaluate_every=1)
+    written = write_report([tmp_path / "runs"], tmp_path / "report.html")
+    assert written.stat().st_size < 1_500_000
+    content = written.read_text()
+    assert base64.b64encode(page._packed_plotly()).decode() in content
     assert content.count("</script") == 3
-    assert len(content) < 6_000_000
+
+
+def test_results_stand_above_the_promises(tmp_path, written):
+    write_run(tmp_path / "runs" / "a")
+    content = written()
+    for above, below in (('id="results-table"', 'class="promise"'), ('href="#results"', 'href="#privacy"')):
+        assert content.index(above) < content.index(below)
 
 
 def test_strings_from_a_run_stay_strings(tmp_path, written):
@@ -128,8 +148,7 @@ def _texts(value):
 
 
 def test_scripts_and_data_cannot_end_their_own_block():
-    figure = SimpleNamespace(to_json=lambda: '{"label":"</script><b>&"}')
-    data = page._data({"loss": figure})
+    data = page._data({"loss": {"label": "</script><b>&"}})
     assert not set(data) & set("<>&")
     assert json.loads(data)["figures"] == {"loss": {"label": "</script><b>&"}}
     assert "</script" not in page._closed('a = "</script>"; b = "<!--"')

@@ -31,6 +31,14 @@ def test_a_large_epsilon_is_called_weak(stated):
     assert "this was an experiment and protects nobody" in text
 
 
+def test_promises_in_the_same_words_are_one(tmp_path):
+    for rounds in (40, 60):  # which says nothing of a scheme without a promise
+        write_run(tmp_path / f"{rounds}", scheme="fedsgd", notion="none", rounds=rounds)
+        write_run(tmp_path / f"private-{rounds}", rounds=rounds)
+    made = promises(group_runs(read_runs([tmp_path])[0]))
+    assert sorted(len(members) for _, members in made) == [1, 1, 2]
+
+
 def test_a_small_epsilon_bounds_the_guess(stated):
     text = stated(epsilon=1.0, rounds=5)
     assert "at most 2.718 times as likely" in text

@@ -1,5 +1,6 @@
 """The tables of the page: what they show and how they sort."""
 
+import dataclasses
 import math
 
 import pytest
@@ -36,12 +37,10 @@ def test_a_row_says_how_its_runs_ended(grouped):
     assert shown.count('class="warning"') == 2  # not for finished runs
 
 
-def test_several_runs_have_an_interval_in_the_table(grouped):
-    assert "±" in tables.results_table(grouped({"seed": 0}, {"seed": 1}))
-
-
-def test_one_run_has_no_interval_in_the_table(grouped):
-    assert "±" not in tables.results_table(grouped({}))
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_three_runs_or_more_have_an_interval_in_the_table(grouped, seeds):
+    shown = tables.results_table(grouped(*({"seed": seed} for seed in range(seeds))))
+    assert ("±" in shown) is (seeds == 3)
 
 
 @pytest.mark.parametrize(
@@ -67,15 +66,21 @@ def test_the_data_of_a_long_curve_is_thinned_but_keeps_its_last_point(grouped):
     found = tables.chart_table(chart)
     assert 20 < found.count("<tr>") - 1 <= MOST_ROWS
     assert words(found)[-2:] == ["1,000", chart.shown(chart.curves[0].mean[-1])]
-    assert "lowest run" not in found
+    assert "± 95 %" not in found
 
 
-def test_the_data_of_several_runs_have_their_lowest_and_highest(grouped):
-    chart = line_charts(grouped({"seed": 0}, {"seed": 1}))[0]
+def test_the_data_of_many_curves_are_thinned_more(grouped):
+    (chart, *_) = line_charts(grouped({"rounds": 1000, "evaluate_every": 1}))
+    many = dataclasses.replace(chart, curves=chart.curves * 40)
+    assert tables.chart_table(many).count("<tr>") - 1 == 40 * 5
+
+
+def test_the_data_of_several_runs_have_their_interval(grouped):
+    chart = line_charts(grouped({"seed": 0}, {"seed": 1}, {"seed": 2}))[0]
     curve = chart.curves[0]
-    assert words(tables.chart_table(chart))[-3:] == [
-        chart.shown(value[-1]) for value in (curve.mean, curve.low, curve.high)
-    ]
+    found = words(tables.chart_table(chart))
+    assert found[1:5] == ["Group", "rounds", "accuracy", "± 95 %"]
+    assert found[-2:] == [chart.shown(curve.mean[-1]), chart.shown(curve.half[-1])]
 
 
 def test_the_bars_as_a_table(grouped):

@@ -70,7 +70,7 @@ def test_a_run_without_any_numbers_promises_nothing(grouped):
 
 
 def test_lost_rounds_are_left_out_of_means_and_of_curves(grouped):
-    (group,) = grouped({"seed": 0, "rounds": 900}, {"seed": 1, "rounds": 900})
+    (group,) = grouped({"seed": 0, "rounds": 600}, {"seed": 1, "rounds": 600})
     forget(group.runs[0], "loss", rounds=slice(0, 1))
     forget(group.runs[1], "accuracy", rounds=slice(0, 10))
     by_round, _, loss, *_ = line_charts([group])

@@ -6,17 +6,20 @@
 
 from __future__ import annotations
 
+import errno
+import sys
 import traceback
 from collections.abc import Sequence
 
 import click
 import typer
 
-from sqsgd.cli._tables import print_json
+from sqsgd.cli._tables import print_json, wrapped
 
 FAILED, WRONG_USAGE, INTERNAL_ERROR = 1, 2, 70
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _EXTRAS = {
-    "plotly": "report", "matplotlib": "report", "torch": "train", "safetensors": "train",
+    "matplotlib": "report", "torch": "train", "safetensors": "train",
     "flwr": "flower", "ray": "flower", "starlette": "collect", "uvicorn": "collect", "httptools": "collect",
     "psycopg": "collect",
 }  # fmt: skip
@@ -52,7 +55,8 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
             traceback.print_exc()
     if as_json:
         print_json({"error": reason})
-    typer.echo(f"sqsgd: {reason}", err=True)
+    told = f"sqsgd: {reason}"
+    typer.echo(wrapped(told) if sys.stderr.isatty() else told, err=True)
     return status
 
 
@@ -80,6 +84,9 @@ def explained(error: Exception) -> tuple[str, int]:
         extra = _EXTRAS.get(error.name or "")
         how = f"pip install 'sqsgd[{extra}]'" if extra else "install it"
         return f"the module {error.name} is not installed: {how}", WRONG_USAGE
+    if isinstance(error, OSError) and error.errno in _FULL:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}; free some space, or write to another disk", FAILED
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}", WRONG_USAGE
     if isinstance(error, ValueError | OSError):

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from sqsgd.cli._tables import print_json
+from sqsgd.cli._tables import print_json, wrapped
 
 _ONLY_ONCE = ("users", "delta", "central")
 _NEVER_ONCE = ("clients", "rounds", "probability", "prior")
@@ -40,7 +40,7 @@ def show_once(*, as_json: bool, **budget: Any) -> None:
         ("local epsilon", f"{chosen.epsilon:.6g}"),
         ("central epsilon", f"{central.epsilon:.6g} at delta = {central.delta:g} ({central.bound} bound)"),
     ):
-        typer.echo(f"{name:18} {text}")
-    typer.echo(f"\n{central.sentence}\n\nThe central guarantee holds if")
+        typer.echo(wrapped(f"{name:18} {text}", 19))
+    typer.echo(wrapped(f"\n{central.sentence}\n\nThe central guarantee holds if"))
     for assumption in central.assumptions:
-        typer.echo(f"  * {assumption}")
+        typer.echo(wrapped(f"  * {assumption}", 4))

@@ -44,7 +44,7 @@ DataDir = Annotated[
 Epsilon = Annotated[float, typer.Option(help="Privacy budget of one report.")]
 Bytes = Annotated[int, typer.Option("--bytes", help="Bytes for the packed codes of one report.")]
 Rounds = Annotated[int, typer.Option(help="Number of rounds.")]
-SchemeName = Annotated[str, typer.Option(help="See `sqsgd schemes`.", autocompletion=complete_scheme)]
+SchemeName = Annotated[str, typer.Option(help="See sqsgd schemes.", autocompletion=complete_scheme)]
 Dataset = Annotated[
     str, typer.Option(help="mnist5k, mnist, ... or package.module:factory.", autocompletion=complete_dataset)
 ]
@@ -56,6 +56,10 @@ Small = Annotated[bool, typer.Option("--small", help="The file's small version: 
 Jobs = Annotated[int, typer.Option(help="Runs at the same time; 0: one per core.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for all runs.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the sweep in --out; finished runs are kept.")]
+Live = Annotated[
+    bool, typer.Option("--live", help="Write the page now and every few seconds; it refreshes itself.")
+]
+Title = Annotated[str | None, typer.Option(help="Title of the table and of the page.")]
 SchemeOption = Annotated[
     list[str] | None, typer.Option(help="An option of the scheme, such as levels=8; repeatable.")
 ]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +13,19 @@ import typer
 
 from sqsgd.cli._failures import Ended
 from sqsgd.cli._new_folders import new_folder
+from sqsgd.cli._pages import final_page, live_page
+from sqsgd.cli._progress import Pace, progress_bar
 from sqsgd.cli._stopping import stopping_between_rounds
-from sqsgd.cli._tables import cell, print_json, print_table
-from sqsgd.cli.report import try_write_report
+from sqsgd.cli._tables import cell, print_result, print_table, wrapped
 
 if TYPE_CHECKING:
-    from sqsgd.experiments.sweep import Sweep
+    from sqsgd.experiments.sweep import Sweep, Values
     from sqsgd.experiments.sweep_runner import Tick
+
+
+COLUMNS = ("panel", "arm", "accuracy", "runs", "lr", "epsilon", "notion", "bytes up", "seconds", "failed")
+LINES = 60
+"""Seconds between two lines of progress where there is no terminal."""
 
 
 def sweep_to_resume(out: Path | None, more_given: bool) -> Sweep:
@@ -37,13 +42,47 @@ def sweep_to_resume(out: Path | None, more_given: bool) -> Sweep:
     return load_sweep(out / FILE)
 
 
-def with_values(sweep: Sweep, values: dict[str, Any]) -> Sweep:
-    """The sweep with these values from the command line in every run."""
-    panels = tuple({**panel, **values} for panel in sweep.panels)
-    return dataclasses.replace(sweep, panels=panels)
+def with_values(sweep: Sweep, values: Mapping[str, Any], title: str | None = None) -> Sweep:
+    """The sweep with these values from the command line in every run, whatever its panels and arms say.
+
+    A learning rate replaces those to choose from, and a seed is the first of as many as there were. Panels
+    that become equal are one panel; arms that become equal are an error.
+    """
+    from sqsgd.experiments.sweep import merged
+
+    common = dict(values)
+    changes: dict[str, Any] = {"title": title or sweep.title}
+    if "lr" in common:
+        changes["rates"] = (common.pop("lr"),)
+    if "seed" in common:
+        first = common.pop("seed")
+        changes["seeds"] = tuple(range(first, first + len(sweep.seeds)))
+    panels: list[Values] = []
+    for panel in sweep.panels:
+        arms = {"arms": [_replaced(arm, common) for arm in panel["arms"]]} if "arms" in panel else {}
+        if (changed := merged(panel, arms, common)) not in panels:
+            panels.append(changed)
+    changes |= {"panels": tuple(panels), "arms": tuple(_replaced(arm, common) for arm in sweep.arms)}
+    try:
+        return dataclasses.replace(sweep, **changes)
+    except ValueError as error:
+        named = ", ".join(f"--{'option' if key == 'options' else key.replace('_', '-')}" for key in values)
+        raise ValueError(f"{error} (with {named})" if named else str(error)) from None
 
 
-def run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, as_json: bool) -> None:
+def _replaced(arm: Values, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The arm with the values of the keys that it sets itself."""
+    from sqsgd.experiments.sweep import merged
+
+    own = {key: value for key, value in values.items() if key in arm and key != "options"}
+    wanted = values.get("options", {}).items()
+    options = {key: value for key, value in wanted if key in arm.get("options", {})}
+    return merged(arm, own, {"options": options} if options else {})
+
+
+def run(
+    sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, live: bool, as_json: bool
+) -> None:
     """Train a sweep, print its table and write its page; exits with 1 if an arm has no run."""
     from sqsgd import checks
     from sqsgd.experiments.sweep_runner import Interrupted, check_data, open_folder, run_sweep
@@ -53,49 +92,61 @@ def run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, a
     check_data(sweep)
     out = new_folder(name) if out is None else out
     open_folder(sweep, out, resume=resume)
+    page = out / "report.html"
+
+    def folders() -> list[Path]:
+        return [out / "runs" if (out / "runs").exists() else out / "tuning"]
+
     try:
-        with stopping_between_rounds() as signals:
-            _show(run_sweep(sweep, out, jobs=jobs, stop=signals), quiet=as_json)
+        with (
+            stopping_between_rounds() as signals,
+            live_page(live, folders, page, sweep.title) as update,
+        ):
+            _show(run_sweep(sweep, out, jobs=jobs, stop=signals), update, quiet=as_json)
     except Interrupted:
         raise Ended(f"stopped; resume with --resume --out {out}", 128 + signals[0]) from None
     rows = json.loads((out / "table.json").read_text())
-    page = try_write_report([out / "runs"], out / "report.html", sweep.title)
-    if as_json:
-        print_json({"folder": str(out), "page": str(page or ""), "rows": rows})
-    else:
-        print_table(
-            ("panel", "arm", "accuracy", "runs", "lr", "epsilon", "notion", "bytes up", "seconds", "failed"),
-            [_cells(row) for row in rows],
-            title=sweep.title,
-        )
-        typer.echo(f"written to {page or out}")
+    if not as_json:  # printed even if the page cannot be written
+        _print_rows(rows, sweep.title)
+        if any(row["half_width"] is not None for row in rows):
+            meaning = "± is half the width of the 95 % confidence interval (Student's t) over the runs."
+            typer.echo(wrapped(meaning))
+    final_page(out / "runs", page, sweep.title)
+    print_result(as_json, {"folder": str(out), "page": str(page), "rows": rows}, f"written to {page}")
     if any(row["runs"] == 0 for row in rows):
         sys.exit(1)
+
+
+def _print_rows(rows: Sequence[dict[str, Any]], title: str) -> None:
+    """Print the table without columns that are empty in every row, such as the panel if there is one only."""
+    table = [_cells(row) for row in rows]
+    used = [index for index in range(len(COLUMNS)) if any(cells[index] for cells in table)]
+    shown = [[cells[index] for index in used] for cells in table]
+    print_table([COLUMNS[index] for index in used], shown, title=title)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
     accuracy = "" if row["accuracy"] is None else f"{row['accuracy']:.2%}"
     if row["half_width"] is not None:
-        accuracy += f" ± {100 * row['half_width']:.2f}"
+        accuracy += f" ± {100 * row['half_width']:.2f}".replace(" ", "\N{NO-BREAK SPACE}")  # one word
     middle = [cell(row[name]) for name in ("runs", "lr", "epsilon", "notion", "bytes_up")]
     failed = row["failed"][0] if row["failed"] else ""
     return [row["panel"], row["arm"], accuracy, *middle, f"{row['seconds']:.0f}", failed]
 
 
-def _show(ticks: Iterable[Tick], *, quiet: bool) -> None:
-    """Show progress: a bar on a terminal, elsewhere one line per minute on standard error."""
+def _show(ticks: Iterable[Tick], update: Callable[[], None], *, quiet: bool) -> None:
+    """Show progress: a bar on a terminal, elsewhere lines on standard error; ``update`` the live page."""
     if quiet or not sys.stdout.isatty():
-        last = 0.0
+        paces: dict[str, Pace] = {}
         for tick in ticks:
-            if not quiet and time.monotonic() > last + 60:
-                last = time.monotonic()
+            update()
+            if not quiet and paces.setdefault(tick.stage, Pace(LINES)).due():
                 typer.echo(_progress(tick), err=True)
         return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    with Progress(BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}")) as bar:
+    with progress_bar() as bar:
         task = bar.add_task("starting", total=1)
         for tick in ticks:
+            update()
             bar.update(task, total=tick.of_rounds, completed=tick.rounds, description=_progress(tick))
 
 

@@ -2,45 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from sqsgd.cli import _sweeps
-from sqsgd.cli._options import DataDir, Jobs, Json, Out, Resume, Small, complete_ablation, given
-from sqsgd.runs.config import FIELDS
+from sqsgd.cli._options import Jobs, Json, Live, Out, Resume, Small, Title, complete_ablation, given
+from sqsgd.cli._run_options import takes_run_options, typed_values
 
 
+@takes_run_options(defaults=False, without=("name",))
 def ablate(
     context: typer.Context,
-    name: Annotated[
+    figure: Annotated[
         str,
         typer.Argument(
-            help="The ablation to run.",
-            metavar="communication|privacy|subsampling|tradeoff",
+            help="communication (figure1), subsampling (figure2), tradeoff (figure3) or privacy (figure4).",
             autocompletion=complete_ablation,
         ),
     ],
-    data_dir: DataDir = None,
-    dataset: Annotated[str | None, typer.Option(help="Use this dataset instead of the figure's.")] = None,
-    model: Annotated[str | None, typer.Option(help="Use this model instead of the figure's.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Use this many rounds.")] = None,
     small: Small = False,
+    title: Title = None,
     jobs: Jobs = 0,
     out: Out = None,
     resume: Resume = False,
+    live: Live = False,
     as_json: Json = False,
+    **_run: Any,
 ) -> None:
-    """Run one of the paper's ablations (figures 1 to 4) with its settings."""
-    from sqsgd.checks import meant
-    from sqsgd.experiments.sweep import FIGURES, figure_file, load_sweep
+    """Run one of the paper's ablations (figures 1 to 4) with its settings, or with others."""
+    from sqsgd.experiments.sweep import figure_file, figure_named, load_sweep
 
-    if name not in FIGURES:
-        files = [f"{known} ({file.split('-')[0]})" for known, file in FIGURES.items()]
-        raise ValueError(f"unknown ablation {name!r}{meant(name, FIGURES)} (there are {', '.join(files)})")
-    values = given(context, FIELDS)
+    name, file = figure_named(figure)
+    typed, values = given(context), typed_values(context)
     if resume:
-        sweep = _sweeps.sweep_to_resume(out, small or bool(values))
+        more = typed.keys() - {"figure", "out", "resume", "jobs", "live", "as_json"}
+        sweep = _sweeps.sweep_to_resume(out, bool(more))
     else:
-        sweep = _sweeps.with_values(load_sweep(figure_file(FIGURES[name]), small=small), values)
-    _sweeps.run(sweep, name, out, resume=resume, jobs=jobs, as_json=as_json)
+        sweep = _sweeps.with_values(load_sweep(figure_file(file), small=small), values, title)
+    _sweeps.run(sweep, name, out, resume=resume, jobs=jobs, live=live, as_json=as_json)

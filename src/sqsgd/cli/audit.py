@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sqsgd.cli._options import Bytes, Dim, Epsilon, Json, SchemeName, SchemeOption, own_options
-from sqsgd.cli._tables import print_json, print_table
+from sqsgd.cli._tables import print_json, print_table, wrapped
 
 if TYPE_CHECKING:
     from sqsgd.audit import Audit, Finding, Subject
@@ -108,6 +108,6 @@ def _print(found: Audit, written: list[Path]) -> None:
         rows,
         title=f"{found.scheme}, dim {found.dim:,}, {found.message_bytes:,} bytes: {promise} ({found.notion})",
     )
-    typer.echo(found.verdict)
+    typer.echo(wrapped(found.verdict))
     for path in written:
         typer.echo(f"written to {path}")

@@ -70,7 +70,7 @@ _COLUMNS: dict[str, Callable[[Estimation], str]] = {
     "scheme": lambda row: row.scheme,
     "notion": lambda row: row.notion if row.notion != "central" else "central: needs secure aggregation",
     "error of": lambda row: row.where,
-    "NMSE": lambda row: f"{row.nmse:.4g} ± {row.half_width:.2g}",
+    "NMSE ± 95 %": lambda row: f"{row.nmse:.4g} ± {row.half_width:.2g}",
     "predicted": lambda row: _number(row.predicted),
     "/ optimum": lambda row: _number(row.ratio_to_optimum),
     "bytes": lambda row: f"{row.message_bytes:,}",

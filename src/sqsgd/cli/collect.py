@@ -203,5 +203,5 @@ def close(
         {**summary, "left_out": left_out, "folder": str(place.absolute())},
         f"ended      after {summary['rounds']} rounds and {summary['users']:,} reports{less}",
         f"central    {summary['central_note']}",
-        f"written    {place}: see it with `sqsgd report {place}`",
+        f"written    {place}: see it with: sqsgd report {place}",
     )

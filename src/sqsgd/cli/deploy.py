@@ -34,7 +34,7 @@ def init(
     host: Annotated[
         list[str] | None, typer.Option(help="Name or address of the server; repeatable, nodes use the first.")
     ] = None,
-    port: Annotated[int, typer.Option(help="The server's port; 0: chosen at each `up`.")] = Federation.port,
+    port: Annotated[int, typer.Option(help="The server's port; 0: chosen at each up.")] = Federation.port,
     scheme: SchemeName = Federation.scheme,
     epsilon: Epsilon = Federation.epsilon,
     bytes_: Bytes = Federation.bytes,
@@ -97,7 +97,7 @@ def init(
 @app.command()
 def up(
     folder: Folder,
-    detach: Annotated[bool, typer.Option("--detach", help="Run in the background; see `status`.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Run in the background; see status.")] = False,
     stay: Annotated[bool, typer.Option("--stay", help="Stay up after training.")] = False,
     resume: Resume = False,
     app: App = None,
@@ -112,7 +112,9 @@ def up(
         if as_json:
             status(folder, as_json=True)
         else:
-            typer.echo(f"up; see `sqsgd deploy status {folder}`, stop it with `sqsgd deploy down {folder}`")
+            typer.echo(
+                f"up; see it with: sqsgd deploy status {folder}; stop it with: sqsgd deploy down {folder}"
+            )
         return
     stopping: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -264,7 +266,7 @@ def _detach(folder: Path, resume: bool, app: Path | None) -> None:
     from sqsgd.deploy.live_state import running_supervisor, tail
 
     if (pid := running_supervisor(folder)) is not None:
-        raise ValueError(f"{folder} is up already (process {pid}): stop it with `sqsgd deploy down {folder}`")
+        raise ValueError(f"{folder} is up already (process {pid}): stop it with: sqsgd deploy down {folder}")
     more = [*(["--resume"] if resume else []), *(["--app", str(app)] if app else [])]
     (folder / "live/logs").mkdir(mode=0o700, parents=True, exist_ok=True)
     log, before = folder / "live/logs/supervisor.log", training.last_job(folder / "server")

@@ -10,7 +10,7 @@ import typer
 
 from sqsgd.cli._one_report import check_once, show_once
 from sqsgd.cli._options import Bytes, Epsilon, Json, given
-from sqsgd.cli._tables import print_json, print_table
+from sqsgd.cli._tables import print_json, print_table, wrapped
 
 if TYPE_CHECKING:
     from sqsgd.planner import Plan
@@ -59,7 +59,7 @@ def plan(
         print_json({**chosen.to_dict(), "frontier": [asdict(point) for point in points]})
         return
     for name, text in _lines(chosen):
-        typer.echo(f"{name:18} {text}")
+        typer.echo(wrapped(f"{name:18} {text}", 19))
     typer.echo()
     rows = [*chosen.alternatives, *([chosen.paper] if chosen.paper else [])]
     print_table(
@@ -93,11 +93,11 @@ def plan(
     )
     typer.echo("\nWhat an attacker can reconstruct")
     for statement in chosen.reconstruction:
-        typer.echo(f"  * {statement.sentence}")
+        typer.echo(wrapped(f"  * {statement.sentence}", 4))
     if chosen.warnings:
         typer.echo("\nWarnings")
         for warning in chosen.warnings:
-            typer.echo(f"  * {warning}")
+            typer.echo(wrapped(f"  * {warning}", 4))
 
 
 def _lines(chosen: Plan) -> list[tuple[str, str]]:

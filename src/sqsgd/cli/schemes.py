@@ -45,4 +45,6 @@ def schemes(
         print_json([{**row, "epsilon": worded(row["epsilon"])} for row in rows])
         return
     columns = ("name", "notion", "epsilon", "arithmetic", "message_bytes", "summary")
-    print_table(columns, [[cell(row.get(column)) for column in columns] for row in rows])
+    heads = [column.replace("message_bytes", "bytes") for column in columns]
+    shown = [[cell(row.get(column)).replace("``", "") for column in columns] for row in rows]
+    print_table(heads, shown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import click
 import typer
 from typer.core import TyperCommand
 
-from sqsgd.cli._failures import Ended
+from sqsgd.cli._failures import Ended, explained
 from sqsgd.cli._new_folders import new_folder
 from sqsgd.cli._options import (
     Bytes,
@@ -22,6 +23,7 @@ from sqsgd.cli._options import (
     Dataset,
     Epsilon,
     Json,
+    Live,
     Model,
     Rate,
     Rounds,
@@ -30,10 +32,14 @@ from sqsgd.cli._options import (
     given,
     scheme_options,
 )
+from sqsgd.cli._pages import final_page, live_page
+from sqsgd.cli._progress import Pace, progress_bar
 from sqsgd.cli._stopping import stopping_between_rounds
-from sqsgd.cli._tables import print_result
-from sqsgd.cli.report import try_write_report
+from sqsgd.cli._tables import print_result, wrapped
 from sqsgd.runs.config import FIELDS, RunConfig
+
+LINES = 30
+"""Seconds between two lines of progress where there is no terminal."""
 
 
 class Command(TyperCommand):
@@ -54,9 +60,7 @@ def train(
     context: typer.Context,
     scheme: Annotated[
         str,
-        typer.Option(
-            help="See `sqsgd schemes`; auto: the best stateless one.", autocompletion=complete_scheme
-        ),
+        typer.Option(help="See sqsgd schemes; auto: the best stateless one.", autocompletion=complete_scheme),
     ] = RunConfig.scheme,
     dataset: Dataset = RunConfig.dataset,
     data_dir: DataDir = None,
@@ -85,6 +89,7 @@ def train(
     engine: Annotated[
         str, typer.Option(help="local, or flower: the same run over Flower.")
     ] = RunConfig.engine,
+    name: Annotated[str, typer.Option(help="Name of the run in tables and figures.")] = RunConfig.name,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events.")] = False,
     secure: Annotated[
         bool, typer.Option("--secure", help="Noise from the operating system; the run cannot be repeated.")
@@ -92,17 +97,24 @@ def train(
     config: Annotated[Path | None, typer.Option(help="A TOML file with any of these keys.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
+    live: Live = False,
     as_json: Json = False,
 ) -> None:
     """Train a model over simulated clients; writes a run folder and prints a summary."""
     values = given(context, FIELDS)
     if option:
         values["options"] = scheme_options(option)
-    _train(values, config, out, resume, as_json)
+    _train(values, config, out, resume=resume, live=live, as_json=as_json)
 
 
 def _train(
-    values: dict[str, Any], config_file: Path | None, out: Path | None, resume: bool, as_json: bool
+    values: dict[str, Any],
+    config_file: Path | None,
+    out: Path | None,
+    *,
+    resume: bool,
+    live: bool,
+    as_json: bool,
 ) -> None:
     """Start a run from a file and values that override it, or resume a run."""
     from sqsgd.experiments import runner
@@ -127,37 +139,50 @@ def _train(
         if out is None:  # created only now that the run is known to be valid
             run = dataclasses.replace(run, folder=new_folder(config.dataset))
         state = runner.start(run)
+    page = run.folder / "report.html"
     try:
-        with stopping_between_rounds() as signals:
+        with stopping_between_rounds() as signals, live_page(live, lambda: [run.folder], page) as update:
             steps = runner.train(run, state, stop=lambda: bool(signals))
             for _ in _shown(steps, run.config.rounds, state.round, quiet=as_json):
-                pass
+                update()
         if not (run.folder / "summary.json").exists():
             raise Ended(f"stopped; resume with: sqsgd train --resume --out {run.folder}", 128 + signals[0])
     except OSError as error:
-        raise Ended(f"{error}; the last checkpoint in {run.folder} is intact") from error
+        raise Ended(f"{explained(error)[0]}; the last checkpoint in {run.folder} is intact") from error
     summary = json.loads((run.folder / "summary.json").read_text())
-    try_write_report([run.folder], run.folder / "report.html")
-    print_result(as_json, {**summary, "folder": str(run.folder)}, describe(summary, run.folder))
+    if not as_json:  # printed even if the page cannot be written
+        typer.echo(wrapped(describe(summary, run.folder), 15))
+    final_page(run.folder, page)
+    whole = {**summary, "folder": str(run.folder), "page": str(page)}
+    print_result(as_json, whole, f"page           {page}")
 
 
 def _shown(steps: Iterator[Any], rounds: int, done: int, *, quiet: bool) -> Iterator[Any]:
-    """Yield the steps, with a progress bar on a terminal."""
+    """Yield the steps, with a progress bar on a terminal, elsewhere with lines on standard error."""
     if quiet or not sys.stdout.isatty():
-        yield from steps
+        pace, accuracy = Pace(math.inf if quiet else LINES), ""
+        for record in steps:
+            accuracy = _measured(record) or accuracy
+            if not quiet and pace.due():
+                typer.echo(f"round {record.round + 1:,} of {rounds:,}: {accuracy}{_spent(record)}", err=True)
+            yield record
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import MofNCompleteColumn
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Bar(*columns) as bar:
+    with progress_bar(MofNCompleteColumn()) as bar:
         task, accuracy = bar.add_task("starting", total=rounds, completed=done), ""
         for record in steps:
-            if record.accuracy is not None:
-                accuracy = f"accuracy {record.accuracy:.2%}  "
-            text = f"{accuracy}epsilon {record.epsilon_total:,g}  {record.bytes_up:,} bytes per report"
-            bar.update(task, advance=1, description=text)
+            accuracy = _measured(record) or accuracy
+            bar.update(task, advance=1, description=accuracy + _spent(record))
             yield record
+
+
+def _measured(record: Any) -> str:
+    return "" if record.accuracy is None else f"accuracy {record.accuracy:.2%}, "
+
+
+def _spent(record: Any) -> str:
+    return f"epsilon {record.epsilon_total:,g}, {record.bytes_up:,} bytes per report"
 
 
 def describe(summary: dict[str, Any], folder: Path) -> str:

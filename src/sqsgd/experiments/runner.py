@@ -28,7 +28,7 @@ from sqsgd.schemes import check_name, make_scheme
 from sqsgd.schemes.code_choice import LEVELS
 from sqsgd.schemes.sqsgd import CODED, best_direction, code_of
 
-MAY_CHANGE = ("rounds", "workers", "evaluate_every", "checkpoint_every", "data_dir", "tensorboard")
+MAY_CHANGE = ("rounds", "workers", "evaluate_every", "checkpoint_every", "data_dir", "tensorboard", "name")
 """The keys of config.toml that may be changed before a run is resumed: none affects a completed round."""
 
 

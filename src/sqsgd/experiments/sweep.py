@@ -8,6 +8,7 @@ A sweep's file:
     [base]                   # any keys of a run's configuration
     [[panels]]               # keys of one picture, such as epsilon = 400.0; may hold small and arms
     [[arms]]                 # keys of one curve, such as scheme = "sqsgd", in panels without arms
+                             # name = "..." in either: what the table, figures and page call it
     [small]                  # for --small: other seeds, rates, validation, and keys under base
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,9 +61,12 @@ class Cell:
 
     def job(self, kind: str, lr: float, seed: int, **more: Any) -> Job:
         """A run of this cell."""
-        values = {"workers": 1, **self.values, "lr": lr, "seed": seed, **more}
         end = f"lr-{lr:g}" if kind == "tuning" else f"seed-{seed}"
-        return Job(folder=f"{kind}/{self.name}/{end}", config=make_config(values, where=self.name))
+        folder = f"{kind}/{self.name}/{end}"
+        values = {"workers": 1, **self.values, "lr": lr, "seed": seed, **more}
+        if values.get("ledgers"):  # a ledger is capped at the cost of one run
+            values["ledgers"] = str(Path(values["ledgers"]) / folder)
+        return Job(folder=folder, config=make_config(values, where=self.name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,18 +102,24 @@ class Sweep:
         for cell in cells:
             if names.count(cell.name) > 1:
                 raise ValueError(f"two arms or panels are the same: {cell.name}; list each once")
+            for name, instead in (("lr", "rates"), ("seed", "seeds")):
+                if name in cell.values:
+                    raise ValueError(f"{name} = {cell.values[name]!r}: all arms and panels share {instead}")
             job = cell.job("runs", self.rates[0], self.seeds[0])  # all are checked before any runs
-            check_name("scheme", job.config.scheme)
+            if job.config.scheme != "auto":
+                check_name("scheme", job.config.scheme)
 
     def cells(self) -> list[Cell]:
         """Every arm in every panel."""
         cells = []
         for panel in self.panels:
             common = {key: value for key, value in panel.items() if key != "arms"}
-            own = {key: value for key, value in common.items() if self._differs(key)}
+            own = {key: value for key, value in common.items() if key == "name" or self._differs(key)}
             for arm in panel.get("arms", self.arms):
                 name = "_".join(filter(None, (slug(own), slug(arm))))
-                values = {**self.base, **common, **arm}
+                values = merged(self.base, common, arm)
+                if "name" in common or "name" in arm:
+                    values["name"] = ": ".join(filter(None, (words(own), words(arm))))
                 cells.append(Cell(name=name, panel=words(own), arm=words(arm), values=values))
         return cells
 
@@ -139,8 +150,17 @@ class Sweep:
         return tomli_w.dumps(dataclasses.asdict(self))
 
 
+def merged(*parts: Values) -> dict[str, Any]:
+    """The keys of all parts, the last first; options of the scheme are merged one by one."""
+    values = {key: value for part in parts for key, value in part.items()}
+    options = {key: value for part in parts for key, value in part.get("options", {}).items()}
+    return {**values, "options": options} if options else values
+
+
 def words(values: Values) -> str:
-    """A short description of an arm or panel: its scheme, then the other keys and values."""
+    """The name of an arm or panel, or a short description: its scheme, then the other keys and values."""
+    if "name" in values:
+        return str(values["name"])
     flat = {**values, **values.get("options", {})}
     scheme = [str(flat["scheme"])] if "scheme" in flat else []
     rest = {key: value for key, value in flat.items() if key not in ("scheme", "options")}
@@ -151,8 +171,11 @@ def words(values: Values) -> str:
 
 
 def slug(values: Values) -> str:
-    """The description as the name of a folder."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", words(values)).strip("-")
+    """The name or description as the name of a folder."""
+    found = re.sub(r"(?:[^\w.]|_)+", "-", words(values)).strip("-.")
+    if values and not found:
+        raise ValueError(f"name = {words(values)!r} must hold a letter or a digit")
+    return found
 
 
 def make_sweep(given: Values, where: str, *, small: bool = False) -> Sweep:
@@ -202,13 +225,39 @@ def load_sweep(path: Path, *, small: bool = False) -> Sweep:
     return make_sweep(read_toml(path), str(path), small=small)
 
 
+def figure_named(name: str) -> tuple[str, str]:
+    """An ablation by its name or its figure: its name, and the name of its file.
+
+    >>> figure_named("figure1")
+    ('communication', 'figure1-communication')
+    """
+    for known, file in FIGURES.items():
+        if name in (known, file, file.partition("-")[0]):
+            return known, file
+    files = [f"{known} ({file.partition('-')[0]})" for known, file in FIGURES.items()]
+    hint = checks.meant(name, FIGURES)
+    raise ValueError(f"unknown ablation {name!r}{hint} (there are {', '.join(files)})")
+
+
 def figure_file(name: str) -> Path:
-    """The file of one of the paper's figures: in the installed package, or in a checkout."""
-    folders = (Path(__file__).parent / "figures", Path(__file__).parents[3] / "experiments")
-    for folder in folders:
-        if (folder / f"{name}.toml").exists():
-            return folder / f"{name}.toml"
-    raise ValueError(f"{name}.toml is neither in {folders[0]} nor in {folders[1]}")
+    """The file of an experiment of the package: ``figure1-communication``, or ``figure1`` for short."""
+    names = figure_names()
+    if name not in names:
+        known = ", ".join(sorted(names))
+        raise ValueError(f"there is no {name!r}{checks.meant(name, names)} (there are {known})")
+    return names[name]
+
+
+def figure_names() -> dict[str, Path]:
+    """The files of the package's experiments, by name, and by the first word of it if no other has it.
+
+    They are in the installed package, or in a checkout.
+    """
+    folders = (Path(__file__).parents[3] / "experiments", Path(__file__).parent / "figures")
+    files = {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
+    firsts = Counter(stem.partition("-")[0] for stem in files)
+    short = {stem.partition("-")[0]: path for stem, path in files.items()}
+    return {**{first: path for first, path in short.items() if firsts[first] == 1}, **files}
 
 
 def best_rates(results: Iterable[tuple[str, float, float]]) -> dict[str, float]:

@@ -80,8 +80,10 @@ def prepared(path: Path, content: bytes, mode: int = 0o600) -> Path:
             write_at(descriptor, content, 0)
         finally:
             os.close(descriptor)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk is reported by a descriptor
         raise
     return temporary
 

@@ -10,9 +10,12 @@ from flint import arb
 
 from sqsgd.numerics.exact import START_BITS, precision
 
+FEWEST = 3
+"""The fewest values with an interval: the one of two values is so wide (t = 12.7) that it misleads."""
+
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and the half-width of its 95 % Student t interval (NaN for fewer than two values).
+    """The mean, and the half-width of its 95 % Student t interval (NaN for fewer than ``FEWEST`` values).
 
     >>> mean_interval([1.0, 2.0, 3.0])
     (2.0, 2.484...)
@@ -21,7 +24,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     if count == 0:
         return math.nan, math.nan
     mean = math.fsum(values) / count
-    if count == 1:
+    if count < FEWEST:
         return mean, math.nan
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
     return mean, t_quantile(0.975, count - 1) * deviation / math.sqrt(count)

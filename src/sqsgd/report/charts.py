@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,32 +10,50 @@ from typing import Literal
 
 import numpy as np
 
+from sqsgd.numerics.intervals import FEWEST, mean_interval
 from sqsgd.report.groups import Group
 from sqsgd.report.text import listed, number, percent
 from sqsgd.runs.reading import Numbers
 
-MOST_POINTS = 300
+MOST_POINTS = 200
+ALL_POINTS = 8 * MOST_POINTS
+"""The most points of one curve, and of all curves of a chart: pages with many groups stay small."""
 MOST_MARKERS = 10
 PARTS = ("gradient", "encode", "aggregate", "rest")
-BAND = " The line is the mean over seeds; the band spans the lowest to the highest run."
+BAND = (
+    " The line is the mean over seeds; the band is its 95 % confidence interval (Student's t), "
+    "where there are three seeds or more."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """The mean over a group's runs, with the lowest and the highest at each point."""
+    """The mean over a group's runs, with half the width of its 95 % confidence interval at each point."""
 
     series: int
     label: str
     x: Numbers
     mean: Numbers
-    low: Numbers
-    high: Numbers
+    half: Numbers
+    """NaN for fewer than three runs."""
     runs: int
+    share: bool = False
+    """Whether the values lie between 0 and 1, where the interval is cut."""
 
     @property
     def banded(self) -> bool:
-        """Whether the span of the runs is drawn."""
-        return self.runs > 1
+        """Whether there is a confidence interval to draw."""
+        return bool(np.isfinite(self.half).all()) and bool(self.half.any())
+
+    @property
+    def low(self) -> Numbers:
+        """The lower end of the interval."""
+        return np.maximum(self.mean - self.half, 0.0 if self.share else -math.inf)
+
+    @property
+    def high(self) -> Numbers:
+        """The upper end of the interval."""
+        return np.minimum(self.mean + self.half, 1.0 if self.share else math.inf)
 
     @property
     def marked(self) -> slice:
@@ -57,6 +76,8 @@ class Chart:
     y_unit: Literal["share", "number"] = "number"
     log_x: bool = False
     log_y: bool = False
+    shows_title: bool = False
+    """Whether image files show the title, which papers have in the caption; the page always does."""
 
     @property
     def empty(self) -> bool:
@@ -98,6 +119,7 @@ class SplitChart:
         "training; encode: clipping, rotation, noise and packing; aggregate: the server."
     )
     splits: tuple[Split, ...]
+    shows_title: bool = False
 
     @property
     def empty(self) -> bool:
@@ -122,9 +144,12 @@ def all_charts(groups: Sequence[Group]) -> list[Chart | SplitChart]:
 
 def line_charts(groups: Sequence[Group]) -> list[Chart]:
     """Accuracy by round and by bytes, loss, total ε, bound and clip rate."""
-    band = BAND if any(len(group.counted) > 1 for group in groups) else ""
-    by_bytes = _curves(groups, _thinned("accuracy", by_bytes=True))
-    epsilon = _curves(groups, _thinned("epsilon_total"))
+    band = BAND if any(len(group.counted) >= FEWEST for group in groups) else ""
+    by_bytes = _curves(groups, _thinned("accuracy", by_bytes=True), share=True)
+    epsilon = [
+        dataclasses.replace(curve, half=np.full_like(curve.half, math.nan))  # nothing is estimated here
+        for curve in _curves(groups, _thinned("epsilon_total"))
+    ]
     not_private = [group.label for group in groups if group.last("epsilon_total") == math.inf]
     moving = [_moves(group) for group in groups]
     fixed = [
@@ -134,7 +159,8 @@ def line_charts(groups: Sequence[Group]) -> list[Chart]:
     ]
     left_out = f" Not drawn, because it is constant: {listed(fixed)}." if fixed else ""
     bound = [curve for curve in _curves(groups, _thinned("bound")) if moving[curve.series]]
-    clip_rate = [curve for curve in _curves(groups, _averaged("clip_rate")) if moving[curve.series]]
+    rates = _curves(groups, _averaged("clip_rate"), share=True)
+    clip_rate = [curve for curve in rates if moving[curve.series]]
     return [
         Chart(
             name="accuracy-by-round",
@@ -142,7 +168,7 @@ def line_charts(groups: Sequence[Group]) -> list[Chart]:
             y_title="accuracy",
             y_unit="share",
             caption=f"Measured on {_held_out(groups)}, every few rounds.{band}",
-            curves=tuple(_curves(groups, _thinned("accuracy"))),
+            curves=tuple(_curves(groups, _thinned("accuracy"), share=True)),
         ),
         Chart(
             name="accuracy-by-bytes",
@@ -177,7 +203,7 @@ def line_charts(groups: Sequence[Group]) -> list[Chart]:
             title="Bound",
             y_title="bound",
             caption="The largest magnitude that a report can represent. The server adapts it from privatised "
-            f"magnitudes only.{left_out}",
+            f"magnitudes only.{left_out}{band}",
             curves=tuple(bound),
         ),
         Chart(
@@ -185,7 +211,7 @@ def line_charts(groups: Sequence[Group]) -> list[Chart]:
             title="Reports at the bound",
             y_title="share of reports",
             y_unit="share",
-            caption=f"The share of privatised magnitudes at or near the bound.{left_out}",
+            caption=f"The share of privatised magnitudes at or near the bound.{left_out}{band}",
             curves=tuple(clip_rate),
         ),
     ]
@@ -216,30 +242,31 @@ def _milliseconds(group: Group, column: str) -> float:
     return 1000 * math.fsum(float(run.columns[column].sum()) for run in group.counted) / rounds
 
 
-Points = Callable[[Group], tuple[Numbers, Numbers]]
-"""The x of a group's points, and its values as an array of runs × points."""
+Points = Callable[[Group, int], tuple[Numbers, Numbers]]
+"""The x of at most that many points of a group, and its values as an array of runs × points."""
 
 
-def _curves(groups: Sequence[Group], points: Points) -> list[Curve]:
+def _curves(groups: Sequence[Group], points: Points, *, share: bool = False) -> list[Curve]:
     """One curve per group that has finite values, through the points that all of its runs have."""
     curves = []
+    most = min(MOST_POINTS, max(20, ALL_POINTS // max(len(groups), 1)))
     for series, group in enumerate(groups):
         if not group.counted:
             continue
-        x, values = points(group)
+        x, values = points(group, most)
         known = np.isfinite(x) & np.isfinite(values).all(axis=0)
         if not known.any():
             continue
-        x, values = x[known], values[:, known]
+        intervals = np.array([mean_interval(column) for column in values[:, known].T.tolist()])
         curves.append(
             Curve(
                 series=series,
                 label=group.label,
-                x=x,
-                mean=values.mean(axis=0),
-                low=values.min(axis=0),
-                high=values.max(axis=0),
+                x=x[known],
+                mean=intervals[:, 0],
+                half=intervals[:, 1],
                 runs=len(values),
+                share=share,
             )
         )
     return curves
@@ -251,12 +278,12 @@ def _column(group: Group, name: str) -> Numbers:
 
 
 def _thinned(column: str, *, by_bytes: bool = False) -> Points:
-    """The rounds in which the value is known, at most MOST_POINTS of them, evenly spaced."""
+    """The rounds in which the value is known, evenly spaced if there are too many."""
 
-    def points(group: Group) -> tuple[Numbers, Numbers]:
+    def points(group: Group, most: int) -> tuple[Numbers, Numbers]:
         values = _column(group, column)
         known = np.flatnonzero(np.isfinite(values).all(axis=0))
-        kept = known[_ends(len(known)) - 1]
+        kept = known[_ends(len(known), most) - 1]
         if by_bytes:
             return np.cumsum(_column(group, "bytes_up"), axis=1).mean(axis=0)[kept], values[:, kept]
         return (kept + 1).astype(np.float64), values[:, kept]
@@ -265,10 +292,10 @@ def _thinned(column: str, *, by_bytes: bool = False) -> Points:
 
 
 def _averaged(column: str) -> Points:
-    """The mean of the known values in each of at most MOST_POINTS equal spans of rounds."""
+    """The mean of the known values in each of at most that many equal spans of rounds."""
 
-    def points(group: Group) -> tuple[Numbers, Numbers]:
-        ends = _ends(group.rounds)
+    def points(group: Group, most: int) -> tuple[Numbers, Numbers]:
+        ends = _ends(group.rounds, most)
         spans = np.split(_column(group, column), ends[:-1], axis=1)
         means = [np.ma.masked_invalid(span).mean(axis=1).filled(np.nan) for span in spans]
         return ends.astype(np.float64), np.stack(means, axis=1)
@@ -276,9 +303,9 @@ def _averaged(column: str) -> Points:
     return points
 
 
-def _ends(length: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The ends of at most MOST_POINTS equal spans of 0..length; the last one is ``length``."""
-    spans = min(length, MOST_POINTS)
+def _ends(length: int, most: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The ends of at most ``most`` equal spans of 0..length; the last one is ``length``."""
+    spans = min(length, most)
     return np.round(np.linspace(0, length, spans + 1)[1:]).astype(np.int64)
 
 

@@ -117,10 +117,28 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     """All settings except the seed, with the scheme's options as separate settings."""
     values = {name: value for name, value in dataclasses.asdict(config).items() if name != "seed"}
     options = values.pop("options")
+    values["ledgers"] = bool(config.ledgers)  # each run of a sweep has its own folder of them
     return values | {f"option {name}": value for name, value in options.items()}
 
 
 def _labels(groups: Sequence[Group]) -> list[str]:
+    """Distinct labels: the names that runs were given, and for the others what distinguishes them."""
+    unnamed = [group for group in groups if not group.config.name]
+    described = iter(_described(unnamed) if unnamed else [])
+    labels = [clean(group.config.name) or next(described) for group in groups]
+    return _numbered(labels)
+
+
+def _numbered(labels: Sequence[str]) -> list[str]:
+    """Labels that occur again get a number."""
+    taken, found = Counter[str](), []
+    for label in labels:
+        taken[label] += 1
+        found.append(label if taken[label] == 1 else f"{label} ({taken[label]})")
+    return found
+
+
+def _described(groups: Sequence[Group]) -> list[str]:
     """Short, distinct labels: defaults are named only where labels would otherwise be equal."""
     settings = [_settings(group.config) for group in groups]
     names = [name for name in FIELDS if name in settings[0]]
@@ -135,11 +153,7 @@ def _labels(groups: Sequence[Group]) -> list[str]:
         full.append(clean(", ".join(parts.values()) or group.config.scheme))
     if all(short) and len(set(short)) == len(short):
         return short
-    taken = Counter[str]()
-    for index, label in enumerate(full):
-        taken[label] += 1
-        full[index] = label if taken[label] == 1 else f"{label} ({taken[label]})"
-    return full
+    return _numbered(full)
 
 
 def _by_default(name: str, value: Any) -> bool:

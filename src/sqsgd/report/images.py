@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from sqsgd.files.durable import write_atomically
 from sqsgd.report.charts import PARTS, Chart, SplitChart, all_charts
 from sqsgd.report.groups import Group, group_runs
 from sqsgd.report.styles import LIGHT, PATTERNS, series_style
+from sqsgd.report.text import number, percent_interval
 from sqsgd.runs.reading import read_runs
 
 WIDTH, HEIGHT, LEGEND_ROW = 3.35, 2.2, 0.16
@@ -29,18 +31,20 @@ STYLE: dict[Any, Any] = {
     "hatch.linewidth": 0.5,
     "svg.fonttype": "none",
     "svg.hashsalt": "sqsgd",
+    "pdf.fonttype": 42,  # TrueType: publishers refuse the default, Type 3
 }
+_UNDATED: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 def write_images(paths: Sequence[str | Path], folder: str | Path, kind: str) -> list[Path]:
-    """Write the charts of all runs in or below ``paths`` to ``folder``; ``kind`` is png or svg."""
-    return write_charts(group_runs(read_runs(paths)[0]), folder, kind)
+    """Write the charts of all runs in or below ``paths`` to ``folder``; ``kind`` is png, svg or pdf."""
+    return write_charts(all_charts(group_runs(read_runs(paths)[0])), folder, kind)
 
 
-def write_charts(groups: Sequence[Group], folder: str | Path, kind: str) -> list[Path]:
+def write_charts(charts: Sequence[Chart | SplitChart], folder: str | Path, kind: str) -> list[Path]:
     """Write every chart that is not empty to ``folder``, as ``accuracy-by-round.svg`` and so on."""
-    if kind not in ("png", "svg"):
-        raise ValueError(f"kind = {kind!r} must be 'png' or 'svg'")
+    if kind not in _UNDATED:
+        raise ValueError(f"kind = {kind!r} must be 'png', 'svg' or 'pdf'")
     import matplotlib as mpl
 
     target = Path(folder)
@@ -49,7 +53,7 @@ def write_charts(groups: Sequence[Group], folder: str | Path, kind: str) -> list
     target.mkdir(parents=True, exist_ok=True)
     written = []
     with mpl.rc_context(STYLE):
-        for chart in all_charts(groups):
+        for chart in charts:
             if not chart.empty:
                 figure = _lines(chart) if isinstance(chart, Chart) else _bars(chart)
                 written.append(target / f"{chart.name}.{kind}")
@@ -57,11 +61,53 @@ def write_charts(groups: Sequence[Group], folder: str | Path, kind: str) -> list
     return written
 
 
+def write_table(groups: Sequence[Group], folder: str | Path, title: str) -> Path:
+    """Write the results as ``table.pdf``: what the page's table says in the columns that a paper needs."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    heads = ["", "runs", "accuracy", "privacy", "ε per report", "total ε", "bytes"]
+    rows = [
+        [
+            _plain(group.label, 44),
+            str(len(group.counted)),
+            percent_interval(*group.accuracy),
+            group.notion.replace("-", " "),
+            *(number(group.last(name)) for name in ("epsilon", "epsilon_total", "bytes_up")),
+        ]
+        for group in groups
+    ]
+    lines = [1 + row[0].count("\n") for row in rows]
+    with mpl.rc_context(STYLE):
+        height = 0.22 * (sum(lines) + 1)
+        whole = height + 0.65
+        figure = Figure(figsize=(7.0, whole))
+        axes = figure.add_axes((0.01, 0.22 / whole, 0.98, height / whole), xlim=(0, 1), ylim=(0, 1))
+        axes.axis("off")
+        all_of_it: Any = (0, 0, 1, 1)  # which matplotlib takes, but does not declare
+        table = axes.table(rows, colLabels=heads, bbox=all_of_it, edges="", cellLoc="right", colLoc="right")
+        table.auto_set_font_size(False)
+        table.auto_set_column_width(list(range(len(heads))))
+        for (row, column), cell in table.get_celld().items():
+            cell.set_height(lines[row - 1] if row else 1)
+            cell.PAD = 0.04
+            if column in (0, 3):
+                cell.set_text_props(ha="left")
+        for y in (1.0, 1 - 1 / (sum(lines) + 1), 0.0):
+            axes.axhline(y, color="black", linewidth=0.6, clip_on=False)
+        figure.text(0.01, 1 - 0.05 / whole, _plain(title, 90), va="top", fontsize=9)
+        if any(not math.isnan(group.accuracy[1]) for group in groups):
+            note = "±: half the width of the 95 % confidence interval (Student's t) over the runs"
+            figure.text(0.01, 0.03 / whole, note, va="bottom", fontsize=7)
+        place = Path(folder) / "table.pdf"
+        write_atomically(place, image(figure, "pdf"))
+    return place
+
+
 def image(figure: Any, kind: str) -> bytes:
-    """A matplotlib figure as SVG or PNG; equal figures give equal bytes."""
+    """A matplotlib figure as SVG, PNG or PDF; equal figures give equal bytes."""
     buffer = io.BytesIO()
-    undated = {"Date": None} if kind == "svg" else {}
-    figure.savefig(buffer, format=kind, dpi=300, metadata=undated)
+    figure.savefig(buffer, format=kind, dpi=300, metadata=_UNDATED[kind])
     return buffer.getvalue()
 
 
@@ -96,7 +142,9 @@ def _lines(chart: Chart) -> Any:
             markevery=curve.marked,
             label=_plain(curve.label, 44),
         )
-    axes.set(xlabel=chart.x_title, ylabel=chart.y_title)
+    axes.set(xlabel=_plain(chart.x_title, 60), ylabel=_plain(chart.y_title, 40))
+    if chart.shows_title:
+        axes.set_title(_plain(chart.title, 50), fontsize=9)
     axes.grid(color=LIGHT.line, linewidth=0.4)
     if chart.x_unit == "rounds":
         axes.set_xlim(left=0)
@@ -139,7 +187,9 @@ def _bars(chart: SplitChart) -> Any:
     axes.set_yticks(rows, [_plain(split.label, 20) for split in chart.splits])
     axes.margins(y=0.02)
     axes.invert_yaxis()
-    axes.set_xlabel(chart.x_title)
+    axes.set_xlabel(_plain(chart.x_title, 60))
+    if chart.shows_title:
+        axes.set_title(_plain(chart.title, 50), fontsize=9)
     figure.legend(loc="outside lower center", ncols=columns, frameon=False)
     return figure
 

@@ -7,6 +7,27 @@
   const printing = window.matchMedia("print");
   const precise = window.matchMedia("(pointer: fine)").matches;
   const hidden = new Set();
+  const live = document.querySelector("meta[http-equiv=refresh]") !== null;
+
+  // A page that refreshes itself keeps what its reader has chosen.
+  function remember() {
+    const kept = { theme: root.dataset.theme, hidden: [...hidden], top: window.scrollY };
+    try { sessionStorage.setItem(location.pathname, JSON.stringify(kept)); } catch { /* no storage here */ }
+  }
+
+  function recalled() {
+    try { return JSON.parse(sessionStorage.getItem(location.pathname)) ?? {}; } catch { return {}; }
+  }
+
+  // The content security policy admits this script by its hash.
+  async function unpackPlotly() {
+    const packed = atob(document.getElementById("plotly").textContent);
+    const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
+    const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = document.createElement("script");
+    script.textContent = await new Response(plain).text();
+    document.head.append(script);
+  }
 
   function isDark() {
     return root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches;
@@ -38,13 +59,23 @@
   }
 
   function draw() {
+    toggle.setAttribute("aria-pressed", String(isDark()));
+    if (!window.Plotly) return;
     const theme = isDark() && !printing.matches ? report.themes.dark : report.themes.light;
     for (const [name, figure] of Object.entries(report.figures)) {
       const data = figure.data.map((trace) => colouredTrace(trace, theme));
       const layout = colouredLayout(figure.layout, theme);
       Plotly.react(`plot-${name}`, data, layout, { displayModeBar: false, responsive: true });
     }
-    toggle.setAttribute("aria-pressed", String(isDark()));
+  }
+
+  function show(box) {
+    const series = Number(box.value);
+    if (box.checked) hidden.delete(series);
+    else hidden.add(series);
+    for (const entry of document.querySelectorAll(`.key [data-series="${series}"]`)) {
+      entry.hidden = !box.checked;
+    }
   }
 
   function sortBy(header) {
@@ -72,6 +103,8 @@
     document.getElementById("sorted").textContent = `Sorted by ${header.textContent.trim()}, ${order}.`;
   }
 
+  const kept = live ? recalled() : {};
+  if (kept.theme) root.dataset.theme = kept.theme;
   toggle.hidden = false;
   toggle.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
@@ -83,16 +116,16 @@
     button.addEventListener("click", () => sortBy(button.closest("th")));
   }
   for (const box of document.querySelectorAll(".choice input")) {
-    box.checked = true;
+    box.checked = !(kept.hidden ?? []).includes(Number(box.value));
+    show(box);
     box.addEventListener("change", () => {
-      const series = Number(box.value);
-      if (box.checked) hidden.delete(series);
-      else hidden.add(series);
-      for (const entry of document.querySelectorAll(`.key [data-series="${series}"]`)) {
-        entry.hidden = !box.checked;
-      }
+      show(box);
       draw();
     });
   }
-  draw();
+  if (live) window.addEventListener("pagehide", remember);
+  window.drawn = unpackPlotly().then(() => {
+    draw();
+    if (kept.top) window.scrollTo({ top: kept.top, behavior: "instant" });
+  });
 })();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import gzip
 import hashlib
 import json
 import math
@@ -13,7 +14,6 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from sqsgd import __version__
 from sqsgd.files.durable import write_atomically
@@ -23,16 +23,20 @@ from sqsgd.report.groups import Group, group_runs
 from sqsgd.report.statement import MEANINGS, promises
 from sqsgd.report.styles import DARK, LIGHT, style_sheet
 from sqsgd.report.text import counted, escape, listed
+from sqsgd.report.wording import Wording
 from sqsgd.runs.reading import Unreadable, read_runs
 
 
-def write_report(paths: Sequence[str | Path], out: str | Path, title: str | None = None) -> Path:
+def write_report(
+    paths: Sequence[str | Path], out: str | Path, title: str | None = None, *, refresh: int = 0
+) -> Path:
     """Write the page of all runs in or below ``paths`` to the file ``out``, atomically.
 
-    ValueError if there is nothing to show; runs that failed or cannot be read are listed as such.
+    ValueError if there is nothing to show; runs that failed or cannot be read are listed as such. A page
+    with ``refresh`` reloads itself after so many seconds.
     """
     runs, unreadable = read_runs(paths)
-    return write_page(group_runs(runs), unreadable, paths, out, title)
+    return write_page(group_runs(runs), unreadable, paths, out, title, refresh=refresh)
 
 
 def write_page(
@@ -41,30 +45,40 @@ def write_page(
     paths: Sequence[str | Path],
     out: str | Path,
     title: str | None = None,
+    *,
+    wording: Wording = Wording(),  # noqa: B008, it is frozen
+    refresh: int = 0,
 ) -> Path:
-    """As ``write_report``, for runs that have been read from ``paths`` already."""
+    """As ``write_report``, for runs that have been read from ``paths`` already, in these words."""
     target = Path(out)
     if target.is_dir():
         raise ValueError(f"out = {out} is a folder; name a file such as {target / 'report.html'}")
-    command = ["sqsgd", "report", *map(str, paths), "--out", str(out)]
-    command += ["--title", title] if title else []
-    page = _page(groups, unreadable, title or _title(groups), shlex.join(command))
+    words = ["sqsgd", "report", *map(str, paths), "--out", str(out)]
+    words += [*(["--title", title] if title else []), *wording.arguments]
+    named = wording.renamed(groups)
+    charts = wording.titled(all_charts(named))
+    page = _page(named, charts, unreadable, title or title_of(groups), shlex.join(words), refresh)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, page.encode())
     return target
 
 
-def _page(groups: Sequence[Group], unreadable: Sequence[Unreadable], title: str, command: str) -> str:
-    from plotly.offline import get_plotlyjs
-
-    charts = all_charts(groups)
+def _page(
+    groups: Sequence[Group],
+    charts: Sequence[Chart | SplitChart],
+    unreadable: Sequence[Unreadable],
+    title: str,
+    command: str,
+    refresh: int,
+) -> str:
     drawn = {chart.name: figures.figure(chart) for chart in charts if not chart.empty}
-    plotly, script = _closed(get_plotlyjs()), _closed(_part("page.js"))
+    packed, script = _packed_plotly(), _closed(_part("page.js"))
     return Template(_part("page.html")).substitute(
         title=escape(title),
-        policy=_policy(plotly, script),
+        refresh=f'<meta http-equiv="refresh" content="{refresh}">' if refresh else "",
+        policy=_policy(gzip.decompress(packed), script.encode()),
         style=style_sheet(),
-        lead=_lead(groups),
+        lead=_lead(groups) + (f" This page reloads itself every {refresh} seconds." if refresh else ""),
         notices=_notices(groups, unreadable),
         privacy=_privacy(groups),
         interval=_interval(groups),
@@ -75,7 +89,7 @@ def _page(groups: Sequence[Group], unreadable: Sequence[Unreadable], title: str,
         again=_again(groups, command),
         footer=time.strftime(f"Written by sqsgd {__version__} on %Y-%m-%d at %H:%M UTC.", time.gmtime()),
         data=_data(drawn),
-        plotly=plotly,
+        plotly=base64.b64encode(packed).decode(),
         script=script,
     )
 
@@ -84,27 +98,32 @@ def _part(name: str) -> str:
     return resources.files("sqsgd.report").joinpath(name).read_text(encoding="utf-8")
 
 
+def _packed_plotly() -> bytes:
+    """The basic bundle of plotly.js (lines and bars), a quarter of the whole; the page unpacks it."""
+    return resources.files("sqsgd.report").joinpath("plotly-basic.min.js.gz").read_bytes()
+
+
 def _closed(script: str) -> str:
     """Escape what would end a script element; in a string literal both forms mean the same."""
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
-def _data(drawn: dict[str, Any]) -> str:
+def _data(drawn: dict[str, figures.Figure]) -> str:
     """Figures and colours as JSON, escaped so that it contains no tags."""
-    pieces = [f"{json.dumps(name)}:{figure.to_json()}" for name, figure in drawn.items()]
     themes = {"light": dataclasses.asdict(LIGHT), "dark": dataclasses.asdict(DARK)}
-    content = f'{{"themes":{json.dumps(themes)},"figures":{{{",".join(pieces)}}}}}'
+    content = json.dumps({"themes": themes, "figures": drawn}, separators=(",", ":"), allow_nan=False)
     return content.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _policy(*scripts: str) -> str:
+def _policy(*scripts: bytes) -> str:
     """A content security policy: the browser runs these scripts only, and loads nothing."""
-    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    digests = [base64.b64encode(hashlib.sha256(script).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}"
 
 
-def _title(groups: Sequence[Group]) -> str:
+def title_of(groups: Sequence[Group]) -> str:
+    """The title of a report without one."""
     datasets = listed(sorted({group.config.dataset for group in groups}))
     if len(groups) == 1:
         return f"{groups[0].config.scheme} on {datasets}"
@@ -162,8 +181,8 @@ def _privacy(groups: Sequence[Group]) -> str:
 
 def _interval(groups: Sequence[Group]) -> str:
     if not all(math.isnan(group.accuracy[1]) for group in groups):
-        return "± is half the width of a 95 % confidence interval (Student's t); a single run has none."
-    return "Each group has one run, so there are no confidence intervals."
+        return "± is half the width of its 95 % confidence interval (Student's t), from three runs on."
+    return "No group has the three runs that a confidence interval (±) takes."
 
 
 def _choice(groups: Sequence[Group]) -> str:

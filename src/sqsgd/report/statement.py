@@ -191,11 +191,15 @@ def _worst_central(group: Group) -> Central | None:
 
 
 def promises(groups: Sequence[Group]) -> list[tuple[Promise, list[int]]]:
-    """Each distinct guarantee with the indices of its groups, the strongest notion first."""
-    shared: dict[str, tuple[Promise, list[int]]] = {}
+    """Each distinct guarantee with the indices of its groups, the strongest notion first.
+
+    Guarantees that are stated in the same words are one, even if they differ in what is not stated, such as
+    the number of rounds of a baseline without privacy.
+    """
+    shared: dict[tuple[str, ...], tuple[Promise, list[int]]] = {}
     for series, group in enumerate(groups):
         made = promise(group)
-        shared.setdefault(repr(made), (made, []))[1].append(series)
+        shared.setdefault((made.short, *made.sentences), (made, []))[1].append(series)
     order = list(MEANINGS)
     return sorted(shared.values(), key=lambda each: order.index(each[0].notion))
 

@@ -12,7 +12,8 @@ from sqsgd.report.groups import Group
 from sqsgd.report.styles import series_style
 from sqsgd.report.text import MISSING, counted, escape, number, percent
 
-MOST_ROWS = 25
+MOST_ROWS, ALL_ROWS = 25, 200
+"""The most rows of one curve, and of all curves of a figure."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,15 +114,16 @@ def _status(group: Group) -> str:
 
 def chart_table(chart: Chart) -> str:
     """The points of a line chart, at most MOST_ROWS per curve."""
-    several = any(curve.runs > 1 for curve in chart.curves)
-    heads = ["Group", chart.x_title, chart.y_title, *(["lowest run", "highest run"] if several else [])]
+    banded = any(curve.banded for curve in chart.curves)
+    heads = ["Group", chart.x_title, chart.y_title, *(["± 95 %"] if banded else [])]
+    most = max(5, min(MOST_ROWS, ALL_ROWS // max(len(chart.curves), 1)))
     rows = []
     for curve in chart.curves:
-        every = -(-len(curve.x) // MOST_ROWS)
+        every = -(-len(curve.x) // most)
         for point in range((len(curve.x) - 1) % every, len(curve.x), every):
             values = [chart.shown(curve.mean[point])]
-            if several:
-                values += [chart.shown(curve.low[point]), chart.shown(curve.high[point])]
+            if banded:
+                values.append(chart.shown(curve.half[point]) if curve.banded else "")
             rows.append([curve.label, number(curve.x[point]), *values])
     return _plain_table(chart.title, heads, rows)
 

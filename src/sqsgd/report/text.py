@@ -48,6 +48,15 @@ def percent(value: float) -> str:
     return MISSING if math.isnan(value) else f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
 
 
+def percent_interval(mean: float, half: float) -> str:
+    """A mean share with half the width of its confidence interval, if there is one.
+
+    >>> percent_interval(0.9213, 0.0041), percent_interval(0.9213, float("nan"))
+    ('92.1\\xa0% ± 0.4', '92.1\\xa0%')
+    """
+    return percent(mean) + ("" if math.isnan(half) else f" ± {100 * half:.1f}")
+
+
 def listed(names: list[str]) -> str:
     """Join names for a sentence.
 

@@ -72,6 +72,8 @@ class RunConfig:
     engine: str = "local"
     """``local``: in this process; ``flower``: over Flower's simulation, with the same result."""
     tensorboard: bool = False
+    name: str = ""
+    """What tables and figures call the run; empty: what distinguishes it from the others."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the scheme, such as ``levels`` or ``adaptive``."""
 

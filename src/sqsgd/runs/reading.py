@@ -51,6 +51,8 @@ class Summary:
     bytes_up_ratio: float
     delta: float
     central: Central | None = None
+    lr: float = math.nan
+    """The learning rate that was used, also where a rule chose it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,12 @@ class RunData:
         """The progress with the reason."""
         reason = {"failed": self.error, "damaged": self.damage}.get(self.state)
         return f"{self.progress}: {reason}" if reason else self.progress
+
+    @property
+    def rate(self) -> float:
+        """The learning rate that was used; NaN if the run was to choose it and has not told it yet."""
+        used = self.summary.lr if self.summary else math.nan
+        return used if not math.isnan(used) else self.config.lr or math.nan
 
     @property
     def accuracies(self) -> Numbers:
@@ -266,9 +274,14 @@ def _summary(folder: Path) -> tuple[Summary | None, str]:
     if not ratio and dim is not None and bytes_up is not None:  # a federation's, of an earlier version
         ratio = 4 * dim / bytes_up if bytes_up else math.nan
     if isinstance(notion, str) and isinstance(held_out, str) and ratio and delta is not None:
-        central = _central(values)
+        lr = _number(values.get("lr"))
         summary = Summary(
-            notion=notion, held_out=held_out, bytes_up_ratio=ratio, delta=delta, central=central
+            notion=notion,
+            held_out=held_out,
+            bytes_up_ratio=ratio,
+            delta=delta,
+            central=_central(values),
+            lr=math.nan if lr is None else lr,
         )
         return summary, ""
     return None, "summary.json cannot be read"
