@@ -139,7 +139,7 @@ def _scheme(config: RunConfig, dim: int) -> Scheme:
         )
     name, bits = config.scheme, 8 * config.bytes
     if name == "auto":
-        name = automatic_scheme(dim=dim, epsilon=config.epsilon, bits=bits)
+        name = automatic_scheme(dim=dim, epsilon=config.epsilon, bits=bits, once=config.once)
     scheme = make_scheme(name, dim=dim, epsilon=config.epsilon, bits=bits, **config.options)
     if config.once and scheme.residual:
         raise ValueError(
