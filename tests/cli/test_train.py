@@ -11,6 +11,7 @@ SUMMARY = {
     "epsilon_all_rounds": 80.0, "epsilon_total": 80.0, "participation": "all", "refused": 0,
     "noise": "seeded: for tests alone", "bytes_up": 64, "bytes_up_ratio": 7490.6, "seconds": 12.3,
     "share_gradient": 0.7, "share_encode": 0.2, "share_aggregate": 0.1,
+    "lr": 0.12345, "decay": "linear",
 }  # fmt: skip
 
 
@@ -31,6 +32,7 @@ def test_the_whole_summary():
         f"epsilon        {ALL_ROUNDS}",
         "noise          seeded: for tests alone",
         "payload        64 bytes per client and round, 1/7491 of float32",
+        "learning rate  0.123, falling linearly to 0",
         "time           12 s: gradient 70%, encode 20%, aggregate 10%",
         "written to     runs/a",
     ]
@@ -48,6 +50,10 @@ def test_the_whole_summary():
 )
 def test_what_epsilon_covers(changes, told):
     assert lines(**changes)["epsilon"] == told
+
+
+def test_a_constant_rate():
+    assert "learning rate  0.123\n" in described(decay="none")
 
 
 def test_the_order_is_told_where_users_report_once():

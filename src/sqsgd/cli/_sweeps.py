@@ -46,13 +46,15 @@ def with_values(sweep: Sweep, values: dict[str, Any]) -> Sweep:
 def run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, as_json: bool) -> None:
     """Train a sweep, print its table and write its page; exits with 1 if an arm has no run."""
     from sqsgd import checks
-    from sqsgd.experiments.sweep_runner import Interrupted, check_data, open_folder, run_sweep
+    from sqsgd.experiments.sweep_runner import Interrupted, check_data, open_folder, outlooks, run_sweep
     from sqsgd.runs.config import cores
 
     jobs = checks.integer("jobs", jobs, 0, 1024) or cores()
     check_data(sweep)
     out = new_folder(name) if out is None else out
     open_folder(sweep, out, resume=resume)
+    for line in () if resume else outlooks(sweep):
+        typer.echo(line, err=True)
     try:
         with stopping_between_rounds() as signals:
             _show(run_sweep(sweep, out, jobs=jobs, stop=signals), quiet=as_json)
@@ -77,9 +79,19 @@ def _cells(row: dict[str, Any]) -> list[str]:
     accuracy = "" if row["accuracy"] is None else f"{row['accuracy']:.2%}"
     if row["half_width"] is not None:
         accuracy += f" ± {100 * row['half_width']:.2f}"
-    middle = [cell(row[name]) for name in ("runs", "lr", "epsilon", "notion", "bytes_up")]
+    rate = "" if row["lr"] is None else f"{row['lr']:.3g}" + (" (rule)" if row["lr_by_rule"] else "")
+    middle = [cell(row[name]) for name in ("epsilon", "notion", "bytes_up")]
     failed = row["failed"][0] if row["failed"] else ""
-    return [row["panel"], row["arm"], accuracy, *middle, f"{row['seconds']:.0f}", failed]
+    return [
+        row["panel"],
+        row["arm"],
+        accuracy,
+        str(row["runs"]),
+        rate,
+        *middle,
+        f"{row['seconds']:.0f}",
+        failed,
+    ]
 
 
 def _show(ticks: Iterable[Tick], *, quiet: bool) -> None:

@@ -126,6 +126,8 @@ def _train(
         run = runner.prepare(config, out or Path("runs"))
         if out is None:  # created only now that the run is known to be valid
             run = dataclasses.replace(run, folder=new_folder(config.dataset))
+        if expected := runner.outlook(run.config, run.problem.dim):
+            typer.echo(expected, err=True)
         state = runner.start(run)
     try:
         with stopping_between_rounds() as signals:
@@ -160,6 +162,11 @@ def _shown(steps: Iterator[Any], rounds: int, done: int, *, quiet: bool) -> Iter
             yield record
 
 
+def rate_words(summary: dict[str, Any]) -> str:
+    """The learning rate of a run, and whether it fell."""
+    return f"{summary['lr']:.3g}" + (", falling linearly to 0" if summary.get("decay") == "linear" else "")
+
+
 def describe(summary: dict[str, Any], folder: Path) -> str:
     """The summary of a run as text."""
     shares = ", ".join(
@@ -187,6 +194,7 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
             ),
             f"payload        {summary['bytes_up']} bytes per client and round, "
             f"1/{summary['bytes_up_ratio']:.0f} of float32",
+            f"learning rate  {rate_words(summary)}",
             f"time           {summary['seconds']:.0f} s: {shares}",
             f"written to     {folder}",
         ]

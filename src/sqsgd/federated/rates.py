@@ -1,4 +1,4 @@
-"""Default learning rates: smaller where the mean of the reports is noisier."""
+"""Default learning rates: one rule for all schemes and budgets, as large as the noise of the reports allows."""
 
 from __future__ import annotations
 
@@ -8,30 +8,55 @@ from sqsgd.core import Scheme
 from sqsgd.federated.optimizers import OPTIMIZERS
 
 _NOISE, _LONGEST = 0.1, 1.25
+_SOFTER_NOISE = 0.07
+_STEEPEST, _TOLERATED = 0.3, 40.0
 _SCORE_NOISE, _LARGEST_SOFTMAX_RATE = 1.4, 200.0
+_SHORTEST_WAY = 1.0
 
 
 def learning_rate(
     scheme: Scheme, clients: int, optimizer: str = "sgd", *, rounds: int = 600, bound: float | None = None
 ) -> float:
-    """The default learning rate for any budget: smaller where the mean of the reports is noisier.
+    """The default learning rate of the first round for any budget; it then falls linearly to zero.
 
-    If reports hold norms, 0.25 / (1 + NMSE / clients), where NMSE is the relative squared error of one report
-    on what it sends. If all reports are as long as the bound, so are the steps: the first is 1.25 long, or
-    so short that the noise of all rounds moves a weight by 0.1 (one standard deviation) at the end, under a
-    rate that falls linearly to zero. The constants were chosen on Fashion-MNIST.
+    If the noise depends on the bound alone, it is so small that the noise of all rounds moves a weight by 0.1
+    at the end (one standard deviation; 0.07 where reports differ in length), and the first step at most 1.25
+    long. If the bound follows the norms that reports hold, or there is no bound, the noise is as large as the
+    gradient makes it: 0.3 / (1 + NMSE / (40 clients)), where NMSE is the relative squared error of one report.
 
     If clients accumulate a velocity, ten gradients add up, so it is a tenth of that. The server's momentum
     and adam take a hundredth: they keep moving a coordinate between its reports, which hold many gradients
     and come once in dim / n rounds.
     """
-    if scheme.mechanism.fixed_length:
-        bound = bound or scheme.first_bound
-        rate = min(_LONGEST / bound, _noise_rate(scheme, clients, rounds, bound, _NOISE))
+    bound = bound or scheme.first_bound
+    if follows_norms(scheme):
+        error = scheme.nmse
+        rate = _STEEPEST / (1 + error / (_TOLERATED * clients)) if math.isfinite(error) else 0.1
     else:
-        error = scheme.mechanism.relative_error(0.5)
-        rate = 0.25 / (1 + error / clients) if math.isfinite(error) else 0.1
+        noise = _NOISE if scheme.mechanism.fixed_length else _SOFTER_NOISE
+        length = bound * scheme.mechanism.longest
+        rate = min(_LONGEST / length, _noise_rate(scheme, clients, rounds, length, noise))
     return rate * (1 - scheme.momentum) * OPTIMIZERS[optimizer].default_rate
+
+
+def follows_norms(scheme: Scheme) -> bool:
+    """Whether the noise of a report grows and falls with the vector: nothing bounds it but the vector's norm."""
+    return scheme.mechanism.has_symbol or not scheme.privacy.is_private
+
+
+def earlier_rate(scheme: Scheme, clients: int, optimizer: str = "sgd") -> float:
+    """The constant rate that runs of earlier versions began with where reports differ in length."""
+    error = scheme.mechanism.relative_error(0.5)
+    rate = 0.25 / (1 + error / clients) if math.isfinite(error) else 0.1
+    return rate * (1 - scheme.momentum) * OPTIMIZERS[optimizer].default_rate
+
+
+def change_rate(scheme: Scheme, clients: int, optimizer: str = "sgd") -> float:
+    """The default rate for changes of a model, which hold the app's own small rate, in reports with norms.
+
+    Constant, and four times ``earlier_rate`` (docs/flower.md).
+    """
+    return 4 * earlier_rate(scheme, clients, optimizer)
 
 
 def softmax_rate(scheme: Scheme, clients: int, rounds: int, bound: float) -> float:
@@ -66,8 +91,18 @@ def bound_and_rate(
         rate = softmax_rate(scheme, clients, rounds, bound)
     else:
         rate = learning_rate(scheme, clients, optimizer, rounds=rounds, bound=bound)
-    halved = not decays and (softmax or scheme.mechanism.fixed_length)
-    return bound, rate * (0.5 if halved else 1.0)
+    return bound, rate * (1.0 if decays else 0.5)
+
+
+def learns(scheme: Scheme, clients: int, rounds: int, bound: float) -> bool:
+    """Whether the default rate lets a model learn: whether the weights can move by 1 along the gradient.
+
+    A rate that falls linearly adds up half of the rounds, each with a gradient as long as the bound, or of
+    length 1 if reports hold norms. tests/federated/test_learning.py compares it with training.
+    """
+    length = 1.0 if follows_norms(scheme) else bound * scheme.mechanism.longest
+    rate = learning_rate(scheme, clients, rounds=rounds, bound=bound)
+    return rate * length * rounds / 2 >= _SHORTEST_WAY
 
 
 def _noise_rate(scheme: Scheme, clients: int, rounds: int, bound: float, noise: float) -> float:

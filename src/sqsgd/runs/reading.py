@@ -50,6 +50,8 @@ class Summary:
     held_out: str
     bytes_up_ratio: float
     delta: float
+    lr: float = math.nan
+    """The learning rate of the first round."""
     central: Central | None = None
 
 
@@ -268,8 +270,9 @@ def _summary(folder: Path) -> tuple[Summary | None, str]:
     if isinstance(notion, str) and isinstance(held_out, str) and ratio and delta is not None:
         central = _central(values)
         summary = Summary(
-            notion=notion, held_out=held_out, bytes_up_ratio=ratio, delta=delta, central=central
-        )
+            notion=notion, held_out=held_out, bytes_up_ratio=ratio, delta=delta, central=central,
+            lr=_number(values.get("lr")) or math.nan,
+        )  # fmt: skip
         return summary, ""
     return None, "summary.json cannot be read"
 
