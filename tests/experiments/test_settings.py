@@ -80,7 +80,10 @@ def test_a_run_keeps_its_rate(scheme):
         new, optimizer=Optimizer(kind="sgd", rate=0.07)
     )
     without = begun_settings(config, made, new, {}).optimizer.rate  # as runs of earlier versions are
-    kept = {"sqsgd-stateless": new.optimizer.rate, "vqsgd": 0.25 / (1 + made.mechanism.relative_error(0.5) / 100)}
+    kept = {
+        "sqsgd-stateless": new.optimizer.rate,
+        "vqsgd": 0.25 / (1 + made.mechanism.relative_error(0.5) / 100),
+    }
     assert without == pytest.approx(kept[scheme])
     given = dataclasses.replace(config, lr=0.5)
     assert begun_settings(given, made, make_settings(given, made), {}).optimizer.rate == 0.5

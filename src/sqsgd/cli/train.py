@@ -77,7 +77,9 @@ def train(
     rounds: Rounds = RunConfig.rounds,
     lr: Rate = RunConfig.lr,
     optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = RunConfig.optimizer,
-    decay: Annotated[str, typer.Option(help="Decay of the rate: auto, none or linear.")] = RunConfig.decay,
+    decay: Annotated[
+        str, typer.Option(help="Decay of the rate: linear (auto), to zero, or none.")
+    ] = RunConfig.decay,
     ledgers: Annotated[Path | None, typer.Option(help="Folder of the clients' own ledgers.")] = None,
     bound: Annotated[float, typer.Option(help="Initial bound; 0: the scheme's own.")] = RunConfig.bound,
     seed: Annotated[int, typer.Option(help="Seed of everything but secure noise.")] = RunConfig.seed,
