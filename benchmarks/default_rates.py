@@ -107,15 +107,11 @@ def main() -> None:
         for arm in given.schemes:
             default, best = runs.result(arm, epsilon), runs.best(arm, epsilon)
             silent = "" if default["learns"] else ", says that nothing will be learned"
-            rows[arm, epsilon] = (
-                f"{default['rate']:.3g} | {default['accuracy']:.1%} | {best['rate']:g} | {best['accuracy']:.1%}"
-                f" | {100 * (default['accuracy'] - best['accuracy']):+.1f}{silent}"
-            )
-    print(
-        "| scheme | ε | default rate | accuracy | best of the grid | accuracy | difference |\n"
-        + "|---" * 7
-        + "|"
-    )
+            difference = 100 * (default["accuracy"] - best["accuracy"])
+            shown = [f"{each['rate']:.3g} | {each['accuracy']:.1%}" for each in (default, best)]
+            rows[arm, epsilon] = f"{' | '.join(shown)} | {difference:+.1f}{silent}"
+    print("| scheme | ε | default rate | accuracy | best of the grid | accuracy | difference |")
+    print("|---" * 7 + "|")
     for (arm, epsilon), row in rows.items():
         print(f"| `{arm}` | {epsilon:g} | {row} |")
 

@@ -149,15 +149,15 @@ def _scheme(config: RunConfig, dim: int) -> Scheme:
 
 
 def outlook(config: RunConfig, dim: int) -> str:
-    """One line if a model of ``dim`` weights is predicted to learn nothing at the default rate; else empty."""
+    """One line if a model of ``dim`` weights is predicted to learn nothing at the default rate, else none."""
     if config.lr or softmax_once(config):
         return ""
     scheme, clients = _scheme(config, dim), config.participants or config.clients
     if learns(scheme, clients, config.rounds, config.bound or scheme.first_bound):
         return ""
     return (
-        f"{scheme.name} at epsilon {config.epsilon:g} in {config.rounds:,} rounds of {clients:,} clients: nothing "
-        "will be learned, because the reports are too noisy; more epsilon, clients or rounds would help"
+        f"{scheme.name} at epsilon {config.epsilon:g} in {config.rounds:,} rounds of {clients:,} clients: "
+        "nothing will be learned, the reports are too noisy; more epsilon, clients or rounds would help"
     )
 
 

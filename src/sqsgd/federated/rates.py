@@ -1,4 +1,4 @@
-"""Default learning rates: one rule for all schemes and budgets, as large as the noise of the reports allows."""
+"""Default learning rates of all schemes: as large as the noise of the reports allows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import math
 from sqsgd.core import Scheme
 from sqsgd.federated.optimizers import OPTIMIZERS
 
-_NOISE, _LONGEST = 0.1, 1.25
-_SOFTER_NOISE = 0.07
+_NOISE, _SPIKES, _LONGEST = 0.1, 0.05, 1.25
 _STEEPEST, _TOLERATED = 0.3, 40.0
 _SCORE_NOISE, _LARGEST_SOFTMAX_RATE = 1.4, 200.0
 _SHORTEST_WAY = 1.0
@@ -19,28 +18,29 @@ def learning_rate(
 ) -> float:
     """The default learning rate of the first round for any budget; it then falls linearly to zero.
 
-    If the noise depends on the bound alone, it is so small that the noise of all rounds moves a weight by 0.1
-    at the end (one standard deviation; 0.07 where reports differ in length), and the first step at most 1.25
-    long. If the bound follows the norms that reports hold, or there is no bound, the noise is as large as the
-    gradient makes it: 0.3 / (1 + NMSE / (40 clients)), where NMSE is the relative squared error of one report.
+    If a fixed bound decides the noise, it is so small that the noise of all rounds moves a weight by 0.1 at
+    the end (one standard deviation; 0.05 if there is no rotation that spreads it over all weights), and that
+    the first step is at most 1.25 long. If the noise is relative to the gradient, because the bound follows
+    norms in the reports or there is none, it is 0.3 / (1 + NMSE / (40 clients)), where NMSE is the relative
+    squared error of one report.
 
     If clients accumulate a velocity, ten gradients add up, so it is a tenth of that. The server's momentum
     and adam take a hundredth: they keep moving a coordinate between its reports, which hold many gradients
     and come once in dim / n rounds.
     """
-    bound = bound or scheme.first_bound
+    length = (bound or scheme.first_bound) * scheme.mechanism.longest
     if follows_norms(scheme):
         error = scheme.nmse
         rate = _STEEPEST / (1 + error / (_TOLERATED * clients)) if math.isfinite(error) else 0.1
     else:
-        noise = _NOISE if scheme.mechanism.fixed_length else _SOFTER_NOISE
-        length = bound * scheme.mechanism.longest
-        rate = min(_LONGEST / length, _noise_rate(scheme, clients, rounds, length, noise))
+        noise = _NOISE if any(transform.spreads for transform in scheme.transforms) else _SPIKES
+        longest = math.inf if scheme.mechanism.bounds_coordinates else _LONGEST / length
+        rate = min(longest, _noise_rate(scheme, clients, rounds, length, noise))
     return rate * (1 - scheme.momentum) * OPTIMIZERS[optimizer].default_rate
 
 
 def follows_norms(scheme: Scheme) -> bool:
-    """Whether the noise of a report grows and falls with the vector: nothing bounds it but the vector's norm."""
+    """Whether the noise of a report is relative to the vector: no fixed bound decides it."""
     return scheme.mechanism.has_symbol or not scheme.privacy.is_private
 
 
