@@ -7,7 +7,7 @@ import math
 from sqsgd.core import Scheme
 from sqsgd.federated.optimizers import OPTIMIZERS
 
-_NOISE, _SPIKES, _LONGEST = 0.1, 0.05, 1.25
+_NOISE, _SPIKES, _LONGEST = 0.1, 0.03, 1.25
 _STEEPEST, _TOLERATED = 0.3, 40.0
 _SCORE_NOISE, _LARGEST_SOFTMAX_RATE = 1.4, 200.0
 _SHORTEST_WAY = 1.0
@@ -19,7 +19,7 @@ def learning_rate(
     """The default learning rate of the first round for any budget; it then falls linearly to zero.
 
     If a fixed bound decides the noise, it is so small that the noise of all rounds moves a weight by 0.1 at
-    the end (one standard deviation; 0.05 if there is no rotation that spreads it over all weights), and that
+    the end (one standard deviation; 0.03 if there is no rotation that spreads it over all weights), and that
     the first step is at most 1.25 long. If the noise is relative to the gradient, because the bound follows
     norms in the reports or there is none, it is 0.3 / (1 + NMSE / (40 clients)), where NMSE is the relative
     squared error of one report.
