@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 from tiny_runs import prepared
 
-from sqsgd import make_scheme
+from sqsgd import SCHEMES, make_scheme
 from sqsgd.experiments.settings import begun_settings, make_settings
-from sqsgd.federated import Settings
+from sqsgd.federated import Settings, initial_state
+from sqsgd.federated import run as rounds
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.runs.config import make_config
 
@@ -95,3 +96,25 @@ def test_the_rate_of_a_softmax_did_not_change():
     )
     new = make_settings(config, made)
     assert begun_settings(config, made, new, {}) == new
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_default_rate_is_near_the_best_of_a_grid(scheme, tmp_path):
+    """On clouds; ``benchmarks/default_rates.py`` measures it on digits. An eightieth is one test example."""
+    for epsilon in (60.0, 10.0):
+        budget = {"scheme": scheme, "epsilon": epsilon, "bytes": 16, "rounds": 40}
+        run = prepared(tmp_path / "never made", **budget)
+        rate = run.settings.optimizer.rate
+        reached = accuracy(run)
+        others = (
+            prepared(tmp_path / "never made", **budget, lr=factor * rate) for factor in (0.1, 0.3, 3, 10)
+        )
+        assert reached > max(map(accuracy, others)) - 0.05
+        assert reached > 0.5
+
+
+def accuracy(run):
+    state = initial_state(run.problem.initial(), run.settings)
+    for _, after in rounds(run.problem, run.scheme, run.settings, state, run.config.rounds):
+        state = after
+    return run.problem.evaluate(state.weights)[0]
