@@ -48,3 +48,11 @@ def test_settings_of_a_file_are_not_given_twice(tmp_path):
     done = typed(["sqsgd", "compare", "--config", tmp_path / "sweep.toml", "--seeds", "3"])
     assert done.code == 2
     assert "are set in the --config file" in done.error
+
+
+def test_arms_that_cannot_learn_are_told_before_they_run(ran):
+    """vqsgd needs about epsilon = ln(2 dim) for its first vertex; sqsgd does with less."""
+    small = "--epsilon 0.5 --bytes 16 --rounds 20 --dataset tiny:data --model tiny:model"
+    done = ran([ROW], *small.split())
+    told = [line for line in done.error.splitlines() if "nothing will be learned" in line]
+    assert [line.split(" at ")[0] for line in told] == ["vqsgd"]

@@ -1,8 +1,10 @@
 """The printed summary of a run: what its epsilon covers, and whom it protects."""
 
+import json
 from pathlib import Path
 
 import pytest
+from typed import typed
 
 from sqsgd.cli.train import describe
 
@@ -66,3 +68,14 @@ def test_the_order_is_told_where_users_report_once():
 def test_refusals_are_printed_only_if_there_were_any():
     assert "refused" not in lines()
     assert lines(refused=2000)["refused"] == "2,000 reports, by their clients' own ledgers"
+
+
+@pytest.mark.parametrize(("epsilon", "told"), [(0.5, True), (20.0, False)])
+def test_what_cannot_be_learned_is_told_on_standard_error(epsilon, told, tmp_path):
+    line = (
+        f"sqsgd train --dataset tiny:data --model tiny:model --scheme vqsgd --epsilon {epsilon} --clients 4"
+    )
+    done = typed(f"{line} --bytes 16 --rounds 3 --json --out {tmp_path / 'run'}")
+    assert done.code == 0
+    assert ("vqsgd at epsilon 0.5 in 3 rounds of 4 clients: nothing will be learned" in done.error) is told
+    assert json.loads(done.out)["lr"] > 0

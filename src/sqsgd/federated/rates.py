@@ -10,7 +10,7 @@ from sqsgd.federated.optimizers import OPTIMIZERS
 _NOISE, _SPIKES, _LONGEST = 0.1, 0.03, 1.25
 _STEEPEST, _TOLERATED = 0.3, 40.0
 _SCORE_NOISE, _LARGEST_SOFTMAX_RATE = 1.4, 200.0
-_SHORTEST_WAY = 1.0
+_INVISIBLE = 100.0
 
 
 def learning_rate(
@@ -95,14 +95,18 @@ def bound_and_rate(
 
 
 def learns(scheme: Scheme, clients: int, rounds: int, bound: float) -> bool:
-    """Whether the default rate lets a model learn: whether the weights can move by 1 along the gradient.
+    """Whether anything can be learned: whether the noise of all reports leaves a gradient of length 1 visible.
 
-    A rate that falls linearly adds up half of the rounds, each with a gradient as long as the bound, or of
-    length 1 if reports hold norms. tests/federated/test_learning.py compares it with training.
+    Their mean has the error NMSE / (clients rounds), at most 100. A mechanism that chooses what it sends,
+    without noise to speak of, has the error of the estimate that is scaled to be unbiased.
+    tests/experiments/test_runner.py::test_what_cannot_be_learned_is_told_before.
     """
-    length = 1.0 if follows_norms(scheme) else bound * scheme.mechanism.longest
-    rate = learning_rate(scheme, clients, rounds=rounds, bound=bound)
-    return rate * length * rounds / 2 >= _SHORTEST_WAY
+    error = scheme.nmse
+    if scheme.mechanism.chooses and error < 1:
+        error /= 1 - error
+    if scheme.mechanism.bounds_coordinates and not follows_norms(scheme):
+        error *= (bound * scheme.mechanism.longest) ** 2
+    return not error > _INVISIBLE * clients * rounds
 
 
 def _noise_rate(scheme: Scheme, clients: int, rounds: int, bound: float, noise: float) -> float:
