@@ -68,7 +68,7 @@ class Nothing(Quadratic):
         ("sqsgd-stateless", 4.0, 0.1),
         ("privunit-index", 4.0, 0.1),
         ("sqkr", 4.0, 0.1),
-        ("vqsgd", 20.0, 0.03),
+        ("vqsgd", 20.0, 0.04),
     ],
 )
 def test_the_noise_of_all_rounds_moves_a_weight_by_the_same_whatever_the_budget(name, epsilon, noise):

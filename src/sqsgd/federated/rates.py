@@ -7,8 +7,8 @@ import math
 from sqsgd.core import Scheme
 from sqsgd.federated.optimizers import OPTIMIZERS
 
-_NOISE, _SPIKES, _LONGEST = 0.1, 0.03, 1.25
-_STEEPEST, _TOLERATED = 0.3, 40.0
+_NOISE, _SPIKES, _LONGEST = 0.1, 0.04, 1.25
+_STEEPEST, _TOLERATED, _TOLERATED_ON_BLOCK = 0.3, 40.0, 3.0
 _SCORE_NOISE, _LARGEST_SOFTMAX_RATE = 1.4, 200.0
 _INVISIBLE = 100.0
 
@@ -19,10 +19,11 @@ def learning_rate(
     """The default learning rate of the first round for any budget; it then falls linearly to zero.
 
     If a fixed bound decides the noise, it is so small that the noise of all rounds moves a weight by 0.1 at
-    the end (one standard deviation; 0.03 if there is no rotation that spreads it over all weights), and that
-    the first step is at most 1.25 long. If the noise is relative to the gradient, because the bound follows
-    norms in the reports or there is none, it is 0.3 / (1 + NMSE / (40 clients)), where NMSE is the relative
-    squared error of one report.
+    the end (one standard deviation; 0.04 if noise hits few weights at a time, hard, because no rotation
+    spreads it over all of them), and that the first step is at most 1.25 long. If the noise is relative to
+    the gradient, because the bound follows norms in the reports or there is none, the rate is
+    0.3 / (1 + NMSE / (40 clients)), where NMSE is the relative squared error of one report; 3 clients if that
+    is the error on a block alone.
 
     If clients accumulate a velocity, ten gradients add up, so it is a tenth of that. The server's momentum
     and adam take a hundredth: they keep moving a coordinate between its reports, which hold many gradients
@@ -30,10 +31,11 @@ def learning_rate(
     """
     length = (bound or scheme.first_bound) * scheme.mechanism.longest
     if follows_norms(scheme):
-        error = scheme.nmse
-        rate = _STEEPEST / (1 + error / (_TOLERATED * clients)) if math.isfinite(error) else 0.1
+        error, tolerated = scheme.nmse, _TOLERATED_ON_BLOCK if scheme.sends_block else _TOLERATED
+        rate = _STEEPEST / (1 + error / (tolerated * clients)) if math.isfinite(error) else 0.1
     else:
-        noise = _NOISE if any(transform.spreads for transform in scheme.transforms) else _SPIKES
+        rotated = not scheme.residual and any(transform.spreads for transform in scheme.transforms)
+        noise = _NOISE if rotated or scheme.mechanism.fixed_length else _SPIKES
         longest = math.inf if scheme.mechanism.bounds_coordinates else _LONGEST / length
         rate = min(longest, _noise_rate(scheme, clients, rounds, length, noise))
     return rate * (1 - scheme.momentum) * OPTIMIZERS[optimizer].default_rate
@@ -101,11 +103,11 @@ def learns(scheme: Scheme, clients: int, rounds: int, bound: float) -> bool:
     without noise to speak of, has the error of the estimate that is scaled to be unbiased.
     tests/experiments/test_runner.py::test_what_cannot_be_learned_is_told_before.
     """
-    error = scheme.nmse
-    if scheme.mechanism.chooses and error < 1:
+    error, mechanism = scheme.nmse, scheme.mechanism
+    if mechanism.chooses and error < 1:
         error /= 1 - error
-    if scheme.mechanism.bounds_coordinates and not follows_norms(scheme):
-        error *= (bound * scheme.mechanism.longest) ** 2
+    elif mechanism.bounds_coordinates and not follows_norms(scheme):  # of a block of what has accumulated
+        error *= (bound * mechanism.longest) ** 2 * mechanism.dim / scheme.dim
     return not error > _INVISIBLE * clients * rounds
 
 
