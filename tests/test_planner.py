@@ -156,17 +156,49 @@ def test_invalid_budgets(change, message):
     ("dim", "epsilon", "bits", "best"),
     [(3920, 8.0, 512, "privunit-index"), (3920, 2.0, 16, "privunit-index"), (3920, 400.0, 4096, None)],
 )
-def test_the_best_stateless_scheme_is_the_one_with_the_least_error(dim, epsilon, bits, best):
+def test_the_best_stateless_scheme_has_the_least_error_or_nearly_and_then_the_fewest_bytes(
+    dim, epsilon, bits, best
+):
+    """Of equal errors and sizes, as in runs with one report per user, the faster scheme is first."""
     ways = stateless_choices(dim=dim, epsilon=epsilon, bits=bits)
     assert len(ways) >= 2
     for way in ways:
         scheme = make_scheme(way.name, dim=dim, epsilon=epsilon, bits=bits)
         assert not scheme.residual
         assert (way.nmse, way.message_bytes) == (scheme.nmse, scheme.bits // 8)
-    exact = [way.nmse for way in ways if way.arithmetic == "exact"]
-    assert exact == pytest.approx(sorted(exact), rel=1e-3)
-    assert ways[0].name == best if best else ways[0].name != "privunit-index"
+    exact = [way for way in ways if way.arithmetic == "exact"]
+    close = [way for way in exact if way.nmse <= 1.03 * min(each.nmse for each in exact)]
+    assert ways[0] == min(close, key=lambda way: way.message_bytes)
+    assert ways[0].name == "sqsgd-stateless"
+    once = stateless_choices(dim=dim, epsilon=epsilon, bits=bits, once=True)
+    assert once[0].name == best if best else once[0].name != "privunit-index"
     assert plan(dim=dim, epsilon=epsilon, bits=bits).stateless == tuple(ways)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 8.0, 100.0, 400.0])
+def test_the_recommendation_is_what_auto_takes_and_has_the_fewest_bytes_near_the_least_error(epsilon):
+    advice = plan(dim=119850, epsilon=epsilon, bits=2048).recommendation
+    assert advice.scheme == automatic_scheme(dim=119850, epsilon=epsilon, bits=2048)
+    assert advice.options == f"--scheme {advice.scheme} --epsilon {epsilon:g} --bytes 256"
+    scheme = make_scheme(advice.scheme, dim=119850, epsilon=epsilon, bits=2048)
+    best = plan(dim=119850, epsilon=epsilon, bits=2048).optimum
+    assert advice.message_bytes == scheme.bits // 8
+    assert advice.optimum_ratio == pytest.approx(scheme.nmse / best)
+    assert f"error {scheme.nmse / best:.3g} times the optimum in {scheme.bits // 8} bytes" in advice.reason
+    for name in ("privunit-index", "privunit (real arithmetic only)"):
+        assert name in advice.reason
+
+
+def test_no_recommendation_where_only_real_arithmetic_fits(monkeypatch):
+    monkeypatch.setattr(planner, "STATELESS", ("privunit",))
+    assert plan(dim=100, epsilon=8.0, bits=64).recommendation is None
+
+
+def test_an_error_far_below_the_optimum_of_floats_is_recommended_by_itself():
+    advice = plan(dim=10, epsilon=1e5, bits=2048).recommendation
+    assert advice.optimum_ratio == math.inf
+    assert " times " not in advice.reason
+    assert "inf" not in advice.reason
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 8.0, 20.0, 100.0, 400.0])
@@ -177,7 +209,7 @@ def test_auto_never_chooses_real_arithmetic(epsilon):
     assert make_scheme(name, dim=119850, epsilon=epsilon, bits=2048).privacy.arithmetic == "exact"
     assert name == ways[0].name
     assert [way.arithmetic for way in ways] == ["exact", "exact", "real"]
-    assert ways[0].nmse <= 1.001 * ways[1].nmse
+    assert ways[0].nmse <= 1.03 * ways[1].nmse
 
 
 def test_auto_refuses_where_only_real_arithmetic_fits(monkeypatch):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from sqsgd import checks
@@ -22,6 +22,8 @@ from sqsgd.schemes.sqsgd_paper import sqsgd_paper
 from sqsgd.transforms import padded
 
 PAPER_LEVELS = 16
+CLOSE = 1.03
+"""Errors within this factor of the least count as equal: then the fewest bytes decide."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,18 @@ class Stateless:
     nmse: float
     message_bytes: int
     arithmetic: Literal["exact", "real"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation:
+    """The scheme to take for a budget, as options of ``sqsgd train``, and why."""
+
+    scheme: str
+    options: str
+    message_bytes: int
+    optimum_ratio: float
+    """Its error over PrivUnit's at the same ε, the best possible."""
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +119,8 @@ class Plan:
     alternatives: tuple[Alternative, ...]
     stateless: tuple[Stateless, ...]
     """Schemes that send the whole vector in one report and keep no state, the best first."""
+    recommendation: Recommendation | None
+    """What ``scheme = "auto"`` takes; None where only real arithmetic fits."""
     paper: Alternative | None
     reconstruction: tuple[ReconstructionStatement, ...]
     warnings: tuple[str, ...]
@@ -112,6 +128,9 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """For JSON, with infinity as a string."""
         values = {name: worded(value) for name, value in asdict(self).items()}
+        if self.recommendation is not None:
+            advice = asdict(self.recommendation).items()
+            values["recommendation"] = {name: worded(value) for name, value in advice}
         return {**values, "reconstruction": [statement.to_dict() for statement in self.reconstruction]}
 
 
@@ -147,6 +166,7 @@ def plan(
     optimum = sphere_cap(dim, epsilon).error
     limit = information_limit(epsilon, size)
     statements = reconstruction_statements(epsilon, min(size, dim), dim, rounds, probability, prior)
+    ways = stateless_choices(dim=dim, epsilon=epsilon, bits=bits)
     return Plan(
         dim=dim,
         clients=clients,
@@ -165,7 +185,8 @@ def plan(
         information_limit=limit,
         information_ratio=ratio(block, limit),
         alternatives=tuple(_alternatives(dim, epsilon, bits)),
-        stateless=tuple(stateless_choices(dim=dim, epsilon=epsilon, bits=bits)),
+        stateless=tuple(ways),
+        recommendation=recommended(ways, optimum, epsilon=epsilon, bits=bits),
         paper=_paper(dim, epsilon, bits),
         reconstruction=statements,
         warnings=tuple(_warnings(mechanism, epsilon, statements)),
@@ -212,13 +233,18 @@ def frontier(*, dim: int, epsilon: float) -> list[Point]:
     return points
 
 
-def stateless_choices(*, dim: int, epsilon: float, bits: int) -> list[Stateless]:
+def stateless_choices(*, dim: int, epsilon: float, bits: int, once: bool = False) -> list[Stateless]:
     """The schemes of ``STATELESS`` under a budget: those with exact arithmetic, the best first, then others.
 
-    All are unbiased, so the order is the same for the mean over any number of clients.
+    The best has the fewest bytes of those within 3 % of the least error. ``once``: each user reports once,
+    and messages have the short envelope of such runs. All are unbiased, so the order is the same for the mean
+    over any number of clients.
 
-    >>> [choice.name for choice in stateless_choices(dim=3920, epsilon=8.0, bits=512)][0]
-    'privunit-index'
+    >>> budget = {"dim": 3920, "epsilon": 8.0, "bits": 512}
+    >>> [(way.name, way.message_bytes) for way in stateless_choices(**budget)][0]
+    ('sqsgd-stateless', 7)
+    >>> [(way.name, way.message_bytes) for way in stateless_choices(**budget, once=True)][0]
+    ('privunit-index', 7)
     """
     found = []
     for name in STATELESS:
@@ -226,6 +252,7 @@ def stateless_choices(*, dim: int, epsilon: float, bits: int) -> list[Stateless]
             scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=bits)
         except ValueError:  # it does not fit into the bits
             continue
+        scheme = replace(scheme, wire=2) if once else scheme
         found.append(
             Stateless(
                 name=name,
@@ -236,14 +263,16 @@ def stateless_choices(*, dim: int, epsilon: float, bits: int) -> list[Stateless]
         )
     if not found:
         raise ValueError(f"bits = {bits} cannot hold a report of {dim} numbers at epsilon = {epsilon:g}")
-    # Sparse codes of one coordinate are index codes: of these two, the one with the faster kernels is first.
-    handicap = {"sqsgd-stateless": 1.001}
-    return sorted(
-        found, key=lambda choice: (choice.arithmetic == "real", handicap.get(choice.name, 1.0) * choice.nmse)
-    )
+    least = {way.arithmetic: way.nmse for way in sorted(found, key=lambda way: -way.nmse)}
+
+    def order(way: Stateless) -> tuple[bool, bool, float]:
+        close = way.nmse <= CLOSE * least[way.arithmetic]
+        return way.arithmetic == "real", not close, way.message_bytes if close else way.nmse
+
+    return sorted(found, key=order)
 
 
-def automatic_scheme(*, dim: int, epsilon: float, bits: int) -> str:
+def automatic_scheme(*, dim: int, epsilon: float, bits: int, once: bool = False) -> str:
     """The name that ``scheme = "auto"`` stands for: the best of ``stateless_choices`` with exact arithmetic.
 
     Guarantees
@@ -252,15 +281,40 @@ def automatic_scheme(*, dim: int, epsilon: float, bits: int) -> str:
       tests/test_planner.py::test_auto_never_chooses_real_arithmetic.
 
     >>> automatic_scheme(dim=3920, epsilon=8.0, bits=512)
-    'privunit-index'
+    'sqsgd-stateless'
     """
-    best = stateless_choices(dim=dim, epsilon=epsilon, bits=bits)[0]
+    best = stateless_choices(dim=dim, epsilon=epsilon, bits=bits, once=once)[0]
     if best.arithmetic == "real":
         raise ValueError(
             f"bits = {bits} hold no report with exact arithmetic of {dim} numbers at epsilon = {epsilon:g}; "
             f"{best.name!r} must be asked for by name"
         )
     return best.name
+
+
+def recommended(
+    ways: Sequence[Stateless], optimum: float, *, epsilon: float, bits: int
+) -> Recommendation | None:
+    """What to take of ``stateless_choices``, and why: its error and bytes, and those of the others."""
+    best, *others = ways
+    if best.arithmetic == "real":
+        return None
+
+    unit = optimum or 1.0
+
+    def described(way: Stateless) -> str:
+        real = " (real arithmetic only)" if way.arithmetic == "real" else ""
+        return f"{way.name}{real} {way.nmse / unit:.3g} in {way.message_bytes:,}"
+
+    measure = " times the optimum" if optimum else ""
+    reason = f"error {best.nmse / unit:.3g}{measure} in {best.message_bytes:,} bytes"
+    return Recommendation(
+        scheme=best.name,
+        options=f"--scheme {best.name} --epsilon {epsilon:g} --bytes {math.ceil(bits / 8)}",
+        message_bytes=best.message_bytes,
+        optimum_ratio=ratio(best.nmse, optimum),
+        reason="; ".join([reason, ", ".join(map(described, others))]) if others else reason,
+    )
 
 
 def at_the_bound(error: float, dim: int, coordinates: int) -> float:

@@ -130,6 +130,7 @@ class Rotate(Transform):
     rounds: int = 1
     shared: bool = False
     checks_input = True
+    spreads = True
 
     def __post_init__(self) -> None:
         checks.integer("rounds", self.rounds, 1, 2)

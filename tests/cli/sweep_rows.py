@@ -1,7 +1,8 @@
 """Rows of a sweep's table, as table.json holds them."""
 
 ROW = {
-    "panel": "epsilon 8", "arm": "sqsgd", "accuracy": 0.91234, "half_width": 0.0123, "runs": 3, "lr": 0.1,
+    "panel": "epsilon 8", "arm": "sqsgd", "accuracy": 0.91234, "half_width": 0.0123, "runs": 3, "lr": 0.1234,
+    "lr_by_rule": False, "decay": "linear",
     "epsilon": 8.0, "notion": "local", "bytes_up": 273, "seconds": 12.4, "failed": [],
 }  # fmt: skip
 FAILED = {

@@ -28,6 +28,10 @@ def test_json_is_the_plan():
 def test_without_json_the_whole_plan_is_printed():
     done = typed(LINE)
     assert done.code == 0
+    advice = CHOSEN.recommendation
+    assert done.out.startswith(
+        f"take {advice.options}: {advice.reason}\n\nscheme             sqsgd-stateless\n"
+    )
     for words in (
         f"{CHOSEN.count} of 8,192, with their signs, drawn around the {CHOSEN.near} largest\n",
         f"bytes              {CHOSEN.message_bytes} per message: {CHOSEN.bits} bits of codes",

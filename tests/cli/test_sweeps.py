@@ -9,11 +9,12 @@ from sqsgd.experiments.sweep import make_sweep
 
 def test_a_row_of_the_table():
     assert sweeps._cells(ROW) == [
-        "epsilon 8", "sqsgd", "91.23%\xa0±\xa01.23", "3", "0.1", "8", "local", "273", "12", "",
+        "epsilon 8", "sqsgd", "91.23%\xa0±\xa01.23", "3", "0.123", "8", "local", "273", "12", "",
     ]  # fmt: skip
     cells = sweeps._cells(FAILED)
     assert (cells[2], cells[4], cells[-1]) == ("", "", "levels = 1000 must be")
     assert sweeps._cells({**ROW, "half_width": None})[2] == "91.23%"
+    assert sweeps._cells({**ROW, "lr_by_rule": True})[4] == "0.123 (rule)"
 
 
 def test_values_of_the_command_line_are_in_every_run():

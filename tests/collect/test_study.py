@@ -16,7 +16,7 @@ def test_everything_is_decided_when_a_study_is_made():
     study = make_study(VALUES, "00")
     assert study.scheme == "privunit-index"
     assert (study.bound, study.slots, study.fewest) == (0.5, 1500, 750)
-    simulated = make_settings(load_config(ROOT / "experiments/once-mnist.toml"), study.made_scheme, True)
+    simulated = make_settings(load_config(ROOT / "experiments/once-mnist.toml"), study.made_scheme)
     assert (study.lr, study.bound) == (simulated.optimizer.rate, simulated.bound)
     assert study.settings.decay_rounds == simulated.decay_rounds == 40
     assert 0 <= study.seed <= MOST_SEED

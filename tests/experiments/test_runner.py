@@ -255,3 +255,25 @@ def test_a_run_stops_when_it_is_asked_to(tmp_path):
     assert not (stopped / "summary.json").exists()
     assert len(list(runner.train(run, runner.resume(run)))) == 11  # nothing is made twice
     assert (whole / "model.safetensors").read_bytes() == (stopped / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "too_little"),
+    [("vqsgd", 0.5), ("sqsgd-stateless", 0.02), ("piecewise", 0.02), ("privunit", 0.5)],
+)
+def test_what_cannot_be_learned_is_told_before(scheme, too_little, tmp_path):
+    """Both ways: a quarter is what guessing one of four classes gives."""
+    for epsilon, learned in ((too_little, False), (10.0, True)):
+        run = prepared(
+            tmp_path / f"{scheme} {epsilon}", scheme=scheme, epsilon=epsilon, bytes=16, rounds=40, workers=1
+        )
+        told = runner.outlook(run.config, run.problem.dim)
+        assert bool(told) is not learned
+        reached = list(runner.train(run, runner.start(run)))[-1].accuracy
+        assert reached > 0.9 if learned else reached < 0.4
+    told = runner.outlook(make_config({**TINY, "scheme": scheme, "epsilon": too_little}), run.problem.dim)
+    assert told.startswith(
+        f"{scheme} at epsilon {too_little} in 12 rounds of 4 clients: nothing will be learned"
+    )
+    given = make_config({**TINY, "scheme": scheme, "epsilon": too_little, "lr": 0.1})
+    assert runner.outlook(given, run.problem.dim) == ""  # whoever sets a rate knows

@@ -1,11 +1,14 @@
 """What a configuration makes of the server's settings."""
 
+import dataclasses
+
 import pytest
 from tiny_runs import prepared
 
-from sqsgd import make_scheme
-from sqsgd.experiments.settings import make_settings
-from sqsgd.federated import Settings
+from sqsgd import SCHEMES, make_scheme
+from sqsgd.experiments.settings import begun_settings, make_settings
+from sqsgd.federated import Settings, initial_state
+from sqsgd.federated import run as rounds
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.runs.config import make_config
 
@@ -29,10 +32,13 @@ def test_the_default_rate_suits_the_optimizer(tmp_path):
     assert rates["momentum"] == rates["adam"] == rates["sgd"] / 100
 
 
-def settings(features=False, scheme="sqsgd-stateless", **values):
+def configured(scheme="sqsgd-stateless", **values):
     config = make_config({"scheme": scheme, "epsilon": 8.0, "rounds": 5, "clients": 100, **values})
-    made = make_scheme(scheme, dim=3920, epsilon=8.0, bits=8 * 2048, **config.options)
-    return make_settings(config, made, features)
+    return config, make_scheme(scheme, dim=3920, epsilon=8.0, bits=8 * 2048, **config.options)
+
+
+def settings(**values):
+    return make_settings(*configured(**values))
 
 
 @pytest.mark.parametrize(("participation", "cap"), [("all", 40.0), ("5", 40.0), ("once", 8.0)])
@@ -51,13 +57,13 @@ def test_no_ledger_for_what_is_not_private_by_itself(scheme, options):
 
 def test_the_rate_falls_over_all_rounds_or_not_at_all():
     assert settings(decay="linear").decay_rounds == 5
-    assert settings().decay_rounds == 0
+    assert settings(decay="none").decay_rounds == 0
 
 
 def test_what_is_given_wins_over_the_rules():
-    ruled = settings(features=True, participation="once")
+    ruled = settings(features="hog", model="linear", participation="once")
     assert ruled.bound != settings(participation="once").bound  # of a softmax on features of unit length
-    given = settings(features=True, participation="once", lr=0.5, bound=3.0)
+    given = settings(features="hog", model="linear", participation="once", lr=0.5, bound=3.0)
     assert (given.optimizer.rate, given.bound) == (0.5, 3.0)
     assert ruled.optimizer.rate != 0.5
 
@@ -65,3 +71,50 @@ def test_what_is_given_wins_over_the_rules():
 def test_ledgers_do_not_certify_real_arithmetic():
     with pytest.raises(ValueError, match="real arithmetic only, which ledgers do not certify"):
         settings(scheme="privunit", ledgers="users")
+
+
+@pytest.mark.parametrize("scheme", ["sqsgd-stateless", "vqsgd"])
+def test_a_run_keeps_its_rate(scheme):
+    config, made = configured(scheme=scheme, decay="none")
+    new = make_settings(config, made)
+    assert begun_settings(config, made, new, {"rate": 0.07}) == dataclasses.replace(
+        new, optimizer=Optimizer(kind="sgd", rate=0.07)
+    )
+    without = begun_settings(config, made, new, {}).optimizer.rate  # as runs of earlier versions are
+    kept = {
+        "sqsgd-stateless": new.optimizer.rate,
+        "vqsgd": 0.25 / (1 + made.mechanism.relative_error(0.5) / 100),
+    }
+    assert without == pytest.approx(kept[scheme])
+    given = dataclasses.replace(config, lr=0.5)
+    assert begun_settings(given, made, make_settings(given, made), {}).optimizer.rate == 0.5
+
+
+def test_the_rate_of_a_softmax_did_not_change():
+    config, made = configured(
+        scheme="privunit-index", features="hog", model="linear", participation="once", decay="linear"
+    )
+    new = make_settings(config, made)
+    assert begun_settings(config, made, new, {}) == new
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_default_rate_is_near_the_best_of_a_grid(scheme, tmp_path):
+    """On clouds; ``benchmarks/default_rates.py`` measures it on digits. An eightieth is one test example."""
+    for epsilon in (60.0, 10.0):
+        budget = {"scheme": scheme, "epsilon": epsilon, "bytes": 16, "rounds": 40}
+        run = prepared(tmp_path / "never made", **budget)
+        rate = run.settings.optimizer.rate
+        reached = accuracy(run)
+        others = (
+            prepared(tmp_path / "never made", **budget, lr=factor * rate) for factor in (0.1, 0.3, 3, 10)
+        )
+        assert reached > max(map(accuracy, others)) - 0.05
+        assert reached > 0.5
+
+
+def accuracy(run):
+    state = initial_state(run.problem.initial(), run.settings)
+    for _, after in rounds(run.problem, run.scheme, run.settings, state, run.config.rounds):
+        state = after
+    return run.problem.evaluate(state.weights)[0]

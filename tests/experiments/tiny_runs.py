@@ -8,7 +8,7 @@ TINY = {
     "rounds": 12, "evaluate_every": 5, "checkpoint_every": 4, "workers": 1,
 }  # fmt: skip
 
-SIGNS = {"options": {"code": "signs"}}
+SIGNS = {"options": {"code": "signs"}, "decay": "none"}
 """Clients keep residuals, and no rate depends on the number of rounds, so that more may follow."""
 
 SWEEP = {

@@ -1,43 +1,83 @@
-"""Default learning rates: what they depend on, and the noise that they leave."""
+"""Default learning rates: what they depend on, the noise that they leave, and what they let a model learn."""
+
+import dataclasses
+import math
 
 import numpy as np
 import pytest
 from quadratic import Quadratic, after, settings
 
-from sqsgd import make_scheme
+from sqsgd import SCHEMES, make_scheme
 from sqsgd.federated import rates
 from sqsgd.federated.optimizers import Optimizer
 
-
-def test_the_rule_for_the_learning_rate_falls_with_the_noise():
-    for code, most in (("signs", 0.25), ("sparse", 1.25)):
-        schemes = [
-            make_scheme("sqsgd", dim=5000, epsilon=epsilon, bits=1024, code=code)
-            for epsilon in (1.0, 4.0, 40.0, 400.0)
-        ]
-        rule = [rates.learning_rate(scheme, 10) for scheme in schemes]
-        assert rule == sorted(rule)
-        assert rule[0] < 0.5 * most
-        assert rule[-1] <= most
-        assert rule[0] < rates.learning_rate(schemes[0], 1000)
+PRIVATE = [name for name in SCHEMES if name not in ("fedsgd", "qsgd", "terngrad", "dgc")]
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 4.0])
-def test_reports_of_one_length_leave_the_same_noise_whatever_the_budget(epsilon):
-    """Measured: the deviation that the noise alone gives each weight, for zero gradients."""
-    scheme = make_scheme("sqsgd-stateless", dim=200, epsilon=epsilon, bits=64)
+def made(name, epsilon=40.0, dim=5000, bits=1024, **options):
+    return make_scheme(name, dim=dim, epsilon=epsilon, bits=bits, **options)
+
+
+@pytest.mark.parametrize("name", [name for name in PRIVATE if name != "fedsel"])
+def test_the_rate_falls_with_the_noise_whatever_the_scheme(name):
+    """But for fedsel, which sends fewer coordinates where it has less to spend, each at the same noise."""
+    schemes = [made(name, epsilon) for epsilon in (10.0, 40.0, 400.0)]
+    rule = [rates.learning_rate(scheme, 10) for scheme in schemes]
+    assert rule == sorted(rule)
+    assert 0 < rule[0] < rates.learning_rate(schemes[0], 1000)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_no_first_step_is_longer_than_the_limit(name):
+    """With all clients and all epsilon that there can be."""
+    scheme = made(name, 1e4)
+    rate = rates.learning_rate(scheme, 10**6)
+    if rates.follows_norms(scheme):
+        assert rate <= 0.3
+    elif not scheme.mechanism.bounds_coordinates:  # a range, which no gradient fills
+        assert rate * scheme.first_bound * scheme.mechanism.longest <= 1.25 + 1e-9
+
+
+def test_only_reports_with_norms_and_those_without_noise_are_relative_to_the_vector():
+    relative = {name for name in SCHEMES if rates.follows_norms(made(name))}
+    assert relative == {"privunit", "privunit-g", "fedsgd", "qsgd", "terngrad", "dgc"}
+    for name in ("sqsgd", "sqsgd-stateless"):
+        assert rates.follows_norms(made(name, code="signs"))
+
+
+def test_more_rounds_take_smaller_steps_where_a_bound_decides_the_noise():
+    scheme = made("vqsgd")
+    long, short = (rates.learning_rate(scheme, 10, rounds=rounds) for rounds in (800, 200))
+    assert long == pytest.approx(short / 2)
+    assert rates.learning_rate(scheme, 10, bound=2.0) == pytest.approx(rates.learning_rate(scheme, 10) / 2)
+
+
+class Nothing(Quadratic):
+    """Clients whose gradients are zero, so that noise alone moves the weights."""
+
+    dim, clients, once = 200, 4, False
+
+    def gradients(self, weights, round, cohort):
+        return ((0.0, np.zeros(200, np.float32)) for _ in cohort)
+
+
+@pytest.mark.parametrize(
+    ("name", "epsilon", "noise"),
+    [
+        ("sqsgd-stateless", 1.0, 0.1),
+        ("sqsgd-stateless", 4.0, 0.1),
+        ("privunit-index", 4.0, 0.1),
+        ("sqkr", 4.0, 0.1),
+        ("vqsgd", 20.0, 0.04),
+    ],
+)
+def test_the_noise_of_all_rounds_moves_a_weight_by_the_same_whatever_the_budget(name, epsilon, noise):
+    """Measured: the deviation that the noise alone gives each weight."""
+    scheme = make_scheme(name, dim=200, epsilon=epsilon, bits=64)
     rate = rates.learning_rate(scheme, 4, rounds=300, bound=0.5)
     chosen = settings(optimizer=Optimizer(kind="sgd", rate=rate), bound=0.5, decay_rounds=300)
-
-    class Nothing(Quadratic):
-        dim, clients, once = 200, 4, False
-
-        def gradients(self, weights, round, cohort):
-            return ((0.0, np.zeros(200, np.float32)) for _ in cohort)
-
-    before = np.zeros(200)
     _, state = after(300, scheme, chosen, Nothing())
-    assert (state.weights - before).std() == pytest.approx(0.1, rel=0.15)
+    assert state.weights.std() == pytest.approx(noise, rel=0.15)
 
 
 def test_the_rate_for_a_softmax_keeps_its_final_noise_whatever_the_budget():
@@ -47,14 +87,34 @@ def test_the_rate_for_a_softmax_keeps_its_final_noise_whatever_the_budget():
         rate = rates.softmax_rate(scheme, clients=200, rounds=6, bound=0.5)
         chosen = settings(optimizer=Optimizer(kind="sgd", rate=rate), bound=0.5, decay_rounds=6)
 
-        class Nothing(Quadratic):
-            dim, clients = 200, 1200
-
-            def gradients(self, weights, round, cohort):
-                return ((0.0, np.zeros(200, np.float32)) for _ in cohort)
+        class Once(Nothing):
+            clients = 1200
 
             def cohort(self, round):
                 return range(200 * round, 200 * (round + 1))
 
-        _, state = after(6, scheme, chosen, Nothing())
+        _, state = after(6, scheme, chosen, Once())
         assert state.weights.std() == pytest.approx(1.4, rel=0.25)
+
+
+def test_a_constant_rate_is_half_of_one_that_falls():
+    about = {"clients": 10, "rounds": 50, "optimizer": "sgd", "softmax": False}
+    falling, constant = (
+        rates.bound_and_rate(made("vqsgd"), **about, decays=decays)[1] for decays in (True, False)
+    )
+    assert constant == falling / 2
+    assert rates.bound_and_rate(made("vqsgd"), **about, decays=True, lr=0.7, bound=3.0) == (3.0, 0.7)
+
+
+def test_changes_of_a_model_are_taken_whole_if_they_are_exact():
+    """The app's own rate has shortened them."""
+    assert rates.change_rate(made("fedsgd"), 10) == 1.0
+    signs = made("sqsgd", code="signs")
+    assert rates.change_rate(signs, 10) == pytest.approx(1 / (1 + signs.mechanism.relative_error(0.5) / 10))
+
+
+def test_an_unknown_error_gives_a_rate_nevertheless():
+    scheme = made("qsgd")
+    unknown = dataclasses.replace(scheme)
+    object.__setattr__(unknown, "nmse", math.nan)
+    assert rates.learning_rate(unknown, 10) == 0.1

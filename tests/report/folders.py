@@ -23,7 +23,7 @@ def write_run(folder, *, done=None, error=None, notion="local", best=0.9, dim=10
         (folder / "error.txt").write_text(error + "\n")
     elif done == config.rounds:
         summary = {"notion": notion, "held_out": "1,000 made-up images", "bytes_up_ratio": 4 * dim / sent}
-        summary |= {"epsilon": promised, **(central or {})}
+        summary |= {"epsilon": promised, "lr": 0.1, **(central or {})}
         (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 

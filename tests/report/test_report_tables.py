@@ -9,6 +9,7 @@ from tags import Tags
 from sqsgd.report import tables
 from sqsgd.report.charts import line_charts, split_chart
 from sqsgd.report.tables import MOST_ROWS, Cell
+from sqsgd.report.text import MISSING
 
 
 def test_the_table_can_be_sorted_on_every_heading(grouped):
@@ -17,7 +18,7 @@ def test_the_table_can_be_sorted_on_every_heading(grouped):
     assert (
         len(table.named("button"))
         == len([each for each in table.named("th") if each["scope"] == "col"])
-        == 11
+        == 12
     )
     values = [each["data-value"] for each in table.named("td") if "data-value" in each]
     assert "Infinity" in values
@@ -41,6 +42,17 @@ def test_a_row_says_how_its_runs_ended(grouped):
 def test_three_runs_or_more_have_an_interval_in_the_table(grouped, seeds):
     shown = tables.results_table(grouped(*({"seed": seed} for seed in range(seeds))))
     assert ("±" in shown) is (seeds == 3)
+
+
+def test_the_rate_of_a_run_is_shown_given_or_by_the_rule(grouped):
+    """An unfinished run by the rule has not told it yet."""
+    runs = ({"lr": 0.5, "done": 9}, {"bytes": 64}, {"bytes": 32, "done": 9})
+    groups = grouped(*runs)
+    by_label = {group.label: group.lr for group in groups}
+    assert by_label["256 bytes, lr 0.5"] == 0.5
+    assert by_label["64 bytes"] == 0.1
+    assert math.isnan(by_label["32 bytes"])
+    assert {"0.5", "0.1", MISSING} <= set(words(tables.results_table(groups)))
 
 
 @pytest.mark.parametrize(

@@ -95,5 +95,5 @@ def test_clipping_would_break_the_guarantee_of_single_weights(monkeypatch):
 def test_a_configuration_with_clipping_is_refused():
     config = make_config({"scheme": "ldp-fl", "options": {"per_weight": True}, "clip": 0.5, "clients": 3})
     with pytest.raises(ValueError, match=r"clip = 0\.5"):
-        make_settings(config, ldp_fl(300, 2.0, 64, per_weight=True), False)
-    make_settings(config, ldp_fl(300, 2.0, 64), False)
+        make_settings(config, ldp_fl(300, 2.0, 64, per_weight=True))
+    make_settings(config, ldp_fl(300, 2.0, 64))

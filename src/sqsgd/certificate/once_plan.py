@@ -61,7 +61,7 @@ def plan_once(
         raise ValueError(f"set either epsilon = {epsilon} or central = {central}")
 
     def make(local: float) -> Scheme:
-        name = automatic_scheme(dim=dim, epsilon=local, bits=bits)
+        name = automatic_scheme(dim=dim, epsilon=local, bits=bits, once=True)
         return replace(make_scheme(name, dim=dim, epsilon=local, bits=bits), wire=2)  # as once-runs send it
 
     if epsilon is None:

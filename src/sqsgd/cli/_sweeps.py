@@ -85,7 +85,7 @@ def run(
 ) -> None:
     """Train a sweep, print its table and write its page; exits with 1 if an arm has no run."""
     from sqsgd import checks
-    from sqsgd.experiments.sweep_runner import Interrupted, check_data, open_folder, run_sweep
+    from sqsgd.experiments.sweep_runner import Interrupted, check_data, open_folder, outlooks, run_sweep
     from sqsgd.runs.config import cores
 
     jobs = checks.integer("jobs", jobs, 0, 1024) or cores()
@@ -97,6 +97,8 @@ def run(
     def folders() -> list[Path]:
         return [out / "runs" if (out / "runs").exists() else out / "tuning"]
 
+    for line in () if resume else outlooks(sweep):
+        typer.echo(line, err=True)
     try:
         with (
             stopping_between_rounds() as signals,
@@ -129,9 +131,19 @@ def _cells(row: dict[str, Any]) -> list[str]:
     accuracy = "" if row["accuracy"] is None else f"{row['accuracy']:.2%}"
     if row["half_width"] is not None:
         accuracy += f" ± {100 * row['half_width']:.2f}".replace(" ", "\N{NO-BREAK SPACE}")  # one word
-    middle = [cell(row[name]) for name in ("runs", "lr", "epsilon", "notion", "bytes_up")]
+    rate = "" if row["lr"] is None else f"{row['lr']:.3g}" + (" (rule)" if row["lr_by_rule"] else "")
+    middle = [cell(row[name]) for name in ("epsilon", "notion", "bytes_up")]
     failed = row["failed"][0] if row["failed"] else ""
-    return [row["panel"], row["arm"], accuracy, *middle, f"{row['seconds']:.0f}", failed]
+    return [
+        row["panel"],
+        row["arm"],
+        accuracy,
+        str(row["runs"]),
+        rate,
+        *middle,
+        f"{row['seconds']:.0f}",
+        failed,
+    ]
 
 
 def _show(ticks: Iterable[Tick], update: Callable[[], None], *, quiet: bool) -> None:

@@ -33,7 +33,7 @@ def plan(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Choose parameters for a budget; show the expected error, reconstruction bounds and warnings.
+    """Recommend a scheme for a budget; show its parameters, errors, reconstruction bounds and warnings.
 
     With --once, show instead what a report per user buys, and what it guarantees locally and centrally.
     """
@@ -58,6 +58,8 @@ def plan(
     if as_json:
         print_json({**chosen.to_dict(), "frontier": [asdict(point) for point in points]})
         return
+    if chosen.recommendation is not None:
+        typer.echo(f"take {chosen.recommendation.options}: {chosen.recommendation.reason}\n")
     for name, text in _lines(chosen):
         typer.echo(wrapped(f"{name:18} {text}", 19))
     typer.echo()
@@ -114,6 +116,7 @@ def _lines(chosen: Plan) -> list[tuple[str, str]]:
     best = f"{chosen.optimum:.4g}, so this is {_times(chosen.optimum_ratio)} the best possible"
     limit = f"{_times(chosen.information_ratio)} the information limit {chosen.information_limit:.4g}"
     return [
+        ("scheme", "sqsgd-stateless"),
         ("coordinates", sent),
         ("threshold, keep", law),
         ("epsilon", f"{chosen.epsilon:g} = {shares}"),

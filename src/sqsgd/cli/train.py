@@ -81,7 +81,9 @@ def train(
     rounds: Rounds = RunConfig.rounds,
     lr: Rate = RunConfig.lr,
     optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = RunConfig.optimizer,
-    decay: Annotated[str, typer.Option(help="Decay of the rate: auto, none or linear.")] = RunConfig.decay,
+    decay: Annotated[
+        str, typer.Option(help="Decay of the rate: linear (auto), to zero, or none.")
+    ] = RunConfig.decay,
     ledgers: Annotated[Path | None, typer.Option(help="Folder of the clients' own ledgers.")] = None,
     bound: Annotated[float, typer.Option(help="Initial bound; 0: the scheme's own.")] = RunConfig.bound,
     seed: Annotated[int, typer.Option(help="Seed of everything but secure noise.")] = RunConfig.seed,
@@ -138,6 +140,8 @@ def _train(
         run = runner.prepare(config, out or Path("runs"))
         if out is None:  # created only now that the run is known to be valid
             run = dataclasses.replace(run, folder=new_folder(config.dataset))
+        if expected := runner.outlook(run.config, run.problem.dim):
+            typer.echo(expected, err=True)
         state = runner.start(run)
     page = run.folder / "report.html"
     try:
@@ -185,6 +189,11 @@ def _spent(record: Any) -> str:
     return f"epsilon {record.epsilon_total:,g}, {record.bytes_up:,} bytes per report"
 
 
+def rate_words(summary: dict[str, Any]) -> str:
+    """The learning rate of a run, and whether it fell."""
+    return f"{summary['lr']:.3g}" + (", falling linearly to 0" if summary.get("decay") == "linear" else "")
+
+
 def describe(summary: dict[str, Any], folder: Path) -> str:
     """The summary of a run as text."""
     shares = ", ".join(
@@ -212,6 +221,7 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
             ),
             f"payload        {summary['bytes_up']} bytes per client and round, "
             f"1/{summary['bytes_up_ratio']:.0f} of float32",
+            f"learning rate  {rate_words(summary)}",
             f"time           {summary['seconds']:.0f} s: {shares}",
             f"written to     {folder}",
         ]

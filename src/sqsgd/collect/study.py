@@ -159,7 +159,7 @@ def make_study(values: Mapping[str, Any], key: str) -> Study:
     if study.seed < 0:
         study = dataclasses.replace(study, seed=secrets.randbelow(MOST_SEED + 1))
     if study.scheme == "auto":
-        chosen = automatic_scheme(dim=study.dim, epsilon=study.epsilon, bits=8 * study.bytes)
+        chosen = automatic_scheme(dim=study.dim, epsilon=study.epsilon, bits=8 * study.bytes, once=True)
         study = dataclasses.replace(study, scheme=chosen)
     check_name("scheme", study.scheme)
     scheme = study.made_scheme

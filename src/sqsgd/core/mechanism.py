@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -132,6 +133,14 @@ class Mechanism(ABC):
         Mechanisms that need a rotation assume that it has spread the vector evenly. NaN where no closed form
         is known, infinity where the error is unbounded.
         """
+
+    @property
+    def longest(self) -> float:
+        """The norm of the longest vector that a report can describe, over the bound.
+
+        It is 1 unless the bound limits coordinates: then, it is three deviations of a Gaussian one.
+        """
+        return math.sqrt(self.dim) / 3 if self.bounds_coordinates else 1.0
 
     @abstractmethod
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:

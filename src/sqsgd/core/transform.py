@@ -31,6 +31,9 @@ class Transform(ABC):
     checks_input: ClassVar[bool] = False
     """``forward`` rejects NaN and infinity in the pass that it makes anyway."""
 
+    spreads: ClassVar[bool] = False
+    """``inverse`` spreads the error of one coordinate over all of them."""
+
     shared: bool
     """The same for all clients of a round, so the server inverts it once, after the sum."""
 

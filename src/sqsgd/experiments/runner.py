@@ -11,9 +11,10 @@ from typing import Any
 
 from sqsgd import federated
 from sqsgd.core import Scheme
-from sqsgd.experiments.settings import make_settings
+from sqsgd.experiments.settings import begun_settings, make_settings, softmax_once
 from sqsgd.federated import Record, Settings, State
 from sqsgd.federated.order import secret_order
+from sqsgd.federated.rates import learns
 from sqsgd.learning.datasets import Dataset, first_tests, hold_out, load_dataset
 from sqsgd.learning.features import extracted, extractor_and_model
 from sqsgd.learning.models import make_model
@@ -57,8 +58,9 @@ def prepare(config: RunConfig, folder: Path) -> Run:
         if missing:
             raise ValueError(f"engine = 'flower' needs {' and '.join(missing)}: pip install 'sqsgd[flower]'")
     problem = load_problem(config)
-    if config.scheme in CODED and "code" not in config.options and _begun_without_code(folder):
-        config = _as_begun(config, problem.dim)
+    begun = load_config(folder / CONFIG) if (folder / CONFIG).exists() else None
+    if begun is not None:
+        config = _as_begun(config, begun, problem.dim)
     scheme = _scheme(config, problem.dim)
     config = _chosen(config, scheme)
     if config.ledgers:
@@ -66,18 +68,16 @@ def prepare(config: RunConfig, folder: Path) -> Run:
         if place.exists() and not place.is_dir():
             raise ValueError(f"ledgers = {config.ledgers!r} is a file; name a folder")
         config = dataclasses.replace(config, ledgers=str(place))
-    features, model_name = extractor_and_model(config.features, config.model)
-    settings = make_settings(config, scheme, bool(features) and model_name == "linear")
+    settings = make_settings(config, scheme)
     return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings)
 
 
-def _begun_without_code(folder: Path) -> bool:
-    """Whether the folder holds a run of a version without sparse codes: later ones write the code down."""
-    return (folder / CONFIG).exists() and "code" not in load_config(folder / CONFIG).options
-
-
-def _as_begun(config: RunConfig, dim: int) -> RunConfig:
-    """The configuration of a run that a version without sparse codes began, with the code that it chose."""
+def _as_begun(config: RunConfig, begun: RunConfig, dim: int) -> RunConfig:
+    """The configuration with what an earlier version chose when it began the run, and did not write down."""
+    if config.decay == "auto":
+        config = dataclasses.replace(config, decay="none" if begun.decay == "auto" else begun.decay)
+    if config.scheme not in CODED or "code" in {**config.options, **begun.options}:
+        return config
     given = {name: value for name, value in config.options.items() if name != "levels"}
     levels = (config.options["levels"],) if "levels" in config.options else LEVELS
     block = config.scheme == "sqsgd"
@@ -87,11 +87,10 @@ def _as_begun(config: RunConfig, dim: int) -> RunConfig:
 
 def _chosen(config: RunConfig, scheme: Scheme) -> RunConfig:
     """The configuration with what was left to choose: a run is resumed with what it was begun with."""
-    decay, options = config.decay, config.options
-    if decay == "auto":
-        decay = "linear" if scheme.mechanism.fixed_length else "none"
-    if scheme.name in CODED:
-        options = {**options, "code": code_of(scheme.mechanism)}
+    options = (
+        {**config.options, "code": code_of(scheme.mechanism)} if scheme.name in CODED else config.options
+    )
+    decay = "linear" if config.decay == "auto" else config.decay
     return dataclasses.replace(config, scheme=scheme.name, decay=decay, options=options)
 
 
@@ -139,7 +138,7 @@ def _scheme(config: RunConfig, dim: int) -> Scheme:
         )
     name, bits = config.scheme, 8 * config.bytes
     if name == "auto":
-        name = automatic_scheme(dim=dim, epsilon=config.epsilon, bits=bits)
+        name = automatic_scheme(dim=dim, epsilon=config.epsilon, bits=bits, once=config.once)
     scheme = make_scheme(name, dim=dim, epsilon=config.epsilon, bits=bits, **config.options)
     if config.once and scheme.residual:
         raise ValueError(
@@ -147,6 +146,19 @@ def _scheme(config: RunConfig, dim: int) -> Scheme:
             "= 'once' there is none: write scheme = 'auto' for the best that keeps nothing"
         )
     return dataclasses.replace(scheme, wire=2) if config.once else scheme
+
+
+def outlook(config: RunConfig, dim: int) -> str:
+    """One line if a model of ``dim`` weights is predicted to learn nothing at the default rate, else none."""
+    if config.lr or softmax_once(config):
+        return ""
+    scheme, clients = _scheme(config, dim), config.participants or config.clients
+    if learns(scheme, clients, config.rounds, config.bound or scheme.first_bound):
+        return ""
+    return (
+        f"{scheme.name} at epsilon {config.epsilon:g} in {config.rounds:,} rounds of {clients:,} clients: "
+        "nothing will be learned, the reports are too noisy; more epsilon, clients or rounds would help"
+    )
 
 
 def start(run: Run) -> State:
@@ -166,7 +178,7 @@ def start(run: Run) -> State:
             "reported, which is a secret here; choose a folder elsewhere"
         )
     state = federated.initial_state(run.problem.initial(), run.settings)
-    about = {**dataclasses.asdict(run.config), "order": _new_order(run)}
+    about = {**dataclasses.asdict(run.config), "order": _new_order(run), "rate": run.settings.optimizer.rate}
     folder.begin(state, about, run.config.to_toml())
     return state
 
@@ -190,7 +202,7 @@ def resume(run: Run) -> State:
     if "code" in run.config.options:  # ``prepare`` adds it to runs that were begun without it
         kept["options"] = {"code": run.config.options["code"], **kept["options"]}
     # These decide who is in a round, or the size of its step.
-    ruled = not run.config.lr and run.scheme.mechanism.fixed_length
+    ruled = not run.config.lr and "rate" not in kept and run.scheme.mechanism.fixed_length
     fixed = {"rounds"} if run.config.once or run.config.decay != "none" or ruled else set()
     for name, value in dataclasses.asdict(run.config).items():
         if (name not in MAY_CHANGE or name in fixed) and kept[name] != value:
@@ -216,8 +228,10 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
     ``stop`` is called after each round. If it returns True, the state is saved and training ends there.
     """
     config, folder = run.config, RunFolder(run.folder)
-    order = folder.load()[1].get("order", "")
-    about = {**dataclasses.asdict(config), "order": order}
+    kept = folder.load()[1]
+    order = kept.get("order", "")
+    run = dataclasses.replace(run, settings=begun_settings(config, run.scheme, run.settings, kept))
+    about = {**dataclasses.asdict(config), "order": order, "rate": run.settings.optimizer.rate}
     if config.once and order != SEEDED and state.round < config.rounds:
         settings = dataclasses.replace(run.settings, order=kept_order(order))
         run = dataclasses.replace(run, settings=settings)
@@ -259,6 +273,7 @@ def summary(run: Run, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         lines,
         run.scheme,
         lr=run.settings.optimizer.rate,
+        decay=config.decay,
         rounds=config.rounds,
         once=config.once,
         dataset=config.dataset,

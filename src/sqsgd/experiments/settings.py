@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from sqsgd.core import Scheme
 from sqsgd.federated import Settings
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.federated.order import Order, seeded_order
-from sqsgd.federated.rates import bound_and_rate
+from sqsgd.federated.rates import bound_and_rate, earlier_rate
+from sqsgd.learning.features import extractor_and_model
 from sqsgd.ledger.client_ledgers import Ledgers
 from sqsgd.numerics.epsilon_sums import total
 from sqsgd.runs.config import RunConfig, cores
 
 
-def make_settings(config: RunConfig, scheme: Scheme, features: bool) -> Settings:
-    """The settings; ``features``: the model is a softmax on public features of unit length."""
-    softmax = config.once and features and config.optimizer == "sgd"
+def softmax_once(config: RunConfig) -> bool:
+    """Whether each client answers once, for a softmax on public features of unit length."""
+    features, model = extractor_and_model(config.features, config.model)
+    return config.once and config.optimizer == "sgd" and bool(features) and model == "linear"
+
+
+def begun_settings(
+    config: RunConfig, scheme: Scheme, settings: Settings, kept: Mapping[str, Any]
+) -> Settings:
+    """The settings at the rate that a run was begun with, or by the rule of versions that did not keep it.
+
+    tests/experiments/test_settings.py::test_a_run_keeps_its_rate.
+    """
+    rate = kept.get("rate", settings.optimizer.rate)
+    if not ("rate" in kept or config.lr or scheme.mechanism.fixed_length or softmax_once(config)):
+        rate = earlier_rate(scheme, config.participants or config.clients, config.optimizer)
+    return replace(settings, optimizer=replace(settings.optimizer, rate=rate))
+
+
+def make_settings(config: RunConfig, scheme: Scheme) -> Settings:
+    """The settings of a new run."""
     decays = config.decay == "linear"
     bound, rate = bound_and_rate(
         scheme,
@@ -24,7 +46,7 @@ def make_settings(config: RunConfig, scheme: Scheme, features: bool) -> Settings
         rounds=config.rounds,
         optimizer=config.optimizer,
         decays=decays,
-        softmax=softmax,
+        softmax=softmax_once(config),
         bound=config.bound,
         lr=config.lr,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import math
@@ -70,6 +71,21 @@ def check_data(sweep: Sweep) -> None:
     for name in sorted({cell.values.get("model", "lenet5") for cell in sweep.cells()}):
         if problem := unknown_model(name):
             raise ValueError(problem)
+
+
+def outlooks(sweep: Sweep) -> Iterator[str]:
+    """One line for each cell that is predicted to learn nothing, whatever the rate."""
+    from sqsgd.experiments import runner
+
+    dims: dict[tuple[str, ...], int] = {}
+    for cell in sweep.cells():
+        config = cell.job("runs", 0.0, sweep.seeds[0]).config
+        data = (config.dataset, config.data_dir, config.model, config.features)
+        with contextlib.suppress(ValueError):  # the run itself says what is wrong
+            if data not in dims:
+                dims[data] = runner.load_problem(config).dim
+            if line := runner.outlook(config, dims[data]):
+                yield line
 
 
 def run_sweep(sweep: Sweep, out: Path, *, jobs: int, stop: Sequence[object] = ()) -> Iterator[Tick]:
@@ -155,7 +171,9 @@ def table(sweep: Sweep, out: Path, chosen: dict[str, float]) -> list[dict[str, A
                 "accuracy": None if math.isnan(accuracy) else accuracy,
                 "half_width": None if math.isnan(half_width) else half_width,
                 "runs": len(found),
-                "lr": chosen.get(cell.name),
+                "lr": first.get("lr", chosen.get(cell.name)),
+                "lr_by_rule": chosen.get(cell.name) == 0,
+                "decay": first.get("decay"),
                 "epsilon": first.get("epsilon"),
                 "notion": first.get("notion"),
                 "bytes_up": first.get("bytes_up"),

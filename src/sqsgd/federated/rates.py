@@ -1,4 +1,4 @@
-"""Default learning rates: smaller where the mean of the reports is noisier."""
+"""Default learning rates of all schemes: as large as the noise of the reports allows."""
 
 from __future__ import annotations
 
@@ -7,31 +7,58 @@ import math
 from sqsgd.core import Scheme
 from sqsgd.federated.optimizers import OPTIMIZERS
 
-_NOISE, _LONGEST = 0.1, 1.25
+_NOISE, _SPIKES, _LONGEST = 0.1, 0.04, 1.25
+_STEEPEST, _TOLERATED, _TOLERATED_ON_BLOCK = 0.3, 40.0, 3.0
 _SCORE_NOISE, _LARGEST_SOFTMAX_RATE = 1.4, 200.0
+_INVISIBLE = 100.0
 
 
 def learning_rate(
     scheme: Scheme, clients: int, optimizer: str = "sgd", *, rounds: int = 600, bound: float | None = None
 ) -> float:
-    """The default learning rate for any budget: smaller where the mean of the reports is noisier.
+    """The default learning rate of the first round for any budget; it then falls linearly to zero.
 
-    If reports hold norms, 0.25 / (1 + NMSE / clients), where NMSE is the relative squared error of one report
-    on what it sends. If all reports are as long as the bound, so are the steps: the first is 1.25 long, or
-    so short that the noise of all rounds moves a weight by 0.1 (one standard deviation) at the end, under a
-    rate that falls linearly to zero. The constants were chosen on Fashion-MNIST.
+    If a fixed bound decides the noise, it is so small that the noise of all rounds moves a weight by 0.1 at
+    the end (one standard deviation; 0.04 if noise hits few weights at a time, hard, because no rotation
+    spreads it over all of them), and that the first step is at most 1.25 long. If the noise is relative to
+    the gradient, because the bound follows norms in the reports or there is none, the rate is
+    0.3 / (1 + NMSE / (40 clients)), where NMSE is the relative squared error of one report; 3 clients if that
+    is the error on a block alone.
 
     If clients accumulate a velocity, ten gradients add up, so it is a tenth of that. The server's momentum
     and adam take a hundredth: they keep moving a coordinate between its reports, which hold many gradients
     and come once in dim / n rounds.
     """
-    if scheme.mechanism.fixed_length:
-        bound = bound or scheme.first_bound
-        rate = min(_LONGEST / bound, _noise_rate(scheme, clients, rounds, bound, _NOISE))
+    length = (bound or scheme.first_bound) * scheme.mechanism.longest
+    if follows_norms(scheme):
+        error, tolerated = scheme.nmse, _TOLERATED_ON_BLOCK if scheme.sends_block else _TOLERATED
+        rate = _STEEPEST / (1 + error / (tolerated * clients)) if math.isfinite(error) else 0.1
     else:
-        error = scheme.mechanism.relative_error(0.5)
-        rate = 0.25 / (1 + error / clients) if math.isfinite(error) else 0.1
+        rotated = not scheme.residual and any(transform.spreads for transform in scheme.transforms)
+        noise = _NOISE if rotated or scheme.mechanism.fixed_length else _SPIKES
+        longest = math.inf if scheme.mechanism.bounds_coordinates else _LONGEST / length
+        rate = min(longest, _noise_rate(scheme, clients, rounds, length, noise))
     return rate * (1 - scheme.momentum) * OPTIMIZERS[optimizer].default_rate
+
+
+def follows_norms(scheme: Scheme) -> bool:
+    """Whether the noise of a report is relative to the vector: no fixed bound decides it."""
+    return scheme.mechanism.has_symbol or not scheme.privacy.is_private
+
+
+def earlier_rate(scheme: Scheme, clients: int, optimizer: str = "sgd") -> float:
+    """The constant rate that runs of earlier versions began with where reports differ in length."""
+    error = scheme.mechanism.relative_error(0.5)
+    rate = 0.25 / (1 + error / clients) if math.isfinite(error) else 0.1
+    return rate * (1 - scheme.momentum) * OPTIMIZERS[optimizer].default_rate
+
+
+def change_rate(scheme: Scheme, clients: int, optimizer: str = "sgd") -> float:
+    """The default rate for changes of a model, which hold the app's own small rate, in reports with norms.
+
+    Constant, and four times ``earlier_rate`` (docs/flower.md).
+    """
+    return 4 * earlier_rate(scheme, clients, optimizer)
 
 
 def softmax_rate(scheme: Scheme, clients: int, rounds: int, bound: float) -> float:
@@ -66,8 +93,22 @@ def bound_and_rate(
         rate = softmax_rate(scheme, clients, rounds, bound)
     else:
         rate = learning_rate(scheme, clients, optimizer, rounds=rounds, bound=bound)
-    halved = not decays and (softmax or scheme.mechanism.fixed_length)
-    return bound, rate * (0.5 if halved else 1.0)
+    return bound, rate * (1.0 if decays else 0.5)
+
+
+def learns(scheme: Scheme, clients: int, rounds: int, bound: float) -> bool:
+    """Whether anything can be learned: whether a gradient of length 1 is visible in the noise of all reports.
+
+    Their mean has the error NMSE / (clients rounds), at most 100. A mechanism that chooses what it sends,
+    without noise to speak of, has the error of the estimate that is scaled to be unbiased.
+    tests/experiments/test_runner.py::test_what_cannot_be_learned_is_told_before.
+    """
+    error, mechanism = scheme.nmse, scheme.mechanism
+    if mechanism.chooses and error < 1:
+        error /= 1 - error
+    elif mechanism.bounds_coordinates and not follows_norms(scheme):  # of a block of what has accumulated
+        error *= (bound * mechanism.longest) ** 2 * mechanism.dim / scheme.dim
+    return not error > _INVISIBLE * clients * rounds
 
 
 def _noise_rate(scheme: Scheme, clients: int, rounds: int, bound: float, noise: float) -> float:

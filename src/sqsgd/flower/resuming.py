@@ -27,7 +27,8 @@ def check_same(known: Mapping[str, Any], now: Mapping[str, Any], rounds: int) ->
                 f"this training was begun with {key} = {begun!r}, not {now[key]!r}: restore "
                 "scheme, epsilon, bytes, model, optimizer and once, or start another with another out"
             )
-    if rounds and (decay := known.get("decay_rounds", 0)) != now["decay_rounds"]:
+    decay = known.get("decay_rounds", 0)  # 0: its rate does not fall, as in earlier versions for most schemes
+    if rounds and decay and decay != now["decay_rounds"]:
         raise ValueError(
             f"this training was begun for {decay} rounds, over which its rate falls: restore "
             f"num_rounds = {decay}, or start another with another out"

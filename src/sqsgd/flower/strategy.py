@@ -22,7 +22,7 @@ from sqsgd.core import Scheme
 from sqsgd.federated import Record, Settings, State
 from sqsgd.federated.algorithm import server_step_opened, task_for
 from sqsgd.federated.optimizers import Optimizer
-from sqsgd.federated.rates import learning_rate
+from sqsgd.federated.rates import change_rate, follows_norms, learning_rate
 from sqsgd.federated.record import make_record
 from sqsgd.files.json_numbers import worded
 from sqsgd.flower import wire
@@ -156,20 +156,19 @@ class SqsgdStrategy(Strategy):
         if self.once:
             self.scheme = replace(self.scheme, wire=2)
         bound = self.bound or self.scheme.first_bound
-        fixed_length = self.scheme.mechanism.fixed_length
-        rate = self.lr or learning_rate(
-            self.scheme, expected, self.optimizer, rounds=self.rounds or 600, bound=bound
-        ) * (
-            # A delta holds the app's own small rate (docs/flower.md), unless all reports have one length;
-            # without a number of rounds the rate does not fall, so that half of it suffices.
-            (1.0 if self.rounds else 0.5) if fixed_length else 4.0 if self.sends == "delta" else 1.0
-        )
+        ruled = not (self.sends == "delta" and follows_norms(self.scheme))
+        if ruled:  # without a number of rounds the rate does not fall, so that half of it suffices
+            rate = (1.0 if self.rounds else 0.5) * learning_rate(
+                self.scheme, expected, self.optimizer, rounds=self.rounds or 600, bound=bound
+            )
+        else:  # a change holds the app's own small rate
+            rate = change_rate(self.scheme, expected, self.optimizer)
         self.scheme.check_clip(self.clip)
         self.settings = Settings(
             seed=self.seed,
-            optimizer=Optimizer(kind=self.optimizer, rate=rate),
+            optimizer=Optimizer(kind=self.optimizer, rate=self.lr or rate),
             bound=bound,
-            decay_rounds=self.rounds if fixed_length else 0,
+            decay_rounds=self.rounds if ruled else 0,
             track=self.track,
             clip=self.clip,
             alpha=self.alpha,

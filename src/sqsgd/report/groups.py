@@ -76,6 +76,11 @@ class Group:
         return math.fsum(totals) / len(totals) if totals else math.nan
 
     @property
+    def lr(self) -> float:
+        """The learning rate of the first round, given or by the rule; NaN if it is not known yet."""
+        return self.config.lr or (self.summary.lr if self.summary else math.nan)
+
+    @property
     def notion(self) -> StatedNotion:
         """The notion of privacy; unknown if this version does not know it."""
         if self.summary is not None:

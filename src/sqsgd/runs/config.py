@@ -41,11 +41,10 @@ class RunConfig:
     bytes: int = 256
     rounds: int = 600
     lr: float = 0.0
-    """Learning rate; 0: derived from the predicted error of a report."""
+    """Learning rate of the first round; 0: as large as the noise of the reports allows."""
     optimizer: str = "sgd"
     decay: str = "auto"
-    """Decay of the learning rate over the rounds; ``linear``: to zero after the last. ``auto``: linear if all
-    reports have the same length, so that nothing else shortens the steps, else ``none``."""
+    """How the learning rate falls: ``none``, or ``linear`` to zero after the last round (``auto``)."""
     bound: float = 0.0
     """Initial bound; 0: 1 for norms, 10 for the paper's range."""
     track: bool = True

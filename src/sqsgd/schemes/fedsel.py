@@ -124,6 +124,11 @@ class Picked(Mechanism):
         lost = (1 - never) * by_mean + (inverse - never * harmonic) * by_noise
         return 1 + float(counts @ lost) / (self.dim * share**2)
 
+    @property
+    def longest(self) -> float:
+        """``picks`` values at the end of their range."""
+        return math.sqrt(self.picks / self.dim) * self.reach
+
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
         x, chosen = checks.shaped("x", x, self.dim), self._chosen(columns)
         where = places(x, self.dim, self._half_range(bound))
