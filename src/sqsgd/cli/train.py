@@ -33,7 +33,9 @@ from sqsgd.cli._options import (
 from sqsgd.cli._stopping import stopping_between_rounds
 from sqsgd.cli._tables import print_result
 from sqsgd.cli.report import try_write_report
+from sqsgd.files.json_numbers import NUMBERS
 from sqsgd.runs.config import FIELDS, RunConfig
+from sqsgd.runs.headline import ACCURACY, Headline, read_headline
 
 
 class Command(TyperCommand):
@@ -61,6 +63,9 @@ def train(
     dataset: Dataset = RunConfig.dataset,
     data_dir: DataDir = None,
     model: Model = RunConfig.model,
+    loss: Annotated[
+        str, typer.Option(help="cross-entropy, squared-error, multi-label or package.module:name.")
+    ] = RunConfig.loss,
     features: Annotated[
         str | None, typer.Option(help="Public features: hog, soft-hog or package.module:factory.")
     ] = None,
@@ -69,7 +74,7 @@ def train(
         str, typer.Option(help="all, a number of clients per round, or once: one round per client.")
     ] = RunConfig.participation,
     partition: Annotated[
-        str, typer.Option(help="iid, dirichlet:BETA, shards:N or drawn (any number of clients).")
+        str, typer.Option(help="iid, dirichlet:BETA, shards:N, natural or drawn (any number of clients).")
     ] = RunConfig.partition,
     batch: Annotated[int, typer.Option(help="Batch size of a client.")] = RunConfig.batch,
     epsilon: Epsilon = RunConfig.epsilon,
@@ -82,6 +87,9 @@ def train(
     bound: Annotated[float, typer.Option(help="Initial bound; 0: the scheme's own.")] = RunConfig.bound,
     seed: Annotated[int, typer.Option(help="Seed of everything but secure noise.")] = RunConfig.seed,
     option: SchemeOption = None,
+    device: Annotated[
+        str, typer.Option(help="Where gradients are computed: cpu, cuda, mps or auto.")
+    ] = RunConfig.device,
     engine: Annotated[
         str, typer.Option(help="local, or flower: the same run over Flower.")
     ] = RunConfig.engine,
@@ -151,13 +159,28 @@ def _shown(steps: Iterator[Any], rounds: int, done: int, *, quiet: bool) -> Iter
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Bar(*columns) as bar:
-        task, accuracy = bar.add_task("starting", total=rounds, completed=done), ""
+        task, reached = bar.add_task("starting", total=rounds, completed=done), ""
         for record in steps:
-            if record.accuracy is not None:
-                accuracy = f"accuracy {record.accuracy:.2%}  "
-            text = f"{accuracy}epsilon {record.epsilon_total:,g}  {record.bytes_up:,} bytes per report"
+            if measured := read_headline(record.to_dict()):
+                headline, value = measured
+                reached = f"{headline.name} {headline.shown(value)}  "
+            text = f"{reached}epsilon {record.epsilon_total:,g}  {record.bytes_up:,} bytes per report"
             bar.update(task, advance=1, description=text)
             yield record
+
+
+def _measured(summary: dict[str, Any]) -> Iterator[str]:
+    """The headline on held-out data, then the other metrics and the loss."""
+    if (found := read_headline(summary)) is None:
+        return
+    headline, value = found
+    lower = " (lower is better)" if headline.better == "lower" else ""
+    yield f"{headline.name:14} {headline.shown(value)}{lower} on {summary['held_out']}"
+    for name, other in summary["metrics"].items():
+        if name != headline.name:
+            yield f"{name:14} {Headline(name=name).shown(NUMBERS.get(other, other))}"
+    if summary.get("test_loss") is not None and headline != ACCURACY and headline.name != "loss":
+        yield f"{'loss':14} {summary['test_loss']:.4g}"
 
 
 def describe(summary: dict[str, Any], folder: Path) -> str:
@@ -176,7 +199,7 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
     refused = [f"refused        {summary['refused']:,} reports, by their clients' own ledgers"]
     return "\n".join(
         [
-            f"accuracy       {summary['accuracy']:.2%} on {summary['held_out']}",
+            *_measured(summary),
             f"epsilon        {spent}",
             *(refused if summary["refused"] else []),
             f"noise          {summary['noise']}",
