@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sqsgd.cli._failures import Ended
-from sqsgd.cli._new_folders import new_folder
 from sqsgd.cli._stopping import stopping_between_rounds
 from sqsgd.cli._tables import cell, print_json, print_table
 from sqsgd.cli.report import try_write_report
+from sqsgd.runs.new_folders import new_folder
 
 if TYPE_CHECKING:
     from sqsgd.experiments.sweep import Sweep

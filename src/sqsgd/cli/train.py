@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ import typer
 from typer.core import TyperCommand
 
 from sqsgd.cli._failures import Ended
-from sqsgd.cli._new_folders import new_folder
 from sqsgd.cli._options import (
     Bytes,
     Clients,
@@ -36,6 +34,7 @@ from sqsgd.cli.report import try_write_report
 from sqsgd.files.json_numbers import NUMBERS
 from sqsgd.runs.config import FIELDS, RunConfig
 from sqsgd.runs.headline import ACCURACY, Headline, read_headline
+from sqsgd.whole_run import begin
 
 
 class Command(TyperCommand):
@@ -114,27 +113,8 @@ def _train(
 ) -> None:
     """Start a run from a file and values that override it, or resume a run."""
     from sqsgd.experiments import runner
-    from sqsgd.runs.config import load_config, make_config
 
-    if resume:
-        if out is None:
-            raise ValueError("--resume needs --out: the folder of the run to resume")
-        if values or config_file:
-            named = ", ".join(sorted(values) or ["config"])
-            raise ValueError(f"--resume takes every setting from {out / 'config.toml'}; leave out {named}")
-        if not (out / "config.toml").exists():
-            raise ValueError(f"{out} has no config.toml: there is nothing to resume")
-        run = runner.prepare(load_config(out / "config.toml"), out)
-        state = runner.resume(run)
-    else:
-        base = load_config(config_file) if config_file else make_config({})
-        merged = {**dataclasses.asdict(base), **values}
-        merged["options"] = {**base.options, **values.get("options", {})}
-        config = make_config(merged, where="the command line")
-        run = runner.prepare(config, out or Path("runs"))
-        if out is None:  # created only now that the run is known to be valid
-            run = dataclasses.replace(run, folder=new_folder(config.dataset))
-        state = runner.start(run)
+    run, state = begin(values, config_file, out, resume=resume)
     try:
         with stopping_between_rounds() as signals:
             steps = runner.train(run, state, stop=lambda: bool(signals))
@@ -176,7 +156,7 @@ def _measured(summary: dict[str, Any]) -> Iterator[str]:
     headline, value = found
     lower = " (lower is better)" if headline.better == "lower" else ""
     yield f"{headline.name:14} {headline.shown(value)}{lower} on {summary['held_out']}"
-    for name, other in summary["metrics"].items():
+    for name, other in summary.get("metrics", {}).items():
         if name != headline.name:
             yield f"{name:14} {Headline(name=name).shown(NUMBERS.get(other, other))}"
     if summary.get("test_loss") is not None and headline != ACCURACY and headline.name != "loss":

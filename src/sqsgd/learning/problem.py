@@ -37,7 +37,7 @@ from sqsgd.learning.partition import Indices, Parts, batch_indices, cohort, part
 from sqsgd.randomness import PublicStream
 
 _AHEAD = 64
-"""Clients of a linear model whose gradients are computed before the first is used."""
+"""Clients whose gradients are computed before the first is used, where many are computed at once."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,11 +87,15 @@ class LearningProblem:
     def gradients(self, weights: Vector, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
         """Each client's mean loss and gradient over its batch."""
         set_flat(self.model, weights)
-        if self._head is not None:
+        if self._head is not None or (self.most_examples and self._batchable):
             for start in range(0, len(cohort), _AHEAD):
                 losses, rows = self.gradient_rows(weights, round, np.asarray(cohort[start : start + _AHEAD]))
                 yield from zip(losses.tolist(), rows, strict=True)
-        elif self.random:
+        else:
+            yield from self._one_by_one(round, cohort)
+
+    def _one_by_one(self, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
+        if self.random:
             for client, (inputs, labels) in zip(cohort, self._batches(round, cohort), strict=True):
                 seed = self._torch_seed(round, client)
                 yield loss_gradient(self.model, inputs, labels, seed=seed, objective=self.objective)
@@ -111,7 +115,7 @@ class LearningProblem:
         if equal_few(bounds) and self._batchable:
             return batched_gradients(self.model, self.dataset, chosen, bounds, self.objective)
         losses, rows = np.empty(len(cohort)), np.empty((len(cohort), self.dim), np.float32)
-        for i, (loss, gradient) in enumerate(self.gradients(weights, round, cohort.tolist())):
+        for i, (loss, gradient) in enumerate(self._one_by_one(round, cohort.tolist())):
             losses[i], rows[i] = loss, gradient
         return losses, rows
 
