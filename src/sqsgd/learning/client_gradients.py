@@ -118,7 +118,10 @@ def batched_gradients(
         part = places[start : start + size]
         gradients, values = each(trained, dataset.train_inputs[part], dataset.train_labels[part])
         flat = torch.cat([gradients[name].reshape(len(part), -1) for name in trained], dim=1)
-        losses[start : start + size], rows[start : start + size] = values.cpu().numpy(), flat.cpu().numpy()
+        losses[start : start + size], rows[start : start + size] = (
+            values.detach().cpu().numpy(),
+            flat.detach().cpu().numpy(),
+        )
     return losses, rows
 
 

@@ -215,10 +215,10 @@ def _softmax_on(name: str) -> Callable[..., nn.Module]:
 
 
 MODELS: Mapping[str, Callable[..., nn.Module]] = {
-    "gru": Gru,
     "lenet5": LeNet5,
     # LeCun et al. 1998 with ReLU and full connections: 61,706 parameters.
     "lenet5-classic": partial(LeNet5, channels=(6, 16), hidden=(120, 84), padding=2),
+    "gru": Gru,
     "linear": _linear,
     **{f"{name}-linear": _softmax_on(name) for name in FEATURES},
     "mlp": _mlp,
