@@ -11,7 +11,6 @@ from sqsgd.learning import client_gradients
 from sqsgd.learning.client_gradients import (
     batchable,
     batched_gradients,
-    equal_few,
     head_gradients,
     linear_head,
 )
@@ -116,11 +115,42 @@ def test_other_models_are_computed_in_batches(name, monkeypatch):
     close(batched_gradients(model, data, chosen, bounds, CLASSES), model, data, chosen, bounds)
 
 
-def test_clients_of_different_or_many_examples_and_odd_models_are_not():
+def test_clients_of_different_sizes_are_computed_in_groups_and_each_row_is_its_clients():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Tanh(), nn.Linear(5, 3))
+    made = make_problem(
+        dataset(count=60), model, clients=8, partition_scheme="dirichlet:1", batch=3, participants=5, seed=1,
+        workers=1,
+    )  # fmt: skip
+    sizes = [made.size(client) for client in range(8)]
+    assert len(set(sizes)) > 3
+    assert max(sizes) > 8
+    losses, rows = made.gradient_rows(made.initial(), 4, np.arange(8))
+    for client in range(8):
+        mine = made.parts[client]
+        loss, alone = loss_gradient(model, made.dataset.train_inputs[mine], made.dataset.train_labels[mine])
+        assert losses[client] == pytest.approx(loss, rel=1e-5)
+        np.testing.assert_allclose(rows[client], alone, rtol=1e-3, atol=1e-6)
+
+
+def test_cohorts_draw_few_of_a_clients_examples_and_others_each_round():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Tanh(), nn.Linear(5, 3))
+    made = make_problem(
+        dataset(count=60), model, clients=3, partition_scheme="iid", batch=3, participants=2, most_examples=4,
+        seed=1, workers=1,
+    )  # fmt: skip
+    (first, bounds), (second, _) = (made._chosen(round, np.array([0, 2])) for round in (0, 1))
+    assert bounds.tolist() == [0, 4, 8]
+    assert set(first[:4]) <= set(made.parts[0])
+    assert set(first[4:]) <= set(made.parts[2])
+    assert first.tolist() != second.tolist()
+    losses, rows = made.gradient_rows(made.initial(), 0, np.array([0, 2]))
+    again = list(made.gradients(made.initial(), 0, [0, 2]))
+    assert [loss for loss, _ in again] == losses.tolist()
+    assert [row.tobytes() for _, row in again] == [row.tobytes() for row in rows]
+
+
+def test_odd_models_are_not_computed_in_batches():
     data, model = dataset(), nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 3))
-    assert equal_few(np.array([0, 1, 2]))
-    assert not equal_few(np.array([0, 1, 3]))
-    assert not equal_few(np.array([0, 20, 40]))
     assert batchable(model, data, CLASSES)
     assert not batchable(Branching(), data, CLASSES)
     assert not batchable(Recurrent(), data, CLASSES)

@@ -16,6 +16,7 @@ from sqsgd.cli._failures import Ended
 from sqsgd.cli._stopping import stopping_between_rounds
 from sqsgd.cli._tables import cell, print_json, print_table
 from sqsgd.cli.report import try_write_report
+from sqsgd.runs.headline import Headline
 from sqsgd.runs.new_folders import new_folder
 
 if TYPE_CHECKING:
@@ -64,7 +65,18 @@ def run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, a
         print_json({"folder": str(out), "page": str(page or ""), "rows": rows})
     else:
         print_table(
-            ("panel", "arm", "accuracy", "runs", "lr", "epsilon", "notion", "bytes up", "seconds", "failed"),
+            (
+                "panel",
+                "arm",
+                _measured(rows),
+                "runs",
+                "lr",
+                "epsilon",
+                "notion",
+                "bytes up",
+                "seconds",
+                "failed",
+            ),
             [_cells(row) for row in rows],
             title=sweep.title,
         )
@@ -73,10 +85,18 @@ def run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, a
         sys.exit(1)
 
 
+def _measured(rows: Iterable[dict[str, Any]]) -> str:
+    """The heading of what was measured."""
+    names = {row["metric"] for row in rows if row["value"] is not None} or {"accuracy"}
+    return names.pop() if len(names) == 1 else "result"
+
+
 def _cells(row: dict[str, Any]) -> list[str]:
-    accuracy = "" if row["accuracy"] is None else f"{row['accuracy']:.2%}"
+    headline = Headline(name=row["metric"], better=row["better"])
+    accuracy = "" if row["value"] is None else headline.shown(row["value"])
     if row["half_width"] is not None:
-        accuracy += f" ± {100 * row['half_width']:.2f}"
+        half = row["half_width"]
+        accuracy += f" ± {100 * half:.2f}" if headline.is_share else f" ± {half:.2g}"
     middle = [cell(row[name]) for name in ("runs", "lr", "epsilon", "notion", "bytes_up")]
     failed = row["failed"][0] if row["failed"] else ""
     return [row["panel"], row["arm"], accuracy, *middle, f"{row['seconds']:.0f}", failed]

@@ -74,10 +74,15 @@ def head_gradients(
     return losses, rows
 
 
-def equal_few(bounds: Indices) -> bool:
-    """Whether these clients have few examples each, and all of them equally many."""
+def alike(bounds: Indices) -> list[Indices]:
+    """Groups of at least two clients, by number, that have few examples and equally many.
+
+    >>> [group.tolist() for group in alike(np.array([0, 2, 4, 30, 60, 62, 63]))]
+    [[0, 1, 4]]
+    """
     sizes = np.diff(bounds)
-    return bool(sizes.size > 1 and 0 < sizes[0] <= _MOST_EXAMPLES and np.all(sizes == sizes[0]))
+    groups = [np.flatnonzero(sizes == size) for size in np.unique(sizes[sizes <= _MOST_EXAMPLES])]
+    return [group for group in groups if len(group) > 1]
 
 
 def batchable(model: nn.Module, dataset: Dataset, objective: Objective) -> bool:

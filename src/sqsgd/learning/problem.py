@@ -17,9 +17,9 @@ from sqsgd.checks import Vector
 from sqsgd.learning.client_gradients import (
     Losses,
     Rows,
+    alike,
     batchable,
     batched_gradients,
-    equal_few,
     head_gradients,
     linear_head,
 )
@@ -112,11 +112,19 @@ class LearningProblem:
         chosen, bounds = self._chosen(round, cohort)
         if self._head is not None:
             return head_gradients(self._head, self.dataset, chosen, bounds, workers=self.workers)
-        if equal_few(bounds) and self._batchable:
-            return batched_gradients(self.model, self.dataset, chosen, bounds, self.objective)
         losses, rows = np.empty(len(cohort)), np.empty((len(cohort), self.dim), np.float32)
-        for i, (loss, gradient) in enumerate(self._one_by_one(round, cohort.tolist())):
-            losses[i], rows[i] = loss, gradient
+        alone = np.ones(len(cohort), bool)
+        groups = alike(bounds)
+        for group in groups if groups and self._batchable else ():
+            places = np.concatenate([chosen[bounds[i] : bounds[i + 1]] for i in group.tolist()])
+            starts = np.arange(len(group) + 1) * (len(places) // len(group))
+            found = batched_gradients(self.model, self.dataset, places, starts, self.objective)
+            losses[group], rows[group] = found
+            alone[group] = False
+        others = np.flatnonzero(alone)
+        singles = self._one_by_one(round, cohort[others].tolist()) if others.size else ()
+        for i, (loss, row) in zip(others, singles, strict=True):
+            losses[i], rows[i] = loss, row
         return losses, rows
 
     @cached_property
