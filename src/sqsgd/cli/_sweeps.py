@@ -87,13 +87,13 @@ def run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, a
 
 def _measured(rows: Iterable[dict[str, Any]]) -> str:
     """The heading of what was measured."""
-    names = {row["metric"] for row in rows if row["value"] is not None} or {"accuracy"}
+    names = {row.get("metric", "accuracy") for row in rows}
     return names.pop() if len(names) == 1 else "result"
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    headline = Headline(name=row["metric"], better=row["better"])
-    accuracy = "" if row["value"] is None else headline.shown(row["value"])
+    headline, value = Headline(name=row.get("metric", "accuracy")), row.get("value", row["accuracy"])
+    accuracy = "" if value is None else headline.shown(value)
     if row["half_width"] is not None:
         half = row["half_width"]
         accuracy += f" ± {100 * half:.2f}" if headline.is_share else f" ± {half:.2g}"
