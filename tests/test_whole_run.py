@@ -166,3 +166,16 @@ def test_whole_numbers_are_taken_for_floats(tmp_path):
         ).config.participation
         == "2"
     )
+
+
+def test_the_table_of_the_tutorial_is_learned_as_the_page_says(tmp_path, monkeypatch):
+    pytest.importorskip("sklearn", reason="scikit-learn comes with mlxtend")
+    from snippets import blocks
+
+    monkeypatch.chdir(tmp_path)
+    first = next(block for block in blocks("docs/tutorial/a-table.md") if block.language == "python")
+    scope = {}
+    exec(compile(first.text, "the page", "exec"), scope)  # noqa: S102
+    run = scope["run"]
+    assert run.metrics["accuracy"] > 0.94
+    assert (run.summary["bytes_up"], run.summary["epsilon_all_rounds"]) == (6, 200.0)
