@@ -122,8 +122,8 @@ def choose(sweep: Sweep, out: Path) -> dict[str, float]:
     for cell in sweep.cells():
         for rate in sweep.rates:
             summary = summary_of(out / f"tuning/{cell.name}/lr-{rate:g}")
-            if summary:
-                headline, value = read_headline(summary) or (ACCURACY, math.nan)
+            if summary and (measured := read_headline(summary)) and not math.isnan(measured[1]):
+                headline, value = measured
                 results.append((cell.name, rate, -headline.rank(value)))
     return best_rates(results)
 
@@ -135,10 +135,10 @@ def summary_of(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         summary: dict[str, Any] = json.loads(path.read_text())
-        measured = read_headline(summary)
+        timed, measured = summary["seconds"] >= 0, read_headline(summary)
         if measured is None or not isinstance(measured[1], int | float):
             raise ValueError("no metric was measured")
-        return summary if summary["seconds"] >= 0 else None
+        return summary if timed else None
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it, and --resume writes it again") from None
 

@@ -139,9 +139,10 @@ def _plays_status(data_dir: str | Path | None) -> DatasetStatus:
     from sqsgd.learning.plays import HOW, find_plays
 
     try:
-        where, missing = find_plays(data_dir)[0].parent, ()
+        where: Path | None = find_plays(data_dir)[0].parent
     except FileNotFoundError:
-        where, missing = None, ("the plays",)
+        where = None
+    missing = () if where else ("the plays",)
     return DatasetStatus(name=SPEAKERS, available=where is not None, where=where, missing=missing, how=HOW)
 
 
