@@ -21,7 +21,7 @@ SLOW = (
     "cli/test_collect.py",
     "cli/test_deploy.py",
     "cli/test_schemes.py",
-    "cli/test_new_folders.py",
+    "runs/test_new_folders.py",
     "runs/test_checkpoint.py",
     "experiments/test_failures.py",
     "experiments/test_last_version.py",

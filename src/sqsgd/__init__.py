@@ -20,6 +20,7 @@ from sqsgd.planner import Plan, plan
 from sqsgd.randomness import Rng, Rngs, secure_rng, secure_rngs, seeded_rng, seeded_rngs
 from sqsgd.schemes import SCHEMES, make_scheme
 from sqsgd.task import Task, Tasks
+from sqsgd.whole_run import TrainedRun, train
 
 __version__ = "0.1.0"
 
@@ -39,6 +40,7 @@ __all__ = [
     "Scheme",
     "Task",
     "Tasks",
+    "TrainedRun",
     "Transform",
     "central_guarantee",
     "local_epsilon_for",
@@ -49,4 +51,5 @@ __all__ = [
     "secure_rngs",
     "seeded_rng",
     "seeded_rngs",
+    "train",
 ]

@@ -17,6 +17,23 @@ def test_a_row_of_the_table():
     assert sweeps._cells({**ROW, "lr_by_rule": True})[4] == "0.123 (rule)"
 
 
+def test_other_metrics_are_plain_numbers_under_their_name():
+    error = {
+        **ROW,
+        "accuracy": None,
+        "metric": "RMSE",
+        "better": "lower",
+        "value": 0.4321,
+        "half_width": 0.012,
+    }
+    assert sweeps._cells(error)[2] == "0.4321\xa0±\xa00.012"
+    assert [sweeps._measured(rows) for rows in ([error], [ROW], [error, ROW])] == [
+        "RMSE",
+        "accuracy",
+        "result",
+    ]
+
+
 def test_values_of_the_command_line_are_in_every_run():
     values = {"title": "x", "arms": [{"scheme": "sqsgd"}], "rates": [0.1], "seeds": [1]}
     plain = make_sweep({**values, "panels": [{"epsilon": 8.0}, {"epsilon": 4.0, "rounds": 9}]}, "a test")

@@ -3,12 +3,12 @@
 import json
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from typed import typed
 
 from sqsgd.cli.train import describe
+from sqsgd.federated import Record
 
 train = import_module("sqsgd.cli.train")
 
@@ -72,7 +72,10 @@ def test_the_order_is_told_where_users_report_once():
 def records(rounds):
     for number in range(rounds):
         accuracy = 0.5 if number == 1 else None
-        yield SimpleNamespace(round=number, accuracy=accuracy, epsilon_total=8.0 * (number + 1), bytes_up=64)
+        yield Record(
+            round=number, accuracy=accuracy, epsilon=8.0, epsilon_total=8.0 * (number + 1), bytes_up=64,
+            loss=1.0, bound=1.0,
+        )  # fmt: skip
 
 
 def test_progress_is_told_in_lines_where_there_is_no_terminal(capsys, monkeypatch):

@@ -137,6 +137,23 @@ def test_each_cell_takes_the_rate_at_which_it_did_best(tmp_path):
     assert sweep_runner.choose(alone, tmp_path) == {"sqsgd": 0.7, "fedsgd": 0.7}
 
 
+def error(value):
+    return {"accuracy": None, "metric": "RMSE", "better": "lower", "metrics": {"RMSE": value}}
+
+
+def test_of_errors_the_lowest_is_best(tmp_path):
+    sweep = make_sweep(SWEEP, "a test")
+    for cell, values in (("sqsgd", (0.4, 0.6)), ("fedsgd", ("nan", 0.9))):
+        for rate, value in zip(sweep.rates, values, strict=True):
+            written(tmp_path / f"tuning/{cell}/lr-{rate:g}", **error(value))
+        written(tmp_path / f"runs/{cell}/seed-1", **error(values[1]))
+    assert sweep_runner.choose(sweep, tmp_path) == {"sqsgd": 0.05, "fedsgd": 0.2}
+    rows = sweep_runner.table(sweep, tmp_path, {"sqsgd": 0.05, "fedsgd": 0.2})
+    assert [(row["arm"], row["metric"], row["value"]) for row in rows] == [
+        ("sqsgd", "RMSE", 0.6), ("fedsgd", "RMSE", 0.9),
+    ]  # fmt: skip
+
+
 def test_a_table_counts_what_finished_and_names_what_failed(tmp_path):
     sweep = make_sweep(
         {**SWEEP, "seeds": [1, 2, 3], "arms": [{"scheme": name} for name in ("sqsgd", "fedsgd", "vqsgd")]}, ""

@@ -8,11 +8,19 @@ import torch
 from torch import nn
 
 from sqsgd.learning import client_gradients
-from sqsgd.learning.client_gradients import batched, batched_gradients, head_gradients, linear_head
+from sqsgd.learning.client_gradients import (
+    batchable,
+    batched_gradients,
+    head_gradients,
+    linear_head,
+)
 from sqsgd.learning.datasets import Dataset
 from sqsgd.learning.gradients import loss_gradient
 from sqsgd.learning.models import make_model
+from sqsgd.learning.objectives import OBJECTIVES, make_objective
 from sqsgd.learning.problem import make_problem
+
+CLASSES = OBJECTIVES["cross-entropy"]
 
 
 def dataset(count=40, shape=(1, 8, 8), classes=3):
@@ -102,17 +110,97 @@ def test_other_models_are_computed_in_batches(name, monkeypatch):
     data = dataset(shape=(1, 16, 16))
     model = make_model(name, 3, data.in_shape, seed=1)
     chosen, bounds = np.arange(20), np.arange(0, 21, 2)
-    assert batched(model, data, bounds)
+    assert batchable(model, data, CLASSES)
     monkeypatch.setattr(client_gradients, "_FLOATS", 3 * 10**5)  # several parts
-    close(batched_gradients(model, data, chosen, bounds), model, data, chosen, bounds)
+    close(batched_gradients(model, data, chosen, bounds, CLASSES), model, data, chosen, bounds)
 
 
-def test_clients_of_different_or_many_examples_and_odd_models_are_not():
+def test_clients_of_different_sizes_are_computed_in_groups_and_each_row_is_its_clients():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Tanh(), nn.Linear(5, 3))
+    made = make_problem(
+        dataset(count=60), model, clients=8, partition_scheme="dirichlet:1", batch=3, participants=5, seed=1,
+        workers=1,
+    )  # fmt: skip
+    sizes = [made.size(client) for client in range(8)]
+    assert len(set(sizes)) > 3
+    assert max(sizes) > 8
+    losses, rows = made.gradient_rows(made.initial(), 4, np.arange(8))
+    for client in range(8):
+        mine = made.parts[client]
+        loss, alone = loss_gradient(model, made.dataset.train_inputs[mine], made.dataset.train_labels[mine])
+        assert losses[client] == pytest.approx(loss, rel=1e-5)
+        np.testing.assert_allclose(rows[client], alone, rtol=1e-3, atol=1e-6)
+
+
+def test_cohorts_draw_few_of_a_clients_examples_and_others_each_round():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Tanh(), nn.Linear(5, 3))
+    made = make_problem(
+        dataset(count=60), model, clients=3, partition_scheme="iid", batch=3, participants=2, most_examples=4,
+        seed=1, workers=1,
+    )  # fmt: skip
+    (first, bounds), (second, _) = (made._chosen(round, np.array([0, 2])) for round in (0, 1))
+    assert bounds.tolist() == [0, 4, 8]
+    assert set(first[:4]) <= set(made.parts[0])
+    assert set(first[4:]) <= set(made.parts[2])
+    assert first.tolist() != second.tolist()
+    losses, rows = made.gradient_rows(made.initial(), 0, np.array([0, 2]))
+    again = list(made.gradients(made.initial(), 0, [0, 2]))
+    assert [loss for loss, _ in again] == losses.tolist()
+    assert [row.tobytes() for _, row in again] == [row.tobytes() for row in rows]
+
+
+def test_odd_models_are_not_computed_in_batches():
     data, model = dataset(), nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 3))
-    assert batched(model, data, np.array([0, 1, 2]))
-    assert not batched(model, data, np.array([0, 1, 3]))
-    assert not batched(model, data, np.array([0, 20, 40]))
-    assert not batched(Branching(), data, np.array([0, 1, 2]))
+    assert batchable(model, data, CLASSES)
+    assert not batchable(Branching(), data, CLASSES)
+    assert not batchable(Recurrent(), data, CLASSES)
+
+
+class Recurrent(nn.Module):
+    """Layers of torch that vmap does not support."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells, self.layer = nn.GRU(8, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(self.cells(x.flatten(1).unflatten(1, (8, 8)))[0][:, -1])
+
+
+def penalised(model, batch):
+    """Reads the weights besides calling the model."""
+    inputs, labels = batch
+    size = sum(parameter.square().sum() for parameter in model.parameters())
+    return nn.functional.cross_entropy(model(inputs), labels) + 0.1 * size
+
+
+def stale(model, batch):
+    """Keeps weights of another time, so that a copy with a client's own would be ignored."""
+    inputs, labels = batch
+    if not hasattr(model, "kept"):
+        object.__setattr__(model, "kept", list(model.parameters()))
+    return nn.functional.cross_entropy(model(inputs), labels) + model.kept[0].square().sum()
+
+
+def test_a_loss_of_ones_own_is_computed_in_batches_with_the_gradient_of_all_its_parts():
+    data, model = dataset(), nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Tanh(), nn.Linear(5, 3))
+    objective = make_objective("penalised", penalised)
+    assert batchable(model, data, objective)
+    _, rows = batched_gradients(model, data, np.arange(6), np.arange(0, 7, 2), objective)
+    for client in range(3):
+        part = slice(2 * client, 2 * client + 2)
+        _, alone = loss_gradient(model, data.train_inputs[part], data.train_labels[part], objective=objective)
+        np.testing.assert_allclose(rows[client], alone, rtol=1e-4, atol=1e-6)
+
+
+def test_a_loss_whose_batched_gradient_would_be_wrong_is_computed_client_by_client():
+    """vmap computes it without complaint, and without one of its parts."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Tanh(), nn.Linear(5, 3))
+    stale(model, (dataset().train_inputs[:1], dataset().train_labels[:1]))
+    objective = make_objective("stale", stale)
+    rows = batched_gradients(model, dataset(), np.arange(2), np.arange(3), objective)[1]
+    assert np.isfinite(rows).all()
+    assert not batchable(model, dataset(), objective)
 
 
 @pytest.mark.parametrize("model", [linear(), Branching()], ids=["linear", "branching"])

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from sqsgd.learning.gradients import (
-    evaluate,
     get_flat,
     loss_gradient,
     loss_gradients,
@@ -20,6 +19,7 @@ from sqsgd.learning.gradients import (
     set_flat,
 )
 from sqsgd.learning.models import make_model
+from sqsgd.learning.objectives import OBJECTIVES
 
 
 def batch(size: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -166,9 +166,9 @@ def test_evaluation_counts_over_all_batches_and_restores_the_mode() -> None:
     whole = nn.functional.cross_entropy(logits, labels).item()
     right = (logits.argmax(dim=1) == labels).double().mean().item()
     for size, workers in ((101, 1), (10, 1), (7, 2), (1000, 2)):
-        accuracy, loss = evaluate(model, inputs, labels, batch_size=size, workers=workers)
-        assert accuracy == pytest.approx(right, abs=1e-12)
-        assert loss == pytest.approx(whole, rel=1e-5)
+        found = OBJECTIVES["cross-entropy"].evaluate(model, inputs, labels, size=size, workers=workers)
+        assert found.metrics == {"accuracy": pytest.approx(right, abs=1e-12)}
+        assert found.loss == pytest.approx(whole, rel=1e-5)
     assert [module.training for module in model] == [True, True, False]
 
 
@@ -182,7 +182,7 @@ def test_wrong_arguments_are_named() -> None:
         loss_gradient(layer, torch.ones(0, 1), one[:0])
     with pytest.raises(ValueError, match=r"\(1, classes\), not \(1, 3, 2\)"):
         loss_gradient(layer, torch.ones(1, 3, 1), one)
-    with pytest.raises(ValueError, match="batch_size must be at least 1, not 0"):
-        evaluate(layer, torch.ones(1, 1), one, batch_size=0)
+    with pytest.raises(ValueError, match="size must be at least 1, not 0"):
+        OBJECTIVES["cross-entropy"].evaluate(layer, torch.ones(1, 1), one, size=0)
     with pytest.raises(ValueError, match="workers must be at least 1, not 0"):
         next(loss_gradients(layer, [], workers=0))

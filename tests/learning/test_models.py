@@ -12,6 +12,8 @@ from sqsgd.learning.datasets import load_dataset
 from sqsgd.learning.gradients import get_flat, loss_gradient, parameter_count, set_flat
 from sqsgd.learning.models import MODELS, make_model
 
+IMAGE_MODELS = [name for name in MODELS if name != "gru"]
+
 USER_CODE = """
 import torch
 from torch import nn
@@ -74,7 +76,7 @@ def test_parameter_counts_are_exact(name: str, count: int) -> None:
     assert list(model.buffers()) == []
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", IMAGE_MODELS)
 def test_scores_of_an_image_do_not_depend_on_its_neighbours(name: str) -> None:
     model = make_model(name)
     if name.endswith("linear"):  # begins at zero
@@ -144,9 +146,37 @@ def test_the_seed_decides_alone_and_the_global_generator_is_left_alone(name: str
 
 
 def test_other_shapes_and_class_counts() -> None:
-    for name in MODELS:
+    for name in IMAGE_MODELS:
         assert make_model(name, classes=3, in_shape=(2, 20, 24))(torch.zeros(1, 2, 20, 24)).shape == (1, 3)
     assert make_model("mlp", classes=4, in_shape=(6,))(torch.zeros(2, 6)).shape == (2, 4)
+
+
+def test_gru_is_torchs_own_with_one_bias() -> None:
+    model = make_model("gru", classes=65, in_shape=(9,), seed=3)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 20_817
+    nn.init.normal_(model.given.bias)
+    tokens = torch.randint(0, 65, (4, 9), generator=torch.Generator().manual_seed(1))
+    cells = nn.GRU(16, 64, batch_first=True)
+    order = torch.cat([torch.arange(64, 128), torch.arange(64), torch.arange(128, 192)])  # reset comes first
+    with torch.no_grad():
+        cells.weight_ih_l0.copy_(model.given.weight[order])
+        cells.weight_hh_l0.copy_(model.recurrent.weight[order])
+        cells.bias_ih_l0.copy_(model.given.bias[order])
+        cells.bias_hh_l0.zero_()
+    expected = model.head(cells(model.embedding(tokens))[0])
+    assert expected.shape == (4, 9, 65)
+    assert torch.allclose(model(tokens), expected, atol=1e-5)
+
+
+def test_a_module_or_a_function_can_be_given() -> None:
+    given = nn.Linear(3, 2)
+    copied = make_model("in-memory", 2, (3,), given=given)
+    assert copied is not given
+    assert torch.equal(copied.weight, given.weight)
+    made = make_model("in-memory", 2, (3,), given=lambda in_shape: nn.Linear(*in_shape, 5))
+    assert made.weight.shape == (5, 3)
+    with pytest.raises(ValueError, match="model is a int; expected a module"):
+        make_model("in-memory", 2, (3,), given=7)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +190,8 @@ def test_other_shapes_and_class_counts() -> None:
         ),
         ("lenet5", 10, (1, 12, 28), "at least 16 x 16, not 12 x 28"),
         ("resnet110", 10, (784,), "'resnet110' takes images"),
-        ("mlp", 1, (784,), "classes must be at least 2, not 1"),
+        ("gru", 10, (1, 28, 28), r"'gru' takes sequences .* not \(1, 28, 28\)"),
+        ("mlp", 0, (784,), "classes must be at least 1, not 0"),
     ],
 )
 def test_impossible_models_say_why(name: str, classes: int, in_shape: tuple[int, ...], message: str) -> None:

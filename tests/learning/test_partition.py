@@ -65,7 +65,7 @@ def test_small_beta_concentrates_and_large_beta_spreads() -> None:
 def test_dirichlet_shares_have_the_mean_and_variance_of_dirichlet() -> None:
     beta, clients, images = 0.5, 4, 5000
     shares = np.array(
-        [[len(part) / images for part in partition(np.zeros(images), clients, f"dirichlet:{beta}", seed)]
+        [[len(part) / images for part in partition(np.zeros(images, int), clients, f"dirichlet:{beta}", seed)]
          for seed in range(300)]
     )  # fmt: skip
     mean, variance = 1 / clients, (1 / clients) * (1 - 1 / clients) / (clients * beta + 1)
@@ -96,7 +96,7 @@ def test_ten_thousand_clients_share_one_array(scheme: str) -> None:
         (5, "dirichlet:nan", "BETA must be"),
         (5, "shards:0", "N must be"),
         (5, "shards:1.5", "N must be"),
-        (5, "iid:3", "'iid:3' is unknown; write iid, dirichlet:BETA, shards:N or drawn"),
+        (5, "iid:3", "'iid:3' is unknown; write iid, dirichlet:BETA, shards:N, drawn or natural"),
         (0, "iid", "clients must be at least 1, not 0"),
     ],
 )

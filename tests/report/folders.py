@@ -6,10 +6,22 @@ import math
 from sqsgd.runs.config import make_config
 
 
-def write_run(folder, *, done=None, error=None, notion="local", best=0.9, dim=1000, central=None, **settings):
+def write_run(
+    folder,
+    *,
+    done=None,
+    error=None,
+    notion="local",
+    best=0.9,
+    dim=1000,
+    central=None,
+    metric=None,
+    **settings,
+):
     """A run of ``done`` rounds (all: finished) that rises to an accuracy near ``best``.
 
-    ``central``: what the summary says of a central guarantee.
+    ``central``: what the summary says of a central guarantee. ``metric``: the name of an error that falls
+    from 1 to ``best``, instead of the accuracy.
     """
     config = make_config({"rounds": 40, "evaluate_every": 10, **settings})
     done = config.rounds if done is None else done
@@ -18,6 +30,7 @@ def write_run(folder, *, done=None, error=None, notion="local", best=0.9, dim=10
     promised = "infinity" if notion == "none" else config.epsilon
     sent = 4 * dim + 16 if notion == "none" else config.bytes + 17
     lines = [_line(number, config, promised, sent, best) for number in range(done)]
+    lines = [_with_error(line, metric, best) for line in lines] if metric else lines
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if error is not None:
         (folder / "error.txt").write_text(error + "\n")
@@ -49,3 +62,10 @@ def _line(number, config, epsilon, sent, best):
     if (number + 1) % config.evaluate_every == 0 or number + 1 == config.rounds:
         line |= {"accuracy": min(1.0, best * progress + 0.01 * wave), "test_loss": 1 - progress / 2}
     return line
+
+
+def _with_error(line, name, best):
+    if "accuracy" not in line:
+        return line
+    value = 1 - (1 - best) * line.pop("accuracy") / max(best, 1e-9)
+    return {**line, "metric": name, "better": "lower", "metrics": {name: value, "R2": 0.5}}

@@ -93,3 +93,17 @@ def test_many_groups_have_fewer_points_each(grouped):
     chart = line_charts([group] * 32)[0]
     assert sum(len(curve.x) for curve in chart.curves) == ALL_POINTS
     assert {curve.x[-1] for curve in chart.curves} == {1000}
+
+
+def test_an_error_is_drawn_under_its_name_and_said_to_be_better_when_lower(grouped):
+    by_round, by_bytes, *_ = line_charts(grouped({"metric": "RMSE", "best": 0.25}))
+    assert (by_round.title, by_round.y_title, by_round.y_unit) == ("RMSE by round", "RMSE", "number")
+    assert by_bytes.title == "RMSE by bytes sent"
+    assert "Lower is better." in by_round.caption
+    assert by_round.curves[0].mean[-1] < by_round.curves[0].mean[0]
+
+
+def test_groups_with_another_metric_are_left_out_and_named(grouped):
+    by_round, *_ = line_charts(grouped({}, {"metric": "RMSE", "loss": "squared-error"}))
+    assert len(by_round.curves) == 1
+    assert "another metric was measured" in by_round.caption

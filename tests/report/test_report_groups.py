@@ -101,3 +101,11 @@ def test_unfinished_runs_are_compared_up_to_the_round_that_all_have(grouped):
 )
 def test_an_unfinished_run_has_the_notion_of_its_scheme(grouped, scheme, notion):
     assert grouped({"scheme": scheme, "done": 5})[0].notion == notion
+
+
+def test_the_lowest_error_comes_first(grouped):
+    runs = ({"metric": "RMSE", "best": 0.5}, {"metric": "RMSE", "best": 0.25, "bytes": 64})
+    first, second = grouped(*runs)
+    assert first.config.bytes == 64
+    assert first.accuracy[0] < second.accuracy[0]
+    assert first.best_accuracy == min(first.runs[0].accuracies)

@@ -48,6 +48,13 @@ def test_nothing_special_is_left_bare(groups):
     assert table.count(r"\end{table}") == 1
 
 
+def test_an_error_has_its_own_name_and_no_percent(grouped):
+    groups = grouped({"metric": "RMSE", "best": 0.25, "loss": "squared-error"})
+    table = latex_table(groups, "x")
+    assert "& RMSE &" in table
+    assert f"${groups[0].accuracy[0]:.4g}$" in table
+
+
 def test_two_runs_have_no_interval(grouped):
     table = latex_table(grouped({"seed": 0}, {"seed": 1}), "x")
     assert r"\pm" not in table

@@ -35,15 +35,23 @@ def test_a_row_per_run_and_a_row_per_arm(written):
     assert len(rows["arms.csv"]) == 3
     first = next(row for row in rows["runs.csv"] if row["seed"] == "1")
     run = next(run for run in groups[0].runs if run.config.seed == 1)
-    assert float(first["accuracy"]) == run.accuracies[-1]
+    assert float(first["value"]) == run.accuracies[-1]
     assert (first["bytes"], float(first["bytes_per_report"])) == ("256", 273.0)
     arms = {row["arm"]: row for row in rows["arms.csv"]}
     whole = arms[groups[0].label]
-    assert (float(whole["accuracy"]), float(whole["half_width_95"])) == groups[0].accuracy
+    assert (float(whole["mean"]), float(whole["half_width_95"])) == groups[0].accuracy
     assert whole["runs"] == "3"
     assert arms["Fed, SGD"]["half_width_95"] == ""
     assert math.isinf(float(arms["Fed, SGD"]["epsilon"]))
     assert next(row["state"] for row in rows["runs.csv"] if row["bytes"] == "64") == "unfinished"
+
+
+def test_an_error_is_named_and_its_lowest_value_is_the_best(written):
+    groups, rows = written({"metric": "RMSE", "best": 0.25, "loss": "squared-error"})
+    for row, value in ((rows["runs.csv"][0], "value"), (rows["arms.csv"][0], "mean")):
+        assert row["metric"] == "RMSE"
+        assert float(row["best"]) == min(groups[0].runs[0].accuracies)
+        assert float(row[value]) == groups[0].runs[0].accuracies[-1]
 
 
 def test_a_row_per_point_of_a_figure(written):

@@ -106,3 +106,18 @@ def test_every_setting_but_the_seed_is_listed_once_per_group(grouped):
     assert found[found.index("lr") + 1] == "0.125"
     assert "seed" not in found
     assert [word for word in found if word.startswith("seed ")] == ["seed 7", "seed 8"]
+
+
+def test_an_error_is_named_sorts_upward_and_is_no_percentage(grouped):
+    groups = grouped({"metric": "RMSE", "best": 0.25})
+    shown = tables.results_table(groups)
+    assert {"RMSE", "Best RMSE"} <= {header.name for header in tables._headers(groups)}
+    assert [each["data-first"] for each in Tags(shown).named("th") if each.get("scope") == "col"][
+        2
+    ] == "ascending"
+    assert any(word.startswith("RMSE 0.") for word in words(shown))
+
+
+def test_groups_with_different_metrics_share_a_column_of_results(grouped):
+    mixed = tables._headers(grouped({"metric": "RMSE", "loss": "squared-error"}, {}))
+    assert [header.name for header in mixed][2:4] == ["Result", "Best result"]

@@ -20,14 +20,14 @@ def complete_scheme() -> list[str]:
 
 def complete_dataset() -> list[str]:
     """Names of the built-in datasets, for shell completion."""
-    from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES
+    from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, SPEAKERS
 
-    return [EMBEDDED, *SOURCES]
+    return [EMBEDDED, *SOURCES, SPEAKERS]
 
 
 def complete_fetchable() -> list[str]:
     """Names of the datasets that can be downloaded, for shell completion."""
-    return complete_dataset()[1:]
+    return complete_dataset()[1:-1]
 
 
 def complete_ablation() -> list[str]:

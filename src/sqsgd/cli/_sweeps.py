@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sqsgd.cli._failures import Ended
-from sqsgd.cli._new_folders import new_folder
 from sqsgd.cli._pages import final_page, live_page
 from sqsgd.cli._progress import Pace, progress_bar
 from sqsgd.cli._stopping import stopping_between_rounds
 from sqsgd.cli._tables import cell, print_result, print_table, wrapped
+from sqsgd.runs.headline import Headline
+from sqsgd.runs.new_folders import new_folder
 
 if TYPE_CHECKING:
     from sqsgd.experiments.sweep import Sweep, Values
@@ -124,13 +125,23 @@ def _print_rows(rows: Sequence[dict[str, Any]], title: str) -> None:
     table = [_cells(row) for row in rows]
     used = [index for index in range(len(COLUMNS)) if any(cells[index] for cells in table)]
     shown = [[cells[index] for index in used] for cells in table]
-    print_table([COLUMNS[index] for index in used], shown, title=title)
+    headings = [_measured(rows) if heading == "accuracy" else heading for heading in COLUMNS]
+    print_table([headings[index] for index in used], shown, title=title)
+
+
+def _measured(rows: Iterable[dict[str, Any]]) -> str:
+    """The heading of what was measured."""
+    names = {row.get("metric", "accuracy") for row in rows}
+    return names.pop() if len(names) == 1 else "result"
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    accuracy = "" if row["accuracy"] is None else f"{row['accuracy']:.2%}"
+    headline, value = Headline(name=row.get("metric", "accuracy")), row.get("value", row["accuracy"])
+    accuracy = "" if value is None else headline.shown(value)
     if row["half_width"] is not None:
-        accuracy += f" ± {100 * row['half_width']:.2f}".replace(" ", "\N{NO-BREAK SPACE}")  # one word
+        half = row["half_width"]
+        text = f" ± {100 * half:.2f}" if headline.is_share else f" ± {half:.2g}"
+        accuracy += text.replace(" ", "\N{NO-BREAK SPACE}")  # one word
     rate = "" if row["lr"] is None else f"{row['lr']:.3g}" + (" (rule)" if row["lr_by_rule"] else "")
     middle = [cell(row[name]) for name in ("epsilon", "notion", "bytes_up")]
     failed = row["failed"][0] if row["failed"] else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import sys
@@ -15,7 +14,6 @@ import typer
 from typer.core import TyperCommand
 
 from sqsgd.cli._failures import Ended, explained
-from sqsgd.cli._new_folders import new_folder
 from sqsgd.cli._options import (
     Bytes,
     Clients,
@@ -36,7 +34,10 @@ from sqsgd.cli._pages import final_page, live_page
 from sqsgd.cli._progress import Pace, progress_bar
 from sqsgd.cli._stopping import stopping_between_rounds
 from sqsgd.cli._tables import print_result, wrapped
+from sqsgd.files.json_numbers import NUMBERS
 from sqsgd.runs.config import FIELDS, RunConfig
+from sqsgd.runs.headline import ACCURACY, Headline, read_headline
+from sqsgd.whole_run import begin
 
 LINES = 30
 """Seconds between two lines of progress where there is no terminal."""
@@ -65,6 +66,9 @@ def train(
     dataset: Dataset = RunConfig.dataset,
     data_dir: DataDir = None,
     model: Model = RunConfig.model,
+    loss: Annotated[
+        str, typer.Option(help="cross-entropy, squared-error, multi-label or package.module:name.")
+    ] = RunConfig.loss,
     features: Annotated[
         str | None, typer.Option(help="Public features: hog, soft-hog or package.module:factory.")
     ] = None,
@@ -73,7 +77,7 @@ def train(
         str, typer.Option(help="all, a number of clients per round, or once: one round per client.")
     ] = RunConfig.participation,
     partition: Annotated[
-        str, typer.Option(help="iid, dirichlet:BETA, shards:N or drawn (any number of clients).")
+        str, typer.Option(help="iid, dirichlet:BETA, shards:N, natural or drawn (any number of clients).")
     ] = RunConfig.partition,
     batch: Annotated[int, typer.Option(help="Batch size of a client.")] = RunConfig.batch,
     epsilon: Epsilon = RunConfig.epsilon,
@@ -88,6 +92,9 @@ def train(
     bound: Annotated[float, typer.Option(help="Initial bound; 0: the scheme's own.")] = RunConfig.bound,
     seed: Annotated[int, typer.Option(help="Seed of everything but secure noise.")] = RunConfig.seed,
     option: SchemeOption = None,
+    device: Annotated[
+        str, typer.Option(help="Where gradients are computed: cpu, cuda, mps or auto.")
+    ] = RunConfig.device,
     engine: Annotated[
         str, typer.Option(help="local, or flower: the same run over Flower.")
     ] = RunConfig.engine,
@@ -120,29 +127,10 @@ def _train(
 ) -> None:
     """Start a run from a file and values that override it, or resume a run."""
     from sqsgd.experiments import runner
-    from sqsgd.runs.config import load_config, make_config
 
-    if resume:
-        if out is None:
-            raise ValueError("--resume needs --out: the folder of the run to resume")
-        if values or config_file:
-            named = ", ".join(sorted(values) or ["config"])
-            raise ValueError(f"--resume takes every setting from {out / 'config.toml'}; leave out {named}")
-        if not (out / "config.toml").exists():
-            raise ValueError(f"{out} has no config.toml: there is nothing to resume")
-        run = runner.prepare(load_config(out / "config.toml"), out)
-        state = runner.resume(run)
-    else:
-        base = load_config(config_file) if config_file else make_config({})
-        merged = {**dataclasses.asdict(base), **values}
-        merged["options"] = {**base.options, **values.get("options", {})}
-        config = make_config(merged, where="the command line")
-        run = runner.prepare(config, out or Path("runs"))
-        if out is None:  # created only now that the run is known to be valid
-            run = dataclasses.replace(run, folder=new_folder(config.dataset))
-        if expected := runner.outlook(run.config, run.problem.dim):
-            typer.echo(expected, err=True)
-        state = runner.start(run)
+    run, state = begin(values, config_file, out, resume=resume)
+    if not resume and (expected := runner.outlook(run.config, run.problem.dim)):
+        typer.echo(expected, err=True)
     page = run.folder / "report.html"
     try:
         with stopping_between_rounds() as signals, live_page(live, lambda: [run.folder], page) as update:
@@ -164,25 +152,28 @@ def _train(
 def _shown(steps: Iterator[Any], rounds: int, done: int, *, quiet: bool) -> Iterator[Any]:
     """Yield the steps, with a progress bar on a terminal, elsewhere with lines on standard error."""
     if quiet or not sys.stdout.isatty():
-        pace, accuracy = Pace(math.inf if quiet else LINES), ""
+        pace, reached = Pace(math.inf if quiet else LINES), ""
         for record in steps:
-            accuracy = _measured(record) or accuracy
+            reached = _reached(record) or reached
             if not quiet and pace.due():
-                typer.echo(f"round {record.round + 1:,} of {rounds:,}: {accuracy}{_spent(record)}", err=True)
+                typer.echo(f"round {record.round + 1:,} of {rounds:,}: {reached}{_spent(record)}", err=True)
             yield record
         return
     from rich.progress import MofNCompleteColumn
 
     with progress_bar(MofNCompleteColumn()) as bar:
-        task, accuracy = bar.add_task("starting", total=rounds, completed=done), ""
+        task, reached = bar.add_task("starting", total=rounds, completed=done), ""
         for record in steps:
-            accuracy = _measured(record) or accuracy
-            bar.update(task, advance=1, description=accuracy + _spent(record))
+            reached = _reached(record) or reached
+            bar.update(task, advance=1, description=reached + _spent(record))
             yield record
 
 
-def _measured(record: Any) -> str:
-    return "" if record.accuracy is None else f"accuracy {record.accuracy:.2%}, "
+def _reached(record: Any) -> str:
+    if (found := read_headline(record.to_dict())) is None:
+        return ""
+    headline, value = found
+    return f"{headline.name} {headline.shown(value)}, "
 
 
 def _spent(record: Any) -> str:
@@ -192,6 +183,20 @@ def _spent(record: Any) -> str:
 def rate_words(summary: dict[str, Any]) -> str:
     """The learning rate of a run, and whether it fell."""
     return f"{summary['lr']:.3g}" + (", falling linearly to 0" if summary.get("decay") == "linear" else "")
+
+
+def _measured(summary: dict[str, Any]) -> Iterator[str]:
+    """The headline on held-out data, then the other metrics and the loss."""
+    if (found := read_headline(summary)) is None:
+        return
+    headline, value = found
+    lower = " (lower is better)" if headline.better == "lower" else ""
+    yield f"{headline.name:14} {headline.shown(value)}{lower} on {summary['held_out']}"
+    for name, other in summary.get("metrics", {}).items():
+        if name != headline.name:
+            yield f"{name:14} {Headline(name=name).shown(NUMBERS.get(other, other))}"
+    if summary.get("test_loss") is not None and headline != ACCURACY and headline.name != "loss":
+        yield f"{'loss':14} {summary['test_loss']:.4g}"
 
 
 def describe(summary: dict[str, Any], folder: Path) -> str:
@@ -210,7 +215,7 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
     refused = [f"refused        {summary['refused']:,} reports, by their clients' own ledgers"]
     return "\n".join(
         [
-            f"accuracy       {summary['accuracy']:.2%} on {summary['held_out']}",
+            *_measured(summary),
             f"epsilon        {spent}",
             *(refused if summary["refused"] else []),
             f"noise          {summary['noise']}",

@@ -15,9 +15,12 @@ from sqsgd.experiments.settings import begun_settings, make_settings, softmax_on
 from sqsgd.federated import Record, Settings, State
 from sqsgd.federated.order import secret_order
 from sqsgd.federated.rates import learns
-from sqsgd.learning.datasets import Dataset, first_tests, hold_out, load_dataset
+from sqsgd.learning.datasets import Dataset, first_tests, given_dataset, hold_out, load_dataset
+from sqsgd.learning.devices import find_device
+from sqsgd.learning.factories import IN_MEMORY
 from sqsgd.learning.features import extracted, extractor_and_model
 from sqsgd.learning.models import make_model
+from sqsgd.learning.objectives import find_objective, make_objective
 from sqsgd.learning.problem import LearningProblem, make_problem
 from sqsgd.planner import automatic_scheme
 from sqsgd.runs.config import RunConfig, cores, load_config
@@ -29,7 +32,16 @@ from sqsgd.schemes import check_name, make_scheme
 from sqsgd.schemes.code_choice import LEVELS
 from sqsgd.schemes.sqsgd import CODED, best_direction, code_of
 
-MAY_CHANGE = ("rounds", "workers", "evaluate_every", "checkpoint_every", "data_dir", "tensorboard", "name")
+MAY_CHANGE = (
+    "rounds",
+    "workers",
+    "evaluate_every",
+    "checkpoint_every",
+    "data_dir",
+    "tensorboard",
+    "device",
+    "name",
+)
 """The keys of config.toml that may be changed before a run is resumed: none affects a completed round."""
 
 
@@ -49,15 +61,18 @@ class Run:
         return self.config.engine == "local" and (self.config.secure or bool(self.config.ledgers))
 
 
-def prepare(config: RunConfig, folder: Path) -> Run:
-    """Load data and model, make the scheme; raises ValueError naming the wrong key. Writes nothing."""
+def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = None) -> Run:
+    """Load data and model, make the scheme; raises ValueError naming the wrong key. Writes nothing.
+
+    ``given``: objects for the keys ``dataset``, ``model`` or ``loss`` that are ``in-memory``.
+    """
     if config.scheme != "auto":
         check_name("scheme", config.scheme)
     if config.engine == "flower":
         missing = [name for name in ("flwr", "ray") if importlib.util.find_spec(name) is None]
         if missing:
             raise ValueError(f"engine = 'flower' needs {' and '.join(missing)}: pip install 'sqsgd[flower]'")
-    problem = load_problem(config)
+    problem = load_problem(config, given)
     begun = load_config(folder / CONFIG) if (folder / CONFIG).exists() else None
     if begun is not None:
         config = _as_begun(config, begun, problem.dim)
@@ -94,16 +109,25 @@ def _chosen(config: RunConfig, scheme: Scheme) -> RunConfig:
     return dataclasses.replace(config, scheme=scheme.name, decay=decay, options=options)
 
 
-def load_problem(config: RunConfig) -> LearningProblem:
+def load_problem(config: RunConfig, given: Mapping[str, Any] | None = None) -> LearningProblem:
     """The data and the model of a run."""
+    given = given or {}
+    for name in ("dataset", "model", "loss"):
+        if getattr(config, name) == IN_MEMORY and name not in given:
+            raise ValueError(
+                f"{name} = {IN_MEMORY!r}: this run was begun from Python with an object that has no name; "
+                f"resume it with sqsgd.train(out=..., resume=True, {name}=...)"
+            )
+    device = find_device(config.device)
+    objective = make_objective(config.loss, given["loss"]) if "loss" in given else find_objective(config.loss)
     features, model_name = extractor_and_model(config.features, config.model)
-    dataset = _data(config, features)
-    if config.clients > len(dataset.train_labels) and config.partition != "drawn":
+    dataset = _data(config, features, given)
+    if config.clients > len(dataset.train_labels) and config.partition not in ("drawn", "natural"):
         raise ValueError(
             f"clients = {config.clients} is more than the {len(dataset.train_labels)} "
             f"training images of dataset = {config.dataset!r}; partition = 'drawn' lets them draw one each"
         )
-    model = make_model(model_name, dataset.classes, dataset.in_shape, config.seed)
+    model = make_model(model_name, dataset.classes, dataset.in_shape, config.seed, given.get("model"))
     return make_problem(
         dataset,
         model,
@@ -113,12 +137,18 @@ def load_problem(config: RunConfig) -> LearningProblem:
         participants=config.participants,
         seed=config.seed,
         workers=config.workers or cores(),
+        objective=objective,
+        most_examples=config.most_examples,
+        device=device,
     )
 
 
-def _data(config: RunConfig, features: str) -> Dataset:
+def _data(config: RunConfig, features: str, given: Mapping[str, Any]) -> Dataset:
     """The dataset after holding out, limiting the test images and extracting features."""
-    dataset = load_dataset(config.dataset, config.data_dir or None)
+    if "dataset" in given:
+        dataset = given_dataset(config.dataset, given["dataset"])
+    else:
+        dataset = load_dataset(config.dataset, config.data_dir or None)
     if config.validation:
         dataset = hold_out(dataset, config.validation, config.seed)
     if config.test_images:
@@ -244,8 +274,7 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
             for record, after in _rounds(run, state, folder):
                 state = after
                 if state.round == config.rounds or state.round % config.evaluate_every == 0:
-                    accuracy, loss = run.problem.evaluate(state.weights)
-                    record = dataclasses.replace(record, accuracy=accuracy, test_loss=loss)
+                    record = dataclasses.replace(record, **run.problem.measure(state.weights).recorded())
                 folder.write(record.to_dict())
                 if state.round == config.rounds or state.round % every == 0:
                     folder.save(state, about)
@@ -279,6 +308,7 @@ def summary(run: Run, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         dataset=config.dataset,
         held_out=run.problem.dataset.held_out,
         model=config.model,
+        loss=config.loss,
         features=config.features,
         participation=config.participation,
         clients=config.clients,

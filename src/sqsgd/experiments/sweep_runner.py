@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from sqsgd.experiments.sweep import Job, Sweep, best_rates
 from sqsgd.files.durable import write_atomically
 from sqsgd.numerics.intervals import mean_interval
 from sqsgd.runs.checkpoint import NAME as CHECKPOINT
+from sqsgd.runs.headline import ACCURACY, Headline, read_headline
 
 FILE = "sweep.toml"
 
@@ -137,8 +138,9 @@ def choose(sweep: Sweep, out: Path) -> dict[str, float]:
     for cell in sweep.cells():
         for rate in sweep.rates:
             summary = summary_of(out / f"tuning/{cell.name}/lr-{rate:g}")
-            if summary:
-                results.append((cell.name, rate, summary["accuracy"]))
+            if summary and (measured := read_headline(summary)) and not math.isnan(measured[1]):
+                headline, value = measured
+                results.append((cell.name, rate, -headline.rank(value)))
     return best_rates(results)
 
 
@@ -149,7 +151,10 @@ def summary_of(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         summary: dict[str, Any] = json.loads(path.read_text())
-        return summary if summary["seconds"] >= 0 and summary["accuracy"] >= 0 else None
+        timed, measured = summary["seconds"] >= 0, read_headline(summary)
+        if measured is None or not isinstance(measured[1], int | float):
+            raise ValueError("no metric was measured")
+        return summary if timed else None
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it, and --resume writes it again") from None
 
@@ -162,13 +167,20 @@ def table(sweep: Sweep, out: Path, chosen: dict[str, float]) -> list[dict[str, A
         found = [summary for folder in folders if (summary := summary_of(folder))]
         stage = "runs" if cell.name in chosen else "tuning"
         errors = sorted((out / stage / cell.name).glob("*/error.txt"))
-        accuracy, half_width = mean_interval([summary["accuracy"] for summary in found])
         first = found[0] if found else {}
+        headline, _ = read_headline(first) or (ACCURACY, None)
+        values = [measured[1] for summary in found if (measured := read_headline(summary))]
+        value, half_width = mean_interval(values)
+        losses = [summary["test_loss"] for summary in found if summary.get("test_loss") is not None]
         rows.append(
             {
                 "panel": cell.panel,
                 "arm": cell.arm,
-                "accuracy": None if math.isnan(accuracy) else accuracy,
+                "accuracy": None if math.isnan(value) or not headline.is_share else value,
+                "metric": headline.name,
+                "better": headline.better,
+                "value": None if math.isnan(value) else value,
+                "test_loss": sum(losses) / len(losses) if losses else None,
                 "half_width": None if math.isnan(half_width) else half_width,
                 "runs": len(found),
                 "lr": first.get("lr", chosen.get(cell.name)),
@@ -182,7 +194,13 @@ def table(sweep: Sweep, out: Path, chosen: dict[str, float]) -> list[dict[str, A
             }
         )
     panels = [row["panel"] for row in rows]
-    return sorted(rows, key=lambda row: (panels.index(row["panel"]), -(row["accuracy"] or 0.0)))
+    return sorted(rows, key=lambda row: (panels.index(row["panel"]), _rank(row)))
+
+
+def _rank(row: Mapping[str, Any]) -> float:
+    """Lower for better results; those without any come last."""
+    headline = Headline(name=row["metric"], better=row["better"])
+    return math.inf if row["value"] is None else headline.rank(row["value"])
 
 
 # ---------------------------------------------------------------- processes

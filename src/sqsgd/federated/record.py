@@ -37,10 +37,15 @@ class Record:
     bytes_down_serialised: int | None = None
     accuracy: float | None = None  # on held-out data, after the round; None: not measured
     test_loss: float | None = None
+    metric: str | None = None  # the name of the headline in ``metrics``; None: it is the accuracy
+    better: str | None = None  # ``higher`` or ``lower``: what is better in that metric
+    metrics: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The line of a metrics file: infinity and NaN as words, unknown values left out."""
         values = {name: worded(value) for name, value in dataclasses.asdict(self).items()}
+        if self.metrics is not None:
+            values["metrics"] = {name: worded(value) for name, value in self.metrics.items()}
         return {name: value for name, value in values.items() if value is not None or name == "clip_rate"}
 
 

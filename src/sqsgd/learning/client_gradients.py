@@ -12,6 +12,8 @@ from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from sqsgd.learning.datasets import Dataset
+from sqsgd.learning.gradients import loss_gradient
+from sqsgd.learning.objectives import Objective
 from sqsgd.learning.partition import Indices
 
 Losses = npt.NDArray[np.float64]
@@ -72,34 +74,45 @@ def head_gradients(
     return losses, rows
 
 
-def batched(model: nn.Module, dataset: Dataset, bounds: Indices) -> bool:
-    """Whether ``batched_gradients`` can take these clients: few examples each, and as many for all."""
+def alike(bounds: Indices) -> list[Indices]:
+    """Groups of at least two clients, by number, that have few examples and equally many.
+
+    >>> [group.tolist() for group in alike(np.array([0, 2, 4, 30, 60, 62, 63]))]
+    [[0, 1, 4]]
+    """
     sizes = np.diff(bounds)
-    if sizes.size < 2 or not 0 < sizes[0] <= _MOST_EXAMPLES or np.any(sizes != sizes[0]):
-        return False
+    groups = [np.flatnonzero(sizes == size) for size in np.unique(sizes[sizes <= _MOST_EXAMPLES])]
+    return [group for group in groups if len(group) > 1]
+
+
+def batchable(model: nn.Module, dataset: Dataset, objective: Objective) -> bool:
+    """Whether ``batched_gradients`` can compute this loss: vmap supports all of it, with equal results."""
+    inputs, labels = dataset.train_inputs[:1], dataset.train_labels[:1]
     try:
-        batched_gradients(model, dataset, np.array([0, 0]), np.array([0, 1, 2]))
-    except (RuntimeError, TypeError, ValueError):  # what vmap does not support
+        _, rows = batched_gradients(model, dataset, np.array([0, 0]), np.array([0, 1, 2]), objective)
+    except (RuntimeError, TypeError, ValueError, AttributeError):  # what vmap does not support
         return False
-    return True
+    _, alone = loss_gradient(model, inputs, labels, objective=objective)
+    return bool(np.allclose(rows, alone, rtol=1e-3, atol=1e-4 * float(np.abs(alone).max())))
 
 
 def batched_gradients(
-    model: nn.Module, dataset: Dataset, chosen: Indices, bounds: Indices
+    model: nn.Module, dataset: Dataset, chosen: Indices, bounds: Indices, objective: Objective
 ) -> tuple[Losses, Rows]:
-    """The same for any model without randomness, for clients with equally many examples.
+    """The same for any loss of a model without randomness, for clients with equally many examples.
 
     The last bits may depend on which clients are computed together.
     """
-    every = dict(model.named_parameters())
-    trained = {name: value.detach() for name, value in every.items() if value.requires_grad}
-    fixed = {name: value.detach() for name, value in every.items() if not value.requires_grad}
+    every = {f"model.{name}": value.detach() for name, value in model.named_parameters()}
+    names = {f"model.{name}" for name, value in model.named_parameters() if value.requires_grad}
+    trained = {name: value for name, value in every.items() if name in names}
+    whole = _Loss(model, objective)
 
     def loss(
         parameters: Mapping[str, torch.Tensor], inputs: torch.Tensor, labels: torch.Tensor
     ) -> torch.Tensor:
-        scores = functional_call(model, {**parameters, **fixed}, (inputs,))
-        return nn.functional.cross_entropy(scores, labels)
+        found: torch.Tensor = functional_call(whole, {**every, **parameters}, (inputs, labels))
+        return found
 
     each = vmap(grad_and_value(loss), in_dims=(None, 0, 0))
     count, dim = len(bounds) - 1, sum(value.numel() for value in trained.values())
@@ -110,5 +123,19 @@ def batched_gradients(
         part = places[start : start + size]
         gradients, values = each(trained, dataset.train_inputs[part], dataset.train_labels[part])
         flat = torch.cat([gradients[name].reshape(len(part), -1) for name in trained], dim=1)
-        losses[start : start + size], rows[start : start + size] = values.numpy(), flat.numpy()
+        losses[start : start + size], rows[start : start + size] = (
+            values.detach().cpu().numpy(),
+            flat.detach().cpu().numpy(),
+        )
     return losses, rows
+
+
+class _Loss(nn.Module):
+    """A loss as a module, so that a loss which reads the model's weights gets the client's own copies."""
+
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return self.objective.loss(self.model, (inputs, labels))

@@ -14,7 +14,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, IdxFile, Source
+from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, SPEAKERS, IdxFile, Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ def dataset_status(data_dir: str | Path | None = None) -> list[DatasetStatus]:
     """The state of every dataset: available, missing or damaged, and how to get it.
 
     >>> [status.name for status in dataset_status("/nowhere")]
-    ['mnist5k', 'mnist', 'fashion-mnist', 'emnist']
+    ['mnist5k', 'mnist', 'fashion-mnist', 'emnist', 'shakespeare']
     """
     embedded = embedded_file()
     statuses = [
@@ -132,7 +132,18 @@ def dataset_status(data_dir: str | Path | None = None) -> list[DatasetStatus]:
                 how=_how(source, data_dir),
             )
         )
-    return statuses
+    return [*statuses, _plays_status(data_dir)]
+
+
+def _plays_status(data_dir: str | Path | None) -> DatasetStatus:
+    from sqsgd.learning.plays import HOW, find_plays
+
+    try:
+        where: Path | None = find_plays(data_dir)[0].parent
+    except FileNotFoundError:
+        where = None
+    missing = () if where else ("the plays",)
+    return DatasetStatus(name=SPEAKERS, available=where is not None, where=where, missing=missing, how=HOW)
 
 
 def _how(source: Source, data_dir: str | Path | None = None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-EMBEDDED = "mnist5k"
+EMBEDDED, SPEAKERS = "mnist5k", "shakespeare"
 
 
 @dataclass(frozen=True, kw_only=True)

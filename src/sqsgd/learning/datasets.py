@@ -6,7 +6,7 @@ import gzip
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,18 +15,25 @@ import torch
 from sqsgd import checks
 from sqsgd.learning._idx import parse_idx
 from sqsgd.learning.dataset_files import embedded_file, find_folder, read_verified
-from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, Source
+from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, SPEAKERS, Source
 from sqsgd.learning.factories import call_factory, find_factory, is_factory_name
+from sqsgd.learning.own_data import Part, read_parts
+from sqsgd.learning.partition import Indices
+from sqsgd.learning.plays import LETTERS, cut_by_speaker, read_plays
 from sqsgd.randomness import PublicStream
 
 _EMBEDDED_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"
-_MOST_CLASSES = 1 << 16
-_Part: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+IGNORED = -100
+"""The label of tokens that do not count, such as padding."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Training and held-out examples; ``held_out`` describes the latter in reports."""
+    """Training and held-out examples; ``held_out`` describes the latter in reports.
+
+    A label is a class, a row of classes (one per token), a number, or a row of numbers. ``classes`` is the
+    number of classes; for numbers, the length of the row.
+    """
 
     name: str
     train_inputs: torch.Tensor
@@ -35,27 +42,50 @@ class Dataset:
     test_labels: torch.Tensor
     classes: int
     held_out: str
+    owners: Indices | None = None
+    """The client of each training example, 0, 1, 2, ..., if the data come with clients."""
 
     def __post_init__(self) -> None:
         for part, inputs, labels in (
             ("training", self.train_inputs, self.train_labels),
             ("test", self.test_inputs, self.test_labels),
         ):
-            if len(inputs) == 0 or labels.shape != (len(inputs),):
+            if len(inputs) == 0 or labels.ndim < 1 or len(labels) != len(inputs):
                 raise ValueError(
                     f"dataset {self.name!r}: the {part} part has {len(inputs):,} inputs "
                     f"and labels of shape {tuple(labels.shape)}; expected as many labels, and at least one"
                 )
-            if int(labels.min()) < 0 or int(labels.max()) >= self.classes:
+            if not labels.is_floating_point():
+                self._check_classes(part, labels)
+        for what, train, test in (
+            ("inputs", self.train_inputs, self.test_inputs),
+            ("labels", self.train_labels, self.test_labels),
+        ):
+            if train.shape[1:] != test.shape[1:]:
                 raise ValueError(
-                    f"dataset {self.name!r}: the {part} labels run from {int(labels.min())} to "
-                    f"{int(labels.max())}; expected 0 to {self.classes - 1}"
+                    f"dataset {self.name!r}: training {what} have shape {tuple(train.shape[1:])}, "
+                    f"test {what} {tuple(test.shape[1:])}"
                 )
-        if self.train_inputs.shape[1:] != self.test_inputs.shape[1:]:
+        if self.owners is not None and self.owners.shape != (len(self.train_labels),):
             raise ValueError(
-                f"dataset {self.name!r}: training inputs have shape {self.in_shape}, "
-                f"test inputs {tuple(self.test_inputs.shape[1:])}"
+                f"dataset {self.name!r}: {len(self.train_labels):,} training examples, and clients of shape "
+                f"{self.owners.shape}; expected one client for each example"
             )
+
+    def _check_classes(self, part: str, labels: torch.Tensor) -> None:
+        counted = labels if labels.ndim == 1 else labels[labels != IGNORED]
+        if not counted.numel():
+            raise ValueError(f"dataset {self.name!r}: all {part} labels are {IGNORED}, which does not count")
+        if int(counted.min()) < 0 or int(counted.max()) >= self.classes:
+            raise ValueError(
+                f"dataset {self.name!r}: the {part} labels run from {int(counted.min())} to "
+                f"{int(counted.max())}; expected 0 to {self.classes - 1}"
+            )
+
+    def to(self, device: str) -> Dataset:
+        """The same examples in a device's memory."""
+        names = ("train_inputs", "train_labels", "test_inputs", "test_labels")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
     @property
     def in_shape(self) -> tuple[int, ...]:
@@ -67,8 +97,9 @@ def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
     """The named dataset, verified by checksum; ``data_dir`` defaults to $SQSGD_DATA.
 
     ``package.module:factory`` may return ``(inputs, labels)``, of which every fifth example of each class is
-    held out, or ``((train_inputs, train_labels), (test_inputs, test_labels))``, as arrays or tensors. uint8
-    inputs are pixels and are scaled to 0..1, floats become float32, and other integers (token ids) stay.
+    held out, or ``((train_inputs, train_labels), (test_inputs, test_labels))``, as arrays or tensors; or a
+    table (learning/tables.py). uint8 inputs are pixels and are scaled to 0..1, floats become float32, and
+    other integers (token ids) stay. Labels are classes (whole numbers) or numbers to predict (floats).
 
     >>> load_dataset("mnist5k").train_inputs.shape
     torch.Size([4000, 1, 28, 28])
@@ -77,9 +108,11 @@ def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
         return _load_embedded()
     if name in SOURCES:
         return load_source(SOURCES[name], find_folder(SOURCES[name], data_dir))
+    if name == SPEAKERS:
+        return load_speakers(data_dir)
     if is_factory_name(name):
-        return _from_factory(name, call_factory(name, "dataset", find_factory(name, "dataset")))
-    known = (EMBEDDED, *SOURCES)
+        return made_dataset(name, call_factory(name, "dataset", find_factory(name, "dataset")))
+    known = (EMBEDDED, *SOURCES, SPEAKERS)
     raise ValueError(
         f"dataset {name!r} is unknown{checks.meant(name, known)} (choose {', '.join(known)} "
         "or package.module:factory)"
@@ -93,6 +126,9 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
     stream = PublicStream(seed=seed, round=0, client=0, purpose="validation")
     kept = np.ones(whole, bool)
     kept[stream.subset(whole, count)] = False
+    if dataset.owners is not None:  # no client may be left without an example
+        kept[np.unique(dataset.owners, return_index=True)[1]] = True
+        count = int((~kept).sum())
     train, held = torch.from_numpy(kept), torch.from_numpy(~kept)
     return replace(
         dataset,
@@ -100,6 +136,7 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
         train_labels=dataset.train_labels[train],
         test_inputs=dataset.train_inputs[held],
         test_labels=dataset.train_labels[held],
+        owners=None if dataset.owners is None else dataset.owners[kept],
         held_out=f"{count:,} training images of {dataset.name}, held out",
     )
 
@@ -127,7 +164,10 @@ def load_source(source: Source, folder: Path) -> Dataset:
     if sizes != expected:
         raise ValueError(f"dataset {source.name!r}: {folder} contains {sizes} items; expected {expected}")
     train, test = (
-        (_normalised(images.swapaxes(1, 2) if source.transposed else images, source), _tensor(labels).long())
+        Part(
+            inputs=_normalised(images.swapaxes(1, 2) if source.transposed else images, source),
+            labels=_tensor(labels).long(),
+        )
         for images, labels in (arrays[:2], arrays[2:])
     )
     held_out = f"{source.title} test set ({sizes[3]:,} images)"
@@ -150,9 +190,8 @@ def _load_embedded() -> Dataset:
     table = np.fromstring(text.replace(b"\n", b","), np.uint8, sep=",").reshape(-1, 785)
     # The same constants as for MNIST, from which these images were taken.
     inputs = _normalised(table[:, :784].reshape(-1, 28, 28), SOURCES["mnist"])
-    return _split(
-        EMBEDDED, inputs, _tensor(table[:, 784]).long(), "{:,} held-out images of MNIST's training set"
-    )
+    whole = Part(inputs=inputs, labels=_tensor(table[:, 784]).long())
+    return _split(EMBEDDED, whole, "{:,} held-out images of MNIST's training set")
 
 
 def _normalised(images: npt.NDArray[np.uint8], source: Source) -> torch.Tensor:
@@ -163,81 +202,73 @@ def _normalised(images: npt.NDArray[np.uint8], source: Source) -> torch.Tensor:
     return torch.from_numpy(pixels).unsqueeze(1)
 
 
-def _split(name: str, inputs: torch.Tensor, labels: torch.Tensor, held_out: str) -> Dataset:
-    """Hold out every fifth example in the order of the labels: stratified, and without randomness."""
-    order = np.argsort(labels.numpy(), kind="stable")
-    test = np.sort(order[4::5])
+def load_speakers(data_dir: str | Path | None = None) -> Dataset:
+    """Shakespeare's plays: the next character after each of 80. Every speaker is a client.
+
+    The last fifth of each speaker's sequences is held out.
+    """
+    sequences, owners, held = cut_by_speaker(read_plays(data_dir))
+    text = torch.from_numpy(sequences)
+    whole = Part(inputs=text[:, :-1].contiguous(), labels=text[:, 1:].contiguous(), owners=owners)
+    train, test = whole.at(np.flatnonzero(~held)), whole.at(np.flatnonzero(held))
+    described = f"the last fifth of the lines of {owners[-1] + 1:,} speakers ({len(test.labels):,} sequences)"
+    return _dataset(SPEAKERS, train, test, len(LETTERS), described)
+
+
+def _split(name: str, whole: Part, held_out: str) -> Dataset:
+    """Hold out every fifth example in the order of the labels: stratified, and without randomness.
+
+    Of examples that belong to clients, every fifth of each client; of labels that are rows, every fifth.
+    """
+    owners, sorted_by = whole.owners, whole.labels.numpy() if whole.labels.ndim == 1 else whole.owners
+    order = np.arange(len(whole.labels)) if sorted_by is None else np.argsort(sorted_by, kind="stable")
+    place = np.arange(len(order))
+    if owners is not None:
+        order = order[np.argsort(owners[order], kind="stable")]
+        place -= np.searchsorted(owners[order], owners[order])
+    test = np.sort(order[place % 5 == 4])
     train = np.setdiff1d(order, test, assume_unique=True)
     if len(test) == 0:
-        raise ValueError(f"dataset {name!r} has {len(labels)} examples; a split needs at least 5")
-    parts = [(inputs[chosen], labels[chosen]) for chosen in (train, test)]
-    return _dataset(name, parts[0], parts[1], max(2, int(labels.max()) + 1), held_out.format(len(test)))
+        raise ValueError(f"dataset {name!r} has {len(order)} examples; a split needs at least 5")
+    return _dataset(name, whole.at(train), whole.at(test), _classes(whole.labels), held_out.format(len(test)))
 
 
-def _dataset(name: str, train: _Part, test: _Part, classes: int, held_out: str) -> Dataset:
+def _classes(labels: torch.Tensor) -> int:
+    """The number of classes; of numbers to predict for one example."""
+    if not labels.is_floating_point():
+        return max(2, int(labels.max()) + 1)
+    return labels[0].numel()
+
+
+def _dataset(name: str, train: Part, test: Part, classes: int, held_out: str) -> Dataset:
     return Dataset(
         name=name,
-        train_inputs=train[0],
-        train_labels=train[1],
-        test_inputs=test[0],
-        test_labels=test[1],
+        train_inputs=train.inputs,
+        train_labels=train.labels,
+        test_inputs=test.inputs,
+        test_labels=test.labels,
         classes=classes,
         held_out=held_out,
+        owners=train.owners,
     )
 
 
-def _from_factory(name: str, value: Any) -> Dataset:
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        length = f" of {len(value)}" if isinstance(value, tuple | list) else ""
-        raise ValueError(
-            f"dataset {name!r} returned a {type(value).__name__}{length}; expected (inputs, labels) "
-            "or ((train_inputs, train_labels), (test_inputs, test_labels))"
-        )
-    if not all(isinstance(part, tuple | list) and len(part) == 2 for part in value):
-        inputs, labels = _tensors(name, "", *value)
-        return _split(name, inputs, labels, f"{{:,}} held-out examples of {name}")
-    train, test = (
-        _tensors(name, part, *pair) for part, pair in zip(("training ", "test "), value, strict=True)
-    )
-    classes = max(2, int(train[1].max()) + 1, int(test[1].max()) + 1)
-    return _dataset(name, train, test, classes, f"test part of {name} ({len(test[1]):,} examples)")
+def given_dataset(name: str, value: Any) -> Dataset:
+    """A dataset that was given from Python: made already, or what a factory may return, or a factory."""
+    if isinstance(value, Dataset):
+        return value
+    return made_dataset(name, call_factory(name, "dataset", value) if callable(value) else value)
 
 
-def _tensors(name: str, part: str, inputs: object, labels: object) -> _Part:
-    for what, value in (("inputs", inputs), ("labels", labels)):
-        if not isinstance(value, np.ndarray | torch.Tensor):
-            raise ValueError(
-                f"dataset {name!r}: {part}{what} are a {type(value).__name__}; expected an array or a tensor"
-            )
-        if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
-            raise ValueError(f"dataset {name!r}: {part}{what} are of type {value.dtype}; expected numbers")
-    features, classes = _tensor(inputs), _tensor(labels)
-    if features.ndim < 2 or len(features) != classes.numel() or classes.ndim != 1 or len(features) == 0:
-        raise ValueError(
-            f"dataset {name!r}: {part}inputs have shape {tuple(features.shape)} and labels "
-            f"{tuple(classes.shape)}; expected (count, ...) and (count,) with count at least 1"
-        )
-    if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
-        raise ValueError(f"dataset {name!r}: {part}labels are {classes.dtype}; expected integers")
-    if features.dtype == torch.uint8:
-        features = features.float() / 255
-    elif features.is_floating_point() or features.dtype == torch.bool:
-        features = features.float()
-    elif features.is_complex():
-        raise ValueError(f"dataset {name!r}: {part}inputs are {features.dtype}; expected real numbers")
-    else:
-        features = features.long()
-    if features.is_floating_point() and not bool(torch.isfinite(features).all()):
-        raise ValueError(f"dataset {name!r}: {part}inputs contain NaN or infinity")
-    if int(classes.max()) >= _MOST_CLASSES:
-        raise ValueError(
-            f"dataset {name!r}: {part}labels go up to {int(classes.max()):,}; number classes 0, 1, 2, ..."
-        )
-    return features, classes.long()
+def made_dataset(name: str, value: Any) -> Dataset:
+    """The dataset in what a user's factory returned (learning/own_data.py)."""
+    first, *second = read_parts(name, value)
+    if not second:
+        return _split(name, first, f"{{:,}} held-out examples of {name}")
+    (test,) = second
+    classes = max(_classes(first.labels), _classes(test.labels))
+    return _dataset(name, first, test, classes, f"test part of {name} ({len(test.labels):,} examples)")
 
 
 def _tensor(value: Any) -> torch.Tensor:
-    if isinstance(value, torch.Tensor):
-        return value.detach().cpu()
-    # A copy: torch warns about read-only arrays and rejects negative strides.
-    return torch.from_numpy(np.array(value, order="C"))
+    return torch.from_numpy(np.array(value, order="C"))  # a copy: torch warns about read-only arrays

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+IN_MEMORY = "in-memory"
+"""The name in a configuration of an object that was given from Python and cannot be imported by a name."""
+
 
 def is_factory_name(name: str) -> bool:
     """Whether the name refers to a user's Python code rather than to something built in.
@@ -25,6 +28,15 @@ def find_factory(name: str, purpose: str) -> Callable[..., Any]:
     >>> find_factory("math:sqrt", "model")(9.0)
     3.0
     """
+    factory = find_named(name, purpose)
+    if not callable(factory):
+        attribute = name.partition(":")[2]
+        raise ValueError(f"{purpose} {name!r}: {attribute!r} is a {type(factory).__name__}, not a function")
+    return factory  # type: ignore[no-any-return]  # callable() narrows Any to nothing more
+
+
+def find_named(name: str, purpose: str) -> Any:
+    """What ``package.module:name`` stands for."""
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute or not all(part.isidentifier() for part in module_name.split(".")):
         raise ValueError(
@@ -49,7 +61,7 @@ def find_factory(name: str, purpose: str) -> Callable[..., Any]:
     except Exception as error:
         raise ValueError(f"{purpose} {name!r}: importing it failed: {_one_line(error)}") from error
     try:
-        factory = getattr(module, attribute)
+        return getattr(module, attribute)
     except AttributeError as error:
         names = [word for word in dir(module) if not word.startswith("_")]
         public = [word for word in names if callable(getattr(module, word))]
@@ -57,9 +69,6 @@ def find_factory(name: str, purpose: str) -> Callable[..., Any]:
             f"{purpose} {name!r}: module {module_name!r} has no {attribute!r}; "
             f"its public callables are: {', '.join(public) or 'none'}"
         ) from error
-    if not callable(factory):
-        raise ValueError(f"{purpose} {name!r}: {attribute!r} is a {type(factory).__name__}, not a function")
-    return factory  # type: ignore[no-any-return]  # callable() narrows Any to nothing more
 
 
 def parameter_names(factory: Callable[..., Any]) -> set[str]:

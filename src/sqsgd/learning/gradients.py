@@ -18,7 +18,9 @@ import torch
 from torch import nn
 
 from sqsgd.checks import Vector
+from sqsgd.learning.objectives import DEFAULT, OBJECTIVES, Batch, Objective
 
+_DEFAULT = OBJECTIVES[DEFAULT]
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 
 
@@ -73,8 +75,11 @@ def set_flat(model: nn.Module, vector: Vector) -> None:
     start = 0
     for parameter in parameters:
         stop = start + parameter.numel()
-        # Through NumPy, because torch warns about read-only vectors.
-        np.copyto(parameter.detach().numpy(), vector[start:stop].reshape(parameter.shape))
+        part = vector[start:stop].reshape(parameter.shape)
+        if parameter.is_cpu:  # through NumPy, because torch warns about read-only vectors
+            np.copyto(parameter.detach().numpy(), part)
+        else:
+            parameter.detach().copy_(torch.from_numpy(part.copy()))
         start = stop
 
 
@@ -84,8 +89,9 @@ def loss_gradient(
     labels: torch.Tensor,
     *,
     seed: int | None = None,
+    objective: Objective = _DEFAULT,
 ) -> tuple[float, Vector]:
-    """The mean cross entropy over the batch, and its gradient as one vector.
+    """The mean loss over the batch (cross entropy), and its gradient as one vector.
 
     Torch's ``.grad`` fields are neither read nor written. A model that draws random numbers (dropout)
     repeats itself only if ``seed`` is given; torch's global generator is then left as it was.
@@ -100,15 +106,18 @@ def loss_gradient(
     parameters = trainable_parameters(model)
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
-            torch.default_generator.manual_seed(seed)
-        loss = nn.functional.cross_entropy(_logits(model, inputs), labels)
+            # Seeding all devices would also change generators that fork_rng does not restore.
+            (torch.default_generator.manual_seed if inputs.is_cpu else torch.manual_seed)(seed)
+        loss = objective.loss(model, (inputs, labels))
+    if not loss.requires_grad:
+        raise ValueError(f"loss {objective.name!r} does not depend on the model's trainable weights")
     # A parameter that does not affect the loss has gradient zero and keeps its place in the vector.
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
     return loss.item(), _joined(gradients)
 
 
 def loss_gradients(
-    model: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]], *, workers: int = 1
+    model: nn.Module, batches: Iterable[Batch], *, workers: int = 1, objective: Objective = _DEFAULT
 ) -> Iterator[tuple[float, Vector]]:
     """``loss_gradient`` of many clients' batches at the same parameters, in order, ``workers`` at a time.
 
@@ -124,13 +133,13 @@ def loss_gradients(
         raise ValueError(f"workers must be at least 1, not {workers}")
     if workers == 1:
         for inputs, labels in batches:
-            yield loss_gradient(model, inputs, labels)
+            yield loss_gradient(model, inputs, labels, objective=objective)
         return
     waiting: deque[Future[tuple[float, Vector]]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         try:
             for inputs, labels in batches:
-                waiting.append(pool.submit(loss_gradient, model, inputs, labels))
+                waiting.append(pool.submit(loss_gradient, model, inputs, labels, objective=objective))
                 if len(waiting) > workers:
                     yield waiting.popleft().result()
             while waiting:
@@ -140,53 +149,6 @@ def loss_gradients(
                 future.cancel()
 
 
-def evaluate(
-    model: nn.Module,
-    inputs: torch.Tensor,
-    labels: torch.Tensor,
-    batch_size: int = 100,
-    *,
-    workers: int = 1,
-) -> tuple[float, float]:
-    """Accuracy (a fraction) and mean cross entropy, in evaluation mode; the model's mode is restored.
-
-    >>> layer = nn.Linear(1, 2, bias=False)
-    >>> set_flat(layer, np.array([1, -1], np.float32))
-    >>> evaluate(layer, torch.tensor([[9.0], [9.0]]), torch.tensor([0, 1]))
-    (0.5, 9.0)
-    """
-    for name, value in (("inputs", len(inputs)), ("batch_size", batch_size), ("workers", workers)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, not {value}")
-
-    def score(start: int) -> tuple[int, float]:
-        with torch.inference_mode():  # per thread, not per process
-            truth = labels[start : start + batch_size]
-            logits = _logits(model, inputs[start : start + batch_size])
-            loss = nn.functional.cross_entropy(logits, truth, reduction="sum")
-            return int((logits.argmax(dim=1) == truth).sum()), loss.item()
-
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with ThreadPoolExecutor(workers) as pool:
-            scores = list(pool.map(score, range(0, len(inputs), batch_size)))
-    finally:
-        for module, training in modes:
-            module.training = training
-    return sum(right for right, _ in scores) / len(inputs), sum(loss for _, loss in scores) / len(inputs)
-
-
-def _logits(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-    logits = model(inputs)
-    if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != len(inputs):
-        found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-        raise ValueError(
-            f"the model must return a row of class scores per example: ({len(inputs)}, classes), not {found}"
-        )
-    return logits
-
-
 def _joined(tensors: Sequence[torch.Tensor]) -> Vector:
-    vector: Vector = torch.cat([tensor.reshape(-1) for tensor in tensors]).numpy()
+    vector: Vector = torch.cat([tensor.reshape(-1) for tensor in tensors]).cpu().numpy()
     return vector

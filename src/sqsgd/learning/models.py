@@ -7,6 +7,7 @@ parameters. A new model is a row of MODELS.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Mapping
@@ -27,21 +28,33 @@ Shape: TypeAlias = tuple[int, ...]
 _GROUP = 8  # channels per group norm in ResNet-110: trains better than layer norm or instance norm
 
 
-def make_model(name: str, classes: int = 10, in_shape: Shape = (1, 28, 28), seed: int = 0) -> nn.Module:
+def make_model(
+    name: str,
+    classes: int = 10,
+    in_shape: Shape = (1, 28, 28),
+    seed: int = 0,
+    given: nn.Module | Callable[..., nn.Module] | None = None,
+) -> nn.Module:
     """The named model, or the result of ``package.module:factory``, initialised from the seed alone.
 
     A factory that has parameters called ``classes`` or ``in_shape`` receives them. Torch's global generator
-    keeps its state.
+    keeps its state. ``given``: a factory, or a module to copy with its weights, in place of the name's.
 
     >>> sum(parameter.numel() for parameter in make_model("lenet5").parameters())
     119850
     """
-    if classes < 2:
-        raise ValueError(f"classes must be at least 2, not {classes}")
-    if is_factory_name(name):
-        factory = find_factory(name, "model")
+    if classes < 1:
+        raise ValueError(f"classes must be at least 1, not {classes}")
+    if isinstance(given, nn.Module):
+        return _checked(name, copy.deepcopy(given))
+    if given is not None or is_factory_name(name):
+        factory = given or find_factory(name, "model")
         if isinstance(factory, nn.Module):
             raise ValueError(f"model {name!r} is a module, not a factory; write a function that makes one")
+        if not callable(factory):
+            raise ValueError(
+                f"model is a {type(factory).__name__}; expected a module, or a function that makes one"
+            )
         accepted = parameter_names(factory)
         offered = {"classes": classes, "in_shape": in_shape}
         arguments = {key: value for key, value in offered.items() if key in accepted}
@@ -131,6 +144,43 @@ class _Block(nn.Module):
         return self.shortcut(features) + branch  # type: ignore[no-any-return]
 
 
+class Gru(nn.Module):
+    """Scores of the token after each of a sequence: embedding, gated recurrent units, one linear layer.
+
+    With 65 characters 20,817 parameters. The units (Cho et al. 2014, in torch's form with one bias) are
+    written out, because ``vmap`` supports these operations and not ``nn.GRU``: the gradients of many clients
+    are then computed at once, four times as fast for 50 clients with 8 sequences of 80 each.
+    """
+
+    def __init__(self, classes: int, in_shape: Shape, *, width: int = 16, hidden: int = 64) -> None:
+        super().__init__()
+        if len(in_shape) != 1:
+            raise ValueError(
+                f"model 'gru' takes sequences of token numbers of shape (length,), not {in_shape}"
+            )
+        self.embedding = nn.Embedding(classes, width)
+        self.given = nn.Linear(width, 3 * hidden)
+        self.recurrent = nn.Linear(hidden, 3 * hidden, bias=False)
+        self.head = nn.Linear(hidden, classes)
+        self._split = (2 * hidden, hidden)
+        nn.init.uniform_(self.given.weight, -(hidden**-0.5), hidden**-0.5)
+        _zero_biases(self)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """A row of scores after each token."""
+        given = self.given(self.embedding(tokens))
+        state = torch.zeros_like(given[:, 0, : self._split[1]])
+        states = []
+        for step in given.unbind(1):
+            gates, candidate = step.split(self._split, dim=1)
+            more_gates, more_candidate = self.recurrent(state).split(self._split, dim=1)
+            keep, reset = torch.sigmoid(gates + more_gates).chunk(2, dim=1)
+            fresh = torch.tanh(candidate + reset * more_candidate)
+            state = fresh + keep * (state - fresh)
+            states.append(state)
+        return self.head(torch.stack(states, dim=1))  # type: ignore[no-any-return]
+
+
 def _mlp(classes: int, in_shape: Shape) -> nn.Module:
     """The 2NN of McMahan et al. 2017: two hidden layers of 200, 199,210 parameters; any input shape."""
     model = nn.Sequential(nn.Flatten(), _fully_connected((math.prod(in_shape), 200, 200, classes)))
@@ -168,6 +218,7 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5,
     # LeCun et al. 1998 with ReLU and full connections: 61,706 parameters.
     "lenet5-classic": partial(LeNet5, channels=(6, 16), hidden=(120, 84), padding=2),
+    "gru": Gru,
     "linear": _linear,
     **{f"{name}-linear": _softmax_on(name) for name in FEATURES},
     "mlp": _mlp,

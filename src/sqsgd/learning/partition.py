@@ -19,9 +19,12 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 _Labels: TypeAlias = npt.NDArray[np.generic]
 
 _PARTITION, _COHORT, _BATCH, _DRAW = 1, 2, 3, 5  # purposes: each has its own stream
+NATURAL = "natural"
 
 
-def partition(labels: npt.ArrayLike, clients: int, scheme: str, seed: int) -> Parts:
+def partition(
+    labels: npt.ArrayLike, clients: int, scheme: str, seed: int, owners: Indices | None = None
+) -> Parts:
     """Assign images to clients: one array of positions per client, all views into one array.
 
     - ``iid``: a random split, sizes differing by at most one.
@@ -30,21 +33,24 @@ def partition(labels: npt.ArrayLike, clients: int, scheme: str, seed: int) -> Pa
     - ``shards:N``: sorted by label and cut into ``N * clients`` shards, N per client (McMahan et al. 2017,
       section 3).
     - ``drawn``: one image per client, drawn with replacement, for any number of clients.
+    - ``natural``: the data's own clients, given by ``owners``; the first of them if ``clients`` are fewer.
 
-    Except with ``drawn``, every image goes to exactly one client. No client is empty.
+    Except with ``drawn`` and ``natural``, every image goes to exactly one client. No client is empty.
 
     >>> [len(part) for part in partition([0, 1] * 5, clients=3, scheme="iid", seed=7)]
     [3, 3, 4]
     """
     classes = np.asarray(labels)
-    if classes.ndim != 1:
-        raise ValueError(f"labels must have one dimension, not {classes.ndim}")
     _require_at_least(clients=(clients, 1), seed=(seed, 0))
+    if scheme == NATURAL:
+        return _natural(owners, clients)
     kind = scheme.partition(":")[0]
     written = next((each for each in PARTITIONS if each == scheme or each.startswith(f"{kind}:")), None)
     if written is None:
-        *others, last = PARTITIONS
+        *others, last = *PARTITIONS, NATURAL
         raise ValueError(f"partition {scheme!r} is unknown; write {', '.join(others)} or {last}")
+    if kind in ("dirichlet", "shards") and (classes.ndim != 1 or classes.dtype.kind == "f"):
+        raise ValueError(f"partition {scheme!r} needs one class per example; write iid, drawn or {NATURAL}")
     return PARTITIONS[written](classes, clients, scheme, seed)
 
 
@@ -197,6 +203,17 @@ def _shards(classes: _Labels, clients: int, scheme: str, seed: int) -> SharedPar
     dealt = [shards[shard] for shard in _permutation(count, words)]
     sizes = np.array([len(shard) for shard in dealt]).reshape(clients, each).sum(axis=1)
     return SharedParts(np.concatenate(dealt), np.append(0, np.cumsum(sizes)))
+
+
+def _natural(owners: Indices | None, clients: int) -> SharedParts:
+    if owners is None:
+        raise ValueError(f"partition {NATURAL!r}: these data do not say which client an example belongs to")
+    sizes = np.bincount(owners)
+    if clients > len(sizes):
+        raise ValueError(
+            f"partition {NATURAL!r}: clients = {clients:,}, but the data have {len(sizes):,} clients"
+        )
+    return SharedParts(np.argsort(owners, kind="stable"), np.append(0, np.cumsum(sizes[:clients])))
 
 
 PARTITIONS: Mapping[str, Callable[[_Labels, int, str, int], Parts]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,14 +17,14 @@ from sqsgd.checks import Vector
 from sqsgd.learning.client_gradients import (
     Losses,
     Rows,
-    batched,
+    alike,
+    batchable,
     batched_gradients,
     head_gradients,
     linear_head,
 )
 from sqsgd.learning.datasets import Dataset
 from sqsgd.learning.gradients import (
-    evaluate,
     get_flat,
     loss_gradient,
     loss_gradients,
@@ -31,18 +32,20 @@ from sqsgd.learning.gradients import (
     prepare_torch,
     set_flat,
 )
+from sqsgd.learning.objectives import DEFAULT, OBJECTIVES, Evaluation, Objective
 from sqsgd.learning.partition import Indices, Parts, batch_indices, cohort, partition
 from sqsgd.randomness import PublicStream
 
 _AHEAD = 64
-"""Clients of a linear model whose gradients are computed before the first is used."""
+"""Clients whose gradients are computed before the first is used, where many are computed at once."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LearningProblem:
     """Cross-silo: every client uses a batch in each round. Cross-device: a random cohort uses all its data.
 
-    ``participants`` is None for cross-silo, else the cohort size.
+    ``participants`` is None for cross-silo, else the cohort size; ``most_examples`` limits what a client of a
+    cohort uses in a round, if it is not 0.
     """
 
     dataset: Dataset
@@ -52,6 +55,8 @@ class LearningProblem:
     participants: int | None
     seed: int
     workers: int = 1
+    objective: Objective = OBJECTIVES[DEFAULT]
+    most_examples: int = 0
     random: bool = False
     """The model draws random numbers (dropout): clients run one at a time, each with its own seed."""
 
@@ -82,15 +87,21 @@ class LearningProblem:
     def gradients(self, weights: Vector, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
         """Each client's mean loss and gradient over its batch."""
         set_flat(self.model, weights)
-        if self._head is not None:
+        if self._head is not None or (self.most_examples and self._batchable):
             for start in range(0, len(cohort), _AHEAD):
                 losses, rows = self.gradient_rows(weights, round, np.asarray(cohort[start : start + _AHEAD]))
                 yield from zip(losses.tolist(), rows, strict=True)
-        elif self.random:
-            for client, (inputs, labels) in zip(cohort, self._batches(round, cohort), strict=True):
-                yield loss_gradient(self.model, inputs, labels, seed=self._torch_seed(round, client))
         else:
-            yield from loss_gradients(self.model, self._batches(round, cohort), workers=self.workers)
+            yield from self._one_by_one(round, cohort)
+
+    def _one_by_one(self, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
+        if self.random:
+            for client, (inputs, labels) in zip(cohort, self._batches(round, cohort), strict=True):
+                seed = self._torch_seed(round, client)
+                yield loss_gradient(self.model, inputs, labels, seed=seed, objective=self.objective)
+        else:
+            batches = self._batches(round, cohort)
+            yield from loss_gradients(self.model, batches, workers=self.workers, objective=self.objective)
 
     def gradient_rows(self, weights: Vector, round: int, cohort: Indices) -> tuple[Losses, Rows]:
         """The same for many clients at once: their losses, and a gradient in each row.
@@ -101,23 +112,38 @@ class LearningProblem:
         chosen, bounds = self._chosen(round, cohort)
         if self._head is not None:
             return head_gradients(self._head, self.dataset, chosen, bounds, workers=self.workers)
-        if not self.random and batched(self.model, self.dataset, bounds):
-            return batched_gradients(self.model, self.dataset, chosen, bounds)
         losses, rows = np.empty(len(cohort)), np.empty((len(cohort), self.dim), np.float32)
-        for i, (loss, gradient) in enumerate(self.gradients(weights, round, cohort.tolist())):
-            losses[i], rows[i] = loss, gradient
+        alone = np.ones(len(cohort), bool)
+        groups = alike(bounds)
+        for group in groups if groups and self._batchable else ():
+            places = np.concatenate([chosen[bounds[i] : bounds[i + 1]] for i in group.tolist()])
+            starts = np.arange(len(group) + 1) * (len(places) // len(group))
+            found = batched_gradients(self.model, self.dataset, places, starts, self.objective)
+            losses[group], rows[group] = found
+            alone[group] = False
+        others = np.flatnonzero(alone)
+        singles = self._one_by_one(round, cohort[others].tolist()) if others.size else ()
+        for i, (loss, row) in zip(others, singles, strict=True):
+            losses[i], rows[i] = loss, row
         return losses, rows
 
     @cached_property
     def _head(self) -> nn.Linear | None:
-        """The model's only layer, if it is a softmax on the inputs themselves."""
-        return linear_head(self.model)
+        """The model's only layer, if it is a softmax on the inputs themselves, in the processor's memory."""
+        one_class = self.objective.is_default and self.dataset.train_labels.ndim == 1
+        return linear_head(self.model) if one_class and self.dataset.train_inputs.is_cpu else None
+
+    @cached_property
+    def _batchable(self) -> bool:
+        """Whether many clients can be computed at once: no randomness, and operations that vmap supports."""
+        return not self.random and batchable(self.model, self.dataset, self.objective)
 
     def _chosen(self, round: int, cohort: Indices) -> tuple[Indices, Indices]:
         """The positions of the clients' examples, and where those of each client begin; the end, last."""
-        if self.participants is not None:
+        size = self.batch if self.participants is None else self.most_examples
+        if not size:
             return self.parts.together(cohort)
-        each = [batch_indices(self.parts[c], self.batch, round, c, self.seed) for c in cohort.tolist()]
+        each = [batch_indices(self.parts[c], size, round, c, self.seed) for c in cohort.tolist()]
         return np.concatenate(each), np.append(0, np.cumsum([len(chosen) for chosen in each]))
 
     def _batches(self, round: int, cohort: Sequence[int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -133,13 +159,18 @@ class LearningProblem:
     def named_weights(self, weights: Vector) -> dict[str, npt.NDArray[np.generic]]:
         """The model's state dict with these weights, untrained values included."""
         set_flat(self.model, weights)
-        return {name: value.numpy().copy() for name, value in self.model.state_dict().items()}
+        return {name: value.cpu().numpy().copy() for name, value in self.model.state_dict().items()}
 
-    def evaluate(self, weights: Vector) -> tuple[float, float]:
-        """Accuracy and loss on the held-out examples."""
+    def measure(self, weights: Vector) -> Evaluation:
+        """The loss and the metrics on the held-out examples."""
         set_flat(self.model, weights)
         inputs, labels = self.dataset.test_inputs, self.dataset.test_labels
-        return evaluate(self.model, inputs, labels, workers=self.workers)
+        return self.objective.evaluate(self.model, inputs, labels, workers=self.workers)
+
+    def evaluate(self, weights: Vector) -> tuple[float, float]:
+        """The headline metric (accuracy, where labels are classes) and the loss on the held-out examples."""
+        measured = self.measure(weights)
+        return measured.value, measured.loss
 
 
 def make_problem(
@@ -152,12 +183,24 @@ def make_problem(
     participants: int | None,
     seed: int,
     workers: int,
+    objective: Objective = OBJECTIVES[DEFAULT],
+    most_examples: int = 0,
+    device: str = "cpu",
 ) -> LearningProblem:
-    """Partition the training data over the clients, and check that the model fits it."""
+    """Partition the training data over the clients, and check that the model fits it.
+
+    ``device``: where gradients are computed; data and model move there, everything else stays.
+    """
     prepare_torch()
-    few = [int(dataset.train_labels.argmax()), *range(min(batch, 3))]  # includes the largest label
-    random = draws_randomness(model, dataset.train_inputs[few], dataset.train_labels[few])
-    parts = partition(dataset.train_labels.numpy(), clients, partition_scheme, seed)
+    parts = partition(dataset.train_labels.numpy(), clients, partition_scheme, seed, dataset.owners)
+    objective.check_labels(dataset.train_labels)
+    if device != "cpu":
+        model, dataset = model.to(device), dataset.to(device)
+    whole = (
+        dataset.train_labels.flatten(1).amax(dim=1) if dataset.train_labels.ndim > 1 else dataset.train_labels
+    )
+    few = [int(whole.argmax()), *range(min(batch, 3, len(whole)))]  # includes the largest label
+    random = draws_randomness(model, dataset.train_inputs[few], dataset.train_labels[few], objective)
     return LearningProblem(
         dataset=dataset,
         model=model,
@@ -166,27 +209,40 @@ def make_problem(
         participants=participants,
         seed=seed,
         workers=workers,
+        objective=objective,
+        most_examples=most_examples,
         random=random,
     )
 
 
-def draws_randomness(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> bool:
+def draws_randomness(
+    model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, objective: Objective = OBJECTIVES[DEFAULT]
+) -> bool:
     """Whether the gradient depends on torch's generator (dropout); ValueError if the model cannot be trained.
 
     Buffers that change with a batch are rejected: they would store clients' data without protection.
     """
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
-        gradients = [loss_gradient(model, inputs, labels, seed=seed)[1] for seed in (1, 2)]
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        found = [loss_gradient(model, inputs, labels, seed=seed, objective=objective) for seed in (1, 2)]
+    except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
+        own = "" if objective.is_default else f" and the loss {objective.name!r}"
+        shape = f" of shape {tuple(labels.shape[1:])}" if labels.ndim > 1 else ""
         raise ValueError(
-            f"the model does not fit the data (inputs of shape {tuple(inputs.shape[1:])} and type "
-            f"{inputs.dtype}, labels up to {int(labels.max())}): {' '.join(str(error).split())}"
+            f"the model{own} does not fit the data (inputs of shape {tuple(inputs.shape[1:])} and type "
+            f"{inputs.dtype}, labels{shape} up to {labels.max().item():g}): "
+            f"{type(error).__name__}: {' '.join(str(error).split())}"
         ) from error
+    (loss, first), (_, second) = found
+    if not (math.isfinite(loss) and np.isfinite(first).all()):
+        raise ValueError(
+            f"the loss of the first examples is {loss:g}, or its gradient contains NaN or infinity: check "
+            "inputs, labels and loss"
+        )
     for name, buffer in model.named_buffers():
         if not torch.equal(before[name], buffer):
             raise ValueError(
                 f"the model's buffer {name!r} changes with each batch: it would store the clients' data "
                 "without protection; use layers without running state"
             )
-    return gradients[0].tobytes() != gradients[1].tobytes()
+    return first.tobytes() != second.tobytes()

@@ -13,6 +13,7 @@ import numpy as np
 from sqsgd.numerics.intervals import FEWEST, mean_interval
 from sqsgd.report.groups import Group
 from sqsgd.report.text import listed, number, percent
+from sqsgd.runs.headline import ACCURACY
 from sqsgd.runs.reading import Numbers
 
 MOST_POINTS = 200
@@ -145,11 +146,22 @@ def all_charts(groups: Sequence[Group]) -> list[Chart | SplitChart]:
 def line_charts(groups: Sequence[Group]) -> list[Chart]:
     """Accuracy by round and by bytes, loss, total ε, bound and clip rate."""
     band = BAND if any(len(group.counted) >= FEWEST for group in groups) else ""
-    by_bytes = _curves(groups, _thinned("accuracy", by_bytes=True), share=True)
     epsilon = [
         dataclasses.replace(curve, half=np.full_like(curve.half, math.nan))  # nothing is estimated here
         for curve in _curves(groups, _thinned("epsilon_total"))
     ]
+    headline = groups[0].headline if groups else ACCURACY
+    unit: Literal["share", "number"] = "share" if headline.is_share else "number"
+    others = [group.label for group in groups if group.headline != headline]
+    apart = f" Not drawn, because another metric was measured: {listed(others)}." if others else ""
+    lower = " Lower is better." if headline.better == "lower" else ""
+    reached, by_bytes = (
+        [curve for curve in curves if curve.label not in others]
+        for curves in (
+            _curves(groups, _thinned("accuracy"), share=headline.is_share),
+            _curves(groups, _thinned("accuracy", by_bytes=True), share=headline.is_share),
+        )
+    )
     not_private = [group.label for group in groups if group.last("epsilon_total") == math.inf]
     moving = [_moves(group) for group in groups]
     fixed = [
@@ -164,21 +176,21 @@ def line_charts(groups: Sequence[Group]) -> list[Chart]:
     return [
         Chart(
             name="accuracy-by-round",
-            title="Accuracy by round",
-            y_title="accuracy",
-            y_unit="share",
-            caption=f"Measured on {_held_out(groups)}, every few rounds.{band}",
-            curves=tuple(_curves(groups, _thinned("accuracy"), share=True)),
+            title=f"{headline.title} by round",
+            y_title=headline.name,
+            y_unit=unit,
+            caption=f"Measured on {_held_out(groups)}, every few rounds.{lower}{band}{apart}",
+            curves=tuple(reached),
         ),
         Chart(
             name="accuracy-by-bytes",
-            title="Accuracy by bytes sent",
+            title=f"{headline.title} by bytes sent",
             x_title="cumulative bytes sent per client",
             x_unit="bytes",
-            y_title="accuracy",
-            y_unit="share",
+            y_title=headline.name,
+            y_unit=unit,
             caption="Measured length of whole messages, of one client in every round. What clients receive "
-            f"is not counted.{band}",
+            f"is not counted.{lower}{band}{apart}",
             curves=tuple(by_bytes),
             log_x=_far_apart([curve.x[-1] for curve in by_bytes]),
         ),

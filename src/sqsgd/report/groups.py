@@ -14,6 +14,7 @@ from sqsgd.core import Notion
 from sqsgd.numerics.intervals import mean_interval
 from sqsgd.report.text import clean
 from sqsgd.runs.config import FIELDS, RunConfig
+from sqsgd.runs.headline import ACCURACY, Headline
 from sqsgd.runs.reading import RunData, Summary
 from sqsgd.schemes import make_scheme
 
@@ -53,16 +54,21 @@ class Group:
         return next((run.summary for run in self.counted if run.summary), None)
 
     @property
+    def headline(self) -> Headline:
+        """What ``accuracy`` is: accuracy, or the first metric of the runs' own loss."""
+        return next((run.headline for run in self.counted if run.accuracies.size), ACCURACY)
+
+    @property
     def accuracy(self) -> tuple[float, float]:
         """Mean of the last measured accuracies and half the width of its 95 % interval; NaN if unknown."""
         return mean_interval([float(run.accuracies[-1]) for run in self.counted if run.accuracies.size])
 
     @property
     def best_accuracy(self) -> float:
-        """The highest accuracy of any counted run in any round; NaN if there is none."""
-        return max(
-            (float(run.accuracies.max()) for run in self.counted if run.accuracies.size), default=math.nan
-        )
+        """The best accuracy of any counted run in any round; NaN if there is none."""
+        values = [float(value) for run in self.counted for value in run.accuracies]
+        best = self.headline.best(values)
+        return math.nan if best is None else best
 
     def last(self, column: str) -> float:
         """The largest last value of a column among the counted runs; NaN if none is known."""
@@ -78,7 +84,7 @@ class Group:
     @property
     def lr(self) -> float:
         """The learning rate of the first round, given or by the rule; NaN if it is not known yet."""
-        return self.config.lr or (self.summary.lr if self.summary else math.nan)
+        return self.runs[0].rate
 
     @property
     def notion(self) -> StatedNotion:
@@ -108,14 +114,16 @@ def _promised_notion(config: RunConfig) -> StatedNotion:
 
 
 def group_runs(runs: Sequence[RunData]) -> list[Group]:
-    """Group runs and label the groups; the most accurate first, those without accuracy last."""
+    """Group runs and label the groups; the best first, those in which nothing was measured last."""
     together: dict[str, list[RunData]] = {}
     for run in runs:
         together.setdefault(json.dumps(_settings(run.config), sort_keys=True, default=str), []).append(run)
     unlabelled = [Group(label="", runs=tuple(members)) for members in together.values()]
     named = zip(_labels(unlabelled), unlabelled, strict=True)
     groups = [dataclasses.replace(group, label=label) for label, group in named]
-    return sorted(groups, key=lambda group: (math.isnan(group.accuracy[0]), -group.accuracy[0]))
+    return sorted(
+        groups, key=lambda group: (math.isnan(group.accuracy[0]), group.headline.rank(group.accuracy[0]))
+    )
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
@@ -174,7 +182,7 @@ def _ignored_budgets(group: Group) -> set[str]:
 
 def _part(name: str, value: Any) -> str:
     """A setting as part of a label."""
-    if name in ("scheme", "dataset", "model", "partition", "optimizer"):
+    if name in ("scheme", "dataset", "model", "loss", "partition", "optimizer"):
         return str(value)
     if name == "epsilon":
         return f"ε {value:g}"

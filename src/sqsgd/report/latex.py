@@ -10,6 +10,7 @@ from sqsgd.files.durable import write_atomically
 from sqsgd.report.charts import Chart, SplitChart
 from sqsgd.report.groups import Group
 from sqsgd.report.images import write_charts
+from sqsgd.runs.headline import ACCURACY
 
 _SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
@@ -37,6 +38,8 @@ def write_latex(
 
 def latex_table(groups: Sequence[Group], title: str) -> str:
     """The table of results, one row per group; it needs the package ``booktabs``."""
+    headline = groups[0].headline if groups else ACCURACY
+    measured = escaped(headline.name) + (r" (\%)" if headline.is_share else "")
     several = any(not math.isnan(group.accuracy[1]) for group in groups)
     rows = "\n".join(_row(group, several=several) for group in groups)
     note = (
@@ -52,7 +55,7 @@ def latex_table(groups: Sequence[Group], title: str) -> str:
         "\\label{tab:results}\n"
         "\\begin{tabular}{lrrlrrr}\n"
         "\\toprule\n"
-        r" & runs & accuracy (\%) & privacy & $\varepsilon$ per report & total $\varepsilon$ & bytes \\"
+        rf" & runs & {measured} & privacy & $\varepsilon$ per report & total $\varepsilon$ & bytes \\"
         "\n\\midrule\n"
         f"{rows}\n"
         "\\bottomrule\n"
@@ -63,14 +66,16 @@ def latex_table(groups: Sequence[Group], title: str) -> str:
 
 def _row(group: Group, *, several: bool) -> str:
     mean, half = group.accuracy
-    accuracy = "--" if math.isnan(mean) else f"${100 * mean:.2f}"
+    value = f"{100 * mean:.2f}" if group.headline.is_share else f"{mean:.4g}"
+    width = f"{100 * half:.2f}" if group.headline.is_share else f"{half:.2g}"
+    measured = "--"
     if not math.isnan(mean):
         pad = r"\phantom{{} \pm 0.00}" if several else ""  # so that the points stand below each other
-        accuracy += pad + "$" if math.isnan(half) else rf" \pm {100 * half:.2f}$"
+        measured = f"${value}" + (f"{pad}$" if math.isnan(half) else rf" \pm {width}$")
     cells = [
         escaped(group.label),
         str(len(group.counted)),
-        accuracy,
+        measured,
         group.notion.replace("-", " "),
         _number(group.last("epsilon")),
         _number(group.last("epsilon_total")),

@@ -18,12 +18,12 @@ from sqsgd.report.groups import Group
 from sqsgd.runs.reading import RunData
 
 RUN = (
-    "arm", "seed", "state", "rounds", "accuracy", "best_accuracy", "scheme", "dataset", "model", "clients",
+    "arm", "seed", "state", "rounds", "metric", "value", "best", "scheme", "dataset", "model", "clients",
     "participation", "partition", "notion", "epsilon", "epsilon_total", "bytes", "bytes_per_report", "lr",
     "seconds", "folder",
 )  # fmt: skip
 ARM = (
-    "arm", "runs", "accuracy", "half_width_95", "best_accuracy", "notion", "epsilon", "epsilon_total",
+    "arm", "runs", "metric", "mean", "half_width_95", "best", "notion", "epsilon", "epsilon_total",
     "bytes_per_report", "share_of_float32", "lr", "seconds",
 )  # fmt: skip
 POINT = ("figure", "arm", "x_title", "x", "y_title", "mean", "half_width_95")
@@ -69,14 +69,15 @@ def _text(cell: Cell) -> str:
 def _run(group: Group, run: RunData) -> list[Cell]:
     config, columns = run.config, run.columns
     last = {name: float(columns[name][-1]) if run.rounds else math.nan for name in columns}
-    accuracies = run.accuracies
+    values, best = run.accuracies, run.headline.best(run.accuracies)
     return [
         group.label,
         config.seed,
         run.state,
         run.rounds,
-        float(accuracies[-1]) if accuracies.size else math.nan,
-        float(accuracies.max()) if accuracies.size else math.nan,
+        run.headline.name,
+        float(values[-1]) if values.size else math.nan,
+        math.nan if best is None else float(best),
         config.scheme,
         config.dataset,
         config.model,
@@ -99,6 +100,7 @@ def _arm(group: Group) -> list[Cell]:
     return [
         group.label,
         len(group.counted),
+        group.headline.name,
         mean,
         half,
         group.best_accuracy,
@@ -107,7 +109,7 @@ def _arm(group: Group) -> list[Cell]:
         group.last("epsilon_total"),
         group.last("bytes_up"),
         1 / group.summary.bytes_up_ratio if group.summary else math.nan,
-        group.runs[0].rate,
+        group.lr,
         group.seconds,
     ]
 

@@ -11,6 +11,7 @@ from sqsgd.report.charts import Chart, SplitChart
 from sqsgd.report.groups import Group
 from sqsgd.report.styles import series_style
 from sqsgd.report.text import MISSING, counted, escape, number, percent
+from sqsgd.runs.headline import Headline
 
 MOST_ROWS, ALL_ROWS = 25, 200
 """The most rows of one curve, and of all curves of a figure."""
@@ -54,13 +55,24 @@ def results_table(groups: Sequence[Group]) -> str:
     heads = "".join(
         f'<th scope="col" data-first="{header.first}"{_numeric(header.numeric)}>'
         f'<button type="button">{_heading(header.name)}</button></th>'
-        for header in HEADERS
+        for header in _headers(groups)
     )
     rows = "".join(_row(series, group) for series, group in enumerate(groups))
     return (
         '<div class="scroll" role="region" aria-labelledby="results-title" tabindex="0">'
         f'<table id="results-table"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
     )
+
+
+def _headers(groups: Sequence[Group]) -> list[Header]:
+    """The columns, with the name of what was measured; "result", if that differs between groups."""
+    headlines = {group.headline for group in groups}
+    (only,) = headlines if len(headlines) == 1 else [Headline(name="result")]
+    first = "ascending" if only.better == "lower" else "descending"
+    names = {"Accuracy": only.title, "Best accuracy": f"Best {only.name}"}
+    return [
+        Header(name=names[header.name], first=first) if header.name in names else header for header in HEADERS
+    ]
 
 
 def _heading(name: str) -> str:
@@ -85,7 +97,7 @@ def _cells(group: Group) -> list[Cell]:
     return [
         Cell(html=str(len(group.runs)), value=len(group.runs)),
         _accuracy(group),
-        Cell(html=percent(group.best_accuracy), value=group.best_accuracy),
+        Cell(html=_value(group, group.best_accuracy), value=group.best_accuracy),
         Cell(html=MISSING if math.isnan(group.lr) else f"{group.lr:.3g}", value=group.lr),
         Cell(html=group.notion.replace("-", " ")),
         Cell(html=number(group.last("epsilon")), value=group.last("epsilon")),
@@ -103,8 +115,16 @@ def _fraction(ratio: float) -> str:
 
 def _accuracy(group: Group) -> Cell:
     mean, half = group.accuracy
-    interval = "" if math.isnan(half) else f' <span class="interval">± {100 * half:.1f}</span>'
-    return Cell(html=percent(mean) + interval, value=mean)
+    width = f"{100 * half:.1f}" if group.headline.is_share else number(half)
+    interval = "" if math.isnan(half) else f' <span class="interval">± {width}</span>'
+    return Cell(html=_value(group, mean) + interval, value=mean)
+
+
+def _value(group: Group, value: float) -> str:
+    """A value of the group's headline, with its name unless it is the accuracy."""
+    if group.headline.is_share:
+        return percent(value)
+    return MISSING if math.isnan(value) else f"{escape(group.headline.name)} {number(value)}"
 
 
 def _status(group: Group) -> str:

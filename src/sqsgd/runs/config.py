@@ -13,6 +13,7 @@ from sqsgd.federated.optimizers import check_optimizer
 from sqsgd.files.toml_reader import read_toml
 
 DECAYS, ENGINES = ("auto", "none", "linear"), ("local", "flower")
+DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,9 @@ class RunConfig:
     data_dir: str = ""
     """Folder of the datasets; empty: $SQSGD_DATA, else the user's cache folder."""
     model: str = "lenet5"
+    loss: str = "cross-entropy"
+    """What is minimised: cross-entropy (classes, one per example or per token), squared-error (numbers),
+    multi-label (rows of zeros and ones) or package.module:name, with metrics of its own."""
     features: str = ""
     """A public, fixed feature extractor in front of the model: hog, soft-hog or package.module:factory."""
     clients: int = 10
@@ -31,8 +35,12 @@ class RunConfig:
     """``all``: every client in every round, with one batch each; a number: that many clients per round, with
     all their data; ``once``: clients / rounds per round, with all their data, and no client twice."""
     partition: str = "iid"
-    """``iid``, ``dirichlet:BETA``, ``shards:N``, or ``drawn``: any number of clients draw one image each."""
+    """``iid``, ``dirichlet:BETA``, ``shards:N``, ``natural``: the data's own clients, or ``drawn``: any
+    number of clients draw one image each."""
     batch: int = 32
+    most_examples: int = 0
+    """The most examples that a client uses in a round, drawn anew each time, if ``participation`` is a
+    number or ``once``; 0: all its data."""
     validation: float = 0.0
     """Share of the training images to hold out and measure on instead of the test set."""
     test_images: int = 0
@@ -68,6 +76,8 @@ class RunConfig:
     """Rounds between two checkpoints, from which a run can be resumed."""
     workers: int = 0
     """Gradients computed in parallel; 0: one per core."""
+    device: str = "cpu"
+    """Where gradients are computed: cpu, cuda, mps, or auto: the first of cuda and mps that is there."""
     engine: str = "local"
     """``local``: in this process; ``flower``: over Flower's simulation, with the same result."""
     tensorboard: bool = False
@@ -80,7 +90,8 @@ class RunConfig:
         """Check everything that does not depend on the data or the model."""
         for name in ("clients", "batch", "bytes", "rounds", "evaluate_every", "checkpoint_every"):
             checks.integer(name, getattr(self, name), 1, 2**31)
-        checks.integer("test_images", self.test_images, 0, 2**31)
+        for name in ("test_images", "most_examples"):
+            checks.integer(name, getattr(self, name), 0, 2**31)
         checks.real("validation", self.validation, 0.0, 0.9)
         checks.integer("seed", self.seed, 0, 2**64 - 1)
         checks.integer("workers", self.workers, 0, 1024)
@@ -90,6 +101,8 @@ class RunConfig:
         check_optimizer(self.optimizer)
         if self.decay not in DECAYS:
             raise ValueError(f"decay = {self.decay!r} must be one of {', '.join(DECAYS)}")
+        if self.device not in DEVICES:
+            raise ValueError(f"device = {self.device!r} must be one of {', '.join(DEVICES)}")
         if self.engine not in ENGINES:
             raise ValueError(f"engine = {self.engine!r} must be one of {', '.join(ENGINES)}")
         if self.engine == "flower" and self.weigh_by_size:

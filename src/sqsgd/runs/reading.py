@@ -18,6 +18,7 @@ from sqsgd.files.json_numbers import NUMBERS
 from sqsgd.runs.checkpoint import NAME as CHECKPOINT
 from sqsgd.runs.checkpoint import load_state
 from sqsgd.runs.config import RunConfig, load_config
+from sqsgd.runs.headline import ACCURACY, Headline, read_headline
 from sqsgd.runs.run_folder import CONFIG, METRICS, SUMMARY, read_lines, read_object
 
 Numbers = npt.NDArray[np.float64]
@@ -67,6 +68,8 @@ class RunData:
     federation: bool = False
     """Trained by Flower's strategy over nodes: there is no config.toml to train from again."""
     summary: Summary | None = None
+    headline: Headline = ACCURACY
+    """What the column ``accuracy`` holds: accuracy, or the first metric of the run's own loss."""
     error: str = ""
     """Why the run failed."""
     damage: str = ""
@@ -106,7 +109,7 @@ class RunData:
 
     @property
     def accuracies(self) -> Numbers:
-        """The measured accuracies, in order."""
+        """The measured accuracies, or values of the run's headline, in order."""
         values = self.columns["accuracy"]
         return values[~np.isnan(values)]
 
@@ -122,7 +125,7 @@ class Unreadable:
 def read_run(folder: Path) -> RunData:
     """One run; ValueError if its configuration cannot be read."""
     error = _error(folder)
-    columns, damage = _metrics(folder)
+    columns, headline, damage = _metrics(folder)
     summary, summary_damage = _summary(folder)
     federation = not (folder / CONFIG).is_file()
     known = load_state(folder)[1] if federation and (folder / CHECKPOINT).is_file() else {}
@@ -141,6 +144,7 @@ def read_run(folder: Path) -> RunData:
         columns=columns,
         federation=federation,
         summary=summary,
+        headline=headline,
         error=error,
         damage=damage or summary_damage,
     )
@@ -227,21 +231,26 @@ def _error(folder: Path) -> str:
     return lines[0][:LONGEST_ERROR] if lines else "no reason was given"
 
 
-def _metrics(folder: Path) -> tuple[dict[str, Numbers], str]:
-    """The complete rounds up to the first that cannot be read, and what is wrong with that one.
+def _metrics(folder: Path) -> tuple[dict[str, Numbers], Headline, str]:
+    """The complete rounds up to the first that cannot be read, their headline, and what is wrong.
 
     An incomplete last line is not damage: it is being written, or was when the run was stopped.
     """
-    path, rows, damage = folder / METRICS, [], ""
+    path, rows, damage, headline = folder / METRICS, [], "", ACCURACY
     with path.open("rb") if path.is_file() else io.BytesIO() as file:
         for number, line in enumerate(read_lines(file)):
+            measured = read_headline(line or {})
+            if line is not None and measured is not None:
+                headline, value = measured
+                line = {**line, "accuracy": value}
             row = _row(line or {})
             if row is None or row["round"] != number:
                 damage = f"line {number + 1} of metrics.jsonl cannot be read; what follows is left out"
                 break
             rows.append(row)
     names = (*ALWAYS, *SOMETIMES)
-    return {name: np.array([row[name] for row in rows], dtype=np.float64) for name in names}, damage
+    columns = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in names}
+    return columns, headline, damage
 
 
 def _row(values: Mapping[str, Any]) -> dict[str, float] | None:

@@ -1,4 +1,4 @@
-"""The summary of a run: accuracy, guarantee, bytes and time."""
+"""The summary of a run: accuracy or another metric, guarantee, bytes and time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from sqsgd.core import Scheme
 from sqsgd.files.json_numbers import worded
 from sqsgd.numerics.epsilon_sums import total
+from sqsgd.runs.headline import ACCURACY, read_headline
 
 
 def summarise(
@@ -20,7 +21,10 @@ def summarise(
     **about: Any,
 ) -> dict[str, Any]:
     """The summary of the metrics of a run of ``rounds`` rounds; ``about``: further keys and their values."""
-    measured = [line for line in lines if "accuracy" in line]
+    measured = [(line, *found) for line in lines if (found := read_headline(line))]
+    last, headline, value = measured[-1] if measured else ({}, ACCURACY, None)
+    best = headline.best(value for _, _, value in measured)
+    accuracies = [line["accuracy"] for line, _, _ in measured if "accuracy" in line]
     answered = [line for line in lines if line["clients"]]
     seconds = sum(line["seconds"] for line in lines)
     bytes_up = max((line["bytes_up"] for line in lines), default=0)
@@ -29,9 +33,13 @@ def summarise(
         **about,
         "dim": scheme.dim,
         "rounds": len(lines),
-        "accuracy": measured[-1]["accuracy"] if measured else None,
-        "best_accuracy": max((line["accuracy"] for line in measured), default=None),
-        "test_loss": measured[-1].get("test_loss") if measured else None,
+        "accuracy": last.get("accuracy"),
+        "best_accuracy": max(accuracies, default=None),
+        "test_loss": last.get("test_loss"),
+        "metric": headline.name,
+        "better": headline.better,
+        "metrics": last.get("metrics", {} if value is None else {headline.name: value}),
+        "best": worded(best),
         "notion": scheme.privacy.notion,
         "epsilon": worded(scheme.privacy.epsilon),
         "delta": scheme.privacy.delta,

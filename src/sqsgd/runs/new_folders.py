@@ -12,7 +12,7 @@ def new_folder(name: str, place: Path = Path("runs")) -> Path:
 
     Guarantees
     ----------
-    * No two callers get the same folder: tests/cli/test_new_folders.py::test_many_at_once_get_one_each.
+    * No two callers get the same folder: tests/runs/test_new_folders.py::test_many_at_once_get_one_each.
     """
     wanted = f"{name.replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     if place.exists() and not place.is_dir():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typed import typed
 
-from sqsgd.cli._new_folders import new_folder
+from sqsgd.runs.new_folders import new_folder
 
 START = time.struct_time((2026, 1, 2, 3, 4, 5, 4, 2, 0))
 

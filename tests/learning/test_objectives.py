@@ -1,0 +1,198 @@
+"""Losses and metrics: the built-in ones against their definitions, one's own, and what is wrong with some."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sqsgd.learning.gradients import get_flat, loss_gradient, set_flat
+from sqsgd.learning.objectives import OBJECTIVES, Evaluation, find_objective, make_objective
+from sqsgd.learning.problem import draws_randomness
+
+
+def noise(*shape, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_tokens_are_scored_one_by_one_and_padding_does_not_count():
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5))
+    tokens, labels = torch.tensor([[0, 1, 2], [3, 4, 0]]), torch.tensor([[1, 2, -100], [4, -100, -100]])
+    rows = [(0, 0), (0, 1), (1, 0)]
+    scores = torch.stack([model(tokens)[place] for place in rows])
+    truth = torch.tensor([labels[place] for place in rows])
+    wanted = nn.functional.cross_entropy(scores, truth)
+    loss, _ = loss_gradient(model, tokens, labels)
+    assert loss == pytest.approx(wanted.item(), rel=1e-6)
+    found = OBJECTIVES["cross-entropy"].evaluate(model, tokens, labels, size=1)
+    assert found.loss == pytest.approx(loss, rel=1e-6)
+    assert found.metrics == {"accuracy": pytest.approx((scores.argmax(1) == truth).double().mean().item())}
+
+
+def test_regression_measures_the_error_and_the_share_that_is_explained():
+    model, inputs = nn.Linear(3, 1), noise(50, 3)
+    labels = noise(50, seed=2)
+    found = find_objective("squared-error").evaluate(model, inputs, labels, size=7, workers=2)
+    error = (model(inputs).squeeze(1) - labels).detach().numpy().astype(float)
+    assert found.loss == pytest.approx((error**2).mean(), rel=1e-5)
+    assert found.metrics["RMSE"] == pytest.approx(math.sqrt((error**2).mean()), rel=1e-5)
+    assert found.metrics["R2"] == pytest.approx(1 - (error**2).mean() / np.var(labels.numpy()), rel=1e-4)
+    assert found.recorded()["metric"] == "RMSE"
+    assert found.recorded()["better"] == "lower"
+    assert found.recorded()["accuracy"] is None
+
+
+def test_constant_numbers_have_no_share_to_explain():
+    found = OBJECTIVES["squared-error"].evaluate(nn.Linear(3, 1), noise(6, 3), torch.ones(6))
+    assert math.isnan(found.metrics["R2"])
+
+
+def test_sets_of_labels_are_scored_by_f1_and_as_a_whole():
+    model = nn.Linear(2, 2, bias=False)
+    set_flat(model, np.array([1, 0, 0, 1], np.float32))  # the outputs are the inputs
+    inputs = torch.tensor([[1.0, -1.0], [1.0, 1.0], [-1.0, -1.0], [-1.0, 1.0]])
+    labels = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
+    found = OBJECTIVES["multi-label"].evaluate(model, inputs, labels)
+    assert found.metrics == {"F1": pytest.approx(2 * 3 / (4 + 4)), "exact match": pytest.approx(0.5)}
+    wanted = nn.functional.binary_cross_entropy_with_logits(inputs, labels)
+    assert found.loss == pytest.approx(wanted.item())
+
+
+def absolute(model, batch):
+    inputs, labels = batch
+    return (model(inputs).squeeze(1) - labels).abs().mean()
+
+
+class Median:
+    """A loss with a metric that no mean over batches gives."""
+
+    lower_is_better = ("median error",)
+
+    def loss(self, model, batch):
+        return absolute(model, batch)
+
+    def metrics(self, outputs, labels):
+        return {"median error": (outputs.squeeze(1) - labels).abs().median(), "count": len(labels)}
+
+
+def test_a_function_is_a_loss_and_the_loss_is_then_the_headline():
+    model, inputs, labels = nn.Linear(3, 1), noise(20, 3), noise(20, seed=2)
+    found = make_objective("my:absolute", absolute).evaluate(model, inputs, labels, size=8)
+    whole = absolute(model, (inputs, labels)).item()
+    assert (found.headline, found.value) == ("loss", pytest.approx(whole, rel=1e-6))
+    assert found.recorded() == {
+        "accuracy": None, "test_loss": found.loss, "metric": "loss", "better": "lower", "metrics": {},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [Median, Median()], ids=["class", "object"])
+def test_metrics_are_computed_from_all_outputs_at_once(value):
+    model, inputs, labels = nn.Linear(3, 1), noise(21, 3), noise(21, seed=2)
+    found = make_objective("my:median", value).evaluate(model, inputs, labels, size=4)
+    errors = (model(inputs).squeeze(1) - labels).abs()
+    assert found.metrics == {"median error": pytest.approx(errors.median().item()), "count": 21}
+    assert found.recorded()["better"] == "lower"
+
+
+def test_the_gradient_is_that_of_the_loss():
+    model, inputs, labels = nn.Linear(3, 1), noise(9, 3), noise(9, seed=2)
+    _, gradient = loss_gradient(model, inputs, labels, objective=make_objective("my:absolute", absolute))
+    absolute(model, (inputs, labels)).backward()
+    assert gradient.tolist() == torch.cat([p.grad.flatten() for p in model.parameters()]).tolist()
+    assert get_flat(model).shape == gradient.shape
+
+
+def test_plain_accuracy_is_recorded_as_ever():
+    assert Evaluation(loss=0.5, metrics={"accuracy": 0.75}).recorded() == {"accuracy": 0.75, "test_loss": 0.5}
+
+
+def fits(loss, labels=None, model=None):
+    labels = noise(4, seed=2) if labels is None else labels
+    objective = loss if not callable(loss) else make_objective("my:loss", loss)
+    return draws_randomness(model or nn.Linear(3, 1), noise(4, 3), labels, objective)
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (lambda m, b: (m(b[0]).squeeze(1) - b[1]).abs(), r"shape \(4,\); expected one real number, the mean"),
+        (lambda m, b: absolute(m, b).item(), "returned a float; expected a scalar tensor"),
+        (lambda m, b: None, "returned a NoneType"),
+        (lambda m, b: absolute(m, b) * math.nan, "loss of the first examples is nan"),
+        (lambda m, b: torch.tensor(1.0), "does not depend on the model's trainable weights"),
+        (lambda m, b: (m(b[0]) > 0).sum(), "returned torch.int64"),
+        (lambda m, b: m(b[0]).missing, "AttributeError: 'Tensor' object has no attribute 'missing'"),
+        (lambda m: m, "TypeError: .*positional argument"),
+        (lambda m, b: m(b[1]).mean(), "does not fit the data"),
+        (lambda m, b: b["image"], "does not fit the data"),
+    ],
+)
+def test_a_wrong_loss_is_told_before_training(loss, words):
+    with pytest.raises(ValueError, match=words):
+        fits(loss)
+
+
+def test_outputs_must_match_the_labels():
+    with pytest.raises(ValueError, match=r"returned \(4, 2\) for labels of shape \(4,\)"):
+        fits(OBJECTIVES["squared-error"], model=nn.Linear(3, 2))
+    with pytest.raises(ValueError, match=r"per token: \(4, 2, classes\), not \(4, 2\)"):
+        fits(OBJECTIVES["cross-entropy"], torch.zeros(4, 2, dtype=torch.int64), nn.Linear(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "words"),
+    [
+        ("cross-entropy", torch.ones(3), "needs classes .* write loss = 'squared-error'"),
+        ("squared-error", torch.ones(3).long(), "needs floats; for classes write loss = 'cross-entropy'"),
+        ("multi-label", torch.ones(3), r"a row of zeros and ones .* shape \(3,\)"),
+        ("multi-label", torch.full((3, 2), 0.5), "from 0.5 to 0.5"),
+    ],
+)
+def test_labels_of_the_wrong_kind_name_the_right_loss(name, labels, words):
+    with pytest.raises(ValueError, match=words):
+        OBJECTIVES[name].check_labels(labels)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (3.0, "is a float; expected a function of"),
+        (nn.Linear(1, 1), "is a Linear; expected a function of"),
+        (type("A", (), {"loss": 1}), "expected a function of"),
+        (type("A", (), {"loss": absolute, "metrics": {"a": 1}}), "metrics is a dict; expected a function"),
+        (
+            type("A", (), {"loss": absolute, "lower_is_better": "RMSE"}),
+            "expected names of metrics, in a tuple",
+        ),
+    ],
+)
+def test_what_is_not_an_objective_is_refused(value, words):
+    with pytest.raises(ValueError, match=words):
+        make_objective("my:thing", value)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        (lambda *_: 0.5, "are a float; expected a dictionary"),
+        (lambda *_: {}, "are a dict; expected a dictionary"),
+        (lambda *_: {"a": torch.ones(2)}, "metric 'a' .* is a Tensor; expected one number"),
+        (lambda *_: {"a": "high"}, "metric 'a' .* is a str"),
+    ],
+)
+def test_what_is_not_a_metric_is_refused(metrics, words):
+    objective = make_objective(
+        "my:thing", type("A", (), {"loss": staticmethod(absolute), "metrics": staticmethod(metrics)})
+    )
+    with pytest.raises(ValueError, match=words):
+        objective.evaluate(nn.Linear(3, 1), noise(4, 3), noise(4))
+
+
+def test_unknown_names_are_answered_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"loss 'squared_error' is unknown.*squared-error"):
+        find_objective("squared_error")
+    with pytest.raises(ValueError, match="loss 'math:lost': module 'math' has no 'lost'"):
+        find_objective("math:lost")
+    with pytest.raises(ValueError, match="there is no module 'no_such_module'"):
+        find_objective("no_such_module:loss")

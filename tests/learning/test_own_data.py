@@ -1,0 +1,132 @@
+"""Tables and arrays of a user: what is taken for inputs, labels and clients, and what is refused."""
+
+import numpy as np
+import pytest
+import torch
+
+from sqsgd.learning.datasets import given_dataset
+from sqsgd.learning.own_data import read_parts
+
+pandas = pytest.importorskip("pandas", reason="pandas comes with mlxtend")
+
+
+def frame(**changes):
+    columns = {"age": [20, 30, 40, 50], "height": [1.5, 1.6, 1.7, 1.8], "label": [0, 1, 1, 0]}
+    return pandas.DataFrame({**columns, **changes})
+
+
+def only(value):
+    (part,) = read_parts("mine", value)
+    return part
+
+
+def test_a_frame_is_its_numeric_columns_and_the_column_of_labels():
+    part = only(frame(smokes=[True, False, True, True]))
+    assert part.inputs.dtype == torch.float32
+    assert part.inputs.tolist() == [[20, 1.5, 1], [30, pytest.approx(1.6), 0], [40, pytest.approx(1.7), 1],
+                                    [50, pytest.approx(1.8), 1]]  # fmt: skip
+    assert part.labels.tolist() == [0, 1, 1, 0]
+    assert part.owners is None
+
+
+def test_numbers_to_predict_stay_numbers_and_clients_are_numbered():
+    table = frame(client=["b", "a", "b", "c"]).rename(columns={"label": "target"})
+    part = only(table.assign(target=[0.5, 1.5, 2.5, 3.5]))
+    assert part.labels.tolist() == [0.5, 1.5, 2.5, 3.5]
+    assert part.owners.tolist() == [1, 0, 1, 2]
+    assert part.inputs.shape == (4, 2)
+
+
+def test_a_frame_and_a_series_are_inputs_and_labels():
+    table = frame()
+    part = only((table[["age"]], table["label"]))
+    assert (part.inputs.tolist(), part.labels.tolist()) == ([[20], [30], [40], [50]], [0, 1, 1, 0])
+
+
+@pytest.mark.parametrize("together", [lambda a, b: (a, b), lambda a, b: {"train": a, "test": b}])
+def test_two_tables_are_training_and_test(together):
+    first, second = read_parts("mine", together(frame(), frame(age=[1, 2, 3, 4])))
+    assert (first.inputs[0, 0], second.inputs[0, 0]) == (20, 1)
+
+
+def test_clients_keep_a_fifth_of_their_own_for_the_test():
+    owners = np.repeat(["x", "y", "z"], [10, 10, 4])
+    data = given_dataset("mine", (np.arange(48.0).reshape(24, 2), np.arange(24) % 2, owners))
+    held = sorted(set(np.arange(0, 48.0, 2)) - set(data.train_inputs[:, 0].tolist()))
+    assert len(held) == 4
+    assert [sum(place in range(20 * i, 20 * i + 20) for place in held) for i in range(2)] == [2, 2]
+    assert np.bincount(data.owners).tolist() == [8, 8, 4]
+
+
+def test_rows_of_labels_keep_their_kind():
+    tokens = only((np.ones((6, 3), int), np.ones((6, 3), int)))
+    assert tokens.labels.dtype == torch.int64
+    sets = only((np.ones((6, 3)), np.ones((6, 2), bool)))
+    assert sets.labels.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (frame(town=["a", "b", "c", "d"]), "column 'town' holds text or categories; encode it .*get_dummies"),
+        (frame(kind=pandas.Categorical(list("abab"))), "column 'kind' holds text or categories"),
+        (frame(age=[20, None, 40, None]), "column 'age' has 2 missing values; fill them in"),
+        (frame(born=pandas.to_datetime(["2020-01-01"] * 4)), "column 'born' holds datetime"),
+        (frame(label=["yes", "no", "no", "yes"]), "column 'label' holds text"),
+        (frame().drop(columns="label"), "has none of the columns label, labels, target.*It has age, height"),
+        (frame(target=[1, 2, 3, 4]), "has label and target of the columns"),
+        (frame()[["label"]], "has no column besides label"),
+        (frame().iloc[:0], r"inputs have shape \(0, 2\)"),
+        ({"training": frame()}, "returned a dict of training; expected train"),
+        (
+            (np.ones((4, 2)), np.zeros(4, int), ["a"]),
+            r"clients have shape \(1,\); expected one for each of the 4",
+        ),
+        ((np.ones((4, 2)), np.full(4, np.inf)), "labels contain NaN or infinity"),
+        ((frame()[["age"]], [0, 1, 1, 0]), "labels are a list; expected an array"),
+        (
+            (np.ones((4, 2)), np.full(4, 1 << 20)),
+            "labels go up to 1,048,576; .* write numbers to predict as floats",
+        ),
+    ],
+)
+def test_what_cannot_be_learned_from_is_named(value, words):
+    with pytest.raises(ValueError, match=words):
+        read_parts("mine", value)
+
+
+def test_training_and_test_labels_must_have_one_shape():
+    with pytest.raises(ValueError, match=r"training labels have shape \(2,\), test labels \(3,\)"):
+        given_dataset("mine", ((np.ones((5, 2)), np.ones((5, 2))), (np.ones((5, 2)), np.ones((5, 3)))))
+
+
+@pytest.fixture
+def hugging_face():
+    """Makes a dataset of columns."""
+    return pytest.importorskip("datasets", reason="not installed: pip install datasets").Dataset.from_dict
+
+
+def test_hugging_face_columns_are_joined(hugging_face):
+    part = only(hugging_face({"a": [1.0, 2.0], "b": [[3.0, 4.0], [5.0, 6.0]], "label": [0, 1]}))
+    assert part.inputs.tolist() == [[1, 3, 4], [2, 5, 6]]
+    assert part.labels.tolist() == [0, 1]
+
+
+def test_hugging_face_tokens_and_labels_per_token(hugging_face):
+    rows = {"input_ids": [[1, 2, 3], [4, 5, 6]], "labels": [[2, 3, -100], [5, 6, -100]], "client": ["u", "v"]}
+    part = only(hugging_face(rows))
+    assert part.inputs.dtype == part.labels.dtype == torch.int64
+    assert (part.labels[0].tolist(), part.owners.tolist()) == ([2, 3, -100], [0, 1])
+
+
+def test_hugging_face_text_and_ragged_rows_are_refused(hugging_face):
+    with pytest.raises(ValueError, match="column 'text' holds text; encode it"):
+        only(hugging_face({"text": ["a", "b"], "label": [0, 1]}))
+    with pytest.raises(ValueError, match="column 'words' holds rows of different lengths"):
+        only(hugging_face({"words": [[1], [1, 2]], "label": [0, 1]}))
+
+
+def test_hugging_face_training_and_test(hugging_face):
+    train, test = (hugging_face({"a": [[1.0] * 3] * n, "label": [0, 1] * (n // 2)}) for n in (6, 2))
+    data = given_dataset("mine", {"train": train, "test": test})
+    assert (len(data.train_labels), len(data.test_labels), data.classes) == (6, 2, 2)

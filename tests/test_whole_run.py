@@ -1,0 +1,181 @@
+"""``sqsgd.train``: the command's run from Python, with objects of one's own."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typed import typed
+
+import sqsgd
+
+SMALL = {
+    "clients": 4,
+    "rounds": 4,
+    "epsilon": 60.0,
+    "bytes": 12,
+    "batch": 8,
+    "evaluate_every": 2,
+    "workers": 1,
+}
+
+
+def numbers(count=120, seed=0):
+    """Three inputs and a number to predict from them."""
+    draw = np.random.default_rng(seed)
+    inputs = draw.normal(size=(count, 3)).astype(np.float32)
+    return inputs, inputs @ np.array([1.0, -2.0, 0.5], np.float32)
+
+
+def absolute(model, batch):
+    inputs, labels = batch
+    return (model(inputs).squeeze(1) - labels).abs().mean()
+
+
+class Ranked:
+    """The mean absolute error, and a metric of its own."""
+
+    lower_is_better = ("worst",)
+    loss = staticmethod(absolute)
+
+    def metrics(self, outputs, labels):
+        return {"worst": (outputs.squeeze(1) - labels).abs().max()}
+
+
+def without_times(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if "seconds" not in name} for line in lines]
+
+
+def test_it_is_the_run_of_the_command(tmp_path):
+    run = sqsgd.train(model="linear", out=tmp_path / "python", **SMALL)
+    options = " ".join(
+        f"--{name.replace('_', '-')} {value}" for name, value in SMALL.items() if "_" not in name
+    )
+    options = options.replace("--workers 1", "")
+    config = tmp_path / "more.toml"
+    config.write_text("evaluate_every = 2\nworkers = 1\n")
+    done = typed(
+        f"sqsgd train --model linear {options} --config {config} --out {tmp_path / 'command'} --json"
+    )
+    assert done.code == 0, done.error
+    files = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("python", "command")]
+    assert files[0] == files[1]
+    assert "report.html" in files[0]
+    assert without_times(tmp_path / "python") == without_times(tmp_path / "command")
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("python", "command")]
+    assert weights[0] == weights[1]
+    assert run.summary["accuracy"] == json.loads(done.out)["accuracy"]
+    assert (run.folder, run.config.rounds, len(run.records)) == (tmp_path / "python", 4, 4)
+
+
+def test_data_model_and_loss_may_be_objects(tmp_path):
+    model = nn.Linear(3, 1)
+    before = model.weight.clone()
+    run = sqsgd.train(
+        dataset=numbers(), model=model, loss=Ranked(), out=tmp_path / "run", report=False, **SMALL
+    )
+    assert torch.equal(model.weight, before)  # the given module is copied
+    assert not torch.equal(run.model.weight, before)
+    with torch.no_grad():
+        errors = (run.model(torch.from_numpy(numbers()[0])).squeeze(1) - torch.from_numpy(numbers()[1])).abs()
+    assert 0 < run.metrics["worst"] <= errors.max() + 1e-5
+    assert (run.summary["metric"], run.summary["better"], run.summary["accuracy"]) == ("worst", "lower", None)
+    assert (run.config.dataset, run.config.model, run.config.loss) == ("in-memory",) * 3
+    assert [line.get("metric") for line in run.records] == [None, "worst", None, "worst"]
+
+
+def test_importable_functions_keep_their_names_and_the_command_can_resume(tmp_path):
+    first = sqsgd.train(
+        dataset=numbers, loss=absolute, model="linear", out=tmp_path / "run", report=False, **SMALL
+    )
+    assert (first.config.dataset, first.config.loss) == ("test_whole_run:numbers", "test_whole_run:absolute")
+    assert first.config.model == "linear"
+
+
+def test_a_run_of_objects_is_resumed_with_the_objects(tmp_path):
+    given = {"dataset": numbers(), "loss": Ranked()}
+    whole = sqsgd.train(**given, model="linear", out=tmp_path / "whole", report=False, **SMALL)
+    sqsgd.train(
+        **given, model="linear", out=tmp_path / "part", report=False, decay="none", **{**SMALL, "lr": 0.1}
+    )
+    config = tmp_path / "part" / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 4", "rounds = 6"))
+    with pytest.raises(
+        ValueError, match=r"dataset = 'in-memory'.*sqsgd.train\(out=..., resume=True, dataset"
+    ):
+        sqsgd.train(out=tmp_path / "part", resume=True)
+    longer = sqsgd.train(**given, out=tmp_path / "part", resume=True, report=False)
+    assert (whole.summary["rounds"], longer.summary["rounds"]) == (4, 6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"epsilonn": 3.0}, "epsilonn is not a setting of a run; they are scheme, dataset"),
+        ({"rounds": "many"}, "rounds"),
+        ({"resume": True}, "needs --out"),
+        ({"device": "cuda"}, "device = 'cuda': .*here there is cpu"),
+        ({"device": "gpu"}, "device = 'gpu' must be one of auto, cpu, cuda, mps"),
+        ({"dataset": numbers()}, "labels are torch.float32, .* write loss = 'squared-error'"),
+        ({"dataset": 7}, "returned a int; expected"),
+        ({"model": 7}, "model is a int; expected a module"),
+        ({"loss": 7}, "is a int; expected a function of"),
+        ({"partition": "natural"}, "do not say which client an example belongs to"),
+        ({"dataset": numbers(), "loss": "squared-error", "partition": "dirichlet:1"}, "needs one class per"),
+    ],
+)
+def test_wrong_settings_are_named(settings, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if torch.cuda.is_available() and settings.get("device") == "cuda":
+        pytest.skip("there is a cuda device")
+    with pytest.raises(ValueError, match=words):
+        sqsgd.train(**{"model": "linear", **SMALL, **settings})
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "loss", "metrics"),
+    [
+        (numbers(), "squared-error", ["RMSE", "R2"]),
+        ((numbers()[0], (numbers()[0] > 0)), "multi-label", ["F1", "exact match"]),
+        (
+            (np.arange(240).reshape(60, 4) % 5, np.arange(240).reshape(60, 4) % 5),
+            "cross-entropy",
+            ["accuracy"],
+        ),
+    ],
+    ids=["regression", "multi-label", "tokens"],
+)
+def test_every_kind_of_label_can_be_learned(dataset, loss, metrics, tmp_path):
+    model = "gru" if loss == "cross-entropy" else "linear"
+    run = sqsgd.train(dataset=dataset, model=model, loss=loss, scheme="fedsgd", out=tmp_path / "run", lr=0.5,
+                      report=False, clients=4, rounds=30, bytes=12, evaluate_every=10)  # fmt: skip
+    assert list(run.metrics) == metrics
+    first, last = (line["test_loss"] for line in (run.records[9], run.records[29]))
+    assert last < first
+
+
+def test_whole_numbers_are_taken_for_floats(tmp_path):
+    run = sqsgd.train(model="linear", out=tmp_path / "run", report=False, **{**SMALL, "epsilon": 60})
+    assert run.config.epsilon == 60.0
+    assert (
+        sqsgd.train(
+            model="linear", out=tmp_path / "other", report=False, participation=2, **SMALL
+        ).config.participation
+        == "2"
+    )
+
+
+def test_the_table_of_the_tutorial_is_learned_as_the_page_says(tmp_path, monkeypatch):
+    pytest.importorskip("sklearn", reason="scikit-learn comes with mlxtend")
+    from snippets import blocks
+
+    monkeypatch.chdir(tmp_path)
+    first = next(block for block in blocks("docs/tutorial/a-table.md") if block.language == "python")
+    scope = {}
+    exec(compile(first.text, "the page", "exec"), scope)  # noqa: S102
+    run = scope["run"]
+    assert run.metrics["accuracy"] > 0.94
+    assert (run.summary["bytes_up"], run.summary["epsilon_all_rounds"]) == (6, 200.0)
