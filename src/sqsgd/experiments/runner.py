@@ -114,6 +114,7 @@ def load_problem(config: RunConfig) -> LearningProblem:
         participants=config.participants,
         seed=config.seed,
         workers=config.workers or cores(),
+        minibatch=config.minibatch,
     )
 
 

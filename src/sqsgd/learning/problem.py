@@ -42,7 +42,8 @@ _AHEAD = 64
 class LearningProblem:
     """Cross-silo: every client uses a batch in each round. Cross-device: a random cohort uses all its data.
 
-    ``participants`` is None for cross-silo, else the cohort size.
+    ``participants`` is None for cross-silo, else the cohort size. With ``minibatch`` a cohort uses a batch of
+    its data.
     """
 
     dataset: Dataset
@@ -52,6 +53,7 @@ class LearningProblem:
     participants: int | None
     seed: int
     workers: int = 1
+    minibatch: bool = False
     random: bool = False
     """The model draws random numbers (dropout): clients run one at a time, each with its own seed."""
 
@@ -115,7 +117,7 @@ class LearningProblem:
 
     def _chosen(self, round: int, cohort: Indices) -> tuple[Indices, Indices]:
         """The positions of the clients' examples, and where those of each client begin; the end, last."""
-        if self.participants is not None:
+        if self.participants is not None and not self.minibatch:
             return self.parts.together(cohort)
         each = [batch_indices(self.parts[c], self.batch, round, c, self.seed) for c in cohort.tolist()]
         return np.concatenate(each), np.append(0, np.cumsum([len(chosen) for chosen in each]))
@@ -152,6 +154,7 @@ def make_problem(
     participants: int | None,
     seed: int,
     workers: int,
+    minibatch: bool = False,
 ) -> LearningProblem:
     """Partition the training data over the clients, and check that the model fits it."""
     prepare_torch()
@@ -166,6 +169,7 @@ def make_problem(
         participants=participants,
         seed=seed,
         workers=workers,
+        minibatch=minibatch,
         random=random,
     )
 

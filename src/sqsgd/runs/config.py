@@ -30,6 +30,8 @@ class RunConfig:
     participation: str = "all"
     """``all``: every client in every round, with one batch each; a number: that many clients per round, with
     all their data; ``once``: clients / rounds per round, with all their data, and no client twice."""
+    minibatch: bool = False
+    """With a number as participation: each client uses one batch, as with ``all``, instead of all its data."""
     partition: str = "iid"
     """``iid``, ``dirichlet:BETA``, ``shards:N``, or ``drawn``: any number of clients draw one image each."""
     batch: int = 32
@@ -101,6 +103,10 @@ class RunConfig:
                 "which user fills a slot"
             )
         participants = self.participants
+        if self.minibatch and (self.once or participants is None):
+            raise ValueError(
+                f"minibatch = true needs a number of clients as participation, not {self.participation!r}"
+            )
         if self.once and self.rounds > self.clients:
             raise ValueError(
                 f"rounds = {self.rounds} is more than clients = {self.clients}: with participation = 'once' "
