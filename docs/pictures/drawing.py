@@ -34,9 +34,10 @@ def panels_for(path: Path, count: int, *, x: str) -> Iterator[list[Any]]:
     """Several axes of test accuracy, side by side, with one legend below."""
     with _sheet(path, 4.8, count, x) as (figure, panels):
         yield panels
-        handles = {
-            name: line for axes in panels for line, name in zip(*axes.get_legend_handles_labels(), strict=True)
-        }
+        handles = {}
+        for axes in panels:
+            lines, names = axes.get_legend_handles_labels()
+            handles.update(zip(names, lines, strict=True))
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, frameon=False)
 
 
@@ -58,10 +59,10 @@ def _sheet(path: Path, height: float, count: int, x: str) -> Iterator[tuple[Any,
 
 
 def _themed(svg: str) -> str:
-    """An SVG in light colours that turns dark where the page around it, or else the reader's system, is dark."""
+    """An SVG in light colours that turns dark where the page around it, or the reader's system, is dark."""
     light, dark = asdict(LIGHT), asdict(DARK)
     pairs = {light[name]: dark[name] for name in ("surface", "ink", "muted", "line", "accent")}
-    pairs |= dict(zip(LIGHT.series, DARK.series, strict=True)) | {"#000000": DARK.ink, "#ffffff": DARK.surface}
+    pairs |= dict(zip(LIGHT.series, DARK.series, strict=True)) | {"#000000": DARK.ink}
     rules = [f"text{{fill:{DARK.ink}}}"]
     for old, new in pairs.items():
         rules += [f'[style*="{kind}: {old}"]{{{kind}:{new}!important}}' for kind in ("fill", "stroke")]

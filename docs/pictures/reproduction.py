@@ -1,7 +1,7 @@
 """Rebuilds docs/reproduction.md, the table of results.md on clients with few classes, and their pictures.
 
-    python docs/pictures/reproduction.py                 # from docs/assets/reproduction/*.json; nothing is trained
-    python docs/pictures/reproduction.py --runs FOLDER   # reads the sweeps in FOLDER first, finished or not
+python docs/pictures/reproduction.py                 # from docs/assets/reproduction; nothing is trained
+python docs/pictures/reproduction.py --runs FOLDER   # reads the sweeps in FOLDER first, finished or not
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def label(arm: str) -> str:
     if found := re.fullmatch(r"epsilon (\d+)", arm):
         return f"ε = {found[1]}"
     scheme, *options = arm.split(", ")
-    return SCHEMES[scheme].replace("fixed U = 10", "adaptive U" if "adaptive True" in options else "fixed U = 10")
+    return "sqSGD, adaptive U" if "adaptive True" in options else SCHEMES[scheme]
 
 
 def panel_label(panel: str) -> str:
@@ -57,7 +57,7 @@ def picture(name: str) -> Path:
 
 
 def draw(results: Results, path: Path) -> None:
-    """One picture of a sweep: a panel for each of its panels, a curve for each arm that has a finished run."""
+    """One picture of a sweep: axes for each of its panels, a curve for each arm that has a finished run."""
     arms = [arm for arm in dict.fromkeys(curve.arm for curve in results.curves) if arm != "fedsgd"]
     few = {curve.arm for curve in results.curves if 0 < curve.seeds < len(results.seeds)}
     with panels_for(path, len(results.panels), x="round") as axes:
@@ -167,7 +167,7 @@ def rebuilt(text: str) -> str:
 
 def main() -> None:
     """Collect if asked to, draw, and write the pages."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=Path, help="a folder of sweeps' folders")
     runs = parser.parse_args().runs
     for folder in sorted(path.parent for path in runs.glob("*/sweep.toml")) if runs else []:

@@ -137,7 +137,9 @@ def _curve(sweep: Sweep, cell: Cell, folder: Path, rate: float | None) -> dict[s
         "epsilon": _finite(first.get("epsilon")),
         "bytes": first.get("bytes_up"),
         "rounds": list(next(iter(measured.values()), {})),
-        "accuracies": {seed: [round(100 * each, 2) for each in one.values()] for seed, one in measured.items()},
+        "accuracies": {
+            seed: [round(100 * each, 2) for each in one.values()] for seed, one in measured.items()
+        },
         "failed": sum((place / "error.txt").exists() for place in places.values()),
     }
 

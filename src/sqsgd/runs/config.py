@@ -31,7 +31,7 @@ class RunConfig:
     """``all``: every client in every round, with one batch each; a number: that many clients per round, with
     all their data; ``once``: clients / rounds per round, with all their data, and no client twice."""
     minibatch: bool = False
-    """With a number as participation: each client uses one batch, as with ``all``, instead of all its data."""
+    """With a number as participation: each client uses one batch, as with ``all``, not all its data."""
     partition: str = "iid"
     """``iid``, ``dirichlet:BETA``, ``shards:N``, or ``drawn``: any number of clients draw one image each."""
     batch: int = 32
