@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiny_runs import SWEEP
 
+from sqsgd.experiments import runner
 from sqsgd.experiments.sweep import load_sweep, make_sweep
-from sqsgd.experiments.sweep_runner import open_folder, run_sweep
+from sqsgd.experiments.sweep_runner import open_folder
 
 ROOT = Path(__file__).parents[1]
 NAMES = [path.stem for path in sorted((ROOT / "docs/assets/reproduction").glob("*.json"))]
@@ -104,28 +106,19 @@ def test_a_sweep_is_read_as_far_as_it_has_come(page, tmp_path, monkeypatch):
 
     monkeypatch.setattr(sweep_results, "FOLDER", tmp_path / "kept")
     monkeypatch.setattr(page, "FOLDER", tmp_path / "kept")
-    sweep = make_sweep(
-        {
-            "title": "Tiny",
-            "seeds": [1, 2, 3],
-            "rates": [0.1, 0.3],
-            "tuning_rounds": 1,
-            "base": {"rounds": 4, "evaluate_every": 2, "model": "linear", "batch": 4, "test_images": 50},
-            "arms": [{"scheme": "sqsgd"}, {"scheme": "fedsgd"}],
-        },
-        "a test",
-    )
-    folder = tmp_path / "runs" / "tiny"
+    changes = {"seeds": [1, 2, 3], "tuning_rounds": 1, "base": {**SWEEP["base"], "evaluate_every": 3}}
+    sweep, folder = make_sweep({**SWEEP, **changes}, "a test"), tmp_path / "runs" / "tiny"
     open_folder(sweep, folder, resume=False)
-    for _ in run_sweep(sweep, folder, jobs=1):
-        pass
+    for job in (*sweep.tuning_jobs(), *sweep.jobs({"sqsgd": 0.2, "fedsgd": 0.2})):
+        if job.folder != "runs/fedsgd/seed-2":
+            run = runner.prepare(job.config, folder / job.folder)
+            list(runner.train(run, runner.start(run)))
     (tmp_path / "runs" / "tiny.times").write_text("9.0 60.0 30.0\nsqsgd: stopped\n1.0 30.0 0.0\n")
-    shutil.rmtree(folder / "runs" / "fedsgd" / "seed-2")
     page.keep(page.collect(folder, tmp_path / "runs" / "tiny.times"))
     results = page.read("tiny")
     assert (results.runs_done, results.runs, results.cpu_minutes) == (9, 10, 2.0)
     whole, part = results.curves
-    assert (whole.seeds, whole.rounds, len(whole.half_widths)) == (3, (2, 4), 2)
+    assert (whole.seeds, whole.rounds, len(whole.half_widths)) == (3, (3, 6), 2)
     assert (part.seeds, part.half_widths, part.epsilon) == (2, (), None)
     assert whole.rate in sweep.rates
     shown = page.block("tiny")

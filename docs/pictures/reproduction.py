@@ -30,14 +30,15 @@ SCHEMES = {
     "fedsgd": "FedSGD, not private",
 }
 SERIES = (0, 1, 2, 3, 4, 5, 7)  # styles of the arms; 6 looks like 0
-COORDINATES = {"bytes 128": 256, "bytes 512": 1024, "bytes 1024": 2048, "bytes 4096": 8192}
+SAMPLED = {"bytes 128": "1", "bytes 512": "5", "bytes 1024": "10", "bytes 4096": "50"}
+"""Per mille of the coordinates, in figure 2."""
 PANELS = {"partition dirichlet:0.1": "Dirichlet 0.1", "partition shards:1": "one class per client"}
 
 
 def label(arm: str) -> str:
     """An arm in the words of the paper."""
-    if arm in COORDINATES:
-        return f"{COORDINATES[arm]:,} coordinates"
+    if arm in SAMPLED:
+        return f"r = {SAMPLED[arm]} ‰"
     if found := re.search(r"^(?:bytes \d+, )?levels (\d+)$", arm):
         return f"K = {found[1]}"
     if found := re.fullmatch(r"epsilon (\d+)", arm):
