@@ -121,8 +121,9 @@ def test_a_sweep_is_read_as_far_as_it_has_come(page, tmp_path, monkeypatch):
     assert (whole.seeds, whole.rounds, len(whole.half_widths)) == (3, (3, 6), 2)
     assert (part.seeds, part.half_widths, part.epsilon) == (2, (), None)
     assert whole.rate in sweep.rates
+    monkeypatch.setattr(page, "_file", "experiments/{}.toml".format)
     shown = page.block("tiny")
-    assert shown.startswith("9 of 10 runs are finished.")
+    assert shown.startswith("9 of 10 runs are finished. `sqsgd compare --config experiments/tiny.toml")
     assert f"| FedSGD, not private | {part.final:.2f} % | 2 of 3 | {part.rate:g} | none |" in shown
     page.draw(results, tmp_path / "tiny.svg")
     assert "FedSGD, not private *" in (tmp_path / "tiny.svg").read_text()

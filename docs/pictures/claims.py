@@ -89,10 +89,10 @@ def _adaptive(fixed: str) -> Claim:
 
 CLAIMS: dict[str, list[Claim]] = {
     "figure1-lenet5": _rising(
-        "More levels help", ("bytes 64, levels 2", "bytes 192, levels 8", "bytes 320, levels 32")
+        "(Expected) More levels help", ("bytes 64, levels 2", "bytes 192, levels 8", "bytes 320, levels 32")
     ),
     "figure1-resnet20": _rising(
-        "More levels help", ("bytes 128, levels 2", "bytes 384, levels 8", "bytes 640, levels 32")
+        "(Expected) More levels help", ("bytes 128, levels 2", "bytes 384, levels 8", "bytes 640, levels 32")
     ),
     "figure2-resnet20": [
         Claim(

@@ -89,9 +89,10 @@ def block(name: str) -> str:
     if name == "progress":
         return progress()
     if not (FOLDER / f"{name}.json").exists():
-        return "Not yet run.\n"
+        return f"Not yet run. `sqsgd compare --config {_file(name)} --data-dir DIR`\n"
     results = read(name)
-    parts = [] if results.complete else [f"{results.runs_done} of {results.runs} runs are finished."]
+    state = "" if results.complete else f"{results.runs_done} of {results.runs} runs are finished. "
+    parts = [f"{state}`sqsgd compare --config {_file(name)} --data-dir DIR`"]
     if any(curve.seeds for curve in results.curves):
         parts += [f"![{results.title}](pictures/{picture(name).name})", _table(results)]
         if any(0 < curve.seeds < len(results.seeds) for curve in results.curves):
@@ -99,6 +100,12 @@ def block(name: str) -> str:
     if name in CLAIMS:
         parts.append(_claims(results))
     return "\n\n".join(parts) + "\n"
+
+
+def _file(name: str) -> str:
+    """The file of a sweep, relative to the root."""
+    (file,) = (DOCS.parent / "experiments").rglob(f"{name}.toml")
+    return file.relative_to(DOCS.parent).as_posix()
 
 
 def _table(results: Results) -> str:
