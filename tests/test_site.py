@@ -251,6 +251,14 @@ def test_a_picture_shows_its_table(name, rows, tmp_path):
     assert marks.findall((tmp_path / "again.svg").read_text()) == marks.findall(picture.PICTURE.read_text())
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/pictures").glob("*.svg")), ids=lambda path: path.stem)
+def test_every_colour_of_a_picture_has_a_dark_one(path):
+    style, _, drawn = path.read_text().partition("</style>")
+    assert "@media (prefers-color-scheme: dark)" in style
+    used = set(re.findall(r"(?:fill|stroke): #[0-9a-f]{6}", drawn))
+    assert used <= set(re.findall(r'\[style\*="([^"]+)"\]', style))
+
+
 def test_the_pictures_show_what_is_claimed():
     points = {point.name: point for point in drawn_by("accuracy_against_bytes").points()}
     assert (points["sqsgd"].accuracy, points["sqsgd"].bytes) == (98.98, 102)

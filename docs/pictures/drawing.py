@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sqsgd.report.images import STYLE, image
-from sqsgd.report.styles import LIGHT
+from sqsgd.report.styles import DARK, LIGHT
 
 DOCS = Path(__file__).parents[1]
 OURS, OTHERS, BASELINE = LIGHT.series[2], LIGHT.series[0], LIGHT.muted
@@ -23,15 +24,47 @@ def section(heading: str) -> str:
 @contextmanager
 def axes_for(path: Path, *, height: float, x: str, title: str) -> Iterator[Any]:
     """Axes of test accuracy to draw on; the picture is written at the end."""
+    with _sheet(path, height, 1, x) as (_, (axes,)):
+        yield axes
+        axes.set_title(title, fontsize=11)
+
+
+@contextmanager
+def panels_for(path: Path, count: int, *, x: str) -> Iterator[list[Any]]:
+    """Several axes of test accuracy, side by side, with one legend below."""
+    with _sheet(path, 4.8, count, x) as (figure, panels):
+        yield panels
+        handles = {}
+        for axes in panels:
+            lines, names = axes.get_legend_handles_labels()
+            handles.update(zip(names, lines, strict=True))
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, frameon=False)
+
+
+@contextmanager
+def _sheet(path: Path, height: float, count: int, x: str) -> Iterator[tuple[Any, list[Any]]]:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     with mpl.rc_context({**STYLE, **dict.fromkeys(TEXTS, 11)}):
-        figure = Figure(figsize=(8.4, height), layout="constrained", facecolor="white")  # on dark pages too
-        axes = figure.add_subplot()
-        yield axes
-        axes.set(xlabel=x, ylabel="test accuracy, %")
-        axes.set_title(title, fontsize=11)
-        axes.grid(color=LIGHT.line, linewidth=0.6)
-        axes.set_axisbelow(True)
-        path.write_bytes(image(figure, "svg"))
+        figure = Figure(figsize=(8.4, height), layout="constrained", facecolor=LIGHT.surface)
+        panels = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
+        yield figure, panels
+        panels[0].set_ylabel("test accuracy, %")
+        for axes in panels:
+            axes.set_xlabel(x)
+            axes.grid(color=LIGHT.line, linewidth=0.6)
+            axes.set_axisbelow(True)
+        path.write_text(_themed(image(figure, "svg").decode()))
+
+
+def _themed(svg: str) -> str:
+    """An SVG in light colours that turns dark where the page around it, or the reader's system, is dark."""
+    light, dark = asdict(LIGHT), asdict(DARK)
+    pairs = {light[name]: dark[name] for name in ("surface", "ink", "muted", "line", "accent")}
+    pairs |= dict(zip(LIGHT.series, DARK.series, strict=True)) | {"#000000": DARK.ink}
+    rules = [f"text{{fill:{DARK.ink}}}"]
+    for old, new in pairs.items():
+        rules += [f'[style*="{kind}: {old}"]{{{kind}:{new}!important}}' for kind in ("fill", "stroke")]
+    style = f"<style>@media (prefers-color-scheme: dark){{{''.join(rules)}}}</style>"
+    return svg.replace("<defs>", f"{style}\n <defs>", 1)

@@ -56,6 +56,7 @@ def test_panels_times_arms_times_seeds():
     assert len({job.folder for job in jobs + sweep.tuning_jobs()}) == 12
     assert all(job.config.validation == 0.1 for job in sweep.tuning_jobs())
     assert all(job.config.validation == 0 for job in jobs)
+    assert all(job.config.evaluate_every == job.config.rounds for job in sweep.tuning_jobs())
 
 
 def test_arms_and_panels_can_be_named():

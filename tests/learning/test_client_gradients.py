@@ -135,7 +135,7 @@ def test_clients_of_different_sizes_are_computed_in_groups_and_each_row_is_its_c
 def test_cohorts_draw_few_of_a_clients_examples_and_others_each_round():
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Tanh(), nn.Linear(5, 3))
     made = make_problem(
-        dataset(count=60), model, clients=3, partition_scheme="iid", batch=3, participants=2, most_examples=4,
+        dataset(count=60), model, clients=3, partition_scheme="iid", batch=4, participants=2, minibatch=True,
         seed=1, workers=1,
     )  # fmt: skip
     (first, bounds), (second, _) = (made._chosen(round, np.array([0, 2])) for round in (0, 1))

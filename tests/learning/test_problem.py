@@ -76,6 +76,17 @@ def test_cross_device_takes_some_clients_with_all_their_data():
             assert inputs == sorted(float(i) for i in made.parts[client])
 
 
+def test_a_cohort_may_use_a_batch_of_its_data():
+    made, rounds = seen_in(range(8), participants=2, minibatch=True)
+    whole, _ = seen_in(range(8), participants=2)
+    for round, clients in enumerate(rounds):
+        assert made.cohort(round) == whole.cohort(round)
+        for client, inputs in zip(made.cohort(round), clients, strict=True):
+            assert len(inputs) == 4 < len(made.parts[client])
+            assert set(inputs) <= {float(i) for i in made.parts[client]}
+    assert len({str(clients) for clients in rounds}) == 8
+
+
 def test_accuracy_is_measured_on_the_held_out_part():
     made = problem()
     weights = np.array([-1, 0, 0, 0, 0, 0], np.float32)  # class 0 where the input is negative

@@ -35,6 +35,8 @@ def test_keys_left_out_have_their_defaults(tmp_path):
         ({"clients": True}, "clients = True must be of type int"),
         ({"participation": "most"}, "participation = 'most' must be 'all', 'once' or a number"),
         ({"participation": "11"}, "at most clients = 10"),
+        ({"minibatch": True}, "needs a number of clients as participation, not 'all'"),
+        ({"minibatch": True, "participation": "once", "rounds": 2}, "not 'once'"),
         ({"optimizer": "sgdm"}, "optimizer = 'sgdm' must be one of sgd, momentum, adam"),
         ({"engine": "warp"}, "engine = 'warp' must be one of local"),
         ({"options": 3}, "options = 3 must be of type dict"),

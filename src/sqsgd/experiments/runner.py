@@ -138,8 +138,8 @@ def load_problem(config: RunConfig, given: Mapping[str, Any] | None = None) -> L
         seed=config.seed,
         workers=config.workers or cores(),
         objective=objective,
-        most_examples=config.most_examples,
         device=device,
+        minibatch=config.minibatch,
     )
 
 

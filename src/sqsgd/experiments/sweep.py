@@ -128,15 +128,15 @@ class Sweep:
         return key not in UNNAMED and any(panel.get(key) != self.panels[0].get(key) for panel in self.panels)
 
     def tuning_jobs(self) -> list[Job]:
-        """One run per learning rate of each cell, measured on training images that were held out."""
+        """One run per learning rate of each cell, measured once, on training images that were held out."""
         if len(self.rates) == 1:
             return []
-        rounds = {"rounds": self.tuning_rounds} if self.tuning_rounds else {}
-        return [
-            cell.job("tuning", rate, TUNING_SEED, validation=self.validation, **rounds)
-            for cell in self.cells()
-            for rate in self.rates
-        ]
+        jobs = []
+        for cell in self.cells():
+            rounds = self.tuning_rounds or cell.values.get("rounds", RunConfig.rounds)
+            keys = {"validation": self.validation, "rounds": rounds, "evaluate_every": rounds}
+            jobs += [cell.job("tuning", rate, TUNING_SEED, **keys) for rate in self.rates]
+        return jobs
 
     def jobs(self, chosen: Mapping[str, float]) -> list[Job]:
         """The final runs, for the cells that have a chosen learning rate."""

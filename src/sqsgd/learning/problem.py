@@ -44,8 +44,8 @@ _AHEAD = 64
 class LearningProblem:
     """Cross-silo: every client uses a batch in each round. Cross-device: a random cohort uses all its data.
 
-    ``participants`` is None for cross-silo, else the cohort size; ``most_examples`` limits what a client of a
-    cohort uses in a round, if it is not 0.
+    ``participants`` is None for cross-silo, else the cohort size. With ``minibatch`` a cohort uses a batch of
+    its data.
     """
 
     dataset: Dataset
@@ -56,7 +56,7 @@ class LearningProblem:
     seed: int
     workers: int = 1
     objective: Objective = OBJECTIVES[DEFAULT]
-    most_examples: int = 0
+    minibatch: bool = False
     random: bool = False
     """The model draws random numbers (dropout): clients run one at a time, each with its own seed."""
 
@@ -87,7 +87,7 @@ class LearningProblem:
     def gradients(self, weights: Vector, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
         """Each client's mean loss and gradient over its batch."""
         set_flat(self.model, weights)
-        if self._head is not None or (self.most_examples and self._batchable):
+        if self._head is not None or (self.minibatch and self._batchable):
             for start in range(0, len(cohort), _AHEAD):
                 losses, rows = self.gradient_rows(weights, round, np.asarray(cohort[start : start + _AHEAD]))
                 yield from zip(losses.tolist(), rows, strict=True)
@@ -140,10 +140,9 @@ class LearningProblem:
 
     def _chosen(self, round: int, cohort: Indices) -> tuple[Indices, Indices]:
         """The positions of the clients' examples, and where those of each client begin; the end, last."""
-        size = self.batch if self.participants is None else self.most_examples
-        if not size:
+        if self.participants is not None and not self.minibatch:
             return self.parts.together(cohort)
-        each = [batch_indices(self.parts[c], size, round, c, self.seed) for c in cohort.tolist()]
+        each = [batch_indices(self.parts[c], self.batch, round, c, self.seed) for c in cohort.tolist()]
         return np.concatenate(each), np.append(0, np.cumsum([len(chosen) for chosen in each]))
 
     def _batches(self, round: int, cohort: Sequence[int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -184,8 +183,8 @@ def make_problem(
     seed: int,
     workers: int,
     objective: Objective = OBJECTIVES[DEFAULT],
-    most_examples: int = 0,
     device: str = "cpu",
+    minibatch: bool = False,
 ) -> LearningProblem:
     """Partition the training data over the clients, and check that the model fits it.
 
@@ -210,7 +209,7 @@ def make_problem(
         seed=seed,
         workers=workers,
         objective=objective,
-        most_examples=most_examples,
+        minibatch=minibatch,
         random=random,
     )
 

@@ -34,13 +34,12 @@ class RunConfig:
     participation: str = "all"
     """``all``: every client in every round, with one batch each; a number: that many clients per round, with
     all their data; ``once``: clients / rounds per round, with all their data, and no client twice."""
+    minibatch: bool = False
+    """With a number as participation: each client uses one batch, as with ``all``, not all its data."""
     partition: str = "iid"
     """``iid``, ``dirichlet:BETA``, ``shards:N``, ``natural``: the data's own clients, or ``drawn``: any
     number of clients draw one image each."""
     batch: int = 32
-    most_examples: int = 0
-    """The most examples that a client uses in a round, drawn anew each time, if ``participation`` is a
-    number or ``once``; 0: all its data."""
     validation: float = 0.0
     """Share of the training images to hold out and measure on instead of the test set."""
     test_images: int = 0
@@ -90,8 +89,7 @@ class RunConfig:
         """Check everything that does not depend on the data or the model."""
         for name in ("clients", "batch", "bytes", "rounds", "evaluate_every", "checkpoint_every"):
             checks.integer(name, getattr(self, name), 1, 2**31)
-        for name in ("test_images", "most_examples"):
-            checks.integer(name, getattr(self, name), 0, 2**31)
+        checks.integer("test_images", self.test_images, 0, 2**31)
         checks.real("validation", self.validation, 0.0, 0.9)
         checks.integer("seed", self.seed, 0, 2**64 - 1)
         checks.integer("workers", self.workers, 0, 1024)
@@ -115,6 +113,10 @@ class RunConfig:
                 "which user fills a slot"
             )
         participants = self.participants
+        if self.minibatch and (self.once or participants is None):
+            raise ValueError(
+                f"minibatch = true needs a number of clients as participation, not {self.participation!r}"
+            )
         if self.once and self.rounds > self.clients:
             raise ValueError(
                 f"rounds = {self.rounds} is more than clients = {self.clients}: with participation = 'once' "
