@@ -116,35 +116,6 @@ def test_the_search_finds_words_beside_punctuation(site, browser):
     assert wrong == []
 
 
-def test_the_picture_of_the_first_page_follows_the_colours(site, browser):
-    seen = (
-        "Array.from(document.querySelectorAll('article img'))"
-        ".filter(e => getComputedStyle(e).display !== 'none').map(e => e.getAttribute('src'))"
-    )
-    for scheme in ("light", "dark"):
-        browser.open(site / "index.html", scheme=scheme)
-        (source,) = browser.run(seen)
-        assert source.endswith(f"#only-{scheme}")
-        picture = (site / source.partition("#")[0]).read_text()
-        assert ("#ffffff" in picture) is (scheme == "light")
-        shown = "document.querySelector(`article img[src='" + source + "']`).naturalWidth"
-        assert browser.run(shown) > 300
-
-
-def test_dark_pictures_have_no_colour_of_light_ones():
-    pytest.importorskip("mkdocs", reason="the docs extra is not installed")
-    spec = importlib.util.spec_from_file_location("dark_pictures", ROOT / "docs/hooks/dark_pictures.py")
-    hook = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hook)
-    light = (ROOT / "docs/pictures/accuracy-against-bytes.svg").read_text()
-    dark = hook.darkened(light)
-    assert not set(re.findall("#[0-9a-f]{6}", dark)) & set(re.findall("#[0-9a-f]{6}", light))
-    assert dark.count("<style") == light.count("<style") + 1
-    both = hook.on_page_markdown("![a](b/c.svg){ width=3 } ![d](e.png)")
-    shown = "![a](b/c.svg#only-light){ width=3 } ![a](b/c-dark.svg#only-dark){ width=3 } ![d](e.png)"
-    assert both == shown
-
-
 def test_powers_are_raised_and_code_is_not():
     assert reference.raised("e^{2ε/n} - 1, 2^20.") == "e<sup>2ε/n</sup> - 1, 2<sup>20</sup>."
     assert reference.raised("2^-32 of {0..K-1}^n") == "2<sup>−32</sup> of {0..K-1}<sup>n</sup>"

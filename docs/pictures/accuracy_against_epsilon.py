@@ -14,7 +14,7 @@ from drawing import OTHERS, OURS, axes_for, section
 PICTURE = Path(__file__).with_name("accuracy-against-epsilon.svg")
 HEADING = "## One report per user"
 ROW = re.compile(
-    r"^\| (MNIST|Fashion-MNIST) \| (\d+) \| ([\d.]+) \| .* \| \*\*([\d.]+) %\*\* \|.*\| (\d+) \|$",
+    r"^\| (MNIST|Fashion-MNIST) \| (\d+) \| ([\d.]+) \| .* \| \*\*([\d.]+) %\*\* \| (\d+) \|$",
     re.MULTILINE,
 )
 COLOURS = {"MNIST": OURS, "Fashion-MNIST": OTHERS}
