@@ -212,7 +212,7 @@ def main(count: int = 4000, only: str = "") -> None:
         found, step = measured(row, count), measured(row, count, whole=False)
         label = " ".join([row.name, *(f"{key}={value}" for key, value in row.options.items())])
         areas = " | ".join(
-            "{:.3f} ± {:.3f}".format(*part[key]) for part in (found, step) for key in ("inputs", "coin")
+            "{:.3f} (SE {:.3f})".format(*part[key]) for part in (found, step) for key in ("inputs", "coin")
         )
         times = f"{found['microseconds'][0]:.0f}, {step['microseconds'][0]:.0f}"
         print(f"| `{label}` | {row.epsilon:g} | {row.what} | {areas} | {times} |", flush=True)
