@@ -97,7 +97,7 @@ def bound_and_rate(
 
 
 def learns(scheme: Scheme, clients: int, rounds: int, bound: float) -> bool:
-    """Whether anything can be learned: whether the noise of all reports leaves a gradient of length 1 visible.
+    """Whether anything can be learned: whether the noise of all reports leaves a unit gradient visible.
 
     Their mean has the error NMSE / (clients rounds), at most 100. A mechanism that chooses what it sends,
     without noise to speak of, has the error of the estimate that is scaled to be unbiased.
