@@ -20,7 +20,7 @@ def learning_rate(
 
     If a fixed bound decides the noise, it is so small that the noise of all rounds moves a weight by 0.1 at
     the end (one standard deviation; 0.04 if noise hits few weights at a time, hard, because no rotation
-    spreads it over all of them), and that the first step is at most 1.25 long. If the noise is relative to
+    spreads it over most of them), and that the first step is at most 1.25 long. If the noise is relative to
     the gradient, because the bound follows norms in the reports or there is none, the rate is
     0.3 / (1 + NMSE / (40 clients)), where NMSE is the relative squared error of one report; with 3 clients if
     no bound keeps it down, or if it is the error on a block alone. Constants were chosen on images of MNIST
@@ -36,8 +36,9 @@ def learning_rate(
         error, tolerated = scheme.nmse, _TOLERATED if whole else _LESS_TOLERATED
         rate = _STEEPEST / (1 + error / (tolerated * clients)) if math.isfinite(error) else 0.1
     else:
-        rotated = not scheme.residual and any(transform.spreads for transform in scheme.transforms)
-        noise = _NOISE if rotated or scheme.mechanism.fixed_length else _SPIKES
+        rotated = any(transform.spreads for transform in scheme.transforms)
+        spread = rotated and not (scheme.sends_block and 2 * scheme.mechanism.dim < scheme.dim)
+        noise = _NOISE if spread or scheme.mechanism.fixed_length else _SPIKES
         longest = math.inf if scheme.mechanism.bounds_coordinates else _LONGEST / length
         rate = min(longest, _noise_rate(scheme, clients, rounds, length, noise))
     return rate * (1 - scheme.momentum) * OPTIMIZERS[optimizer].default_rate
