@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from tiny_runs import SIGNS, TINY, cut_off, finished, prepared
 
 from sqsgd.experiments import runner
+from sqsgd.federated.rates import earlier_rate
 from sqsgd.runs import checkpoint
 from sqsgd.runs.config import load_config, make_config
 from sqsgd.runs.run_folder import RunFolder
@@ -277,3 +278,21 @@ def test_what_cannot_be_learned_is_told_before(scheme, too_little, tmp_path):
     )
     given = make_config({**TINY, "scheme": scheme, "epsilon": too_little, "lr": 0.1})
     assert runner.outlook(given, run.problem.dim) == ""  # whoever sets a rate knows
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_run_goes_on_at_the_rate_that_it_was_begun_with(kept, tmp_path):
+    """Whatever the rule says now; earlier versions kept no rate, which was constant for this scheme."""
+    folder, wishes = tmp_path / "run", {"scheme": "vqsgd", "bytes": 16}
+    cut_off(prepared(folder, **wishes, decay="none"), 5)
+    state, about = RunFolder(folder).load()
+    about["rate"] = 0.0123
+    if not kept:
+        del about["rate"]
+    RunFolder(folder).save(state, about)
+    run = prepared(folder, **wishes)  # a sweep does not repeat what was chosen
+    assert run.config.decay == "none"
+    list(runner.train(run, runner.resume(run)))
+    rate = json.loads((folder / "summary.json").read_text())["lr"]
+    assert rate == (0.0123 if kept else earlier_rate(run.scheme, 4))
+    assert RunFolder(folder).load()[1]["rate"] == rate

@@ -1,6 +1,10 @@
 """What a configuration makes of the server's settings."""
 
 import dataclasses
+import itertools
+import os
+import sys
+from pathlib import Path
 
 import pytest
 from tiny_runs import prepared
@@ -118,3 +122,20 @@ def accuracy(run):
     for _, after in rounds(run.problem, run.scheme, run.settings, state, run.config.rounds):
         state = after
     return run.problem.evaluate(state.weights)[0]
+
+
+@pytest.mark.skipif(
+    "SQSGD_RATES" not in os.environ, reason="takes hours; SQSGD_RATES names the file of its runs"
+)
+def test_every_default_on_digits_is_within_two_points_of_the_best_of_a_grid():
+    """Or the outlook says that nothing will be learned, and nothing is, whatever the rate."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+    from default_rates import ARMS, Runs
+
+    runs, worse = Runs(Path(os.environ["SQSGD_RATES"]), 200, None), {}
+    for epsilon, arm in itertools.product((400.0, 100.0, 40.0), ARMS):
+        default, best = runs.result(arm, epsilon), runs.best(arm, epsilon)
+        fair = default["accuracy"] >= best["accuracy"] - 0.02
+        if not (fair if default["learns"] else best["accuracy"] < 0.15):
+            worse[arm, epsilon] = (default, best)
+    assert worse == {}

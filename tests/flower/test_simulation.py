@@ -76,7 +76,7 @@ def test_ten_clients_and_twenty_rounds_give_the_local_engines_model(tmp_path):
 
 def test_a_part_of_the_clients_and_a_resumed_run(tmp_path):
     """5 of 40 virtual clients per round, stopped after three rounds and resumed: the local engine's model."""
-    some = [*SMALL, "--clients", "40", "--participation", "5", "--option", "code=signs"]
+    some = [*SMALL, "--clients", "40", "--participation", "5", "--option", "code=signs", "--decay", "none"]
     local, flower = tmp_path / "local", tmp_path / "flower"
     train(
         [*some, "--rounds", "6", "--out", str(local)],

@@ -8,7 +8,7 @@ from sqsgd.core import Scheme
 from sqsgd.federated.optimizers import OPTIMIZERS
 
 _NOISE, _SPIKES, _LONGEST = 0.1, 0.04, 1.25
-_STEEPEST, _TOLERATED, _TOLERATED_ON_BLOCK = 0.3, 40.0, 3.0
+_STEEPEST, _TOLERATED, _LESS_TOLERATED = 0.3, 40.0, 3.0
 _SCORE_NOISE, _LARGEST_SOFTMAX_RATE = 1.4, 200.0
 _INVISIBLE = 100.0
 
@@ -20,10 +20,11 @@ def learning_rate(
 
     If a fixed bound decides the noise, it is so small that the noise of all rounds moves a weight by 0.1 at
     the end (one standard deviation; 0.04 if noise hits few weights at a time, hard, because no rotation
-    spreads it over all of them), and that the first step is at most 1.25 long. If the noise is relative to
+    spreads it over most of them), and that the first step is at most 1.25 long. If the noise is relative to
     the gradient, because the bound follows norms in the reports or there is none, the rate is
-    0.3 / (1 + NMSE / (40 clients)), where NMSE is the relative squared error of one report; 3 clients if that
-    is the error on a block alone.
+    0.3 / (1 + NMSE / (40 clients)), where NMSE is the relative squared error of one report; with 3 clients if
+    no bound keeps it down, or if it is the error on a block alone. Constants were chosen on images of MNIST
+    and Fashion-MNIST that are in no test set.
 
     If clients accumulate a velocity, ten gradients add up, so it is a tenth of that. The server's momentum
     and adam take a hundredth: they keep moving a coordinate between its reports, which hold many gradients
@@ -31,11 +32,13 @@ def learning_rate(
     """
     length = (bound or scheme.first_bound) * scheme.mechanism.longest
     if follows_norms(scheme):
-        error, tolerated = scheme.nmse, _TOLERATED_ON_BLOCK if scheme.sends_block else _TOLERATED
+        whole = scheme.mechanism.has_symbol and not scheme.sends_block
+        error, tolerated = scheme.nmse, _TOLERATED if whole else _LESS_TOLERATED
         rate = _STEEPEST / (1 + error / (tolerated * clients)) if math.isfinite(error) else 0.1
     else:
-        rotated = not scheme.residual and any(transform.spreads for transform in scheme.transforms)
-        noise = _NOISE if rotated or scheme.mechanism.fixed_length else _SPIKES
+        rotated = any(transform.spreads for transform in scheme.transforms)
+        spread = rotated and not (scheme.sends_block and 2 * scheme.mechanism.dim < scheme.dim)
+        noise = _NOISE if spread or scheme.mechanism.fixed_length else _SPIKES
         longest = math.inf if scheme.mechanism.bounds_coordinates else _LONGEST / length
         rate = min(longest, _noise_rate(scheme, clients, rounds, length, noise))
     return rate * (1 - scheme.momentum) * OPTIMIZERS[optimizer].default_rate
@@ -97,7 +100,7 @@ def bound_and_rate(
 
 
 def learns(scheme: Scheme, clients: int, rounds: int, bound: float) -> bool:
-    """Whether anything can be learned: whether a gradient of length 1 is visible in the noise of all reports.
+    """Whether anything can be learned: whether the noise of all reports leaves a unit gradient visible.
 
     Their mean has the error NMSE / (clients rounds), at most 100. A mechanism that chooses what it sends,
     without noise to speak of, has the error of the estimate that is scaled to be unbiased.

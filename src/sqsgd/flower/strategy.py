@@ -156,19 +156,20 @@ class SqsgdStrategy(Strategy):
         if self.once:
             self.scheme = replace(self.scheme, wire=2)
         bound = self.bound or self.scheme.first_bound
-        ruled = not (self.sends == "delta" and follows_norms(self.scheme))
-        if ruled:  # without a number of rounds the rate does not fall, so that half of it suffices
-            rate = (1.0 if self.rounds else 0.5) * learning_rate(
+        # Without a number of rounds, or if reports hold norms, the rate does not fall: half of it suffices.
+        falls = bool(self.rounds) and not follows_norms(self.scheme)
+        if self.sends == "delta" and follows_norms(self.scheme):
+            rate = change_rate(self.scheme, expected, self.optimizer)
+        else:
+            rate = (1.0 if falls else 0.5) * learning_rate(
                 self.scheme, expected, self.optimizer, rounds=self.rounds or 600, bound=bound
             )
-        else:  # a change holds the app's own small rate
-            rate = change_rate(self.scheme, expected, self.optimizer)
         self.scheme.check_clip(self.clip)
         self.settings = Settings(
             seed=self.seed,
             optimizer=Optimizer(kind=self.optimizer, rate=self.lr or rate),
             bound=bound,
-            decay_rounds=self.rounds if ruled else 0,
+            decay_rounds=self.rounds if falls else 0,
             track=self.track,
             clip=self.clip,
             alpha=self.alpha,

@@ -51,7 +51,7 @@ class RunConfig:
     """Learning rate of the first round; 0: as large as the noise of the reports allows."""
     optimizer: str = "sgd"
     decay: str = "auto"
-    """How the learning rate falls: ``none``, or ``linear`` to zero after the last round (``auto``)."""
+    """Decay of the learning rate: ``none``, or ``linear`` (``auto``), to zero after the last round."""
     bound: float = 0.0
     """Initial bound; 0: 1 for norms, 10 for the paper's range."""
     track: bool = True
