@@ -119,6 +119,7 @@ def test_a_run_of_objects_is_resumed_with_the_objects(tmp_path):
         ({"device": "cuda"}, "device = 'cuda': .*here there is cpu"),
         ({"device": "gpu"}, "device = 'gpu' must be one of auto, cpu, cuda, mps"),
         ({"dataset": numbers()}, "labels are torch.float32, .* write loss = 'squared-error'"),
+        ({"dataset": numbers(), "engine": "flower"}, "other processes, which need dataset by name"),
         ({"dataset": 7}, "returned a int; expected"),
         ({"model": 7}, "model is a int; expected a module"),
         ({"loss": 7}, "is a int; expected a function of"),
