@@ -43,6 +43,13 @@ class Ranked:
         return {"worst": (outputs.squeeze(1) - labels).abs().max()}
 
 
+class Broken(Ranked):
+    """Fails where it is first measured, which would be after many rounds."""
+
+    def metrics(self, outputs, labels):
+        return {"worst": 1 / 0}
+
+
 def without_times(folder):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if "seconds" not in name} for line in lines]
@@ -120,6 +127,7 @@ def test_a_run_of_objects_is_resumed_with_the_objects(tmp_path):
         ({"device": "gpu"}, "device = 'gpu' must be one of auto, cpu, cuda, mps"),
         ({"dataset": numbers()}, "labels are torch.float32, .* write loss = 'squared-error'"),
         ({"dataset": numbers(), "engine": "flower"}, "other processes, which need dataset by name"),
+        ({"dataset": numbers(), "loss": Broken}, "metrics of loss .* failed: ZeroDivisionError"),
         ({"dataset": 7}, "returned a int; expected"),
         ({"model": 7}, "model is a int; expected a module"),
         ({"loss": 7}, "is a int; expected a function of"),

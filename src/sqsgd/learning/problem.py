@@ -201,6 +201,8 @@ def make_problem(
     )
     few = [int(whole.argmax()), *range(min(batch, 3, len(whole)))]  # includes the largest label
     random = draws_randomness(model, dataset.train_inputs[few], dataset.train_labels[few], objective)
+    if objective.metrics is not None:  # a mistake in them must not show after many rounds
+        objective.evaluate(model, dataset.test_inputs, dataset.test_labels, workers=workers)
     return LearningProblem(
         dataset=dataset,
         model=model,
