@@ -106,7 +106,7 @@ def load_problem(config: RunConfig, given: Mapping[str, Any] | None = None) -> L
     given = given or {}
     if given and config.engine == "flower":
         raise ValueError(
-            f"engine = 'flower' starts other processes, which need {' and '.join(given)} by name: write it as "
+            f"engine = 'flower' starts other processes, which need {' and '.join(given)} by name: write "
             "package.module:name"
         )
     for name in ("dataset", "model", "loss"):
