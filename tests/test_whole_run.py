@@ -188,3 +188,16 @@ def test_the_table_of_the_tutorial_is_learned_as_the_page_says(tmp_path, monkeyp
     run = scope["run"]
     assert run.metrics["accuracy"] > 0.94
     assert (run.summary["bytes_up"], run.summary["epsilon_all_rounds"]) == (6, 200.0)
+
+
+def test_a_play_is_learned_by_its_speakers(tmp_path):
+    """Two speakers with a letter each: after some rounds the next letter is known."""
+    parts = "\n".join(f"{name}.\n{letter * 1000}\n" for name, letter in (("ADA", "a"), ("BEN", "b")))
+    (tmp_path / "input.txt").write_text(f"ACT I.\n\n{parts}")
+    run = sqsgd.train(
+        dataset="shakespeare", data_dir=tmp_path, model="gru", partition="natural", clients=2,
+        participation="2", most_examples=3, rounds=12, evaluate_every=6, lr=4.0, epsilon=400.0, bytes=64,
+        out=tmp_path / "run", report=False,
+    )  # fmt: skip
+    assert run.metrics["accuracy"] > 0.9
+    assert run.config.data_dir == str(tmp_path)
