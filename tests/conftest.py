@@ -66,6 +66,7 @@ SLOW = (
     "mechanisms/test_privquant_sampling.py",
     "test_site.py",
     "test_snippets.py",
+    "test_whole_run.py",
 )
 """Prefixes of slow tests, below tests/: most of the time is spent in these, by --durations."""
 

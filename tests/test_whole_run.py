@@ -43,6 +43,13 @@ class Ranked:
         return {"worst": (outputs.squeeze(1) - labels).abs().max()}
 
 
+class Broken(Ranked):
+    """Fails where it is first measured, which would be after many rounds."""
+
+    def metrics(self, outputs, labels):
+        return {"worst": 1 / 0}
+
+
 def without_times(folder):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if "seconds" not in name} for line in lines]
@@ -119,6 +126,8 @@ def test_a_run_of_objects_is_resumed_with_the_objects(tmp_path):
         ({"device": "cuda"}, "device = 'cuda': .*here there is cpu"),
         ({"device": "gpu"}, "device = 'gpu' must be one of auto, cpu, cuda, mps"),
         ({"dataset": numbers()}, "labels are torch.float32, .* write loss = 'squared-error'"),
+        ({"dataset": numbers(), "engine": "flower"}, "other processes, which need dataset by name"),
+        ({"dataset": numbers(), "loss": Broken}, "metrics of loss .* failed: ZeroDivisionError"),
         ({"dataset": 7}, "returned a int; expected"),
         ({"model": 7}, "model is a int; expected a module"),
         ({"loss": 7}, "is a int; expected a function of"),
@@ -179,3 +188,16 @@ def test_the_table_of_the_tutorial_is_learned_as_the_page_says(tmp_path, monkeyp
     run = scope["run"]
     assert run.metrics["accuracy"] > 0.94
     assert (run.summary["bytes_up"], run.summary["epsilon_all_rounds"]) == (6, 200.0)
+
+
+def test_a_play_is_learned_by_its_speakers(tmp_path):
+    """Two speakers with a letter each: after some rounds the next letter is known."""
+    parts = "\n".join(f"{name}.\n{letter * 1000}\n" for name, letter in (("ADA", "a"), ("BEN", "b")))
+    (tmp_path / "input.txt").write_text(f"ACT I.\n\n{parts}")
+    run = sqsgd.train(
+        dataset="shakespeare", data_dir=tmp_path, model="gru", partition="natural", clients=2,
+        participation="2", most_examples=3, rounds=12, evaluate_every=6, lr=4.0, epsilon=400.0, bytes=64,
+        out=tmp_path / "run", report=False,
+    )  # fmt: skip
+    assert run.metrics["accuracy"] > 0.9
+    assert run.config.data_dir == str(tmp_path)

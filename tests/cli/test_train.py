@@ -44,6 +44,20 @@ def test_the_whole_summary():
     ]
 
 
+def test_metrics_of_ones_own_stand_where_accuracy_stands_and_say_what_is_better():
+    told = described(
+        accuracy=None, metric="RMSE", better="lower", metrics={"RMSE": 0.43218, "R2": "nan"}, test_loss=0.1868
+    )
+    assert told.splitlines()[:3] == [
+        "RMSE           0.4322 (lower is better) on 1,000 test images of mnist5k",
+        "R2             nan",
+        "loss           0.1868",
+    ]
+    told = described(accuracy=None, metric="loss", better="lower", metrics={}, test_loss=0.25)
+    assert told.startswith("loss           0.25 (lower is better) on 1,000 test images")
+    assert told.count("loss") == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

@@ -179,6 +179,10 @@ def test_what_is_not_an_objective_is_refused(value, words):
         (lambda *_: {}, "are a dict; expected a dictionary"),
         (lambda *_: {"a": torch.ones(2)}, "metric 'a' .* is a Tensor; expected one number"),
         (lambda *_: {"a": "high"}, "metric 'a' .* is a str"),
+        (
+            lambda outputs, _: {"a": outputs[:, 7].mean()},
+            "metrics of loss 'my:thing' failed: IndexError: index 7",
+        ),
     ],
 )
 def test_what_is_not_a_metric_is_refused(metrics, words):

@@ -112,6 +112,11 @@ def _chosen(config: RunConfig, scheme: Scheme) -> RunConfig:
 def load_problem(config: RunConfig, given: Mapping[str, Any] | None = None) -> LearningProblem:
     """The data and the model of a run."""
     given = given or {}
+    if given and config.engine == "flower":
+        raise ValueError(
+            f"engine = 'flower' starts other processes, which need {' and '.join(given)} by name: write "
+            "package.module:name"
+        )
     for name in ("dataset", "model", "loss"):
         if getattr(config, name) == IN_MEMORY and name not in given:
             raise ValueError(

@@ -124,7 +124,7 @@ class Objective:
             with torch.inference_mode():  # per thread, not per process
                 if self.is_default:
                     return 0.0, None, _scores(model, batch)
-                outputs = None if self.metrics is None else model(batch[0]).cpu()
+                outputs = None if self.metrics is None else self._outputs(model, batch[0])
                 return self.loss(model, batch).item() * len(batch[0]), outputs, {}
 
         modes = [(module, module.training) for module in model.modules()]
@@ -147,8 +147,21 @@ class Objective:
             lower_is_better=self.lower_is_better,
         )
 
+    def _outputs(self, model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+        found = model(inputs)
+        if not isinstance(found, torch.Tensor):
+            raise ValueError(
+                f"the metrics of loss {self.name!r} need a tensor, and the model returned a "
+                f"{type(found).__name__}; leave the metrics out, or return a tensor"
+            )
+        return found.cpu()
+
     def _measured(self, outputs: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
-        found = self.metrics(outputs, labels) if self.metrics is not None else {}
+        try:
+            found = self.metrics(outputs, labels) if self.metrics is not None else {}
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ValueError(f"the metrics of loss {self.name!r} failed: {reason}") from error
         if not isinstance(found, Mapping) or not found:
             raise ValueError(
                 f"the metrics of loss {self.name!r} are a {type(found).__name__}; expected a dictionary of "

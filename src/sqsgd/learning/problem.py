@@ -200,6 +200,8 @@ def make_problem(
     )
     few = [int(whole.argmax()), *range(min(batch, 3, len(whole)))]  # includes the largest label
     random = draws_randomness(model, dataset.train_inputs[few], dataset.train_labels[few], objective)
+    if objective.metrics is not None:  # a mistake in them must not show after many rounds
+        objective.evaluate(model, dataset.test_inputs, dataset.test_labels, workers=workers)
     return LearningProblem(
         dataset=dataset,
         model=model,
@@ -225,10 +227,10 @@ def draws_randomness(
     try:
         found = [loss_gradient(model, inputs, labels, seed=seed, objective=objective) for seed in (1, 2)]
     except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
-        own = "" if objective.is_default else f" and the loss {objective.name!r}"
+        who = "the model does" if objective.is_default else f"model and loss {objective.name!r} do"
         shape = f" of shape {tuple(labels.shape[1:])}" if labels.ndim > 1 else ""
         raise ValueError(
-            f"the model{own} does not fit the data (inputs of shape {tuple(inputs.shape[1:])} and type "
+            f"{who} not fit the data (inputs of shape {tuple(inputs.shape[1:])} and type "
             f"{inputs.dtype}, labels{shape} up to {labels.max().item():g}): "
             f"{type(error).__name__}: {' '.join(str(error).split())}"
         ) from error
