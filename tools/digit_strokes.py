@@ -23,13 +23,17 @@ Pixels = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class Fields:
-    """For each digit of each font, the distance of every pixel to the outline (< 0 inside) and to the skeleton."""
+    """For each digit of each font, the distance of every pixel to the outline (< 0 inside) and to the skeleton.
+
+    ``chances`` is how often a font is drawn, in any unit.
+    """
 
     outline: torch.Tensor
     skeleton: torch.Tensor
+    chances: torch.Tensor
 
 
-def make_fields(glyphs: Pixels) -> Fields:
+def make_fields(glyphs: Pixels, chances: torch.Tensor) -> Fields:
     """Fields of glyphs given as (font, digit, row, column), 1 for ink."""
     shape = glyphs.shape
     ink = glyphs.reshape(-1, SIDE, SIDE) > 0.5
@@ -37,7 +41,7 @@ def make_fields(glyphs: Pixels) -> Fields:
     outline = [distance_transform_edt(~one) - distance_transform_edt(one) for one in ink]
     skeleton = [distance_transform_edt(~one) for one in thin]
     stacked = (torch.from_numpy(np.stack(part).astype(np.float32)).reshape(shape) for part in (outline, skeleton))
-    return Fields(outline=next(stacked), skeleton=next(stacked))
+    return Fields(outline=next(stacked), skeleton=next(stacked), chances=chances)
 
 
 def draw(fields: Fields, labels: torch.Tensor, numbers: torch.Generator) -> torch.Tensor:
@@ -50,7 +54,7 @@ def draw(fields: Fields, labels: torch.Tensor, numbers: torch.Generator) -> torc
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(count, *shape, generator=numbers)
 
-    fonts = torch.randint(len(fields.outline), (2, count), generator=numbers)
+    fonts = torch.multinomial(fields.chances, 2 * count, replacement=True, generator=numbers).reshape(2, count)
     shares = torch.where(uniform(0, 1) < 0.3, uniform(0, 0.5), torch.zeros(count))[:, None, None]
     mixed = torch.lerp(fields.outline[fonts[0], labels], fields.outline[fonts[1], labels], shares)
     penned = uniform(0, 1) < 0.6
@@ -58,7 +62,7 @@ def draw(fields: Fields, labels: torch.Tensor, numbers: torch.Generator) -> torc
 
     places = _places(normal, uniform)
     bent = grid_sample(field, places, padding_mode="border", align_corners=False)
-    width = torch.where(penned, uniform(1.2, 4.5), uniform(-1.5, 2.0))
+    width = torch.where(penned, uniform(1.6, 4.5), uniform(-1.0, 2.0))
     uneven = 0.6 * interpolate(normal(1, 5, 5), size=(_DRAWN, _DRAWN), mode="bicubic")
     drawn = torch.sigmoid((width[:, None, None, None] + uneven - bent) / 0.4)
     return centred(drawn)
@@ -79,7 +83,7 @@ def centred(drawn: torch.Tensor) -> torch.Tensor:
     pixels = (torch.arange(84) + 0.5) * 2 / 84 - 1
     y, x = torch.meshgrid(pixels, pixels, indexing="ij")
     places = torch.stack([x, y], dim=2) * scale[:, None, None, None] + middle[:, None, None, :]
-    return avg_pool2d(grid_sample(drawn, places, align_corners=False), 3)
+    return (1.3 * avg_pool2d(grid_sample(drawn, places, align_corners=False), 3)).clamp(max=1)
 
 
 def _places(normal, uniform) -> torch.Tensor:  # type: ignore[no-untyped-def]

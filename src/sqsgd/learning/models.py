@@ -19,7 +19,7 @@ from torch.nn.functional import max_pool2d, relu
 
 from sqsgd import checks
 from sqsgd.learning.factories import call_factory, find_factory, is_factory_name, parameter_names
-from sqsgd.learning.features import FEATURES
+from sqsgd.learning.features import FEATURES, HEADS, PRETRAINED
 from sqsgd.learning.hog import unit
 
 Shape: TypeAlias = tuple[int, ...]
@@ -27,11 +27,17 @@ Shape: TypeAlias = tuple[int, ...]
 _GROUP = 8  # channels per group norm in ResNet-110: trains better than layer norm or instance norm
 
 
-def make_model(name: str, classes: int = 10, in_shape: Shape = (1, 28, 28), seed: int = 0) -> nn.Module:
+def make_model(
+    name: str,
+    classes: int = 10,
+    in_shape: Shape = (1, 28, 28),
+    seed: int = 0,
+    head: torch.Tensor | None = None,
+) -> nn.Module:
     """The named model, or the result of ``package.module:factory``, initialised from the seed alone.
 
     A factory that has parameters called ``classes`` or ``in_shape`` receives them. Torch's global generator
-    keeps its state.
+    keeps its state. ``head`` has the public weights from which ``pretrained-linear`` starts.
 
     >>> sum(parameter.numel() for parameter in make_model("lenet5").parameters())
     119850
@@ -52,6 +58,8 @@ def make_model(name: str, classes: int = 10, in_shape: Shape = (1, 28, 28), seed
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = call_factory(name, "model", factory, **arguments)
+    if name == PRETRAINED:
+        _start_from(model, head)
     return _checked(name, model)
 
 
@@ -145,6 +153,16 @@ def _linear(classes: int, in_shape: Shape) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), layer)
 
 
+def _start_from(linear: nn.Sequential, head: torch.Tensor | None) -> None:
+    if head is None:
+        raise ValueError(
+            f"model = {PRETRAINED!r} needs features with a public head for these classes ({', '.join(HEADS)}); "
+            "model = 'linear' starts from zero"
+        )
+    with torch.no_grad():
+        linear[1].weight.copy_(head)
+
+
 class _Features(nn.Module):
     """Fixed features as the first layer; extracting them once (learning/features.py) is faster."""
 
@@ -169,6 +187,7 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     # LeCun et al. 1998 with ReLU and full connections: 61,706 parameters.
     "lenet5-classic": partial(LeNet5, channels=(6, 16), hidden=(120, 84), padding=2),
     "linear": _linear,
+    PRETRAINED: _linear,
     **{f"{name}-linear": _softmax_on(name) for name in FEATURES},
     "mlp": _mlp,
     "resnet20": partial(ResNet110, each=3),  # 270,704 parameters, a sixth of the time of ResNet-110
