@@ -23,7 +23,7 @@ Pixels = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class Fields:
-    """For each digit of each font, the distance of every pixel to the outline (< 0 inside) and to the skeleton.
+    """For each digit of each font, the distance of pixels to the outline (< 0 inside) and to the skeleton.
 
     ``chances`` is how often a font is drawn, in any unit.
     """
@@ -37,10 +37,14 @@ def make_fields(glyphs: Pixels, chances: torch.Tensor) -> Fields:
     """Fields of glyphs given as (font, digit, row, column), 1 for ink."""
     shape = glyphs.shape
     ink = glyphs.reshape(-1, SIDE, SIDE) > 0.5
-    thin = thinned(np.stack([gaussian_filter(one.astype(np.float32), 0.7) > 0.5 for one in ink]) | _cores(ink))
+    thin = thinned(
+        np.stack([gaussian_filter(one.astype(np.float32), 0.7) > 0.5 for one in ink]) | _cores(ink)
+    )
     outline = [distance_transform_edt(~one) - distance_transform_edt(one) for one in ink]
     skeleton = [distance_transform_edt(~one) for one in thin]
-    stacked = (torch.from_numpy(np.stack(part).astype(np.float32)).reshape(shape) for part in (outline, skeleton))
+    stacked = (
+        torch.from_numpy(np.stack(part).astype(np.float32)).reshape(shape) for part in (outline, skeleton)
+    )
     return Fields(outline=next(stacked), skeleton=next(stacked), chances=chances)
 
 
@@ -54,7 +58,9 @@ def draw(fields: Fields, labels: torch.Tensor, numbers: torch.Generator) -> torc
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(count, *shape, generator=numbers)
 
-    fonts = torch.multinomial(fields.chances, 2 * count, replacement=True, generator=numbers).reshape(2, count)
+    fonts = torch.multinomial(fields.chances, 2 * count, replacement=True, generator=numbers).reshape(
+        2, count
+    )
     shares = torch.where(uniform(0, 1) < 0.3, uniform(0, 0.5), torch.zeros(count))[:, None, None]
     mixed = torch.lerp(fields.outline[fonts[0], labels], fields.outline[fonts[1], labels], shares)
     penned = uniform(0, 1) < 0.6
@@ -69,7 +75,7 @@ def draw(fields: Fields, labels: torch.Tensor, numbers: torch.Generator) -> torc
 
 
 def centred(drawn: torch.Tensor) -> torch.Tensor:
-    """Scaled into a box of 20 x 20 without changing its proportions, with its centre of mass in the middle of 28 x 28."""
+    """Scaled into a box of 20 x 20 in its proportions, with the centre of mass in the middle of 28 x 28."""
     side = drawn.shape[-1]
     steps = (torch.arange(side) + 0.5) * 2 / side - 1
     rows, columns = drawn.amax(dim=(1, 3)) > 0.4, drawn.amax(dim=(1, 2)) > 0.4
@@ -104,7 +110,12 @@ def _places(normal, uniform) -> torch.Tensor:  # type: ignore[no-untyped-def]
 
 def _cores(ink: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """The ink that smoothing must not remove: strokes of one or two pixels."""
-    return np.stack([one & (distance_transform_edt(one) <= 1) & (gaussian_filter(one.astype(np.float32), 1.5) < 0.6) for one in ink])
+    return np.stack(
+        [
+            one & (distance_transform_edt(one) <= 1) & (gaussian_filter(one.astype(np.float32), 1.5) < 0.6)
+            for one in ink
+        ]
+    )
 
 
 def thinned(ink: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

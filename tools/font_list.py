@@ -1,9 +1,9 @@
 """The fonts whose digits tools/font_digits.py renders: Debian's packages, unpacked into a folder and listed.
 
-python tools/font_list.py fetch DIR      # apt-get download and dpkg -x of the packages in tools/font_digits.csv
+python tools/font_list.py fetch DIR      # downloads and unpacks the packages of tools/font_digits.csv
 python tools/font_list.py list DIR       # the list of tools/font_digits.csv, from the packages in DIR
 
-The list has every font with ten digits, except those whose digits look as in a font before them. Needs Pillow.
+The list has every font with ten digits, except those whose digits look as in a font before. Needs Pillow.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ _ALIKE = 0.35
 """Fonts are alike if their digits differ by less than this: mean |difference| over mean ink."""
 _NO_DIGITS = {"LinBiolinum_K.otf", "D050000L.otf", "elegbold.ttf"}
 """Pictures of keys and ornaments in place of digits."""
-_HAND = """breip bwht comic-neue dancingscript dkg-handwriting ecolier-court femkeklaver havana humor-sans isabella
-joscelyn kaushanscript kiloji klee kouzan-mouhitsu kristi leckerli-one levien-typoscript lobster lobstertwo
-lxgw-wenkai nanum-extra navilu rufscript seto sjfonts smc-chilanka smc-karumbi tlwg-purisa-ttf tomsontalks
-yozvox-yozfont yusei-magic aoyagi-kouzan-t aoyagi-soseki""".split()
+_HAND = {
+    "breip", "bwht", "comic-neue", "dancingscript", "dkg-handwriting", "ecolier-court", "femkeklaver",
+    "havana", "humor-sans", "isabella", "joscelyn", "kaushanscript", "kiloji", "klee", "kouzan-mouhitsu",
+    "kristi", "leckerli-one", "levien-typoscript", "lobster", "lobstertwo", "lxgw-wenkai", "nanum-extra",
+    "navilu", "rufscript", "seto", "sjfonts", "smc-chilanka", "smc-karumbi", "tlwg-purisa-ttf",
+    "tomsontalks", "yozvox-yozfont", "yusei-magic", "aoyagi-kouzan-t", "aoyagi-soseki",
+}  # fmt: skip
 """Packages with handwriting, without ``fonts-``."""
 _STYLES = re.compile(r"(bold|black|heavy|light|thin|medium|book|regular|italic|oblique|roman)", re.IGNORECASE)
 _PLAIN = {
@@ -79,7 +82,9 @@ def glyph(font: Path, digit: int, side: int) -> Pixels | None:
     scale = 0.7 * side / max(image.size)
     width, height = (max(1, round(length * scale)) for length in image.size)
     whole = Image.new("L", (side, side))
-    whole.paste(image.resize((width, height), Image.Resampling.BOX), ((side - width) // 2, (side - height) // 2))
+    whole.paste(
+        image.resize((width, height), Image.Resampling.BOX), ((side - width) // 2, (side - height) // 2)
+    )
     return np.asarray(whole, np.float32) / 255
 
 
@@ -158,7 +163,9 @@ def main(command: str, folder: str) -> None:
         return
     fonts = listed(Path(folder))
     with LIST.open("w", newline="") as opened:
-        writer = csv.DictWriter(opened, ["package", "version", "licence", "hand", "path"], lineterminator="\n")
+        writer = csv.DictWriter(
+            opened, ["package", "version", "licence", "hand", "path"], lineterminator="\n"
+        )
         writer.writeheader()
         writer.writerows(vars(font) for font in fonts)
     print(f"{len(fonts)} fonts of {len({font.package for font in fonts})} packages")

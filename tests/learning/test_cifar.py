@@ -30,7 +30,9 @@ def test_the_binary_version(tmp_path, small, folder):
         (tmp_path / folder / f"{batch.name}.bin").write_bytes(binary(i))
     images, labels = read_cifar10(tmp_path, small)
     assert labels.tolist() == LABELS[0] + LABELS[1]
-    np.testing.assert_array_equal(images, PIXELS.reshape(8, 3, 32, 32))  # red, green and blue planes, row by row
+    np.testing.assert_array_equal(
+        images, PIXELS.reshape(8, 3, 32, 32)
+    )  # red, green and blue planes, row by row
 
 
 def test_the_python_version_has_the_same_content(tmp_path, small):

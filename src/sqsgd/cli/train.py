@@ -62,7 +62,11 @@ def train(
     data_dir: DataDir = None,
     model: Model = RunConfig.model,
     features: Annotated[
-        str | None, typer.Option(help="Public features: hog, soft-hog or package.module:factory.")
+        str | None,
+        typer.Option(
+            help="Public features: hog, soft-hog, font-digits, efficientnet-lite0 or "
+            "package.module:factory; several with weights: soft-hog:0.7+font-digits:0.7."
+        ),
     ] = None,
     clients: Clients = RunConfig.clients,
     participation: Annotated[

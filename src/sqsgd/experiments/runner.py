@@ -67,7 +67,9 @@ def prepare(config: RunConfig, folder: Path) -> Run:
             raise ValueError(f"ledgers = {config.ledgers!r} is a file; name a folder")
         config = dataclasses.replace(config, ledgers=str(place))
     features, model_name = extractor_and_model(config.features, config.model)
-    settings = make_settings(config, scheme, bool(features) and model_name in ("linear", PRETRAINED))
+    pretrained = model_name == PRETRAINED
+    softmax = bool(features) and (pretrained or model_name == "linear")
+    settings = make_settings(config, scheme, softmax, pretrained=pretrained)
     return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings)
 
 
@@ -118,13 +120,15 @@ def load_problem(config: RunConfig) -> LearningProblem:
 
 
 def _data(config: RunConfig, features: str) -> Dataset:
-    """The dataset after holding out, limiting the test images and extracting features."""
+    """The dataset after extracting features, holding out and limiting the test images."""
     dataset = load_dataset(config.dataset, config.data_dir or None)
+    if features:  # of all images, so that slow features are found again whatever is held out
+        dataset = extracted(dataset, features)
     if config.validation:
         dataset = hold_out(dataset, config.validation, config.seed)
     if config.test_images:
         dataset = first_tests(dataset, config.test_images)
-    return extracted(dataset, features) if features else dataset
+    return dataset
 
 
 def _scheme(config: RunConfig, dim: int) -> Scheme:

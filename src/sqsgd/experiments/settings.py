@@ -14,7 +14,7 @@ from sqsgd.numerics.epsilon_sums import total
 from sqsgd.runs.config import RunConfig, cores
 
 
-def make_settings(config: RunConfig, scheme: Scheme, features: bool) -> Settings:
+def make_settings(config: RunConfig, scheme: Scheme, features: bool, *, pretrained: bool = False) -> Settings:
     """The settings; ``features``: the model is a softmax on public features of unit length."""
     softmax = config.once and features and config.optimizer == "sgd"
     decays = config.decay == "linear"
@@ -25,6 +25,7 @@ def make_settings(config: RunConfig, scheme: Scheme, features: bool) -> Settings
         optimizer=config.optimizer,
         decays=decays,
         softmax=softmax,
+        pretrained=pretrained,
         bound=config.bound,
         lr=config.lr,
     )

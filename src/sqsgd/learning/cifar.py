@@ -1,4 +1,4 @@
-"""CIFAR-10 from its usual files: the binary version, or the Python version (pickles, read without running code)."""
+"""CIFAR-10 from its usual files: the binary version, or the Python version, whose pickles run no code here."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ def find_cifar10(root: Path, batches: Sequence[Batch] = BATCHES) -> Path:
 def checked(batch: Batch, content: bytes, where: Path | str) -> Bytes:
     """The rows of a batch in its binary version; ValueError if they are not the published ones."""
     if hashlib.sha256(content).hexdigest() != batch.sha256:
-        raise ValueError(f"dataset {NAME!r}: {where} is not the published {batch.name}: its checksum differs; {HOW}")
+        raise ValueError(
+            f"dataset {NAME!r}: {where} is not the published {batch.name}: its checksum differs; {HOW}"
+        )
     return np.frombuffer(content, np.uint8).reshape(-1, _ROW)
 
 

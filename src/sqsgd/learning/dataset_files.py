@@ -149,7 +149,6 @@ def _cifar10_status(data_dir: str | Path | None) -> DatasetStatus:
     )
 
 
-
 def _how(source: Source, data_dir: str | Path | None = None) -> str:
     package = f" or {source.package}" if source.package else ""
     place = f" --data-dir {data_dir}" if data_dir is not None else ""

