@@ -73,10 +73,10 @@ def trained(fields: Fields, steps: int, seed: int) -> DigitNetwork:
 
 
 def projected(network: DigitNetwork, fields: Fields, seed: int) -> None:
-    """Replace the last layers: features are principal components of what comes before; a head is fitted to them.
+    """Replace the last layers: principal components of what comes before, and a head that is fitted to them.
 
-    The features on which the network was trained hardly differ within a class, so that a new head on them could
-    learn little. Components also keep what rendered digits of one class do not share.
+    The features on which the network was trained hardly differ within a class, so that a new head could learn
+    little on them. Components also keep what rendered digits of one class do not share.
     """
     numbers = torch.Generator().manual_seed(seed)
     labels = torch.randint(CLASSES, (8000,), generator=numbers)

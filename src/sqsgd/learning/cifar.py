@@ -1,4 +1,4 @@
-"""CIFAR-10 from its usual files: the binary version, or the Python version, whose pickles run no code here."""
+"""CIFAR-10 from its usual files: the binary version, or the Python version, whose pickles run no code."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def find_cifar10(root: Path, batches: Sequence[Batch] = BATCHES) -> Path:
     for folder, missing in zip(folders, absent, strict=True):
         if not missing:
             return folder
-    fewest = ", ".join(min(absent, key=len))
+    fewest: list[str] = min(absent, key=len)
     raise FileNotFoundError(
-        f"dataset {NAME!r}: {fewest} (with or without .bin) not found in {root} and its folders "
+        f"dataset {NAME!r}: {', '.join(fewest)} (with or without .bin) not found in {root} and its folders "
         f"{', '.join(FOLDERS)}; {HOW}"
     )
 

@@ -52,7 +52,7 @@ def efficientnet_values(images: torch.Tensor) -> torch.Tensor:
     """The network's 1,280 values for images enlarged to 96 x 96."""
     net = _frozen(weights_file())
     sides = (_SIDE, _SIDE)
-    return torch.cat([net(interpolate(part, sides, mode="bicubic")) for part in images.split(_CHUNK)])
+    return torch.cat([net(interpolate(part, sides, mode="bicubic")) for part in torch.split(images, _CHUNK)])
 
 
 def efficientnet_identity() -> bytes:
@@ -72,7 +72,8 @@ def _projection(path: Path) -> torch.Tensor:
     directions, values = directions[:_FEATURES], values[:_FEATURES]
     # A singular vector's sign is arbitrary.
     largest = directions.gather(1, directions.abs().argmax(dim=1, keepdim=True))
-    return (directions * largest.sign() * values.sqrt()[:, None]).T.contiguous()
+    projection: torch.Tensor = directions * largest.sign() * values.sqrt()[:, None]
+    return projection.T.contiguous()
 
 
 def _state(path: Path) -> State:

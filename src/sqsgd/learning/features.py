@@ -80,7 +80,9 @@ def extracted(dataset: Dataset, name: str) -> Dataset:
     """
     parts = mixture(name)
     scale = math.hypot(*(part.weight for part in parts))
-    train, test, heads = [], [], []
+    train: list[torch.Tensor] = []
+    test: list[torch.Tensor] = []
+    heads: list[torch.Tensor] = []
     for part in parts:
         extract, share = _extractor(part.name, dataset.in_shape), part.weight / scale
         for inputs, found in ((dataset.train_inputs, train), (dataset.test_inputs, test)):

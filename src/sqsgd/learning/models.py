@@ -161,7 +161,7 @@ def _start_from(linear: nn.Sequential, head: torch.Tensor | None) -> None:
             f"({', '.join(HEADS)}); model = 'linear' starts from zero"
         )
     with torch.no_grad():
-        linear[1].weight.copy_(head)
+        next(linear.parameters()).copy_(head)
 
 
 class _Features(nn.Module):

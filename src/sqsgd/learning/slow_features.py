@@ -32,7 +32,7 @@ def kept(name: str, identity: bytes, network: Network, inputs: torch.Tensor) -> 
     ``identity`` must change whenever the network does: its name and the checksum of its weights. Inputs are
     taken 1,000 at a time, so that an interrupted extraction resumes.
     """
-    parts = inputs.split(_PART)
+    parts = torch.split(inputs, _PART)
     paths = [cache_folder() / f"{_digest(identity, part)}.npy" for part in parts]
     absent = [place for place, path in enumerate(paths) if not path.is_file()]
     with torch.inference_mode():
