@@ -40,11 +40,12 @@ def test_reports_of_one_length_leave_the_same_noise_whatever_the_budget(epsilon)
     assert (state.weights - before).std() == pytest.approx(0.1, rel=0.15)
 
 
-def test_the_rate_for_a_softmax_keeps_its_final_noise_whatever_the_budget():
+@pytest.mark.parametrize(("pretrained", "noise"), [(False, 1.4), (True, 0.7)])
+def test_the_rate_for_a_softmax_keeps_its_final_noise_whatever_the_budget(pretrained, noise):
     """Measured: the deviation that the noise alone gives each weight, for zero gradients."""
     for epsilon in (2.0, 8.0):
         scheme = make_scheme("privunit-index", dim=200, epsilon=epsilon)
-        rate = rates.softmax_rate(scheme, clients=200, rounds=6, bound=0.5)
+        rate = rates.softmax_rate(scheme, clients=200, rounds=6, bound=0.5, pretrained=pretrained)
         chosen = settings(optimizer=Optimizer(kind="sgd", rate=rate), bound=0.5, decay_rounds=6)
 
         class Nothing(Quadratic):
@@ -57,4 +58,4 @@ def test_the_rate_for_a_softmax_keeps_its_final_noise_whatever_the_budget():
                 return range(200 * round, 200 * (round + 1))
 
         _, state = after(6, scheme, chosen, Nothing())
-        assert state.weights.std() == pytest.approx(1.4, rel=0.25)
+        assert state.weights.std() == pytest.approx(noise, rel=0.25)
