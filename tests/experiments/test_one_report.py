@@ -170,6 +170,19 @@ def test_only_a_softmax_by_sgd_takes_the_rate_for_it(tmp_path):
     assert rates["mlp"] < 1
 
 
+def test_public_pretraining_is_where_a_run_starts(tmp_path):
+    """Before any report the model recognises handwriting; it starts with its own bound and a smaller rate."""
+    changes = {"features": "soft-hog:0.5+font-digits:0.87"}
+    zero = prepared(tmp_path / "zero", model="linear", **changes)
+    started = prepared(tmp_path / "started", model="pretrained-linear", **changes)
+    assert started.problem.dim == zero.problem.dim == 10 * (392 + 64)
+    assert started.problem.evaluate(started.problem.initial())[0] > 0.9
+    assert zero.problem.evaluate(zero.problem.initial())[0] < 0.2
+    assert (started.settings.bound, zero.settings.bound) == (0.25, 0.5)
+    with pytest.raises(ValueError, match=r"needs features with a public head .*font-digits"):
+        prepared(tmp_path / "none", model="pretrained-linear", features="soft-hog")
+
+
 def test_memory_does_not_grow_with_the_users(tmp_path):
     def peak(clients):
         run = prepared(tmp_path / f"run{clients}", clients=clients, partition="drawn", rounds=clients // 50)

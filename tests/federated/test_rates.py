@@ -80,11 +80,12 @@ def test_the_noise_of_all_rounds_moves_a_weight_by_the_same_whatever_the_budget(
     assert state.weights.std() == pytest.approx(noise, rel=0.15)
 
 
-def test_the_rate_for_a_softmax_keeps_its_final_noise_whatever_the_budget():
+@pytest.mark.parametrize(("pretrained", "noise"), [(False, 1.4), (True, 0.7)])
+def test_the_rate_for_a_softmax_keeps_its_final_noise_whatever_the_budget(pretrained, noise):
     """Measured: the deviation that the noise alone gives each weight, for zero gradients."""
     for epsilon in (2.0, 8.0):
         scheme = make_scheme("privunit-index", dim=200, epsilon=epsilon)
-        rate = rates.softmax_rate(scheme, clients=200, rounds=6, bound=0.5)
+        rate = rates.softmax_rate(scheme, clients=200, rounds=6, bound=0.5, pretrained=pretrained)
         chosen = settings(optimizer=Optimizer(kind="sgd", rate=rate), bound=0.5, decay_rounds=6)
 
         class Once(Nothing):
@@ -94,7 +95,7 @@ def test_the_rate_for_a_softmax_keeps_its_final_noise_whatever_the_budget():
                 return range(200 * round, 200 * (round + 1))
 
         _, state = after(6, scheme, chosen, Once())
-        assert state.weights.std() == pytest.approx(1.4, rel=0.25)
+        assert state.weights.std() == pytest.approx(noise, rel=0.25)
 
 
 def test_a_constant_rate_is_half_of_one_that_falls():

@@ -186,7 +186,7 @@ def test_a_module_or_a_function_can_be_given() -> None:
             "lenet",
             10,
             (1, 28, 28),
-            r"'lenet' is unknown; did you mean 'lenet5'\? \(choose lenet5, .*resnet110 or package",
+            r"'lenet' is unknown; did you mean 'lenet5'\? \(choose lenet5, .*pretrained-linear or package",
         ),
         ("lenet5", 10, (1, 12, 28), "at least 16 x 16, not 12 x 28"),
         ("resnet110", 10, (784,), "'resnet110' takes images"),

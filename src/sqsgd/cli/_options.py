@@ -20,14 +20,17 @@ def complete_scheme() -> list[str]:
 
 def complete_dataset() -> list[str]:
     """Names of the built-in datasets, for shell completion."""
+    from sqsgd.learning.cifar import NAME
     from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, SPEAKERS
 
-    return [EMBEDDED, *SOURCES, SPEAKERS]
+    return [EMBEDDED, *SOURCES, NAME, SPEAKERS]
 
 
 def complete_fetchable() -> list[str]:
     """Names of the datasets that can be downloaded, for shell completion."""
-    return complete_dataset()[1:-1]
+    from sqsgd.learning.dataset_sources import SOURCES
+
+    return list(SOURCES)
 
 
 def complete_ablation() -> list[str]:

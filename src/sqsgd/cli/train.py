@@ -70,7 +70,11 @@ def train(
         str, typer.Option(help="cross-entropy, squared-error, multi-label or package.module:name.")
     ] = RunConfig.loss,
     features: Annotated[
-        str | None, typer.Option(help="Public features: hog, soft-hog or package.module:factory.")
+        str | None,
+        typer.Option(
+            help="Public features: hog, soft-hog, font-digits, efficientnet-lite0 or "
+            "package.module:factory; several with weights: soft-hog:0.7+font-digits:0.7."
+        ),
     ] = None,
     clients: Clients = RunConfig.clients,
     participation: Annotated[

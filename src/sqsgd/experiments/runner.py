@@ -132,7 +132,9 @@ def load_problem(config: RunConfig, given: Mapping[str, Any] | None = None) -> L
             f"clients = {config.clients} is more than the {len(dataset.train_labels)} "
             f"training images of dataset = {config.dataset!r}; partition = 'drawn' lets them draw one each"
         )
-    model = make_model(model_name, dataset.classes, dataset.in_shape, config.seed, given.get("model"))
+    model = make_model(
+        model_name, dataset.classes, dataset.in_shape, config.seed, given.get("model"), head=dataset.head
+    )
     return make_problem(
         dataset,
         model,
@@ -149,16 +151,18 @@ def load_problem(config: RunConfig, given: Mapping[str, Any] | None = None) -> L
 
 
 def _data(config: RunConfig, features: str, given: Mapping[str, Any]) -> Dataset:
-    """The dataset after holding out, limiting the test images and extracting features."""
+    """The dataset after extracting features, holding out and limiting the test images."""
     if "dataset" in given:
         dataset = given_dataset(config.dataset, given["dataset"])
     else:
         dataset = load_dataset(config.dataset, config.data_dir or None)
+    if features:  # of all images, so that slow features are found again whatever is held out
+        dataset = extracted(dataset, features)
     if config.validation:
         dataset = hold_out(dataset, config.validation, config.seed)
     if config.test_images:
         dataset = first_tests(dataset, config.test_images)
-    return extracted(dataset, features) if features else dataset
+    return dataset
 
 
 def _scheme(config: RunConfig, dim: int) -> Scheme:

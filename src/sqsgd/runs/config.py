@@ -29,7 +29,8 @@ class RunConfig:
     """What is minimised: cross-entropy (classes, one per example or per token), squared-error (numbers),
     multi-label (rows of zeros and ones) or package.module:name, with metrics of its own."""
     features: str = ""
-    """A public, fixed feature extractor in front of the model: hog, soft-hog or package.module:factory."""
+    """A public, fixed feature extractor in front of the model: hog, soft-hog, font-digits,
+    efficientnet-lite0, package.module:factory, or several with weights: ``soft-hog:0.7+font-digits:0.7``."""
     clients: int = 10
     participation: str = "all"
     """``all``: every client in every round, with one batch each; a number: that many clients per round, with
