@@ -204,9 +204,10 @@ def _load_cifar10(data_dir: str | Path | None) -> Dataset:
     images, labels = cifar.read_cifar10(data_folder(data_dir))
     inputs, classes = _tensor(images).float().div_(127.5).sub_(1), _tensor(labels).long()
     train, test = (
-        (inputs[part], classes[part]) for part in (slice(-cifar.PER_FILE), slice(-cifar.PER_FILE, None))
+        Part(inputs=inputs[part], labels=classes[part])
+        for part in (slice(-cifar.PER_FILE), slice(-cifar.PER_FILE, None))
     )
-    return _dataset(cifar.NAME, train, test, 10, f"CIFAR-10 test set ({len(test[1]):,} images)")
+    return _dataset(cifar.NAME, train, test, 10, f"CIFAR-10 test set ({len(test.labels):,} images)")
 
 
 def _normalised(images: npt.NDArray[np.uint8], source: Source) -> torch.Tensor:
