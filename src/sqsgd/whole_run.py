@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import sys
 import warnings
@@ -68,7 +67,7 @@ def train(
     ``dataset`` may also be the data themselves (arrays, a DataFrame, a Hugging Face dataset), ``model`` a
     module or a function that makes one, and ``loss`` a function of (model, batch) or an object that has one.
     ``out`` is the folder of the run, by default a new one below ``runs``. ``resume`` continues the run there;
-    objects must be given again. ``report``: write ``report.html``, if plotly is installed.
+    objects must be given again. ``report``: write ``report.html``.
 
     Errors are ValueErrors with the message of the command. Ctrl-C saves a checkpoint and is raised again.
 
@@ -90,7 +89,7 @@ def train(
     for _ in runner.train(run, state):
         pass
     summary = json.loads((run.folder / "summary.json").read_text())
-    if report and importlib.util.find_spec("plotly") is not None:
+    if report:
         from sqsgd.report.page import write_report
 
         write_report([run.folder], run.folder / "report.html")
