@@ -20,8 +20,8 @@ def learning_rate(
 
     If a fixed bound decides the noise, it is so small that the noise of all rounds moves a weight by 0.1 at
     the end (one standard deviation; 0.07 if reports differ in length; 0.04 if noise hits few weights at a
-    time, hard, because no rotation spreads it), and that the first step is at most 1.25 long. If the noise is relative to
-    the gradient, because the bound follows norms in the reports or there is none, the rate is
+    time, hard, because no rotation spreads it), and that the first step is at most 1.25 long. If the noise is
+    relative to the gradient, because the bound follows norms in the reports or there is none, the rate is
     0.3 / (1 + NMSE / (40 clients)), where NMSE is the relative squared error of one report; with 3 clients if
     no bound keeps it down, or if it is the error on a block alone. Constants were chosen on images of MNIST
     and Fashion-MNIST that are in no test set.
