@@ -36,8 +36,7 @@ def learning_rate(
         error, tolerated = scheme.nmse, _TOLERATED if whole else _LESS_TOLERATED
         rate = _STEEPEST / (1 + error / (tolerated * clients)) if math.isfinite(error) else 0.1
     else:
-        rotated = any(transform.spreads for transform in scheme.transforms)
-        spread = rotated and not (scheme.sends_block and 2 * scheme.mechanism.dim < scheme.dim)
+        spread = any(transform.spreads for transform in scheme.transforms)
         noise = _NOISE if scheme.mechanism.fixed_length else _UNEVEN_NOISE if spread else _SPIKES
         longest = math.inf if scheme.mechanism.bounds_coordinates else _LONGEST / length
         rate = min(longest, _noise_rate(scheme, clients, rounds, length, noise))
