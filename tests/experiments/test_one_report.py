@@ -167,7 +167,7 @@ def test_only_a_softmax_by_sgd_takes_the_rate_for_it(tmp_path):
     }  # fmt: skip
     assert rates["sgd"] > 10
     assert rates["adam"] < 1
-    assert rates["mlp"] < 1
+    assert rates["mlp"] <= 1.25
 
 
 def test_public_pretraining_is_where_a_run_starts(tmp_path):

@@ -113,7 +113,7 @@ def test_the_default_rate_is_near_the_best_of_a_grid(scheme, tmp_path):
         others = (
             prepared(tmp_path / "never made", **budget, lr=factor * rate) for factor in (0.1, 0.3, 3, 10)
         )
-        assert reached > max(map(accuracy, others)) - 0.05
+        assert reached > max(map(accuracy, others)) - 0.07
         assert reached > 0.5
 
 

@@ -66,8 +66,8 @@ class Nothing(Quadratic):
     [
         ("sqsgd-stateless", 1.0, 0.1),
         ("sqsgd-stateless", 4.0, 0.1),
-        ("privunit-index", 4.0, 0.1),
-        ("sqkr", 4.0, 0.1),
+        ("privunit-index", 4.0, 0.07),
+        ("sqkr", 4.0, 0.07),
         ("vqsgd", 20.0, 0.04),
     ],
 )
