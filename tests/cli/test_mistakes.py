@@ -24,8 +24,8 @@ MISTAKES = [
     ("train --scheme SQSGD", "did you mean 'sqsgd'?"),
     ("train --dataset MNIST", "did you mean 'mnist'?"),
     (
-        "train --dataset cifar10",
-        "choose mnist5k, mnist, fashion-mnist, emnist, shakespeare or package.module:factory",
+        "train --dataset cifar100",
+        "choose mnist5k, mnist, fashion-mnist, emnist, cifar10, shakespeare or package.module:factory",
     ),
     ("train --dataset mnist --data-dir /nowhere", "run sqsgd data fetch mnist --data-dir /nowhere"),
     ("train --model resnet", "did you mean 'resnet20'?"),
