@@ -35,7 +35,15 @@ def curve(arm, *finals, panel=""):
 
     seeds = {str(seed): (10.0, final) for seed, final in enumerate(finals)}
     return Curve(
-        panel=panel, arm=arm, rate=0.1, epsilon=4.0, bytes=64, rounds=(2, 4), accuracies=seeds, failed=0
+        panel=panel,
+        arm=arm,
+        rate=0.1,
+        tried={},
+        epsilon=4.0,
+        bytes=64,
+        rounds=(2, 4),
+        accuracies=seeds,
+        failed=0,
     )
 
 
@@ -121,11 +129,16 @@ def test_a_sweep_is_read_as_far_as_it_has_come(page, tmp_path, monkeypatch):
     assert (whole.seeds, whole.rounds, len(whole.half_widths)) == (3, (3, 6), 2)
     assert (part.seeds, part.half_widths, part.epsilon) == (2, (), None)
     assert whole.rate in sweep.rates
+    assert set(whole.tried) == {"0.05", "0.2"}
+    assert whole.tried[f"{whole.rate:g}"] == max(whole.tried.values())
     monkeypatch.setattr(page, "_file", "experiments/{}.toml".format)
     shown = page.block("tiny")
     assert shown.startswith("9 of 10 runs are finished. `sqsgd compare --config experiments/tiny.toml")
     assert f"| FedSGD, not private | {part.final:.2f} % | 2 of 3 | {part.rate:g} | none |" in shown
     page.draw(results, tmp_path / "tiny.svg")
     assert "FedSGD, not private *" in (tmp_path / "tiny.svg").read_text()
+    shutil.rmtree(folder / "runs" / "fedsgd")
+    page.keep(page.collect(folder))
+    assert f"| missing ({part.tried[f'{part.rate:g}']:.1f} % on held-out images after" in page.block("tiny")
     shutil.rmtree(folder / "tuning" / "sqsgd")
     assert page.collect(folder)["curves"][1]["rate"] is None  # not all rates have been tried

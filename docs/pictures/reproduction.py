@@ -94,9 +94,11 @@ def block(name: str) -> str:
     state = "" if results.complete else f"{results.runs_done} of {results.runs} runs are finished. "
     parts = [f"{state}`sqsgd compare --config {_file(name)} --data-dir DIR`"]
     if any(curve.seeds for curve in results.curves):
-        parts += [f"![{results.title}](pictures/{picture(name).name})", _table(results)]
-        if any(0 < curve.seeds < len(results.seeds) for curve in results.curves):
-            parts.append("\\* Curves of fewer seeds than planned.")
+        parts.append(f"![{results.title}](pictures/{picture(name).name})")
+    if any(curve.rate is not None for curve in results.curves):
+        parts.append(_table(results))
+    if any(0 < curve.seeds < len(results.seeds) for curve in results.curves):
+        parts.append("\\* Curves of fewer seeds than planned.")
     if name in CLAIMS:
         parts.append(_claims(results))
     return "\n\n".join(parts) + "\n"
@@ -118,13 +120,19 @@ def _table(results: Results) -> str:
         rows = sorted(results.panel(panel), key=lambda curve: -curve.final if curve.seeds else 0.0)
         for curve in rows:
             first = f" {panel_label(panel)} |" if panelled else ""
-            lines.append(f"|{first} {_row(curve, len(results.seeds))} |")
+            lines.append(f"|{first} {_row(curve, results)} |")
     return "\n".join(lines)
 
 
-def _row(curve: Curve, seeds: int) -> str:
+def _row(curve: Curve, results: Results) -> str:
+    seeds = len(results.seeds)
     half = f" ± {curve.half_widths[-1]:.2f}" if curve.half_widths else ""
     accuracy = f"{curve.final:.2f}{half} %" if curve.seeds else "missing"
+    if not curve.seeds and curve.rate is not None:
+        found = f"{curve.tried[f'{curve.rate:g}']:.1f} %"
+        accuracy += (
+            f" ({found} on held-out images after the {results.tuning_rounds} rounds that chose the rate)"
+        )
     failed = f", {curve.failed} diverged" if curve.failed else ""
     private = "none" if curve.epsilon is None else f"{curve.epsilon:.0f}"
     cells = [

@@ -24,6 +24,8 @@ class Curve:
     panel: str
     arm: str
     rate: float | None
+    tried: Mapping[str, float]
+    """The accuracy of each rate in the runs that choose one."""
     epsilon: float | None
     bytes: int | None
     rounds: tuple[int, ...]
@@ -134,6 +136,11 @@ def _curve(sweep: Sweep, cell: Cell, folder: Path, rate: float | None) -> dict[s
         "panel": cell.panel,
         "arm": cell.arm,
         "rate": rate,
+        "tried": {
+            f"{each:g}": round(100 * found["accuracy"], 2)
+            for each in sweep.rates
+            if (found := summary_of(folder / f"tuning/{cell.name}/lr-{each:g}"))
+        },
         "epsilon": _finite(first.get("epsilon")),
         "bytes": first.get("bytes_up"),
         "rounds": list(next(iter(measured.values()), {})),
