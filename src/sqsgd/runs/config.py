@@ -26,7 +26,7 @@ class RunConfig:
     model: str = "lenet5"
     features: str = ""
     """A public, fixed feature extractor in front of the model: hog, soft-hog, font-digits,
-    efficientnet-lite0, package.module:factory, or several with weights: ``soft-hog:0.5+font-digits:0.87``."""
+    efficientnet-lite0, package.module:factory, or several with weights: ``soft-hog:0.7+font-digits:0.7``."""
     clients: int = 10
     participation: str = "all"
     """``all``: every client in every round, with one batch each; a number: that many clients per round, with
