@@ -35,10 +35,18 @@ OTHERS = {
 Rows = npt.NDArray[np.float32]
 
 
-def trained(rows: Rows, labels: npt.NDArray[np.int64], epsilon: float, seed: int, **chosen: float) -> float:
-    """Held-out accuracy of a softmax that was trained on each user once."""
+def trained(
+    rows: Rows,
+    labels: npt.NDArray[np.int64],
+    epsilon: float,
+    seed: int,
+    start: Rows | None = None,
+    **chosen: float,
+) -> float:
+    """Held-out accuracy of a softmax that was trained on each user once, from ``start`` or from zero."""
     numbers = np.random.default_rng(seed)
     weights, velocity, total = (np.zeros((rows.shape[1], 10), np.float32) for _ in range(3))
+    weights = weights if start is None else start
     rounds, bound, momentum = int(chosen["rounds"]), chosen["bound"], chosen["momentum"]
     energy = 1 + sphere_cap(weights.size, epsilon).error
     travel = chosen["noise"] * np.sqrt(3 * USERS * weights.size / energy) / bound
