@@ -22,7 +22,10 @@ MISTAKES = [
     ("train --scheme sqsdg", "did you mean 'sqsgd'?"),
     ("train --scheme SQSGD", "did you mean 'sqsgd'?"),
     ("train --dataset MNIST", "did you mean 'mnist'?"),
-    ("train --dataset cifar10", "choose mnist5k, mnist, fashion-mnist, emnist or package.module:factory"),
+    (
+        "train --dataset cifar100",
+        "choose mnist5k, mnist, fashion-mnist, emnist, cifar10 or package.module:factory",
+    ),
     ("train --dataset mnist --data-dir /nowhere", "run sqsgd data fetch mnist --data-dir /nowhere"),
     ("train --model resnet", "did you mean 'resnet20'?"),
     ("train --model my_models.py:number", "write my_models:number, without .py"),
