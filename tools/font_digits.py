@@ -4,7 +4,7 @@ python tools/font_list.py fetch DIR                 # the fonts of tools/font_di
 python tools/font_digits.py DIR                     # writes font_digits.safetensors and .json in src
 python tools/font_digits.py DIR --sheet digits.png  # shows 200 drawings instead
 
-Repeatable on one machine with one thread. Needs Pillow, SciPy and safetensors.
+Repeatable up to rounding, which versions and processors change. Needs Pillow, SciPy and safetensors.
 """
 
 from __future__ import annotations
