@@ -124,8 +124,8 @@ def fits(loss, labels=None, model=None):
         (lambda m, b: (m(b[0]) > 0).sum(), "returned torch.int64"),
         (lambda m, b: m(b[0]).missing, "AttributeError: 'Tensor' object has no attribute 'missing'"),
         (lambda m: m, "TypeError: .*positional argument"),
-        (lambda m, b: m(b[1]).mean(), "does not fit the data"),
-        (lambda m, b: b["image"], "does not fit the data"),
+        (lambda m, b: m(b[1]).mean(), "do not fit the data"),
+        (lambda m, b: b["image"], "do not fit the data"),
     ],
 )
 def test_a_wrong_loss_is_told_before_training(loss, words):
