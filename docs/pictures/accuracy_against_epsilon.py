@@ -1,4 +1,4 @@
-"""Draws docs/pictures/accuracy-against-epsilon.svg from the table in docs/results.md; nothing is trained.
+"""Draws docs/pictures/accuracy-against-epsilon.svg from the tables in docs/results.md; nothing is trained.
 
 python docs/pictures/accuracy_against_epsilon.py
 """
@@ -11,13 +11,17 @@ from pathlib import Path
 
 from drawing import OTHERS, OURS, axes_for, section
 
+from sqsgd.report.styles import LIGHT
+
 PICTURE = Path(__file__).with_name("accuracy-against-epsilon.svg")
 HEADING = "## One report per user"
+PRETRAINED, PRETRAINED_HEADING, WEIGHTS = "MNIST, public pretraining", "### Digits, from rendered fonts", 4560
 ROW = re.compile(
     r"^\| (MNIST|Fashion-MNIST) \| (\d+) \| ([\d.]+) \| .* \| \*\*([\d.]+) %\*\* \| (\d+) \|$",
     re.MULTILINE,
 )
-COLOURS = {"MNIST": OURS, "Fashion-MNIST": OTHERS}
+PRETRAINED_ROW = re.compile(r"^\| (\d+) \| ([\d.]+) \| .* \| \*\*([\d.]+) %\*\* \|", re.MULTILINE)
+COLOURS = {PRETRAINED: LIGHT.series[1], "MNIST": OURS, "Fashion-MNIST": OTHERS}
 
 
 @dataclass(frozen=True)
@@ -29,14 +33,21 @@ class Point:
     central: float
     accuracy: float
     bytes: int
+    weights: int = 3920
 
 
 def points() -> list[Point]:
-    """The rows of the table."""
-    return [
+    """The rows of the tables; all messages have the same length."""
+    found = [
         Point(name, float(epsilon), float(central), float(accuracy), int(size))
         for name, epsilon, central, accuracy, size in ROW.findall(section(HEADING))
     ]
+    table = section(PRETRAINED_HEADING).partition("A million users")[0]
+    found += [
+        Point(PRETRAINED, float(epsilon), float(central), float(accuracy), found[0].bytes, WEIGHTS)
+        for epsilon, central, accuracy in PRETRAINED_ROW.findall(table)
+    ]
+    return found
 
 
 def draw(path: Path = PICTURE) -> None:
@@ -52,12 +63,13 @@ def draw(path: Path = PICTURE) -> None:
             for point in line:
                 axes.annotate(
                     f"{point.accuracy:.1f} %, central {point.central:g}", (point.epsilon, point.accuracy),
-                    xytext=(8, -12), textcoords="offset points", color=colour, fontsize=9,
+                    xytext=(8, 6 if name == PRETRAINED else -12), textcoords="offset points",
+                    color=colour, fontsize=9,
                 )  # fmt: skip
         axes.set_xscale("log", base=2)
         axes.set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
         axes.set_xlim(0.8, 15)
-        axes.set_ylim(60, 100)
+        axes.set_ylim(60, 101)
         axes.legend(frameon=False, loc="lower right")
 
 
