@@ -196,8 +196,8 @@ def test_a_play_is_learned_by_its_speakers(tmp_path):
     (tmp_path / "input.txt").write_text(f"ACT I.\n\n{parts}")
     run = sqsgd.train(
         dataset="shakespeare", data_dir=tmp_path, model="gru", partition="natural", clients=2,
-        participation="2", batch=3, minibatch=True, rounds=12, evaluate_every=6, lr=4.0, epsilon=400.0, bytes=64,
-        out=tmp_path / "run", report=False,
+        participation="2", batch=3, minibatch=True, rounds=12, evaluate_every=6, lr=4.0, epsilon=400.0,
+        bytes=64, out=tmp_path / "run", report=False,
     )  # fmt: skip
     assert run.metrics["accuracy"] > 0.9
     assert run.config.data_dir == str(tmp_path)
