@@ -64,7 +64,7 @@ def draw(results: Results, path: Path) -> None:
     with panels_for(path, len(results.panels), x="round") as axes:
         for panel, each in zip(results.panels, axes, strict=True):
             each.set_title(panel_label(panel), fontsize=11)
-            each.set_ylim(0, 100)
+            each.set(xlim=(0, 1.03 * results.rounds), ylim=(0, 100))
             for curve in results.panel(panel):
                 if curve.seeds:
                     style = series_style(SERIES[arms.index(curve.arm)] if curve.arm in arms else 1)
