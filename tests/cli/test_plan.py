@@ -29,9 +29,10 @@ def test_without_json_the_whole_plan_is_printed():
     done = typed(LINE)
     assert done.code == 0
     advice = CHOSEN.recommendation
-    assert done.out.startswith(
-        f"take {advice.options}: {advice.reason}\n\nscheme             sqsgd-stateless\n"
-    )
+    first, again, empty, scheme = done.out.splitlines()[:4]
+    assert first == f"take {advice.options}: {advice.reason}"
+    assert again.startswith("or --scheme sqsgd, if the same clients answer in most rounds")
+    assert (empty, scheme) == ("", "scheme             sqsgd-stateless")
     for words in (
         f"{CHOSEN.count} of 8,192, with their signs, drawn around the {CHOSEN.near} largest\n",
         f"bytes              {CHOSEN.message_bytes} per message: {CHOSEN.bits} bits of codes",
@@ -41,6 +42,10 @@ def test_without_json_the_whole_plan_is_printed():
         *(f"  * {statement.sentence}\n" for statement in CHOSEN.reconstruction),
     ):
         assert words in done.out
+
+
+def test_who_answers_once_is_not_told_of_residuals():
+    assert "--scheme sqsgd," not in typed("sqsgd plan --dim 5000 --epsilon 80 --bytes 64").out
 
 
 def test_warnings_are_printed():

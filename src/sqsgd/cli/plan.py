@@ -15,6 +15,11 @@ from sqsgd.cli._tables import print_json, print_table, wrapped
 if TYPE_CHECKING:
     from sqsgd.planner import Plan
 
+RESIDUAL = (
+    "or --scheme sqsgd, if the same clients answer in most rounds: it keeps a residual at the client and sends "
+    "later what a report leaves out"
+)
+
 
 def plan(
     context: typer.Context,
@@ -59,7 +64,10 @@ def plan(
         print_json({**chosen.to_dict(), "frontier": [asdict(point) for point in points]})
         return
     if chosen.recommendation is not None:
-        typer.echo(f"take {chosen.recommendation.options}: {chosen.recommendation.reason}\n")
+        typer.echo(wrapped(f"take {chosen.recommendation.options}: {chosen.recommendation.reason}", 5))
+        if rounds > 1:
+            typer.echo(wrapped(RESIDUAL, 5))
+        typer.echo()
     for name, text in _lines(chosen):
         typer.echo(wrapped(f"{name:18} {text}", 19))
     typer.echo()
