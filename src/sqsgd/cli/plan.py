@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from sqsgd.planner import Plan
 
 RESIDUAL = (
-    "or --scheme sqsgd, if the same clients answer in most rounds: it keeps a residual at the client and sends "
-    "later what a report leaves out"
+    "or --scheme sqsgd, if the same clients answer in most rounds: it keeps a residual at the client and "
+    "sends later what a report leaves out"
 )
 
 
