@@ -57,11 +57,11 @@ class Runs:
         budget = epsilon if made.scheme.privacy.is_private else math.inf
         key = f"{arm} | {budget:g} | {rate:.4g}"
         if key not in self.done:
-            learns = not runner.outlook(replace(config, lr=0.0), made.problem.dim)
-            self.done[key] = {"rate": rate, "learns": learns, **self._trained(made)}
+            self.done[key] = {"rate": rate, **self._trained(made)}
             write_atomically(self.path, json.dumps(self.done, indent=1).encode())
             print(key, self.done[key], flush=True)
-        return self.done[key]
+        learns = not runner.outlook(replace(config, lr=0.0), made.problem.dim)
+        return {**self.done[key], "learns": learns}
 
     def _trained(self, made: runner.Run) -> Result:
         problem, started = made.problem, time.perf_counter()

@@ -8,7 +8,7 @@ from sqsgd.core import Scheme
 from sqsgd.federated.optimizers import OPTIMIZERS
 
 _NOISE, _UNEVEN_NOISE, _SPIKES, _LONGEST = 0.1, 0.07, 0.04, 1.25
-_STEEPEST, _TOLERATED, _LESS_TOLERATED = 0.3, 40.0, 3.0
+_STEEPEST, _TOLERATED, _LESS_TOLERATED = 0.3, 25.0, 3.0
 _SCORE_NOISE, _LARGEST_SOFTMAX_RATE = 1.4, 200.0
 _INVISIBLE = 100.0
 _PRETRAINED_NOISE, _PRETRAINED_BOUND = 0.7, 0.25
@@ -23,7 +23,7 @@ def learning_rate(
     the end (one standard deviation; 0.07 if reports differ in length; 0.04 if noise hits few weights at a
     time, hard, because no rotation spreads it), and that the first step is at most 1.25 long. If the noise is
     relative to the gradient, because the bound follows norms in the reports or there is none, the rate is
-    0.3 / (1 + NMSE / (40 clients)), where NMSE is the relative squared error of one report; with 3 clients if
+    0.3 / (1 + NMSE / (25 clients)), where NMSE is the relative squared error of one report; with 3 clients if
     no bound keeps it down, or if it is the error on a block alone. Constants were chosen on images of MNIST
     and Fashion-MNIST that are in no test set.
 
