@@ -3,12 +3,19 @@
 import json
 import os
 
+import pytest
 from small_federation import job, line, small_federation
 from typed import typed
 
 from sqsgd.deploy.processes import Process, start_time
 
 ME = Process(pid=os.getpid(), started=start_time(os.getpid()))
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch):
+    """Rows stay on their line."""
+    monkeypatch.setenv("COLUMNS", "1000")
 
 
 def shown(folder):
@@ -21,7 +28,7 @@ def test_a_federation_that_never_ran(tmp_path):
     text = shown(small_federation(tmp_path))
     assert text.startswith("superlink   not running\nsuperexec   not running\ngate        not running at \n")
     assert text.endswith("training    none yet\n")
-    assert text.count(" good ") == 2  # both ledgers exist, and nothing is spent
+    assert text.count(" good") == 2  # both ledgers exist, and nothing is spent
     assert "wire" not in text
 
 
@@ -51,7 +58,7 @@ def test_a_federation_that_runs(tmp_path):
         f"gate        running ({ME.pid}), restarted 2 times at 127.0.0.1:8000\n",
         "not running, restarted 1 times, last exit -9",
         "wire        1,234 bytes up, 5,678 down; 3 requests refused, last /a.Control/Run\n",
-        f" {'r' * 79}… ",
+        f" {'r' * 79}…",
         "training    running: round 2 of 4, accuracy 50.00%, attempt 2\n",
         "answers     4 accepted, 2 rejected\n",
         "            round 1: slot 3: late\n",

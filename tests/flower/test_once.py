@@ -18,7 +18,10 @@ from sqsgd.report.page import write_report
 from sqsgd.runs.checkpoint import load_state, save_state
 
 IDS = range(10, 22)
-ONCE = {"once": True, "clients_per_round": 4, "min_nodes": 1, "scheme": "privunit-index", "epsilon": 8.0}
+ONCE = {
+    "once": True, "clients_per_round": 4, "min_nodes": 1, "scheme": "privunit-index", "epsilon": 8.0,
+    "decay": "none",
+}  # fmt: skip
 
 
 def asked(nodes) -> list[int]:

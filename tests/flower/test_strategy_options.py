@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from federation import nodes_of
+from federation import model, nodes_of, strategy
 from flwr.app import Array, ArrayRecord
 
 from sqsgd.flower import SqsgdStrategy
@@ -31,6 +31,7 @@ def test_what_goes_together(changes):
     [
         ({"clients_per_round": 4}, "min-answers = 5 is more than clients-per-round = 4"),
         ({"sends": "weights"}, "sends = 'weights' must be 'delta' or 'gradient'"),
+        ({"decay": "slow"}, "decay = 'slow' must be one of auto, none, linear"),
         ({"optimizer": "sgdm"}, "optimizer = 'sgdm' must be one of sgd, momentum, adam"),
         ({"downlink": "none"}, "downlink = 'none' must be 'full' or 'delta'"),
         ({"downlink": "delta"}, "optimizer = 'adam': nodes would need the optimizer's state"),
@@ -55,3 +56,18 @@ def test_schemes_that_keep_a_residual_are_refused_with_once(name, tmp_path):
             made.prepare(nodes_of(tmp_path), arrays, 3)
     else:
         made.prepare(nodes_of(tmp_path), arrays, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "falls"),
+    [
+        ({"scheme": "sqsgd-stateless"}, True),
+        ({"scheme": "sqsgd-stateless", "decay": "none"}, False),
+        ({"options": {"code": "signs"}}, False),
+        ({"options": {"code": "signs"}, "decay": "linear"}, True),
+    ],
+)
+def test_the_rate_falls_unless_reports_hold_norms_or_as_it_is_told(changes, falls, tmp_path):
+    made = strategy(**changes)
+    made.start(nodes_of(tmp_path), model(), num_rounds=2)
+    assert made.settings.decay_rounds == (2 if falls else 0)

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqsgd import checks
 from sqsgd.federated.optimizers import check_optimizer
+from sqsgd.runs.config import DECAYS
 
 _LOG = logging.getLogger("flwr")
 _IGNORED = {
@@ -38,7 +39,14 @@ def least_nodes(given: Mapping[str, Any], ours: Iterable[str]) -> tuple[int, int
 
 
 def check_combination(
-    *, optimizer: str, sends: str, downlink: str, once: bool, clients_per_round: int, min_answers: int
+    *,
+    optimizer: str,
+    sends: str,
+    decay: str,
+    downlink: str,
+    once: bool,
+    clients_per_round: int,
+    min_answers: int,
 ) -> None:
     """Raise ValueError for the first invalid option or combination of options."""
     check_optimizer(optimizer)
@@ -49,6 +57,8 @@ def check_combination(
         )
     if sends not in ("delta", "gradient"):
         raise ValueError(f"sends = {sends!r} must be 'delta' or 'gradient'")
+    if decay not in DECAYS:
+        raise ValueError(f"decay = {decay!r} must be one of {', '.join(DECAYS)}")
     if downlink not in ("full", "delta"):
         raise ValueError(f"downlink = {downlink!r} must be 'full' or 'delta'")
     if downlink == "delta" and optimizer != "sgd":

@@ -56,7 +56,8 @@ class SqsgdStrategy(Strategy):
 
     ``epsilon`` and ``bytes`` are the budgets of one report, ``scheme`` and ``options`` as in
     ``sqsgd.make_scheme``. ``sends`` says what the apps compute: ``"delta"``, a trained model as in Flower's
-    own apps, or ``"gradient"``; the default learning rate ``lr`` depends on it. ``once``: no node is asked in
+    own apps, or ``"gradient"``; the default learning rate ``lr`` depends on it. ``decay``: whether the rate
+    falls to zero over ``num_rounds``; ``auto``: unless reports hold norms. ``once``: no node is asked in
     two rounds, and requests do not name nodes, which fill slots in a secret order. With ``out``, an absolute
     path, metrics, checkpoints, model and summary are written, and
     ``resume`` continues from the checkpoint.
@@ -72,6 +73,7 @@ class SqsgdStrategy(Strategy):
         lr: float | None = None,
         optimizer: str = "sgd",
         sends: Literal["delta", "gradient"] = "delta",
+        decay: Literal["auto", "none", "linear"] = "auto",
         bound: float | None = None,
         track: bool = True,
         clip: float | None = None,
@@ -105,7 +107,7 @@ class SqsgdStrategy(Strategy):
         self.bits = 8 * checks.integer("bytes", bytes, 1, 2**37)
         self.scheme_name, self.options = scheme, dict(options or {})
         self.lr = None if lr is None else checks.positive("lr", lr)
-        self.optimizer, self.sends = optimizer, sends
+        self.optimizer, self.sends, self.decay = optimizer, sends, decay
         self.bound, self.track, self.clip, self.alpha, self.beta = bound, track, clip, alpha, beta
         self.clients_per_round = checks.integer("clients-per-round", clients_per_round, 0, 2**31)
         self.once = once
@@ -121,6 +123,7 @@ class SqsgdStrategy(Strategy):
         check_combination(
             optimizer=optimizer,
             sends=sends,
+            decay=decay,
             downlink=downlink,
             once=once,
             clients_per_round=clients_per_round,
@@ -156,8 +159,9 @@ class SqsgdStrategy(Strategy):
         if self.once:
             self.scheme = replace(self.scheme, wire=2)
         bound = self.bound or self.scheme.first_bound
-        # Without a number of rounds, or if reports hold norms, the rate does not fall: half of it suffices.
-        falls = bool(self.rounds) and not follows_norms(self.scheme)
+        # A rate that does not fall is half as large.
+        linear = self.decay == "linear" or (self.decay == "auto" and not follows_norms(self.scheme))
+        falls = linear and bool(self.rounds)
         if self.sends == "delta" and follows_norms(self.scheme):
             rate = change_rate(self.scheme, expected, self.optimizer)
         else:
