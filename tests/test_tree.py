@@ -211,3 +211,10 @@ def test_whatever_is_public_says_what_it_is():
             if not node.name.startswith("_") and not ast.get_docstring(node)
         ]
     assert silent == []
+
+
+def test_no_half_of_a_merge_was_left_in_a_page():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "experiments").rglob("*.toml")]
+    assert len(pages) > 40
+    marked = [str(page.relative_to(ROOT)) for page in pages if "\n<<<<<<< " in page.read_text()]
+    assert marked == []
