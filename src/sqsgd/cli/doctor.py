@@ -45,6 +45,7 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
     checks = list(examine(data_dir))
     works = all(check.works for check in checks if check.basic)
     if as_json:
+        # "mend" is what earlier versions called "fix".
         print_json({"works": works, "checks": [{**asdict(check), "mend": check.fix} for check in checks]})
     else:
         rows = [[check.state, check.group, check.name, check.found, check.needed] for check in checks]

@@ -192,7 +192,7 @@ class SqliteDatabase(Database):
             Path(f"{self._path}{end}").unlink(missing_ok=True)
 
     def scrub(self) -> None:
-        self.write("VACUUM")  # writes all tables anew, in the order of their keys
+        self.write("VACUUM")  # rewrites all tables in the order of their keys
         if self.read("PRAGMA wal_checkpoint(TRUNCATE)")[0][0]:
             raise DatabaseFailed(f"{self._path}: the log cannot be emptied while another process reads")
 

@@ -117,7 +117,7 @@ class GroupCommit:
         )
 
     def _forget(self) -> None:
-        """Connect anew next time."""
+        """Close the connection; the next transaction opens another."""
         if self._database is not None:
             try:
                 self._database.close()

@@ -1,4 +1,4 @@
-"""The slots of rounds, in a random order that is drawn anew when slots of late devices are freed."""
+"""The slots of rounds, in a random order that is drawn again when slots of late devices are freed."""
 
 from __future__ import annotations
 
