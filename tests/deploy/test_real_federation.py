@@ -180,7 +180,11 @@ def test_a_node_refuses_code_that_its_owner_did_not_allow(up, tmp_path):
         text=True,
         env={**environment(), "SQSGD_LINK_PORT": link_port(up)},
     )
-    assert done.returncode == 0, done.stderr  # it is over, without a single answer
+    assert done.returncode == 1, done.stderr  # nobody answered, so nothing was trained
+    assert "none of 1 rounds had enough answers, so nothing was trained; the most frequent" in done.stderr
+    assert "finished:failed" in done.stderr
+    assert not list((up / "server/runs/run-2").glob("model*"))
+    assert not (up / "server/runs/run-2/summary.json").exists()
     assert "round 1 of 1" in done.stderr
     assert "0 answers  3 rejected" in done.stderr
     assert not proof.exists()
