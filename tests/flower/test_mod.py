@@ -191,6 +191,24 @@ def test_a_refused_request_writes_little(tmp_path, extra, caplog):
     assert sum(len(record.getMessage()) for record in caplog.records) < 2000
 
 
+@pytest.mark.parametrize("name", ["batch", "batch-size", "batch_size"])
+def test_the_batch_that_a_server_asks_for_is_checked_and_noted(tmp_path, name, caplog):
+    """Wherever it stands: the run's configuration and the message's are both the server's."""
+    app, context = make_app(), node_context(5, tmp_path, min_batch=8)
+    sent = message(request())
+    for run, own in [({name: 7}, {}), ({}, {name: 7}), ({name: 64}, {name: 7}), ({name: "7"}, {})]:
+        context.run_config.clear()
+        context.run_config.update(run)
+        sent.content["config"] = ConfigRecord(own)
+        assert app(sent, context).error.reason == reasons.NOT_ALLOWED
+    assert not (tmp_path / "ledger").exists()
+    context.run_config[name] = 8
+    with caplog.at_level("INFO", logger="flwr"):
+        payload_of(app(sent, context))
+    assert "asked for round 0 of 'test': scheme sqsgd, epsilon 200, 32 bytes, a batch of 8" in caplog.text
+    assert lines(tmp_path / "answers.jsonl")[0]["asked_batch"] == 8
+
+
 def test_no_request_gets_seeded_noise(tmp_path):
     """Two nodes with the same data and request draw different noise; under a seed they would not."""
     asked = request(epsilon=20.0)

@@ -40,7 +40,7 @@ def test_the_total_counts_reports_that_came_too_late(tmp_path):
     nodes = nodes_of(tmp_path)
     nodes.spoil = lambda node, _, reply: None
     made = strategy(out=tmp_path / "run")
-    with pytest.raises(NoAnswers, match="no answer within 0.2 s"):
+    with pytest.raises(NoAnswers, match=r"no answer within 0\.2 s"):
         made.start(nodes, model(), num_rounds=2, timeout=0.2)
     assert [line["clients"] for line in lines(tmp_path / "run" / "metrics.jsonl")] == [0, 0]
     assert lines(tmp_path / "run" / "metrics.jsonl")[-1]["epsilon_total"] == 400.0

@@ -159,6 +159,9 @@ def status(folder: Folder, as_json: Json = False) -> None:
         for node in found["nodes"]
     ]  # fmt: skip
     print_table(columns, rows)
+    for node in found["nodes"]:
+        if node["zeros"]:  # the server cannot tell, and must not
+            typer.echo(f"{node['name']:11} {node['zeros']} of its reports hold zero: {node['last_zero']}")
     if (run := found["run"]) is None:
         typer.echo("training    none yet")
         return

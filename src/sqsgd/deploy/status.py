@@ -51,9 +51,12 @@ def node_status(node: Path) -> dict[str, Any]:
         unknown = dict.fromkeys(("epsilon_spent", "epsilon_left", "epsilon_cap", "reports"))
         ledger = {**unknown, "ledger": f"NOT GOOD: {error}"}
     answers, refusals = json_lines(state / "answers.jsonl"), json_lines(state / "refusals.jsonl")
+    zeros = [answer["zero"] for answer in answers if answer.get("zero")]
     return {
         **ledger,
         "answers": len(answers),
+        "zeros": len(zeros),
+        "last_zero": zeros[-1] if zeros else "",
         "refusals": len(refusals),
         "last_refusal": refusals[-1].get("reason", "") if refusals else "",
         "bytes_up": sum(int(answer.get("payload_bytes", 0)) for answer in answers),

@@ -53,7 +53,7 @@ class Tally:
 
     @property
     def problem(self) -> str:
-        """Why the model is still the one that the training began with; empty if it is not, or has no rounds."""
+        """Why nothing was trained; empty if the model moved, or there were no rounds."""
         if self.stepped or not self.rounds:
             return ""
         most = [f"; the most frequent reason: {reason}" for reason, _ in self.reasons.most_common(1)]
