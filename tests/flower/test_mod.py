@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from federation import DIM, answer, lines, make_app, message, model, node_context, payload_of, request, target
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from sqsgd import Ledger, make_scheme, seeded_rng
 from sqsgd.federated import client_step, noise_seed

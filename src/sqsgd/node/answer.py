@@ -16,7 +16,7 @@ from sqsgd.federated import client_step, noise_seed
 from sqsgd.ledger.refusals import ReportRefused
 from sqsgd.node.downlink import Download, receive_model
 from sqsgd.node.node_state import Kept, NodeState
-from sqsgd.node.notes import note
+from sqsgd.node.notes import note, shortened
 from sqsgd.node.policy import Misfit, Policy, Refused
 from sqsgd.node.request import Request
 from sqsgd.node.structure import Structure
@@ -83,7 +83,7 @@ class Node:
         """
         self.log.info(
             "sqsgd: asked for round %s of %r: scheme %s, epsilon %g, %g bytes%s",
-            request.task.round, request.name, request.scheme, request.epsilon, request.bits / 8,
+            request.task.round, request.name, shortened(request.scheme), request.epsilon, request.bits / 8,
             "" if self.batch is None else f", a batch of {self.batch}",
         )  # fmt: skip
         with self.state.locked():  # from the first read to the last write: another process may run too
