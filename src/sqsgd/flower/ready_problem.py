@@ -33,7 +33,7 @@ def check_names(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -
 
 
 def check_examples(run_config: Mapping[str, Any], parts: int, least: int) -> None:
-    """Raise Refused if a partition of the dataset, which the server names, has fewer examples than ``least``."""
+    """Raise Refused if a partition of the dataset that the server names has fewer examples than ``least``."""
     examples = len(_data(str(run_config.get("dataset", ""))).train_inputs) // parts
     if examples < least:
         raise Refused(f"a partition has {examples} examples, fewer than this node's min-batch = {least}")
