@@ -43,10 +43,8 @@ def draw(path: Path = PICTURE) -> None:
         for row, (epsilon, size) in enumerate(BUDGETS, 1):
             found = attacked(epsilon, size, seed)
             likeness, blind = found.report_likeness[0].correlation, found.blind_likeness[0].correlation
-            print(
-                f"{epsilon} {size} image {seed}: {likeness:.3f}; from another image's report {blind:.3f}",
-                flush=True,
-            )  # noqa: T201
+            about = f"{epsilon} {size} image {seed}: {likeness:.3f}; from a report about another {blind:.3f}"
+            print(about, flush=True)  # noqa: T201
             axes[0][column].imshow(found.originals[0], cmap="gray")
             axes[row][column].imshow(found.from_report[0], cmap="gray")
             title = f"ε = {epsilon:,}, {size:,} bytes: {likeness:.2f}"

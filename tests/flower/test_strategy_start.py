@@ -8,7 +8,7 @@ from flwr.app import MetricRecord
 
 from sqsgd import Ledger
 from sqsgd.flower import wire
-from sqsgd.flower.tally import MOST_EMPTY_ROUNDS, NoAnswers
+from sqsgd.flower.round_tally import MOST_EMPTY_ROUNDS, NoAnswers
 from sqsgd.node import reasons
 from sqsgd.report.page import write_report
 from sqsgd.runs.reading import read_run

@@ -20,7 +20,7 @@ from sqsgd.deploy.live_state import json_lines
 from sqsgd.deploy.processes import Process, start_time
 from sqsgd.files.durable import write_atomically
 from sqsgd.flower import app_folder
-from sqsgd.flower.tally import Tally
+from sqsgd.flower.round_tally import Tally
 
 COMPLETED = "finished:completed"
 _ASK_EVERY = 10.0  # each call of flwr costs seconds of CPU time

@@ -32,7 +32,7 @@ from sqsgd.flower.flower_options import check_combination, least_nodes
 from sqsgd.flower.gathering import exchange, wait_for_nodes
 from sqsgd.flower.node_order import NodeOrder
 from sqsgd.flower.resuming import begun_options, check_same
-from sqsgd.flower.tally import Tally, enough_answers
+from sqsgd.flower.round_tally import Tally, enough_answers
 from sqsgd.node.downlink import Update, smallest_update
 from sqsgd.node.reasons import LEDGER, SPENT
 from sqsgd.node.request import Request

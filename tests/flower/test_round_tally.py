@@ -8,7 +8,7 @@ from federation import IDS, lines, model, nodes_of, strategy
 from flwr.app import ConfigRecord
 
 from sqsgd.flower import wire
-from sqsgd.flower.tally import NoAnswers, Tally, enough_answers
+from sqsgd.flower.round_tally import NoAnswers, Tally, enough_answers
 from sqsgd.node import reasons
 
 

@@ -22,7 +22,7 @@ class Tally:
     Guarantees
     ----------
     * A training in which no round had enough answers fails, with the most frequent reason:
-      tests/flower/test_tally.py::test_a_training_that_nobody_answered_fails.
+      tests/flower/test_round_tally.py::test_a_training_that_nobody_answered_fails.
     """
 
     def __init__(self) -> None:
