@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from federation import DIM, answer, lines, message, model, node_context, payload_of, request
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from sqsgd import Ledger
 from sqsgd.deploy.status import node_status
@@ -64,13 +64,14 @@ def test_the_dry_run_is_made_once_and_what_fits_is_answered(tmp_path):
     calls = []
 
     def dry_run(msg, context):
-        calls.append(Ledger(tmp_path / "ledger").spent if (tmp_path / "ledger").exists() else None)
+        calls.append((tmp_path / "ledger").exists() or dict(context.node_config) or dict(context.state))
         return same(msg, context)
 
     context, app = node_context(5, tmp_path), app_of(same, dry_run)
+    context.state["own"] = ConfigRecord({"secret": 7})
     for round in range(3):
         payload_of(app(message(request(round=round)), context))
-    assert calls == [None]
+    assert calls == [{}]  # once, before anything was paid, and without the node's configuration and state
     assert Ledger(tmp_path / "ledger").spent == 600
 
 

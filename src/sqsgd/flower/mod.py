@@ -68,7 +68,8 @@ class SqsgdMod:
     ) -> None:
         """``check`` is called before anything is paid, and raises Refused. ``dry_run`` returns a reply of the
         form that the app's ``train`` returns; it is called once in a training, before anything is paid.
-        Neither may look at data: their outcome is told to the server.
+        Neither may look at data: their outcome is told to the server. A dry run gets neither the node's
+        configuration nor its state, where an app would find them.
         """
         self._simulation, self._check, self._dry_run = simulation, check or (lambda _: None), dry_run
         if simulation is not None and simulation.seed is not None:
@@ -105,7 +106,8 @@ class SqsgdMod:
             ),
         )
         compute = partial(self._train, msg, context, call_next)
-        dry_run = None if self._dry_run is None else partial(self._train, msg, context, self._dry_run)
+        bare = Context(context.run_id, context.node_id, {}, RecordDict(), context.run_config)
+        dry_run = None if self._dry_run is None else partial(self._train, msg, bare, self._dry_run)
         download = wire.download_of(msg.content)
         return wire.report_content(node.answer(request, download, compute, dry_run))
 
