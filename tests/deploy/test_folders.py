@@ -30,7 +30,14 @@ def test_what_is_written(made):
     assert keys == [(made / f"server/nodes/node-{index}.pub").read_bytes() for index in (0, 1)]
     assert keys[0] != keys[1]
     settings = (made / "nodes/node-1/node.conf").read_text()
-    for line in ("max-epsilon=1600.0", "max-report-epsilon=400.0", "partition-id=1", "num-partitions=2"):
+    for line in (
+        "max-epsilon=1600.0",
+        "max-epsilon-per-report=400.0",
+        "max-bytes=256",
+        "min-batch=32",
+        "partition-id=1",
+        "num-partitions=2",
+    ):
         assert f"\n{line}\n" in settings
 
 

@@ -24,7 +24,8 @@ class Flower:
             clients, status = self.plan[self.runs - 1]
             with (self.run / "metrics.jsonl").open("a") as file:
                 for number, count in enumerate(clients, len(training.metrics(self.run))):
-                    file.write(json.dumps({"round": number, "clients": count}) + "\n")
+                    line = {"round": number, "clients": count, "stepped": count >= 2}
+                    file.write(json.dumps(line) + "\n")
             return json.dumps({"runs": [{"status": status}]})
         return ""
 
@@ -47,7 +48,8 @@ def trained(tmp_path, monkeypatch):
 @pytest.mark.parametrize("few", [0, 1])
 def test_rounds_without_enough_answers_lead_nowhere(trained, few):
     """The strategy ends after ten of them; another attempt would end after another ten, and so on."""
-    job, flower, _ = trained(([few] * 10, "finished:failed"), ([few] * 10, "finished:failed"))
+    job, flower, told = trained(([few] * 10, "finished:failed"), ([few] * 10, "finished:failed"))
+    assert "none of 10 rounds had enough answers, so nothing was trained" in told
     assert (job.status, job.attempts, flower.runs) == ("finished:failed", 1, 1)
 
 

@@ -30,7 +30,8 @@ def after(tmp_path_factory):
     shutil.copytree(app_folder(), app, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copyfile(Path(__file__).with_name("hostile_client_app.py"), app / "sqsgd_app/client_app.py")
     options = [*SMALL[:-2], "--round-timeout", TIMEOUT]
-    sqsgd("deploy", "init", folder, "--nodes", len(KINDS), "--rounds", ROUNDS, "--min-nodes", 5, *options)
+    least = ("--min-nodes", 5, "--min-answers", 2)  # by default a round needs half of those asked
+    sqsgd("deploy", "init", folder, "--nodes", len(KINDS), "--rounds", ROUNDS, *least, *options)
     for index, kind in enumerate(KINDS):
         node = folder / f"nodes/node-{index}"
         typed(allow.replace("node-0", node.name), place)

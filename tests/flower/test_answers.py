@@ -10,6 +10,7 @@ from flwr.supercore.inflatable.inflatable_object import add_header_to_object_bod
 
 from sqsgd import make_scheme, seeded_rng
 from sqsgd.flower import wire
+from sqsgd.flower.round_tally import NoAnswers
 from sqsgd.node import reasons
 
 
@@ -106,7 +107,8 @@ def test_a_report_fits_its_own_task_only(tmp_path):
 
     nodes.spoil = steal
     made = strategy(out=tmp_path / "run")
-    made.start(nodes, model(), num_rounds=1)
+    with pytest.raises(NoAnswers):
+        made.start(nodes, model(), num_rounds=1)
     (line,) = lines(tmp_path / "run" / "metrics.jsonl")
     assert line["clients"] == 1
     assert all("another client" in entry["reason"] for entry in line["rejected"])
@@ -189,5 +191,6 @@ def test_whoever_does_not_say_that_it_refused_may_have_paid(tmp_path, reason):
 
     nodes.spoil = refused
     made = strategy()
-    made.start(nodes, model(), num_rounds=1, timeout=0.2)
+    with pytest.raises(NoAnswers):
+        made.start(nodes, model(), num_rounds=1, timeout=0.2)
     assert made.current.may_have_paid == {*IDS[1:]} | ({IDS[0]} if reason not in reasons.UNPAID else set())

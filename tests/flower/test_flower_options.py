@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from sqsgd.flower import SqsgdMod, SqsgdStrategy, wire
 from sqsgd.flower.gathering import TooFewNodes
-from sqsgd.flower.strategy import NoAnswers
+from sqsgd.flower.round_tally import NoAnswers
 
 
 def test_every_option_of_flowers_is_taken_as_it_stands(caplog):

@@ -36,7 +36,7 @@ def test_a_superlink_that_comes_back_costs_nothing(tmp_path, name, caplog):
     made = strategy()
     with caplog.at_level("WARNING", logger="flwr"):
         made.start(nodes, model(), num_rounds=2, timeout=30)
-    assert (len(made.current.reports), made.current.rejected, made.empty) == (3, [], 0)
+    assert (len(made.current.reports), made.current.rejected, made.tally.empty) == (3, [], 0)
     assert "cannot be reached (ReadError)" in caplog.text
 
 

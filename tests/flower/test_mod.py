@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from federation import DIM, answer, lines, make_app, message, model, node_context, payload_of, request, target
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from sqsgd import Ledger, make_scheme, seeded_rng
 from sqsgd.federated import client_step, noise_seed
@@ -189,6 +189,24 @@ def test_a_refused_request_writes_little(tmp_path, extra, caplog):
     assert (tmp_path / "refusals.jsonl").stat().st_size < 2000
     assert lines(tmp_path / "refusals.jsonl")[-1]["reason"]
     assert sum(len(record.getMessage()) for record in caplog.records) < 2000
+
+
+@pytest.mark.parametrize("name", ["batch", "batch-size", "batch_size"])
+def test_the_batch_that_a_server_asks_for_is_checked_and_noted(tmp_path, name, caplog):
+    """Wherever it stands: the run's configuration and the message's are both the server's."""
+    app, context = make_app(), node_context(5, tmp_path, min_batch=8)
+    sent = message(request())
+    for run, own in [({name: 7}, {}), ({}, {name: 7}), ({name: 64}, {name: 7}), ({name: "7"}, {})]:
+        context.run_config.clear()
+        context.run_config.update(run)
+        sent.content["config"] = ConfigRecord(own)
+        assert app(sent, context).error.reason == reasons.NOT_ALLOWED
+    assert not (tmp_path / "ledger").exists()
+    context.run_config[name] = 8
+    with caplog.at_level("INFO", logger="flwr"):
+        payload_of(app(sent, context))
+    assert "asked for round 0 of 'test': scheme sqsgd, epsilon 200, 32 bytes, a batch of 8" in caplog.text
+    assert lines(tmp_path / "answers.jsonl")[0]["asked_batch"] == 8
 
 
 def test_no_request_gets_seeded_noise(tmp_path):

@@ -30,6 +30,37 @@ def context(config, folder, **node):
     return Context(run_id=1, node_id=5, node_config=owner, state=RecordDict(), run_config=config)
 
 
+def test_no_server_gets_a_report_of_one_example(tmp_path):
+    """The run's configuration is the server's; the least batch is the owner's, and is named in the log."""
+    config = ready_settings() | {"model": "linear"}
+    weights = problem_of(config, 3).initial()
+    sent = message(request(weights, dim=weights.size, bits=2048), ArrayRecord({"weights": Array(weights)}))
+    node = {"partition-id": 1, "num-partitions": 3, "min-batch": 32}
+    for batch in (1, "1", 1.9, 31, 0, -5):
+        reply = app(sent, context(config | {"batch": batch}, tmp_path, **node))
+        assert reply.error.reason == reasons.NOT_ALLOWED
+        assert "is below this node's min-batch = 32" in lines(tmp_path / "refusals.jsonl")[-1]["reason"]
+    small = context(config, tmp_path, **{**node, "num-partitions": 1000})
+    assert app(sent, small).error.reason == reasons.NOT_ALLOWED
+    assert "a partition has 4 examples" in lines(tmp_path / "refusals.jsonl")[-1]["reason"]
+    assert not (tmp_path / "ledger").exists()
+    payload_of(app(sent, context(config, tmp_path, **node)))
+    (noted,) = lines(tmp_path / "answers.jsonl")
+    assert (noted["asked_epsilon"], noted["asked_bytes"], noted["asked_batch"]) == (200.0, 256.0, 32)
+
+
+def test_a_configuration_that_does_not_fit_costs_nothing(tmp_path):
+    """Another model than the one that was sent, or a missing key: found on a dry run of zeros."""
+    config, node = ready_settings() | {"model": "linear"}, {"partition-id": 1, "num-partitions": 3}
+    weights = problem_of(config, 3).initial()
+    sent = message(request(weights, dim=weights.size, bits=2048), ArrayRecord({"weights": Array(weights)}))
+    lacking = {key: value for key, value in config.items() if key != "seed"}
+    for wrong, word in [(config | {"model": "mlp"}, "array 'weights' is"), (lacking, "lacks seed")]:
+        assert app(sent, context(wrong, tmp_path, **node)).error.reason == reasons.MISFIT
+        assert word in lines(tmp_path / "refusals.jsonl")[-1]["reason"]
+    assert not (tmp_path / "ledger").exists()
+
+
 @pytest.mark.parametrize("value", [None, True, -1, 1.0, "1"])
 def test_a_part_is_a_whole_number(tmp_path, value):
     given = {} if value is None else {"partition-id": value}

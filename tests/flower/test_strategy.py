@@ -62,7 +62,7 @@ def test_flowers_own_loop_works_too(tmp_path):
         ({"scheme": "sqsdg"}, "did you mean"), ({"epsilon": -1}, "epsilon"), ({"sends": "x"}, "sends"),
         ({"downlink": "x"}, "downlink"), ({"downlink": "delta", "optimizer": "adam"}, "optimizer's state"),
         ({"resume": True}, "needs out"), ({"out": "relative"}, "absolute"),
-        ({"min_answers": 0}, "min-answers"),
+        ({"min_answers": -1}, "min-answers"),
     ],
 )  # fmt: skip
 def test_wrong_settings_are_named(changes, word):

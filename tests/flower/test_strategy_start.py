@@ -8,7 +8,7 @@ from flwr.app import MetricRecord
 
 from sqsgd import Ledger
 from sqsgd.flower import wire
-from sqsgd.flower.strategy import MOST_EMPTY_ROUNDS, NoAnswers
+from sqsgd.flower.round_tally import MOST_EMPTY_ROUNDS, NoAnswers
 from sqsgd.node import reasons
 from sqsgd.report.page import write_report
 from sqsgd.runs.reading import read_run
@@ -40,7 +40,8 @@ def test_the_total_counts_reports_that_came_too_late(tmp_path):
     nodes = nodes_of(tmp_path)
     nodes.spoil = lambda node, _, reply: None
     made = strategy(out=tmp_path / "run")
-    made.start(nodes, model(), num_rounds=2, timeout=0.2)
+    with pytest.raises(NoAnswers, match=r"no answer within 0\.2 s"):
+        made.start(nodes, model(), num_rounds=2, timeout=0.2)
     assert [line["clients"] for line in lines(tmp_path / "run" / "metrics.jsonl")] == [0, 0]
     assert lines(tmp_path / "run" / "metrics.jsonl")[-1]["epsilon_total"] == 400.0
     assert {Ledger(tmp_path / str(node) / "ledger").spent for node in IDS} == {400}
@@ -84,7 +85,9 @@ def test_rounds_and_times_are_checked_before_anyone_is_asked(tmp_path, rounds, t
     assert nodes.sent == []
 
 
-@pytest.mark.parametrize("changes", [{}, {"scheme": "fedsgd"}, {"once": True, "clients_per_round": 3}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"scheme": "sqsgd-stateless"}, {"once": True, "clients_per_round": 3}]
+)
 def test_a_federations_folder_is_reported_like_any_other(tmp_path, changes):
     if "once" in changes:
         changes = {**changes, "scheme": "privunit-index", "epsilon": 8.0}

@@ -7,7 +7,7 @@ from sqsgd import make_scheme
 from sqsgd.core import Privacy
 from sqsgd.node.policy import Policy, Refused
 
-OWNER = {"state-dir": "/nowhere", "max-epsilon": 1000, "max-report-epsilon": 250.0}
+OWNER = {"state-dir": "/nowhere", "max-epsilon": 1000, "max-epsilon-per-report": 250.0}
 
 
 def policy(**changes) -> Policy:
@@ -21,7 +21,7 @@ def test_an_ordinary_request_is_allowed():
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"epsilon": 250.1}, "max-report-epsilon"),
+        ({"epsilon": 250.1}, "max-epsilon-per-report"),
         ({"scheme": "sqsgd-paper"}, "not among"),
         ({"scheme": "fedsgd", "fingerprint": 0}, "not among"),
         ({"scheme": "nonsense", "fingerprint": 0}, "not among"),
@@ -30,7 +30,7 @@ def test_an_ordinary_request_is_allowed():
         ({"options": {"norm_epsilon": 1e9}, "fingerprint": 0}, "cannot be made"),
         ({"fingerprint": 1}, "fingerprint"),
         ({"bits": -5, "fingerprint": 1}, "cannot be made"),
-        ({"epsilon": float("nan"), "fingerprint": 1}, "max-report-epsilon"),
+        ({"epsilon": float("nan"), "fingerprint": 1}, "max-epsilon-per-report"),
     ],
 )
 def test_what_the_owner_did_not_allow_is_refused(changes, word):
@@ -81,6 +81,11 @@ def test_without_a_folder_or_a_cap_nothing_is_answered(missing):
         ({"max_epsilon": float("inf")}, "max-epsilon"),
         ({"max_epsilon": "many"}, "max-epsilon"),
         ({"max_report_epsilon": True}, "max-report-epsilon"),
+        ({"max_epsilon_per_report": 0.0}, "max-epsilon-per-report"),
+        ({"max_bytes": 0}, "max-bytes"),
+        ({"max_bytes": 2.5}, "max-bytes"),
+        ({"min_batch": 0}, "min-batch"),
+        ({"min_batch": "8"}, "min-batch"),
         ({"schemes": "sqsgd,sqsdg"}, "did you mean"),
         ({"require_ledger": "yes"}, "require-ledger = 'yes' must be true or false"),
         ({"witness": "tip"}, "witness = 'tip' must be an absolute path"),
@@ -93,5 +98,19 @@ def test_a_wrong_configuration_answers_nothing(changes, word):
 
 
 def test_a_report_never_costs_more_than_the_whole_cap():
-    assert policy(max_report_epsilon=5000.0).max_report_epsilon == 1000.0
+    assert policy(max_epsilon_per_report=5000.0).max_report_epsilon == 1000.0
+    assert policy(max_report_epsilon=100.0).max_report_epsilon == 100.0  # its name in earlier versions
     assert Policy.of({"state-dir": "/x", "max-epsilon": 30}, simulation=False).max_report_epsilon == 30.0
+
+
+def test_the_owner_decides_how_much_is_asked():
+    owner = policy(max_bytes=32, min_batch=16)
+    owner.scheme(request(bits=256))
+    with pytest.raises(Refused, match=r"bytes = 33 is above this node's max-bytes = 32"):
+        owner.scheme(request(bits=264))
+    for allowed in (None, 16, 17):
+        owner.check_batch(allowed)
+    for few in (15, 1, 0, -1):
+        with pytest.raises(Refused, match=f"batch = {few} is below this node's min-batch = 16"):
+            owner.check_batch(few)
+    policy().check_batch(1)  # without a limit of its owner's

@@ -11,7 +11,7 @@ from sqsgd.ledger.refusals import AlreadyAnswered, BudgetSpent, LedgerDamaged
 from sqsgd.node import reasons
 from sqsgd.node.answer import RoundAnswered
 from sqsgd.node.downlink import ModelMissing
-from sqsgd.node.policy import Refused
+from sqsgd.node.policy import Misfit, Refused
 from sqsgd.node.request import MalformedRequest
 
 SPENT = BudgetSpent(path=Path("ledger"), asked=Fraction(2), spent=Fraction(1), cap=Fraction(2))
@@ -23,6 +23,7 @@ ERRORS = [
     (SPENT, reasons.SPENT),
     (LedgerDamaged("Eve"), reasons.LEDGER),
     (Refused("Eve"), reasons.NOT_ALLOWED),
+    (Misfit("Eve"), reasons.MISFIT),
     (ValueError("Eve"), reasons.FAILED),
     (SystemExit("Eve"), reasons.FAILED),
 ]

@@ -50,7 +50,8 @@ def init(
         int, typer.Option(help="Nodes that a round waits for; 0: more than half.")
     ] = Federation.min_nodes,
     min_answers: Annotated[
-        int, typer.Option(help="A round with fewer answers does not change the model.")
+        int,
+        typer.Option(help="A round with fewer answers does not change the model; 0: half of those asked."),
     ] = Federation.min_answers,
     round_timeout: Annotated[
         float, typer.Option(help="Seconds to wait for answers.")
@@ -158,12 +159,17 @@ def status(folder: Folder, as_json: Json = False) -> None:
         for node in found["nodes"]
     ]  # fmt: skip
     print_table(columns, rows)
+    for node in found["nodes"]:
+        if node["zeros"]:  # the server cannot tell, and must not
+            typer.echo(f"{node['name']:11} {node['zeros']} of its reports hold zero: {node['last_zero']}")
     if (run := found["run"]) is None:
         typer.echo("training    none yet")
         return
     accuracy = "" if run["accuracy"] is None else f", accuracy {run['accuracy']:.2%}"
     attempts = f", attempt {run['attempts']}" if run["attempts"] > 1 else ""
     typer.echo(f"training    {run['status']}: round {run['round']} of {run['rounds']}{accuracy}{attempts}")
+    if run["problem"]:
+        typer.echo(f"            {run['problem']}")
     typer.echo(f"answers     {run['answers']} accepted, {run['rejected']} rejected")
     for each in run["last_rejected"]:
         who = f"node {each['node']}" if "node" in each else f"slot {each.get('slot')}"

@@ -43,8 +43,8 @@ class Federation:
     seed: int = 0
     min_nodes: int = 0
     """A round waits until this many nodes are connected; 0: more than half."""
-    min_answers: int = 1
-    """A round with fewer answers leaves the model unchanged."""
+    min_answers: int = 0
+    """A round with fewer answers leaves the model unchanged; 0: half of the nodes that were asked."""
     round_timeout: float = 120.0
     wait_timeout: float = 300.0
     downlink: Literal["full", "delta"] = "full"
@@ -66,7 +66,7 @@ class Federation:
         checks.real("lr", self.lr, 0.0, 1e6)
         checks.integer("seed", self.seed, 0, 2**63 - 1)
         checks.integer("min_nodes", self.min_nodes, 0, self.nodes)
-        checks.integer("min_answers", self.min_answers, 1, self.nodes)
+        checks.integer("min_answers", self.min_answers, 0, self.nodes)
         checks.real("round_timeout", self.round_timeout, 1.0, 86400.0)
         checks.real("wait_timeout", self.wait_timeout, 1.0, 86400.0)
         checks.integer("evaluate_every", self.evaluate_every, 1, 10**6)

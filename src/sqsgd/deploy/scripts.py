@@ -95,6 +95,9 @@ exit 1
 REFUSED_COMMANDS = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-serverapp", "flwr-simulation")
 """The other kinds of code that a SuperLink could make a node run."""
 
+MIN_BATCH = 32
+"""The ready app's own batch."""
+
 ALLOWED_APPS = """\
 # The Flower apps that this node runs, one per line; any other that a server sends is refused.
 # `installed` is the app that came with this machine's sqsgd; others are listed by their bundle's SHA-256.
@@ -155,8 +158,12 @@ def node_settings(federation: Federation, index: int) -> str:
 # The total epsilon that this node may spend, over the lifetime of its ledger. Once the ledger exists, this
 # can be lowered here, but not raised.
 max-epsilon={float(federation.cap)!r}
-# The most epsilon that one report may spend.
-max-report-epsilon={float(federation.epsilon)!r}
+# The most epsilon that one report may spend, and the most bytes of codes in it. At 20,000 and 25,000 a server
+# that asks for a small batch can see the examples in it.
+max-epsilon-per-report={float(federation.epsilon)!r}
+max-bytes={federation.bytes}
+# The smallest batch that the server may ask an app for, where its configuration names one.
+min-batch={MIN_BATCH}
 # The schemes that this node answers with.
 schemes="{federation.scheme}"
 # Absolute path of the folder for the ledger and the node's state. Default: state/ in this folder.

@@ -51,9 +51,12 @@ def node_status(node: Path) -> dict[str, Any]:
         unknown = dict.fromkeys(("epsilon_spent", "epsilon_left", "epsilon_cap", "reports"))
         ledger = {**unknown, "ledger": f"NOT GOOD: {error}"}
     answers, refusals = json_lines(state / "answers.jsonl"), json_lines(state / "refusals.jsonl")
+    zeros = [answer["zero"] for answer in answers if answer.get("zero")]
     return {
         **ledger,
         "answers": len(answers),
+        "zeros": len(zeros),
+        "last_zero": zeros[-1] if zeros else "",
         "refusals": len(refusals),
         "last_refusal": refusals[-1].get("reason", "") if refusals else "",
         "bytes_up": sum(int(answer.get("payload_bytes", 0)) for answer in answers),
@@ -86,13 +89,16 @@ def run_status(server: Path) -> dict[str, Any] | None:
     status = job.status
     if not status.startswith("finished") and not job.follower.alive:
         status = f"unknown: it was {status} when the process that followed it ended"
+    tally = submission.tally(job)
     sizes = {"bytes_up": "clients", "bytes_down": "asked"}  # a line has the mean over the round's clients
     return {
         "id": job.run_id,
         "folder": str(job.folder),
         "status": status,
         "attempts": job.attempts,
+        "problem": tally.problem,
         "round": len(lines),
+        "rounds_stepped": tally.stepped,
         "rounds": job.rounds,
         "accuracy": measured[-1] if measured else None,
         "epsilon": lines[-1].get("epsilon") if lines else None,
@@ -101,7 +107,10 @@ def run_status(server: Path) -> dict[str, Any] | None:
         "rejected": len(rejected),
         "last_rejected": rejected[-5:],
         **{
-            name + kind: sum(int(line.get(name + kind, 0)) * int(line[count]) for line in lines)
+            name + kind: sum(
+                line.get(f"{name}{kind}_total", int(line.get(name + kind, 0)) * int(line[count]))
+                for line in lines
+            )
             for name, count in sizes.items()
             for kind in ("", "_serialised")  # the second is unknown where nodes fill slots
         },

@@ -20,6 +20,7 @@ from sqsgd.deploy.live_state import json_lines
 from sqsgd.deploy.processes import Process, start_time
 from sqsgd.files.durable import write_atomically
 from sqsgd.flower import app_folder
+from sqsgd.flower.round_tally import Tally
 
 COMPLETED = "finished:completed"
 _ASK_EVERY = 10.0  # each call of flwr costs seconds of CPU time
@@ -138,15 +139,17 @@ def train(
     """
     server = server.absolute()
     job = _begin(server, federation, app, resume)
-    done = _effective_rounds(job, federation)
+    done = tally(job).stepped
     while True:
         tell(f"run {job.run_id}: attempt {job.attempts}, into {job.folder}")
         job = _follow(server, job, stop, tell)
         if stop():
             job = stop_run(server, job)
-        before, done = done, _effective_rounds(job, federation)
+        before, done = done, tally(job).stepped
         if job.status == COMPLETED or stop() or done <= before:
             job.write()
+            if problem := tally(job).problem:
+                tell(problem)
             return job
         replace(job, status="interrupted").write()
         last = len(metrics(job.folder))
@@ -154,9 +157,9 @@ def train(
         job = _submit(server, federation, app, replace(job, attempts=job.attempts + 1), resume=True)
 
 
-def _effective_rounds(job: Job, federation: Federation) -> int:
-    """The number of rounds that changed the model."""
-    return sum(line.get("clients", 0) >= federation.min_answers for line in metrics(job.folder))
+def tally(job: Job) -> Tally:
+    """How many rounds changed the model, and why the others did not."""
+    return Tally.of(metrics(job.folder))
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:

@@ -27,6 +27,8 @@ class Answer:
     reply: Message | None
     problem: str = ""
     """Why there is no reply: the node could not be asked, or its reply cannot be read."""
+    sent: bool = True
+    """Whether the SuperLink accepted the message."""
 
 
 @dataclass(kw_only=True)
@@ -52,8 +54,8 @@ class Round:
     seconds_aggregate: float = 0.0
     whole: int = 0
     """Number of nodes that were sent the whole model."""
-    down: list[tuple[int, int]] = field(default_factory=list)
-    """Payload and serialised bytes of each message to a node."""
+    down: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Payload and serialised bytes of the message to each node, unless it could not be sent."""
     up: list[tuple[int, int]] = field(default_factory=list)
     """Payload and serialised bytes of each accepted report."""
 
@@ -64,7 +66,7 @@ class Round:
         content = message.content
         self.whole += wire.MODEL in content
         payload = sum(wire.payload_size(content[name]) for name in content if name != wire.CONFIG)
-        self.down.append((payload, wire.serialised_size(message)))
+        self.down[node] = payload, wire.serialised_size(message)
 
     def answer(self, reply: Message) -> Answer:
         """A reply from Flower's own loop, which identifies the node by the reply's metadata.
@@ -87,6 +89,14 @@ class Round:
         self.rejected = sorted(named, key=lambda entry: (entry["slot"] is None, entry["slot"]))
 
     @property
+    def totals(self) -> dict[str, int]:
+        """Payload bytes of the whole round, answered or not; a mean times a count would be rounded."""
+        return {
+            "bytes_up_total": sum(payload for payload, _ in self.up),
+            "bytes_down_total": sum(payload for payload, _ in self.down.values()),
+        }
+
+    @property
     def counted(self) -> str:
         """How many nodes answered, and the most frequent reason of those that did not."""
         reasons = Counter(entry["reason"] for entry in self.rejected)
@@ -106,6 +116,8 @@ def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message | Answer
     for item in replies:
         answer = last.answer(item) if isinstance(item, Message) else item
         node = answer.node
+        if not answer.sent:
+            last.down.pop(node, None)
         try:
             if node not in last.tasks:
                 raise MalformedReport("node", "was not asked")

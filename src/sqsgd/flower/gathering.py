@@ -85,7 +85,7 @@ def exchange(
             waiting[name] = node
         else:
             problem = "was not asked: the SuperLink accepted no message for it; the node may have left"
-            yield Answer(node=node, asked=name, reply=None, problem=problem)
+            yield Answer(node=node, asked=name, reply=None, problem=problem, sent=False)
     fetches: dict[str, Future[Answer | None]] = {}
     while waiting:
         before = len(waiting)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import flwr.clientapp
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
@@ -21,12 +21,16 @@ from sqsgd.flower.context_state import ContextState
 from sqsgd.node import reasons
 from sqsgd.node.answer import Node, Simulation
 from sqsgd.node.node_state import FolderState, NodeState
-from sqsgd.node.policy import Policy, Refused
+from sqsgd.node.policy import Misfit, Policy, Refused
 from sqsgd.node.request import Request
 from sqsgd.node.structure import Structure
 
 _REFUSED, _FAILED = 6, 2  # Flower's MOD_FAILED_PRECONDITION and CLIENT_APP_RAISED_EXCEPTION
 _LOG = logging.getLogger("flwr")
+_BATCH = ("batch", "batch-size", "batch_size")
+"""Names under which apps, Flower's own among them, read their batch from what the server sends."""
+DryRun: TypeAlias = Callable[[Message, Context], Message]
+"""As an app's ``train``, but without data."""
 
 
 class SqsgdMod:
@@ -40,6 +44,8 @@ class SqsgdMod:
     * The ledger is paid, on disk, before the app sees any data:
       tests/flower/test_failing_apps.py::test_paid_before_the_app_runs,
       ::test_nothing_is_computed_on_a_spent_budget.
+    * An app whose ``dry_run`` does not fit the model is refused with that reason, and nothing is paid:
+      tests/flower/test_dry_runs.py::test_a_misfit_app_is_refused_and_pays_nothing.
     * If the app fails, the node still sends a paid report, of zero:
       tests/flower/test_failing_apps.py::test_an_exception_tells_nothing.
     * A round is answered once. An identical request gets identical bytes, so that a lost answer can be
@@ -54,10 +60,18 @@ class SqsgdMod:
     """
 
     def __init__(
-        self, *, simulation: Simulation | None = None, check: Callable[[Context], None] | None = None
+        self,
+        *,
+        simulation: Simulation | None = None,
+        check: Callable[[Context], None] | None = None,
+        dry_run: DryRun | None = None,
     ) -> None:
-        """``check`` is called before anything is paid, and raises Refused; it must not look at data."""
-        self._simulation, self._check = simulation, check or (lambda _: None)
+        """``check`` is called before anything is paid, and raises Refused. ``dry_run`` returns a reply of the
+        form that the app's ``train`` returns; it is called once in a training, before anything is paid.
+        Neither may look at data: their outcome is told to the server. A dry run gets neither the node's
+        configuration nor its state, where an app would find them.
+        """
+        self._simulation, self._check, self._dry_run = simulation, check or (lambda _: None), dry_run
         if simulation is not None and simulation.seed is not None:
             _LOG.warning("sqsgd: simulation with seeded noise: repeatable, and protects nobody")
 
@@ -86,12 +100,16 @@ class SqsgdMod:
             client=None if self._simulation else context.node_id,
             log=_LOG,
             simulation=self._simulation,
+            batch=asked_batch(context.run_config, msg.content.config_records.get(wire.CONFIG, {})),
             sent_size=lambda payload: wire.serialised_size(
                 Message(wire.report_content(payload), reply_to=msg)
             ),
         )
         compute = partial(self._train, msg, context, call_next)
-        return wire.report_content(node.answer(request, wire.download_of(msg.content), compute))
+        bare = Context(context.run_id, context.node_id, {}, RecordDict(), context.run_config)
+        dry_run = None if self._dry_run is None else partial(self._train, msg, bare, self._dry_run)
+        download = wire.download_of(msg.content)
+        return wire.report_content(node.answer(request, download, compute, dry_run))
 
     def _policy_and_state(self, context: Context, request: Request) -> tuple[Policy, NodeState]:
         simulated = self._simulation is not None or _in_ray()
@@ -112,19 +130,38 @@ class SqsgdMod:
         if reply.has_error():
             raise RuntimeError(f"the app answered with an error: {reply.error}")
         records = reply.content.array_records
-        if wire.GRADIENT in records:
-            return structure.flatten(wire.arrays_of(records[wire.GRADIENT]))
-        if len(records) != 1:
-            raise ValueError(f"the app's reply holds {len(records)} ArrayRecords; it must hold one")
-        (after,) = records.values()
-        return weights - structure.flatten(wire.arrays_of(after))
+        try:
+            if wire.GRADIENT in records:
+                return structure.flatten(wire.arrays_of(records[wire.GRADIENT]))
+            if len(records) != 1:
+                raise ValueError(f"the app's reply holds {len(records)} ArrayRecords; it must hold one")
+            (after,) = records.values()
+            return weights - structure.flatten(wire.arrays_of(after))
+        except ValueError as error:
+            raise Misfit(str(error)) from error
 
 
 class ClientApp(flwr.clientapp.ClientApp):
     """Flower's ``ClientApp`` with ``SqsgdMod`` outermost: whatever it computes, one private report leaves."""
 
-    def __init__(self, client_fn: Any = None, mods: Sequence[Mod] | None = None) -> None:
-        super().__init__(client_fn, [SqsgdMod(), *(mods or [])])
+    def __init__(
+        self, client_fn: Any = None, mods: Sequence[Mod] | None = None, *, dry_run: DryRun | None = None
+    ) -> None:
+        super().__init__(client_fn, [SqsgdMod(dry_run=dry_run), *(mods or [])])
+
+
+def asked_batch(*configs: Mapping[str, Any]) -> int | None:
+    """The smallest batch in what the server configures, as an app would read it; None if there is none."""
+
+    def found() -> Iterator[int]:
+        for config in configs:
+            for name in _BATCH:
+                try:
+                    yield int(config[name])
+                except (KeyError, TypeError, ValueError, OverflowError):
+                    continue
+
+    return min(found(), default=None)
 
 
 def _in_ray() -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from sqsgd.flower import wire
 from sqsgd.flower.mod import SqsgdMod
-from sqsgd.flower.ready_problem import check_names, problem_of
-from sqsgd.node.policy import Refused
+from sqsgd.flower.ready_problem import check_examples, check_names, problem_of
+from sqsgd.node.policy import Policy, Refused
 
 
 def check(context: Context) -> None:
@@ -17,9 +18,17 @@ def check(context: Context) -> None:
     if partition >= parts:
         raise Refused(f"partition-id = {partition} must be below num-partitions = {parts}")
     check_names(context.run_config, context.node_config)
+    least = Policy.of(context.node_config, simulation="state-dir" not in context.node_config).min_batch
+    check_examples(context.run_config, parts, least)
 
 
-app = ClientApp(mods=[SqsgdMod(check=check)])
+def dry_run(msg: Message, context: Context) -> Message:
+    """A reply as ``train`` returns it, of zeros."""
+    gradient = np.zeros(problem_of(context.run_config, 1).dim, np.float32)
+    return Message(RecordDict({wire.GRADIENT: ArrayRecord({"weights": Array(gradient)})}), reply_to=msg)
+
+
+app = ClientApp(mods=[SqsgdMod(check=check, dry_run=dry_run)])
 
 
 @app.train()

@@ -32,6 +32,13 @@ def check_names(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -
         raise Refused(f"the dataset cannot be loaded: {error}") from None
 
 
+def check_examples(run_config: Mapping[str, Any], parts: int, least: int) -> None:
+    """Raise Refused if a partition of the dataset that the server names has fewer examples than ``least``."""
+    examples = len(_data(str(run_config.get("dataset", ""))).train_inputs) // parts
+    if examples < least:
+        raise Refused(f"a partition has {examples} examples, fewer than this node's min-batch = {least}")
+
+
 def problem_of(run_config: Mapping[str, Any], parts: int) -> LearningProblem:
     """The problem in a run's configuration, with the training data in ``parts`` partitions."""
     keys = ("dataset", "model", "batch", "seed")

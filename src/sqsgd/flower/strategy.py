@@ -32,6 +32,7 @@ from sqsgd.flower.flower_options import check_combination, least_nodes
 from sqsgd.flower.gathering import exchange, wait_for_nodes
 from sqsgd.flower.node_order import NodeOrder
 from sqsgd.flower.resuming import begun_options, check_same
+from sqsgd.flower.round_tally import Tally, enough_answers
 from sqsgd.node.downlink import Update, smallest_update
 from sqsgd.node.reasons import LEDGER, SPENT
 from sqsgd.node.request import Request
@@ -42,13 +43,8 @@ from sqsgd.runs.summary import summarise
 from sqsgd.schemes import check_name, make_scheme
 
 _LOG = logging.getLogger("flwr")
-MOST_EMPTY_ROUNDS = 10
 Numbering = Callable[[int, Sequence[int]], Mapping[int, int]]
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
-
-
-class NoAnswers(RuntimeError):
-    """Too many rounds in a row without enough answers."""
 
 
 class SqsgdStrategy(Strategy):
@@ -58,9 +54,9 @@ class SqsgdStrategy(Strategy):
     ``sqsgd.make_scheme``. ``sends`` says what the apps compute: ``"delta"``, a trained model as in Flower's
     own apps, or ``"gradient"``; the default learning rate ``lr`` depends on it. ``decay``: whether the rate
     falls to zero over ``num_rounds``; ``auto``: unless reports hold norms. ``once``: no node is asked in
-    two rounds, and requests do not name nodes, which fill slots in a secret order. With ``out``, an absolute
-    path, metrics, checkpoints, model and summary are written, and
-    ``resume`` continues from the checkpoint.
+    two rounds, and requests do not name nodes, which fill slots in a secret order. ``min_answers``: a round
+    with fewer leaves the model unchanged; 0: half of those asked. With ``out``, an absolute path, metrics,
+    checkpoints, model and summary are written, and ``resume`` continues from the checkpoint.
     """
 
     def __init__(
@@ -84,7 +80,7 @@ class SqsgdStrategy(Strategy):
         fraction_train: float = 1.0,
         fraction_evaluate: float = 0.0,
         min_nodes: int = 2,
-        min_answers: int = 1,
+        min_answers: int = 0,
         wait_timeout: float = 600.0,
         seed: int | None = None,
         downlink: Literal["full", "delta"] = "full",
@@ -113,7 +109,7 @@ class SqsgdStrategy(Strategy):
         self.once = once
         self.fraction_train = checks.real("fraction_train", fraction_train, 0.0, 1.0)
         self.min_nodes = checks.integer("min-nodes", max(min_nodes, clients_per_round, connected), 1, 2**31)
-        self.min_answers = checks.integer("min-answers", min_answers, 1, 2**31)
+        self.min_answers = checks.integer("min-answers", min_answers, 0, 2**31)
         self.wait_timeout = checks.positive("wait-timeout", wait_timeout)
         self.seed = secrets.randbits(64) if seed is None else checks.integer("seed", seed, 0, 2**64 - 1)
         self.downlink = downlink
@@ -134,7 +130,7 @@ class SqsgdStrategy(Strategy):
         self.holders: dict[int, int] = {}  # node: the round whose model it holds
         self._round: Round | None = None
         self._update: Update | None = None
-        self.empty = 0  # rounds in a row without enough answers
+        self.tally = Tally()
         self.silent = SilentNodes()
         self.order = NodeOrder(self.clients_per_round) if once else None
 
@@ -292,13 +288,18 @@ class SqsgdStrategy(Strategy):
         """The round's nodes, each with its number: its identity, its slot, or as ``numbering`` says."""
         if self.order is not None:
             only = self.order.candidates(self.state.round)
-            least = self.min_nodes if only is None else min(self.min_answers, len(only))
+            least = (
+                self.min_nodes
+                if only is None
+                else min(enough_answers(self.min_answers, len(only)), len(only))
+            )
             nodes = wait_for_nodes(grid, least, self.wait_timeout, but=self.order.asked, only=only)
             return self.order.slots(self.state.round, nodes, self.rounds)
         nodes = wait_for_nodes(grid, self.min_nodes, self.wait_timeout)
         if self.numbering is not None:
             return self.numbering(self.state.round, nodes)
-        nodes = self.silent.removed_from(nodes, self.state.round, self.min_answers)
+        least = enough_answers(self.min_answers, len(nodes))
+        nodes = self.silent.removed_from(nodes, self.state.round, least)
         share = int(self.fraction_train * len(nodes))
         size = self.clients_per_round or max(1, share, self.min_train_nodes)
         return {node: node for node in draw(nodes, size, self.settings.seed, self.state.round)}
@@ -320,17 +321,17 @@ class SqsgdStrategy(Strategy):
         for entry in last.rejected:
             who = f"node {entry['node']}" if "node" in entry else f"slot {entry['slot']}"
             _LOG.warning("sqsgd: rejected %s: %s", who, entry["reason"])
-        enough = len(last.reports) >= self.min_answers
+        least = enough_answers(self.min_answers, len(last.tasks))
+        enough = len(last.reports) >= least
+        self.tally.add(enough, last.rejected)
         aggregate_started = time.perf_counter()
         if enough:
             after, last.magnitudes = server_step_opened(self.scheme, self.settings, self.state, last.opened)
-            self.empty = 0
         else:
             after = replace(self.state, round=self.state.round + 1)
-            self.empty += 1
             _LOG.warning(
-                "sqsgd: round %s had %s answers, fewer than min-answers = %s: the model is unchanged",
-                before.round, len(last.reports), self.min_answers,
+                "sqsgd: round %s had %s answers, and needs %s: the model is unchanged",
+                before.round, len(last.reports), least,
             )  # fmt: skip
         last.seconds_aggregate = time.perf_counter() - aggregate_started
         self.state = replace(after, spent=spent)
@@ -364,8 +365,8 @@ class SqsgdStrategy(Strategy):
             refused=sum(entry["reason"] in (SPENT, LEDGER) for entry in last.rejected),
             bytes_up=_mean([payload for payload, _ in last.up]),
             bytes_up_serialised=_mean([size for _, size in last.up]) if named else None,
-            bytes_down=_mean([payload for payload, _ in last.down]),
-            bytes_down_serialised=_mean([size for _, size in last.down]) if named else None,
+            bytes_down=_mean([payload for payload, _ in last.down.values()]),
+            bytes_down_serialised=_mean([size for _, size in last.down.values()]) if named else None,
             seconds=time.perf_counter() - last.started,
             seconds_aggregate=last.seconds_aggregate,
             **{"seconds_gradient": None, "seconds_encode": None, **measured},
@@ -413,6 +414,7 @@ class SqsgdStrategy(Strategy):
             self.prepare(grid, initial_arrays, self.clients_per_round or len(nodes))
             if self.folder is not None:
                 self.folder.keep_rounds(self.state.round)
+                self.tally = Tally.of(self.folder.lines)
             self.summary()
             result.arrays = wire.model_record(self.structure, self.state.weights)
             if evaluate_fn is not None and self.state.round == 0:
@@ -421,12 +423,8 @@ class SqsgdStrategy(Strategy):
                     result.evaluate_metrics_serverapp[0] = measured
             while self.state.round < self.rounds:
                 self._one_round(grid, timeout, train_config or ConfigRecord(), evaluate_fn, result)
-                if self.empty >= MOST_EMPTY_ROUNDS:
-                    raise NoAnswers(
-                        f"{self.empty} rounds in a row had fewer than min-answers = {self.min_answers} "
-                        f"answers, the last one {self.current.counted}: see the nodes' refusals.jsonl; "
-                        "their budgets may be spent"
-                    )
+                self.tally.check(self.current.counted)
+            self.tally.check_trained()  # before anything is written that would pass for a trained model
             if self.folder is not None:
                 arrays = {name: array.numpy() for name, array in result.arrays.items()}
                 self.folder.finish(arrays, self._summarise(self.folder.lines))
@@ -451,6 +449,7 @@ class SqsgdStrategy(Strategy):
         result.arrays, result.train_metrics_clientapp[number] = self.aggregate_train(number, answers)
         line = self.record().to_dict()
         line |= {"asked": len(last.tasks), "rejected": last.rejected, "models_sent": last.whole}
+        line |= {"stepped": self.tally.empty == 0, **last.totals}
         if evaluate is not None and (number == self.rounds or number % self.evaluate_every == 0):
             measured = evaluate(number, result.arrays)
             if measured is not None:
@@ -481,6 +480,11 @@ class SqsgdStrategy(Strategy):
             downlink=self.downlink,
             answers=sum(line["clients"] for line in lines),
             rejected=sum(len(line["rejected"]) for line in lines),
+            rounds_stepped=self.tally.stepped,
+            **{
+                name: sum(line.get(name, 0) for line in lines)
+                for name in ("bytes_up_total", "bytes_down_total")
+            },
             **once,
         )
 

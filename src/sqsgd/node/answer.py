@@ -16,14 +16,19 @@ from sqsgd.federated import client_step, noise_seed
 from sqsgd.ledger.refusals import ReportRefused
 from sqsgd.node.downlink import Download, receive_model
 from sqsgd.node.node_state import Kept, NodeState
-from sqsgd.node.notes import note
-from sqsgd.node.policy import Policy, Refused
+from sqsgd.node.notes import note, shortened
+from sqsgd.node.policy import Misfit, Policy, Refused
 from sqsgd.node.request import Request
 from sqsgd.node.structure import Structure
 from sqsgd.randomness import Rng, secure_rng, seeded_rng
 
 Compute: TypeAlias = Callable[[Structure, Vector], Vector]
 """Computes the gradient at the given weights, or these weights minus the trained ones."""
+
+FAILED = "the app failed"
+MISFIT = "the app's reply does not fit the model"
+NOT_ENCODED = "the vector cannot be encoded; it may hold infinity or NaN"
+"""Why zero was reported, in ``answers.jsonl`` and the owner's status; never told to the server."""
 
 
 class RoundAnswered(ReportRefused):
@@ -63,11 +68,24 @@ class Node:
     log: logging.Logger
     """The owner's log."""
     simulation: Simulation | None = None
+    batch: int | None = None
+    """The batch that the server asks the app for, if it names one."""
     sent_size: Callable[[bytes], int] = len
     """Bytes of a payload as the transport sends it, for ``answers.jsonl``."""
 
-    def answer(self, request: Request, download: Download, compute: Compute) -> bytes:
-        """The report for one request. Raises what ``reasons.explain`` translates for the server."""
+    def answer(
+        self, request: Request, download: Download, compute: Compute, dry_run: Compute | None = None
+    ) -> bytes:
+        """The report for one request. Raises what ``reasons.explain`` translates for the server.
+
+        ``dry_run`` returns a vector as ``compute`` does, but sees no data: whether it fails may be told.
+        It is called once in a training, before the first report is paid.
+        """
+        self.log.info(
+            "sqsgd: asked for round %s of %r: scheme %s, epsilon %g, %g bytes%s",
+            request.task.round, request.name, shortened(request.scheme), request.epsilon, request.bits / 8,
+            "" if self.batch is None else f", a batch of {self.batch}",
+        )  # fmt: skip
         with self.state.locked():  # from the first read to the last write: another process may run too
             kept = self.state.read(request.name)
             if kept is not None and kept.identity == request.identity:
@@ -76,11 +94,13 @@ class Node:
             self._check_terms(request, kept)
             make_scheme = Request.make_scheme if self.simulation else self.policy.scheme
             scheme, structure, weights = receive_model(download, request, kept, make_scheme)
+            if kept is None and dry_run is not None:
+                _check_form(dry_run, structure, weights)
             # From here on, only the report may depend on data.
             self.state.pay(scheme, request)
-            gradient = self._compute(compute, structure, weights)
+            gradient, failed = self._compute(compute, structure, weights)
             residual = None if kept is None else kept.residual
-            payload, residual = self._encode(scheme, request, gradient, residual)
+            payload, residual, unfit = self._encode(scheme, request, gradient, residual)
             self.state.write(
                 Kept(
                     name=request.name,
@@ -93,13 +113,14 @@ class Node:
                     model=(structure, weights) if request.keep else None,
                 )
             )
-            self._note(request, payload, epsilon=scheme.privacy.epsilon)
+            self._note(request, payload, epsilon=scheme.privacy.epsilon, zero=failed or unfit)
         return payload
 
     def _check_terms(self, request: Request, kept: Kept | None) -> None:
         """Raise Refused if a request does not fit this node, or the terms that the training began with."""
         if self.client is not None and not request.by_slot and request.task.client != self.client:
             raise Refused(f"client = {request.task.client} is another node: this one is {self.client}")
+        self.policy.check_batch(self.batch)
         if kept is None:
             return
         once = request.by_slot and self.simulation is None  # slots are for nodes that are asked once
@@ -117,32 +138,35 @@ class Node:
                 f"of the last report of {request.name!r}: epsilon cannot rise during a training"
             )
 
-    def _compute(self, compute: Compute, structure: Structure, weights: Vector) -> Vector:
-        """The gradient. If the computation fails, zero is reported: whether it fails may depend on data."""
+    def _compute(self, compute: Compute, structure: Structure, weights: Vector) -> tuple[Vector, str]:
+        """The gradient, or zero and why, for the owner alone: whether it fails may depend on data."""
         try:
-            return compute(structure, weights)
+            return compute(structure, weights), ""
         except KeyboardInterrupt:
             raise
-        except BaseException:
+        except BaseException as error:
             if self.simulation is not None or self.policy.state_dir is None:
                 raise  # a simulation protects nobody, and the experimenter must see the error
             self.log.exception("sqsgd: the app failed; zero is reported, so that the server cannot tell")
-            return np.zeros(structure.dim, np.float32)
+            return np.zeros(structure.dim, np.float32), MISFIT if isinstance(error, Misfit) else FAILED
 
     def _encode(
         self, scheme: Scheme, request: Request, gradient: Vector, residual: Vector | None
-    ) -> tuple[bytes, Vector | None]:
-        """The report and the new residual. A vector that cannot be encoded, such as one that is not finite,
-        is reported as zero: the server must not learn from an error that a node's training diverged.
+    ) -> tuple[bytes, Vector | None, str]:
+        """The report, the new residual, and why zero was reported, if it was.
+
+        A vector that cannot be encoded, such as one that is not finite, is reported as zero: the server must
+        not learn from an error that a node's training diverged.
         """
         rng, scales = self._rng(request), {"alpha": request.alpha, "beta": request.beta}
         try:
-            return client_step(scheme, request.task, gradient, residual, rng, **scales)
+            return *client_step(scheme, request.task, gradient, residual, rng, **scales), ""
         except Exception as error:  # any: whether it is raised depends on the vector alone
             if self.simulation is not None:
                 raise
             self.log.warning("sqsgd: zero is reported and the residual dropped: %s", error)
-            return client_step(scheme, request.task, np.zeros_like(gradient), None, rng, **scales)
+            zero = np.zeros_like(gradient)
+            return *client_step(scheme, request.task, zero, None, rng, **scales), NOT_ENCODED
 
     def _rng(self, request: Request) -> Rng:
         if self.simulation is None or self.simulation.seed is None:
@@ -150,21 +174,37 @@ class Node:
         task = request.task
         return seeded_rng(noise_seed(self.simulation.seed, task.round, task.client))
 
-    def _note(self, request: Request, payload: bytes, *, epsilon: float, again: bool = False) -> None:
+    def _note(
+        self, request: Request, payload: bytes, *, epsilon: float, again: bool = False, zero: str = ""
+    ) -> None:
         if self.simulation is not None or self.policy.state_dir is None:
             return
-        entry = {
+        entry: dict[str, object] = {
             "task": request.name,
             "round": request.task.round,
             "scheme": request.scheme,
             "epsilon": epsilon,
+            "asked_epsilon": request.epsilon,
+            "asked_bytes": request.bits / 8,
+            "asked_batch": self.batch,
             "payload_bytes": len(payload),
             "serialised_bytes": self.sent_size(payload),
         }
+        entry |= ({"again": True} if again else {}) | ({"zero": zero} if zero else {})
         try:
-            note(self.policy.state_dir, "answers", {**entry, "again": True} if again else entry)
+            note(self.policy.state_dir, "answers", entry)
         except OSError:  # the report is paid for, and the ledger has it
             self.log.exception("sqsgd: the answer could not be recorded; it is sent anyway")
+
+
+def _check_form(dry_run: Compute, structure: Structure, weights: Vector) -> None:
+    """Raise Misfit unless what the app returns without data is a vector of the model's size."""
+    try:
+        found = dry_run(structure, weights.copy())
+    except Exception as error:
+        raise Misfit(f"the app's dry run: {error}") from error
+    if found.shape != weights.shape:
+        raise Misfit(f"the app's dry run: {found.shape} numbers for a model of {weights.shape}")
 
 
 def _terms(request: Request) -> dict[str, object]:

@@ -20,6 +20,10 @@ class Refused(Exception):
     """The node does not answer. The text is for the owner's log and does not depend on data."""
 
 
+class Misfit(Refused):
+    """What the app returns does not fit the model. Refused if a dry run, which sees no data, shows it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """What one node allows.
@@ -28,6 +32,8 @@ class Policy:
     ----------
     * No request gets a report with a larger ε, another scheme or another notion than the owner allows:
       tests/node/test_policy.py::test_what_the_owner_did_not_allow_is_refused.
+    * No request gets a report of more bytes, or of a smaller batch, than the owner allows:
+      tests/node/test_policy.py::test_the_owner_decides_how_much_is_asked.
     * ε is that of the scheme that the node itself makes, not the one that the request states:
       tests/node/test_policy.py::test_the_nodes_own_scheme_decides.
     """
@@ -35,8 +41,13 @@ class Policy:
     max_epsilon: float
     """The lifetime cap of the node's ledger."""
     max_report_epsilon: float
+    """The most that one report may spend, ``max-epsilon-per-report``."""
     schemes: tuple[str, ...]
     state_dir: Path | None
+    max_bytes: int | None = None
+    """The most bytes of codes in one report; None: any number."""
+    min_batch: int = 1
+    """The smallest batch that a server may ask an app for."""
     require_ledger: bool = False
     """Whether a missing ledger is refused rather than created, with a full budget."""
     witness: Path | None = None
@@ -68,7 +79,10 @@ class Policy:
         if not isinstance(require, bool):
             raise ValueError(f"require-ledger = {require!r} must be true or false")
         cap = checks.positive("max-epsilon", node_config.get("max-epsilon", 1e300))
-        most = checks.positive("max-report-epsilon", node_config.get("max-report-epsilon", cap))
+        # The second is the name that earlier versions gave it.
+        limits = ("max-epsilon-per-report", "max-report-epsilon")
+        most = min(checks.positive(key, node_config.get(key, cap)) for key in limits)
+        max_bytes, min_batch = node_config.get("max-bytes"), node_config.get("min-batch", 1)
         listed = str(node_config.get("schemes", ",".join(DEFAULT_SCHEMES)))
         schemes = tuple(name.strip() for name in listed.split(",") if name.strip())
         for name in schemes:
@@ -76,6 +90,8 @@ class Policy:
         return cls(
             max_epsilon=cap,
             max_report_epsilon=min(most, cap),
+            max_bytes=None if max_bytes is None else checks.integer("max-bytes", max_bytes, 1, 2**37),
+            min_batch=checks.integer("min-batch", min_batch, 1, 2**31),
             schemes=schemes,
             state_dir=folder,
             require_ledger=require,
@@ -90,15 +106,25 @@ class Policy:
             )
         if not request.epsilon <= self.max_report_epsilon:
             raise Refused(
-                f"epsilon = {request.epsilon!r} is above this node's max-report-epsilon = "
+                f"epsilon = {request.epsilon!r} is above this node's max-epsilon-per-report = "
                 f"{self.max_report_epsilon!r}"
             )
+        if self.max_bytes is not None and request.bits > 8 * self.max_bytes:
+            raise Refused(f"bytes = {request.bits / 8:g} is above this node's max-bytes = {self.max_bytes}")
         try:
             scheme = request.make_scheme()
         except (ValueError, TypeError) as error:
             raise Refused(f"the scheme cannot be made: {error}") from None
         self.check(scheme, request)
         return scheme
+
+    def check_batch(self, batch: int | None) -> None:
+        """Raise Refused if the batch that the app is asked for, where it is named, is too small."""
+        if batch is not None and batch < self.min_batch:
+            raise Refused(
+                f"batch = {batch} is below this node's min-batch = {self.min_batch}: the fewer examples are "
+                "in a batch, the more a report tells about each"
+            )
 
     def check(self, scheme: Scheme, request: Request) -> None:
         """Raise Refused unless the scheme is the one stated and spends no more than stated."""
@@ -116,7 +142,7 @@ class Policy:
         if not privacy.epsilon <= min(request.epsilon, self.max_report_epsilon):
             raise Refused(
                 f"scheme {scheme.name!r} spends epsilon {privacy.epsilon!r}, more than the stated "
-                f"{request.epsilon!r} or this node's max-report-epsilon = {self.max_report_epsilon!r}"
+                f"{request.epsilon!r} or this node's max-epsilon-per-report = {self.max_report_epsilon!r}"
             )
         if scheme.fingerprint != request.fingerprint:
             raise Refused(

@@ -10,7 +10,7 @@ from sqsgd.ledger.refusals import AlreadyAnswered, BudgetSpent, ReportRefused
 from sqsgd.node.answer import RoundAnswered
 from sqsgd.node.downlink import ModelMissing
 from sqsgd.node.notes import note, shortened
-from sqsgd.node.policy import Refused
+from sqsgd.node.policy import Misfit, Refused
 from sqsgd.node.request import MalformedRequest
 
 FAILED = "the node failed; its own log says why"
@@ -20,9 +20,10 @@ MALFORMED = "the node refused: the request is malformed"
 ANSWERED = "the node refused: the round was answered before"
 SPENT = "the node refused: its privacy budget is spent"
 LEDGER = "the node refused: its ledger does not allow it"
-REASONS = (FAILED, NEEDS_MODEL, NOT_ALLOWED, MALFORMED, ANSWERED, SPENT, LEDGER)
+MISFIT = "the node refused: without data, the app's reply does not fit the model"
+REASONS = (FAILED, NEEDS_MODEL, NOT_ALLOWED, MALFORMED, ANSWERED, SPENT, LEDGER, MISFIT)
 """All that a node ever says in place of a report: none depends on data, the details are in its own log."""
-UNPAID = (NEEDS_MODEL, NOT_ALLOWED, MALFORMED, SPENT, LEDGER)
+UNPAID = (NEEDS_MODEL, NOT_ALLOWED, MALFORMED, SPENT, LEDGER, MISFIT)
 """After these a node has spent nothing on the round."""
 
 _REASONS_OF: tuple[tuple[type[BaseException], str], ...] = (
@@ -32,6 +33,7 @@ _REASONS_OF: tuple[tuple[type[BaseException], str], ...] = (
     (AlreadyAnswered, ANSWERED),
     (BudgetSpent, SPENT),
     (ReportRefused, LEDGER),
+    (Misfit, MISFIT),
     (Refused, NOT_ALLOWED),
 )
 

@@ -25,7 +25,6 @@ def summarise(
     last, headline, value = measured[-1] if measured else ({}, ACCURACY, None)
     best = headline.best(value for _, _, value in measured)
     accuracies = [line["accuracy"] for line, _, _ in measured if "accuracy" in line]
-    answered = [line for line in lines if line["clients"]]
     seconds = sum(line["seconds"] for line in lines)
     bytes_up = max((line["bytes_up"] for line in lines), default=0)
     values = {
@@ -53,9 +52,12 @@ def summarise(
         "finished": len(lines) >= rounds,
     }
     for name in ("bytes_down", "bytes_up_serialised", "bytes_down_serialised"):
-        sizes = [line[name] for line in answered if name in line]
+        # The model goes down to everyone who is asked, whether an answer comes or not.
+        counts = [line.get("asked", line["clients"]) if "down" in name else line["clients"] for line in lines]
+        sizes = [(line[name], count) for line, count in zip(lines, counts, strict=True) if name in line]
         if sizes or name == "bytes_down":
-            values[name] = round(sum(sizes) / max(len(sizes), 1))
+            messages = sum(count for _, count in sizes)
+            values[name] = round(sum(size * count for size, count in sizes) / max(messages, 1))
     for part in ("gradient", "encode", "aggregate"):
         taken = [line[f"seconds_{part}"] for line in lines if f"seconds_{part}" in line]
         if taken:
