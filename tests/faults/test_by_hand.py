@@ -33,7 +33,8 @@ def started(tmp_path):
         return log
 
     yield start
-    processes.end([Process(pid=child.pid, started=start_time(child.pid) or "") for child in children], mark)
+    ours = [Process(pid=child.pid, started=start_time(child.pid) or "") for child in children]
+    processes.end([ours], mark)
     for child in children:
         child.wait()
     for log in tmp_path.glob("*.log"):
@@ -113,3 +114,14 @@ def test_the_foreground_with_ctrl_c_and_resume(tmp_path):
     assert [line["round"] for line in metrics(folder)] == [0, 1, 2]
     assert processes.marked(read_state(folder)["mark"]) == []
     assert all(line["clients"] for line in metrics(folder))
+
+
+def test_an_up_right_after_a_down_finds_its_nodes(tmp_path):
+    """Nodes sign off while the server still runs; one that did not is refused for a minute."""
+    folder = tmp_path / "federation"
+    sqsgd("deploy", "init", folder, "--nodes", 2, "--rounds", 1, "--max-epsilon", 40_000, *SMALL)
+    for run in ("run-1", "run-2"):
+        sqsgd("deploy", "up", folder)
+        found = status(folder)
+        assert [node["restarts"] for node in found["nodes"]] == [0, 0], found["events"]
+        assert [line["clients"] for line in metrics(folder, run)] == [2]

@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from sqsgd.deploy import processes
 from sqsgd.deploy.processes import Process
 
-_PATIENCE = 30.0  # seconds for a supervisor to end after SIGTERM
+_PATIENCE = 60.0  # seconds for a supervisor to end after SIGTERM: its nodes first, then the server
+SERVER_PARTS = ("superlink", "superexec", "gate")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def refuse_leftovers(folder: Path) -> None:
@@ -66,11 +70,31 @@ def running_supervisor(folder: Path) -> int | None:
 
 
 def tail(log: Path, most: int = 500) -> str:
-    """The end of a log, on one line."""
+    """The end of a log, on one line and without colour codes."""
     try:
-        return " ".join(log.read_text(errors="replace").split())[-most:]
+        return " ".join(_COLOURS.sub("", log.read_text(errors="replace")).split())[-most:]
     except FileNotFoundError:
         return "no log"
+
+
+def exit_reason(log: Path, most: int = 500) -> str:
+    """Why the program that wrote a log ended: Flower's last message about it, else the end of the log."""
+    text = tail(log, 20_000)
+    _, found, last = text.rpartition("Exit Code: ")
+    if not found:
+        return text[-most:]
+    return f"Exit Code: {last.partition(' For more information, visit')[0]}"[:most]
+
+
+def in_stages(running: Iterable[tuple[str, Process]]) -> list[list[Process]]:
+    """The order in which parts are ended: nodes first, which sign off at a server that still runs.
+
+    A node that did not sign off is refused until its last heartbeat has timed out.
+    """
+    nodes, server = list[Process](), list[Process]()
+    for name, process in running:
+        (server if name in SERVER_PARTS else nodes).append(process)
+    return [nodes, server]
 
 
 def free_port() -> int:
@@ -81,17 +105,17 @@ def free_port() -> int:
 
 
 def down(folder: Path) -> int:
-    """End a federation, its supervisor first. Returns the number of processes that were running."""
+    """End a federation: its supervisor, its nodes, its server. Returns the number of processes that ran."""
     state = read_state(folder)
     if state is None:
         return 0
     recorded = [
-        Process(pid=part["pid"], started=part["started"])
-        for part in state["parts"].values()
+        (name, Process(pid=part["pid"], started=part["started"]))
+        for name, part in state["parts"].items()
         if part["pid"] is not None
     ]
     supervisor = Process(**state["supervisor"])
-    count = sum(process.alive for process in [supervisor, *recorded])
+    count = supervisor.alive + sum(process.alive for _, process in recorded)
     if supervisor.alive:
         os.kill(supervisor.pid, signal.SIGTERM)
         deadline = time.monotonic() + _PATIENCE
@@ -99,5 +123,5 @@ def down(folder: Path) -> int:
             time.sleep(0.1)
         if supervisor.alive:
             os.kill(supervisor.pid, signal.SIGKILL)
-    processes.end(recorded, state["mark"])
+    processes.end(in_stages(recorded), state["mark"])
     return count
