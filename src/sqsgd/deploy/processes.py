@@ -77,7 +77,7 @@ def marked(mark: str) -> list[int]:
 
 
 def end(stages: Sequence[Iterable[Process]], mark: str, patience: float = 10.0) -> list[int]:
-    """End processes, one stage after another, then all that has the mark. Returns the numbers of those killed.
+    """End processes, one stage after another, then all with the mark. Returns the numbers of those killed.
 
     A stage is over when its processes have ended: SIGTERM first, then, after ``patience`` seconds, SIGKILL.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,7 @@ class Node:
 
     def answer(self, request: Request, download: Download, compute: Compute) -> bytes:
         """The report for one request. Raises what ``reasons.explain`` translates for the server."""
+        started = time.monotonic()
         with self.state.locked():  # from the first read to the last write: another process may run too
             kept = self.state.read(request.name)
             if kept is not None and kept.identity == request.identity:
@@ -94,6 +96,11 @@ class Node:
                 )
             )
             self._note(request, payload, epsilon=scheme.privacy.epsilon)
+        self.log.info(
+            "sqsgd: round %d of %r: a report of %d bytes for epsilon %g, in %.1f s",
+            request.task.round + 1, request.name, len(payload), scheme.privacy.epsilon,
+            time.monotonic() - started,
+        )  # fmt: skip
         return payload
 
     def _check_terms(self, request: Request, kept: Kept | None) -> None:
