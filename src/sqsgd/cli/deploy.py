@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from sqsgd.cli import _deploy_upkeep as upkeep
 from sqsgd.cli._options import Bytes, Epsilon, Json, Model, Rate, Rounds, SchemeName, given
 from sqsgd.cli._tables import cell, print_json, print_result
 from sqsgd.deploy.federation import HERE, Federation, load_federation
@@ -25,6 +26,8 @@ Node = Annotated[Path, typer.Argument(help="A node's folder.")]
 Server = Annotated[Path, typer.Argument(help="The server's folder.")]
 App = Annotated[Path | None, typer.Option(help="Your own Flower app.", show_default="the built-in app")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the last training run.")]
+for _command in (upkeep.add_node, upkeep.revoke, upkeep.renew, upkeep.services):
+    app.command()(_command)
 
 
 @app.command()

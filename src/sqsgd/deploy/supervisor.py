@@ -146,7 +146,8 @@ class Supervisor:
             if name == "superlink":
                 self._wait_for(f"https://127.0.0.1:{link}/health", self.parts[name])
         self._register(serving)
-        nodes = node_folders(self.folder)
+        keys = server / "nodes"  # those of revoked nodes are elsewhere
+        nodes = [path for path in node_folders(self.folder) if (keys / f"{path.name}.pub").exists()]
         if len(nodes) != self.federation.nodes:
             raise ValueError(
                 f"{self.folder / NAME}: nodes = {self.federation.nodes}, but nodes/ has {len(nodes)}"
