@@ -45,6 +45,13 @@ def test_the_reason_is_the_message_not_the_help_page_and_has_no_colours(tmp_path
         "[code: 3] Failed to activate SuperNode "
         "The SuperNode could not establish a connection to the SuperLink."
     )
+    with log.open("a") as file:
+        size = file.tell()
+        file.write("this node cannot work: its key is revoked\n")
+    assert exit_reason(log, start=size) == "this node cannot work: its key is revoked"  # in its next life
+    with log.open("a") as file:
+        file.write(100 * "INFO: a line\n" + "the end\n")
+    assert exit_reason(log, 20) == "INFO: a line the end"  # the exit was an app's, long ago
     log.write_text("\x1b[91mERROR \x1b[0m: no disk\n")
     assert exit_reason(log) == tail(log) == "ERROR : no disk"
 

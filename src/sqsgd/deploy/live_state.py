@@ -18,6 +18,8 @@ from sqsgd.deploy.processes import Process
 
 _PATIENCE = 60.0  # seconds for a supervisor to end after SIGTERM: its nodes first, then the server
 SERVER_PARTS = ("superlink", "superexec", "gate")
+_AFTER_EXIT = 600
+"""Letters that a program of Flower may still write after the message about its exit."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -69,21 +71,23 @@ def running_supervisor(folder: Path) -> int | None:
     return supervisor.pid if supervisor is not None and supervisor.alive else None
 
 
-def tail(log: Path, most: int = 500) -> str:
-    """The end of a log, on one line and without colour codes."""
+def tail(log: Path, most: int = 500, start: int = 0) -> str:
+    """The end of a log from byte ``start`` on, on one line and without colour codes."""
     try:
-        return " ".join(_COLOURS.sub("", log.read_text(errors="replace")).split())[-most:]
+        text = log.read_bytes()[start:].decode(errors="replace")
+        return " ".join(_COLOURS.sub("", text).split())[-most:]
     except FileNotFoundError:
         return "no log"
 
 
-def exit_reason(log: Path, most: int = 500) -> str:
-    """Why the program that wrote a log ended: Flower's last message about it, else the end of the log."""
-    text = tail(log, 20_000)
+def exit_reason(log: Path, most: int = 500, start: int = 0) -> str:
+    """Why the program that wrote a log from byte ``start`` on ended: Flower's message, else the log's end."""
+    text = tail(log, 20_000, start)
     _, found, last = text.rpartition("Exit Code: ")
-    if not found:
+    reason, _, after = last.partition(" For more information, visit")
+    if not found or len(after) > _AFTER_EXIT:  # the exit was another's, such as an app's
         return text[-most:]
-    return f"Exit Code: {last.partition(' For more information, visit')[0]}"[:most]
+    return f"Exit Code: {reason}"[:most]
 
 
 def in_stages(running: Iterable[tuple[str, Process]]) -> list[list[Process]]:

@@ -47,6 +47,8 @@ class Part:
     command: list[str | Path]
     environment: dict[str, str]
     log: Path
+    log_start: int = 0
+    """Where the log of the running or last process begins: those before it wrote into the same file."""
     child: Popen[bytes] | None = None
     process: Process | None = None
     restarts: int = 0
@@ -171,6 +173,7 @@ class Supervisor:
         with self._lock:
             if self._stopping.is_set() or self._stop():
                 return
+            part.log_start = part.log.stat().st_size if part.log.exists() else 0
             part.child = processes.start(part.command, part.log, part.environment, self.mark)
             started = processes.start_time(part.child.pid) or "over"
             part.process, part.since = Process(pid=part.child.pid, started=started), time.monotonic()
@@ -206,7 +209,8 @@ class Supervisor:
             missing = [name for name in missing if "SuperNode ID" not in self.parts[name].log.read_text()]
             time.sleep(0.1)
         for name in missing:
-            self.note(f"{name} has not connected: {exit_reason(self.parts[name].log)}", part=name)
+            part = self.parts[name]
+            self.note(f"{name} has not connected: {exit_reason(part.log, start=part.log_start)}", part=name)
 
     def _watch(self) -> None:
         """Restart what exits: at once, then after waits that double while a key is still in use."""
@@ -238,7 +242,7 @@ class Supervisor:
             part.start_at = time.monotonic() + wait
             self._write_state()
         how = f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
-        how += f" ({exit_reason(part.log, 300)})" if code > 0 else ""
+        how += f" ({exit_reason(part.log, 300, part.log_start)})" if code > 0 else ""
         self.note(f"{part.name} {how}; restarting it in {wait:g} s", part=part.name, exit=code)
 
     def _write_state(self) -> None:
