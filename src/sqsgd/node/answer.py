@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +68,6 @@ class Node:
 
     def answer(self, request: Request, download: Download, compute: Compute) -> bytes:
         """The report for one request. Raises what ``reasons.explain`` translates for the server."""
-        started = time.monotonic()
         with self.state.locked():  # from the first read to the last write: another process may run too
             kept = self.state.read(request.name)
             if kept is not None and kept.identity == request.identity:
@@ -96,11 +94,6 @@ class Node:
                 )
             )
             self._note(request, payload, epsilon=scheme.privacy.epsilon)
-        self.log.info(
-            "sqsgd: round %d of %r: a report of %d bytes for epsilon %g, in %.1f s",
-            request.task.round + 1, request.name, len(payload), scheme.privacy.epsilon,
-            time.monotonic() - started,
-        )  # fmt: skip
         return payload
 
     def _check_terms(self, request: Request, kept: Kept | None) -> None:
@@ -168,6 +161,11 @@ class Node:
             "payload_bytes": len(payload),
             "serialised_bytes": self.sent_size(payload),
         }
+        self.log.info(
+            "sqsgd: round %d of %r: %s of %d bytes for epsilon %g",
+            request.task.round + 1, request.name, "the same report" if again else "a report",
+            len(payload), epsilon,
+        )  # fmt: skip
         try:
             note(self.policy.state_dir, "answers", {**entry, "again": True} if again else entry)
         except OSError:  # the report is paid for, and the ledger has it
