@@ -74,7 +74,7 @@ def test_nothing_is_written_over(made, tmp_path, monkeypatch):
     def fails(*_):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(folders, "_fill_node", fails)
+    monkeypatch.setattr(folders, "fill_node", fails)
     with pytest.raises(OSError, match="full"):
         write_federation(tmp_path / "new", Federation(), 30)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -9,7 +9,8 @@ import pytest
 from live import wait_until
 
 from sqsgd.deploy import live_state, processes
-from sqsgd.deploy.live_state import json_lines, node_folders, tail
+from sqsgd.deploy.live_state import exit_reason, in_stages, json_lines, node_folders, tail
+from sqsgd.deploy.processes import Process
 
 
 def test_a_line_that_was_cut_off_hides_no_other(tmp_path):
@@ -29,6 +30,36 @@ def test_the_end_of_a_log_is_one_line(tmp_path):
     assert tail(tmp_path / "none") == "no log"
     (tmp_path / "log").write_bytes(b"first\n" + 600 * b"x" + b"\n\xff  the\n  end\n")
     assert tail(tmp_path / "log", 12) == "xx \ufffd the end"
+
+
+def test_the_reason_is_the_message_not_the_help_page_and_has_no_colours(tmp_path):
+    log = tmp_path / "log"
+    log.write_text(
+        "\x1b[92mINFO \x1b[0m:      Starting\n\x1b[91mERROR \x1b[0m:     Exit Code: 305\n"
+        "Failed to initialize the connection to the SuperLink.\n[code: 3] Failed to activate SuperNode\n"
+        "The SuperNode could not establish a connection to the SuperLink.\n\n"
+        "For more information, visit: <https://flower.ai/docs/305.html>\n"
+    )
+    assert exit_reason(log) == (
+        "Exit Code: 305 Failed to initialize the connection to the SuperLink. "
+        "[code: 3] Failed to activate SuperNode "
+        "The SuperNode could not establish a connection to the SuperLink."
+    )
+    with log.open("a") as file:
+        size = file.tell()
+        file.write("this node cannot work: its key is revoked\n")
+    assert exit_reason(log, start=size) == "this node cannot work: its key is revoked"  # in its next life
+    with log.open("a") as file:
+        file.write(100 * "INFO: a line\n" + "the end\n")
+    assert exit_reason(log, 20) == "INFO: a line the end"  # the exit was an app's, long ago
+    log.write_text("\x1b[91mERROR \x1b[0m: no disk\n")
+    assert exit_reason(log) == tail(log) == "ERROR : no disk"
+
+
+def test_nodes_are_ended_before_the_server(tmp_path):
+    parts = {name: Process(pid=1, started=name) for name in ("superlink", "node-0", "gate", "node-1")}
+    stages = [[process.started for process in stage] for stage in in_stages(parts.items())]
+    assert stages == [["node-0", "node-1"], ["superlink", "gate"]]
 
 
 @pytest.fixture

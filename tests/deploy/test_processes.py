@@ -33,10 +33,32 @@ def test_nothing_is_left(tmp_path, code, killed):
     child, process = started(tmp_path, code, mark, count=2 - killed)
     assert process.alive
     assert child.pid in processes.marked(mark)
-    assert len(processes.end([process], mark, patience=0.5 if killed else 60.0)) == killed
+    assert len(processes.end([[process]], mark, patience=0.5 if killed else 60.0)) == killed
     assert processes.marked(mark) == []
     assert not process.alive
     child.wait()
+
+
+def test_a_stage_has_ended_before_the_next_is_asked(tmp_path):
+    """The first takes its time to sign off; the second must still be there to hear it."""
+    mark, said = secrets.token_hex(16), tmp_path / "said"
+    told = f"print(sys.argv[1], file=open({str(said)!r}, 'a'))"
+    code = (
+        "import signal, sys, time\n"
+        f"def leave(*_):\n    time.sleep(float(sys.argv[2]))\n    {told}\n    sys.exit()\n"
+        f"signal.signal(signal.SIGTERM, leave)\n{WAIT}"
+    )
+    pairs = []
+    for name, seconds in (("server", "0"), ("node", "1")):
+        log = tmp_path / f"{name}.log"
+        child = processes.start([sys.executable, "-c", code, name, seconds], log, dict(os.environ), mark)
+        wait_until(lambda log=log: "ready" in log.read_text(), 60, "it is ready")
+        pairs.append((child, Process(pid=child.pid, started=processes.start_time(child.pid))))
+    (server, serving), (node, asking) = pairs
+    assert processes.end([[asking], [serving]], mark, patience=60.0) == []
+    assert said.read_text().split() == ["node", "server"]
+    for child in (server, node):
+        child.wait()
 
 
 def test_what_an_orphan_left_is_found_by_its_mark(tmp_path):
@@ -54,7 +76,7 @@ def test_another_process_of_the_same_number_is_left_alone():
     try:
         impostor = Process(pid=other.pid, started="an hour ago")
         assert not impostor.alive
-        assert processes.end([impostor], "test-nobody", patience=0.2) == []
+        assert processes.end([[impostor]], "test-nobody", patience=0.2) == []
         assert other.poll() is None
     finally:
         other.kill()

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
 pytest.importorskip("torch", reason="needs pip install 'sqsgd[train]'")
 
-from live import BIN, documented, environment, finished, logs, sqsgd, status, typed
+from live import BIN, documented, environment, finished, logs, sqsgd, status, typed, wait_until
 
 from sqsgd import Ledger
 from sqsgd.deploy import processes
@@ -83,6 +83,22 @@ def test_status_for_people(up):
         "15 accepted, 0 rejected",
     ):
         assert words in text
+
+
+def test_each_machine_shows_its_own(up, tmp_path):
+    """In a server's and in a node's folder: status, metrics, the log of what a round cost, the report."""
+    server, node = status(up / "server"), status(up / "nodes/node-1")
+    assert (server["kind"], server["run"]["round"]) == ("server", 5)
+    assert (node["kind"], node["answers"], node["epsilon_left"]) == ("node", 5, 0.0)
+    text = sqsgd("deploy", "metrics", up / "nodes/node-1").stdout
+    assert 'sqsgd_node_answers_total{node="node-1"} 5\n' in text
+    assert "sqsgd_training_round 5\n" in sqsgd("deploy", "metrics", up / "server").stdout
+    log = (up / "live/logs/node-1.log").read_text()
+    cost = r"INFO 20\d\d-\S+ \d\d:\d\d:\S+ +sqsgd: round 5 of .*: a report of \d+ bytes for epsilon 20000\n"
+    assert re.search(cost, log), log[-2000:]
+    done = sqsgd("report", up, "--out", tmp_path / "report.html")
+    assert "not shown" not in done.stderr
+    assert "5 of 5" in sqsgd("deploy", "status", up / "server").stdout
 
 
 def test_a_second_up_is_refused(up):
@@ -212,11 +228,22 @@ def link_port(folder):
     return re.search(r"127\.0\.0\.1:(\d+)", (folder / "server/flwr/config.toml").read_text())[1]
 
 
+def test_certificates_are_renewed_and_a_node_is_revoked_while_the_others_stay_up(up):
+    sqsgd("deploy", "renew", up, "--authority", "--days", 900)
+    before = status(up)["wire"]["passed"]
+    wait_until(lambda: status(up)["wire"]["passed"] > before + 20, 200, "requests after the renewal")
+    assert [node["restarts"] for node in status(up)["nodes"]] == [0, 0, 0]
+    sqsgd("deploy", "revoke", up, "node-2")
+    told = lambda: any("has revoked this node's key" in each["event"] for each in status(up)["events"])  # noqa: E731
+    wait_until(told, 200, "its owner is told")
+    assert [node["restarts"] for node in status(up)["nodes"]][:2] == [0, 0]
+
+
 def test_down_leaves_nothing(up):
     """Last: the federation is over after it."""
     mark, command = read_state(up)["mark"], documented("On one machine")[-1]
     assert len(processes.marked(mark)) >= 6
-    assert re.fullmatch(r"[7-9] processes stopped\n", typed(command, up.parent))
+    assert re.fullmatch(r"[6-9] processes stopped\n", typed(command, up.parent))
     assert processes.marked(mark) == []
     found = status(up)
     assert not found["up"]

@@ -5,10 +5,12 @@ import shutil
 import subprocess
 
 import pytest
+from live import BIN
 from small_federation import SMALL
 
 from sqsgd.deploy import scripts
 from sqsgd.deploy.federation import Federation
+from sqsgd.deploy.live_state import free_port
 
 
 def test_a_nodes_script_finds_its_own_folder_after_a_copy(made, tmp_path):
@@ -22,15 +24,16 @@ def test_a_nodes_script_finds_its_own_folder_after_a_copy(made, tmp_path):
         '#!/bin/sh\nprintf "%s\\n" "$@" "$FLWR_HOME" "$(command -v flwr-clientapp)"\n'
     )
     (tools / "flower-supernode").chmod(0o700)
-    environment = {"PATH": f"{tools}:{os.environ['PATH']}"}
+    environment = {**os.environ, "PATH": f"{tools}:{BIN}:{os.environ['PATH']}"}
     node = place / "node-0"
     refused = subprocess.run([node / "run.sh"], env=environment, capture_output=True, text=True)
     assert refused.returncode != 0
     assert "set the address of the server" in refused.stderr
-    environment |= {"SQSGD_SERVER": "192.0.2.7:8000"}
+    away = f"127.0.0.1:{free_port()}"  # nobody answers there: a node waits for its server
+    environment |= {"SQSGD_SERVER": away}
     said = subprocess.run([node / "run.sh"], env=environment, capture_output=True, text=True, check=True)
     words = said.stdout.splitlines()
-    assert words[words.index("--superlink") + 1] == "192.0.2.7:8000"
+    assert words[words.index("--superlink") + 1] == away
     assert words[words.index("--root-certificates") + 1] == str(node / "ca.pem")
     settings = words[words.index("--node-config") + 1]
     assert settings.startswith(f'state-dir="{node}/state" max-epsilon=1600.0 ')

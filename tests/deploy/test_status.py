@@ -121,3 +121,18 @@ def test_a_training_with_slots_has_no_serialised_sizes(federation):
 def test_a_run_that_nobody_follows_any_more_is_not_called_running(federation):
     job(federation / "server", "running", Process(pid=os.getpid(), started="long ago"))
     assert run_status(federation / "server")["status"].startswith("unknown: it was running")
+
+
+def test_a_servers_folder_and_a_nodes_folder_have_a_status(federation):
+    """After each was moved to a machine of its own, without the federation's folder around it."""
+    for name in ("server", "nodes/node-1"):
+        shutil.move(federation / name, federation.parent / name.rpartition("/")[2])
+    run = job(federation.parent / "server", "running", Process(pid=1, started="long ago"))
+    rejected = [{"node": str(number), "reason": f"reason {number % 25}"} for number in range(50)]
+    (run.folder / "metrics.jsonl").write_text(line(0, rejected=rejected) + "\n")
+    server = read_status(federation.parent / "server")
+    assert (server["kind"], server["nodes"], server["run"]["round"]) == ("server", ["node-0", "node-1"], 1)
+    assert server["run"]["rejected_by_reason"]["other reasons"] == 10
+    node = read_status(federation.parent / "node-1")
+    assert (node["kind"], node["name"], node["epsilon_left"]) == ("node", "node-1", 1600.0)
+    json.dumps([server, node], allow_nan=False)

@@ -1,5 +1,8 @@
-"""What starts parts again does not end because of an error."""
+"""What starts parts again does not end because of an error, and is at work from the start."""
 
+import sys
+
+import pytest
 from live import wait_until
 
 from sqsgd.deploy import processes, supervisor
@@ -34,3 +37,40 @@ def test_the_watch_goes_on_where_a_part_cannot_be_started(tmp_path, monkeypatch)
         assert sum("No space left" in text for text in told) == 2
     finally:
         watched.end()
+
+
+LINK = """\
+import http.server, os, ssl, sys
+here = sys.argv[1]
+address = "127.0.0.1", int(os.environ["SQSGD_LINK_PORT"])
+server = http.server.HTTPServer(address, http.server.SimpleHTTPRequestHandler)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(f"{here}/server.pem", f"{here}/server.key")
+server.socket = context.wrap_socket(server.socket, server_side=True)
+os.makedirs(f"{here}/empty/health")
+os.chdir(f"{here}/empty")
+server.serve_forever()
+"""
+
+
+def test_a_node_that_exits_while_the_others_connect_is_restarted(tmp_path):
+    """As one that the server takes for its older self: waiting for it without restarting it is in vain."""
+    pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
+    folder, told = write_federation(tmp_path / "federation", Federation(nodes=1), 3), []
+    (tmp_path / "link.py").write_text(LINK)
+    scripts = {
+        "server/superlink": f'exec "{sys.executable}" "{tmp_path}/link.py" "{folder}/server"',
+        "server/superexec": "exec sleep 600",
+        "server/gate": "exec sleep 600",
+        "server/register": "exit 0",
+        "nodes/node-0/run": f"""\
+if mkdir "{tmp_path}/tried"; then printf '\\033[91mERROR\\033[0m: the key is in use\\n'; exit 3; fi
+echo 'SuperNode ID: 7'
+exec sleep 600""",
+    }
+    for name, text in scripts.items():
+        (folder / f"{name}.sh").write_text(f"#!/bin/sh\n{text}\n")
+    with Supervisor(folder, told.append).running() as running:
+        assert {name: part.restarts for name, part in running.parts.items() if part.restarts} == {"node-0": 1}
+    assert told[0].startswith("node-0 exited with 3 (ERROR: the key is in use); restarting it in")
+    assert told[1].startswith("up: ")

@@ -18,6 +18,7 @@ from sqsgd import Ledger
 from sqsgd.deploy import processes
 from sqsgd.deploy.live_state import free_port, read_state
 from sqsgd.deploy.processes import Process, start_time
+from sqsgd.deploy.supervisor import Supervisor
 
 pytestmark = pytest.mark.faults
 
@@ -33,7 +34,8 @@ def started(tmp_path):
         return log
 
     yield start
-    processes.end([Process(pid=child.pid, started=start_time(child.pid) or "") for child in children], mark)
+    ours = [Process(pid=child.pid, started=start_time(child.pid) or "") for child in children]
+    processes.end([ours], mark)
     for child in children:
         child.wait()
     for log in tmp_path.glob("*.log"):
@@ -113,3 +115,15 @@ def test_the_foreground_with_ctrl_c_and_resume(tmp_path):
     assert [line["round"] for line in metrics(folder)] == [0, 1, 2]
     assert processes.marked(read_state(folder)["mark"]) == []
     assert all(line["clients"] for line in metrics(folder))
+
+
+def test_an_up_right_after_a_down_finds_its_nodes(tmp_path):
+    """Nodes sign off while the server still runs; one that did not is refused for a minute."""
+    folder = tmp_path / "federation"
+    sqsgd("deploy", "init", folder, "--nodes", 2, *SMALL)
+    for _ in range(2):
+        told = []
+        with Supervisor(folder, told.append).running() as running:
+            assert [part.restarts for part in running.parts.values()] == [0] * 5, told
+        assert len(told) == 1, told  # that it is up
+        assert "terminated gracefully" in (folder / "live/logs/node-1.log").read_text()

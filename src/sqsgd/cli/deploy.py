@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from sqsgd.cli import _deploy_upkeep as upkeep
 from sqsgd.cli._options import Bytes, Epsilon, Json, Model, Rate, Rounds, SchemeName, given
-from sqsgd.cli._tables import print_json, print_result, print_table
+from sqsgd.cli._tables import cell, print_json, print_result
 from sqsgd.deploy.federation import HERE, Federation, load_federation
 
 app = typer.Typer(
@@ -24,6 +26,8 @@ Node = Annotated[Path, typer.Argument(help="A node's folder.")]
 Server = Annotated[Path, typer.Argument(help="The server's folder.")]
 App = Annotated[Path | None, typer.Option(help="Your own Flower app.", show_default="the built-in app")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the last training run.")]
+for _command in (upkeep.add_node, upkeep.revoke, upkeep.renew, upkeep.services):
+    app.command()(_command)
 
 
 @app.command()
@@ -135,53 +139,41 @@ def up(
 
 
 @app.command()
-def status(folder: Folder, as_json: Json = False) -> None:
-    """Show a federation: its processes, each node's spending and refusals, and the progress of training."""
+def status(
+    folder: Annotated[Path, typer.Argument(help="The folder of a federation, a server or a node.")],
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every few seconds.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what this machine knows: processes, spending, refusals by reason, and the progress of training."""
+    from sqsgd.cli._federation_view import follow, show
     from sqsgd.deploy.status import read_status
 
-    found = read_status(folder)
-    if as_json:
-        print_json(found)
+    if watch:
+        if as_json:
+            raise ValueError("--watch is for people: leave out --json")
+        follow(folder)
+    elif as_json:
+        print_json(read_status(folder))
+    else:
+        show(read_status(folder))
+
+
+@app.command()
+def metrics(
+    folder: Annotated[Path, typer.Argument(help="The folder of a federation, a server or a node.")],
+    listen: Annotated[
+        str | None, typer.Option(help="Serve them at this address, such as 127.0.0.1:9464.")
+    ] = None,
+) -> None:
+    """Print the metrics of `status` in the format of Prometheus, or serve them at /metrics until Ctrl-C."""
+    from sqsgd.deploy.gauges import make_server, metrics_text
+
+    text = metrics_text(folder)  # a wrong folder is named before anything is served
+    if listen is None:
+        typer.echo(text, nl=False)
         return
-    for name in ("superlink", "superexec", "gate"):
-        typer.echo(f"{name:11} {_running(found[name])}{' at ' + found['address'] if name == 'gate' else ''}")
-    if (wire := found["wire"]) is not None:
-        refused = (
-            f"; {wire['refused']} requests refused, last {wire['last_refused']}" if wire["refused"] else ""
-        )
-        typer.echo(f"wire        {wire['bytes_up']:,} bytes up, {wire['bytes_down']:,} down{refused}")
-    columns = ("node", "state", "spent", "left", "answers", "refusals", "last reason", "ledger")
-    rows = [
-        [
-            node["name"], _running(node), _number(node["epsilon_spent"]), _number(node["epsilon_left"]),
-            str(node["answers"]), str(node["refusals"]), _short(node["last_refusal"]), _short(node["ledger"]),
-        ]
-        for node in found["nodes"]
-    ]  # fmt: skip
-    print_table(columns, rows)
-    for node in found["nodes"]:
-        if node["zeros"]:  # the server cannot tell, and must not
-            typer.echo(f"{node['name']:11} {node['zeros']} of its reports hold zero: {node['last_zero']}")
-    if (run := found["run"]) is None:
-        typer.echo("training    none yet")
-        return
-    accuracy = "" if run["accuracy"] is None else f", accuracy {run['accuracy']:.2%}"
-    attempts = f", attempt {run['attempts']}" if run["attempts"] > 1 else ""
-    typer.echo(f"training    {run['status']}: round {run['round']} of {run['rounds']}{accuracy}{attempts}")
-    if run["problem"]:
-        typer.echo(f"            {run['problem']}")
-    typer.echo(f"answers     {run['answers']} accepted, {run['rejected']} rejected")
-    for each in run["last_rejected"]:
-        who = f"node {each['node']}" if "node" in each else f"slot {each.get('slot')}"
-        typer.echo(f"            round {each['round']}: {who}: {each.get('reason')}")
-    up, down = (
-        f"{run[name]:,}"
-        + (f" ({run[f'{name}_serialised']:,} serialised)" if run[f"{name}_serialised"] else "")
-        for name in ("bytes_up", "bytes_down")
-    )
-    typer.echo(f"bytes       up {up}, down {down}")
-    for event in found["events"]:
-        typer.echo(f"            {event['time']} {event['event']}")
+    with make_server(folder, _address("listen", listen)) as server, contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
 
 
 @app.command()
@@ -225,7 +217,7 @@ def ledger(node: Node, as_json: Json = False) -> None:
     if as_json:
         print_json({"node": str(node), "ledger": str(made.path), "witness": str(made.witness or "")})
     else:
-        typer.echo(f"{made.path}: cap {made.max_epsilon:,g}, {_number(float(made.spent))} spent")
+        typer.echo(f"{made.path}: cap {made.max_epsilon:,g}, {cell(float(made.spent))} spent")
         typer.echo(f"witness     {made.witness or 'none: see witness in node.conf'}")
 
 
@@ -248,13 +240,12 @@ def gate(
 ) -> None:
     """Forward nodes to a SuperLink, and nothing else: its Control API stays unreachable from outside."""
     import asyncio
-    import contextlib
     import os
 
     from sqsgd.deploy.gate import Gate
 
-    counts = os.environ.get("SQSGD_GATE_COUNTS")
-    gatekeeper = Gate(server, _address("to", to), Path(counts) if counts else None)
+    counts = Path(os.environ.get("SQSGD_GATE_COUNTS") or server / "gate.json")
+    gatekeeper = Gate(server, _address("to", to), counts)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(gatekeeper.serve(*_address("listen", listen)))
 
@@ -303,23 +294,6 @@ def _train(
     job = training.train(server, federation, app=app, resume=resume, stop=lambda: bool(stopping), tell=tell)
     tell(f"{job.status}: {job.folder}")
     return job.status == training.COMPLETED
-
-
-def _running(part: dict[str, Any]) -> str:
-    state = f"running ({part['pid']})" if part["running"] else "not running"
-    if part["restarts"]:
-        state += f", restarted {part['restarts']} times"
-    if not part["running"] and part["last_exit"] is not None:
-        state += f", last exit {part['last_exit']}"
-    return state
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,g}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 80 else text[:79] + "…"
 
 
 def _say(text: str) -> None:

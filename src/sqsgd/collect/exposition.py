@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sqsgd.collect.database import Database
 from sqsgd.collect.slots import ENDED, clock, stage
 from sqsgd.collect.study import OPEN, Study
+from sqsgd.files.prometheus_text import Metric, exposition
 from sqsgd.runs.once_summary import about_once
 
 
@@ -100,30 +101,33 @@ def rounds_done(database: Database) -> list[dict[str, Any]]:
 
 def prometheus(known: Mapping[str, Any], refused: Mapping[str, int], worker: Mapping[str, float]) -> str:
     """The text that Prometheus reads; ``worker``: counters of this process."""
-    samples: list[tuple[str, str, str, Iterable[tuple[str, float]]]] = [
-        ("sqsgd_round", "gauge", "The current round.", [("", known["round"])]),
-        ("sqsgd_round_reports", "gauge", "Reports of the current round.", [("", known["reports"])]),
-        ("sqsgd_round_slots", "gauge", "Slots of a round.", [("", known["slots"])]),
-        ("sqsgd_round_seconds_left", "gauge", "Time until the round may end.", [("", known["seconds_left"])]),
-        ("sqsgd_ended", "gauge", "1 if the study has ended.", [("", float(known["state"] == ENDED))]),
-        (
-            "sqsgd_refused_total",
-            "counter",
-            "Refused requests of all workers, by reason.",
-            [(f'{{reason="{code}"}}', count) for code, count in sorted(refused.items())],
-        ),
-        *(
-            (
-                f"sqsgd_worker_{name}",
-                "counter",
-                f"{name.replace('_', ' ').capitalize()}, of this worker.",
-                [("", value)],
-            )
-            for name, value in sorted(worker.items())
-        ),
-    ]
-    lines = []
-    for name, kind, about, values in samples:
-        lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
-        lines += [f"{name}{label} {value:g}" for label, value in values]
-    return "\n".join(lines) + "\n"
+    gauges = {
+        "round": ("The current round.", known["round"]),
+        "round_reports": ("Reports of the current round.", known["reports"]),
+        "round_slots": ("Slots of a round.", known["slots"]),
+        "round_seconds_left": ("Time until the round may end.", known["seconds_left"]),
+        "ended": ("1 if the study has ended.", int(known["state"] == ENDED)),
+    }
+    return exposition(
+        [
+            *(
+                Metric(name=f"sqsgd_{name}", kind="gauge", about=about, values=[({}, value)])
+                for name, (about, value) in gauges.items()
+            ),
+            Metric(
+                name="sqsgd_refused_total",
+                kind="counter",
+                about="Refused requests of all workers, by reason.",
+                values=[({"reason": code}, count) for code, count in sorted(refused.items())],
+            ),
+            *(
+                Metric(
+                    name=f"sqsgd_worker_{name}",
+                    kind="counter",
+                    about=f"{name.replace('_', ' ').capitalize()}, of this worker.",
+                    values=[({}, value)],
+                )
+                for name, value in sorted(worker.items())
+            ),
+        ]
+    )

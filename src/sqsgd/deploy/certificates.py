@@ -17,6 +17,8 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
     PublicFormat,
+    load_pem_private_key,
+    load_ssh_public_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -74,6 +76,38 @@ def make_server_pair(authority: Authority, hosts: Sequence[str], days: int) -> P
         .sign(authority.key, hashes.SHA384())
     )
     return Pair(private=_pem(key), public=certificate.public_bytes(Encoding.PEM))
+
+
+def load_authority(key: Path, certificate: Path) -> Authority:
+    """An authority from its files."""
+    private = load_pem_private_key(key.read_bytes(), None)
+    if not isinstance(private, ec.EllipticCurvePrivateKey):
+        raise ValueError(f"{key} is not a key of sqsgd deploy init")
+    return Authority(key=private, certificate=x509.load_pem_x509_certificate(certificate.read_bytes()))
+
+
+def renewed(authority: Authority, certificate: bytes, days: int) -> bytes:
+    """A certificate with the same key, names and uses that is valid from now on; no private key is needed.
+
+    The authority's own certificate is renewed in the same way: what it signed stays valid under both.
+    """
+    old = x509.load_pem_x509_certificate(certificate)
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(
+        issuer_name=authority.certificate.subject,
+        subject_name=old.subject,
+        public_key=old.public_key(),
+        serial_number=x509.random_serial_number(),
+        not_valid_before=now - _CLOCK_SKEW,
+        not_valid_after=now + timedelta(days=days),
+        extensions=list(old.extensions),
+    )
+    return builder.sign(authority.key, hashes.SHA384()).public_bytes(Encoding.PEM)
+
+
+def pem_of_openssh(public: bytes) -> bytes:
+    """A node's public key in the form in which Flower sends it."""
+    return load_ssh_public_key(public).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def make_node_pair(comment: str) -> Pair:

@@ -65,7 +65,7 @@ def _fill(folder: Path, federation: Federation, days: int) -> None:
     )
     for index in range(federation.nodes):
         pair = make_node_pair(f"node-{index}")
-        _fill_node(folder / f"nodes/node-{index}", federation, index, certificate, pair)
+        fill_node(folder / f"nodes/node-{index}", federation, index, certificate, pair)
         (folder / f"server/nodes/node-{index}.pub").write_bytes(pair.public)
 
 
@@ -84,7 +84,8 @@ def _fill_server(folder: Path, federation: Federation, authority: bytes, pair: P
     (folder / "README.md").write_text(pages.server(federation))
 
 
-def _fill_node(folder: Path, federation: Federation, index: int, authority: bytes, pair: Pair) -> None:
+def fill_node(folder: Path, federation: Federation, index: int, authority: bytes, pair: Pair) -> None:
+    """Write the folder of one node, without its ledger."""
     for name in ("", "state", "flwr", "bin"):
         _private_folder(folder / name)
     write_secret(folder / "key", pair.private)

@@ -9,13 +9,18 @@ carries one request of a stated length, so no second request can hide behind the
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import contextlib
 import json
 import ssl
 import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import formatdate
 from pathlib import Path
 
+from sqsgd.deploy.certificates import expiry, pem_of_openssh
 from sqsgd.deploy.federation import NAME, load_federation
 from sqsgd.files.durable import write_atomically
 
@@ -30,6 +35,10 @@ _PATIENCE = 60.0
 _LONGEST = 900.0
 """Seconds for one request and its response, enough for a whole model over a slow line."""
 _CHUNK = 1 << 16
+_CHECK = b"GET / HTTP/1.1\r\n"
+"""A node that compares clocks before it starts (preflight.py); answered here, and not forwarded."""
+_WARN_BEFORE = timedelta(days=30)
+_WARN_EVERY = timedelta(hours=12)
 
 
 class Rejected(Exception):
@@ -92,10 +101,11 @@ class Gate:
         settings = folder / NAME
         report = load_federation(folder).bytes if settings.exists() else 0
         self._max_body, self._slots = MAX_BODY + 2 * report, asyncio.Semaphore(MAX_CONCURRENT)
+        self._folder, self._read, self._revoked = folder, list[int](), frozenset[bytes]()
+        self._warned = datetime.min.replace(tzinfo=UTC)
         self._front = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._front.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._front.load_cert_chain(folder / "server.pem", folder / "server.key")
-        self._behind = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+        self._read_folder()
         self._to, self._counts_file = to, counts_file
         self.counts = Counts()
 
@@ -105,15 +115,33 @@ class Gate:
             self._answer, host, port, ssl=self._front, limit=_MAX_HEAD, ssl_handshake_timeout=_PATIENCE
         )
         async with server:
-            if self._counts_file is None:
-                await server.serve_forever()
-            else:
-                await asyncio.gather(server.serve_forever(), self._write_counts(self._counts_file))
+            await asyncio.gather(server.serve_forever(), self._keep_house(self._counts_file))
 
-    async def _write_counts(self, path: Path) -> None:
+    def _read_folder(self) -> None:
+        """Load what an operator may change while the gate runs: certificates, and the revoked keys."""
+        paths = [self._folder / name for name in ("server.pem", "ca.pem", "revoked")]
+        changed = [path.stat().st_mtime_ns for path in paths if path.exists()]
+        if changed != self._read:
+            self._front.load_cert_chain(self._folder / "server.pem", self._folder / "server.key")
+            self._behind = ssl.create_default_context(cafile=str(self._folder / "ca.pem"))
+            revoked = sorted((self._folder / "revoked").glob("*.pub"))
+            self._revoked = frozenset(pem_of_openssh(path.read_bytes()) for path in revoked)
+            self._read = changed
+        for name in ("server.pem", "ca.pem"):
+            ends, now = expiry(self._folder / name), datetime.now(UTC)
+            if (left := ends - now) < _WARN_BEFORE and now - self._warned > _WARN_EVERY:
+                what = "expired" if left < timedelta(0) else "expires"
+                _log(f"{name} {what} on {ends:%Y-%m-%d %H:%M} UTC: renew it with `sqsgd deploy renew`")
+                self._warned = now
+
+    async def _keep_house(self, path: Path | None) -> None:
         written = b""
         while True:
-            if (content := json.dumps(vars(self.counts)).encode()) != written:
+            try:
+                self._read_folder()
+            except (OSError, ValueError) as error:  # a file is being replaced, or is damaged
+                _log(f"what changed in {self._folder} cannot be used: {error}")
+            if path is not None and (content := json.dumps(vars(self.counts)).encode()) != written:
                 # In a thread: a slow disk must not delay requests.
                 await asyncio.to_thread(write_atomically, path, content)
                 written = content
@@ -124,6 +152,10 @@ class Gate:
             async with asyncio.timeout(_PATIENCE):
                 head = await reader.readuntil(b"\r\n\r\n")
             try:
+                self._refuse_revoked(head)
+                if head.startswith(_CHECK):
+                    await _respond(writer, "200 OK")
+                    return
                 outgoing, length = parse_head(head, self._max_body)
             except Rejected as rejection:
                 self._note_rejection(head, str(rejection))
@@ -135,6 +167,22 @@ class Gate:
             pass  # the peer disconnected, or never sent a request
         finally:
             await _close(writer)
+
+    def _refuse_revoked(self, head: bytes) -> None:
+        """Raise Rejected unless the one key that the request names is not revoked.
+
+        The SuperLink looks a node up by exactly these bytes, so any other form of a revoked key is unknown.
+        """
+        if not self._revoked:
+            return
+        lines = [line.partition(b":") for line in head.split(b"\r\n")[1:]]
+        keys = [value.strip() for name, _, value in lines if name.strip().lower() == b"flwr-public-key"]
+        try:
+            named = {base64.b64decode(key, validate=True) for key in keys}
+        except binascii.Error:
+            raise Rejected("400 Bad Request") from None
+        if len(keys) != 1 or named & self._revoked:
+            raise Rejected("401 Revoked" if keys else "403 Forbidden")
 
     async def _forward(
         self, head: bytes, length: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -175,11 +223,18 @@ class Gate:
         self.counts.refused += 1
         line = head.split(b"\r\n", 1)[0][:200].decode("latin-1")
         self.counts.last_refused = "".join(c for c in line if c.isprintable()) + f": {status}"
-        print(f"refused {self.counts.last_refused}", flush=True)  # noqa: T201 - the log
+        _log(f"refused {self.counts.last_refused}")
+
+
+def _log(text: str) -> None:
+    print(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}", flush=True)  # noqa: T201
 
 
 async def _respond(writer: asyncio.StreamWriter, status: str) -> None:
-    writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+    date = formatdate(usegmt=True)  # by which nodes check their clocks
+    writer.write(
+        f"HTTP/1.1 {status}\r\nDate: {date}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+    )
     await writer.drain()
 
 

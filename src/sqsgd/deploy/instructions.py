@@ -45,6 +45,10 @@ programs that keep running, each in its own terminal or service, then run two co
     ./train.sh         # when the nodes run; ends with 0 only if training was completed
     ./train.sh --resume   # continues from the last checkpoint
 
+    sqsgd deploy status . --watch     # the training
+    sqsgd deploy services .           # writes systemd units and a compose file
+    sqsgd deploy revoke . node-1      # refuses a node from then on
+
 `federation.toml` says what is trained; `runs/` holds the results. `server.key` and `superexec.secret` are
 secrets. Anyone who can reach the SuperLink's own port (8001, on 127.0.0.1) can submit code: give no one else
 access to this machine.
@@ -62,6 +66,9 @@ Needs `pip install 'sqsgd[train,flower]'`, and that environment's `bin` on the P
 
 It keeps running and reconnects after the server was away. If it was killed, starting it again within a
 minute may fail with Flower's error 305: wait and start it again, or let a service manager restart it.
+
+    sqsgd deploy status . --watch     # what was spent, answered and refused
+    sqsgd deploy services .           # writes a systemd unit and a compose file
 
 Only you decide:
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from sqsgd.deploy import processes
 from sqsgd.deploy.processes import Process
 
-_PATIENCE = 30.0  # seconds for a supervisor to end after SIGTERM
+_PATIENCE = 60.0  # seconds for a supervisor to end after SIGTERM: its nodes first, then the server
+SERVER_PARTS = ("superlink", "superexec", "gate")
+_AFTER_EXIT = 600
+"""Letters that a program of Flower may still write after the message about its exit."""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def refuse_leftovers(folder: Path) -> None:
@@ -65,12 +71,34 @@ def running_supervisor(folder: Path) -> int | None:
     return supervisor.pid if supervisor is not None and supervisor.alive else None
 
 
-def tail(log: Path, most: int = 500) -> str:
-    """The end of a log, on one line."""
+def tail(log: Path, most: int = 500, start: int = 0) -> str:
+    """The end of a log from byte ``start`` on, on one line and without colour codes."""
     try:
-        return " ".join(log.read_text(errors="replace").split())[-most:]
+        text = log.read_bytes()[start:].decode(errors="replace")
+        return " ".join(_COLOURS.sub("", text).split())[-most:]
     except FileNotFoundError:
         return "no log"
+
+
+def exit_reason(log: Path, most: int = 500, start: int = 0) -> str:
+    """Why the program that wrote a log from byte ``start`` on ended: Flower's message, else the log's end."""
+    text = tail(log, 20_000, start)
+    _, found, last = text.rpartition("Exit Code: ")
+    reason, _, after = last.partition(" For more information, visit")
+    if not found or len(after) > _AFTER_EXIT:  # the exit was another's, such as an app's
+        return text[-most:]
+    return f"Exit Code: {reason}"[:most]
+
+
+def in_stages(running: Iterable[tuple[str, Process]]) -> list[list[Process]]:
+    """The order in which parts are ended: nodes first, which sign off at a server that still runs.
+
+    A node that did not sign off is refused until its last heartbeat has timed out.
+    """
+    nodes, server = list[Process](), list[Process]()
+    for name, process in running:
+        (server if name in SERVER_PARTS else nodes).append(process)
+    return [nodes, server]
 
 
 def free_port() -> int:
@@ -81,17 +109,17 @@ def free_port() -> int:
 
 
 def down(folder: Path) -> int:
-    """End a federation, its supervisor first. Returns the number of processes that were running."""
+    """End a federation: its supervisor, its nodes, its server. Returns the number of processes that ran."""
     state = read_state(folder)
     if state is None:
         return 0
     recorded = [
-        Process(pid=part["pid"], started=part["started"])
-        for part in state["parts"].values()
+        (name, Process(pid=part["pid"], started=part["started"]))
+        for name, part in state["parts"].items()
         if part["pid"] is not None
     ]
     supervisor = Process(**state["supervisor"])
-    count = sum(process.alive for process in [supervisor, *recorded])
+    count = supervisor.alive + sum(process.alive for _, process in recorded)
     if supervisor.alive:
         os.kill(supervisor.pid, signal.SIGTERM)
         deadline = time.monotonic() + _PATIENCE
@@ -99,5 +127,5 @@ def down(folder: Path) -> int:
             time.sleep(0.1)
         if supervisor.alive:
             os.kill(supervisor.pid, signal.SIGKILL)
-    processes.end(recorded, state["mark"])
+    processes.end(in_stages(recorded), state["mark"])
     return count

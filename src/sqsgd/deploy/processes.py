@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,11 +76,20 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def end(processes: Iterable[Process], mark: str, patience: float = 10.0) -> list[int]:
-    """End processes and their children: SIGTERM first, then SIGKILL. Returns the numbers of those killed."""
-    ours = [process for process in processes if process.alive]
+def end(stages: Sequence[Iterable[Process]], mark: str, patience: float = 10.0) -> list[int]:
+    """End processes, one stage after another, then all with the mark. Returns the numbers of those killed.
+
+    A stage is over when its processes have ended: SIGTERM first, then, after ``patience`` seconds, SIGKILL.
+    """
+    killed = list[int]()
+    for stage in stages:
+        killed += _end_all([process for process in stage if process.alive], set, patience)
+    return killed + _end_all([], lambda: set(marked(mark)), patience)
+
+
+def _end_all(ours: list[Process], others: Callable[[], set[int]], patience: float) -> list[int]:
     deadline, asked, killed = time.monotonic() + patience, False, list[int]()
-    while left := {*marked(mark), *(process.pid for process in ours if process.alive)}:
+    while left := {*others(), *(process.pid for process in ours if process.alive)}:
         late = time.monotonic() >= deadline
         if late or not asked:
             number, asked = signal.SIGKILL if late else signal.SIGTERM, True

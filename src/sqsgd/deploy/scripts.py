@@ -67,6 +67,7 @@ REGISTER = _server(
     """\
 mkdir -p "$here/registered"
 for key in "$here"/nodes/*.pub; do
+    [ -e "$key" ] || continue
     name=$(basename "$key" .pub)
     if [ -e "$here/registered/$name" ] && cmp -s "$key" "$here/registered/$name"; then continue; fi
     flwr supernode register "$key" federation
@@ -137,6 +138,7 @@ case " $settings" in
     *" state-dir="*) ;;
     *) settings="state-dir=\\"$here/state\\" $settings" ;;
 esac
+python3 -m sqsgd.deploy.preflight "$here" "$server"
 exec flower-supernode --superlink "$server" --root-certificates "$here/ca.pem" \\
     --auth-supernode-private-key "$here/key" --host 127.0.0.1 --port "${SQSGD_NODE_PORT:-9094}" \\
     --node-config "$settings"

@@ -3,22 +3,55 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from sqsgd.deploy import submission
 from sqsgd.deploy.certificates import expiry
 from sqsgd.deploy.federation import load_federation
-from sqsgd.deploy.live_state import json_lines, node_folders, read_json, read_state, running_supervisor
+from sqsgd.deploy.live_state import (
+    SERVER_PARTS,
+    json_lines,
+    node_folders,
+    read_json,
+    read_state,
+    running_supervisor,
+)
 from sqsgd.deploy.node_config import read_node_config
 from sqsgd.deploy.processes import Process
 from sqsgd.ledger.account import Ledger
 from sqsgd.numerics.epsilon_sums import rounded_down, rounded_up
 
+_MOST_REASONS = 20
+"""Reasons that are counted one by one: a server or a node could invent any number of them."""
+
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """Everything known about a federation, for JSON."""
+    """Everything that this machine knows, for JSON: in a federation's, a server's or a node's folder."""
     folder = folder.absolute()
+    if (folder / "node.conf").is_file():
+        ends = expiry(folder / "ca.pem").isoformat()
+        node = {"name": folder.name, **node_status(folder)}
+        return {"kind": "node", "folder": str(folder), **node, "certificate_ends": ends}
+    if (folder / "superlink.sh").is_file():
+        return {"kind": "server", "folder": str(folder), **server_status(folder)}
+    return {"kind": "federation", **_federation_status(folder)}
+
+
+def server_status(server: Path) -> dict[str, Any]:
+    """What a server knows: its nodes' keys, the traffic at its gate, and the last training."""
+    return {
+        "wire": read_json(server / "gate.json"),
+        "nodes": sorted(path.stem for path in (server / "nodes").glob("*.pub")),
+        "run": run_status(server),
+        "certificate_ends": expiry(server / "server.pem").isoformat(),
+        "rounds": load_federation(server).rounds,
+    }
+
+
+def _federation_status(folder: Path) -> dict[str, Any]:
     federation, state = load_federation(folder), read_state(folder) or {}
     parts = state.get("parts", {})
     supervisor = running_supervisor(folder)
@@ -27,7 +60,7 @@ def read_status(folder: Path) -> dict[str, Any]:
         "up": supervisor is not None,
         "supervisor": supervisor,
         "address": state.get("address", "") if supervisor else "",
-        **{name: _part(parts.get(name)) for name in ("superlink", "superexec", "gate")},
+        **{name: _part(parts.get(name)) for name in SERVER_PARTS},
         "wire": read_json(folder / "live/gate.json"),
         "nodes": [
             {"name": node.name, **_part(parts.get(node.name)), **node_status(node)}
@@ -58,7 +91,9 @@ def node_status(node: Path) -> dict[str, Any]:
         "zeros": len(zeros),
         "last_zero": zeros[-1] if zeros else "",
         "refusals": len(refusals),
+        "refusals_by_reason": _counted(each.get("told") or "code not allowed" for each in refusals),
         "last_refusal": refusals[-1].get("reason", "") if refusals else "",
+        "last_answer": answers[-1].get("time", "") if answers else "",
         "bytes_up": sum(int(answer.get("payload_bytes", 0)) for answer in answers),
         "bytes_up_serialised": sum(int(answer.get("serialised_bytes", 0)) for answer in answers),
     }
@@ -105,6 +140,7 @@ def run_status(server: Path) -> dict[str, Any] | None:
         "epsilon_total": lines[-1].get("epsilon_total") if lines else None,
         "answers": sum(int(line.get("clients", 0)) for line in lines),
         "rejected": len(rejected),
+        "rejected_by_reason": _counted(each.get("reason") for each in rejected),
         "last_rejected": rejected[-5:],
         **{
             name + kind: sum(
@@ -115,6 +151,13 @@ def run_status(server: Path) -> dict[str, Any] | None:
             for kind in ("", "_serialised")  # the second is unknown where nodes fill slots
         },
     }
+
+
+def _counted(reasons: Iterable[object]) -> dict[str, int]:
+    """How often each reason occurred, the commonest first; rare ones together."""
+    found = Counter(map(str, reasons)).most_common()
+    rest = sum(count for _, count in found[_MOST_REASONS:])
+    return {**dict(found[:_MOST_REASONS]), **({"other reasons": rest} if rest else {})}
 
 
 def _with_names(run: dict[str, Any] | None, logs: Path) -> dict[str, Any] | None:

@@ -23,7 +23,15 @@ from typing import Any
 
 from sqsgd.deploy import processes, submission
 from sqsgd.deploy.federation import NAME, Federation, load_federation
-from sqsgd.deploy.live_state import free_port, node_folders, refuse_leftovers, tail
+from sqsgd.deploy.live_state import (
+    SERVER_PARTS,
+    exit_reason,
+    free_port,
+    in_stages,
+    node_folders,
+    refuse_leftovers,
+    tail,
+)
 from sqsgd.deploy.processes import Process
 from sqsgd.files.durable import write_atomically
 
@@ -39,6 +47,8 @@ class Part:
     command: list[str | Path]
     environment: dict[str, str]
     log: Path
+    log_start: int = 0
+    """Where the log of the running or last process begins: those before it wrote into the same file."""
     child: Popen[bytes] | None = None
     process: Process | None = None
     restarts: int = 0
@@ -107,8 +117,8 @@ class Supervisor:
         if self._watching is not None:
             self._watching.join()
         with self._lock:
-            ours = [part.process for part in self.parts.values() if part.process is not None]
-            killed = processes.end(ours, self.mark)
+            ours = [(part.name, part.process) for part in self.parts.values() if part.process is not None]
+            killed = processes.end(in_stages(ours), self.mark)
             if killed:
                 self.note(f"{len(killed)} processes did not stop in time and were killed")
             for part in self.parts.values():
@@ -133,12 +143,13 @@ class Supervisor:
         serving = {**base, "SQSGD_LINK_PORT": str(link), "SQSGD_LISTEN": self.address}
         serving["SQSGD_GATE_COUNTS"] = str(self.live / "gate.json")
         self._write_state()
-        for name in ("superlink", "superexec", "gate"):
+        for name in SERVER_PARTS:
             self._launch(self._add(name, server / f"{name}.sh", serving))
             if name == "superlink":
                 self._wait_for(f"https://127.0.0.1:{link}/health", self.parts[name])
         self._register(serving)
-        nodes = node_folders(self.folder)
+        keys = server / "nodes"  # those of revoked nodes are elsewhere
+        nodes = [path for path in node_folders(self.folder) if (keys / f"{path.name}.pub").exists()]
         if len(nodes) != self.federation.nodes:
             raise ValueError(
                 f"{self.folder / NAME}: nodes = {self.federation.nodes}, but nodes/ has {len(nodes)}"
@@ -147,10 +158,10 @@ class Supervisor:
             more = {"SQSGD_SERVER": self.address, "SQSGD_NODE_PORT": str(free_port())}
             environment = {name: value for name, value in base.items() if name != "FLWR_HOME"}
             self._launch(self._add(path.name, path / "run.sh", {**environment, **more}))
-        self._wait_for_nodes([path.name for path in nodes])
-        self.note(f"up: the server at {self.address}, {len(nodes)} nodes; logs in {self.live / 'logs'}")
         self._watching = threading.Thread(target=self._watch, name="watch", daemon=True)
         self._watching.start()
+        self._wait_for_nodes([path.name for path in nodes])
+        self.note(f"up: the server at {self.address}, {len(nodes)} nodes; logs in {self.live / 'logs'}")
 
     def _add(self, name: str, script: Path, environment: dict[str, str]) -> Part:
         self.parts[name] = Part(
@@ -162,6 +173,7 @@ class Supervisor:
         with self._lock:
             if self._stopping.is_set() or self._stop():
                 return
+            part.log_start = part.log.stat().st_size if part.log.exists() else 0
             part.child = processes.start(part.command, part.log, part.environment, self.mark)
             started = processes.start_time(part.child.pid) or "over"
             part.process, part.since = Process(pid=part.child.pid, started=started), time.monotonic()
@@ -181,7 +193,7 @@ class Supervisor:
         while time.monotonic() < deadline and not self._stop():
             assert part.child is not None  # noqa: S101
             if (code := part.child.poll()) is not None:
-                raise OSError(f"the {part.name} ended with {code}: {tail(part.log)}")
+                raise OSError(f"the {part.name} ended with {code}: {exit_reason(part.log)}")
             with contextlib.suppress(OSError, urllib.error.URLError):
                 urllib.request.urlopen(address, timeout=2, context=trust)  # noqa: S310
                 return
@@ -197,7 +209,8 @@ class Supervisor:
             missing = [name for name in missing if "SuperNode ID" not in self.parts[name].log.read_text()]
             time.sleep(0.1)
         for name in missing:
-            self.note(f"{name} has not connected: {tail(self.parts[name].log, 200)}", part=name)
+            part = self.parts[name]
+            self.note(f"{name} has not connected: {exit_reason(part.log, start=part.log_start)}", part=name)
 
     def _watch(self) -> None:
         """Restart what exits: at once, then after waits that double while a key is still in use."""
@@ -229,6 +242,7 @@ class Supervisor:
             part.start_at = time.monotonic() + wait
             self._write_state()
         how = f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
+        how += f" ({exit_reason(part.log, 300, part.log_start)})" if code > 0 else ""
         self.note(f"{part.name} {how}; restarting it in {wait:g} s", part=part.name, exit=code)
 
     def _write_state(self) -> None:

@@ -96,6 +96,8 @@ def main() -> None:
 
     runtime.pull_task_input = pull_and_remember
     runtime.install_from_fab = install_if_allowed
+    logger: Any = importlib.import_module("flwr.supercore.logger")
+    logger.update_console_handler(timestamps=True, colored=sys.stderr.isatty())
     sys.argv[0] = "flwr-clientapp"  # Flower reads its own name from it
     command.flwr_clientapp()
 

@@ -82,8 +82,8 @@ class Node:
         It is called once in a training, before the first report is paid.
         """
         self.log.info(
-            "sqsgd: asked for round %s of %r: scheme %s, epsilon %g, %g bytes%s",
-            request.task.round, request.name, shortened(request.scheme), request.epsilon, request.bits / 8,
+            "sqsgd: asked for round %d of %r: scheme %s, epsilon %g, %g bytes%s",
+            request.task.round + 1, request.name, shortened(request.scheme), request.epsilon, request.bits / 8,
             "" if self.batch is None else f", a batch of {self.batch}",
         )  # fmt: skip
         with self.state.locked():  # from the first read to the last write: another process may run too
@@ -191,6 +191,11 @@ class Node:
             "serialised_bytes": self.sent_size(payload),
         }
         entry |= ({"again": True} if again else {}) | ({"zero": zero} if zero else {})
+        self.log.info(
+            "sqsgd: round %d of %r: %s of %d bytes for epsilon %g",
+            request.task.round + 1, request.name, "the same report" if again else "a report",
+            len(payload), epsilon,
+        )  # fmt: skip
         try:
             note(self.policy.state_dir, "answers", entry)
         except OSError:  # the report is paid for, and the ledger has it

@@ -52,7 +52,8 @@ def explain(
         log.info("sqsgd: %s", error)
     else:
         log.warning("sqsgd: refused: %s", shortened(str(error)))
-        entry = {"task": asked.get("name"), "round": asked.get("round"), "reason": str(error)}
+        about = {"task": asked.get("name"), "round": asked.get("round")}
+        entry = {**about, "reason": str(error), "told": reason}
         folder = node_config.get("state-dir")
         if isinstance(folder, str) and Path(folder).is_absolute():
             try:

@@ -1,0 +1,94 @@
+"""Nodes come and go, and certificates are renewed, while the gate and the other nodes stay up."""
+
+import base64
+
+import pytest
+from live import wait_until
+from open_gate import ask, open_gate
+
+from sqsgd.deploy.certificates import expiry, pem_of_openssh
+from sqsgd.deploy.federation import load_federation
+from sqsgd.deploy.membership import add_node, renew, revoke
+from sqsgd.deploy.preflight import KEY_HEADER, problems
+from sqsgd.deploy.status import node_status
+
+
+def listening(address, trusted):
+    def answered():
+        try:
+            return ask(address, trusted)
+        except ConnectionRefusedError:
+            return None
+
+    return wait_until(answered, 60, "the gate listens")
+
+
+def test_a_new_node_has_all_that_the_others_have(federation):
+    before = {path: path.read_bytes() for path in federation.rglob("*") if path.is_file()}
+    node = add_node(federation)
+    assert node.name == "node-2"
+    names = [
+        {str(path.relative_to(each)) for path in each.rglob("*")} for each in (node, node.parent / "node-0")
+    ]
+    assert names[0] == names[1]
+    assert (federation / "server/nodes/node-2.pub").read_bytes() == (node / "key.pub").read_bytes()
+    assert (node / "key").stat().st_mode & 0o077 == 0
+    assert (node_status(node)["ledger"], node_status(node)["epsilon_left"]) == ("good", 1600.0)
+    assert [load_federation(each).nodes for each in (federation, federation / "server")] == [3, 3]
+    changed = {path.name for path, content in before.items() if path.read_bytes() != content}
+    assert changed == {"federation.toml"}
+    revoke(federation, "node-2")
+    assert add_node(federation).name == "node-3"  # the name of a revoked node is not used again
+
+
+def test_a_node_that_is_not_there_cannot_be_revoked(federation):
+    for name in ("node-9", "../nodes/node-0"):
+        with pytest.raises(ValueError, match="it has: node-0, node-1"):
+            revoke(federation / "server", name)
+
+
+def test_a_revoked_key_is_refused_by_a_gate_that_runs(federation):
+    nodes = [federation / f"nodes/node-{index}" for index in range(2)]
+    keys = [base64.b64encode(pem_of_openssh((node / "key.pub").read_bytes())).decode() for node in nodes]
+    trusted = federation / "server/ca.pem"
+    with open_gate(federation / "server") as address:
+        listening(address, trusted)
+        assert [list(problems(node, address)) for node in nodes] == [[], []]
+        revoke(federation / "server", "node-1")
+        refused = lambda: ask(address, trusted, headers=[(KEY_HEADER, keys[1])])[0] == 401  # noqa: E731
+        wait_until(refused, 60, "the key is refused")
+        assert ask(address, trusted, headers=[(KEY_HEADER, keys[0])])[0] == 503  # there is no SuperLink
+        for forged in ([keys[0], keys[1]], [keys[1], keys[0]], ["!"], []):
+            assert ask(address, trusted, headers=[(KEY_HEADER, key) for key in forged])[0] in (400, 401, 403)
+        assert list(problems(nodes[0], address)) == []
+        (said,) = problems(nodes[1], address)
+        assert "has revoked this node's key" in said
+
+
+def test_certificates_are_renewed_while_the_gate_and_nodes_are_up(federation, tmp_path):
+    """A node that is up trusts the authority's certificate as it was when the node started."""
+    old, key = tmp_path / "old.pem", (federation / "server/server.key").read_bytes()
+    old.write_bytes((federation / "nodes/node-0/ca.pem").read_bytes())
+    with open_gate(federation / "server") as address:
+        first = listening(address, old)[1]
+        done = renew(federation, 400, authority=True)
+        another = lambda: ask(address, old)[1]["serialNumber"] != first["serialNumber"]  # noqa: E731
+        wait_until(another, 60, "the new certificate is shown to a node that is up")
+        shown = ask(address, federation / "nodes/node-0/ca.pem")[1]  # and to one that starts now
+        assert shown["subjectAltName"] == first["subjectAltName"]
+    assert len(done.authority) == 4
+    ends = {expiry(path).date() for path in (done.server, *done.authority)}
+    assert len(ends) == 1
+    assert min(ends) > expiry(old).date()
+    assert (federation / "server/server.key").read_bytes() == key
+
+
+def test_a_certificate_does_not_outlive_its_authority(federation):
+    before = (federation / "server/server.pem").read_bytes()
+    with pytest.raises(ValueError, match="renew it too, with --authority"):
+        renew(federation, 400, authority=False)
+    assert (federation / "server/server.pem").read_bytes() == before
+    renew(federation, 10, authority=False)
+    (federation / "authority/ca.key").unlink()
+    with pytest.raises(ValueError, match=r"ca.key is missing"):
+        renew(federation, 10, authority=False)
