@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import FilterKey, FLContextKey
 from nvflare.apis.fl_context import FLContext
@@ -32,6 +33,8 @@ class SqsgdFilter(Filter):
       ::test_nothing_is_computed_on_a_spent_budget.
     * If the executor fails, the client still sends a paid report, of zero:
       tests/nvflare/test_private_execution.py::test_a_failing_executor_tells_nothing.
+    * It covers every task of the job, whichever it is listed for:
+      tests/nvflare/test_simulator.py::test_two_clients.
     * In the wrong place the filter blocks everything:
       tests/nvflare/test_client_filter.py::test_in_the_wrong_chain_it_blocks.
     """
@@ -59,12 +62,25 @@ class SqsgdFilter(Filter):
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Guard the executor of this task. If this raises, NVFlare does not call the executor."""
-        direction = fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION)
-        runner = fl_ctx.get_prop(FLContextKey.RUNNER)
-        task_name = fl_ctx.get_prop(FLContextKey.TASK_NAME)
-        executor = runner.find_executor(task_name) if hasattr(runner, "find_executor") else None
-        if direction != FilterKey.IN or executor is None:
+        if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) != FilterKey.IN or not self._guard(fl_ctx):
             raise RuntimeError("SqsgdFilter must be in task_data_filters of a client, with direction 'in'")
+        return shareable
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Guard the executor of any task that the job's configuration names no filter for.
+
+        NVFlare matches the ``tasks`` of a filter by their exact names, ``*`` included, and says nothing.
+        """
+        if event_type == EventType.BEFORE_TASK_EXECUTION:
+            self._guard(fl_ctx)
+
+    def _guard(self, fl_ctx: FLContext) -> bool:
+        """Whether the executor of the current task is guarded now; False: it was not found."""
+        runner = fl_ctx.get_prop(FLContextKey.RUNNER)
+        find = getattr(runner, "find_executor", None)
+        executor = None if find is None else find(fl_ctx.get_prop(FLContextKey.TASK_NAME))
+        if executor is None:
+            return False
         if not isinstance(executor.execute, PrivateExecution):
             executor.execute = PrivateExecution(executor.execute, self.owner)
-        return shareable
+        return True

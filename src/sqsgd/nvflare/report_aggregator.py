@@ -126,7 +126,8 @@ class SqsgdAggregator(Aggregator):
             clip=self.clip,
             secure=True,
         )
-        self._name = f"{self.scheme} {job}"
+        # Every run of NVFlare's simulator has the same job id.
+        self._name = f"{self.scheme} {job} {self._settings.seed:016x}"
         self._state = federated.initial_state(weights, self._settings)
 
     @property
