@@ -1,7 +1,8 @@
 """NVFlare's own filter with differential privacy (SVT) and sqsgd, on the same update at the same epsilon.
 
 SVT has NVFlare's defaults; its accountant says what it spent, and sqsgd may spend that. The update of a model
-is a Gaussian vector; its entries have the standard deviation at which SVT clips (gamma), which favours SVT.
+is a Gaussian vector. SVT's error depends on the size of its entries, which it clips at gamma = 1e-5; that of
+sqsgd does not.
 """
 
 import argparse
@@ -28,16 +29,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dim", type=int, default=7_033_290, help="weights of the model")
     parser.add_argument("--bytes", type=int, nargs="+", default=[25_000], help="budgets of a report")
+    parser.add_argument("--deviation", type=float, default=1e-5, help="standard deviation of an entry")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     logging.disable(logging.INFO)
-    update = np.random.default_rng(options.seed).normal(0.0, 1e-5, options.dim).astype(np.float32)
+    rng = np.random.default_rng(options.seed)
+    update = rng.normal(0.0, options.deviation, options.dim).astype(np.float32)
 
     svt, began = SVTPrivacy(), time.perf_counter()
     result = svt.process(DXO(DataKind.WEIGHT_DIFF, data={"w": update.copy()}).to_shareable(), FLContext())
     sent, epsilon = from_shareable(result).data["w"], svt.get_privacy_spent()
     values = np.count_nonzero(sent)
-    print(f"dim {options.dim}, epsilon {epsilon:.1f}")
+    print(f"dim {options.dim}, epsilon {epsilon:.1f}, deviation {options.deviation:g}")
     print(
         f"SVT    cosine {cosine(sent, update):.4f}  {sent.nbytes} bytes, {values} values not zero,", end=" "
     )

@@ -18,13 +18,16 @@ class Engine:
     """What a context's engine is asked for."""
 
     def __init__(self, components=(), clients=()):
-        self.components, self.clients = dict(components), list(clients)
+        self.components, self.clients, self.events = dict(components), list(clients), []
 
     def get_all_components(self):
         return self.components
 
     def get_clients(self):
         return self.clients
+
+    def fire_event(self, event_type, fl_ctx):
+        self.events.append(event_type)
 
 
 class Runner:
