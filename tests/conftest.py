@@ -37,6 +37,7 @@ SLOW = (
     "experiments/test_sweep_runner.py",
     "flower/",
     "node/",
+    "nvflare/",
     "deploy/",
     "collect/",
     "audit/",
