@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from asking import lines
 
 from sqsgd.ledger.account import Ledger
 
-JOB = Path(__file__).parents[2] / "examples/nvflare_job"
+ROOT = Path(__file__).parents[2]
+JOB = ROOT / "examples/nvflare_job"
+PAGE = (ROOT / "docs/nvflare.md").read_text()
 
 
 def run(folder, *, rounds, tasks, max_epsilon):
@@ -30,20 +33,10 @@ def run(folder, *, rounds, tasks, max_epsilon):
     config["task_data_filters"][0]["filters"][0]["args"]["max_epsilon"] = max_epsilon
     client.write_text(json.dumps(config))
     code = "from nvflare.cli import main; main()"
-    command = [
-        sys.executable,
-        "-c",
-        code,
-        "simulator",
-        str(job),
-        "-w",
-        str(folder / "run"),
-        "-n",
-        "2",
-        "-t",
-        "2",
-    ]
-    paths = os.pathsep.join([str(Path(__file__).parents[2] / "src"), os.environ.get("PYTHONPATH", "")])
+    places = {"examples/nvflare_job": str(job), "/tmp/nvflare_run": str(folder / "run")}  # noqa: S108
+    words = shlex.split(re.search(r"^nvflare (simulator .*)$", PAGE, re.MULTILINE)[1])
+    command = [sys.executable, "-c", code, *(places.get(word, word) for word in words)]
+    paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, env=environment, cwd=folder, timeout=600, capture_output=True, text=True, check=False
