@@ -27,6 +27,7 @@ ELSEWHERE = {
     "docs/deploy.md": "tests/deploy/test_real_federation.py",
     "docs/encoder.md": "tests/test_docs.py",
     "docs/flower.md": "tests/flower/test_example_app.py",
+    "docs/nvflare.md": "tests/nvflare/test_simulator.py",
     "docs/wire-format.md": "tests/test_docs.py",
 }
 """Pages whose blocks belong together, and the tests that run them."""

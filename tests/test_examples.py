@@ -24,7 +24,8 @@ def test_no_example_is_left_out():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == RUN
     assert {path.stem for path in EXAMPLES.glob("*.ipynb")} == {"planner_trade_offs"}
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert folders == {"flower_app"}  # tests/flower/test_example_app.py runs it
+    # tests/flower/test_example_app.py and tests/nvflare/test_simulator.py run them
+    assert folders == {"flower_app", "nvflare_job"}
 
 
 def test_private_mean_has_the_predicted_error(capsys):

@@ -34,6 +34,7 @@ ONLY_IN = {
     "llvmlite": ("kernels/",),
     "torch": ("learning/", "audit/inversion", "experiments/runner"),  # the last: TensorBoard's writer
     "flwr": ("flower/",),
+    "nvflare": ("nvflare/",),
     "matplotlib": ("report/",),
     "starlette": ("collect/",),
     "uvicorn": ("collect/",),

@@ -1,0 +1,118 @@
+"""One task at a client, with real ledgers on disk."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare.apis", reason="nvflare is not installed")
+from asking import SCHEME, arrays, lines, target
+from flare import Engine, Trainer, context, norm, task_data
+from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.signal import Signal
+from nvflare.app_common.widgets.convert_to_fed_event import ConvertToFedEvent
+
+from sqsgd.ledger.account import Ledger
+from sqsgd.node import reasons
+from sqsgd.nvflare import shareables
+from sqsgd.nvflare.private_execution import PrivateExecution
+
+EPSILON = SCHEME["epsilon"]
+
+
+def answer(folder, trainer, data=None, *, engine=None, name="site-1", **config):
+    owner = {"state-dir": str(folder), "max-epsilon": 1e6}
+    owner |= {key.replace("_", "-"): value for key, value in config.items()}
+    execution = PrivateExecution(trainer.execute, owner)
+    data = task_data() if data is None else data
+    return execution("train", data, context(trainer, engine=engine, name=name), Signal())
+
+
+def decoded(reply, name="site-1", **changes):
+    asked = shareables.read_request(task_data(**changes), shareables.client_number(name))
+    return asked.make_scheme().decode(reply[shareables.REPORT], asked.task)
+
+
+@pytest.mark.parametrize("kind", [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF])
+def test_nothing_else_leaves(tmp_path, kind):
+    reply = answer(tmp_path, Trainer(kind))
+    assert set(reply) - {"__headers__"} == {shareables.REPORT}
+    assert reply.get_header("__return_code__", "OK") == "OK"
+    assert not reply.get_cookie_jar()
+    pull = -target(5)  # the model before, zero, minus the model after
+    estimate = decoded(reply)
+    assert estimate @ pull > 0.1 * norm(estimate) * norm(pull)
+
+
+def test_paid_before_the_executor_runs(tmp_path):
+    spent = []
+    trainer = Trainer(before=lambda: spent.append(Ledger(tmp_path / "ledger").spent))
+    answer(tmp_path, trainer)
+    assert spent == [EPSILON]
+
+
+def test_nothing_is_computed_on_a_spent_budget(tmp_path):
+    trainer = Trainer()
+    assert shareables.REPORT in answer(tmp_path, trainer, max_epsilon=1.5 * EPSILON)
+    reply = answer(tmp_path, trainer, task_data(round=1), max_epsilon=1.5 * EPSILON)
+    assert reply[shareables.REASON] == reasons.SPENT
+    assert trainer.calls == 1
+    assert [entry["round"] for entry in lines(tmp_path / "refusals.jsonl")] == [1]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the loss is 0.25"), SystemExit(3)])
+def test_a_failing_executor_tells_nothing(tmp_path, error):
+    reply = answer(tmp_path, Trainer(error=error))
+    good = answer(tmp_path / "other", Trainer())
+    assert set(reply) == set(good)
+    assert len(reply[shareables.REPORT]) == len(good[shareables.REPORT])
+    assert Ledger(tmp_path / "ledger").spent == EPSILON
+
+
+def test_the_same_task_gets_the_same_bytes_and_costs_nothing(tmp_path):
+    trainer = Trainer()
+    first, again = (answer(tmp_path, trainer) for _ in range(2))
+    assert first == again
+    assert trainer.calls == 1
+    assert Ledger(tmp_path / "ledger").spent == EPSILON
+
+
+def test_each_client_answers_under_its_own_number(tmp_path):
+    reply = answer(tmp_path, Trainer(), name="site-2")
+    assert np.isfinite(decoded(reply, "site-2")).all()
+    with pytest.raises(ValueError, match=r"."):
+        decoded(reply, "site-1")
+
+
+def without_request():
+    return DXO(DataKind.WEIGHTS, data=arrays()).to_shareable()
+
+
+def another_model():
+    data = task_data()
+    return DXO(DataKind.WEIGHTS, data=arrays(1.0)).update_shareable(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "config", "reason"),
+    [
+        (without_request, {}, reasons.MALFORMED),
+        (another_model, {}, reasons.MALFORMED),
+        (task_data, {"max_report_epsilon": EPSILON / 2}, reasons.NOT_ALLOWED),
+        (task_data, {"schemes": "privunit-index"}, reasons.NOT_ALLOWED),
+        (task_data, {"state_dir": "not/absolute"}, reasons.NOT_ALLOWED),
+        (task_data, {"require_ledger": True}, reasons.LEDGER),
+    ],
+)
+def test_what_the_owner_did_not_allow_is_refused(tmp_path, data, config, reason):
+    trainer = Trainer()
+    reply = answer(tmp_path, trainer, data(), **config)
+    assert set(reply) - {"__headers__"} == {shareables.REASON}
+    assert reply[shareables.REASON] == reason
+    assert trainer.calls == 0
+
+
+def test_a_job_that_streams_events_is_refused(tmp_path):
+    trainer = Trainer()
+    engine = Engine({"metrics": ConvertToFedEvent(["analytix_log_stats"])})
+    assert answer(tmp_path, trainer, engine=engine)[shareables.REASON] == reasons.NOT_ALLOWED
+    assert trainer.calls == 0
+    assert "'metrics'" in lines(tmp_path / "refusals.jsonl")[0]["reason"]

@@ -1,0 +1,118 @@
+"""The aggregator, with reports of real clients."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare.apis", reason="nvflare is not installed")
+from asking import arrays, target
+from flare import Engine, Trainer, context, norm
+from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.event_type import EventType
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
+
+from sqsgd.node import reasons
+from sqsgd.node.structure import flatten
+from sqsgd.nvflare import SqsgdAggregator, shareables
+from sqsgd.nvflare.private_execution import PrivateExecution
+from sqsgd.nvflare.report_aggregator import NoAnswers
+
+SITES = ("site-1", "site-2")
+
+
+def aggregator(**options):
+    return SqsgdAggregator(**{"epsilon": 200.0, "bytes": 32, "options": {"code": "signs"}, **options})
+
+
+def ask(server, model):
+    """The task data that the server sends for a model."""
+    data = DXO(DataKind.WEIGHTS, data=model).to_shareable()
+    fl_ctx = context(name="server", engine=Engine(clients=SITES))
+    fl_ctx.set_prop(AppConstants.TRAIN_SHAREABLE, data, private=True, sticky=False)
+    server.handle_event(AppEventType.BEFORE_TRAIN_TASK, fl_ctx)
+    return data, fl_ctx
+
+
+def reply_of(folder, name, data):
+    owner = {"state-dir": str(folder / name), "max-epsilon": 1e6}
+    return PrivateExecution(Trainer().execute, owner)("train", data, context(name=name), Signal())
+
+
+def accept(server, name, reply):
+    return server.accept(reply, context(name="server", peer=name))
+
+
+def test_rounds_move_the_model_towards_the_clients(tmp_path):
+    server, model = aggregator(lr=0.5), arrays()
+    for _ in range(15):
+        data, fl_ctx = ask(server, model)
+        for name in SITES:
+            assert accept(server, name, reply_of(tmp_path, name, data))
+        model = shareables.model_of(server.aggregate(fl_ctx))
+        server.reset(fl_ctx)
+    weights = flatten(model)[1]
+    assert weights @ target(5) > 0.8 * norm(weights) * norm(target(5))
+    assert {name: array.shape for name, array in model.items()} == {"first": (10, 20), "second": (100,)}
+
+
+def test_the_order_of_arrival_changes_nothing(tmp_path):
+    results = []
+    data, _ = ask(aggregator(seed=3), arrays())
+    replies = {name: reply_of(tmp_path, name, data) for name in SITES}
+    for names in (SITES, SITES[::-1]):
+        server = aggregator(seed=3)
+        _, fl_ctx = ask(server, arrays())
+        for name in names:
+            assert accept(server, name, replies[name])
+        results.append(flatten(shareables.model_of(server.aggregate(fl_ctx)))[1])
+    np.testing.assert_array_equal(*results)
+
+
+def test_an_invalid_answer_is_rejected(tmp_path):
+    server = aggregator()
+    data, fl_ctx = ask(server, arrays())
+    good = reply_of(tmp_path, "site-1", data)
+    payload = good[shareables.REPORT]
+    plain = DXO(DataKind.WEIGHTS, data=arrays(1e9)).to_shareable()
+    bad = (payload + b"\x00", payload[:-1], bytes(len(payload)), "text", None, [1] * len(payload))
+    for reply in (Shareable(), plain, *map(shareables.report, bad)):
+        assert not accept(server, "site-2", reply)
+    assert not accept(server, "site-2", good)  # in another client's name
+    assert not accept(server, "site-2", shareables.refusal(["not", "hashable"]))
+    assert accept(server, "site-1", good)
+    assert not accept(server, "site-1", good)  # twice
+    model = flatten(shareables.model_of(server.aggregate(fl_ctx)))[1]
+    assert np.abs(model).max() < 1e6
+    assert not accept(server, "site-1", good)  # a report of the last round
+
+
+def test_a_round_without_answers_stops_the_job():
+    server = aggregator()
+    _, fl_ctx = ask(server, arrays())
+    for name in SITES:
+        assert not accept(server, name, shareables.refusal(reasons.SPENT))
+    with pytest.raises(
+        NoAnswers, match=r"0 valid reports.*\(2: the node refused: its privacy budget is spent\)"
+    ):
+        server.aggregate(fl_ctx)
+    with pytest.raises(NoAnswers, match="ScatterAndGather"):
+        aggregator().aggregate(fl_ctx)
+
+
+def test_options_that_do_not_fit_stop_the_job():
+    for options, model in (({"scheme": "privunit-index", "bytes": 1}, arrays()), ({}, {"w": np.zeros(3)})):
+        data, fl_ctx = ask(aggregator(**{"options": {}, **options}), model)
+        assert EventType.FATAL_SYSTEM_ERROR in fl_ctx.get_engine().events
+        assert not shareables.request_fields(data)
+
+
+def test_every_client_gets_the_same_request_and_every_training_its_own_name():
+    server = aggregator()
+    data, fl_ctx = ask(server, arrays())
+    first = dict(shareables.request_fields(data))
+    server.handle_event(AppEventType.BEFORE_TRAIN_TASK, fl_ctx)
+    assert shareables.request_fields(data) == first
+    other, _ = ask(aggregator(), arrays())
+    assert shareables.request_fields(other)["name"] != first["name"]

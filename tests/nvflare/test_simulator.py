@@ -1,0 +1,64 @@
+"""A real run of NVFlare's simulator: the example's job, a server and two clients, each in its own process."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare.apis", reason="nvflare is not installed")
+
+from asking import lines
+
+from sqsgd.ledger.account import Ledger
+
+ROOT = Path(__file__).parents[2]
+JOB = ROOT / "examples/nvflare_job"
+PAGE = (ROOT / "docs/nvflare.md").read_text()
+
+
+def run(folder, *, rounds, tasks, max_epsilon):
+    """The job with these changes; the exit status, the server's log, the server's folder."""
+    job = shutil.copytree(JOB, folder / "job")
+    server, client = (job / f"app/config/config_fed_{side}.json" for side in ("server", "client"))
+    server.write_text(re.sub(r'"num_rounds": \d+', f'"num_rounds": {rounds}', server.read_text()))
+    config = json.loads(client.read_text())
+    config["task_data_filters"][0]["tasks"] = tasks
+    config["task_data_filters"][0]["filters"][0]["args"]["max_epsilon"] = max_epsilon
+    client.write_text(json.dumps(config))
+    code = "from nvflare.cli import main; main()"
+    places = {"examples/nvflare_job": str(job), "/tmp/nvflare_run": str(folder / "run")}  # noqa: S108
+    words = shlex.split(re.search(r"^nvflare (simulator .*)$", PAGE, re.MULTILINE)[1])
+    command = [sys.executable, "-c", code, *(places.get(word, word) for word in words)]
+    paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, env=environment, cwd=folder, timeout=600, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout + done.stderr, folder / "run"
+
+
+def test_two_clients(tmp_path):
+    """Three rounds; the budget of the clients suffices for them and not for a fourth.
+
+    The filter is listed for ``*``, which NVFlare takes for the name of a task.
+    """
+    status, log, folder = run(tmp_path, rounds=4, tasks=["*"], max_epsilon=1200)
+    assert status != 0, log
+    assert "(2: the node refused: its privacy budget is spent)" in log
+    for site in ("site-1", "site-2"):
+        state = folder / site / "sqsgd" / site
+        assert float(Ledger(state / "ledger").spent) == 1200.0
+        assert [entry["round"] for entry in lines(state / "answers.jsonl")] == [0, 1, 2]
+        assert all(entry["serialised_bytes"] < 600 for entry in lines(state / "answers.jsonl"))
+        assert [entry["round"] for entry in lines(state / "refusals.jsonl")] == [3]
+    model = np.load(folder / "server/simulate_job/models/server.npy")
+    truth = np.sin(np.arange(model.size))
+    cosine = model @ truth / np.linalg.norm(model) / np.linalg.norm(truth)
+    assert cosine > 0.3, cosine  # 5 standard deviations of chance are 0.16
