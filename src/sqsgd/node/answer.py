@@ -83,7 +83,8 @@ class Node:
         """
         self.log.info(
             "sqsgd: asked for round %d of %r: scheme %s, epsilon %g, %g bytes%s",
-            request.task.round + 1, request.name, shortened(request.scheme), request.epsilon, request.bits / 8,
+            request.task.round + 1, request.name, shortened(request.scheme), request.epsilon,
+            request.bits / 8,
             "" if self.batch is None else f", a batch of {self.batch}",
         )  # fmt: skip
         with self.state.locked():  # from the first read to the last write: another process may run too
