@@ -221,7 +221,7 @@ def test_a_server_gets_no_report_of_one_example(up):
     for node in status(up)["nodes"]:
         assert "batch = 1 is below this node's min-batch = 32" in node["last_refusal"]
         log = (up / f"live/logs/{node['name']}.log").read_text()
-        assert re.search(r"asked for round 0 of .*: scheme sqsgd, epsilon 400, 256 bytes, a batch of 1", log)
+        assert re.search(r"asked for round 1 of .*: scheme sqsgd, epsilon 400, 256 bytes, a batch of 1", log)
 
 
 def link_port(folder):

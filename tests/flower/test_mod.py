@@ -205,7 +205,7 @@ def test_the_batch_that_a_server_asks_for_is_checked_and_noted(tmp_path, name, c
     context.run_config[name] = 8
     with caplog.at_level("INFO", logger="flwr"):
         payload_of(app(sent, context))
-    assert "asked for round 0 of 'test': scheme sqsgd, epsilon 200, 32 bytes, a batch of 8" in caplog.text
+    assert "asked for round 1 of 'test': scheme sqsgd, epsilon 200, 32 bytes, a batch of 8" in caplog.text
     assert lines(tmp_path / "answers.jsonl")[0]["asked_batch"] == 8
 
 
