@@ -1,10 +1,10 @@
 """The default learning rate of every scheme against the best of a grid: LeNet-5 on the embedded digits.
 
-`.venv/bin/python benchmarks/default_rates.py rates.json [--epsilons 400 100 40] [--schemes vqsgd piecewise]`
-trains each scheme at its default and at rates of a grid, from the one next to the default on, until both
-neighbours of the best are worse; then it prints the table. Every run is stored as it ends, and none is
-repeated. With `--data-dir`, runs are also measured on images of MNIST's training set that are not among the
-embedded digits: constants of the rule are chosen on those.
+`.venv/bin/python benchmarks/default_rates.py rates.json [--epsilons 400 100 40] [--schemes vqsgd piecewise]
+[--seeds 1 2]` trains each scheme at its default and at rates of a grid, from the one next to the default on,
+until both neighbours of the best are worse; then it prints the table of means. Every run is stored as it
+ends, and none is repeated. With `--data-dir`, runs are also measured on images of MNIST's training set that
+are not among the embedded digits: constants of the rule are chosen on those.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import argparse
 import json
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 from sqsgd.experiments import runner
 from sqsgd.federated import initial_state, run
@@ -27,6 +29,7 @@ GRID = tuple(round(step * 10.0**power, 6) for power in range(-5, 3) for step in 
 ARMS = {name: RunConfig(scheme=name) for name in SCHEMES} | {
     "sqsgd-paper adaptive": RunConfig(scheme="sqsgd-paper", options={"adaptive": True})
 }
+LENET = 119_850
 LOST = 1e3
 """A mean loss at which a run is given up: it has diverged, and guesses."""
 
@@ -43,25 +46,32 @@ def other_digits(data_dir: Path, count: int = 5000) -> Dataset:
 
 
 class Runs:
-    """Finished runs in a file, by scheme, budget and rate; makes those that are missing."""
+    """Finished runs in a file, by scheme, budget, rate and seed; makes those that are missing."""
 
-    def __init__(self, path: Path, rounds: int, others: Dataset | None) -> None:
-        self.path, self.rounds, self.others = path, rounds, others
+    def __init__(self, path: Path, rounds: int, others: Dataset | None, seeds: Sequence[int] = (1,)) -> None:
+        self.path, self.rounds, self.others, self.seeds = path, rounds, others, seeds
         self.done: dict[str, Result] = json.loads(path.read_text()) if path.exists() else {}
 
     def result(self, arm: str, epsilon: float, lr: float = 0.0) -> Result:
-        """One run, at this rate, which falls linearly to zero, or at the default."""
-        config = replace(ARMS[arm], epsilon=epsilon, rounds=self.rounds, lr=lr, workers=1)
-        made = runner.prepare(config, Path("a folder that is never made"))
+        """The mean over the seeds, at this rate, which falls linearly to zero, or at the default."""
+        found = [self._run(arm, epsilon, lr, seed) for seed in self.seeds]
+        measured = [name for name in ("rate", "accuracy", "others") if all(name in each for each in found)]
+        learns = not runner.outlook(self._config(arm, epsilon), dim=LENET)
+        return {name: fmean(each[name] for each in found) for name in measured} | {"learns": learns}
+
+    def _config(self, arm: str, epsilon: float, lr: float = 0.0, seed: int = 0) -> RunConfig:
+        return replace(ARMS[arm], epsilon=epsilon, rounds=self.rounds, lr=lr, seed=seed, workers=1)
+
+    def _run(self, arm: str, epsilon: float, lr: float, seed: int) -> Result:
+        made = runner.prepare(self._config(arm, epsilon, lr, seed), Path("a folder that is never made"))
         rate = made.settings.optimizer.rate
         budget = epsilon if made.scheme.privacy.is_private else math.inf
-        key = f"{arm} | {budget:g} | {rate:.4g}"
+        key = f"{arm} | {budget:g} | {rate:.4g} | {seed}"
         if key not in self.done:
             self.done[key] = {"rate": rate, **self._trained(made)}
             write_atomically(self.path, json.dumps(self.done, indent=1).encode())
             print(key, self.done[key], flush=True)
-        learns = not runner.outlook(replace(config, lr=0.0), made.problem.dim)
-        return {**self.done[key], "learns": learns}
+        return self.done[key]
 
     def _trained(self, made: runner.Run) -> Result:
         problem, started = made.problem, time.perf_counter()
@@ -99,9 +109,11 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=[400.0, 100.0, 40.0])
     parser.add_argument("--schemes", nargs="+", default=list(ARMS), choices=ARMS)
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--data-dir", type=Path)
     given = parser.parse_args()
-    runs = Runs(given.out, given.rounds, other_digits(given.data_dir) if given.data_dir else None)
+    others = other_digits(given.data_dir) if given.data_dir else None
+    runs = Runs(given.out, given.rounds, others, given.seeds)
     rows = {}
     for epsilon in given.epsilons:
         for arm in given.schemes:
