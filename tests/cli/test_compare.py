@@ -1,6 +1,7 @@
 """`sqsgd compare`: the table at the end, progress on the way, and the status if a scheme has no run."""
 
 import json
+import re
 
 import pytest
 from sweep_rows import FAILED, ROW
@@ -35,6 +36,24 @@ def test_a_scheme_without_a_run_ends_with_1(ran, rows, code, tmp_path):
     page = str(tmp_path / "out/report.html")
     assert json.loads(done.out) == {"folder": str(tmp_path / "out"), "page": page, "rows": rows}
     assert done.error == ""
+
+
+def test_where_every_run_failed_the_reason_is_said(ran):
+    done = ran([FAILED])
+    assert done.code == 1
+    assert f"no run finished, so there is no page: {FAILED['failed'][0]}" in done.error
+
+
+def test_a_sweep_in_which_every_rate_fails_ends_with_its_reason(tmp_path):
+    """Nothing was trained: there is no folder of runs, and no page can be made of it."""
+    sweep = tmp_path / "sweep.toml"
+    sweep.write_text(
+        'title = "x"\nrates = [0.1, 0.2]\ntuning_rounds = 1\n[base]\nrounds = 1\nmodel = "linear"\n'
+        '[[arms]]\nscheme = "sqsgd-paper"\noptions = {levels = 1000}\n'
+    )
+    done = typed(["sqsgd", "compare", "--config", sweep, "--out", tmp_path / "out", "--jobs", "1"])
+    assert done.code == 1
+    assert re.search(r"no run finished, so there is no page: .*levels = 1000", done.error)
 
 
 def test_without_json_the_table_and_the_progress_are_printed(ran, tmp_path):

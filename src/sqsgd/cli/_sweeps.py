@@ -114,6 +114,9 @@ def run(
         if any(row["half_width"] is not None for row in rows):
             meaning = "± is half the width of the 95 % confidence interval (Student's t) over the runs."
             typer.echo(wrapped(meaning))
+    if all(row["runs"] == 0 for row in rows):
+        reasons = [reason for row in rows for reason in row["failed"]]
+        raise Ended(f"no run finished, so there is no page: {reasons[0] if reasons else f'see {out}'}")
     final_page(out / "runs", page, sweep.title)
     print_result(as_json, {"folder": str(out), "page": str(page), "rows": rows}, f"written to {page}")
     if any(row["runs"] == 0 for row in rows):
