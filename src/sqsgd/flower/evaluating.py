@@ -33,7 +33,7 @@ from sqsgd.node.policy import Misfit
 from sqsgd.node.reasons import NOT_ALLOWED, SPENT
 from sqsgd.node.request import Request
 from sqsgd.node.structure import Structure, digest
-from sqsgd.numerics.epsilon_sums import add_up, total
+from sqsgd.numerics.epsilon_sums import add_up
 from sqsgd.task import Task
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ class NodeEvaluations:
         self.epsilon = checks.real("evaluate-epsilon", epsilon, 0.0, 1e5)
         self.metric, self.maximum = metric, checks.positive("evaluate-maximum", maximum)
         self.fraction = checks.real("fraction_evaluate", fraction, 0.0, 1.0) or 1.0
-        self.every, self.count = every, 0
-        """Rounds between evaluations, and evaluations so far."""
+        self.every, self.spent = every, 0.0
+        """Rounds between evaluations; what all of them so far cost a node that answered each."""
         self.config = ConfigRecord()
         self.last: dict[str, Any] = {}
         self._round: Round | None = None
@@ -112,7 +112,7 @@ class NodeEvaluations:
     def resume(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Continue from the recorded rounds."""
         done = [line["evaluation"] for line in lines if line.get("evaluation")]
-        self.count, self.last = len(done), done[-1] if done else {}
+        self.spent, self.last = add_up(*(each["epsilon"] for each in done)), done[-1] if done else {}
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class NodeEvaluations:
     ) -> None:
         """Evaluate after a round, if it is time, and add to the round's line what came of it.
 
-        The line's ``epsilon_total`` includes all evaluations so far: a node may have answered each.
+        The line's ``epsilon_total`` includes what all evaluations so far cost a node.
         """
         messages = strategy.configure_evaluate(number, result.arrays, self.config, grid)
         found = strategy.aggregate_evaluate(number, exchange(grid, messages, timeout))
@@ -139,8 +139,9 @@ class NodeEvaluations:
         if messages:
             line |= {name: line[name] + self.last[name] for name in ("bytes_up_total", "bytes_down_total")}
             line["evaluation"] = self.last
-        if self.count:
-            line["epsilon_total"] = add_up(line["epsilon_total"], total(self.epsilon, self.count))
+        if self.spent:
+            line["epsilon_evaluations"] = self.spent
+            line["epsilon_total"] = add_up(line["epsilon_total"], self.spent)
 
     def messages(
         self, strategy: SqsgdStrategy, number: int, config: ConfigRecord, grid: Grid
@@ -180,7 +181,7 @@ class NodeEvaluations:
         if last is None or not last.tasks:
             return None
         sort_answers(last, self.scheme, replies)
-        self.count += 1
+        self.spent = add_up(self.spent, self.epsilon)
         refused = (NOT_ALLOWED, SPENT)  # for this training they will refuse again
         self._unwilling |= {int(each["node"]) for each in last.rejected if each["reason"] in refused}
         reasons = dict(Counter(str(each["reason"]) for each in last.rejected))
