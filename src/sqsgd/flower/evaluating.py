@@ -28,7 +28,7 @@ from sqsgd.flower.cohort import draw
 from sqsgd.flower.gathering import exchange, wait_for_nodes
 from sqsgd.mechanisms.one_number import OneNumber, mean_of
 from sqsgd.node.answer import Node
-from sqsgd.node.evaluation import NAME, evaluation_scheme
+from sqsgd.node.evaluation import MOST, NAME, evaluation_scheme
 from sqsgd.node.policy import Misfit
 from sqsgd.node.reasons import NOT_ALLOWED, SPENT
 from sqsgd.node.request import Request
@@ -90,7 +90,7 @@ class NodeEvaluations:
     ) -> None:
         """``epsilon`` 0: nobody is ever asked. ``fraction`` 0: all nodes are."""
         self.epsilon = checks.real("evaluate-epsilon", epsilon, 0.0, 1e5)
-        self.metric, self.maximum = metric, checks.positive("evaluate-maximum", maximum)
+        self.metric, self.maximum = metric, checks.real("evaluate-maximum", maximum, 1e-9, MOST)
         self.fraction = checks.real("fraction_evaluate", fraction, 0.0, 1.0) or 1.0
         self.every, self.spent = every, 0.0
         """Rounds between evaluations; what all of them so far cost a node that answered each."""

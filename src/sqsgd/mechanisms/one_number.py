@@ -39,6 +39,9 @@ class OneNumber(Mechanism):
     epsilon: float
     dim: int = 1
 
+    def __post_init__(self) -> None:
+        checks.real("epsilon", self.epsilon, 1e-6, 1e6)
+
     @cached_property
     def scalar(self) -> ScalarDP:
         """The number over its bound."""

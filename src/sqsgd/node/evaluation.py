@@ -19,6 +19,8 @@ from sqsgd.node.structure import Structure
 Measure: TypeAlias = Callable[[Structure, Vector], object]
 """Measures the model with the given weights on the node's data."""
 NAME = "evaluation"
+MOST = 1e12
+"""The largest maximum of a metric; the encoding of every value below it succeeds."""
 
 
 def evaluation_scheme(metric: str, mechanism: OneNumber) -> Scheme:
@@ -44,6 +46,8 @@ def allowed_scheme(policy: Policy, request: Request) -> tuple[str, Scheme]:
         )
     if request.scheme != NAME or set(request.options) != {"metric"}:
         raise MalformedRequest(f"an evaluation has the scheme {NAME!r} and the option metric")
+    if not request.task.bound <= MOST or request.task.clip is not None:
+        raise MalformedRequest(f"an evaluation has a bound of at most {MOST:g}, and no clip")
     if not isinstance(metric, str) or not metric.isprintable() or not 1 <= len(metric) <= 100:
         raise MalformedRequest("metric must be 1 to 100 printable characters")
     try:
