@@ -105,8 +105,8 @@ def enumerated(monkeypatch, tmp_path):
 VALUES = (0.0, 1.0, 0.3, 0.5, -4.0, 7, math.inf)
 
 
-@pytest.mark.parametrize("gain", [2, 20])
-def test_the_whole_path_has_the_paid_epsilon_exactly(enumerated, gain, values=VALUES):
+@pytest.mark.parametrize(("gain", "values"), [(2, VALUES), (20, VALUES)])
+def test_the_whole_path_has_the_paid_epsilon_exactly(enumerated, gain, values):
     """Every payload is reached from every value, and the largest ratio of two probabilities is e^ε."""
     laws = [enumerated(gain, lambda *_, value=value: value) for value in values]
     laws.append(enumerated(gain, FAILURES["an exception"]))
