@@ -182,6 +182,13 @@ def test_a_limit_that_is_no_number_allows_nothing(tmp_path, value):
     assert evaluate(tmp_path, asked(), evaluate_epsilon=value) == reasons.NOT_ALLOWED
 
 
+def test_a_simulation_answers_unless_it_is_told_otherwise():
+    """It protects nobody, and has no owner who could allow it."""
+    assert Policy.of({}, simulation=True).evaluate_epsilon == 1e300
+    assert Policy.of({"evaluate-epsilon": 0.5}, simulation=True).evaluate_epsilon == 0.5
+    assert Policy.of({"state-dir": "/a", "max-epsilon": 9.0}, simulation=False).evaluate_epsilon is None
+
+
 def test_an_evaluation_is_no_report_of_a_training(tmp_path):
     """A training request that names it is refused, whatever the owner allows here."""
     assert ask(tmp_path, asked(), **ALLOWED) == reasons.NOT_ALLOWED
