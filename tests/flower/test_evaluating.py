@@ -209,6 +209,28 @@ def test_where_nobody_allows_it_the_training_goes_on(tmp_path, caplog):
     assert (tmp_path / "run/model.safetensors").exists()
 
 
+def test_a_model_that_did_not_move_is_not_paid_for_twice(tmp_path):
+    """Too few answers in the first and the third of four rounds."""
+    nodes = nodes_of(tmp_path, accurate(), **ALLOWED)
+    count = []
+
+    def spoil(node, sent, reply):
+        if sent.metadata.message_type == "evaluate":
+            return reply
+        count.append(node)
+        return None if (len(count) - 1) // 3 in (0, 2) else reply
+
+    nodes.spoil = spoil
+    made = strategy(out=tmp_path / "run", evaluate_epsilon=EPSILON)
+    made.silent.update = lambda *_: None  # or they would sit out
+    made.start(nodes, model(), num_rounds=4, timeout=0.2)
+    written = lines(tmp_path / "run/metrics.jsonl")
+    assert [line["stepped"] for line in written] == [False, True, False, True]
+    assert ["evaluation" in line for line in written] == [False, True, False, True]
+    names = [each.task for each in Ledger(tmp_path / "5/ledger").entries]
+    assert sum(name.endswith(" evaluate") for name in names) == 2
+
+
 def test_a_reply_that_is_not_valid_does_not_count(tmp_path):
     """Of another round or node, in the clear, or too long: each is left out, with a reason."""
     kept = {}

@@ -97,6 +97,7 @@ class NodeEvaluations:
         self.config = ConfigRecord()
         self.last: dict[str, Any] = {}
         self._round: Round | None = None
+        self._model = ""  # the digest of the model that was evaluated last
         self._unwilling: set[int] = set()
         if fraction and not epsilon:
             _LOG.warning("sqsgd: fraction_evaluate is ignored: nodes are asked with evaluate_epsilon only")
@@ -146,11 +147,17 @@ class NodeEvaluations:
     def messages(
         self, strategy: SqsgdStrategy, number: int, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """One message per node, the request and the whole model, if this round's model is evaluated."""
+        """One message per node, the request and the whole model, if this round's model is evaluated.
+
+        A model that no round has moved is not evaluated, nor one that was evaluated before.
+        """
         self._round = None
         if not self.epsilon or (number != strategy.rounds and number % self.every):
             return []
-        state, seed = strategy.state, strategy.settings.seed
+        state, seed, before = strategy.state, strategy.settings.seed, self._model
+        self._model = digest(state.weights)
+        if not strategy.tally.stepped or self._model == before:
+            return []
         nodes = strategy.silent.removed_from(wait_for_nodes(grid, 0, strategy.wait_timeout), state.round, 1)
         willing = [node for node in nodes if node not in self._unwilling]
         size = max(1, int(self.fraction * len(willing)))
@@ -166,7 +173,7 @@ class NodeEvaluations:
                 options={"metric": self.metric},
                 fingerprint=self.scheme.fingerprint,
                 task=replace(task, dim=strategy.structure.dim),
-                model=digest(state.weights),
+                model=self._model,
             )
             content = RecordDict({wire.REQUEST: ConfigRecord(dict(request.to_fields())), wire.CONFIG: config})
             content[wire.MODEL] = model
