@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from small_federation import job, line, small_federation
+from small_federation import EVALUATION, job, line, small_federation
 from typed import typed
 
 from sqsgd.deploy.processes import Process, start_time
@@ -36,7 +36,7 @@ def test_a_federation_that_runs(tmp_path):
     folder = small_federation(tmp_path)
     run = job(folder / "server", "running", ME)
     rejected = [{"node": "12", "reason": "[red]no answer[/red] in time"}, {"slot": 3, "reason": "late"}]
-    lines = [line(0, accuracy=0.5), line(1, rejected=rejected)]
+    lines = [line(0, accuracy=0.5), line(1, rejected=rejected, evaluation=EVALUATION)]
     (run.folder / "metrics.jsonl").write_text("".join(f"{each}\n" for each in lines))
     up = {"pid": ME.pid, "started": ME.started, "restarts": 0, "last_exit": None}
     parts = {
@@ -57,6 +57,7 @@ def test_a_federation_that_runs(tmp_path):
         f"superlink   running ({ME.pid})\n",
         f"gate        running ({ME.pid}), restarted 2 times at 127.0.0.1:8000\n",
         "not running, restarted 1 times, last exit -9",
+        "at nodes    accuracy 0.900 on the data of 3 nodes (95 %: 0.600 to 1.000), round 2\n",
         "wire        1,234 bytes up, 5,678 down; 3 requests refused, last /a.Control/Run\n",
         f" {'r' * 79}…",
         "training    running: round 2 of 4, accuracy 50.00%, attempt 2\n",

@@ -7,6 +7,9 @@ from sqsgd.deploy.folders import write_federation
 from sqsgd.deploy.submission import Job
 
 SMALL = Federation(nodes=2, rounds=4)
+EVALUATION = {
+    "metric": "accuracy", "epsilon": 1.0, "asked": 3, "answers": 3, "mean": 0.9, "low": 0.6, "high": 1.0,
+}  # fmt: skip
 
 
 def small_federation(place):

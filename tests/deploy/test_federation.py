@@ -36,6 +36,7 @@ def test_a_federation_survives_its_file(tmp_path):
         hosts=("server.example.org", "2001:db8::1"), port=8000, nodes=7, rounds=3, scheme="vqsgd",
         epsilon=8.0, bytes=99, max_epsilon=20.5, dataset="mine:data", model="mine:net", lr=0.25, seed=2**62,
         min_nodes=2, min_answers=3, round_timeout=9.5, wait_timeout=1.0, downlink="delta", evaluate_every=2,
+        evaluate_epsilon=1.5,
     )  # fmt: skip
     assert all(
         getattr(changed, field.name) != field.default for field in dataclasses.fields(Federation)
@@ -72,6 +73,18 @@ def test_the_cap_admits_every_round(tmp_path):
     for round in range(federation.rounds):
         ledger.spend(federation.epsilon, notion="local", task="digits", round=round, scheme="sqsgd")
     assert ledger.left < 1.1
+
+
+@pytest.mark.parametrize(("rounds", "every", "evaluations"), [(20, 1, 20), (20, 6, 4), (6, 3, 2), (2, 5, 1)])
+def test_the_cap_admits_every_evaluation(tmp_path, rounds, every, evaluations):
+    """At intervals, and after the last round; nothing is left of the last one's budget."""
+    federation = Federation(epsilon=1.1, rounds=rounds, evaluate_every=every, evaluate_epsilon=0.7)
+    ledger = Ledger.create(tmp_path / "ledger", max_epsilon=federation.cap)
+    for task, epsilon, count in (("digits", 1.1, rounds), ("digits evaluate", 0.7, evaluations)):
+        for round in range(count):
+            ledger.spend(epsilon, notion="local", task=task, round=round, scheme="sqsgd")
+    assert ledger.left < 0.7
+    assert federation.run_config(tmp_path, resume=False)["evaluate-epsilon"] == 0.7
 
 
 def test_the_cap_is_what_the_rounds_cost_unless_it_is_given():

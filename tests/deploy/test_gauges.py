@@ -7,7 +7,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from small_federation import job, line
+from small_federation import EVALUATION, job, line
 
 from sqsgd import Ledger
 from sqsgd.deploy.gauges import make_server, metrics_text
@@ -28,7 +28,9 @@ def test_a_nodes_metrics_are_its_own(federation):
 def test_a_server_knows_the_training_and_no_nodes_budget(federation):
     run = job(federation / "server", "running", Process(pid=os.getpid(), started=start_time(os.getpid())))
     rejected = [{"node": "12", "reason": "late"}, {"node": "13", "reason": "late"}]
-    (run.folder / "metrics.jsonl").write_text(line(0, accuracy=0.5, rejected=rejected) + "\n")
+    (run.folder / "metrics.jsonl").write_text(
+        line(0, accuracy=0.5, rejected=rejected, evaluation=EVALUATION) + "\n"
+    )
     wire = {"passed": 1, "refused": 3, "bytes_up": 10, "bytes_down": 20, "last_refused": ""}
     (federation / "server/gate.json").write_text(json.dumps(wire))
     lines = metrics_text(federation / "server").splitlines()
@@ -36,6 +38,8 @@ def test_a_server_knows_the_training_and_no_nodes_budget(federation):
         "sqsgd_training_round 1",
         "sqsgd_training_accuracy 0.5",
         'sqsgd_training_rejected{reason="late"} 2',
+        'sqsgd_training_at_nodes{metric="accuracy",value="mean"} 0.9',
+        'sqsgd_training_at_nodes{metric="accuracy",value="low"} 0.6',
         'sqsgd_gate_bytes_total{direction="down"} 20',
     ):
         assert each in lines

@@ -68,10 +68,28 @@ def test_training_is_completed_and_learns_something(up):
 def test_every_node_has_paid_for_what_it_sent(up):
     for node in status(up)["nodes"]:
         ledger = Ledger(up / "nodes" / node["name"] / "state/ledger")
-        assert [entry.round for entry in ledger.entries] == [0, 1, 2, 3, 4]
-        assert float(ledger.spent) == node["epsilon_spent"] <= 2_000.0
-        assert (node["answers"], node["refusals"], node["restarts"], node["ledger"]) == (5, 0, 0, "good")
+        assert [entry.round for entry in ledger.entries] == [0, 1, 2, 3, 4, 4]
+        assert float(ledger.spent) == node["epsilon_spent"] <= 2_008.0
+        assert (node["answers"], node["refusals"], node["restarts"], node["ledger"]) == (6, 0, 0, "good")
         assert node["running"]
+
+
+def test_nodes_tell_how_the_model_does_on_their_data(up):
+    """One private number from each, after the last round: the ledgers have it, and the server its mean."""
+    found = status(up)["run"]["evaluation"]
+    about = {name: found[name] for name in ("round", "metric", "asked", "answers", "rejected", "epsilon")}
+    assert about == {
+        "round": 4, "metric": "accuracy", "asked": 3, "answers": 3, "rejected": {}, "epsilon": 8.0,
+    }  # fmt: skip
+    assert found["low"] < found["high"] < found["low"] + 2 * 0.138  # three nodes at this epsilon
+    for index in range(3):
+        *training, last = Ledger(up / f"nodes/node-{index}/state/ledger").entries
+        assert (last.task, last.epsilon) == (f"{training[0].task} evaluate", 8.0)
+        assert last.scheme.startswith("evaluation of accuracy ")
+        noted = (up / f"nodes/node-{index}/state/answers.jsonl").read_text().splitlines()[-1]
+        assert json.loads(noted)["payload_bytes"] == 17
+        assert "zero" not in json.loads(noted)  # the app has measured
+    assert re.search(r"at nodes    accuracy -?\d\.\d+ on the data of 3", sqsgd("deploy", "status", up).stdout)
 
 
 def test_status_for_people(up):
@@ -89,9 +107,9 @@ def test_each_machine_shows_its_own(up, tmp_path):
     """In a server's and in a node's folder: status, metrics, the log of what a round cost, the report."""
     server, node = status(up / "server"), status(up / "nodes/node-1")
     assert (server["kind"], server["run"]["round"]) == ("server", 5)
-    assert (node["kind"], node["answers"], node["epsilon_left"]) == ("node", 5, 0.0)
+    assert (node["kind"], node["answers"], node["epsilon_left"]) == ("node", 6, 0.0)
     text = sqsgd("deploy", "metrics", up / "nodes/node-1").stdout
-    assert 'sqsgd_node_answers_total{node="node-1"} 5\n' in text
+    assert 'sqsgd_node_answers_total{node="node-1"} 6\n' in text
     assert "sqsgd_training_round 5\n" in sqsgd("deploy", "metrics", up / "server").stdout
     log = (up / "live/logs/node-1.log").read_text()
     cost = r"INFO 20\d\d-\S+ \d\d:\d\d:\S+ +sqsgd: round 5 of .*: a report of \d+ bytes for epsilon 400\n"

@@ -64,6 +64,11 @@ def test_a_node_names_the_code_that_its_server_may_call():
     assert 'model="mine:net"\n' in scripts.node_settings(Federation(model="mine:net"), 0)
 
 
+def test_a_node_is_asked_for_evaluations_only_if_that_was_wanted():
+    assert "\n# evaluate-epsilon=1.0\n" in scripts.node_settings(SMALL, 0)
+    assert "\nevaluate-epsilon=0.5\n" in scripts.node_settings(Federation(evaluate_epsilon=0.5), 0)
+
+
 def test_the_address_of_a_server_that_nodes_are_told():
     assert '"[2001:db8::1]:8000"' in scripts.node(Federation(hosts=("2001:db8::1",), port=8000))
     assert "0.0.0.0:8000" in scripts.gate(SMALL)  # which has no port of its own

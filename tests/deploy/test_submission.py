@@ -69,3 +69,11 @@ def test_a_completed_training_is_over(trained):
 
 def test_a_summary_that_is_taken_away_meanwhile_is_no_mistake(tmp_path):
     assert training._modified(tmp_path / "summary.json") == 0.0
+
+
+def test_a_round_says_what_nodes_told_of_the_model():
+    found = {"metric": "accuracy", "asked": 3, "answers": 2, "mean": 1.07, "low": 0.6, "high": 1.0}
+    text = training.describe_round({"round": 4, "clients": 3, "evaluation": found}, 5)
+    assert text == ("round 5 of 5  accuracy 1.070 on the data of 2 nodes (95 %: 0.600 to 1.000)  3 answers")
+    nobody = {"metric": "accuracy", "asked": 3, "answers": 0}
+    assert "accuracy on nodes' data unknown: none of 3 answered" in training.describe_evaluation(nobody)

@@ -47,7 +47,12 @@ def model(value: float = 0.0) -> ArrayRecord:
     return ArrayRecord({name: Array(array) for name, array in arrays(value).items()})
 
 
-def make_app(mod: SqsgdMod | None = None, sends: str = "gradient", calls: list | None = None) -> ClientApp:
+def make_app(
+    mod: SqsgdMod | None = None,
+    sends: str = "gradient",
+    calls: list | None = None,
+    evaluate: Callable[[Message, Context], Message] | None = None,
+) -> ClientApp:
     """Each node pulls the model towards a target of its own; it sends its loss along, as apps do."""
     app = ClientApp(mods=[mod or SqsgdMod()])
 
@@ -64,10 +69,10 @@ def make_app(mod: SqsgdMod | None = None, sends: str = "gradient", calls: list |
             content["arrays"] = wire.model_record(structure, weights - np.float32(0.3) * gradient)
         return Message(content, reply_to=msg)
 
-    @app.evaluate()
-    def evaluate(msg: Message, context: Context) -> Message:
+    def evaluate_loss(msg: Message, context: Context) -> Message:
         return Message(RecordDict({"metrics": MetricRecord({"loss": 1.5})}), reply_to=msg)
 
+    app.evaluate()(evaluate or evaluate_loss)
     return app
 
 

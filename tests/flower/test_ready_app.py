@@ -12,6 +12,7 @@ KEYS = {
     "num-server-rounds", "scheme", "epsilon", "bytes", "lr", "seed", "dataset", "model", "clients-per-round",
     "once",
     "round-timeout", "wait-timeout", "min-answers", "downlink", "out", "resume", "evaluate-every",
+    "evaluate-epsilon",
 }  # fmt: skip
 
 

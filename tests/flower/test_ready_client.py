@@ -1,5 +1,7 @@
 """The ready ClientApp: which part of the data is a node's own, and what its report is of."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from federation import lines, message, payload_of, ready_settings, request
@@ -8,8 +10,10 @@ from flwr.app import Array, ArrayRecord, Context, RecordDict
 pytest.importorskip("torch", reason="needs torch: pip install 'sqsgd[train]'")
 
 from sqsgd.flower.ready_client import app, check
-from sqsgd.flower.ready_problem import problem_of
+from sqsgd.flower.ready_problem import held_out_part, problem_of
+from sqsgd.mechanisms.one_number import OneNumber
 from sqsgd.node import reasons
+from sqsgd.node.evaluation import evaluation_scheme
 from sqsgd.node.node_state import FolderState
 from sqsgd.node.policy import Refused
 
@@ -59,6 +63,29 @@ def test_a_configuration_that_does_not_fit_costs_nothing(tmp_path):
         assert app(sent, context(wrong, tmp_path, **node)).error.reason == reasons.MISFIT
         assert word in lines(tmp_path / "refusals.jsonl")[-1]["reason"]
     assert not (tmp_path / "ledger").exists()
+
+
+def test_the_number_is_of_the_nodes_own_held_out_part(tmp_path):
+    """Its accuracy, at an epsilon that leaves nearly no noise; the parts are all of the held-out data."""
+    config = ready_settings() | {"model": "linear"}
+    problem = problem_of(config, 3)
+    parts = [held_out_part(problem, part) for part in range(3)]
+    assert sum(len(part.dataset.test_labels) for part in parts) == len(problem.dataset.test_labels)
+    for seed in range(100):  # a model that does better or worse on this part than on the others
+        weights = np.random.default_rng(seed).normal(size=problem.dim).astype(np.float32)
+        accuracies = [part.evaluate(weights)[0] for part in parts]
+        if min(abs(accuracies[1] - accuracies[part]) for part in (0, 2)) > 0.01:
+            break
+    mechanism = OneNumber(epsilon=100.0)
+    scheme = evaluation_scheme("accuracy", mechanism)
+    fields = {"scheme": "evaluation", "options": {"metric": "accuracy"}, "epsilon": 100.0, "bits": 136}
+    asked = request(weights, dim=weights.size, bound=1.0, fingerprint=scheme.fingerprint, **fields)
+    node = {"partition-id": 1, "num-partitions": 3, "evaluate-epsilon": 100.0}
+    sent = message(asked, ArrayRecord({"weights": Array(weights)}), kind="evaluate")
+    reply = app(sent, context(config, tmp_path, **node))
+    found = scheme.decode(payload_of(reply), dataclasses.replace(asked.task, dim=1))[0]
+    assert [abs(found - each) <= 1 / 255 for each in accuracies] == [False, True, False]
+    assert "zero" not in lines(tmp_path / "answers.jsonl")[0]
 
 
 @pytest.mark.parametrize("value", [None, True, -1, 1.0, "1"])

@@ -14,6 +14,7 @@ import typer
 from sqsgd.cli._tables import print_table
 from sqsgd.deploy.live_state import SERVER_PARTS
 from sqsgd.deploy.status import read_status
+from sqsgd.deploy.submission import describe_evaluation
 
 REFRESH = 2.0
 """Seconds between two views."""
@@ -84,6 +85,10 @@ def _show_run(run: Mapping[str, Any] | None) -> None:
     typer.echo(f"training    {run['status']}: round {run['round']} of {run['rounds']}{accuracy}{attempts}")
     if run["problem"]:
         typer.echo(f"            {run['problem']}")
+    if run["evaluation"]:
+        typer.echo(
+            f"at nodes    {describe_evaluation(run['evaluation'])}, round {run['evaluation']['round'] + 1}"
+        )
     typer.echo(f"answers     {run['answers']} accepted, {run['rejected']} rejected")
     _show_reasons(run["rejected_by_reason"])
     for each in run["last_rejected"]:

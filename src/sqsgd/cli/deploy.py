@@ -65,6 +65,9 @@ def init(
     evaluate_every: Annotated[
         int, typer.Option(help="Rounds between evaluations.")
     ] = Federation.evaluate_every,
+    evaluate_epsilon: Annotated[
+        float, typer.Option(help="What nodes spend on an evaluation on their data; 0: they are not asked.")
+    ] = Federation.evaluate_epsilon,
     days: Annotated[int, typer.Option(help="Validity of the certificates, in days.")] = 825,
     as_json: Json = False,
 ) -> None:

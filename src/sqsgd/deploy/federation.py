@@ -12,7 +12,7 @@ import tomli_w
 from sqsgd import checks
 from sqsgd.deploy.certificates import general_name
 from sqsgd.files.toml_reader import read_toml
-from sqsgd.numerics.epsilon_sums import total
+from sqsgd.numerics.epsilon_sums import add_up, total
 from sqsgd.schemes import check_name
 
 NAME = "federation.toml"
@@ -49,6 +49,9 @@ class Federation:
     wait_timeout: float = 300.0
     downlink: Literal["full", "delta"] = "full"
     evaluate_every: int = 1
+    """Rounds between evaluations, at the server and at the nodes."""
+    evaluate_epsilon: float = 0.0
+    """What each evaluation on a node's data costs the node; 0: nodes are not asked."""
 
     def __post_init__(self) -> None:
         """Raise ValueError naming the key of an invalid value."""
@@ -70,6 +73,7 @@ class Federation:
         checks.real("round_timeout", self.round_timeout, 1.0, 86400.0)
         checks.real("wait_timeout", self.wait_timeout, 1.0, 86400.0)
         checks.integer("evaluate_every", self.evaluate_every, 1, 10**6)
+        checks.real("evaluate_epsilon", self.evaluate_epsilon, 0.0, 1e5)
         kinds = get_args(get_type_hints(Federation)["downlink"])
         if self.downlink not in kinds:
             raise ValueError(f"downlink = {self.downlink!r} must be one of {', '.join(kinds)}")
@@ -86,7 +90,9 @@ class Federation:
     @property
     def cap(self) -> float:
         """The cap of a node's ledger: enough for every round, unless ``max_epsilon`` is given."""
-        return self.max_epsilon or total(self.epsilon, self.rounds)
+        evaluations = -(-self.rounds // self.evaluate_every)  # the last round's model is always evaluated
+        rounds = total(self.epsilon, self.rounds)
+        return self.max_epsilon or add_up(rounds, total(self.evaluate_epsilon, evaluations))
 
     @property
     def certified(self) -> tuple[str, ...]:
@@ -96,7 +102,13 @@ class Federation:
     def run_config(self, out: Path, *, resume: bool) -> dict[str, Any]:
         """The configuration of the Flower app: the keys of its pyproject.toml."""
         same = ("scheme", "bytes", "seed", "dataset", "model", "min_answers", "downlink", "evaluate_every")
-        floats = ("epsilon", "lr", "round_timeout", "wait_timeout")  # Flower insists on the type
+        floats = (
+            "epsilon",
+            "lr",
+            "round_timeout",
+            "wait_timeout",
+            "evaluate_epsilon",
+        )  # Flower insists on the type
         return {
             **{name.replace("_", "-"): getattr(self, name) for name in same},
             **{name.replace("_", "-"): float(getattr(self, name)) for name in floats},

@@ -104,6 +104,14 @@ def _of_run(run: Mapping[str, Any] | None) -> Iterator[Metric]:
     yield _one("training_rounds", "gauge", "Rounds of the last training.", run["rounds"])
     if run["accuracy"] is not None:
         yield _one("training_accuracy", "gauge", "The last measured accuracy.", run["accuracy"])
+    if "mean" in (found := run["evaluation"] or {}):
+        about = (
+            f"The last {found['metric']} on nodes' data: its private mean, and the ends of a 95 % interval."
+        )
+        values = [
+            ({"metric": found["metric"], "value": name}, found[name]) for name in ("mean", "low", "high")
+        ]
+        yield Metric(name="sqsgd_training_at_nodes", kind="gauge", about=about, values=values)
     done = int(run["status"].startswith("finished"))
     yield _one("training_finished", "gauge", "1 if the last training is over.", done)
     yield _one("training_answers", "gauge", "Reports accepted in the last training.", run["answers"])

@@ -73,7 +73,8 @@ minute may fail with Flower's error 305: wait and start it again, or let a servi
 Only you decide:
 
 * `node.conf`: how much epsilon may be spent in total and by one report, with which schemes, how large a
-  report may be, and how small a batch the server may ask for.
+  report may be, how small a batch the server may ask for, and whether it may ask how well the model does on
+  this node's data.
 * `allowed-apps`: which code may run here. `installed` is the app of your own sqsgd installation.
 * `state/`: the ledger of what was spent. `sqsgd ledger show state/ledger` reads it. Never restore an older
   copy of this folder, and never run two nodes with the same key: both would spend the same budget twice.

@@ -166,6 +166,9 @@ max-epsilon-per-report={float(federation.epsilon)!r}
 max-bytes={federation.bytes}
 # The smallest batch that the server may ask an app for, where its configuration names one.
 min-batch={MIN_BATCH}
+# The most epsilon that one evaluation may spend. With it, a server may ask after a round how well the model
+# does on this node's data, and gets one private number; without it, it gets none.
+{"" if federation.evaluate_epsilon else "# "}evaluate-epsilon={federation.evaluate_epsilon or 1.0!r}
 # The schemes that this node answers with.
 schemes="{federation.scheme}"
 # Absolute path of the folder for the ledger and the node's state. Default: state/ in this folder.

@@ -120,6 +120,7 @@ def run_status(server: Path) -> dict[str, Any] | None:
         return None
     lines = submission.metrics(job.folder)
     measured = [line["accuracy"] for line in lines if line.get("accuracy") is not None]
+    evaluated = [{**line["evaluation"], "round": line["round"]} for line in lines if line.get("evaluation")]
     rejected = [{**each, "round": line["round"]} for line in lines for each in line.get("rejected") or []]
     status = job.status
     if not status.startswith("finished") and not job.follower.alive:
@@ -136,6 +137,7 @@ def run_status(server: Path) -> dict[str, Any] | None:
         "rounds_stepped": tally.stepped,
         "rounds": job.rounds,
         "accuracy": measured[-1] if measured else None,
+        "evaluation": evaluated[-1] if evaluated else None,
         "epsilon": lines[-1].get("epsilon") if lines else None,
         "epsilon_total": lines[-1].get("epsilon_total") if lines else None,
         "answers": sum(int(line.get("clients", 0)) for line in lines),

@@ -252,6 +252,8 @@ def describe_round(line: Mapping[str, Any], rounds: int) -> str:
     parts = [f"round {line['round'] + 1} of {rounds}"]
     if line.get("accuracy") is not None:
         parts.append(f"accuracy {line['accuracy']:.2%}")
+    if line.get("evaluation"):
+        parts.append(describe_evaluation(line["evaluation"]))
     parts.append(f"{line.get('clients', 0)} answers")
     if line.get("rejected"):
         reasons = "; ".join(sorted({str(each.get("reason")) for each in line["rejected"]}))
@@ -259,6 +261,14 @@ def describe_round(line: Mapping[str, Any], rounds: int) -> str:
     if line.get("bytes_up"):
         parts.append(f"{line['bytes_up']:,} bytes per report")
     return "  ".join(parts)
+
+
+def describe_evaluation(found: Mapping[str, Any]) -> str:
+    """What nodes told of the model, in a few words."""
+    if "mean" not in found:
+        return f"{found['metric']} on nodes' data unknown: none of {found['asked']} answered"
+    ends = f"95 %: {found['low']:.3f} to {found['high']:.3f}"
+    return f"{found['metric']} {found['mean']:.3f} on the data of {found['answers']} nodes ({ends})"
 
 
 def _job_file(run: Path) -> Path:

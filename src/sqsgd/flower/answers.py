@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,6 +96,15 @@ class Round:
             "bytes_down_total": sum(payload for payload, _ in self.down.values()),
         }
 
+    def sizes(self, named: bool) -> dict[str, Any]:
+        """Mean bytes of the messages to and from a node; serialised ones only where nodes are ``named``."""
+        found: dict[str, Any] = {}
+        for name, pairs in (("bytes_up", self.up), ("bytes_down", list(self.down.values()))):
+            payloads, serialised = zip(*pairs, strict=True) if pairs else ((), ())
+            found[name] = _mean(payloads)
+            found[f"{name}_serialised"] = _mean(serialised) if named else None
+        return found
+
     @property
     def counted(self) -> str:
         """How many nodes answered, and the most frequent reason of those that did not."""
@@ -179,3 +188,7 @@ def _payload(reply: Message, scheme: Scheme) -> bytes:
             "length", f"the report has {len(payload)} bytes; it must have {scheme.bits // 8}"
         )
     return payload
+
+
+def _mean(sizes: Sequence[int]) -> int:
+    return round(sum(sizes) / len(sizes)) if sizes else 0

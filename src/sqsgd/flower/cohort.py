@@ -14,11 +14,11 @@ LONGEST = 32
 """The most rounds that a node sits out at a time."""
 
 
-def draw(nodes: Sequence[int], size: int, seed: int, round: int) -> list[int]:
+def draw(nodes: Sequence[int], size: int, seed: int, round: int, purpose: str = "cohort") -> list[int]:
     """``size`` of the nodes by public randomness, or all if there are no more."""
     if size >= len(nodes):
         return list(nodes)
-    stream = PublicStream(seed=seed, round=round, client=EVERYONE, purpose="cohort")
+    stream = PublicStream(seed=seed, round=round, client=EVERYONE, purpose=purpose)
     return [nodes[index] for index in stream.subset(len(nodes), size)]
 
 

@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from sqsgd.checks import Vector
-from sqsgd.flower import wire
+from sqsgd.flower import evaluating, wire
 from sqsgd.flower.context_state import ContextState
 from sqsgd.node import reasons
 from sqsgd.node.answer import Node, Simulation
@@ -46,6 +46,8 @@ class SqsgdMod:
       ::test_nothing_is_computed_on_a_spent_budget.
     * An app whose ``dry_run`` does not fit the model is refused with that reason, and nothing is paid:
       tests/flower/test_dry_runs.py::test_a_misfit_app_is_refused_and_pays_nothing.
+    * An ``evaluate`` message is answered with one private number, if the owner allows it:
+      tests/flower/test_evaluating.py::test_one_number_leaves_and_nothing_else.
     * If the app fails, the node still sends a paid report, of zero:
       tests/flower/test_failing_apps.py::test_an_exception_tells_nothing.
     * A round is answered once. An identical request gets identical bytes, so that a lost answer can be
@@ -88,8 +90,8 @@ class SqsgdMod:
             return Message(Error(_FAILED if reason == reasons.FAILED else _REFUSED, reason), reply_to=msg)
 
     def _answer(self, msg: Message, context: Context, call_next: ClientAppCallable) -> RecordDict:
-        kind = msg.metadata.message_type
-        if kind.partition(".")[0] != "train":
+        kind, _, _ = msg.metadata.message_type.partition(".")
+        if kind not in ("train", "evaluate"):
             raise Refused(f"a message of type {kind!r}: its answer would reveal data in the clear")
         request = wire.read_request(msg.content.get(wire.REQUEST))
         policy, state = self._policy_and_state(context, request)
@@ -105,6 +107,8 @@ class SqsgdMod:
                 Message(wire.report_content(payload), reply_to=msg)
             ),
         )
+        if kind == "evaluate":
+            return wire.report_content(evaluating.evaluate(node, request, msg, context, call_next))
         compute = partial(self._train, msg, context, call_next)
         bare = Context(context.run_id, context.node_id, {}, RecordDict(), context.run_config)
         dry_run = None if self._dry_run is None else partial(self._train, msg, bare, self._dry_run)

@@ -1,14 +1,14 @@
-"""The ready ClientApp: the gradient of one batch of the node's partition of the data."""
+"""The ready ClientApp: the gradient of one batch, and the accuracy, on the node's partition of the data."""
 
 from __future__ import annotations
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from sqsgd.flower import wire
 from sqsgd.flower.mod import SqsgdMod
-from sqsgd.flower.ready_problem import check_examples, check_names, problem_of
+from sqsgd.flower.ready_problem import check_examples, check_names, held_out_part, problem_of
 from sqsgd.node.policy import Policy, Refused
 
 
@@ -40,6 +40,15 @@ def train(msg: Message, context: Context) -> Message:
     round = wire.read_request(msg.content[wire.REQUEST]).task.round
     _, gradient = next(problem.gradients(weights, round, [partition]))
     return Message(RecordDict({wire.GRADIENT: ArrayRecord({"weights": Array(gradient)})}), reply_to=msg)
+
+
+@app.evaluate()
+def evaluate(msg: Message, context: Context) -> Message:
+    """The accuracy on the node's part of the held-out data, which the mod turns into one private number."""
+    partition, parts = (_number(context, key) for key in ("partition-id", "num-partitions"))
+    weights = msg.content.array_records[wire.MODEL]["weights"].numpy()
+    accuracy, loss = held_out_part(problem_of(context.run_config, parts), partition).evaluate(weights)
+    return Message(RecordDict({"metrics": MetricRecord({"accuracy": accuracy, "loss": loss})}), reply_to=msg)
 
 
 def _number(context: Context, key: str) -> int:

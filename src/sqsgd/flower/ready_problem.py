@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -47,6 +48,13 @@ def problem_of(run_config: Mapping[str, Any], parts: int) -> LearningProblem:
         raise ValueError(f"the run's configuration lacks {', '.join(missing)}")
     dataset, model, batch, seed = (run_config[key] for key in keys)
     return _problem(str(dataset), str(model), int(batch), int(seed), parts)
+
+
+def held_out_part(problem: LearningProblem, part: int) -> LearningProblem:
+    """The same problem, with one of as many parts of the held-out data as there are of the training data."""
+    data, parts = problem.dataset, problem.clients
+    inputs, labels = data.test_inputs[part::parts], data.test_labels[part::parts]
+    return replace(problem, dataset=replace(data, test_inputs=inputs, test_labels=labels))
 
 
 @lru_cache(maxsize=2)

@@ -12,7 +12,7 @@ from sqsgd.flower.strategy import SqsgdStrategy
 
 OPTIONS = (
     "scheme", "epsilon", "bytes", "seed", "clients-per-round", "once", "min-nodes", "min-answers",
-    "wait-timeout", "downlink", "evaluate-every", "resume",
+    "wait-timeout", "downlink", "evaluate-every", "evaluate-epsilon", "resume",
 )  # fmt: skip
 app = ServerApp()
 

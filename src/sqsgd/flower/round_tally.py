@@ -51,6 +51,19 @@ class Tally:
         self.empty = 0 if stepped else self.empty + 1
         self.reasons.update(str(entry.get("reason")) for entry in rejected)
 
+    def totals(self, lines: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+        """The sums over all rounds, for a summary."""
+        lines = list(lines)
+        return {
+            "answers": sum(line["clients"] for line in lines),
+            "rejected": sum(len(line["rejected"]) for line in lines),
+            "rounds_stepped": self.stepped,
+            **{
+                name: sum(line.get(name, 0) for line in lines)
+                for name in ("bytes_up_total", "bytes_down_total")
+            },
+        }
+
     @property
     def problem(self) -> str:
         """Why nothing was trained; empty if the model moved, or there were no rounds."""

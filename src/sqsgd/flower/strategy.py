@@ -28,6 +28,7 @@ from sqsgd.files.json_numbers import worded
 from sqsgd.flower import wire
 from sqsgd.flower.answers import Answer, Round, sort_answers
 from sqsgd.flower.cohort import SilentNodes, draw
+from sqsgd.flower.evaluating import NodeEvaluations
 from sqsgd.flower.flower_options import check_combination, least_nodes
 from sqsgd.flower.gathering import exchange, wait_for_nodes
 from sqsgd.flower.node_order import NodeOrder
@@ -55,8 +56,10 @@ class SqsgdStrategy(Strategy):
     own apps, or ``"gradient"``; the default learning rate ``lr`` depends on it. ``decay``: whether the rate
     falls to zero over ``num_rounds``; ``auto``: unless reports hold norms. ``once``: no node is asked in
     two rounds, and requests do not name nodes, which fill slots in a secret order. ``min_answers``: a round
-    with fewer leaves the model unchanged; 0: half of those asked. With ``out``, an absolute path, metrics,
-    checkpoints, model and summary are written, and ``resume`` continues from the checkpoint.
+    with fewer leaves the model unchanged; 0: half of those asked. With ``evaluate_epsilon``, each node is
+    asked for its app's ``evaluate_metric``, as one private number of at most ``evaluate_maximum``. With
+    ``out``, an absolute path, metrics, checkpoints, model and summary are written, and ``resume`` continues
+    from the checkpoint.
     """
 
     def __init__(
@@ -85,6 +88,9 @@ class SqsgdStrategy(Strategy):
         seed: int | None = None,
         downlink: Literal["full", "delta"] = "full",
         evaluate_every: int = 1,
+        evaluate_epsilon: float = 0.0,
+        evaluate_metric: str = "accuracy",
+        evaluate_maximum: float = 1.0,
         out: Path | str | None = None,
         resume: bool = False,
         numbering: Numbering | None = None,
@@ -93,8 +99,6 @@ class SqsgdStrategy(Strategy):
         """``flowers``: options of Flower's ``FedAvg``, unchanged."""
         check_name("scheme", scheme)
         connected, self.min_train_nodes = least_nodes(flowers, inspect.signature(type(self)).parameters)
-        if fraction_evaluate:
-            _LOG.warning("sqsgd: fraction_evaluate is ignored: what nodes measure never leaves them")
         if resume and out is None:
             raise ValueError("resume = true needs out: the folder of the training to resume")
         if out is not None and not Path(out).is_absolute():
@@ -130,6 +134,8 @@ class SqsgdStrategy(Strategy):
         self.holders: dict[int, int] = {}  # node: the round whose model it holds
         self._round: Round | None = None
         self._update: Update | None = None
+        asked = evaluate_epsilon, evaluate_metric, evaluate_maximum
+        self.evaluation = NodeEvaluations(*asked, fraction=fraction_evaluate, every=evaluate_every, once=once)
         self.tally = Tally()
         self.silent = SilentNodes()
         self.order = NodeOrder(self.clients_per_round) if once else None
@@ -363,10 +369,7 @@ class SqsgdStrategy(Strategy):
             magnitudes=last.magnitudes,
             clients=len(last.reports),
             refused=sum(entry["reason"] in (SPENT, LEDGER) for entry in last.rejected),
-            bytes_up=_mean([payload for payload, _ in last.up]),
-            bytes_up_serialised=_mean([size for _, size in last.up]) if named else None,
-            bytes_down=_mean([payload for payload, _ in last.down.values()]),
-            bytes_down_serialised=_mean([size for _, size in last.down.values()]) if named else None,
+            **last.sizes(named),
             seconds=time.perf_counter() - last.started,
             seconds_aggregate=last.seconds_aggregate,
             **{"seconds_gradient": None, "seconds_encode": None, **measured},
@@ -375,11 +378,14 @@ class SqsgdStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Nothing: what nodes measure on their data would leave them unprotected."""
-        return []
+        """One message for each node that is asked for one private number; none by default."""
+        return self.evaluation.messages(self, server_round, config, grid)
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
-        """Nothing was asked."""
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message | Answer]
+    ) -> MetricRecord | None:
+        """The mean of the private numbers, with an interval."""
+        return self.evaluation.mean(replies)
 
     def summary(self) -> None:
         """Log the scheme and its budgets."""
@@ -415,7 +421,9 @@ class SqsgdStrategy(Strategy):
             if self.folder is not None:
                 self.folder.keep_rounds(self.state.round)
                 self.tally = Tally.of(self.folder.lines)
+                self.evaluation.resume(self.folder.lines)
             self.summary()
+            self.evaluation.config = evaluate_config or ConfigRecord()
             result.arrays = wire.model_record(self.structure, self.state.weights)
             if evaluate_fn is not None and self.state.round == 0:
                 measured = evaluate_fn(0, result.arrays)
@@ -460,6 +468,7 @@ class SqsgdStrategy(Strategy):
             number, self.rounds, len(last.reports), len(last.rejected),
             f", accuracy {line['accuracy']:.4f}" if "accuracy" in line else "", line["seconds"],
         )  # fmt: skip
+        self.evaluation.ask(self, grid, number, timeout, result, line)
         if self.folder is not None:
             self.folder.write({name: worded(value) for name, value in line.items()})
             self.folder.save(self.state, self._about())
@@ -478,16 +487,7 @@ class SqsgdStrategy(Strategy):
             once=self.once,
             task=self.name,
             downlink=self.downlink,
-            answers=sum(line["clients"] for line in lines),
-            rejected=sum(len(line["rejected"]) for line in lines),
-            rounds_stepped=self.tally.stepped,
-            **{
-                name: sum(line.get(name, 0) for line in lines)
-                for name in ("bytes_up_total", "bytes_down_total")
-            },
+            **self.tally.totals(lines),
+            **self.evaluation.summary,
             **once,
         )
-
-
-def _mean(sizes: Sequence[int]) -> int:
-    return round(sum(sizes) / len(sizes)) if sizes else 0

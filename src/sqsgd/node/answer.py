@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias, final
 
@@ -15,6 +15,7 @@ from sqsgd.core import Scheme
 from sqsgd.federated import client_step, noise_seed
 from sqsgd.ledger.refusals import ReportRefused
 from sqsgd.node.downlink import Download, receive_model
+from sqsgd.node.evaluation import Measure, allowed_scheme, within, worst
 from sqsgd.node.node_state import Kept, NodeState
 from sqsgd.node.notes import note, shortened
 from sqsgd.node.policy import Misfit, Policy, Refused
@@ -28,6 +29,7 @@ Compute: TypeAlias = Callable[[Structure, Vector], Vector]
 FAILED = "the app failed"
 MISFIT = "the app's reply does not fit the model"
 NOT_ENCODED = "the vector cannot be encoded; it may hold infinity or NaN"
+NOT_MEASURED = "the app's reply does not have the metric"
 """Why zero was reported, in ``answers.jsonl`` and the owner's status; never told to the server."""
 
 
@@ -117,6 +119,42 @@ class Node:
             self._note(request, payload, epsilon=scheme.privacy.epsilon, zero=failed or unfit)
         return payload
 
+    def evaluate(self, request: Request, download: Download, measure: Measure) -> bytes:
+        """One private number: what ``measure`` finds on this node's data, in the order of ``answer``.
+
+        The ledger has it as a round of the training's name with the word "evaluate". Raises as ``answer``.
+        """
+        request = replace(request, name=f"{request.name} evaluate")
+        self.log.info(
+            "sqsgd: asked for round %d of %r: one number, epsilon %g",
+            request.task.round + 1, request.name, request.epsilon,
+        )  # fmt: skip
+        with self.state.locked():
+            kept = self.state.read(request.name)
+            if kept is not None and kept.identity == request.identity:
+                self._note(request, kept.payload, epsilon=0.0, again=True)
+                return kept.payload
+            self._check_terms(request, kept)
+            metric, scheme = allowed_scheme(self.policy, request)
+            _, structure, weights = receive_model(download, request, None, lambda _: scheme)
+            # From here on, only the report may depend on data.
+            self.state.pay(scheme, request)
+            value, failed = self._measure(measure, structure, weights, metric, request.task.bound)
+            task = replace(request.task, dim=1)
+            payload = scheme.encode(np.array([value], np.float32), task, self._rng(request))
+            self.state.write(
+                Kept(
+                    name=request.name,
+                    terms=_terms(request),
+                    epsilon=request.epsilon,
+                    round=request.task.round,
+                    identity=request.identity,
+                    payload=payload,
+                )
+            )
+            self._note(request, payload, epsilon=scheme.privacy.epsilon, zero=failed)
+        return payload
+
     def _check_terms(self, request: Request, kept: Kept | None) -> None:
         """Raise Refused if a request does not fit this node, or the terms that the training began with."""
         if self.client is not None and not request.by_slot and request.task.client != self.client:
@@ -150,6 +188,20 @@ class Node:
                 raise  # a simulation protects nobody, and the experimenter must see the error
             self.log.exception("sqsgd: the app failed; zero is reported, so that the server cannot tell")
             return np.zeros(structure.dim, np.float32), MISFIT if isinstance(error, Misfit) else FAILED
+
+    def _measure(
+        self, measure: Measure, structure: Structure, weights: Vector, metric: str, maximum: float
+    ) -> tuple[float, str]:
+        """The value, or the worst one and why, for the owner alone: whether it fails may depend on data."""
+        try:
+            return within(measure(structure, weights), maximum), ""
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if self.simulation is not None or self.policy.state_dir is None:
+                raise
+            self.log.exception("sqsgd: the app failed; the worst value is reported, so nobody can tell")
+            return worst(metric, maximum), NOT_MEASURED if isinstance(error, Misfit) else FAILED
 
     def _encode(
         self, scheme: Scheme, request: Request, gradient: Vector, residual: Vector | None

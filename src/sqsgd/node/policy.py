@@ -34,6 +34,8 @@ class Policy:
       tests/node/test_policy.py::test_what_the_owner_did_not_allow_is_refused.
     * No request gets a report of more bytes, or of a smaller batch, than the owner allows:
       tests/node/test_policy.py::test_the_owner_decides_how_much_is_asked.
+    * No number of an evaluation leaves unless the owner allows it, and with no larger ε:
+      tests/node/test_evaluation.py::test_what_the_owner_did_not_allow_is_refused.
     * ε is that of the scheme that the node itself makes, not the one that the request states:
       tests/node/test_policy.py::test_the_nodes_own_scheme_decides.
     """
@@ -50,6 +52,8 @@ class Policy:
     """The smallest batch that a server may ask an app for."""
     require_ledger: bool = False
     """Whether a missing ledger is refused rather than created, with a full budget."""
+    evaluate_epsilon: float | None = None
+    """The most that one evaluation may spend, ``evaluate-epsilon``; None: none is answered."""
     witness: Path | None = None
     """The ledger's second tip, outside ``state_dir``."""
 
@@ -83,6 +87,8 @@ class Policy:
         limits = ("max-epsilon-per-report", "max-report-epsilon")
         most = min(checks.positive(key, node_config.get(key, cap)) for key in limits)
         max_bytes, min_batch = node_config.get("max-bytes"), node_config.get("min-batch", 1)
+        # A simulation protects nobody: it answers evaluations as it answers everything else.
+        evaluate = node_config.get("evaluate-epsilon", cap if simulation else None)
         listed = str(node_config.get("schemes", ",".join(DEFAULT_SCHEMES)))
         schemes = tuple(name.strip() for name in listed.split(",") if name.strip())
         for name in schemes:
@@ -92,6 +98,7 @@ class Policy:
             max_report_epsilon=min(most, cap),
             max_bytes=None if max_bytes is None else checks.integer("max-bytes", max_bytes, 1, 2**37),
             min_batch=checks.integer("min-batch", min_batch, 1, 2**31),
+            evaluate_epsilon=None if evaluate is None else checks.positive("evaluate-epsilon", evaluate),
             schemes=schemes,
             state_dir=folder,
             require_ledger=require,

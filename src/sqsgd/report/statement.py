@@ -61,6 +61,8 @@ class Promise:
     central: Central | None = None
     """What holds besides for whoever sees only the models, if each client sends one report."""
     federation: bool = False
+    evaluations: float = 0.0
+    """The part of the total that was spent on evaluations on the clients' data."""
 
     @property
     def sentences(self) -> list[str]:
@@ -110,7 +112,8 @@ class Promise:
             else f"The client that took part most often sent {counted(self.reports, 'report')}. It"
         )
         verb = {"unfinished": "has so far spent", "damaged": "spent at least"}.get(self.state, "spent")
-        amount = f"{number(self.reports)} × {number(self.epsilon)} = {number(self.total)}"
+        more = f" + {number(self.evaluations)} for evaluations on its data" if self.evaluations else ""
+        amount = f"{number(self.reports)} × {number(self.epsilon)}{more} = {number(self.total)}"
         whole = {"per-weight": " for each weight", "central": " of ε"}.get(self.notion, "")
         deltas = " So do the δ of the rounds." if self.notion == "central" else ""
         return (
@@ -164,8 +167,14 @@ class Promise:
 def promise(group: Group) -> Promise:
     """The guarantee of a group's runs, with the largest of their totals."""
     epsilon, total = group.last("epsilon"), group.last("epsilon_total")
+    evaluations = group.last("epsilon_evaluations")
+    evaluations = 0.0 if math.isnan(evaluations) else evaluations
     finite = math.isfinite(epsilon) and epsilon > 0 and math.isfinite(total)
-    reports = round(total / epsilon) if finite else max((run.rounds for run in group.counted), default=0)
+    reports = (
+        round((total - evaluations) / epsilon)
+        if finite
+        else max((run.rounds for run in group.counted), default=0)
+    )
     return Promise(
         notion="unknown" if reports and math.isnan(epsilon) else group.notion,
         epsilon=epsilon,
@@ -178,6 +187,7 @@ def promise(group: Group) -> Promise:
         once=group.config.participation == "once",
         central=_worst_central(group),
         federation=any(run.federation for run in group.counted),
+        evaluations=evaluations,
     )
 
 

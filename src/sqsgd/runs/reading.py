@@ -26,6 +26,7 @@ Numbers = npt.NDArray[np.float64]
 ALWAYS = ("round", "epsilon", "epsilon_total", "bytes_up", "bound", "seconds", "seconds_aggregate")
 SOMETIMES = (
     "loss", "seconds_gradient", "seconds_encode", "accuracy", "test_loss", "clip_rate", "asked",
+    "epsilon_evaluations",
 )  # fmt: skip
 MARKS = (METRICS, "error.txt", SUMMARY)
 LONGEST_ERROR = 400
