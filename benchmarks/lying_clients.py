@@ -22,7 +22,7 @@ import numpy as np
 
 from sqsgd.experiments.runner import load_problem, prepare
 from sqsgd.experiments.settings import make_settings
-from sqsgd.federated import initial_state, run
+from sqsgd.federated import initial_state, one_round
 from sqsgd.federated.robust import AGGREGATES, check_aggregate
 from sqsgd.runs.config import RunConfig, load_config
 
@@ -48,7 +48,8 @@ class Lied:
         return getattr(self._honest, name)
 
     def gradients(self, weights, round, cohort):
-        for user, (loss, gradient) in zip(cohort, self._honest.gradients(weights, round, cohort), strict=True):
+        honest = self._honest.gradients(weights, round, cohort)
+        for user, (loss, gradient) in zip(cohort, honest, strict=True):
             if user not in self.liars:
                 yield loss, gradient
             elif self._attack == "reversed":
@@ -81,8 +82,8 @@ def trained(run_, aggregate, attack, liars, seed):
     honest = run_.problem if config.once else load_problem(config)  # the users' order depends on the seed
     problem = kind(honest, attack, chosen)
     state = initial_state(problem.initial(), settings)
-    for _, state in run(problem, run_.scheme, settings, state, config.rounds):  # noqa: B007
-        pass
+    while state.round < config.rounds:
+        _, state = one_round(problem, run_.scheme, settings, state)
     return problem.evaluate(state.weights)[0]
 
 
@@ -91,7 +92,8 @@ def table(name, config, seeds, shares):
     with tempfile.TemporaryDirectory() as folder:
         made = prepare(config, Path(folder) / "run")
     reports = config.participants or config.clients
-    print(f"\n{name}: {made.scheme.identity.splitlines()[1:]}, NMSE {made.scheme.nmse:.1f}, {reports} reports")
+    kinds = "; ".join(made.scheme.identity.splitlines()[1:])
+    print(f"\n{name}: {kinds}; NMSE {made.scheme.nmse:.1f}, {reports} reports a round")
     print(f"{'aggregate':17} {'attack':9}", *(f"{share:>20}" for share in shares))
     for aggregate, attack in itertools.product(AGGREGATES, ATTACKS):
         try:

@@ -109,10 +109,12 @@ class RobustAggregate:
         """The location of the reports that were added so far."""
         if not self.count:
             raise ValueError("no reports have been added: there is no mean")
-        filled = [group for group in self._groups if group.count]
-        rows = self._rows if self.kind == TRIMMED else [group.mean() for group in filled]
-        sizes = [1 if self.kind == TRIMMED else group.count for group in filled or self._rows]
-        cut = three_tenths if self.kind == TRIMMED else all_but_the_middle
+        rows: list[Vector] | list[Estimate] = self._rows
+        sizes, cut = [1] * len(rows), three_tenths
+        if self.kind == MEDIAN:
+            filled = [group for group in self._groups if group.count]
+            rows, sizes = [group.mean() for group in filled], [group.count for group in filled]
+            cut = all_but_the_middle
         found = np.empty(self.scheme.dim)
         for start in range(0, self.scheme.dim, _PIECE):
             piece = slice(start, start + _PIECE)
@@ -148,7 +150,8 @@ def middle(rows: Vectors | Estimate, cut: Callable[[Counts], Counts]) -> Estimat
     ends = np.maximum(cut(count), 0)
     places = np.arange(len(ordered))[:, None]
     kept = (places >= ends) & (places < count - ends)
-    return np.where(kept, ordered, 0.0).sum(axis=0) / np.maximum(1, count - 2 * ends)
+    found: Estimate = np.where(kept, ordered, 0.0).sum(axis=0) / np.maximum(1, count - 2 * ends)
+    return found
 
 
 def groups_of(reports: int) -> int:

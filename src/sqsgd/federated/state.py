@@ -56,7 +56,9 @@ class Settings:
         checks.integer("workers", self.workers, 1, 1024)
         check_kind(self.aggregate)
         if self.aggregate != MEAN and self.weigh_by_size:
-            raise ValueError(f"weigh_by_size with aggregate = {self.aggregate!r}: a liar would choose its weight")
+            raise ValueError(
+                f"weigh_by_size with aggregate = {self.aggregate!r}: a liar would choose its weight"
+            )
         if self.order is not None and self.weigh_by_size:
             raise ValueError("weigh_by_size with an order: public weights would tell which user fills a slot")
 

@@ -50,6 +50,8 @@ class Round:
     rejected: list[dict[str, Any]] = field(default_factory=list)
     silent: list[int] = field(default_factory=list)
     """Nodes that sent nothing at all."""
+    invalid: list[int] = field(default_factory=list)
+    """Nodes that sent something other than a report or a refusal."""
     magnitudes: list[float] = field(default_factory=list)
     seconds_aggregate: float = 0.0
     whole: int = 0
@@ -96,6 +98,15 @@ class Round:
             "bytes_down_total": sum(payload for payload, _ in self.down.values()),
         }
 
+    def sizes(self, serialised: bool) -> dict[str, int | None]:
+        """Mean bytes of the round's messages, up and down; as Flower writes them too, if asked for."""
+        found: dict[str, int | None] = {}
+        for name, each in (("bytes_up", self.up), ("bytes_down", list(self.down.values()))):
+            for kind, place in (("", 0), ("_serialised", 1)):
+                mean = round(sum(sizes[place] for sizes in each) / len(each)) if each else 0
+                found[name + kind] = mean if serialised or not kind else None
+        return found
+
     @property
     def counted(self) -> str:
         """How many nodes answered, and the most frequent reason of those that did not."""
@@ -131,6 +142,8 @@ def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message | Answer
             known = isinstance(error, MalformedReport)
             reason = str(error) if known else f"unreadable ({type(error).__name__})"
             last.rejected.append({"node": str(node), "reason": reason})
+            if node in last.tasks and answer.sent and reason not in REASONS:
+                last.invalid.append(node)
             continue
         found[node] = payload, columns
         last.up.append((len(payload), size))

@@ -65,7 +65,7 @@ class RunConfig:
     beta: float = 1.0
     """Factor of the gradient that goes into the report (the paper's β)."""
     aggregate: str = MEAN
-    """How reports become a step: ``mean``; ``trimmed`` or ``median of groups`` against a few lying clients."""
+    """How reports become a step: ``mean``; ``trimmed`` or ``median of groups`` against lying clients."""
     weigh_by_size: bool = False
     """Weigh clients by their number of examples, which is then public."""
     ledgers: str = ""
