@@ -28,10 +28,14 @@ from sqsgd.runs.config import RunConfig, load_config
 
 ATTACKS, LIARS, STRENGTH = ("reversed", "together"), (0, 1, 2, 3), np.float32(100.0)
 ONCE = Path(__file__).parents[1] / "experiments/once-mnist.toml"
-BUDGETS = {
-    "sqsgd, 400 and 256 bytes": {},
-    "sqsgd-stateless, 400 and 256 bytes": {"scheme": "sqsgd-stateless"},
-    "sqsgd, 20,000 and 25,000 bytes": {"epsilon": 20000.0, "bytes": 25000},
+SETTINGS = {
+    "LeNet-5, epsilon 400, 256 bytes": {},
+    "softmax on HOG, epsilon 400, 256 bytes": {"model": "soft-hog-linear"},
+    "softmax on HOG, epsilon 4,000, 2,000 bytes": {
+        "model": "soft-hog-linear",
+        "epsilon": 4000.0,
+        "bytes": 2000,
+    },
 }
 
 
@@ -57,10 +61,6 @@ class Lied:
             else:  # the same for all: that of the first liar
                 yield loss, STRENGTH * next(self._zeros.gradients(weights, round, [min(self.liars)]))[1]
 
-
-class LiedRows(Lied):
-    """The same, of many clients at once."""
-
     def gradient_rows(self, weights, round, cohort):
         losses, rows = self._honest.gradient_rows(weights, round, cohort)
         lying = np.isin(cohort, list(self.liars))
@@ -78,9 +78,8 @@ def trained(run_, aggregate, attack, liars, seed):
     settings = dataclasses.replace(make_settings(config, run_.scheme), aggregate=aggregate)
     random = np.random.default_rng(seed)
     chosen = frozenset(random.permutation(run_.problem.clients)[:liars].tolist())
-    kind = Lied if run_.scheme.residual or not config.once else LiedRows
     honest = run_.problem if config.once else load_problem(config)  # the users' order depends on the seed
-    problem = kind(honest, attack, chosen)
+    problem = Lied(honest, attack, chosen)
     state = initial_state(problem.initial(), settings)
     while state.round < config.rounds:
         _, state = one_round(problem, run_.scheme, settings, state)
@@ -128,9 +127,9 @@ def main() -> None:
         config = dataclasses.replace(load_config(ONCE), data_dir=chosen.data_dir)
         table("one report per user, epsilon 8", config, seeds, (0.0, 0.05, 0.1, 0.2, 0.3))
         return
-    for name, budget in BUDGETS.items():
+    for name, values in SETTINGS.items():
         if chosen.only in name:
-            config = RunConfig(rounds=chosen.rounds, workers=1, **budget)
+            config = RunConfig(rounds=chosen.rounds, workers=1, **values)
             table(name, config, seeds, LIARS)
 
 

@@ -98,9 +98,9 @@ class Round:
             "bytes_down_total": sum(payload for payload, _ in self.down.values()),
         }
 
-    def sizes(self, serialised: bool) -> dict[str, int | None]:
+    def sizes(self, serialised: bool) -> dict[str, Any]:
         """Mean bytes of the round's messages, up and down; as Flower writes them too, if asked for."""
-        found: dict[str, int | None] = {}
+        found = {}
         for name, each in (("bytes_up", self.up), ("bytes_down", list(self.down.values()))):
             for kind, place in (("", 0), ("_serialised", 1)):
                 mean = round(sum(sizes[place] for sizes in each) / len(each)) if each else 0
