@@ -9,21 +9,19 @@ import pytest
 pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
 pytest.importorskip("torch", reason="needs pip install 'sqsgd[train]'")
 
-from hostile_client_app import ENORMOUS, FLOOD
+from hostile_client_app import ENORMOUS
 from live import SMALL, documented, finished, logs, metrics, sqsgd, typed
 
 from sqsgd import Ledger
 
 pytestmark = pytest.mark.faults
-KINDS = ("honest", "honest", "garbage", "huge", "replay", "straggler", "enormous", "flood")
-ROUNDS, TIMEOUT = 4, 90
-MOST_BYTES = 12_000_000
-"""Of the server's folder: two minutes' quota of the flood, three reports, models and code for all nodes."""
+KINDS = ("honest", "honest", "garbage", "huge", "replay", "straggler", "enormous")
+ROUNDS, TIMEOUT = 4, 120
 
 
 @pytest.fixture(scope="module")
 def after(tmp_path_factory):
-    """The status of a federation of two honest and six hostile nodes, after its training."""
+    """The status of a federation of two honest and five hostile nodes, after its training."""
     from sqsgd.flower import app_folder
 
     place = tmp_path_factory.mktemp("hostile")
@@ -69,7 +67,7 @@ def test_training_is_completed_with_honest_answers_alone(after):
     rejected = sum(len(rejections(after, kind)) for kind in KINDS[2:])
     assert run["rejected"] == rejected
     asked = sum(line["asked"] for line in metrics(after[0]))
-    # After two rejections in a row a node sits out: the last rounds ask the other half.
+    # After two rejections in a row a node sits out: the last rounds ask the other nodes.
     assert run["answers"] + rejected == asked <= 2 * len(KINDS) + 2 * 4
     # Two honest nodes and the straggler's other rounds, and the replay's first, which was no replay.
     assert 2 * ROUNDS + 1 <= run["answers"] <= 3 * ROUNDS
@@ -79,7 +77,6 @@ def test_training_is_completed_with_honest_answers_alone(after):
 
 NOISE, DAMAGED = "the message starts with", "the report is damaged, or for another"
 HUGE = "the report has 100000 bytes"
-PARTS = f"the answer has {FLOOD + 2} parts and a report has 3: nothing was fetched"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +85,6 @@ PARTS = f"the answer has {FLOOD + 2} parts and a report has 3: nothing was fetch
         ("garbage", {0: NOISE, 1: DAMAGED}),
         ("huge", {0: HUGE, 1: HUGE}),
         ("replay", {1: "the report is for round 0, not for round 1", 2: DAMAGED}),
-        ("flood", {0: PARTS, 1: PARTS}),
     ],
 )
 def test_what_lies_is_rejected_and_named(after, kind, expected):
@@ -109,21 +105,6 @@ def test_what_is_too_large_stays_outside(after):
     assert wire["last_refused"].endswith("413 Content Too Large")
     assert "refused" in (after[0] / "live/logs/gate.log").read_text()
     assert wire["bytes_up"] < ENORMOUS
-
-
-def test_a_node_cannot_fill_the_servers_disk(after):
-    """Nor is anything kept of what was rejected: without quota and trimming it is 20 megabytes a round."""
-    folder, found = after
-    size = sum(path.stat().st_size for path in (folder / "server").rglob("*") if path.is_file())
-    assert size < MOST_BYTES, {path.name: path.stat().st_size for path in (folder / "server").iterdir()}
-    name = f"node-{KINDS.index('flood')}"
-    counts = found["wire"]["nodes"]
-    assert counts[name]["over_quota"] >= 1
-    assert found["wire"]["over_quota"] == counts[name]["over_quota"]  # nobody else's
-    assert {node for node in counts if counts[node]["over_quota"]} == {name}
-    assert f"{name} has sent its" in (folder / "live/logs/gate.log").read_text()
-    assert f"{name} sent its quota of bytes" in sqsgd("deploy", "status", folder).stdout
-    assert f'sqsgd_gate_over_quota_total{{node="{name}"}}' in sqsgd("deploy", "metrics", folder).stdout
 
 
 def test_a_straggler_costs_its_own_answer_alone(after):
@@ -147,6 +128,6 @@ def test_it_is_visible(after):
 
 def test_hostile_nodes_have_paid_all_the_same(after):
     """Their honest part has made the reports, whatever was sent in their place."""
-    for kind, rounds in (("garbage", 2), ("huge", 2), ("replay", 3), ("flood", 2)):
+    for kind, rounds in (("garbage", 2), ("huge", 2), ("replay", 3)):
         ledger = Ledger(after[0] / f"nodes/node-{KINDS.index(kind)}/state/ledger")
         assert [entry.round for entry in ledger.entries] == list(range(rounds))

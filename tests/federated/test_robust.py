@@ -185,7 +185,7 @@ def test_all_reports_weigh_the_same():
     total, (each, message) = RobustAggregate(WHOLE, TRIMMED, 1), messages(WHOLE, np.zeros((1, DIM)))[0]
     with pytest.raises(ValueError, match="equal weights"):
         total.add_columns(each, WHOLE.open(message, each), 2.0)
-    with pytest.raises(ValueError, match="liar chooses its weight"):
+    with pytest.raises(ValueError, match="a liar would choose its weight"):
         Settings(
             seed=1,
             optimizer=Optimizer(kind="sgd", rate=0.1),

@@ -38,10 +38,10 @@ class RobustAggregate:
     ``median of groups``: the i-th report is in group i mod g, and the result is the median of the groups'
     means; g is the larger of 7 and the root of the number of reports, made odd. At a weight that only some
     reports are about, it is the location of those, times their share, so that liars elsewhere do not count.
+    All of this is post-processing of reports that are private already: their exact ε stays as it is.
 
     Guarantees
     ----------
-    * It is public post-processing of reports that are private already: ε is the same, exactly.
     * Up to three tenths of the reports, or (g - 1) / 2 of them, cannot move a weight beyond the values that
       honest reports, or groups, have there:
       tests/federated/test_robust.py::test_few_liars_stay_within_what_honest_reports_say.
