@@ -1,6 +1,10 @@
 """A registered node that sends 20 megabytes in each reply: the server's disk stays as it is."""
 
+import contextlib
+import select
 import shutil
+import socket
+import ssl
 import sys
 from pathlib import Path
 
@@ -10,7 +14,8 @@ pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
 pytest.importorskip("torch", reason="needs pip install 'sqsgd[train]'")
 
 from hostile_client_app import FLOOD, HUGE
-from live import SMALL, documented, finished, logs, metrics, sqsgd, typed
+from live import SMALL, documented, finished, logs, metrics, sqsgd, status, typed, wait_until
+from test_quotas import signed
 
 pytestmark = pytest.mark.faults
 ROUNDS = 4
@@ -61,8 +66,30 @@ def test_it_is_rejected_sits_out_and_the_training_goes_on(after):
     assert f"the answer has {FLOOD + 2} parts and a report has 3: nothing was fetched" in reason
 
 
+def send(folder, address, name, size):
+    """The gate's status for a body that a node sends on its own account, with its key; 0: the line broke."""
+    key, public = folder / f"nodes/{name}/key", folder / f"server/nodes/{name}.pub"
+    host, _, port = address.partition(":")
+    trust = ssl.create_default_context(cafile=str(folder / "server/ca.pem"))
+    plain = socket.create_connection((host, int(port)), 60)
+    with contextlib.suppress(OSError), trust.wrap_socket(plain, server_hostname=host) as link:
+        link.sendall(signed(key.read_bytes(), public.read_bytes(), size))
+        if not select.select([link], [], [], 0.5)[0]:  # the gate does not read what it refuses
+            link.sendall(bytes(size))
+        return int(link.recv(100).split(b" ")[1])
+    return 0
+
+
 def test_the_operator_sees_which_node_it_was(after):
+    """A node need not stop when its reply is rejected: this one goes on until the gate refuses it."""
     folder, found = after
+    for _ in range(100):
+        if (code := send(folder, found["address"], "node-2", HUGE)) == 429:
+            break
+    assert code == 429
+    assert send(folder, found["address"], "node-1", 10) not in (0, 429)
+    wait_until(lambda: status(folder)["wire"]["over_quota"], 60, "the gate's counts")
+    found = status(folder)
     counts = found["wire"]["nodes"]
     assert found["wire"]["over_quota"] == counts["node-2"]["over_quota"] >= 1
     assert [counts[f"node-{index}"]["over_quota"] for index in (0, 1)] == [0, 0]
