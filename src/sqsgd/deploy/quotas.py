@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 KEY, SIGNATURE, TIME = _SIGNED = (b"flwr-public-key", b"flwr-signature", b"flwr-timestamp")
 WRAPPING = 16 * 1024
-"""Bytes of a reply besides twice the report: Flower's records and names (about 2 kB in 1.41)."""
+"""Bytes of a reply besides twice the report: Flower's records, names and polls (3 kB in 1.41)."""
 POLLING = 64 * 1024
 """Bytes a minute for requests that carry no reply."""
 A_MINUTE, A_DAY = 12, 4000
