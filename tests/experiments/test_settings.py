@@ -139,3 +139,14 @@ def test_every_default_on_digits_is_within_two_points_of_the_best_of_a_grid():
         if not (fair if default["learns"] else best["accuracy"] < 0.15):
             worse[arm, epsilon] = (default, best)
     assert worse == {}
+
+
+def test_an_aggregate_reaches_the_settings_if_it_means_something():
+    assert settings().aggregate == "mean"
+    assert settings(aggregate="median of groups").aggregate == "median of groups"
+    with pytest.raises(ValueError, match="are about the same weight on average"):
+        settings(aggregate="trimmed", clients=3)
+    with pytest.raises(ValueError, match="aggregate = 'median' must be one of"):
+        settings(aggregate="median")
+    with pytest.raises(ValueError, match="a liar would choose its weight"):
+        settings(aggregate="trimmed", weigh_by_size=True)

@@ -16,7 +16,7 @@ from sqsgd import Ledger
 
 pytestmark = pytest.mark.faults
 KINDS = ("honest", "honest", "garbage", "huge", "replay", "straggler", "enormous")
-ROUNDS, TIMEOUT = 4, 90
+ROUNDS, TIMEOUT = 4, 120
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,8 @@ def test_training_is_completed_with_honest_answers_alone(after):
     rejected = sum(len(rejections(after, kind)) for kind in KINDS[2:])
     assert run["rejected"] == rejected
     asked = sum(line["asked"] for line in metrics(after[0]))
-    assert run["answers"] + rejected == asked >= ROUNDS * (len(KINDS) - 1)
+    # After two rejections in a row a node sits out: the last rounds ask the other nodes.
+    assert run["answers"] + rejected == asked <= 2 * len(KINDS) + 2 * 4
     # Two honest nodes and the straggler's other rounds, and the replay's first, which was no replay.
     assert 2 * ROUNDS + 1 <= run["answers"] <= 3 * ROUNDS
     for node in found["nodes"][:2]:
@@ -81,9 +82,9 @@ HUGE = "the report has 100000 bytes"
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("garbage", {0: NOISE, 1: DAMAGED, 2: NOISE, 3: DAMAGED}),
-        ("huge", {0: HUGE, 1: HUGE, 2: HUGE, 3: HUGE}),
-        ("replay", {1: "the report is for round 0, not for round 1", 2: DAMAGED, 3: DAMAGED}),
+        ("garbage", {0: NOISE, 1: DAMAGED}),
+        ("huge", {0: HUGE, 1: HUGE}),
+        ("replay", {1: "the report is for round 0, not for round 1", 2: DAMAGED}),
     ],
 )
 def test_what_lies_is_rejected_and_named(after, kind, expected):
@@ -127,6 +128,6 @@ def test_it_is_visible(after):
 
 def test_hostile_nodes_have_paid_all_the_same(after):
     """Their honest part has made the reports, whatever was sent in their place."""
-    for index in range(2, 5):
-        ledger = Ledger(after[0] / f"nodes/node-{index}/state/ledger")
-        assert [entry.round for entry in ledger.entries] == list(range(ROUNDS))
+    for kind, rounds in (("garbage", 2), ("huge", 2), ("replay", 3)):
+        ledger = Ledger(after[0] / f"nodes/node-{KINDS.index(kind)}/state/ledger")
+        assert [entry.round for entry in ledger.entries] == list(range(rounds))

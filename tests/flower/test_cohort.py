@@ -4,8 +4,11 @@ import itertools
 
 import pytest
 from federation import IDS, lines, model, nodes_of, strategy
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 
+from sqsgd.flower import wire
 from sqsgd.flower.cohort import LONGEST, SilentNodes, draw
+from sqsgd.node.reasons import SPENT
 
 
 def test_nodes_are_drawn_again_each_round_and_the_same_for_everyone():
@@ -69,4 +72,27 @@ def test_a_training_goes_on_without_a_silent_node(tmp_path, resumed, caplog):
     written = lines(tmp_path / "run" / "metrics.jsonl")
     assert [line["asked"] for line in written] == [3, 3, 2, 2, 3]
     assert [line["clients"] for line in written] == [2] * 5
-    assert f"node {IDS[0]} was silent 2 rounds in a row: it sits out 2" in caplog.text
+    assert f"node {IDS[0]} sent nothing valid in 2 rounds in a row: it sits out 2" in caplog.text
+
+
+def spoiled(kind):
+    """Node 5 answers with something else; the others as they are."""
+
+    def spoil(node, message, reply):
+        if node != IDS[0]:
+            return reply
+        if kind == "refusal":
+            return Message(Error(code=1, reason=SPENT), reply_to=message)
+        return Message(RecordDict({wire.REPORT: ConfigRecord({wire.PAYLOAD: b"garbage"})}), reply_to=message)
+
+    return spoil
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("garbage", [3, 3, 2, 2, 3]), ("refusal", [3, 3, 3, 3, 3])])
+def test_who_sends_garbage_sits_out_and_who_refuses_does_not(tmp_path, kind, asked):
+    nodes = nodes_of(tmp_path)
+    nodes.spoil = spoiled(kind)
+    strategy(out=tmp_path / "run").start(nodes, model(), num_rounds=5, timeout=5.0)
+    written = lines(tmp_path / "run" / "metrics.jsonl")
+    assert [line["asked"] for line in written] == asked
+    assert [line["clients"] for line in written] == [2] * 5

@@ -56,6 +56,10 @@ def _show_wire(wire: Mapping[str, Any] | None) -> None:
     if wire is not None:
         last = f"; {wire['refused']} requests refused, last {wire['last_refused']}" if wire["refused"] else ""
         typer.echo(f"wire        {wire['bytes_up']:,} bytes up, {wire['bytes_down']:,} down{last}")
+        for name, node in wire.get("nodes", {}).items():
+            if node["over_quota"]:
+                sent = f"sent its quota of bytes: {node['over_quota']} of its requests refused"
+                typer.echo(f"            {name} {sent}, {node['bytes_up']:,} bytes forwarded")
 
 
 def _show_nodes(nodes: list[Mapping[str, Any]], *, running: bool = True) -> None:

@@ -92,6 +92,9 @@ def train(
     decay: Annotated[
         str, typer.Option(help="Decay of the rate: linear (auto), to zero, or none.")
     ] = RunConfig.decay,
+    aggregate: Annotated[
+        str, typer.Option(help="mean; or trimmed, or median of groups: against a few lying clients.")
+    ] = RunConfig.aggregate,
     ledgers: Annotated[Path | None, typer.Option(help="Folder of the clients' own ledgers.")] = None,
     bound: Annotated[float, typer.Option(help="Initial bound; 0: the scheme's own.")] = RunConfig.bound,
     seed: Annotated[int, typer.Option(help="Seed of everything but secure noise.")] = RunConfig.seed,

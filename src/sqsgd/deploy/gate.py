@@ -3,7 +3,8 @@
 Flower serves three APIs on one port. Anyone who reaches the Control API can run code on every node; Flower
 does not authenticate its callers. So the SuperLink listens on its own machine only, and the gate forwards
 requests to the Fleet API, which authenticates every node by its key, and rejects all others. Each connection
-carries one request of a stated length, so no second request can hide behind the first.
+carries one request of a stated length, so no second request can hide behind the first. What a node may send
+is limited (quotas.py).
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import contextlib
 import json
 import ssl
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from pathlib import Path
 
 from sqsgd.deploy.certificates import expiry, pem_of_openssh
 from sqsgd.deploy.federation import NAME, load_federation
+from sqsgd.deploy.quotas import KEY, Bucket, Quotas, sender, signed_headers
 from sqsgd.files.durable import write_atomically
 
 ALLOWED = "/v1/fleet/"
@@ -37,12 +39,21 @@ _LONGEST = 900.0
 _CHUNK = 1 << 16
 _CHECK = b"GET / HTTP/1.1\r\n"
 """A node that compares clocks before it starts (preflight.py); answered here, and not forwarded."""
+_MOST_LINES = 60
+"""Refusals that are logged one by one in a minute; the others are counted."""
 _WARN_BEFORE = timedelta(days=30)
 _WARN_EVERY = timedelta(hours=12)
 
 
 class Rejected(Exception):
-    """A request that is not forwarded; the text is the HTTP status of the response."""
+    """A request that is not forwarded; the text is the HTTP status of the response.
+
+    ``why`` is for the log.
+    """
+
+    def __init__(self, status: str, why: str = "") -> None:
+        super().__init__(status)
+        self.why = why
 
 
 @dataclass
@@ -54,6 +65,14 @@ class Counts:
     bytes_up: int = 0
     bytes_down: int = 0
     last_refused: str = ""
+    over_quota: int = 0
+    """Requests refused because of a node's quota."""
+    nodes: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By a node's name: ``bytes_up``, of the bodies that were forwarded, and its share of ``over_quota``."""
+
+    def of(self, node: str) -> dict[str, int]:
+        """The counts of one node."""
+        return self.nodes.setdefault(node, {"bytes_up": 0, "over_quota": 0})
 
 
 def parse_head(head: bytes, max_body: int = MAX_BODY) -> tuple[bytes, int]:
@@ -101,7 +120,9 @@ class Gate:
         settings = folder / NAME
         report = load_federation(folder).bytes if settings.exists() else 0
         self._max_body, self._slots = MAX_BODY + 2 * report, asyncio.Semaphore(MAX_CONCURRENT)
+        self._quotas, self._log_lines, self._unlogged = Quotas(report), Bucket(_MOST_LINES, 60.0), 0
         self._folder, self._read, self._revoked = folder, list[int](), frozenset[bytes]()
+        self._names: dict[bytes, str] = {}
         self._warned = datetime.min.replace(tzinfo=UTC)
         self._front = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._front.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -119,13 +140,15 @@ class Gate:
 
     def _read_folder(self) -> None:
         """Load what an operator may change while the gate runs: certificates, and the revoked keys."""
-        paths = [self._folder / name for name in ("server.pem", "ca.pem", "revoked")]
+        paths = [self._folder / name for name in ("server.pem", "ca.pem", "revoked", "nodes")]
         changed = [path.stat().st_mtime_ns for path in paths if path.exists()]
         if changed != self._read:
             self._front.load_cert_chain(self._folder / "server.pem", self._folder / "server.key")
             self._behind = ssl.create_default_context(cafile=str(self._folder / "ca.pem"))
             revoked = sorted((self._folder / "revoked").glob("*.pub"))
             self._revoked = frozenset(pem_of_openssh(path.read_bytes()) for path in revoked)
+            nodes = sorted((self._folder / "nodes").glob("*.pub"))
+            self._names = {pem_of_openssh(path.read_bytes()): path.stem for path in nodes}
             self._read = changed
         for name in ("server.pem", "ca.pem"):
             ends, now = expiry(self._folder / name), datetime.now(UTC)
@@ -157,8 +180,9 @@ class Gate:
                     await _respond(writer, "200 OK")
                     return
                 outgoing, length = parse_head(head, self._max_body)
+                self._charge(head, length)
             except Rejected as rejection:
-                self._note_rejection(head, str(rejection))
+                self._note_rejection(head, rejection)
                 await _respond(writer, str(rejection))
                 return
             async with asyncio.timeout(_LONGEST), self._slots:
@@ -175,14 +199,27 @@ class Gate:
         """
         if not self._revoked:
             return
-        lines = [line.partition(b":") for line in head.split(b"\r\n")[1:]]
-        keys = [value.strip() for name, _, value in lines if name.strip().lower() == b"flwr-public-key"]
+        keys = signed_headers(head)[KEY]
         try:
             named = {base64.b64decode(key, validate=True) for key in keys}
         except binascii.Error:
             raise Rejected("400 Bad Request") from None
         if len(keys) != 1 or named & self._revoked:
             raise Rejected("401 Revoked" if keys else "403 Forbidden")
+
+    def _charge(self, head: bytes, length: int) -> None:
+        """Raise Rejected if the node that signed the request has sent too much."""
+        node = sender(head, self._names)
+        if node is None:
+            if any(len(values) > 1 for values in signed_headers(head).values()):  # two parsers, two senders
+                raise Rejected("400 Bad Request")
+            return  # the SuperLink refuses it, and stores nothing
+        counts = self.counts.of(node)
+        if exceeded := self._quotas.exceeded(node, length):
+            counts["over_quota"] += 1
+            self.counts.over_quota += 1
+            raise Rejected("429 Too Many Requests", f"{node} has sent its {exceeded}")
+        counts["bytes_up"] += length
 
     async def _forward(
         self, head: bytes, length: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -219,11 +256,17 @@ class Gate:
                 await to.drain()
         return copied
 
-    def _note_rejection(self, head: bytes, status: str) -> None:
+    def _note_rejection(self, head: bytes, rejection: Rejected) -> None:
         self.counts.refused += 1
         line = head.split(b"\r\n", 1)[0][:200].decode("latin-1")
-        self.counts.last_refused = "".join(c for c in line if c.isprintable()) + f": {status}"
-        _log(f"refused {self.counts.last_refused}")
+        why = f" ({rejection.why})" if rejection.why else ""
+        self.counts.last_refused = "".join(c for c in line if c.isprintable()) + f": {rejection}{why}"
+        if not self._log_lines.take(1):  # or a log of refusals would fill the disk
+            self._unlogged += 1
+            return
+        more = f"; {self._unlogged} more before it" if self._unlogged else ""
+        self._unlogged = 0
+        _log(f"refused {self.counts.last_refused}{more}")
 
 
 def _log(text: str) -> None:
@@ -232,8 +275,9 @@ def _log(text: str) -> None:
 
 async def _respond(writer: asyncio.StreamWriter, status: str) -> None:
     date = formatdate(usegmt=True)  # by which nodes check their clocks
+    later = "Retry-After: 60\r\n" if status.startswith("429") else ""
     writer.write(
-        f"HTTP/1.1 {status}\r\nDate: {date}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+        f"HTTP/1.1 {status}\r\nDate: {date}\r\n{later}Content-Length: 0\r\nConnection: close\r\n\r\n".encode()
     )
     await writer.drain()
 

@@ -95,6 +95,13 @@ def _of_gate(wire: Mapping[str, Any] | None) -> Iterator[Metric]:
         values = [({"direction": name}, wire[f"bytes_{name}"]) for name in ("up", "down")]
         about = "Bytes of HTTP through the gate."
         yield Metric(name="sqsgd_gate_bytes_total", kind="counter", about=about, values=values)
+        by_node = {
+            "bytes_up": ("sqsgd_gate_node_bytes_total", "Bytes of request bodies that were forwarded."),
+            "over_quota": ("sqsgd_gate_over_quota_total", "Requests that exceeded a node's quota of bytes."),
+        }
+        for key, (name, about) in by_node.items():
+            values = [({"node": node}, counts[key]) for node, counts in wire.get("nodes", {}).items()]
+            yield Metric(name=name, kind="counter", about=about, values=values)
 
 
 def _of_run(run: Mapping[str, Any] | None) -> Iterator[Metric]:

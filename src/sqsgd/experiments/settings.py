@@ -12,6 +12,7 @@ from sqsgd.federated import Settings
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.federated.order import Order, seeded_order
 from sqsgd.federated.rates import bound_and_rate, earlier_rate
+from sqsgd.federated.robust import check_aggregate
 from sqsgd.learning.features import PRETRAINED, extractor_and_model
 from sqsgd.ledger.client_ledgers import Ledgers
 from sqsgd.numerics.epsilon_sums import total
@@ -58,6 +59,7 @@ def make_settings(config: RunConfig, scheme: Scheme) -> Settings:
         lr=config.lr,
     )
     scheme.check_clip(config.clip or None)
+    check_aggregate(config.aggregate, scheme, config.participants or config.clients)
     return Settings(
         seed=config.seed,
         optimizer=Optimizer(kind=config.optimizer, rate=rate),
@@ -66,6 +68,7 @@ def make_settings(config: RunConfig, scheme: Scheme) -> Settings:
         clip=config.clip or None,
         alpha=config.alpha,
         beta=config.beta,
+        aggregate=config.aggregate,
         weigh_by_size=config.weigh_by_size,
         decay_rounds=config.rounds if decays else 0,
         ledgers=_ledgers(config, scheme),

@@ -13,8 +13,9 @@ import numpy as np
 
 from sqsgd.checks import Vector
 from sqsgd.codec import Columns
-from sqsgd.core import Aggregate, Estimate, Indices, Scheme
+from sqsgd.core import Estimate, Indices, Scheme
 from sqsgd.federated.bounds import next_bound
+from sqsgd.federated.robust import make_aggregate
 from sqsgd.federated.state import Settings, State
 from sqsgd.randomness import Rng
 from sqsgd.task import Task
@@ -108,14 +109,24 @@ def server_step(
     Also returns the privatised magnitudes, which are all that the server learns of the clients' norms.
     """
     opened = ((task, scheme.open(message, task), weight) for task, message, weight in reports)
-    return server_step_opened(scheme, settings, state, opened)
+    return _step(scheme, settings, state, opened, len(reports))
 
 
 def server_step_opened(
-    scheme: Scheme, settings: Settings, state: State, reports: Iterable[tuple[Task, Columns, float]]
+    scheme: Scheme, settings: Settings, state: State, reports: Sequence[tuple[Task, Columns, float]]
 ) -> tuple[State, list[float]]:
     """``server_step`` for reports that ``Scheme.open`` has opened."""
-    aggregate, magnitudes = Aggregate(scheme), []
+    return _step(scheme, settings, state, reports, len(reports))
+
+
+def _step(
+    scheme: Scheme,
+    settings: Settings,
+    state: State,
+    reports: Iterable[tuple[Task, Columns, float]],
+    count: int,
+) -> tuple[State, list[float]]:
+    aggregate, magnitudes = make_aggregate(settings.aggregate, scheme, count), []
     for task, columns, weight in reports:
         aggregate.add_columns(task, columns, weight)
         magnitude = scheme.mechanism.magnitude(columns, task.bound)

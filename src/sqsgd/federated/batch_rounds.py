@@ -9,6 +9,7 @@ from sqsgd.codec import Bytes
 from sqsgd.core import Aggregate, Indices, Scheme, Vectors
 from sqsgd.federated.algorithm import descend, task_for
 from sqsgd.federated.problems import Losses, RowProblem
+from sqsgd.federated.robust import RobustAggregate, make_aggregate
 from sqsgd.federated.seeds import noise_seed
 from sqsgd.federated.state import Settings, State
 from sqsgd.randomness import secure_rngs, seeded_rngs
@@ -41,7 +42,8 @@ class BatchRound:
 
     def step(self) -> State:
         """All clients, in pieces, so that memory does not grow with their number; then the model's step."""
-        total, size = Aggregate(self.scheme), max(1, _FLOATS // self.scheme.dim)
+        total = make_aggregate(self.settings.aggregate, self.scheme, len(self.users))
+        size = max(1, _FLOATS // self.scheme.dim)
         for start in range(0, len(self.users), size):
             self._add(total, slice(start, start + size))
         started = time.perf_counter()
@@ -49,7 +51,7 @@ class BatchRound:
         self.seconds_aggregate += time.perf_counter() - started
         return after
 
-    def _add(self, total: Aggregate, piece: slice) -> None:
+    def _add(self, total: Aggregate | RobustAggregate, piece: slice) -> None:
         state, workers, started = self.state, self.settings.workers, time.perf_counter()
         losses, rows = self.problem.gradient_rows(state.weights, state.round, self.users[piece])
         tasks = Tasks(task_for(0, self.settings, state), self.numbers[piece])

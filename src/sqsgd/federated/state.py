@@ -9,6 +9,7 @@ from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.federated.optimizers import Optimizer, OptimizerState
 from sqsgd.federated.order import Order
+from sqsgd.federated.robust import MEAN, check_kind
 from sqsgd.ledger.client_ledgers import Ledgers
 
 
@@ -35,6 +36,8 @@ class Settings:
     """The clients' own ledgers, which may refuse a report."""
     order: Order | None = None
     """Each user reports once, in this order: tasks then hold the numbers of slots, not of users."""
+    aggregate: str = MEAN
+    """How reports become a step: ``mean``, or an aggregate of ``robust.py``."""
     workers: int = 1
     """Threads that share the work of clients without state."""
 
@@ -51,6 +54,11 @@ class Settings:
         checks.real("alpha", self.alpha, 0.0, 1e6)
         checks.positive("beta", self.beta)
         checks.integer("workers", self.workers, 1, 1024)
+        check_kind(self.aggregate)
+        if self.aggregate != MEAN and self.weigh_by_size:
+            raise ValueError(
+                f"weigh_by_size with aggregate = {self.aggregate!r}: a liar would choose its weight"
+            )
         if self.order is not None and self.weigh_by_size:
             raise ValueError("weigh_by_size with an order: public weights would tell which user fills a slot")
 

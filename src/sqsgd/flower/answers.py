@@ -50,6 +50,8 @@ class Round:
     rejected: list[dict[str, Any]] = field(default_factory=list)
     silent: list[int] = field(default_factory=list)
     """Nodes that sent nothing at all."""
+    invalid: list[int] = field(default_factory=list)
+    """Nodes that sent something other than a report or a refusal."""
     magnitudes: list[float] = field(default_factory=list)
     seconds_aggregate: float = 0.0
     whole: int = 0
@@ -140,6 +142,8 @@ def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message | Answer
             known = isinstance(error, MalformedReport)
             reason = str(error) if known else f"unreadable ({type(error).__name__})"
             last.rejected.append({"node": str(node), "reason": reason})
+            if node in last.tasks and answer.sent and reason not in REASONS:
+                last.invalid.append(node)
             continue
         found[node] = payload, columns
         last.up.append((len(payload), size))

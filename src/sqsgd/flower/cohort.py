@@ -9,7 +9,7 @@ from sqsgd.randomness import EVERYONE, PublicStream
 
 _LOG = logging.getLogger("flwr")
 PATIENCE = 2
-"""Consecutive rounds without any answer after which a node sits out."""
+"""Consecutive rounds without a valid answer after which a node sits out."""
 LONGEST = 32
 """The most rounds that a node sits out at a time."""
 
@@ -23,10 +23,12 @@ def draw(nodes: Sequence[int], size: int, seed: int, round: int, purpose: str = 
 
 
 class SilentNodes:
-    """Nodes that are connected and do not answer. Each costs a round its whole timeout, so they sit out.
+    """Nodes that are connected and do not answer, or not with a report. They sit out.
 
-    After ``PATIENCE`` silent rounds in a row a node sits out two rounds, and twice as many each time that it
-    is asked again and stays silent.
+    A silent node costs a round its whole timeout, an invalid answer the server's bandwidth and disk. A node
+    that refuses costs little, and may answer later, so it is asked again. After ``PATIENCE`` rounds in a row
+    without a valid answer a node sits out two rounds, and twice as many each time that it is asked again and
+    does no better.
     """
 
     def __init__(self, known: Mapping[str, Sequence[int]] | None = None) -> None:
@@ -37,7 +39,7 @@ class SilentNodes:
         return {str(node): list(entry) for node, entry in self._silent.items()}
 
     def update(self, round: int, asked: Collection[int], silent: Collection[int]) -> None:
-        """After a round: the nodes that were asked, and those of them that sent nothing at all."""
+        """After a round: the nodes that were asked, and those of them that sent nothing, or nothing valid."""
         for node in asked:
             if node not in silent:
                 self._silent.pop(node, None)
@@ -47,7 +49,10 @@ class SilentNodes:
             self._silent[node] = rounds, round + 1 + out
             if out:
                 _LOG.warning(
-                    "sqsgd: node %s was silent %s rounds in a row: it sits out %s", node, rounds, out
+                    "sqsgd: node %s sent nothing valid in %s rounds in a row: it sits out %s",
+                    node,
+                    rounds,
+                    out,
                 )
 
     def removed_from(self, nodes: Sequence[int], round: int, least: int) -> list[int]:

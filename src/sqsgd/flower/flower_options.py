@@ -8,6 +8,7 @@ from typing import Any
 
 from sqsgd import checks
 from sqsgd.federated.optimizers import check_optimizer
+from sqsgd.federated.robust import MEAN, check_kind
 from sqsgd.runs.config import DECAYS
 
 _LOG = logging.getLogger("flwr")
@@ -43,6 +44,7 @@ def check_combination(
     optimizer: str,
     sends: str,
     decay: str,
+    aggregate: str,
     downlink: str,
     once: bool,
     clients_per_round: int,
@@ -61,6 +63,12 @@ def check_combination(
         raise ValueError(f"decay = {decay!r} must be one of {', '.join(DECAYS)}")
     if downlink not in ("full", "delta"):
         raise ValueError(f"downlink = {downlink!r} must be 'full' or 'delta'")
+    check_kind(aggregate)
+    if downlink == "delta" and aggregate != MEAN:
+        raise ValueError(
+            f"downlink = 'delta' with aggregate = {aggregate!r}: nodes repeat the mean of the reports; use "
+            "downlink = 'full'"
+        )
     if downlink == "delta" and optimizer != "sgd":
         raise ValueError(
             f"downlink = 'delta' with optimizer = {optimizer!r}: nodes would need the optimizer's "

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any
 
 import httpx
@@ -24,9 +25,12 @@ from flwr.serverapp import Grid
 from sqsgd.codec import MalformedReport
 from sqsgd.flower.answers import Answer
 from sqsgd.flower.parts import MOST_BYTES, Limits, limited
+from sqsgd.flower.store_trimming import discard
 
 _LOG = logging.getLogger("flwr")
 POLL_SECONDS = 0.2  # Flower's own grid polls every three seconds
+CLOCKS = 10.0
+"""Seconds that a message outlives its round: nodes' clocks may be ahead (by 5 s in deploy/preflight.py)."""
 _BROKEN = (httpx.TransportError, OSError)
 _AT_ONCE = 0.5  # seconds to wait for one answer before the next is tried
 _LAST_LOOK = 0.05  # the same after the deadline
@@ -73,11 +77,28 @@ def exchange(
 
     Answers are pulled one at a time: a grid that is asked for several raises for all of them if one cannot be
     read. An answer is attributed to the node that the message was sent to, whatever the answer says.
+
+    After the time is over the SuperLink gives the messages to no node, and accepts no answers. What it stored
+    of the round is removed, and so is an answer that was rejected before it was fetched whole.
     """
     if not messages:
         return
+    for message in messages:
+        message.metadata.ttl = seconds + CLOCKS
+    try:
+        yield from _exchange(grid, messages, seconds, report_bytes)
+    finally:
+        for message in messages:  # also those that no node has fetched, with a model each
+            discard(grid, message.metadata.message_id)
+
+
+def _exchange(grid: Grid, messages: Sequence[Message], seconds: float, report_bytes: int) -> Iterator[Answer]:
     pushed = {name for name in grid.push_messages(messages) if name}  # no id: it could not be sent
-    limits = Limits(deadline=time.monotonic() + seconds, most_bytes=MOST_BYTES + 2 * report_bytes)
+    limits = Limits(
+        deadline=time.monotonic() + seconds,
+        most_bytes=MOST_BYTES + 2 * report_bytes,
+        discard=partial(discard, grid),
+    )
     waiting = {}
     for message in messages:
         name, node = message.metadata.message_id, message.metadata.dst_node_id

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flwr.supercore.inflatable.inflatable_object import get_object_type_from_object_content
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 
 from sqsgd.codec import MalformedReport
 
@@ -38,6 +39,8 @@ class Limits:
     deadline: float
     """In seconds of ``time.monotonic``."""
     most_bytes: int = MOST_BYTES
+    discard: Callable[[str], None] = lambda _: None
+    """Called with the name of an answer that is not fetched, or not to its end."""
 
 
 @contextlib.contextmanager
@@ -57,6 +60,16 @@ def _pull_objects(
     limits: Limits | None = getattr(_thread, "limits", None)
     if limits is None:
         return _FLOWERS(object_ids, pull_object_fn, **options)
+    try:
+        return _within(limits, object_ids, pull_object_fn, options)
+    except (MalformedReport, ObjectPullError):
+        limits.discard(object_ids[-1])  # the last one is the message itself, which holds all others
+        raise
+
+
+def _within(
+    limits: Limits, object_ids: Sequence[str], pull_object_fn: Callable[[str], bytes], options: dict[str, Any]
+) -> dict[str, bytes]:
     if len(object_ids) > len(KINDS):
         problem = f"the answer has {len(object_ids)} parts and a report has {len(KINDS)}: nothing was fetched"
         raise MalformedReport("parts", f"{problem}; does the node's app use SqsgdMod?")

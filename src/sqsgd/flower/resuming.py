@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqsgd.core import Scheme
+from sqsgd.federated.robust import MEAN
 from sqsgd.schemes.sqsgd import CODED
 
 
@@ -21,11 +22,11 @@ def begun_options(
 
 def check_same(known: Mapping[str, Any], now: Mapping[str, Any], rounds: int) -> None:
     """Raise ValueError if the checkpoint, ``known``, was begun with other options than those of ``now``."""
-    for key in ("fingerprint", "optimizer", "once"):
-        if (begun := known.get(key, False)) != now[key]:
+    for key, earlier in (("fingerprint", False), ("optimizer", False), ("aggregate", MEAN), ("once", False)):
+        if (begun := known.get(key, earlier)) != now[key]:
             raise ValueError(
-                f"this training was begun with {key} = {begun!r}, not {now[key]!r}: restore "
-                "scheme, epsilon, bytes, model, optimizer and once, or start another with another out"
+                f"this training was begun with {key} = {begun!r}, not {now[key]!r}: restore scheme, epsilon, "
+                "bytes, model, optimizer, aggregate and once, or start another with another out"
             )
     decay = known.get("decay_rounds", 0)  # 0: its rate does not fall, as in earlier versions for most schemes
     if rounds and decay and decay != now["decay_rounds"]:

@@ -24,6 +24,7 @@ from sqsgd.federated.algorithm import server_step_opened, task_for
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.federated.rates import change_rate, follows_norms, learning_rate
 from sqsgd.federated.record import make_record
+from sqsgd.federated.robust import MEAN, check_aggregate
 from sqsgd.files.json_numbers import worded
 from sqsgd.flower import wire
 from sqsgd.flower.answers import Answer, Round, sort_answers
@@ -56,10 +57,10 @@ class SqsgdStrategy(Strategy):
     own apps, or ``"gradient"``; the default learning rate ``lr`` depends on it. ``decay``: whether the rate
     falls to zero over ``num_rounds``; ``auto``: unless reports hold norms. ``once``: no node is asked in
     two rounds, and requests do not name nodes, which fill slots in a secret order. ``min_answers``: a round
-    with fewer leaves the model unchanged; 0: half of those asked. With ``evaluate_epsilon``, each node is
-    asked for its app's ``evaluate_metric``, as one private number of at most ``evaluate_maximum``. With
-    ``out``, an absolute path, metrics, checkpoints, model and summary are written, and ``resume`` continues
-    from the checkpoint.
+    with fewer leaves the model unchanged; 0: half of those asked. ``aggregate``: ``"mean"``, or what a few
+    liars move less (federated/robust.py). With ``evaluate_epsilon``, each node is asked for its app's
+    ``evaluate_metric``, as one private number of at most ``evaluate_maximum``. With ``out``, an absolute
+    path, metrics, checkpoints, model and summary are written, and ``resume`` continues from the checkpoint.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class SqsgdStrategy(Strategy):
         clip: float | None = None,
         alpha: float = 1.0,
         beta: float = 1.0,
+        aggregate: str = MEAN,
         clients_per_round: int = 0,
         once: bool = False,
         fraction_train: float = 1.0,
@@ -107,7 +109,7 @@ class SqsgdStrategy(Strategy):
         self.bits = 8 * checks.integer("bytes", bytes, 1, 2**37)
         self.scheme_name, self.options = scheme, dict(options or {})
         self.lr = None if lr is None else checks.positive("lr", lr)
-        self.optimizer, self.sends, self.decay = optimizer, sends, decay
+        self.optimizer, self.sends, self.decay, self.aggregate = optimizer, sends, decay, aggregate
         self.bound, self.track, self.clip, self.alpha, self.beta = bound, track, clip, alpha, beta
         self.clients_per_round = checks.integer("clients-per-round", clients_per_round, 0, 2**31)
         self.once = once
@@ -124,6 +126,7 @@ class SqsgdStrategy(Strategy):
             optimizer=optimizer,
             sends=sends,
             decay=decay,
+            aggregate=aggregate,
             downlink=downlink,
             once=once,
             clients_per_round=clients_per_round,
@@ -171,6 +174,7 @@ class SqsgdStrategy(Strategy):
                 self.scheme, expected, self.optimizer, rounds=self.rounds or 600, bound=bound
             )
         self.scheme.check_clip(self.clip)
+        check_aggregate(self.aggregate, self.scheme, expected)
         self.settings = Settings(
             seed=self.seed,
             optimizer=Optimizer(kind=self.optimizer, rate=self.lr or rate),
@@ -180,6 +184,7 @@ class SqsgdStrategy(Strategy):
             clip=self.clip,
             alpha=self.alpha,
             beta=self.beta,
+            aggregate=self.aggregate,
             secure=True,
         )
         self.name = f"{self.scheme_name} {grid.run.run_id}"
@@ -208,6 +213,7 @@ class SqsgdStrategy(Strategy):
             "rate": self.settings.optimizer.rate,
             "decay_rounds": self.settings.decay_rounds,
             "optimizer": self.optimizer,
+            "aggregate": self.aggregate,
             "once": self.once,
             **({"silence": self.silent.to_dict()} if self.order is None else {"order": self.order.name}),
             "run": {
@@ -221,6 +227,7 @@ class SqsgdStrategy(Strategy):
                 "clip": self.clip or 0.0,
                 "alpha": self.alpha,
                 "beta": self.beta,
+                "aggregate": self.aggregate,
                 "evaluate_every": self.evaluate_every,
             },
         }
@@ -318,7 +325,7 @@ class SqsgdStrategy(Strategy):
         sort_answers(last, self.scheme, replies)
         before, spent = self.state, dict(self.state.spent)
         if self.order is None:
-            self.silent.update(last.state.round, last.tasks, last.silent)
+            self.silent.update(last.state.round, last.tasks, [*last.silent, *last.invalid])
             for client in last.may_have_paid:
                 spent[client] = spent.get(client, 0) + 1
         else:

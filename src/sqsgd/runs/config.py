@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 
 from sqsgd import checks
 from sqsgd.federated.optimizers import check_optimizer
+from sqsgd.federated.robust import MEAN, check_kind
 from sqsgd.files.toml_reader import read_toml
 
 DECAYS, ENGINES = ("auto", "none", "linear"), ("local", "flower")
@@ -63,6 +64,8 @@ class RunConfig:
     """Factor of the gradient that goes to the residual (the paper's α)."""
     beta: float = 1.0
     """Factor of the gradient that goes into the report (the paper's β)."""
+    aggregate: str = MEAN
+    """How reports become a step: ``mean``; ``trimmed`` or ``median of groups`` against lying clients."""
     weigh_by_size: bool = False
     """Weigh clients by their number of examples, which is then public."""
     ledgers: str = ""
@@ -98,6 +101,11 @@ class RunConfig:
         for name in ("lr", "bound", "clip"):
             checks.real(name, getattr(self, name), 0.0, 1e6)
         check_optimizer(self.optimizer)
+        check_kind(self.aggregate)
+        if self.aggregate != MEAN and self.weigh_by_size:
+            raise ValueError(
+                f"weigh_by_size = true with aggregate = {self.aggregate!r}: a liar would choose its weight"
+            )
         if self.decay not in DECAYS:
             raise ValueError(f"decay = {self.decay!r} must be one of {', '.join(DECAYS)}")
         if self.device not in DEVICES:
