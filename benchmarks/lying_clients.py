@@ -86,7 +86,7 @@ def trained(run_, aggregate, attack, liars, seed):
     return problem.evaluate(state.weights)[0]
 
 
-def table(name, config, seeds, shares):
+def table(name, config, seeds, shares, aggregates):
     """Print the accuracies of one setting."""
     with tempfile.TemporaryDirectory() as folder:
         made = prepare(config, Path(folder) / "run")
@@ -94,7 +94,7 @@ def table(name, config, seeds, shares):
     kinds = "; ".join(made.scheme.identity.splitlines()[1:])
     print(f"\n{name}: {kinds}; NMSE {made.scheme.nmse:.1f}, {reports} reports a round")
     print(f"{'aggregate':17} {'attack':9}", *(f"{share:>20}" for share in shares))
-    for aggregate, attack in itertools.product(AGGREGATES, ATTACKS):
+    for aggregate, attack in itertools.product(aggregates, ATTACKS):
         try:
             check_aggregate(aggregate, made.scheme, reports)
         except ValueError as error:
@@ -118,19 +118,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--once", action="store_true")
     parser.add_argument("--data-dir", default="")
-    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="part of the name of a setting")
+    parser.add_argument("--aggregate", action="append", choices=AGGREGATES, help="all, unless given")
     chosen = parser.parse_args()
-    seeds = range(chosen.seeds)
+    seeds, aggregates = range(chosen.seeds), chosen.aggregate or AGGREGATES
     if chosen.once:
         config = dataclasses.replace(load_config(ONCE), data_dir=chosen.data_dir)
-        table("one report per user, epsilon 8", config, seeds, (0.0, 0.05, 0.1, 0.2, 0.3))
+        table("one report per user, epsilon 8", config, seeds, (0.0, 0.05, 0.1, 0.2, 0.3), aggregates)
         return
     for name, values in SETTINGS.items():
         if chosen.only in name:
             config = RunConfig(rounds=chosen.rounds, workers=1, **values)
-            table(name, config, seeds, LIARS)
+            table(name, config, seeds, LIARS, aggregates)
 
 
 if __name__ == "__main__":
