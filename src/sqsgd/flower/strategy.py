@@ -244,7 +244,7 @@ class SqsgdStrategy(Strategy):
         numbers = self._cohort(grid)
         config["server-round"] = server_round
         self._round = last = Round(state=self.state, started=time.perf_counter())
-        model = wire.model_record(self.structure, self.state.weights)
+        model = wire.model_record(self.structure.typed(""), self.state.weights)
         model_digest = digest(self.state.weights)
         messages = []
         for node, number in numbers.items():
@@ -264,6 +264,7 @@ class SqsgdStrategy(Strategy):
                 base=self.state.round - 1 if held else -1,
                 keep=self.downlink == "delta",
                 by_slot=self.once or self.settings.order is not None,
+                types=self.structure.types,
             )
             content = RecordDict({wire.REQUEST: ConfigRecord(dict(request.to_fields())), wire.CONFIG: config})
             if held and self._update is not None:

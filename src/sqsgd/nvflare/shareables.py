@@ -78,8 +78,8 @@ def with_model(task_data: Shareable, structure: Structure, weights: Vector) -> S
 
 
 def model_shareable(structure: Structure, weights: Vector) -> Shareable:
-    """The result of an aggregation."""
-    return _weights(structure, weights).to_shareable()
+    """The result of an aggregation, as float32, in which models travel."""
+    return _weights(structure.typed(""), weights).to_shareable()
 
 
 def change_of(result: object, structure: Structure, weights: Vector) -> Vector:
@@ -87,8 +87,7 @@ def change_of(result: object, structure: Structure, weights: Vector) -> Vector:
     if not isinstance(result, Shareable) or result.get_return_code() != ReturnCode.OK:
         raise ValueError(f"the executor did not return a model but {type(result).__name__}")
     kind, arrays = _arrays(result, DataKind.WEIGHTS, DataKind.WEIGHT_DIFF)
-    vector = structure.flatten(arrays)
-    return -vector if kind == DataKind.WEIGHT_DIFF else weights - vector
+    return -structure.flatten(arrays) if kind == DataKind.WEIGHT_DIFF else structure.change(weights, arrays)
 
 
 def report(payload: bytes) -> Shareable:
