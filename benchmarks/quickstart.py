@@ -36,7 +36,12 @@ def network(channels: int, side: int, norm: bool) -> nn.Module:
     left = ((side - 4) // 2 - 4) // 2
 
     def block(before: int, after: int) -> list[nn.Module]:
-        return [nn.Conv2d(before, after, 5), *([nn.BatchNorm2d(after)] if norm else []), nn.ReLU(), nn.MaxPool2d(2)]
+        return [
+            nn.Conv2d(before, after, 5),
+            *([nn.BatchNorm2d(after)] if norm else []),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
 
     dense = [nn.Linear(16 * left**2, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
     return nn.Sequential(*block(channels, 6), *block(6, 16), nn.Flatten(), *dense)
@@ -95,7 +100,9 @@ def measured(options, settings: dict | None, rounds: int, data, seed: int) -> fl
             functional.cross_entropy(net(inputs[batch]), labels[batch]).backward()
             optimizer.step()
         metrics = MetricRecord({"num-examples": len(own)})
-        return Message(RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=msg)
+        return Message(
+            RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=msg
+        )
 
     contexts = {
         node: Context(run_id=1, node_id=node, node_config={}, state=RecordDict(), run_config={})
@@ -128,7 +135,10 @@ def main() -> None:
         for rounds in options.rounds:
             started = time.perf_counter()
             accuracy = measured(options, settings, rounds, data, options.seed)
-            print(f"{name:>40}  {rounds:4} rounds  {100 * accuracy:5.1f} %  ({time.perf_counter()-started:.0f} s)", flush=True)
+            print(
+                f"{name:>40}  {rounds:4} rounds  {100 * accuracy:5.1f} %  ({time.perf_counter() - started:.0f} s)",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def arrays(more) -> ArrayRecord:
 )
 @pytest.mark.parametrize("downlink", ["full", "delta"])
 def test_arrays_reach_the_app_in_their_own_shape(tmp_path, more, downlink):
-    """A single number stays one: as an array of one number no model would take it back. The type stays too."""
+    """A single number stays one: as an array of one number no model would take it back. Its type stays."""
     seen, app = [], ClientApp(mods=[SqsgdMod()])
 
     @app.train()

@@ -39,7 +39,7 @@ def test_a_boolean_is_not_a_number():
 
 @pytest.mark.parametrize("types", [7, "g", "d g", "d" * 65537])
 def test_types_of_weights_are_float_types(types):
-    with pytest.raises(MalformedRequest, match="types = .* must be letters of 'efd'"):
+    with pytest.raises(MalformedRequest, match=r"types = .* must be letters of 'efd'"):
         Request.from_fields({**request().to_fields(), "types": types})
 
 

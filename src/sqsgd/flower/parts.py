@@ -59,7 +59,7 @@ def _pull_objects(
         return _FLOWERS(object_ids, pull_object_fn, **options)
     if len(object_ids) > len(KINDS):
         problem = f"the answer has {len(object_ids)} parts and a report has {len(KINDS)}: nothing was fetched"
-        raise MalformedReport("parts", f"{problem}; does the node's app use SqsgdMod?")
+        raise MalformedReport("clear", f"{problem}; does the node's app use SqsgdMod?")
 
     def pull(object_id: str) -> bytes:
         content = pull_object_fn(object_id)
@@ -77,4 +77,4 @@ def _check(content: bytes, most: int) -> None:
     kind = get_object_type_from_object_content(content)
     if kind not in KINDS:
         problem = f"the answer holds {kind[:20]!r}, which is not part of a report"
-        raise MalformedReport("parts", f"{problem}; does the node's app use SqsgdMod?")
+        raise MalformedReport("clear", f"{problem}; does the node's app use SqsgdMod?")

@@ -22,15 +22,18 @@ from sqsgd.core import Scheme
 from sqsgd.federated import Record, Settings, State
 from sqsgd.federated.algorithm import server_step_opened, task_for
 from sqsgd.federated.optimizers import Optimizer
-from sqsgd.federated.rates import change_rate, follows_norms, learning_rate
+from sqsgd.federated.rates import follows_norms
 from sqsgd.federated.record import make_record
 from sqsgd.files.json_numbers import worded
 from sqsgd.flower import wire
 from sqsgd.flower.answers import Answer, Round, sort_answers
 from sqsgd.flower.cohort import SilentNodes, draw
+from sqsgd.flower.defaults import chosen_scheme, default_bound, default_rate, given_rate
 from sqsgd.flower.flower_options import check_combination, least_nodes
 from sqsgd.flower.gathering import exchange, wait_for_nodes
 from sqsgd.flower.node_order import NodeOrder
+from sqsgd.flower.other_strategies import translate
+from sqsgd.flower.outlook import outlook, untrained
 from sqsgd.flower.resuming import begun_options, check_same
 from sqsgd.flower.round_tally import Tally, enough_answers
 from sqsgd.node.downlink import Update, smallest_update
@@ -52,11 +55,12 @@ class SqsgdStrategy(Strategy):
 
     ``epsilon`` and ``bytes`` are the budgets of one report, ``scheme`` and ``options`` as in
     ``sqsgd.make_scheme``. ``sends`` says what the apps compute: ``"delta"``, a trained model as in Flower's
-    own apps, or ``"gradient"``; the default learning rate ``lr`` depends on it. ``decay``: whether the rate
-    falls to zero over ``num_rounds``; ``auto``: unless reports hold norms. ``once``: no node is asked in
-    two rounds, and requests do not name nodes, which fill slots in a secret order. ``min_answers``: a round
-    with fewer leaves the model unchanged; 0: half of those asked. With ``out``, an absolute path, metrics,
-    checkpoints, model and summary are written, and ``resume`` continues from the checkpoint.
+    own apps, or ``"gradient"``; the default scheme, bound and rate depend on it (flower/defaults.py).
+    ``decay``: whether the rate falls to zero over ``num_rounds``; ``auto``: unless reports hold norms.
+    ``once``: no node is asked in two rounds, and requests do not name nodes, which fill slots in a secret
+    order. ``min_answers``: a round with fewer leaves the model unchanged; 0: half of those asked. With
+    ``out``, an absolute path, metrics, checkpoints, model and summary are written, and ``resume`` continues
+    from the checkpoint.
     """
 
     def __init__(
@@ -64,7 +68,7 @@ class SqsgdStrategy(Strategy):
         *,
         epsilon: float = 400.0,
         bytes: int = 256,
-        scheme: str = "sqsgd",
+        scheme: str | None = None,
         options: Mapping[str, Any] | None = None,
         lr: float | None = None,
         optimizer: str = "sgd",
@@ -90,9 +94,13 @@ class SqsgdStrategy(Strategy):
         numbering: Numbering | None = None,
         **flowers: Any,
     ) -> None:
-        """``flowers``: options of Flower's ``FedAvg``, unchanged."""
-        check_name("scheme", scheme)
-        connected, self.min_train_nodes = least_nodes(flowers, inspect.signature(type(self)).parameters)
+        """``flowers``: options of Flower's ``FedAvg`` and, where they have a meaning, of its relatives."""
+        if scheme is not None:
+            check_name("scheme", scheme)
+        self.flowers = translate(flowers, optimizer, lr)
+        optimizer, lr = self.flowers.optimizer, self.flowers.lr
+        ours = inspect.signature(type(self)).parameters
+        connected, self.min_train_nodes = least_nodes(self.flowers.rest, ours)
         if fraction_evaluate:
             _LOG.warning("sqsgd: fraction_evaluate is ignored: what nodes measure never leaves them")
         if resume and out is None:
@@ -101,7 +109,7 @@ class SqsgdStrategy(Strategy):
             raise ValueError(f"out = {str(out)!r} must be an absolute path")
         self.epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
         self.bits = 8 * checks.integer("bytes", bytes, 1, 2**37)
-        self.scheme_name, self.options = scheme, dict(options or {})
+        self.scheme_name, self.options = scheme or "", dict(options or {})
         self.lr = None if lr is None else checks.positive("lr", lr)
         self.optimizer, self.sends, self.decay = optimizer, sends, decay
         self.bound, self.track, self.clip, self.alpha, self.beta = bound, track, clip, alpha, beta
@@ -141,33 +149,25 @@ class SqsgdStrategy(Strategy):
         self.structure: Structure
         self.structure, weights = wire.flatten_record(arrays)
         checks.vector("the model's weights", weights, self.structure.dim)
-        make = partial(
-            make_scheme, self.scheme_name, dim=self.structure.dim, epsilon=self.epsilon, bits=self.bits
-        )
+        for note in untrained(self.structure):
+            _LOG.warning("sqsgd: %s", note)
+        make = partial(make_scheme, dim=self.structure.dim, epsilon=self.epsilon, bits=self.bits)
         if self.resume and self.folder is not None and self.folder.begun:
-            self.options = begun_options(make, self.scheme_name, self.options, self.folder.load()[1])
-        self.scheme: Scheme = make(**self.options)
-        if self.once and self.scheme.residual:
-            raise ValueError(
-                f"scheme = {self.scheme_name!r} keeps a residual for a node's next report, and with "
-                "once = true there is none: use scheme = 'privunit-index' or 'sqsgd-stateless'"
-            )
-        if self.once:
-            self.scheme = replace(self.scheme, wire=2)
-        bound = self.bound or self.scheme.first_bound
-        # A rate that does not fall is half as large.
+            begun_with = begun_options(make, self.scheme_name, self.options, self.folder.load()[1])
+            self.scheme_name, self.options = begun_with
+        self.scheme: Scheme = chosen_scheme(make, self.scheme_name, self.options, self.sends, once=self.once)
+        self.scheme_name = self.scheme.name
+        bound = self.bound or default_bound(self.scheme, self.sends)
         linear = self.decay == "linear" or (self.decay == "auto" and not follows_norms(self.scheme))
         falls = linear and bool(self.rounds)
-        if self.sends == "delta" and follows_norms(self.scheme):
-            rate = change_rate(self.scheme, expected, self.optimizer)
-        else:
-            rate = (1.0 if falls else 0.5) * learning_rate(
-                self.scheme, expected, self.optimizer, rounds=self.rounds or 600, bound=bound
-            )
+        rate = self._given_rate(bound) or self.flowers.multiple * default_rate(
+            self.scheme, sends=self.sends, optimizer=self.optimizer, clients=expected, rounds=self.rounds,
+            momentum=self.flowers.terms.get("momentum"), falls=falls, bound=bound,
+        )  # fmt: skip
         self.scheme.check_clip(self.clip)
         self.settings = Settings(
             seed=self.seed,
-            optimizer=Optimizer(kind=self.optimizer, rate=self.lr or rate),
+            optimizer=Optimizer(kind=self.optimizer, rate=rate, **self.flowers.terms),
             bound=bound,
             decay_rounds=self.rounds if falls else 0,
             track=self.track,
@@ -192,6 +192,10 @@ class SqsgdStrategy(Strategy):
                 f"out = {str(self.folder.path)!r} holds a training: set resume = true to resume it, "
                 "or choose another folder"
             )
+
+    def _given_rate(self, bound: float) -> float | None:
+        """The rate that was asked for, under the bound of the first round."""
+        return None if self.lr is None else given_rate(self.lr, self.scheme, self.sends, bound, self.bound)
 
     def _about(self) -> dict[str, Any]:
         """The checkpoint besides the state; ``run`` has the options by their names in a config.toml."""
@@ -226,11 +230,13 @@ class SqsgdStrategy(Strategy):
         if self.order is not None:
             self.order.resume(known["order"], self.state.round)
         self.silent = SilentNodes(known.get("silence"))
+        bound = known.get("run", {}).get("bound", 1.0)
         self.settings = replace(
             self.settings,
             seed=self.seed,
+            bound=bound,
             decay_rounds=known.get("decay_rounds", 0),
-            optimizer=replace(self.settings.optimizer, rate=self.lr or known["rate"]),
+            optimizer=replace(self.settings.optimizer, rate=self._given_rate(bound) or known["rate"]),
         )
 
     # ------------------------------------------------------------ one round
@@ -242,9 +248,9 @@ class SqsgdStrategy(Strategy):
         if not self.name:
             self.prepare(grid, arrays, self.clients_per_round or self.min_nodes)
         numbers = self._cohort(grid)
-        config["server-round"] = server_round
+        config.update({"server-round": server_round, **self.flowers.config})
         self._round = last = Round(state=self.state, started=time.perf_counter())
-        model = wire.model_record(self.structure.typed(""), self.state.weights)
+        model = wire.sent_record(self.structure, self.state.weights)
         model_digest = digest(self.state.weights)
         messages = []
         for node, number in numbers.items():
@@ -325,6 +331,8 @@ class SqsgdStrategy(Strategy):
         least = enough_answers(self.min_answers, len(last.tasks))
         enough = len(last.reports) >= least
         self.tally.add(enough, last.rejected)
+        if not self.tally.stepped:
+            last.check_private()
         aggregate_started = time.perf_counter()
         if enough:
             after, last.magnitudes = server_step_opened(self.scheme, self.settings, self.state, last.opened)
@@ -364,10 +372,7 @@ class SqsgdStrategy(Strategy):
             magnitudes=last.magnitudes,
             clients=len(last.reports),
             refused=sum(entry["reason"] in (SPENT, LEDGER) for entry in last.rejected),
-            bytes_up=_mean([payload for payload, _ in last.up]),
-            bytes_up_serialised=_mean([size for _, size in last.up]) if named else None,
-            bytes_down=_mean([payload for payload, _ in last.down.values()]),
-            bytes_down_serialised=_mean([size for _, size in last.down.values()]) if named else None,
+            **last.mean_sizes(serialised=named),
             seconds=time.perf_counter() - last.started,
             seconds_aggregate=last.seconds_aggregate,
             **{"seconds_gradient": None, "seconds_encode": None, **measured},
@@ -417,6 +422,8 @@ class SqsgdStrategy(Strategy):
                 self.folder.keep_rounds(self.state.round)
                 self.tally = Tally.of(self.folder.lines)
             self.summary()
+            for level, text in outlook(self.scheme, self.clients_per_round or len(nodes), self.rounds):
+                _LOG.log(level, "sqsgd: %s", text)
             result.arrays = wire.model_record(self.structure, self.state.weights)
             if evaluate_fn is not None and self.state.round == 0:
                 measured = evaluate_fn(0, result.arrays)
@@ -488,7 +495,3 @@ class SqsgdStrategy(Strategy):
             },
             **once,
         )
-
-
-def _mean(sizes: Sequence[int]) -> int:
-    return round(sum(sizes) / len(sizes)) if sizes else 0

@@ -32,8 +32,17 @@ def read_request(record: object) -> Request:
 
 
 def model_record(structure: Structure, weights: Vector) -> ArrayRecord:
-    """A model's arrays as one record."""
-    return ArrayRecord({name: Array(value) for name, value in structure.unflatten(weights).items()})
+    """A model's arrays as one record, for an app."""
+    return _record(structure.unflatten(weights))
+
+
+def sent_record(structure: Structure, weights: Vector) -> ArrayRecord:
+    """A model's arrays as one record, as the server sends them."""
+    return _record(structure.sent(weights))
+
+
+def _record(arrays: Arrays) -> ArrayRecord:
+    return ArrayRecord({name: Array(value) for name, value in arrays.items()})
 
 
 def arrays_of(record: ArrayRecord) -> Arrays:

@@ -21,9 +21,7 @@ TYPES = "efd"
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """Names and shapes of a model's arrays, in order. What is not trained is a constant: integers, flags, and
-    the running statistics of normalisation layers.
-    """
+    """Names and shapes of a model's arrays, in order. Arrays that are not floats are constants."""
 
     shapes: Mapping[str, tuple[int, ...]]
     constants: Arrays
@@ -33,27 +31,40 @@ class Structure:
 
     @property
     def dim(self) -> int:
-        """Number of weights in all trained arrays together."""
+        """Number of weights in all float arrays together."""
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def typed(self, types: str) -> Structure:
         """The same arrays in other types; ValueError unless there is one letter for each array of weights."""
         if types and len(types) != len(self.shapes):
-            raise ValueError(f"types = {types[:20]!r} must have {len(self.shapes)} letters, one for each array")
+            raise ValueError(
+                f"types = {types[:20]!r} must have {len(self.shapes)} letters, one for each array"
+            )
         return replace(self, types=types)
 
     def unflatten(self, weights: Vector) -> dict[str, npt.NDArray[Any]]:
-        """The model's arrays with these weights; constants included."""
+        """The model's arrays for the app: in its types, constants included, and no variance below zero.
+
+        Reports of running variances are noisy like others, and a layer divides by their root.
+        """
+        arrays = self.sent(weights)
+        for name, letter in zip(self.shapes, self.types or "f" * len(self.shapes), strict=True):
+            if _part(name) == "running_var":
+                arrays[name] = np.maximum(arrays[name], np.float32(0))
+            with np.errstate(over="ignore"):
+                arrays[name] = arrays[name].astype(letter, copy=False)
+        return arrays
+
+    def sent(self, weights: Vector) -> dict[str, npt.NDArray[Any]]:
+        """The model's arrays as they travel: the weights as they are, in float32."""
         arrays, start = {}, 0
-        types = dict(zip(self.shapes, self.types or "f" * len(self.shapes), strict=True))
         for name in self.order:
             if name in self.constants:
                 arrays[name] = self.constants[name]
                 continue
             stop = start + math.prod(self.shapes[name])
             # ascontiguousarray would turn a scalar into an array of one number
-            with np.errstate(over="ignore"):
-                arrays[name] = np.array(weights[start:stop].reshape(self.shapes[name]), types[name], order="C")
+            arrays[name] = np.array(weights[start:stop].reshape(self.shapes[name]), order="C")
             start = stop
         return arrays
 
@@ -83,11 +94,10 @@ def flatten(arrays: Arrays) -> tuple[Structure, Vector]:
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub" or (array.dtype.kind == "f" and array.dtype.char not in TYPES):
             raise ValueError(f"array {name!r} is {array.dtype}: weights must be float32, float64 or float16")
-    weights = [name for name, array in arrays.items() if array.dtype.kind == "f" and not is_statistic(name)]
-    types = "".join(arrays[name].dtype.char for name in weights)
+    types = "".join(array.dtype.char for array in arrays.values() if array.dtype.kind == "f")
     structure = Structure(
-        shapes={name: arrays[name].shape for name in weights},
-        constants={name: array for name, array in arrays.items() if name not in weights},
+        shapes={name: array.shape for name, array in arrays.items() if array.dtype.kind == "f"},
+        constants={name: array for name, array in arrays.items() if array.dtype.kind != "f"},
         order=tuple(arrays),
         types=types if types.strip("f") else "",
     )
@@ -102,7 +112,11 @@ def is_statistic(name: str) -> bool:
     >>> [is_statistic(name) for name in ("1.running_var", "bn.num_batches_tracked", "1.weight")]
     [True, True, False]
     """
-    return name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")
+    return _part(name) in ("running_mean", "running_var", "num_batches_tracked")
+
+
+def _part(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def digest(weights: Vector) -> str:
