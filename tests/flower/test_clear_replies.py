@@ -6,6 +6,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, Record
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 
+from sqsgd.flower import SqsgdStrategy
 from sqsgd.flower.answers import ClearReplies
 
 
@@ -21,17 +22,12 @@ def unprotected() -> ClientApp:
     return app
 
 
-@pytest.mark.parametrize("loop", ["ours", "Flower's"])
-def test_the_training_stops_after_the_first_round(tmp_path, loop):
+@pytest.mark.parametrize("start", [SqsgdStrategy.start, Strategy.start], ids=["ours", "Flower's"])
+def test_the_training_stops_after_the_first_round(tmp_path, start):
     nodes = nodes_of(tmp_path, unprotected())
     made = strategy(sends="delta", out=tmp_path / "run")
-    with pytest.raises(
-        ClearReplies, match=r"3 of 3 nodes .* in the clear.*from sqsgd.flower import ClientApp"
-    ):
-        if loop == "ours":
-            made.start(nodes, model(), num_rounds=20)
-        else:
-            Strategy.start(made, nodes, model(), num_rounds=20)
+    with pytest.raises(ClearReplies, match=r"3 of 3 nodes .* in the clear.* import ClientApp"):
+        start(made, nodes, model(), num_rounds=20)
     assert len(nodes.sent) == 3
     assert not made.state.weights.any()  # nothing was trained
     assert not (tmp_path / "run/model.safetensors").exists()

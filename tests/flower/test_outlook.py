@@ -63,8 +63,8 @@ def test_whole_updates_are_heard_in_every_round():
 
 def test_noise_that_drowns_everything_is_told():
     _, (warning,) = said(3, scheme="sqsgd-stateless", epsilon=8.0, bytes=32)
-    assert "30 reports of epsilon 8 are mostly noise; use 28 rounds or more" in warning
-    assert said(28, scheme="sqsgd-stateless", epsilon=8.0, bytes=32)[1] == []
+    assert "30 reports of epsilon 8 are mostly noise; use 9 rounds or more" in warning
+    assert said(9, scheme="sqsgd-stateless", epsilon=8.0, bytes=32)[1] == []
 
 
 def test_it_is_in_the_log_before_anyone_is_asked(tmp_path, caplog):

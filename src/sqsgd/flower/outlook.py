@@ -12,14 +12,14 @@ from sqsgd.federated.rates import follows_norms
 from sqsgd.node.structure import Structure, is_statistic
 
 _UNHEARD = 0.1
-_DROWNED = 30.0
+_DROWNED = 100.0
 
 
 def outlook(scheme: Scheme, clients: int, rounds: int) -> Iterator[tuple[int, str]]:
     """Lines for the log, with their levels: what reports hold, what they cost, and if the rounds suffice.
 
     ``clients``: reports per round. Warns if a tenth of the weights or more will not be heard of, or if all
-    reports together are mostly noise: the error of their mean is then more than 30 times the change that they
+    reports together are mostly noise: the error of their mean is then more than 100 times the change that they
     describe (docs/flower.md#what-a-quickstart-learns).
     """
     dim, epsilon = f"{scheme.dim:,}", scheme.privacy.epsilon
@@ -71,9 +71,9 @@ def untrained(structure: Structure) -> Iterator[str]:
         yield f"arrays without floats are not trained, and stay as they are: {_listed(others)}"
     if measured:
         yield (
-            f"the model has running statistics: {_listed(measured)}. They are reported among the weights, with "
-            "the same noise, and counts of batches stay as they are. A layer without them, such as GroupNorm, "
-            "needs no such report: docs/flower.md"
+            f"the model has running statistics: {_listed(measured)}. They are reported among the weights, "
+            "with the same noise; counts of batches stay as they are. A layer without them, such as "
+            "GroupNorm, needs no such report: docs/flower.md"
         )
 
 
