@@ -38,7 +38,7 @@ SETTINGS: dict[str, dict | None] = {
     "FedAdam": {"eta": 0.1, "beta_1": 0.9, "beta_2": 0.99, "tau": 1e-3},
     "FedAdam-0.001": {"eta": 0.001},
 }
-"""``old`` has the defaults of versions up to 0.4; ``old-short`` and ``long`` change one of two things."""
+"""``old``: the defaults before this table decided them; ``old-short`` and ``long`` change one of the two."""
 
 
 def network(channels: int, side: int, norm: bool) -> nn.Module:

@@ -9,21 +9,22 @@ an abandoned fetch keeps its own deadline, and other threads fetch as Flower doe
 from __future__ import annotations
 
 import contextlib
-import importlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.supercore.inflatable.inflatable_object import get_object_type_from_object_content
-
 from sqsgd.codec import MalformedReport
+from sqsgd.flower.internals import internal, internal_module
 
-_GRID: Any = importlib.import_module("flwr.superlink.grid.http_grid")
-_FLOWERS: Callable[..., dict[str, bytes]] = importlib.import_module(
-    "flwr.supercore.inflatable.inflatable_utils"
-).pull_objects
+_GRID: Any = internal_module("flwr.superlink.grid.http_grid:pull_objects")
+_FLOWERS: Callable[..., dict[str, bytes]] = internal(
+    "flwr.supercore.inflatable.inflatable_utils:pull_objects"
+)
+_object_type: Callable[[bytes], str] = internal(
+    "flwr.supercore.inflatable.inflatable_object:get_object_type_from_object_content"
+)
 KINDS = ("Message", "RecordDict", "ConfigRecord")
 """The parts of a report, one of each; an error has only the first."""
 MOST_BYTES = 1024 * 1024
@@ -74,7 +75,7 @@ def _pull_objects(
 def _check(content: bytes, most: int) -> None:
     if len(content) > most:
         raise MalformedReport("length", f"a part of the answer has {len(content)} bytes, more than {most}")
-    kind = get_object_type_from_object_content(content)
+    kind = _object_type(content)
     if kind not in KINDS:
         problem = f"the answer holds {kind[:20]!r}, which is not part of a report"
         raise MalformedReport("clear", f"{problem}; does the node's app use SqsgdMod?")
