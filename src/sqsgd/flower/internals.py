@@ -57,7 +57,7 @@ INTERNALS: Mapping[str, Internal] = {
     # the bundle of an app, whose hash owners list
     "flwr.cli.build:build_fab_from_disk": Internal(user="guard", arguments=("app",)),
 }
-"""Each as ``module:name``. Commands and their options are those of deploy/scripts.py and deploy/submission.py;
+"""Each as ``module:name``. Commands and options are those of deploy/scripts.py and deploy/submission.py;
 tests/deploy/test_real_federation.py runs them."""
 
 
