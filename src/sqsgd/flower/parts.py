@@ -9,6 +9,7 @@ an abandoned fetch keeps its own deadline, and other threads fetch as Flower doe
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -52,6 +53,7 @@ def limited(limits: Limits) -> Iterator[None]:
         _thread.limits = None
 
 
+@functools.wraps(_FLOWERS)  # it takes the same arguments, for whoever asks
 def _pull_objects(
     object_ids: Sequence[str], pull_object_fn: Callable[[str], bytes], **options: Any
 ) -> dict[str, bytes]:
