@@ -20,7 +20,7 @@ from test_quotas import signed
 pytestmark = pytest.mark.faults
 ROUNDS = 4
 MOST_BYTES = 16_000_000
-"""Of the server's folder: twice a minute's quota in each of two rounds, what is written ahead, and all else."""
+"""Of the server's folder: two minutes' quota in each of two rounds, what is written ahead, and the rest."""
 
 
 @pytest.fixture(scope="module")

@@ -15,21 +15,24 @@ def test_optimizers_descend(kind):
     assert np.abs(weights).max() < 0.1
 
 
-def test_momentum_and_adam_take_the_steps_of_the_book():
+@pytest.mark.parametrize("given", [{}, {"momentum": 0.5, "second": 0.9, "floor": 0.1}])
+def test_momentum_and_adam_take_the_steps_of_the_book(given):
+    terms = {"momentum": 0.9, "second": 0.999, "floor": 1e-8, **given}
+    one, two, floor = terms.values()
     gradients = np.random.default_rng(3).standard_normal((5, 2))
     weights, state = np.zeros(2, np.float32), {}
     velocity, expected = np.zeros(2), np.zeros(2)
     for gradient in gradients:
-        weights, state = Optimizer(kind="momentum", rate=0.1).step(weights, gradient, state)
-        velocity = 0.9 * velocity + gradient
+        weights, state = Optimizer(kind="momentum", rate=0.1, **given).step(weights, gradient, state)
+        velocity = one * velocity + gradient
         expected = expected - 0.1 * velocity
     assert np.allclose(weights, expected, atol=1e-6)
     weights, state, expected = np.zeros(2, np.float32), {}, np.zeros(2)
     first, second = np.zeros(2), np.zeros(2)
     for step, gradient in enumerate(gradients, start=1):
-        weights, state = Optimizer(kind="adam", rate=0.1).step(weights, gradient, state)
-        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
-        expected = expected - 0.1 * (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
+        weights, state = Optimizer(kind="adam", rate=0.1, **terms).step(weights, gradient, state)
+        first, second = one * first + (1 - one) * gradient, two * second + (1 - two) * gradient**2
+        expected = expected - 0.1 * (first / (1 - one**step)) / (np.sqrt(second / (1 - two**step)) + floor)
     assert np.allclose(weights, expected, atol=1e-6)
 
 
@@ -41,7 +44,7 @@ def test_an_unknown_optimizer_is_refused_by_name():
 def test_a_new_optimizer_is_a_class_and_a_row(monkeypatch):
     class Signs(UpdateRule):
         @staticmethod
-        def direction(gradient, state, momentum):
+        def direction(gradient, state, terms):
             return np.sign(gradient), state
 
     monkeypatch.setitem(OPTIMIZERS, "signs", Signs)

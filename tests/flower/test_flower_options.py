@@ -85,16 +85,18 @@ def arrays(more) -> ArrayRecord:
     "more",
     [
         np.array(1, np.float32),
+        np.array(1.0),
+        np.ones((2, 3), np.float16),
         np.zeros((0, 3), np.float32),
         np.array(3),
         np.zeros(0, np.int64),
         np.array(True),
     ],
-    ids=["a number", "empty", "a count", "no counts", "a flag"],
+    ids=["a number", "a double", "halves", "empty", "a count", "no counts", "a flag"],
 )
 @pytest.mark.parametrize("downlink", ["full", "delta"])
 def test_arrays_reach_the_app_in_their_own_shape(tmp_path, more, downlink):
-    """A single number stays one: as an array of one number no model would take it back."""
+    """A single number stays one: as an array of one number no model would take it back. Its type stays."""
     seen, app = [], ClientApp(mods=[SqsgdMod()])
 
     @app.train()
@@ -115,7 +117,7 @@ def test_arrays_reach_the_app_in_their_own_shape(tmp_path, more, downlink):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (np.zeros(2), "array 'more' is float64: a model's weights must be float32"),
+        (np.zeros(2, np.longdouble), "array 'more' is .*: weights must be float32, float64 or float16"),
         (np.zeros(2, complex), "array 'more' is complex128"),
         (np.full(2, np.nan, np.float32), r"the model's weights\[200\] = nan must be finite"),
     ],

@@ -21,6 +21,7 @@ from flwr.superlink.grid import http_grid
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from sqsgd.flower import parts, wire
+from sqsgd.flower.answers import ClearReplies
 from sqsgd.flower.parts import Limits, limited
 
 HOSTILE = IDS[0]
@@ -32,7 +33,7 @@ class Link:
     def __init__(self, folder, spoil) -> None:
         self.contexts = {node: node_context(node, folder / str(node)) for node in IDS}
         self.app, self.spoil, self.asked, self.objects = make_app(), spoil, {}, {}
-        self.replies, self.fetched = {}, 0
+        self.replies, self.fetched, self.spoiled = {}, 0, (HOSTILE,)
 
     def GetNodes(self, _):  # noqa: N802
         return GetNodesResponse(nodes=[NodeInfo(node_id=node) for node in IDS])
@@ -58,7 +59,7 @@ class Link:
     def PullMessages(self, request):  # noqa: N802
         (name,) = request.message_ids
         reply, contents = self.replies[name]
-        if self.asked[name] == HOSTILE:
+        if self.asked[name] in self.spoiled:
             contents = self.spoil(reply, contents)
         reply.metadata.__dict__["_message_id"] = reply.object_id
         self.objects |= contents
@@ -85,8 +86,9 @@ class RealGrid(HttpGrid):
         return names
 
 
-def trained(tmp_path, spoil, rounds=1, timeout=5.0):
+def trained(tmp_path, spoil, rounds=1, timeout=5.0, spoiled=(HOSTILE,)):
     link, grid = Link(tmp_path, spoil), RealGrid(token="of no use")  # noqa: S106
+    link.spoiled = spoiled
     grid._client = link
     grid.set_run(Run.create_empty(7))
     made = strategy()
@@ -150,6 +152,13 @@ def test_what_one_node_announces_costs_the_others_nothing(tmp_path, spoil, reaso
     (entry,) = made.current.rejected
     assert entry["node"] == str(HOSTILE)
     assert reason in entry["reason"]
+
+
+def test_models_in_the_clear_from_everyone_are_not_fetched_and_end_the_training(tmp_path):
+    with pytest.raises(
+        ClearReplies, match="3 of 3 nodes answered with what their app computed, in the clear"
+    ):
+        trained(tmp_path, without_mod, rounds=9, spoiled=IDS)
 
 
 def test_more_parts_than_a_report_has_are_not_even_fetched(tmp_path):

@@ -13,6 +13,7 @@ SENT = [
     {},
     {"client": 2**64 - 2, "seed": 2**63 + 5, "round": 2**31 - 1, "clip": 0.5, "bound": 1e-3},
     {"options": {"levels": 4}, "alpha": 0.25, "beta": 0.5, "base": 0, "keep": True},
+    {"types": "df", "by_slot": True},
 ]
 OTHER = np.ones(DIM, np.float32)
 
@@ -36,6 +37,12 @@ def test_a_boolean_is_not_a_number():
         Request.from_fields({**request().to_fields(), "round": True})
 
 
+@pytest.mark.parametrize("types", [7, "g", "d g", "d" * 65537])
+def test_types_of_weights_are_float_types(types):
+    with pytest.raises(MalformedRequest, match=r"types = .* must be letters of 'efd'"):
+        Request.from_fields({**request().to_fields(), "types": types})
+
+
 def test_options_have_a_longest_length():
     with pytest.raises(MalformedRequest, match="options has 4097 characters, above 4096"):
         Request.from_fields({**request().to_fields(), "options": " " * 4097})
@@ -52,7 +59,7 @@ def test_what_is_quoted_is_short():
     [
         {"name": "another"}, {"scheme": "sqsgd-stateless"}, {"epsilon": 100.0}, {"bits": 512},
         {"options": {"levels": 4}}, {"round": 1}, {"client": 6}, {"seed": 10}, {"bound": 21.0}, {"clip": 1.0},
-        {"alpha": 0.5}, {"beta": 0.5}, {"weights": OTHER},
+        {"alpha": 0.5}, {"beta": 0.5}, {"weights": OTHER}, {"types": "dd"},
     ],
 )  # fmt: skip
 def test_whatever_a_report_depends_on_is_in_the_identity(changes):
@@ -66,7 +73,7 @@ def test_how_the_model_travels_is_not_in_the_identity():
 
 def test_a_request_has_no_field_that_does_not_travel():
     fields = {field.name for field in dataclasses.fields(Request)} - {"task"}
-    assert fields <= set(request(by_slot=True).to_fields())
+    assert fields <= set(request(by_slot=True, types="d").to_fields())
 
 
 def test_a_slot_says_nothing_about_a_node_and_earlier_nodes_refuse_it():

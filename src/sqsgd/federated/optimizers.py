@@ -30,11 +30,17 @@ class Optimizer:
     kind: str
     rate: float
     momentum: float = 0.9
+    second: float = 0.999
+    """Adam's decay of squares."""
+    floor: float = 1e-8
+    """What Adam adds to the root that it divides by."""
 
     def __post_init__(self) -> None:
         check_optimizer(self.kind)
         checks.positive("lr", self.rate)
         checks.real("momentum", self.momentum, 0.0, 1.0)
+        checks.real("second", self.second, 0.0, 1.0)
+        checks.positive("floor", self.floor)
 
     def initial(self) -> OptimizerState:
         """The state before the first step."""
@@ -44,7 +50,7 @@ class Optimizer:
         self, weights: Vector, gradient: Gradient, state: OptimizerState
     ) -> tuple[Vector, OptimizerState]:
         """New weights and new state."""
-        direction, after = OPTIMIZERS[self.kind].direction(gradient, state, self.momentum)
+        direction, after = OPTIMIZERS[self.kind].direction(gradient, state, self)
         return (weights - self.rate * direction).astype(np.float32), after
 
 
@@ -56,7 +62,7 @@ class UpdateRule(ABC):
 
     @staticmethod
     @abstractmethod
-    def direction(gradient: Gradient, state: OptimizerState, momentum: float) -> Direction:
+    def direction(gradient: Gradient, state: OptimizerState, terms: Optimizer) -> Direction:
         """The direction to descend, and the new state."""
 
 
@@ -66,7 +72,7 @@ class Sgd(UpdateRule):
     default_rate = 1.0
 
     @staticmethod
-    def direction(gradient: Gradient, state: OptimizerState, momentum: float) -> Direction:
+    def direction(gradient: Gradient, state: OptimizerState, terms: Optimizer) -> Direction:
         return gradient, state
 
 
@@ -74,8 +80,8 @@ class Momentum(UpdateRule):
     """The sum of all gradients, each times ``momentum`` for every step since."""
 
     @staticmethod
-    def direction(gradient: Gradient, state: OptimizerState, momentum: float) -> Direction:
-        first = momentum * state.get("first", np.zeros_like(gradient)) + gradient
+    def direction(gradient: Gradient, state: OptimizerState, terms: Optimizer) -> Direction:
+        first = terms.momentum * state.get("first", np.zeros_like(gradient)) + gradient
         return first, {"first": first}
 
 
@@ -83,11 +89,12 @@ class Adam(UpdateRule):
     """Kingma and Ba: the running mean over the root of the running square, with bias correction."""
 
     @staticmethod
-    def direction(gradient: Gradient, state: OptimizerState, momentum: float) -> Direction:
-        first = momentum * state.get("first", np.zeros_like(gradient)) + (1 - momentum) * gradient
-        second = 0.999 * state.get("second", np.zeros_like(gradient)) + 0.001 * gradient**2
+    def direction(gradient: Gradient, state: OptimizerState, terms: Optimizer) -> Direction:
+        one, two = terms.momentum, terms.second
+        first = one * state.get("first", np.zeros_like(gradient)) + (1 - one) * gradient
+        second = two * state.get("second", np.zeros_like(gradient)) + (1 - two) * gradient**2
         steps = float(state.get("steps", np.zeros(1))[0]) + 1
-        direction = (first / (1 - momentum**steps)) / (np.sqrt(second / (1 - 0.999**steps)) + 1e-8)
+        direction = (first / (1 - one**steps)) / (np.sqrt(second / (1 - two**steps)) + terms.floor)
         return direction, {"first": first, "second": second, "steps": np.array([steps])}
 
 

@@ -29,6 +29,12 @@ class Answer:
     """Why there is no reply: the node could not be asked, or its reply cannot be read."""
     sent: bool = True
     """Whether the SuperLink accepted the message."""
+    clear: bool = False
+    """Whether there is a reply that has the parts of an app's own, and was not fetched."""
+
+
+class ClearReplies(RuntimeError):
+    """Nodes answer with their models in the clear."""
 
 
 @dataclass(kw_only=True)
@@ -48,6 +54,8 @@ class Round:
     """The same reports after ``Scheme.open``."""
     accepted: list[int] = field(default_factory=list)
     rejected: list[dict[str, Any]] = field(default_factory=list)
+    clear: list[int] = field(default_factory=list)
+    """Nodes that answered as an app without ``SqsgdMod`` does."""
     silent: list[int] = field(default_factory=list)
     """Nodes that sent nothing at all."""
     invalid: list[int] = field(default_factory=list)
@@ -114,6 +122,21 @@ class Round:
         most = "".join(f" ({count}: {reason})" for reason, count in reasons.most_common(1))
         return f"{len(self.reports)} of {len(self.tasks)} that were asked{most}"
 
+    def check_private(self) -> None:
+        """Raise ClearReplies if no report arrived, and most answers are of apps without ``SqsgdMod``.
+
+        One node cannot stop a training in this way, as long as another sends a report:
+        tests/flower/test_clear_replies.py::test_one_node_without_the_mod_stops_nobody.
+        """
+        if not self.reports and 2 * len(self.clear) > len(self.tasks) - len(self.silent):
+            raise ClearReplies(
+                f"{len(self.clear)} of {len(self.tasks)} nodes answered with what their app computed, in the "
+                "clear: only the server uses sqsgd. Models would leave the nodes unprotected in every round, "
+                "so the training ends here, and nothing of these answers was used. In the app, replace `from "
+                "flwr.clientapp import ClientApp` by `from sqsgd.flower import ClientApp`, or add SqsgdMod() "
+                "as its first mod"
+            )
+
     @property
     def may_have_paid(self) -> set[int]:
         """Clients whose report may have left them: all but those that say they refused."""
@@ -144,6 +167,8 @@ def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message | Answer
             last.rejected.append({"node": str(node), "reason": reason})
             if node in last.tasks and answer.sent and reason not in REASONS:
                 last.invalid.append(node)
+            if node in last.tasks and (answer.clear or (known and error.args[0] == "clear")):
+                last.clear.append(node)
             continue
         found[node] = payload, columns
         last.up.append((len(payload), size))
@@ -157,6 +182,10 @@ def sort_answers(last: Round, scheme: Scheme, replies: Iterable[Message | Answer
     heard = {*found, *(int(entry["node"]) for entry in last.rejected)}
     last.silent = [node for node in last.tasks if node not in heard]
     last.rejected += [{"node": str(node), "reason": late} for node in last.silent]
+
+
+def _mean(sizes: Sequence[int]) -> int:
+    return round(sum(sizes) / len(sizes)) if sizes else 0
 
 
 def _checked(answer: Answer) -> Message:
@@ -180,7 +209,8 @@ def _payload(reply: Message, scheme: Scheme) -> bytes:
         known = reason if reason in REASONS else f"error {reply.error.code}"
         raise MalformedReport("error", known)
     if list(reply.content) != [wire.REPORT]:
-        raise MalformedReport("records", f"the reply has {len(reply.content)} records, not one report")
+        form = "clear" if reply.content and wire.REPORT not in reply.content else "records"
+        raise MalformedReport(form, f"the reply has {len(reply.content)} records, not one report")
     record = reply.content[wire.REPORT]
     if not isinstance(record, ConfigRecord) or list(record) != [wire.PAYLOAD]:
         raise MalformedReport("records", "the report is not one payload")
@@ -192,7 +222,3 @@ def _payload(reply: Message, scheme: Scheme) -> bytes:
             "length", f"the report has {len(payload)} bytes; it must have {scheme.bits // 8}"
         )
     return payload
-
-
-def _mean(sizes: Sequence[int]) -> int:
-    return round(sum(sizes) / len(sizes)) if sizes else 0

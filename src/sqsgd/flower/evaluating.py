@@ -162,7 +162,7 @@ class NodeEvaluations:
         willing = [node for node in nodes if node not in self._unwilling]
         size = max(1, int(self.fraction * len(willing)))
         self._round = last = Round(state=state, started=time.perf_counter())
-        model, config["server-round"] = wire.model_record(strategy.structure, state.weights), number
+        model, config["server-round"] = wire.sent_record(strategy.structure, state.weights), number
         for node in draw(willing, size, seed, number, "evaluation"):
             task = Task(round=number - 1, client=node, seed=seed, dim=1, bound=self.maximum)
             request = Request(
@@ -174,6 +174,7 @@ class NodeEvaluations:
                 fingerprint=self.scheme.fingerprint,
                 task=replace(task, dim=strategy.structure.dim),
                 model=self._model,
+                types=strategy.structure.types,
             )
             content = RecordDict({wire.REQUEST: ConfigRecord(dict(request.to_fields())), wire.CONFIG: config})
             content[wire.MODEL] = model

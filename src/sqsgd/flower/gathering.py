@@ -185,7 +185,7 @@ def _pull(grid: Grid, name: str, node: int, limits: Limits) -> Answer | None:
     except _BROKEN:
         raise  # the connection to the SuperLink, not the node's answer
     except MalformedReport as error:
-        problem = str(error)
+        return Answer(node=node, asked=name, reply=None, problem=str(error), clear=error.reason == "clear")
     except httpx.HTTPStatusError as error:
         problem = f"unreadable (the SuperLink responds {error.response.status_code} to the request for it)"
     except Exception as error:

@@ -1,6 +1,6 @@
 """Flower's ``flwr-clientapp``, but only for apps that the node's owner allows.
 
-A SuperLink sends every node the app to run, as a bundle (a FAB). Flower 1.41 can require signatures
+A SuperLink sends every node the app to run, as a bundle (a FAB). Flower can require signatures
 (``--trusted-entities``), but its open-source SuperLink cannot deliver any, so such a node runs nothing.
 Without the guard, anyone who can submit an app can run any code on every node, and nothing protects the data
 from that code. A node made by ``sqsgd deploy init`` starts apps through this module instead
@@ -17,8 +17,6 @@ Guarantees
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.metadata
 import os
 import sys
 from collections.abc import Callable
@@ -26,12 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from sqsgd.flower import app_folder
+from sqsgd.flower.internals import internal, internal_module, untested
 from sqsgd.node.notes import note
 
 LIST = "SQSGD_ALLOWED_APPS"
 """Environment variable with the path of the list of allowed apps."""
-TESTED = "1.41."
-"""The versions of Flower whose unpacking of apps this module was tested with."""
 
 
 class AppRefused(Exception):
@@ -40,9 +37,7 @@ class AppRefused(Exception):
 
 def app_hash(folder: Path) -> str:
     """The SHA-256 of an app's bundle, as a SuperLink sends it."""
-    from flwr.cli.build import build_fab_from_disk
-
-    return hashlib.sha256(build_fab_from_disk(folder)).hexdigest()
+    return hashlib.sha256(internal("flwr.cli.build:build_fab_from_disk")(folder)).hexdigest()
 
 
 def allowed_hashes(path: Path) -> set[str]:
@@ -73,10 +68,10 @@ def check(content: bytes) -> None:
 
 def main() -> None:
     """Run Flower's own command, with the check before an app is unpacked."""
-    command: Any = importlib.import_module("flwr.supernode.cli")
-    runtime: Any = importlib.import_module("flwr.supernode.runtime.run_clientapp")
-    if not (version := importlib.metadata.version("flwr")).startswith(TESTED):
-        sys.exit(f"flwr {version}: refusing apps was tested with {TESTED}x only")
+    if problem := untested():
+        sys.exit(f"{problem}: no app is run, for it is not known that this version asks the guard")
+    command: Any = internal_module("flwr.supernode.cli:flwr_clientapp")
+    runtime: Any = internal_module("flwr.supernode.runtime.run_clientapp:install_from_fab")
     pull: Callable[..., Any] = runtime.pull_task_input
     install: Callable[..., Any] = runtime.install_from_fab
     pulled: list[Any] = []
@@ -96,8 +91,7 @@ def main() -> None:
 
     runtime.pull_task_input = pull_and_remember
     runtime.install_from_fab = install_if_allowed
-    logger: Any = importlib.import_module("flwr.supercore.logger")
-    logger.update_console_handler(timestamps=True, colored=sys.stderr.isatty())
+    internal("flwr.supercore.logger:update_console_handler")(timestamps=True, colored=sys.stderr.isatty())
     sys.argv[0] = "flwr-clientapp"  # Flower reads its own name from it
     command.flwr_clientapp()
 

@@ -140,7 +140,7 @@ class SqsgdMod:
             if len(records) != 1:
                 raise ValueError(f"the app's reply holds {len(records)} ArrayRecords; it must hold one")
             (after,) = records.values()
-            return weights - structure.flatten(wire.arrays_of(after))
+            return structure.change(weights, wire.arrays_of(after))
         except ValueError as error:
             raise Misfit(str(error)) from error
 

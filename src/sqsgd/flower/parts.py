@@ -9,22 +9,24 @@ an abandoned fetch keeps its own deadline, and other threads fetch as Flower doe
 from __future__ import annotations
 
 import contextlib
-import importlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.supercore.inflatable.inflatable_object import get_object_type_from_object_content
-from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
-
 from sqsgd.codec import MalformedReport
+from sqsgd.flower.internals import internal, internal_module
 
-_GRID: Any = importlib.import_module("flwr.superlink.grid.http_grid")
-_FLOWERS: Callable[..., dict[str, bytes]] = importlib.import_module(
-    "flwr.supercore.inflatable.inflatable_utils"
-).pull_objects
+_GRID: Any = internal_module("flwr.superlink.grid.http_grid:pull_objects")
+_FLOWERS: Callable[..., dict[str, bytes]] = internal(
+    "flwr.supercore.inflatable.inflatable_utils:pull_objects"
+)
+_object_type: Callable[[bytes], str] = internal(
+    "flwr.supercore.inflatable.inflatable_object:get_object_type_from_object_content"
+)
+_ObjectPullError: type[Exception] = internal("flwr.supercore.inflatable.inflatable_utils:ObjectPullError")
 KINDS = ("Message", "RecordDict", "ConfigRecord")
 """The parts of a report, one of each; an error has only the first."""
 MOST_BYTES = 1024 * 1024
@@ -54,6 +56,7 @@ def limited(limits: Limits) -> Iterator[None]:
         _thread.limits = None
 
 
+@functools.wraps(_FLOWERS)  # it takes the same arguments, for whoever asks
 def _pull_objects(
     object_ids: Sequence[str], pull_object_fn: Callable[[str], bytes], **options: Any
 ) -> dict[str, bytes]:
@@ -62,7 +65,7 @@ def _pull_objects(
         return _FLOWERS(object_ids, pull_object_fn, **options)
     try:
         return _within(limits, object_ids, pull_object_fn, options)
-    except (MalformedReport, ObjectPullError):
+    except (MalformedReport, _ObjectPullError):
         limits.discard(object_ids[-1])  # the last one is the message itself, which holds all others
         raise
 
@@ -72,7 +75,7 @@ def _within(
 ) -> dict[str, bytes]:
     if len(object_ids) > len(KINDS):
         problem = f"the answer has {len(object_ids)} parts and a report has {len(KINDS)}: nothing was fetched"
-        raise MalformedReport("parts", f"{problem}; does the node's app use SqsgdMod?")
+        raise MalformedReport("clear", f"{problem}; does the node's app use SqsgdMod?")
 
     def pull(object_id: str) -> bytes:
         content = pull_object_fn(object_id)
@@ -87,7 +90,7 @@ def _within(
 def _check(content: bytes, most: int) -> None:
     if len(content) > most:
         raise MalformedReport("length", f"a part of the answer has {len(content)} bytes, more than {most}")
-    kind = get_object_type_from_object_content(content)
+    kind = _object_type(content)
     if kind not in KINDS:
         problem = f"the answer holds {kind[:20]!r}, which is not part of a report"
-        raise MalformedReport("parts", f"{problem}; does the node's app use SqsgdMod?")
+        raise MalformedReport("clear", f"{problem}; does the node's app use SqsgdMod?")

@@ -12,12 +12,16 @@ from sqsgd.schemes.sqsgd import CODED
 
 def begun_options(
     make: Callable[..., Scheme], name: str, options: dict[str, Any], known: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The options; a training of a version without sparse codes keeps the code that it chose."""
+) -> tuple[str, dict[str, Any]]:
+    """The scheme, by default the one it was begun with, and its options.
+
+    A training of a version without sparse codes keeps the code that it chose.
+    """
+    name = name or known.get("run", {}).get("scheme", "sqsgd")
     for code in ("signs", "levels") if name in CODED and "code" not in options else ():
-        if make(**options, code=code).fingerprint == known.get("fingerprint"):
-            return {**options, "code": code}
-    return options
+        if make(name, **options, code=code).fingerprint == known.get("fingerprint"):
+            return name, {**options, "code": code}
+    return name, options
 
 
 def check_same(known: Mapping[str, Any], now: Mapping[str, Any], rounds: int) -> None:

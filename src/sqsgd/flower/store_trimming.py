@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 
 import httpx
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.serverapp import Grid
-from flwr.superlink.grid.http_grid import HttpGrid
+
+from sqsgd.flower.internals import internal
 
 
 def discard(grid: Grid, message: str) -> None:
@@ -20,8 +20,9 @@ def discard(grid: Grid, message: str) -> None:
     Flower has no request for it other than that the recipient has received it. A grid without a connection,
     as in simulations, stores nothing on disk.
     """
-    if not isinstance(grid, HttpGrid) or not message:
+    if not isinstance(grid, internal("flwr.superlink.grid.http_grid:HttpGrid")) or not message:
         return
-    request = ConfirmMessageReceivedRequest(node=grid.node, run_id=grid.run.run_id, message_object_id=message)
+    received = internal("flwr.proto.message_pb2:ConfirmMessageReceivedRequest")
+    request = received(node=grid.node, run_id=grid.run.run_id, message_object_id=message)
     with contextlib.suppress(httpx.HTTPError, OSError):  # it then stays until the run ends
         grid._runtime_client.ConfirmMessageReceived(request)

@@ -22,17 +22,20 @@ from sqsgd.core import Scheme
 from sqsgd.federated import Record, Settings, State
 from sqsgd.federated.algorithm import server_step_opened, task_for
 from sqsgd.federated.optimizers import Optimizer
-from sqsgd.federated.rates import change_rate, follows_norms, learning_rate
+from sqsgd.federated.rates import follows_norms
 from sqsgd.federated.record import make_record
 from sqsgd.federated.robust import MEAN, check_aggregate
 from sqsgd.files.json_numbers import worded
 from sqsgd.flower import wire
 from sqsgd.flower.answers import Answer, Round, sort_answers
 from sqsgd.flower.cohort import SilentNodes, draw
+from sqsgd.flower.defaults import chosen_scheme, default_bound, default_rate, given_rate
 from sqsgd.flower.evaluating import NodeEvaluations
 from sqsgd.flower.flower_options import check_combination, least_nodes
 from sqsgd.flower.gathering import exchange, wait_for_nodes
 from sqsgd.flower.node_order import NodeOrder
+from sqsgd.flower.other_strategies import translate
+from sqsgd.flower.outlook import outlook, untrained
 from sqsgd.flower.resuming import begun_options, check_same
 from sqsgd.flower.round_tally import Tally, enough_answers
 from sqsgd.node.downlink import Update, smallest_update
@@ -54,13 +57,14 @@ class SqsgdStrategy(Strategy):
 
     ``epsilon`` and ``bytes`` are the budgets of one report, ``scheme`` and ``options`` as in
     ``sqsgd.make_scheme``. ``sends`` says what the apps compute: ``"delta"``, a trained model as in Flower's
-    own apps, or ``"gradient"``; the default learning rate ``lr`` depends on it. ``decay``: whether the rate
-    falls to zero over ``num_rounds``; ``auto``: unless reports hold norms. ``once``: no node is asked in
-    two rounds, and requests do not name nodes, which fill slots in a secret order. ``min_answers``: a round
-    with fewer leaves the model unchanged; 0: half of those asked. ``aggregate``: ``"mean"``, or what a few
-    liars move less (federated/robust.py). With ``evaluate_epsilon``, each node is asked for its app's
-    ``evaluate_metric``, as one private number of at most ``evaluate_maximum``. With ``out``, an absolute
-    path, metrics, checkpoints, model and summary are written, and ``resume`` continues from the checkpoint.
+    own apps, or ``"gradient"``; the default scheme, bound and rate depend on it (flower/defaults.py).
+    ``decay``: whether the rate falls to zero over ``num_rounds``; ``auto``: unless reports hold norms.
+    ``once``: no node is asked in two rounds, and requests do not name nodes, which fill slots in a secret
+    order. ``min_answers``: a round with fewer leaves the model unchanged; 0: half of those asked.
+    ``aggregate``: ``"mean"``, or what a few liars move less (federated/robust.py). With
+    ``evaluate_epsilon``, each node is asked for its app's ``evaluate_metric``, as one private number of at
+    most ``evaluate_maximum``. With ``out``, an absolute path, metrics, checkpoints, model and summary are
+    written, and ``resume`` continues from the checkpoint.
     """
 
     def __init__(
@@ -68,7 +72,7 @@ class SqsgdStrategy(Strategy):
         *,
         epsilon: float = 400.0,
         bytes: int = 256,
-        scheme: str = "sqsgd",
+        scheme: str | None = None,
         options: Mapping[str, Any] | None = None,
         lr: float | None = None,
         optimizer: str = "sgd",
@@ -98,16 +102,20 @@ class SqsgdStrategy(Strategy):
         numbering: Numbering | None = None,
         **flowers: Any,
     ) -> None:
-        """``flowers``: options of Flower's ``FedAvg``, unchanged."""
-        check_name("scheme", scheme)
-        connected, self.min_train_nodes = least_nodes(flowers, inspect.signature(type(self)).parameters)
+        """``flowers``: options of Flower's ``FedAvg`` and, where they have a meaning, of its relatives."""
+        if scheme is not None:
+            check_name("scheme", scheme)
+        self.flowers = translate(flowers, optimizer, lr)
+        optimizer, lr = self.flowers.optimizer, self.flowers.lr
+        ours = inspect.signature(type(self)).parameters
+        connected, self.min_train_nodes = least_nodes(self.flowers.rest, ours)
         if resume and out is None:
             raise ValueError("resume = true needs out: the folder of the training to resume")
         if out is not None and not Path(out).is_absolute():
             raise ValueError(f"out = {str(out)!r} must be an absolute path")
         self.epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
         self.bits = 8 * checks.integer("bytes", bytes, 1, 2**37)
-        self.scheme_name, self.options = scheme, dict(options or {})
+        self.scheme_name, self.options = scheme or "", dict(options or {})
         self.lr = None if lr is None else checks.positive("lr", lr)
         self.optimizer, self.sends, self.decay, self.aggregate = optimizer, sends, decay, aggregate
         self.bound, self.track, self.clip, self.alpha, self.beta = bound, track, clip, alpha, beta
@@ -123,15 +131,9 @@ class SqsgdStrategy(Strategy):
         self.folder = None if out is None else RunFolder(Path(out))
         self.resume, self.numbering = resume, numbering
         check_combination(
-            optimizer=optimizer,
-            sends=sends,
-            decay=decay,
-            aggregate=aggregate,
-            downlink=downlink,
-            once=once,
-            clients_per_round=clients_per_round,
-            min_answers=min_answers,
-        )
+            optimizer=optimizer, sends=sends, decay=decay, aggregate=aggregate, downlink=downlink, once=once,
+            clients_per_round=clients_per_round, min_answers=min_answers,
+        )  # fmt: skip
         self.name = ""
         self.rounds = 0
         self.holders: dict[int, int] = {}  # node: the round whose model it holds
@@ -147,37 +149,30 @@ class SqsgdStrategy(Strategy):
 
     def prepare(self, grid: Grid, arrays: ArrayRecord, expected: int) -> None:
         """Make the scheme for this model, and the state: a new one, or the checkpoint's."""
+        self.expected = expected
         self.structure: Structure
         self.structure, weights = wire.flatten_record(arrays)
         checks.vector("the model's weights", weights, self.structure.dim)
-        make = partial(
-            make_scheme, self.scheme_name, dim=self.structure.dim, epsilon=self.epsilon, bits=self.bits
-        )
+        for note in untrained(self.structure):
+            _LOG.warning("sqsgd: %s", note)
+        make = partial(make_scheme, dim=self.structure.dim, epsilon=self.epsilon, bits=self.bits)
         if self.resume and self.folder is not None and self.folder.begun:
-            self.options = begun_options(make, self.scheme_name, self.options, self.folder.load()[1])
-        self.scheme: Scheme = make(**self.options)
-        if self.once and self.scheme.residual:
-            raise ValueError(
-                f"scheme = {self.scheme_name!r} keeps a residual for a node's next report, and with "
-                "once = true there is none: use scheme = 'privunit-index' or 'sqsgd-stateless'"
-            )
-        if self.once:
-            self.scheme = replace(self.scheme, wire=2)
-        bound = self.bound or self.scheme.first_bound
-        # A rate that does not fall is half as large.
+            begun_with = begun_options(make, self.scheme_name, self.options, self.folder.load()[1])
+            self.scheme_name, self.options = begun_with
+        self.scheme: Scheme = chosen_scheme(make, self.scheme_name, self.options, self.sends, once=self.once)
+        self.scheme_name = self.scheme.name
+        bound = self.bound or default_bound(self.scheme, self.sends)
         linear = self.decay == "linear" or (self.decay == "auto" and not follows_norms(self.scheme))
         falls = linear and bool(self.rounds)
-        if self.sends == "delta" and follows_norms(self.scheme):
-            rate = change_rate(self.scheme, expected, self.optimizer)
-        else:
-            rate = (1.0 if falls else 0.5) * learning_rate(
-                self.scheme, expected, self.optimizer, rounds=self.rounds or 600, bound=bound
-            )
+        rate = self._given_rate(bound) or self.flowers.multiple * default_rate(
+            self.scheme, sends=self.sends, optimizer=self.optimizer, clients=expected, rounds=self.rounds,
+            momentum=self.flowers.terms.get("momentum"), falls=falls, bound=bound,
+        )  # fmt: skip
         self.scheme.check_clip(self.clip)
         check_aggregate(self.aggregate, self.scheme, expected)
         self.settings = Settings(
             seed=self.seed,
-            optimizer=Optimizer(kind=self.optimizer, rate=self.lr or rate),
+            optimizer=Optimizer(kind=self.optimizer, rate=rate, **self.flowers.terms),
             bound=bound,
             decay_rounds=self.rounds if falls else 0,
             track=self.track,
@@ -203,6 +198,10 @@ class SqsgdStrategy(Strategy):
                 f"out = {str(self.folder.path)!r} holds a training: set resume = true to resume it, "
                 "or choose another folder"
             )
+
+    def _given_rate(self, bound: float) -> float | None:
+        """The rate that was asked for, under the bound of the first round."""
+        return None if self.lr is None else given_rate(self.lr, self.scheme, self.sends, bound, self.bound)
 
     def _about(self) -> dict[str, Any]:
         """The checkpoint besides the state; ``run`` has the options by their names in a config.toml."""
@@ -239,11 +238,13 @@ class SqsgdStrategy(Strategy):
         if self.order is not None:
             self.order.resume(known["order"], self.state.round)
         self.silent = SilentNodes(known.get("silence"))
+        bound = known.get("run", {}).get("bound", 1.0)
         self.settings = replace(
             self.settings,
             seed=self.seed,
+            bound=bound,
             decay_rounds=known.get("decay_rounds", 0),
-            optimizer=replace(self.settings.optimizer, rate=self.lr or known["rate"]),
+            optimizer=replace(self.settings.optimizer, rate=self._given_rate(bound) or known["rate"]),
         )
 
     # ------------------------------------------------------------ one round
@@ -255,9 +256,9 @@ class SqsgdStrategy(Strategy):
         if not self.name:
             self.prepare(grid, arrays, self.clients_per_round or self.min_nodes)
         numbers = self._cohort(grid)
-        config["server-round"] = server_round
+        config.update({"server-round": server_round, **self.flowers.config})
         self._round = last = Round(state=self.state, started=time.perf_counter())
-        model = wire.model_record(self.structure, self.state.weights)
+        model = wire.sent_record(self.structure, self.state.weights)
         model_digest = digest(self.state.weights)
         messages = []
         for node, number in numbers.items():
@@ -277,6 +278,7 @@ class SqsgdStrategy(Strategy):
                 base=self.state.round - 1 if held else -1,
                 keep=self.downlink == "delta",
                 by_slot=self.once or self.settings.order is not None,
+                types=self.structure.types,
             )
             content = RecordDict({wire.REQUEST: ConfigRecord(dict(request.to_fields())), wire.CONFIG: config})
             if held and self._update is not None:
@@ -301,11 +303,9 @@ class SqsgdStrategy(Strategy):
         """The round's nodes, each with its number: its identity, its slot, or as ``numbering`` says."""
         if self.order is not None:
             only = self.order.candidates(self.state.round)
-            least = (
-                self.min_nodes
-                if only is None
-                else min(enough_answers(self.min_answers, len(only)), len(only))
-            )
+            least = self.min_nodes
+            if only is not None:
+                least = min(enough_answers(self.min_answers, len(only)), len(only))
             nodes = wait_for_nodes(grid, least, self.wait_timeout, but=self.order.asked, only=only)
             return self.order.slots(self.state.round, nodes, self.rounds)
         nodes = wait_for_nodes(grid, self.min_nodes, self.wait_timeout)
@@ -337,6 +337,8 @@ class SqsgdStrategy(Strategy):
         least = enough_answers(self.min_answers, len(last.tasks))
         enough = len(last.reports) >= least
         self.tally.add(enough, last.rejected)
+        if not self.tally.stepped:
+            last.check_private()
         aggregate_started = time.perf_counter()
         if enough:
             after, last.magnitudes = server_step_opened(self.scheme, self.settings, self.state, last.opened)
@@ -395,11 +397,9 @@ class SqsgdStrategy(Strategy):
         return self.evaluation.mean(replies)
 
     def summary(self) -> None:
-        """Log the scheme and its budgets."""
-        _LOG.info(
-            "sqsgd: scheme %s, epsilon %s per report, %s bytes of codes, downlink %s",
-            self.scheme_name, self.epsilon, self.bits // 8, self.downlink,
-        )  # fmt: skip
+        """Log what a report holds and costs, and warn if the rounds cannot suffice."""
+        for level, text in outlook(self.scheme, self.expected, self.rounds):
+            _LOG.log(level, "sqsgd: %s", text)
 
     # ------------------------------------------------------------ all rounds
 
@@ -429,8 +429,8 @@ class SqsgdStrategy(Strategy):
                 self.folder.keep_rounds(self.state.round)
                 self.tally = Tally.of(self.folder.lines)
                 self.evaluation.resume(self.folder.lines)
-            self.summary()
             self.evaluation.config = evaluate_config or ConfigRecord()
+            self.summary()
             result.arrays = wire.model_record(self.structure, self.state.weights)
             if evaluate_fn is not None and self.state.round == 0:
                 measured = evaluate_fn(0, result.arrays)

@@ -8,9 +8,9 @@ reasons of node/reasons.py.
 from __future__ import annotations
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from sqsgd.checks import Vector
+from sqsgd.flower.internals import internal
 from sqsgd.node.downlink import Download, fields_size
 from sqsgd.node.request import MalformedRequest, Request
 from sqsgd.node.structure import Arrays, Structure, flatten
@@ -32,8 +32,17 @@ def read_request(record: object) -> Request:
 
 
 def model_record(structure: Structure, weights: Vector) -> ArrayRecord:
-    """A model's arrays as one record."""
-    return ArrayRecord({name: Array(value) for name, value in structure.unflatten(weights).items()})
+    """A model's arrays as one record, for an app."""
+    return _record(structure.unflatten(weights))
+
+
+def sent_record(structure: Structure, weights: Vector) -> ArrayRecord:
+    """A model's arrays as one record, as the server sends them."""
+    return _record(structure.sent(weights))
+
+
+def _record(arrays: Arrays) -> ArrayRecord:
+    return ArrayRecord({name: Array(value) for name, value in arrays.items()})
 
 
 def arrays_of(record: ArrayRecord) -> Arrays:
@@ -70,4 +79,5 @@ def payload_size(record: ArrayRecord | ConfigRecord | MetricRecord) -> int:
 
 def serialised_size(message: Message) -> int:
     """Bytes of a message as Flower serialises it: the message and each object in it; no transport."""
-    return sum(len(part.deflate()) for part in get_all_nested_objects(message).values())
+    parts = internal("flwr.supercore.inflatable.inflatable_object:get_all_nested_objects")(message)
+    return sum(len(part.deflate()) for part in parts.values())

@@ -95,6 +95,7 @@ def receive_model(
             raise MalformedRequest("the request has no model")
         try:
             structure, weights = flatten(download.arrays())
+            structure = structure.typed(request.types)
         except ValueError as error:
             raise MalformedRequest(str(error)) from None
         if digest(weights) != request.model:
@@ -113,6 +114,7 @@ def receive_model(
     try:
         if download.update is None:
             raise ValueError("there is none")
+        structure = structure.typed(request.types)
         after = apply_update(download.update, scheme, request, before)
     except (KeyError, TypeError, ValueError, IndexError, struct.error) as error:
         raise MalformedRequest(f"the update cannot be read: {error}") from None

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqsgd import checks
 from sqsgd.core import Scheme
-from sqsgd.node.structure import DIGEST_BYTES
+from sqsgd.node.structure import DIGEST_BYTES, TYPES
 from sqsgd.schemes import make_scheme
 from sqsgd.task import Task
 
@@ -23,7 +23,8 @@ _TYPES: Mapping[str, type] = {
     "fingerprint": int, "round": int, "client": str, "seed": str, "dim": int, "bound": float, "clip": float,
     "alpha": float, "beta": float, "model": str, "base": int, "keep": bool,
 }  # fmt: skip
-_SLOT = "by_slot"
+_SLOT, _ARRAYS = "by_slot", "types"
+_MAX_ARRAYS = 2**16
 
 
 class MalformedRequest(ValueError):
@@ -52,6 +53,8 @@ class Request:
     """The node must keep the model: the next round may come as an update of it."""
     by_slot: bool = False
     """Nodes are asked once: the task's client is the number of a slot, which says nothing about the node."""
+    types: str = ""
+    """The types in which the app is given the weights (``Structure.types``); they travel as float32."""
 
     def make_scheme(self) -> Scheme:
         """The scheme that the request names, made here from its parts; wire format 2 for slots."""
@@ -64,7 +67,7 @@ class Request:
     def identity(self) -> str:
         """A digest of everything that a report depends on: equal requests may have equal answers."""
         parts = (self.name, self.scheme, self.fingerprint, self.alpha, self.beta, self.model)
-        content = self.task.binding + repr(parts).encode() + b"slot" * self.by_slot
+        content = self.task.binding + repr(parts).encode() + b"slot" * self.by_slot + self.types.encode()
         return hashlib.blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
 
     def to_fields(self) -> dict[str, int | float | str | bytes]:
@@ -79,7 +82,8 @@ class Request:
             "clip": self.task.clip or 0.0,
         }
         # Nodes of earlier versions refuse what they do not know, but only where it matters.
-        return {key: values[key] for key in _TYPES} | ({_SLOT: True} if self.by_slot else {})
+        optional = {_SLOT: self.by_slot, _ARRAYS: self.types}
+        return {key: values[key] for key in _TYPES} | {key: value for key, value in optional.items() if value}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, object]) -> Request:
@@ -89,10 +93,13 @@ class Request:
         noise, gets no answer.
         """
         for key in fields:
-            if key not in _TYPES and key != _SLOT:
+            if key not in _TYPES and key not in (_SLOT, _ARRAYS):
                 raise MalformedRequest(f"unknown key {key!r}")
         if fields.get(_SLOT, True) is not True:
             raise MalformedRequest(f"{_SLOT} = {_short(fields[_SLOT])} must be true, or left out")
+        types = fields.get(_ARRAYS, "")
+        if not isinstance(types, str) or len(types) > _MAX_ARRAYS or types.strip(TYPES):
+            raise MalformedRequest(f"{_ARRAYS} = {_short(types)} must be letters of {TYPES!r}")
         for key, kind in _TYPES.items():
             if type(fields.get(key)) is not kind:
                 raise MalformedRequest(f"{key} = {_short(fields.get(key))} must be of type {kind.__name__}")
@@ -127,8 +134,8 @@ class Request:
         except (ValueError, RecursionError) as error:
             raise MalformedRequest(str(error)) from None
         kept = ("name", "scheme", "epsilon", "bits", "fingerprint", "alpha", "beta", "model", "base", "keep")
-        by_slot = _SLOT in fields
-        return cls(task=task, options=options, by_slot=by_slot, **{key: values[key] for key in kept})
+        optional: dict[str, Any] = {"by_slot": _SLOT in fields, "types": types}
+        return cls(task=task, options=options, **optional, **{key: values[key] for key in kept})
 
 
 def _short(value: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +15,8 @@ from sqsgd.checks import Vector
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 DIGEST_BYTES = 16
+TYPES = "efd"
+"""NumPy's letters for float16, float32 and float64."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,14 +26,37 @@ class Structure:
     shapes: Mapping[str, tuple[int, ...]]
     constants: Arrays
     order: tuple[str, ...]
+    types: str = ""
+    """The app's own type of each array of weights, as NumPy's letters (e, f, d) in order; empty: float32."""
 
     @property
     def dim(self) -> int:
         """Number of weights in all float arrays together."""
         return sum(math.prod(shape) for shape in self.shapes.values())
 
+    def typed(self, types: str) -> Structure:
+        """The same arrays in other types; ValueError unless there is one letter for each array of weights."""
+        if types and len(types) != len(self.shapes):
+            raise ValueError(
+                f"types = {types[:20]!r} must have {len(self.shapes)} letters, one for each array"
+            )
+        return replace(self, types=types)
+
     def unflatten(self, weights: Vector) -> dict[str, npt.NDArray[Any]]:
-        """The model's arrays with these weights; constants included."""
+        """The model's arrays for the app: in its types, constants included, and no variance below zero.
+
+        Reports of running variances are noisy like others, and a layer divides by their root.
+        """
+        arrays = self.sent(weights)
+        for name, letter in zip(self.shapes, self.types or "f" * len(self.shapes), strict=True):
+            if _part(name) == "running_var":
+                arrays[name] = np.maximum(arrays[name], np.float32(0))
+            with np.errstate(over="ignore"):
+                arrays[name] = arrays[name].astype(letter, copy=False)
+        return arrays
+
+    def sent(self, weights: Vector) -> dict[str, npt.NDArray[Any]]:
+        """The model's arrays as they travel: the weights as they are, in float32."""
         arrays, start = {}, 0
         for name in self.order:
             if name in self.constants:
@@ -44,33 +69,54 @@ class Structure:
         return arrays
 
     def flatten(self, arrays: Arrays) -> Vector:
-        """The float arrays as one vector; ValueError unless names and shapes are the model's."""
+        """The weights as one float32 vector; ValueError unless names and shapes are the model's."""
         given = set(arrays) - set(self.constants)
         if given != set(self.shapes):
             differing = sorted(set(self.shapes) ^ given)
             raise ValueError(f"array names differ from the model's: {', '.join(differing[:5])}")
         for name, shape in self.shapes.items():
-            if arrays[name].dtype != np.float32 or arrays[name].shape != shape:
+            if arrays[name].dtype.kind != "f" or arrays[name].shape != shape:
                 raise ValueError(
                     f"array {name!r} is {arrays[name].dtype} {arrays[name].shape}; "
-                    f"the model's is float32 {shape}"
+                    f"the model's is a float array of shape {shape}"
                 )
-        return np.concatenate([arrays[name].reshape(-1) for name in self.shapes])
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is not reported
+            return np.concatenate([arrays[name].reshape(-1) for name in self.shapes], dtype=np.float32)
+
+    def change(self, weights: Vector, after: Arrays) -> Vector:
+        """The model as the app was given it, which rounds weights to its types, minus the one it returned."""
+        before = self.flatten(self.unflatten(weights)) if "e" in self.types else weights
+        return before - self.flatten(after)
 
 
 def flatten(arrays: Arrays) -> tuple[Structure, Vector]:
     """A model's structure and its weights as one float32 vector."""
     for name, array in arrays.items():
-        if array.dtype.kind not in "fiub" or (array.dtype.kind == "f" and array.dtype != np.float32):
-            raise ValueError(f"array {name!r} is {array.dtype}: a model's weights must be float32")
+        if array.dtype.kind not in "fiub" or (array.dtype.kind == "f" and array.dtype.char not in TYPES):
+            raise ValueError(f"array {name!r} is {array.dtype}: weights must be float32, float64 or float16")
+    types = "".join(array.dtype.char for array in arrays.values() if array.dtype.kind == "f")
     structure = Structure(
         shapes={name: array.shape for name, array in arrays.items() if array.dtype.kind == "f"},
         constants={name: array for name, array in arrays.items() if array.dtype.kind != "f"},
         order=tuple(arrays),
+        types=types if types.strip("f") else "",
     )
     if not structure.dim:
-        raise ValueError("the model has no float32 array: there is nothing to train")
+        raise ValueError("the model has no array of floats: there is nothing to train")
     return structure, structure.flatten(arrays)
+
+
+def is_statistic(name: str) -> bool:
+    """Whether an array holds running statistics, which PyTorch's normalisation layers measure and not train.
+
+    >>> [is_statistic(name) for name in ("1.running_var", "bn.num_batches_tracked", "1.weight")]
+    [True, True, False]
+    """
+    return _part(name) in ("running_mean", "running_var", "num_batches_tracked")
+
+
+def _part(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def digest(weights: Vector) -> str:

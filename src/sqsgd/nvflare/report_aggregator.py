@@ -106,6 +106,7 @@ class SqsgdAggregator(Aggregator):
             fingerprint=self._scheme.fingerprint,
             task=task_for(0, self._settings, state),  # each client puts its own number in place of 0
             model=digest(state.weights),
+            types=self._structure.types,
         )
 
     def _prepare(self, structure: Structure, weights: checks.Vector, clients: int, job: str) -> None:

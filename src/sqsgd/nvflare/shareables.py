@@ -74,12 +74,12 @@ def download_of(task_data: Shareable) -> Download:
 
 def with_model(task_data: Shareable, structure: Structure, weights: Vector) -> Shareable:
     """The same task data with this model, for the executor."""
-    return _weights(structure, weights).update_shareable(task_data)
+    return DXO(DataKind.WEIGHTS, data=structure.unflatten(weights)).update_shareable(task_data)
 
 
 def model_shareable(structure: Structure, weights: Vector) -> Shareable:
-    """The result of an aggregation."""
-    return _weights(structure, weights).to_shareable()
+    """The result of an aggregation, as float32, in which models travel."""
+    return DXO(DataKind.WEIGHTS, data=structure.sent(weights)).to_shareable()
 
 
 def change_of(result: object, structure: Structure, weights: Vector) -> Vector:
@@ -87,8 +87,7 @@ def change_of(result: object, structure: Structure, weights: Vector) -> Vector:
     if not isinstance(result, Shareable) or result.get_return_code() != ReturnCode.OK:
         raise ValueError(f"the executor did not return a model but {type(result).__name__}")
     kind, arrays = _arrays(result, DataKind.WEIGHTS, DataKind.WEIGHT_DIFF)
-    vector = structure.flatten(arrays)
-    return -vector if kind == DataKind.WEIGHT_DIFF else weights - vector
+    return -structure.flatten(arrays) if kind == DataKind.WEIGHT_DIFF else structure.change(weights, arrays)
 
 
 def report(payload: bytes) -> Shareable:
@@ -106,10 +105,6 @@ def refusal(reason: str) -> Shareable:
     answer = Shareable()
     answer[REASON] = reason
     return answer
-
-
-def _weights(structure: Structure, weights: Vector) -> DXO:
-    return DXO(DataKind.WEIGHTS, data=structure.unflatten(weights))
 
 
 def _arrays(shareable: Shareable, *kinds: str) -> tuple[str, dict[str, Any]]:

@@ -1,0 +1,84 @@
+"""Apps in the form of Flower's quickstarts, with the two lines and nothing else of ours."""
+
+import numpy as np
+import pytest
+from federation import Nodes, node_context
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+
+from sqsgd.flower import ClientApp, SqsgdStrategy
+
+NODES, CLASSES, FEATURES = 10, 3, 20
+CENTRES = 2 * np.random.default_rng(5).standard_normal((CLASSES, FEATURES))
+
+
+def examples(seed: int, count: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(CLASSES, size=count)
+    return CENTRES[labels] + rng.standard_normal((count, FEATURES)), labels
+
+
+def accuracy(arrays: ArrayRecord) -> float:
+    inputs, labels = examples(999, 500)
+    coefficients, intercept = arrays.to_numpy_ndarrays()
+    return float(np.mean((inputs @ coefficients + intercept).argmax(1) == labels))
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float16])
+def test_a_numpy_app_learns_and_keeps_its_own_type(tmp_path, kind):
+    """As quickstart-numpy and quickstart-sklearn: a list of arrays, float64 unless something else is said."""
+    app, seen = ClientApp(), []
+
+    @app.train()
+    def train(msg: Message, context: Context) -> Message:
+        coefficients, intercept = msg.content["arrays"].to_numpy_ndarrays()
+        seen.append(coefficients.dtype)
+        inputs, labels = examples(context.node_id)
+        for _ in range(5):
+            scores = (inputs @ coefficients + intercept).astype(np.float64)
+            odds = np.exp(scores - scores.max(1, keepdims=True))
+            error = odds / odds.sum(1, keepdims=True) - np.eye(CLASSES)[labels]
+            coefficients = (coefficients - 0.1 * inputs.T @ error / len(labels)).astype(kind)
+            intercept = (intercept - 0.1 * error.mean(0)).astype(kind)
+        record = ArrayRecord([coefficients, intercept])
+        metrics = MetricRecord({"num-examples": len(labels)})
+        return Message(RecordDict({"arrays": record, "metrics": metrics}), reply_to=msg)
+
+    nodes = Nodes(app, [node_context(node, tmp_path / str(node)) for node in range(1, NODES + 1)])
+    start = ArrayRecord([np.zeros((FEATURES, CLASSES), kind), np.zeros(CLASSES, kind)])
+    result = SqsgdStrategy(fraction_train=1.0, fraction_evaluate=1.0).start(nodes, start, num_rounds=3)
+    assert accuracy(start) < 0.5 < 0.8 < accuracy(result.arrays)
+    assert set(seen) == {np.dtype(kind)}
+    assert [array.dtype for array in result.arrays.to_numpy_ndarrays()] == [kind, kind]
+
+
+def test_a_model_with_batch_normalisation_learns_and_stays_finite(tmp_path, caplog):
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(FEATURES, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, CLASSES))
+    app = ClientApp()
+
+    @app.train()
+    def train(msg: Message, context: Context) -> Message:
+        net.load_state_dict(msg.content["arrays"].to_torch_state_dict())
+        net.train()
+        inputs, labels = (torch.as_tensor(part) for part in examples(context.node_id))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+        for _ in range(5):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(inputs.float()), labels).backward()
+            optimizer.step()
+        return Message(RecordDict({"arrays": ArrayRecord(net.state_dict())}), reply_to=msg)
+
+    nodes = Nodes(app, [node_context(node, tmp_path / str(node)) for node in range(1, NODES + 1)])
+    with caplog.at_level("WARNING", logger="flwr"):
+        result = SqsgdStrategy().start(nodes, ArrayRecord(net.state_dict()), num_rounds=5)
+    assert "running statistics: 1.running_mean, 1.running_var, 1.num_batches_tracked" in caplog.text
+    net.load_state_dict(result.arrays.to_torch_state_dict())
+    net.eval()
+    inputs, labels = examples(999, 500)
+    with torch.no_grad():
+        scores = net(torch.as_tensor(inputs).float())
+    assert torch.isfinite(scores).all()
+    assert (net[1].running_var >= 0).all()
+    assert float(np.mean(scores.argmax(1).numpy() == labels)) > 0.7
