@@ -207,6 +207,8 @@ def test_where_nobody_allows_it_the_training_goes_on(tmp_path, caplog):
     assert result.evaluate_metrics_clientapp == {}
     assert f"no node evaluated the model: {{'{reasons.NOT_ALLOWED}': 3}}" in caplog.text
     assert (tmp_path / "run/model.safetensors").exists()
+    last = lines(tmp_path / "run/metrics.jsonl")[-1]
+    assert (last["epsilon_total"], last.get("epsilon_evaluations")) == (600.0, None)  # nobody has paid
 
 
 def test_a_model_that_did_not_move_is_not_paid_for_twice(tmp_path):

@@ -189,12 +189,13 @@ class NodeEvaluations:
         if last is None or not last.tasks:
             return None
         sort_answers(last, self.scheme, replies)
-        self.spent = add_up(self.spent, self.epsilon)
+        paid = self.epsilon if last.may_have_paid else 0.0
+        self.spent = add_up(self.spent, paid)
         refused = (NOT_ALLOWED, SPENT)  # for this training they will refuse again
         self._unwilling |= {int(each["node"]) for each in last.rejected if each["reason"] in refused}
         reasons = dict(Counter(str(each["reason"]) for each in last.rejected))
         answers = len(last.opened)
-        about = {"metric": self.metric, "epsilon": self.epsilon, "asked": len(last.tasks)}
+        about = {"metric": self.metric, "epsilon": paid, "asked": len(last.tasks)}
         self.last = {**about, "answers": answers, "rejected": reasons, **last.totals}
         if not answers:
             _LOG.warning("sqsgd: no node evaluated the model: %s", reasons)
