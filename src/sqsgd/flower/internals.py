@@ -104,7 +104,8 @@ def changes() -> Iterator[str]:
     """What the installed Flower has no more, or takes other arguments."""
     for name, about in INTERNALS.items():
         try:
-            parameters = inspect.signature(internal(name)).parameters
+            found = internal(name)
+            parameters = inspect.signature(found).parameters if about.arguments else {}
         except FlowerChanged as error:
             yield str(error)
             continue

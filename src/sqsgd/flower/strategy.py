@@ -397,8 +397,8 @@ class SqsgdStrategy(Strategy):
         return self.evaluation.mean(replies)
 
     def summary(self) -> None:
-        """Log what a report holds and costs, and warn if the rounds cannot suffice."""
-        for level, text in outlook(self.scheme, self.expected, self.rounds):
+        """Log what a report holds and costs, and warn if rounds cannot suffice, once the model is known."""
+        for level, text in outlook(self.scheme, self.expected, self.rounds) if self.name else ():
             _LOG.log(level, "sqsgd: %s", text)
 
     # ------------------------------------------------------------ all rounds
