@@ -1,0 +1,63 @@
+"""Flower's ``flower-supernode``, but it reads no bundle that the node's owner does not allow.
+
+A SuperNode opens each bundle that it receives, for the app's settings, before any process for the app is
+started and the guard could refuse it. A node made by ``sqsgd deploy init`` runs this module instead.
+
+Guarantees
+----------
+* A bundle that is not allowed, or would unpack to more than the guard's limits, is not opened.
+  tests/flower/test_supernode.py::test_a_bomb_is_not_opened
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqsgd.flower import guard, warm_process
+
+WARM = "warm-process"
+"""The owner's setting: keep a process that has imported everything, so that messages take less time."""
+
+
+def read_if_allowed(read: Callable[..., Any]) -> Callable[..., Any]:
+    """Flower's function for a bundle's settings; none for a bundle that the guard will refuse."""
+
+    def settings(content: bytes, run: Any) -> Any:
+        try:
+            guard.check(content)
+        except guard.AppRefused:
+            return {}
+        return read(content, run)
+
+    return settings
+
+
+def owner_settings(arguments: Sequence[str]) -> dict[str, Any]:
+    """The node's settings among the arguments, as Flower reads them."""
+    config: Any = importlib.import_module("flwr.common.config")
+    given = [arguments[at + 1] for at, word in enumerate(arguments[:-1]) if word == "--node-config"]
+    return dict(config.parse_config_args(given or None))
+
+
+def main() -> None:
+    """Run Flower's own command, guarded."""
+    command: Any = importlib.import_module("flwr.supernode.cli")
+    receiving: Any = importlib.import_module("flwr.supernode.start_client_internal")
+    guard.check_version()
+    receiving.get_fused_config_from_fab = read_if_allowed(receiving.get_fused_config_from_fab)
+    warm = owner_settings(sys.argv[1:]).get(WARM, True)
+    if not isinstance(warm, bool):
+        sys.exit(f"node.conf: {WARM} = {warm!r} must be true or false")
+    if warm and sys.platform == "linux":  # elsewhere, forked processes may not use the system's libraries
+        warm_process.keep(Path(os.environ["FLWR_HOME"]))
+    sys.argv[0] = "flower-supernode"  # Flower reads its own name from it
+    command.flower_supernode()
+
+
+if __name__ == "__main__":
+    main()
