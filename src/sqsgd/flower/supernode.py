@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,26 @@ def read_if_allowed(read: Callable[..., Any]) -> Callable[..., Any]:
     return settings
 
 
+class Pauses:
+    """In place of ``time`` in Flower's loop, which asks the server every three seconds, and looks for the
+    app's answer every half second: soon after a message it asks more often, because another may follow.
+    """
+
+    FIRST, SHORT = 0.25, 0.1
+
+    def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._sleep, self._next = sleep, self.FIRST
+
+    def sleep(self, seconds: float) -> None:
+        """At most so many seconds."""
+        if seconds < 1:  # an app is at work
+            self._next = self.FIRST
+            self._sleep(self.SHORT)
+        else:
+            self._sleep(min(self._next, seconds))
+            self._next = min(2 * self._next, seconds)
+
+
 def owner_settings(arguments: Sequence[str]) -> dict[str, Any]:
     """The node's settings among the arguments, as Flower reads them."""
     config: Any = importlib.import_module("flwr.common.config")
@@ -50,6 +71,7 @@ def main() -> None:
     receiving: Any = importlib.import_module("flwr.supernode.start_client_internal")
     guard.check_version()
     receiving.get_fused_config_from_fab = read_if_allowed(receiving.get_fused_config_from_fab)
+    receiving.time = Pauses()
     warm = owner_settings(sys.argv[1:]).get(WARM, True)
     if not isinstance(warm, bool):
         sys.exit(f"node.conf: {WARM} = {warm!r} must be true or false")
