@@ -46,7 +46,7 @@ def test_a_nodes_script_finds_its_own_folder_after_a_copy(made, tmp_path):
     assert 'state-dir="/srv/ledgers" max-epsilon=5.0 ' in said.stdout.splitlines()
 
 
-def test_a_message_without_a_warm_process_takes_the_cold_path(made, tmp_path):
+def test_a_message_without_a_warm_process_takes_the_cold_path(made, tmp_path, monkeypatch):
     """Flower's own help comes from a process of the guard, unless another says that it took the message."""
     command, listener = [made / "nodes/node-0/bin/flwr-clientapp", "--help"], socket.socket(socket.AF_UNIX)
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "SQSGD_HAND_OVER": hand_over.__file__}
@@ -54,7 +54,8 @@ def test_a_message_without_a_warm_process_takes_the_cold_path(made, tmp_path):
     cold = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert "usage: flwr-clientapp" in cold.stdout
     with listener:
-        listener.bind(str(tmp_path / "s"))
+        monkeypatch.chdir(tmp_path)
+        listener.bind("s")
         listener.listen()
         environment["SQSGD_WARM_SOCKET"] = str(tmp_path / "s")
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as asking:

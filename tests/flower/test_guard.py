@@ -120,7 +120,9 @@ def test_a_setting_that_is_neither_true_nor_false_is_refused(node, tmp_path, val
 
 
 @pytest.mark.parametrize("wrap", [True, False])
-@pytest.mark.parametrize("code", ["raise ValueError('patient 7')", "raise SystemExit('patient 7')", "import patient7"])
+@pytest.mark.parametrize(
+    "code", ["raise ValueError('patient 7')", "raise SystemExit('patient 7')", "import patient7"]
+)
 def test_why_an_app_cannot_be_loaded_stays_at_the_node(node, tmp_path, code, wrap):
     reply = node.run(node.allow(write_app(tmp_path / "plain", code)), wrap_apps=wrap)
     assert "attempting to load" in reply.error.reason

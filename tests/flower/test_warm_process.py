@@ -48,7 +48,10 @@ def waiting(path, before, child):
 def said(path, *arguments):
     """What the child of a message writes to the streams that come with it."""
     done = subprocess.run(
-        ["python3", "-IS", hand_over.__file__, str(path), *arguments], capture_output=True, text=True, timeout=60
+        ["python3", "-IS", hand_over.__file__, str(path), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,9 +1,9 @@
 """A process beside the node that has imported everything, and forks for each message.
 
-Nearly all that a message costs a node is importing torch, Flower and the kernels. ``bin/flwr-clientapp`` hands
-its arguments to this process (``hand_over.py``), and a new child of it runs the same guard as a process that
-Flower starts. Without this process (it is starting, was killed, or cannot fork safely), messages take the
-cold path.
+Nearly all that a message costs a node is importing torch, Flower and the kernels. ``bin/flwr-clientapp``
+hands its arguments to this process (``hand_over.py``), and a new child of it runs the same guard as a process
+that Flower starts. Without this process (it is starting, was killed, or cannot fork safely), messages take
+the cold path.
 
 Guarantees
 ----------
@@ -41,7 +41,7 @@ from typing import NoReturn
 from sqsgd.flower import hand_over
 
 SOCKET, HAND_OVER = "SQSGD_WARM_SOCKET", "SQSGD_HAND_OVER"
-"""Environment variables of ``bin/flwr-clientapp``: where this process listens, and the script that asks it."""
+"""Environment variables of ``bin/flwr-clientapp``: where this process listens, and what hands over to it."""
 NAME = "warm.socket"
 PRELOADED = (
     "flwr.supernode.cli",
@@ -124,7 +124,8 @@ def preload() -> None:
     task = Task(round=0, client=0, seed=0, dim=1000, bound=1.0)
     scheme = make_scheme("sqsgd", dim=task.dim, epsilon=200.0, bits=1024)
     scheme.encode(np.zeros(task.dim, np.float32), task, secure_rng())
-    if (pid := os.fork()) == 0:  # OpenBLAS ends its threads before a fork, and starts new ones when it needs them
+    # OpenBLAS, which started threads when it was loaded, ends them before a fork until it needs them again.
+    if (pid := os.fork()) == 0:
         os._exit(0)
     os.waitpid(pid, 0)
     gc.collect()

@@ -19,8 +19,8 @@ class WrappedApp(flwr.clientapp.ClientApp):
     * Whatever the app, its own mods and its lifespan function return or raise, one report leaves, or one of
       the fixed errors: tests/flower/test_wrapping.py::test_nothing_else_leaves.
     * An app with a ``SqsgdMod`` of its own pays once for one report, and its ``check`` and ``dry_run`` are
-      used; its simulation is not: tests/flower/test_wrapping.py::test_an_app_with_the_mod_is_not_wrapped_twice,
-      ::test_no_app_simulates_on_a_wrapping_node.
+      used: tests/flower/test_wrapping.py::test_an_app_with_the_mod_is_not_wrapped_twice.
+    * An app's simulation is not: tests/flower/test_wrapping.py::test_no_app_simulates_on_a_wrapping_node.
     """
 
     def __init__(self, app: flwr.clientapp.ClientApp) -> None:
