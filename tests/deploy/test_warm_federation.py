@@ -1,5 +1,6 @@
-"""A real federation of an app without the mod, whose messages run in children of the nodes' warm processes."""
+"""A real federation with an app without the mod, run by children of the nodes' warm processes."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -28,7 +29,8 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from sqsgd.flower import ready_client
 
-app, seen = ClientApp(), []
+app = ClientApp()
+seen = []
 
 
 @app.train()
@@ -45,12 +47,11 @@ def train(msg, context):
 def warm_process(folder, node):
     """The number of a node's warm process; its children have the same command."""
     group = read_state(folder)["parts"][node]["pid"]
-    found = [
-        pid
-        for pid in processes.marked(read_state(folder)["mark"])
-        if os.getpgid(pid) == group
-        and b"sqsgd.flower.warm_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    command, found = b"sqsgd.flower.warm_process", list[int]()
+    for pid in processes.marked(read_state(folder)["mark"]):
+        with contextlib.suppress(OSError):  # it has ended
+            if os.getpgid(pid) == group and command in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
     return next((pid for pid in found if parent(pid) not in found), None)
 
 

@@ -1,4 +1,4 @@
-"""Apps as a SuperLink sends them, and a node that runs one: all of Flower's `flwr-clientapp` but its sockets."""
+"""Apps as a SuperLink sends them, and a node that runs them by Flower's own code, without sockets."""
 
 import hashlib
 import io
@@ -94,13 +94,15 @@ class GuardedNode:
             file.write(hashlib.sha256(content).hexdigest() + "\n")
         return content
 
-    def run(self, content, *, names=("tester/plain", "1.0.0"), asked=None, kind="train", **config):
+    def run(
+        self, content, *, names=("tester/plain", "1.0.0"), asked=None, kind="train", run_config=None, **config
+    ):
         """The reply that would leave the node; ``names``: what the server calls the app."""
         run = Run.create_empty(1)
         run.fab_id, run.fab_version = names
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         msg, context = message(asked or request(), kind=kind), node_context(5, self.state, **config)
-        replies = []
+        context.run_config, replies = run_config or {}, []
         with self.patch.context() as patch:
             for name in ("install_from_fab", "get_project_dir", "get_load_client_app_fn"):
                 patch.setattr(self.runtime, name, getattr(self.runtime, name))  # undone afterwards

@@ -80,10 +80,8 @@ def test_no_other_folder_is_loaded(node, tmp_path, names):
     """An allowed bundle, under names that lead Flower to a folder of code that is not allowed."""
     content, proof = node.allow(write_app(tmp_path / "plain")), tmp_path / "ran"
     short = hashlib.sha256(content).hexdigest()[:8]
-    for folder in (
-        f"flwr/apps/tester.evil.1.0.0.{short}", f"elsewhere/evil.{short}", f"flwr/apps/tester.plain.2.0.0.{short}"
-    ):  # fmt: skip
-        write_app(tmp_path / folder, evil(proof), name="evil")
+    for folder in ("flwr/apps/tester.evil.1.0.0", "flwr/apps/tester.plain.2.0.0", "elsewhere/evil"):
+        write_app(tmp_path / f"{folder}.{short}", evil(proof), name="evil")
     (tmp_path / f"flwr/apps/tester.plain.1.0.0.{short}").mkdir()  # so that a path through it exists
     reply = node.run(content, names=tuple(name.format(hash=short) for name in names))
     assert "the server calls the app" in reply.error.reason
@@ -127,6 +125,14 @@ def test_why_an_app_cannot_be_loaded_stays_at_the_node(node, tmp_path, code, wra
     reply = node.run(node.allow(write_app(tmp_path / "plain", code)), wrap_apps=wrap)
     assert "attempting to load" in reply.error.reason
     assert "patient" not in reply.error.reason
+
+
+def test_an_app_without_its_settings_does_not_run(node, tmp_path):
+    """It was not allowed when its run began, so that nobody knows which batch the server asks for."""
+    content = node.allow(write_app(tmp_path / "plain"))
+    reply = node.run(content, run_config={guard.UNREAD: True})
+    assert "not allowed when its run began" in reply.error.reason
+    assert not (node.state / "answers.jsonl").exists()
 
 
 def test_a_bomb_is_refused_even_if_it_is_listed(node):

@@ -45,21 +45,21 @@ def waiting(path, before, child):
         process.wait()
 
 
+def asking(path, *arguments):
+    """The command that hands a message over."""
+    return [sys.executable, "-IS", hand_over.__file__, str(path), *arguments]
+
+
 def said(path, *arguments):
     """What the child of a message writes to the streams that come with it."""
-    done = subprocess.run(
-        ["python3", "-IS", hand_over.__file__, str(path), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = subprocess.run(asking(path, *arguments), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_nothing_of_one_message_reaches_the_next(tmp_path):
     change = (
-        "found = ('left' in os.environ, 'left' in sys.modules, hasattr(np, 'left'), Path.cwd() == Path('/'))\n"
+        "found = 'left' in os.environ, 'left' in sys.modules, hasattr(np, 'left'), os.getcwd() == '/'\n"
         "os.environ['left'] = '1'; sys.modules['left'] = np.left = object(); os.chdir('/')\n"
         "print(os.getppid(), os.getpid(), *found, *arguments, sys.stdin.read() == '')\n"
     )
@@ -116,8 +116,7 @@ def test_a_process_with_threads_does_not_fork(tmp_path, library):
 
 
 def is_taken(path, *arguments):
-    asked = ["python3", "-IS", hand_over.__file__, str(path), *arguments]
-    return subprocess.run(asked, stdout=subprocess.DEVNULL).returncode == 0
+    return subprocess.run(asking(path, *arguments), stdout=subprocess.DEVNULL).returncode == 0
 
 
 def test_it_ends_with_its_parent(tmp_path):

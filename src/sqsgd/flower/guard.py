@@ -43,6 +43,8 @@ TESTED = "1.41."
 """The versions of Flower whose unpacking of apps this module was tested with."""
 WRAP = "wrap-apps"
 """The owner's setting: put ``SqsgdMod`` around every app."""
+UNREAD = "sqsgd-unread"
+"""In an app's settings: they were not read, because the app was not allowed when its run began."""
 
 
 class AppRefused(Exception):
@@ -101,14 +103,14 @@ class Guard:
         """``runtime``: Flower's module; ``place``: an empty folder for this message's app."""
         self._pull, self._install = runtime.pull_task_input, runtime.install_from_fab
         self._folder_of, self._loader = runtime.get_project_dir, runtime.get_load_client_app_fn
-        self._place, self._config, self._installed = place, dict[str, Any](), Path()
+        self._place, self._config, self._unread, self._installed = place, dict[str, Any](), False, Path()
         runtime.pull_task_input, runtime.install_from_fab = self.pull, self.install
         runtime.get_project_dir, runtime.get_load_client_app_fn = self.folder_of, self.loader
 
     def pull(self, *arguments: Any) -> Any:
         """As Flower does it; remembers the owner's settings."""
         message, context, *more = self._pull(*arguments)
-        self._config = context.node_config
+        self._config, self._unread = context.node_config, UNREAD in context.run_config
         return message, context, *more
 
     def install(self, content: bytes, **_: Any) -> Path:
@@ -116,6 +118,8 @@ class Guard:
         try:
             check(content)
             wraps_apps(self._config)
+            if self._unread:
+                raise AppRefused("the app was not allowed when its run began: start another run")
         except AppRefused as refusal:
             self._note(str(refusal))
             raise

@@ -26,13 +26,13 @@ WARM = "warm-process"
 
 
 def read_if_allowed(read: Callable[..., Any]) -> Callable[..., Any]:
-    """Flower's function for a bundle's settings; none for a bundle that the guard will refuse."""
+    """Flower's function for a bundle's settings, but a mark for a bundle that the guard will refuse."""
 
     def settings(content: bytes, run: Any) -> Any:
         try:
             guard.check(content)
         except guard.AppRefused:
-            return {}
+            return {guard.UNREAD: True}
         return read(content, run)
 
     return settings
@@ -75,8 +75,9 @@ def main() -> None:
     warm = owner_settings(sys.argv[1:]).get(WARM, True)
     if not isinstance(warm, bool):
         sys.exit(f"node.conf: {WARM} = {warm!r} must be true or false")
-    if warm and sys.platform == "linux":  # elsewhere, forked processes may not use the system's libraries
-        warm_process.keep(Path(os.environ["FLWR_HOME"]))
+    home = os.environ.get("FLWR_HOME")
+    if warm and home and sys.platform == "linux":  # elsewhere, forked processes may not use system libraries
+        warm_process.keep(Path(home))
     sys.argv[0] = "flower-supernode"  # Flower reads its own name from it
     command.flower_supernode()
 

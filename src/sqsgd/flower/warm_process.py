@@ -66,13 +66,13 @@ def wait_for_message(listener: socket.socket, parent: int) -> list[str]:
     ``parent``: a descriptor of which another process holds the other end; this one exits when that has ended.
     """
     while True:
-        ready, _, _ = select.select([listener, parent], [], [], 1.0)
+        ready, _, _ = select.select([listener.fileno(), parent], [], [], 1.0)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         if parent in ready:
             sys.exit(0)
-        if listener not in ready:
+        if listener.fileno() not in ready:
             continue
         connection, _ = listener.accept()
         with connection:
