@@ -1,6 +1,6 @@
 """Measures rounds of a real federation on this machine, with Flower's SuperNode and with that of `sqsgd`.
 
-`.venv/bin/python benchmarks/flower_rounds.py [--nodes 3 --rounds 8 --turns 2]`: federations of `sqsgd deploy`
+`.venv/bin/python benchmarks/flower_rounds.py [--nodes 3 --rounds 6 --turns 1]`: federations of `sqsgd deploy`
 (TLS, gate, authenticated nodes, MLP on MNIST). In turns, the nodes run `flower-supernode`, with a new process
 for each message, and their own `run.sh`, with a warm process. Prints the median seconds of a round, without
 the first, and the CPU seconds of all of a node's processes per message.
@@ -47,8 +47,8 @@ def measured(place: Path, warm: bool, nodes: int, rounds: int) -> tuple[list[flo
     for path in folder.glob("nodes/*/run.sh"):
         if not warm:
             path.write_text(path.read_text().replace("python3 -m sqsgd.flower.supernode", "flower-supernode"))
-    sqsgd("deploy", "up", folder, "--detach")
     try:
+        sqsgd("deploy", "up", folder, "--detach")
         marks = list[tuple[float, float]]()
         path = folder / "server/runs/run-1/metrics.jsonl"
         while len(marks) < rounds:
@@ -67,8 +67,8 @@ def measured(place: Path, warm: bool, nodes: int, rounds: int) -> tuple[list[flo
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--turns", type=int, default=1)
     options = parser.parse_args()
     rounds: dict[bool, list[float]] = {False: [], True: []}
     messages: dict[bool, list[float]] = {False: [], True: []}
