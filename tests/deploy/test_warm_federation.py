@@ -1,12 +1,10 @@
 """A real federation with an app without the mod, run by children of the nodes' warm processes."""
 
-import contextlib
 import json
 import os
 import shutil
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +13,7 @@ pytest.importorskip("torch", reason="needs pip install 'sqsgd[train]'")
 if sys.platform != "linux":
     pytest.skip("other systems have no warm process", allow_module_level=True)
 
-from live import SMALL, finished, logs, metrics, sqsgd, wait_until
+from live import SMALL, finished, logs, metrics, sqsgd, wait_until, warm_and_apps
 
 from sqsgd import Ledger
 from sqsgd.deploy import processes
@@ -45,18 +43,7 @@ def train(msg, context):
 
 
 def warm_process(folder, node):
-    """The number of a node's warm process; its children have the same command."""
-    group = read_state(folder)["parts"][node]["pid"]
-    command, found = b"sqsgd.flower.warm_process", list[int]()
-    for pid in processes.marked(read_state(folder)["mark"]):
-        with contextlib.suppress(OSError):  # it has ended
-            if os.getpgid(pid) == group and command in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return next((pid for pid in found if parent(pid) not in found), None)
-
-
-def parent(pid):
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return warm_and_apps(folder, node)[0]
 
 
 @pytest.fixture(scope="module")
