@@ -1,5 +1,6 @@
 """A real federation for tests: `sqsgd deploy` as a person types it."""
 
+import contextlib
 import json
 import os
 import re
@@ -8,6 +9,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+from sqsgd.deploy import processes
+from sqsgd.deploy.live_state import read_state
 
 BIN = Path(sys.executable).parent
 SMALL = ("--model", "mlp", "--epsilon", "20000", "--bytes", "25000", "--lr", "0.3", "--round-timeout", "100")
@@ -74,3 +78,19 @@ def finished(folder, seconds=900):
 def logs(folder):
     """The end of every log, for a test that fails."""
     return "\n".join(f"== {log}\n{log.read_text()[-1500:]}" for log in Path(folder).glob("live/logs/*.log"))
+
+
+def warm_and_apps(folder, node):
+    """The process number of a node's warm process, None if there is none, and those of its apps at work."""
+    state, parents, apps = read_state(folder), {}, []
+    for pid in processes.marked(state["mark"]):
+        with contextlib.suppress(OSError):  # it has ended
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if os.getpgid(pid) != state["parts"][node]["pid"]:
+                continue
+            if b"sqsgd.flower.guard" in command:
+                apps.append(pid)
+            elif b"sqsgd.flower.warm_process" in command:
+                parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    apps += [pid for pid, parent in parents.items() if parent in parents]
+    return next((pid for pid in parents if pid not in apps), None), apps

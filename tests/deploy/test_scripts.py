@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 
 import pytest
@@ -11,6 +12,7 @@ from small_federation import SMALL
 from sqsgd.deploy import scripts
 from sqsgd.deploy.federation import Federation
 from sqsgd.deploy.live_state import free_port
+from sqsgd.flower import hand_over
 
 
 def test_a_nodes_script_finds_its_own_folder_after_a_copy(made, tmp_path):
@@ -20,10 +22,11 @@ def test_a_nodes_script_finds_its_own_folder_after_a_copy(made, tmp_path):
     shutil.copytree(made / "nodes/node-0", place / "node-0")
     tools = tmp_path / "tools"
     tools.mkdir()
-    (tools / "flower-supernode").write_text(
-        '#!/bin/sh\nprintf "%s\\n" "$@" "$FLWR_HOME" "$(command -v flwr-clientapp)"\n'
+    (tools / "python3").write_text(
+        '#!/bin/sh\n[ "$2" = sqsgd.flower.supernode ] || exec python "$@"\n'
+        'printf "%s\\n" "$@" "$FLWR_HOME" "$(command -v flwr-clientapp)"\n'
     )
-    (tools / "flower-supernode").chmod(0o700)
+    (tools / "python3").chmod(0o700)
     environment = {**os.environ, "PATH": f"{tools}:{BIN}:{os.environ['PATH']}"}
     node = place / "node-0"
     refused = subprocess.run([node / "run.sh"], env=environment, capture_output=True, text=True)
@@ -41,6 +44,26 @@ def test_a_nodes_script_finds_its_own_folder_after_a_copy(made, tmp_path):
     (node / "node.conf").write_text('# mine\nstate-dir="/srv/ledgers"\nmax-epsilon=5.0\n')
     said = subprocess.run([node / "run.sh"], env=environment, capture_output=True, text=True, check=True)
     assert 'state-dir="/srv/ledgers" max-epsilon=5.0 ' in said.stdout.splitlines()
+
+
+def test_a_message_without_a_warm_process_takes_the_cold_path(made, tmp_path, monkeypatch):
+    """Flower's own help comes from a process of the guard, unless another says that it took the message."""
+    command, listener = [made / "nodes/node-0/bin/flwr-clientapp", "--help"], socket.socket(socket.AF_UNIX)
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "SQSGD_HAND_OVER": hand_over.__file__}
+    environment["SQSGD_WARM_SOCKET"] = str(tmp_path / "nobody")
+    cold = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert "usage: flwr-clientapp" in cold.stdout
+    with listener:
+        monkeypatch.chdir(tmp_path)
+        listener.bind("s")
+        listener.listen()
+        environment["SQSGD_WARM_SOCKET"] = str(tmp_path / "s")
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as asking:
+            connection, _ = listener.accept()
+            with connection:
+                assert connection.recv(100) == b'["--help"]\n'
+                connection.sendall(hand_over.TAKEN)
+                assert (asking.wait(60), asking.stdout.read()) == (0, "")
 
 
 def test_a_node_starts_no_other_kind_of_code(made):

@@ -38,6 +38,8 @@ def after(tmp_path_factory):
         if kind != "honest":
             with (node / "node.conf").open("a") as file:
                 file.write(f'hostile="{kind}"\nhang={TIMEOUT + 5}\n')
+            conf = node / "node.conf"  # its own mod decides what leaves
+            conf.write_text(conf.read_text().replace("wrap-apps=true", "wrap-apps=false"))
     sqsgd("deploy", "up", folder, "--detach", "--app", app)
     try:
         yield folder, finished(folder)

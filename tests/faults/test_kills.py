@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
 pytest.importorskip("torch", reason="needs pip install 'sqsgd[train]'")
 
-from live import SMALL, finished, logs, metrics, sqsgd, status, wait_until
+from live import SMALL, finished, logs, metrics, sqsgd, status, wait_until, warm_and_apps
 
 from sqsgd import Ledger, make_scheme
 from sqsgd.deploy import processes
@@ -95,16 +95,7 @@ class Story:
         """While its app is at work on a round."""
         wait_until(lambda: self.rounds() >= 2, 600, "two rounds")
         group = self.part("node-1")["pid"]
-
-        def at_work():
-            return [
-                pid
-                for pid, command in self.commands().items()
-                if "sqsgd.flower.guard" in command and os.getpgid(pid) == group
-            ]
-
-        wait_until(at_work, 200, "an app of node 1 at work")
-        time.sleep(0.5)
+        wait_until(lambda: warm_and_apps(self.folder, "node-1")[1], 200, "an app of node 1 at work")
         self.ledger_before = (self.node / "ledger").read_bytes()
         self.kept_before = self.kept()
         os.killpg(group, signal.SIGKILL)

@@ -76,6 +76,7 @@ Only you decide:
   report may be, how small a batch the server may ask for, and whether it may ask how well the model does on
   this node's data.
 * `allowed-apps`: which code may run here. `installed` is the app of your own sqsgd installation.
+  With `wrap-apps=true` in `node.conf`, any of them sends private reports only.
 * `state/`: the ledger of what was spent. `sqsgd ledger show state/ledger` reads it. Never restore an older
   copy of this folder, and never run two nodes with the same key: both would spend the same budget twice.
   Without its ledger the node answers nothing. A `witness` in `node.conf` detects an older copy.

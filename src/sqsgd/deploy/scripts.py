@@ -85,7 +85,11 @@ exec sqsgd deploy train "$here" "$@"
 
 CLIENT_APP = """\
 #!/bin/sh
-# Flower starts apps by this name. Only those listed in ../allowed-apps are run.
+# Flower starts apps by this name. Only those listed in ../allowed-apps are run: by the node's warm process,
+# or here if there is none.
+if [ -n "${SQSGD_WARM_SOCKET:-}" ] && python3 -IS "$SQSGD_HAND_OVER" "$SQSGD_WARM_SOCKET" "$@"; then
+    exit 0
+fi
 exec python3 -m sqsgd.flower.guard "$@"
 """
 NO_APP = """\
@@ -139,7 +143,7 @@ case " $settings" in
     *) settings="state-dir=\\"$here/state\\" $settings" ;;
 esac
 python3 -m sqsgd.deploy.preflight "$here" "$server"
-exec flower-supernode --superlink "$server" --root-certificates "$here/ca.pem" \\
+exec python3 -m sqsgd.flower.supernode --superlink "$server" --root-certificates "$here/ca.pem" \\
     --auth-supernode-private-key "$here/key" --host 127.0.0.1 --port "${SQSGD_NODE_PORT:-9094}" \\
     --node-config "$settings"
 """
@@ -169,6 +173,12 @@ min-batch={MIN_BATCH}
 # The most epsilon that one evaluation may spend. With it, a server may ask after a round how well the model
 # does on this node's data, and gets one private number; without it, it gets none.
 {"" if federation.evaluate_epsilon else "# "}evaluate-epsilon={federation.evaluate_epsilon or 1.0!r}
+# Whether SqsgdMod is put around every app that allowed-apps lists, so that only private reports leave,
+# whatever its author did.
+wrap-apps=true
+# Whether a process that has imported everything is kept, so that a message takes a fraction of the time.
+# It needs some hundred MB of memory.
+warm-process=true
 # The schemes that this node answers with.
 schemes="{federation.scheme}"
 # Absolute path of the folder for the ledger and the node's state. Default: state/ in this folder.

@@ -51,13 +51,25 @@ INTERNALS: Mapping[str, Internal] = {
     # the one request that removes a message from the SuperLink's store
     "flwr.superlink.grid.http_grid:HttpGrid": Internal(user="store_trimming"),
     "flwr.proto.message_pb2:ConfirmMessageReceivedRequest": Internal(user="store_trimming"),
-    # the SuperNode's way from a message to an app; the second and third are replaced
+    # the SuperNode's way from a message to an app; the next four are replaced
     "flwr.supernode.cli:flwr_clientapp": Internal(user="guard"),
     "flwr.supernode.runtime.run_clientapp:pull_task_input": Internal(user="guard", arguments=("client",)),
-    "flwr.supernode.runtime.run_clientapp:install_from_fab": Internal(user="guard", arguments=("fab_file",)),
+    "flwr.supernode.runtime.run_clientapp:install_from_fab": Internal(
+        user="guard", arguments=("fab_file", "install_dir", "skip_prompt")
+    ),
+    "flwr.supernode.runtime.run_clientapp:get_project_dir": Internal(user="guard"),
+    "flwr.supernode.runtime.run_clientapp:get_load_client_app_fn": Internal(
+        user="guard", arguments=("default_app_ref", "app_path", "multi_app")
+    ),
+    "flwr.clientapp.client_app:LoadClientAppError": Internal(user="guard"),
     "flwr.supercore.logger:update_console_handler": Internal(
         user="guard", arguments=("timestamps", "colored")
     ),
+    # the SuperNode itself: an app's settings, which are read when it arrives, and the pauses of its loop
+    "flwr.supernode.cli:flower_supernode": Internal(user="supernode"),
+    "flwr.supernode.start_client_internal:get_fused_config_from_fab": Internal(user="supernode"),
+    "flwr.supernode.start_client_internal:time": Internal(user="supernode"),
+    "flwr.common.config:parse_config_args": Internal(user="supernode"),
     # the bundle of an app, whose hash owners list
     "flwr.cli.build:build_fab_from_disk": Internal(user="guard", arguments=("app",)),
 }

@@ -5,9 +5,11 @@ Put it first, so that it is outermost: ``ClientApp(mods=[SqsgdMod()])``; this pa
 
 from __future__ import annotations
 
+import copy
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -27,6 +29,8 @@ from sqsgd.node.structure import Structure
 
 _REFUSED, _FAILED = 6, 2  # Flower's MOD_FAILED_PRECONDITION and CLIENT_APP_RAISED_EXCEPTION
 _LOG = logging.getLogger("flwr")
+_ANSWERING = ContextVar("answering", default=False)
+"""Whether a mod further out makes the report: mods inside it only pass the message on."""
 _BATCH = ("batch", "batch-size", "batch_size")
 """Names under which apps, Flower's own among them, read their batch from what the server sends."""
 DryRun: TypeAlias = Callable[[Message, Context], Message]
@@ -79,6 +83,9 @@ class SqsgdMod:
 
     def __call__(self, msg: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer one message."""
+        if _ANSWERING.get():
+            return call_next(msg, context)
+        outermost = _ANSWERING.set(True)
         try:
             return Message(self._answer(msg, context, call_next), reply_to=msg)
         except KeyboardInterrupt:
@@ -88,6 +95,14 @@ class SqsgdMod:
             asked = record if isinstance(record, ConfigRecord) else ConfigRecord()
             reason = reasons.explain(error, asked, context.node_config, _LOG)
             return Message(Error(_FAILED if reason == reasons.FAILED else _REFUSED, reason), reply_to=msg)
+        finally:
+            _ANSWERING.reset(outermost)
+
+    def without_simulation(self) -> SqsgdMod:
+        """The same checks, for a real node."""
+        mod = copy.copy(self)
+        mod._simulation = None
+        return mod
 
     def _answer(self, msg: Message, context: Context, call_next: ClientAppCallable) -> RecordDict:
         kind, _, _ = msg.metadata.message_type.partition(".")

@@ -1,0 +1,33 @@
+"""Privacy that does not depend on an app's author: ``SqsgdMod`` around an app, put there by the node."""
+
+from __future__ import annotations
+
+from typing import final
+
+import flwr.clientapp
+from flwr.app import Context, Message
+
+from sqsgd.flower.mod import SqsgdMod
+
+
+@final
+class WrappedApp(flwr.clientapp.ClientApp):
+    """An app whose answers all come from a ``SqsgdMod`` of the node.
+
+    Guarantees
+    ----------
+    * Whatever the app, its own mods and its lifespan function return or raise, one report leaves, or one of
+      the fixed errors: tests/flower/test_wrapping.py::test_nothing_else_leaves.
+    * An app with a ``SqsgdMod`` of its own pays once for one report, and its ``check`` and ``dry_run`` are
+      used: tests/flower/test_wrapping.py::test_an_app_with_the_mod_is_not_wrapped_twice.
+    * An app's simulation is not: tests/flower/test_wrapping.py::test_no_app_simulates_on_a_wrapping_node.
+    """
+
+    def __init__(self, app: flwr.clientapp.ClientApp) -> None:
+        super().__init__()
+        own = (mod for mod in app._mods if type(mod) is SqsgdMod)
+        self._app, self._mod = app, next(own, SqsgdMod()).without_simulation()
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer one message; the app is only asked to compute."""
+        return self._mod(message, context, self._app)
