@@ -170,12 +170,6 @@ max-epsilon-per-report={float(federation.epsilon)!r}
 max-bytes={federation.bytes}
 # The smallest batch that the server may ask an app for, where its configuration names one.
 min-batch={MIN_BATCH}
-# Whether SqsgdMod is put around every app that allowed-apps lists, so that only private reports leave,
-# whatever its author did.
-wrap-apps=true
-# Whether a process that has imported everything is kept, so that a message takes a fraction of the time.
-# It needs some hundred MB of memory.
-warm-process=true
 # The schemes that this node answers with.
 schemes="{federation.scheme}"
 # Absolute path of the folder for the ledger and the node's state. Default: state/ in this folder.
@@ -188,6 +182,12 @@ require-ledger=true
 # A second record of the ledger's length, on another disk: detects that all of state-dir was replaced by an
 # older copy. After adding it here, create the file with `sqsgd deploy ledger`.
 # witness="/mnt/other-disk/node-{index}.tip"
+# Whether SqsgdMod is put around every app that allowed-apps lists, so that only private reports leave,
+# whatever its author did.
+wrap-apps=true
+# Whether a process that has imported everything is kept, so that a message takes a fraction of the time.
+# It needs some hundred MB of memory.
+warm-process=true
 
 # Which part of the data set this node holds; your own app reads its own data.
 partition-id={index}
