@@ -86,9 +86,10 @@ class Story:
             )
             reports.append((task, kept.payload, 1.0))
         optimizer = Optimizer(kind=about["optimizer"], rate=about["rate"])
-        after, _ = server_step(
-            scheme, Settings(seed=about["seed"], optimizer=optimizer, secure=True), state, reports
+        settings = Settings(
+            seed=about["seed"], optimizer=optimizer, secure=True, decay_rounds=about["decay_rounds"]
         )
+        after, _ = server_step(scheme, settings, state, reports)
         return after
 
     def kill_a_node(self):
