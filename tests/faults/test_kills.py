@@ -24,7 +24,7 @@ from sqsgd.runs.checkpoint import load_state
 from sqsgd.task import Task
 
 pytestmark = pytest.mark.faults
-ROUNDS, TIMEOUT = 9, 60
+ROUNDS, TIMEOUT = 12, 60
 
 
 class Story:
@@ -86,9 +86,10 @@ class Story:
             )
             reports.append((task, kept.payload, 1.0))
         optimizer = Optimizer(kind=about["optimizer"], rate=about["rate"])
-        after, _ = server_step(
-            scheme, Settings(seed=about["seed"], optimizer=optimizer, secure=True), state, reports
+        settings = Settings(
+            seed=about["seed"], optimizer=optimizer, secure=True, decay_rounds=about["decay_rounds"]
         )
+        after, _ = server_step(scheme, settings, state, reports)
         return after
 
     def kill_a_node(self):
@@ -140,7 +141,7 @@ class Story:
 @pytest.fixture(scope="module")
 def story(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kills") / "federation"
-    options = [*SMALL[:-2], "--round-timeout", TIMEOUT, "--min-nodes", 1]
+    options = [*SMALL[:-2], "--round-timeout", TIMEOUT, "--min-nodes", 2]
     sqsgd("deploy", "init", folder, "--nodes", 2, "--rounds", ROUNDS, *options)
     sqsgd("deploy", "up", folder, "--detach")
     try:

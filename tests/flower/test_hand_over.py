@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from sqsgd.flower.hand_over import TAKEN, hand_over
+from sqsgd.flower.hand_over import TAKEN, YOURS, hand_over
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +29,8 @@ def answering(path, answer):
             for stream in streams:
                 os.close(stream)
             connection.sendall(answer)
+            if answer == TAKEN:
+                arrived.append(connection.recv(10))
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -40,7 +42,7 @@ def test_what_is_taken(tmp_path, answer, taken):
     thread, arrived = answering(tmp_path / "socket", answer)
     assert hand_over(str(tmp_path / "socket"), ["--token", "a b"]) is taken
     thread.join()
-    assert arrived == [b'["--token", "a b"]\n', 2]
+    assert arrived == [b'["--token", "a b"]\n', 2, *([YOURS] if taken else [])]
 
 
 def test_nobody_is_there(tmp_path):

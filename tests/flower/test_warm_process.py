@@ -189,6 +189,26 @@ def test_a_client_that_says_nothing_keeps_nobody_waiting(tmp_path):
             assert said(tmp_path / "socket", "next") == "next\n"
 
 
+def test_a_message_that_its_caller_took_back_is_left_to_it(tmp_path):
+    """The caller has started a process of its own: two must not answer one message."""
+    proof = tmp_path / "ran"
+    with waiting(tmp_path / "socket", "", f"Path({str(proof)!r}).touch()\n") as process:
+        here = Path.cwd()
+        try:
+            os.chdir(tmp_path)
+            with socket.socket(socket.AF_UNIX) as impatient:
+                impatient.connect("socket")
+                socket.send_fds(impatient, [b'["--help"]\n'], [1, 2])
+                assert impatient.recv(1) == hand_over.TAKEN
+        finally:
+            os.chdir(here)
+        tasks = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        wait_until(lambda: not tasks.read_text().split(), 60, "the child has ended")
+        assert not proof.exists()
+        said(tmp_path / "socket")
+        wait_until(proof.exists, 60, "the next message is answered")
+
+
 def test_a_child_ends_as_a_process_does():
     """Threads are waited for, exit functions called, streams flushed."""
     code = (

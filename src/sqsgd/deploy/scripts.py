@@ -173,12 +173,6 @@ min-batch={MIN_BATCH}
 # The most epsilon that one evaluation may spend. With it, a server may ask after a round how well the model
 # does on this node's data, and gets one private number; without it, it gets none.
 {"" if federation.evaluate_epsilon else "# "}evaluate-epsilon={federation.evaluate_epsilon or 1.0!r}
-# Whether SqsgdMod is put around every app that allowed-apps lists, so that only private reports leave,
-# whatever its author did.
-wrap-apps=true
-# Whether a process that has imported everything is kept, so that a message takes a fraction of the time.
-# It needs some hundred MB of memory.
-warm-process=true
 # The schemes that this node answers with.
 schemes="{federation.scheme}"
 # Absolute path of the folder for the ledger and the node's state. Default: state/ in this folder.
@@ -191,6 +185,12 @@ require-ledger=true
 # A second record of the ledger's length, on another disk: detects that all of state-dir was replaced by an
 # older copy. After adding it here, create the file with `sqsgd deploy ledger`.
 # witness="/mnt/other-disk/node-{index}.tip"
+# Whether SqsgdMod is put around every app that allowed-apps lists, so that only private reports leave,
+# whatever its author did.
+wrap-apps=true
+# Whether a process that has imported everything is kept, so that a message takes a fraction of the time.
+# It needs some hundred MB of memory.
+warm-process=true
 
 # Which part of the data set this node holds; your own app reads its own data.
 partition-id={index}

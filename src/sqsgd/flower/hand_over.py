@@ -10,8 +10,9 @@ import os
 import socket
 import sys
 
-TAKEN = b"T"
-_PATIENCE = 10.0
+TAKEN, YOURS = b"T", b"Y"
+"""Said by the process that is ready for a message, and by the caller that then leaves it to that process."""
+_PATIENCE = 20.0
 
 
 def hand_over(path: str, arguments: list[str]) -> bool:
@@ -22,7 +23,10 @@ def hand_over(path: str, arguments: list[str]) -> bool:
             connection.settimeout(_PATIENCE)
             connection.connect(os.path.basename(path))  # noqa: PTH119 - a socket's path has at most 107 bytes
             socket.send_fds(connection, [json.dumps(arguments).encode() + b"\n"], [1, 2])
-            return connection.recv(1) == TAKEN
+            if connection.recv(1) != TAKEN:
+                return False
+            connection.sendall(YOURS)
+            return True
     except OSError:
         return False
 

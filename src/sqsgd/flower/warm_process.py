@@ -99,7 +99,10 @@ def _begin(connection: socket.socket) -> list[str]:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # from the operating system; Python's own generator renews itself
+    connection.settimeout(60.0)
     connection.sendall(hand_over.TAKEN)
+    if connection.recv(1) != hand_over.YOURS:  # it has lost patience, and started a process of its own
+        sys.exit(1)
     return arguments
 
 
