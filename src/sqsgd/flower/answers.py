@@ -96,7 +96,7 @@ class Round:
         named = [{"slot": slots.get(entry["node"]), "reason": entry["reason"]} for entry in self.rejected]
         self.rejected = sorted(named, key=lambda entry: (entry["slot"] is None, entry["slot"]))
 
-    def mean_sizes(self, *, serialised: bool) -> dict[str, int | None]:
+    def mean_sizes(self, *, serialised: bool) -> dict[str, Any]:
         """The means over the round's messages; of what was ``serialised`` if that may be told."""
         pairs = {"up": self.up, "down": list(self.down.values())}
         means = {f"bytes_{way}": _mean([payload for payload, _ in sizes]) for way, sizes in pairs.items()}
