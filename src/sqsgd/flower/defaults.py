@@ -38,7 +38,7 @@ def chosen_scheme(
 def _default_scheme(make: Callable[..., Scheme], options: Mapping[str, Any], sends: str) -> Scheme:
     """``sqsgd-stateless`` for changes of a model, if its codes are sparse; else ``sqsgd``.
 
-    It learned more in every number of rounds from 3 to 100 that was measured. Options are those of ``sqsgd``.
+    It learned more in each of 3, 10, 30 and 100 rounds (docs/flower.md). Options are those of ``sqsgd``.
     """
     if sends == "delta" and not options:
         scheme = make("sqsgd-stateless")
