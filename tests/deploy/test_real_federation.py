@@ -94,7 +94,7 @@ def test_each_machine_shows_its_own(up, tmp_path):
     assert 'sqsgd_node_answers_total{node="node-1"} 5\n' in text
     assert "sqsgd_training_round 5\n" in sqsgd("deploy", "metrics", up / "server").stdout
     log = (up / "live/logs/node-1.log").read_text()
-    cost = r"INFO 20\d\d-\S+ \d\d:\d\d:\S+ +sqsgd: round 5 of .*: a report of \d+ bytes for epsilon 20000\n"
+    cost = r"INFO 20\d\d-\S+ \d\d:\d\d:\S+ +sqsgd: round 5 of .*: a report of \d+ bytes for epsilon 400\n"
     assert re.search(cost, log), log[-2000:]
     done = sqsgd("report", up, "--out", tmp_path / "report.html")
     assert "not shown" not in done.stderr
