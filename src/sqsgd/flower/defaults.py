@@ -38,8 +38,7 @@ def chosen_scheme(
 def _default_scheme(make: Callable[..., Scheme], options: Mapping[str, Any], sends: str) -> Scheme:
     """``sqsgd-stateless`` for changes of a model, if its codes are sparse; else ``sqsgd``.
 
-    A block of ``sqsgd`` leaves most weights unheard in the first rounds, and what it keeps for later is out
-    of date when it is sent: local training moves a model far in one round. Options are those of ``sqsgd``.
+    It learned more in each of 3, 10, 30 and 100 rounds (docs/flower.md). Options are those of ``sqsgd``.
     """
     if sends == "delta" and not options:
         scheme = make("sqsgd-stateless")
