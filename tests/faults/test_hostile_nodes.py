@@ -16,7 +16,7 @@ from sqsgd import Ledger
 
 pytestmark = pytest.mark.faults
 KINDS = ("honest", "honest", "garbage", "huge", "replay", "straggler", "enormous")
-ROUNDS, TIMEOUT = 4, 120
+ROUNDS, TIMEOUT = 4, 150
 
 
 @pytest.fixture(scope="module")
