@@ -79,7 +79,7 @@ def exchange(
     read. An answer is attributed to the node that the message was sent to, whatever the answer says.
 
     After the time is over the SuperLink gives the messages to no node, and soon accepts no answers to them.
-    The messages are removed from its store, and so is an answer that was rejected before it was fetched whole.
+    The messages are removed from its store, and so is an answer that was rejected before all of it was there.
     """
     if not messages:
         return
