@@ -28,14 +28,11 @@ from sqsgd.runs.config import RunConfig, load_config
 
 ATTACKS, LIARS, STRENGTH = ("reversed", "together"), (0, 1, 2, 3), np.float32(100.0)
 ONCE = Path(__file__).parents[1] / "experiments/once-mnist.toml"
+HOG = {"model": "soft-hog-linear"}
 SETTINGS = {
     "LeNet-5, epsilon 400, 256 bytes": {},
-    "softmax on HOG, epsilon 400, 256 bytes": {"model": "soft-hog-linear"},
-    "softmax on HOG, epsilon 4,000, 2,000 bytes": {
-        "model": "soft-hog-linear",
-        "epsilon": 4000.0,
-        "bytes": 2000,
-    },
+    "softmax on HOG, epsilon 400, 256 bytes": HOG,
+    "softmax on HOG, signs, epsilon 400, 256 bytes": {**HOG, "options": {"code": "signs"}},
 }
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import quadratic
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from quadratic import Quadratic
@@ -105,7 +105,7 @@ def test_many_reports_are_added_as_single_ones(scheme, kind):
 @given(
     arrays(np.float64, st.tuples(st.integers(1, 25), st.integers(1, 6)), elements=numbers | st.just(np.nan))
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_middle_of_what_is_there(rows):
     for cut in (three_tenths, all_but_the_middle):
         found = middle(rows, cut)
@@ -124,7 +124,7 @@ def test_the_middle_of_what_is_there(rows):
     ),
     st.sampled_from([1e9, -1e9, 3.0]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_few_liars_stay_within_what_honest_reports_say(case, lie):
     rows, liars = case
     honest = rows[liars:]
@@ -196,6 +196,7 @@ def test_all_reports_weigh_the_same():
 
 
 @given(st.integers(1, 10**6))
+@settings(deadline=None)
 def test_groups_are_odd_and_no_more_than_reports(reports):
     groups = groups_of(reports)
     assert groups % 2 == 1

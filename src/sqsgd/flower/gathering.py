@@ -29,8 +29,8 @@ from sqsgd.flower.store_trimming import discard
 
 _LOG = logging.getLogger("flwr")
 POLL_SECONDS = 0.2  # Flower's own grid polls every three seconds
-CLOCKS = 10.0
-"""Seconds that a message outlives its round: nodes' clocks may be ahead (by 5 s in deploy/preflight.py)."""
+OUTLIVES = 60.0
+"""Seconds that a message outlives its round: nodes' clocks may be ahead, and the last look may take long."""
 _BROKEN = (httpx.TransportError, OSError)
 _AT_ONCE = 0.5  # seconds to wait for one answer before the next is tried
 _LAST_LOOK = 0.05  # the same after the deadline
@@ -78,13 +78,13 @@ def exchange(
     Answers are pulled one at a time: a grid that is asked for several raises for all of them if one cannot be
     read. An answer is attributed to the node that the message was sent to, whatever the answer says.
 
-    After the time is over the SuperLink gives the messages to no node, and accepts no answers. What it stored
-    of the round is removed, and so is an answer that was rejected before it was fetched whole.
+    After the time is over the SuperLink gives the messages to no node, and soon accepts no answers to them.
+    The messages are removed from its store, and so is an answer that was rejected before all of it was there.
     """
     if not messages:
         return
     for message in messages:
-        message.metadata.ttl = seconds + CLOCKS
+        message.metadata.ttl = seconds + OUTLIVES
     try:
         yield from _exchange(grid, messages, seconds, report_bytes)
     finally:
