@@ -1,6 +1,6 @@
 """The tests that concern Flower, with other versions of Flower than the installed one.
 
-python tools/flower_versions.py 1.41.0 1.42.0 [-- -m "not faults" tests/flower tests/deploy]
+python tools/flower_versions.py 1.38.0 1.42.0 [-- -m "not faults" tests/flower tests/deploy]
 
 Makes an environment for each version below build/flower/, which takes everything but Flower and what it
 needs from the environment of this Python, compares ``sqsgd.flower.internals`` with it, and runs the tests.

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from typed import typed
 
 from sqsgd.flower import internals
 from sqsgd.flower.internals import DOCUMENTED, INTERNALS, FlowerChanged, Internal, internal
@@ -72,20 +73,29 @@ def test_what_has_changed_is_named_with_who_uses_it(monkeypatch, name, arguments
     assert words in said
     assert said.startswith(f"flwr {internals.version()}")
     if not arguments:
-        with pytest.raises(FlowerChanged, match=r"install a version from 1\.41 to 1\.42"):
+        with pytest.raises(FlowerChanged, match=r"install a version from 1\.38 to 1\.42"):
             internal(name)
 
 
-@pytest.mark.parametrize("version", ["1.38.0", "1.43.0", "2.0.0", "1.x", "one"])
+@pytest.mark.parametrize("version", ["1.37.2", "1.43.0", "2.0.0", "1.x", "one"])
 def test_versions_that_were_not_tested_are_named(monkeypatch, version):
     monkeypatch.setattr(internals, "version", lambda: version)
-    assert internals.untested() == f"flwr {version}: versions 1.41 to 1.42 were tested"
+    assert internals.untested() == f"flwr {version}: versions 1.38 to 1.42 were tested"
 
 
-@pytest.mark.parametrize("version", ["1.41.0", "1.41.3", "1.42.0rc1"])
+@pytest.mark.parametrize("version", ["1.38.0", "1.41.3", "1.42.0rc1"])
 def test_versions_that_were_tested_are_not(monkeypatch, version):
     monkeypatch.setattr(internals, "version", lambda: version)
     assert internals.untested() == ""
+
+
+@pytest.mark.parametrize("version", ["1.38.0", "1.40.3"])
+def test_versions_whose_nodes_the_gate_does_not_serve_are_not_deployed(monkeypatch, tmp_path, version):
+    monkeypatch.setattr(internals, "version", lambda: version)
+    done = typed(["sqsgd", "deploy", "init", tmp_path / "federation"])
+    assert done.code == 2
+    assert f"flwr {version}: versions 1.41 to 1.42 were tested for sqsgd deploy; pip install" in done.error
+    assert not (tmp_path / "federation").exists()
 
 
 def test_what_is_installed_is_what_was_tested():

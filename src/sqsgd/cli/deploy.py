@@ -74,7 +74,9 @@ def init(
     """Write certificates, node keys, settings and scripts of a TLS federation into a new folder."""
     from sqsgd import checks
     from sqsgd.deploy.folders import write_federation
+    from sqsgd.flower.internals import check_deployable
 
+    check_deployable()
     checks.integer("days", days, 1, 3650)
     if max_epsilon is not None:  # 0 is allowed in the file only, where it means the cost of all rounds
         checks.real("max_epsilon", max_epsilon, 0.01, 1e12)
@@ -113,8 +115,10 @@ def up(
 ) -> None:
     """Run a federation on this machine and train; exits with 1 if training was not completed."""
     from sqsgd.deploy.supervisor import Supervisor
+    from sqsgd.flower.internals import check_deployable
 
     load_federation(folder)
+    check_deployable()
     if detach:
         _detach(folder, resume, app)
         if as_json:
@@ -246,7 +250,9 @@ def gate(
     import os
 
     from sqsgd.deploy.gate import Gate
+    from sqsgd.flower.internals import check_deployable
 
+    check_deployable()
     counts = Path(os.environ.get("SQSGD_GATE_COUNTS") or server / "gate.json")
     gatekeeper = Gate(server, _address("to", to), counts)
     with contextlib.suppress(KeyboardInterrupt):

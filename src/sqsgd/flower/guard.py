@@ -33,7 +33,7 @@ from typing import Any
 
 from sqsgd.flower import app_folder
 from sqsgd.flower.bundles import BadBundle, check_bundle
-from sqsgd.flower.internals import internal, internal_module, untested
+from sqsgd.flower.internals import OLDEST_DEPLOYED, internal, internal_module, untested
 from sqsgd.node.notes import note
 
 LIST = "SQSGD_ALLOWED_APPS"
@@ -156,7 +156,7 @@ class Guard:
 
 def check_version() -> None:
     """Exit unless this is a version of Flower of which it was tested that apps can be refused."""
-    if problem := untested():
+    if problem := untested(OLDEST_DEPLOYED):
         sys.exit(f"{problem}: no app is run, for it is not known that this version asks the guard")
 
 

@@ -16,8 +16,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-OLDEST, NEWEST = (1, 41), (1, 42)
-"""Versions that federations ran with. Nodes of 1.38 speak gRPC, which the gate does not forward."""
+OLDEST, NEWEST = (1, 38), (1, 42)
+"""The versions of Flower that ``SqsgdMod`` and ``SqsgdStrategy`` were tested with."""
+OLDEST_DEPLOYED = (1, 41)
+"""The first that ``sqsgd deploy`` was tested with: nodes of 1.39 and before speak gRPC, which the gate does
+not forward; 1.40 was not tried."""
 DOCUMENTED = (
     "flwr.app", "flwr.clientapp", "flwr.clientapp.typing", "flwr.serverapp", "flwr.serverapp.strategy",
     "flwr.simulation",
@@ -104,12 +107,19 @@ def version() -> str:
     return importlib.metadata.version("flwr")
 
 
-def untested() -> str:
+def untested(oldest: tuple[int, int] = OLDEST) -> str:
     """What to say if the installed version of Flower is not among those tested; empty if it is."""
     found = tuple(int(part) if part.isdecimal() else -1 for part in version().split(".")[:2])
-    if OLDEST <= found <= NEWEST:
+    if oldest <= found <= NEWEST:
         return ""
-    return f"flwr {version()}: versions {_dotted(OLDEST)} to {_dotted(NEWEST)} were tested"
+    return f"flwr {version()}: versions {_dotted(oldest)} to {_dotted(NEWEST)} were tested"
+
+
+def check_deployable() -> None:
+    """Raise ValueError unless ``sqsgd deploy`` was tested with the version of Flower that is installed."""
+    if problem := untested(OLDEST_DEPLOYED):
+        install = f"pip install 'flwr[simulation]>={_dotted(OLDEST_DEPLOYED)},<1.{NEWEST[1] + 1}'"
+        raise ValueError(f"{problem} for sqsgd deploy; {install}")
 
 
 def changes() -> Iterator[str]:
