@@ -21,7 +21,7 @@ from federation import (
     request,
     strategy,
 )
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from sqsgd import Ledger
@@ -169,6 +169,20 @@ def test_a_training_shows_the_mean_with_its_interval(tmp_path, caplog):
     training = made.name
     assert names == [(training, 0), (training, 1), (f"{training} evaluate", 1), (training, 2),
                      (f"{training} evaluate", 2)]  # fmt: skip
+
+
+def test_an_app_in_float64_evaluates_its_own_type(tmp_path):
+    kinds = set()
+
+    def evaluate(msg, context):
+        kinds.update(array.numpy().dtype.name for array in msg.content["arrays"].values())
+        return Message(RecordDict({"metrics": MetricRecord({"accuracy": 0.5})}), reply_to=msg)
+
+    nodes = nodes_of(tmp_path, make_app(evaluate=evaluate), **ALLOWED)
+    double = ArrayRecord({name: Array(array.numpy().astype(np.float64)) for name, array in model().items()})
+    result = strategy(**ASKING).start(nodes, double, num_rounds=2)
+    assert kinds == {"float64"}
+    assert abs(result.evaluate_metrics_clientapp[2]["accuracy"] - 0.5) <= MECHANISM.half_width(3, 1.0)
 
 
 def test_the_total_includes_evaluations(tmp_path):

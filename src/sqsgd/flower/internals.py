@@ -60,7 +60,9 @@ INTERNALS: Mapping[str, Internal] = {
     "flwr.supernode.runtime.run_clientapp:install_from_fab": Internal(
         user="guard", arguments=("fab_file", "install_dir", "skip_prompt")
     ),
-    "flwr.supernode.runtime.run_clientapp:get_project_dir": Internal(user="guard"),
+    "flwr.supernode.runtime.run_clientapp:get_project_dir": Internal(
+        user="guard", arguments=("fab_id", "fab_version", "fab_hash")
+    ),
     "flwr.supernode.runtime.run_clientapp:get_load_client_app_fn": Internal(
         user="guard", arguments=("default_app_ref", "app_path", "multi_app")
     ),
@@ -70,9 +72,11 @@ INTERNALS: Mapping[str, Internal] = {
     ),
     # the SuperNode itself: an app's settings, which are read when it arrives, and the pauses of its loop
     "flwr.supernode.cli:flower_supernode": Internal(user="supernode"),
-    "flwr.supernode.start_client_internal:get_fused_config_from_fab": Internal(user="supernode"),
+    "flwr.supernode.start_client_internal:get_fused_config_from_fab": Internal(
+        user="supernode", arguments=("fab_file", "run")
+    ),
     "flwr.supernode.start_client_internal:time": Internal(user="supernode"),
-    "flwr.common.config:parse_config_args": Internal(user="supernode"),
+    "flwr.common.config:parse_config_args": Internal(user="supernode", arguments=("config",)),
     # the bundle of an app, whose hash owners list
     "flwr.cli.build:build_fab_from_disk": Internal(user="guard", arguments=("app",)),
 }
