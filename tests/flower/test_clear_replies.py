@@ -47,6 +47,14 @@ def test_one_node_without_the_mod_stops_nobody(tmp_path):
     assert rejected == [str(IDS[0])] * 2
 
 
+def test_one_node_stops_nobody_while_the_others_are_late(tmp_path):
+    nodes = nodes_of(tmp_path, unprotected())
+    nodes.spoil = lambda node, asked, reply: reply if node == IDS[0] else None
+    made = strategy(sends="delta")
+    made.aggregate_train(1, nodes.send_and_receive(made.configure_train(1, model(), ConfigRecord(), nodes)))
+    assert made.current.clear == [IDS[0]]
+
+
 def test_errors_and_silence_are_no_models(tmp_path):
     """One node of three in the clear, the others fail: it is not known what they would send."""
     nodes = nodes_of(tmp_path, unprotected())

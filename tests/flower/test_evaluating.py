@@ -25,7 +25,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.clientapp import ClientApp
 
 from sqsgd import Ledger
-from sqsgd.flower import SqsgdMod, wire
+from sqsgd.flower import SqsgdMod, cohort, wire
 from sqsgd.flower.evaluating import NodeEvaluations
 from sqsgd.mechanisms.one_number import OneNumber
 from sqsgd.node import reasons
@@ -225,6 +225,24 @@ def test_where_nobody_allows_it_the_training_goes_on(tmp_path, caplog):
     assert (last["epsilon_total"], last.get("epsilon_evaluations")) == (600.0, None)  # nobody has paid
 
 
+def test_a_node_that_trains_and_does_not_evaluate_sits_out(tmp_path):
+    """Else each evaluation would wait for it until the timeout."""
+    nodes = nodes_of(tmp_path, accurate(), **ALLOWED)
+    nodes.spoil = lambda node, asked, reply: (
+        None if (node, asked.metadata.message_type) == (IDS[0], "evaluate") else reply
+    )
+    made = strategy(out=tmp_path / "run", evaluate_epsilon=EPSILON)
+    made.start(nodes, model(), num_rounds=5, timeout=0.1)
+    asked = [line["evaluation"]["asked"] for line in lines(tmp_path / "run/metrics.jsonl")]
+    assert asked == [3, 3, 2, 2, 3]
+
+
+def test_the_worst_value_is_questioned(tmp_path, caplog):
+    nodes = nodes_of(tmp_path, accurate(dict.fromkeys(IDS, 0.0)), **ALLOWED)
+    strategy(**ASKING).start(nodes, model(), num_rounds=2)
+    assert "that is the worst value: do the apps return a metric 'accuracy'?" in caplog.text
+
+
 def test_a_model_that_did_not_move_is_not_paid_for_twice(tmp_path):
     """Too few answers in the first and the third of four rounds."""
     nodes = nodes_of(tmp_path, accurate(), **ALLOWED)
@@ -247,8 +265,9 @@ def test_a_model_that_did_not_move_is_not_paid_for_twice(tmp_path):
     assert sum(name.endswith(" evaluate") for name in names) == 2
 
 
-def test_a_reply_that_is_not_valid_does_not_count(tmp_path):
+def test_a_reply_that_is_not_valid_does_not_count(tmp_path, monkeypatch):
     """Of another round or node, in the clear, or too long: each is left out, with a reason."""
+    monkeypatch.setattr(cohort, "PATIENCE", 10)  # so that the same nodes are asked in all rounds
     kept = {}
 
     def spoil(node, sent, reply):

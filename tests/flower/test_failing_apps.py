@@ -37,13 +37,17 @@ def test_an_exception_tells_nothing(tmp_path, error, caplog):
     def train(msg, context):
         raise error("the patient's name is Eve")
 
-    failed = app(message(request()), node_context(5, tmp_path))
-    worked = answer(request(), node_context(5, tmp_path / "worked"))
+    options = {"code": "signs", "norm_epsilon": 60.0}  # a norm that is all but certain to be the true one
+    asked = request(options=options)
+    failed = app(message(asked), node_context(5, tmp_path))
+    worked = answer(asked, node_context(5, tmp_path / "worked"))
     assert shape_of(failed) == shape_of(worked)
     assert Ledger(tmp_path / "ledger").spent == Ledger(tmp_path / "worked" / "ledger").spent == 200
-    scheme = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256, code="signs")
-    decoded = scheme.decode(payload_of(failed), request().task)
-    assert np.linalg.norm(decoded) < np.linalg.norm(scheme.decode(payload_of(worked), request().task))
+    scheme = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256, **options)
+    found, expected = (
+        np.linalg.norm(scheme.decode(payload_of(each), asked.task)) for each in (failed, worked)
+    )
+    assert found < expected
     refused = app(message(request(bound=21.0)), node_context(5, tmp_path))
     assert refused.error.reason == reasons.ANSWERED  # the round is over, as it is for an app that works
 

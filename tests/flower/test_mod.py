@@ -191,7 +191,10 @@ def test_a_refused_request_writes_little(tmp_path, extra, caplog):
     assert sum(len(record.getMessage()) for record in caplog.records) < 2000
 
 
-@pytest.mark.parametrize("name", ["batch", "batch-size", "batch_size"])
+@pytest.mark.parametrize(
+    "name",
+    ["batch", "batch-size", "batch_size", "train.batch-size", "perDeviceTrainBatchSize", "local-batch"],
+)
 def test_the_batch_that_a_server_asks_for_is_checked_and_noted(tmp_path, name, caplog):
     """Wherever it stands: the run's configuration and the message's are both the server's."""
     app, context = make_app(), node_context(5, tmp_path, min_batch=8)

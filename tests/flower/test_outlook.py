@@ -24,7 +24,8 @@ def said(rounds, clients=10, scheme="sqsgd", dim=QUICKSTART, epsilon=400.0, byte
 def test_blocks_are_counted_until_each_weight_was_heard():
     lines, warnings = said(3)
     assert lines == [
-        "a report of 102 bytes holds 100 signed coordinates of 4,096 of 62,006 weights, rotated",
+        "scheme sqsgd: a report of 102 bytes holds 100 signed coordinates of 4,096 of 62,006 weights, "
+        "rotated",
         "with 10 reports per round a weight is heard every 1.5 rounds on average, and each of 62,006 once "
         "after about 17 rounds",
         "epsilon 400 per report: a node that answers all 3 rounds spends 1200 in total",

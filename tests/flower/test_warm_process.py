@@ -32,7 +32,10 @@ WAIT = "arguments = warm_process.wait_for_message(warm_process.listen(Path(sys.a
 def waiting(path, before, child):
     """A process that waits for messages after some code, and whose children run other code."""
     process = subprocess.Popen(
-        [sys.executable, "-c", START + before + WAIT + child, path], stdin=subprocess.PIPE, text=True
+        [sys.executable, "-c", START + before + WAIT + child, path],
+        stdin=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},  # NumPy's would run already
     )
     try:
         wait_until(lambda: path.exists() or process.poll() is not None, 60, "it listens")

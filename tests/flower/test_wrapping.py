@@ -1,5 +1,7 @@
 """A node's own mod around an app: whatever the app is like, one report leaves."""
 
+import copy
+
 import pytest
 
 pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
@@ -86,7 +88,7 @@ def test_what_leaves_without_it(tmp_path):
 
 
 def test_an_app_with_the_mod_is_not_wrapped_twice(tmp_path):
-    """Its gradient reaches the report, is paid once, and its own checks are heard."""
+    """Its gradient reaches the report and is paid once; the checks of the installed app are heard."""
     calls = []
     app = make_app(SqsgdMod(), calls=calls)
     payload_of(WrappedApp(app)(message(request()), node_context(5, tmp_path)))
@@ -97,14 +99,51 @@ def test_an_app_with_the_mod_is_not_wrapped_twice(tmp_path):
     def check(context):
         raise Refused("not set up")
 
-    refused = WrappedApp(make_app(SqsgdMod(check=check)))(
-        message(request(round=1)), node_context(5, tmp_path)
-    )
+    app = WrappedApp(make_app(SqsgdMod(check=check)), trusted=True)
+    refused = app(message(request(round=1)), node_context(5, tmp_path))
     assert refused.error.reason == reasons.NOT_ALLOWED
-    misfit = WrappedApp(make_app(SqsgdMod(dry_run=lambda msg, _: Message(RecordDict(), reply_to=msg))))
+    mod = SqsgdMod(dry_run=lambda msg, _: Message(RecordDict(), reply_to=msg))
+    misfit = WrappedApp(make_app(mod), trusted=True)
     reply = misfit(message(request(name="other")), node_context(5, tmp_path))
     assert reply.error.reason == reasons.MISFIT
     assert len(Ledger(tmp_path / "ledger").entries) == 1
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_the_checks_of_other_apps_tell_nothing(tmp_path, trusted):
+    """What they tell is not paid for, and an author may have let them look at data."""
+
+    def check(context):
+        raise Refused("patient 7")
+
+    def dry_run(msg, context):
+        raise ValueError("patient 7")
+
+    for n, mod in enumerate((SqsgdMod(check=check), SqsgdMod(dry_run=dry_run))):
+        folder = tmp_path / str(n)
+        reply = WrappedApp(make_app(mod), trusted=trusted)(message(request()), node_context(5, folder))
+        assert reply.has_error() == trusted
+        assert (folder / "ledger").exists() != trusted
+
+
+def test_an_app_writes_into_nothing_that_leaves_or_stays(tmp_path):
+    def writes(msg, context, call_next):
+        msg.metadata.group_id = "patient 7"
+        msg.metadata.ttl = 7.0
+        context.node_config["wrap-apps"] = False
+        context.node_config["max-epsilon"] = 1e9
+        context.run_config["batch"] = 7
+        return call_next(msg, context)
+
+    for make, kind in ((plain, "train"), (plain, "evaluate"), (lambda mod: plain(SqsgdMod(), mod), "train")):
+        context = node_context(5, tmp_path / f"{make.__name__} {kind}")
+        settings = dict(context.node_config), dict(context.run_config)
+        asked = message(request(), kind=kind)
+        before = copy.deepcopy(asked.metadata)
+        reply = WrappedApp(make(writes))(asked, context)
+        assert reply.metadata.group_id == before.group_id
+        assert abs(reply.metadata.ttl - before.ttl) < 600
+        assert (context.node_config, context.run_config) == settings
 
 
 def test_no_app_simulates_on_a_wrapping_node(tmp_path):

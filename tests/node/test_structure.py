@@ -115,6 +115,9 @@ def test_no_app_is_given_a_variance_below_zero():
     assert given["bn.weight"].tolist() == [-6.0, -5.0]
     assert given["bn.num_batches_tracked"] == 0
     assert structure.flatten(structure.sent(weights)).tolist() == weights.tolist()
+    for types in ("", "eee"):  # a variance that the app left at zero moves there, in all types
+        typed = structure.typed(types)
+        assert typed.change(weights, typed.unflatten(weights)).tolist() == [0, 0, 0, 0, *weights[4:]]
 
 
 def test_one_bit_changes_the_digest():

@@ -172,7 +172,7 @@ def metrics(
         str | None, typer.Option(help="Serve them at this address, such as 127.0.0.1:9464.")
     ] = None,
 ) -> None:
-    """Print the metrics of `status` in the format of Prometheus, or serve them at /metrics until Ctrl-C."""
+    """Print what status knows in the format of Prometheus, or serve it at /metrics until Ctrl-C."""
     from sqsgd.deploy.gauges import make_server, metrics_text
 
     text = metrics_text(folder)  # a wrong folder is named before anything is served

@@ -128,7 +128,7 @@ class Round:
         One node cannot stop a training in this way, as long as another sends a report:
         tests/flower/test_clear_replies.py::test_one_node_without_the_mod_stops_nobody.
         """
-        if not self.reports and 2 * len(self.clear) > len(self.tasks) - len(self.silent):
+        if not self.reports and 2 * len(self.clear) > len(self.tasks):
             raise ClearReplies(
                 f"{len(self.clear)} of {len(self.tasks)} nodes answered with what their app computed, in the "
                 "clear: only the server uses sqsgd. Models would leave the nodes unprotected in every round, "

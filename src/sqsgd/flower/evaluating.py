@@ -24,11 +24,11 @@ from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.flower import wire
 from sqsgd.flower.answers import Answer, Round, sort_answers
-from sqsgd.flower.cohort import draw
+from sqsgd.flower.cohort import SilentNodes, draw
 from sqsgd.flower.gathering import exchange, wait_for_nodes
 from sqsgd.mechanisms.one_number import OneNumber, mean_of
 from sqsgd.node.answer import Node
-from sqsgd.node.evaluation import MOST, NAME, evaluation_scheme
+from sqsgd.node.evaluation import MOST, NAME, evaluation_scheme, worst
 from sqsgd.node.policy import Misfit
 from sqsgd.node.reasons import NOT_ALLOWED, SPENT
 from sqsgd.node.request import Request
@@ -99,6 +99,7 @@ class NodeEvaluations:
         self._round: Round | None = None
         self._model = ""  # the digest of the model that was evaluated last
         self._unwilling: set[int] = set()
+        self._silent, self._asked = SilentNodes(), 0  # by evaluations: a node may train and not evaluate
         if fraction and not epsilon:
             _LOG.warning("sqsgd: fraction_evaluate is ignored: nodes are asked with evaluate_epsilon only")
         if epsilon and once:
@@ -159,6 +160,7 @@ class NodeEvaluations:
         if not strategy.tally.stepped or self._model == before:
             return []
         nodes = strategy.silent.removed_from(wait_for_nodes(grid, 0, strategy.wait_timeout), state.round, 1)
+        nodes = self._silent.removed_from(nodes, self._asked, 1)
         willing = [node for node in nodes if node not in self._unwilling]
         size = max(1, int(self.fraction * len(willing)))
         self._round = last = Round(state=state, started=time.perf_counter())
@@ -189,6 +191,8 @@ class NodeEvaluations:
         if last is None or not last.tasks:
             return None
         sort_answers(last, self.scheme, replies)
+        self._silent.update(self._asked, last.tasks, [*last.silent, *last.invalid])
+        self._asked += 1
         paid = self.epsilon if last.may_have_paid else 0.0
         self.spent = add_up(self.spent, paid)
         refused = (NOT_ALLOWED, SPENT)  # for this training they will refuse again
@@ -206,4 +210,7 @@ class NodeEvaluations:
             "sqsgd: %s on the data of %d nodes: %.3f ± %.3f (95 %%), epsilon %g from each",
             self.metric, answers, found.value, found.half_width, self.epsilon,
         )  # fmt: skip
+        bottom = worst(self.metric, self.maximum)
+        if found.low <= bottom <= found.high and 4 * found.half_width < self.maximum:
+            _LOG.warning("sqsgd: that is the worst value: do the apps return a metric %r?", self.metric)
         return MetricRecord({self.metric: found.value, "low": found.low, "high": found.high})

@@ -99,6 +99,7 @@ class Guard:
         self._pull, self._install = runtime.pull_task_input, runtime.install_from_fab
         self._folder_of, self._loader = runtime.get_project_dir, runtime.get_load_client_app_fn
         self._place, self._config, self._unread, self._installed = place, dict[str, Any](), False, Path()
+        self._trusted = False
         runtime.pull_task_input, runtime.install_from_fab = self.pull, self.install
         runtime.get_project_dir, runtime.get_load_client_app_fn = self.folder_of, self.loader
 
@@ -118,6 +119,7 @@ class Guard:
         except AppRefused as refusal:
             self._note(str(refusal))
             raise
+        self._trusted = hashlib.sha256(content).hexdigest() == app_hash(app_folder())
         self._installed = self._install(content, install_dir=self._place, skip_prompt=True)
         return self._installed
 
@@ -139,7 +141,7 @@ class Guard:
 
             try:
                 app = load(*names)
-                return WrappedApp(app) if wraps_apps(self._config) else app
+                return WrappedApp(app, trusted=self._trusted) if wraps_apps(self._config) else app
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # its text may hold data; of this class Flower sends none
@@ -157,7 +159,7 @@ class Guard:
 def check_version() -> None:
     """Exit unless this is a version of Flower of which it was tested that apps can be refused."""
     if problem := untested(OLDEST_DEPLOYED):
-        sys.exit(f"{problem}: no app is run, for it is not known that this version asks the guard")
+        sys.exit(f"{problem} with the guard, so this node runs no app")
 
 
 def main() -> None:

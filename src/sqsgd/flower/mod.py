@@ -5,7 +5,7 @@ Put it first, so that it is outermost: ``ClientApp(mods=[SqsgdMod()])``; this pa
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,8 +31,8 @@ _REFUSED, _FAILED = 6, 2  # Flower's MOD_FAILED_PRECONDITION and CLIENT_APP_RAIS
 _LOG = logging.getLogger("flwr")
 _ANSWERING = ContextVar("answering", default=False)
 """Whether a mod further out makes the report: mods inside it only pass the message on."""
-_BATCH = ("batch", "batch-size", "batch_size")
-"""Names under which apps, Flower's own among them, read their batch from what the server sends."""
+_BATCH = ("batch", "batchsize")
+"""How names end under which apps read their batch from what the server sends, without - and _."""
 DryRun: TypeAlias = Callable[[Message, Context], Message]
 """As an app's ``train``, but without data."""
 
@@ -58,6 +58,8 @@ class SqsgdMod:
       fetched again; any other request is refused: tests/flower/test_mod.py::test_a_round_is_answered_once.
     * A gradient that is not finite is answered like any other:
       tests/flower/test_failing_apps.py::test_a_gradient_that_is_not_finite_is_not_told.
+    * The app can write neither into the reply's metadata nor into the owner's settings:
+      tests/flower/test_wrapping.py::test_an_app_writes_into_nothing_that_leaves_or_stays.
     * The noise comes from the operating system; no request can change that:
       tests/flower/test_mod.py::test_no_request_gets_seeded_noise.
     * What the owner's configuration does not allow is refused and logged at the node:
@@ -86,23 +88,25 @@ class SqsgdMod:
         if _ANSWERING.get():
             return call_next(msg, context)
         outermost = _ANSWERING.set(True)
+        # Replies copy metadata, into which the app can write: these are made before it gets the message.
+        report, refusal = Message(RecordDict(), reply_to=msg), Message(Error(_REFUSED, ""), reply_to=msg)
         try:
-            return Message(self._answer(msg, context, call_next), reply_to=msg)
+            report.content = self._answer(msg, context, call_next)
+            return report
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             record = msg.content.get(wire.REQUEST) if msg.has_content() else None
             asked = record if isinstance(record, ConfigRecord) else ConfigRecord()
             reason = reasons.explain(error, asked, context.node_config, _LOG)
-            return Message(Error(_FAILED if reason == reasons.FAILED else _REFUSED, reason), reply_to=msg)
+            refusal.error = Error(_FAILED if reason == reasons.FAILED else _REFUSED, reason)
+            return refusal
         finally:
             _ANSWERING.reset(outermost)
 
     def without_simulation(self) -> SqsgdMod:
         """The same checks, for a real node."""
-        mod = copy.copy(self)
-        mod._simulation = None
-        return mod
+        return SqsgdMod(check=self._check, dry_run=self._dry_run)
 
     def _answer(self, msg: Message, context: Context, call_next: ClientAppCallable) -> RecordDict:
         kind, _, _ = msg.metadata.message_type.partition(".")
@@ -110,6 +114,7 @@ class SqsgdMod:
             raise Refused(f"a message of type {kind!r}: its answer would reveal data in the clear")
         request = wire.read_request(msg.content.get(wire.REQUEST))
         policy, state = self._policy_and_state(context, request)
+        context = _own(context)
         self._check(context)
         node = Node(
             policy=policy,
@@ -117,7 +122,7 @@ class SqsgdMod:
             client=None if self._simulation else context.node_id,
             log=_LOG,
             simulation=self._simulation,
-            batch=asked_batch(context.run_config, msg.content.config_records.get(wire.CONFIG, {})),
+            batch=asked_batch(context.run_config, *_configs(msg.content)),
             sent_size=lambda payload: wire.serialised_size(
                 Message(wire.report_content(payload), reply_to=msg)
             ),
@@ -173,14 +178,26 @@ def asked_batch(*configs: Mapping[str, Any]) -> int | None:
     """The smallest batch in what the server configures, as an app would read it; None if there is none."""
 
     def found() -> Iterator[int]:
-        for config in configs:
-            for name in _BATCH:
-                try:
-                    yield int(config[name])
-                except (KeyError, TypeError, ValueError, OverflowError):
-                    continue
+        for name, value in (item for config in configs for item in config.items()):
+            if name.lower().replace("-", "").replace("_", "").endswith(_BATCH):
+                with contextlib.suppress(TypeError, ValueError, OverflowError):
+                    yield int(value)
 
     return min(found(), default=None)
+
+
+def _configs(content: RecordDict) -> Iterator[Mapping[str, Any]]:
+    """What the server configures the app with."""
+    return (
+        record for name, record in content.config_records.items() if name not in (wire.REQUEST, wire.UPDATE)
+    )
+
+
+def _own(context: Context) -> Context:
+    """The context as an app gets it: Flower keeps what comes back, and the settings are the owner's."""
+    return Context(
+        context.run_id, context.node_id, dict(context.node_config), context.state, dict(context.run_config)
+    )
 
 
 def _in_ray() -> bool:

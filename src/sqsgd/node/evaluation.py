@@ -1,7 +1,7 @@
 """What a node tells of how well a model does on its data: one private number, if its owner allows it.
 
 A request for it has the form of a request for a report. Its scheme is ``evaluation``, its only option the
-``metric``, and the bound of its task is the largest value that is told apart.
+``metric``, and larger values than the bound of its task are clipped to it.
 """
 
 from __future__ import annotations

@@ -84,9 +84,19 @@ class Structure:
             return np.concatenate([arrays[name].reshape(-1) for name in self.shapes], dtype=np.float32)
 
     def change(self, weights: Vector, after: Arrays) -> Vector:
-        """The model as the app was given it, which rounds weights to its types, minus the one it returned."""
-        before = self.flatten(self.unflatten(weights)) if "e" in self.types else weights
-        return before - self.flatten(after)
+        """The weights, rounded to the app's types as it got them, minus those that it returned.
+
+        A variance below zero, which the app gets as zero, counts as it is, so that it moves towards zero.
+        """
+        if "e" not in self.types:
+            return weights - self.flatten(after)
+        arrays = self.sent(weights)
+        with np.errstate(over="ignore"):
+            given = {
+                name: arrays[name].astype(letter)
+                for name, letter in zip(self.shapes, self.types, strict=True)
+            }
+        return self.flatten(given) - self.flatten(after)
 
 
 def flatten(arrays: Arrays) -> tuple[Structure, Vector]:
