@@ -58,7 +58,7 @@ def _show_wire(wire: Mapping[str, Any] | None) -> None:
         typer.echo(f"wire        {wire['bytes_up']:,} bytes up, {wire['bytes_down']:,} down{last}")
         for name, node in wire.get("nodes", {}).items():
             if node["over_quota"]:
-                sent = f"sent its quota of bytes: {node['over_quota']} of its requests refused"
+                sent = f"sent its quota of bytes: {node['over_quota']} of its requests refused for now"
                 typer.echo(f"            {name} {sent}, {node['bytes_up']:,} bytes forwarded")
 
 

@@ -37,6 +37,10 @@ _PATIENCE = 60.0
 _LONGEST = 900.0
 """Seconds for one request and its response, enough for a whole model over a slow line."""
 _CHUNK = 1 << 16
+OTHERS = "keys that are not in nodes/"
+"""What nodes that were registered by hand, and strangers, are called together."""
+OVER_QUOTA = "503 Over Quota"
+"""Flower tries again after a 503, and loses a report that was paid for after a 429."""
 _CHECK = b"GET / HTTP/1.1\r\n"
 """A node that compares clocks before it starts (preflight.py); answered here, and not forwarded."""
 _MOST_LINES = 60
@@ -66,7 +70,7 @@ class Counts:
     bytes_down: int = 0
     last_refused: str = ""
     over_quota: int = 0
-    """Requests refused because of a node's quota."""
+    """Requests refused because of a node's quota; nodes repeat them."""
     nodes: dict[str, dict[str, int]] = field(default_factory=dict)
     """By a node's name: ``bytes_up``, of the bodies that were forwarded, and its share of ``over_quota``."""
 
@@ -209,16 +213,17 @@ class Gate:
 
     def _charge(self, head: bytes, length: int) -> None:
         """Raise Rejected if the node that signed the request has sent too much."""
-        node = sender(head, self._names)
-        if node is None:
+        key = sender(head)
+        if key is None:
             if any(len(values) > 1 for values in signed_headers(head).values()):  # two parsers, two senders
                 raise Rejected("400 Bad Request")
             return  # the SuperLink refuses it, and stores nothing
+        node = self._names.get(key, OTHERS)
         counts = self.counts.of(node)
-        if exceeded := self._quotas.exceeded(node, length):
+        if exceeded := self._quotas.exceeded(key, length):
             counts["over_quota"] += 1
             self.counts.over_quota += 1
-            raise Rejected("429 Too Many Requests", f"{node} has sent its {exceeded}")
+            raise Rejected(OVER_QUOTA, f"{node} has sent its {exceeded}")
         counts["bytes_up"] += length
 
     async def _forward(
@@ -275,7 +280,7 @@ def _log(text: str) -> None:
 
 async def _respond(writer: asyncio.StreamWriter, status: str) -> None:
     date = formatdate(usegmt=True)  # by which nodes check their clocks
-    later = "Retry-After: 60\r\n" if status.startswith("429") else ""
+    later = "Retry-After: 60\r\n" if status == OVER_QUOTA else ""
     writer.write(
         f"HTTP/1.1 {status}\r\nDate: {date}\r\n{later}Content-Length: 0\r\nConnection: close\r\n\r\n".encode()
     )
