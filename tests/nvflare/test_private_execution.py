@@ -11,7 +11,7 @@ from asking import SCHEME, arrays, lines, target
 from flare import Engine, Trainer, context, norm, task_data
 from nvflare.apis.analytix import AnalyticsDataType
 from nvflare.apis.dxo import DXO, DataKind
-from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_constant import FLContextKey, SystemConfigs
 from nvflare.apis.signal import Signal
 from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic_dxo
 from nvflare.app_common.executors.client_api_executor import ClientAPIExecutor
@@ -130,17 +130,21 @@ def test_what_the_owner_did_not_allow_is_refused(tmp_path, data, config, reason)
 
 
 @pytest.mark.parametrize(
-    ("resources", "allowed"),
+    ("resources", "found", "allowed"),  # the site's file, and the one that a job's process finds
     [
-        (None, True),
-        ({}, True),
-        ({"allow_log_streaming": True}, True),
-        ({"allow_log_streaming": False}, False),
+        (None, {}, True),
+        ({}, {}, True),
+        ({"allow_log_streaming": True}, {}, True),
+        ({"allow_log_streaming": False}, {}, False),
+        ({"allow_log_streaming": False}, {"allow_log_streaming": True}, True),
+        ({"allow_log_streaming": True}, {"allow_log_streaming": False}, True),
+        ({}, {"allow_log_streaming": False}, True),
     ],
 )
-def test_a_site_that_streams_its_logs_is_refused(tmp_path, monkeypatch, resources, allowed):
-    for name in ("_sections", "_var_values"):
-        monkeypatch.setattr(ConfigService, name, {})
+def test_a_site_that_streams_its_logs_is_refused(tmp_path, monkeypatch, resources, found, allowed):
+    monkeypatch.delenv("NVFLARE_ALLOW_LOG_STREAMING", raising=False)
+    monkeypatch.setattr(ConfigService, "_sections", {SystemConfigs.RESOURCES_CONF: found})
+    monkeypatch.setattr(ConfigService, "_var_values", {})
     for folder in ("local", "startup"):
         (tmp_path / "site" / folder).mkdir(parents=True)
     if resources is not None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, final
 
+from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
-from nvflare.app_common.logging.constants import is_log_streaming_allowed
+from nvflare.apis.workspace import Workspace
+from nvflare.app_common.logging.constants import ALLOW_LOG_STREAMING_VAR, is_log_streaming_allowed
 from nvflare.fuel.utils import fobs
 
 from sqsgd.checks import Vector
@@ -98,11 +103,27 @@ class PrivateExecution:
 
 def _check_logs(fl_ctx: FLContext) -> None:
     """Raise Refused if the site's logs, in which an executor may write about data, go to the server."""
-    if is_log_streaming_allowed(fl_ctx):
+    if is_log_streaming_allowed(fl_ctx) or _site_streams(fl_ctx):
         raise Refused(
             "NVFlare may stream this site's logs to the server in the clear: set "
             '"allow_log_streaming": false in local/resources.json and restart the client'
         )
+
+
+def _site_streams(fl_ctx: FLContext) -> bool:
+    """Whether the site's own file allows it.
+
+    A job's process takes the first ``resources.json`` below the client's folder, which may be one in the job;
+    the client itself, which streams too, started with the site's.
+    """
+    root = fl_ctx.get_prop(FLContextKey.WORKSPACE_ROOT)
+    path = root and Workspace(root, fl_ctx.get_identity_name()).get_resources_file_path()
+    if not path:  # in simulations alone
+        return False
+    setting = json.loads(Path(path).read_text()).get(ALLOW_LOG_STREAMING_VAR)
+    if setting is None:
+        setting = os.environ.get(f"NVFLARE_{ALLOW_LOG_STREAMING_VAR}".upper())
+    return str(setting).lower() != "false"
 
 
 def _not_sent(*_: object, **__: object) -> dict[str, object]:
