@@ -4,30 +4,48 @@ from __future__ import annotations
 
 import numpy as np
 from asking import arrays, request, target
+from nvflare.apis.client_engine_spec import ClientEngineSpec
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
-from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReservedKey
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReservedKey, SystemConfigs
 from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.shareable import Shareable
+from nvflare.fuel.utils.config_service import ConfigService
+from nvflare.widgets.fed_event import ClientFedEventRunner
 
 from sqsgd.node.structure import flatten
 from sqsgd.nvflare import shareables
 
+# As a client's process reads it from the site's local/resources.json when it starts.
+ConfigService.add_section(SystemConfigs.RESOURCES_CONF, {"allow_log_streaming": False})
 
+
+@ClientEngineSpec.register
 class Engine:
-    """What a context's engine is asked for."""
+    """What a context's engine is asked for; ``handlers`` come before NVFlare's sender of federated events."""
 
-    def __init__(self, components=(), clients=()):
-        self.components, self.clients, self.events = dict(components), list(clients), []
+    def __init__(self, handlers=(), clients=()):
+        self.handlers, self.clients = [*handlers, ClientFedEventRunner()], list(clients)
+        self.events, self.sent = [], []
+        self.fire_event(EventType.START_RUN, self.new_context())
 
-    def get_all_components(self):
-        return self.components
+    def new_context(self):
+        return FLContextManager(engine=self, identity_name="site-1", job_id="job").new_context()
 
     def get_clients(self):
         return self.clients
 
     def fire_event(self, event_type, fl_ctx):
         self.events.append(event_type)
+        for handler in self.handlers:
+            handler.handle_event(event_type, fl_ctx)
+
+    def register_aux_message_handler(self, topic, message_handle_func):
+        pass
+
+    def fire_and_forget_aux_request(self, topic, request, fl_ctx, optional=False, secure=False):
+        self.sent.append(request)
 
 
 class Runner:

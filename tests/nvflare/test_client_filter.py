@@ -44,7 +44,7 @@ def test_in_the_wrong_chain_it_blocks(tmp_path, where):
 
 
 def test_the_owners_configuration_has_the_keys_of_a_node():
-    made = SqsgdFilter("/state", 5.0, 1.0, "sqsgd", True, "/witness")
+    made = SqsgdFilter("/state", 5.0, 1.0, "sqsgd", True, "/witness", 256)
     assert made.owner == {
         "state-dir": "/state",
         "max-epsilon": 5.0,
@@ -52,5 +52,6 @@ def test_the_owners_configuration_has_the_keys_of_a_node():
         "schemes": "sqsgd",
         "require-ledger": True,
         "witness": "/witness",
+        "max-bytes": 256,
     }
     assert set(SqsgdFilter("/state", 5.0).owner) == {"state-dir", "max-epsilon", "require-ledger"}

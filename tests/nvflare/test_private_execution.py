@@ -1,14 +1,25 @@
 """One task at a client, with real ledgers on disk."""
 
+import json
+import logging
+
 import numpy as np
 import pytest
 
 pytest.importorskip("nvflare.apis", reason="nvflare is not installed")
 from asking import SCHEME, arrays, lines, target
 from flare import Engine, Trainer, context, norm, task_data
+from nvflare.apis.analytix import AnalyticsDataType
 from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.fl_constant import FLContextKey, SystemConfigs
 from nvflare.apis.signal import Signal
+from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic_dxo
+from nvflare.app_common.executors.client_api_executor import ClientAPIExecutor
 from nvflare.app_common.widgets.convert_to_fed_event import ConvertToFedEvent
+from nvflare.app_common.widgets.metric_relay import MetricRelay
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.message import Message
+from nvflare.fuel.utils.config_service import ConfigService
 
 from sqsgd.ledger.account import Ledger
 from sqsgd.node import reasons
@@ -18,12 +29,14 @@ from sqsgd.nvflare.private_execution import PrivateExecution
 EPSILON = SCHEME["epsilon"]
 
 
-def answer(folder, trainer, data=None, *, engine=None, name="site-1", **config):
+def answer(folder, trainer, data=None, *, engine=None, name="site-1", site=None, **config):
     owner = {"state-dir": str(folder), "max-epsilon": 1e6}
     owner |= {key.replace("_", "-"): value for key, value in config.items()}
     execution = PrivateExecution(trainer.execute, owner)
     data = task_data() if data is None else data
-    return execution("train", data, context(trainer, engine=engine, name=name), Signal())
+    fl_ctx = context(trainer, engine=engine, name=name)
+    fl_ctx.set_prop(FLContextKey.WORKSPACE_ROOT, site, private=True, sticky=False)
+    return execution("train", data, fl_ctx, Signal())
 
 
 def decoded(reply, name="site-1", **changes):
@@ -59,12 +72,17 @@ def test_nothing_is_computed_on_a_spent_budget(tmp_path):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("the loss is 0.25"), SystemExit(3)])
-def test_a_failing_executor_tells_nothing(tmp_path, error):
+def test_a_failing_executor_tells_nothing(tmp_path, error, caplog):
+    caplog.set_level(logging.DEBUG)
     reply = answer(tmp_path, Trainer(error=error))
     good = answer(tmp_path / "other", Trainer())
     assert set(reply) == set(good)
     assert len(reply[shareables.REPORT]) == len(good[shareables.REPORT])
     assert Ledger(tmp_path / "ledger").spent == EPSILON
+    assert not caplog.records  # what NVFlare writes to its logs
+    written = (tmp_path / "log.txt").read_text()
+    assert "the app failed" in written
+    assert repr(error).partition("(")[0] in written
 
 
 def test_the_same_task_gets_the_same_bytes_and_costs_nothing(tmp_path):
@@ -97,6 +115,7 @@ def another_model():
         (without_request, {}, reasons.MALFORMED),
         (another_model, {}, reasons.MALFORMED),
         (task_data, {"max_report_epsilon": EPSILON / 2}, reasons.NOT_ALLOWED),
+        (task_data, {"max_bytes": SCHEME["bits"] // 8 - 1}, reasons.NOT_ALLOWED),
         (task_data, {"schemes": "privunit-index"}, reasons.NOT_ALLOWED),
         (task_data, {"state_dir": "not/absolute"}, reasons.NOT_ALLOWED),
         (task_data, {"require_ledger": True}, reasons.LEDGER),
@@ -110,9 +129,62 @@ def test_what_the_owner_did_not_allow_is_refused(tmp_path, data, config, reason)
     assert trainer.calls == 0
 
 
-def test_a_job_that_streams_events_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("resources", "found", "allowed"),  # the site's file, and the one that a job's process finds
+    [
+        (None, {}, True),
+        ({}, {}, True),
+        ({"allow_log_streaming": True}, {}, True),
+        ({"allow_log_streaming": False}, {}, False),
+        ({"allow_log_streaming": False}, {"allow_log_streaming": True}, True),
+        ({"allow_log_streaming": True}, {"allow_log_streaming": False}, True),
+        ({}, {"allow_log_streaming": False}, True),
+    ],
+)
+def test_a_site_that_streams_its_logs_is_refused(tmp_path, monkeypatch, resources, found, allowed):
+    monkeypatch.delenv("NVFLARE_ALLOW_LOG_STREAMING", raising=False)
+    monkeypatch.setattr(ConfigService, "_sections", {SystemConfigs.RESOURCES_CONF: found})
+    monkeypatch.setattr(ConfigService, "_var_values", {})
+    for folder in ("local", "startup"):
+        (tmp_path / "site" / folder).mkdir(parents=True)
+    if resources is not None:
+        (tmp_path / "site/local/resources.json").write_text(json.dumps(resources))
     trainer = Trainer()
-    engine = Engine({"metrics": ConvertToFedEvent(["analytix_log_stats"])})
-    assert answer(tmp_path, trainer, engine=engine)[shareables.REASON] == reasons.NOT_ALLOWED
-    assert trainer.calls == 0
-    assert "'metrics'" in lines(tmp_path / "refusals.jsonl")[0]["reason"]
+    reply = answer(tmp_path / "state", trainer, site=str(tmp_path / "site"))
+    assert trainer.calls == (not allowed)
+    assert (tmp_path / "state/ledger").exists() == (not allowed)
+    if allowed:
+        assert reply[shareables.REASON] == reasons.NOT_ALLOWED
+        for name in ("refusals.jsonl", "log.txt"):
+            assert "allow_log_streaming" in (tmp_path / "state" / name).read_text()
+
+
+def converted(engine):
+    """An event of the job, which a ConvertToFedEvent among the handlers takes."""
+    send_analytic_dxo(Trainer(), LOSS, engine.new_context(), "analytix_log_stats")
+
+
+def relayed(engine):
+    relay = MetricRelay()
+    relay._engine, relay._config = engine, {"client_fqcn": "trainer"}  # what START_RUN sets, with a cell
+    relay._receive(Message({MessageHeaderKey.ORIGIN: "trainer"}, LOSS.to_dict()))
+
+
+def logged(engine):
+    executor = ClientAPIExecutor(execution_mode="in_process", task_script_path="trainer.py")
+    executor.set_analytics_fire_fed_event(True)
+    executor.fire_log_analytics(engine.new_context(), LOSS)
+
+
+LOSS = create_analytic_dxo("loss", 0.25, AnalyticsDataType.SCALAR)
+
+
+@pytest.mark.parametrize("send", [converted, relayed, logged])
+def test_no_event_leaves(tmp_path, send):
+    engine = Engine([ConvertToFedEvent(["analytix_log_stats"])] if send is converted else [])
+    send(engine)
+    before = len(engine.sent)
+    assert before  # without a filter it is sent
+    answer(tmp_path, Trainer(before=lambda: send(engine)), engine=engine)
+    send(engine)  # a trainer in another process may still run
+    assert len(engine.sent) == before

@@ -102,7 +102,10 @@ def test_a_round_without_answers_stops_the_job():
 
 
 def test_options_that_do_not_fit_stop_the_job():
-    for options, model in (({"scheme": "privunit-index", "bytes": 1}, arrays()), ({}, {"w": np.zeros(3)})):
+    for options, model in (
+        ({"scheme": "privunit-index", "bytes": 1}, arrays()),
+        ({}, {"w": np.zeros(3, complex)}),
+    ):
         data, fl_ctx = ask(aggregator(**{"options": {}, **options}), model)
         assert EventType.FATAL_SYSTEM_ERROR in fl_ctx.get_engine().events
         assert not shareables.request_fields(data)

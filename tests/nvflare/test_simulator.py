@@ -22,6 +22,38 @@ ROOT = Path(__file__).parents[2]
 JOB = ROOT / "examples/nvflare_job"
 PAGE = (ROOT / "docs/nvflare.md").read_text()
 
+TALK = """
+
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.shareable import Shareable
+
+
+class Talker(RegressionExecutor):
+    \"\"\"Sends an event to the server before its first task, and one in each task.\"\"\"
+
+    def handle_event(self, event_type, fl_ctx):
+        if event_type == "_before_pull_task" and not hasattr(self, "began"):
+            self.began = True
+            self.fire_fed_event("test.before", Shareable(), fl_ctx)
+
+    def execute(self, task_name, shareable, fl_ctx, abort_signal):
+        self.fire_fed_event("test.loss", Shareable({"loss": 0.25}), fl_ctx)
+        return super().execute(task_name, shareable, fl_ctx, abort_signal)
+
+
+class Listener(FLComponent):
+    \"\"\"Writes the events that arrive at the server to a file.\"\"\"
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def handle_event(self, event_type, fl_ctx):
+        if event_type.startswith("test."):
+            with open(self.path, "a") as file:
+                file.write(event_type + " ")
+"""
+
 
 def run(folder, *, rounds, tasks, max_epsilon):
     """The job with these changes; the exit status, the server's log, the server's folder."""
@@ -31,13 +63,21 @@ def run(folder, *, rounds, tasks, max_epsilon):
     config = json.loads(client.read_text())
     config["task_data_filters"][0]["tasks"] = tasks
     config["task_data_filters"][0]["filters"][0]["args"]["max_epsilon"] = max_epsilon
+    config["executors"][0]["executor"]["path"] = "regression.Talker"
     client.write_text(json.dumps(config))
+    config = json.loads(server.read_text())
+    listener = {"id": "listener", "path": "regression.Listener", "args": {"path": str(folder / "heard")}}
+    config["components"].append(listener)
+    server.write_text(json.dumps(config))
+    custom = job / "app/custom/regression.py"
+    custom.write_text(custom.read_text() + TALK)
     code = "from nvflare.cli import main; main()"
     places = {"examples/nvflare_job": str(job), "/tmp/nvflare_run": str(folder / "run")}  # noqa: S108
-    words = shlex.split(re.search(r"^nvflare (simulator .*)$", PAGE, re.MULTILINE)[1])
+    setting, value, line = re.search(r"^(\w+)=(\w+) nvflare (simulator .*)$", PAGE, re.MULTILINE).groups()
+    words = shlex.split(line)
     command = [sys.executable, "-c", code, *(places.get(word, word) for word in words)]
     paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", setting: value}
     done = subprocess.run(
         command, env=environment, cwd=folder, timeout=600, capture_output=True, text=True, check=False
     )
@@ -47,11 +87,13 @@ def run(folder, *, rounds, tasks, max_epsilon):
 def test_two_clients(tmp_path):
     """Three rounds; the budget of the clients suffices for them and not for a fourth.
 
-    The filter is listed for ``*``, which NVFlare takes for the name of a task.
+    The filter is listed for ``*``, which NVFlare takes for the name of a task. The executor sends events:
+    those of its tasks do not arrive.
     """
     status, log, folder = run(tmp_path, rounds=4, tasks=["*"], max_epsilon=1200)
     assert status != 0, log
     assert "(2: the node refused: its privacy budget is spent)" in log
+    assert set((tmp_path / "heard").read_text().split()) == {"test.before"}
     for site in ("site-1", "site-2"):
         state = folder / site / "sqsgd" / site
         assert float(Ledger(state / "ledger").spent) == 1200.0

@@ -20,7 +20,7 @@ class SqsgdFilter(Filter):
     job can do without it.
 
     The arguments are the owner's, as in a Flower node's configuration (docs/deploy.md): ``state_dir``,
-    ``max_epsilon``, ``max_report_epsilon``, ``schemes``, ``require_ledger``, ``witness``.
+    ``max_epsilon``, ``max_report_epsilon``, ``schemes``, ``require_ledger``, ``witness``, ``max_bytes``.
 
     Guarantees
     ----------
@@ -47,16 +47,21 @@ class SqsgdFilter(Filter):
         schemes: str | None = None,
         require_ledger: bool = False,
         witness: str | None = None,
+        max_bytes: int | None = None,
     ) -> None:
         super().__init__()
         # NVFlare writes a job's configuration from attributes that bear the arguments' names.
         self.state_dir, self.max_epsilon, self.max_report_epsilon = state_dir, max_epsilon, max_report_epsilon
         self.schemes, self.require_ledger, self.witness = schemes, require_ledger, witness
+        self.max_bytes = max_bytes
 
     @property
     def owner(self) -> dict[str, object]:
         """The owner's configuration, as ``sqsgd.node.policy.Policy`` reads it; it checks the values."""
-        keys = ("state_dir", "max_epsilon", "max_report_epsilon", "schemes", "require_ledger", "witness")
+        keys = (
+            "state_dir", "max_epsilon", "max_report_epsilon", "schemes", "require_ledger", "witness",
+            "max_bytes",
+        )  # fmt: skip
         values = {key.replace("_", "-"): getattr(self, key) for key in keys}
         return {key: value for key, value in values.items() if value is not None}
 

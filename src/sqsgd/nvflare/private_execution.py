@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, final
 
+from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
-from nvflare.app_common.widgets.convert_to_fed_event import ConvertToFedEvent
+from nvflare.apis.workspace import Workspace
+from nvflare.app_common.logging.constants import ALLOW_LOG_STREAMING_VAR, is_log_streaming_allowed
 from nvflare.fuel.utils import fobs
 
 from sqsgd.checks import Vector
@@ -20,6 +25,7 @@ from sqsgd.node.node_state import FolderState
 from sqsgd.node.policy import Policy, Refused
 from sqsgd.node.structure import Structure
 from sqsgd.nvflare import shareables
+from sqsgd.nvflare.private_log import private_log
 
 _LOG = logging.getLogger("sqsgd")
 Execute = Callable[[str, Shareable, FLContext, Signal], Any]
@@ -30,10 +36,21 @@ class PrivateExecution:
     """Takes the place of an executor's ``execute``: ``sqsgd.node.answer.Node`` decides when to call it.
 
     ``owner``: the owner's configuration, with the keys of a Flower node's.
+
+    Guarantees
+    ----------
+    * While NVFlare may stream the site's logs to the server, nothing is paid or computed:
+      tests/nvflare/test_private_execution.py::test_a_site_that_streams_its_logs_is_refused.
+    * From the first task to the end of the job, no federated event, such as metrics, leaves, whichever
+      component fires it: tests/nvflare/test_private_execution.py::test_no_event_leaves,
+      tests/nvflare/test_simulator.py::test_two_clients.
+    * Whether and how the executor failed is written to the owner's folder, never to NVFlare's logs:
+      tests/nvflare/test_private_execution.py::test_a_failing_executor_tells_nothing.
     """
 
     def __init__(self, execute: Execute, owner: Mapping[str, object]) -> None:
         self._execute, self._owner = execute, owner
+        self._log = _LOG  # until the owner's folder is known; nothing is computed before
 
     def __call__(
         self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal
@@ -46,22 +63,26 @@ class PrivateExecution:
             raise
         except BaseException as error:
             asked = shareables.request_fields(shareable)
-            return shareables.refusal(reasons.explain(error, asked, self._owner, _LOG))
+            reason = reasons.explain(error, asked, self._owner, self._log)
+            _LOG.warning("sqsgd: %s; more is in %s", reason, self._owner.get("state-dir"))
+            return shareables.refusal(reason)
 
     def _answer(
         self, shareable: Shareable, fl_ctx: FLContext, compute: Callable[[Structure, Vector], Vector]
     ) -> bytes:
+        fl_ctx.get_engine().fire_and_forget_aux_request = _not_sent
         number = shareables.client_number(fl_ctx.get_identity_name())
         request = shareables.read_request(shareable, number)
         policy = Policy.of(self._owner, simulation=False)
         if policy.state_dir is None:  # Policy requires it outside simulations; the type does not say so
             raise Refused("state-dir is not set")
-        _check_streams(fl_ctx)
+        self._log = private_log(policy.state_dir)
+        _check_logs(fl_ctx)
         node = Node(
             policy=policy,
             state=FolderState(policy.state_dir, policy),
             client=number,
-            log=_LOG,
+            log=self._log,
             sent_size=lambda payload: len(fobs.dumps(shareables.report(payload))),
         )
         return node.answer(request, shareables.download_of(shareable), compute)
@@ -80,11 +101,34 @@ class PrivateExecution:
         return shareables.change_of(result, structure, weights)
 
 
-def _check_streams(fl_ctx: FLContext) -> None:
-    """Raise Refused if the job streams events, such as metrics, which no filter of NVFlare sees."""
-    components = fl_ctx.get_engine().get_all_components()
-    streams = sorted(name for name, part in components.items() if isinstance(part, ConvertToFedEvent))
-    if streams:
+def _check_logs(fl_ctx: FLContext) -> None:
+    """Raise Refused if the site's logs, in which an executor may write about data, go to the server."""
+    if is_log_streaming_allowed(fl_ctx) or _site_streams(fl_ctx):
         raise Refused(
-            f"the job's component {streams[0]!r} sends events to the server in the clear: remove it"
+            "NVFlare may stream this site's logs to the server in the clear: set "
+            '"allow_log_streaming": false in local/resources.json and restart the client'
         )
+
+
+def _site_streams(fl_ctx: FLContext) -> bool:
+    """Whether the site's own file allows it.
+
+    A job's process takes the first ``resources.json`` below the client's folder, which may be one in the job;
+    the client itself, which streams too, started with the site's.
+    """
+    root = fl_ctx.get_prop(FLContextKey.WORKSPACE_ROOT)
+    path = root and Workspace(root, fl_ctx.get_identity_name()).get_resources_file_path()
+    if not path:  # in simulations alone
+        return False
+    setting = json.loads(Path(path).read_text()).get(ALLOW_LOG_STREAMING_VAR)
+    if setting is None:
+        setting = os.environ.get(f"NVFLARE_{ALLOW_LOG_STREAMING_VAR}".upper())
+    return str(setting).lower() != "false"
+
+
+def _not_sent(*_: object, **__: object) -> dict[str, object]:
+    """In place of the engine's function that sends federated events, which no filter of NVFlare sees.
+
+    For the rest of the job: a trainer in another process may log metrics when its task is done.
+    """
+    return {}
