@@ -36,8 +36,8 @@ def after(tmp_path_factory):
     sqsgd("deploy", "init", folder, "--nodes", 3, "--rounds", ROUNDS, *options)
     for index in range(3):
         typed(allow.replace("node-0", f"node-{index}"), place)
-    with (folder / "nodes/node-2/node.conf").open("a") as file:
-        file.write('hostile="flood"\n')
+    conf = folder / "nodes/node-2/node.conf"  # whose owner leaves the app alone
+    conf.write_text(conf.read_text().replace("wrap-apps=true", "wrap-apps=false") + 'hostile="flood"\n')
     sqsgd("deploy", "up", folder, "--detach", "--app", app)
     try:
         yield folder, finished(folder)
