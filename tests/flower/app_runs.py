@@ -69,7 +69,8 @@ def archive(files):
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as bundle:
         for name, text in files.items():
-            file = zipfile.ZipInfo(name)  # of 1980: the same bytes in every process
+            # of 1980: the same bytes in every process
+            file = name if isinstance(name, zipfile.ZipInfo) else zipfile.ZipInfo(name)
             bundle.writestr(file, text, zipfile.ZIP_DEFLATED)
     return content.getvalue()
 
