@@ -7,6 +7,10 @@ import tracemalloc
 import pytest
 
 pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
+from sqsgd.flower.internals import OLDEST_DEPLOYED, untested
+
+if untested(OLDEST_DEPLOYED):
+    pytest.skip(f"sqsgd deploy is not for {untested(OLDEST_DEPLOYED)}", allow_module_level=True)
 
 from app_runs import PLAIN, GuardedNode, archive, write_app
 from federation import lines, request

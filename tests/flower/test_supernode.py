@@ -8,6 +8,10 @@ import tracemalloc
 import pytest
 
 pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
+from sqsgd.flower.internals import OLDEST_DEPLOYED, untested
+
+if untested(OLDEST_DEPLOYED):
+    pytest.skip(f"sqsgd deploy is not for {untested(OLDEST_DEPLOYED)}", allow_module_level=True)
 
 import flwr.supernode.start_client_internal as receiving
 from app_runs import archive, write_app

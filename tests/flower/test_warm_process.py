@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
+from sqsgd.flower.internals import OLDEST_DEPLOYED, untested
+
+if untested(OLDEST_DEPLOYED):
+    pytest.skip(f"sqsgd deploy is not for {untested(OLDEST_DEPLOYED)}", allow_module_level=True)
 if sys.platform != "linux":
     pytest.skip("other systems start a new process for each message", allow_module_level=True)
 
