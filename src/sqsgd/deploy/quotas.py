@@ -3,7 +3,8 @@
 The SuperLink stores what nodes send. Without a quota, a single registered node could fill the server's disk
 with parts of replies that nobody asked for. A node is known by its key: every request holds the public key
 and a signature of the time, which the SuperLink checks again. The strategy trims the store after each
-round, so that a quota of a minute limits the disk; one of a day would stop honest nodes.
+round; what arrives later than that stays until the run ends, at no more than the quota of each minute. A
+quota of a day that bounds the total would stop honest nodes.
 """
 
 from __future__ import annotations
