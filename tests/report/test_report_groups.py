@@ -61,6 +61,12 @@ def test_a_baseline_is_not_named_after_budgets_that_it_ignores(grouped):
     assert labels == {"sqsgd, ε 200, 256 bytes", "sqsgd, ε 400, 128 bytes", "fedsgd", "fedsgd (2)"}
 
 
+def test_the_code_that_runs_take_by_default_is_not_named(grouped):
+    coded = [{"options": {"code": code}} for code in ("sparse", "signs")]
+    labels = {group.label for group in grouped(*coded, {"scheme": "fedsgd"})}
+    assert labels == {"sqsgd", "sqsgd, code signs", "fedsgd"}
+
+
 def test_the_best_group_comes_first_and_one_without_accuracy_last(grouped):
     groups = grouped({"scheme": "fedsgd", "done": 3}, {"bytes": 64, "best": 0.5}, {"bytes": 256, "best": 0.9})
     assert [group.config.bytes for group in groups[:2]] == [256, 64]

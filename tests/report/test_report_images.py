@@ -9,7 +9,7 @@ from folders import write_run
 
 from sqsgd.report.charts import all_charts
 from sqsgd.report.groups import group_runs
-from sqsgd.report.images import write_charts, write_images, write_table
+from sqsgd.report.images import table_rows, write_charts, write_images, write_table
 from sqsgd.report.wording import Wording
 from sqsgd.runs.reading import read_runs
 
@@ -58,6 +58,17 @@ def test_the_table_as_pdf(tmp_path):
     groups = group_runs(read_runs([tmp_path / "runs"])[0])
     place = write_table(groups, tmp_path, "Results of $x_1")
     assert place.read_bytes().startswith(b"%PDF")
+    heads, row = table_rows(groups)
+    assert heads[2:4] == ["accuracy", "rate"]
+    assert "%" in row[2]
+    assert row[3] == "0.1"
+
+
+def test_the_table_names_another_metric_and_does_not_call_it_a_percentage(tmp_path):
+    write_run(tmp_path / "runs/a", metric="RMSE", best=0.25)
+    groups = group_runs(read_runs([tmp_path / "runs"])[0])
+    heads, row = table_rows(groups)
+    assert (heads[2], row[2]) == ("RMSE", f"{groups[0].accuracy[0]:.4g}")
 
 
 def test_png_and_figures_without_curves_left_out(tmp_path):

@@ -29,7 +29,7 @@ def test_the_table_has_a_row_per_group_with_intervals_and_bytes(groups):
     assert len(body) == 3
     for row in body:
         assert row.endswith(r" \\")
-        assert len(re.findall(r"(?<!\\)&", row)) == 6
+        assert len(re.findall(r"(?<!\\)&", row)) == 7
     mean, half = groups[0].accuracy
     assert f"${100 * mean:.2f} \\pm {100 * half:.2f}$" in body[0]
     assert body[0].endswith(r"& local & $400$ & $16\,000$ & $273$ \\")
@@ -51,7 +51,8 @@ def test_nothing_special_is_left_bare(groups):
 def test_an_error_has_its_own_name_and_no_percent(grouped):
     groups = grouped({"metric": "RMSE", "best": 0.25, "loss": "squared-error"})
     table = latex_table(groups, "x")
-    assert "& RMSE &" in table
+    assert "& RMSE & rate &" in table
+    assert "& $0.1$ & local &" in table
     assert f"${groups[0].accuracy[0]:.4g}$" in table
 
 

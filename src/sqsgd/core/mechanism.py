@@ -135,6 +135,11 @@ class Mechanism(ABC):
         """
 
     @property
+    def keeps_length(self) -> bool:
+        """A vector longer than the bound is not shortened to it; the noise of its report grows with it."""
+        return False
+
+    @property
     def longest(self) -> float:
         """The norm of the longest vector that a report can describe, over the bound.
 

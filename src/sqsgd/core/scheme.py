@@ -133,7 +133,11 @@ class Scheme:
         It is the error on the sent block where the client keeps the rest as a residual. Where the mechanism
         chooses the coordinates, it is the error on the whole vector, because the choice is part of it.
         """
-        error = self.mechanism.relative_error(1.0)
+        return self.nmse_at(1.0)
+
+    def nmse_at(self, share: float) -> float:
+        """``nmse`` for a vector of this share of the bound."""
+        error = self.mechanism.relative_error(share)
         for i, transform in reversed(list(enumerate(self.transforms))):
             error = transform.error_before(error, self._dims[i])
         return error

@@ -188,7 +188,7 @@ def _scheme(config: RunConfig, dim: int) -> Scheme:
 
 
 def outlook(config: RunConfig, dim: int) -> str:
-    """One line if a model of ``dim`` weights is predicted to learn nothing at the default rate, else none."""
+    """One line if a model of ``dim`` weights is predicted to learn next to nothing at the default rate."""
     if config.lr or softmax_once(config):
         return ""
     scheme, clients = _scheme(config, dim), config.participants or config.clients
@@ -196,7 +196,8 @@ def outlook(config: RunConfig, dim: int) -> str:
         return ""
     return (
         f"{scheme.name} at epsilon {config.epsilon:g} in {config.rounds:,} rounds of {clients:,} clients: "
-        "nothing will be learned, the reports are too noisy; more epsilon, clients or rounds would help"
+        "next to nothing will be learned, the reports are too noisy; "
+        "more epsilon, clients or rounds would help"
     )
 
 

@@ -170,7 +170,8 @@ def _described(groups: Sequence[Group]) -> list[str]:
 
 
 def _by_default(name: str, value: Any) -> bool:
-    return value is None or (name in ("lr", "bound", "clip", "secure") and not value)
+    chosen = (name, value) == ("option code", "sparse")  # what a run without the option is stored with
+    return chosen or value is None or (name in ("lr", "bound", "clip", "secure") and not value)
 
 
 def _ignored_budgets(group: Group) -> set[str]:

@@ -13,7 +13,8 @@ from sqsgd.files.durable import write_atomically
 from sqsgd.report.charts import PARTS, Chart, SplitChart, all_charts
 from sqsgd.report.groups import Group, group_runs
 from sqsgd.report.styles import LIGHT, PATTERNS, series_style
-from sqsgd.report.text import number, percent_interval
+from sqsgd.report.text import interval, number
+from sqsgd.runs.headline import ACCURACY
 from sqsgd.runs.reading import read_runs
 
 WIDTH, HEIGHT, LEGEND_ROW = 3.35, 2.2, 0.16
@@ -61,22 +62,30 @@ def write_charts(charts: Sequence[Chart | SplitChart], folder: str | Path, kind:
     return written
 
 
-def write_table(groups: Sequence[Group], folder: str | Path, title: str) -> Path:
-    """Write the results as ``table.pdf``: what the page's table says in the columns that a paper needs."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    heads = ["", "runs", "accuracy", "privacy", "ε per report", "total ε", "bytes"]
+def table_rows(groups: Sequence[Group]) -> list[list[str]]:
+    """The table of results as a paper needs it: the heads, then one row per group."""
+    measured = groups[0].headline.name if groups else ACCURACY.name
+    heads = ["", "runs", measured, "rate", "privacy", "ε per report", "total ε", "bytes"]
     rows = [
         [
             _plain(group.label, 44),
             str(len(group.counted)),
-            percent_interval(*group.accuracy),
+            interval(*group.accuracy, share=group.headline.is_share),
+            number(group.lr),
             group.notion.replace("-", " "),
             *(number(group.last(name)) for name in ("epsilon", "epsilon_total", "bytes_up")),
         ]
         for group in groups
     ]
+    return [heads, *rows]
+
+
+def write_table(groups: Sequence[Group], folder: str | Path, title: str) -> Path:
+    """Write the results as ``table.pdf``: what the page's table says in the columns that a paper needs."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    heads, *rows = table_rows(groups)
     lines = [1 + row[0].count("\n") for row in rows]
     with mpl.rc_context(STYLE):
         height = 0.22 * (sum(lines) + 1)
@@ -91,7 +100,7 @@ def write_table(groups: Sequence[Group], folder: str | Path, title: str) -> Path
         for (row, column), cell in table.get_celld().items():
             cell.set_height(lines[row - 1] if row else 1)
             cell.PAD = 0.04
-            if column in (0, 3):
+            if column in (0, 4):
                 cell.set_text_props(ha="left")
         for y in (1.0, 1 - 1 / (sum(lines) + 1), 0.0):
             axes.axhline(y, color="black", linewidth=0.6, clip_on=False)

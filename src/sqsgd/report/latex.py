@@ -53,9 +53,9 @@ def latex_table(groups: Sequence[Group], title: str) -> str:
         "\\centering\n"
         f"\\caption{{{escaped(title)}.{note}}}\n"
         "\\label{tab:results}\n"
-        "\\begin{tabular}{lrrlrrr}\n"
+        "\\begin{tabular}{lrrrlrrr}\n"
         "\\toprule\n"
-        rf" & runs & {measured} & privacy & $\varepsilon$ per report & total $\varepsilon$ & bytes \\"
+        rf" & runs & {measured} & rate & privacy & $\varepsilon$ per report & total $\varepsilon$ & bytes \\"
         "\n\\midrule\n"
         f"{rows}\n"
         "\\bottomrule\n"
@@ -76,6 +76,7 @@ def _row(group: Group, *, several: bool) -> str:
         escaped(group.label),
         str(len(group.counted)),
         measured,
+        _number(group.lr),
         group.notion.replace("-", " "),
         _number(group.last("epsilon")),
         _number(group.last("epsilon_total")),

@@ -48,13 +48,15 @@ def percent(value: float) -> str:
     return MISSING if math.isnan(value) else f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
 
 
-def percent_interval(mean: float, half: float) -> str:
-    """A mean share with half the width of its confidence interval, if there is one.
+def interval(mean: float, half: float, *, share: bool) -> str:
+    """A mean, in percent if it is a share, with half the width of its confidence interval if there is one.
 
-    >>> percent_interval(0.9213, 0.0041), percent_interval(0.9213, float("nan"))
-    ('92.1\\xa0% ± 0.4', '92.1\\xa0%')
+    >>> interval(0.9213, 0.0041, share=True), interval(0.25, 0.01, share=False)
+    ('92.1\\xa0% ± 0.4', '0.25 ± 0.01')
     """
-    return percent(mean) + ("" if math.isnan(half) else f" ± {100 * half:.1f}")
+    if share:
+        return percent(mean) + ("" if math.isnan(half) else f" ± {100 * half:.1f}")
+    return number(mean) + ("" if math.isnan(half) else f" ± {half:.2g}")
 
 
 def listed(names: list[str]) -> str:

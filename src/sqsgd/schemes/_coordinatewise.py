@@ -62,6 +62,10 @@ class EachCoordinate(Mechanism):
         times = self.dim if self.notion == "local" else 1
         return Privacy(epsilon=total(self.channel.epsilon, times), notion=self.notion)
 
+    @property
+    def keeps_length(self) -> bool:
+        return True
+
     def _half_range(self, bound: float) -> float:
         return self.reach * bound / math.sqrt(self.dim)
 
