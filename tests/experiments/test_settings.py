@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -124,18 +123,27 @@ def accuracy(run):
     return run.problem.evaluate(state.weights)[0]
 
 
-@pytest.mark.skipif(
-    "SQSGD_RATES" not in os.environ, reason="takes hours; SQSGD_RATES names the file of its runs"
-)
-def test_every_default_on_digits_is_within_two_points_of_the_best_of_a_grid():
-    """Or the outlook says that nothing will be learned, and nothing is, whatever the rate."""
-    sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+def test_every_default_on_digits_is_within_two_points_of_the_best_of_a_grid(monkeypatch):
+    """Of the runs that were recorded; ``SQSGD_RATES=FILE`` makes those that FILE lacks, which takes hours.
+
+    Or the outlook says that next to nothing will be learned, and nothing is, whatever the rate.
+    """
+    root = Path(__file__).parents[2]
+    monkeypatch.syspath_prepend(str(root / "benchmarks"))
     from default_rates import ARMS, Runs
 
-    runs, worse = Runs(Path(os.environ["SQSGD_RATES"]), 200, None), {}
+    recorded = root / "docs/assets/default-rates.json"
+    if "SQSGD_RATES" not in os.environ:
+
+        def never(_, made):
+            rate = f"{made.config.scheme} at {made.settings.optimizer.rate:.4g}"
+            pytest.fail(f"{rate} is not in {recorded}: run benchmarks/default_rates.py {recorded}")
+
+        monkeypatch.setattr(Runs, "_trained", never)
+    runs, worse = Runs(Path(os.environ.get("SQSGD_RATES", recorded)), 200, None), {}
     for epsilon, arm in itertools.product((400.0, 100.0, 40.0), ARMS):
         default, best = runs.result(arm, epsilon), runs.best(arm, epsilon)
-        fair = default["accuracy"] >= best["accuracy"] - 0.02
+        fair = default["accuracy"] >= best["accuracy"] - 0.02 - 1e-9
         if not (fair if default["learns"] else best["accuracy"] < 0.15):
             worse[arm, epsilon] = (default, best)
     assert worse == {}

@@ -7,7 +7,7 @@ import math
 from sqsgd.core import Scheme
 from sqsgd.federated.optimizers import OPTIMIZERS
 
-_NOISE, _UNEVEN_NOISE, _SPIKES, _LONGEST, _LONG = 0.1, 0.07, 0.04, 1.25, 2.0
+_NOISE, _UNEVEN_NOISE, _SPIKES, _LONGEST, _LONG = 0.1, 0.07, 0.04, 1.25, 3.0
 _STEEPEST, _TOLERATED, _LESS_TOLERATED = 0.3, 25.0, 3.0
 _SCORE_NOISE, _LARGEST_SOFTMAX_RATE = 1.4, 200.0
 _INVISIBLE, _UNSTABLE = 3000.0, 100.0
@@ -22,15 +22,16 @@ def learning_rate(
     If a fixed bound decides the noise, it is so small that the noise of all rounds moves a weight by 0.1 at
     the end (one standard deviation; 0.07 if reports differ in length; 0.04 if noise hits few weights at a
     time, hard, because no rotation spreads it), and that the first step is at most 1.25 long. Where longer
-    gradients bring more noise, it is that of one twice as long as the bound. If the noise is relative to the
-    gradient, because the bound follows norms in the reports or there is none, the rate is
+    gradients bring more noise, it is that of one three times as long as the bound. If the noise is relative
+    to the gradient, because the bound follows norms in the reports or there is none, the rate is
     0.3 / (1 + NMSE / (25 clients)), where NMSE is the relative squared error of one report; with 3 clients if
     no bound keeps it down, or if it is the error on a block alone. Constants were chosen on images of MNIST
     and Fashion-MNIST that are in no test set.
 
-    If clients accumulate a velocity, ten gradients add up, so it is a tenth of that. The server's momentum
-    and adam take a hundredth: they keep moving a coordinate between its reports, which hold many gradients
-    and come once in dim / n rounds.
+    If clients accumulate a velocity of momentum 0.9, about five gradients add up before it is forgotten with
+    the coordinates that are sent, so it is a fifth of that. The server's momentum and adam take a hundredth:
+    they keep moving a coordinate between its reports, which hold many gradients and come once in dim / n
+    rounds.
     """
     length = (bound or scheme.first_bound) * scheme.mechanism.longest
     if follows_norms(scheme):
@@ -42,7 +43,7 @@ def learning_rate(
         noise = _NOISE if scheme.mechanism.fixed_length else _UNEVEN_NOISE if spread else _SPIKES
         longest = math.inf if scheme.mechanism.bounds_coordinates else _LONGEST / length
         rate = min(longest, _noise_rate(scheme, clients, rounds, length, noise))
-    return rate * (1 - scheme.momentum) * OPTIMIZERS[optimizer].default_rate
+    return rate * min(1.0, 2 * (1 - scheme.momentum)) * OPTIMIZERS[optimizer].default_rate
 
 
 def follows_norms(scheme: Scheme) -> bool:
