@@ -113,4 +113,5 @@ def test_the_owner_decides_how_much_is_asked():
     for few in (15, 1, 0, -1):
         with pytest.raises(Refused, match=f"batch = {few} is below this node's min-batch = 16"):
             owner.check_batch(few)
-    policy().check_batch(1)  # without a limit of its owner's
+    for any_batch in (1, 0, -1):  # without a limit of its owner's
+        policy().check_batch(any_batch)

@@ -127,7 +127,7 @@ class Policy:
 
     def check_batch(self, batch: int | None) -> None:
         """Raise Refused if the batch that the app is asked for, where it is named, is too small."""
-        if batch is not None and batch < self.min_batch:
+        if batch is not None and batch < self.min_batch and self.min_batch > 1:
             raise Refused(
                 f"batch = {batch} is below this node's min-batch = {self.min_batch}: the fewer examples are "
                 "in a batch, the more a report tells about each"
