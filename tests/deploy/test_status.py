@@ -76,7 +76,7 @@ def test_a_missing_ledger_is_named_if_it_is_required(federation):
     found = node_status(node)
     assert (found["ledger"], found["epsilon_spent"]) == ("none yet", 0.0)
     (node / "node.conf").write_text("state-dir=/without/quotes\n")
-    assert "node.conf: Invalid value" in node_status(node)["ledger"]
+    assert "node.conf: line 1: the value of state-dir, /without/quotes, must" in node_status(node)["ledger"]
 
 
 def test_a_run_is_summed_up(federation):
