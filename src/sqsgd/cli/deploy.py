@@ -118,6 +118,11 @@ def up(
     from sqsgd.flower.internals import check_deployable
 
     load_federation(folder)
+    if not (folder / "server/superlink.sh").is_file():
+        raise ValueError(
+            f"{folder} has no server/ with the scripts of a server: name the folder that `sqsgd deploy init` "
+            "wrote; on several machines, start each folder's own scripts instead (see its README.md)"
+        )
     check_deployable()
     if detach:
         _detach(folder, resume, app)
@@ -253,10 +258,14 @@ def gate(
     from sqsgd.flower.internals import check_deployable
 
     check_deployable()
+    address, link = _address("listen", listen), _address("to", to)
+    for name in ("server.pem", "server.key", "ca.pem"):
+        if not (server / name).is_file():
+            raise ValueError(f"{server} has no {name}: name the server's folder, such as federation/server")
     counts = Path(os.environ.get("SQSGD_GATE_COUNTS") or server / "gate.json")
-    gatekeeper = Gate(server, _address("to", to), counts)
+    gatekeeper = Gate(server, link, counts)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(gatekeeper.serve(*_address("listen", listen)))
+        asyncio.run(gatekeeper.serve(*address))
 
 
 def _address(name: str, text: str) -> tuple[str, int]:

@@ -92,7 +92,11 @@ def renew(folder: Path, days: int, *, authority: bool) -> Renewal:
     folder = folder.absolute()
     own, key = folder / "authority/ca.pem", folder / "authority/ca.key"
     certificate = folder / "server/server.pem"
-    for path, what in ((key, "the authority's key"), (certificate, "copy the server's server.pem to it")):
+    needed = (
+        (key, "name the folder that `sqsgd deploy init` wrote, where the authority's key is"),
+        (certificate, "copy the server's server.pem there"),
+    )
+    for path, what in needed:
         if not path.is_file():
             raise ValueError(f"{path} is missing: {what}")
     signer, written = load_authority(key, own), list[Path]()

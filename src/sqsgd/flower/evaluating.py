@@ -200,7 +200,8 @@ class NodeEvaluations:
         reasons = dict(Counter(str(each["reason"]) for each in last.rejected))
         answers = len(last.opened)
         about = {"metric": self.metric, "epsilon": paid, "asked": len(last.tasks)}
-        self.last = {**about, "answers": answers, "rejected": reasons, **last.totals}
+        sizes = {**last.totals, **last.serialised_totals}
+        self.last = {**about, "answers": answers, "rejected": reasons, **sizes}
         if not answers:
             _LOG.warning("sqsgd: no node evaluated the model: %s", reasons)
             return None

@@ -398,7 +398,10 @@ class SqsgdStrategy(Strategy):
 
     def summary(self) -> None:
         """Log what a report holds and costs, and warn if rounds cannot suffice, once the model is known."""
-        for level, text in outlook(self.scheme, self.expected, self.rounds) if self.name else ():
+        if not self.name:
+            return
+        evaluations = -(-self.rounds // self.evaluate_every), self.evaluation.epsilon
+        for level, text in outlook(self.scheme, self.expected, self.rounds, evaluations):
             _LOG.log(level, "sqsgd: %s", text)
 
     # ------------------------------------------------------------ all rounds
