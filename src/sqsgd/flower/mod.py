@@ -195,8 +195,8 @@ def asked_batch(*configs: Mapping[str, Any]) -> int | None:
 
 def _configs(content: RecordDict) -> Iterator[Mapping[str, Any]]:
     """What the server configures the app with: an app reads a MetricRecord like a ConfigRecord."""
-    records = (*content.config_records.items(), *content.metric_records.items())
-    return (record for name, record in records if name not in (wire.REQUEST, wire.UPDATE))
+    records: dict[str, Mapping[str, Any]] = {**content.config_records, **content.metric_records}
+    return (record for name, record in records.items() if name not in (wire.REQUEST, wire.UPDATE))
 
 
 def _own(context: Context) -> Context:
