@@ -66,6 +66,18 @@ def test_a_revoked_key_is_refused_by_a_gate_that_runs(federation):
         assert "has revoked this node's key" in said
 
 
+def test_a_key_is_revoked_even_if_too_few_are_left(federation):
+    """A key that was stolen must not stay valid because of a setting of the next training."""
+    assert revoke(federation, "node-0").note == ""
+    last = revoke(federation, "node-1")
+    assert "correct it before the next training (nodes = 0 must be a whole number" in last.note
+    assert sorted(path.name for path in (federation / "server/revoked").iterdir()) == [
+        "node-0.pub",
+        "node-1.pub",
+    ]
+    assert load_federation(federation).nodes == 1
+
+
 def test_a_file_that_is_no_key_does_not_hide_revoked_ones(federation, capsys):
     server, trusted = federation / "server", federation / "server/ca.pem"
     key = base64.b64encode(pem_of_openssh((federation / "nodes/node-1/key.pub").read_bytes())).decode()

@@ -35,8 +35,9 @@ def revoke(
     """Refuse a node from now on; the gate notices within seconds, and nothing else is stopped."""
     from sqsgd.deploy.membership import revoke
 
-    key = revoke(folder, name)
-    print_result(as_json, {"revoked": str(key)}, f"{name} is revoked: its key is now {key}")
+    done = revoke(folder, name)
+    lines = [f"{name} is revoked: its key is now {done.key}", *([done.note] if done.note else [])]
+    print_result(as_json, {"revoked": str(done.key), **({"note": done.note} if done.note else {})}, *lines)
 
 
 def renew(
