@@ -114,6 +114,7 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Run a federation on this machine and train; exits with 1 if training was not completed."""
+    from sqsgd.deploy.submission import last_job
     from sqsgd.deploy.supervisor import Supervisor
     from sqsgd.flower.internals import check_deployable
 
@@ -136,7 +137,7 @@ def up(
     stopping: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda seen, _frame: stopping.append(seen))
-    good, tell = False, (lambda _: None) if as_json else _say
+    good, tell, before = False, (lambda _: None) if as_json else _say, last_job(folder / "server")
     with Supervisor(folder, tell, stop=lambda: bool(stopping)).running() as supervisor:
         if not stopping:
             good = _train(folder / "server", supervisor.federation, app, resume, stopping, tell)
@@ -145,7 +146,12 @@ def up(
     if as_json:
         status(folder, as_json=True)
     if stopping and not good:
-        _say(f"stopped; resume with: sqsgd deploy up {folder} --resume")
+        begun = resume or last_job(folder / "server") != before
+        _say(
+            f"stopped; resume with: sqsgd deploy up {folder} --resume"
+            if begun
+            else "stopped before the training began"
+        )
         raise typer.Exit(128 + stopping[0])
     raise typer.Exit(0 if good else 1)
 
