@@ -37,6 +37,8 @@ def revoke(
 
     done = revoke(folder, name)
     lines = [f"{name} is revoked: its key is now {done.key}", *([done.note] if done.note else [])]
+    if not (folder / "superlink.sh").is_file():
+        lines.append(f"a server elsewhere does not know it: there, run `sqsgd deploy revoke . {name}` too")
     print_result(as_json, {"revoked": str(done.key), **({"note": done.note} if done.note else {})}, *lines)
 
 
