@@ -73,6 +73,19 @@ def test_a_gate_needs_a_host_and_a_port(tmp_path, address):
     assert (done.code, done.error) == (2, f"sqsgd: to = {address!r} must look like 127.0.0.1:8001\n")
 
 
+def test_the_wrong_folder_is_named_and_nothing_is_written(tmp_path):
+    folder = small_federation(tmp_path)
+    before = sorted(folder.rglob("*"))
+    done = typed(["sqsgd", "deploy", "up", folder / "server"])
+    assert (done.code, "server has no server/ with the scripts of a server" in done.error) == (2, True)
+    node = folder / "nodes/node-0"
+    done = typed(["sqsgd", "deploy", "gate", node, "--listen", "127.0.0.1:1", "--to", "127.0.0.1:2"])
+    assert (done.code, f"{node} has no server.pem: name the server's folder" in done.error) == (2, True)
+    done = typed(["sqsgd", "deploy", "renew", folder / "server"])
+    assert (done.code, "name the folder that `sqsgd deploy init` wrote" in done.error) == (2, True)
+    assert sorted(folder.rglob("*")) == before
+
+
 def test_an_ipv6_address_may_be_in_brackets():
     assert deploying._address("to", "[::1]:8001") == ("::1", 8001)
 

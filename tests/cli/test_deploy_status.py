@@ -26,7 +26,7 @@ def shown(folder):
 
 def test_a_federation_that_never_ran(tmp_path):
     text = shown(small_federation(tmp_path))
-    assert text.startswith("superlink   not running\nsuperexec   not running\ngate        not running at \n")
+    assert text.startswith("superlink   not running\nsuperexec   not running\ngate        not running\n")
     assert "training    none yet\ncertificate valid until " in text
     assert text.count(" good") == 2  # both ledgers exist, and nothing is spent
     assert "wire" not in text
@@ -62,8 +62,8 @@ def test_a_federation_that_runs(tmp_path):
         f" {'r' * 79}…",
         "training    running: round 2 of 4, accuracy 50.00%, attempt 2\n",
         "answers     4 accepted, 2 rejected\n",
-        "            round 1: slot 3: late\n",
-        "            round 1: node 12: [red]no answer[/red] in time\n",
+        "            round 2: slot 3: late\n",
+        "            round 2: node 12: [red]no answer[/red] in time\n",
         "bytes       up 1,092 (4,000 serialised), down 6,000 (6,000 serialised)\n",
         "            2026-01-02 superlink was killed by signal 9\n",
     ):

@@ -15,6 +15,10 @@ def test_what_an_operator_types(tmp_path):
     assert json.loads(done.out) == {"revoked": str(folder / "server/revoked/node-1.pub")}
     done = typed(["sqsgd", "deploy", "revoke", folder, "node-1"])
     assert (done.code, "it has: node-0, node-2" in done.error) == (2, True)
+    done = typed(["sqsgd", "deploy", "revoke", folder, "node-2"])
+    assert "there, run `sqsgd deploy revoke . node-2` too" in done.out
+    done = typed(["sqsgd", "deploy", "revoke", folder / "server", "node-0"])
+    assert (done.code, "there, run" in done.out) == (0, False)
     assert typed(["sqsgd", "deploy", "renew", folder, "--authority", "--days", "400"]).code == 0
     done = typed(["sqsgd", "deploy", "renew", folder, "--days", "0"])
     assert (done.code, "days = 0" in done.error) == (2, True)

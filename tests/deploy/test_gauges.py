@@ -19,8 +19,10 @@ def test_a_nodes_metrics_are_its_own(federation):
     Ledger(node / "state/ledger").spend(400.0, notion="local", task="digits", round=0, scheme="sqsgd")
     refusals = [{"reason": f"epsilon = {number}", "told": "not allowed"} for number in range(3)]
     (node / "state/refusals.jsonl").write_text("".join(json.dumps(each) + "\n" for each in refusals))
+    (node / "state/answers.jsonl").write_text('{"zero": "the app failed"}\n{"round": 1}\n')
     lines = metrics_text(node).splitlines()
     assert 'sqsgd_node_epsilon_left{node="node-0"} 1200.0' in lines
+    assert 'sqsgd_node_zeros_total{node="node-0"} 1' in lines
     assert 'sqsgd_node_refusals_total{node="node-0",reason="not allowed"} 3' in lines
     assert not any("training" in each for each in lines)
 

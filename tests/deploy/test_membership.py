@@ -1,6 +1,7 @@
 """Nodes come and go, and certificates are renewed, while the gate and the other nodes stay up."""
 
 import base64
+import time
 
 import pytest
 from live import wait_until
@@ -63,6 +64,35 @@ def test_a_revoked_key_is_refused_by_a_gate_that_runs(federation):
         assert list(problems(nodes[0], address)) == []
         (said,) = problems(nodes[1], address)
         assert "has revoked this node's key" in said
+
+
+def test_a_key_is_revoked_even_if_too_few_are_left(federation):
+    """A key that was stolen must not stay valid because of a setting of the next training."""
+    assert revoke(federation, "node-0").note == ""
+    last = revoke(federation, "node-1")
+    assert "correct it before the next training (nodes = 0 must be a whole number" in last.note
+    assert sorted(path.name for path in (federation / "server/revoked").iterdir()) == [
+        "node-0.pub",
+        "node-1.pub",
+    ]
+    assert load_federation(federation).nodes == 1
+
+
+def test_a_file_that_is_no_key_does_not_hide_revoked_ones(federation, capsys):
+    server, trusted = federation / "server", federation / "server/ca.pem"
+    key = base64.b64encode(pem_of_openssh((federation / "nodes/node-1/key.pub").read_bytes())).decode()
+    (server / "nodes/mine.pub").write_text("no key")
+    with open_gate(server) as address:
+        listening(address, trusted)
+        (server / "revoked").mkdir()
+        (server / "revoked/another.pub").write_text("")
+        revoke(server, "node-1")
+        refused = lambda: ask(address, trusted, headers=[(KEY_HEADER, key)])[0] == 401  # noqa: E731
+        wait_until(refused, 60, "the key is refused")
+        time.sleep(2.5)
+    said = capsys.readouterr().out
+    assert said.count("mine.pub is not a node's public key, and is left out") == 1
+    assert said.count("another.pub is not a node's public key") == 1
 
 
 def test_certificates_are_renewed_while_the_gate_and_nodes_are_up(federation, tmp_path):

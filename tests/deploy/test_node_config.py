@@ -39,7 +39,31 @@ def test_what_cannot_be_read_is_named(node):
     with pytest.raises(ValueError, match=r"has no node\.conf; name a node's folder"):
         read_node_config(node.parent)
     add(node, "state-dir=/without/quotes")
-    with pytest.raises(ValueError, match=r"node\.conf: Invalid value"):
+    with pytest.raises(
+        ValueError, match=r"node\.conf: line \d+: the value of state-dir, /without/quotes, must"
+    ):
+        read_node_config(node)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["min-batch = 64", "min-batch =64", "min-batch= 64", "min-batch: 64", "min-batch 64",
+     "seed=7 # min-batch=64", "min-batch=64, max-bytes=8", 'name="a b', "seed=7 and more"],
+)  # fmt: skip
+def test_no_line_is_skipped(node, line):
+    """Flower would read it in another way than it looks, and a limit would be left out."""
+    text = (node / "node.conf").read_text()
+    at = len(text.splitlines()) + 1
+    add(node, line)
+    with pytest.raises(ValueError, match=rf"node\.conf: line {at}\b"):
+        read_node_config(node)
+    (node / "node.conf").write_text(f"{text}\n  seed=7\tname='a = b' # as of today\n\n")
+    assert read_node_config(node)["name"] == "a = b"
+
+
+def test_a_setting_counts_once(node):
+    add(node, "min-batch=1")
+    with pytest.raises(ValueError, match="min-batch is set twice"):
         read_node_config(node)
 
 

@@ -83,3 +83,45 @@ def test_a_server_that_is_away_is_waited_for(federation):
     code, text = said(federation / "nodes/node-0", f"127.0.0.1:{free_port()}")
     assert code == 0
     assert "does not answer yet" in text
+
+
+def change(name, text):
+    return lambda node: (node / name).write_text(text)
+
+
+def settings(*lines):
+    def add(node):
+        with (node / "node.conf").open("a") as file:
+            file.write("\n".join(lines))
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda node: (node / "node.conf").unlink(), "has no node.conf"),
+        (settings("seed = 7"), "must be key=value, without spaces"),
+        (settings("seed=seven"), "the value of seed, seven, must be a number"),
+        (settings("evaluate-epsilon=-3"), "evaluate-epsilon = -3 must be"),
+        (settings("min_batch=64"), "min_batch is unknown; did you mean min-batch?"),
+        (settings('witness="tip"'), "witness = 'tip' must be an absolute path"),
+        (lambda node: (node / "ca.pem").unlink(), "ca.pem is missing"),
+        (lambda node: (node / "key").unlink(), "key is missing"),
+        (lambda node: (node / "key.pub").unlink(), "key.pub is missing"),
+        (change("ca.pem", "no certificate"), "ca.pem is damaged"),
+        (change("key.pub", "no key"), "key.pub is damaged"),
+    ],
+)
+def test_what_is_wrong_with_its_own_files_is_said_before_it_starts(federation, spoil, words):
+    node = federation / "nodes/node-0"
+    spoil(node)
+    (found,) = preflight.problems(node, "127.0.0.1:1")
+    assert words in found
+
+
+@pytest.mark.parametrize("address", ["server.example.org", "127.0.0.1:abc", ":8000", "127.0.0.1:99999"])
+def test_an_address_without_a_port_is_named(federation, address):
+    code, text = said(federation / "nodes/node-0", address)
+    assert (code, text.count("\n")) == (1, 1)
+    assert f"the server's address, {address!r}, must look like server.example.org:8000" in text

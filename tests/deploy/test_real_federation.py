@@ -215,7 +215,7 @@ def test_a_node_refuses_code_that_its_owner_did_not_allow(up, tmp_path):
         env={**environment(), "SQSGD_LINK_PORT": link_port(up)},
     )
     assert done.returncode == 1, done.stderr  # nobody answered, so nothing was trained
-    assert "none of 1 rounds had enough answers, so nothing was trained; the most frequent" in done.stderr
+    assert "so nothing was trained; the most frequent reason: the node did not run the app" in done.stderr
     assert "finished:failed" in done.stderr
     assert not list((up / "server/runs/run-2").glob("model*"))
     assert not (up / "server/runs/run-2/summary.json").exists()

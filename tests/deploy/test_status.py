@@ -76,7 +76,7 @@ def test_a_missing_ledger_is_named_if_it_is_required(federation):
     found = node_status(node)
     assert (found["ledger"], found["epsilon_spent"]) == ("none yet", 0.0)
     (node / "node.conf").write_text("state-dir=/without/quotes\n")
-    assert "node.conf: Invalid value" in node_status(node)["ledger"]
+    assert "node.conf: line 1: the value of state-dir, /without/quotes, must" in node_status(node)["ledger"]
 
 
 def test_a_run_is_summed_up(federation):
@@ -116,6 +116,22 @@ def test_a_training_with_slots_has_no_serialised_sizes(federation):
     (run.folder / "metrics.jsonl").write_text(json.dumps(sizes) + "\n")
     found = run_status(federation / "server")
     assert (found["bytes_up"], found["bytes_up_serialised"]) == (2 * 273, 0)
+
+
+def test_evaluations_count_in_both_sizes(federation):
+    run = job(federation / "server", "running", Process(pid=os.getpid(), started=start_time(os.getpid())))
+    alone = run_status_of(run, line(0, bytes_down_total=3000), federation)
+    sizes = {"bytes_down_total": 9000, "bytes_down_serialised_total": 9500}
+    both = run_status_of(
+        run, line(0, bytes_down_total=12000, evaluation={"metric": "x", **sizes}), federation
+    )
+    assert both["bytes_down"] - alone["bytes_down"] == 9000
+    assert both["bytes_down_serialised"] - alone["bytes_down_serialised"] == 9500
+
+
+def run_status_of(run, text, federation):
+    (run.folder / "metrics.jsonl").write_text(text + "\n")
+    return run_status(federation / "server")
 
 
 def test_a_run_that_nobody_follows_any_more_is_not_called_running(federation):

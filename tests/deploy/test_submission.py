@@ -1,6 +1,8 @@
 """A training is followed to its end, and gone on with as long as that leads anywhere."""
 
 import json
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +67,49 @@ def test_a_completed_training_is_over(trained):
     job, flower, _ = trained(([2] * 30, "finished:completed"))
     assert (job.status, job.attempts, flower.runs) == ("finished:completed", 1, 1)
     assert training.last_job(job.folder.parents[1]) == job
+
+
+def test_an_app_gets_the_settings_that_it_declares(tmp_path, monkeypatch):
+    """Flower refuses a run with others, such as an ordinary app's with all of the federation's."""
+    federation, told, given = Federation(nodes=2, rounds=7, epsilon=40.0), [], []
+    server = write_federation(tmp_path / "federation", federation, 30) / "server"
+
+    def flower(server, command, *arguments):
+        if command == "run":
+            given.append(tomllib.loads(Path(arguments[-3]).read_text()))
+        return json.dumps({"run-id": 1, "runs": [{"status": "finished:completed"}]})
+
+    monkeypatch.setattr(training, "flwr", flower)
+    monkeypatch.setattr(training, "_ASK_EVERY", 0.0)
+    (app := tmp_path / "app").mkdir()
+    with pytest.raises(ValueError, match=r"app is not a Flower app: it has no pyproject\.toml"):
+        training.train(server, federation, app=app)
+    (app / "pyproject.toml").write_text(
+        "[tool.flwr.app.config]\nnum-server-rounds = 3\nepsilon = 1.0\nlr = 0.1\n"
+    )
+    training.train(server, federation, app=app, tell=told.append)
+    assert given == [{"num-server-rounds": 7, "epsilon": 40.0, "lr": 0.0}]
+    assert told[0].startswith(
+        "the app decides these itself, since its pyproject.toml does not have them: scheme, "
+    )
+    training.train(server, federation)
+    assert given[1] == federation.run_config(server / "runs/run-2", resume=False)
+
+
+def test_why_an_app_failed_is_said(trained, monkeypatch):
+    """Also where no round was recorded, as by an app that writes no metrics."""
+    log = (
+        "Traceback ...\n  File: x\nsqsgd.flower.gathering.TooFewNodes: 1 nodes are connected\nExit Code: 1\n"
+    )
+    answer = Flower.__call__
+    monkeypatch.setattr(
+        Flower,
+        "__call__",
+        lambda self, at, command, *more: log if command == "log" else answer(self, at, command, *more),
+    )
+    job, _, told = trained(([], "finished:failed"))
+    assert f"1 nodes are connected; see {job.folder}.log" in told
+    assert "are connected" not in trained(([2] * 30, "finished:completed"))[2]
 
 
 def test_a_summary_that_is_taken_away_meanwhile_is_no_mistake(tmp_path):

@@ -53,23 +53,43 @@ server.serve_forever()
 """
 
 
-def test_a_node_that_exits_while_the_others_connect_is_restarted(tmp_path):
-    """As one that the server takes for its older self: waiting for it without restarting it is in vain."""
-    pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
-    folder, told = write_federation(tmp_path / "federation", Federation(nodes=1), 3), []
+def stand_in(tmp_path, node):
+    """A federation of scripts that do nothing, with this one for its node."""
+    folder = write_federation(tmp_path / "federation", Federation(nodes=1), 3)
     (tmp_path / "link.py").write_text(LINK)
     scripts = {
         "server/superlink": f'exec "{sys.executable}" "{tmp_path}/link.py" "{folder}/server"',
         "server/superexec": "exec sleep 600",
         "server/gate": "exec sleep 600",
         "server/register": "exit 0",
-        "nodes/node-0/run": f"""\
-if mkdir "{tmp_path}/tried"; then printf '\\033[91mERROR\\033[0m: the key is in use\\n'; exit 3; fi
-echo 'SuperNode ID: 7'
-exec sleep 600""",
+        "nodes/node-0/run": node,
     }
     for name, text in scripts.items():
         (folder / f"{name}.sh").write_text(f"#!/bin/sh\n{text}\n")
+    return folder
+
+
+def test_what_is_stopped_while_it_waits_is_not_called_up(tmp_path):
+    pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
+    folder, told = stand_in(tmp_path, f'touch "{tmp_path}/started"; exec sleep 600'), []
+    with Supervisor(folder, told.append, stop=(tmp_path / "started").exists).running():
+        pass
+    assert told == []
+
+
+def test_a_node_that_exits_while_the_others_connect_is_restarted(tmp_path):
+    """As one that the server takes for its older self: waiting for it without restarting it is in vain."""
+    pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
+    folder, told = (
+        stand_in(
+            tmp_path,
+            f"""\
+if mkdir "{tmp_path}/tried"; then printf '\\033[91mERROR\\033[0m: the key is in use\\n'; exit 3; fi
+echo 'SuperNode ID: 7'
+exec sleep 600""",
+        ),
+        [],
+    )
     with Supervisor(folder, told.append).running() as running:
         assert {name: part.restarts for name, part in running.parts.items() if part.restarts} == {"node-0": 1}
     assert told[0].startswith("node-0 exited with 3 (ERROR: the key is in use); restarting it in")

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from federation import DIM, IDS, Nodes, lines, make_app, model, node_context, nodes_of, strategy
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.supercore.inflatable.inflatable_object import add_header_to_object_body
 
 from sqsgd import make_scheme, seeded_rng
 from sqsgd.flower import wire
+from sqsgd.flower.answers import FLOWERS
 from sqsgd.flower.round_tally import NoAnswers
 from sqsgd.node import reasons
 
@@ -65,7 +67,7 @@ def spoiled(kind: str):
         ("stolen", "for round 0"),
         ("flipped", "damaged"), ("text", "not bytes"), ("numbers", "not bytes"), ("more keys", "one payload"),
         ("arrays", "one payload"), ("late", "no answer within 0.5 s"), ("empty", "0 records"),
-        ("error", "error 8"), ("more", "2 records"), ("no message", "unreadable"),
+        ("error", "the app crashed at the node"), ("more", "2 records"), ("no message", "unreadable"),
         ("no record", "unreadable"), ("no source", "another node's name"), ("no question", "another message"),
     ],
 )  # fmt: skip
@@ -169,7 +171,7 @@ def test_an_error_in_a_nodes_place_is_laid_to_the_node(tmp_path):
     made = strategy()
     messages = made.configure_train(1, model(), ConfigRecord(), nodes)
     made.aggregate_train(1, nodes.send_and_receive(messages))
-    assert made.current.rejected == [{"node": "5", "reason": "error 8"}]
+    assert made.current.rejected == [{"node": "5", "reason": FLOWERS[8]}]
 
 
 def test_the_order_of_arrival_does_not_matter(tmp_path):
@@ -194,3 +196,9 @@ def test_whoever_does_not_say_that_it_refused_may_have_paid(tmp_path, reason):
     with pytest.raises(NoAnswers):
         made.start(nodes, model(), num_rounds=1, timeout=0.2)
     assert made.current.may_have_paid == {*IDS[1:]} | ({IDS[0]} if reason not in reasons.UNPAID else set())
+
+
+def test_flowers_own_errors_are_said_in_words():
+    """Each code of this version but those of our own answers, and that of an unknown error."""
+    codes = {value for name, value in vars(ErrorCode).items() if name.isupper()}
+    assert codes - {0, 6} <= set(FLOWERS)

@@ -194,6 +194,8 @@ def test_the_total_includes_evaluations(tmp_path):
     first, second, _ = written
     assert second["bytes_up_total"] == first["bytes_up_total"] + 3 * 17
     assert second["bytes_down_total"] > 1.9 * first["bytes_down_total"]  # the model went down twice
+    sizes = second["evaluation"]
+    assert sizes["bytes_down_serialised_total"] > sizes["bytes_down_total"]
     page = tmp_path / "page.html"
     write_report([tmp_path / "run"], page)
     assert "3 × 200 + 80 for evaluations on its data = 680" in page.read_text()

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from federation import DIM, answer, lines, make_app, message, model, node_context, payload_of, request, target
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from sqsgd import Ledger, make_scheme, seeded_rng
 from sqsgd.federated import client_step, noise_seed
@@ -204,6 +204,12 @@ def test_the_batch_that_a_server_asks_for_is_checked_and_noted(tmp_path, name, c
         context.run_config.update(run)
         sent.content["config"] = ConfigRecord(own)
         assert app(sent, context).error.reason == reasons.NOT_ALLOWED
+    context.run_config.clear()
+    # An app reads each of these with float() or as it reads a ConfigRecord.
+    for own in (MetricRecord({name: 7}), ConfigRecord({name: "7.0"}), ConfigRecord({name: [7]})):
+        sent.content["config"] = own
+        assert app(sent, context).error.reason == reasons.NOT_ALLOWED
+    sent.content["config"] = ConfigRecord()
     assert not (tmp_path / "ledger").exists()
     context.run_config[name] = 8
     with caplog.at_level("INFO", logger="flwr"):

@@ -37,6 +37,15 @@ def test_blocks_are_counted_until_each_weight_was_heard():
     assert said(4)[1] == []
 
 
+def test_evaluations_are_part_of_what_a_node_spends():
+    scheme = make_scheme("sqsgd", dim=QUICKSTART, epsilon=400.0, bits=2048)
+    texts = [text for _, text in outlook(scheme, 10, 4, (2, 8.0))]
+    assert (
+        "epsilon 400 per report and 8 per evaluation: a node that answers all 4 rounds and 2 evaluations "
+        "spends 1616 in total"
+    ) in texts
+
+
 def test_the_count_is_that_of_the_blocks_themselves():
     """Weights in the blocks of real tasks."""
     from sqsgd.task import Task

@@ -1,6 +1,9 @@
 """A node's own mod around an app: whatever the app is like, one report leaves."""
 
 import copy
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +16,9 @@ from flwr.app import Error, Message, RecordDict
 from sqsgd import Ledger
 from sqsgd.flower import Simulation, SqsgdMod, wire
 from sqsgd.flower.wrapping import WrappedApp
+from sqsgd.mechanisms.one_number import OneNumber
 from sqsgd.node import reasons
+from sqsgd.node.evaluation import evaluation_scheme
 from sqsgd.node.policy import Refused
 
 
@@ -124,6 +129,21 @@ def test_the_checks_of_other_apps_tell_nothing(tmp_path, trusted):
         reply = WrappedApp(make_app(mod), trusted=trusted)(message(request()), node_context(5, folder))
         assert reply.has_error() == trusted
         assert (folder / "ledger").exists() != trusted
+
+
+def test_an_app_that_uses_ray_is_not_a_simulation(tmp_path, monkeypatch):
+    """In Flower's simulation evaluations are allowed; an author's own use of Ray must not allow them."""
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))
+    scheme = evaluation_scheme("loss", OneNumber(epsilon=50.0))
+    asked = replace(
+        request(), scheme="evaluation", epsilon=50.0, bits=scheme.bits, options={"metric": "loss"},
+        fingerprint=scheme.fingerprint,
+    )  # fmt: skip
+    reply = WrappedApp(make_app())(message(asked, kind="evaluate"), node_context(5, tmp_path))
+    assert reply.error.reason == reasons.NOT_ALLOWED
+    assert not (tmp_path / "ledger").exists()
+    bare = WrappedApp(make_app())(message(request()), node_context(5, None))
+    assert bare.error.reason == reasons.NOT_ALLOWED  # without a folder and a cap
 
 
 def test_an_app_writes_into_nothing_that_leaves_or_stays(tmp_path):

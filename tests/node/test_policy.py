@@ -97,6 +97,31 @@ def test_a_wrong_configuration_answers_nothing(changes, word):
         policy(**changes)
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [("min_batch", "min-batch"), ("max_bytes", "max-bytes"), ("Max-Bytes", "max-bytes"),
+     ("max-epsilon-per-raport", "max-epsilon-per-report"), ("scheme", "schemes"),
+     ("require_ledger", "require-ledger"), ("wrap_apps", "wrap-apps")],
+)  # fmt: skip
+def test_a_misspelt_limit_answers_nothing(key, meant):
+    with pytest.raises(Refused, match=f"{key} is unknown; did you mean {meant}"):
+        Policy.of({**OWNER, key: 32}, simulation=False)
+
+
+def test_settings_of_apps_are_not_taken_for_limits():
+    apps = (
+        "partition-id",
+        "num-partitions",
+        "dataset",
+        "model",
+        "batch",
+        "max-batch",
+        "min-bytes",
+        "data-dir",
+    )
+    Policy.of({**OWNER, **dict.fromkeys(apps, 1)}, simulation=False)
+
+
 def test_a_report_never_costs_more_than_the_whole_cap():
     assert policy(max_epsilon_per_report=5000.0).max_report_epsilon == 1000.0
     assert policy(max_report_epsilon=100.0).max_report_epsilon == 100.0  # its name in earlier versions
@@ -113,4 +138,5 @@ def test_the_owner_decides_how_much_is_asked():
     for few in (15, 1, 0, -1):
         with pytest.raises(Refused, match=f"batch = {few} is below this node's min-batch = 16"):
             owner.check_batch(few)
-    policy().check_batch(1)  # without a limit of its owner's
+    for any_batch in (1, 0, -1):  # without a limit of its owner's
+        policy().check_batch(any_batch)

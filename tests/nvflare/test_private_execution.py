@@ -11,7 +11,7 @@ from asking import SCHEME, arrays, lines, target
 from flare import Engine, Trainer, context, norm, task_data
 from nvflare.apis.analytix import AnalyticsDataType
 from nvflare.apis.dxo import DXO, DataKind
-from nvflare.apis.fl_constant import FLContextKey, SystemConfigs
+from nvflare.apis.fl_constant import FLContextKey, ReservedKey, SystemConfigs
 from nvflare.apis.signal import Signal
 from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic_dxo
 from nvflare.app_common.executors.client_api_executor import ClientAPIExecutor
@@ -53,6 +53,31 @@ def test_nothing_else_leaves(tmp_path, kind):
     pull = -target(5)  # the model before, zero, minus the model after
     estimate = decoded(reply)
     assert estimate @ pull > 0.1 * norm(estimate) * norm(pull)
+
+
+@pytest.mark.parametrize("error", [None, ValueError("patient 7")])
+@pytest.mark.parametrize("sticky", [False, True])
+def test_no_public_property_leaves(tmp_path, sticky, error):
+    """NVFlare sends them with every message of the context and, if they are sticky, of later ones."""
+
+    class Telling(Trainer):
+        def execute(self, task_name, shareable, fl_ctx, abort_signal):
+            fl_ctx.set_prop("loss", 0.25, private=False, sticky=sticky)
+            fl_ctx.set_prop("round", 7, private=False, sticky=True)  # the owner's, changed
+            fl_ctx.set_prop("mine", 7, private=True, sticky=True)
+            return super().execute(task_name, shareable, fl_ctx, abort_signal)
+
+    trainer = Telling(error=error)
+    fl_ctx = context(trainer)
+    fl_ctx.set_prop("round", 1, private=False, sticky=True)
+    before = fl_ctx.get_all_public_props()
+    owner = {"state-dir": str(tmp_path), "max-epsilon": 1e6}
+    reply = PrivateExecution(trainer.execute, owner)("train", task_data(), fl_ctx, Signal())
+    assert shareables.REPORT in reply
+    assert fl_ctx.get_all_public_props() == before
+    later = fl_ctx.get_prop(ReservedKey.MANAGER).new_context()
+    assert later.get_all_public_props() == before
+    assert later.get_prop("mine") == 7
 
 
 def test_paid_before_the_executor_runs(tmp_path):

@@ -35,8 +35,11 @@ def revoke(
     """Refuse a node from now on; the gate notices within seconds, and nothing else is stopped."""
     from sqsgd.deploy.membership import revoke
 
-    key = revoke(folder, name)
-    print_result(as_json, {"revoked": str(key)}, f"{name} is revoked: its key is now {key}")
+    done = revoke(folder, name)
+    lines = [f"{name} is revoked: its key is now {done.key}", *([done.note] if done.note else [])]
+    if not (folder / "superlink.sh").is_file():
+        lines.append(f"a server elsewhere does not know it: there, run `sqsgd deploy revoke . {name}` too")
+    print_result(as_json, {"revoked": str(done.key), **({"note": done.note} if done.note else {})}, *lines)
 
 
 def renew(

@@ -39,7 +39,7 @@ def show(found: Mapping[str, Any]) -> None:
         typer.echo(f"last answer {found['last_answer'] or 'none yet'}")
     else:
         for name in SERVER_PARTS if found["kind"] == "federation" else ():
-            address = f" at {found['address']}" if name == "gate" else ""
+            address = f" at {found['address']}" if name == "gate" and found["address"] else ""
             typer.echo(f"{name:11} {_running(found[name])}{address}")
         _show_wire(found["wire"])
         if found["kind"] == "federation":
@@ -97,7 +97,7 @@ def _show_run(run: Mapping[str, Any] | None) -> None:
     _show_reasons(run["rejected_by_reason"])
     for each in run["last_rejected"]:
         who = f"node {each['node']}" if "node" in each else f"slot {each.get('slot')}"
-        typer.echo(f"            round {each['round']}: {who}: {each.get('reason')}")
+        typer.echo(f"            round {each['round'] + 1}: {who}: {each.get('reason')}")
     up, down = (
         f"{run[name]:,}"
         + (f" ({run[f'{name}_serialised']:,} serialised)" if run[f"{name}_serialised"] else "")

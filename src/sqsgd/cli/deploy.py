@@ -114,10 +114,16 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Run a federation on this machine and train; exits with 1 if training was not completed."""
+    from sqsgd.deploy.submission import last_job
     from sqsgd.deploy.supervisor import Supervisor
     from sqsgd.flower.internals import check_deployable
 
     load_federation(folder)
+    if not (folder / "server/superlink.sh").is_file():
+        raise ValueError(
+            f"{folder} has no server/ with the scripts of a server: name the folder that `sqsgd deploy init` "
+            "wrote; on several machines, start each folder's own scripts instead (see its README.md)"
+        )
     check_deployable()
     if detach:
         _detach(folder, resume, app)
@@ -131,7 +137,7 @@ def up(
     stopping: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda seen, _frame: stopping.append(seen))
-    good, tell = False, (lambda _: None) if as_json else _say
+    good, tell, before = False, (lambda _: None) if as_json else _say, last_job(folder / "server")
     with Supervisor(folder, tell, stop=lambda: bool(stopping)).running() as supervisor:
         if not stopping:
             good = _train(folder / "server", supervisor.federation, app, resume, stopping, tell)
@@ -140,7 +146,12 @@ def up(
     if as_json:
         status(folder, as_json=True)
     if stopping and not good:
-        _say(f"stopped; resume with: sqsgd deploy up {folder} --resume")
+        begun = resume or last_job(folder / "server") != before
+        _say(
+            f"stopped; resume with: sqsgd deploy up {folder} --resume"
+            if begun
+            else "stopped before the training began"
+        )
         raise typer.Exit(128 + stopping[0])
     raise typer.Exit(0 if good else 1)
 
@@ -253,10 +264,14 @@ def gate(
     from sqsgd.flower.internals import check_deployable
 
     check_deployable()
+    address, link = _address("listen", listen), _address("to", to)
+    for name in ("server.pem", "server.key", "ca.pem"):
+        if not (server / name).is_file():
+            raise ValueError(f"{server} has no {name}: name the server's folder, such as federation/server")
     counts = Path(os.environ.get("SQSGD_GATE_COUNTS") or server / "gate.json")
-    gatekeeper = Gate(server, _address("to", to), counts)
+    gatekeeper = Gate(server, link, counts)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(gatekeeper.serve(*_address("listen", listen)))
+        asyncio.run(gatekeeper.serve(*address))
 
 
 def _address(name: str, text: str) -> tuple[str, int]:

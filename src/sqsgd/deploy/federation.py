@@ -128,6 +128,10 @@ def load_federation(folder: Path) -> Federation:
     """The federation in a folder; ValueError says what to do if there is none."""
     path = folder / NAME
     if not path.is_file():
+        if (folder / "superlink.sh").exists():
+            raise ValueError(
+                f"{folder} has no {NAME}: copy it from the folder that `sqsgd deploy init` wrote"
+            )
         raise ValueError(f"{folder} has no {NAME}: create it with `sqsgd deploy init {folder}`")
     values = read_toml(path)
     if values.pop("format", None) != FORMAT:

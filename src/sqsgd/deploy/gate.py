@@ -21,6 +21,8 @@ from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
+
 from sqsgd.deploy.certificates import expiry, pem_of_openssh
 from sqsgd.deploy.federation import NAME, load_federation
 from sqsgd.deploy.quotas import KEY, Bucket, Quotas, sender, signed_headers
@@ -127,6 +129,7 @@ class Gate:
         self._quotas, self._log_lines, self._unlogged = Quotas(report), Bucket(_MOST_LINES, 60.0), 0
         self._folder, self._read, self._revoked = folder, list[int](), frozenset[bytes]()
         self._names: dict[bytes, str] = {}
+        self._unread: set[Path] = set()
         self._warned = datetime.min.replace(tzinfo=UTC)
         self._front = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._front.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -149,11 +152,13 @@ class Gate:
         if changed != self._read:
             self._front.load_cert_chain(self._folder / "server.pem", self._folder / "server.key")
             self._behind = ssl.create_default_context(cafile=str(self._folder / "ca.pem"))
-            revoked = sorted((self._folder / "revoked").glob("*.pub"))
-            self._revoked = frozenset(pem_of_openssh(path.read_bytes()) for path in revoked)
-            nodes = sorted((self._folder / "nodes").glob("*.pub"))
-            self._names = {pem_of_openssh(path.read_bytes()): path.stem for path in nodes}
-            self._read = changed
+            unread = dict[Path, str]()
+            self._revoked = frozenset(_keys(self._folder / "revoked", unread))
+            self._names = _keys(self._folder / "nodes", unread)
+            for path in unread.keys() - self._unread:
+                _log(f"{path} is not a node's public key, and is left out: {unread[path]}")
+            self._unread = set(unread)
+            self._read = list[int]() if unread else changed  # what is being written is read again
         for name in ("server.pem", "ca.pem"):
             ends, now = expiry(self._folder / name), datetime.now(UTC)
             if (left := ends - now) < _WARN_BEFORE and now - self._warned > _WARN_EVERY:
@@ -272,6 +277,17 @@ class Gate:
         more = f"; {self._unlogged} more before it" if self._unlogged else ""
         self._unlogged = 0
         _log(f"refused {self.counts.last_refused}{more}")
+
+
+def _keys(folder: Path, unread: dict[Path, str]) -> dict[bytes, str]:
+    """The public keys in a folder, with their names; those that cannot be read are added to ``unread``."""
+    found = {}
+    for path in sorted(folder.glob("*.pub")):
+        try:
+            found[pem_of_openssh(path.read_bytes())] = path.stem
+        except (OSError, ValueError, UnsupportedAlgorithm) as error:
+            unread[path] = str(error)
+    return found
 
 
 def _log(text: str) -> None:

@@ -69,6 +69,7 @@ def _of_nodes(nodes: list[Mapping[str, Any]]) -> Iterator[Metric]:
         "epsilon_left": ("gauge", "Epsilon that may still be spent."),
         "epsilon_cap": ("gauge", "The cap of the ledger."),
         "answers": ("counter", "Reports sent, repeats included."),
+        "zeros": ("counter", "Reports that hold zero because the app failed; the server cannot tell."),
         "bytes_up": ("counter", "Bytes of the reports' payloads."),
     }
     for name, (kind, text) in about.items():

@@ -50,7 +50,16 @@ def add_node(folder: Path) -> Path:
     return folder / "nodes" / name
 
 
-def revoke(folder: Path, name: str) -> Path:
+@dataclass(frozen=True, kw_only=True)
+class Revocation:
+    """A key that is refused from now on."""
+
+    key: Path
+    note: str
+    """What to correct before the next training; empty if nothing is."""
+
+
+def revoke(folder: Path, name: str) -> Revocation:
     """Revoke a node's key at the server: its gate refuses the key from the next second on.
 
     ``folder``: the federation's or the server's.
@@ -59,6 +68,8 @@ def revoke(folder: Path, name: str) -> Path:
     ----------
     * A gate that runs refuses the key, and no other:
       tests/deploy/test_membership.py::test_a_revoked_key_is_refused_by_a_gate_that_runs.
+    * No setting of a training keeps a key from being revoked:
+      tests/deploy/test_membership.py::test_a_key_is_revoked_even_if_too_few_are_left.
     """
     folder = folder.absolute()
     server = folder if (folder / "superlink.sh").is_file() else folder / "server"
@@ -66,13 +77,16 @@ def revoke(folder: Path, name: str) -> Path:
     if "/" in name or not key.is_file():
         known = ", ".join(sorted(path.stem for path in (server / "nodes").glob("*.pub"))) or "none"
         raise ValueError(f"{server} has no node {name!r}; it has: {known}")
-    federation = load_federation(folder)
-    smaller = replace(federation, nodes=federation.nodes - 1)  # refuses what could not train any more
     (server / "revoked").mkdir(mode=0o700, exist_ok=True)
     key.rename(server / f"revoked/{name}.pub")
     (server / f"registered/{name}").unlink(missing_ok=True)
-    _count_nodes(folder, smaller.nodes)
-    return server / f"revoked/{name}.pub"
+    note = ""
+    try:
+        federation = load_federation(folder)
+        _count_nodes(folder, replace(federation, nodes=federation.nodes - 1).nodes)
+    except ValueError as error:
+        note = f"{folder / NAME} is as it was: correct it before the next training ({error})"
+    return Revocation(key=server / f"revoked/{name}.pub", note=note)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +106,11 @@ def renew(folder: Path, days: int, *, authority: bool) -> Renewal:
     folder = folder.absolute()
     own, key = folder / "authority/ca.pem", folder / "authority/ca.key"
     certificate = folder / "server/server.pem"
-    for path, what in ((key, "the authority's key"), (certificate, "copy the server's server.pem to it")):
+    needed = (
+        (key, "name the folder that `sqsgd deploy init` wrote, where the authority's key is"),
+        (certificate, "copy the server's server.pem there"),
+    )
+    for path, what in needed:
         if not path.is_file():
             raise ValueError(f"{path} is missing: {what}")
     signer, written = load_authority(key, own), list[Path]()

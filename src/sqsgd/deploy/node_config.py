@@ -11,22 +11,54 @@ from sqsgd import checks
 from sqsgd.files import durable
 from sqsgd.ledger.account import Ledger
 from sqsgd.ledger.tips import tip_path
+from sqsgd.node.policy import Policy, Refused
 
 NAME = "node.conf"
+_PAIR = r"""(\S+?)=('[^']*'|"[^"]*"|\S+)"""  # Flower's own pattern
+_LINE = re.compile(r"""\s*([^\s=#'"]+=('[^']*'|"[^"]*"|[^\s=#'"]+)\s+)*(#[^=]*)?""")
 
 
 def read_node_config(node: Path) -> dict[str, Any]:
-    """A node's settings as its run.sh passes them to Flower; ValueError if they cannot be read."""
+    """A node's settings as its run.sh passes them to Flower; ValueError names a line that cannot be read.
+
+    Flower skips what is not ``key=value``: a limit with spaces around its equals sign would not be one.
+    """
     path = node / NAME
     if not path.is_file():
         raise ValueError(f"{node} has no {NAME}; name a node's folder, such as federation/nodes/node-0")
-    lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
-    pairs = re.findall(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""", " ".join(lines))  # Flower's own pattern
-    try:
-        settings = tomllib.loads("\n".join(f"{key} = {value}" for key, value in pairs))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path}: {error}") from None
+    settings: dict[str, Any] = {}
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if line.lstrip().startswith("#"):
+            continue
+        if not _LINE.fullmatch(f"{line} "):
+            raise ValueError(
+                f"{path}: line {number}, {line.strip()!r}, must be key=value, without spaces around the "
+                "equals sign"
+            )
+        for key, value in re.findall(_PAIR, line):
+            try:
+                found = tomllib.loads(f"{key} = {value}")
+            except tomllib.TOMLDecodeError:
+                raise ValueError(
+                    f"{path}: line {number}: the value of {key}, {value}, must be a number, true, false, or "
+                    "a text in quotes"
+                ) from None
+            if found.keys() & settings.keys():
+                raise ValueError(f"{path}: line {number}: {key} is set twice")
+            settings |= found
     return {"state-dir": str(node.absolute() / "state"), **settings}
+
+
+def check_settings(node: Path) -> None:
+    """Raise ValueError if a node with these settings would refuse every request, or could not start."""
+    settings = read_node_config(node)
+    for key in ("wrap-apps", "warm-process"):
+        if not isinstance(settings.get(key, True), bool):
+            raise ValueError(f"{node / NAME}: {key} = {settings[key]!r} must be true or false")
+    try:
+        Policy.of(settings, simulation=False)
+    except Refused as error:
+        raise ValueError(f"{node / NAME}: {error}") from None
 
 
 def create_ledger(node: Path) -> Ledger:

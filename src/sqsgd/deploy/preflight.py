@@ -1,4 +1,4 @@
-"""What a node checks before it starts: the server's certificate, its own clock and its key.
+"""What a node checks before it starts: its settings and files, the server's certificate, its own clock.
 
 Flower ends such a node without a word, or retries forever. Run by a node's ``run.sh``; exits with 1 and a
 line for its owner if the node could not work. A server that does not answer is no failure: nodes wait for it.
@@ -16,7 +16,10 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
+
 from sqsgd.deploy.certificates import expiry, pem_of_openssh
+from sqsgd.deploy.node_config import check_settings
 
 KEY_HEADER = "flwr-public-key"
 REVOKED = 401
@@ -28,17 +31,21 @@ _PATIENCE = 10.0
 
 def problems(node: Path, address: str) -> Iterator[str]:
     """Why a node could not work with this server, as far as can be seen; OSError if it does not answer."""
-    ends = expiry(node / "ca.pem")
+    try:
+        check_settings(node)
+        host, port = _split(address)
+        ends, key = _own_files(node)
+    except ValueError as error:
+        yield str(error)
+        return
     if ends < datetime.now(UTC):
         yield (
             f"{node / 'ca.pem'} expired on {ends:%Y-%m-%d %H:%M} UTC: get the renewed one from the server's "
             "operator (`sqsgd deploy renew --authority`)"
         )
         return
-    host, _, port = address.rpartition(":")
     trust = ssl.create_default_context(cafile=str(node / "ca.pem"))
-    connection = http.client.HTTPSConnection(host.strip("[]"), int(port), timeout=_PATIENCE, context=trust)
-    key = base64.b64encode(pem_of_openssh((node / "key.pub").read_bytes())).decode()
+    connection = http.client.HTTPSConnection(host, port, timeout=_PATIENCE, context=trust)
     try:
         connection.request("GET", "/", headers={KEY_HEADER: key})
         answer = connection.getresponse()
@@ -52,6 +59,27 @@ def problems(node: Path, address: str) -> Iterator[str]:
         yield f"the server's operator has revoked this node's key ({node / 'key.pub'})"
     if (date := answer.getheader("Date")) is not None:
         yield from clock_problems(seen - parsedate_to_datetime(date).timestamp() - 0.5)  # whole seconds
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"the server's address, {address!r}, must look like server.example.org:8000")
+    return host.strip("[]"), int(port)
+
+
+def _own_files(node: Path) -> tuple[datetime, str]:
+    """When the authority's certificate expires, and the node's public key as its requests name it."""
+    for name in ("ca.pem", "key", "key.pub"):
+        if not (node / name).is_file():
+            raise ValueError(f"{node / name} is missing: copy the node's folder again, without its state/")
+    try:
+        name = "ca.pem"
+        ends = expiry(node / name)
+        name = "key.pub"
+        return ends, base64.b64encode(pem_of_openssh((node / name).read_bytes())).decode()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ValueError(f"{node / name} is damaged: {error}") from None
 
 
 def clock_problems(ahead: float) -> Iterator[str]:

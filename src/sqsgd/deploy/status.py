@@ -145,12 +145,16 @@ def run_status(server: Path) -> dict[str, Any] | None:
         "rejected_by_reason": _counted(each.get("reason") for each in rejected),
         "last_rejected": rejected[-5:],
         **{
-            name + kind: sum(
-                line.get(f"{name}{kind}_total", int(line.get(name + kind, 0)) * int(line[count]))
+            name: sum(line.get(f"{name}_total", int(line.get(name, 0)) * int(line[count])) for line in lines)
+            for name, count in sizes.items()
+        },
+        **{  # unknown where nodes fill slots; a round's total above includes its evaluation
+            name: sum(
+                int(line.get(name) or 0) * int(line[count])
+                + (line.get("evaluation") or {}).get(f"{name}_total", 0)
                 for line in lines
             )
-            for name, count in sizes.items()
-            for kind in ("", "_serialised")  # the second is unknown where nodes fill slots
+            for name, count in ((f"{each}_serialised", count) for each, count in sizes.items())
         },
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from sqsgd.deploy.federation import Federation
 from sqsgd.deploy.live_state import json_lines
 from sqsgd.deploy.processes import Process, start_time
 from sqsgd.files.durable import write_atomically
+from sqsgd.files.toml_reader import read_toml
 from sqsgd.flower import app_folder
 from sqsgd.flower.round_tally import Tally
 
@@ -138,6 +140,10 @@ def train(
     there will be no further attempt.
     """
     server = server.absolute()
+    if app is not None and (unread := unread_settings(app, federation)):
+        tell(
+            f"the app decides these itself, since its pyproject.toml does not have them: {', '.join(unread)}"
+        )
     job = _begin(server, federation, app, resume)
     done = tally(job).stepped
     while True:
@@ -148,13 +154,25 @@ def train(
         before, done = done, tally(job).stepped
         if job.status == COMPLETED or stop() or done <= before:
             job.write()
-            if problem := tally(job).problem:
+            failed = job.status != COMPLETED and not stop()
+            if problem := tally(job).problem or (_last_error(job) if failed else ""):
                 tell(problem)
             return job
         replace(job, status="interrupted").write()
         last = len(metrics(job.folder))
         tell(f"run {job.run_id} ended as {job.status} after round {last}: resuming from its checkpoint")
         job = _submit(server, federation, app, replace(job, attempts=job.attempts + 1), resume=True)
+
+
+def unread_settings(app: Path, federation: Federation) -> list[str]:
+    """The federation's settings that an app does not declare in its configuration; Flower refuses them."""
+    path = app / "pyproject.toml"
+    if not path.is_file():
+        raise ValueError(f"{app} is not a Flower app: it has no pyproject.toml")
+    declared: Any = read_toml(path)
+    for key in ("tool", "flwr", "app", "config"):
+        declared = declared.get(key, {})
+    return [key for key in federation.run_config(Path(), resume=False) if key not in declared]
 
 
 def tally(job: Job) -> Tally:
@@ -186,8 +204,10 @@ def _begin(server: Path, federation: Federation, app: Path | None, resume: bool)
 
 
 def _submit(server: Path, federation: Federation, app: Path | None, job: Job, *, resume: bool) -> Job:
-    settings = server / "flwr/run-config.toml"
-    settings.write_text(tomli_w.dumps(federation.run_config(job.folder, resume=resume)))
+    settings, values = server / "flwr/run-config.toml", federation.run_config(job.folder, resume=resume)
+    for key in () if app is None else unread_settings(app, federation):
+        del values[key]
+    settings.write_text(tomli_w.dumps(values))
     folder = str(app_folder() if app is None else app.absolute())
     for tries_left in (3, 2, 1, 0):  # the SuperLink may be restarting
         try:
@@ -243,8 +263,16 @@ def _keep_log(server: Path, job: Job) -> None:
     """Append the server app's log to a file beside the run's folder."""
     with contextlib.suppress(OSError):  # the SuperLink is gone
         text = flwr(server, "log", job.run_id, "federation", "--show")
-        with job.folder.with_name(job.folder.name + ".log").open("a") as file:
+        with _log_file(job).open("a") as file:
             file.write(text)
+
+
+def _last_error(job: Job) -> str:
+    """The exception with which the server app ended, and where the rest of its log is."""
+    log = _log_file(job)
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    errors = re.findall(r"(?m)^(?:\w+\.)*[A-Z]\w*: (.+)$", text)
+    return f"{errors[-1][:500]}; see {log}" if errors else ""
 
 
 def describe_round(line: Mapping[str, Any], rounds: int) -> str:
@@ -269,6 +297,10 @@ def describe_evaluation(found: Mapping[str, Any]) -> str:
         return f"{found['metric']} on nodes' data unknown: none of {found['asked']} answered"
     ends = f"95 %: {found['low']:.3f} to {found['high']:.3f}"
     return f"{found['metric']} {found['mean']:.3f} on the data of {found['answers']} nodes ({ends})"
+
+
+def _log_file(job: Job) -> Path:
+    return job.folder.with_name(job.folder.name + ".log")
 
 
 def _job_file(run: Path) -> Path:

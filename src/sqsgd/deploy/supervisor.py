@@ -161,6 +161,8 @@ class Supervisor:
         self._watching = threading.Thread(target=self._watch, name="watch", daemon=True)
         self._watching.start()
         self._wait_for_nodes([path.name for path in nodes])
+        if self._stop():
+            return
         self.note(f"up: the server at {self.address}, {len(nodes)} nodes; logs in {self.live / 'logs'}")
 
     def _add(self, name: str, script: Path, environment: dict[str, str]) -> Part:
@@ -208,7 +210,7 @@ class Supervisor:
         while missing and time.monotonic() < deadline and not self._stop():
             missing = [name for name in missing if "SuperNode ID" not in self.parts[name].log.read_text()]
             time.sleep(0.1)
-        for name in missing:
+        for name in () if self._stop() else missing:
             part = self.parts[name]
             self.note(f"{name} has not connected: {exit_reason(part.log, start=part.log_start)}", part=name)
 

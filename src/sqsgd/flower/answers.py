@@ -16,6 +16,17 @@ from sqsgd.flower import wire
 from sqsgd.node.reasons import REASONS, UNPAID
 from sqsgd.task import Task
 
+FLOWERS = {
+    1: "the node could not load the app; its own log says why",
+    2: "the node did not run the app: is it in the node's allowed-apps? Its own log says why",
+    3: "the node did not fetch the request in time",
+    4: "the node's answer did not arrive in time",
+    5: "the node has left",
+    7: "the node could not open the app's bundle",
+    8: "the app crashed at the node; its own log says why",
+}
+"""What Flower's own errors mean, by code. Their texts are not shown: a node could write anything."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
@@ -104,6 +115,14 @@ class Round:
         return {
             "bytes_up_total": sum(payload for payload, _ in self.up),
             "bytes_down_total": sum(payload for payload, _ in self.down.values()),
+        }
+
+    @property
+    def serialised_totals(self) -> dict[str, int]:
+        """The same as Flower serialises them; for messages that name their nodes anyway."""
+        return {
+            "bytes_up_serialised_total": sum(size for _, size in self.up),
+            "bytes_down_serialised_total": sum(size for _, size in self.down.values()),
         }
 
     def sizes(self, named: bool) -> dict[str, Any]:
@@ -206,7 +225,7 @@ def _payload(reply: Message, scheme: Scheme) -> bytes:
     """The payload of a reply, its size checked before anything else."""
     if reply.has_error():
         reason = reply.error.reason or ""
-        known = reason if reason in REASONS else f"error {reply.error.code}"
+        known = reason if reason in REASONS else FLOWERS.get(reply.error.code, f"error {reply.error.code}")
         raise MalformedReport("error", known)
     if list(reply.content) != [wire.REPORT]:
         form = "clear" if reply.content and wire.REPORT not in reply.content else "records"

@@ -116,6 +116,10 @@ class NodeEvaluations:
         done = [line["evaluation"] for line in lines if line.get("evaluation")]
         self.spent, self.last = add_up(*(each["epsilon"] for each in done)), done[-1] if done else {}
 
+    def planned(self, rounds: int) -> tuple[int, float]:
+        """How many evaluations so many rounds have at most, and what each costs a node."""
+        return (-(-rounds // self.every), self.epsilon) if self.epsilon else (0, 0.0)
+
     @property
     def summary(self) -> dict[str, Any]:
         """The last evaluation, for a summary."""
@@ -200,7 +204,8 @@ class NodeEvaluations:
         reasons = dict(Counter(str(each["reason"]) for each in last.rejected))
         answers = len(last.opened)
         about = {"metric": self.metric, "epsilon": paid, "asked": len(last.tasks)}
-        self.last = {**about, "answers": answers, "rejected": reasons, **last.totals}
+        sizes = {**last.totals, **last.serialised_totals}
+        self.last = {**about, "answers": answers, "rejected": reasons, **sizes}
         if not answers:
             _LOG.warning("sqsgd: no node evaluated the model: %s", reasons)
             return None

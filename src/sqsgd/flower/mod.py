@@ -5,7 +5,6 @@ Put it first, so that it is outermost: ``ClientApp(mods=[SqsgdMod()])``; this pa
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,6 +79,7 @@ class SqsgdMod:
         configuration nor its state, where an app would find them.
         """
         self._simulation, self._check, self._dry_run = simulation, check or (lambda _: None), dry_run
+        self._real = False  # whether a node's owner put it around an app, which may use Ray for itself
         if simulation is not None and simulation.seed is not None:
             _LOG.warning("sqsgd: simulation with seeded noise: repeatable, and protects nobody")
 
@@ -106,7 +106,9 @@ class SqsgdMod:
 
     def without_simulation(self) -> SqsgdMod:
         """The same checks, for a real node."""
-        return SqsgdMod(check=self._check, dry_run=self._dry_run)
+        mod = SqsgdMod(check=self._check, dry_run=self._dry_run)
+        mod._real = True
+        return mod
 
     def _answer(self, msg: Message, context: Context, call_next: ClientAppCallable) -> RecordDict:
         kind, _, _ = msg.metadata.message_type.partition(".")
@@ -136,7 +138,7 @@ class SqsgdMod:
         return wire.report_content(node.answer(request, download, compute, dry_run))
 
     def _policy_and_state(self, context: Context, request: Request) -> tuple[Policy, NodeState]:
-        simulated = self._simulation is not None or _in_ray()
+        simulated = self._simulation is not None or (not self._real and _in_ray())
         policy = Policy.of(context.node_config, simulation=simulated)
         if self._simulation is not None and self._simulation.folder is not None:
             return policy, FolderState(self._simulation.folder / str(request.task.client))
@@ -175,22 +177,26 @@ class ClientApp(flwr.clientapp.ClientApp):
 
 
 def asked_batch(*configs: Mapping[str, Any]) -> int | None:
-    """The smallest batch in what the server configures, as an app would read it; None if there is none."""
+    """The smallest batch in what the server configures, as an app would read it; None if there is none.
+
+    A batch that is not a number counts as zero: an app may read it in a way of its own.
+    """
 
     def found() -> Iterator[int]:
         for name, value in (item for config in configs for item in config.items()):
             if name.lower().replace("-", "").replace("_", "").endswith(_BATCH):
-                with contextlib.suppress(TypeError, ValueError, OverflowError):
+                try:
                     yield int(value)
+                except (TypeError, ValueError, OverflowError):
+                    yield 0
 
     return min(found(), default=None)
 
 
 def _configs(content: RecordDict) -> Iterator[Mapping[str, Any]]:
-    """What the server configures the app with."""
-    return (
-        record for name, record in content.config_records.items() if name not in (wire.REQUEST, wire.UPDATE)
-    )
+    """What the server configures the app with: an app reads a MetricRecord like a ConfigRecord."""
+    records: dict[str, Mapping[str, Any]] = {**content.config_records, **content.metric_records}
+    return (record for name, record in records.items() if name not in (wire.REQUEST, wire.UPDATE))
 
 
 def _own(context: Context) -> Context:

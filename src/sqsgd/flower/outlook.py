@@ -10,17 +10,21 @@ from sqsgd.codec import SignedSubset
 from sqsgd.core import Scheme
 from sqsgd.federated.rates import follows_norms
 from sqsgd.node.structure import Structure, is_statistic
+from sqsgd.numerics.epsilon_sums import add_up, total
 
 _UNHEARD = 0.1
 _DROWNED = 100.0
 
 
-def outlook(scheme: Scheme, clients: int, rounds: int) -> Iterator[tuple[int, str]]:
+def outlook(
+    scheme: Scheme, clients: int, rounds: int, evaluations: tuple[int, float] = (0, 0.0)
+) -> Iterator[tuple[int, str]]:
     """Lines for the log, with their levels: what reports hold, what they cost, and if the rounds suffice.
 
-    ``clients``: reports per round. Warns if a tenth of the weights or more will not be heard of, or if all
-    reports together are mostly noise: the error of their mean is then more than 100 times the change that
-    they describe. In docs/flower.md#what-a-quickstart-learns, 197 times taught nothing and 59 something.
+    ``clients``: reports per round; ``evaluations``: how many a node may answer, and what each costs. Warns
+    if a tenth of the weights or more will not be heard of, or if all reports together are mostly noise: the
+    error of their mean is then more than 100 times the change that they describe. In
+    docs/flower.md#what-a-quickstart-learns, 197 times taught nothing and 59 something.
     """
     dim, epsilon = f"{scheme.dim:,}", scheme.privacy.epsilon
     heard = min(1.0, scheme.mechanism.dim / scheme.dim)  # the share of weights that a report is about
@@ -32,8 +36,13 @@ def outlook(scheme: Scheme, clients: int, rounds: int) -> Iterator[tuple[int, st
         needed = _rounds(1 / scheme.dim, heard, clients)
         yield logging.INFO, f"{mean} on average, and each of {dim} once after about {needed} rounds"
     if scheme.privacy.is_private:
-        total = f"a node that answers all {rounds} rounds spends {rounds * epsilon:g} in total"
-        yield logging.INFO, f"epsilon {epsilon:g} per report: {total}"
+        count, price = evaluations
+        asked, more = "", ""
+        if count and price:
+            asked, more = f" and {price:g} per evaluation", f" and {count} evaluations"
+        spent = add_up(total(epsilon, rounds), total(price, count))
+        answers = f"a node that answers all {rounds} rounds{more} spends {spent:g} in total"
+        yield logging.INFO, f"epsilon {epsilon:g} per report{asked}: {answers}"
     if not rounds:
         return
     few = f"{rounds} rounds cannot suffice:"

@@ -355,9 +355,8 @@ class SqsgdStrategy(Strategy):
             rate = self.settings.rate_at(before.round)
             self._update = smallest_update(rate, reports, before.weights, after.weights)
             self.holders = dict.fromkeys(last.accepted, before.round)
-        return wire.model_record(self.structure, self.state.weights), MetricRecord(
-            {"answers": len(last.reports)}
-        )
+        answers = MetricRecord({"answers": len(last.reports)})
+        return wire.model_record(self.structure, self.state.weights), answers
 
     @property
     def _most_reports(self) -> int:
@@ -398,7 +397,8 @@ class SqsgdStrategy(Strategy):
 
     def summary(self) -> None:
         """Log what a report holds and costs, and warn if rounds cannot suffice, once the model is known."""
-        for level, text in outlook(self.scheme, self.expected, self.rounds) if self.name else ():
+        plan = self.rounds, self.evaluation.planned(self.rounds)
+        for level, text in outlook(self.scheme, self.expected, *plan) if self.name else ():
             _LOG.log(level, "sqsgd: %s", text)
 
     # ------------------------------------------------------------ all rounds

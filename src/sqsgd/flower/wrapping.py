@@ -23,7 +23,8 @@ class WrappedApp(flwr.clientapp.ClientApp):
     * Its ``check`` and ``dry_run``, whose outcomes are told before anything is paid, are used only if the app
       is ``trusted``: tests/flower/test_wrapping.py::test_the_checks_of_other_apps_tell_nothing.
     * Its simulation settings are ignored:
-      tests/flower/test_wrapping.py::test_no_app_simulates_on_a_wrapping_node.
+      tests/flower/test_wrapping.py::test_no_app_simulates_on_a_wrapping_node,
+      ::test_an_app_that_uses_ray_is_not_a_simulation.
     """
 
     def __init__(self, app: flwr.clientapp.ClientApp, *, trusted: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,11 @@ from sqsgd.schemes import check_name
 DEFAULT_SCHEMES = ("sqsgd", "sqsgd-stateless", "privunit-index")
 """What a node answers with unless its owner lists others. This is the owner's choice, not a property of the
 schemes: adding a scheme to the table must not allow it on existing nodes."""
+
+_KEYS = (
+    "state-dir", "max-epsilon", "max-epsilon-per-report", "max-report-epsilon", "max-bytes", "min-batch",
+    "evaluate-epsilon", "schemes", "require-ledger", "witness", "wrap-apps", "warm-process",
+)  # fmt: skip
 
 
 class Refused(Exception):
@@ -36,6 +42,8 @@ class Policy:
       tests/node/test_policy.py::test_the_owner_decides_how_much_is_asked.
     * No number of an evaluation leaves unless the owner allows it, and with no larger ε:
       tests/node/test_evaluation.py::test_what_the_owner_did_not_allow_is_refused.
+    * A misspelt limit is refused, and not left out:
+      tests/node/test_policy.py::test_a_misspelt_limit_answers_nothing.
     * ε is that of the scheme that the node itself makes, not the one that the request states:
       tests/node/test_policy.py::test_the_nodes_own_scheme_decides.
     """
@@ -76,6 +84,8 @@ class Policy:
                     f"{key} is not set, so this node answers nothing: start it with --node-config "
                     "'state-dir=\"/an/absolute/path\" max-epsilon=...'"
                 )
+        for key in node_config if not simulation else ():
+            _check_spelling(key)
         folder, witness = (_path(key, node_config.get(key)) for key in ("state-dir", "witness"))
         if folder is not None and witness is not None and witness.is_relative_to(folder):
             raise ValueError(f"witness = '{witness}' is in state-dir: name a file on another disk")
@@ -127,7 +137,7 @@ class Policy:
 
     def check_batch(self, batch: int | None) -> None:
         """Raise Refused if the batch that the app is asked for, where it is named, is too small."""
-        if batch is not None and batch < self.min_batch:
+        if batch is not None and batch < self.min_batch and self.min_batch > 1:
             raise Refused(
                 f"batch = {batch} is below this node's min-batch = {self.min_batch}: the fewer examples are "
                 "in a batch, the more a report tells about each"
@@ -156,6 +166,13 @@ class Policy:
                 f"the fingerprint {request.fingerprint:08x} differs from that of this node's scheme "
                 f"({scheme.fingerprint:08x}): server and node run different versions, or it was changed"
             )
+
+
+def _check_spelling(key: str) -> None:
+    """Raise ValueError if a key is almost one of the owner's; others are the app's."""
+    close = difflib.get_close_matches(key.lower().replace("_", "-"), _KEYS, 1, 0.85)
+    if close and key not in _KEYS:
+        raise ValueError(f"{key} is unknown; did you mean {close[0]}?")
 
 
 def _path(key: str, value: object) -> Path | None:

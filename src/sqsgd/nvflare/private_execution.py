@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, final
 
-from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_constant import FLContextKey, ReservedKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
@@ -44,6 +45,8 @@ class PrivateExecution:
     * From the first task to the end of the job, no federated event, such as metrics, leaves, whichever
       component fires it: tests/nvflare/test_private_execution.py::test_no_event_leaves,
       tests/nvflare/test_simulator.py::test_two_clients.
+    * No public property of the context, which NVFlare sends with every message, is the executor's:
+      tests/nvflare/test_private_execution.py::test_no_public_property_leaves.
     * Whether and how the executor failed is written to the owner's folder, never to NVFlare's logs:
       tests/nvflare/test_private_execution.py::test_a_failing_executor_tells_nothing.
     """
@@ -97,8 +100,28 @@ class PrivateExecution:
         weights: Vector,
     ) -> Vector:
         task_data = shareables.with_model(shareable, structure, weights)  # as checked, whatever was sent
-        result = self._execute(task_name, task_data, fl_ctx, abort_signal)
+        with _public_properties_kept(fl_ctx):
+            result = self._execute(task_name, task_data, fl_ctx, abort_signal)
         return shareables.change_of(result, structure, weights)
+
+
+@contextlib.contextmanager
+def _public_properties_kept(fl_ctx: FLContext) -> Iterator[None]:
+    """NVFlare sends a context's public properties to the server with every message: they stay as they are.
+
+    Sticky ones are also kept by the job's manager of contexts, and go into each later context.
+    """
+    manager = fl_ctx.get_prop(ReservedKey.MANAGER)
+    before = {key: dict(entry) for key, entry in fl_ctx.props.items() if fl_ctx.public_key_exists(key)}
+    sticky = dict(manager.public_stickers) if manager is not None else {}
+    try:
+        yield
+    finally:
+        for key in [key for key in fl_ctx.props if fl_ctx.public_key_exists(key)]:
+            del fl_ctx.props[key]
+        fl_ctx.props.update(before)
+        if manager is not None:
+            manager.public_stickers = sticky
 
 
 def _check_logs(fl_ctx: FLContext) -> None:
