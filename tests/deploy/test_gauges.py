@@ -49,6 +49,13 @@ def test_a_server_knows_the_training_and_no_nodes_budget(federation):
     assert 'sqsgd_up{part="node-1"} 0' in metrics_text(federation).splitlines()
 
 
+def test_an_address_that_is_taken_is_named(federation):
+    with make_server(federation, ("127.0.0.1", 0)) as first:
+        port = first.server_address[1]
+        with pytest.raises(OSError, match=f"cannot listen at 127.0.0.1:{port}: .*in use"):
+            make_server(federation, ("127.0.0.1", port))
+
+
 def test_they_are_read_anew_at_each_request(federation):
     node = federation / "nodes/node-1"
     with make_server(node, ("127.0.0.1", 0)) as server:

@@ -112,6 +112,14 @@ def test_why_an_app_failed_is_said(trained, monkeypatch):
     assert "are connected" not in trained(([2] * 30, "finished:completed"))[2]
 
 
+def test_what_flower_says_is_shown_without_its_json(tmp_path, monkeypatch):
+    said = "Using SuperLink: x\n\nConnection to the SuperLink is unavailable. Please check."
+    text = json.dumps({"success": False, "error-message": said})
+    monkeypatch.setattr(training, "flwr", lambda *_: text)
+    with pytest.raises(OSError, match=r"failed: Using .* Please check. Is ./superlink.sh running\?$"):
+        training.flower_status(tmp_path, "1")
+
+
 def test_a_summary_that_is_taken_away_meanwhile_is_no_mistake(tmp_path):
     assert training._modified(tmp_path / "summary.json") == 0.0
 

@@ -90,7 +90,11 @@ exec sleep 600""",
         ),
         [],
     )
+    (folder / "live/logs").mkdir(parents=True)
+    (folder / "live/logs/node-0.log").write_text("Traceback of the last time")
     with Supervisor(folder, told.append).running() as running:
         assert {name: part.restarts for name, part in running.parts.items() if part.restarts} == {"node-0": 1}
     assert told[0].startswith("node-0 exited with 3 (ERROR: the key is in use); restarting it in")
     assert told[1].startswith("up: ")
+    assert (folder / "live/logs/previous/node-0.log").read_text() == "Traceback of the last time"
+    assert "SuperNode ID: 7" in (folder / "live/logs/node-0.log").read_text()

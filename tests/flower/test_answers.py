@@ -156,7 +156,7 @@ def test_an_answer_counts_once(tmp_path):
     }
 
 
-def test_an_error_in_a_nodes_place_is_laid_to_the_node(tmp_path):
+def test_an_error_in_a_nodes_place_is_attributed_to_the_node(tmp_path):
     """The SuperLink itself answers for a node that died, under its own name."""
     nodes = nodes_of(tmp_path)
 

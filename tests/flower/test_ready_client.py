@@ -65,6 +65,27 @@ def test_a_configuration_that_does_not_fit_costs_nothing(tmp_path):
     assert not (tmp_path / "ledger").exists()
 
 
+def test_nothing_about_own_data_is_told_unpaid(tmp_path, monkeypatch, caplog):
+    """Too few examples, or none that can be loaded: a paid report of zero, which the owner's log explains."""
+    (tmp_path / "own.py").write_text(
+        "import numpy as np\n"
+        "def few():\n"
+        "    return np.zeros((20, 1, 28, 28), np.float32), np.arange(20) % 10\n"
+        "def lost():\n"
+        "    raise OSError('no such disk')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = ready_settings() | {"model": "linear"}
+    weights = problem_of(config, 3).initial()
+    sent = message(request(weights, dim=weights.size, bits=2048), ArrayRecord({"weights": Array(weights)}))
+    for name, word in [("own:few", "a partition has 5 examples"), ("own:lost", "no such disk")]:
+        node = {"partition-id": 1, "num-partitions": 3, "min-batch": 8, "dataset": name}
+        payload_of(app(sent, context(config | {"dataset": name}, tmp_path / name, **node)))
+        (noted,) = lines(tmp_path / name / "answers.jsonl")
+        assert (noted["epsilon"], noted["zero"]) == (200.0, "the app failed")
+        assert word in caplog.text
+
+
 def test_the_number_is_of_the_nodes_own_held_out_part(tmp_path):
     """Its accuracy, at an epsilon that leaves nearly no noise; the parts are all of the held-out data."""
     config = ready_settings() | {"model": "linear"}

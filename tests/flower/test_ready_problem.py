@@ -1,8 +1,9 @@
 """The problem of the ready app: no code that the owner did not name, no data that are not here."""
 
+import numpy as np
 import pytest
 from federation import lines, message, ready_settings, request
-from flwr.app import Context, RecordDict
+from flwr.app import Array, ArrayRecord, Context, RecordDict
 
 pytest.importorskip("torch", reason="needs torch: pip install 'sqsgd[train]'")
 
@@ -29,8 +30,10 @@ def test_no_code_is_called_that_the_owner_did_not_name(tmp_path, monkeypatch, ke
             state=RecordDict(),
             run_config=ready_settings() | named,
         )
-        return app(message(request()), context)
+        sent = message(request(weights, dim=weights.size), ArrayRecord({"weights": Array(weights)}))
+        return app(sent, context)
 
+    weights = np.zeros(300, np.float32)
     for other in ({}, {key: "planted:other"}):
         assert ask(**other).error.reason == reasons.NOT_ALLOWED
         assert "does not name it" in lines(tmp_path / "state" / "refusals.jsonl")[-1]["reason"]

@@ -11,7 +11,7 @@ from asking import DIM, arrays, ask, lines, request
 from sqsgd import Ledger
 from sqsgd.files import durable
 from sqsgd.node import reasons
-from sqsgd.node.node_state import FolderState, Kept
+from sqsgd.node.node_state import MOST_TRAININGS, FolderState, Kept
 from sqsgd.node.policy import Refused
 from sqsgd.node.structure import flatten
 
@@ -45,6 +45,19 @@ def test_a_state_put_back_does_not_answer_twice(tmp_path):
     for path in (tmp_path / "tasks").iterdir():
         path.unlink()
     assert ask(tmp_path, request()) == reasons.ANSWERED
+
+
+def test_a_server_does_not_fill_the_disk(tmp_path):
+    """A training whose state was dropped goes on, and answers no round twice."""
+    for number in range(MOST_TRAININGS + 3):
+        answered(tmp_path, name=f"training {number}")
+        answered(tmp_path, name="a long one", round=number)
+    assert len(list((tmp_path / "tasks").iterdir())) == MOST_TRAININGS
+    assert ask(tmp_path, request(name="training 0")) == reasons.ANSWERED
+    answered(tmp_path, name="training 0", round=1)
+    kept = FolderState(tmp_path).read("a long one")
+    assert kept is not None
+    assert kept.round == MOST_TRAININGS + 2
 
 
 def test_the_cap_cannot_be_raised_and_can_be_lowered(tmp_path):

@@ -101,6 +101,18 @@ def test_a_round_without_answers_stops_the_job():
         aggregator().aggregate(fl_ctx)
 
 
+def test_one_report_of_many_does_not_move_the_model(tmp_path):
+    server = aggregator()
+    data, fl_ctx = ask(server, arrays())
+    assert accept(server, "site-1", reply_of(tmp_path, "site-1", data))
+    for name in ("site-2", "site-3", "site-3"):  # who refuses twice counts once
+        assert not accept(server, name, shareables.refusal(reasons.SPENT))
+    with pytest.raises(NoAnswers, match=r"1 valid reports, fewer than min_answers = 2 \(3: the node refused"):
+        server.aggregate(fl_ctx)
+    assert accept(server, "site-2", reply_of(tmp_path, "site-2", data))
+    server.aggregate(fl_ctx)
+
+
 def test_options_that_do_not_fit_stop_the_job():
     for options, model in (
         ({"scheme": "privunit-index", "bytes": 1}, arrays()),

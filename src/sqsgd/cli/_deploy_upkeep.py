@@ -23,7 +23,8 @@ def add_node(folder: Folder, as_json: Json = False) -> None:
         as_json,
         {"node": str(node), "key": str(key)},
         f"written to  {node}: move it to the node's machine",
-        f"register it copy {key} to nodes/ in the server's folder and run ./register.sh there",
+        f"register it copy {key} to nodes/ in the server's folder and run ./register.sh there;",
+        "            if that is another machine, also raise `nodes` in its federation.toml by one",
     )
 
 

@@ -77,7 +77,7 @@ def _show_nodes(nodes: list[Mapping[str, Any]], *, running: bool = True) -> None
     print_table(columns, rows)
     for node in nodes:
         if node["zeros"]:  # the server cannot tell, and must not
-            typer.echo(f"{node['name']:11} {node['zeros']} of its reports hold zero: {node['last_zero']}")
+            typer.echo(f"{node['name']:11} {node['zeros']} of its reports are zero: {node['last_zero']}")
 
 
 def _show_run(run: Mapping[str, Any] | None) -> None:

@@ -42,7 +42,10 @@ def make_server(folder: Path, address: tuple[str, int]) -> ThreadingHTTPServer:
         def log_message(self, *_: object) -> None:
             """A line for every scrape would fill the log."""
 
-    return ThreadingHTTPServer(address, Handler)
+    try:
+        return ThreadingHTTPServer(address, Handler)
+    except OSError as error:
+        raise OSError(f"cannot listen at {address[0]}:{address[1]}: {error}") from None
 
 
 def _metrics(found: Mapping[str, Any]) -> Iterator[Metric]:
@@ -69,7 +72,7 @@ def _of_nodes(nodes: list[Mapping[str, Any]]) -> Iterator[Metric]:
         "epsilon_left": ("gauge", "Epsilon that may still be spent."),
         "epsilon_cap": ("gauge", "The cap of the ledger."),
         "answers": ("counter", "Reports sent, repeats included."),
-        "zeros": ("counter", "Reports that hold zero because the app failed; the server cannot tell."),
+        "zeros": ("counter", "Reports that are zero because the app failed; the server cannot tell."),
         "bytes_up": ("counter", "Bytes of the reports' payloads."),
     }
     for name, (kind, text) in about.items():

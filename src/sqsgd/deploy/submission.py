@@ -87,8 +87,7 @@ def flwr(server: Path, *arguments: str) -> str:
     except subprocess.TimeoutExpired:
         raise OSError(f"flwr {' '.join(arguments[:2])}: no answer from the SuperLink") from None
     if done.returncode:
-        said = " ".join((done.stdout + done.stderr).split())[-600:]
-        raise OSError(f"flwr {' '.join(arguments[:2])} failed: {said}")
+        raise OSError(f"flwr {' '.join(arguments[:2])} failed: {_said(done.stdout + done.stderr)}")
     return done.stdout
 
 
@@ -107,7 +106,15 @@ def _flwr_json(server: Path, key: str, *arguments: str) -> Any:
         answer = json.loads(text)
         return answer[key]
     except (ValueError, KeyError, TypeError):
-        raise OSError(f"flwr {' '.join(arguments[:2])}: {' '.join(text.split())[-600:]}") from None
+        raise OSError(f"flwr {' '.join(arguments[:2])} failed: {_said(text)}") from None
+
+
+def _said(text: str) -> str:
+    """What Flower says about a failure, and what to do about the commonest."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        text = str(json.loads(text)["error-message"])
+    text = " ".join(text.split())[-600:]
+    return f"{text} Is ./superlink.sh running?" if "to the SuperLink is unavailable" in text else text
 
 
 def stop_run(server: Path, job: Job) -> Job:

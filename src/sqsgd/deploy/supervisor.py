@@ -100,9 +100,7 @@ class Supervisor:
                     f"end it with `sqsgd deploy down {self.folder}`"
                 ) from None
             refuse_leftovers(self.folder)
-            logs = [log for log in (self.live / "logs").glob("*.log") if log.name != "supervisor.log"]
-            for path in [*logs, self.live / "events.jsonl", self.live / "gate.json"]:
-                path.unlink(missing_ok=True)
+            self._tidy()
             try:
                 self._start_all()
                 yield self
@@ -110,6 +108,17 @@ class Supervisor:
                 self.end()
         finally:
             os.close(descriptor)
+
+    def _tidy(self) -> None:
+        """Keep the logs of the last time in ``logs/previous``: a node's log has the traceback of its app."""
+        logs, previous = self.live / "logs", self.live / "logs/previous"
+        shutil.rmtree(previous, ignore_errors=True)
+        previous.mkdir(mode=0o700)
+        for log in logs.glob("*.log"):
+            if log.name != "supervisor.log":
+                log.rename(previous / log.name)
+        for name in ("events.jsonl", "gate.json"):
+            (self.live / name).unlink(missing_ok=True)
 
     def end(self) -> None:
         """Stop everything; returns when no process is left."""

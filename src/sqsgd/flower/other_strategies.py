@@ -98,7 +98,7 @@ def translate(given: Mapping[str, Any], optimizer: str, lr: float | None) -> Tra
     if multiple != 1.0:
         if lr is not None:
             raise ValueError(f"lr = {lr!r} and server_learning_rate = {multiple!r}: give one of them")
-        _LOG.info("sqsgd: server_learning_rate = %g: so many times the default rate", multiple)
+        _LOG.info("sqsgd: server_learning_rate = %g: the rate is %g times the default", multiple, multiple)
     terms = {"momentum": momentum} if momentum else {}
     return Translation(optimizer=optimizer, lr=lr, multiple=multiple, terms=terms, config=config, rest=rest)
 

@@ -8,23 +8,43 @@ from flwr.clientapp import ClientApp
 
 from sqsgd.flower import wire
 from sqsgd.flower.mod import SqsgdMod
-from sqsgd.flower.ready_problem import check_examples, check_names, held_out_part, problem_of
+from sqsgd.flower.ready_problem import (
+    check_examples,
+    check_keys,
+    check_names,
+    has_own_data,
+    held_out_part,
+    problem_of,
+)
 from sqsgd.node.policy import Policy, Refused
 
 
 def check(context: Context) -> None:
-    """Raise Refused if the node is not set up for this app; called before anything is paid."""
+    """Raise Refused if the node is not set up for this app; called before anything is paid.
+
+    Data of the owner's own are not looked at:
+    tests/flower/test_ready_client.py::test_nothing_about_own_data_is_told_unpaid.
+    """
     partition, parts = (_number(context, key) for key in ("partition-id", "num-partitions"))
     if partition >= parts:
         raise Refused(f"partition-id = {partition} must be below num-partitions = {parts}")
     check_names(context.run_config, context.node_config)
-    least = Policy.of(context.node_config, simulation="state-dir" not in context.node_config).min_batch
-    check_examples(context.run_config, parts, least)
+    if not has_own_data(context.run_config):
+        _check_examples(context, parts)
+
+
+def _check_examples(context: Context, parts: int) -> None:
+    policy = Policy.of(context.node_config, simulation="state-dir" not in context.node_config)
+    check_examples(context.run_config, parts, policy.min_batch)
 
 
 def dry_run(msg: Message, context: Context) -> Message:
-    """A reply as ``train`` returns it, of zeros."""
-    gradient = np.zeros(problem_of(context.run_config, 1).dim, np.float32)
+    """A reply as ``train`` returns it, of zeros: of the right length, unless only own data tell it."""
+    check_keys(context.run_config)
+    if has_own_data(context.run_config):
+        gradient = np.zeros_like(msg.content.array_records[wire.MODEL]["weights"].numpy())
+    else:
+        gradient = np.zeros(problem_of(context.run_config, 1).dim, np.float32)
     return Message(RecordDict({wire.GRADIENT: ArrayRecord({"weights": Array(gradient)})}), reply_to=msg)
 
 
@@ -35,6 +55,7 @@ app = ClientApp(mods=[SqsgdMod(check=check, dry_run=dry_run)])
 def train(msg: Message, context: Context) -> Message:
     """The gradient at the server's weights, which the mod turns into a private report."""
     partition, parts = (_number(context, key) for key in ("partition-id", "num-partitions"))
+    _check_examples(context, parts)
     problem = problem_of(context.run_config, parts)
     weights = msg.content.array_records[wire.MODEL]["weights"].numpy()
     round = wire.read_request(msg.content[wire.REQUEST]).task.round

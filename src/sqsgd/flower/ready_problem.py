@@ -13,9 +13,11 @@ from sqsgd.learning.models import make_model
 from sqsgd.learning.problem import LearningProblem, make_problem
 from sqsgd.node.policy import Refused
 
+_KEYS = ("dataset", "model", "batch", "seed")
+
 
 def check_names(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> None:
-    """Raise Refused if the server names code that the node's owner did not allow, or data that are missing.
+    """Raise Refused if the server names code that the node's owner did not allow.
 
     The server writes the run's configuration, and a ``package.module:factory`` in it is imported and called.
     """
@@ -27,26 +29,33 @@ def check_names(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -
                 f"{key} = {name[:200]!r} is code, and this node's configuration does not name it: "
                 f'to allow it, add {key}="..." with the same name to --node-config'
             )
-    try:
-        _data(str(run_config.get("dataset", "")))
-    except (ValueError, OSError) as error:
-        raise Refused(f"the dataset cannot be loaded: {error}") from None
+
+
+def has_own_data(run_config: Mapping[str, Any]) -> bool:
+    """Whether the dataset is the owner's: nothing that is told without being paid may depend on it."""
+    return is_factory_name(str(run_config.get("dataset", "")))
 
 
 def check_examples(run_config: Mapping[str, Any], parts: int, least: int) -> None:
-    """Raise Refused if a partition of the dataset that the server names has fewer examples than ``least``."""
-    examples = len(_data(str(run_config.get("dataset", ""))).train_inputs) // parts
+    """Raise Refused if the dataset is missing, or has fewer examples in a partition than ``least``."""
+    try:
+        examples = len(_data(str(run_config.get("dataset", ""))).train_inputs) // parts
+    except (ValueError, OSError) as error:
+        raise Refused(f"the dataset cannot be loaded: {error}") from None
     if examples < least:
         raise Refused(f"a partition has {examples} examples, fewer than this node's min-batch = {least}")
 
 
+def check_keys(run_config: Mapping[str, Any]) -> None:
+    """Raise ValueError if a setting that describes the problem is missing."""
+    if missing := [key for key in _KEYS if key not in run_config]:
+        raise ValueError(f"the run's configuration lacks {', '.join(missing)}")
+
+
 def problem_of(run_config: Mapping[str, Any], parts: int) -> LearningProblem:
     """The problem in a run's configuration, with the training data in ``parts`` partitions."""
-    keys = ("dataset", "model", "batch", "seed")
-    missing = [key for key in keys if key not in run_config]
-    if missing:
-        raise ValueError(f"the run's configuration lacks {', '.join(missing)}")
-    dataset, model, batch, seed = (run_config[key] for key in keys)
+    check_keys(run_config)
+    dataset, model, batch, seed = (run_config[key] for key in _KEYS)
     return _problem(str(dataset), str(model), int(batch), int(seed), parts)
 
 

@@ -200,7 +200,9 @@ class Node:
         except BaseException as error:
             if self.simulation is not None or self.policy.state_dir is None:
                 raise
-            self.log.exception("sqsgd: the app failed; the worst value is reported, so nobody can tell")
+            self.log.exception(
+                "sqsgd: the app failed; the worst value is reported, so the server cannot tell"
+            )
             return worst(metric, maximum), NOT_MEASURED if isinstance(error, Misfit) else FAILED
 
     def _encode(

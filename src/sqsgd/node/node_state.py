@@ -25,6 +25,8 @@ from sqsgd.node.policy import Policy, Refused
 from sqsgd.node.request import Request
 from sqsgd.node.structure import Structure
 
+MOST_TRAININGS = 8
+"""Trainings that a folder remembers. A server names them, and each takes as much as two models."""
 _PLAIN = ("name", "terms", "epsilon", "round", "identity")
 
 
@@ -119,6 +121,9 @@ class FolderState(NodeState):
     ----------
     * With ``require_ledger``, no report leaves a node whose ledger is missing, and none is created:
       tests/node/test_node_state.py::test_a_folder_that_vanished_is_not_a_new_ledger.
+    * It remembers the last 8 trainings, however many a server names:
+      tests/node/test_node_state.py::test_a_server_does_not_fill_the_disk. Of others the residual is lost;
+      rounds that are in the ledger are not answered again.
     * With a ``witness``, no report leaves a node whose whole folder was replaced by an older copy:
       tests/node/test_node_state.py::test_with_a_witness_an_older_copy_of_the_folder_is_refused.
     """
@@ -152,6 +157,10 @@ class FolderState(NodeState):
     def write(self, kept: Kept) -> None:
         path = self._path(kept.name)
         durable.put(durable.prepared(path, kept.to_bytes()), path)
+        others = [each for each in path.parent.iterdir() if each.name != path.name]
+        others.sort(key=lambda each: each.stat().st_mtime_ns, reverse=True)
+        for oldest in others[MOST_TRAININGS - 1 :]:
+            oldest.unlink()
 
     def open_ledger(self, policy: Policy) -> Ledger:
         """The node's ledger, created at first use unless required. Its cap can be lowered, not raised."""

@@ -40,14 +40,15 @@ class SqsgdAggregator(Aggregator):
     ``epsilon`` and ``bytes`` are the budgets of one report; ``scheme`` and ``options`` as in
     ``sqsgd.make_scheme``. ``lr``: the server's learning rate for the changes that executors made to the
     model; None: a rate for this scheme and number of clients. A round with fewer than ``min_answers`` valid
-    reports stops the job, with the most frequent reason.
+    reports (0: half of the clients that answered or refused) stops the job, with the most frequent reason.
 
     Guarantees
     ----------
     * Each answer is checked by itself; an invalid one is rejected, and none counts twice:
       tests/nvflare/test_report_aggregator.py::test_an_invalid_answer_is_rejected.
-    * A round without answers stops the job:
-      tests/nvflare/test_report_aggregator.py::test_a_round_without_answers_stops_the_job.
+    * A round without answers, or with few of many, stops the job:
+      tests/nvflare/test_report_aggregator.py::test_a_round_without_answers_stops_the_job,
+      ::test_one_report_of_many_does_not_move_the_model.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class SqsgdAggregator(Aggregator):
         optimizer: str = "sgd",
         bound: float | None = None,
         clip: float | None = None,
-        min_answers: int = 1,
+        min_answers: int = 0,
         seed: int | None = None,
     ) -> None:
         super().__init__()
@@ -71,10 +72,11 @@ class SqsgdAggregator(Aggregator):
         self.scheme, self.options = scheme, dict(options or {})
         self.lr = None if lr is None else checks.positive("lr", lr)
         self.optimizer, self.bound, self.clip, self.seed = optimizer, bound, clip, seed
-        self.min_answers = checks.integer("min_answers", min_answers, 1, 2**31)
+        self.min_answers = checks.integer("min_answers", min_answers, 0, 2**31)
         self._lock = threading.Lock()
         self._state: State | None = None
         self._reports: dict[int, Columns] = {}
+        self._heard: set[int] = set()
         self._reasons: Counter[str] = Counter()
 
     # ------------------------------------------------------------ down
@@ -145,6 +147,7 @@ class SqsgdAggregator(Aggregator):
         with self._lock:
             try:
                 client = shareables.client_number(name)
+                self._heard.add(client)
                 if client in self._reports:
                     raise MalformedReport("twice", "has answered this round already")
                 task = task_for(client, self._settings, self._begun)
@@ -173,10 +176,11 @@ class SqsgdAggregator(Aggregator):
         with self._lock:
             state, count = self._begun, len(self._reports)
             reasons = "".join(f" ({times}: {reason})" for reason, times in self._reasons.most_common(1))
-            if count < self.min_answers:
+            least = self.min_answers or max(1, (len(self._heard) + 1) // 2)
+            if count < least:
                 raise NoAnswers(
                     f"round {state.round} had {count} valid reports, fewer than min_answers = "
-                    f"{self.min_answers}{reasons}: see refusals.jsonl in the clients' state_dir"
+                    f"{least}{reasons}: see refusals.jsonl in the clients' state_dir"
                 )
             # sums of floats depend on the order, arrival does not decide it
             opened = [
@@ -192,5 +196,5 @@ class SqsgdAggregator(Aggregator):
                 f"sqsgd: round {state.round}: {count} reports of {self._scheme.bits // 8} bytes{reasons}; "
                 f"epsilon {most:g} so far at the client with the most reports",
             )
-            self._reports, self._reasons = {}, Counter()
+            self._reports, self._heard, self._reasons = {}, set(), Counter()
             return shareables.model_shareable(self._structure, after.weights)
