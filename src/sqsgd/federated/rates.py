@@ -7,8 +7,9 @@ import math
 from sqsgd.core import Scheme
 from sqsgd.federated.optimizers import OPTIMIZERS
 
-_NOISE, _UNEVEN_NOISE, _SPIKES, _LONGEST, _LONG = 0.1, 0.07, 0.04, 1.25, 3.0
-_STEEPEST, _TOLERATED, _UNBOUNDED, _OF_BLOCK = 0.3, 25.0, 3.0, 1.5
+_NOISE, _COORDINATE_NOISE, _UNEVEN_NOISE, _SPIKES = 0.1, 0.08, 0.07, 0.04
+_LONGEST, _LONGEST_CHOSEN, _LONG = 1.25, 2.0, 3.0
+_STEEPEST, _TOLERATED, _UNBOUNDED, _OF_BLOCK = 0.3, 25.0, 3.0, 1.0
 _SCORE_NOISE, _LARGEST_SOFTMAX_RATE = 1.4, 200.0
 _INVISIBLE, _UNSTABLE = 3000.0, 100.0
 _PRETRAINED_NOISE, _PRETRAINED_BOUND = 0.7, 0.25
@@ -20,13 +21,14 @@ def learning_rate(
     """The default learning rate of the first round for any budget; it then falls linearly to zero.
 
     If a fixed bound decides the noise, it is so small that the noise of all rounds moves a weight by 0.1 at
-    the end (one standard deviation; 0.07 if reports differ in length; 0.04 if noise hits few weights at a
-    time, hard, because no rotation spreads it), and that the first step is at most 1.25 long. Where longer
-    gradients bring more noise, it is that of one three times as long as the bound. If the noise is relative
-    to the gradient, because the bound follows norms in the reports or there is none, the rate is
-    0.3 / (1 + NMSE / (25 clients)), where NMSE is the relative squared error of one report; with 3 clients if
-    no bound keeps it down, with 1.5 if it is the error on a block alone. Constants were chosen on images of MNIST
-    and Fashion-MNIST that are in no test set.
+    the end (one standard deviation; 0.08 if the bound limits coordinates; 0.07 if reports differ in length;
+    0.04 if noise hits few weights at a time, hard, because no rotation spreads it), and that the first step
+    is at most 1.25 long, 2 if it is of the largest coordinates alone. Where longer gradients bring more
+    noise, it is that of one three times as long as the bound. If the noise is relative to the gradient,
+    because the bound follows norms in the reports or there is none, the rate is
+    0.3 / (1 + NMSE / (25 clients)), where NMSE is the relative squared error of one report; with 3 instead of
+    25 if no bound keeps it down, with 1 if it is the error on a block alone. docs/results.md says how the
+    constants were chosen.
 
     If clients accumulate a velocity of momentum 0.9, about five gradients add up before it is forgotten with
     the coordinates that are sent, so it is a fifth of that. The server's momentum and adam take a hundredth:
@@ -39,11 +41,18 @@ def learning_rate(
         error, tolerated = scheme.nmse, _OF_BLOCK if scheme.sends_block else tolerated
         rate = _STEEPEST / (1 + error / (tolerated * clients)) if math.isfinite(error) else 0.1
     else:
-        spread = any(transform.spreads for transform in scheme.transforms)
-        noise = _NOISE if scheme.mechanism.fixed_length else _UNEVEN_NOISE if spread else _SPIKES
-        longest = math.inf if scheme.mechanism.bounds_coordinates else _LONGEST / length
-        rate = min(longest, _noise_rate(scheme, clients, rounds, length, noise))
+        longest = _LONGEST_CHOSEN if scheme.mechanism.chooses else _LONGEST
+        steepest = math.inf if scheme.mechanism.bounds_coordinates else longest / length
+        rate = min(steepest, _noise_rate(scheme, clients, rounds, length, _tolerated_noise(scheme)))
     return rate * min(1.0, 2 * (1 - scheme.momentum)) * OPTIMIZERS[optimizer].default_rate
+
+
+def _tolerated_noise(scheme: Scheme) -> float:
+    if scheme.mechanism.fixed_length:
+        return _NOISE
+    if scheme.mechanism.bounds_coordinates:
+        return _COORDINATE_NOISE
+    return _UNEVEN_NOISE if any(transform.spreads for transform in scheme.transforms) else _SPIKES
 
 
 def follows_norms(scheme: Scheme) -> bool:
