@@ -1,9 +1,10 @@
 """The default learning rate of every scheme against the best of a grid: LeNet-5 on the embedded digits.
 
 `.venv/bin/python benchmarks/default_rates.py rates.json [--epsilons 400 100 40] [--schemes vqsgd piecewise]
-[--seeds 1 2]` trains each scheme at its default and at rates of a grid, from the one next to the default on,
-until both neighbours of the best are worse; then it prints the table of means. Every run is stored as it
-ends, and none is repeated. With `--data-dir`, runs are also measured on images of MNIST's training set that
+[--seeds 1 2 3]` trains each scheme at its default and at rates of a grid, from the one next to the default
+on, until both neighbours of the best are worse; then it prints the table of means. Every run is stored as it
+ends, and none is repeated. Without `--seeds`, a default is compared over the seeds that are stored for it, or
+seed 1. With `--data-dir`, runs are also measured on images of MNIST's training set that
 are not among the embedded digits: constants of the rule are chosen on those.
 """
 
@@ -48,27 +49,41 @@ def other_digits(data_dir: Path, count: int = 5000) -> Dataset:
 class Runs:
     """Finished runs in a file, by scheme, budget, rate and seed; makes those that are missing."""
 
-    def __init__(self, path: Path, rounds: int, others: Dataset | None, seeds: Sequence[int] = (1,)) -> None:
+    def __init__(self, path: Path, rounds: int, others: Dataset | None, seeds: Sequence[int] = ()) -> None:
         self.path, self.rounds, self.others, self.seeds = path, rounds, others, seeds
         self.done: dict[str, Result] = json.loads(path.read_text()) if path.exists() else {}
 
     def result(self, arm: str, epsilon: float, lr: float = 0.0) -> Result:
         """The mean over the seeds, at this rate, which falls linearly to zero, or at the default."""
-        found = [self._run(arm, epsilon, lr, seed) for seed in self.seeds]
+        found = [self._run(arm, epsilon, lr, seed) for seed in self.seeds or self._stored(arm, epsilon)]
         measured = [name for name in ("rate", "accuracy", "others") if all(name in each for each in found)]
-        learns = not runner.outlook(self._config(arm, epsilon), dim=LENET)
-        return {name: fmean(each[name] for each in found) for name in measured} | {"learns": learns}
+        config = self._config(arm, epsilon)
+        made = runner.prepare(config, Path("a folder that is never made"))
+        return {name: fmean(each[name] for each in found) for name in measured} | {
+            "learns": not runner.outlook(config, dim=LENET),
+            "private": made.scheme.privacy.is_private,
+            "runs": len(found),
+        }
+
+    def _stored(self, arm: str, epsilon: float) -> Sequence[int]:
+        """The seeds of the stored runs at the default rate; 1 if there is none."""
+        made = runner.prepare(self._config(arm, epsilon), Path("a folder that is never made"))
+        start = self._key(made, arm, epsilon)
+        return sorted(int(key.removeprefix(start)) for key in self.done if key.startswith(start)) or [1]
+
+    @staticmethod
+    def _key(made: runner.Run, arm: str, epsilon: float) -> str:
+        budget = epsilon if made.scheme.privacy.is_private else math.inf
+        return f"{arm} | {budget:g} | {made.settings.optimizer.rate:.4g} | "
 
     def _config(self, arm: str, epsilon: float, lr: float = 0.0, seed: int = 0) -> RunConfig:
         return replace(ARMS[arm], epsilon=epsilon, rounds=self.rounds, lr=lr, seed=seed, workers=1)
 
     def _run(self, arm: str, epsilon: float, lr: float, seed: int) -> Result:
         made = runner.prepare(self._config(arm, epsilon, lr, seed), Path("a folder that is never made"))
-        rate = made.settings.optimizer.rate
-        budget = epsilon if made.scheme.privacy.is_private else math.inf
-        key = f"{arm} | {budget:g} | {rate:.4g} | {seed}"
+        key = f"{self._key(made, arm, epsilon)}{seed}"
         if key not in self.done:
-            self.done[key] = {"rate": rate, **self._trained(made)}
+            self.done[key] = {"rate": made.settings.optimizer.rate, **self._trained(made)}
             write_atomically(self.path, json.dumps(self.done, indent=1).encode())
             print(key, self.done[key], flush=True)
         return self.done[key]
@@ -109,7 +124,7 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=[400.0, 100.0, 40.0])
     parser.add_argument("--schemes", nargs="+", default=list(ARMS), choices=ARMS)
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[])
     parser.add_argument("--data-dir", type=Path)
     given = parser.parse_args()
     others = other_digits(given.data_dir) if given.data_dir else None
@@ -121,11 +136,12 @@ def main() -> None:
             silent = "" if default["learns"] else ", says that next to nothing will be learned"
             difference = 100 * (default["accuracy"] - best["accuracy"])
             shown = [f"{each['rate']:.3g} | {each['accuracy']:.1%}" for each in (default, best)]
-            rows[arm, epsilon] = f"{' | '.join(shown)} | {difference:+.1f}{silent}"
-    print("| scheme | ε | default rate | accuracy | best of the grid | accuracy | difference |")
-    print("|---" * 7 + "|")
-    for (arm, epsilon), row in rows.items():
-        print(f"| `{arm}` | {epsilon:g} | {row} |")
+            budget = f"{epsilon:g}" if default["private"] else "none"
+            rows[arm, budget] = f"{' | '.join(shown)} | {difference:+.1f}{silent} | {default['runs']:.0f}"
+    print("| scheme | ε | default rate | accuracy | best of the grid | accuracy | difference | runs |")
+    print("|---" * 8 + "|")
+    for (arm, budget), row in rows.items():
+        print(f"| `{arm}` | {budget} | {row} |")
 
 
 if __name__ == "__main__":
