@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 
@@ -57,32 +58,34 @@ class Runs:
         """The mean over the seeds, at this rate, which falls linearly to zero, or at the default."""
         found = [self._run(arm, epsilon, lr, seed) for seed in self.seeds or self._stored(arm, epsilon)]
         measured = [name for name in ("rate", "accuracy", "others") if all(name in each for each in found)]
-        config = self._config(arm, epsilon)
-        made = runner.prepare(config, Path("a folder that is never made"))
         return {name: fmean(each[name] for each in found) for name in measured} | {
-            "learns": not runner.outlook(config, dim=LENET),
-            "private": made.scheme.privacy.is_private,
+            "learns": not runner.outlook(self._config(arm, epsilon), dim=LENET),
+            "private": self._by_default(arm, epsilon)[1],
             "runs": len(found),
         }
 
     def _stored(self, arm: str, epsilon: float) -> Sequence[int]:
         """The seeds of the stored runs at the default rate; 1 if there is none."""
-        made = runner.prepare(self._config(arm, epsilon), Path("a folder that is never made"))
-        start = self._key(made, arm, epsilon)
+        start = self._key(arm, epsilon)
         return sorted(int(key.removeprefix(start)) for key in self.done if key.startswith(start)) or [1]
 
-    @staticmethod
-    def _key(made: runner.Run, arm: str, epsilon: float) -> str:
-        budget = epsilon if made.scheme.privacy.is_private else math.inf
-        return f"{arm} | {budget:g} | {made.settings.optimizer.rate:.4g} | "
+    def _key(self, arm: str, epsilon: float, lr: float = 0.0) -> str:
+        rate, private = self._by_default(arm, epsilon)
+        return f"{arm} | {epsilon if private else math.inf:g} | {lr or rate:.4g} | "
+
+    @cache  # noqa: B019
+    def _by_default(self, arm: str, epsilon: float) -> tuple[float, bool]:
+        """The default rate, and whether a guarantee holds."""
+        made = runner.prepare(self._config(arm, epsilon), Path("a folder that is never made"))
+        return made.settings.optimizer.rate, made.scheme.privacy.is_private
 
     def _config(self, arm: str, epsilon: float, lr: float = 0.0, seed: int = 0) -> RunConfig:
         return replace(ARMS[arm], epsilon=epsilon, rounds=self.rounds, lr=lr, seed=seed, workers=1)
 
     def _run(self, arm: str, epsilon: float, lr: float, seed: int) -> Result:
-        made = runner.prepare(self._config(arm, epsilon, lr, seed), Path("a folder that is never made"))
-        key = f"{self._key(made, arm, epsilon)}{seed}"
+        key = f"{self._key(arm, epsilon, lr)}{seed}"
         if key not in self.done:
+            made = runner.prepare(self._config(arm, epsilon, lr, seed), Path("a folder that is never made"))
             self.done[key] = {"rate": made.settings.optimizer.rate, **self._trained(made)}
             write_atomically(self.path, json.dumps(self.done, indent=1).encode())
             print(key, self.done[key], flush=True)
