@@ -17,20 +17,20 @@ ROW = re.compile(r"^\| ([^|]+) \| ([\d.]+) ± ([\d.]+) % \| [^|]+ \| ([\d,]+) \|
 # The label of a mark, and its offset in points: the schemes at 273 bytes share two lines.
 LABELS = {
     "sqsgd": ("sqsgd", (-10, 6)),
-    "sqsgd, signs": ("sqsgd with signs", (12, 4)),
-    "privunit": ("privunit, privunit-g", (12, 2)),
+    "sqsgd, signs": ("sqsgd with signs", (12, 5)),
+    "fedsel": ("fedsel", (-9, 0)),
+    "sqsgd-stateless": ("sqsgd-stateless", (-10, -6)),
+    "privunit": ("privunit, privunit-g, privunit-inf", (12, -3)),
     "privunit-g": ("", (9, 0)),
-    "sqsgd-stateless": ("sqsgd-stateless", (-10, 2)),
-    "sqsgd-stateless, signs": ("the same with signs, privunit-inf", (12, -8)),
     "privunit-inf": ("", (9, 0)),
+    "sqkr": ("sqkr", (-8, -12)),
     "sqsgd-paper, K = 16, adaptive": ("sqsgd-paper, adaptive", (9, -2)),
     "sqsgd-paper, K = 16, fixed U = 10": ("sqsgd-paper, fixed range", (9, -2)),
     "FedSGD, not private": ("FedSGD, not private", (-10, 6)),
-    "sqkr": ("sqkr", (-8, 4)),
-    "ldp-fed": ("ldp-fed", (-8, 5)),
-    "ldp-fl": ("ldp-fl", (-8, -4)),
-    "vqsgd": ("vqsgd", (-4, -16)),
-    "piecewise": ("piecewise", (5, -2)),
+    "ldp-fed": ("ldp-fed", (-8, -4)),
+    "ldp-fl": ("ldp-fl", (-8, 4)),
+    "vqsgd": ("vqsgd", (9, -2)),
+    "piecewise": ("piecewise", (-9, -2)),
 }
 
 
@@ -71,7 +71,7 @@ def draw(path: Path = PICTURE) -> None:
             )  # fmt: skip
         axes.set_xscale("log")
         axes.set_xlim(10, 3e6)
-        axes.set_ylim(60, 100.5)
+        axes.set_ylim(86, 100.2)
 
 
 if __name__ == "__main__":
