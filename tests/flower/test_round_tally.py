@@ -7,8 +7,9 @@ import pytest
 from federation import IDS, lines, model, nodes_of, strategy
 from flwr.app import ConfigRecord
 
+from sqsgd.federated.algorithm import enough_answers
 from sqsgd.flower import wire
-from sqsgd.flower.round_tally import NoAnswers, Tally, enough_answers
+from sqsgd.flower.round_tally import NoAnswers, Tally
 from sqsgd.node import reasons
 
 

@@ -68,7 +68,7 @@ def init(
     evaluate_epsilon: Annotated[
         float, typer.Option(help="What nodes spend on an evaluation on their data; 0: they are not asked.")
     ] = Federation.evaluate_epsilon,
-    days: Annotated[int, typer.Option(help="Validity of the certificates, in days.")] = 825,
+    days: Annotated[int, typer.Option(help="Validity of the server's certificate, in days.")] = 825,
     as_json: Json = False,
 ) -> None:
     """Write certificates, node keys, settings and scripts of a TLS federation into a new folder."""
@@ -98,7 +98,7 @@ def init(
     print_result(
         as_json,
         result,
-        f"written to  {written}: a server and {federation.nodes} nodes; certificates for {days} days",
+        f"written to  {written}: a server, certified for {days} days, and {federation.nodes} nodes",
         f"each node   answers while its ledger is below epsilon {federation.cap:,g}",
         f"try it      sqsgd deploy up {folder}",
     )

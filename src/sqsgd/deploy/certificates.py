@@ -46,6 +46,10 @@ class Authority:
         return Pair(private=_pem(self.key), public=self.certificate.public_bytes(Encoding.PEM))
 
 
+AUTHORITY_DAYS = 3650
+"""So long that the server's certificate can be renewed several times before nodes need a new authority's."""
+
+
 def make_authority(days: int) -> Authority:
     """A new authority that can sign server certificates, and no further authorities."""
     key = ec.generate_private_key(ec.SECP384R1())

@@ -9,7 +9,14 @@ from pathlib import Path
 
 from sqsgd.deploy import instructions as pages
 from sqsgd.deploy import scripts
-from sqsgd.deploy.certificates import Pair, make_authority, make_node_pair, make_server_pair, write_secret
+from sqsgd.deploy.certificates import (
+    AUTHORITY_DAYS,
+    Pair,
+    make_authority,
+    make_node_pair,
+    make_server_pair,
+    write_secret,
+)
 from sqsgd.deploy.federation import NAME, Federation
 from sqsgd.deploy.live_state import node_folders
 from sqsgd.deploy.node_config import create_ledger
@@ -53,7 +60,7 @@ def write_federation(folder: Path, federation: Federation, days: int) -> Path:
 
 
 def _fill(folder: Path, federation: Federation, days: int) -> None:
-    authority = make_authority(days)
+    authority = make_authority(max(days, AUTHORITY_DAYS))
     certificate = authority.files.public
     _private_folder(folder / "authority")
     write_secret(folder / "authority/ca.key", authority.files.private)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from sqsgd.deploy.certificates import Authority, load_authority, make_node_pair, renewed
+from sqsgd.deploy.certificates import AUTHORITY_DAYS, Authority, load_authority, make_node_pair, renewed
 from sqsgd.deploy.federation import NAME, load_federation
 from sqsgd.deploy.folders import fill_node
 from sqsgd.deploy.live_state import node_folders
@@ -115,7 +115,7 @@ def renew(folder: Path, days: int, *, authority: bool) -> Renewal:
             raise ValueError(f"{path} is missing: {what}")
     signer, written = load_authority(key, own), list[Path]()
     if authority:
-        content = renewed(signer, own.read_bytes(), days)
+        content = renewed(signer, own.read_bytes(), max(days, AUTHORITY_DAYS))
         for path in (own, folder / "server/ca.pem", *(node / "ca.pem" for node in node_folders(folder))):
             write_atomically(path, content)
             written.append(path)
@@ -130,7 +130,7 @@ def _signed(signer: Authority, certificate: Path, days: int) -> bytes:
     if ends < x509.load_pem_x509_certificate(content).not_valid_after_utc - timedelta(minutes=1):
         raise ValueError(
             f"the authority's certificate expires on {ends:%Y-%m-%d}, before the server's would: "
-            "renew it too, with --authority"
+            "renew it too, with --authority, or give fewer --days"
         )
     return content
 

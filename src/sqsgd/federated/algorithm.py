@@ -143,3 +143,12 @@ def descend(settings: Settings, state: State, mean: Estimate, magnitudes: Sequen
     if settings.track and magnitudes:  # 27
         bound = next_bound(bound, magnitudes, floor=max(1e-9, settings.bound * 1e-4))
     return replace(state, round=state.round + 1, weights=weights, bound=bound, optimizer=optimizer_state)
+
+
+def enough_answers(min_answers: int, asked: int) -> int:
+    """The least number of answers on which the model moves; by default (0) half of those asked, rounded up.
+
+    >>> [enough_answers(0, asked) for asked in (1, 2, 3, 10)]
+    [1, 1, 2, 5]
+    """
+    return min_answers or max(1, (asked + 1) // 2)

@@ -84,12 +84,3 @@ class Tally:
         """Raise NoAnswers at the end of a training that left the model unchanged."""
         if self.problem:
             raise NoAnswers(self.problem)
-
-
-def enough_answers(min_answers: int, asked: int) -> int:
-    """The least number of answers on which the model moves; by default (0) half of those asked, rounded up.
-
-    >>> [enough_answers(0, asked) for asked in (1, 2, 3, 10)]
-    [1, 1, 2, 5]
-    """
-    return min_answers or max(1, (asked + 1) // 2)

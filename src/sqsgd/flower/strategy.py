@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from sqsgd import checks, federated
 from sqsgd.core import Scheme
 from sqsgd.federated import Record, Settings, State
-from sqsgd.federated.algorithm import server_step_opened, task_for
+from sqsgd.federated.algorithm import enough_answers, server_step_opened, task_for
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.federated.rates import follows_norms
 from sqsgd.federated.record import make_record
@@ -37,7 +37,7 @@ from sqsgd.flower.node_order import NodeOrder
 from sqsgd.flower.other_strategies import translate
 from sqsgd.flower.outlook import outlook, untrained
 from sqsgd.flower.resuming import begun_options, check_same
-from sqsgd.flower.round_tally import Tally, enough_answers
+from sqsgd.flower.round_tally import Tally
 from sqsgd.node.downlink import Update, smallest_update
 from sqsgd.node.reasons import LEDGER, SPENT
 from sqsgd.node.request import Request

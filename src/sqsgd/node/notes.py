@@ -16,8 +16,8 @@ _MAX_TEXT = 500
 def note(folder: Path, kind: str, entry: Mapping[str, object]) -> None:
     """Append a line, on disk on return; the last one before the file is full says so.
 
-    Answers that were paid for are always noted: the budget limits their number, to a hundred per epsilon of 1
-    if a server asks for the least, 0.01, each time.
+    Answers that were paid for are always noted. The budget limits their number: a hundred for each unit of
+    epsilon, if a server always asks for the smallest, 0.01.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{kind}.jsonl"

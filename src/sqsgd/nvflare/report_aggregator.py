@@ -19,7 +19,7 @@ from sqsgd import checks, federated
 from sqsgd.codec import Columns, MalformedReport
 from sqsgd.core import Scheme
 from sqsgd.federated import Settings, State
-from sqsgd.federated.algorithm import server_step_opened, task_for
+from sqsgd.federated.algorithm import enough_answers, server_step_opened, task_for
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.federated.rates import change_rate, follows_norms, learning_rate
 from sqsgd.node.reasons import REASONS
@@ -176,7 +176,7 @@ class SqsgdAggregator(Aggregator):
         with self._lock:
             state, count = self._begun, len(self._reports)
             reasons = "".join(f" ({times}: {reason})" for reason, times in self._reasons.most_common(1))
-            least = self.min_answers or max(1, (len(self._heard) + 1) // 2)
+            least = enough_answers(self.min_answers, len(self._heard))
             if count < least:
                 raise NoAnswers(
                     f"round {state.round} had {count} valid reports, fewer than min_answers = "
