@@ -1,7 +1,7 @@
 """Which server rate suits apps that send the change of a trained model: examples/flower_app, in one process.
 
 `.venv/bin/python benchmarks/delta_rate.py [--rounds 100 --clients 4 --local-rate .05]` prints the accuracy on
-images that no client has, after 20, 50 and all rounds, for each rate, with seeded noise.
+images that no client has, after 20, 50 and all rounds, for each rate, with signs and seeded noise.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from digits_app.task import Net, load_data, load_test_data, test, train
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from sqsgd import federated, make_scheme
+from sqsgd.core import Scheme
 from sqsgd.federated import Settings
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.federated.rates import learning_rate
@@ -55,10 +56,14 @@ class LocalTraining:
         return range(self.clients)
 
 
+def signs(dim: int, options) -> Scheme:
+    return make_scheme("sqsgd", dim=dim, epsilon=options.epsilon, bits=8 * options.bytes, code="signs")
+
+
 def accuracies(options, rate: float, seed: int) -> dict[int, float]:
     torch.manual_seed(seed)
     problem = LocalTraining(options.clients, options.local_rate, options.epochs)
-    scheme = make_scheme("sqsgd", dim=problem.dim, epsilon=options.epsilon, bits=8 * options.bytes)
+    scheme = signs(problem.dim, options)
     settings = Settings(seed=seed, optimizer=Optimizer(kind="sgd", rate=rate), secure=False)
     state, found = federated.initial_state(problem.weights, settings), {}
     for record, after in federated.run(problem, scheme, settings, state, options.rounds):
@@ -81,7 +86,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     dim = sum(parameter.numel() for parameter in Net().parameters())
-    scheme = make_scheme("sqsgd", dim=dim, epsilon=options.epsilon, bits=8 * options.bytes)
+    scheme = signs(dim, options)
     print(f"default rate for gradients: {learning_rate(scheme, options.clients):.3f}", flush=True)
     for rate in options.rates:
         for seed in options.seeds:

@@ -12,7 +12,7 @@ from pathlib import Path
 from drawing import BASELINE, OTHERS, OURS, axes_for, section
 
 PICTURE = Path(__file__).with_name("accuracy-against-bytes.svg")
-HEADING = "## All private schemes at the same ε and the same bytes"
+HEADING = "## All private schemes at the same budget"
 ROW = re.compile(r"^\| ([^|]+) \| ([\d.]+) ± ([\d.]+) % \| [^|]+ \| ([\d,]+) \|$", re.MULTILINE)
 # The label of a mark, and its offset in points: the schemes at 273 bytes share two lines.
 LABELS = {

@@ -17,10 +17,10 @@ PICTURE = Path(__file__).with_name("accuracy-against-epsilon.svg")
 HEADING = "## One report per user"
 PRETRAINED, PRETRAINED_HEADING, WEIGHTS = "MNIST, public pretraining", "### Digits, from rendered fonts", 4560
 ROW = re.compile(
-    r"^\| (MNIST|Fashion-MNIST) \| (\d+) \| ([\d.]+) \| .* \| \*\*([\d.]+) %\*\* \| (\d+) \|$",
+    r"^\| (MNIST|Fashion-MNIST) \| (\d+) \| ([\d.]+) \| .* \| \*\*([\d.]+) %\*\*[ ±\d.]* \| (\d+) \|$",
     re.MULTILINE,
 )
-PRETRAINED_ROW = re.compile(r"^\| (\d+) \| ([\d.]+) \| .* \| \*\*([\d.]+) %\*\* \|", re.MULTILINE)
+PRETRAINED_ROW = re.compile(r"^\| (\d+) \| ([\d.]+) \| .* \| \*\*([\d.]+) %\*\*[ ±\d.]* \|", re.MULTILINE)
 COLOURS = {PRETRAINED: LIGHT.series[1], "MNIST": OURS, "Fashion-MNIST": OTHERS}
 
 

@@ -56,7 +56,7 @@ def _percent(curve: Curve) -> str:
 
 _RANGE = (
     "A range of ± 10 leaves most levels unused: the adaptive bound, which follows the largest rotated "
-    "coordinate, stays below 3 ([results](results.md#what-it-says)). The baselines are stronger here than in "
+    "coordinate, stays below 3 ([results](results.md#conclusions)). The baselines are stronger here than in "
     "their papers: they have a rotation, a range of three standard deviations and the optimal number of "
     "coordinates."
 )
