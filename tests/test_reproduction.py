@@ -11,10 +11,12 @@ from tiny_runs import SWEEP
 from sqsgd.experiments import runner
 from sqsgd.experiments.sweep import load_sweep, make_sweep
 from sqsgd.experiments.sweep_runner import open_folder
+from sqsgd.schemes import make_scheme
 
 ROOT = Path(__file__).parents[1]
 NAMES = [path.stem for path in sorted((ROOT / "docs/assets/reproduction").glob("*.json"))]
 MARKS = re.compile(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"')
+LENET = 119_850
 MODULES = ("claims", "drawing", "reproduction", "sweep_results")
 
 
@@ -95,7 +97,9 @@ def test_every_claim_names_arms_of_its_sweep(page):
         ((90, 91), (80, 81, 82), "not yet run"),
     ],
 )
-def test_a_claim_is_decided_where_the_intervals_do_not_meet(page, above, below, verdict):
+def test_a_claim_is_decided_where_the_interval_of_the_difference_excludes_its_opposite(
+    page, above, below, verdict
+):
     from claims import Claim
 
     claim = Claim(says="", better=("a",), worse=("b",))
@@ -103,10 +107,22 @@ def test_a_claim_is_decided_where_the_intervals_do_not_meet(page, above, below, 
     if verdict == "agrees":
         assert Claim(says="", better=("a",), worse=("b",), margin=20).found(
             [curve("a", *above), curve("b", *below)]
-        ) == ("91.0 ± 2.5 % against 81.0 ± 2.5 %", "**differs**")
+        ) == ("91.0 against 81.0 %: +10.0 ± 2.3 points", "**differs**")
         comparable = Claim(says="", better=("a",), worse=("b",), comparable=True)
         assert comparable.found([curve("a", *above), curve("b", *below)])[1] == "**differs**"
         assert comparable.found([curve("a", *above), curve("b", *above)])[1] == "agrees"
+
+
+@pytest.mark.parametrize("right", [(80.0, 81.0, 82.0), (70.0, 75.0, 90.0), (80.0, 80.0, 80.1)])
+def test_the_interval_of_a_difference_is_welchs(page, right):
+    from claims import difference
+    from scipy import stats
+
+    left = (90.0, 91.5, 92.0)
+    gap, half = difference(curve("a", *left), curve("b", *right))
+    interval = stats.ttest_ind(left, right, equal_var=False).confidence_interval(0.95)
+    assert gap - half == pytest.approx(interval.low)
+    assert gap + half == pytest.approx(interval.high)
 
 
 def test_a_sweep_is_read_as_far_as_it_has_come(page, tmp_path, monkeypatch):
@@ -142,3 +158,25 @@ def test_a_sweep_is_read_as_far_as_it_has_come(page, tmp_path, monkeypatch):
     assert f"| missing ({part.tried[f'{part.rate:g}']:.1f} % on held-out images after" in page.block("tiny")
     shutil.rmtree(folder / "tuning" / "sqsgd")
     assert page.collect(folder)["curves"][1]["rate"] is None  # not all rates have been tried
+
+
+@pytest.mark.parametrize(
+    ("name", "errors"),
+    [
+        ("figure1-lenet5", (8.0, 5.9, 16.7)),
+        ("figure3-tradeoff", (26.5, 5.9, 4.8, 11.3)),
+        ("figure4-lenet5", (29.7, 16.4, 10.2)),
+    ],
+)
+def test_the_page_has_the_predicted_errors(name, errors):
+    (file,) = (ROOT / "experiments").rglob(f"{name}.toml")
+    configs = [cell.job("runs", 0.0, 1).config for cell in load_sweep(file).cells()]
+    schemes = [
+        make_scheme(each.scheme, dim=LENET, epsilon=each.epsilon, bits=8 * each.bytes, **each.options)
+        for each in configs
+    ]
+    assert tuple(round(scheme.nmse, 1) for scheme in schemes) == errors
+    (said,) = re.findall(
+        rf"begin: {name} -->.*?<!-- end -->(.*?)\n#", (ROOT / "docs/reproduction.md").read_text(), re.DOTALL
+    )
+    assert {str(error) for error in errors} <= set(re.findall(r"\d+\.\d", said))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sweep_results import FEWEST, Curve
+
+from sqsgd.numerics.intervals import t_quantile
 
 AGREES, DIFFERS, UNCLEAR, OPEN = "agrees", "**differs**", "not clear", "not yet run"
 
@@ -33,25 +37,34 @@ class Claim:
         if any(curve.seeds < FEWEST for curve in (*left, *right)):
             return "", OPEN
         best = max(left, key=lambda curve: curve.final)
-        against = ", ".join(_percent(curve) for curve in right)
-        verdicts = [self._one(best, curve) for curve in right]
+        differences = [difference(best, curve) for curve in right]
+        against = ", ".join(f"{curve.final:.1f}" for curve in right)
+        apart = ", ".join(f"{gap:+.1f} ± {half:.1f}" for gap, half in differences)
+        numbers = f"{best.final:.1f} against {against} %: {apart} points"
+        verdicts = [self._one(*each) for each in differences]
         for verdict in (DIFFERS, UNCLEAR):
             if verdict in verdicts:
-                return f"{_percent(best)} against {against}", verdict
-        return f"{_percent(best)} against {against}", AGREES
+                return numbers, verdict
+        return numbers, AGREES
 
-    def _one(self, best: Curve, other: Curve) -> str:
-        """Decided where the 95 % intervals of the two means do not meet."""
-        gap, spread = best.final - other.final, best.half_widths[-1] + other.half_widths[-1]
+    def _one(self, gap: float, half: float) -> str:
         if self.comparable:
-            return DIFFERS if abs(gap) > spread else AGREES
-        if gap - self.margin > spread:
+            return DIFFERS if abs(gap) > half else AGREES
+        if gap - self.margin > half:
             return AGREES
-        return DIFFERS if self.margin - gap > spread else UNCLEAR
+        return DIFFERS if self.margin - gap > half else UNCLEAR
 
 
-def _percent(curve: Curve) -> str:
-    return f"{curve.final:.1f} ± {curve.half_widths[-1]:.1f} %"
+def difference(left: Curve, right: Curve) -> tuple[float, float]:
+    """The difference of two arms' final means, and the half-width of its 95 % interval (Welch 1947)."""
+    last = [[each[-1] for each in curve.accuracies.values()] for curve in (left, right)]
+    parts = [statistics.variance(values) / len(values) for values in last]
+    if sum(parts) == 0:
+        return left.final - right.final, 0.0
+    freedom = sum(parts) ** 2 / sum(
+        part**2 / (len(values) - 1) for part, values in zip(parts, last, strict=True)
+    )
+    return left.final - right.final, t_quantile(0.975, freedom) * math.sqrt(sum(parts))
 
 
 _RANGE = (

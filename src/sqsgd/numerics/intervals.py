@@ -31,7 +31,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 @lru_cache
-def t_quantile(probability: float, freedom: int) -> float:
+def t_quantile(probability: float, freedom: float) -> float:
     """The quantile of Student's t for a probability above one half, by bisection.
 
     >>> round(t_quantile(0.975, 2), 4), round(t_quantile(0.975, 30), 4)
@@ -46,8 +46,8 @@ def t_quantile(probability: float, freedom: int) -> float:
     return high
 
 
-def _t_below(point: float, freedom: int) -> float:
+def _t_below(point: float, freedom: float) -> float:
     """P(T <= point) for point >= 0: 1 - I_x(freedom / 2, 1/2) / 2 with x = freedom / (freedom + point²)."""
     with precision(START_BITS):
-        x = freedom / (freedom + arb(point) ** 2)
+        x = 1 / (1 + arb(point) ** 2 / freedom)
         return float(1 - x.beta_lower(arb(freedom) / 2, arb(1) / 2, regularized=1) / 2)
