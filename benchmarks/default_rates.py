@@ -136,7 +136,7 @@ def main() -> None:
     for epsilon in given.epsilons:
         for arm in given.schemes:
             default, best = runs.result(arm, epsilon), runs.best(arm, epsilon)
-            silent = "" if default["learns"] else ", says that next to nothing will be learned"
+            silent = "" if default["learns"] else ", says that little or nothing will be learned"
             difference = 100 * (default["accuracy"] - best["accuracy"])
             shown = [f"{each['rate']:.3g} | {each['accuracy']:.1%}" for each in (default, best)]
             budget = f"{epsilon:g}" if default["private"] else "none"

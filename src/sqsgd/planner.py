@@ -14,7 +14,7 @@ from sqsgd.files.json_numbers import worded
 from sqsgd.mechanisms.budget_split import split
 from sqsgd.mechanisms.sparse_matches import SparseMatches
 from sqsgd.numerics.reconstruction import MOST_ROUNDS, ReconstructionStatement, reconstruction_statements
-from sqsgd.schemes import STATELESS, make_scheme
+from sqsgd.schemes import STATELESS, forecast, make_scheme
 from sqsgd.schemes.code_choice import FEWEST, Choice, choices
 from sqsgd.schemes.privunit import sphere_cap
 from sqsgd.schemes.sqsgd import Code, Direction, best_code, code_of, sqsgd_stateless, stateless
@@ -22,6 +22,8 @@ from sqsgd.schemes.sqsgd_paper import sqsgd_paper
 from sqsgd.transforms import padded
 
 PAPER_LEVELS = 16
+_READABLE = 1e6
+"""Larger multiples of the optimum tell nothing: it is next to zero, and so is the error."""
 CLOSE = 1.03
 """Errors within this factor of the least count as equal: then the fewest bytes decide."""
 
@@ -189,7 +191,10 @@ def plan(
         recommendation=recommended(ways, optimum, epsilon=epsilon, bits=bits),
         paper=_paper(dim, epsilon, bits),
         reconstruction=statements,
-        warnings=tuple(_warnings(mechanism, epsilon, statements)),
+        warnings=(
+            *filter(None, [forecast.outlook(scheme, clients, rounds, scheme.first_bound)]),
+            *_warnings(mechanism, epsilon, statements),
+        ),
     )
 
 
@@ -300,13 +305,14 @@ def recommended(
     if best.arithmetic == "real":
         return None
 
-    unit = optimum or 1.0
+    relative = optimum > 0 and best.nmse < _READABLE * optimum
+    unit = optimum if relative else 1.0
 
     def described(way: Stateless) -> str:
         real = " (real arithmetic only)" if way.arithmetic == "real" else ""
         return f"{way.name}{real} {way.nmse / unit:.3g} in {way.message_bytes:,}"
 
-    measure = " times the optimum" if optimum else ""
+    measure = " times the optimum" if relative else ""
     reason = f"error {best.nmse / unit:.3g}{measure} in {best.message_bytes:,} bytes"
     return Recommendation(
         scheme=best.name,

@@ -26,11 +26,19 @@ def test_json_is_the_plan():
 def test_without_json_both_guarantees_and_the_assumptions_are_printed():
     chosen, done = plan_once(**BUDGET, epsilon=4.0), typed(f"{LINE} --epsilon 4")
     assert done.code == 0
+    advice = "--participation once --scheme auto --epsilon 4 --clients 60000 --bytes 32"
+    assert done.out.startswith(f"take {advice}: {chosen.scheme}, ")
+    assert "nothing will be learned" not in done.out
     assert f"scheme             {chosen.scheme}\n" in done.out
     assert "local epsilon      4\n" in done.out
     assert f"central epsilon    {chosen.central.epsilon:.6g} at delta = 1e-06 (blanket bound)\n" in done.out
     assert f"\n{chosen.central.sentence}\n" in done.out
     assert all(f"  * {each}\n" in done.out for each in chosen.central.assumptions)
+
+
+def test_too_few_users_are_told():
+    done = typed(f"{LINE.replace('60000', '100')} --epsilon 0.1")
+    assert "\nlittle or nothing will be learned from 100 reports: " in done.out
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_without_json_the_whole_plan_is_printed():
     assert again.startswith("or --scheme sqsgd, if the same clients answer in most rounds")
     assert (empty, scheme) == ("", "scheme             sqsgd-stateless")
     for words in (
-        f"{CHOSEN.count} of 8,192, with their signs, drawn around the {CHOSEN.near} largest\n",
+        f"{CHOSEN.count} of 8,192 rotated ones, with their signs, drawn around the {CHOSEN.near} largest\n",
         f"bytes              {CHOSEN.message_bytes} per message: {CHOSEN.bits} bits of codes",
         f"of the mean over 20 clients {CHOSEN.nmse_mean:.4g}\n",
         f"so this is {CHOSEN.optimum_ratio:.3g} times the best possible\n",
@@ -54,6 +54,18 @@ def test_warnings_are_printed():
     assert warnings
     shown = typed(line).out.split("\nWarnings\n")[1]
     assert shown == "".join(f"  * {warning}\n" for warning in warnings)
+
+
+def test_what_cannot_be_learned_is_told():
+    line = "sqsgd plan --dim 7840 --epsilon 0.1 --bytes 32 --clients 1"
+    assert "  * little or nothing will be learned in 1 round of 1 client: " in typed(line).out
+    assert "nothing will be learned" not in typed(f"{line} --rounds 100000").out
+
+
+def test_an_optimum_next_to_zero_is_not_compared_with():
+    first = typed("sqsgd plan --dim 1 --epsilon 400 --bytes 8").out.splitlines()[0]
+    assert ": error 0.00" in first
+    assert "optimum" not in first
 
 
 def test_levels_are_named():

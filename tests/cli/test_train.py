@@ -140,6 +140,6 @@ def test_what_cannot_be_learned_is_told_on_standard_error(epsilon, told, tmp_pat
     )
     done = typed(f"{line} --bytes 16 --rounds 3 --json --out {tmp_path / 'run'}")
     assert done.code == 0
-    expected = "vqsgd at epsilon 0.5 in 3 rounds of 4 clients: next to nothing will be learned"
+    expected = "vqsgd at epsilon 0.5: little or nothing will be learned in 3 rounds of 4 clients"
     assert (expected in done.error) is told
     assert json.loads(done.out)["lr"] > 0

@@ -126,7 +126,7 @@ def accuracy(run):
 def test_every_default_on_digits_is_within_two_points_of_the_best_of_a_grid(monkeypatch):
     """Of the runs that were recorded; ``SQSGD_RATES=FILE`` makes those that FILE lacks, which takes hours.
 
-    Or the outlook says that next to nothing will be learned, and nothing is, whatever the rate.
+    Or the outlook says that little or nothing will be learned, and nothing is, whatever the rate.
     """
     root = Path(__file__).parents[2]
     monkeypatch.syspath_prepend(str(root / "benchmarks"))

@@ -32,7 +32,7 @@ def test_no_first_step_is_longer_than_the_limit(name):
     """With all clients and all epsilon that there can be."""
     scheme = made(name, 1e4)
     rate = rates.learning_rate(scheme, 10**6)
-    if rates.follows_norms(scheme):
+    if scheme.follows_norms:
         assert rate <= 0.3
     elif not scheme.mechanism.bounds_coordinates:  # a range, which no gradient fills
         limit = 2.0 if scheme.mechanism.chooses else 1.25
@@ -50,10 +50,10 @@ def test_the_rate_allows_for_gradients_longer_than_the_bound(name):
 
 
 def test_only_reports_with_norms_and_those_without_noise_are_relative_to_the_vector():
-    relative = {name for name in SCHEMES if rates.follows_norms(made(name))}
+    relative = {name for name in SCHEMES if made(name).follows_norms}
     assert relative == {"privunit", "privunit-g", "fedsgd", "qsgd", "terngrad", "dgc"}
     for name in ("sqsgd", "sqsgd-stateless"):
-        assert rates.follows_norms(made(name, code="signs"))
+        assert made(name, code="signs").follows_norms
 
 
 def test_more_rounds_take_smaller_steps_where_a_bound_decides_the_noise():

@@ -10,7 +10,7 @@ from sqsgd.certificate.guarantee import CentralGuarantee, Order, central_guarant
 from sqsgd.certificate.local_choice import local_epsilon_for
 from sqsgd.core import Scheme
 from sqsgd.planner import automatic_scheme
-from sqsgd.schemes import make_scheme
+from sqsgd.schemes import forecast, make_scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,8 @@ class OncePlan:
     """The error of one report, relative to |x| = bound."""
     nmse_mean: float
     """The error of the mean over all users."""
+    warning: str
+    """If little or nothing will be learned by a softmax on features of unit length; else empty."""
     central: CentralGuarantee
 
     def to_dict(self) -> dict[str, Any]:
@@ -78,5 +80,6 @@ def plan_once(
         message_bytes=scheme.bits // 8,
         nmse=scheme.nmse,
         nmse_mean=scheme.nmse / users,
+        warning=forecast.once_outlook(scheme, users),
         central=guarantee,
     )

@@ -32,6 +32,10 @@ def show_once(*, as_json: bool, **budget: Any) -> None:
         print_json(chosen.to_dict())
         return
     central = chosen.central
+    users, size = chosen.users, budget["bits"] // 8
+    options = f"--scheme auto --epsilon {chosen.epsilon:.6g} --clients {users} --bytes {size}"
+    reason = f"{chosen.scheme}, which has the least error of the exact schemes"
+    typer.echo(wrapped(f"take --participation once {options}: {reason}\n", 5))
     error = f"{chosen.nmse:.4g} of one report; of the mean over {chosen.users:,} users {chosen.nmse_mean:.4g}"
     for name, text in (
         ("scheme", chosen.scheme),
@@ -41,6 +45,8 @@ def show_once(*, as_json: bool, **budget: Any) -> None:
         ("central epsilon", f"{central.epsilon:.6g} at delta = {central.delta:g} ({central.bound} bound)"),
     ):
         typer.echo(wrapped(f"{name:18} {text}", 19))
+    if chosen.warning:
+        typer.echo(wrapped(f"\n{chosen.warning}"))
     typer.echo(wrapped(f"\n{central.sentence}\n\nThe central guarantee holds if"))
     for assumption in central.assumptions:
         typer.echo(wrapped(f"  * {assumption}", 4))

@@ -111,16 +111,21 @@ def plan(
 
 
 def _lines(chosen: Plan) -> list[tuple[str, str]]:
-    sent, law = f"{chosen.coordinates:,} of {chosen.dim:,}, as signs", "matches"
+    whole = f"{chosen.dim:,}" if chosen.coordinates <= chosen.dim else f"{chosen.coordinates:,} rotated ones"
+    sent, law = f"{chosen.coordinates:,} of {whole}, as signs", "matches"
     if chosen.code == "levels":
         sent = sent.replace("signs", f"{chosen.levels} levels over ± {chosen.reach:g} deviations")
     elif chosen.code == "sparse":
-        sent, law = f"{chosen.count:,} of {chosen.coordinates:,}, with their signs", "or more matches"
+        sent, law = (
+            f"{chosen.count:,} of {chosen.coordinates:,} rotated ones, with their signs",
+            "or more matches",
+        )
         sent += f", drawn around the {chosen.near:,} largest"
     law = f"{chosen.threshold:,} {law} with probability {chosen.keep:.10g}; scale {chosen.scale:.6g}"
     rest = "envelope and norm" if chosen.epsilon_norm else "envelope"
     shares = f"{chosen.epsilon_direction:g} direction + {chosen.epsilon_norm:g} norm"
-    mean = f"; of the mean over {chosen.clients:,} clients {chosen.nmse_mean:.4g}"
+    plural = "s" if chosen.clients > 1 else ""
+    mean = f"; of the mean over {chosen.clients:,} client{plural} {chosen.nmse_mean:.4g}"
     best = f"{chosen.optimum:.4g}, so this is {_times(chosen.optimum_ratio)} the best possible"
     limit = f"{_times(chosen.information_ratio)} the information limit {chosen.information_limit:.4g}"
     return [

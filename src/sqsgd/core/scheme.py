@@ -143,6 +143,11 @@ class Scheme:
         return error
 
     @property
+    def follows_norms(self) -> bool:
+        """Whether the noise of a report is relative to the vector: no fixed bound decides it."""
+        return self.mechanism.has_symbol or not self.privacy.is_private
+
+    @property
     def privacy(self) -> Privacy:
         """The guarantee of one message."""
         return self.mechanism.privacy

@@ -14,7 +14,6 @@ from sqsgd.core import Scheme
 from sqsgd.experiments.settings import begun_settings, make_settings, softmax_once
 from sqsgd.federated import Record, Settings, State
 from sqsgd.federated.order import secret_order
-from sqsgd.federated.rates import learns
 from sqsgd.learning.datasets import Dataset, first_tests, given_dataset, hold_out, load_dataset
 from sqsgd.learning.devices import find_device
 from sqsgd.learning.factories import IN_MEMORY
@@ -28,7 +27,7 @@ from sqsgd.runs.kept_order import SEEDED, forget_order, keep_order, kept_order
 from sqsgd.runs.once_summary import about_once
 from sqsgd.runs.run_folder import CONFIG, RunFolder
 from sqsgd.runs.summary import summarise
-from sqsgd.schemes import check_name, make_scheme
+from sqsgd.schemes import check_name, forecast, make_scheme
 from sqsgd.schemes.code_choice import LEVELS
 from sqsgd.schemes.sqsgd import CODED, best_direction, code_of
 
@@ -188,17 +187,13 @@ def _scheme(config: RunConfig, dim: int) -> Scheme:
 
 
 def outlook(config: RunConfig, dim: int) -> str:
-    """One line if a model of ``dim`` weights is predicted to learn next to nothing at the default rate."""
-    if config.lr or softmax_once(config):
-        return ""
+    """One line if a model of ``dim`` weights is predicted to learn little or nothing."""
     scheme, clients = _scheme(config, dim), config.participants or config.clients
-    if learns(scheme, clients, config.rounds, config.bound or scheme.first_bound):
-        return ""
-    return (
-        f"{scheme.name} at epsilon {config.epsilon:g} in {config.rounds:,} rounds of {clients:,} clients: "
-        "next to nothing will be learned, the reports are too noisy; "
-        "more epsilon, clients or rounds would help"
-    )
+    if softmax_once(config):
+        found = forecast.once_outlook(scheme, config.clients)
+    else:
+        found = forecast.outlook(scheme, clients, config.rounds, config.bound or scheme.first_bound)
+    return f"{scheme.name} at epsilon {config.epsilon:g}: {found}" if found else ""
 
 
 def start(run: Run) -> State:

@@ -11,7 +11,6 @@ _NOISE, _COORDINATE_NOISE, _UNEVEN_NOISE, _SPIKES = 0.1, 0.08, 0.07, 0.04
 _LONGEST, _LONGEST_CHOSEN, _LONG = 1.25, 2.0, 3.0
 _STEEPEST, _TOLERATED, _UNBOUNDED, _OF_BLOCK = 0.3, 25.0, 3.0, 0.85
 _SCORE_NOISE, _LARGEST_SOFTMAX_RATE = 1.4, 200.0
-_INVISIBLE, _UNSTABLE = 3000.0, 100.0
 _PRETRAINED_NOISE, _PRETRAINED_BOUND = 0.7, 0.25
 
 
@@ -36,7 +35,7 @@ def learning_rate(
     rounds.
     """
     length = (bound or scheme.first_bound) * scheme.mechanism.longest
-    if follows_norms(scheme):
+    if scheme.follows_norms:
         tolerated = _TOLERATED if scheme.mechanism.has_symbol else _UNBOUNDED
         tolerated, power = (1.0, _OF_BLOCK) if scheme.sends_block else (tolerated, 1.0)
         error = scheme.nmse / (tolerated * clients)
@@ -54,11 +53,6 @@ def _tolerated_noise(scheme: Scheme) -> float:
     if scheme.mechanism.bounds_coordinates:
         return _COORDINATE_NOISE
     return _UNEVEN_NOISE if any(transform.spreads for transform in scheme.transforms) else _SPIKES
-
-
-def follows_norms(scheme: Scheme) -> bool:
-    """Whether the noise of a report is relative to the vector: no fixed bound decides it."""
-    return scheme.mechanism.has_symbol or not scheme.privacy.is_private
 
 
 def earlier_rate(scheme: Scheme, clients: int, optimizer: str = "sgd") -> float:
@@ -117,28 +111,6 @@ def bound_and_rate(
     else:
         rate = learning_rate(scheme, clients, optimizer, rounds=rounds, bound=bound)
     return bound, rate * (1.0 if decays else 0.5)
-
-
-def learns(scheme: Scheme, clients: int, rounds: int, bound: float) -> bool:
-    """Whether more than a trace can be learned: whether the noise of all reports leaves the gradient visible.
-
-    The mean of all reports about a weight has the error NMSE / (clients rounds) of a gradient as long as the
-    bound; a weight is in the share n / dim of the reports if they are about blocks. LeNet-5 reaches 65 % on
-    digits where a fixed bound makes this 650, 30 % at 2,500, and not 22 % from 4,000 on. Noise that is
-    relative to the gradient grows with what it does to the weights: 70 % at 10, and nothing at 200, at any
-    rate. A mechanism that chooses what it sends, without noise to speak of, has the error of the estimate
-    that is scaled to be unbiased.
-    tests/experiments/test_runner.py::test_what_cannot_be_learned_is_told_before.
-    """
-    error, mechanism = scheme.nmse, scheme.mechanism
-    if mechanism.chooses:
-        error = error / (1 - error) if error < 1 else 0.0  # no such estimate: nothing is said
-    elif mechanism.bounds_coordinates and not follows_norms(scheme):  # in units of the bound
-        error *= (bound * mechanism.longest) ** 2
-    elif scheme.sends_block:
-        error *= scheme.dim / mechanism.dim
-    worst = _UNSTABLE if follows_norms(scheme) else _INVISIBLE
-    return not error > worst * clients * rounds
 
 
 def _noise_rate(scheme: Scheme, clients: int, rounds: int, bound: float, noise: float) -> float:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from sqsgd.core import Scheme
-from sqsgd.federated.rates import change_rate, follows_norms, learning_rate
+from sqsgd.federated.rates import change_rate, learning_rate
 
 SHORT = 1e-3
 """The default bound of changes, shorter than any that is worth reporting.
@@ -42,7 +42,7 @@ def _default_scheme(make: Callable[..., Scheme], options: Mapping[str, Any], sen
     """
     if sends == "delta" and not options:
         scheme = make("sqsgd-stateless")
-        if not follows_norms(scheme):
+        if not scheme.follows_norms:
             return scheme
     return make("sqsgd", **options)
 
@@ -69,7 +69,7 @@ def default_rate(
     """
     if momentum is not None:
         optimizer = "sgd"
-    if sends == "delta" and follows_norms(scheme):
+    if sends == "delta" and scheme.follows_norms:
         rate = change_rate(scheme, clients, optimizer)
     else:
         rate = (1.0 if falls else 0.5) * learning_rate(

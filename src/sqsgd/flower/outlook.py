@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from sqsgd.codec import SignedSubset
 from sqsgd.core import Scheme
-from sqsgd.federated.rates import follows_norms
 from sqsgd.node.structure import Structure, is_statistic
 from sqsgd.numerics.epsilon_sums import add_up, total
 
@@ -52,7 +51,7 @@ def outlook(
         instead = f"use {needed} rounds or more, more nodes, or scheme = 'sqsgd-stateless'"
         yield logging.WARNING, f"{few} {100 * unheard:.0f} % of the weights will never be heard; {instead}"
     error = scheme.nmse if heard == 1.0 else (1 + scheme.nmse) / heard - 1
-    if not follows_norms(scheme) and error > _DROWNED * clients * rounds:
+    if not scheme.follows_norms and error > _DROWNED * clients * rounds:
         reports = f"{clients * rounds} reports of epsilon {epsilon:g} are mostly noise"
         needed = math.ceil(error / _DROWNED / clients)
         instead = f"use {needed} rounds or more, more nodes, or a larger epsilon"

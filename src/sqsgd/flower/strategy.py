@@ -22,7 +22,6 @@ from sqsgd.core import Scheme
 from sqsgd.federated import Record, Settings, State
 from sqsgd.federated.algorithm import enough_answers, server_step_opened, task_for
 from sqsgd.federated.optimizers import Optimizer
-from sqsgd.federated.rates import follows_norms
 from sqsgd.federated.record import make_record
 from sqsgd.federated.robust import MEAN, check_aggregate
 from sqsgd.files.json_numbers import worded
@@ -162,7 +161,7 @@ class SqsgdStrategy(Strategy):
         self.scheme: Scheme = chosen_scheme(make, self.scheme_name, self.options, self.sends, once=self.once)
         self.scheme_name = self.scheme.name
         bound = self.bound or default_bound(self.scheme, self.sends)
-        linear = self.decay == "linear" or (self.decay == "auto" and not follows_norms(self.scheme))
+        linear = self.decay == "linear" or (self.decay == "auto" and not self.scheme.follows_norms)
         falls = linear and bool(self.rounds)
         rate = self._given_rate(bound) or self.flowers.multiple * default_rate(
             self.scheme, sends=self.sends, optimizer=self.optimizer, clients=expected, rounds=self.rounds,

@@ -21,7 +21,7 @@ from sqsgd.core import Scheme
 from sqsgd.federated import Settings, State
 from sqsgd.federated.algorithm import enough_answers, server_step_opened, task_for
 from sqsgd.federated.optimizers import Optimizer
-from sqsgd.federated.rates import change_rate, follows_norms, learning_rate
+from sqsgd.federated.rates import change_rate, learning_rate
 from sqsgd.node.reasons import REASONS
 from sqsgd.node.request import Request
 from sqsgd.node.structure import Structure, digest, flatten
@@ -117,7 +117,7 @@ class SqsgdAggregator(Aggregator):
             self.scheme, dim=structure.dim, epsilon=self.epsilon, bits=8 * self.bytes, **self.options
         )
         bound = self.bound or self._scheme.first_bound
-        if follows_norms(self._scheme):
+        if self._scheme.follows_norms:
             rate = change_rate(self._scheme, clients, self.optimizer)
         else:  # a rate that does not fall is half as large
             rate = 0.5 * learning_rate(self._scheme, clients, self.optimizer, bound=bound)
