@@ -136,6 +136,13 @@ def test_the_saved_model_is_whole():
     assert saved["0.bias"].tolist() == [0.0, 1.0, 2.0]
 
 
+def test_a_frozen_part_in_bfloat16_is_saved_in_float32():
+    model = nn.Linear(2, 2)
+    model.constant = nn.Parameter(torch.tensor([1.5, 2.5], dtype=torch.bfloat16), requires_grad=False)
+    saved = problem(model).named_weights(np.zeros(6, np.float32))["constant"]
+    assert (saved.dtype, saved.tolist()) == (np.float32, [1.5, 2.5])
+
+
 def test_a_model_that_does_not_fit_is_refused_at_once():
     with pytest.raises(ValueError, match="the model does not fit the data"):
         problem(nn.Linear(3, 2))

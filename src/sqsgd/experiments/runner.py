@@ -282,10 +282,10 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
         folder.keep_rounds(state.round)
         try:
             for record, after in _rounds(run, state, folder):
-                state = after
-                if state.round == config.rounds or state.round % config.evaluate_every == 0:
-                    record = dataclasses.replace(record, **run.problem.measure(state.weights).recorded())
+                if after.round == config.rounds or after.round % config.evaluate_every == 0:
+                    record = dataclasses.replace(record, **run.problem.measure(after.weights).recorded())
                 folder.write(record.to_dict())
+                state = after  # only now: a checkpoint needs a line for each of its rounds
                 if state.round == config.rounds or state.round % every == 0:
                     folder.save(state, about)
                 if board is not None:

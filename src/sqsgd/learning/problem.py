@@ -156,9 +156,16 @@ class LearningProblem:
         return int.from_bytes(stream.words(2).tobytes(), "little") >> 1
 
     def named_weights(self, weights: Vector) -> dict[str, npt.NDArray[np.generic]]:
-        """The model's state dict with these weights, untrained values included."""
+        """The model's state dict with these weights, untrained values included.
+
+        NumPy has no bfloat16, all of whose numbers float32 has.
+        """
         set_flat(self.model, weights)
-        return {name: value.cpu().numpy().copy() for name, value in self.model.state_dict().items()}
+        values = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
+        return {
+            name: (value.float() if value.dtype == torch.bfloat16 else value).numpy().copy()
+            for name, value in values.items()
+        }
 
     def measure(self, weights: Vector) -> Evaluation:
         """The loss and the metrics on the held-out examples."""
