@@ -196,8 +196,8 @@ def _joined(where: str, arrays: Mapping[str, Any]) -> Array:
     if len(tokens) > 1 or large:
         what = "rows of whole numbers" if len(tokens) > 1 else "arrays, such as images,"
         raise ValueError(
-            f"{where}columns {_listed(list(found))}: {what} in {' and '.join(large or tokens)} are not joined "
-            "with other columns; keep one of them (.remove_columns drops the others)"
+            f"{where}columns {_listed(list(found))}: {what} in {' and '.join(large or tokens)} are not "
+            "joined with other columns; keep one of them (.remove_columns drops the others)"
         )
     return np.concatenate(
         [values.reshape(len(values), -1).astype(np.float32) for values in found.values()], axis=1
