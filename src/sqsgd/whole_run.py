@@ -123,14 +123,16 @@ def begin(
     if resume:
         if out is None:
             raise ValueError("--resume needs --out: the folder of the run to resume")
-        if not (out / "config.toml").exists():
-            raise ValueError(f"{out} has no config.toml: there is nothing to resume")
-        begun = load_config(out / "config.toml")
+        begun = load_config(out / "config.toml") if (out / "config.toml").exists() else None
         # An object is given again as it was: by its name, or as one that has none.
-        changed = [name for name in values if name not in OBJECTS or values[name] != getattr(begun, name)]
+        changed = [
+            name for name in values if name not in OBJECTS or (begun and values[name] != getattr(begun, name))
+        ]
         if changed or config_file:
             named = ", ".join(sorted(changed) or ["config"])
             raise ValueError(f"--resume takes every setting from {out / 'config.toml'}; leave out {named}")
+        if begun is None:
+            raise ValueError(f"{out} has no config.toml: there is nothing to resume")
         run = runner.prepare(begun, out, given)
         return run, runner.resume(run)
     base = load_config(config_file) if config_file else RunConfig()
