@@ -172,6 +172,12 @@ def test_a_class_for_each_token_may_look_like_that():
         OBJECTIVES["cross-entropy"].check_labels(labels, torch.ones(*labels.shape).long())
 
 
+def test_a_loss_of_outputs_and_labels_is_told_what_a_loss_takes():
+    swapped = make_objective("mine", lambda outputs, labels: torch.nn.functional.mse_loss(outputs, labels))
+    with pytest.raises(ValueError, match=r"AttributeError.*; a loss takes \(model, batch\)"):
+        draws_randomness(nn.Linear(2, 1), torch.ones(3, 2), torch.ones(3), swapped)
+
+
 def test_a_loss_of_torch_is_refused_with_the_form_of_ours():
     with pytest.raises(ValueError, match=r"is torch's mse_loss, .*function of \(model, batch\)"):
         make_objective("mine", torch.nn.functional.mse_loss)

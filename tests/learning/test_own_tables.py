@@ -119,7 +119,7 @@ def test_hugging_face_columns_of_the_test_part_are_found_by_name(hugging_face):
         ({"input_ids": [[1, 2], [3, 4]], "attention_mask": [[1, 1], [1, 1]]}, "input_ids and attention_mask"),
         ({"a": [1.0, None]}, "column 'a' has missing values"),
         ({"image": [[[1.0]], [[1.0]]], "id": [1, 2]}, "in image are not joined"),
-        ({"words": [[1], [1, 2]]}, "column 'words' holds rows of different lengths; pad them"),
+        ({"words": [[1], [1, 2]]}, "column 'words' holds rows of different lengths or images .*; pad or"),
         ({"a": [1.0, 2.0], "label": ["x", "y"]}, "column 'label' holds text; number the classes"),
         ({"a": [1.0, 2.0], "client": ["x", None]}, "clients have 1 missing values"),
         ({"a": [], "label": []}, "table has no rows"),

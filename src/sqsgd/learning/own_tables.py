@@ -161,7 +161,10 @@ def _column(where: str, name: Any, values: Any, remedy: str) -> Array:
 def _checked(where: str, name: str, values: Array, remedy: str) -> Array:
     """A column of a Hugging Face dataset, which must hold numbers."""
     if values.dtype.kind == "O" and any(isinstance(value, list | np.ndarray) for value in values):
-        raise ValueError(f"{where}column {name!r} holds rows of different lengths; pad them to one length")
+        raise ValueError(
+            f"{where}column {name!r} holds rows of different lengths or images of different sizes; pad or "
+            "resize them"
+        )
     if values.dtype.kind not in "biuf":
         kind = "text" if values.dtype.kind in "US" else "text, or nothing in some rows"
         raise ValueError(f"{where}column {name!r} holds {kind}; {remedy}")

@@ -300,7 +300,7 @@ def _misfit(inputs: torch.Tensor, labels: torch.Tensor, objective: Objective, er
     hints = (
         ['; whole numbers are tokens: write inputs.astype("float32") if they are quantities'] if whole else []
     )
-    if objective.name not in OBJECTIVES:
+    if objective.name not in OBJECTIVES and isinstance(error, TypeError | AttributeError):
         hints.append("; a loss takes (model, batch)")
     return (
         f"{who} not fit the data (inputs of shape {tuple(inputs.shape[1:])} and type {inputs.dtype}{tokens}, "
