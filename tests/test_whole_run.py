@@ -1,6 +1,7 @@
 """``sqsgd.train``: the command's run from Python, with objects of one's own."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -117,9 +118,108 @@ def test_a_run_of_objects_is_resumed_with_the_objects(tmp_path):
     assert (whole.summary["rounds"], longer.summary["rounds"]) == (4, 6)
 
 
+def longer(folder, rounds=6):
+    """A finished run that may go on."""
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 4", f"rounds = {rounds}"))
+
+
+GOES_ON = {**SMALL, "model": "linear", "decay": "none", "lr": 0.1, "report": False}
+
+
+def test_functions_that_can_be_imported_may_be_given_again(tmp_path):
+    given = {"dataset": numbers, "loss": absolute}
+    sqsgd.train(**given, **GOES_ON, out=tmp_path / "run")
+    longer(tmp_path / "run")
+    for changes in ({"loss": "squared-error"}, {"dataset": numbers()}, {"model": nn.Linear(3, 1)}):
+        with pytest.raises(ValueError, match=f"leave out {next(iter(changes))}"):
+            sqsgd.train(**{**given, **changes}, out=tmp_path / "run", resume=True)
+    again = sqsgd.train(**given, model="linear", out=tmp_path / "run", resume=True, report=False)
+    assert again.summary["rounds"] == 6
+
+
+def test_other_data_are_noticed_when_a_run_is_resumed(tmp_path):
+    given = {"loss": absolute, "out": tmp_path / "run"}
+    sqsgd.train(dataset=numbers(), **given, **GOES_ON)
+    longer(tmp_path / "run")
+    with pytest.raises(
+        ValueError, match=r"shapes \(160, 3\) and \(40, 3\), but .* with \(96, 3\) and \(24, 3\)"
+    ):
+        sqsgd.train(dataset=numbers(200), **given, resume=True)
+    again = sqsgd.train(dataset=numbers(), **given, resume=True, report=False)
+    assert again.summary["rounds"] == 6
+
+
+def test_what_lies_in_the_folder_of_all_runs_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "config.toml").write_text('decay = "none"\noptions = { code = "signs" }\n')
+    run = sqsgd.train(model="linear", report=False, **SMALL)
+    assert (run.config.decay, run.config.options["code"]) == ("linear", "sparse")
+
+
+def owned(count=120, owners=24):
+    return *numbers(count), np.arange(count) % owners
+
+
+def test_every_owner_is_a_client_unless_a_number_is_given(tmp_path):
+    settings = {name: value for name, value in SMALL.items() if name != "clients"}
+    settings |= {"loss": "squared-error", "model": "linear", "partition": "natural", "report": False}
+    run = sqsgd.train(dataset=owned(), **settings, out=tmp_path / "all")
+    assert (run.config.clients, run.records[0]["clients"]) == (24, 24)
+    run = sqsgd.train(dataset=owned(), **settings, participation="once", out=tmp_path / "once")
+    assert (run.config.clients, run.records[0]["clients"]) == (24, 6)
+    with pytest.warns(UserWarning, match="clients = 7: only the first of the data's 24 clients take part"):
+        run = sqsgd.train(dataset=owned(), **settings, clients=7, out=tmp_path / "some")
+    assert run.config.clients == 7
+    file = tmp_path / "more.toml"
+    file.write_text("clients = 24")
+    assert sqsgd.train(dataset=owned(), **settings, config=file, out=tmp_path / "file").config.clients == 24
+
+
+def test_one_row_per_person_can_be_learned_from(tmp_path):
+    settings = {**SMALL, "clients": 96, "loss": "squared-error", "model": "linear", "report": False}
+    run = sqsgd.train(dataset=owned(120, 120), partition="natural", **settings, out=tmp_path / "run")
+    assert run.records[0]["clients"] == 96
+
+
+class Undefined(Ranked):
+    """A metric that is not a number."""
+
+    lower_is_better = ()
+
+    def metrics(self, outputs, labels):
+        return {"share": math.nan, "most": math.inf}
+
+
+def test_metrics_are_numbers_and_the_loss_if_there_are_none(tmp_path):
+    settings = {**SMALL, "model": "linear", "report": False}
+    run = sqsgd.train(dataset=numbers(), loss=Undefined(), **settings, out=tmp_path / "nan")
+    assert math.isnan(run.metrics["share"])
+    assert run.metrics["most"] == math.inf
+    run = sqsgd.train(dataset=numbers(), loss=absolute, **settings, out=tmp_path / "loss")
+    assert run.metrics == {"loss": run.summary["test_loss"]}
+
+
+def test_torch_keeps_its_threads_and_numbers_of_numpy_are_numbers(tmp_path):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        settings = {**SMALL, "clients": np.int64(4), "epsilon": np.float32(60)}
+        run = sqsgd.train(model="linear", **settings, out=tmp_path / "run", report=False)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert (run.config.clients, run.config.epsilon) == (4, 60.0)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
+        ({"options": "code=signs"}, "options = 'code=signs' must be of type dict"),
+        ({"options": None}, "options = None must be of type dict"),
+        ({"config": "absent.toml"}, "absent.toml: No such file"),
+        ({"out": "/proc/absent/run"}, "/proc/absent"),
         ({"epsilonn": 3.0}, "epsilonn is not a setting of a run; they are scheme, dataset"),
         ({"rounds": "many"}, "rounds"),
         ({"resume": True}, "needs --out"),

@@ -12,7 +12,11 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from sqsgd.runs.config import FIELDS, RunConfig, load_config, make_config
+import numpy as np
+
+from sqsgd.files.json_numbers import NUMBERS
+from sqsgd.files.toml_reader import read_toml
+from sqsgd.runs.config import FIELDS, MOST_CLIENTS, RunConfig, load_config, make_config
 from sqsgd.runs.new_folders import new_folder
 
 if TYPE_CHECKING:
@@ -43,7 +47,8 @@ class TrainedRun:
     @property
     def metrics(self) -> dict[str, float]:
         """The last measurement on held-out data, by name; the headline first."""
-        return dict(self.summary["metrics"])
+        found = self.summary["metrics"] or {self.summary["metric"]: self.summary["test_loss"]}
+        return {name: NUMBERS.get(value, value) for name, value in found.items()}
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -78,16 +83,23 @@ def train(
     (2, 'local', ['accuracy'])
     """
     from sqsgd.experiments import runner
+    from sqsgd.learning.gradients import threads_restored
 
     unknown = [name for name in settings if name not in FIELDS]
     if unknown:
         raise ValueError(f"{unknown[0]} is not a setting of a run; they are {', '.join(FIELDS)}")
     values, given = _named(settings)
-    run, state = begin(values, config, None if out is None else Path(out), resume=resume, given=given)
-    if not resume and (expected := runner.outlook(run.config, run.problem.dim)):
-        warnings.warn(expected, stacklevel=2)
-    for _ in runner.train(run, state):
-        pass
+    with threads_restored():
+        try:
+            run, state = begin(values, config, None if out is None else Path(out), resume=resume, given=given)
+        except OSError as error:
+            reason = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error
+            raise ValueError(str(reason)) from error
+        for line in () if resume else (runner.left_out(run), runner.outlook(run.config, run.problem.dim)):
+            if line:
+                warnings.warn(line, stacklevel=2)
+        for _ in runner.train(run, state):
+            pass
     summary = json.loads((run.folder / "summary.json").read_text())
     if report:
         from sqsgd.report.page import write_report
@@ -106,23 +118,34 @@ def begin(
 ) -> tuple[Run, State]:
     """A new run from a file and values that override it, or the run in ``out`` from its last checkpoint."""
     from sqsgd.experiments import runner
+    from sqsgd.learning.partition import NATURAL
 
     if resume:
         if out is None:
             raise ValueError("--resume needs --out: the folder of the run to resume")
-        changed = [name for name in values if name not in (given or {})]
+        begun = load_config(out / "config.toml") if (out / "config.toml").exists() else None
+        # An object is given again as it was: by its name, or as one that has none.
+        changed = [
+            name for name in values if name not in OBJECTS or (begun and values[name] != getattr(begun, name))
+        ]
         if changed or config_file:
             named = ", ".join(sorted(changed) or ["config"])
             raise ValueError(f"--resume takes every setting from {out / 'config.toml'}; leave out {named}")
-        if not (out / "config.toml").exists():
+        if begun is None:
             raise ValueError(f"{out} has no config.toml: there is nothing to resume")
-        run = runner.prepare(load_config(out / "config.toml"), out, given)
+        run = runner.prepare(begun, out, given)
         return run, runner.resume(run)
     base = load_config(config_file) if config_file else RunConfig()
     merged = {**dataclasses.asdict(base), **values}
-    merged["options"] = {**base.options, **values.get("options", {})}
+    if isinstance(options := values.get("options", {}), Mapping):
+        merged["options"] = {**base.options, **options}
+    every_owner = merged["partition"] == NATURAL and not (
+        "clients" in values or (config_file and "clients" in read_toml(Path(config_file)))
+    )
+    if every_owner:  # as many as can be, until the data are known
+        merged["clients"] = MOST_CLIENTS
     config = make_config(merged, where="the command line" if given is None else "the settings")
-    run = runner.prepare(config, out or Path("runs"), given)
+    run = runner.prepare(config, out or Path("runs"), given, new=True, every_owner=every_owner)
     if out is None:  # created only now that the run is known to be valid
         run = dataclasses.replace(run, folder=new_folder(config.dataset))
     return run, runner.start(run)
@@ -139,6 +162,8 @@ def _named(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
         if values[name] == "in-memory":
             given[name] = value
     for name, value in values.items():
+        if isinstance(value, np.generic):
+            values[name] = value = value.item()
         if isinstance(value, Path):
             values[name] = str(value)
         elif isinstance(value, int) and not isinstance(value, bool) and FIELDS[name].type in ("float", "str"):

@@ -44,6 +44,41 @@ def test_the_whole_summary():
     ]
 
 
+LATE = """
+import numpy as np
+from torch.nn import Linear
+
+class Late(Linear):
+    seen = 0
+
+    def forward(self, x):
+        Late.seen += 1
+        assert Late.seen < 20, "too many"
+        return super().forward(x)
+
+def model():
+    return Late(4, 2)
+
+def data():
+    return np.ones((40, 4), np.float32), np.arange(40) % 2
+"""
+
+
+def test_a_model_that_fails_in_training_is_named_and_the_run_stays(tmp_path, monkeypatch):
+    (tmp_path / "fails_late.py").write_text(LATE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = typed(
+        "sqsgd train --dataset fails_late:data --model fails_late:model --clients 2 --bytes 4 --rounds 30 "
+        "--out run"
+    )
+    assert done.code == 1
+    assert "model Late with loss 'cross-entropy' failed: AssertionError: too many; the last" in done.error
+    assert "checkpoint in run is intact" in done.error
+    assert "internal" not in done.error
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
+
+
 def test_metrics_of_ones_own_stand_where_accuracy_stands_and_say_what_is_better():
     told = described(
         accuracy=None, metric="RMSE", better="lower", metrics={"RMSE": 0.43218, "R2": "nan"}, test_loss=0.1868

@@ -1,5 +1,6 @@
 """Runs: what they write, that they resume to the same bits, what they refuse."""
 
+import dataclasses
 import json
 import shutil
 import signal
@@ -8,6 +9,7 @@ import sys
 import time
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from safetensors.numpy import load_file
@@ -71,6 +73,45 @@ def test_an_interrupted_run_ends_in_the_same_bits(tmp_path, stop, optimizer):
     assert (whole / "model.safetensors").read_bytes() == (broken / "model.safetensors").read_bytes()
     rounds = [json.loads(line)["round"] for line in (broken / "metrics.jsonl").read_text().splitlines()]
     assert rounds == list(range(12))
+
+
+def interrupted(run, round):
+    """The run, ended by Ctrl-C while the model after this round is measured."""
+    measure, measured = run.problem.objective.evaluate, []
+
+    def evaluate(*arguments, **named):
+        measured.append(measure(*arguments, **named))
+        if len(measured) == round // 5:
+            raise KeyboardInterrupt
+        return measured[-1]
+
+    objective = SimpleNamespace(**{**vars(run.problem.objective), "is_default": True, "evaluate": evaluate})
+    broken = dataclasses.replace(run, problem=dataclasses.replace(run.problem, objective=objective))
+    with pytest.raises(KeyboardInterrupt):
+        list(runner.train(broken, runner.start(broken)))
+    return run
+
+
+def test_an_interrupt_during_a_measurement_spoils_nothing(tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    finished(whole, checkpoint_every=1)
+    run = interrupted(prepared(broken, checkpoint_every=1), 10)
+    assert RunFolder(broken).load()[0].round == 9
+    assert [record.round for record in runner.train(run, runner.resume(run))] == [9, 10, 11]
+    assert (whole / "model.safetensors").read_bytes() == (broken / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("changes", [{"secure": True}, {"ledgers": "here"}])
+def test_a_round_whose_measurement_was_interrupted_is_not_made_again(tmp_path, changes):
+    """Its reports have left their clients: with other noise they would be second ones."""
+    if "ledgers" in changes:
+        changes = {"ledgers": str(tmp_path / "ledgers")}
+    run = interrupted(prepared(tmp_path / "run", **changes, **SIGNS), 10)
+    state = runner.resume(run)
+    assert (state.round, state.lost) == (9, 9)
+    rest = list(runner.train(run, state))
+    assert [(record.round, record.clients) for record in rest] == [(9, 0), (10, 4), (11, 4)]
+    assert rest[-1].epsilon_total == 12 * 60.0
 
 
 def command(folder, *arguments):

@@ -58,6 +58,22 @@ def test_code_in_a_pickle_is_not_run(tmp_path, small):
         read_cifar10(tmp_path, small)
 
 
+class Addresses:
+    """An array of Python objects whose addresses are in the file."""
+
+    def __reduce__(self):
+        return (np.ndarray, ((4,), np.dtype("O"), b"A" * 32))
+
+
+@pytest.mark.parametrize("labels", [Addresses(), np.array([None, 1], object), np.arange(3.0)])
+def test_no_array_but_one_of_bytes_is_made(tmp_path, small, labels):
+    """Looking into the first would crash the process."""
+    for batch in small:
+        (tmp_path / batch.name).write_bytes(pickle.dumps({b"data": labels, b"labels": labels}, protocol=2))
+    with pytest.raises(ValueError, match="data_batch_1 cannot be read"):
+        read_cifar10(tmp_path, small)
+
+
 def test_other_content_is_refused(tmp_path, small):
     for batch in small:
         (tmp_path / f"{batch.name}.bin").write_bytes(binary(1))

@@ -38,6 +38,8 @@ def own(tmp_path, monkeypatch):
         "def short(): return lambda images: images[:1].flatten(1)\n"
         "def nan(): return lambda images: images.flatten(1) * float('nan')\n"
         "def broken(): return 1 / 0\n"
+        "def misspelt(): return lambda images: imagse.flatten(1)\n"
+        "def colour(): return torch.nn.Conv2d(3, 2, 5)\n"
         "def centred(): return lambda images: images.flatten(1) - images.flatten(1).mean(dim=0) + 1\n"
         "def filters(): return torch.nn.Conv2d(1, 2, 5)\n"
     )
@@ -67,6 +69,8 @@ def test_a_user_may_bring_a_torch_module(own):
         ("soft-hog+", "features '' are unknown"),
         ("efficientnet-lite0", r"need colour images with three channels, not \(1, 28, 28\)"),
         ("{own}:wrong", "returned a int, not a function"),
+        ("{own}:misspelt", r"failed for inputs of shape \(1000, 1, 28, 28\): NameError"),
+        ("{own}:colour", "failed for inputs of shape .*: RuntimeError"),
         ("{own}:short", r"gave \(1, 784\) for 1000 inputs"),
         ("{own}:nan", "NaN or infinity"),
         ("{own}:centred", "depend on the rest of the batch"),

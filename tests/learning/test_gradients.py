@@ -16,7 +16,9 @@ from sqsgd.learning.gradients import (
     loss_gradient,
     loss_gradients,
     parameter_count,
+    prepare_torch,
     set_flat,
+    threads_restored,
 )
 from sqsgd.learning.models import make_model
 from sqsgd.learning.objectives import OBJECTIVES
@@ -43,6 +45,18 @@ def test_frozen_parameters_are_not_in_the_vector() -> None:
     set_flat(model, np.ones(8, np.float32))
     assert torch.equal(model[0].weight, before)
     assert loss_gradient(model, torch.ones(1, 2), torch.zeros(1, dtype=torch.int64))[1].shape == (8,)
+
+
+def test_the_number_of_threads_can_be_restored() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with threads_restored():
+            prepare_torch()
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_get_flat_is_a_copy() -> None:

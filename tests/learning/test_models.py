@@ -179,6 +179,22 @@ def test_a_module_or_a_function_can_be_given() -> None:
         make_model("in-memory", 2, (3,), given=7)
 
 
+class WithMore(nn.Linear):
+    """Saves what is not a tensor."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"steps": 1}
+
+
+def test_a_model_that_could_not_be_saved_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'_extra_state' in its state_dict is a dict, .*get_extra_state"):
+        make_model("in-memory", 2, (3,), given=WithMore(3, 2))
+    waves = nn.Linear(3, 2)
+    waves.register_buffer("waves", torch.ones(3, dtype=torch.complex64))
+    with pytest.raises(ValueError, match=r"'waves' in its state_dict is a torch\.complex64, .*cannot hold"):
+        make_model("in-memory", 2, (3,), given=waves)
+
+
 @pytest.mark.parametrize(
     ("name", "classes", "in_shape", "message"),
     [

@@ -151,7 +151,36 @@ def test_outputs_must_match_the_labels():
 )
 def test_labels_of_the_wrong_kind_name_the_right_loss(name, labels, words):
     with pytest.raises(ValueError, match=words):
-        OBJECTIVES[name].check_labels(labels)
+        OBJECTIVES[name].check_labels(labels, torch.ones(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (torch.ones(3, 1).long(), r"write labels.squeeze\(1\)"),
+        (torch.eye(3).long(), r"write labels.argmax\(1\)"),
+        (torch.eye(3), r"of one-hot rows take labels.argmax\(1\)"),
+    ],
+)
+def test_classes_in_rows_of_one_name_the_remedy(labels, words):
+    with pytest.raises(ValueError, match=words):
+        OBJECTIVES["cross-entropy"].check_labels(labels, torch.ones(3, 3))
+
+
+def test_a_class_for_each_token_may_look_like_that():
+    for labels in (torch.eye(3).long(), torch.ones(3, 1).long()):
+        OBJECTIVES["cross-entropy"].check_labels(labels, torch.ones(*labels.shape).long())
+
+
+def test_a_loss_of_outputs_and_labels_is_told_what_a_loss_takes():
+    swapped = make_objective("mine", lambda outputs, labels: torch.nn.functional.mse_loss(outputs, labels))
+    with pytest.raises(ValueError, match=r"AttributeError.*; a loss takes \(model, batch\)"):
+        draws_randomness(nn.Linear(2, 1), torch.ones(3, 2), torch.ones(3), swapped)
+
+
+def test_a_loss_of_torch_is_refused_with_the_form_of_ours():
+    with pytest.raises(ValueError, match=r"is torch's mse_loss, .*function of \(model, batch\)"):
+        make_objective("mine", torch.nn.functional.mse_loss)
 
 
 @pytest.mark.parametrize(

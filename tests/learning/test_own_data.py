@@ -58,6 +58,23 @@ def test_clients_keep_a_fifth_of_their_own_for_the_test():
     assert np.bincount(data.owners).tolist() == [8, 8, 4]
 
 
+@pytest.mark.parametrize("each", [1, 4])
+def test_clients_with_few_examples_hold_out_every_fifth_of_all(each):
+    inputs = np.arange(40.0).reshape(40, 1)
+    data = given_dataset("mine", (inputs, np.arange(40) % 2, np.arange(40) // each))
+    kept, held = data.train_inputs.flatten().tolist(), data.test_inputs.flatten().tolist()
+    assert len(held) == 8
+    assert sorted(kept + held) == inputs.flatten().tolist()
+    assert np.bincount(data.test_labels).tolist() == [4, 4]
+    sizes = np.bincount(data.owners)  # a client whose only example is held out is none
+    assert (len(sizes), sizes.min()) == ((32, 1) if each == 1 else (10, 2))
+
+
+def test_images_are_scaled_and_tokens_are_not():
+    assert only((np.full((4, 1, 2, 2), 255, np.uint8), np.zeros(4, int))).inputs.max() == 1
+    assert only((np.full((4, 2), 255), np.zeros(4, int))).inputs.dtype == torch.int64
+
+
 def test_rows_of_labels_keep_their_kind():
     tokens = only((np.ones((6, 3), int), np.ones((6, 3), int)))
     assert tokens.labels.dtype == torch.int64
@@ -76,13 +93,20 @@ def test_rows_of_labels_keep_their_kind():
         (frame().drop(columns="label"), "has none of the columns label, labels, target.*It has age, height"),
         (frame(target=[1, 2, 3, 4]), "has label and target of the columns"),
         (frame()[["label"]], "has no column besides label"),
-        (frame().iloc[:0], r"inputs have shape \(0, 2\)"),
+        (frame().iloc[:0], "table has no rows"),
         ({"training": frame()}, "returned a dict of training; expected train"),
         (
             (np.ones((4, 2)), np.zeros(4, int), ["a"]),
             r"clients have shape \(1,\); expected one for each of the 4",
         ),
         ((np.ones((4, 2)), np.full(4, np.inf)), "labels contain NaN or infinity"),
+        ((np.ones(4), np.zeros(4, int)), r"inputs have shape \(4,\); .*write inputs.reshape\(-1, 1\)"),
+        ((np.ones((4, 2), np.uint8), np.zeros(4, int)), r"rows of uint8, .*write .astype\('float32'\)"),
+        ((np.ma.masked_less(np.ones((4, 2)), 2), np.zeros(4, int)), "inputs are a masked array; fill in"),
+        ({"train": np.ones((4, 2)), "test": np.ones((4, 2))}, "training part is a ndarray; expected"),
+        ((np.ones((4, 2)), np.zeros(4, int), ["a", "b", None, "a"]), "clients have 1 missing values; name"),
+        ((np.ones((4, 2)), np.zeros(4, int), [1.0, np.nan, 2.0, np.nan]), "clients have 2 missing values"),
+        (frame(client=[1, "b", 1, "b"]), "clients are of types int and str; make all of them text"),
         ((frame()[["age"]], [0, 1, 1, 0]), "labels are a list; expected an array"),
         (
             (np.ones((4, 2)), np.full(4, 1 << 20)),
@@ -98,35 +122,3 @@ def test_what_cannot_be_learned_from_is_named(value, words):
 def test_training_and_test_labels_must_have_one_shape():
     with pytest.raises(ValueError, match=r"training labels have shape \(2,\), test labels \(3,\)"):
         given_dataset("mine", ((np.ones((5, 2)), np.ones((5, 2))), (np.ones((5, 2)), np.ones((5, 3)))))
-
-
-@pytest.fixture
-def hugging_face():
-    """Makes a dataset of columns."""
-    return pytest.importorskip("datasets", reason="not installed: pip install datasets").Dataset.from_dict
-
-
-def test_hugging_face_columns_are_joined(hugging_face):
-    part = only(hugging_face({"a": [1.0, 2.0], "b": [[3.0, 4.0], [5.0, 6.0]], "label": [0, 1]}))
-    assert part.inputs.tolist() == [[1, 3, 4], [2, 5, 6]]
-    assert part.labels.tolist() == [0, 1]
-
-
-def test_hugging_face_tokens_and_labels_per_token(hugging_face):
-    rows = {"input_ids": [[1, 2, 3], [4, 5, 6]], "labels": [[2, 3, -100], [5, 6, -100]], "client": ["u", "v"]}
-    part = only(hugging_face(rows))
-    assert part.inputs.dtype == part.labels.dtype == torch.int64
-    assert (part.labels[0].tolist(), part.owners.tolist()) == ([2, 3, -100], [0, 1])
-
-
-def test_hugging_face_text_and_ragged_rows_are_refused(hugging_face):
-    with pytest.raises(ValueError, match="column 'text' holds text; encode it"):
-        only(hugging_face({"text": ["a", "b"], "label": [0, 1]}))
-    with pytest.raises(ValueError, match="column 'words' holds rows of different lengths"):
-        only(hugging_face({"words": [[1], [1, 2]], "label": [0, 1]}))
-
-
-def test_hugging_face_training_and_test(hugging_face):
-    train, test = (hugging_face({"a": [[1.0] * 3] * n, "label": [0, 1] * (n // 2)}) for n in (6, 2))
-    data = given_dataset("mine", {"train": train, "test": test})
-    assert (len(data.train_labels), len(data.test_labels), data.classes) == (6, 2, 2)

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from sqsgd.learning.datasets import Dataset, first_tests, hold_out
-from sqsgd.learning.problem import draws_randomness, make_problem
+from sqsgd.learning.objectives import make_objective
+from sqsgd.learning.problem import ModelFailed, draws_randomness, make_problem
 
 
 def dataset(count=60):
@@ -136,6 +137,13 @@ def test_the_saved_model_is_whole():
     assert saved["0.bias"].tolist() == [0.0, 1.0, 2.0]
 
 
+def test_a_frozen_part_in_bfloat16_is_saved_in_float32():
+    model = nn.Linear(2, 2)
+    model.constant = nn.Parameter(torch.tensor([1.5, 2.5], dtype=torch.bfloat16), requires_grad=False)
+    saved = problem(model).named_weights(np.zeros(6, np.float32))["constant"]
+    assert (saved.dtype, saved.tolist()) == (np.float32, [1.5, 2.5])
+
+
 def test_a_model_that_does_not_fit_is_refused_at_once():
     with pytest.raises(ValueError, match="the model does not fit the data"):
         problem(nn.Linear(3, 2))
@@ -184,6 +192,75 @@ def test_dropout_draws_and_a_linear_model_does_not():
     line = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 2))
     assert not draws_randomness(line, INPUTS, LABELS)
     assert draws_randomness(nn.Sequential(*line[:2], nn.Dropout(), line[2]), INPUTS, LABELS)
+
+
+class SometimesDeep(nn.Linear):
+    """Leaves its layer out of one batch in a thousand."""
+
+    def forward(self, x):
+        return super().forward(x) * float(torch.rand(()) > 0.001)
+
+
+def test_rare_randomness_is_noticed():
+    assert draws_randomness(SometimesDeep(2, 2), INPUTS, LABELS)
+
+
+class Failing(nn.Module):
+    """Fails as its user's mistakes do, once some batches have gone through it."""
+
+    def __init__(self, error, after=0):
+        super().__init__()
+        self.linear, self.error, self.left = nn.Linear(2, 2), error, after
+
+    def forward(self, x):
+        self.left -= 1
+        if self.left < 0:
+            raise self.error
+        return self.linear(x)
+
+
+@pytest.mark.parametrize(
+    "error", [NameError("x"), AssertionError("x"), ZeroDivisionError("x"), KeyError("x")]
+)
+def test_mistakes_in_a_model_are_its_users(error):
+    with pytest.raises(ValueError, match=f"the model does not fit the data .*{type(error).__name__}"):
+        problem(Failing(error))
+    made = problem(Failing(error, after=2))
+    words = f"model Failing with loss 'cross-entropy' failed: {type(error).__name__}"
+    with pytest.raises(ModelFailed, match=f"round 7: {words}"):
+        list(made.gradients(made.initial(), 7, [0]))
+    with pytest.raises(ModelFailed, match=f"round 7: {words}"):
+        made.gradient_rows(made.initial(), 7, np.array([0]))
+    with pytest.raises(ModelFailed, match=f"on held-out data: {words}"):
+        made.measure(made.initial())
+
+
+@pytest.mark.parametrize("part", ["train_inputs", "test_inputs"])
+@pytest.mark.parametrize("token", [7, -1])
+def test_a_token_that_the_model_does_not_know_is_found_at_the_start(part, token):
+    tokens = {name: torch.zeros(20, 3, dtype=torch.int64) for name in ("train_inputs", "test_inputs")}
+    labels = {name: torch.arange(20) % 2 for name in ("train_labels", "test_labels")}
+    tokens[part][15, 1] = token
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(12, 2))
+    data = Dataset(name="tokens", **tokens, **labels, classes=2, held_out="all")
+    with pytest.raises(ValueError, match=rf"torch.int64 from .*{token}.*IndexError.*write inputs.astype"):
+        make_problem(data, model, clients=2, partition_scheme="iid", batch=4, participants=None, seed=3,
+                     workers=1)  # fmt: skip
+
+
+class Misnamed:
+    lower_is_better = ("RMSE",)
+
+    def loss(self, model, batch):
+        return model(batch[0]).square().mean()
+
+    def metrics(self, outputs, labels):
+        return {"rmse": 0.5}
+
+
+def test_what_is_better_when_lower_must_be_measured():
+    with pytest.raises(ValueError, match="lower_is_better names RMSE, and the metrics are rmse"):
+        problem(objective=make_objective("mine", Misnamed()))
 
 
 def test_the_model_is_left_as_it_was():

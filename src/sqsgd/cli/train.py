@@ -134,10 +134,12 @@ def _train(
 ) -> None:
     """Start a run from a file and values that override it, or resume a run."""
     from sqsgd.experiments import runner
+    from sqsgd.learning.problem import ModelFailed
 
     run, state = begin(values, config_file, out, resume=resume)
-    if not resume and (expected := runner.outlook(run.config, run.problem.dim)):
-        typer.echo(expected, err=True)
+    for line in () if resume else (runner.left_out(run), runner.outlook(run.config, run.problem.dim)):
+        if line:
+            typer.echo(line, err=True)
     page = run.folder / "report.html"
     try:
         with stopping_between_rounds() as signals, live_page(live, lambda: [run.folder], page) as update:
@@ -146,6 +148,8 @@ def _train(
                 update()
         if not (run.folder / "summary.json").exists():
             raise Ended(f"stopped; resume with: sqsgd train --resume --out {run.folder}", 128 + signals[0])
+    except ModelFailed as error:
+        raise Ended(f"{error}; the last checkpoint in {run.folder} is intact") from error
     except OSError as error:
         raise Ended(f"{explained(error)[0]}; the last checkpoint in {run.folder} is intact") from error
     summary = json.loads((run.folder / "summary.json").read_text())

@@ -20,6 +20,7 @@ from sqsgd.learning.factories import IN_MEMORY
 from sqsgd.learning.features import extracted, extractor_and_model
 from sqsgd.learning.models import make_model
 from sqsgd.learning.objectives import find_objective, make_objective
+from sqsgd.learning.partition import NATURAL
 from sqsgd.learning.problem import LearningProblem, make_problem
 from sqsgd.planner import automatic_scheme
 from sqsgd.runs.config import RunConfig, cores, load_config
@@ -60,10 +61,19 @@ class Run:
         return self.config.engine == "local" and (self.config.secure or bool(self.config.ledgers))
 
 
-def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = None) -> Run:
+def prepare(
+    config: RunConfig,
+    folder: Path,
+    given: Mapping[str, Any] | None = None,
+    *,
+    new: bool = False,
+    every_owner: bool = False,
+) -> Run:
     """Load data and model, make the scheme; raises ValueError naming the wrong key. Writes nothing.
 
-    ``given``: objects for the keys ``dataset``, ``model`` or ``loss`` that are ``in-memory``.
+    ``given``: objects for the keys ``dataset``, ``model`` or ``loss`` that are ``in-memory``. ``new``: what
+    the folder says about a run that was begun is not read. ``every_owner``: all of the data's own clients
+    take part, however many ``config`` says.
     """
     if config.scheme != "auto":
         check_name("scheme", config.scheme)
@@ -71,8 +81,9 @@ def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = N
         missing = [name for name in ("flwr", "ray") if importlib.util.find_spec(name) is None]
         if missing:
             raise ValueError(f"engine = 'flower' needs {' and '.join(missing)}: pip install 'sqsgd[flower]'")
-    problem = load_problem(config, given)
-    begun = load_config(folder / CONFIG) if (folder / CONFIG).exists() else None
+    problem = load_problem(config, given, every_owner=every_owner)
+    config = dataclasses.replace(config, clients=problem.clients)
+    begun = load_config(folder / CONFIG) if not new and (folder / CONFIG).exists() else None
     if begun is not None:
         config = _as_begun(config, begun, problem.dim)
     scheme = _scheme(config, problem.dim)
@@ -108,7 +119,9 @@ def _chosen(config: RunConfig, scheme: Scheme) -> RunConfig:
     return dataclasses.replace(config, scheme=scheme.name, decay=decay, options=options)
 
 
-def load_problem(config: RunConfig, given: Mapping[str, Any] | None = None) -> LearningProblem:
+def load_problem(
+    config: RunConfig, given: Mapping[str, Any] | None = None, *, every_owner: bool = False
+) -> LearningProblem:
     """The data and the model of a run."""
     given = given or {}
     if given and config.engine == "flower":
@@ -126,7 +139,9 @@ def load_problem(config: RunConfig, given: Mapping[str, Any] | None = None) -> L
     objective = make_objective(config.loss, given["loss"]) if "loss" in given else find_objective(config.loss)
     features, model_name = extractor_and_model(config.features, config.model)
     dataset = _data(config, features, given)
-    if config.clients > len(dataset.train_labels) and config.partition not in ("drawn", "natural"):
+    if every_owner and dataset.owners is not None:
+        config = dataclasses.replace(config, clients=int(dataset.owners.max()) + 1)
+    if config.clients > len(dataset.train_labels) and config.partition not in ("drawn", NATURAL):
         raise ValueError(
             f"clients = {config.clients} is more than the {len(dataset.train_labels)} "
             f"training images of dataset = {config.dataset!r}; partition = 'drawn' lets them draw one each"
@@ -196,6 +211,17 @@ def outlook(config: RunConfig, dim: int) -> str:
     return f"{scheme.name} at epsilon {config.epsilon:g}: {found}" if found else ""
 
 
+def left_out(run: Run) -> str:
+    """One line if some of the data's own clients do not take part."""
+    owners = run.problem.dataset.owners
+    if run.config.partition != NATURAL or owners is None or run.config.clients > int(owners.max()):
+        return ""
+    return (
+        f"clients = {run.config.clients:,}: only the first of the data's {int(owners.max()) + 1:,} clients "
+        "take part; leave clients out, and all do"
+    )
+
+
 def start(run: Run) -> State:
     """A new run's folder and first state; refuses a folder that holds a run."""
     taken = next((place for place in (run.folder, *run.folder.parents) if place.is_file()), None)
@@ -213,9 +239,20 @@ def start(run: Run) -> State:
             "reported, which is a secret here; choose a folder elsewhere"
         )
     state = federated.initial_state(run.problem.initial(), run.settings)
-    about = {**dataclasses.asdict(run.config), "order": _new_order(run), "rate": run.settings.optimizer.rate}
+    about = {
+        **dataclasses.asdict(run.config),
+        "order": _new_order(run),
+        "rate": run.settings.optimizer.rate,
+        "data": _shapes(run),
+    }
     folder.begin(state, about, run.config.to_toml())
     return state
+
+
+def _shapes(run: Run) -> list[list[int]]:
+    """The shapes of the training and the test inputs: other data cannot take their place unnoticed."""
+    data = run.problem.dataset
+    return [list(data.train_inputs.shape), list(data.test_inputs.shape)]
 
 
 def _new_order(run: Run) -> str:
@@ -245,6 +282,12 @@ def resume(run: Run) -> State:
                 f"{run.folder / CONFIG}: {name} = {value!r}, but this run was begun with {kept[name]!r}: "
                 "restore that value, or start again with another --out"
             )
+    if kept.get("data", _shapes(run)) != _shapes(run):  # earlier versions did not keep them
+        before, now = (" and ".join(map(str, map(tuple, data))) for data in (kept["data"], _shapes(run)))
+        raise ValueError(
+            f"dataset = {run.config.dataset!r} has training and test inputs of shapes {now}, but this run "
+            f"was begun with {before}: give the same data, or start again with another --out"
+        )
     if run.config.once and "order" not in kept:
         raise ValueError(
             f"{run.folder} was begun by an earlier version, whose order of users and rotations were public: "
@@ -266,7 +309,12 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
     kept = folder.load()[1]
     order = kept.get("order", "")
     run = dataclasses.replace(run, settings=begun_settings(config, run.scheme, run.settings, kept))
-    about = {**dataclasses.asdict(config), "order": order, "rate": run.settings.optimizer.rate}
+    about = {
+        **dataclasses.asdict(config),
+        "order": order,
+        "rate": run.settings.optimizer.rate,
+        "data": _shapes(run),
+    }
     if config.once and order != SEEDED and state.round < config.rounds:
         settings = dataclasses.replace(run.settings, order=kept_order(order))
         run = dataclasses.replace(run, settings=settings)
@@ -277,10 +325,10 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
         folder.keep_rounds(state.round)
         try:
             for record, after in _rounds(run, state, folder):
-                state = after
-                if state.round == config.rounds or state.round % config.evaluate_every == 0:
-                    record = dataclasses.replace(record, **run.problem.measure(state.weights).recorded())
+                if after.round == config.rounds or after.round % config.evaluate_every == 0:
+                    record = dataclasses.replace(record, **run.problem.measure(after.weights).recorded())
                 folder.write(record.to_dict())
+                state = after  # only now: a checkpoint needs a line for each of its rounds
                 if state.round == config.rounds or state.round % every == 0:
                     folder.save(state, about)
                 if board is not None:

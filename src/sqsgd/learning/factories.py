@@ -59,7 +59,7 @@ def find_named(name: str, purpose: str) -> Any:
             f"({folder}) and on Python's path{without}"
         ) from error
     except Exception as error:
-        raise ValueError(f"{purpose} {name!r}: importing it failed: {_one_line(error)}") from error
+        raise ValueError(f"{purpose} {name!r}: importing it failed: {one_line(error)}") from error
     try:
         return getattr(module, attribute)
     except AttributeError as error:
@@ -84,8 +84,9 @@ def call_factory(name: str, purpose: str, factory: Callable[..., Any], *argument
     try:
         return factory(*arguments, **named)
     except Exception as error:
-        raise ValueError(f"{purpose} {name!r}: the factory failed: {_one_line(error)}") from error
+        raise ValueError(f"{purpose} {name!r}: the factory failed: {one_line(error)}") from error
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """The type and the message of an exception."""
     return " ".join(f"{type(error).__name__}: {error}".split())

@@ -24,7 +24,7 @@ from sqsgd.learning.efficientnet import (
     efficientnet_rows,
     efficientnet_values,
 )
-from sqsgd.learning.factories import call_factory, find_factory, is_factory_name, parameter_names
+from sqsgd.learning.factories import call_factory, find_factory, is_factory_name, one_line, parameter_names
 from sqsgd.learning.font_digits import font_digits, font_head
 from sqsgd.learning.hog import CELL, hog, soft_hog, unit
 from sqsgd.learning.slow_features import kept
@@ -171,14 +171,14 @@ def _rows(name: str, extract: Extractor, inputs: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode():
         for start in range(0, len(inputs), _BATCH):
             batch = inputs[start : start + _BATCH]
-            found = extract(batch)
+            found = _extracted(name, extract, batch)
             if not isinstance(found, torch.Tensor) or found.ndim < 2 or len(found) != len(batch):
                 shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
                 raise ValueError(
                     f"features {name!r} gave {shape} for {len(batch)} inputs; expected a row of numbers each"
                 )
             parts.append(unit(found.flatten(1).float()))
-        alone = unit(extract(inputs[:1]).flatten(1).float())
+        alone = unit(_extracted(name, extract, inputs[:1]).flatten(1).float())
     rows = torch.cat(parts)
     if not bool(torch.isfinite(rows).all()):
         raise ValueError(f"features {name!r} gave NaN or infinity")
@@ -188,6 +188,16 @@ def _rows(name: str, extract: Extractor, inputs: torch.Tensor) -> torch.Tensor:
             "remove batch norm and other batch statistics"
         )
     return rows.clone()  # tensors made in inference mode cannot be trained on
+
+
+def _extracted(name: str, extract: Extractor, inputs: torch.Tensor) -> torch.Tensor:
+    try:
+        return extract(inputs)
+    except Exception as error:
+        shape = tuple(inputs.shape)
+        raise ValueError(
+            f"features {name!r} failed for inputs of shape {shape}: {one_line(error)}"
+        ) from error
 
 
 def _number(text: str) -> float | None:

@@ -39,6 +39,16 @@ def prepare_torch() -> None:
         library.mallopt(_TRIM_THRESHOLD, 512 << 20)
 
 
+@contextlib.contextmanager
+def threads_restored() -> Iterator[None]:
+    """Afterwards torch uses as many threads as before, whatever ``prepare_torch`` set."""
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
     """The parameters that make up the flat vector, in its order."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]

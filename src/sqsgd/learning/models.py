@@ -25,6 +25,11 @@ from sqsgd.learning.hog import unit
 
 Shape: TypeAlias = tuple[int, ...]
 
+_SAVED = frozenset(
+    {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+    | {torch.bfloat16, torch.float16, torch.float32, torch.float64}
+)
+"""The types of arrays that a trained model may have."""
 _GROUP = 8  # channels per group norm in ResNet-110: trains better than layer norm or instance norm
 
 
@@ -306,5 +311,12 @@ def _checked(name: str, model: object) -> nn.Module:
             raise ValueError(
                 f"model {name!r}: layer {path!r} ({type(module).__name__}) keeps running statistics of the "
                 "clients' data, which are not private; use GroupNorm, or track_running_stats=False"
+            )
+    for path, value in model.state_dict().items():
+        kind = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
+        if kind not in _SAVED or value.layout != torch.strided:
+            raise ValueError(
+                f"model {name!r}: {path!r} in its state_dict is a {kind}, which model.safetensors cannot "
+                "hold; convert or remove it, and get_extra_state if that makes it"
             )
     return model

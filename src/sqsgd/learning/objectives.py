@@ -70,13 +70,21 @@ class Objective:
         """Whether this is the built-in cross entropy, for which there are faster ways."""
         return self.name == DEFAULT
 
-    def check_labels(self, labels: torch.Tensor) -> None:
+    def check_labels(self, labels: torch.Tensor, inputs: torch.Tensor) -> None:
         """ValueError if a built-in loss does not fit the kind of labels."""
         numbers = labels.is_floating_point()
         if self.name == DEFAULT and numbers:
+            single = "; of one-hot rows take labels.argmax(1)" if _one_hot(labels) else ""
             raise ValueError(
                 f"the labels are {labels.dtype}, and loss = {self.name!r} needs classes (whole numbers); for "
-                "numbers to predict write loss = 'squared-error', for sets of labels 'multi-label'"
+                f"numbers to predict write loss = 'squared-error', for sets of labels 'multi-label'{single}"
+            )
+        tokens = inputs.shape[:2] == labels.shape and (inputs.ndim > 2 or not inputs.is_floating_point())
+        if self.name == DEFAULT and not tokens and (_one_hot(labels) or labels.shape[1:] == (1,)):
+            remedy = "squeeze(1)" if labels.shape[1] == 1 else "argmax(1)"
+            raise ValueError(
+                f"the labels have shape {tuple(labels.shape)}, and loss = {self.name!r} needs one class per "
+                f"example: write labels.{remedy}"
             )
         if self.name in OBJECTIVES and self.name != DEFAULT and not numbers:
             raise ValueError(
@@ -89,6 +97,15 @@ class Objective:
             raise ValueError(
                 f"loss = 'multi-label' needs a row of zeros and ones for each example, not labels of shape "
                 f"{tuple(labels.shape)} from {labels.min().item():g} to {labels.max().item():g}"
+            )
+
+    def check_names(self, metrics: Iterable[str]) -> None:
+        """ValueError if ``lower_is_better`` names something that is not measured."""
+        unknown = sorted(self.lower_is_better - {*metrics, "loss"})
+        if unknown:
+            raise ValueError(
+                f"loss {self.name!r}: lower_is_better names {', '.join(unknown)}, and the metrics are "
+                f"{', '.join(metrics)}"
             )
 
     def loss(self, model: Any, batch: Batch) -> torch.Tensor:
@@ -176,6 +193,12 @@ class Objective:
             raise ValueError(
                 f"metric {name!r} of loss {self.name!r} is a {type(value).__name__}; expected one number"
             ) from None
+
+
+def _one_hot(labels: torch.Tensor) -> bool:
+    """Whether each label is a row of zeros and a single one."""
+    binary = labels.ndim == 2 and labels.shape[1] > 1 and bool(((labels == 0) | (labels == 1)).all())
+    return binary and bool((labels.sum(dim=1) == 1).all())
 
 
 def class_scores(model: Any, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -285,6 +308,12 @@ def make_objective(name: str, value: Any) -> Objective:
         raise ValueError(
             f"loss {name!r} is a {type(value).__name__}; expected a function of (model, batch), or an object "
             "with such a function called loss"
+        )
+    if str(getattr(loss, "__module__", "")).startswith("torch."):
+        raise ValueError(
+            f"loss {name!r} is torch's {getattr(loss, '__name__', 'function')}, of outputs and labels; "
+            "expected a function of (model, batch), such as "
+            "lambda model, batch: mse_loss(model(batch[0]), batch[1])"
         )
     if metrics is not None and not callable(metrics):
         raise ValueError(

@@ -211,7 +211,7 @@ def _natural(owners: Indices | None, clients: int) -> SharedParts:
     sizes = np.bincount(owners)
     if clients > len(sizes):
         raise ValueError(
-            f"partition {NATURAL!r}: clients = {clients:,}, but the data have {len(sizes):,} clients"
+            f"partition {NATURAL!r}: clients = {clients:,}, but {len(sizes):,} clients have training examples"
         )
     return SharedParts(np.argsort(owners, kind="stable"), np.append(0, np.cumsum(sizes[:clients])))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ from sqsgd.learning.client_gradients import (
     linear_head,
 )
 from sqsgd.learning.datasets import Dataset
+from sqsgd.learning.factories import one_line
 from sqsgd.learning.gradients import (
     get_flat,
     loss_gradient,
@@ -38,6 +40,10 @@ from sqsgd.randomness import PublicStream
 
 _AHEAD = 64
 """Clients whose gradients are computed before the first is used, where many are computed at once."""
+
+
+class ModelFailed(ValueError):
+    """The user's model or loss raised an exception."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,12 +93,26 @@ class LearningProblem:
     def gradients(self, weights: Vector, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
         """Each client's mean loss and gradient over its batch."""
         set_flat(self.model, weights)
-        if self._head is not None or (self.minibatch and self._batchable):
-            for start in range(0, len(cohort), _AHEAD):
-                losses, rows = self.gradient_rows(weights, round, np.asarray(cohort[start : start + _AHEAD]))
-                yield from zip(losses.tolist(), rows, strict=True)
-        else:
-            yield from self._one_by_one(round, cohort)
+        with self._named(f"round {round}"):
+            if self._head is not None or (self.minibatch and self._batchable):
+                for start in range(0, len(cohort), _AHEAD):
+                    some = np.asarray(cohort[start : start + _AHEAD])
+                    losses, rows = self.gradient_rows(weights, round, some)
+                    yield from zip(losses.tolist(), rows, strict=True)
+            else:
+                yield from self._one_by_one(round, cohort)
+
+    @contextlib.contextmanager
+    def _named(self, when: str) -> Iterator[None]:
+        """Any exception becomes a ModelFailed that says whose code failed."""
+        try:
+            yield
+        except (ModelFailed, MemoryError):
+            raise
+        except Exception as error:
+            reason = str(error) if isinstance(error, ValueError) else one_line(error)
+            who = f"model {type(self.model).__name__} with loss {self.objective.name!r}"
+            raise ModelFailed(f"{when}: {who} failed: {reason}") from error
 
     def _one_by_one(self, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
         if self.random:
@@ -109,6 +129,10 @@ class LearningProblem:
         For a linear model the rows are those of ``gradients``, bit for bit.
         """
         set_flat(self.model, weights)
+        with self._named(f"round {round}"):
+            return self._rows(round, cohort)
+
+    def _rows(self, round: int, cohort: Indices) -> tuple[Losses, Rows]:
         chosen, bounds = self._chosen(round, cohort)
         if self._head is not None:
             return head_gradients(self._head, self.dataset, chosen, bounds, workers=self.workers)
@@ -156,15 +180,23 @@ class LearningProblem:
         return int.from_bytes(stream.words(2).tobytes(), "little") >> 1
 
     def named_weights(self, weights: Vector) -> dict[str, npt.NDArray[np.generic]]:
-        """The model's state dict with these weights, untrained values included."""
+        """The model's state dict with these weights, untrained values included.
+
+        NumPy has no bfloat16, all of whose numbers float32 has.
+        """
         set_flat(self.model, weights)
-        return {name: value.cpu().numpy().copy() for name, value in self.model.state_dict().items()}
+        values = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
+        return {
+            name: (value.float() if value.dtype == torch.bfloat16 else value).numpy().copy()
+            for name, value in values.items()
+        }
 
     def measure(self, weights: Vector) -> Evaluation:
         """The loss and the metrics on the held-out examples."""
         set_flat(self.model, weights)
         inputs, labels = self.dataset.test_inputs, self.dataset.test_labels
-        return self.objective.evaluate(self.model, inputs, labels, workers=self.workers)
+        with self._named("on held-out data"):
+            return self.objective.evaluate(self.model, inputs, labels, workers=self.workers)
 
     def evaluate(self, weights: Vector) -> tuple[float, float]:
         """The headline metric (accuracy, where labels are classes) and the loss on the held-out examples."""
@@ -192,17 +224,11 @@ def make_problem(
     """
     prepare_torch()
     parts = partition(dataset.train_labels.numpy(), clients, partition_scheme, seed, dataset.owners)
-    objective.check_labels(dataset.train_labels)
+    objective.check_labels(dataset.train_labels, dataset.train_inputs)
     if device != "cpu":
         model, dataset = model.to(device), dataset.to(device)
-    whole = (
-        dataset.train_labels.flatten(1).amax(dim=1) if dataset.train_labels.ndim > 1 else dataset.train_labels
-    )
-    few = [int(whole.argmax()), *range(min(batch, 3, len(whole)))]  # includes the largest label
-    random = draws_randomness(model, dataset.train_inputs[few], dataset.train_labels[few], objective)
-    if objective.metrics is not None:  # a mistake in them must not show after many rounds
-        objective.evaluate(model, dataset.test_inputs, dataset.test_labels, workers=workers)
-    return LearningProblem(
+    random = draws_randomness(model, *_tried(dataset, batch), objective)
+    problem = LearningProblem(
         dataset=dataset,
         model=model,
         parts=parts,
@@ -214,6 +240,23 @@ def make_problem(
         minibatch=minibatch,
         random=random,
     )
+    if objective.metrics is not None:  # a mistake in them must not show after many rounds
+        objective.check_names(problem.measure(problem.initial()).metrics)
+    return problem
+
+
+def _tried(dataset: Dataset, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A few examples, among them those with the largest label, and with the largest and smallest token."""
+    inputs, labels = dataset.train_inputs, dataset.train_labels
+    largest = labels.flatten(1).amax(dim=1) if labels.ndim > 1 else labels
+    few = [int(largest.argmax()), *range(min(batch, 3, len(labels)))]
+    tried = [(inputs[few], labels[few])]
+    if not inputs.is_floating_point():
+        for tokens, beside in ((inputs, labels), (dataset.test_inputs, dataset.test_labels)):
+            rows = tokens.flatten(1)
+            ends = [int(rows.amax(dim=1).argmax()), int(rows.amin(dim=1).argmin())]
+            tried.append((tokens[ends], beside[ends]))
+    return torch.cat([one for one, _ in tried]), torch.cat([one for _, one in tried])
 
 
 def draws_randomness(
@@ -224,17 +267,16 @@ def draws_randomness(
     Buffers that change with a batch are rejected: they would store clients' data without protection.
     """
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    generator = torch.default_generator
     try:
-        found = [loss_gradient(model, inputs, labels, seed=seed, objective=objective) for seed in (1, 2)]
-    except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
-        who = "the model does" if objective.is_default else f"model and loss {objective.name!r} do"
-        shape = f" of shape {tuple(labels.shape[1:])}" if labels.ndim > 1 else ""
-        raise ValueError(
-            f"{who} not fit the data (inputs of shape {tuple(inputs.shape[1:])} and type "
-            f"{inputs.dtype}, labels{shape} up to {labels.max().item():g}): "
-            f"{type(error).__name__}: {' '.join(str(error).split())}"
-        ) from error
-    (loss, first), (_, second) = found
+        with torch.random.fork_rng(devices=[]):
+            generator.manual_seed(1)
+            start = generator.get_state()
+            loss, first = loss_gradient(model, inputs, labels, objective=objective)
+            drawn = not torch.equal(start, generator.get_state())
+        _, second = loss_gradient(model, inputs, labels, seed=2, objective=objective)
+    except Exception as error:
+        raise ValueError(_misfit(inputs, labels, objective, error)) from error
     if not (math.isfinite(loss) and np.isfinite(first).all()):
         raise ValueError(
             f"the loss of the first examples is {loss:g}, or its gradient contains NaN or infinity: check "
@@ -246,4 +288,21 @@ def draws_randomness(
                 f"the model's buffer {name!r} changes with each batch: it would store the clients' data "
                 "without protection; use layers without running state"
             )
-    return first.tobytes() != second.tobytes()
+    return drawn or first.tobytes() != second.tobytes()  # other devices have generators of their own
+
+
+def _misfit(inputs: torch.Tensor, labels: torch.Tensor, objective: Objective, error: Exception) -> str:
+    """Why a model or loss could not be used on these examples, and what may help."""
+    who = "the model does" if objective.is_default else f"model and loss {objective.name!r} do"
+    shape = f" of shape {tuple(labels.shape[1:])}" if labels.ndim > 1 else ""
+    whole = not inputs.is_floating_point()
+    tokens = f" from {int(inputs.min())} to {int(inputs.max())}" if whole else ""
+    hints = (
+        ['; whole numbers are tokens: write inputs.astype("float32") if they are quantities'] if whole else []
+    )
+    if objective.name not in OBJECTIVES and isinstance(error, TypeError | AttributeError):
+        hints.append("; a loss takes (model, batch)")
+    return (
+        f"{who} not fit the data (inputs of shape {tuple(inputs.shape[1:])} and type {inputs.dtype}{tokens}, "
+        f"labels{shape} up to {labels.max().item():g}): {one_line(error)}{''.join(hints)}"
+    )

@@ -14,6 +14,7 @@ from sqsgd.federated.robust import MEAN, check_kind
 from sqsgd.files.toml_reader import read_toml
 
 DECAYS, ENGINES = ("auto", "none", "linear"), ("local", "flower")
+MOST_CLIENTS = 2**31
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
@@ -92,7 +93,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         """Check everything that does not depend on the data or the model."""
         for name in ("clients", "batch", "bytes", "rounds", "evaluate_every", "checkpoint_every"):
-            checks.integer(name, getattr(self, name), 1, 2**31)
+            checks.integer(name, getattr(self, name), 1, MOST_CLIENTS)
         checks.integer("test_images", self.test_images, 0, 2**31)
         checks.real("validation", self.validation, 0.0, 0.9)
         checks.integer("seed", self.seed, 0, 2**64 - 1)
