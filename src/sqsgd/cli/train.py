@@ -33,7 +33,7 @@ from sqsgd.cli._options import (
 from sqsgd.cli._pages import final_page, live_page
 from sqsgd.cli._progress import Pace, progress_bar
 from sqsgd.cli._stopping import stopping_between_rounds
-from sqsgd.cli._tables import print_result, wrapped
+from sqsgd.cli._tables import print_note, print_result, wrapped
 from sqsgd.files.json_numbers import NUMBERS
 from sqsgd.runs.config import FIELDS, RunConfig
 from sqsgd.runs.headline import ACCURACY, Headline, read_headline
@@ -137,7 +137,7 @@ def _train(
 
     run, state = begin(values, config_file, out, resume=resume)
     if not resume and (expected := runner.outlook(run.config, run.problem.dim)):
-        typer.echo(expected, err=True)
+        print_note(expected)
     page = run.folder / "report.html"
     try:
         with stopping_between_rounds() as signals, live_page(live, lambda: [run.folder], page) as update:

@@ -66,25 +66,34 @@ def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = N
 
     ``given``: objects for the keys ``dataset``, ``model`` or ``loss`` that are ``in-memory``.
     """
+    check_parts(config)
+    problem = load_problem(config, given)
+    if (folder / CONFIG).exists():
+        config = _as_begun(config, load_config(folder / CONFIG), problem.dim)
+    config, scheme, settings = fitted(config, problem.dim)
+    return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings)
+
+
+def check_parts(config: RunConfig) -> None:
+    """Check what needs no data: the scheme's name, and whether the engine is installed."""
     if config.scheme != "auto":
         check_name("scheme", config.scheme)
     if config.engine == "flower":
         missing = [name for name in ("flwr", "ray") if importlib.util.find_spec(name) is None]
         if missing:
             raise ValueError(f"engine = 'flower' needs {' and '.join(missing)}: pip install 'sqsgd[flower]'")
-    problem = load_problem(config, given)
-    begun = load_config(folder / CONFIG) if (folder / CONFIG).exists() else None
-    if begun is not None:
-        config = _as_begun(config, begun, problem.dim)
-    scheme = _scheme(config, problem.dim)
+
+
+def fitted(config: RunConfig, dim: int) -> tuple[RunConfig, Scheme, Settings]:
+    """The complete configuration, the scheme and the settings for a model of ``dim`` weights."""
+    scheme = _scheme(config, dim)
     config = _chosen(config, scheme)
     if config.ledgers:
         place = Path(config.ledgers).resolve()  # the same folder wherever the run is resumed
         if place.exists() and not place.is_dir():
             raise ValueError(f"ledgers = {config.ledgers!r} is a file; name a folder")
         config = dataclasses.replace(config, ledgers=str(place))
-    settings = make_settings(config, scheme)
-    return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings)
+    return config, scheme, make_settings(config, scheme)
 
 
 def _as_begun(config: RunConfig, begun: RunConfig, dim: int) -> RunConfig:
@@ -109,8 +118,10 @@ def _chosen(config: RunConfig, scheme: Scheme) -> RunConfig:
     return dataclasses.replace(config, scheme=scheme.name, decay=decay, options=options)
 
 
-def load_problem(config: RunConfig, given: Mapping[str, Any] | None = None) -> LearningProblem:
-    """The data and the model of a run."""
+def load_problem(
+    config: RunConfig, given: Mapping[str, Any] | None = None, loaded: Dataset | None = None
+) -> LearningProblem:
+    """The data and the model of a run; ``loaded``: what ``load_data`` gave for the same data and features."""
     given = given or {}
     if given and config.engine == "flower":
         raise ValueError(
@@ -125,8 +136,12 @@ def load_problem(config: RunConfig, given: Mapping[str, Any] | None = None) -> L
             )
     device = find_device(config.device)
     objective = make_objective(config.loss, given["loss"]) if "loss" in given else find_objective(config.loss)
-    features, model_name = extractor_and_model(config.features, config.model)
-    dataset = _data(config, features, given)
+    _, model_name = extractor_and_model(config.features, config.model)
+    dataset = loaded or load_data(config, given)
+    if config.validation:
+        dataset = hold_out(dataset, config.validation, config.seed)
+    if config.test_images:
+        dataset = first_tests(dataset, config.test_images)
     if config.clients > len(dataset.train_labels) and config.partition not in ("drawn", "natural"):
         raise ValueError(
             f"clients = {config.clients} is more than the {len(dataset.train_labels)} "
@@ -150,19 +165,17 @@ def load_problem(config: RunConfig, given: Mapping[str, Any] | None = None) -> L
     )
 
 
-def _data(config: RunConfig, features: str, given: Mapping[str, Any]) -> Dataset:
-    """The dataset after extracting features, holding out and limiting the test images."""
-    if "dataset" in given:
+def load_data(config: RunConfig, given: Mapping[str, Any] | None = None) -> Dataset:
+    """The whole dataset, with features in place of its inputs if the run has them.
+
+    Features are extracted from all images, so that slow ones are found again whatever is held out.
+    """
+    features, _ = extractor_and_model(config.features, config.model)
+    if given and "dataset" in given:
         dataset = given_dataset(config.dataset, given["dataset"])
     else:
         dataset = load_dataset(config.dataset, config.data_dir or None)
-    if features:  # of all images, so that slow features are found again whatever is held out
-        dataset = extracted(dataset, features)
-    if config.validation:
-        dataset = hold_out(dataset, config.validation, config.seed)
-    if config.test_images:
-        dataset = first_tests(dataset, config.test_images)
-    return dataset
+    return extracted(dataset, features) if features else dataset
 
 
 def _scheme(config: RunConfig, dim: int) -> Scheme:

@@ -47,6 +47,8 @@ class Job:
     """One run of a sweep: its folder, relative to the sweep's, and its configuration."""
 
     folder: str
+    cell: str
+    """The name of its cell."""
     config: RunConfig
 
 
@@ -66,7 +68,7 @@ class Cell:
         values = {"workers": 1, **self.values, "lr": lr, "seed": seed, **more}
         if values.get("ledgers"):  # a ledger is capped at the cost of one run
             values["ledgers"] = str(Path(values["ledgers"]) / folder)
-        return Job(folder=folder, config=make_config(values, where=self.name))
+        return Job(folder=folder, cell=self.name, config=make_config(values, where=self.name))
 
 
 @dataclass(frozen=True, kw_only=True)
