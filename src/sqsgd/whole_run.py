@@ -118,6 +118,8 @@ def begin(
             raise ValueError(f"{out} has no config.toml: there is nothing to resume")
         run = runner.prepare(load_config(out / "config.toml"), out, given)
         return run, runner.resume(run)
+    if out is not None:
+        runner.check_free(out)  # before data are loaded
     base = load_config(config_file) if config_file else RunConfig()
     merged = {**dataclasses.asdict(base), **values}
     merged["options"] = {**base.options, **values.get("options", {})}

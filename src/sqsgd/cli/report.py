@@ -54,7 +54,7 @@ def report(
     written = [write_page(groups, unreadable, runs, out, title, wording=wording)]
     for each in unreadable:
         typer.echo(f"not shown: {each.reason}", err=True)
-    title, groups = title or title_of(groups), wording.renamed(groups)
+    title, groups = title or title_of(groups, runs), wording.renamed(groups)
     charts = wording.titled(all_charts(groups))
     if csv is not None:
         from sqsgd.report.spreadsheets import write_spreadsheets

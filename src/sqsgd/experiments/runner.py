@@ -26,7 +26,7 @@ from sqsgd.planner import automatic_scheme
 from sqsgd.runs.config import RunConfig, cores, load_config
 from sqsgd.runs.kept_order import SEEDED, forget_order, keep_order, kept_order
 from sqsgd.runs.once_summary import about_once
-from sqsgd.runs.run_folder import CONFIG, RunFolder
+from sqsgd.runs.run_folder import CONFIG, MODEL, SUMMARY, SWEEP, RunFolder
 from sqsgd.runs.summary import summarise
 from sqsgd.schemes import check_name, make_scheme
 from sqsgd.schemes.code_choice import LEVELS
@@ -214,16 +214,27 @@ def outlook(config: RunConfig, dim: int) -> str:
     )
 
 
-def start(run: Run) -> State:
-    """A new run's folder and first state; refuses a folder that holds a run."""
-    taken = next((place for place in (run.folder, *run.folder.parents) if place.is_file()), None)
+def check_free(path: Path) -> None:
+    """Raise ValueError if a new run cannot use this folder, or would replace files in it."""
+    taken = next((place for place in (path, *path.parents) if place.is_file()), None)
     if taken is not None:
-        raise ValueError(f"out = {str(run.folder)!r}: {taken} is a file; name a folder that can be created")
-    folder = RunFolder(run.folder)
-    if (run.folder / CONFIG).exists():
-        raise ValueError(f"{run.folder} holds a run already: --resume it, or choose another --out")
+        raise ValueError(f"out = {str(path)!r}: {taken} is a file; name a folder that can be created")
+    folder = RunFolder(path)
+    if (path / CONFIG).exists() and (folder.begun or folder.metrics.exists()):
+        raise ValueError(f"{path} holds a run already: --resume it, or choose another --out")
+    if (path / SWEEP).exists():
+        raise ValueError(f"{path} holds a sweep: choose another --out")
     if folder.federation or (folder.metrics.exists() and folder.metrics.stat().st_size):
-        raise ValueError(f"{run.folder} holds a training that is not of `sqsgd train`: choose another --out")
+        raise ValueError(f"{path} holds a training that is not of `sqsgd train`: choose another --out")
+    for name in (CONFIG, MODEL, SUMMARY, "report.html"):
+        if (path / name).exists():
+            raise ValueError(f"{path} holds a {name}, which a run would replace: choose another --out")
+
+
+def start(run: Run) -> State:
+    """A new run's folder and first state; refuses a folder with a run, or with files it would replace."""
+    check_free(run.folder)
+    folder = RunFolder(run.folder)
     kept, place = run.config.ledgers, run.folder.resolve()
     if kept and run.config.once and run.config.secure and Path(kept).is_relative_to(place):
         raise ValueError(

@@ -22,9 +22,9 @@ from sqsgd.files.durable import write_atomically
 from sqsgd.numerics.intervals import mean_interval
 from sqsgd.runs.checkpoint import NAME as CHECKPOINT
 from sqsgd.runs.headline import ACCURACY, Headline, read_headline
-from sqsgd.runs.run_folder import CONFIG, METRICS
+from sqsgd.runs.run_folder import CONFIG, METRICS, SWEEP
 
-FILE = "sweep.toml"
+FILE = SWEEP
 OF_PROBLEM = (
     "model",
     "loss",
