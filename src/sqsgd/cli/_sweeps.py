@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sqsgd.cli._failures import Ended
+from sqsgd.cli._failures import Ended, explained
 from sqsgd.cli._pages import final_page, live_page
 from sqsgd.cli._progress import Pace, progress_bar
 from sqsgd.cli._stopping import stopping_between_rounds
@@ -118,6 +118,8 @@ def run(
             _show(run_sweep(sweep, out, jobs=jobs, stop=signals), update, quiet=as_json)
     except Interrupted:
         raise Ended(f"stopped; resume with --resume --out {out}", 128 + signals[0]) from None
+    except OSError as error:
+        raise Ended(f"{explained(error)[0]}; the runs in {out} are kept, --resume continues them") from error
     rows = json.loads((out / "table.json").read_text())
     if not as_json:  # printed even if the page cannot be written
         _print_rows(rows, sweep.title)

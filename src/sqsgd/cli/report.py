@@ -46,6 +46,9 @@ def report(
 
     if out.suffix not in (".html", ".htm"):
         raise ValueError(f"out = {str(out)!r} must end in .html; an existing file is overwritten")
+    for name, folder in (("csv", csv), ("latex", latex), ("pdf", pdf), ("png", png), ("svg", svg)):
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise ValueError(f"{name} = {str(folder)!r} is a file; name a folder")
     wording = Wording(labels=tuple(label or ()), figures=tuple(figure or ()))
     if live:
         _refresh(runs, out, title, wording)

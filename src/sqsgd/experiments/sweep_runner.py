@@ -182,7 +182,7 @@ def run_sweep(sweep: Sweep, out: Path, *, jobs: int, stop: Sequence[object] = ()
             chosen = choose(sweep, out)
             yield from run_all("training", sweep.jobs(chosen))
         except BrokenProcessPool:
-            raise OSError("a process of the sweep died (out of memory?): continue with --resume") from None
+            raise OSError("a process of the sweep died (out of memory?)") from None
     write_atomically(out / "table.json", json.dumps(table(sweep, out, chosen), indent=2).encode())
 
 
