@@ -135,6 +135,8 @@ def begin(
             raise ValueError(f"{out} has no config.toml: there is nothing to resume")
         run = runner.prepare(begun, out, given)
         return run, runner.resume(run)
+    if out is not None:
+        runner.check_free(out)  # before data are loaded
     base = load_config(config_file) if config_file else RunConfig()
     merged = {**dataclasses.asdict(base), **values}
     if isinstance(options := values.get("options", {}), Mapping):

@@ -43,3 +43,15 @@ def test_every_setting_of_the_figure_can_be_changed(ran):
     assert found == {(128, 8.0, "dirichlet:0.1")}
     assert sorted({job.config.options["levels"] for job in jobs}) == [2, 8, 32]
     assert all(job.config.options["adaptive"] for job in jobs)
+
+
+def test_another_figure_is_not_resumed(ran, tmp_path):
+    for name, file in FIGURES.items():
+        out = tmp_path / name
+        out.mkdir()
+        (out / "sweep.toml").write_text(load_sweep(figure_file(file), small=True).to_toml())
+        assert typed(["sqsgd", "ablate", name, "--resume", "--out", out]).code == 0
+    done = typed(["sqsgd", "ablate", "figure2", "--resume", "--out", tmp_path / "communication"])
+    assert done.code == 2
+    assert "communication holds another sweep than subsampling" in done.error
+    assert len(ran) == len(FIGURES)

@@ -38,3 +38,13 @@ def test_every_scheme_is_measured_and_the_best_comes_first(monkeypatch):
     assert errors == sorted(errors)
     assert {" ".join(line.split("  ")[0].split()) for line in table.splitlines()[2:] if line} == names
     assert "central: needs secure aggregation" in table
+
+
+def test_lines_fit_80_columns(monkeypatch):
+    figures = [
+        Figure(name="x" * length, value=99.5, unit="ns/coordinate", target=300.0) for length in (40, 80)
+    ]
+    monkeypatch.setattr(bench, "all_figures", lambda: iter(figures))
+    lines = typed("sqsgd bench").out.splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= 80

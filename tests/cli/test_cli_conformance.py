@@ -1,6 +1,7 @@
 """`sqsgd conformance`."""
 
 import json
+import os
 
 from typed import typed
 
@@ -32,3 +33,14 @@ def test_one_of_both_is_needed(tmp_path):
         found = typed(f"sqsgd conformance {options}")
         assert found.code == 2
         assert "--export" in found.error
+
+
+def test_a_full_disk_is_named_with_the_file_and_leaves_nothing(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    found = typed(f"sqsgd conformance --export {tmp_path / 'vectors.json'}")
+    assert found.code == 1
+    assert f"{tmp_path / 'vectors.json'}: No space left on device" in found.error
+    assert not list(tmp_path.iterdir())

@@ -3,6 +3,9 @@
 import errno
 import json
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from failing import failed
@@ -139,3 +142,15 @@ def test_an_internal_error_has_its_own_status():
 def test_success(capsys):
     assert run(app, ["schemes", "--dim", "10", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_full_standard_output_ends_with_1_and_one_line(more):
+    code = "import sys; sys.argv[0] = 'sqsgd'; from sqsgd.cli import main; main()"
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-c", code, "schemes", *more]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    remedy = "free some space, or write to another disk"
+    assert done.stderr == f"sqsgd: No space left on device; {remedy}\n"

@@ -137,14 +137,25 @@ def test_the_command_prints_json_and_a_table():
     assert "The basics work." in table.out
 
 
-def test_each_fix_is_printed_once():
+def test_each_fix_is_printed_once(monkeypatch):
     """Every missing dataset has its own command; all packages of an extra share one."""
+    monkeypatch.setenv("COLUMNS", "1000")
     checks = json.loads(typed("sqsgd doctor --data-dir /nowhere --json").out)["checks"]
     shown = typed("sqsgd doctor --data-dir /nowhere").out.split("To fix what is missing or broken:\n")[1]
     fixes = {check["mend"] for check in checks} - {""}
     assert "sqsgd data fetch mnist --data-dir /nowhere" in str(fixes)
-    assert len(shown.splitlines()) == len(fixes)
+    lines = shown.splitlines()
+    assert lines[1::2] == [f"    {fix}" for fix in dict.fromkeys(check["mend"] for check in checks) if fix]
     for check in checks:
         if check["mend"]:
-            (line,) = (each for each in shown.splitlines() if each.startswith(f"  {check['mend']}    ("))
-            assert check["name"] in line
+            assert check["name"] in lines[lines.index(f"    {check['mend']}") - 1]
+
+
+def test_fixes_fit_80_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    fix = "get the archive from https://example.org, or convert the package, and give its folder: --data-dir"
+    check = doctor.Check(group="data sets", name="cifar10", state="missing", found="", fix=fix)
+    monkeypatch.setattr(doctor, "examine", lambda _: [check])
+    lines = command().stdout.splitlines()
+    assert "  cifar10:" in lines
+    assert max(map(len, lines)) <= 80

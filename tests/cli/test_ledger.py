@@ -62,6 +62,9 @@ def test_verify(tmp_path):
     done = run("verify", ledger.path)
     assert done.exit_code == 1
     assert done.stdout.startswith(f"NOT GOOD    {ledger.path}: line 3 (byte ")
+    advice = done.stdout.partition("what to do  ")[2].splitlines()
+    assert len(advice) > 1  # broken between words
+    assert max(map(len, advice)) <= 80
     done = run("verify", ledger.path, "--json")
     assert done.exit_code == 1
     assert json.loads(done.stdout)["good"] is False

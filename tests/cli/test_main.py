@@ -1,5 +1,6 @@
 """The commands as typed in a shell, in a process of their own."""
 
+import inspect
 import os
 import pty
 import subprocess
@@ -8,6 +9,9 @@ import termios
 from pathlib import Path
 
 import pytest
+import typer
+
+from sqsgd.cli import app
 
 SQSGD = Path(sys.executable).with_name("sqsgd")
 
@@ -66,3 +70,10 @@ def test_a_mistake_in_its_own_process_ends_in_one_line():
     assert done.returncode == 2
     assert done.stderr == "sqsgd: rounds = 0 must be a whole number from 1 to 2147483648\n"
     assert done.stdout == ""
+
+
+def test_help_is_not_broken_within_sentences():
+    """Lines of a paragraph after the first are shown as they are, and broken again on a narrow terminal."""
+    for name, command in typer.main.get_command(app).commands.items():
+        _, *paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+        assert not any("\n" in paragraph for paragraph in paragraphs), name

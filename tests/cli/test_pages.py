@@ -62,8 +62,6 @@ def test_report_on_a_full_disk_ends_with_1_and_the_file_name(tmp_path):
 def test_live_pages_refresh_and_the_last_does_not(tmp_path):
     run, out = write_run(tmp_path / "a", done=10), tmp_path / "page.html"
     with live_page(True, lambda: [run], out, "Mine") as update:
-        assert not out.exists()
-        update()
         first = out.read_text()
         assert REFRESHES in first
         assert "reloads itself every 5 seconds" in first
@@ -108,3 +106,13 @@ def test_runs_that_do_not_exist_yet_are_awaited(tmp_path):
     with live_page(True, lambda: [tmp_path / "none"], tmp_path / "page.html") as update:
         update()
     assert not (tmp_path / "page.html").exists()
+
+
+def test_a_page_is_written_as_soon_as_there_is_a_run(tmp_path):
+    run, out = tmp_path / "a", tmp_path / "page.html"
+    with live_page(True, lambda: [run], out) as update:
+        update()
+        assert not out.exists()
+        write_run(run, done=0)
+        update()  # before the next is due
+        assert REFRESHES in out.read_text()

@@ -1,9 +1,12 @@
 """What `compare` and `ablate` share: rows of the table, and values of the command line in every run."""
 
+import pytest
 from sweep_rows import FAILED, ROW
 from tiny_runs import SWEEP
 
 from sqsgd.cli import _sweeps as sweeps
+from sqsgd.cli._failures import Ended
+from sqsgd.experiments import sweep_runner
 from sqsgd.experiments.sweep import make_sweep
 
 
@@ -79,3 +82,16 @@ def test_live_pages_show_the_tuning_runs_first(tmp_path, monkeypatch):
     assert shown[-1] == ("runs", 0)
     assert 'http-equiv="refresh"' not in (tmp_path / "out/report.html").read_text()
     assert ("tuning", 0.1) in shown
+
+
+def test_a_process_that_died_ends_with_1(tmp_path, monkeypatch):
+    def died(*_arguments, **_options):
+        raise OSError("a process of the sweep died (out of memory?)")
+        yield
+
+    monkeypatch.setattr(sweep_runner, "run_sweep", died)
+    sweep = make_sweep(SWEEP, "a test")
+    with pytest.raises(Ended) as ended:
+        sweeps.run(sweep, "tiny", tmp_path / "out", resume=False, jobs=1, live=False, as_json=True)
+    assert ended.value.status == 1
+    assert "a process of the sweep died (out of memory?); the runs in" in ended.value.reason

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from sqsgd.cli._tables import cell, print_json, print_table, width, wrapped
+from sqsgd.cli._tables import cell, print_json, print_note, print_table, width, wrapped
 
 
 def test_cells_are_printed_verbatim(capsys):
@@ -70,3 +70,13 @@ def test_numbers_are_short():
 def test_what_json_cannot_hold_is_refused():
     with pytest.raises(ValueError, match="JSON"):
         print_json({"epsilon": math.inf})
+
+
+def test_notes_are_broken_on_a_terminal_alone(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = "too noisy " * 20
+    print_note(text)
+    assert capsys.readouterr().err == f"{text}\n"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    print_note(text)
+    assert max(map(len, capsys.readouterr().err.splitlines())) <= 80

@@ -13,6 +13,7 @@ from sqsgd.federated import Record
 train = import_module("sqsgd.cli.train")
 
 SUMMARY = {
+    "scheme": "sqsgd",
     "accuracy": 0.91234, "held_out": "1,000 test images of mnist5k", "notion": "local", "epsilon": 8.0,
     "epsilon_all_rounds": 80.0, "epsilon_total": 80.0, "participation": "all", "refused": 0,
     "noise": "seeded: for tests alone", "bytes_up": 64, "bytes_up_ratio": 7490.6, "seconds": 12.3,
@@ -35,6 +36,7 @@ def described(**changes):
 def test_the_whole_summary():
     assert described().splitlines() == [
         "accuracy       91.23% on 1,000 test images of mnist5k",
+        "scheme         sqsgd",
         f"epsilon        {ALL_ROUNDS}",
         "noise          seeded: for tests alone",
         "payload        64 bytes per client and round, 1/7491 of float32",
@@ -178,3 +180,12 @@ def test_what_cannot_be_learned_is_told_on_standard_error(epsilon, told, tmp_pat
     expected = "vqsgd at epsilon 0.5: little or nothing will be learned in 3 rounds of 4 clients"
     assert (expected in done.error) is told
     assert json.loads(done.out)["lr"] > 0
+
+
+def test_an_experiment_of_the_package_is_found_by_its_name(monkeypatch, tmp_path):
+    def begin(_values, config_file, *_more, **_options):
+        raise ValueError(f"begun from {config_file.name}")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train, "begin", begin)
+    assert "begun from once-mnist.toml" in typed("sqsgd train --config once-mnist").error

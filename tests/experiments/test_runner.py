@@ -20,6 +20,7 @@ from sqsgd.federated.rates import earlier_rate
 from sqsgd.runs import checkpoint
 from sqsgd.runs.config import load_config, make_config
 from sqsgd.runs.run_folder import RunFolder
+from sqsgd.whole_run import begin
 
 FEDERATION = Path(__file__).parents[1] / "runs/last_version/federation"
 """A run of Flower's strategy."""
@@ -337,3 +338,11 @@ def test_a_run_goes_on_at_the_rate_that_it_was_begun_with(kept, tmp_path):
     rate = json.loads((folder / "summary.json").read_text())["lr"]
     assert rate == (0.0123 if kept else earlier_rate(run.scheme, 4))
     assert RunFolder(folder).load()[1]["rate"] == rate
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "summary.json", "report.html", "config.toml"])
+def test_a_users_own_files_are_not_replaced(tmp_path, name):
+    (tmp_path / name).write_text("my own")
+    with pytest.raises(ValueError, match=f"holds a {name}, which a run would replace: choose another --out"):
+        begin({"dataset": "no.such:data"}, None, tmp_path, resume=False)  # before data are loaded
+    assert (tmp_path / name).read_text() == "my own"

@@ -13,7 +13,7 @@ import pytest
 from tiny_runs import SWEEP
 
 from sqsgd.deploy import processes
-from sqsgd.experiments import sweep_runner
+from sqsgd.experiments import runner, sweep_runner
 from sqsgd.experiments.sweep import make_sweep
 
 
@@ -192,3 +192,35 @@ def test_what_is_not_here_is_said_before_anything_runs(tmp_path):
         checked(dataset="mnist")
     with pytest.raises(ValueError, match="model 'lenet6' is unknown"):
         checked(model="lenet6")
+
+
+def test_every_arm_and_panel_is_checked_and_data_are_loaded_once(monkeypatch):
+    loads, problems = [], []
+    load_data, load_problem = runner.load_data, runner.load_problem
+    monkeypatch.setattr(runner, "load_data", lambda *a, **k: loads.append(a) or load_data(*a, **k))
+    monkeypatch.setattr(runner, "load_problem", lambda *a, **k: problems.append(a) or load_problem(*a, **k))
+
+    def checked(**changes):
+        return sweep_runner.check_runs(make_sweep({**SWEEP, **changes}, "a test"))
+
+    panels = [{"epsilon": 40.0}, {"epsilon": 60.0}, {"clients": 8}]
+    assert checked(panels=panels) == []
+    assert (len(loads), len(problems)) == (1, 4)  # of 4 and 8 clients, with all the data and without some
+    wrong = {"name": "B", "scheme": "sqsgd", "options": {"levels": 1000}}
+    with pytest.raises(ValueError, match="arm 'B', panel 'P': levels = 1000"):
+        checked(arms=[*SWEEP["arms"], wrong], panels=[{"name": "P"}])
+    with pytest.raises(
+        ValueError, match="arm 'sqsgd', panel 'clients 300': clients = 300 is more than the 288"
+    ):
+        checked(panels=[{"clients": 8}, {"clients": 300}])  # where rates are chosen, without a tenth
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [("config.toml", "holds a training run"), ("metrics.jsonl", "training run"), ("a.txt", "is not empty")],
+)
+def test_a_folder_with_something_else_in_it_is_refused(tmp_path, file, words):
+    (tmp_path / file).write_text("")
+    with pytest.raises(ValueError, match=words):
+        sweep_runner.open_folder(make_sweep(SWEEP, "a test"), tmp_path, resume=False)
+    assert [path.name for path in tmp_path.iterdir()] == [file]

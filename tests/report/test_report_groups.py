@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from sqsgd.numerics.intervals import mean_interval
 from sqsgd.report.charts import line_charts
 
 
@@ -115,3 +116,22 @@ def test_the_lowest_error_comes_first(grouped):
     assert first.config.bytes == 64
     assert first.accuracy[0] < second.accuracy[0]
     assert first.best_accuracy == min(first.runs[0].accuracies)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_seed_counts_once_unless_the_noise_was_secure(grouped, secure):
+    (group,) = grouped(*({"seed": seed, "secure": secure} for seed in (0, 1, 2, 2)))
+    if secure:
+        assert (len(group.counted), group.repeated) == (4, ())
+        return
+    assert [run.config.seed for run in group.counted] == [0, 1, 2]
+    assert [run.folder for run in group.repeated] == [group.runs[3].folder]
+    assert group.states == "4 finished, 1 with a repeated seed"
+    assert group.accuracy == mean_interval([float(run.accuracies[-1]) for run in group.runs[:3]])
+
+
+@pytest.mark.parametrize(("done", "counted"), [((5, 40, 7), 40), ((5, 7), 7)])
+def test_of_a_repeated_seed_the_finished_or_else_the_longest_run_counts(grouped, done, counted):
+    (group,) = grouped(*({"done": rounds} for rounds in done))
+    assert [run.rounds for run in group.counted] == [counted]
+    assert group.state == ("finished" if counted == 40 else "unfinished")

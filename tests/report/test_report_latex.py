@@ -83,3 +83,11 @@ def test_it_compiles(groups, tmp_path):
     command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "paper.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_what_is_not_finished_is_marked(groups):
+    table = latex_table(groups, "x")
+    marked = [line for line in table.splitlines() if r"$^\dagger$ &" in line]
+    assert [line.split("$")[0].strip() for line in marked] == ["sqsgd, 64 bytes"]
+    assert r"$^\dagger$\,Not finished: sqsgd, 64 bytes at round 5 of 40." in table
+    assert r"\dagger" not in latex_table(groups[:2], "x")

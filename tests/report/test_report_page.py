@@ -43,7 +43,7 @@ def test_the_page_shows_everything(tmp_path, written):
     assert "95 % confidence interval (Student's t)" in words
     assert "the band is its 95 % confidence interval" in words
     assert re.search(r"sqsgd report \S+/runs --out \S+/report\.html", words)
-    assert re.search(r"sqsgd train --config \S+/a0/config\.toml --out \S+/a0-again", words)
+    assert re.search(r"sqsgd train --config \S+/a0/config\.toml --out \S+/runs-again/a0", words)
     assert "1,000 made-up images" in words
 
 
@@ -164,3 +164,23 @@ def test_the_page_is_written_whole_or_not_at_all(tmp_path):
     assert not (tmp_path / "report.html").exists()
     written = write_report([str(run)], str(tmp_path / "new" / "deep" / "report.html"), title="A title")
     assert [path.name for path in written.parent.iterdir()] == ["report.html"]
+
+
+def test_a_sweeps_page_has_its_title_and_trains_again_elsewhere(tmp_path):
+    sweep = tmp_path / "sweep"
+    for kind, seed in (("tuning", 1000), ("runs", 1), ("runs", 2)):
+        write_run(sweep / kind / "a" / f"seed-{seed}", seed=seed)
+    (sweep / "sweep.toml").write_text('title = "My comparison"\n')
+    for path in (sweep, sweep / "runs"):
+        page = write_report([path], tmp_path / "page.html").read_text()
+        assert "2 runs in 1 group, 2 finished" in page
+        assert f"--out {tmp_path}/sweep-again/" in page
+        assert "seed-1-again" not in page
+    assert "<title>My comparison" in write_report([sweep], tmp_path / "page.html").read_text()
+
+
+def test_a_repeated_seed_is_said_where_runs_are_listed(tmp_path):
+    for name in ("first", "second"):
+        write_run(tmp_path / name)
+    page = write_report([tmp_path], tmp_path / "page.html").read_text()
+    assert f"{tmp_path}/second: finished; does not count, another run has its seed" in page

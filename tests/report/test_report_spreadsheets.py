@@ -40,7 +40,8 @@ def test_a_row_per_run_and_a_row_per_arm(written):
     arms = {row["arm"]: row for row in rows["arms.csv"]}
     whole = arms[groups[0].label]
     assert (float(whole["mean"]), float(whole["half_width_95"])) == groups[0].accuracy
-    assert whole["runs"] == "3"
+    assert (whole["runs"], whole["state"]) == ("3", "finished")
+    assert sorted(arm["state"] for arm in arms.values()) == ["finished", "finished", "unfinished"]
     assert arms["Fed, SGD"]["half_width_95"] == ""
     assert math.isinf(float(arms["Fed, SGD"]["epsilon"]))
     assert next(row["state"] for row in rows["runs.csv"] if row["bytes"] == "64") == "unfinished"

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from folders import write_run
 
+from sqsgd.federated import State
 from sqsgd.report.page import write_report
-from sqsgd.runs.reading import find_runs, read_run, read_runs
+from sqsgd.runs.checkpoint import save_state
+from sqsgd.runs.reading import find_runs, read_run, read_runs, sweep_title
 
 
 def test_a_finished_run_is_read_whole(tmp_path):
@@ -163,3 +165,36 @@ def test_a_federation_is_reported_with_other_runs(tmp_path):
     assert "sqsgd train --config" in page
     assert f"{WRITTEN}/sgd/config.toml" in page
     assert f"{WRITTEN}/federation/config.toml" not in page
+
+
+def test_runs_that_chose_a_sweeps_rates_are_left_out(tmp_path):
+    """Unless there are no others yet, or their folder is named."""
+    sweep = tmp_path / "sweep"
+    tuning = write_run(sweep / "tuning" / "sqsgd" / "lr-0.1")
+    (sweep / "sweep.toml").write_text('title = "Mine"\n')
+    assert find_runs([tmp_path]) == [tuning]
+    final = write_run(sweep / "runs" / "sqsgd" / "seed-1")
+    assert find_runs([sweep]) == find_runs([tmp_path]) == [final]
+    assert find_runs([sweep / "tuning"]) == [tuning]
+    other = write_run(tmp_path / "tuning" / "a")  # of no sweep
+    assert find_runs([tmp_path]) == [final, other]
+
+
+def test_a_sweep_has_a_title(tmp_path):
+    assert sweep_title([tmp_path]) == sweep_title([]) == ""
+    for content, title in (('title = "Mine"', "Mine"), ("title = ", ""), ("title = 3", ""), ("", "")):
+        (tmp_path / "sweep.toml").write_text(content)
+        assert sweep_title([tmp_path]) == title
+        assert sweep_title([tmp_path, tmp_path]) == ""
+
+
+def test_an_unfinished_run_has_the_rate_of_its_checkpoint(tmp_path):
+    folder = write_run(tmp_path / "a", done=3)
+    assert math.isnan(read_run(folder).rate)
+    state = State(
+        round=3, weights=np.zeros(2, dtype=np.float32), bound=1.0, optimizer={}, residuals={}, spent={}
+    )
+    save_state(folder, state, {"rate": 0.25})
+    assert read_run(folder).rate == 0.25
+    (folder / "checkpoint.safetensors").write_bytes(b"damaged")
+    assert math.isnan(read_run(folder).rate)

@@ -55,8 +55,8 @@ def _common(
 
 
 app.command(cls=train.Command)(train.train)
-app.command()(compare.compare)
-app.command()(ablate.ablate)
+app.command(cls=train.Command)(compare.compare)
+app.command(cls=train.Command)(ablate.ablate)
 app.command()(report.report)
 app.command()(plan.plan)
 app.command()(audit.audit)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 import click
 import typer
 
-from sqsgd.cli._tables import print_json, wrapped
+from sqsgd.cli._tables import print_json, print_note
 
 FAILED, WRONG_USAGE, INTERNAL_ERROR = 1, 2, 70
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -54,10 +55,19 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
         if status == INTERNAL_ERROR:
             traceback.print_exc()
     if as_json:
-        print_json({"error": reason})
-    told = f"sqsgd: {reason}"
-    typer.echo(wrapped(told) if sys.stderr.isatty() else told, err=True)
+        try:
+            print_json({"error": reason})
+        except OSError:  # standard output may be what failed; the reason is told below
+            _discard_output()
+    print_note(f"sqsgd: {reason}")
     return status
+
+
+def _discard_output() -> None:
+    """Send what is left for standard output nowhere, or Python would fail again when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def wants_json(arguments: Sequence[str]) -> bool:

@@ -34,29 +34,32 @@ def live_page(
 ) -> Iterator[Callable[[], None]]:
     """A function to call in the loop of the runs, which writes their page every few seconds if it is wanted.
 
-    The pages refresh themselves; when the loop ends, also by an error, one that does not replaces them.
+    The first page is written at once, or as soon as there is a run. The pages refresh themselves; when the
+    loop ends, also by an error, one that does not replaces them.
     """
-    pace, failed = Pace(REFRESH), False
+    pace, failed, empty = Pace(REFRESH), False, False
 
     def write(refresh: int) -> None:
-        nonlocal failed
+        nonlocal failed, empty
         from sqsgd.report.page import write_report
 
         try:
             write_report(folders(), out, title, refresh=refresh)
+            empty = False
         except ValueError:  # nothing to show yet
-            pass
+            empty = True
         except OSError as error:  # training is worth more than its page
             if not failed:
                 typer.echo(f"no live page: {explained(error)[0]}", err=True)
             failed = True
 
     def update() -> None:
-        if wanted and pace.due():
+        if wanted and (pace.due() or empty):
             write(REFRESH)
 
     if wanted:
         typer.echo(f"live page: {out}", err=True)
+        update()
     try:
         yield update
     finally:

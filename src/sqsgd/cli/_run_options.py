@@ -82,8 +82,8 @@ def worded_arm(text: str) -> dict[str, Any]:
     >>> worded_arm("K = 16: sqsgd-paper levels=16 epsilon=100")
     {'name': 'K = 16', 'scheme': 'sqsgd-paper', 'epsilon': 100, 'options': {'levels': 16}}
     """
-    name, words = _parts(text)
-    if not words or "=" in words[0]:
+    name, words = _parts("arm", text)
+    if not words or "=" in words[0] or not all("=" in word for word in words[1:]):
         raise ValueError(f"arm = {text!r} must look like 'NAME: SCHEME key=value ...'")
     return {**name, "scheme": words[0], **_keys(words[1:])}
 
@@ -94,16 +94,20 @@ def worded_panel(text: str) -> dict[str, Any]:
     >>> worded_panel("Few clients: clients=10 partition=dirichlet:0.1")
     {'name': 'Few clients', 'clients': 10, 'partition': 'dirichlet:0.1'}
     """
-    name, words = _parts(text)
-    if not words:
+    name, words = _parts("panel", text)
+    if not words or not all("=" in word for word in words):
         raise ValueError(f"panel = {text!r} must look like 'NAME: key=value ...'")
     return {**name, **_keys(words)}
 
 
-def _parts(text: str) -> tuple[dict[str, str], list[str]]:
-    """The name before the first colon that a space follows, and the words after it."""
-    name, colon, rest = text.partition(": ")
-    return ({"name": name.strip()}, shlex.split(rest)) if colon else ({}, shlex.split(text))
+def _parts(option: str, text: str) -> tuple[dict[str, str], list[str]]:
+    """The name before the first colon that a space or nothing follows, and the words after it."""
+    name, colon, rest = f"{text} ".partition(": ")
+    try:
+        words = shlex.split(rest if colon else text)
+    except ValueError:
+        raise ValueError(f"{option} = {text!r} has a quotation mark that is not closed") from None
+    return ({"name": name.strip()} if colon else {}), words
 
 
 def _keys(pairs: list[str]) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sqsgd.cli._failures import Ended
+from sqsgd.cli._failures import Ended, explained
 from sqsgd.cli._pages import final_page, live_page
 from sqsgd.cli._progress import Pace, progress_bar
 from sqsgd.cli._stopping import stopping_between_rounds
-from sqsgd.cli._tables import cell, print_result, print_table, wrapped
+from sqsgd.cli._tables import cell, print_note, print_result, print_table, wrapped
 from sqsgd.runs.headline import Headline
 from sqsgd.runs.new_folders import new_folder
 
@@ -86,11 +86,21 @@ def run(
 ) -> None:
     """Train a sweep, print its table and write its page; exits with 1 if an arm has no run."""
     from sqsgd import checks
-    from sqsgd.experiments.sweep_runner import Interrupted, check_data, open_folder, outlooks, run_sweep
+    from sqsgd.experiments.sweep_runner import (
+        Interrupted,
+        check_data,
+        check_folder,
+        check_runs,
+        open_folder,
+        run_sweep,
+    )
     from sqsgd.runs.config import cores
 
     jobs = checks.integer("jobs", jobs, 0, 1024) or cores()
+    if out is not None:
+        check_folder(sweep, out, resume=resume)
     check_data(sweep)
+    lines = [] if resume else check_runs(sweep)
     out = new_folder(name) if out is None else out
     open_folder(sweep, out, resume=resume)
     page = out / "report.html"
@@ -98,8 +108,8 @@ def run(
     def folders() -> list[Path]:
         return [out / "runs" if (out / "runs").exists() else out / "tuning"]
 
-    for line in () if resume else outlooks(sweep):
-        typer.echo(line, err=True)
+    for line in lines:
+        print_note(line)
     try:
         with (
             stopping_between_rounds() as signals,
@@ -108,6 +118,8 @@ def run(
             _show(run_sweep(sweep, out, jobs=jobs, stop=signals), update, quiet=as_json)
     except Interrupted:
         raise Ended(f"stopped; resume with --resume --out {out}", 128 + signals[0]) from None
+    except OSError as error:
+        raise Ended(f"{explained(error)[0]}; the runs in {out} are kept, --resume continues them") from error
     rows = json.loads((out / "table.json").read_text())
     if not as_json:  # printed even if the page cannot be written
         _print_rows(rows, sweep.title)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import textwrap
 from collections.abc import Sequence
 
@@ -50,6 +51,11 @@ def width() -> int:
 def wrapped(text: str, indent: int = 0) -> str:
     """The text with every line broken between words at the terminal's width; what follows is indented."""
     return "\n".join("\n".join(_lines(line, width(), indent)) for line in text.splitlines())
+
+
+def print_note(text: str) -> None:
+    """Print on standard error; lines are broken if that is a terminal."""
+    typer.echo(wrapped(text) if sys.stderr.isatty() else text, err=True)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:

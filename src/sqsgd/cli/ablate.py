@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sqsgd.cli import _sweeps
 from sqsgd.cli._options import Jobs, Json, Live, Out, Resume, Small, Title, complete_ablation, given
 from sqsgd.cli._run_options import takes_run_options, typed_values
+
+if TYPE_CHECKING:
+    from sqsgd.experiments.sweep import Sweep
 
 
 @takes_run_options(defaults=False, without=("name",))
@@ -38,6 +41,14 @@ def ablate(
     if resume:
         more = typed.keys() - {"figure", "out", "resume", "jobs", "live", "as_json"}
         sweep = _sweeps.sweep_to_resume(out, bool(more))
+        if _varied(sweep) != _varied(load_sweep(figure_file(file))):
+            raise ValueError(f"{out} holds another sweep than {name}: resume it by its own name")
     else:
         sweep = _sweeps.with_values(load_sweep(figure_file(file), small=small), values, title)
     _sweeps.run(sweep, name, out, resume=resume, jobs=jobs, live=live, as_json=as_json)
+
+
+def _varied(sweep: Sweep) -> list[list[str]]:
+    """The keys of each arm of the first panel, which distinguish the figures whatever values were changed."""
+    arms = sweep.panels[0].get("arms", sweep.arms)
+    return [sorted({**arm, **arm.get("options", {})}) for arm in arms]

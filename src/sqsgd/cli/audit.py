@@ -40,15 +40,18 @@ def audit(
 
     A scheme without a guarantee cannot pass: the result is "nothing to audit", and passed is false.
 
-    It checks likelihood ratios of worst-case pairs, a lower bound on epsilon from real reports, the output
-    distributions, noise reuse across clients, rounds, threads and forks, leaks outside the codes, and the
-    reconstruction of directions and images.
+    It checks likelihood ratios of worst-case pairs, and bounds epsilon from below with real reports.
+
+    It checks output distributions, noise reuse (clients, rounds, threads, forks) and leaks outside the codes.
+
+    It tries to reconstruct directions and images.
     """
     from sqsgd import checks
     from sqsgd.audit import Subject
     from sqsgd.audit.checklist import gathered
-    from sqsgd.schemes import make_scheme
+    from sqsgd.schemes import check_name, make_scheme
 
+    check_name("scheme", scheme)
     checks.integer("bytes", bytes_, 1, 2**37)
     options: dict[str, Any] = own_options(option or [], _OWN)
     subject = Subject(

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sqsgd.cli._options import Json
+from sqsgd.cli._options import Json, given
 from sqsgd.cli._tables import print_json, print_table
 
 if TYPE_CHECKING:
     from sqsgd.measurement.estimation import Estimation
 
 
+_NAME = 40
+"""Width of the names in lines of 80 columns; longer ones have a line of their own."""
+
+
 def bench(
+    context: typer.Context,
     schemes: Annotated[
         bool, typer.Option("--schemes", help="Measure error, bytes and times of every scheme instead.")
     ] = False,
@@ -26,6 +31,8 @@ def bench(
 
     Exits with 1 if a target is missed. With --schemes, measure how well each scheme estimates a vector.
     """
+    if "seconds" in given(context) and not schemes:
+        raise ValueError("--seconds needs --schemes: the other measurements take the time they need")
     if schemes:
         _estimation(seconds, as_json)
         return
@@ -37,7 +44,11 @@ def bench(
         if not as_json:
             row = figure.to_dict()
             target = f"{row['target']} {'met' if figure.met else 'MISSED'}" if row["target"] else ""
-            typer.echo(f"{figure.name:48} {figure.value:10.3f} {figure.unit:14} {target}")
+            long = len(figure.name) > _NAME
+            if long:
+                typer.echo(figure.name)
+            name = "" if long else figure.name
+            typer.echo(f"{name:{_NAME}} {figure.value:10.3f} {figure.unit:13} {target}".rstrip())
     if as_json:
         print_json([figure.to_dict() for figure in figures])
     raise typer.Exit(0 if all(figure.met for figure in figures) else 1)

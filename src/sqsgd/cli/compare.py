@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sqsgd import checks
 from sqsgd.cli import _sweeps
 from sqsgd.cli._options import Jobs, Json, Live, Out, Resume, Small, Title, given, listed, numbers
 from sqsgd.cli._run_options import takes_run_options, typed_values, worded_arm, worded_panel
@@ -45,7 +46,7 @@ def compare(
     **_run: Any,
 ) -> None:
     """Train several schemes under the same budgets of epsilon and bytes, each at its best learning rate."""
-    from sqsgd.experiments.sweep import figure_file, figure_names, load_sweep, make_sweep
+    from sqsgd.experiments.sweep import experiment_file, load_sweep, make_sweep
 
     typed, values = given(context), typed_values(context)
     if "lr" in values and "rates" in typed:
@@ -57,10 +58,9 @@ def compare(
     elif config:
         if twice := [name for name in OF_THE_FILE if name in typed]:
             raise ValueError(f"{' and '.join(twice)}: set in the --config file; leave it out here")
-        if not config.exists() and config.stem in figure_names():
-            config = figure_file(config.stem)
-        sweep = _sweeps.with_values(load_sweep(config, small=small), values, title)
+        sweep = _sweeps.with_values(load_sweep(experiment_file(config), small=small), values, title)
     else:
+        checks.integer("seeds", seeds, 1, 10_000)
         if small:
             raise ValueError("--small needs --config: the small version is defined in that file")
         if arm and "schemes" in typed:

@@ -9,6 +9,7 @@ import typer
 
 from sqsgd.cli._options import Json
 from sqsgd.cli._tables import print_result
+from sqsgd.files.durable import write_atomically
 
 _SHOWN = 20
 
@@ -34,7 +35,10 @@ def conformance(
     if export is not None:
         from sqsgd.conformance.generation import PATH
 
-        export.write_bytes(PATH.read_bytes())
+        if export.exists() and not export.is_file():  # such as /dev/stdout, which must not be replaced
+            export.write_bytes(PATH.read_bytes())
+        else:
+            write_atomically(export, PATH.read_bytes())
         print_result(as_json, {"written": str(export)}, f"written to {export}")
         return
     assert answers is not None  # noqa: S101  # for the type checker

@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from sqsgd.cli._options import DataDir, Json
-from sqsgd.cli._tables import print_json, print_table
+from sqsgd.cli._tables import print_json, print_table, wrapped
 
 LEAST_PYTHON = (3, 11)
 EXTRAS = ("train", "report", "flower", "collect")
@@ -56,7 +56,8 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
             typer.echo("To fix what is missing or broken:")
             for fix in fixes:
                 names = ", ".join(check.name for check in checks if check.fix == fix)
-                typer.echo(f"  {fix}    ({names})")
+                typer.echo(wrapped(f"  {names}:", 2))
+                typer.echo(wrapped(f"    {fix}", 4))
     raise typer.Exit(0 if works else 1)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sqsgd.cli._options import Json
-from sqsgd.cli._tables import print_json, print_result, print_table
+from sqsgd.cli._tables import print_json, print_result, print_table, wrapped
 
 if TYPE_CHECKING:
     from sqsgd.ledger.account import Ledger
@@ -75,7 +75,7 @@ def verify(path: LedgerPath, witness: Witness = None, as_json: Json = False) -> 
         found = _summary(Ledger(path, witness=witness), 0)
     except LedgerDamaged as error:
         result = {"path": str(path.resolve()), "good": False, "problem": str(error), "what to do": ADVICE}
-        print_result(as_json, result, f"NOT GOOD    {error}", f"what to do  {ADVICE}")
+        print_result(as_json, result, wrapped(f"NOT GOOD    {error}\nwhat to do  {ADVICE}", 12))
         raise typer.Exit(1) from None
     kept = ("path", "max_epsilon", "spent", "left", "reports", "interrupted")
     result = {"good": True, "problem": "", "what to do": "", **{name: found[name] for name in kept}}

@@ -46,6 +46,9 @@ def report(
 
     if out.suffix not in (".html", ".htm"):
         raise ValueError(f"out = {str(out)!r} must end in .html; an existing file is overwritten")
+    for name, folder in (("csv", csv), ("latex", latex), ("pdf", pdf), ("png", png), ("svg", svg)):
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise ValueError(f"{name} = {str(folder)!r} is a file; name a folder")
     wording = Wording(labels=tuple(label or ()), figures=tuple(figure or ()))
     if live:
         _refresh(runs, out, title, wording)
@@ -54,7 +57,7 @@ def report(
     written = [write_page(groups, unreadable, runs, out, title, wording=wording)]
     for each in unreadable:
         typer.echo(f"not shown: {each.reason}", err=True)
-    title, groups = title or title_of(groups), wording.renamed(groups)
+    title, groups = title or title_of(groups, runs), wording.renamed(groups)
     charts = wording.titled(all_charts(groups))
     if csv is not None:
         from sqsgd.report.spreadsheets import write_spreadsheets

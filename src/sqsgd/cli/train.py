@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import sys
@@ -33,7 +34,7 @@ from sqsgd.cli._options import (
 from sqsgd.cli._pages import final_page, live_page
 from sqsgd.cli._progress import Pace, progress_bar
 from sqsgd.cli._stopping import stopping_between_rounds
-from sqsgd.cli._tables import print_result, wrapped
+from sqsgd.cli._tables import print_note, print_result, wrapped
 from sqsgd.files.json_numbers import NUMBERS
 from sqsgd.runs.config import FIELDS, RunConfig
 from sqsgd.runs.headline import ACCURACY, Headline, read_headline
@@ -51,8 +52,11 @@ class Command(TyperCommand):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             key = error.option_name.lstrip("-").replace("-", "_")
-            if key in FIELDS and f"--{key.replace('_', '-')}" not in {each.opts[0] for each in self.params}:
-                reason = f"{error.format_message()} {key} is a key of the --config file."
+            options = {each.opts[0] for each in self.params}
+            typed = {name.removesuffix("_") for name in inspect.signature(train).parameters}
+            if key in FIELDS and key not in typed:
+                file = "the --config file" if "--config" in options else "a file for sqsgd compare --config"
+                reason = f"{error.format_message()} {key} is a key of {file}."
                 raise click.UsageError(reason, ctx) from None
             raise
 
@@ -110,7 +114,10 @@ def train(
     secure: Annotated[
         bool, typer.Option("--secure", help="Noise from the operating system; the run cannot be repeated.")
     ] = False,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with any of these keys.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A TOML file with any of these keys, or one of the package, such as once-mnist."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     live: Live = False,
@@ -134,12 +141,14 @@ def _train(
 ) -> None:
     """Start a run from a file and values that override it, or resume a run."""
     from sqsgd.experiments import runner
+    from sqsgd.experiments.sweep import experiment_file
     from sqsgd.learning.problem import ModelFailed
 
+    config_file = experiment_file(config_file) if config_file else None
     run, state = begin(values, config_file, out, resume=resume)
     for line in () if resume else (runner.left_out(run), runner.outlook(run.config, run.problem.dim)):
         if line:
-            typer.echo(line, err=True)
+            print_note(line)
     page = run.folder / "report.html"
     try:
         with stopping_between_rounds() as signals, live_page(live, lambda: [run.folder], page) as update:
@@ -227,6 +236,7 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
     return "\n".join(
         [
             *_measured(summary),
+            f"scheme         {summary['scheme']}",
             f"epsilon        {spent}",
             *(refused if summary["refused"] else []),
             f"noise          {summary['noise']}",

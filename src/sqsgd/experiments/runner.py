@@ -26,7 +26,7 @@ from sqsgd.planner import automatic_scheme
 from sqsgd.runs.config import RunConfig, cores, load_config
 from sqsgd.runs.kept_order import SEEDED, forget_order, keep_order, kept_order
 from sqsgd.runs.once_summary import about_once
-from sqsgd.runs.run_folder import CONFIG, RunFolder
+from sqsgd.runs.run_folder import CONFIG, MODEL, SUMMARY, SWEEP, RunFolder
 from sqsgd.runs.summary import summarise
 from sqsgd.schemes import check_name, forecast, make_scheme
 from sqsgd.schemes.code_choice import LEVELS
@@ -75,26 +75,35 @@ def prepare(
     the folder says about a run that was begun is not read. ``every_owner``: all of the data's own clients
     take part, however many ``config`` says.
     """
+    check_parts(config)
+    problem = load_problem(config, given, every_owner=every_owner)
+    config = dataclasses.replace(config, clients=problem.clients)
+    if not new and (folder / CONFIG).exists():
+        config = _as_begun(config, load_config(folder / CONFIG), problem.dim)
+    config, scheme, settings = fitted(config, problem.dim)
+    return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings)
+
+
+def check_parts(config: RunConfig) -> None:
+    """Check what needs no data: the scheme's name, and whether the engine is installed."""
     if config.scheme != "auto":
         check_name("scheme", config.scheme)
     if config.engine == "flower":
         missing = [name for name in ("flwr", "ray") if importlib.util.find_spec(name) is None]
         if missing:
             raise ValueError(f"engine = 'flower' needs {' and '.join(missing)}: pip install 'sqsgd[flower]'")
-    problem = load_problem(config, given, every_owner=every_owner)
-    config = dataclasses.replace(config, clients=problem.clients)
-    begun = load_config(folder / CONFIG) if not new and (folder / CONFIG).exists() else None
-    if begun is not None:
-        config = _as_begun(config, begun, problem.dim)
-    scheme = _scheme(config, problem.dim)
+
+
+def fitted(config: RunConfig, dim: int) -> tuple[RunConfig, Scheme, Settings]:
+    """The complete configuration, the scheme and the settings for a model of ``dim`` weights."""
+    scheme = _scheme(config, dim)
     config = _chosen(config, scheme)
     if config.ledgers:
         place = Path(config.ledgers).resolve()  # the same folder wherever the run is resumed
         if place.exists() and not place.is_dir():
             raise ValueError(f"ledgers = {config.ledgers!r} is a file; name a folder")
         config = dataclasses.replace(config, ledgers=str(place))
-    settings = make_settings(config, scheme)
-    return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings)
+    return config, scheme, make_settings(config, scheme)
 
 
 def _as_begun(config: RunConfig, begun: RunConfig, dim: int) -> RunConfig:
@@ -120,9 +129,13 @@ def _chosen(config: RunConfig, scheme: Scheme) -> RunConfig:
 
 
 def load_problem(
-    config: RunConfig, given: Mapping[str, Any] | None = None, *, every_owner: bool = False
+    config: RunConfig,
+    given: Mapping[str, Any] | None = None,
+    loaded: Dataset | None = None,
+    *,
+    every_owner: bool = False,
 ) -> LearningProblem:
-    """The data and the model of a run."""
+    """The data and the model of a run; ``loaded``: what ``load_data`` gave for the same data and features."""
     given = given or {}
     if given and config.engine == "flower":
         raise ValueError(
@@ -137,8 +150,12 @@ def load_problem(
             )
     device = find_device(config.device)
     objective = make_objective(config.loss, given["loss"]) if "loss" in given else find_objective(config.loss)
-    features, model_name = extractor_and_model(config.features, config.model)
-    dataset = _data(config, features, given)
+    _, model_name = extractor_and_model(config.features, config.model)
+    dataset = loaded or load_data(config, given)
+    if config.validation:
+        dataset = hold_out(dataset, config.validation, config.seed)
+    if config.test_images:
+        dataset = first_tests(dataset, config.test_images)
     if every_owner and dataset.owners is not None:
         config = dataclasses.replace(config, clients=int(dataset.owners.max()) + 1)
     if config.clients > len(dataset.train_labels) and config.partition not in ("drawn", NATURAL):
@@ -164,19 +181,17 @@ def load_problem(
     )
 
 
-def _data(config: RunConfig, features: str, given: Mapping[str, Any]) -> Dataset:
-    """The dataset after extracting features, holding out and limiting the test images."""
-    if "dataset" in given:
+def load_data(config: RunConfig, given: Mapping[str, Any] | None = None) -> Dataset:
+    """The whole dataset, with features in place of its inputs if the run has them.
+
+    Features are extracted from all images, so that slow ones are found again whatever is held out.
+    """
+    features, _ = extractor_and_model(config.features, config.model)
+    if given and "dataset" in given:
         dataset = given_dataset(config.dataset, given["dataset"])
     else:
         dataset = load_dataset(config.dataset, config.data_dir or None)
-    if features:  # of all images, so that slow features are found again whatever is held out
-        dataset = extracted(dataset, features)
-    if config.validation:
-        dataset = hold_out(dataset, config.validation, config.seed)
-    if config.test_images:
-        dataset = first_tests(dataset, config.test_images)
-    return dataset
+    return extracted(dataset, features) if features else dataset
 
 
 def _scheme(config: RunConfig, dim: int) -> Scheme:
@@ -222,16 +237,27 @@ def left_out(run: Run) -> str:
     )
 
 
-def start(run: Run) -> State:
-    """A new run's folder and first state; refuses a folder that holds a run."""
-    taken = next((place for place in (run.folder, *run.folder.parents) if place.is_file()), None)
+def check_free(path: Path) -> None:
+    """Raise ValueError if a new run cannot use this folder, or would replace files in it."""
+    taken = next((place for place in (path, *path.parents) if place.is_file()), None)
     if taken is not None:
-        raise ValueError(f"out = {str(run.folder)!r}: {taken} is a file; name a folder that can be created")
-    folder = RunFolder(run.folder)
-    if (run.folder / CONFIG).exists():
-        raise ValueError(f"{run.folder} holds a run already: --resume it, or choose another --out")
+        raise ValueError(f"out = {str(path)!r}: {taken} is a file; name a folder that can be created")
+    folder = RunFolder(path)
+    if (path / CONFIG).exists() and (folder.begun or folder.metrics.exists()):
+        raise ValueError(f"{path} holds a run already: --resume it, or choose another --out")
+    if (path / SWEEP).exists():
+        raise ValueError(f"{path} holds a sweep: choose another --out")
     if folder.federation or (folder.metrics.exists() and folder.metrics.stat().st_size):
-        raise ValueError(f"{run.folder} holds a training that is not of `sqsgd train`: choose another --out")
+        raise ValueError(f"{path} holds a training that is not of `sqsgd train`: choose another --out")
+    for name in (CONFIG, MODEL, SUMMARY, "report.html"):
+        if (path / name).exists():
+            raise ValueError(f"{path} holds a {name}, which a run would replace: choose another --out")
+
+
+def start(run: Run) -> State:
+    """A new run's folder and first state; refuses a folder with a run, or with files it would replace."""
+    check_free(run.folder)
+    folder = RunFolder(run.folder)
     kept, place = run.config.ledgers, run.folder.resolve()
     if kept and run.config.once and run.config.secure and Path(kept).is_relative_to(place):
         raise ValueError(

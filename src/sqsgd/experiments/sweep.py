@@ -47,6 +47,8 @@ class Job:
     """One run of a sweep: its folder, relative to the sweep's, and its configuration."""
 
     folder: str
+    cell: str
+    """The name of its cell."""
     config: RunConfig
 
 
@@ -66,7 +68,7 @@ class Cell:
         values = {"workers": 1, **self.values, "lr": lr, "seed": seed, **more}
         if values.get("ledgers"):  # a ledger is capped at the cost of one run
             values["ledgers"] = str(Path(values["ledgers"]) / folder)
-        return Job(folder=folder, config=make_config(values, where=self.name))
+        return Job(folder=folder, cell=self.name, config=make_config(values, where=self.name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +99,9 @@ class Sweep:
         checks.real("validation", self.validation, 0.01, 0.9)
         checks.integer("tuning_rounds", self.tuning_rounds, 0, 2**31)
         if TUNING_SEED in self.seeds and len(self.rates) > 1:
-            raise ValueError(f"seeds = {list(self.seeds)}: {TUNING_SEED} is reserved for the tuning runs")
+            raise ValueError(
+                f"seeds: {TUNING_SEED} is reserved for the tuning runs; use other seeds, or one rate"
+            )
         names = [cell.name for cell in cells]
         for cell in cells:
             if names.count(cell.name) > 1:
@@ -246,6 +250,17 @@ def figure_file(name: str) -> Path:
         known = ", ".join(sorted(names))
         raise ValueError(f"there is no {name!r}{checks.meant(name, names)} (there are {known})")
     return names[name]
+
+
+def experiment_file(path: Path) -> Path:
+    """The path itself, or the package's experiment of this name; ValueError if there is neither."""
+    names = figure_names()
+    if path.exists():
+        return path
+    if path.stem in names and (str(path) == path.stem or path.parent.name == "experiments"):
+        return names[path.stem]
+    known = ", ".join(sorted(names))
+    raise ValueError(f"{path} does not exist{checks.meant(path.stem, names)} (the package has {known})")
 
 
 def figure_names() -> dict[str, Path]:

@@ -17,13 +17,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqsgd.experiments.sweep import Job, Sweep, best_rates
+from sqsgd.experiments.sweep import Cell, Job, Sweep, best_rates
 from sqsgd.files.durable import write_atomically
 from sqsgd.numerics.intervals import mean_interval
 from sqsgd.runs.checkpoint import NAME as CHECKPOINT
 from sqsgd.runs.headline import ACCURACY, Headline, read_headline
+from sqsgd.runs.run_folder import CONFIG, METRICS, SWEEP
 
-FILE = "sweep.toml"
+FILE = SWEEP
+OF_PROBLEM = (
+    "model",
+    "loss",
+    "clients",
+    "partition",
+    "batch",
+    "minibatch",
+    "validation",
+    "test_images",
+    "seed",
+    "device",
+)
+"""Keys of a run that decide, with its data, what ``load_problem`` makes and checks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,21 +56,31 @@ class Interrupted(Exception):
     """The sweep was asked to stop; it can be resumed."""
 
 
-def open_folder(sweep: Sweep, out: Path, *, resume: bool) -> None:
-    """Make a sweep's folder, or check that the folder to resume is of the same sweep."""
-    if out.is_file():
-        raise ValueError(f"{out} is a file: --out names a folder")
-    content = sweep.to_toml().encode()
+def check_folder(sweep: Sweep, out: Path, *, resume: bool) -> None:
+    """Raise ValueError unless ``out`` is free, or is to be resumed and of the same sweep."""
+    taken = next((place for place in (out, *out.parents) if place.is_file()), None)
+    if taken is not None:
+        raise ValueError(f"{taken} is a file: --out names a folder")
     if (out / FILE).exists():
         if not resume:
             raise ValueError(f"{out} holds a sweep already: --resume it, or choose another --out")
-        if (out / FILE).read_bytes() != content:
+        if (out / FILE).read_bytes() != sweep.to_toml().encode():
             raise ValueError(f"{out / FILE} is another sweep: choose another --out")
         return
     if resume:
         raise ValueError(f"{out} holds no {FILE}: there is nothing to resume")
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / FILE, content)
+    if (out / CONFIG).exists() or (out / METRICS).exists():
+        raise ValueError(f"{out} holds a training run: choose another --out")
+    if out.exists() and any(out.iterdir()):
+        raise ValueError(f"{out} is not empty: choose a new or an empty folder as --out")
+
+
+def open_folder(sweep: Sweep, out: Path, *, resume: bool) -> None:
+    """Make a sweep's folder, or check that the folder to resume is of the same sweep."""
+    check_folder(sweep, out, resume=resume)
+    if not resume:
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(out / FILE, sweep.to_toml().encode())
 
 
 def check_data(sweep: Sweep) -> None:
@@ -77,19 +101,48 @@ def check_data(sweep: Sweep) -> None:
             raise ValueError(problem)
 
 
-def outlooks(sweep: Sweep) -> Iterator[str]:
-    """One line for each cell that is predicted to learn nothing, whatever the rate."""
-    from sqsgd.experiments import runner
+def check_runs(sweep: Sweep) -> list[str]:
+    """Check every arm in every panel as its runs would, without training; ValueError naming the first wrong.
 
-    dims: dict[tuple[str, ...], int] = {}
-    for cell in sweep.cells():
-        config = cell.job("runs", 0.0, sweep.seeds[0]).config
-        data = (config.dataset, config.data_dir, config.model, config.features)
-        with contextlib.suppress(ValueError):  # the run itself says what is wrong
-            if data not in dims:
-                dims[data] = runner.load_problem(config).dim
-            if line := runner.outlook(config, dims[data]):
-                yield line
+    Returns one line for each that is predicted to learn nothing, whatever the rate. Data are loaded once, and
+    runs that share data, clients and model share the problem.
+    """
+    from sqsgd.experiments import runner
+    from sqsgd.learning.features import extractor_and_model
+
+    cells = {cell.name: cell for cell in sweep.cells()}
+    first = [cell.job("runs", sweep.rates[0], sweep.seeds[0]) for cell in cells.values()]
+    by_data: dict[tuple[str, ...], list[Job]] = {}
+    lines: dict[str, str] = {}
+    for job in [*first, *sweep.tuning_jobs()]:
+        with _naming(cells[job.cell]):
+            runner.check_parts(job.config)
+            features, _ = extractor_and_model(job.config.features, job.config.model)
+        by_data.setdefault((job.config.dataset, job.config.data_dir, features), []).append(job)
+    for jobs in by_data.values():
+        with _naming(cells[jobs[0].cell]):
+            data = runner.load_data(jobs[0].config)
+        dims: dict[tuple[object, ...], int] = {}
+        for job in jobs:
+            config = job.config
+            shared = (*(getattr(config, name) for name in OF_PROBLEM), config.participants)
+            with _naming(cells[job.cell]):
+                if shared not in dims:
+                    dims[shared] = runner.load_problem(config, loaded=data).dim
+                runner.fitted(config, dims[shared])
+                if job in first:
+                    lines[job.cell] = runner.outlook(config, dims[shared])
+    return [lines[name] for name in cells if lines[name]]
+
+
+@contextlib.contextmanager
+def _naming(cell: Cell) -> Iterator[None]:
+    """Errors name the arm, and the panel if there is one."""
+    try:
+        yield
+    except ValueError as error:
+        panel = f", panel {cell.panel!r}" if cell.panel else ""
+        raise ValueError(f"arm {cell.arm!r}{panel}: {error}") from None
 
 
 def run_sweep(sweep: Sweep, out: Path, *, jobs: int, stop: Sequence[object] = ()) -> Iterator[Tick]:
@@ -129,7 +182,7 @@ def run_sweep(sweep: Sweep, out: Path, *, jobs: int, stop: Sequence[object] = ()
             chosen = choose(sweep, out)
             yield from run_all("training", sweep.jobs(chosen))
         except BrokenProcessPool:
-            raise OSError("a process of the sweep died (out of memory?): continue with --resume") from None
+            raise OSError("a process of the sweep died (out of memory?)") from None
     write_atomically(out / "table.json", json.dumps(table(sweep, out, chosen), indent=2).encode())
 
 

@@ -36,12 +36,25 @@ class Group:
 
     @property
     def counted(self) -> tuple[RunData, ...]:
-        """The runs that means are taken over: the finished ones, else those in the next best state."""
+        """The runs that means are taken over: the finished ones, else those in the next best state.
+
+        Of seeded runs with the same seed one counts, the longest: the others are the same run again, and
+        would make the interval of the mean too narrow.
+        """
         for state in STATES:
-            chosen = tuple(run for run in self.runs if run.state == state and run.rounds)
+            chosen = [run for run in self.runs if run.state == state and run.rounds]
             if chosen:
-                return chosen
+                longest_first = sorted(chosen, key=lambda run: -run.rounds)
+                once = {_sample(run): run.folder for run in reversed(longest_first)}
+                return tuple(run for run in chosen if once[_sample(run)] == run.folder)
         return ()
+
+    @property
+    def repeated(self) -> tuple[RunData, ...]:
+        """The runs that do not count because a counted one has their seed."""
+        counted = {run.folder: _sample(run) for run in self.counted}
+        samples = set(counted.values())
+        return tuple(run for run in self.runs if run.folder not in counted and _sample(run) in samples)
 
     @property
     def rounds(self) -> int:
@@ -99,7 +112,18 @@ class Group:
     def states(self) -> str:
         """The number of runs in each state."""
         counts = Counter(run.state for run in self.runs)
-        return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+        texts = [f"{counts[state]} {state}" for state in STATES if counts[state]]
+        return ", ".join([*texts, *([f"{len(self.repeated)} with a repeated seed"] if self.repeated else [])])
+
+    @property
+    def state(self) -> str:
+        """The state of the runs that means are taken over."""
+        return (self.counted or self.runs)[0].state
+
+
+def _sample(run: RunData) -> object:
+    """What two runs of a group share if one repeats the other: the seed, unless their noise is secure."""
+    return run.folder if run.config.secure or run.federation else run.config.seed
 
 
 def _promised_notion(config: RunConfig) -> StatedNotion:

@@ -47,6 +47,10 @@ def latex_table(groups: Sequence[Group], title: str) -> str:
         if several
         else ""
     )
+    parts = [group for group in groups if group.state != "finished"]
+    if parts:
+        reached = [f"{group.label} at round {group.rounds} of {group.config.rounds}" for group in parts]
+        note += rf" $^\dagger$\,Not finished: {escaped('; '.join(reached))}."
     return (
         "% needs \\usepackage{booktabs}; written by sqsgd report --latex\n"
         "\\begin{table}\n"
@@ -73,7 +77,7 @@ def _row(group: Group, *, several: bool) -> str:
         pad = r"\phantom{{} \pm 0.00}" if several else ""  # so that the points stand below each other
         measured = f"${value}" + (f"{pad}$" if math.isnan(half) else rf" \pm {width}$")
     cells = [
-        escaped(group.label),
+        escaped(group.label) + ("" if group.state == "finished" else r"$^\dagger$"),
         str(len(group.counted)),
         measured,
         _number(group.lr),

@@ -24,7 +24,8 @@ from sqsgd.report.statement import MEANINGS, promises
 from sqsgd.report.styles import DARK, LIGHT, style_sheet
 from sqsgd.report.text import counted, escape, listed
 from sqsgd.report.wording import Wording
-from sqsgd.runs.reading import Unreadable, read_runs
+from sqsgd.runs.reading import RunData, Unreadable, read_runs, sweep_title
+from sqsgd.runs.run_folder import SWEEP
 
 
 def write_report(
@@ -57,7 +58,8 @@ def write_page(
     words += [*(["--title", title] if title else []), *wording.arguments]
     named = wording.renamed(groups)
     charts = wording.titled(all_charts(named))
-    page = _page(named, charts, unreadable, title or title_of(groups), shlex.join(words), refresh)
+    title = title or title_of(groups, paths)
+    page = _page(named, charts, unreadable, title, _again(named, shlex.join(words), paths), refresh)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, page.encode())
     return target
@@ -68,7 +70,7 @@ def _page(
     charts: Sequence[Chart | SplitChart],
     unreadable: Sequence[Unreadable],
     title: str,
-    command: str,
+    again: str,
     refresh: int,
 ) -> str:
     drawn = {chart.name: figures.figure(chart) for chart in charts if not chart.empty}
@@ -86,7 +88,7 @@ def _page(
         choice=_choice(groups),
         figures=f'<div class="panels">{"".join(_figure(each) for each in charts)}</div>',
         configuration=tables.configuration(groups),
-        again=_again(groups, command),
+        again=again,
         footer=time.strftime(f"Written by sqsgd {__version__} on %Y-%m-%d at %H:%M UTC.", time.gmtime()),
         data=_data(drawn),
         plotly=base64.b64encode(packed).decode(),
@@ -122,8 +124,10 @@ def _policy(*scripts: bytes) -> str:
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}"
 
 
-def title_of(groups: Sequence[Group]) -> str:
-    """The title of a report without one."""
+def title_of(groups: Sequence[Group], paths: Sequence[str | Path]) -> str:
+    """The title of a report without one: that of the sweep, or what the runs are about."""
+    if title := sweep_title(paths):
+        return title
     datasets = listed(sorted({group.config.dataset for group in groups}))
     if len(groups) == 1:
         return f"{groups[0].config.scheme} on {datasets}"
@@ -221,12 +225,12 @@ def _figure(chart: Chart | SplitChart) -> str:
     return f'<figure{wide} aria-labelledby="title-{chart.name}">{heading}{body}</figure>'
 
 
-def _again(groups: Sequence[Group], command: str) -> str:
+def _again(groups: Sequence[Group], command: str, paths: Sequence[str | Path]) -> str:
     runs = [run for group in groups for run in group.runs if not run.federation]
     trained = "\n".join(
         escape(
             shlex.join(
-                ["sqsgd", "train", "--config", f"{run.folder}/config.toml", "--out", f"{run.folder}-again"]
+                ["sqsgd", "train", "--config", f"{run.folder}/config.toml", "--out", _elsewhere(run, paths)]
             )
         )
         for run in runs
@@ -236,3 +240,11 @@ def _again(groups: Sequence[Group], command: str) -> str:
         exact = "Runs with secure noise cannot be reproduced exactly."
     page = f'<p>To write this page from the folders of the runs:</p><pre tabindex="0">{escape(command)}</pre>'
     return page + (f'<p>To train them again. {exact}</p><pre tabindex="0">{trained}</pre>' if runs else "")
+
+
+def _elsewhere(run: RunData, paths: Sequence[str | Path]) -> str:
+    """A folder to train a run again in, outside of those that this page, or its sweep's, is made from."""
+    path = next((Path(path) for path in paths if run.folder.is_relative_to(path)), run.folder)
+    whole = path.parent if (path.parent / SWEEP).is_file() else path
+    named = whole.resolve() if whole.name in ("", "..") else whole
+    return str(named.with_name(f"{named.name}-again") / run.folder.relative_to(whole))

@@ -23,7 +23,7 @@ RUN = (
     "seconds", "folder",
 )  # fmt: skip
 ARM = (
-    "arm", "runs", "metric", "mean", "half_width_95", "best", "notion", "epsilon", "epsilon_total",
+    "arm", "runs", "state", "metric", "mean", "half_width_95", "best", "notion", "epsilon", "epsilon_total",
     "bytes_per_report", "share_of_float32", "lr", "seconds",
 )  # fmt: skip
 POINT = ("figure", "arm", "x_title", "x", "y_title", "mean", "half_width_95")
@@ -100,6 +100,7 @@ def _arm(group: Group) -> list[Cell]:
     return [
         group.label,
         len(group.counted),
+        group.state,
         group.headline.name,
         mean,
         half,

@@ -163,7 +163,15 @@ def configuration(groups: Sequence[Group]) -> str:
     for group in groups:
         values = {name: value for name, value in dataclasses.asdict(group.config).items() if name != "seed"}
         rows = [[name, str(value)] for name, value in values.items()]
-        runs = [[f"seed {run.config.seed}", f"{run.folder}: {run.status}"] for run in group.runs]
+        repeated = {run.folder for run in group.repeated}
+        runs = [
+            [
+                f"seed {run.config.seed}",
+                f"{run.folder}: {run.status}"
+                + ("; does not count, another run has its seed" if run.folder in repeated else ""),
+            ]
+            for run in group.runs
+        ]
         table = _plain_table(f"Configuration of {group.label}", ["Setting", "Value"], rows + runs, "settings")
         pieces.append(
             f'<details class="group"><summary>{escape(group.label)} '

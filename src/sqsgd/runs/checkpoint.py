@@ -52,5 +52,16 @@ def load_state(folder: Path) -> tuple[State, dict[str, Any]]:
         raise ValueError(f"{path} is damaged ({error}): start again with another --out") from None
 
 
+def load_about(folder: Path) -> dict[str, Any]:
+    """The configuration in the last checkpoint, without reading the state."""
+    path = folder / NAME
+    try:
+        with safe_open(path, framework="np") as file:
+            about: dict[str, Any] = dict(json.loads(file.metadata()["sqsgd"])["config"])
+        return about
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error})") from None
+
+
 def _named(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}

@@ -6,7 +6,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sqsgd.files.json_numbers import NUMBERS
+from sqsgd.files.toml_reader import read_toml
 from sqsgd.runs.checkpoint import NAME as CHECKPOINT
-from sqsgd.runs.checkpoint import load_state
+from sqsgd.runs.checkpoint import load_about, load_state
 from sqsgd.runs.config import RunConfig, load_config
 from sqsgd.runs.headline import ACCURACY, Headline, read_headline
-from sqsgd.runs.run_folder import CONFIG, METRICS, SUMMARY, read_lines, read_object
+from sqsgd.runs.run_folder import CONFIG, METRICS, SUMMARY, SWEEP, read_lines, read_object
 
 Numbers = npt.NDArray[np.float64]
 
@@ -71,6 +72,8 @@ class RunData:
     summary: Summary | None = None
     headline: Headline = ACCURACY
     """What the column ``accuracy`` holds: accuracy, or the first metric of the run's own loss."""
+    begun_rate: float = math.nan
+    """The learning rate in the checkpoint, for a run without a summary."""
     error: str = ""
     """Why the run failed."""
     damage: str = ""
@@ -104,8 +107,8 @@ class RunData:
 
     @property
     def rate(self) -> float:
-        """The learning rate that was used; NaN if the run was to choose it and has not told it yet."""
-        used = self.summary.lr if self.summary else math.nan
+        """The learning rate that is used; NaN if the run was to choose it and has not told it."""
+        used = self.summary.lr if self.summary else self.begun_rate
         return used if not math.isnan(used) else self.config.lr or math.nan
 
     @property
@@ -146,9 +149,19 @@ def read_run(folder: Path) -> RunData:
         federation=federation,
         summary=summary,
         headline=headline,
+        begun_rate=math.nan if summary else _begun_rate(folder),
         error=error,
         damage=damage or summary_damage,
     )
+
+
+def _begun_rate(folder: Path) -> float:
+    """The rate in the checkpoint; NaN if there is none that can be read."""
+    try:
+        rate = load_about(folder).get("rate") if (folder / CHECKPOINT).is_file() else None
+    except ValueError:
+        return math.nan
+    return float(rate) if isinstance(rate, int | float) else math.nan
 
 
 def _federation_config(known: Mapping[str, Any], columns: Mapping[str, Numbers]) -> RunConfig:
@@ -182,7 +195,8 @@ def _federation_config(known: Mapping[str, Any], columns: Mapping[str, Numbers])
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:
     """The run folders among and below ``paths``, each once, sorted by name.
 
-    A folder that holds only a config.toml is a run unless there are runs below it.
+    A folder that holds only a config.toml is a run unless there are runs below it. Of a sweep, the runs that
+    chose its learning rates are left out, unless it has no others yet.
     """
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
@@ -211,9 +225,23 @@ def read_runs(paths: Iterable[str | Path]) -> tuple[list[RunData], list[Unreadab
     return runs, unreadable
 
 
-def _runs_below(path: Path) -> Iterable[Path]:
+def sweep_title(paths: Sequence[str | Path]) -> str:
+    """The title of the sweep in the only path; empty if there is none."""
+    file = Path(paths[0]) / SWEEP if len(paths) == 1 else None
+    if file is None or not file.is_file():
+        return ""
+    try:
+        title = read_toml(file).get("title")
+    except ValueError:  # the runs below are worth a page even so
+        return ""
+    return title if isinstance(title, str) else ""
+
+
+def _runs_below(path: Path) -> Iterator[Path]:
     for place, names, files in os.walk(path):
         names[:] = [name for name in names if not name.startswith(".")]
+        if SWEEP in files and "tuning" in names and any(_runs_below(Path(place) / "runs")):
+            names.remove("tuning")
         if any(mark in files for mark in MARKS) or (CONFIG in files and not names):
             yield Path(place)
 

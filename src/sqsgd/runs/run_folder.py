@@ -19,6 +19,9 @@ from sqsgd.runs.checkpoint import NAME as CHECKPOINT
 from sqsgd.runs.checkpoint import load_state, save_state
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
+MODEL = "model.safetensors"
+SWEEP = "sweep.toml"
+"""In the folder of a sweep, which holds the folders of its runs."""
 BEGUN = "begun"
 """The number of the last round that was begun, for runs whose reports cannot be made twice."""
 
@@ -112,7 +115,7 @@ class RunFolder:
 
     def finish(self, model: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
         """Write the trained model's arrays and the summary."""
-        write_atomically(self.path / "model.safetensors", save(dict(model)))
+        write_atomically(self.path / MODEL, save(dict(model)))
         content = json.dumps(summary, indent=2, allow_nan=False).encode()
         write_atomically(self.path / SUMMARY, content)
 
