@@ -122,7 +122,7 @@ def test_files_of_the_package_are_found_from_anywhere(monkeypatch, tmp_path, nam
 
 def test_arms_that_cannot_learn_are_told_before_they_run(ran):
     """vqsgd needs about epsilon = ln(2 dim) for its first vertex; sqsgd does with less."""
-    small = "--epsilon 0.1 --bytes 16 --rounds 20 --dataset tiny:data --model tiny:model"
+    small = "--epsilon 0.5 --bytes 16 --rounds 20 --dataset tiny:data --model tiny:model"
     done = ran([ROW], *small.split())
     told = [line for line in done.error.splitlines() if "nothing will be learned" in line]
-    assert [line.split(" at ")[0] for line in told] == ["vqsgd"]
+    assert [line.split(" at ")[0] for line in told] == ["arm 'vqsgd': vqsgd"]

@@ -44,6 +44,13 @@ def test_users_who_report_once(users, epsilon, reached):
     assert bool(once_outlook(scheme, users)) is (reached < 20)
 
 
+@pytest.mark.parametrize(("epsilon", "reached"), [(0.05, 38), (0.4, 79), (2.0, 98)])
+def test_few_weights(epsilon, reached):
+    """36 of them, four classes, 4 clients in 40 rounds: means of three seeds."""
+    scheme = make_scheme("sqsgd-stateless", dim=36, epsilon=epsilon, bits=128)
+    assert bool(outlook(scheme, 4, 40, scheme.first_bound)) is (reached < 40)
+
+
 def test_rounds_and_clients_count_alike():
     scheme = make_scheme("sqsgd-stateless", dim=LENET, epsilon=1.0, bits=512)
     one = least_rounds(scheme, 1, 1.0)

@@ -104,7 +104,7 @@ def check_data(sweep: Sweep) -> None:
 def check_runs(sweep: Sweep) -> list[str]:
     """Check every arm in every panel as its runs would, without training; ValueError naming the first wrong.
 
-    Returns one line for each that is predicted to learn nothing, whatever the rate. Data are loaded once, and
+    Returns a line for those that are predicted to learn nothing, whatever the rate. Data are loaded once, and
     runs that share data, clients and model share the problem.
     """
     from sqsgd.experiments import runner
@@ -129,10 +129,18 @@ def check_runs(sweep: Sweep) -> list[str]:
             with _naming(cells[job.cell]):
                 if shared not in dims:
                     dims[shared] = runner.load_problem(config, loaded=data).dim
-                runner.fitted(config, dims[shared])
-                if job in first:
+                if job in first:  # the others differ in data, rate and rounds alone
+                    runner.fitted(config, dims[shared])
                     lines[job.cell] = runner.outlook(config, dims[shared])
-    return [lines[name] for name in cells if lines[name]]
+    told: dict[str, list[str]] = {}
+    for name, cell in cells.items():
+        told.setdefault(lines[name], []).append(_place(cell))
+    return [f"{'; '.join(places)}: {line}" for line, places in told.items() if line]
+
+
+def _place(cell: Cell) -> str:
+    """The arm, and the panel if there is more than one."""
+    return f"arm {cell.arm!r}" + (f", panel {cell.panel!r}" if cell.panel else "")
 
 
 @contextlib.contextmanager
@@ -141,8 +149,7 @@ def _naming(cell: Cell) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        panel = f", panel {cell.panel!r}" if cell.panel else ""
-        raise ValueError(f"arm {cell.arm!r}{panel}: {error}") from None
+        raise ValueError(f"{_place(cell)}: {error}") from None
 
 
 def run_sweep(sweep: Sweep, out: Path, *, jobs: int, stop: Sequence[object] = ()) -> Iterator[Tick]:
