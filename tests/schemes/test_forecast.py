@@ -1,4 +1,4 @@
-"""The forecast agrees with runs: it is given where they learned little or nothing, and only there."""
+"""The forecast agrees with the runs that its thresholds were set by: given where they learned little."""
 
 import pytest
 

@@ -265,14 +265,14 @@ def start(run: Run) -> State:
             "reported, which is a secret here; choose a folder elsewhere"
         )
     state = federated.initial_state(run.problem.initial(), run.settings)
-    about = {
-        **dataclasses.asdict(run.config),
-        "order": _new_order(run),
-        "rate": run.settings.optimizer.rate,
-        "data": _shapes(run),
-    }
-    folder.begin(state, about, run.config.to_toml())
+    folder.begin(state, _about(run, _new_order(run)), run.config.to_toml())
     return state
+
+
+def _about(run: Run, order: str) -> dict[str, Any]:
+    """What a checkpoint says about its run, beside the state."""
+    rate = run.settings.optimizer.rate
+    return {**dataclasses.asdict(run.config), "order": order, "rate": rate, "data": _shapes(run)}
 
 
 def _shapes(run: Run) -> list[list[int]]:
@@ -335,12 +335,7 @@ def train(run: Run, state: State, stop: Callable[[], bool] = lambda: False) -> I
     kept = folder.load()[1]
     order = kept.get("order", "")
     run = dataclasses.replace(run, settings=begun_settings(config, run.scheme, run.settings, kept))
-    about = {
-        **dataclasses.asdict(config),
-        "order": order,
-        "rate": run.settings.optimizer.rate,
-        "data": _shapes(run),
-    }
+    about = _about(run, order)
     if config.once and order != SEEDED and state.round < config.rounds:
         settings = dataclasses.replace(run.settings, order=kept_order(order))
         run = dataclasses.replace(run, settings=settings)
