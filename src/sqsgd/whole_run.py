@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sqsgd.files.json_numbers import NUMBERS
-from sqsgd.files.toml_reader import read_toml
-from sqsgd.runs.config import FIELDS, MOST_CLIENTS, RunConfig, load_config, make_config
+from sqsgd.runs.config import FIELDS, RunConfig, load_config, make_config, read_config
 from sqsgd.runs.new_folders import new_folder
 
 if TYPE_CHECKING:
@@ -118,7 +117,6 @@ def begin(
 ) -> tuple[Run, State]:
     """A new run from a file and values that override it, or the run in ``out`` from its last checkpoint."""
     from sqsgd.experiments import runner
-    from sqsgd.learning.partition import NATURAL
 
     if resume:
         if out is None:
@@ -137,17 +135,13 @@ def begin(
         return run, runner.resume(run)
     if out is not None:
         runner.check_free(out)  # before data are loaded
-    base = load_config(config_file) if config_file else RunConfig()
-    merged = {**dataclasses.asdict(base), **values}
+    base = read_config(config_file) if config_file else {}
+    make_config(base, where=str(config_file))  # an error in the file names it
+    merged = {**base, **values}
     if isinstance(options := values.get("options", {}), Mapping):
-        merged["options"] = {**base.options, **options}
-    every_owner = merged["partition"] == NATURAL and not (
-        "clients" in values or (config_file and "clients" in read_toml(Path(config_file)))
-    )
-    if every_owner:  # as many as can be, until the data are known
-        merged["clients"] = MOST_CLIENTS
+        merged["options"] = {**base.get("options", {}), **options}
     config = make_config(merged, where="the command line" if given is None else "the settings")
-    run = runner.prepare(config, out or Path("runs"), given, new=True, every_owner=every_owner)
+    run = runner.prepare(config, out or Path("runs"), given, new=True)
     if out is None:  # created only now that the run is known to be valid
         run = dataclasses.replace(run, folder=new_folder(config.dataset))
     return run, runner.start(run)

@@ -118,6 +118,7 @@ def test_choosing_may_take_fewer_rounds():
         ({"title": 3}, "title"),
         ({"arms": [{"scheme": "sqsgd"}, {"scheme": "sqsg"}]}, "did you mean 'sqsgd'"),
         ({"validation": 2.0}, "validation"),
+        ({"choose_by": "los"}, "must be one of metric, loss"),
         ({"base": {"lr": 0.1}}, "all arms and panels share rates"),
         ({"arms": [{"scheme": "sqsgd", "seed": 3}]}, "all arms and panels share seeds"),
         ({"arms": [{"scheme": "sqsgd", "name": "../.."}]}, "must hold a letter or a digit"),

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tiny_runs import SWEEP
 
@@ -137,6 +138,14 @@ def test_each_cell_takes_the_rate_at_which_it_did_best(tmp_path):
     assert sweep_runner.choose(alone, tmp_path) == {"sqsgd": 0.7, "fedsgd": 0.7}
 
 
+def test_a_rate_can_be_chosen_by_loss(tmp_path):
+    for rate, accuracy, loss in ((0.05, 0.14, 2.5), (0.2, 0.11, 2.2)):
+        written(tmp_path / f"tuning/sqsgd/lr-{rate:g}", accuracy=accuracy, test_loss=loss)
+    by_metric, by_loss = (make_sweep({**SWEEP, "choose_by": name}, "") for name in ("metric", "loss"))
+    assert sweep_runner.choose(by_metric, tmp_path) == {"sqsgd": 0.05}
+    assert sweep_runner.choose(by_loss, tmp_path) == {"sqsgd": 0.2}
+
+
 def error(value):
     return {"accuracy": None, "metric": "RMSE", "better": "lower", "metrics": {"RMSE": value}}
 
@@ -213,6 +222,22 @@ def test_every_arm_and_panel_is_checked_and_data_are_loaded_once(monkeypatch):
         ValueError, match="arm 'sqsgd', panel 'clients 300': clients = 300 is more than the 288"
     ):
         checked(panels=[{"clients": 8}, {"clients": 300}])  # where rates are chosen, without a tenth
+
+
+def owned_rows():
+    """Numbers of 24 clients, five each."""
+    inputs = np.random.default_rng(1).standard_normal((120, 3)).astype(np.float32)
+    return inputs, (inputs[:, 0] > 0).astype(np.int64), np.arange(120) % 24
+
+
+def test_a_sweep_takes_all_of_the_datas_own_clients_unless_a_number_is_given(tmp_path):
+    base = {"dataset": f"{__name__}:owned_rows", "model": "linear", "partition": "natural", "rounds": 2}
+    whole = {"title": "x", "base": base, "seeds": [1], "arms": [{"scheme": "fedsgd", "bytes": 24}]}
+    sweep = make_sweep({**whole, "panels": [{"name": "all"}, {"name": "few", "clients": 5}]}, "")
+    assert sweep_runner.check_runs(sweep) == []
+    for cell, clients in zip(sweep.cells(), (24, 5), strict=True):
+        run = runner.prepare(cell.job("runs", 0.1, 1).config, tmp_path / cell.name, new=True)
+        assert (run.config.clients, run.problem.clients) == (clients, clients)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from sqsgd.learning.objectives import find_objective, make_objective
 from sqsgd.learning.partition import NATURAL
 from sqsgd.learning.problem import LearningProblem, make_problem
 from sqsgd.planner import automatic_scheme
-from sqsgd.runs.config import RunConfig, cores, load_config
+from sqsgd.runs.config import EVERY_CLIENT, RunConfig, cores, load_config
 from sqsgd.runs.kept_order import SEEDED, forget_order, keep_order, kept_order
 from sqsgd.runs.once_summary import about_once
 from sqsgd.runs.run_folder import CONFIG, MODEL, SUMMARY, SWEEP, RunFolder
@@ -67,16 +68,14 @@ def prepare(
     given: Mapping[str, Any] | None = None,
     *,
     new: bool = False,
-    every_owner: bool = False,
 ) -> Run:
     """Load data and model, make the scheme; raises ValueError naming the wrong key. Writes nothing.
 
     ``given``: objects for the keys ``dataset``, ``model`` or ``loss`` that are ``in-memory``. ``new``: what
-    the folder says about a run that was begun is not read. ``every_owner``: all of the data's own clients
-    take part, however many ``config`` says.
+    the folder says about a run that was begun is not read.
     """
     check_parts(config)
-    problem = load_problem(config, given, every_owner=every_owner)
+    problem = load_problem(config, given)
     config = dataclasses.replace(config, clients=problem.clients)
     if not new and (folder / CONFIG).exists():
         config = _as_begun(config, load_config(folder / CONFIG), problem.dim)
@@ -132,8 +131,6 @@ def load_problem(
     config: RunConfig,
     given: Mapping[str, Any] | None = None,
     loaded: Dataset | None = None,
-    *,
-    every_owner: bool = False,
 ) -> LearningProblem:
     """The data and the model of a run; ``loaded``: what ``load_data`` gave for the same data and features."""
     given = given or {}
@@ -156,7 +153,7 @@ def load_problem(
         dataset = hold_out(dataset, config.validation, config.seed)
     if config.test_images:
         dataset = first_tests(dataset, config.test_images)
-    if every_owner and dataset.owners is not None:
+    if config.clients == EVERY_CLIENT and config.partition == NATURAL and dataset.owners is not None:
         config = dataclasses.replace(config, clients=int(dataset.owners.max()) + 1)
     if config.clients > len(dataset.train_labels) and config.partition not in ("drawn", NATURAL):
         raise ValueError(
@@ -271,14 +268,23 @@ def start(run: Run) -> State:
 
 def _about(run: Run, order: str) -> dict[str, Any]:
     """What a checkpoint says about its run, beside the state."""
-    rate = run.settings.optimizer.rate
-    return {**dataclasses.asdict(run.config), "order": order, "rate": rate, "data": _shapes(run)}
+    rate, data, labels = run.settings.optimizer.rate, _shapes(run), _labels(run)
+    about = {"order": order, "rate": rate, "data": data, "labels": labels}
+    return {**dataclasses.asdict(run.config), **about}
 
 
 def _shapes(run: Run) -> list[list[int]]:
     """The shapes of the training and the test inputs: other data cannot take their place unnoticed."""
     data = run.problem.dataset
     return [list(data.train_inputs.shape), list(data.test_inputs.shape)]
+
+
+def _labels(run: Run) -> int:
+    """A checksum of all labels. Inputs may be features, whose last bits depend on the machine."""
+    found = 0
+    for labels in (run.problem.dataset.train_labels, run.problem.dataset.test_labels):
+        found = zlib.crc32(labels.cpu().numpy().tobytes(), found)
+    return found
 
 
 def _new_order(run: Run) -> str:
@@ -308,11 +314,16 @@ def resume(run: Run) -> State:
                 f"{run.folder / CONFIG}: {name} = {value!r}, but this run was begun with {kept[name]!r}: "
                 "restore that value, or start again with another --out"
             )
-    if kept.get("data", _shapes(run)) != _shapes(run):  # earlier versions did not keep them
+    if kept.get("data", _shapes(run)) != _shapes(run):  # earlier versions kept neither
         before, now = (" and ".join(map(str, map(tuple, data))) for data in (kept["data"], _shapes(run)))
         raise ValueError(
             f"dataset = {run.config.dataset!r} has training and test inputs of shapes {now}, but this run "
             f"was begun with {before}: give the same data, or start again with another --out"
+        )
+    if kept.get("labels", _labels(run)) != _labels(run):
+        raise ValueError(
+            f"dataset = {run.config.dataset!r} has other labels than those with which this run was begun: "
+            "give the same data in the same order, or start again with another --out"
         )
     if run.config.once and "order" not in kept:
         raise ValueError(

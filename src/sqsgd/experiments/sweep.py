@@ -5,6 +5,7 @@ A sweep's file:
     title = "..."            seeds = [1, 2, 3]            rates = [0.01, 0.1]
     tuning_rounds = 188      # rounds of the runs that choose the rates; 0: as many as the others
     validation = 0.1         # share of the training images that chooses the rates
+    choose_by = "metric"     # what chooses them: the headline metric, or "loss"
     [base]                   # any keys of a run's configuration
     [[panels]]               # keys of one picture, such as epsilon = 400.0; may hold small and arms
     [[arms]]                 # keys of one curve, such as scheme = "sqsgd", in panels without arms
@@ -83,6 +84,7 @@ class Sweep:
     seeds: tuple[int, ...] = (1, 2, 3)
     validation: float = 0.1
     tuning_rounds: int = 0
+    choose_by: str = "metric"
 
     def __post_init__(self) -> None:
         cells = self.cells()
@@ -98,6 +100,8 @@ class Sweep:
             checks.integer("seeds", seed, 0, 2**64 - 1)
         checks.real("validation", self.validation, 0.01, 0.9)
         checks.integer("tuning_rounds", self.tuning_rounds, 0, 2**31)
+        if self.choose_by not in ("metric", "loss"):
+            raise ValueError(f"choose_by = {self.choose_by!r} must be one of metric, loss")
         if TUNING_SEED in self.seeds and len(self.rates) > 1:
             raise ValueError(
                 f"seeds: {TUNING_SEED} is reserved for the tuning runs; use other seeds, or one rate"
@@ -198,7 +202,9 @@ def make_sweep(given: Values, where: str, *, small: bool = False) -> Sweep:
                 f"{where}: {name} is a key of a run, which belongs under [base], or use: "
                 f"sqsgd train --config {where}"
             )
-    kinds: dict[str, type] = {"title": str, "base": dict, "validation": float, "tuning_rounds": int}
+    kinds: dict[str, type] = {
+        "title": str, "base": dict, "validation": float, "tuning_rounds": int, "choose_by": str
+    }  # fmt: skip
     values = checks.fields(values, {name: kinds.get(name, list) for name in known}, where)
     for name in ("panels", "arms"):
         if not all(isinstance(each, dict) for each in values.get(name, [])):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import math
@@ -122,16 +123,19 @@ def check_runs(sweep: Sweep) -> list[str]:
     for jobs in by_data.values():
         with _naming(cells[jobs[0].cell]):
             data = runner.load_data(jobs[0].config)
-        dims: dict[tuple[object, ...], int] = {}
+        problems: dict[tuple[object, ...], tuple[int, int]] = {}
         for job in jobs:
             config = job.config
             shared = (*(getattr(config, name) for name in OF_PROBLEM), config.participants)
             with _naming(cells[job.cell]):
-                if shared not in dims:
-                    dims[shared] = runner.load_problem(config, loaded=data).dim
+                if shared not in problems:
+                    problem = runner.load_problem(config, loaded=data)
+                    problems[shared] = problem.dim, problem.clients
                 if job in first:  # the others differ in data, rate and rounds alone
-                    runner.fitted(config, dims[shared])
-                    lines[job.cell] = runner.outlook(config, dims[shared])
+                    dim, clients = problems[shared]
+                    config = dataclasses.replace(config, clients=clients)
+                    runner.fitted(config, dim)
+                    lines[job.cell] = runner.outlook(config, dim)
     told: dict[str, list[str]] = {}
     for name, cell in cells.items():
         told.setdefault(lines[name], []).append(_place(cell))
@@ -203,7 +207,8 @@ def choose(sweep: Sweep, out: Path) -> dict[str, float]:
             summary = summary_of(out / f"tuning/{cell.name}/lr-{rate:g}")
             if summary and (measured := read_headline(summary)) and not math.isnan(measured[1]):
                 headline, value = measured
-                results.append((cell.name, rate, -headline.rank(value)))
+                rank = summary["test_loss"] if sweep.choose_by == "loss" else headline.rank(value)
+                results.append((cell.name, rate, -rank))
     return best_rates(results)
 
 

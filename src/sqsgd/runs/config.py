@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -15,6 +16,8 @@ from sqsgd.files.toml_reader import read_toml
 
 DECAYS, ENGINES = ("auto", "none", "linear"), ("local", "flower")
 MOST_CLIENTS = 2**31
+EVERY_CLIENT = MOST_CLIENTS
+"""All of the data's own clients, until the data are known."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
@@ -172,16 +175,27 @@ FIELDS = {entry.name: entry for entry in dataclasses.fields(RunConfig)}
 
 def load_config(path: str | Path) -> RunConfig:
     """The configuration in a file; missing keys have their defaults."""
+    return make_config(read_config(path), where=str(path))
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """The keys and values in the file of a configuration."""
     if Path(path).is_dir():
         raise ValueError(f"config = {str(path)!r} is a folder; name a TOML file, such as {path}/config.toml")
     values = read_toml(Path(path))
     if "arms" in values or "panels" in values:
         raise ValueError(f"{path} compares several runs: sqsgd compare --config {path}")
-    return make_config(values, where=str(path))
+    return values
 
 
-def make_config(values: dict[str, Any], where: str = "the configuration") -> RunConfig:
-    """A configuration from keys and values, after checking names and types."""
+def make_config(values: Mapping[str, Any], where: str = "the configuration") -> RunConfig:
+    """A configuration from keys and values, after checking names and types.
+
+    With ``natural`` as partition and no number of clients, all of the data's own take part.
+    """
     hints = get_type_hints(RunConfig).items()
     kinds = {name: kind if isinstance(kind, type) else dict for name, kind in hints}
-    return RunConfig(**checks.fields(values, kinds, where))
+    values = checks.fields(values, kinds, where)
+    if values.get("partition") == "natural" and "clients" not in values:
+        values["clients"] = EVERY_CLIENT
+    return RunConfig(**values)
