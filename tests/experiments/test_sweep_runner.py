@@ -60,6 +60,10 @@ def test_folders_are_not_mixed_up(tmp_path):
         sweep_runner.open_folder(sweep, tmp_path / "a", resume=False)
     with pytest.raises(ValueError, match="another sweep"):
         sweep_runner.open_folder(other, tmp_path / "a", resume=True)
+    file = tmp_path / "a" / sweep_runner.FILE
+    earlier = [line for line in file.read_text().splitlines() if not line.startswith("choose_by")]
+    file.write_text("\n".join(earlier))  # as a version wrote it that did not have this key
+    sweep_runner.open_folder(sweep, tmp_path / "a", resume=True)
 
 
 def test_two_processes_do_not_run_one_sweep(tmp_path):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqsgd.experiments.sweep import Cell, Job, Sweep, best_rates
+from sqsgd.experiments.sweep import Cell, Job, Sweep, best_rates, load_sweep
 from sqsgd.files.durable import write_atomically
 from sqsgd.numerics.intervals import mean_interval
 from sqsgd.runs.checkpoint import NAME as CHECKPOINT
@@ -65,7 +65,7 @@ def check_folder(sweep: Sweep, out: Path, *, resume: bool) -> None:
     if (out / FILE).exists():
         if not resume:
             raise ValueError(f"{out} holds a sweep already: --resume it, or choose another --out")
-        if (out / FILE).read_bytes() != sweep.to_toml().encode():
+        if load_sweep(out / FILE) != sweep:
             raise ValueError(f"{out / FILE} is another sweep: choose another --out")
         return
     if resume:
