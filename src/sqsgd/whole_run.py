@@ -136,7 +136,6 @@ def begin(
     if out is not None:
         runner.check_free(out)  # before data are loaded
     base = read_config(config_file) if config_file else {}
-    make_config(base, where=str(config_file))  # an error in the file names it
     merged = {**base, **values}
     if isinstance(options := values.get("options", {}), Mapping):
         merged["options"] = {**base.get("options", {}), **options}

@@ -175,16 +175,17 @@ FIELDS = {entry.name: entry for entry in dataclasses.fields(RunConfig)}
 
 def load_config(path: str | Path) -> RunConfig:
     """The configuration in a file; missing keys have their defaults."""
-    return make_config(read_config(path), where=str(path))
+    return make_config(read_config(path))
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """The keys and values in the file of a configuration."""
+    """The keys and values in the file of a configuration, after checking them; errors name the file."""
     if Path(path).is_dir():
         raise ValueError(f"config = {str(path)!r} is a folder; name a TOML file, such as {path}/config.toml")
     values = read_toml(Path(path))
     if "arms" in values or "panels" in values:
         raise ValueError(f"{path} compares several runs: sqsgd compare --config {path}")
+    make_config(values, where=str(path))
     return values
 
 
