@@ -302,7 +302,14 @@ def test_a_run_stops_when_it_is_asked_to(tmp_path):
 
 @pytest.mark.parametrize(
     ("scheme", "too_little"),
-    [("vqsgd", 0.1), ("sqsgd", 0.02), ("sqsgd-stateless", 0.02), ("piecewise", 0.02), ("privunit", 0.1)],
+    [
+        ("vqsgd", 0.1),
+        ("sqsgd", 0.02),
+        ("sqsgd-stateless", 0.02),
+        ("piecewise", 0.02),
+        ("privunit", 0.1),
+        ("fedsel", 0.02),
+    ],
 )
 def test_what_cannot_be_learned_is_told_before(scheme, too_little, tmp_path):
     """Both ways: a quarter is what guessing one of four classes gives."""

@@ -52,18 +52,22 @@ def test_picked_values_are_unbiased(select):
 
 @pytest.mark.parametrize("options", [{}, {"select": "em"}, {"picks": 40, "top": 10}, {"reach": 1.5}])
 @pytest.mark.parametrize(("dim", "epsilon"), [(300, 120.0), (3000, 60.0)])
-def test_the_predicted_error(dim, epsilon, options):
-    scheme, rng, errors = fedsel(dim, epsilon, 2048, **options), seeded_rng(6), []
+def test_the_predicted_error_is_the_measured_one(dim, epsilon, options):
+    scheme, rng, errors, overlaps, lengths = fedsel(dim, epsilon, 2048, **options), seeded_rng(6), [], [], []
     for client in range(1500):
         t = Task(round=0, client=client, seed=1, dim=dim, bound=1.0)
         x = unit_vector(dim, seed=client)
         estimate = scheme.decode(scheme.encode(x, t, rng), t)
         errors.append(np.sum((estimate - x) ** 2))
+        overlaps.append(estimate @ x)
+        lengths.append(estimate @ estimate)
     # The largest of few Gaussians vary about their quantiles: 1 % of the change in error.
     assert (
         abs(np.mean(errors) - scheme.nmse)
         < 0.01 * abs(1 - scheme.nmse) + 3 * np.std(errors) / len(errors) ** 0.5
     )
+    unbiased = np.mean(lengths) / np.mean(overlaps) ** 2 - 1
+    assert scheme.mechanism.unbiased_error(1.0) == pytest.approx(unbiased, rel=0.05)
 
 
 def test_the_residual_keeps_what_was_not_picked():

@@ -7,7 +7,7 @@ import pytest
 
 from sqsgd import seeded_rng
 from sqsgd.mechanisms.piecewise_grid import PiecewiseGrid
-from sqsgd.schemes.fedsel import Budget, losses, rank_groups
+from sqsgd.schemes.fedsel import Budget, clamped, rank_groups
 
 GIVEN = {
     "dim": 300,
@@ -37,17 +37,15 @@ def test_groups_cover_all_ranks_with_gaussian_magnitudes(dim, cut):
 
 
 @pytest.mark.parametrize("reach", [1.0, 2.5])
-def test_losses_are_what_sending_costs(reach):
-    """For a coordinate that is sent instead of omitted: (mean - y)² - y², and the variance."""
-    channel, rng = PiecewiseGrid(8, 3.0), seeded_rng(5)
-    for size, by_mean, by_noise in zip(
-        (0.0, 0.4, 1.9), *losses(np.array([0.0, 0.4, 1.9]), channel, reach), strict=True
-    ):
-        place = np.full(40_000, 0.5 + min(size, reach) / (2 * reach))
-        estimates = reach * channel.estimate(channel.randomize(place, rng))
-        assert by_noise == pytest.approx(estimates.var(), rel=0.05)
-        change = np.mean((estimates - size) ** 2) - size**2
-        assert abs(by_mean + by_noise - change) < 5 * np.std((estimates - size) ** 2) / 200
+def test_values_are_clamped_and_as_noisy_as_predicted(reach):
+    channel, rng, sizes = PiecewiseGrid(8, 3.0), seeded_rng(5), np.array([0.0, 0.4, 1.9])
+    for size, kept, noise in zip(sizes, *clamped(sizes, channel, reach), strict=True):
+        assert kept == min(size, reach)
+        estimates = reach * channel.estimate(
+            channel.randomize(np.full(40_000, 0.5 + kept / (2 * reach)), rng)
+        )
+        assert noise == pytest.approx(estimates.var(), rel=0.05)
+        assert abs(estimates.mean() - kept) < 5 * estimates.std() / 200
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,13 @@ class Mechanism(ABC):
         is known, infinity where the error is unbounded.
         """
 
+    def unbiased_error(self, share: float) -> float:
+        """The same for the estimate that is scaled to be right on average along x.
+
+        A mechanism that ``chooses`` sends less than x on average; all others are scaled already.
+        """
+        return self.relative_error(share)
+
     @property
     def keeps_length(self) -> bool:
         """A vector longer than the bound is not shortened to it; the noise of its report grows with it."""

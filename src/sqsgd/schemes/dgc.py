@@ -89,6 +89,11 @@ class Largest(Mechanism):
         least = -normal.inv_cdf(tail)
         return 1 - 2 * (least * normal.pdf(least) + tail)
 
+    def unbiased_error(self, share: float) -> float:
+        """What is sent has no noise, so of its energy and its overlap with the vector one is the other."""
+        lost = self.relative_error(share)
+        return lost / (1 - lost)
+
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
         return 0.0 if all(map(np.array_equal, columns, self._largest(x))) else -math.inf
 

@@ -106,11 +106,11 @@ class Picked(Mechanism):
         values = self._half_range(bound) * self.channel.estimate(columns[-1])
         return coordinates, np.bincount(which, values) / counts
 
-    def relative_error(self, share: float) -> float:
-        """The error on the whole vector, for Gaussian coordinates: unsent ones count, so it is near 1.
+    def _moments(self, share: float) -> tuple[float, float]:
+        """E⟨x̂, y⟩ and E|x̂|² over |y|², for Gaussian coordinates.
 
-        1 + Σ_j [P_j ((c_j - y_j)² - y_j²) + E[1/m_j; m_j > 0] Var_j] / Σ_j y_j², where c_j is y_j clamped,
-        m_j the number of its picks and P_j = P(m_j > 0).
+        They are the sums over j of P_j c_j y_j and of P_j c_j² + E[1/m_j; m_j > 0] Var_j, where c_j is y_j
+        clamped, m_j the number of its picks and P_j = P(m_j > 0).
         """
         cut = self.selection.top if isinstance(self.selection, TopSet) else 1
         ranks, counts, sizes = rank_groups(self.dim, cut)
@@ -120,9 +120,25 @@ class Picked(Mechanism):
         never, inverse, harmonic = missed**self.picks, np.zeros_like(missed), 0.0
         for i in range(1, self.picks + 1):
             inverse, harmonic = inverse * missed + 1 / i, harmonic + 1 / i
-        by_mean, by_noise = losses(share * sizes, self.channel, self.reach)
-        lost = (1 - never) * by_mean + (inverse - never * harmonic) * by_noise
-        return 1 + float(counts @ lost) / (self.dim * share**2)
+        sizes = share * sizes
+        kept, noise = clamped(sizes, self.channel, self.reach)
+        overlap = (1 - never) * kept * sizes
+        squares = (1 - never) * kept**2 + (inverse - never * harmonic) * noise
+        energy = self.dim * share**2
+        return float(counts @ overlap) / energy, float(counts @ squares) / energy
+
+    def relative_error(self, share: float) -> float:
+        """The error on the whole vector, for Gaussian coordinates: unsent ones count, so it is near 1."""
+        overlap, sent = self._moments(share)
+        return 1 - 2 * overlap + sent
+
+    def unbiased_error(self, share: float) -> float:
+        """E|x̂|² / E⟨x̂, y⟩² - 1, in units of |y|²: with x̂ divided by its overlap with y.
+
+        tests/schemes/test_fedsel.py::test_the_predicted_error_is_the_measured_one.
+        """
+        overlap, sent = self._moments(share)
+        return sent / overlap**2 - 1
 
     @property
     def longest(self) -> float:
@@ -158,11 +174,10 @@ def rank_groups(dim: int, cut: int) -> tuple[Floats, Floats, Floats]:
     return ranks, counts, sizes / math.sqrt(float(counts @ sizes**2) / dim)
 
 
-def losses(sizes: Floats, channel: Channel, reach: float) -> tuple[Floats, Floats]:
-    """What sending a coordinate of each magnitude adds to the squared error: by its bias and by its noise."""
+def clamped(sizes: Floats, channel: Channel, reach: float) -> tuple[Floats, Floats]:
+    """Coordinates of each magnitude clamped to the range, and the variance of the values sent for them."""
     kept = np.minimum(sizes, reach)
-    noise = reach**2 * channel.second_moment(0.5 + kept / (2 * reach)) - kept**2
-    return (kept - sizes) ** 2 - sizes**2, noise
+    return kept, reach**2 * channel.second_moment(0.5 + kept / (2 * reach)) - kept**2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +227,8 @@ class Budget:
         Assumes that all picks differ.
         """
         ranks, counts, sizes = rank_groups(self.dim, self.top or 1)
-        loss = counts * np.add(*losses(sizes, channel, self.reach))
+        kept, noise = clamped(sizes, channel, self.reach)
+        loss = counts * ((kept - sizes) ** 2 - sizes**2 + noise)
         if self.dim == 1:
             return float(loss[0]), 0
         if self.ranked:

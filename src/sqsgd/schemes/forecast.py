@@ -21,15 +21,14 @@ def least_rounds(scheme: Scheme, clients: int, bound: float, *, softmax: bool = 
     most 37 % from 0.025 on, with some schemes 16 %; a ``softmax`` on features, where each user answers once,
     18 to 36 % at 0.0016 and at most 27 % from 0.006 on. With few weights the error itself counts: 36 of them
     separate four classes by 60 to 90 % at 9, by 50 to 70 % at 13 and by 28 % at 50. Noise that is relative to
-    the gradient grows with what it does to the weights, whatever d: 70 % at 10, and nothing at 200. A
-    mechanism that chooses what it sends, without noise to speak of, has the error of the estimate that is
-    scaled to be unbiased.
+    the gradient grows with what it does to the weights, whatever d: 70 % at 10, and nothing at 200. Where
+    the mechanism chooses what it sends, the error is that of the estimate scaled to be unbiased.
 
     tests/experiments/test_runner.py::test_what_cannot_be_learned_is_told_before.
     """
     error, mechanism = scheme.nmse, scheme.mechanism
     if mechanism.chooses:
-        error = error / (1 - error) if error < 1 else 0.0  # no such estimate: nothing is said
+        error = mechanism.unbiased_error(1.0)
     elif mechanism.bounds_coordinates and not scheme.follows_norms:  # in units of the bound
         error *= (bound * mechanism.longest) ** 2
     elif scheme.sends_block:
