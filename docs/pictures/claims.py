@@ -137,6 +137,7 @@ CLAIMS: dict[str, list[Claim]] = {
             better=("sqsgd-paper",),
             worse=("vqsgd",),
             comparable=True,
+            why="vqSGD's rate at ε = 400 is too large (see below): its verdict there is weak.",
         ),
         _adaptive("sqsgd-paper"),
     ],
