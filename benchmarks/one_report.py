@@ -41,17 +41,24 @@ def trained(
     epsilon: float,
     seed: int,
     start: Rows | None = None,
+    *,
+    users: int = USERS,
+    noise_of: int = 0,
     **chosen: float,
 ) -> float:
-    """Held-out accuracy of a softmax that was trained on each user once, from ``start`` or from zero."""
+    """Held-out accuracy of a softmax that was trained on each user once, from ``start`` or from zero.
+
+    The first ``users`` rows are users, with the noise of so many, or of ``noise_of`` if that is given.
+    """
     numbers = np.random.default_rng(seed)
     weights, velocity, total = (np.zeros((rows.shape[1], 10), np.float32) for _ in range(3))
     weights = weights if start is None else start
     rounds, bound, momentum = int(chosen["rounds"]), chosen["bound"], chosen["momentum"]
     energy = 1 + sphere_cap(weights.size, epsilon).error
-    travel = chosen["noise"] * np.sqrt(3 * USERS * weights.size / energy) / bound
+    noise_of = noise_of or users
+    travel = chosen["noise"] * np.sqrt(3 * noise_of * weights.size / energy) / bound
     rate = min(200.0, travel / rounds) * (1 - momentum)
-    cohorts = np.array_split(numbers.permutation(USERS), rounds)
+    cohorts = np.array_split(numbers.permutation(users), rounds)
     for round, cohort in enumerate(cohorts):
         scores = rows[cohort] @ weights
         chances = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -59,13 +66,13 @@ def trained(
         chances[np.arange(len(cohort)), labels[cohort]] -= 1
         lengths = np.linalg.norm(chances, axis=1, keepdims=True)  # of the gradients: rows have unit length
         chances *= np.minimum(1, bound / np.maximum(lengths, 1e-9))
-        deviation = bound * np.sqrt(energy / weights.size / len(cohort))
+        deviation = bound * np.sqrt(energy / weights.size / (len(cohort) * noise_of / users))
         mean = rows[cohort].T @ chances / len(cohort) + deviation * numbers.standard_normal(weights.shape)
         velocity = momentum * velocity + mean.astype(np.float32)
         weights = weights - np.float32(rate * (1 - round / rounds)) * velocity
         total = total + weights if round >= rounds // 2 else total
     judged = total if chosen["mean"] else weights
-    return float(((rows[USERS:] @ judged).argmax(axis=1) == labels[USERS:]).mean())
+    return float(((rows[users:] @ judged).argmax(axis=1) == labels[users:]).mean())
 
 
 def main(folder: str) -> None:
