@@ -18,7 +18,7 @@ PICTURE = Path(__file__).with_name("accuracy-against-users.svg")
 HEADING = "### How many users"
 TICKS = (60, 70, 80, 90, 94, 96, 97, 98)
 ENDS = {8: 3, 4: -4, 2: -1, 1: -12}  # heights of the last labels, which are close to each other
-ROW = re.compile(r"^\| ([\d,]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) % \|", re.MULTILINE)
+ROW = re.compile(r"^\| ([\d,]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) %", re.MULTILINE)
 
 
 @dataclass(frozen=True)
