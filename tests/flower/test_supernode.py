@@ -1,8 +1,11 @@
-"""The SuperNode opens no bundle that the guard will refuse, and asks again soon after a message."""
+"""The SuperNode: which bundles it opens, how soon it asks again, and which requests it repeats."""
 
 import hashlib
 import inspect
 import re
+import socket
+import ssl
+import threading
 import tracemalloc
 
 import pytest
@@ -13,7 +16,9 @@ from sqsgd.flower.internals import OLDEST_DEPLOYED, untested
 if untested(OLDEST_DEPLOYED):
     pytest.skip(f"sqsgd deploy is not for {untested(OLDEST_DEPLOYED)}", allow_module_level=True)
 
+import flwr.supernode.fleet_http_connection as sending
 import flwr.supernode.start_client_internal as receiving
+import httpx
 from app_runs import archive, write_app
 from federation import message, request
 from flwr.cli.build import build_fab_from_disk
@@ -24,8 +29,10 @@ from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.run import Run
 from flwr.supernode.nodestate import NodeStateFactory
 
+from sqsgd.deploy.federation import Federation
+from sqsgd.deploy.folders import write_federation
 from sqsgd.flower import guard
-from sqsgd.flower.supernode import Pauses, owner_settings, read_if_allowed
+from sqsgd.flower.supernode import Pauses, owner_settings, read_if_allowed, repeating
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # of pathspec
 BOMB = archive({"pyproject.toml": bytes(64 * 2**20)})
@@ -116,3 +123,51 @@ def test_the_owners_settings_are_read_as_flower_reads_them():
     words = ["--superlink", "x", "--node-config", 'state-dir="/a b" warm-process=false max-epsilon=5.0']
     assert owner_settings(words) == {"state-dir": "/a b", "warm-process": False, "max-epsilon": 5.0}
     assert owner_settings(["--superlink", "x"]) == {}
+
+
+@pytest.fixture
+def cut_once(tmp_path):
+    """A server that cuts its first connection in the handshake: its port, and what trusts it."""
+    server = write_federation(tmp_path / "federation", Federation(nodes=1), 3) / "server"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server / "server.pem", server / "server.key")
+
+    def serve():
+        first, _ = listening.accept()
+        first.recv(1 << 16)
+        first.close()
+        while True:
+            try:
+                with context.wrap_socket(listening.accept()[0], server_side=True) as one:
+                    one.recv(1 << 16)
+                    one.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            except ssl.SSLError:  # of a client that does not trust it
+                continue
+            except OSError:
+                return
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=serve, daemon=True).start()
+        yield listening.getsockname()[1], ssl.create_default_context(cafile=str(server / "ca.pem"))
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+def asked(make, port, trusting):
+    """The answers to a request that is repeated as Flower does."""
+    return make().invoke(lambda: httpx.get(f"https://127.0.0.1:{port}", verify=trusting, timeout=60))
+
+
+def test_a_request_whose_connection_is_cut_is_repeated(cut_once):
+    assert asked(repeating(sending.make_simple_http_retry_invoker), *cut_once).status_code == 200
+
+
+def test_flower_alone_would_lose_it(cut_once):
+    with pytest.raises(httpx.ConnectError, match="EOF"):
+        asked(sending.make_simple_http_retry_invoker, *cut_once)
+
+
+def test_a_server_with_another_certificate_is_not_asked_again(cut_once):
+    with pytest.raises(httpx.ConnectError, match="EOF"):
+        asked(sending.make_simple_http_retry_invoker, *cut_once)
+    with pytest.raises(httpx.ConnectError, match="certificate"):
+        asked(repeating(sending.make_simple_http_retry_invoker), cut_once[0], ssl.create_default_context())

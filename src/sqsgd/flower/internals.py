@@ -70,12 +70,14 @@ INTERNALS: Mapping[str, Internal] = {
     "flwr.supercore.logger:update_console_handler": Internal(
         user="guard", arguments=("timestamps", "colored")
     ),
-    # the SuperNode itself: an app's settings, which are read when it arrives, and the pauses of its loop
+    # the SuperNode itself: an app's settings, which are read when it arrives, the pauses of its loop, and
+    # what repeats its requests
     "flwr.supernode.cli:flower_supernode": Internal(user="supernode"),
     "flwr.supernode.start_client_internal:get_fused_config_from_fab": Internal(
         user="supernode", arguments=("fab_file", "run")
     ),
     "flwr.supernode.start_client_internal:time": Internal(user="supernode"),
+    "flwr.supernode.fleet_http_connection:make_simple_http_retry_invoker": Internal(user="supernode"),
     "flwr.common.config:parse_config_args": Internal(user="supernode", arguments=("config",)),
     # the bundle of an app, whose hash owners list
     "flwr.cli.build:build_fab_from_disk": Internal(user="guard", arguments=("app",)),

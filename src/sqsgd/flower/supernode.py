@@ -7,11 +7,14 @@ Guarantees
 ----------
 * A bundle that is not allowed, or would unpack to more than the guard's limits, is not opened.
   tests/flower/test_supernode.py::test_a_bomb_is_not_opened
+* A report that was paid for is sent again if its connection is cut.
+  tests/flower/test_supernode.py::test_a_request_whose_connection_is_cut_is_repeated
 """
 
 from __future__ import annotations
 
 import os
+import ssl
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +39,27 @@ def read_if_allowed(read: Callable[..., Any]) -> Callable[..., Any]:
         return read(content, run)
 
     return settings
+
+
+def repeating(make: Callable[[], Any]) -> Callable[[], Any]:
+    """Flower's function for what repeats failed requests, but cut connections of TLS count as failed.
+
+    Flower takes every error of TLS for a wrong certificate, and gives up: it would lose the report.
+    """
+
+    def made() -> Any:
+        invoker = make()
+        gives_up = invoker.should_giveup
+        invoker.should_giveup = lambda error: not _is_cut(error) and gives_up(error)
+        return invoker
+
+    return made
+
+
+def _is_cut(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, ssl.SSLEOFError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 class Pauses:
@@ -70,6 +94,8 @@ def main() -> None:
     receiving = internal_module("flwr.supernode.start_client_internal:get_fused_config_from_fab")
     receiving.get_fused_config_from_fab = read_if_allowed(receiving.get_fused_config_from_fab)
     receiving.time = Pauses()
+    sending = internal_module("flwr.supernode.fleet_http_connection:make_simple_http_retry_invoker")
+    sending.make_simple_http_retry_invoker = repeating(sending.make_simple_http_retry_invoker)
     warm = owner_settings(sys.argv[1:]).get(WARM, True)
     if not isinstance(warm, bool):
         sys.exit(f"node.conf: {WARM} = {warm!r} must be true or false")
