@@ -54,7 +54,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 bench: $(READY)
-	$(BIN)/sqsgd bench
+	$(BIN)/python benchmarks/speed.py
 
 clean:
 	rm -rf $(VENV) build dist clients/js/dist clients/js/node_modules .mypy_cache .pytest_cache .ruff_cache

@@ -60,7 +60,7 @@ SLOW = (
     "test_adding_a_scheme.py",
     "mechanisms/test_binomial.py",
     "cli/test_main.py",
-    "measurement/test_estimation.py",
+    "benchmarks/",
     "test_examples.py",
     "test_packaging.py",
     "test_planner.py",

@@ -59,7 +59,6 @@ OTHERS = [
     (("compare", "--schemes", "nope"), "'nope' is not a known scheme"),
     (("ablate", "nope"), "unknown ablation 'nope'"),
     (("report", "/nowhere"), "/nowhere does not exist"),
-    (("bench", "--schemes", "--seconds", "-1"), "seconds = -1"),
     (("data", "fetch", "nope"), "choose mnist"),
     (("data", "lits"), "No such command"),
     (("conformance",), "either a file of answers to check, or --export FILE"),

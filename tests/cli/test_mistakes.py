@@ -151,7 +151,7 @@ MISTAKES = [
     ("ablate tradeoff --resume", "--resume needs --out"),
     ("ablate tradeoff --out notes.txt --dataset mnist5k", "notes.txt is a file"),
     ("ablate tradeoff --model nothing --dataset mnist5k", "model 'nothing' is unknown"),
-    # report, schemes, bench, data, doctor
+    # report, schemes, data, doctor
     ("report", "Missing argument 'RUNS...'."),
     ("report --out x.html", "Missing argument 'RUNS...'."),
     ("report nothing", "nothing does not exist"),
@@ -168,11 +168,6 @@ MISTAKES = [
     ("schemes --bytes 0", "bytes = 0"),
     ("schemes --bits 3", "No such option"),
     ("schemes sqsgd", "unexpected extra argument (sqsgd)"),
-    ("bench --schemes --seconds -1", "seconds = -1.0 must be a number from 0"),
-    ("bench --seconds -1", "--seconds needs --schemes"),
-    ("bench schemes", "unexpected extra argument (schemes)"),
-    ("bench --quick", "No such option '--quick'."),
-    ("bench --seconds five", "'five' is not a valid float"),
     ("data fetch", "Missing argument 'mnist|fashion-mnist|emnist'."),
     ("data fetch cifar", "choose mnist, fashion-mnist, emnist"),
     ("data fetch MNIST", "did you mean 'mnist'?"),

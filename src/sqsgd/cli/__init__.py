@@ -14,7 +14,6 @@ from sqsgd import __version__
 from sqsgd.cli import (
     ablate,
     audit,
-    bench,
     collect,
     compare,
     conformance,
@@ -61,7 +60,6 @@ app.command()(report.report)
 app.command()(plan.plan)
 app.command()(audit.audit)
 app.command()(schemes.schemes)
-app.command()(bench.bench)
 app.command()(conformance.conformance)
 app.command()(doctor.doctor)
 app.add_typer(data.app, name="data")

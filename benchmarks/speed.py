@@ -2,11 +2,18 @@
 
 Absolute times drift on shared machines, so the three are timed in turn, and the best of several turns
 counts for each.
+
+    make bench                          # or: python benchmarks/speed.py [--json]
+
+Exits with 1 if a target is missed.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import struct
+import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -283,7 +290,7 @@ def other_figures() -> Iterator[Figure]:
 
 
 def all_figures() -> Iterator[Figure]:
-    """Every figure of ``sqsgd bench``."""
+    """Every figure, in the order in which they are printed."""
     yield from encode_figures()
     yield from server_figures()
     yield from aggregate_figures()
@@ -291,3 +298,23 @@ def all_figures() -> Iterator[Figure]:
     yield from choice_figures()
     yield from many_figures()
     yield from other_figures()
+
+
+def main() -> int:
+    """Print every figure with its target; 1 if a target is missed."""
+    parser = argparse.ArgumentParser(description="Speed as ratios within one run.")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    as_json, figures = parser.parse_args().json, []
+    for figure in all_figures():
+        figures.append(figure)
+        if not as_json:
+            target = figure.to_dict()["target"]
+            verdict = f"{target} {'met' if figure.met else 'MISSED'}" if target else ""
+            print(f"{figure.name:60} {figure.value:10.3f} {figure.unit:13} {verdict}".rstrip(), flush=True)
+    if as_json:
+        print(json.dumps([figure.to_dict() for figure in figures], indent=2))
+    return 0 if all(figure.met for figure in figures) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,7 +1,12 @@
-"""The estimation error, message size and speed of every scheme, measured in one run."""
+"""The estimation error, message size and speed of every scheme, measured in one run.
+
+python benchmarks/schemes.py [--seconds 2] [--json]
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
 import time
 from collections.abc import Iterator
@@ -134,3 +139,35 @@ def estimations(settings: tuple[Setting, ...] = SETTINGS, seconds: float = 2.0) 
     for setting in settings:
         for name, scheme in schemes_at(setting):
             yield measure(name, scheme, setting, seconds)
+
+
+def main() -> None:
+    """Print one table per setting, best scheme first, or everything as JSON."""
+    parser = argparse.ArgumentParser(description="Error, bytes and times of every scheme.")
+    parser.add_argument("--seconds", type=float, default=2.0, help="per scheme and setting")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    if options.json:
+        print(json.dumps([row.to_dict() for row in estimations(seconds=options.seconds)], indent=2))
+        return
+    for setting in SETTINGS:
+        print(
+            f"dim {setting.dim:,}, epsilon {setting.epsilon:g}, {setting.bits:,} bits: "
+            f"the optimum (PrivUnit) is {setting.optimum:.4g}"
+        )
+        print(
+            f"{'scheme':26} {'notion':8} {'error of':14} {'NMSE ± 95 %':>20} {'predicted':>10} "
+            f"{'/ optimum':>10} {'bytes':>9} {'encode ms':>10} {'decode ms':>10}"
+        )
+        rows = estimations((setting,), options.seconds)
+        for row in sorted(rows, key=lambda row: (row.notion, row.where, row.nmse)):
+            print(
+                f"{row.scheme:26} {row.notion:8} {row.where:14} {row.nmse:>11.4g} ± {row.half_width:<6.2g} "
+                f"{row.predicted:10.4g} {row.ratio_to_optimum:10.4g} {row.message_bytes:9,} "
+                f"{row.encode_ms:10.2f} {row.decode_ms:10.2f}"
+            )
+        print()
+
+
+if __name__ == "__main__":
+    main()

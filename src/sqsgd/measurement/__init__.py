@@ -1,1 +1,0 @@
-"""Measured costs of schemes: estimation error, bytes and time."""
