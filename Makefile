@@ -3,12 +3,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
+TRAIN = $(VENV)/.train
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 JOBS ?= 2
 
 .PHONY: help train test test-fast test-faults js check docs format bench clean
 
 help:
-	@echo "make train   create $(VENV), install everything, train LeNet-5 on real digits"
+	@echo "make train   create $(VENV), install what training needs, train LeNet-5 on real digits"
 	@echo "make test    create $(VENV), install everything, run all tests"
 	@echo "make test-fast  run only the quick tests"
 	@echo "make test-faults  crashes and hostile nodes in a real federation; takes some minutes"
@@ -19,13 +21,19 @@ help:
 	@echo "make bench   measure the speed targets, as ratios within one run"
 	@echo "make clean   remove $(VENV), build output and caches"
 
-$(READY): pyproject.toml constraints.txt
+$(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "sqsgd needs Python 3.11 or later; try make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,report,flower,nvflare,collect,docs,dev]'
-	touch $(READY)
 
-train: $(READY)
+$(TRAIN): pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) '.[train,report]'
+	touch $(TRAIN)
+
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) '.[train,report,flower,nvflare,collect,docs,dev]'
+	touch $(READY) $(TRAIN)
+
+train: $(TRAIN)
 	$(BIN)/sqsgd train
 
 test: $(READY)
