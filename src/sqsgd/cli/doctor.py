@@ -241,8 +241,7 @@ def _engines() -> Iterator[Check]:
 
 
 def _data_sets(data_dir: str | Path | None) -> Iterator[Check]:
-    from sqsgd.learning.dataset_files import dataset_status
-    from sqsgd.learning.dataset_sources import EMBEDDED
+    from sqsgd.learning.files import EMBEDDED, dataset_status
 
     for status in dataset_status(data_dir):
         more = f" and {len(status.missing) - 1} more" if len(status.missing) > 1 else ""
