@@ -14,7 +14,7 @@ import torch
 from snippets import ROOT
 
 from sqsgd.learning.features import WEIGHTS
-from sqsgd.learning.files import File, find_folder, read_cifar10
+from sqsgd.learning.files import File, find_folder, read_source
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 pytest.importorskip("scipy", reason="SciPy is not installed")
@@ -88,11 +88,11 @@ def test_sheets_of_images_become_the_usual_files(tool, tmp_path, monkeypatch, ca
     planes = pixels.transpose(0, 3, 1, 2)
     content = np.hstack([[[3], [1], [4], [1]], planes.reshape(4, -1)]).astype(np.uint8).tobytes()
     batch = File(name="data_batch_1", sha256=hashlib.sha256(content).hexdigest())
-    source = dataclasses.replace(script.SOURCE, files=(batch,))
+    source = dataclasses.replace(script.SOURCE, files=(batch,), sizes=(0, 4))
     monkeypatch.setattr(script, "PER_FILE", 4)
     monkeypatch.setattr(script, "SOURCE", source)
     script.main(str(tmp_path / "package.tgz"), str(tmp_path))
-    images, labels = read_cifar10(source, find_folder(source, tmp_path))
+    _, _, images, labels = read_source(source, find_folder(source, tmp_path))
     assert labels.tolist() == [3, 1, 4, 1]
     np.testing.assert_array_equal(images, planes)
     assert "data_batch_1.bin" in capsys.readouterr().out

@@ -25,8 +25,7 @@ from sqsgd.learning.files import (
     Source,
     find_dataset,
     find_plays,
-    read_cifar10,
-    read_idx,
+    read_source,
 )
 from sqsgd.learning.partition import Indices
 from sqsgd.learning.tables import Examples, check_shapes, read_examples
@@ -181,25 +180,15 @@ def first_tests(dataset: Dataset, count: int) -> Dataset:
 
 def load_source(source: Source, folder: Path) -> Dataset:
     """A public dataset from its files in one folder; raises as ``load_dataset``."""
-    if source.name == CIFAR10:
-        # Pixels scaled to -1..1, by no statistics of the data; this is also what ImageNet networks take.
-        images, labels = read_cifar10(source, folder)
-        inputs, classes = _tensor(images).float().div_(127.5).sub_(1), _tensor(labels).long()
-        train, test = torch.split(inputs, source.sizes), torch.split(classes, source.sizes)
-        parts = [Examples(inputs=x, labels=y) for x, y in zip(train, test, strict=True)]
-    else:
-        arrays = read_idx(source, folder)
-        parts = [
-            Examples(
-                inputs=_normalised(images.swapaxes(1, 2) if source.transposed else images, source),
-                labels=_tensor(labels).long(),
-            )
-            for images, labels in (arrays[:2], arrays[2:])
-        ]
-    sizes = tuple(len(part.labels) for part in parts)
+    arrays = read_source(source, folder)
+    train, test = (
+        Examples(inputs=_normalised(images, source), labels=_tensor(labels).long())
+        for images, labels in (arrays[:2], arrays[2:])
+    )
+    sizes = (len(train.labels), len(test.labels))
     if sizes != source.sizes:
         raise ValueError(f"dataset {source.name!r}: {folder} has {sizes} labels; expected {source.sizes}")
-    return _dataset(source.name, *parts, 10, f"{source.title} test set ({sizes[1]:,} images)")
+    return _dataset(source.name, train, test, 10, f"{source.title} test set ({sizes[1]:,} images)")
 
 
 def _load_embedded(path: Path) -> Dataset:
@@ -218,7 +207,10 @@ def _load_embedded(path: Path) -> Dataset:
 
 
 def _normalised(images: npt.NDArray[np.uint8], source: Source) -> torch.Tensor:
-    pixels = images.astype(np.float32, order="C")
+    if source.name == CIFAR10:
+        # Pixels scaled to -1..1, by no statistics of the data; this is also what ImageNet networks take.
+        return _tensor(images).float().div_(127.5).sub_(1)
+    pixels = (images.swapaxes(1, 2) if source.transposed else images).astype(np.float32, order="C")
     pixels /= 255
     pixels -= source.mean
     pixels /= source.deviation

@@ -184,10 +184,8 @@ def kept(name: str, identity: bytes, network: Function, inputs: torch.Tensor) ->
     paths = [folder / f"{_digest(identity, part)}.npy" for part in parts]
     absent = [(part, path) for part, path in zip(parts, paths, strict=True) if not path.is_file()]
     folder.mkdir(parents=True, exist_ok=True)
-    with (
-        torch.inference_mode(),
-        click.progressbar(absent, label=f"features {name}", file=sys.stderr) as steps,
-    ):
+    shown = click.progressbar(absent, label=f"features {name}", file=sys.stderr, hidden=not absent)
+    with torch.inference_mode(), shown as steps:
         for part, path in steps:
             with tempfile.NamedTemporaryFile(dir=folder, suffix=".partial", delete=False) as file:
                 np.save(file, network(part).half().numpy(), allow_pickle=False)

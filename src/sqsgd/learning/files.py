@@ -10,20 +10,17 @@ import gzip
 import hashlib
 import http.client
 import importlib.util
-import io
-import math
 import os
-import pickle
+import pickletools
 import shutil
 import urllib.error
 import urllib.request
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -286,7 +283,8 @@ def dataset_status(data_dir: str | Path | None = None) -> list[DatasetStatus]:
     """
     statuses = []
     for name in DATASETS:
-        where, missing, how = None, (), SOURCES[name].how(data_dir) if name in SOURCES else ""
+        where, missing = None, tuple[str, ...]()
+        how = SOURCES[name].how(data_dir) if name in SOURCES else ""
         try:
             where = find_dataset(name, data_dir)
         except DatasetMissing as error:
@@ -300,13 +298,10 @@ def dataset_status(data_dir: str | Path | None = None) -> list[DatasetStatus]:
 
 
 def verified(source: Source, file: File, path: Path) -> bytes:
-    """The content of a file, decompressed.
+    """The content of a file, decompressed; ValueError if it is damaged, or not the published one.
 
     One content can be gzipped in many ways, so its own checksum decides, where it is known. A plain file
     without a known checksum is not verified.
-
-    Raises:
-        ValueError: If the file is damaged, or not the published one.
     """
     data = path.read_bytes()
     zipped = ".gz" in path.suffixes  # by name: an HTML page named .gz must not pass as a plain file
@@ -329,58 +324,36 @@ def verified(source: Source, file: File, path: Path) -> bytes:
     return content
 
 
-def read_idx(source: Source, folder: Path) -> list[Bytes]:
-    """The four arrays of a dataset in IDX files; raises as ``find_dataset``."""
-    return [
-        parse_idx(_read(source, file, folder), rank, f"dataset {source.name!r}: {folder / file.name}")
-        for file, rank in zip(source.files, (3, 1, 3, 1), strict=True)
-    ]
-
-
-def parse_idx(data: bytes, rank: int, where: str) -> Bytes:
-    """The array in an IDX file of unsigned bytes, as a read-only view.
-
-    The format: two zero bytes, type, rank, big-endian sizes, then the elements.
-
-    Args:
-        data: The content of the file.
-        rank: How many dimensions it must have.
-        where: Names the file in errors.
+def parse_idx(data: bytes) -> Bytes:
+    """The array in an IDX file of unsigned bytes: zeros, type, rank, big-endian sizes, then the elements.
 
     Raises:
-        ValueError: If the header is not that of such an array, or the length differs from the header's.
+        ValueError: If the content is no such file, or longer or shorter than its header says.
 
-    >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]), 1, "labels")
+    >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]))
     array([7, 9], dtype=uint8)
     """
-    start = 4 + 4 * rank
-    if len(data) < start or data[:4] != bytes([0, 0, 8, rank]):
-        raise ValueError(
-            f"{where} is not an IDX file of unsigned bytes in {rank} dimensions: it begins with "
-            f"{data[:4].hex() or 'nothing'}"
-        )
-    sizes = [int.from_bytes(data[at : at + 4], "big") for at in range(4, start, 4)]
-    # math.prod uses Python integers: NumPy's product could overflow on a damaged header.
-    if len(data) != start + math.prod(sizes):
-        raise ValueError(f"{where} has {len(data):,} bytes, which its header {sizes} contradicts")
-    return np.frombuffer(data, np.uint8, offset=start).reshape(sizes)
+    if data[:3] != b"\0\0\x08":
+        raise ValueError(f"not an IDX file of bytes: it begins with {data[:4].hex() or 'nothing'}")
+    sizes = np.frombuffer(data, ">u4", count=data[3], offset=4).tolist()
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(sizes)
 
 
-def read_cifar10(source: Source, folder: Path) -> tuple[Bytes, Bytes]:
-    """The images of all batches in order, (count, 3, 32, 32), and the labels; raises as ``find_dataset``."""
-    rows = np.concatenate(
-        [np.frombuffer(_read(source, file, folder), np.uint8).reshape(-1, 3073) for file in source.files]
-    )
-    return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0]
-
-
-def _read(source: Source, file: File, folder: Path) -> bytes:
-    path = _existing(folder, file)
-    if path is None:
-        raise DatasetMissing(source.name, (file.name,), str(folder), source.how())
-    if not file.sha256 and ".gz" not in path.suffixes:
-        warnings.warn(f"dataset {source.name!r}: no checksum is known for {path}; not verified", stacklevel=4)
-    return verified(source, file, path)
+def read_source(source: Source, folder: Path) -> list[Bytes]:
+    """Training images and labels, test images and labels; raises as ``find_dataset``."""
+    contents = []
+    for file in source.files:
+        path = _existing(folder, file)
+        if path is None:
+            raise DatasetMissing(source.name, (file.name,), str(folder), source.how())
+        if not file.sha256 and ".gz" not in path.suffixes:
+            warnings.warn(f"dataset {source.name!r}: no checksum is known for {path}", stacklevel=3)
+        contents.append(verified(source, file, path))
+    if source.name != CIFAR10:
+        return [parse_idx(content) for content in contents]
+    rows = np.frombuffer(b"".join(contents), np.uint8).reshape(-1, 3073)
+    parts = np.split(rows, [len(rows) - source.sizes[1]])
+    return [part for rows in parts for part in (rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0])]
 
 
 def _existing(folder: Path, file: File) -> Path | None:
@@ -397,63 +370,22 @@ def in_package(package: str, pattern: str) -> list[Path]:
     ]
 
 
-# CIFAR-10's Python version: pickles, of which no code is run.
-
-
 def _from_pickle(content: bytes) -> bytes:
-    """The binary version of a file of the Python version."""
-    held = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
-    labels = np.asarray(held[b"labels"], np.uint8).reshape(-1, 1)
-    return np.hstack([labels, held[b"data"].pixels]).tobytes()
+    """The binary version of a file of CIFAR-10's Python version.
 
-
-class _ArraysOnly(pickle.Unpickler):
-    """Reads arrays of bytes and nothing else: a pickle may name any function to be called.
-
-    What the published files name is replaced by functions of ours. NumPy's own would build any array, and one
-    of Python objects whose addresses come from the file crashes the process.
+    The pickle is not loaded, because that may run any code: its values are read from its instructions. They
+    need no checks, because only the published content has the published checksum.
     """
-
-    def find_class(self, module: str, name: str) -> Any:
-        module = module.replace("numpy._core", "numpy.core")
-        if (module, name) not in _PICKLED:
-            raise ValueError(f"it names {module}.{name}")
-        return _PICKLED[module, name]
-
-
-class _Array:
-    """An array, whose content follows it in the pickle."""
-
-    pixels: Bytes
-
-    def __init__(self, *_: object) -> None:
-        """What NumPy writes here is empty: a class, the shape (0,) and a type."""
-
-    def __setstate__(self, state: tuple[int, tuple[int, ...], object, bool, bytes]) -> None:
-        _, shape, kind, by_column, content = state
-        if not isinstance(kind, _Uint8) or by_column:
-            raise ValueError("it has an array that is not of bytes, row by row")
-        self.pixels = np.frombuffer(content, np.uint8).reshape(shape)
-
-
-class _Uint8:
-    """The type of an array of bytes."""
-
-    def __init__(self, code: str | bytes, *_: object) -> None:
-        if code not in ("u1", b"u1"):
-            raise ValueError(f"it has an array of type {code!r}")
-
-    def __setstate__(self, _: object) -> None:
-        """The order of bytes in a number, which has one."""
-
-
-_PICKLED: Mapping[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _Array,
-    ("numpy", "ndarray"): "only named, never called",
-    ("numpy", "dtype"): _Uint8,
-    # How Python 3 writes bytes where Python 2 can read them.
-    ("_codecs", "encode"): lambda text, _: text.encode("latin-1"),
-}
+    labels, pixels, key = [], b"", b""
+    for code, value, _ in pickletools.genops(content):
+        if isinstance(value, str | bytes):
+            text = value.encode("latin-1") if isinstance(value, str) else value
+            key = text if text in (b"labels", b"data", b"batch_label", b"filenames") else key
+            pixels = max(pixels, text, key=len)
+        elif key == b"labels" and "INT" in code.name:
+            labels.append(value)
+    rows = np.frombuffer(pixels, np.uint8).reshape(len(labels), -1)
+    return np.column_stack([np.array(labels, np.uint8), rows]).tobytes()
 
 
 # Downloads.

@@ -104,7 +104,7 @@ def set_flat(model: nn.Module, vector: Vector) -> None:
             f"vector must be a float32 vector of length {dim:,}, not {vector.dtype} {vector.shape}"
         )
     # A copy, because torch warns about read-only vectors.
-    parts = torch.tensor(vector).split([parameter.numel() for parameter in parameters])
+    parts = torch.split(torch.tensor(vector), [parameter.numel() for parameter in parameters])
     for parameter, part in zip(parameters, parts, strict=True):
         parameter.detach().copy_(part.reshape(parameter.shape))
 
@@ -261,7 +261,7 @@ def batched_gradients(
     count, dim = len(bounds) - 1, sum(value.numel() for value in trained.values())
     losses, rows = np.empty(count), np.empty((count, dim), np.float32)
     size = max(1, _FLOATS // dim)
-    for start, part in enumerate(torch.from_numpy(chosen.reshape(count, -1)).split(size)):
+    for start, part in enumerate(torch.split(torch.from_numpy(chosen.reshape(count, -1)), size)):
         gradients, values = each(trained, dataset.train_inputs[part], dataset.train_labels[part])
         place = slice(start * size, (start + 1) * size)
         losses[place] = values.detach().cpu().numpy()

@@ -71,29 +71,18 @@ class Objective:
 
     def check_labels(self, labels: torch.Tensor, inputs: torch.Tensor) -> None:
         """Raise ValueError if a built-in loss does not fit the kind of labels."""
-        if self.name not in OBJECTIVES:
-            return
         numbers, binary = labels.is_floating_point(), bool(((labels == 0) | (labels == 1)).all())
-        tokens = inputs.shape[:2] == labels.shape and (inputs.ndim > 2 or not inputs.is_floating_point())
-        columns = labels.shape[1] if labels.ndim == 2 and not tokens else 0
-        one_hot = columns > 1 and binary and bool((labels.sum(dim=1) == 1).all())
-        problem = ""
-        if self.is_default and (one_hot or (columns == 1 and not numbers)):
-            problem = f"one class per example: write labels.{'squeeze' if columns == 1 else 'argmax'}(1)"
-        elif self.is_default and numbers:
-            problem = (
-                "classes (whole numbers); for numbers to predict write loss = 'squared-error', for sets of "
-                "labels 'multi-label'"
-            )
-        elif not self.is_default and not numbers:
-            problem = f"floats; for classes (whole numbers) write loss = {DEFAULT!r}"
-        elif self.name == "multi-label" and (labels.ndim < 2 or not binary):
-            problem = "a row of zeros and ones for each example"
-        if problem:
-            low, high = labels.min().item(), labels.max().item()
+        needs, fits = {
+            DEFAULT: ("classes as whole numbers (of one-hot rows labels.argmax(1))", not numbers),
+            "squared-error": ("numbers to predict as floats", numbers),
+            "multi-label": ("a row of zeros and ones as floats", numbers and labels.ndim > 1 and binary),
+        }.get(self.name, ("", True))
+        one_hot = self.is_default and labels.ndim == 2 and inputs.is_floating_point() and inputs.ndim == 2
+        if not fits or one_hot:
             raise ValueError(
-                f"the labels are {labels.dtype} of shape {tuple(labels.shape)} from {low:g} to {high:g}, and "
-                f"loss = {self.name!r} needs {problem}"
+                f"loss = {self.name!r} needs {needs}, one for each example; the labels are {labels.dtype} of "
+                f"shape {tuple(labels.shape)} from {labels.min().item():g} to {labels.max().item():g}; "
+                f"write one of loss = {', '.join(map(repr, OBJECTIVES))}, or a loss of your own"
             )
 
     def loss(self, model: Any, batch: Batch) -> torch.Tensor:
@@ -118,15 +107,8 @@ class Objective:
     ) -> Evaluation:
         """The mean loss over all examples and the metrics, in evaluation mode; the mode is restored.
 
-        Args:
-            model: The model.
-            inputs: All examples, at least one.
-            labels: Their labels.
-            size: How many examples go through the model at once.
-            workers: How many threads compute.
-
-        Raises:
-            ValueError: If the metrics fail, or are not numbers by name.
+        ``size`` examples go through the model at once, on each of ``workers`` threads. Raises ValueError if
+        the metrics fail, or are not numbers by name.
         """
 
         def part(batch: Batch) -> tuple[float, float, Any]:
@@ -134,14 +116,14 @@ class Objective:
             with torch.inference_mode():  # per thread, not per process
                 if self.is_default:
                     return _scored(model, batch)
-                outputs = None if self.metrics is None else self._outputs(model, batch[0])
+                outputs = None if self.metrics is None else model(batch[0]).cpu()
                 return len(batch[0]), self.loss(model, batch).item() * len(batch[0]), outputs
 
         modes = [(module, module.training) for module in model.modules()]
         model.eval()
         try:
             with ThreadPoolExecutor(workers) as pool:
-                batches = zip(inputs.split(size), labels.split(size), strict=True)
+                batches = zip(torch.split(inputs, size), torch.split(labels, size), strict=True)
                 counts, losses, found = zip(*pool.map(part, batches), strict=True)
         finally:
             for module, training in modes:
@@ -154,15 +136,6 @@ class Objective:
         return Evaluation(
             loss=sum(losses) / sum(counts), metrics=metrics, lower_is_better=self.lower_is_better
         )
-
-    def _outputs(self, model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-        found = model(inputs)
-        if not isinstance(found, torch.Tensor):
-            raise ValueError(
-                f"the metrics of loss {self.name!r} need a tensor, and the model returned a "
-                f"{type(found).__name__}; leave the metrics out, or return a tensor"
-            )
-        return found.cpu()
 
     def _measured(self, outputs: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
         try:

@@ -223,7 +223,7 @@ def _numbers(what: str, value: Any) -> torch.Tensor:
         if value.dtype.kind not in "biuf":
             raise ValueError(f"{what}: expected real numbers, not {value.dtype}; {_REMEDY}")
         value = torch.from_numpy(np.array(value, order="C"))  # a copy: torch warns about read-only arrays
-    found = value.detach().cpu()
+    found: torch.Tensor = value.detach().cpu()
     if found.is_complex():
         raise ValueError(f"{what}: expected real numbers, not {found.dtype}")
     if found.is_floating_point() and not bool(torch.isfinite(found.float()).all()):
