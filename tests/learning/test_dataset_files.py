@@ -175,7 +175,12 @@ def test_both_versions_of_cifar10_have_the_same_content(tmp_path, cifar, folder)
     place.mkdir(parents=True, exist_ok=True)
     for i, batch in enumerate(cifar.files):
         if folder.endswith("py"):
-            held = {b"batch_label": b"a batch", b"labels": LABELS[i], b"data": PIXELS[i], b"filenames": [b"1"]}
+            held = {
+                b"batch_label": b"a batch",
+                b"labels": LABELS[i],
+                b"data": PIXELS[i],
+                b"filenames": [b"1"],
+            }
             (place / batch.name).write_bytes(pickle.dumps(held, protocol=2))
         else:
             (place / f"{batch.name}.bin").write_bytes(binary(i))
@@ -201,7 +206,7 @@ class Addresses:
 def test_nothing_in_a_pickle_is_run(tmp_path, cifar, value):
     for batch in cifar.files:
         (tmp_path / batch.name).write_bytes(pickle.dumps({b"labels": value, b"data": value}, protocol=2))
-    with pytest.raises(ValueError, match="is (damaged|not the published file)"):
+    with pytest.raises(ValueError, match=r"is (damaged|not the published file)"):
         find_folder(cifar, tmp_path)
 
 
@@ -350,7 +355,9 @@ def test_emnist_comes_as_four_members_of_one_zip(tmp_path, server, contents, mon
 
 def test_what_cannot_be_fetched_says_so(tmp_path):
     assert (fetch("mnist5k") / "mnist_5k.csv.gz").is_file()
-    with pytest.raises(ValueError, match=r"'cifar' cannot be fetched \(choose mnist, fashion-mnist, emnist\)"):
+    with pytest.raises(
+        ValueError, match=r"'cifar' cannot be fetched \(choose mnist, fashion-mnist, emnist\)"
+    ):
         fetch("cifar", tmp_path)
     with pytest.raises(FileNotFoundError, match=r"'cifar10'.*cs.toronto.edu"):
         fetch("cifar10", tmp_path)

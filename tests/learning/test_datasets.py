@@ -89,7 +89,10 @@ def test_a_source_is_loaded_with_its_constants_and_orientation(tmp_path):
 
 @pytest.mark.parametrize(
     ("labels", "message"),
-    [(np.zeros(19, np.uint8), r"\(19, 10\) labels; expected \(20, 10\)"), (np.full(20, 10, np.uint8), "10 to 10")],
+    [
+        (np.zeros(19, np.uint8), r"\(19, 10\) labels; expected \(20, 10\)"),
+        (np.full(20, 10, np.uint8), "10 to 10"),
+    ],
 )
 def test_files_that_do_not_fit_together_are_refused(tmp_path, labels, message):
     contents = small_contents() | {"small-train-labels": encode_idx(labels)}
@@ -98,7 +101,9 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path, labels, message):
 
 
 def test_unknown_and_absent_data_sets_say_what_to_do(tmp_path):
-    with pytest.raises(ValueError, match=r"'minst' is unknown; did you mean 'mnist'\? \(choose mnist5k, .* pack"):
+    with pytest.raises(
+        ValueError, match=r"'minst' is unknown; did you mean 'mnist'\? \(choose mnist5k, .* pack"
+    ):
         load_dataset("minst")
     with pytest.raises(FileNotFoundError, match=r"'emnist'.*emnist-mnist-train-images.*data fetch emnist"):
         load_dataset("emnist", tmp_path)
@@ -195,7 +200,7 @@ ADA. And deep.
 MRS. GREY.
 Come in.
 """
-COLONS = "First Citizen:\nBefore we proceed, hear me.\n\nAll:\nSpeak, speak.\n\nFirst Citizen:\nYou are resolved.\n"
+COLONS = "First Citizen:\nHear me.\n\nAll:\nSpeak, speak.\n\nFirst Citizen:\nYou are resolved.\n"
 
 
 def test_a_speech_goes_on_after_a_stage_direction_and_ends_with_the_scene():
@@ -204,7 +209,7 @@ def test_a_speech_goes_on_after_a_stage_direction_and_ends_with_the_scene():
         "Ben": "A friend of the light.\nIt rings for us.  Or not.\nThe sea is dark.\n",
         "Mrs. Grey": "Come in.\n",
     }
-    said = {"First Citizen": "Before we proceed, hear me.\nYou are resolved.\n", "All": "Speak, speak.\n"}
+    said = {"First Citizen": "Hear me.\nYou are resolved.\n", "All": "Speak, speak.\n"}
     assert speeches(COLONS) == said
 
 

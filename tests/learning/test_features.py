@@ -42,7 +42,9 @@ DIGITS = {"hog": 392, "soft-hog": 392, "font-digits": 64}
 @pytest.fixture(scope="module")
 def whole():
     data = load_dataset("mnist5k")
-    return dataclasses.replace(data, train_inputs=data.train_inputs[:1100], train_labels=data.train_labels[:1100])
+    return dataclasses.replace(
+        data, train_inputs=data.train_inputs[:1100], train_labels=data.train_labels[:1100]
+    )
 
 
 @pytest.mark.parametrize("name", [*DIGITS, "soft-hog:0.7+font-digits:0.7"])
@@ -85,7 +87,10 @@ def test_a_user_may_bring_a_torch_module_whose_filters_are_always_the_same(whole
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("sift", r"unknown \(choose hog, soft-hog, font-digits, efficientnet-lite0, package.module:factory or "),
+        (
+            "sift",
+            r"unknown \(choose hog, soft-hog, font-digits, efficientnet-lite0, package.module:factory or ",
+        ),
         ("soft-hog:0.7+font-digit", "features 'font-digit' are unknown; did you mean 'font-digits'"),
         ("soft-hog:0+font-digits", "'soft-hog' must occur once, with a weight above 0, not 0"),
         ("soft-hog:-1", "weight above 0, not -1"),
@@ -112,7 +117,11 @@ def test_errors_name_what_is_wrong_with_features(whole, own, name, message):
     ("name", "shape", "message"),
     [
         ("hog", (1, 27, 28), r"multiples of 4, not \(1, 27, 28\)"),
-        ("soft-hog+font-digits", (3, 32, 32), r"'font-digits' need grey images of 28 x 28, not \(3, 32, 32\)"),
+        (
+            "soft-hog+font-digits",
+            (3, 32, 32),
+            r"'font-digits' need grey images of 28 x 28, not \(3, 32, 32\)",
+        ),
     ],
 )
 def test_images_must_have_the_right_shape(name, shape, message):

@@ -1,4 +1,4 @@
-"""A user's own code and data: what is found, what is taken for inputs, labels and clients, and what is refused."""
+"""A user's own code and data: what is taken for inputs, labels and clients, and what is refused."""
 
 import sys
 from pathlib import Path
@@ -116,7 +116,10 @@ BAD = {
     "too large": (frame(age=[1.0, 1e300, 2.0, 3.0]), "column 'age': .*too large for float32"),
     "dates": (frame(born=pandas.to_datetime(["2020-01-01"] * 4)), "column 'born': expected real .*datetime"),
     "text labels": (frame(label=list("abba")), r"column 'label': expected real numbers.*cat\.codes"),
-    "no labels": (frame().drop(columns="label"), "has none of the columns label, labels, target.*It has age, h"),
+    "no labels": (
+        frame().drop(columns="label"),
+        "has none of the columns label, labels, target.*It has age, h",
+    ),
     "two labels": (frame(target=[1, 2, 3, 4]), "has label and target of the columns"),
     "no inputs": (frame()[["label"]], "has no column besides"),
     "no rows": (frame().iloc[:0], "table has no rows"),
@@ -140,8 +143,14 @@ BAD = {
     "no examples": ((ONES[:0], CLASSES[:0]), "with count at least 1"),
     "negative": ((np.ones((5, 2)), np.array([0, 1, -1, 0, 1])), "labels run from -1 to 1; expected 0 to 1"),
     "too few": ((ONES, CLASSES), "has 4 examples; a split needs at least 5"),
-    "many classes": ((ONES, np.full(4, 1 << 20)), "labels go up to 1,048,576; .* numbers to predict as floats"),
-    "shapes": (((ONES, CLASSES), (np.ones((4, 3)), CLASSES)), r"training inputs have shape \(2,\), test inputs \(3,"),
+    "many classes": (
+        (ONES, np.full(4, 1 << 20)),
+        "labels go up to 1,048,576; .* numbers to predict as floats",
+    ),
+    "shapes": (
+        ((ONES, CLASSES), (np.ones((4, 3)), CLASSES)),
+        r"training inputs have shape \(2,\), test inputs \(3,",
+    ),
 }
 
 

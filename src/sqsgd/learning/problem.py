@@ -306,12 +306,11 @@ def draws_randomness(
             drawn = not torch.equal(start, generator.get_state())
         _, second = loss_gradient(model, inputs, labels, seed=2, objective=objective)
     except Exception as error:
-        hints = "" if objective.name in OBJECTIVES else "; a loss takes (model, batch)"
+        hints = "" if objective.name in OBJECTIVES else f"; loss {objective.name!r} gets (model, batch)"
         if not inputs.is_floating_point():
             hints += '; whole numbers are tokens: write inputs.astype("float32") if they are quantities'
         raise ValueError(
-            f"model and loss {objective.name!r} do not fit the data (inputs of shape "
-            f"{tuple(inputs.shape[1:])} and type {inputs.dtype} from {inputs.min().item():g} to "
+            f"the model does not fit the data (inputs of shape {tuple(inputs.shape[1:])} and type {inputs.dtype} from {inputs.min().item():g} to "
             f"{inputs.max().item():g}, labels of shape {tuple(labels.shape[1:])} up to "
             f"{labels.max().item():g}): {one_line(error)}{hints}"
         ) from error
