@@ -164,7 +164,7 @@ def test_a_class_for_each_token_may_look_like_that():
 
 def test_a_loss_of_outputs_and_labels_is_told_what_a_loss_takes():
     swapped = make_objective("mine", lambda outputs, labels: torch.nn.functional.mse_loss(outputs, labels))
-    with pytest.raises(ValueError, match=r"AttributeError.*; gets \(model, batch\)"):
+    with pytest.raises(ValueError, match=r"AttributeError.*'mine' gets \(model, batch\)"):
         draws_randomness(nn.Linear(2, 1), torch.ones(3, 2), torch.ones(3), swapped)
 
 

@@ -310,9 +310,9 @@ def draws_randomness(
         if not inputs.is_floating_point():
             hints += '; whole numbers are tokens: write inputs.astype("float32") if they are quantities'
         raise ValueError(
-            f"the model does not fit the data (inputs of shape {tuple(inputs.shape[1:])} and type {inputs.dtype} from {inputs.min().item():g} to "
-            f"{inputs.max().item():g}, labels of shape {tuple(labels.shape[1:])} up to "
-            f"{labels.max().item():g}): {one_line(error)}{hints}"
+            f"the model does not fit the data (inputs of shape {tuple(inputs.shape[1:])} and type "
+            f"{inputs.dtype} from {inputs.min().item():g} to {inputs.max().item():g}, labels of shape "
+            f"{tuple(labels.shape[1:])} up to {labels.max().item():g}): {one_line(error)}{hints}"
         ) from error
     if not (math.isfinite(loss) and np.isfinite(first).all()):
         raise ValueError(
