@@ -52,9 +52,10 @@ def find_named(name: str, purpose: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module exists; one of its imports does not
+        without = f"; write {name.replace('.py:', ':')}, without .py" if ".py:" in name else ""
         raise ValueError(
             f"{where} there is no module {error.name!r}; looked in the working folder ({folder}) and on "
-            "Python's path; the name has no .py"
+            f"Python's path{without}"
         ) from error
     except Exception as error:
         raise ValueError(f"{where} importing it failed: {one_line(error)}") from error

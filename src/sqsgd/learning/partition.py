@@ -159,7 +159,9 @@ def _dirichlet(classes: _Labels, clients: int, value: str, words: np.random.PCG6
     except ValueError:
         beta = math.nan
     if not 0 < beta < math.inf:
-        raise ValueError(f"partition 'dirichlet:{value}': BETA must be a positive number, for example 0.5")
+        raise ValueError(
+            f"partition 'dirichlet:{value}': BETA must be a positive number, for example dirichlet:0.5"
+        )
     generator = np.random.Generator(words)
     owners = np.empty(len(classes), np.int64)
     for label in np.unique(classes):
@@ -185,8 +187,8 @@ def _shards(classes: _Labels, clients: int, value: str, words: np.random.PCG64) 
     count = clients * each
     if not 0 < count <= len(classes):
         raise ValueError(
-            f"partition 'shards:{value}': N must be a whole number from 1 to {len(classes) // clients}: "
-            f"{clients:,} clients share {len(classes):,} images"
+            f"partition 'shards:{value}': N must be a whole number, for example shards:2, and at most "
+            f"{len(classes) // clients}, because {clients:,} clients share {len(classes):,} images"
         )
     shuffled = _permutation(len(classes), words)
     by_label = shuffled[np.argsort(classes[shuffled], kind="stable")]
