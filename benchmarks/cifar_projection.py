@@ -13,9 +13,8 @@ import sys
 import numpy as np
 from one_report import CHOSEN, trained
 
-from sqsgd.learning import efficientnet
 from sqsgd.learning.datasets import load_dataset
-from sqsgd.learning.hog import unit
+from sqsgd.learning.features import class_directions, efficientnet_values, unit, weights_file
 
 IMAGES, USERS, NOISE_OF = 10_000, 8_000, 50_000
 COUNTS = (32, 64, 128, 192)
@@ -23,15 +22,13 @@ COUNTS = (32, 64, 128, 192)
 
 def projected(values, count):
     """Rows of ``count`` features."""
-    efficientnet._FEATURES = count
-    efficientnet._projection.cache_clear()
-    return efficientnet.efficientnet_rows(values)
+    return values.float() @ class_directions(weights_file(), count)
 
 
 def main(folder: str) -> None:
     """Print the table."""
     whole = load_dataset("cifar10", folder)
-    values = efficientnet.efficientnet_values(whole.train_inputs[-IMAGES:])
+    values = efficientnet_values(whole.train_inputs[-IMAGES:])
     labels = whole.train_labels[-IMAGES:].numpy()
     for name, rows in {"all": values, **{str(count): projected(values, count) for count in COUNTS}}.items():
         reached = [

@@ -13,7 +13,7 @@ import sys
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd.learning import hog
+from sqsgd.learning import features as hog
 from sqsgd.learning.datasets import load_dataset
 from sqsgd.learning.features import extracted
 from sqsgd.schemes.privunit import sphere_cap

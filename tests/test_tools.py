@@ -1,6 +1,7 @@
 """The scripts in tools/: what they draw, list and convert."""
 
 import csv
+import dataclasses
 import hashlib
 import importlib
 import io
@@ -12,8 +13,8 @@ import pytest
 import torch
 from snippets import ROOT
 
-from sqsgd.learning.cifar import Batch, read_cifar10
-from sqsgd.learning.font_digits import WEIGHTS
+from sqsgd.learning.features import WEIGHTS
+from sqsgd.learning.files import File, find_folder, read_source
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 pytest.importorskip("scipy", reason="SciPy is not installed")
@@ -86,11 +87,12 @@ def test_sheets_of_images_become_the_usual_files(tool, tmp_path, monkeypatch, ca
             package.addfile(entry, io.BytesIO(content))
     planes = pixels.transpose(0, 3, 1, 2)
     content = np.hstack([[[3], [1], [4], [1]], planes.reshape(4, -1)]).astype(np.uint8).tobytes()
-    batches = [Batch(name="data_batch_1", sha256=hashlib.sha256(content).hexdigest())]
+    batch = File(name="data_batch_1", sha256=hashlib.sha256(content).hexdigest())
+    source = dataclasses.replace(script.SOURCE, files=(batch,), sizes=(0, 4))
     monkeypatch.setattr(script, "PER_FILE", 4)
-    monkeypatch.setattr(script, "BATCHES", batches)
+    monkeypatch.setattr(script, "SOURCE", source)
     script.main(str(tmp_path / "package.tgz"), str(tmp_path))
-    images, labels = read_cifar10(tmp_path, batches)
+    _, _, images, labels = read_source(source, find_folder(source, tmp_path))
     assert labels.tolist() == [3, 1, 4, 1]
     np.testing.assert_array_equal(images, planes)
     assert "data_batch_1.bin" in capsys.readouterr().out

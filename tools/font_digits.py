@@ -26,8 +26,7 @@ from PIL import __version__ as pillow_version
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
-from sqsgd.learning.font_digits import CLASSES, WEIGHTS, DigitNetwork
-from sqsgd.learning.hog import unit
+from sqsgd.learning.features import CLASSES, WEIGHTS, DigitNetwork, unit
 
 BATCH, RATE, SMOOTHING, SHARPNESS = 128, 3e-3, 0.05, 3.0
 HAND = 6.0

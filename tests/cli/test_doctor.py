@@ -22,13 +22,13 @@ def command(*arguments):
 
 def test_the_basics_work_here_and_what_is_missing_has_a_fix():
     checks = examined()
-    assert all(check.works for check in checks.values() if check.basic)
+    assert all(check.state == "good" for check in checks.values() if check.basic)
     assert checks["basics", "numba"].found == importlib.metadata.version("numba")
-    assert checks["engines", "local"].works
-    assert checks["data sets", "mnist5k"].works
+    assert checks["engines", "local"].state == "good"
+    assert checks["data sets", "mnist5k"].state == "good"
     assert checks["data sets", "mnist"].state == "missing"
     assert "sqsgd data fetch mnist --data-dir /nowhere" in checks["data sets", "mnist"].fix
-    assert all(check.works != bool(check.fix) for check in checks.values())
+    assert all((check.state == "good") != bool(check.fix) for check in checks.values())
 
 
 def test_every_engine_names_the_extras_it_needs():
@@ -115,15 +115,12 @@ def test_the_command_that_fixes_it_fits_the_way_it_was_installed(monkeypatch, or
     assert doctor._install("flower") == fix
 
 
-def test_memory_and_browser(monkeypatch):
-    monkeypatch.setattr(doctor, "memory_bytes", lambda: 2**29)
+def test_a_missing_browser_is_reported(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("SQSGD_CHROMIUM", raising=False)
-    checks = examined()
-    assert checks["basics", "machine"].state == "broken"
-    assert checks["for contributors", "chromium"].state == "missing"
+    assert examined()["for contributors", "chromium"].state == "missing"
     monkeypatch.setenv("SQSGD_CHROMIUM", "/a/browser")
-    assert examined()["for contributors", "chromium"].found == "/a/browser"
+    assert ("for contributors", "chromium") not in examined()
 
 
 def test_the_command_prints_json_and_a_table():
@@ -131,7 +128,7 @@ def test_the_command_prints_json_and_a_table():
     assert done.code == 0
     answer = json.loads(done.out)
     assert answer["works"] is True
-    assert {"group", "name", "state", "found", "needed", "fix", "mend", "basic"} == set(answer["checks"][0])
+    assert {"group", "name", "state", "found", "needed", "fix", "basic"} == set(answer["checks"][0])
     table = typed("sqsgd doctor")
     assert table.code == 0
     assert "The basics work." in table.out
@@ -142,13 +139,13 @@ def test_each_fix_is_printed_once(monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
     checks = json.loads(typed("sqsgd doctor --data-dir /nowhere --json").out)["checks"]
     shown = typed("sqsgd doctor --data-dir /nowhere").out.split("To fix what is missing or broken:\n")[1]
-    fixes = {check["mend"] for check in checks} - {""}
+    fixes = {check["fix"] for check in checks} - {""}
     assert "sqsgd data fetch mnist --data-dir /nowhere" in str(fixes)
     lines = shown.splitlines()
-    assert lines[1::2] == [f"    {fix}" for fix in dict.fromkeys(check["mend"] for check in checks) if fix]
+    assert lines[1::2] == [f"    {fix}" for fix in dict.fromkeys(check["fix"] for check in checks) if fix]
     for check in checks:
-        if check["mend"]:
-            assert check["name"] in lines[lines.index(f"    {check['mend']}") - 1]
+        if check["fix"]:
+            assert check["name"] in lines[lines.index(f"    {check['fix']}") - 1]
 
 
 def test_fixes_fit_80_columns(monkeypatch):

@@ -112,8 +112,7 @@ def test_help_describes_a_default_that_is_computed_and_shows_none_for_flags():
 
 
 def test_the_shell_is_offered_what_the_commands_take():
-    from sqsgd.learning.dataset_files import dataset_status
-    from sqsgd.learning.fetch import fetch
+    from sqsgd.learning.files import dataset_status, fetch
 
     assert options.complete_dataset() == [row.name for row in dataset_status("/nowhere")]
     with pytest.raises(ValueError, match=f"choose {', '.join(options.complete_fetchable())}"):

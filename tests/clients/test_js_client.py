@@ -15,7 +15,7 @@ from javascript import FOLDER, client
 import sqsgd
 from sqsgd.conformance.comparison import compare, read_vectors
 from sqsgd.kernels.softmax import softmax_gradients
-from sqsgd.learning.hog import soft_hog, unit
+from sqsgd.learning.features import soft_hog, unit
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,55 +5,44 @@ import hashlib
 
 import numpy as np
 
-from sqsgd.learning.dataset_sources import Archive, IdxFile, Source
-
-SIZES = (20, 10)
+from sqsgd.learning.files import File, Source
 
 
-def encode_idx(array: np.ndarray) -> bytes:
+def encode_idx(array):
     sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
     return bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes()
 
 
-def small_contents(seed: int = 0) -> dict[str, bytes]:
-    """The four files by name, not gzipped; every label 0..9 occurs in both parts."""
-    generator = np.random.Generator(np.random.PCG64(seed))
-    contents = {}
-    for part, size in zip(("train", "test"), SIZES, strict=True):
+def small_contents():
+    """The four files by name, not gzipped: 20 training and 10 test images; every label 0..9 is in both."""
+    generator, contents = np.random.default_rng(0), {}
+    for part, size in (("train", 20), ("test", 10)):
         images = generator.integers(0, 256, (size, 28, 28), np.uint8)
-        labels = (np.arange(size) % 10).astype(np.uint8)
         contents[f"small-{part}-images"] = encode_idx(images)
-        contents[f"small-{part}-labels"] = encode_idx(labels)
+        contents[f"small-{part}-labels"] = encode_idx((np.arange(size) % 10).astype(np.uint8))
     return contents
 
 
-def small_source(
-    contents: dict[str, bytes],
-    *,
-    known: bool = True,
-    transposed: bool = False,
-    archive: Archive | None = None,
-) -> Source:
+def small_source(contents, *, known=True, **changes):
     """The source of these files; ``known`` says whether the content's checksum is known."""
-    first, second, third, fourth = (
-        IdxFile(
-            name=name,
-            gzip_md5=hashlib.md5(zipped(content), usedforsecurity=False).hexdigest(),
-            sha256=hashlib.sha256(content).hexdigest() if known else None,
-        )
+    files = tuple(
+        File(name=name, sha256=hashlib.sha256(content).hexdigest() if known else "", md5=md5(zipped(content)))
         for name, content in contents.items()
     )
-    return Source(
-        name="small",
-        title="Small",
-        files=(first, second, third, fourth),
-        sizes=SIZES,
-        mean=0.5,
-        deviation=0.25,
-        transposed=transposed,
-        archive=archive,
-    )
+    about = {"title": "Small", "sizes": (20, 10), "mean": 0.5, "deviation": 0.25, **changes}
+    return Source(name="small", files=files, **about)
 
 
-def zipped(content: bytes) -> bytes:
+def md5(data):
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def zipped(content):
     return gzip.compress(content, mtime=0)
+
+
+def write(folder, contents, *, gzipped=True):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        (folder / (f"{name}.gz" if gzipped else name)).write_bytes(zipped(content) if gzipped else content)
+    return folder

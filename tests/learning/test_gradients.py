@@ -1,18 +1,24 @@
-"""Flat parameters and gradients: order, values, and reproducibility."""
+"""Flat parameters and gradients: order, values and reproducibility, one client at a time and many at once."""
 
 import hashlib
+import itertools
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from sqsgd.learning import gradients
+from sqsgd.learning.datasets import Dataset
 from sqsgd.learning.gradients import (
+    batchable,
+    batched_gradients,
     get_flat,
+    head_gradients,
+    linear_head,
     loss_gradient,
     loss_gradients,
     parameter_count,
@@ -21,33 +27,32 @@ from sqsgd.learning.gradients import (
     threads_restored,
 )
 from sqsgd.learning.models import make_model
-from sqsgd.learning.objectives import OBJECTIVES
+from sqsgd.learning.objectives import OBJECTIVES, make_objective
+
+CLASSES = OBJECTIVES["cross-entropy"]
 
 
-def batch(size: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(size, seed=0):
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(size, 1, 28, 28, generator=generator)
     return images, torch.randint(0, 10, (size,), generator=generator)
 
 
-def test_flat_order_is_that_of_the_parameters_row_by_row() -> None:
-    layer = nn.Linear(2, 3)
-    set_flat(layer, np.arange(9, dtype=np.float32))
-    assert layer.weight.tolist() == [[0, 1], [2, 3], [4, 5]]
-    assert layer.bias.tolist() == [6, 7, 8]
-    assert get_flat(layer).tolist() == list(range(9))
-
-
-def test_frozen_parameters_are_not_in_the_vector() -> None:
-    model = nn.Sequential(nn.Linear(2, 3).requires_grad_(False), nn.Linear(3, 2))
+def test_flat_order_is_that_of_the_trainable_parameters_row_by_row():
+    model = nn.Sequential(nn.Linear(2, 3).requires_grad_(False), nn.Linear(2, 3))
     before = model[0].weight.clone()
-    assert parameter_count(model) == 8
-    set_flat(model, np.ones(8, np.float32))
+    vector = np.arange(9, dtype=np.float32)
+    vector.flags.writeable = False  # a vector straight from a file or the wire may be read-only
+    set_flat(model, vector)
+    assert (model[1].weight.tolist(), model[1].bias.tolist()) == ([[0, 1], [2, 3], [4, 5]], [6, 7, 8])
+    assert (get_flat(model).tolist(), parameter_count(model)) == (list(range(9)), 9)
     assert torch.equal(model[0].weight, before)
-    assert loss_gradient(model, torch.ones(1, 2), torch.zeros(1, dtype=torch.int64))[1].shape == (8,)
+    copy = get_flat(model)
+    copy += 1
+    assert not np.array_equal(copy, get_flat(model))
 
 
-def test_the_number_of_threads_can_be_restored() -> None:
+def test_the_number_of_threads_can_be_restored():
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
@@ -59,16 +64,7 @@ def test_the_number_of_threads_can_be_restored() -> None:
         torch.set_num_threads(before)
 
 
-def test_get_flat_is_a_copy() -> None:
-    model = make_model("mlp")
-    vector = get_flat(model)
-    vector += 1
-    assert not np.array_equal(vector, get_flat(model))
-    vector.flags.writeable = False
-    set_flat(model, vector)  # a vector straight from a file or the wire may be read-only
-
-
-def test_the_gradient_agrees_with_finite_differences() -> None:
+def test_the_gradient_agrees_with_finite_differences():
     model = make_model("lenet5-classic", seed=1)
     inputs, labels = batch(8)
     weights = get_flat(model)
@@ -76,42 +72,29 @@ def test_the_gradient_agrees_with_finite_differences() -> None:
     direction = np.random.Generator(np.random.PCG64(0)).standard_normal(len(weights))
     # Along the gradient plus a random direction, so that no block of parameters can hide.
     direction = direction / np.linalg.norm(direction) + gradient / np.linalg.norm(gradient)
-    wide = model.double()
-    losses = []
+    wide, losses = model.double(), []
     for step in (-1e-4, 1e-4):
-        moved, start = weights.astype(np.float64) + step * direction, 0
-        with torch.no_grad():
-            for parameter in wide.parameters():
-                stop = start + parameter.numel()
-                parameter.copy_(torch.from_numpy(moved[start:stop]).view(parameter.shape))
-                start = stop
-            losses.append(nn.functional.cross_entropy(wide(inputs.double()), labels).item())
+        moved = torch.from_numpy(weights.astype(np.float64) + step * direction)
+        nn.utils.vector_to_parameters(moved, wide.parameters())
+        losses.append(nn.functional.cross_entropy(wide(inputs.double()), labels).item())
     assert gradient @ direction == pytest.approx((losses[1] - losses[0]) / 2e-4, rel=1e-4)
 
 
-def test_the_gradient_is_torchs_own_and_leaves_no_trace() -> None:
+def test_the_gradient_is_torchs_own_and_leaves_no_trace():
     model = make_model("lenet5")
+    model.unused = nn.Parameter(torch.ones(3))  # what the loss does not reach has gradient zero
     inputs, labels = batch(32)
     loss, gradient = loss_gradient(model, inputs, labels)
     assert all(parameter.grad is None for parameter in model.parameters())
     expected = nn.functional.cross_entropy(model(inputs), labels)
     expected.backward()
     assert loss == expected.item()
-    flat = torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])
-    assert np.allclose(gradient, flat.numpy(), atol=1e-7)
-
-
-def test_a_parameter_that_the_loss_does_not_reach_has_gradient_zero() -> None:
-    model = nn.Linear(2, 2)
-    model.unused = nn.Parameter(torch.ones(3))
-    _, gradient = loss_gradient(model, torch.ones(1, 2), torch.zeros(1, dtype=torch.int64))
-    # The module's own parameters come first in torch's order: weight, bias, unused.
-    assert gradient[-3:].tolist() == [0, 0, 0]
-    assert np.abs(gradient[:-3]).min() > 0
+    flat = [torch.zeros(3) if p.grad is None else p.grad.reshape(-1) for p in model.parameters()]
+    assert np.allclose(gradient, torch.cat(flat).numpy(), atol=1e-7)
 
 
 FINGERPRINT = """
-import hashlib, sys, torch
+import hashlib, torch
 from sqsgd.learning.gradients import loss_gradient, prepare_torch
 from sqsgd.learning.models import make_model
 prepare_torch()
@@ -122,13 +105,13 @@ print(hashlib.sha256(loss_gradient(make_model("lenet5"), images, labels)[1].toby
 """
 
 
-def test_another_process_computes_the_same_bits() -> None:
+def test_another_process_computes_the_same_bits():
     here = loss_gradient(make_model("lenet5"), *batch(32))[1]
     there = subprocess.run([sys.executable, "-c", FINGERPRINT], capture_output=True, text=True, check=True)
     assert there.stdout.strip() == hashlib.sha256(here.tobytes()).hexdigest()
 
 
-def test_many_clients_at_a_time_give_the_same_bits_in_the_same_order() -> None:
+def test_many_clients_at_a_time_give_the_same_bits_in_the_same_order():
     model = make_model("lenet5")
     batches = [batch(size, seed) for seed, size in enumerate((32, 1, 7, 32, 5, 16))]
     expected = [loss_gradient(model, *one) for one in batches]
@@ -138,10 +121,10 @@ def test_many_clients_at_a_time_give_the_same_bits_in_the_same_order() -> None:
         assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(found, expected, strict=True))
 
 
-def test_gradients_are_made_only_a_little_ahead_of_the_reader() -> None:
+def test_gradients_are_made_only_a_little_ahead_of_the_reader():
     model, taken = nn.Linear(1, 2), []
 
-    def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def batches():
         for number in range(100):
             taken.append(number)
             yield torch.ones(1, 1), torch.zeros(1, dtype=torch.int64)
@@ -155,13 +138,7 @@ def test_gradients_are_made_only_a_little_ahead_of_the_reader() -> None:
     assert threading.active_count() == threads
 
 
-def test_a_clients_error_reaches_the_reader() -> None:
-    bad = torch.ones(1, 1), torch.tensor([5])
-    with pytest.raises(IndexError, match="Target 5 is out of bounds"):
-        list(loss_gradients(nn.Linear(1, 2), [bad] * 4, workers=2))
-
-
-def test_dropout_repeats_itself_under_a_seed() -> None:
+def test_dropout_repeats_itself_with_a_seed():
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(784, 10))
     state = torch.random.get_rng_state()
     first, again, other = (loss_gradient(model, *batch(4), seed=seed)[1] for seed in (1, 1, 2))
@@ -170,33 +147,153 @@ def test_dropout_repeats_itself_under_a_seed() -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_evaluation_counts_over_all_batches_and_restores_the_mode() -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.9), nn.Linear(784, 10))
-    model[1].eval()
-    inputs, labels = batch(101)
-    logits = model(inputs)
-    model[1].train()
-    model[2].eval()
-    whole = nn.functional.cross_entropy(logits, labels).item()
-    right = (logits.argmax(dim=1) == labels).double().mean().item()
-    for size, workers in ((101, 1), (10, 1), (7, 2), (1000, 2)):
-        found = OBJECTIVES["cross-entropy"].evaluate(model, inputs, labels, size=size, workers=workers)
-        assert found.metrics == {"accuracy": pytest.approx(right, abs=1e-12)}
-        assert found.loss == pytest.approx(whole, rel=1e-5)
-    assert [module.training for module in model] == [True, True, False]
-
-
-def test_wrong_arguments_are_named() -> None:
+def test_wrong_arguments_are_named():
     layer, one = nn.Linear(1, 2), torch.zeros(1, dtype=torch.int64)
-    with pytest.raises(ValueError, match=r"vector must be .* length 4, not float32 \(5,\)"):
-        set_flat(layer, np.zeros(5, np.float32))
-    with pytest.raises(ValueError, match="not float64"):
-        set_flat(layer, np.zeros(4))
+    for vector in (np.zeros(5, np.float32), np.zeros(4)):
+        with pytest.raises(ValueError, match=r"vector must be .* length 4, not float"):
+            set_flat(layer, vector)
     with pytest.raises(ValueError, match="at least one example"):
         loss_gradient(layer, torch.ones(0, 1), one[:0])
     with pytest.raises(ValueError, match=r"\(1, classes\), not \(1, 3, 2\)"):
         loss_gradient(layer, torch.ones(1, 3, 1), one)
-    with pytest.raises(ValueError, match="size must be at least 1, not 0"):
-        OBJECTIVES["cross-entropy"].evaluate(layer, torch.ones(1, 1), one, size=0)
-    with pytest.raises(ValueError, match="workers must be at least 1, not 0"):
-        next(loss_gradients(layer, [], workers=0))
+
+
+# ---------------------------------------------------------------- many clients at once
+
+
+def dataset(count=40, shape=(1, 8, 8), classes=3):
+    draw = torch.Generator().manual_seed(1)
+    inputs = torch.randn(count, *shape, generator=draw)
+    labels = torch.randint(0, classes, (count,), generator=draw)
+    about = {"test_inputs": inputs[:4], "test_labels": labels[:4], "classes": classes, "held_out": "four"}
+    return Dataset(name="noise", train_inputs=inputs, train_labels=labels, **about)
+
+
+def check(found, model, data, chosen, bounds, objective=CLASSES):
+    """Losses and rows are torch's own, client by client."""
+    losses, rows = found
+    assert len(losses) == len(rows) == len(bounds) - 1
+    for loss, row, (start, stop) in zip(losses, rows, itertools.pairwise(bounds), strict=True):
+        mine = chosen[start:stop]
+        one, gradient = loss_gradient(
+            model, data.train_inputs[mine], data.train_labels[mine], objective=objective
+        )
+        assert loss == pytest.approx(one, rel=1e-4, abs=1e-6)
+        assert np.abs(row - gradient).max() < 1e-5
+
+
+def linear(bias=True):
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3, bias=bias))
+
+
+def small():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_linear_model_has_torchs_gradients(bias):
+    model, data = linear(bias), dataset()
+    chosen, bounds = np.arange(30) % 11, np.array([0, 1, 2, 10, 11, 30])
+    check(head_gradients(linear_head(model), data, chosen, bounds), model, data, chosen, bounds)
+
+
+def test_a_row_depends_on_its_client_alone(monkeypatch):
+    """Whatever the other clients, the threads and the parts: simulations on other engines rely on it."""
+    head, data = linear_head(linear()), dataset()
+    monkeypatch.setattr(gradients, "_CLIENTS", 3)
+    losses, rows = head_gradients(head, data, np.arange(20), np.arange(21), workers=2)
+    for i in range(20):
+        loss, row = head_gradients(head, data, np.array([i]), np.array([0, 1]))
+        assert (loss[0], row.tobytes()) == (losses[i], rows[i].tobytes())
+
+
+def watched():
+    layer = nn.Linear(4, 2)
+    layer.register_forward_hook(lambda *_: None)
+    return layer
+
+
+def partly_frozen():
+    layer = nn.Linear(4, 2)
+    layer.bias.requires_grad = False
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        (nn.Linear(4, 2), True),
+        (nn.Sequential(nn.Identity(), nn.Flatten(), nn.Linear(4, 2, bias=False)), True),
+        (nn.Sequential(nn.Linear(4, 2), nn.ReLU()), False),
+        (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), False),
+        (nn.Sequential(nn.Dropout(), nn.Linear(4, 2)), False),
+        (nn.Sequential(), False),
+        (nn.Embedding(4, 2), False),
+        (watched(), False),
+        (partly_frozen(), False),
+    ],
+)
+def test_only_a_plain_softmax_is_taken_for_one(model, found):
+    assert (linear_head(model) is not None) == found
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet5-classic"])
+def test_other_models_are_computed_in_batches(name, monkeypatch):
+    data = dataset(shape=(1, 16, 16))
+    model = make_model(name, 3, data.in_shape, seed=1)
+    chosen, bounds = np.arange(20), np.arange(0, 21, 2)
+    assert batchable(model, data, CLASSES)
+    monkeypatch.setattr(gradients, "_FLOATS", 3 * 10**5)  # several parts
+    check(batched_gradients(model, data, chosen, bounds, CLASSES), model, data, chosen, bounds)
+
+
+class Branching(nn.Module):
+    """What vmap cannot do: a branch that depends on the data."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 3)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.layer(x if x.sum() > 0 else -x)
+
+
+class Recurrent(nn.Module):
+    """Layers of torch that vmap does not support."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells, self.layer = nn.GRU(8, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(self.cells(x.flatten(1).unflatten(1, (8, 8)))[0][:, -1])
+
+
+def stale(model, batch):
+    """Keeps weights of another time: vmap computes it without complaint, and without one of its parts."""
+    if not hasattr(model, "kept"):
+        object.__setattr__(model, "kept", list(model.parameters()))
+    return nn.functional.cross_entropy(model(batch[0]), batch[1]) + model.kept[0].square().sum()
+
+
+def test_what_vmap_cannot_compute_is_left_to_torch():
+    data, model = dataset(), small()
+    assert batchable(model, data, CLASSES)
+    assert not batchable(Branching(), data, CLASSES)
+    assert not batchable(Recurrent(), data, CLASSES)
+    stale(model, (data.train_inputs[:1], data.train_labels[:1]))
+    assert not batchable(model, data, make_objective("stale", stale))
+
+
+def test_a_loss_of_ones_own_is_computed_in_batches_with_the_gradient_of_all_its_parts():
+    def penalised(model, batch):
+        size = sum(parameter.square().sum() for parameter in model.parameters())
+        return nn.functional.cross_entropy(model(batch[0]), batch[1]) + 0.1 * size
+
+    data, model, objective = dataset(), small(), make_objective("penalised", penalised)
+    assert batchable(model, data, objective)
+    chosen, bounds = np.arange(6), np.arange(0, 7, 2)
+    found = batched_gradients(model, data, chosen, bounds, objective)
+    check(found, model, data, chosen, bounds, objective)

@@ -1,113 +1,210 @@
-"""Tables and arrays of a user: what is taken for inputs, labels and clients, and what is refused."""
+"""A user's own code and data: what is taken for inputs, labels and clients, and what is refused."""
+
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from small_tables import frame, only, pandas
 
-from sqsgd.learning.datasets import given_dataset
-from sqsgd.learning.own_data import read_parts
+from sqsgd.learning.datasets import given_dataset, load_dataset
+from sqsgd.learning.factories import call_factory, find_named
+from sqsgd.learning.tables import read_examples
+
+pandas = pytest.importorskip("pandas", reason="pandas comes with mlxtend")
+ONES, CLASSES = np.ones((4, 2)), np.array([0, 1, 1, 0])
+
+
+def frame(**changes):
+    columns = {"age": [20, 30, 40, 50], "height": [1.5, 1.6, 1.7, 1.8], "label": [0, 1, 1, 0]}
+    return pandas.DataFrame({**columns, **changes})
+
+
+def only(value):
+    (part,) = read_examples("mine", value)
+    return part
+
+
+@pytest.fixture
+def working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    return tmp_path
+
+
+def test_code_in_the_working_folder_is_found_and_hides_nothing_that_is_installed(working_folder):
+    (working_folder / "beside_me.py").write_text("def make(a): return a\ndef broken(): return 1 / 0\n")
+    assert call_factory("beside_me:make", "model", find_named("beside_me:make", "model"), a=42, b=1) == 42
+    with pytest.raises(ValueError, match="dataset 'beside_me:broken': the factory failed: ZeroDivisionError"):
+        load_dataset("beside_me:broken")
+    (working_folder / "wave.py").write_text("def open(): return 'shadow'\n")
+    sys.modules.pop("wave", None)
+    assert Path(find_named("wave:open", "model").__code__.co_filename).parent != working_folder
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_package.models:make", "model 'no_such_package.models:make'.*no module 'no_such_package'"),
+        ("json.no_such_part:make", "no module 'json.no_such_part'"),
+        ("json:no_such_function", "module 'json' has no 'no_such_function'.*dumps"),
+        (":make", "package.module:factory"),
+        ("json:", "package.module:factory"),
+    ],
+)
+@pytest.mark.usefixtures("working_folder")
+def test_errors_name_what_is_wrong_with_the_name(name, message):
+    with pytest.raises(ValueError, match=message):
+        find_named(name, "model")
+
+
+def test_a_missing_import_inside_the_module_is_not_blamed_on_the_name(working_folder):
+    (working_folder / "with_bad_import.py").write_text("import not_installed_anywhere\n")
+    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+        find_named("with_bad_import:make", "model")
 
 
 def test_a_frame_is_its_numeric_columns_and_the_column_of_labels():
     part = only(frame(smokes=[True, False, True, True]))
     assert part.inputs.dtype == torch.float32
-    assert part.inputs.tolist() == [[20, 1.5, 1], [30, pytest.approx(1.6), 0], [40, pytest.approx(1.7), 1],
-                                    [50, pytest.approx(1.8), 1]]  # fmt: skip
-    assert part.labels.tolist() == [0, 1, 1, 0]
-    assert part.owners is None
-
-
-def test_numbers_to_predict_stay_numbers_and_clients_are_numbered():
+    np.testing.assert_allclose(part.inputs, [[20, 1.5, 1], [30, 1.6, 0], [40, 1.7, 1], [50, 1.8, 1]])
+    assert (part.labels.tolist(), part.owners) == ([0, 1, 1, 0], None)
     table = frame(client=["b", "a", "b", "c"]).rename(columns={"label": "target"})
     part = only(table.assign(target=[0.5, 1.5, 2.5, 3.5]))
-    assert part.labels.tolist() == [0.5, 1.5, 2.5, 3.5]
-    assert part.owners.tolist() == [1, 0, 1, 2]
-    assert part.inputs.shape == (4, 2)
-
-
-def test_a_frame_and_a_series_are_inputs_and_labels():
-    table = frame()
-    part = only((table[["age"]], table["label"]))
+    assert (part.labels.tolist(), part.owners.tolist()) == ([0.5, 1.5, 2.5, 3.5], [1, 0, 1, 2])
+    part = only((frame()[["age"]], frame()["label"]))
     assert (part.inputs.tolist(), part.labels.tolist()) == ([[20], [30], [40], [50]], [0, 1, 1, 0])
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.int8])
+def test_whole_numbers_in_a_table_are_quantities(kind):
+    table = pandas.DataFrame({"age": [20, 30, 40, 50], "rooms": [1, 2, 3, 4]}).astype(kind)
+    for part in (only(table.assign(label=CLASSES)), only((table, CLASSES))):
+        assert part.inputs.dtype == torch.float32
+        assert part.inputs.tolist() == [[20, 1], [30, 2], [40, 3], [50, 4]]
+
+
 @pytest.mark.parametrize("together", [lambda a, b: (a, b), lambda a, b: {"train": a, "test": b}])
-def test_two_tables_are_training_and_test(together):
-    first, second = read_parts("mine", together(frame(), frame(age=[1, 2, 3, 4])))
-    assert (first.inputs[0, 0], second.inputs[0, 0]) == (20, 1)
+def test_columns_of_the_test_table_are_found_by_name(together):
+    train, test = read_examples("mine", together(frame(), frame()[["label", "height", "age"]]))
+    assert torch.equal(train.inputs, test.inputs)
+    with pytest.raises(ValueError, match=r"test table has other columns than the training table: age, old"):
+        read_examples("mine", together(frame(), frame().rename(columns={"age": "old"})))
 
 
-def test_clients_keep_a_fifth_of_their_own_for_the_test():
-    owners = np.repeat(["x", "y", "z"], [10, 10, 4])
-    data = given_dataset("mine", (np.arange(48.0).reshape(24, 2), np.arange(24) % 2, owners))
-    held = sorted(set(np.arange(0, 48.0, 2)) - set(data.train_inputs[:, 0].tolist()))
-    assert len(held) == 4
-    assert [sum(place in range(20 * i, 20 * i + 20) for place in held) for i in range(2)] == [2, 2]
-    assert np.bincount(data.owners).tolist() == [8, 8, 4]
+def test_columns_of_a_pair_of_inputs_and_labels_too():
+    inputs, labels = frame()[["age", "height"]], frame()["label"]
+    train, test = read_examples("mine", ((inputs, labels), (inputs[["height", "age"]], labels)))
+    assert torch.equal(train.inputs, test.inputs)
 
 
-@pytest.mark.parametrize("each", [1, 4])
-def test_clients_with_few_examples_hold_out_every_fifth_of_all(each):
-    inputs = np.arange(40.0).reshape(40, 1)
-    data = given_dataset("mine", (inputs, np.arange(40) % 2, np.arange(40) // each))
-    kept, held = data.train_inputs.flatten().tolist(), data.test_inputs.flatten().tolist()
-    assert len(held) == 8
-    assert sorted(kept + held) == inputs.flatten().tolist()
-    assert np.bincount(data.test_labels).tolist() == [4, 4]
-    sizes = np.bincount(data.owners)  # a client whose only example is held out is none
-    assert (len(sizes), sizes.min()) == ((32, 1) if each == 1 else (10, 2))
+def test_arrays_keep_their_kind():
+    read_only = np.ones((4, 2))[::-1]
+    read_only.flags.writeable = False
+    assert only([read_only, CLASSES]).inputs.dtype == torch.float32
+    assert only((np.full((4, 1, 2, 2), 255, np.uint8), CLASSES)).inputs.max() == 1
+    assert only((np.full((4, 2), 255), CLASSES)).inputs.dtype == torch.int64
+    assert only((np.ones((6, 3), int), np.ones((6, 3), int))).labels.dtype == torch.int64
+    assert only((np.ones((6, 3)), np.ones((6, 2), bool))).labels.dtype == torch.float32
 
 
-def test_images_are_scaled_and_tokens_are_not():
-    assert only((np.full((4, 1, 2, 2), 255, np.uint8), np.zeros(4, int))).inputs.max() == 1
-    assert only((np.full((4, 2), 255), np.zeros(4, int))).inputs.dtype == torch.int64
+BAD = {
+    "a text column": (frame(town=list("abcd")), "column 'town': expected real numbers.*get_dummies"),
+    "categories": (frame(kind=pandas.Categorical(list("abab"))), "column 'kind': expected real numbers"),
+    "missing values": (frame(age=[20, None, 40, None]), "column 'age': missing values.*fill them in"),
+    "infinity": (frame(age=[1.0, np.inf, 2.0, 3.0]), "column 'age': missing values, NaN, infinity"),
+    "too large": (frame(age=[1.0, 1e300, 2.0, 3.0]), "column 'age': .*too large for float32"),
+    "dates": (frame(born=pandas.to_datetime(["2020-01-01"] * 4)), "column 'born': expected real .*datetime"),
+    "text labels": (frame(label=list("abba")), r"column 'label': expected real numbers.*cat\.codes"),
+    "no labels": (
+        frame().drop(columns="label"),
+        "has none of the columns label, labels, target.*It has age, h",
+    ),
+    "two labels": (frame(target=[1, 2, 3, 4]), "has label and target of the columns"),
+    "no inputs": (frame()[["label"]], "has no column besides"),
+    "no rows": (frame().iloc[:0], "table has no rows"),
+    "two of a name": (pandas.concat([frame(), frame()[["age"]]], axis=1), "two columns of one name"),
+    "no train": ({"training": frame()}, "returned a dict of training; expected train"),
+    "test without labels": ((frame(), frame().drop(columns="label")), "test table has none of the columns"),
+    "not parts": ({"train": ONES, "test": ONES}, "training part is a ndarray; expected"),
+    "nothing": (None, r"returned a NoneType; expected \(inputs, labels\)"),
+    "one client": ((ONES, CLASSES, ["a"]), r"clients have shape \(1,\); expected one for each of the 4"),
+    "no client": ((ONES, CLASSES, ["a", "b", None, "a"]), "clients are of types NoneType and str"),
+    "nan client": ((ONES, CLASSES, [1.0, np.nan, 2.0, np.nan]), "or some are missing"),
+    "mixed clients": (frame(client=[1, "b", 1, "b"]), "clients are of types int and str"),
+    "infinite labels": ((ONES, np.full(4, np.inf)), "labels: missing values, NaN, infinity"),
+    "flat": ((np.ones(4), CLASSES), r"write inputs.reshape\(-1, 1\)"),
+    "rows of bytes": ((np.ones((4, 2), np.uint8), CLASSES), r"rows of uint8, .*write .astype\('float32'\)"),
+    "masked": ((np.ma.masked_less(ONES, 2), CLASSES), "expected an array or a tensor, not a MaskedArray"),
+    "lists": ((frame()[["age"]], [0, 1, 1, 0]), "labels: expected an array or a tensor, not a list"),
+    "text": ((np.array([["a"]] * 4), CLASSES), "inputs: expected real numbers, not <U1"),
+    "complex": ((ONES.astype(complex), CLASSES), "inputs: expected real numbers, not complex"),
+    "lengths": ((ONES, CLASSES[:3]), r"inputs have shape \(4, 2\) and labels \(3,\)"),
+    "no examples": ((ONES[:0], CLASSES[:0]), "with count at least 1"),
+    "negative": ((np.ones((5, 2)), np.array([0, 1, -1, 0, 1])), "labels run from -1 to 1; expected 0 to 1"),
+    "too few": ((ONES, CLASSES), "has 4 examples; a split needs at least 5"),
+    "many classes": (
+        (ONES, np.full(4, 1 << 20)),
+        "labels go up to 1,048,576; .* numbers to predict as floats",
+    ),
+    "shapes": (
+        ((ONES, CLASSES), (np.ones((4, 3)), CLASSES)),
+        r"training inputs have shape \(2,\), test inputs \(3,",
+    ),
+}
 
 
-def test_rows_of_labels_keep_their_kind():
-    tokens = only((np.ones((6, 3), int), np.ones((6, 3), int)))
-    assert tokens.labels.dtype == torch.int64
-    sets = only((np.ones((6, 3)), np.ones((6, 2), bool)))
-    assert sets.labels.dtype == torch.float32
+@pytest.mark.parametrize("kind", BAD)
+def test_what_cannot_be_learned_from_is_named(kind):
+    value, words = BAD[kind]
+    with pytest.raises(ValueError, match=f"dataset 'mine'.*{words}"):
+        given_dataset("mine", value)
+
+
+@pytest.fixture
+def hugging_face():
+    """Makes a dataset of columns."""
+    return pytest.importorskip("datasets", reason="not installed: pip install datasets").Dataset.from_dict
+
+
+def test_hugging_face_columns_are_joined_and_found_by_name(hugging_face):
+    part = only(hugging_face({"a": [1.0, 2.0], "b": [[3.0, 4.0], [5.0, 6.0]], "label": [0, 1]}))
+    assert (part.inputs.tolist(), part.labels.tolist()) == ([[1, 3, 4], [2, 5, 6]], [0, 1])
+    train, test = (
+        hugging_face({**columns, "label": [0, 1]})
+        for columns in ({"a": [1, 2], "b": [3, 4]}, {"b": [3, 4], "a": [1, 2]})
+    )
+    first, second = read_examples("mine", {"train": train, "validation": test})
+    assert first.inputs.dtype == torch.float32
+    assert first.inputs.tolist() == second.inputs.tolist() == [[1, 3], [2, 4]]
+
+
+def test_hugging_face_tokens_and_images(hugging_face):
+    rows = {"input_ids": [[1, 2, 3], [4, 5, 6]], "labels": [[2, 3, -100], [5, 6, -100]], "client": ["u", "v"]}
+    part = only(hugging_face(rows))
+    assert part.inputs.dtype == part.labels.dtype == torch.int64
+    assert (part.labels[0].tolist(), part.owners.tolist()) == ([2, 3, -100], [0, 1])
+    pytest.importorskip("PIL", reason="Pillow is not installed")
+    datasets = pytest.importorskip("datasets")
+    about = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    columns = {"image": [np.full((2, 4, 3), 255, np.uint8)] * 2, "label": [0, 1]}
+    images = only(hugging_face(columns, features=about)).inputs
+    assert (images.shape, images.unique().tolist()) == ((2, 3, 2, 4), [1.0])
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("columns", "words"),
     [
-        (frame(town=["a", "b", "c", "d"]), "column 'town' holds text or categories; encode it .*get_dummies"),
-        (frame(kind=pandas.Categorical(list("abab"))), "column 'kind' holds text or categories"),
-        (frame(age=[20, None, 40, None]), "column 'age' has 2 missing values; fill them in"),
-        (frame(born=pandas.to_datetime(["2020-01-01"] * 4)), "column 'born' holds datetime"),
-        (frame(label=["yes", "no", "no", "yes"]), "column 'label' holds text"),
-        (frame().drop(columns="label"), "has none of the columns label, labels, target.*It has age, height"),
-        (frame(target=[1, 2, 3, 4]), "has label and target of the columns"),
-        (frame()[["label"]], "has no column besides label"),
-        (frame().iloc[:0], "table has no rows"),
-        ({"training": frame()}, "returned a dict of training; expected train"),
-        (
-            (np.ones((4, 2)), np.zeros(4, int), ["a"]),
-            r"clients have shape \(1,\); expected one for each of the 4",
-        ),
-        ((np.ones((4, 2)), np.full(4, np.inf)), "labels contain NaN or infinity"),
-        ((np.ones(4), np.zeros(4, int)), r"inputs have shape \(4,\); .*write inputs.reshape\(-1, 1\)"),
-        ((np.ones((4, 2), np.uint8), np.zeros(4, int)), r"rows of uint8, .*write .astype\('float32'\)"),
-        ((np.ma.masked_less(np.ones((4, 2)), 2), np.zeros(4, int)), "inputs are a masked array; fill in"),
-        ({"train": np.ones((4, 2)), "test": np.ones((4, 2))}, "training part is a ndarray; expected"),
-        ((np.ones((4, 2)), np.zeros(4, int), ["a", "b", None, "a"]), "clients have 1 missing values; name"),
-        ((np.ones((4, 2)), np.zeros(4, int), [1.0, np.nan, 2.0, np.nan]), "clients have 2 missing values"),
-        (frame(client=[1, "b", 1, "b"]), "clients are of types int and str; make all of them text"),
-        ((frame()[["age"]], [0, 1, 1, 0]), "labels are a list; expected an array"),
-        (
-            (np.ones((4, 2)), np.full(4, 1 << 20)),
-            "labels go up to 1,048,576; .* write numbers to predict as floats",
-        ),
+        ({"input_ids": [[1, 2], [3, 4]], "attention_mask": [[1, 1], [1, 1]]}, "input_ids and attention_mask"),
+        ({"a": [1.0, None]}, "column 'a': missing values"),
+        ({"image": [[[1.0]], [[1.0]]], "id": [1, 2]}, "in image are not joined"),
+        ({"words": [[1], [1, 2]]}, "column 'words': .*pad or resize rows of different lengths"),
+        ({"text": ["a", "b"]}, "column 'text': expected real numbers"),
+        ({"a": [1.0, 2.0], "label": ["x", "y"]}, "column 'label': .*encode text"),
+        ({"a": [1.0, 2.0], "client": ["x", None]}, "clients are of types .* or some are missing"),
+        ({"a": [], "label": []}, "table has no rows"),
     ],
 )
-def test_what_cannot_be_learned_from_is_named(value, words):
+def test_hugging_face_columns_that_cannot_be_learned_from_are_named(hugging_face, columns, words):
     with pytest.raises(ValueError, match=words):
-        read_parts("mine", value)
-
-
-def test_training_and_test_labels_must_have_one_shape():
-    with pytest.raises(ValueError, match=r"training labels have shape \(2,\), test labels \(3,\)"):
-        given_dataset("mine", ((np.ones((5, 2)), np.ones((5, 2))), (np.ones((5, 2)), np.ones((5, 3)))))
+        only(hugging_face({"label": [0, 1], **columns}))

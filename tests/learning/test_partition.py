@@ -20,9 +20,7 @@ LABELS = np.repeat(np.arange(10), 60)
     seed=st.integers(0, 2**40),
     data=st.data(),
 )
-def test_every_image_has_one_owner_and_every_client_an_image(
-    labels: list[int], scheme: str, seed: int, data: st.DataObject
-) -> None:
+def test_every_image_has_one_owner_and_every_client_an_image(labels, scheme, seed, data):
     clients = data.draw(st.integers(1, len(labels)))
     parts = partition(labels, clients, scheme, seed)
     assert len(parts) == clients
@@ -31,13 +29,13 @@ def test_every_image_has_one_owner_and_every_client_an_image(
 
 
 @pytest.mark.parametrize("scheme", ["iid", "dirichlet:0.5", "shards:2"])
-def test_the_seed_decides_alone(scheme: str) -> None:
+def test_the_seed_decides_alone(scheme):
     first, again, other = (partition(LABELS, 7, scheme, seed) for seed in (3, 3, 4))
     assert all(map(np.array_equal, first, again))
     assert not all(map(np.array_equal, first, other))
 
 
-def test_the_stream_is_the_one_that_was_published() -> None:
+def test_the_stream_is_the_one_that_was_published():
     # A change here changes every recorded experiment. Integers only, so no machine or NumPy may differ.
     assert [part.tolist() for part in partition([0] * 6, 2, "iid", 1)] == [[5, 3, 0], [2, 1, 4]]
     assert cohort(clients=1000, size=5, round=2, seed=1).tolist() == [61, 342, 572, 617, 662]
@@ -48,13 +46,13 @@ def classes_held(scheme: str) -> float:
     return float(np.mean([len(np.unique(LABELS[part])) for part in partition(LABELS, 10, scheme, seed=0)]))
 
 
-def test_iid_is_even_and_mixed() -> None:
+def test_iid_is_even_and_mixed():
     sizes = {len(part) for part in partition(LABELS[:-7], 10, "iid", seed=0)}
     assert sizes == {59, 60}
     assert classes_held("iid") > 9.5
 
 
-def test_small_beta_concentrates_and_large_beta_spreads() -> None:
+def test_small_beta_concentrates_and_large_beta_spreads():
     assert (
         classes_held("dirichlet:0.01") < 3 < 6 < classes_held("dirichlet:1") <= classes_held("dirichlet:1000")
     )
@@ -62,7 +60,7 @@ def test_small_beta_concentrates_and_large_beta_spreads() -> None:
     assert max(sizes) > 2 * min(sizes)
 
 
-def test_dirichlet_shares_have_the_mean_and_variance_of_dirichlet() -> None:
+def test_dirichlet_shares_have_the_mean_and_variance_of_dirichlet():
     beta, clients, images = 0.5, 4, 5000
     shares = np.array(
         [[len(part) / images for part in partition(np.zeros(images, int), clients, f"dirichlet:{beta}", seed)]
@@ -73,25 +71,18 @@ def test_dirichlet_shares_have_the_mean_and_variance_of_dirichlet() -> None:
     assert np.abs(shares.var(axis=0) / variance - 1).max() < 0.35
 
 
-def test_a_client_of_two_shards_has_few_classes() -> None:
+def test_a_client_of_two_shards_has_few_classes():
     parts = partition(LABELS, 10, "shards:2", seed=0)
     assert {len(part) for part in parts} == {60}
     assert max(len(np.unique(LABELS[part])) for part in parts) <= 2
-
-
-@pytest.mark.parametrize("scheme", ["iid", "dirichlet:0.1", "shards:2"])
-def test_ten_thousand_clients_share_one_array(scheme: str) -> None:
-    parts = partition(np.tile(np.arange(10), 6000), 10_000, scheme, seed=0)
-    bases = {id(part.base) for part in parts}
-    assert len(bases) == 1
 
 
 @pytest.mark.parametrize(
     ("clients", "scheme", "message"),
     [
         (601, "iid", "601 clients cannot share 600 images"),
-        (300, "shards:3", "needs 900 shards for 300 clients, but there are only 600 images; write shards:2"),
-        (5, "dirichlet", "'dirichlet'.*BETA must be a positive number"),
+        (300, "shards:3", "N must be .* at most 2, because 300 clients share 600 images"),
+        (5, "dirichlet", "'dirichlet:'.*BETA must be a positive number"),
         (5, "dirichlet:-1", "BETA must be"),
         (5, "dirichlet:nan", "BETA must be"),
         (5, "shards:0", "N must be"),
@@ -100,12 +91,12 @@ def test_ten_thousand_clients_share_one_array(scheme: str) -> None:
         (0, "iid", "clients must be at least 1, not 0"),
     ],
 )
-def test_impossible_partitions_say_what_would_be_possible(clients: int, scheme: str, message: str) -> None:
+def test_impossible_partitions_say_what_would_be_possible(clients, scheme, message):
     with pytest.raises(ValueError, match=message):
         partition(LABELS, clients, scheme, seed=0)
 
 
-def test_a_cohort_is_sorted_distinct_and_new_every_round() -> None:
+def test_a_cohort_is_sorted_distinct_and_new_every_round():
     rounds = [cohort(clients=50, size=20, round=t, seed=9) for t in range(20)]
     assert all(np.all(np.diff(members) > 0) and members[0] >= 0 and members[-1] < 50 for members in rounds)
     assert len({tuple(members) for members in rounds}) == 20
@@ -113,7 +104,7 @@ def test_a_cohort_is_sorted_distinct_and_new_every_round() -> None:
     assert cohort(clients=5, size=5, round=0, seed=0).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_every_pair_of_clients_is_equally_likely() -> None:
+def test_every_pair_of_clients_is_equally_likely():
     draws, pairs = 15_000, {}
     for t in range(draws):
         pair = tuple(cohort(clients=6, size=2, round=t, seed=5).tolist())
@@ -123,7 +114,7 @@ def test_every_pair_of_clients_is_equally_likely() -> None:
     assert statistic < 36.1  # chi-square, 14 degrees of freedom: exceeded once in a thousand seeds
 
 
-def test_a_cohort_needs_no_memory_for_the_clients_left_out() -> None:
+def test_a_cohort_needs_no_memory_for_the_clients_left_out():
     tracemalloc.start()
     cohort(clients=10**12, size=100, round=0, seed=0)
     peak = tracemalloc.get_traced_memory()[1]
@@ -131,7 +122,7 @@ def test_a_cohort_needs_no_memory_for_the_clients_left_out() -> None:
     assert peak < 100_000
 
 
-def test_a_batch_depends_on_seed_round_and_client_and_on_nothing_else() -> None:
+def test_a_batch_depends_on_seed_round_and_client_and_on_nothing_else():
     indices = np.arange(1000, 1100)
     batch = batch_indices(indices, 32, round=4, client=2, seed=1)
     assert len(set(batch.tolist())) == 32
@@ -142,7 +133,7 @@ def test_a_batch_depends_on_seed_round_and_client_and_on_nothing_else() -> None:
         assert not np.array_equal(batch, batch_indices(indices, 32, **key))
 
 
-def test_over_many_rounds_every_image_is_used_equally_often() -> None:
+def test_over_many_rounds_every_image_is_used_equally_often():
     counts = np.zeros(40)
     for t in range(3000):
         counts[batch_indices(np.arange(40), 10, round=t, client=0, seed=1)] += 1
@@ -151,11 +142,11 @@ def test_over_many_rounds_every_image_is_used_equally_often() -> None:
     assert 14 < statistic < 73  # 0.9998 of all seeds
 
 
-def test_a_client_with_little_data_uses_all_of_it() -> None:
+def test_a_client_with_little_data_uses_all_of_it():
     assert batch_indices(np.array([4, 9]), 32, round=0, client=0, seed=0).tolist() == [4, 9]
 
 
-def test_wrong_cohorts_and_batches_are_refused() -> None:
+def test_wrong_cohorts_and_batches_are_refused():
     with pytest.raises(ValueError, match="a cohort of 6 cannot be drawn from 5 clients"):
         cohort(clients=5, size=6, round=0, seed=0)
     with pytest.raises(ValueError, match="batch_size must be at least 1, not 0"):

@@ -20,17 +20,16 @@ def complete_scheme() -> list[str]:
 
 def complete_dataset() -> list[str]:
     """Names of the built-in datasets, for shell completion."""
-    from sqsgd.learning.cifar import NAME
-    from sqsgd.learning.dataset_sources import EMBEDDED, SOURCES, SPEAKERS
+    from sqsgd.learning.files import DATASETS
 
-    return [EMBEDDED, *SOURCES, NAME, SPEAKERS]
+    return list(DATASETS)
 
 
 def complete_fetchable() -> list[str]:
     """Names of the datasets that can be downloaded, for shell completion."""
-    from sqsgd.learning.dataset_sources import SOURCES
+    from sqsgd.learning.files import FETCHABLE
 
-    return list(SOURCES)
+    return list(FETCHABLE)
 
 
 def complete_ablation() -> list[str]:

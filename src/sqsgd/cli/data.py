@@ -9,7 +9,7 @@ import typer
 
 from sqsgd.cli._options import DataDir, Json, complete_fetchable
 from sqsgd.cli._tables import print_json, print_result, wrapped
-from sqsgd.learning.dataset_sources import SOURCES
+from sqsgd.learning.files import FETCHABLE
 
 app = typer.Typer(help="List and download datasets.", no_args_is_help=True, suggest_commands=False)
 
@@ -17,7 +17,7 @@ app = typer.Typer(help="List and download datasets.", no_args_is_help=True, sugg
 @app.command("list")
 def list_data(data_dir: DataDir = None, as_json: Json = False) -> None:
     """List the datasets: where each is, what is missing, and how to get it."""
-    from sqsgd.learning.dataset_files import dataset_status
+    from sqsgd.learning.files import dataset_status
 
     rows = dataset_status(data_dir)
     if as_json:
@@ -34,7 +34,7 @@ def fetch_data(
         str,
         typer.Argument(
             help="The dataset to download.",
-            metavar="|".join(SOURCES),
+            metavar="|".join(FETCHABLE),
             autocompletion=complete_fetchable,
         ),
     ],
@@ -42,7 +42,7 @@ def fetch_data(
     as_json: Json = False,
 ) -> None:
     """Download a dataset from public mirrors; resumes, verifies, and leaves no partial files."""
-    from sqsgd.learning.fetch import fetch
+    from sqsgd.learning.files import fetch
 
     where = fetch(name, data_dir)
     print_result(as_json, {"name": name, "where": str(where)}, f"{name}: {where}")

@@ -16,13 +16,12 @@ from sqsgd.experiments.settings import begun_settings, make_settings, softmax_on
 from sqsgd.federated import Record, Settings, State
 from sqsgd.federated.order import secret_order
 from sqsgd.learning.datasets import Dataset, first_tests, given_dataset, hold_out, load_dataset
-from sqsgd.learning.devices import find_device
 from sqsgd.learning.factories import IN_MEMORY
 from sqsgd.learning.features import extracted, extractor_and_model
 from sqsgd.learning.models import make_model
 from sqsgd.learning.objectives import find_objective, make_objective
 from sqsgd.learning.partition import NATURAL
-from sqsgd.learning.problem import LearningProblem, make_problem
+from sqsgd.learning.problem import LearningProblem, find_device, make_problem
 from sqsgd.planner import automatic_scheme
 from sqsgd.runs.config import EVERY_CLIENT, RunConfig, cores, load_config
 from sqsgd.runs.kept_order import SEEDED, forget_order, keep_order, kept_order

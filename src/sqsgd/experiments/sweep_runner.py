@@ -86,17 +86,13 @@ def open_folder(sweep: Sweep, out: Path, *, resume: bool) -> None:
 
 def check_data(sweep: Sweep) -> None:
     """Raise ValueError if a dataset of the sweep is missing or a model unknown."""
-    from sqsgd.learning.cifar import NAME, find_cifar10
-    from sqsgd.learning.dataset_files import data_folder, find_folder
-    from sqsgd.learning.dataset_sources import SOURCES
+    from sqsgd.learning.files import SOURCES, find_dataset
     from sqsgd.learning.models import unknown_model
 
     wanted = {(cell.values.get("dataset", ""), cell.values.get("data_dir", "")) for cell in sweep.cells()}
     for name, folder in sorted(wanted):
         if name in SOURCES:
-            find_folder(SOURCES[name], folder or None)
-        if name == NAME:
-            find_cifar10(data_folder(folder or None))
+            find_dataset(name, folder or None)
     for name in sorted({cell.values.get("model", "lenet5") for cell in sweep.cells()}):
         if problem := unknown_model(name):
             raise ValueError(problem)

@@ -1,4 +1,4 @@
-"""Load a user's model, dataset or feature extractor by the name ``package.module:factory``."""
+"""Load a user's model, dataset, loss or feature extractor by the name ``package.module:factory``."""
 
 from __future__ import annotations
 
@@ -22,26 +22,25 @@ def is_factory_name(name: str) -> bool:
     return ":" in name
 
 
-def find_factory(name: str, purpose: str) -> Callable[..., Any]:
-    """The callable behind ``package.module:factory``; errors name the ``purpose`` ("model", "dataset").
+def find_named(name: str, purpose: str) -> Any:
+    """The object that ``package.module:name`` refers to.
 
-    >>> find_factory("math:sqrt", "model")(9.0)
+    Args:
+        name: The module may also be a file in the working folder.
+        purpose: What the object is for ("model", "dataset"); it begins every message.
+
+    Raises:
+        ValueError: If the name is misspelt, or the module or its attribute cannot be found or imported.
+
+    >>> find_named("math:sqrt", "model")(9.0)
     3.0
     """
-    factory = find_named(name, purpose)
-    if not callable(factory):
-        attribute = name.partition(":")[2]
-        raise ValueError(f"{purpose} {name!r}: {attribute!r} is a {type(factory).__name__}, not a function")
-    return factory  # type: ignore[no-any-return]  # callable() narrows Any to nothing more
-
-
-def find_named(name: str, purpose: str) -> Any:
-    """What ``package.module:name`` stands for."""
+    where = f"{purpose} {name!r}:"
     module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute or not all(part.isidentifier() for part in module_name.split(".")):
+    if not attribute or not all(part.isidentifier() for part in module_name.split(".")):
         raise ValueError(
-            f"{purpose} {name!r}: write it as package.module:factory, without .py or folders; for example "
-            "my_code:make for the function make in my_code.py"
+            f"{where} write it as package.module:factory, without .py or folders; for example my_code:make "
+            "for the function make in my_code.py"
         )
     # The path of a console script lacks the working folder, where a user's file usually is. It goes to the
     # end, so that it cannot shadow an installed package.
@@ -55,36 +54,39 @@ def find_named(name: str, purpose: str) -> Any:
             raise  # the module exists; one of its imports does not
         without = f"; write {name.replace('.py:', ':')}, without .py" if ".py:" in name else ""
         raise ValueError(
-            f"{purpose} {name!r}: there is no module {error.name!r}; looked in the working folder "
-            f"({folder}) and on Python's path{without}"
+            f"{where} there is no module {error.name!r}; looked in the working folder ({folder}) and on "
+            f"Python's path{without}"
         ) from error
     except Exception as error:
-        raise ValueError(f"{purpose} {name!r}: importing it failed: {one_line(error)}") from error
-    try:
-        return getattr(module, attribute)
-    except AttributeError as error:
-        names = [word for word in dir(module) if not word.startswith("_")]
-        public = [word for word in names if callable(getattr(module, word))]
+        raise ValueError(f"{where} importing it failed: {one_line(error)}") from error
+    if not hasattr(module, attribute):
+        public = [word for word in dir(module) if word[0] != "_" and callable(getattr(module, word))]
         raise ValueError(
-            f"{purpose} {name!r}: module {module_name!r} has no {attribute!r}; "
+            f"{where} module {module_name!r} has no {attribute!r}; "
             f"its public callables are: {', '.join(public) or 'none'}"
-        ) from error
+        )
+    return getattr(module, attribute)
 
 
-def parameter_names(factory: Callable[..., Any]) -> set[str]:
-    """The names of a factory's parameters."""
+def call_factory(name: str, purpose: str, factory: Any, **offered: Any) -> Any:
+    """The result of a user's factory, which gets those of the offered arguments that it has parameters for.
+
+    Raises:
+        ValueError: If it cannot be called or fails; the message names it.
+    """
+    if not callable(factory):
+        raise ValueError(f"{purpose} {name!r} is a {type(factory).__name__}, not a function that makes it")
+    try:
+        return factory(**{key: offered[key] for key in offered.keys() & _parameters(factory)})
+    except Exception as error:
+        raise ValueError(f"{purpose} {name!r}: the factory failed: {one_line(error)}") from error
+
+
+def _parameters(factory: Callable[..., Any]) -> set[str]:
     try:
         return set(inspect.signature(factory).parameters)
     except (TypeError, ValueError):  # some callables written in C have no signature
         return set()
-
-
-def call_factory(name: str, purpose: str, factory: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """The result of a user's factory; any exception becomes a one-line ValueError that names the factory."""
-    try:
-        return factory(*arguments, **named)
-    except Exception as error:
-        raise ValueError(f"{purpose} {name!r}: the factory failed: {one_line(error)}") from error
 
 
 def one_line(error: Exception) -> str:

@@ -1,8 +1,8 @@
-"""A model's parameters and the gradient of its loss as flat float32 vectors.
+"""A model as one float32 vector, and the gradients of its loss as such vectors.
 
 The order is that of ``model.parameters()``, trainable ones only, each in row-major order. The bits of a sum
 in torch depend on the number of threads, so ``prepare_torch`` sets it to one; several clients are computed
-in parallel instead.
+in parallel instead, or many at once: by a kernel for softmax models, else by ``vmap``.
 """
 
 from __future__ import annotations
@@ -10,18 +10,27 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
+from torch.func import functional_call, grad_and_value, vmap
 
 from sqsgd.checks import Vector
+from sqsgd.learning.datasets import Dataset
 from sqsgd.learning.objectives import DEFAULT, OBJECTIVES, Batch, Objective
+from sqsgd.learning.partition import Indices
+
+Losses = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.float32]
 
 _DEFAULT = OBJECTIVES[DEFAULT]
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
+_FLOATS = 1 << 22  # gradients that vmap computes at once
+_CLIENTS = 128  # that a thread takes at once
 
 
 def prepare_torch() -> None:
@@ -49,6 +58,9 @@ def threads_restored() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+# The flat vector.
+
+
 def trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
     """The parameters that make up the flat vector, in its order."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -63,34 +75,41 @@ def parameter_count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in trainable_parameters(model))
 
 
+def flatten(tensors: Iterable[torch.Tensor]) -> Vector:
+    """A copy of tensors, such as parameters or their gradients, as one vector."""
+    vector: Vector = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).cpu().numpy()
+    return vector
+
+
 def get_flat(model: nn.Module) -> Vector:
-    """A copy of the parameters as one vector.
+    """A copy of the trainable parameters as one vector.
 
     >>> layer = nn.Linear(1, 2)
     >>> set_flat(layer, np.array([1, 2, 3, 4], np.float32))
     >>> get_flat(layer)
     array([1., 2., 3., 4.], dtype=float32)
     """
-    with torch.no_grad():
-        return _joined(trainable_parameters(model))
+    return flatten(trainable_parameters(model))
 
 
 def set_flat(model: nn.Module, vector: Vector) -> None:
-    """Copy the vector into the parameters."""
+    """Copy a vector into the trainable parameters: the inverse of ``get_flat``.
+
+    Raises:
+        ValueError: If the vector is not float32 or not of the model's length.
+    """
     parameters, dim = trainable_parameters(model), parameter_count(model)
     if vector.dtype != np.float32 or vector.shape != (dim,):
         raise ValueError(
             f"vector must be a float32 vector of length {dim:,}, not {vector.dtype} {vector.shape}"
         )
-    start = 0
-    for parameter in parameters:
-        stop = start + parameter.numel()
-        part = vector[start:stop].reshape(parameter.shape)
-        if parameter.is_cpu:  # through NumPy, because torch warns about read-only vectors
-            np.copyto(parameter.detach().numpy(), part)
-        else:
-            parameter.detach().copy_(torch.from_numpy(part.copy()))
-        start = stop
+    # A copy, because torch warns about read-only vectors.
+    parts = torch.split(torch.tensor(vector), [parameter.numel() for parameter in parameters])
+    for parameter, part in zip(parameters, parts, strict=True):
+        parameter.detach().copy_(part.reshape(parameter.shape))
+
+
+# One client at a time.
 
 
 def loss_gradient(
@@ -101,10 +120,20 @@ def loss_gradient(
     seed: int | None = None,
     objective: Objective = _DEFAULT,
 ) -> tuple[float, Vector]:
-    """The mean loss over the batch (cross entropy), and its gradient as one vector.
+    """The mean loss over the batch, and its gradient as one vector.
 
-    Torch's ``.grad`` fields are neither read nor written. A model that draws random numbers (dropout)
-    repeats itself only if ``seed`` is given; torch's global generator is then left as it was.
+    Torch's ``.grad`` fields are neither read nor written.
+
+    Args:
+        model: The model.
+        inputs: The examples of the batch, at least one.
+        labels: Their labels.
+        seed: Makes a model that draws random numbers (dropout) repeat itself; torch's global generator is
+            then left as it was.
+        objective: The loss; cross entropy unless given.
+
+    Raises:
+        ValueError: If the batch is empty, or the loss does not depend on the weights.
 
     >>> layer = nn.Linear(1, 2, bias=False)
     >>> set_flat(layer, np.zeros(2, np.float32))
@@ -113,7 +142,6 @@ def loss_gradient(
     """
     if len(inputs) == 0:
         raise ValueError("inputs must contain at least one example")
-    parameters = trainable_parameters(model)
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             # Seeding all devices would also change generators that fork_rng does not restore.
@@ -122,8 +150,9 @@ def loss_gradient(
     if not loss.requires_grad:
         raise ValueError(f"loss {objective.name!r} does not depend on the model's trainable weights")
     # A parameter that does not affect the loss has gradient zero and keeps its place in the vector.
+    parameters = trainable_parameters(model)
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-    return loss.item(), _joined(gradients)
+    return loss.item(), flatten(gradients)
 
 
 def loss_gradients(
@@ -131,16 +160,14 @@ def loss_gradients(
 ) -> Iterator[tuple[float, Vector]]:
     """``loss_gradient`` of many clients' batches at the same parameters, in order, ``workers`` at a time.
 
-    The results do not depend on ``workers``. At most ``workers`` gradients are computed ahead of the reader.
-    Do not change the parameters before the iterator is exhausted. A model that draws random numbers
-    (dropout) needs ``loss_gradient`` with a seed instead: the threads share torch's generator.
+    The results do not depend on ``workers``, of which as many gradients are computed ahead of the reader. Do
+    not change the parameters before the iterator is exhausted. A model that draws random numbers (dropout)
+    needs ``loss_gradient`` with a seed instead: the threads share torch's generator.
 
     >>> layer, batch = nn.Linear(1, 2), (torch.ones(4, 1), torch.zeros(4, dtype=torch.int64))
     >>> [gradient.shape for _, gradient in loss_gradients(layer, [batch] * 3, workers=2)]
     [(4,), (4,), (4,)]
     """
-    if workers < 1:
-        raise ValueError(f"workers must be at least 1, not {workers}")
     if workers == 1:
         for inputs, labels in batches:
             yield loss_gradient(model, inputs, labels, objective=objective)
@@ -159,6 +186,100 @@ def loss_gradients(
                 future.cancel()
 
 
-def _joined(tensors: Sequence[torch.Tensor]) -> Vector:
-    vector: Vector = torch.cat([tensor.reshape(-1) for tensor in tensors]).cpu().numpy()
-    return vector
+# Many clients at once: client i has the examples chosen[bounds[i]:bounds[i + 1]] of a dataset.
+
+
+def linear_head(model: nn.Module) -> nn.Linear | None:
+    """The model's only layer, if it is a softmax of the inputs themselves: all of it is trained."""
+    layers = list(model) if isinstance(model, nn.Sequential) else [model]
+    *before, last = layers or [model]
+    plain = all(type(layer) in (nn.Flatten, nn.Identity) for layer in before)
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "parametrizations")
+    watched = any(getattr(module, name, None) for module in model.modules() for name in hooks)
+    if not plain or watched or type(last) is not nn.Linear:
+        return None
+    return last if all(parameter.requires_grad for parameter in last.parameters()) else None
+
+
+def head_gradients(
+    head: nn.Linear, dataset: Dataset, chosen: Indices, bounds: Indices, *, workers: int = 1
+) -> tuple[Losses, Rows]:
+    """Each client's mean cross entropy and its gradient, for a softmax on the inputs themselves.
+
+    A row depends on the client's own examples alone, not on ``workers`` or on the other clients:
+    tests/learning/test_gradients.py::test_a_row_depends_on_its_client_alone.
+    """
+    from sqsgd.kernels.softmax import softmax_gradients
+
+    features = dataset.train_inputs.flatten(1).numpy()
+    labels = dataset.train_labels.numpy()
+    weights = head.weight.detach().numpy()
+    biases = np.empty(0, np.float32) if head.bias is None else head.bias.detach().numpy()
+    count = len(bounds) - 1
+    losses, rows = np.empty(count), np.empty((count, weights.size + biases.size), np.float32)
+
+    def work(start: int) -> None:
+        part, ends = slice(start, start + _CLIENTS), bounds[start : start + _CLIENTS + 1]
+        softmax_gradients(features, labels, weights, biases, chosen, ends, losses[part], rows[part])
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(work, range(0, count, _CLIENTS)))
+    return losses, rows
+
+
+def batchable(model: nn.Module, dataset: Dataset, objective: Objective) -> bool:
+    """Whether ``batched_gradients`` can compute this loss: vmap supports all of it, with equal results."""
+    try:
+        _, rows = batched_gradients(model, dataset, np.array([0, 0]), np.array([0, 1, 2]), objective)
+    except Exception:  # what vmap does not support may fail in the user's own checks
+        return False
+    inputs, labels = dataset.train_inputs[:1], dataset.train_labels[:1]
+    _, alone = loss_gradient(model, inputs, labels, objective=objective)
+    return bool(np.allclose(rows, alone, rtol=1e-3, atol=1e-4 * float(np.abs(alone).max())))
+
+
+def batched_gradients(
+    model: nn.Module, dataset: Dataset, chosen: Indices, bounds: Indices, objective: Objective
+) -> tuple[Losses, Rows]:
+    """The same for any loss of a model without randomness, for clients with equally many examples.
+
+    The last bits may depend on which clients are computed together.
+    """
+    every = {f"model.{name}": value.detach() for name, value in model.named_parameters()}
+    trained = {
+        f"model.{name}": value.detach() for name, value in model.named_parameters() if value.requires_grad
+    }
+    whole = _Loss(model, objective)
+
+    def loss(
+        parameters: Mapping[str, torch.Tensor], inputs: torch.Tensor, labels: torch.Tensor
+    ) -> torch.Tensor:
+        found: torch.Tensor = functional_call(whole, {**every, **parameters}, (inputs, labels))
+        return found
+
+    each = vmap(grad_and_value(loss), in_dims=(None, 0, 0))
+    count, dim = len(bounds) - 1, sum(value.numel() for value in trained.values())
+    losses, rows = np.empty(count), np.empty((count, dim), np.float32)
+    size = max(1, _FLOATS // dim)
+    for start, part in enumerate(torch.split(torch.from_numpy(chosen.reshape(count, -1)), size)):
+        gradients, values = each(trained, dataset.train_inputs[part], dataset.train_labels[part])
+        place = slice(start * size, (start + 1) * size)
+        losses[place] = values.detach().cpu().numpy()
+        rows[place] = (
+            torch.cat([gradients[name].reshape(len(part), -1) for name in trained], dim=1)
+            .detach()
+            .cpu()
+            .numpy()
+        )
+    return losses, rows
+
+
+class _Loss(nn.Module):
+    """A loss as a module, so that a loss which reads the model's weights gets the client's own copies."""
+
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return self.objective.loss(self.model, (inputs, labels))

@@ -19,9 +19,8 @@ from torch import nn
 from torch.nn.functional import max_pool2d, relu
 
 from sqsgd import checks
-from sqsgd.learning.factories import call_factory, find_factory, is_factory_name, parameter_names
-from sqsgd.learning.features import AS_MODELS, FEATURES, HEADS, PRETRAINED
-from sqsgd.learning.hog import unit
+from sqsgd.learning.factories import call_factory, find_named, is_factory_name
+from sqsgd.learning.features import AS_MODELS, FEATURES, PRETRAINED, unit
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -30,7 +29,6 @@ _SAVED = frozenset(
     | {torch.bfloat16, torch.float16, torch.float32, torch.float64}
 )
 """The types of arrays that a trained model may have."""
-_GROUP = 8  # channels per group norm in ResNet-110: trains better than layer norm or instance norm
 
 
 def make_model(
@@ -42,11 +40,19 @@ def make_model(
     *,
     head: torch.Tensor | None = None,
 ) -> nn.Module:
-    """The named model, or the result of ``package.module:factory``, initialised from the seed alone.
+    """A model, initialised from the seed alone; torch's global generator keeps its state.
 
-    A factory that has parameters called ``classes`` or ``in_shape`` receives them. Torch's global generator
-    keeps its state. ``given``: a factory, or a module to copy with its weights, in place of the name's.
-    ``head`` has the public weights from which ``pretrained-linear`` starts.
+    Args:
+        name: A row of ``MODELS``, ``pretrained-linear``, or ``package.module:factory``. A factory that has
+            parameters called ``classes`` or ``in_shape`` receives them.
+        classes: The number of classes, or of outputs.
+        in_shape: The shape of one input.
+        seed: Decides the initial weights.
+        given: A factory, or a module to copy with its weights, in place of the name's.
+        head: The public weights from which ``pretrained-linear`` starts.
+
+    Raises:
+        ValueError: If the name is unknown, the inputs do not fit, or a user's model cannot be trained.
 
     >>> sum(parameter.numel() for parameter in make_model("lenet5").parameters())
     119850
@@ -55,28 +61,26 @@ def make_model(
         raise ValueError(f"classes must be at least 1, not {classes}")
     if isinstance(given, nn.Module):
         return _checked(name, copy.deepcopy(given))
-    if given is not None or is_factory_name(name):
-        factory = given or find_factory(name, "model")
-        if isinstance(factory, nn.Module):
+    if given is None and is_factory_name(name):
+        given = find_named(name, "model")
+        if isinstance(given, nn.Module):
             raise ValueError(f"model {name!r} is a module, not a factory; write a function that makes one")
-        if not callable(factory):
-            raise ValueError(
-                f"model is a {type(factory).__name__}; expected a module, or a function that makes one"
-            )
-        accepted = parameter_names(factory)
-        offered = {"classes": classes, "in_shape": in_shape}
-        arguments = {key: value for key, value in offered.items() if key in accepted}
-    elif name in MODELS or name == PRETRAINED:
-        factory = _linear if name == PRETRAINED else MODELS[name]
-        arguments = {"classes": classes, "in_shape": in_shape}
-    else:
-        raise ValueError(unknown_model(name))
+    if given is None:
+        if problem := unknown_model(name):
+            raise ValueError(problem)
+        given = _linear if name == PRETRAINED else MODELS[name]
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        model = call_factory(name, "model", factory, **arguments)
+        model = _checked(name, call_factory(name, "model", given, classes=classes, in_shape=in_shape))
     if name == PRETRAINED:
-        _start_from(model, head)
-    return _checked(name, model)
+        if head is None:
+            raise ValueError(
+                f"model = {PRETRAINED!r} needs features with a public head for these classes, such as "
+                "font-digits; model = 'linear' starts from zero"
+            )
+        with torch.no_grad():
+            next(model.parameters()).copy_(head)
+    return model
 
 
 class LeNet5(nn.Module):
@@ -206,16 +210,6 @@ def _linear(classes: int, in_shape: Shape) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), layer)
 
 
-def _start_from(linear: nn.Sequential, head: torch.Tensor | None) -> None:
-    if head is None:
-        raise ValueError(
-            f"model = {PRETRAINED!r} needs features with a public head for these classes "
-            f"({', '.join(HEADS)}); model = 'linear' starts from zero"
-        )
-    with torch.no_grad():
-        next(linear.parameters()).copy_(head)
-
-
 class _Features(nn.Module):
     """Fixed features as the first layer; extracting them once (learning/features.py) is faster."""
 
@@ -224,12 +218,12 @@ class _Features(nn.Module):
         self.name = name
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return unit(FEATURES[self.name](images))
+        return unit(FEATURES[self.name].rows(images))
 
 
 def _softmax_on(name: str) -> Callable[..., nn.Module]:
     def make(classes: int, in_shape: Shape) -> nn.Module:
-        features = FEATURES[name](torch.zeros(1, *_image_shape(f"{name}-linear", in_shape)))
+        features = FEATURES[name].rows(torch.zeros(1, *_image_shape(f"{name}-linear", in_shape)))
         return nn.Sequential(_Features(name), *_linear(classes, features.shape[1:]))
 
     return make
@@ -258,14 +252,13 @@ def unknown_model(name: str) -> str:
 
 
 def _fully_connected(widths: tuple[int, ...]) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for width_in, width_out in itertools.pairwise(widths):
-        layers += [nn.Linear(width_in, width_out), nn.ReLU()]
+    layers = [layer for pair in itertools.pairwise(widths) for layer in (nn.Linear(*pair), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 
 
 def _normaliser(channels: int) -> nn.Module:
-    return nn.GroupNorm(channels // _GROUP, channels, affine=False)
+    # Groups of 8 channels train better in ResNet-110 than layer norm or instance norm.
+    return nn.GroupNorm(channels // 8, channels, affine=False)
 
 
 def _zero_biases(model: nn.Module) -> None:
@@ -296,6 +289,7 @@ def _image_shape(name: str, in_shape: Shape) -> tuple[int, int, int]:
 
 
 def _checked(name: str, model: object) -> nn.Module:
+    """The model, if all of it can be trained and saved, and it keeps nothing of the clients' data."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"model {name!r} returned a {type(model).__name__}, not a torch.nn.Module")
     if any(nn.parameter.is_lazy(parameter) for parameter in model.parameters()):
@@ -303,8 +297,7 @@ def _checked(name: str, model: object) -> nn.Module:
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not any(parameter.numel() for parameter in trainable):
         raise ValueError(f"model {name!r} has no trainable parameter")
-    wrong = {str(parameter.dtype) for parameter in trainable} - {"torch.float32"}
-    if wrong:
+    if wrong := {str(parameter.dtype) for parameter in trainable} - {"torch.float32"}:
         raise ValueError(f"model {name!r} has {', '.join(sorted(wrong))} parameters; call .float() on it")
     for path, module in model.named_modules():
         if getattr(module, "running_mean", None) is not None:

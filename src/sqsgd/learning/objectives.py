@@ -20,10 +20,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from sqsgd import checks
 from sqsgd.learning.datasets import IGNORED
-from sqsgd.learning.factories import call_factory, find_named, is_factory_name
+from sqsgd.learning.factories import call_factory, find_named, is_factory_name, one_line
 
 Batch: TypeAlias = tuple[torch.Tensor, torch.Tensor]
-Sums: TypeAlias = dict[str, float]
 
 DEFAULT = "cross-entropy"
 
@@ -51,7 +50,7 @@ class Evaluation:
         fields: dict[str, Any] = {"accuracy": self.metrics.get("accuracy"), "test_loss": self.loss}
         if tuple(self.metrics) == ("accuracy",):
             return fields
-        lower = self.headline == "loss" or self.headline in self.lower_is_better
+        lower = self.headline in self.lower_is_better | {"loss"}
         better = "lower" if lower else "higher"
         return fields | {"metric": self.headline, "better": better, "metrics": dict(self.metrics)}
 
@@ -71,54 +70,29 @@ class Objective:
         return self.name == DEFAULT
 
     def check_labels(self, labels: torch.Tensor, inputs: torch.Tensor) -> None:
-        """ValueError if a built-in loss does not fit the kind of labels."""
-        numbers = labels.is_floating_point()
-        if self.name == DEFAULT and numbers:
-            single = "; of one-hot rows take labels.argmax(1)" if _one_hot(labels) else ""
+        """Raise ValueError if a built-in loss does not fit the kind of labels."""
+        numbers, binary = labels.is_floating_point(), bool(((labels == 0) | (labels == 1)).all())
+        needs, fits = {
+            DEFAULT: ("classes as whole numbers (of one-hot rows labels.argmax(1))", not numbers),
+            "squared-error": ("numbers to predict as floats", numbers),
+            "multi-label": ("a row of zeros and ones as floats", numbers and labels.ndim > 1 and binary),
+        }.get(self.name, ("", True))
+        one_hot = self.is_default and labels.ndim == 2 and inputs.is_floating_point() and inputs.ndim == 2
+        if not fits or one_hot:
             raise ValueError(
-                f"the labels are {labels.dtype}, and loss = {self.name!r} needs classes (whole numbers); for "
-                f"numbers to predict write loss = 'squared-error', for sets of labels 'multi-label'{single}"
-            )
-        tokens = inputs.shape[:2] == labels.shape and (inputs.ndim > 2 or not inputs.is_floating_point())
-        if self.name == DEFAULT and not tokens and (_one_hot(labels) or labels.shape[1:] == (1,)):
-            remedy = "squeeze(1)" if labels.shape[1] == 1 else "argmax(1)"
-            raise ValueError(
-                f"the labels have shape {tuple(labels.shape)}, and loss = {self.name!r} needs one class per "
-                f"example: write labels.{remedy}"
-            )
-        if self.name in OBJECTIVES and self.name != DEFAULT and not numbers:
-            raise ValueError(
-                f"the labels are classes (whole numbers), and loss = {self.name!r} needs floats; for classes "
-                f"write loss = {DEFAULT!r}"
-            )
-        if self.name == "multi-label" and (
-            labels.ndim < 2 or not bool(((labels == 0) | (labels == 1)).all())
-        ):
-            raise ValueError(
-                f"loss = 'multi-label' needs a row of zeros and ones for each example, not labels of shape "
-                f"{tuple(labels.shape)} from {labels.min().item():g} to {labels.max().item():g}"
-            )
-
-    def check_names(self, metrics: Iterable[str]) -> None:
-        """ValueError if ``lower_is_better`` names something that is not measured."""
-        unknown = sorted(self.lower_is_better - {*metrics, "loss"})
-        if unknown:
-            raise ValueError(
-                f"loss {self.name!r}: lower_is_better names {', '.join(unknown)}, and the metrics are "
-                f"{', '.join(metrics)}"
+                f"loss = {self.name!r} needs {needs}, one for each example; the labels are {labels.dtype} of "
+                f"shape {tuple(labels.shape)} from {labels.min().item():g} to {labels.max().item():g}; "
+                f"write one of loss = {', '.join(map(repr, OBJECTIVES))}, or a loss of your own"
             )
 
     def loss(self, model: Any, batch: Batch) -> torch.Tensor:
-        """The mean loss of a batch, after checking that it is one real number."""
+        """The mean loss of a batch; ValueError unless it is one real number."""
         value = self.mean_loss(model, batch)
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) or value.ndim or not value.is_floating_point():
+            tensor = isinstance(value, torch.Tensor)
+            found = f"{value.dtype} of shape {tuple(value.shape)}" if tensor else f"a {type(value).__name__}"
             raise ValueError(
-                f"loss {self.name!r} returned a {type(value).__name__}; expected a scalar tensor"
-            )
-        if value.ndim or not value.is_floating_point():
-            raise ValueError(
-                f"loss {self.name!r} returned {value.dtype} of shape {tuple(value.shape)}; expected one real "
-                "number, the mean over the batch"
+                f"loss {self.name!r} returned {found}; expected a scalar tensor, the mean over the batch"
             )
         return value
 
@@ -131,90 +105,64 @@ class Objective:
         size: int = 100,
         workers: int = 1,
     ) -> Evaluation:
-        """The mean loss over all examples and the metrics, in evaluation mode; the mode is restored."""
-        for name, value in (("inputs", len(inputs)), ("size", size), ("workers", workers)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
+        """The mean loss over all examples and the metrics, in evaluation mode; the mode is restored.
 
-        def part(start: int) -> tuple[float, torch.Tensor | None, Sums]:
-            batch = inputs[start : start + size], labels[start : start + size]
+        ``size`` examples go through the model at once, on each of ``workers`` threads. Raises ValueError if
+        the metrics fail, or are not numbers by name.
+        """
+
+        def part(batch: Batch) -> tuple[float, float, Any]:
+            """Of a batch: the weight, the sum of losses, and labels that are right or the model's outputs."""
             with torch.inference_mode():  # per thread, not per process
                 if self.is_default:
-                    return 0.0, None, _scores(model, batch)
-                outputs = None if self.metrics is None else self._outputs(model, batch[0])
-                return self.loss(model, batch).item() * len(batch[0]), outputs, {}
+                    return _scored(model, batch)
+                outputs = None if self.metrics is None else model(batch[0]).cpu()
+                return len(batch[0]), self.loss(model, batch).item() * len(batch[0]), outputs
 
         modes = [(module, module.training) for module in model.modules()]
         model.eval()
         try:
             with ThreadPoolExecutor(workers) as pool:
-                parts = list(pool.map(part, range(0, len(inputs), size)))
+                batches = zip(torch.split(inputs, size), torch.split(labels, size), strict=True)
+                counts, losses, found = zip(*pool.map(part, batches), strict=True)
         finally:
             for module, training in modes:
                 module.training = training
+        metrics: Mapping[str, float] = {}
         if self.is_default:
-            sums = {name: sum(scores[name] for _, _, scores in parts) for name in ("count", "loss", "right")}
-            return Evaluation(
-                loss=sums["loss"] / sums["count"], metrics={"accuracy": sums["right"] / sums["count"]}
-            )
-        outputs = [found for _, found, _ in parts if found is not None]
+            metrics = {"accuracy": sum(found) / sum(counts)}
+        elif self.metrics is not None:
+            metrics = self._measured(torch.cat(found), labels.cpu())
         return Evaluation(
-            loss=sum(loss for loss, _, _ in parts) / len(inputs),
-            metrics=self._measured(torch.cat(outputs), labels.cpu()) if outputs else {},
-            lower_is_better=self.lower_is_better,
+            loss=sum(losses) / sum(counts), metrics=metrics, lower_is_better=self.lower_is_better
         )
-
-    def _outputs(self, model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-        found = model(inputs)
-        if not isinstance(found, torch.Tensor):
-            raise ValueError(
-                f"the metrics of loss {self.name!r} need a tensor, and the model returned a "
-                f"{type(found).__name__}; leave the metrics out, or return a tensor"
-            )
-        return found.cpu()
 
     def _measured(self, outputs: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
         try:
             found = self.metrics(outputs, labels) if self.metrics is not None else {}
+            measured = {str(name): float(value) for name, value in found.items()}
         except Exception as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ValueError(f"the metrics of loss {self.name!r} failed: {reason}") from error
-        if not isinstance(found, Mapping) or not found:
             raise ValueError(
-                f"the metrics of loss {self.name!r} are a {type(found).__name__}; expected a dictionary of "
+                f"the metrics of loss {self.name!r} failed: {one_line(error)}; expected a dictionary of "
                 "numbers by name, such as {'RMSE': 0.1}"
-            )
-        return {str(name): self._number(str(name), value) for name, value in found.items()}
-
-    def _number(self, name: str, value: Any) -> float:
-        try:
-            return float(value)
-        except (TypeError, ValueError, RuntimeError):
+            ) from error
+        if unknown := sorted(self.lower_is_better - {*measured, "loss"}):
             raise ValueError(
-                f"metric {name!r} of loss {self.name!r} is a {type(value).__name__}; expected one number"
-            ) from None
-
-
-def _one_hot(labels: torch.Tensor) -> bool:
-    """Whether each label is a row of zeros and a single one."""
-    binary = labels.ndim == 2 and labels.shape[1] > 1 and bool(((labels == 0) | (labels == 1)).all())
-    return binary and bool((labels.sum(dim=1) == 1).all())
+                f"loss {self.name!r}: lower_is_better names {', '.join(unknown)}, and the metrics are "
+                f"{', '.join(measured) or 'none'}"
+            )
+        return measured
 
 
 def class_scores(model: Any, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The model's scores with the classes last, one row per label."""
+    """The model's scores with the classes last, one row per label; ValueError if they have another shape."""
     scores = model(inputs)
-    expected = tuple(labels.shape)
-    if (
-        not isinstance(scores, torch.Tensor)
-        or scores.ndim != labels.ndim + 1
-        or scores.shape[:-1] != expected
-    ):
-        found = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
-        wanted = ", ".join([*map(str, expected), "classes"])
+    found = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+    if len(found) != labels.ndim + 1 or found[:-1] != tuple(labels.shape):
+        wanted = ", ".join([*map(str, labels.shape), "classes"])
         kind = "example" if labels.ndim == 1 else "token"
         raise ValueError(f"the model must return a row of class scores per {kind}: ({wanted}), not {found}")
-    return scores
+    return scores  # type: ignore[no-any-return]
 
 
 def _cross_entropy(model: Any, batch: Batch) -> torch.Tensor:
@@ -225,13 +173,12 @@ def _cross_entropy(model: Any, batch: Batch) -> torch.Tensor:
     return cross_entropy(scores, labels)
 
 
-def _scores(model: nn.Module, batch: Batch) -> Sums:
-    """Sums over a batch: the labels that count, their cross entropy, and those that are right."""
+def _scored(model: nn.Module, batch: Batch) -> tuple[int, float, int]:
+    """Of a batch: how many labels count, the sum of their cross entropies, and how many are right."""
     inputs, labels = batch
     scores, labels = class_scores(model, inputs, labels).flatten(0, -2), labels.flatten()
     loss = cross_entropy(scores, labels, reduction="sum").item()
-    right = int((scores.argmax(dim=1) == labels).sum())
-    return {"count": int((labels != IGNORED).sum()), "loss": loss, "right": right}
+    return int((labels != IGNORED).sum()), loss, int((scores.argmax(dim=1) == labels).sum())
 
 
 def _matching(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -247,8 +194,7 @@ def _matching(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def _squared_error(model: Any, batch: Batch) -> torch.Tensor:
-    inputs, labels = batch
-    return mse_loss(_matching(model(inputs), labels), labels)
+    return mse_loss(_matching(model(batch[0]), batch[1]), batch[1])
 
 
 def _regression(outputs: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
@@ -258,29 +204,22 @@ def _regression(outputs: torch.Tensor, labels: torch.Tensor) -> dict[str, float]
 
 
 def _multi_label(model: Any, batch: Batch) -> torch.Tensor:
-    inputs, labels = batch
-    return binary_cross_entropy_with_logits(_matching(model(inputs), labels), labels)
+    return binary_cross_entropy_with_logits(_matching(model(batch[0]), batch[1]), batch[1])
 
 
 def _set_scores(outputs: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
     chosen, right = _matching(outputs, labels) > 0, labels > 0.5
     found, both = int(chosen.sum()) + int(right.sum()), int((chosen & right).sum())
-    return {
-        "F1": 2 * both / found if found else 1.0,
-        "exact match": (chosen == right).all(-1).float().mean().item(),
-    }
+    exact = (chosen == right).all(-1).float().mean().item()
+    return {"F1": 2 * both / found if found else 1.0, "exact match": exact}
 
 
+_RMSE = frozenset({"RMSE"})
 OBJECTIVES: Mapping[str, Objective] = {
     each.name: each
     for each in (
         Objective(name=DEFAULT, mean_loss=_cross_entropy),
-        Objective(
-            name="squared-error",
-            mean_loss=_squared_error,
-            metrics=_regression,
-            lower_is_better=frozenset({"RMSE"}),
-        ),
+        Objective(name="squared-error", mean_loss=_squared_error, metrics=_regression, lower_is_better=_RMSE),
         Objective(name="multi-label", mean_loss=_multi_label, metrics=_set_scores),
     )
 }
@@ -288,7 +227,11 @@ OBJECTIVES: Mapping[str, Objective] = {
 
 
 def find_objective(name: str) -> Objective:
-    """The built-in objective of this name, or the one that ``package.module:name`` stands for."""
+    """The built-in objective of this name, or the one that ``package.module:name`` refers to.
+
+    Raises:
+        ValueError: If there is none.
+    """
     if is_factory_name(name):
         return make_objective(name, find_named(name, "loss"))
     if name not in OBJECTIVES:
@@ -300,26 +243,29 @@ def find_objective(name: str) -> Objective:
 
 
 def make_objective(name: str, value: Any) -> Objective:
-    """An objective from a function ``loss(model, batch)``, or from an object or class that has one."""
+    """An objective from a function ``loss(model, batch)``, or from an object or class that has one.
+
+    Raises:
+        ValueError: If it has none, or what it has is of another form.
+    """
     if isinstance(value, type):
         value = call_factory(name, "loss", value)
     loss, metrics = getattr(value, "loss", value), getattr(value, "metrics", None)
-    if not callable(loss) or isinstance(value, nn.Module):
+    of_torch = str(getattr(loss, "__module__", "")).startswith("torch.")  # takes outputs and labels
+    if not callable(loss) or isinstance(value, nn.Module) or of_torch:
+        kind = f"torch's {getattr(loss, '__name__', 'module')}" if of_torch else f"a {type(value).__name__}"
         raise ValueError(
-            f"loss {name!r} is a {type(value).__name__}; expected a function of (model, batch), or an object "
-            "with such a function called loss"
-        )
-    if str(getattr(loss, "__module__", "")).startswith("torch."):
-        raise ValueError(
-            f"loss {name!r} is torch's {getattr(loss, '__name__', 'function')}, of outputs and labels; "
-            "expected a function of (model, batch), such as "
-            "lambda model, batch: mse_loss(model(batch[0]), batch[1])"
-        )
-    if metrics is not None and not callable(metrics):
-        raise ValueError(
-            f"loss {name!r}: metrics is a {type(metrics).__name__}; expected a function of (outputs, labels)"
+            f"loss {name!r} is {kind}; expected a function of (model, batch), such as lambda model, batch: "
+            "mse_loss(model(batch[0]), batch[1]), or an object with such a function called loss"
         )
     lower = getattr(value, "lower_is_better", ())
-    if isinstance(lower, str) or not isinstance(lower, Iterable):
-        raise ValueError(f"loss {name!r}: lower_is_better = {lower!r}; expected names of metrics, in a tuple")
+    if (
+        (metrics is not None and not callable(metrics))
+        or isinstance(lower, str)
+        or not isinstance(lower, Iterable)
+    ):
+        raise ValueError(
+            f"loss {name!r}: metrics must be a function of (outputs, labels), not {metrics!r}, and "
+            f"lower_is_better a tuple of its names, not {lower!r}"
+        )
     return Objective(name=name, mean_loss=loss, metrics=metrics, lower_is_better=frozenset(map(str, lower)))

@@ -15,29 +15,28 @@ import torch
 from torch import nn
 
 from sqsgd.checks import Vector
-from sqsgd.learning.client_gradients import (
-    Losses,
-    Rows,
-    alike,
-    batchable,
-    batched_gradients,
-    head_gradients,
-    linear_head,
-)
 from sqsgd.learning.datasets import Dataset
 from sqsgd.learning.factories import one_line
 from sqsgd.learning.gradients import (
+    Losses,
+    Rows,
+    batchable,
+    batched_gradients,
     get_flat,
+    head_gradients,
+    linear_head,
     loss_gradient,
     loss_gradients,
     parameter_count,
     prepare_torch,
     set_flat,
 )
-from sqsgd.learning.objectives import DEFAULT, OBJECTIVES, Evaluation, Objective
+from sqsgd.learning.objectives import DEFAULT, OBJECTIVES, Batch, Evaluation, Objective
 from sqsgd.learning.partition import Indices, Parts, batch_indices, cohort, partition
 from sqsgd.randomness import PublicStream
 
+_MOST_EXAMPLES = 8
+"""Examples per client up to which clients are computed at once: with more, torch is as fast one by one."""
 _AHEAD = 64
 """Clients whose gradients are computed before the first is used, where many are computed at once."""
 
@@ -124,10 +123,7 @@ class LearningProblem:
             yield from loss_gradients(self.model, batches, workers=self.workers, objective=self.objective)
 
     def gradient_rows(self, weights: Vector, round: int, cohort: Indices) -> tuple[Losses, Rows]:
-        """The same for many clients at once: their losses, and a gradient in each row.
-
-        For a linear model the rows are those of ``gradients``, bit for bit.
-        """
+        """The same for many clients at once: their losses, and a gradient in each row."""
         set_flat(self.model, weights)
         with self._named(f"round {round}"):
             return self._rows(round, cohort)
@@ -137,14 +133,14 @@ class LearningProblem:
         if self._head is not None:
             return head_gradients(self._head, self.dataset, chosen, bounds, workers=self.workers)
         losses, rows = np.empty(len(cohort)), np.empty((len(cohort), self.dim), np.float32)
-        alone = np.ones(len(cohort), bool)
-        groups = alike(bounds)
-        for group in groups if groups and self._batchable else ():
-            places = np.concatenate([chosen[bounds[i] : bounds[i + 1]] for i in group.tolist()])
-            starts = np.arange(len(group) + 1) * (len(places) // len(group))
-            found = batched_gradients(self.model, self.dataset, places, starts, self.objective)
-            losses[group], rows[group] = found
-            alone[group] = False
+        sizes, alone = np.diff(bounds), np.ones(len(cohort), bool)
+        for size in np.unique(sizes[sizes <= _MOST_EXAMPLES]):
+            group = np.flatnonzero(sizes == size)
+            if len(group) > 1 and self._batchable:
+                places = (bounds[group][:, None] + np.arange(size)).reshape(-1)
+                starts = size * np.arange(len(group) + 1)
+                found = batched_gradients(self.model, self.dataset, chosen[places], starts, self.objective)
+                (losses[group], rows[group]), alone[group] = found, False
         others = np.flatnonzero(alone)
         singles = self._one_by_one(round, cohort[others].tolist()) if others.size else ()
         for i, (loss, row) in zip(others, singles, strict=True):
@@ -169,7 +165,7 @@ class LearningProblem:
         each = [batch_indices(self.parts[c], self.batch, round, c, self.seed) for c in cohort.tolist()]
         return np.concatenate(each), np.append(0, np.cumsum([len(chosen) for chosen in each]))
 
-    def _batches(self, round: int, cohort: Sequence[int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _batches(self, round: int, cohort: Sequence[int]) -> Iterator[Batch]:
         chosen, bounds = self._chosen(round, np.asarray(cohort))
         for start, stop in itertools.pairwise(bounds):
             one = chosen[start:stop]
@@ -220,14 +216,27 @@ def make_problem(
 ) -> LearningProblem:
     """Partition the training data over the clients, and check that the model fits it.
 
-    ``device``: where gradients are computed; data and model move there, everything else stays.
+    Args:
+        dataset: Training and held-out examples.
+        model: Trained from its current weights.
+        clients: How many clients there are.
+        partition_scheme: See ``learning.partition.partition``.
+        batch: How many of its examples a client uses in a round.
+        participants: The size of a round's cohort, which uses all its data; None if all clients take part.
+        seed: Decides partition, cohorts and batches.
+        workers: How many threads compute gradients.
+        objective: The loss and the metrics.
+        device: Where gradients are computed; data and model move there, everything else stays.
+        minibatch: Whether a cohort uses a batch of its data, too.
+
+    Raises:
+        ValueError: If the data cannot be partitioned so, or the model or the loss does not fit them.
     """
     prepare_torch()
     parts = partition(dataset.train_labels.numpy(), clients, partition_scheme, seed, dataset.owners)
     objective.check_labels(dataset.train_labels, dataset.train_inputs)
     if device != "cpu":
         model, dataset = model.to(device), dataset.to(device)
-    random = draws_randomness(model, *_tried(dataset, batch), objective)
     problem = LearningProblem(
         dataset=dataset,
         model=model,
@@ -238,18 +247,37 @@ def make_problem(
         workers=workers,
         objective=objective,
         minibatch=minibatch,
-        random=random,
+        random=draws_randomness(model, *_extreme_examples(dataset), objective),
     )
     if objective.metrics is not None:  # a mistake in them must not show after many rounds
-        objective.check_names(problem.measure(problem.initial()).metrics)
+        problem.measure(problem.initial())
     return problem
 
 
-def _tried(dataset: Dataset, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+def find_device(name: str) -> str:
+    """The device of this name, or for ``auto`` the best that is there; ValueError if it is not.
+
+    Encoding, aggregation and the server's step always run on the processor.
+
+    >>> find_device("cpu")
+    'cpu'
+    """
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    usable = [device for device, found in there.items() if found]
+    if name == "auto":
+        return usable[0]
+    if name not in usable:
+        raise ValueError(
+            f"device = {name!r} must be one of auto, {', '.join(there)}; here there is {', '.join(usable)} "
+            f"(torch {torch.__version__})"
+        )
+    return name
+
+
+def _extreme_examples(dataset: Dataset) -> Batch:
     """A few examples, among them those with the largest label, and with the largest and smallest token."""
     inputs, labels = dataset.train_inputs, dataset.train_labels
-    largest = labels.flatten(1).amax(dim=1) if labels.ndim > 1 else labels
-    few = [int(largest.argmax()), *range(min(batch, 3, len(labels)))]
+    few = [int(labels.reshape(len(labels), -1).amax(dim=1).argmax()), *range(min(3, len(labels)))]
     tried = [(inputs[few], labels[few])]
     if not inputs.is_floating_point():
         for tokens, beside in ((inputs, labels), (dataset.test_inputs, dataset.test_labels)):
@@ -262,9 +290,11 @@ def _tried(dataset: Dataset, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
 def draws_randomness(
     model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, objective: Objective = OBJECTIVES[DEFAULT]
 ) -> bool:
-    """Whether the gradient depends on torch's generator (dropout); ValueError if the model cannot be trained.
+    """Whether the gradient depends on torch's generator (dropout).
 
-    Buffers that change with a batch are rejected: they would store clients' data without protection.
+    Raises:
+        ValueError: If the model cannot be trained on these examples, or one of its buffers changes with a
+            batch: it would store clients' data without protection.
     """
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     generator = torch.default_generator
@@ -276,7 +306,14 @@ def draws_randomness(
             drawn = not torch.equal(start, generator.get_state())
         _, second = loss_gradient(model, inputs, labels, seed=2, objective=objective)
     except Exception as error:
-        raise ValueError(_misfit(inputs, labels, objective, error)) from error
+        hints = "" if objective.name in OBJECTIVES else f"; loss {objective.name!r} gets (model, batch)"
+        if not inputs.is_floating_point():
+            hints += '; whole numbers are tokens: write inputs.astype("float32") if they are quantities'
+        raise ValueError(
+            f"the model does not fit the data (inputs of shape {tuple(inputs.shape[1:])} and type "
+            f"{inputs.dtype} from {inputs.min().item():g} to {inputs.max().item():g}, labels of shape "
+            f"{tuple(labels.shape[1:])} up to {labels.max().item():g}): {one_line(error)}{hints}"
+        ) from error
     if not (math.isfinite(loss) and np.isfinite(first).all()):
         raise ValueError(
             f"the loss of the first examples is {loss:g}, or its gradient contains NaN or infinity: check "
@@ -289,20 +326,3 @@ def draws_randomness(
                 "without protection; use layers without running state"
             )
     return drawn or first.tobytes() != second.tobytes()  # other devices have generators of their own
-
-
-def _misfit(inputs: torch.Tensor, labels: torch.Tensor, objective: Objective, error: Exception) -> str:
-    """Why a model or loss could not be used on these examples, and what may help."""
-    who = "the model does" if objective.is_default else f"model and loss {objective.name!r} do"
-    shape = f" of shape {tuple(labels.shape[1:])}" if labels.ndim > 1 else ""
-    whole = not inputs.is_floating_point()
-    tokens = f" from {int(inputs.min())} to {int(inputs.max())}" if whole else ""
-    hints = (
-        ['; whole numbers are tokens: write inputs.astype("float32") if they are quantities'] if whole else []
-    )
-    if objective.name not in OBJECTIVES and isinstance(error, TypeError | AttributeError):
-        hints.append("; a loss takes (model, batch)")
-    return (
-        f"{who} not fit the data (inputs of shape {tuple(inputs.shape[1:])} and type {inputs.dtype}{tokens}, "
-        f"labels{shape} up to {labels.max().item():g}): {one_line(error)}{''.join(hints)}"
-    )
