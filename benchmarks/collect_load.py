@@ -27,7 +27,7 @@ from devices import invited, make, worker
 from postgres_server import MISSING, postgres, programs
 
 from sqsgd import Task, secure_rngs
-from sqsgd.collect.opening import opened
+from sqsgd.collect.rounds import opened
 from sqsgd.task import Tasks
 
 DIM = 3920

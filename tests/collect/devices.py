@@ -14,9 +14,8 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from sqsgd import Task, secure_rng
-from sqsgd.collect.invitations import KEY, invitations, read_key
-from sqsgd.collect.opening import create_study
-from sqsgd.collect.outcome import flat
+from sqsgd.collect.rounds import create_study, flat
+from sqsgd.collect.study import KEY, invitations, read_key
 
 DIM = 16
 

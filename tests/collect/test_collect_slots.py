@@ -3,7 +3,7 @@
 from devices import make
 
 from sqsgd.collect.database import open_database
-from sqsgd.collect.slots import OPENED, stage, task_of
+from sqsgd.collect.intake import OPENED, stage, task_of
 
 
 def test_a_new_study_is_open_and_all_its_slots_are_free(tmp_path):

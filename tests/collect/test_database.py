@@ -7,7 +7,7 @@ import pytest
 from devices import make
 
 from sqsgd.collect.database import FILE, Conflict, DatabaseFailed, new_database, open_database
-from sqsgd.collect.statements import USED
+from sqsgd.collect.intake import USED
 
 
 @pytest.fixture

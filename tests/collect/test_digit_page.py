@@ -11,9 +11,8 @@ from devices import ask, invited
 from javascript import client
 from served import served
 
-from sqsgd.collect import opening
-from sqsgd.collect.opening import create_study
-from sqsgd.collect.outcome import flat
+from sqsgd.collect import rounds
+from sqsgd.collect.rounds import create_study, flat
 
 SEVEN = [(0.25, 0.25), (0.5, 0.25), (0.75, 0.25), (0.6, 0.55), (0.5, 0.85)]
 SETTINGS = {"name": "Digits of friends", "users": 40, "rounds": 2, "softmax": True, "fewest": 1}
@@ -247,5 +246,5 @@ def test_the_example_of_the_client_reports(browser, digits):
 
 def test_the_bundle_is_that_of_the_client():
     built = client() / "dist/sqsgd.min.js"
-    kept = Path(opening.__file__).with_name("digit_page") / "sqsgd.js"
+    kept = Path(rounds.__file__).with_name("digit_page") / "sqsgd.js"
     assert filecmp.cmp(built, kept, shallow=False), f"copy {built} to {kept}"

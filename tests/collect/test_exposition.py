@@ -4,9 +4,8 @@ import pytest
 from test_intake import Asking
 from test_stepping import fill
 
-from sqsgd.collect.exposition import admission, full_status, guarantee, progress, prometheus
-from sqsgd.collect.slots import clock
-from sqsgd.collect.stepping import tick
+from sqsgd.collect.intake import clock
+from sqsgd.collect.rounds import admission, full_status, guarantee, progress, prometheus, tick
 
 
 @pytest.fixture

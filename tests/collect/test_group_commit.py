@@ -7,9 +7,8 @@ from collections import Counter
 import pytest
 
 from sqsgd.collect.database import Conflict, DatabaseFailed
-from sqsgd.collect.group_commit import GroupCommit
-from sqsgd.collect.intake import Accepted, Probe
-from sqsgd.collect.rejections import Rejection
+from sqsgd.collect.intake import Accepted, Probe, Rejection
+from sqsgd.collect.service import GroupCommit
 
 YES = Accepted(round=0, again=False)
 

@@ -8,12 +8,22 @@ import pytest
 from devices import make, new_ticket
 
 from sqsgd import secure_rng
-from sqsgd.collect import statements
+from sqsgd.collect import intake
 from sqsgd.collect.database import Conflict, open_database
-from sqsgd.collect.intake import Accepted, Granted, Join, Probe, Report, answer
-from sqsgd.collect.rejections import Rejection
-from sqsgd.collect.slots import free_expired, new_round, stage, task_of
-from sqsgd.collect.stepping import confirm_clock, end_study, tick
+from sqsgd.collect.intake import (
+    Accepted,
+    Granted,
+    Join,
+    Probe,
+    Rejection,
+    Report,
+    answer,
+    free_expired,
+    new_round,
+    stage,
+    task_of,
+)
+from sqsgd.collect.rounds import confirm_clock, end_study, tick
 
 
 class Asking:
@@ -258,7 +268,7 @@ def chi_square(asking, tries, given_up):
 @pytest.fixture
 def by_number(monkeypatch):
     """A broken collector, which gives out slots in their order."""
-    monkeypatch.setattr(statements, "FREE", statements.FREE.replace("ORDER BY draw", "ORDER BY slot"))
+    monkeypatch.setattr(intake, "FREE", intake.FREE.replace("ORDER BY draw", "ORDER BY slot"))
 
 
 def test_slots_are_drawn_uniformly(drawing):
@@ -271,7 +281,7 @@ def test_slots_in_their_order_are_seen_not_to_be_uniform(drawing, by_number):
 
 
 def test_slots_of_a_predictable_draw_are_seen_not_to_be_uniform(drawing, monkeypatch):
-    monkeypatch.setattr("sqsgd.collect.slots.os.urandom", bytes)
+    monkeypatch.setattr("sqsgd.collect.intake.os.urandom", bytes)
     assert chi_square(drawing, 500, given_up=False) > 45
 
 
@@ -281,7 +291,7 @@ def test_a_slot_that_was_given_up_is_as_likely_as_the_others(drawing, monkeypatc
     Chi-square with 2 degrees of freedom: 42 is exceeded once in a billion times.
     """
     assert chi_square(drawing, 500, given_up=True) < 42
-    monkeypatch.setattr(statements, "WAITING", f"{statements.WAITING} AND 1 = 0")  # those keep their places
+    monkeypatch.setattr(intake, "WAITING", f"{intake.WAITING} AND 1 = 0")  # those keep their places
     assert chi_square(drawing, 500, given_up=True) > 42
 
 

@@ -10,8 +10,7 @@ import pytest
 from devices import Device, invited, make, persist, worker
 
 from sqsgd import Task
-from sqsgd.collect.opening import opened
-from sqsgd.collect.stepping import read_state
+from sqsgd.collect.rounds import opened, read_state
 from sqsgd.federated import server_step
 
 

@@ -2,8 +2,8 @@
 
 from starlette.routing import Route
 
+from sqsgd.collect.intake import CODES
 from sqsgd.collect.openapi import description
-from sqsgd.collect.rejections import CODES
 from sqsgd.collect.service import Service
 from sqsgd.collect.study import make_study
 

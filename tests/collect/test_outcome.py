@@ -9,8 +9,7 @@ from test_intake import Asking
 from test_stepping import fill
 from typed import typed
 
-from sqsgd.collect.outcome import flat, named, write_outcome
-from sqsgd.collect.stepping import end_study, read_state, tick
+from sqsgd.collect.rounds import end_study, flat, named, read_state, tick, write_outcome
 from sqsgd.runs.reading import read_run
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sqsgd import collect
-from sqsgd.collect.rejections import CODES, Rejection
+from sqsgd.collect.intake import CODES, Rejection
 
 
 @pytest.mark.parametrize("code", CODES)

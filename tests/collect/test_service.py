@@ -12,7 +12,7 @@ import pytest
 from devices import Device, ask, invited, make, persist, worker
 from served import served
 
-from sqsgd.collect.opening import opened
+from sqsgd.collect.rounds import opened
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from devices import Device, invited, make, worker
 from served import served
 
-from sqsgd.collect.exposition import full_status
-from sqsgd.collect.opening import opened
+from sqsgd.collect.rounds import full_status, opened, tick
 from sqsgd.collect.serving import BoundedProtocol, prepare
-from sqsgd.collect.stepping import tick
 
 
 def certificate(folder):

@@ -10,10 +10,16 @@ import pytest
 from test_intake import Asking
 
 from sqsgd.collect.database import FILE, open_database
-from sqsgd.collect.exposition import full_status, rounds_done
-from sqsgd.collect.intake import Granted, Report
-from sqsgd.collect.slots import ENDED, stage, task_of
-from sqsgd.collect.stepping import check_study, confirm_clock, end_study, read_state, tick
+from sqsgd.collect.intake import ENDED, Granted, Report, stage, task_of
+from sqsgd.collect.rounds import (
+    check_study,
+    confirm_clock,
+    end_study,
+    full_status,
+    read_state,
+    rounds_done,
+    tick,
+)
 from sqsgd.federated import server_step
 
 
@@ -130,7 +136,7 @@ def test_another_study_another_code_and_a_wrong_clock_are_refused(tmp_path):
 
 
 def test_a_clock_that_goes_back_takes_no_slot_away(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("sqsgd.collect.stepping._warned", {})
+    monkeypatch.setattr("sqsgd.collect.rounds._warned", {})
     asking = Asking(tmp_path / "study")
     granted = asking.join("7" * 32)
     asking.shift = 10
@@ -145,7 +151,7 @@ def test_a_clock_that_goes_back_takes_no_slot_away(tmp_path, caplog, monkeypatch
 
 
 def test_a_clock_that_jumps_ahead_ends_nothing_until_it_is_confirmed(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("sqsgd.collect.stepping._warned", {})
+    monkeypatch.setattr("sqsgd.collect.rounds._warned", {})
     asking = Asking(tmp_path / "study", fewest=1)
     granted = asking.join("7" * 32)
     deadline = stage(asking.database).deadline
@@ -207,7 +213,7 @@ def test_what_is_left_of_a_round_is_in_the_order_of_keys(tmp_path, url):
 
 
 def test_scrubbing_is_repeated_until_it_succeeds(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("sqsgd.collect.stepping._warned", {})
+    monkeypatch.setattr("sqsgd.collect.rounds._warned", {})
     asking = Asking(tmp_path / "study")
     fill(asking)
     reader = open_database(asking.folder)

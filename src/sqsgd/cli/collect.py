@@ -60,7 +60,7 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Create a study: its settings, its signing key and its database."""
-    from sqsgd.collect.opening import create_study
+    from sqsgd.collect.rounds import create_study
     from sqsgd.collect.study import Study
 
     values = given(context, set(Study.__dataclass_fields__) - {"name", "dim"})
@@ -82,7 +82,7 @@ def _start(dim: int | None, initial: Path | None) -> tuple[Vector, str]:
     import numpy as np
 
     from sqsgd import checks
-    from sqsgd.collect.outcome import flat
+    from sqsgd.collect.rounds import flat
 
     if (dim is None) == (initial is None):
         raise ValueError("give either --dim, for weights that start at zero, or --initial FILE")
@@ -133,8 +133,7 @@ def invite(
 ) -> None:
     """Print new single-use invitations, one per line; nothing is kept of them."""
     from sqsgd import checks
-    from sqsgd.collect.invitations import KEY, MOST, invitations, read_key
-    from sqsgd.collect.study import INVITED, load_study
+    from sqsgd.collect.study import INVITED, KEY, MOST, invitations, load_study, read_key
 
     study = load_study(folder)
     if study.admission != INVITED:
@@ -151,8 +150,7 @@ def invite(
 @app.command()
 def status(folder: Folder, as_json: Json = False) -> None:
     """Show how far a study is, what was refused and why, and which central guarantee holds so far."""
-    from sqsgd.collect.exposition import full_status
-    from sqsgd.collect.opening import opened
+    from sqsgd.collect.rounds import full_status, opened
 
     with opened(folder) as (study, database):
         found = full_status(database, study)
@@ -188,9 +186,7 @@ def close(
     as_json: Json = False,
 ) -> None:
     """End a study, whatever round it is in, and write its run; workers may go on running."""
-    from sqsgd.collect.opening import opened
-    from sqsgd.collect.outcome import write_outcome
-    from sqsgd.collect.stepping import end_study
+    from sqsgd.collect.rounds import end_study, opened, write_outcome
     from sqsgd.collect.study import RUN
 
     place = out or folder / RUN

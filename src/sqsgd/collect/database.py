@@ -1,4 +1,4 @@
-"""The database of a study: SQLite in a file, or PostgreSQL by URL, with the few differences between them."""
+"""The database of a study: SQLite in a file, or PostgreSQL by URL; tables and statements for both."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
-
-from sqsgd.collect.statements import Statement
 
 FILE, URL, VARIABLE = "collect.db", "database.url", "SQSGD_DATABASE"
 _BUSY_SECONDS = 30
@@ -63,7 +61,7 @@ class Database(ABC):
         """Execute a statement; returns the number of rows that it changed."""
 
     @abstractmethod
-    def write_many(self, statement: Statement, rows: Sequence[Sequence[object]]) -> None:
+    def write_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
         """Execute a statement with each of these rows of values."""
 
     @abstractmethod
@@ -131,9 +129,9 @@ class SqliteDatabase(Database):
         except sqlite3.Error as error:
             raise self._failed(error) from None
 
-    def write_many(self, statement: Statement, rows: Sequence[Sequence[object]]) -> None:
+    def write_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
         try:
-            self._connection.executemany(statement.each, rows)
+            self._connection.executemany(sql, rows)
         except sqlite3.Error as error:
             raise self._failed(error) from None
 

@@ -1,4 +1,4 @@
-"""Who gets a slot, and whose report fills it: many requests in one transaction."""
+"""Who gets a slot, whose report fills it, and why a request is refused; many requests in one transaction."""
 
 from __future__ import annotations
 
@@ -7,17 +7,169 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from sqsgd.codec import MalformedReport
-from sqsgd.collect import statements
 from sqsgd.collect.database import Database
-from sqsgd.collect.rejections import Rejection
-from sqsgd.collect.slots import CLOSING, ENDED, OPENED, Stage, stage, task_of
 from sqsgd.collect.study import OPEN, Study
 from sqsgd.core import Scheme
-from sqsgd.task import Tasks
+from sqsgd.task import Task, Tasks
+
+_KINDS: dict[str, tuple[int, str]] = {
+    # What the device should do ends each answer; it never asks for a second report of the same user.
+    "bad-request": (400, "send what /openapi.json describes"),
+    "malformed": (
+        400,
+        "do not encode again, which would be a second report of the same data; check the encoder",
+    ),
+    "invitation-invalid": (403, "ask the operator for an invitation to this study"),
+    "invitation-used": (
+        409,
+        "repeat the request with the ticket of the first attempt, or ask for an invitation",
+    ),
+    "wrong-study": (404, "read /study, and ask its owner before taking part in another study"),
+    "not-found": (404, "see /openapi.json"),
+    "unknown-ticket": (404, "do not report again: the slot went to another device, or was never yours"),
+    "slot-taken": (409, "nothing: the report that came first counts"),
+    "round-over": (410, "nothing: this report comes too late, and a second one is not wanted"),
+    "closed": (410, "nothing: the study has ended"),
+    "wrong-method": (405, "send what /openapi.json describes"),
+    "too-slow": (408, "repeat the same request over a better connection"),
+    "too-long": (413, "send what /openapi.json describes"),
+    "too-many": (429, "repeat the same request later"),
+    "internal": (500, "repeat the same request later"),
+    "no-slot": (503, "repeat the same request later"),
+    "busy": (503, "repeat the same request later"),
+    "storage": (503, "repeat the same request later; nothing was counted that was not confirmed"),
+}
+CODES = tuple(_KINDS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """An answer that is not what the device hoped for."""
+
+    code: str
+    reason: str
+    seconds: float = 0.0
+    """When to try again, if that helps."""
+
+    @property
+    def status(self) -> int:
+        """The status of the HTTP response."""
+        return _KINDS[self.code][0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The body of the response."""
+        return {"error": self.code, "reason": self.reason, "what_to_do": _KINDS[self.code][1]}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """``Retry-After``, where it helps."""
+        return {"retry-after": str(max(1, round(self.seconds)))} if self.status in (429, 503) else {}
+
+
+FREE = "SELECT slot FROM slots WHERE round = ? AND report IS NULL AND draw IS NOT NULL ORDER BY draw LIMIT ?"
+OWNED = "SELECT ticket, round, slot, report IS NOT NULL, expires, renewed FROM slots WHERE ticket {among}"
+FILLED = "SELECT ticket, round, slot, report FROM slots WHERE ticket {among}"
+REFUSED = (
+    "INSERT INTO refusals VALUES (?, ?) "
+    "ON CONFLICT (code) DO UPDATE SET count = refusals.count + excluded.count"
+)
+USED = "INSERT INTO invitations VALUES (?)"
+GIVEN = "UPDATE slots SET draw = NULL, ticket = ?, expires = ?, renewed = 0 WHERE round = ? AND slot = ?"
+KEPT = (
+    "UPDATE slots SET report = ?, draw = NULL, expires = NULL WHERE round = ? AND slot = ? AND report IS NULL"
+)
+RENEWED = "UPDATE slots SET draw = NULL, expires = ?, renewed = 1 WHERE round = ? AND slot = ?"
+LATE = "SELECT slot FROM slots WHERE round = ? AND report IS NULL AND draw IS NULL AND expires < ?"
+WAITING = "SELECT slot FROM slots WHERE round = ? AND report IS NULL AND draw IS NOT NULL"
+UNUSED = "UPDATE slots SET draw = NULL, ticket = NULL, expires = NULL WHERE round = ? AND report IS NULL"
+
+NEW = "INSERT INTO slots (round, slot, draw) VALUES (?, ?, ?)"
+FREED = "UPDATE slots SET draw = ?, expires = NULL WHERE round = ? AND slot = ?"
+
+OPENED, CLOSING, ENDED = "open", "closing", "ended"
+"""A round takes reports, a round is being averaged, the study has ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """The row of the study: where it is, and until when."""
+
+    round: int
+    state: str
+    ending: bool
+    deadline: float
+    seen: float
+    unscrubbed: bool
+    """What was deleted at the end of a round is still on the disk."""
+    bound: float
+
+
+def stage(database: Database) -> Stage:
+    """Where the study is."""
+    found = database.read(
+        "SELECT s.round, s.state, s.ending, s.deadline, s.seen, s.unscrubbed, r.bound "
+        "FROM study s JOIN rounds r ON r.round = s.round"
+    )
+    round, state, ending, deadline, seen, unscrubbed, bound = found[0]
+    return Stage(
+        round=round, state=state, ending=bool(ending), deadline=deadline, seen=seen,
+        unscrubbed=bool(unscrubbed), bound=bound,
+    )  # fmt: skip
+
+
+def clock(study: Study, seen: float, now: float) -> str:
+    """What is wrong with the clock that the workers share; empty if nothing is known."""
+    if now < seen - 5:
+        return f"the clock went back by {seen - now:,.0f} s: rounds and tickets end later by as much"
+    if jumped(study, seen, now):
+        return (
+            f"no worker ran, or the clock went forward, for {now - seen:,.0f} s: no round or ticket ends "
+            "until the clock is set right, or confirmed with: sqsgd collect serve STUDY --clock-is-right"
+        )
+    return ""
+
+
+def jumped(study: Study, seen: float, now: float) -> bool:
+    """Whether so much time passed unseen that it may never have: all tickets would expire at once."""
+    return now > seen + max(study.round_seconds, 3600.0)
+
+
+def task_of(study: Study, at: Stage, slot: int) -> Task:
+    """What whoever fills the slot is asked."""
+    return Task(round=at.round, client=slot, seed=study.seed, dim=study.dim, bound=at.bound)
+
+
+def new_round(database: Database, round: int, slots: int) -> None:
+    """Free slots in a random order of the operating system's: the next device gets the first of them."""
+    draws = os.urandom(16 * slots).hex()
+    database.write_many(
+        NEW,
+        [(round, slot, draws[32 * slot : 32 * slot + 32]) for slot in range(slots)],
+    )
+
+
+def free_expired(database: Database, at: Stage, now: float) -> int:
+    """Free the slots whose devices are late, and put all free slots in a new random order.
+
+    The order must be new for all: those that were free before are there because others were drawn earlier, so
+    that a slot with a place of its own would come before them. A late report still counts if it comes before
+    the slot has another owner.
+    """
+    if not database.read(f"{LATE} LIMIT 1", at.round, now):
+        return 0
+    with database.transaction(alone=True):
+        late = database.read(LATE, at.round, now)
+        free = late + database.read(WAITING, at.round) if late else []
+        database.write_many(
+            FREED,
+            [(os.urandom(16).hex(), at.round, slot) for (slot,) in sorted(free)],
+        )
+    return len(late)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +212,14 @@ class Accepted:
     again: bool
 
 
-Request = Join | Report | Probe
+Asked = Join | Report | Probe
 Answer = Granted | Accepted | Rejection
 _UNKNOWN = "the round is over, the slot went to another device, or the ticket was never issued"
 _CLOSED = Rejection(code="closed", reason="the study has ended")
 
 
 def answer(
-    database: Database, study: Study, requests: Sequence[Request], refused: Counter[str]
+    database: Database, study: Study, requests: Sequence[Asked], refused: Counter[str]
 ) -> list[Answer]:
     """The answers to many requests, in their order, after one transaction that is on the disk.
 
@@ -101,7 +253,7 @@ def answer(
         if not joins and not reports:
             counts["none"] += 0  # a probe writes, to see whether that is possible
         database.write_many(
-            statements.REFUSED,
+            REFUSED,
             sorted(counts.items()),
         )
     return [answers[i] for i in range(len(requests))]
@@ -115,7 +267,7 @@ def _admit(
     held = {
         row[0]: row[1:]
         for row in database.read_among(
-            statements.OWNED + database.locking,
+            OWNED + database.locking,
             [join.ticket for join in joins.values()],
         )
     }
@@ -135,17 +287,17 @@ def _admit(
     free = [
         slot
         for (slot,) in database.read(
-            statements.FREE + database.taking,
+            FREE + database.taking,
             at.round,
             len(wanted),
         )
     ]
     given = dict(zip(wanted, free, strict=False))
     used = [joins[fresh[ticket][0]].invitation for ticket in given]
-    database.write_many(statements.USED, sorted((number,) for number in used if number is not None))
+    database.write_many(USED, sorted((number,) for number in used if number is not None))
     expires, owners = _end_of_ticket(study, now), {slot: ticket for ticket, slot in given.items()}
     database.write_many(
-        statements.GIVEN,
+        GIVEN,
         [(ticket, expires, at.round, slot) for slot, ticket in sorted(owners.items())],
     )
     full = Rejection(
@@ -186,7 +338,7 @@ def _held(
         if (wait := _no_admission(study, at, now)) is not None:
             return wait
         expires = _end_of_ticket(study, now)
-        database.write(statements.RENEWED, expires, round, slot)
+        database.write(RENEWED, expires, round, slot)
     seconds = min(expires - now, at.deadline - now, study.ticket_seconds)
     return Granted(round=round, slot=slot, bound=at.bound, seconds=max(0.0, seconds))
 
@@ -275,7 +427,7 @@ def _accept(database: Database, study: Study, reports: dict[int, Report], at: St
     held = {
         ticket: (round, slot, kept)
         for ticket, round, slot, kept in database.read_among(
-            statements.FILLED + database.locking,
+            FILLED + database.locking,
             [report.ticket for report in reports.values()],
         )
     }
@@ -305,7 +457,7 @@ def _accept(database: Database, study: Study, reports: dict[int, Report], at: St
         two = Rejection(code="busy", reason="two different reports came with one ticket at the same time")
         answers[i] = answers[new[slot][0]] if reports[i].message == new[slot][1] else two
     database.write_many(
-        statements.KEPT,
+        KEPT,
         [(new[slot][1], at.round, slot) for slot in sorted(new) if slot not in wrong],
     )
     return answers

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqsgd.collect.invitations import LENGTH
-from sqsgd.collect.rejections import CODES
-from sqsgd.collect.study import INVITED, Study
+from sqsgd.collect.intake import CODES
+from sqsgd.collect.study import INVITED, LENGTH, Study
 
 _TEXT, _NUMBER, _WHOLE = {"type": "string"}, {"type": "number"}, {"type": "integer", "minimum": 0}
 _TICKET = {

@@ -9,7 +9,6 @@ from typing import Any
 import psycopg
 
 from sqsgd.collect.database import Conflict, Database, DatabaseFailed
-from sqsgd.collect.statements import Statement
 
 _ORDER, _STEP = 7_118_721, 7_118_722  # numbers of advisory locks
 _AGAIN = (
@@ -48,9 +47,12 @@ class PostgresDatabase(Database):
         except psycopg.Error as error:
             raise self._failed(error) from None
 
-    def write_many(self, statement: Statement, rows: Sequence[Sequence[object]]) -> None:
-        if rows:
-            self.write(statement.together, *(list(column) for column in zip(*rows, strict=True)))
+    def write_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.executemany(sql.replace("?", "%s"), rows)  # one round trip: psycopg pipelines them
+        except psycopg.Error as error:
+            raise self._failed(error) from None
 
     def read_among(self, sql: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
         return self.read(sql.format(among=self.among), list(values))

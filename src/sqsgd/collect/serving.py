@@ -16,8 +16,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sqsgd.collect.database import open_database
+from sqsgd.collect.rounds import check_study, confirm_clock
 from sqsgd.collect.service import BODY_SECONDS, Service
-from sqsgd.collect.stepping import check_study, confirm_clock
 from sqsgd.collect.study import Study, load_study
 from sqsgd.core import Aggregate
 from sqsgd.randomness import secure_rng

@@ -1,26 +1,31 @@
-"""The end of a round: its reports are averaged in the order of their slots, and the model takes a step."""
+"""The life of a study: created, stepped at the end of each round, shown to its operator, written as a run."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import math
+import os
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from safetensors.numpy import load, save
 
 from sqsgd.checks import Vector
 from sqsgd.codec import Bytes
-from sqsgd.collect import statements
-from sqsgd.collect.database import Database, DatabaseFailed
-from sqsgd.collect.slots import (
+from sqsgd.collect.database import FILE, URL, Database, DatabaseFailed, new_database, open_database
+from sqsgd.collect.intake import (
     CLOSING,
     ENDED,
     OPENED,
+    UNUSED,
     Stage,
     clock,
     free_expired,
@@ -28,12 +33,16 @@ from sqsgd.collect.slots import (
     new_round,
     stage,
     task_of,
-)  # fmt: skip
-from sqsgd.collect.study import Study
+)
+from sqsgd.collect.study import KEY, OPEN, PAGE, STUDY, Study, load_study, make_study, new_key
 from sqsgd.core import Aggregate, Indices
 from sqsgd.federated import State, initial_state
 from sqsgd.federated.algorithm import descend
 from sqsgd.federated.record import make_record
+from sqsgd.files.durable import locked, prepared, put
+from sqsgd.runs.once_summary import about_once
+from sqsgd.runs.run_folder import RunFolder
+from sqsgd.runs.summary import summarise
 from sqsgd.task import Tasks
 
 _LOG = logging.getLogger("sqsgd.collect")
@@ -213,7 +222,7 @@ def step(database: Database, study: Study, at: Stage) -> bool:
             if not ending:
                 new_round(database, after.round, study.slots)
         if moved:
-            database.write(statements.UNUSED, at.round)
+            database.write(UNUSED, at.round)
         if moved and ending:
             _forget(database)
     if moved:
@@ -283,3 +292,239 @@ def read_state(database: Database, round: int) -> State:
         bound=found[0][0],
         optimizer={name.removeprefix("optimizer."): value for name, value in arrays.items()},
     )
+
+
+def progress(database: Database, study: Study) -> dict[str, Any]:
+    """What anybody may know: nothing of it depends on who reported."""
+    at, now = stage(database), database.now()
+    reports = database.read("SELECT count(*) FROM slots WHERE round = ? AND report IS NOT NULL", at.round)[0][
+        0
+    ]
+    ended = at.state == ENDED
+    return {
+        "round": at.round,
+        "state": at.state,
+        "model": model_path(study, at.round),
+        "reports": 0 if ended else reports,
+        "slots": study.slots,
+        "seconds_left": 0.0 if ended else max(0.0, round(at.deadline - now, 1)),
+    }
+
+
+def full_status(database: Database, study: Study) -> dict[str, Any]:
+    """What the operator sees: progress, refusals, and the central guarantee so far."""
+    at, now = stage(database), database.now()
+    lines = rounds_done(database)
+    known = progress(database, study)
+    (taken,) = database.read(
+        "SELECT count(*) FROM slots WHERE round = ? AND report IS NULL AND expires IS NOT NULL", at.round
+    )[0]
+    return {
+        "study": study.id,
+        "name": study.name,
+        **known,
+        "rounds": study.rounds,
+        "all_reports": sum(line["clients"] for line in lines) + known["reports"],
+        "tickets_out": taken,
+        "admission": admission(study),
+        "invitations_used": database.read("SELECT count(*) FROM invitations")[0][0],
+        "refusals": refusals(database),
+        "unscrubbed": at.unscrubbed,
+        "clock": clock(study, at.seen, now),
+        "epsilon": study.made_scheme.privacy.epsilon,
+        "message_bytes": study.made_scheme.bits // 8,
+        **guarantee(study, lines),
+    }
+
+
+def model_path(study: Study, round: int) -> str:
+    """Where the weights before a round are. They are cached for good, so the path names the study."""
+    return f"/model/{study.id}/{round}"
+
+
+def guarantee(study: Study, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Users, order and central guarantee of the rounds that are over; none where one person may be all users.
+
+    Guarantees
+    ----------
+    * An open study has no central figure:
+      tests/collect/test_exposition.py::test_an_open_study_has_no_central_guarantee.
+    """
+    found = about_once(study.made_scheme, "round", lines, seeded=False, slots=len(lines) * study.slots)
+    if study.admission != OPEN:
+        return found
+    return {
+        **{name: value for name, value in found.items() if not name.startswith("central_")},
+        "central_epsilon": None,
+        "central_note": f"none: local {study.made_scheme.privacy.epsilon:g} against everyone; in an open "
+        "study one person may have made all the other reports",
+    }
+
+
+def admission(study: Study) -> str:
+    """Who may report, in words."""
+    if study.admission == OPEN:
+        return f"open to anybody, {study.joins_per_minute:,} devices a minute: one person can report often"
+    return "by signed invitation, one report each"
+
+
+def refusals(database: Database) -> dict[str, int]:
+    """How many requests were refused, by reason, over all workers."""
+    found = database.read("SELECT code, count FROM refusals WHERE count > 0 ORDER BY code")
+    return {code: int(count) for code, count in found}
+
+
+def rounds_done(database: Database) -> list[dict[str, Any]]:
+    """The records of the rounds that are over."""
+    found = database.read("SELECT record FROM rounds WHERE record IS NOT NULL ORDER BY round")
+    return [json.loads(record) for (record,) in found]
+
+
+def prometheus(known: Mapping[str, Any], refused: Mapping[str, int], worker: Mapping[str, float]) -> str:
+    """The text that Prometheus reads; ``worker``: counters of this process."""
+    gauges = {
+        "round": ("The current round.", known["round"]),
+        "round_reports": ("Reports of the current round.", known["reports"]),
+        "round_slots": ("Slots of a round.", known["slots"]),
+        "round_seconds_left": ("Time until the round may end.", known["seconds_left"]),
+        "ended": ("1 if the study has ended.", int(known["state"] == ENDED)),
+    }
+    lines = []
+    for name, (about, value) in gauges.items():
+        lines += [f"# HELP sqsgd_{name} {about}", f"# TYPE sqsgd_{name} gauge", f"sqsgd_{name} {value}"]
+    lines += ["# HELP sqsgd_refused_total Refused requests, by reason.", "# TYPE sqsgd_refused_total counter"]
+    lines += [f'sqsgd_refused_total{{reason="{code}"}} {count}' for code, count in sorted(refused.items())]
+    for name, value in sorted(worker.items()):
+        lines += [f"# TYPE sqsgd_worker_{name} counter", f"sqsgd_worker_{name} {value}"]
+    return "\n".join(lines) + "\n"
+
+
+Arrays = dict[str, npt.NDArray[np.generic]]
+
+
+def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any]:
+    """Write the run of a study that has ended, if no other process has; returns its summary."""
+    at, lines, folder = stage(database), rounds_done(database), RunFolder(path)
+    if at.state != ENDED:
+        raise ValueError(f"study {study.name} has not ended: it is in round {at.round} of {study.rounds}")
+    summary = _summary(database, study, lines)
+    if folder.finished:
+        return summary
+    about = {
+        "fingerprint": study.made_scheme.fingerprint,
+        "name": f"{study.scheme} {study.dim}",
+        "once": True,
+        "rate": study.lr,
+        "optimizer": study.optimizer,
+        "seed": study.seed,
+        "data": "data of the devices",
+        "model": study.name,
+        "run": {
+            "scheme": study.scheme,
+            "epsilon": study.epsilon,
+            "bytes": study.bytes,
+            "rounds": max(1, len(lines)),
+        },
+    }
+    last = read_state(database, at.round)
+    with folder.held():
+        if not folder.begun:
+            folder.save(initial_state(read_state(database, 0).weights, study.settings), about)
+        folder.keep_rounds(0)
+        for line in lines:
+            folder.write(line)
+        folder.save(last, about)
+        (names,) = database.read("SELECT names FROM study")[0]
+        folder.finish(named(last.weights, names), summary)
+    return summary
+
+
+def _summary(database: Database, study: Study, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    return summarise(
+        lines,
+        study.made_scheme,
+        lr=study.lr,
+        rounds=study.rounds,
+        once=True,
+        dataset="data of the devices",
+        held_out="nothing: the service has no data",
+        model=study.name,
+        participation="once",
+        clients=study.users,
+        noise="secure",
+        study=study.id,
+        admission=admission(study),
+        refusals=refusals(database),
+        **guarantee(study, lines),
+    )
+
+
+def flat(arrays: Arrays) -> tuple[Vector, str]:
+    """The arrays of a model as one vector, and JSON about their names and shapes."""
+    for name, array in arrays.items():
+        if array.dtype != np.float32 or not np.isfinite(array).all():
+            raise ValueError(f"{name} must be finite float32 numbers; it is {array.dtype}")
+    names = [(name, list(array.shape)) for name, array in sorted(arrays.items())]
+    parts = [np.asarray(arrays[name], np.float32).reshape(-1) for name, _ in names]
+    return np.concatenate(parts), json.dumps(names)
+
+
+def named(weights: Vector, names: str) -> Arrays:
+    """The arrays that ``flat`` made one vector of."""
+    arrays, at = {}, 0
+    for name, shape in json.loads(names):
+        size = int(np.prod(shape, dtype=np.int64))
+        arrays[name] = weights[at : at + size].reshape(shape)
+        at += size
+    return arrays
+
+
+DIGITS, DIGITS_DIM = "digits", 3920
+"""The page on which a person draws a digit, and the weights of its model: ten classes of 392 features."""
+
+
+def create_study(
+    folder: Path, weights: Vector, names: str, values: Mapping[str, Any], url: str = "", page: str = ""
+) -> Study:
+    """A new study: settings, signing key, database with round 0; refuses a folder that is in use.
+
+    If it fails, nothing of it stays:
+    tests/collect/test_opening.py::test_a_failure_half_way_leaves_nothing_behind.
+    ``page``: ``"digits"`` for a web page on which people take part; none if empty.
+    """
+    if page not in ("", DIGITS):
+        raise ValueError(f"page = {page!r} must be {DIGITS!r}; pages of your own go into {folder / PAGE}")
+    if page == DIGITS and weights.size != DIGITS_DIM:
+        raise ValueError(f"page = {page!r} needs a model of {DIGITS_DIM} weights, not {weights.size}")
+    make_study({**values, "dim": weights.size}, "")  # says what is wrong before anything is written
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with locked(folder, os.O_RDONLY):
+        if any((folder / name).exists() for name in (STUDY, FILE, KEY, URL)):
+            raise ValueError(f"{folder} holds a study already: choose another folder")
+        if page and (folder / PAGE).exists():
+            raise ValueError(f"{folder / PAGE} exists already: it is served as it is without page = {page!r}")
+        with contextlib.ExitStack() as undo:
+            undo.callback((folder / KEY).unlink, missing_ok=True)
+            study = make_study({**values, "dim": weights.size}, new_key(folder))
+            if url:  # it may hold a password
+                undo.callback((folder / URL).unlink, missing_ok=True)
+                put(prepared(folder / URL, url.encode() + b"\n", 0o600), folder / URL)
+            if page:
+                undo.callback(shutil.rmtree, folder / PAGE, ignore_errors=True)
+                shutil.copytree(Path(__file__).with_name("digit_page"), folder / PAGE)
+            database = undo.enter_context(contextlib.closing(new_database(folder, url)))
+            undo.callback(database.discard)
+            begin(database, study, weights, names)
+            study.write(folder)  # last: now it can be served
+            undo.pop_all()
+            database.close()
+    return study
+
+
+@contextlib.contextmanager
+def opened(folder: Path) -> Iterator[tuple[Study, Database]]:
+    """A study and its database, after checking that they belong together."""
+    study = load_study(folder)
+    with contextlib.closing(open_database(folder)) as database:
+        check_study(database, study)
+        yield study, database
