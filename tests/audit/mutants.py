@@ -22,16 +22,14 @@ from sqsgd.schemes.sqsgd_paper import BoundedRange
 REAL = 64  # coordinates: more than any scheme whose outputs the audit can list
 
 
-def mechanism(base=Direction, name="randomize"):
-    """A mechanism whose method is the decorated function of (self, what the right method gives, input, rng)."""
+def mechanism(base=Direction):
+    """A mechanism that sends what the decorated function makes of the right columns."""
 
     def decorate(change):
-        right = getattr(base, name)
+        def randomize(self, x, bound, rng):
+            return change(self, base.randomize(self, x, bound, rng), x, bound, rng)
 
-        def method(self, x, bound, rng):
-            return change(self, right(self, x, bound, rng), x, bound, rng)
-
-        return dataclass(frozen=True, kw_only=True)(type(change.__name__, (base,), {name: method}))
+        return dataclass(frozen=True, kw_only=True)(type(change.__name__, (base,), {"randomize": randomize}))
 
     return decorate
 
@@ -122,43 +120,37 @@ class NormNotCounted(Direction):
 # ---------------------------------------------------------------- places, codes and the norm symbol
 
 
-def rewritten(choose_places, choose_codes):
-    """A quantiser with the right number of matches, but chosen positions and other codes."""
+def _rewritten(name, places, codes_of):
+    """A quantiser with the right number of matches, but these positions and other codes."""
 
     def change(mechanism):
         quantizer = mechanism.quantizer
 
         def randomize(x, bound, rng):
             codes = quantizer.quantize(x, bound, rng)
-            kept = choose_places(quantizer.law.sampler.draw(rng), quantizer.dim, rng)
-            others = choose_codes(codes, quantizer.levels, rng)
-            return np.where(kept, codes, others).astype(np.uint8)
+            kept = places(quantizer.law.sampler.draw(rng), quantizer.dim, rng)
+            return np.where(kept, codes, codes_of(codes, quantizer.levels, rng)).astype(np.uint8)
 
         quantizer.randomize = randomize
 
+    change.__name__ = name
     return change
 
 
-def uniform_places(count, dim, rng):
-    order = np.argsort(rng.take(8 * dim).view("<u8"))
-    return np.isin(np.arange(dim), order[:count])
+def _uniform_places(count, dim, rng):
+    return np.isin(np.arange(dim), np.argsort(rng.take(8 * dim).view("<u8"))[:count])
 
 
-def first_places(count, dim, rng):
-    return np.arange(dim) < count
-
-
-def one_run(count, dim, rng):
-    """All positions are equally likely, but the matches form one cyclic run."""
-    return (np.arange(dim) + rng.below(dim)) % dim < count
-
-
-def uniform_codes(codes, levels, rng):
+def _uniform_codes(codes, levels, rng):
     return (codes + 1 + np.array([rng.below(levels - 1) for _ in codes])) % levels
 
 
-def next_codes(codes, levels, rng):
-    return (codes + 1) % levels
+rewritten_rightly = _rewritten("rewritten_rightly", _uniform_places, _uniform_codes)
+first_places = _rewritten("first_places", lambda count, dim, rng: np.arange(dim) < count, _uniform_codes)
+one_run = _rewritten(  # all positions are equally likely, but the matches form one cyclic run
+    "one_run", lambda count, dim, rng: (np.arange(dim) + rng.below(dim)) % dim < count, _uniform_codes
+)
+next_codes = _rewritten("next_codes", _uniform_places, lambda codes, levels, rng: (codes + 1) % levels)
 
 
 def norm_without_noise(m):

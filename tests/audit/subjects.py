@@ -35,6 +35,7 @@ def broken(change, name="sqsgd", **options):
         mechanism = change(**parts) if isinstance(change, type) else change(mechanism) or mechanism
         return dataclasses.replace(scheme, mechanism=mechanism)
 
+    make.__name__ = change.__name__
     return make
 
 
@@ -45,6 +46,7 @@ def remade(kind):
         scheme = make_scheme("sqsgd", dim=dim, epsilon=epsilon, bits=bits, **SIGNS)
         return kind(**{field.name: getattr(scheme, field.name) for field in dataclasses.fields(scheme)})
 
+    make.__name__ = kind.__name__
     return make
 
 

@@ -136,7 +136,7 @@ def test_nan_violates_its_limit():
     cases = ((0.9, 0), (1.0, 0), (1.1, 0), (nan, 0), (1.1, 0.2))
     outcomes = [judged("law", "a", ".", measured, 1, slack=slack).outcome for measured, slack in cases]
     assert outcomes == ["passed", "passed", "violated", "violated", "passed"]
-    assert [by_test("law", "a", ".", p).outcome for p in (1.0, 1e-5, 1e-7, 0.0, nan)] == [
+    assert [by_test("law", "a", ".", (p, 1)).outcome for p in (1.0, 1e-5, 1e-7, 0.0, nan)] == [
         *["passed"] * 2,
         *["violated"] * 3,
     ]

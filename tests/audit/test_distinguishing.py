@@ -104,7 +104,7 @@ def test_reports_of_floats_are_distinguished_as_well():
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_every_length_and_every_report_is_counted(name):
-    """Zero, both sides of a millionth, every twentieth of the bound and beyond; each event once per report."""
+    """Zero, both sides of a millionth, every twentieth of the bound and beyond; each report once."""
     small = subject(name).small(4.0)
     inputs, events = small.every_length(np.random.default_rng(1)), Events(small)
     sizes = np.array([np.linalg.norm(each.image) / small.task.bound for each in inputs])

@@ -1,4 +1,4 @@
-"""A message must not contain the vector's numbers, nor what correlates with them, nor too much of a direction."""
+"""A message must not contain the vector's numbers, nor what correlates with them or with its direction."""
 
 import math
 import struct

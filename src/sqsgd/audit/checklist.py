@@ -120,10 +120,9 @@ def _no_inversion(_subject: Subject) -> Iterator[Finding]:
 def _inversion(subject: Subject) -> Iterator[Finding]:
     try:
         from sqsgd.audit.inversion import inverted_gradients
+
+        yield from inverted_gradients(subject)
     except ModuleNotFoundError as error:
         yield skipped("reconstruct", _PICTURES, f"{error.name} is not installed: pip install 'sqsgd[train]'.")
-        return
-    try:
-        yield from inverted_gradients(subject)
     except (FileNotFoundError, ValueError) as error:  # no data set, or no parameters for the model's length
         yield skipped("reconstruct", _PICTURES, f"{error}.")

@@ -110,12 +110,10 @@ class Audit:
         if self.violated:
             names = "; ".join(finding.name for finding in self.violated)
             return f"{len(self.violated)} of {tried} checks broke the guarantee: {names}."
-        if not self.passed:
-            return (
-                f"NOTHING TO AUDIT: {self.scheme} has no privacy guarantee. "
-                "This is not a pass: its reports protect nobody."
-            )
-        return f"{tried} checks tried to break the guarantee and none did.{_SCOPES.get(self.notion, '')}"
+        if self.passed:
+            return f"{tried} checks tried to break the guarantee and none did.{_SCOPES.get(self.notion, '')}"
+        nothing = f"NOTHING TO AUDIT: {self.scheme} has no privacy guarantee."
+        return f"{nothing} This is not a pass: its reports protect nobody."
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the pictures, for JSON."""
@@ -155,13 +153,14 @@ def judged(
     )
 
 
-def by_test(check: str, name: str, sentence: str, p_value: float, **details: object) -> Finding:
-    """The finding of a statistical test: its p-value must be at least the significance."""
+def by_test(check: str, name: str, sentence: str, test: tuple[float, int], **details: object) -> Finding:
+    """The finding of a test, by its p-value and degrees of freedom: p must be at least the significance."""
+    p_value, freedom = test
     with np.errstate(divide="ignore"):
         measured = abs(float(np.log10(p_value)))
     sentence = f"{sentence}: p = {p_value:.2g} (fails below {SIGNIFICANCE:g})."
-    limit = -math.log10(SIGNIFICANCE)
-    return judged(check, name, sentence, measured, limit, details={"p": p_value, **details})
+    details = {"p": p_value, "freedom": freedom, **details}
+    return judged(check, name, sentence, measured, -math.log10(SIGNIFICANCE), details=details)
 
 
 def skipped(check: str, name: str, sentence: str) -> Finding:

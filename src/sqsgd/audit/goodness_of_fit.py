@@ -25,7 +25,7 @@ from sqsgd.task import Task
 
 Counts = npt.NDArray[np.int64]
 _ALL, _MATCHES = "law of all outputs", "law of the number of matches"
-_PAIRS = "law of matches and wrong signs"
+_PAIRS, _ONE = "law of matches and wrong signs", "At this budget only one number of matches ever occurs."
 _TASKS, _PARTS = 8, 8
 _LEAST_EXPECTED = 5.0  # of a cell, which a test's limiting distribution needs
 _CLAMPED = 0.9  # a reach below this clamps every coordinate of a flat vector
@@ -103,15 +103,16 @@ def law_of_outputs(subject: Subject) -> Iterator[Finding]:
     tests = []
     for y in inside:
         x = preimage(small.scheme, y, small.task)
-        test = _listed if small.listed else _mean_ratio
-        tests.append(test(small, x, forward(small.scheme, x, small.task), subject.trials, rng))
+        tested = _listed if small.listed else _mean_ratio
+        tests.append(tested(small, x, forward(small.scheme, x, small.task), subject.trials, rng))
     p_value, freedom = min(tests)
+    test = min(1.0, p_value * len(inside)), freedom
     what = f"{len(small.outputs)} outputs" if small.listed else "density ratios"
     sentence = (
         f"{subject.trials:,} reports of each of {len(inside)} inputs at epsilon {budget:g} against the "
         f"density that the proof is about ({what})"
     )
-    yield by_test("law", _ALL, sentence, min(1.0, p_value * len(inside)), freedom=freedom)
+    yield by_test("law", _ALL, sentence, test)
 
 
 def _listed(small: Small, x: Vector, y: Vector, count: int, rng: Rng) -> tuple[float, int]:
@@ -235,17 +236,15 @@ def law_of_codes(subject: Subject) -> Iterator[Finding]:
     told = f"{matches.size:,} reports of {dim:,} codes"
     doubt = sum(vector.doubt for vector in vectors) / len(vectors)
     law = with_doubt(match_probabilities(quantizer), levels, doubt)
-    p_value, freedom = g_test(np.bincount(matches, minlength=dim + 1), matches.size * law)
-    if freedom == 0:
-        yield skipped("law", _MATCHES, "At this budget only one number of matches ever occurs.")
+    test = g_test(np.bincount(matches, minlength=dim + 1), matches.size * law)
+    if test[1] == 0:
+        yield skipped("law", _MATCHES, _ONE)
     else:
-        sentence = f"{told} against the exact distribution of their matches"
-        yield by_test("law", _MATCHES, sentence, p_value, freedom=freedom)
+        yield by_test("law", _MATCHES, f"{told} against the exact distribution of their matches", test)
     yield from _places(matches, by_place, runs, told)
     if levels > 2:
         sentence = f"{told}: codes that do not match are uniform over the {levels - 1} others"
-        p_value, freedom = _others(changes.reshape(levels, levels))
-        yield by_test("law", "codes of the others", sentence, p_value, freedom=freedom)
+        yield by_test("law", "codes of the others", sentence, _others(changes.reshape(levels, levels)))
     if mechanism.symbol is not None and symbols:
         yield from _symbols(mechanism.symbol, symbols, matches > np.median(matches))
 
@@ -293,9 +292,9 @@ def _places(matches: Counts, by_place: Counts, runs: int, told: str) -> Iterator
         tried.append(float(stats.chi2.sf(float(centred @ centred) / variance, dim - 1)))
     odd = int(np.argmax(np.abs(centred)))
     oddest = f"coordinate {odd}, {int(by_place[odd]):,} of {count:,} times"
+    test = min(1.0, len(tried) * min(tried)), dim - 1
     sentence = f"{told}: every coordinate matches as often as any other"
-    p_value = min(1.0, len(tried) * min(tried))
-    yield by_test("law", "places of the matches", sentence, p_value, freedom=dim - 1, oddest=oddest)
+    yield by_test("law", "places of the matches", sentence, test, oddest=oddest)
     # Runs in a uniform subset of positions: the number of occupied gaps is hypergeometric.
     gaps = dim - matches + 1
     variances = matches * gaps * (matches - 1) * (dim - matches) / (dim**2 * max(dim - 1, 1))
@@ -303,7 +302,7 @@ def _places(matches: Counts, by_place: Counts, runs: int, told: str) -> Iterator
     if many and spread > _LEAST_EXPECTED:
         p_value = 2 * float(stats.norm.sf(abs(runs - float(np.sum(matches * gaps / dim))) / spread))
         sentence = f"{told}: matches are adjacent as often as expected by chance"
-        yield by_test("law", "runs of matches", sentence, p_value)
+        yield by_test("law", "runs of matches", sentence, (p_value, 1))
 
 
 def _others(changes: Counts) -> tuple[float, int]:
@@ -323,14 +322,14 @@ def _symbols(symbol: ScalarDP, sent: Sequence[tuple[int, float]], high: npt.Arra
     expected = np.zeros(count)
     for size, times in Counter(size for _, size in sent).items():
         expected += times * np.exp([symbol.log_density(each, size) for each in range(count)])
-    p_value, freedom = g_test(np.bincount(drawn, minlength=count), expected)
+    test = g_test(np.bincount(drawn, minlength=count), expected)
     sentence = f"{drawn.size:,} symbols against their distribution"
-    yield by_test("law", "law of the norm symbol", sentence, p_value, freedom=freedom)
+    yield by_test("law", "law of the norm symbol", sentence, test)
     table = [np.bincount(drawn[np.equal(high, side)], minlength=count) for side in (False, True)]
-    p_value, freedom = independence_test(table)
-    if freedom > 0:
+    test = independence_test(table)
+    if test[1] > 0:
         sentence = "The symbol is independent of the number of matches"
-        yield by_test("law", "norm symbol and matches", sentence, p_value, freedom=freedom)
+        yield by_test("law", "norm symbol and matches", sentence, test)
 
 
 # ---------------------------------------------------------------- the requested budget: sparse codes
@@ -370,20 +369,19 @@ def law_of_sparse_codes(subject: Subject) -> Iterator[Finding]:
     chances, counted = pair_probabilities(law), Counter(pairs)
     observed = [counted.pop(pair, 0) for pair in chances] + [sum(counted.values())]
     expected = np.array([*chances.values(), max(0.0, 1 - sum(chances.values()))]) * len(pairs)
-    p_value, freedom = g_test(observed, expected)
-    if freedom or p_value < 1:
-        sentence = f"{told} against the exact law of their matches"
-        yield by_test("law", _PAIRS, sentence, p_value, freedom=freedom)
+    test = g_test(observed, expected)
+    if test == (1.0, 0):
+        yield skipped("law", _PAIRS, _ONE)
     else:
-        yield skipped("law", _PAIRS, "At this budget only one number of matches ever occurs.")
+        yield by_test("law", _PAIRS, f"{told} against the exact law of their matches", test)
     hit, uniform = "all elements of the near set are hit equally often", "others and their signs are uniform"
     for name, counts, sizes, sentence in (
         ("places of the matches", by_place, np.ones(law.near), hit),
         ("places and signs of the others", by_part, part_sizes(law), uniform),
     ):
-        p_value, freedom = g_test(counts, counts.sum() * sizes / max(1, sizes.sum()))
-        if freedom:
-            yield by_test("law", name, f"{told}: {sentence}", p_value, freedom=freedom)
+        test = g_test(counts, counts.sum() * sizes / max(1, sizes.sum()))
+        if test[1]:
+            yield by_test("law", name, f"{told}: {sentence}", test)
     if norm is not None:
         yield from _symbols(norm, symbols, [matches >= law.threshold for matches, _ in pairs])
 

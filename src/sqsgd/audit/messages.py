@@ -51,9 +51,8 @@ def _unit_vector(dim: int, numbers: np.random.Generator) -> Vector:
 def _declared(subject: Subject, x: Vector) -> Finding:
     """A message that is unpacked and packed again is the same to the last byte: it holds only the columns."""
     scheme, wrong, rng = subject.scheme, 0, subject.noise()
-    spike = np.zeros_like(x)
-    spike[0] = 1.0
-    vectors = (x, np.zeros_like(x), np.float32(1e3) * x, np.float32(1e-3) * x, spike, np.float32(1e3) * spike)
+    spike = np.eye(1, x.size, dtype=np.float32)[0]
+    vectors = [np.float32(size) * each for size in (1.0, 1e3, 1e-3, 0.0) for each in (x, spike)]
     for client, vector in enumerate(vectors):
         task = task_for(scheme, subject.seed, client=client)
         message = scheme.encode(vector, task, rng)
@@ -69,15 +68,10 @@ def _columns(subject: Subject) -> Finding:
     """Every column is codes, the norm symbol, or has a finite alphabet that a density covers."""
     mechanism = subject.scheme.mechanism
     layout = mechanism.layout
-    extra = floats = sum(column.alphabet is None for column in layout)
-    sentence = f"All {len(layout)} columns have finite alphabets."
-    if floats and mechanism.privacy.arithmetic == "real":
-        extra, sentence = (
-            0,
-            "Its guarantee holds in real arithmetic only: a column is float32, as documented.",
-        )
-    elif floats:
-        sentence = f"{floats} of {len(layout)} columns hold floats, which no finite law covers."
+    extra = sum(column.alphabet is None for column in layout)
+    sentence = f"{extra or 'None'} of {len(layout)} columns hold floats, which no finite law covers."
+    if extra and mechanism.privacy.arithmetic == "real":
+        extra, sentence = 0, "A column is float32, as documented: the guarantee assumes real arithmetic."
     if isinstance(mechanism, Quantized):
         due, quantizer = 1 + (mechanism.symbol is not None), mechanism.quantizer
         shape = (layout[0].count, layout[0].alphabet) == (quantizer.dim, quantizer.levels)

@@ -8,10 +8,9 @@ import multiprocessing
 import os
 import random
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -91,7 +90,7 @@ def key_of(noise: Callable[[], Rng]) -> Key:
     return Key(read=before, repeats=repeats, bits=len(others))
 
 
-@contextmanager
+@contextlib.contextmanager
 def _operating_system(answer: Callable[..., bytes]) -> Iterator[None]:
     """Every name that a loaded module has for the operating system's calls means ``answer`` instead."""
     real = {id(getattr(os, name)) for name in _CALLS if hasattr(os, name)}
@@ -113,13 +112,11 @@ def key_check(subject: Subject) -> Finding:
     key = key_of(subject.noise)
     bits = key.bits if key.repeats else 0
     sentence = (
-        f"A client's generator reads {key.read:,} bytes from the operating system before it draws, and {bits} bits "
-        f"of them decide the draws; {ENOUGH} are enough."
+        f"A client's generator reads {key.read:,} bytes from the operating system before it draws, and they "
+        f"alone decide the draws, by {bits} bits; {ENOUGH} are enough."
     )
     if key.read and not key.repeats:
-        sentence = (
-            "Something other than the operating system's bytes, such as the time of day, decides the draws."
-        )
+        sentence = "Something else than the operating system, such as the time of day, decides the draws."
     details = {"bytes read": key.read, "same bytes, same draws": key.repeats}
     found = judged("noise", "generator of clients", sentence, bits, ENOUGH, details=details)
     return replace(found, outcome="passed" if bits >= ENOUGH else "violated")
@@ -145,17 +142,9 @@ def draw_in_every_setting(noise: Callable[[], Rng], draw: Callable[[Rng, int], l
     pieces = draw(shared, 0) + draw(shared, 0)  # something for the children to repeat
     for which in range(1, 4):
         pieces += draw(noise(), which)
-    barrier = threading.Barrier(3)
-
-    def work(which: int) -> None:
-        barrier.wait(_TIMEOUT)
-        pieces.extend(draw(shared, which))
-
-    threads = [threading.Thread(target=work, args=(which,)) for which in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as pool:
+        for drawn in pool.map(partial(draw, shared), range(3)):
+            pieces += drawn
     settings, refused = ["one client asked twice", "clients and rounds", "threads"], list[str]()
     if "fork" in multiprocessing.get_all_start_methods():
         answers = [_forked(partial(draw, shared, which)) for which in range(2)]
@@ -178,10 +167,9 @@ def _forked(draw: Callable[[], list[bytes]]) -> list[bytes] | None:
         warnings.simplefilter("ignore", DeprecationWarning)
         child.start()
     sending.close()
-    try:
-        answer: list[bytes] | None = receiving.recv() if receiving.poll(_TIMEOUT) else None
-    except EOFError:
-        answer = None
+    answer: list[bytes] | None = None
+    with contextlib.suppress(EOFError):
+        answer = receiving.recv() if receiving.poll(_TIMEOUT) else None
     child.kill()
     child.join()
     return answer
@@ -222,9 +210,8 @@ def _series(subject: Subject) -> list[tuple[bytes, ...]]:
     found = []
     for which in range(max(_FEWEST_PAIRS, subject.trials // 30)):
         rng = subject.noise()
-        task, after = (
-            task_for(scheme, subject.seed, client=which, round=round) for round in (which, which + 1)
-        )
+        task = task_for(scheme, subject.seed, client=which, round=which)
+        after = task_for(scheme, subject.seed, client=which, round=which + 1)
         asked = ((task, rng), (task, subject.noise()), (after, rng))
         found.append(tuple(scheme.body(scheme.encode(nothing, t, r)) for t, r in asked))
     return found
@@ -232,31 +219,27 @@ def _series(subject: Subject) -> list[tuple[bytes, ...]]:
 
 def _reports(subject: Subject, series: list[tuple[bytes, ...]]) -> Finding:
     """Reports of the zero vector in every setting, and in many rounds if chance repeats stay rare."""
-    scheme = subject.scheme
-    nothing = np.zeros(scheme.dim, np.float32)
+    scheme, nothing = subject.scheme, np.zeros(subject.dim, np.float32)
     tasks = [task_for(scheme, subject.seed, client=which // 2, round=which % 2) for which in range(4)]
 
     def reports(rng: Rng, which: int) -> list[bytes]:
         return [scheme.body(scheme.encode(nothing, tasks[which], rng)) for _ in range(_REPORTS)]
 
-    scheme.encode(nothing, tasks[0], subject.noise())  # compiles the kernels before any fork
-    chance = likeliest(subject, nothing, tasks[0])
-    drawn = draw_in_every_setting(subject.noise, reports)
-    more = [report for three in series for report in three]
-    settings = [*drawn.settings, f"{len(series):,} clients in different rounds"]
-    pieces = drawn.pieces + more
-    if not chance * (len(pieces) - 1) / 2 < 1 / 4:
-        pieces, settings = drawn.pieces, drawn.settings
+    chance = likeliest(subject, nothing, tasks[0])  # also compiles the kernels before any fork
+    pieces, settings, refused = draw_in_every_setting(subject.noise, reports)
+    more = pieces + [report for three in series for report in three]
+    if chance * (len(more) - 1) / 2 < 1 / 4:
+        pieces, settings = more, [*settings, f"{len(series):,} clients in different rounds"]
     count, repeats = len(pieces), _repeats(pieces)
     expected = chance * count * (count - 1) / 2  # at most: any two are equal with at most this chance
     if not expected < count / 4:
         return skipped("noise", _REPEATS, "Some reports are likely enough here to repeat by chance.")
     limit = math.floor(expected + 6 * math.sqrt(expected) + (4 if expected > 1e-9 else 0))
     sentence = (
-        f"{repeats or 'None'} of {count:,} reports of the same vector ({', '.join(settings)}) repeat another; "
-        f"chance allows for {limit}."
+        f"{repeats or 'None'} of {count:,} reports of the same vector ({', '.join(settings)}) repeat "
+        f"another; chance allows for {limit}."
     )
-    details = {"refused in": drawn.refused, "repeats expected by chance, at most": expected}
+    details = {"refused in": refused, "repeats expected by chance, at most": expected}
     return judged("noise", _REPEATS, sentence, repeats, limit, details=details)
 
 
@@ -283,10 +266,9 @@ def rounds_check(series: list[tuple[bytes, ...]]) -> Finding:
     pairs = ((first, later), (again, later), (first, again))
     p_value = min(1.0, len(pairs) * min(2 * float(stats.norm.sf(abs(nearness(*pair)))) for pair in pairs))
     sentence = (
-        f"Three reports of each of {len(series):,} clients, from two rounds, differ as much as reports of "
-        "two clients do"
+        f"Reports of each of {len(series):,} clients in two rounds differ as much as those of two clients"
     )
-    return by_test("noise", "noise of two rounds", sentence, p_value)
+    return by_test("noise", "noise of two rounds", sentence, (p_value, 1))
 
 
 def nearness(reports: Bits, others: Bits) -> float:
@@ -326,12 +308,10 @@ def _source(subject: Subject) -> Finding:
     task = task_for(scheme, subject.seed, length=float(np.linalg.norm(x)))
     watched = CountingRng(1)
     same = scheme.encode(x, task, watched) == scheme.encode(x, task, seeded_rng(1))
-    sentence = "A report's noise comes from the generator passed to encode and from nothing else"
-    if watched.drawn == 0:
-        sentence = "Encode draws nothing from the generator passed to it"
-    elif not same:
-        sentence = "Encode also draws from something other than the generator passed to it"
-    sentence = f"{sentence} ({watched.drawn:,} bytes per report)."
+    sentence = (
+        f"Encode draws {watched.drawn:,} bytes from the generator passed to it, and from "
+        f"{'nothing' if same else 'something'} else."
+    )
     wrong = (not same) + (watched.drawn == 0)
     return judged("noise", "noise comes from the generator", sentence, wrong, 0)
 
@@ -371,7 +351,6 @@ def _untouched(subject: Subject) -> Finding:
     scheme, before = subject.scheme, states()
     scheme.encode(np.ones(scheme.dim, np.float32), task_for(scheme, subject.seed), subject.noise())
     moved = before != states()
-    sentence = "Encode leaves Python's and NumPy's global generators alone."
-    if moved:
-        sentence = "Encode draws from Python's or NumPy's global generator, which anyone can seed."
+    verb = "draws from" if moved else "leaves alone"
+    sentence = f"Encode {verb} Python's and NumPy's global generators, which anyone can seed."
     return judged("noise", "global generators", sentence, moved, 0)
