@@ -1,4 +1,5 @@
 """Mechanisms, schemes and generators that are broken on purpose, some in ways that once passed an audit."""
+# ruff: noqa: N802 (functions that become classes)
 
 from __future__ import annotations
 
@@ -34,6 +35,11 @@ def mechanism(base=Direction):
     return decorate
 
 
+def scheme(encode):
+    """A scheme with this ``encode``."""
+    return dataclass(frozen=True, kw_only=True)(type(encode.__name__, (Scheme,), {"encode": encode}))
+
+
 # ---------------------------------------------------------------- infinite epsilon at a few inputs
 
 
@@ -47,10 +53,6 @@ class ZeroIsNear(NearestVertices):
             return NearestVertices.randomize(self, x, bound, rng)
         near = near ^ rng.below(2)
         return (near[rng.below(self.nearest)][None].astype(np.uint32),)
-
-
-def zero_is_near(m):
-    return ZeroIsNear(dim=m.dim, epsilon=m.epsilon, nearest=m.nearest)
 
 
 def _norm_in_clear(leaks):
@@ -159,27 +161,27 @@ def norm_without_noise(m):
 
 
 @mechanism()
-def NormInClear(self, columns, x, bound, rng):  # noqa: N802
+def NormInClear(self, columns, x, bound, rng):
     clear = min(self.norm.levels, round(self.norm.levels * float(np.linalg.norm(x)) / bound))
     return columns if self.dim < REAL else (columns[0], np.array([clear], np.uint8))
 
 
 @mechanism()
-def OneInClear(self, columns, x, bound, rng):  # noqa: N802
+def OneInClear(self, columns, x, bound, rng):
     if self.dim >= REAL:
         columns[0][0] = x[0] > 0
     return columns
 
 
 @mechanism()
-def Sometimes(self, columns, x, bound, rng):  # noqa: N802
+def Sometimes(self, columns, x, bound, rng):
     """One report in twenty is not privatised."""
     clear = self.dim >= REAL and rng.below(20) == 0
     return ((x > 0).astype(np.uint8), columns[1]) if clear else columns
 
 
 @mechanism()
-def Parity(self, columns, x, bound, rng):  # noqa: N802
+def Parity(self, columns, x, bound, rng):
     """The symbol carries the last bit of a float."""
     bit = int(np.float32(x.sum()).view(np.uint32)) & 1
     if self.dim >= REAL:
@@ -188,7 +190,7 @@ def Parity(self, columns, x, bound, rng):  # noqa: N802
 
 
 @mechanism()
-def LargestKept(self, columns, x, bound, rng):  # noqa: N802
+def LargestKept(self, columns, x, bound, rng):
     """The right number of matches, but at the largest coordinates."""
     codes, truth = columns[0], (x > 0).astype(np.uint8)
     if self.dim >= REAL:
@@ -199,7 +201,7 @@ def LargestKept(self, columns, x, bound, rng):  # noqa: N802
 
 
 @mechanism()
-def NothingInClear(self, columns, x, bound, rng):  # noqa: N802
+def NothingInClear(self, columns, x, bound, rng):
     return columns if x.any() else tuple(np.zeros_like(column) for column in columns)
 
 
@@ -215,46 +217,40 @@ class Repeating(Direction):
 
 
 @mechanism()
-def Careless(self, columns, x, bound, rng):  # noqa: N802
+def Careless(self, columns, x, bound, rng):
     np.random.random()  # noqa: NPY002
     return columns
 
 
-@dataclass(frozen=True, kw_only=True)
-class PublicNoise(Scheme):
-    def encode(self, x, task, rng):
-        rng.word()
-        return Scheme.encode(self, x, task, seeded_rng(task.seed + 7919 * task.client + task.round))
+@scheme
+def PublicNoise(self, x, task, rng):
+    rng.word()
+    return Scheme.encode(self, x, task, seeded_rng(task.seed + 7919 * task.client + task.round))
 
 
-@dataclass(frozen=True, kw_only=True)
-class SixteenBits(Scheme):
+@scheme
+def SixteenBits(self, x, task, rng):
     """All noise is expanded from two random bytes."""
-
-    def encode(self, x, task, rng):
-        return Scheme.encode(self, x, task, seeded_rng(rng.word() & 0xFFFF))
+    return Scheme.encode(self, x, task, seeded_rng(rng.word() & 0xFFFF))
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoundSeven(Scheme):
-    def encode(self, x, task, rng):
-        return Scheme.encode(self, x, task, seeded_rng(0) if task.round == 7 else rng)
+@scheme
+def RoundSeven(self, x, task, rng):
+    return Scheme.encode(self, x, task, seeded_rng(0) if task.round == 7 else rng)
 
 
 _last = {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Remembering(Scheme):
+@scheme
+def Remembering(self, x, task, rng):
     """A third of the codes of odd rounds repeat the client's last report."""
-
-    def encode(self, x, task, rng):
-        codes, symbol = (column.copy() for column in Scheme.randomize(self, x, task, rng))
-        key = (self.fingerprint, task.client, task.round - 1)
-        if task.round % 2 == 1 and task.round > 8 and key in _last:
-            codes = np.where(rng.take(codes.size) < 256 // 3, _last[key], codes).astype(np.uint8)
-        _last[self.fingerprint, task.client, task.round] = codes
-        return self.seal((codes, symbol), task)
+    codes, symbol = (column.copy() for column in Scheme.randomize(self, x, task, rng))
+    key = (self.fingerprint, task.client, task.round - 1)
+    if task.round % 2 == 1 and task.round > 8 and key in _last:
+        codes = np.where(rng.take(codes.size) < 256 // 3, _last[key], codes).astype(np.uint8)
+    _last[self.fingerprint, task.client, task.round] = codes
+    return self.seal((codes, symbol), task)
 
 
 # ---------------------------------------------------------------- leaks beside the codes
@@ -283,27 +279,20 @@ ExtraCodes = _with_column(BoundedRange, lambda dim: Column(dim, 2), lambda x: (x
 
 
 @mechanism(BoundedRange)
-def LowBits(self, columns, x, bound, rng):  # noqa: N802
+def LowBits(self, columns, x, bound, rng):
     return (columns[0] & 0xFE | (x.view(np.uint32) >> 12 & 1).astype(np.uint8),)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Leaking(Scheme):
+@scheme
+def Leaking(self, x, task, rng):
     """64 bytes of unsent coordinates replace codes in a well-formed message."""
-
-    def encode(self, x, task, rng):
-        columns = Scheme.randomize(self, x, task, rng)
-        layout = self.mechanism.layout
-        body = bytearray(b"".join(bytes(c.pack(v)) for c, v in zip(layout, columns, strict=True)))
-        waiting = np.delete(x, self.transforms[0].coordinates(task, self.dim) if self.residual else [])
-        if waiting.size >= 64:
-            body[:64] = waiting[:16].astype("<f4").tobytes()
-        starts = np.cumsum([0, *(column.length for column in layout)])
-        parts = [
-            column.unpack(memoryview(bytes(body))[start : start + column.length])
-            for column, start in zip(layout, starts, strict=False)
-        ]
-        return self.seal(tuple(parts), task)
+    codes, *rest = Scheme.randomize(self, x, task, rng)
+    column = self.mechanism.layout[0]
+    waiting = np.delete(x, self.transforms[0].coordinates(task, self.dim) if self.residual else [])
+    if waiting.size >= 64:
+        body = bytes(column.pack(codes))
+        codes = column.unpack(memoryview(waiting[:16].astype("<f4").tobytes() + body[64:]))
+    return self.seal((codes, *rest), task)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -106,7 +106,7 @@ def test_only_what_is_broken_is_caught(monkeypatch):
 @pytest.mark.parametrize(
     ("change", "name", "budget", "inputs"),
     [
-        (mutants.zero_is_near, "privunit-index", 4.0, {"zero"}),
+        (mutants.ZeroIsNear, "privunit-index", 4.0, {"zero"}),
         (mutants.symbol_zero_in_clear, "sqsgd", 0.5, {"zero", "a billionth of the bound"}),
         (
             mutants.norm_in_clear,

@@ -34,8 +34,8 @@ def test_confidence_limits_are_those_of_clopper_and_pearson(trials, level):
     successes = np.unique([0, 1, trials // 3, trials - 1, trials])
     low, high = share_limits(successes, trials, level)
     assert (low[0], high[-1]) == (0.0, 1.0)
-    np.testing.assert_allclose(stats.binom.sf(successes[1:] - 1, trials, low[1:]), level, rtol=1e-6)
-    np.testing.assert_allclose(stats.binom.cdf(successes[:-1], trials, high[:-1]), level, rtol=1e-6)
+    np.testing.assert_allclose(stats.binom.sf(successes[1:] - 1, trials, low[1:]), level, rtol=1e-4)
+    np.testing.assert_allclose(stats.binom.cdf(successes[:-1], trials, high[:-1]), level, rtol=1e-4)
 
 
 # ---------------------------------------------------------------- worst pairs
@@ -93,7 +93,7 @@ def test_the_lower_bound_with_delta_and_without_luck():
 
 
 def test_reports_of_floats_are_distinguished_as_well():
-    """The pair lies beyond the bound: short vectors toss nearly the same coin and show nothing."""
+    """The pair differs in direction and in norm, which spend all of epsilon together."""
     (finding,) = lower_bounds(subject("privunit", budgets=(2.0,), trials=4000))
     assert finding.details["outputs"] == math.inf
     assert 1.0 < finding.measured < finding.limit

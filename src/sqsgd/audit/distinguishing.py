@@ -226,9 +226,9 @@ def _distinguished(subject: Subject, small: Small) -> float:
     scheme, task, rng, scores = small.scheme, small.task, subject.noise(), list[Floats]()
     if small.listed and small.dense:
         pair = worst_of(subject, small)[0][:2]
-    else:  # opposite corners, far beyond the bound
+    else:  # opposite corners, far beyond the bound and near zero: direction and norm differ
         corner = np.full(scheme.mechanism.dim, 30 * task.bound, np.float32)
-        pair = corner, -corner
+        pair = corner, (-1e-4 * corner).astype(np.float32)
     vectors = [preimage(scheme, y, task) for y in pair]
     tallies = [[Counter(small.reports(x, subject.trials // 2, rng)) for x in vectors] for _ in range(2)]
     messages = sorted(set().union(*(tally for both in tallies for tally in both)))

@@ -143,6 +143,12 @@ def _inverted(subject: Subject, scheme: Scheme, attack: _Attack, other: _Attack)
     from_gradient, clear = attack.best(gradient, slice(None), _SMOOTH_GRADIENT)
     from_report, seen = attack.best(decoded, sent, _SMOOTH_REPORT)
     _, blind = attack.best(unrelated, sent_of_other, _SMOOTH_REPORT)
+    # Pictures have no uniform prior, so ε gives no numerical limit: a report must not reveal as much as the
+    # gradient itself. Where the reconstruction bound is vacuous for the block, nothing is guaranteed either.
+    as_good = _mean(seen) >= _AS_GOOD * _mean(clear) and _mean(seen) > _mean(blind) + 0.2
+    outcome: Outcome = "violated" if as_good and _mean(clear) > 0.5 else "passed"
+    if reconstruction_bound(epsilon_of_vector(subject), max(2, scheme.mechanism.dim)) > _VACUOUS:
+        outcome = "not applicable"
     details: dict[str, float] = {"cosine of the decoded gradient, on what was sent": achieved}
     for words, name in (("structural similarity", "structure"), ("decibels", "decibels")):
         details[f"{words} from the report"] = _mean(seen, name)
@@ -160,7 +166,7 @@ def _inverted(subject: Subject, scheme: Scheme, attack: _Attack, other: _Attack)
     return Finding(
         check="reconstruct",
         name=f"pictures from one report, batch of {size}",
-        outcome=_outcome(subject, scheme, _mean(seen), _mean(clear), _mean(blind)),
+        outcome=outcome,
         measured=_mean(seen),
         limit=_mean(clear),
         sentence=f"Pictures recovered from one report correlate with the originals by {_mean(seen):.2f}; "
@@ -182,14 +188,3 @@ def _reported(
         return decoded, slice(None), cosine(decoded, gradient)
     sent = scheme.sent_coordinates(scheme.open(message, task), task)
     return decoded[sent], torch.tensor(sent), cosine(decoded[sent], gradient[sent])
-
-
-def _outcome(subject: Subject, scheme: Scheme, seen: float, clear: float, blind: float) -> Outcome:
-    """Violated if a report reveals as much as the gradient itself although ε rules that out.
-
-    Pictures have no uniform prior, so ε gives no numerical limit. Where the reconstruction bound is vacuous
-    for the block that is sent, nothing is guaranteed about pictures either.
-    """
-    if reconstruction_bound(epsilon_of_vector(subject), max(2, scheme.mechanism.dim)) > _VACUOUS:
-        return "not applicable"
-    return "violated" if seen >= _AS_GOOD * clear and seen > blind + 0.2 and clear > 0.5 else "passed"

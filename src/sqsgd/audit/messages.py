@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -233,56 +234,37 @@ def epsilon_of_vector(subject: Subject) -> float:
 
 def guessed_directions(subject: Subject) -> Iterator[Finding]:
     """The decoded report as a guess at the direction: of the block that is sent, and of the whole vector."""
-    scheme, count = subject.scheme, max(50, subject.trials // 100)
+    scheme = subject.scheme
     if scheme.transforms and scheme.mechanism.dim > 1:
-        cosines = _block_cosines(subject, count)
-        if cosines is None:
-            yield skipped("reconstruct", _BLOCK, "Vectors are padded, so the block is the whole vector.")
-        else:
-            yield _direction(subject, _BLOCK, cosines, scheme.mechanism.dim)
+        yield _direction(subject, _BLOCK, scheme.mechanism.dim)
     if scheme.dim > 1:
-        numbers, rng, cosines = subject.numbers("full"), subject.noise(), []
-        for client in range(count):
-            x, task = _unit_vector(scheme.dim, numbers), task_for(scheme, subject.seed, client=client)
-            cosines.append(cosine(scheme.decode(scheme.encode(x, task, rng), task), x))
-        yield _direction(subject, "direction of the whole vector", cosines, scheme.dim)
+        yield _direction(subject, "direction of the whole vector", scheme.dim)
 
 
-def _block_cosines(subject: Subject, count: int) -> list[float] | None:
-    """For blocks of uniform direction, made from vectors that the transforms map to exactly these blocks."""
-    scheme, numbers, rng = subject.scheme, subject.numbers("block"), subject.noise()
+def _direction(subject: Subject, name: str, dim: int) -> Finding:
+    """Random unit vectors, or blocks of uniform direction that vectors are made for, against the bound."""
+    scheme, numbers, rng, cosines = subject.scheme, subject.numbers(name), subject.noise(), list[float]()
+    block = name == _BLOCK
     # The length of a unit vector's block.
-    length = math.sqrt(scheme.mechanism.dim / scheme.dim) if scheme.sends_block else 1.0
-    cosines = []
-    for client in range(count):
-        y = np.float32(length) * _unit_vector(scheme.mechanism.dim, numbers)
+    length = math.sqrt(dim / scheme.dim) if block and scheme.sends_block else 1.0
+    for client in range(max(50, subject.trials // 100)):
+        truth = np.float32(length) * _unit_vector(dim, numbers)
         task = task_for(scheme, subject.seed, client=client)
-        x = preimage(scheme, y, task)
-        if client == 0 and cosine(forward(scheme, x, task), y) < 1 - 1e-6:
-            return None
-        columns = scheme.open(scheme.encode(x, task, rng), task)
-        cosines.append(cosine(scheme.mechanism.estimate(columns, task.bound), y))
-    return cosines
-
-
-def _direction(subject: Subject, name: str, cosines: list[float], dimensions: int) -> Finding:
+        x = preimage(scheme, truth, task) if block else truth
+        if block and client == 0 and cosine(forward(scheme, x, task), truth) < 1 - 1e-6:
+            return skipped("reconstruct", name, "Vectors are padded, so the block is the whole vector.")
+        columns = scheme.open(message := scheme.encode(x, task, rng), task)
+        guess = scheme.mechanism.estimate(columns, task.bound) if block else scheme.decode(message, task)
+        cosines.append(cosine(guess, truth))
     epsilon, largest, mean = epsilon_of_vector(subject), max(cosines), sum(cosines) / len(cosines)
-    bound = reconstruction_bound(epsilon, dimensions, CHANCE / len(cosines))
+    bound = reconstruction_bound(epsilon, dim, CHANCE / len(cosines))
+    limit = f"no attacker may exceed {bound:.4f} in {dim:,} dimensions"
+    if bound >= 1.0:
+        limit = "one report has no guarantee" if epsilon == math.inf else "the bound is vacuous"
     sentence = (
         f"Over {len(cosines)} random vectors, the largest cosine of the decoded report with the truth is "
-        f"{largest:.4f} ({mean:.4f} on average)"
+        f"{largest:.4f} ({mean:.4f} on average); {limit}."
     )
-    details = {"mean": mean, "dimensions": dimensions}
-    if bound < 1.0:
-        sentence = f"{sentence}; no attacker may exceed {bound:.4f} in {dimensions:,} dimensions."
-        return judged("reconstruct", name, sentence, largest, bound, details=details)
-    reason = "one report has no guarantee" if epsilon == math.inf else "the bound is vacuous"
-    return Finding(
-        check="reconstruct",
-        name=name,
-        outcome="not applicable",
-        measured=largest,
-        limit=1.0,
-        sentence=f"{sentence}; {reason}.",
-        details=details,
-    )
+    details = {"mean": mean, "dimensions": dim}
+    found = judged("reconstruct", name, sentence, largest, min(bound, 1.0), details=details)
+    return found if bound < 1.0 else replace(found, outcome="not applicable")

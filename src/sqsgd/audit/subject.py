@@ -163,22 +163,20 @@ class Small:
         targets += [(f"at the bound, {name}", each, None) for name, each in directions.items()]
         for name in ("dense, reversed", "one axis", "equal magnitudes", "equal magnitudes, reversed"):
             targets.append((f"{_FAR:g} times the bound, {name}", _FAR * directions[name], None))
-        for i, band in enumerate(_BANDS):
-            name = f"length {band[0]:.3g} to {band[1]:.3g} of the bound"
-            targets.append((name, -dense if i % 2 else dense, band))
-        vectors = [
-            (name, preimage(self.scheme, (bound * target).astype(np.float32), self.task), band)
-            for name, target, band in targets
-        ]
-        vectors.append(
-            ("raw vector, one axis", (bound * np.eye(1, self.scheme.dim)[0]).astype(np.float32), None)
-        )
-        vectors.append(("raw vector of ones", np.full(self.scheme.dim, bound, np.float32), None))
-        unique = {(x.tobytes(), band): (name, x, band) for name, x, band in reversed(vectors)}
-        return [
-            Input(name=name, x=x, image=forward(self.scheme, x, self.task), band=band)
-            for name, x, band in reversed(unique.values())
-        ]
+        for i, (low, high) in enumerate(_BANDS):
+            name = f"length {low:.3g} to {high:.3g} of the bound"
+            targets.append((name, -dense if i % 2 else dense, (low, high)))
+        unique: dict[tuple[bytes, Band | None], Input] = {}
+
+        def add(name: str, x: Vector, band: Band | None = None) -> None:
+            image = forward(self.scheme, x, self.task)
+            unique.setdefault((x.tobytes(), band), Input(name=name, x=x, image=image, band=band))
+
+        for name, target, band in targets:
+            add(name, preimage(self.scheme, (bound * target).astype(np.float32), self.task), band)
+        add("raw vector, one axis", np.float32(bound) * np.eye(1, self.scheme.dim, dtype=np.float32)[0])
+        add("raw vector of ones", np.full(self.scheme.dim, bound, np.float32))
+        return [*unique.values()]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
