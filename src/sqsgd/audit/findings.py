@@ -66,7 +66,7 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the pictures, for JSON."""
-        names = "check name outcome measured limit sentence".split()
+        names = ["check", "name", "outcome", "measured", "limit", "sentence"]
         details = {name: known(value) for name, value in self.details.items()}
         return {**{name: known(getattr(self, name)) for name in names}, "details": details}
 
@@ -117,7 +117,18 @@ class Audit:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the pictures, for JSON."""
-        names = "scheme dim epsilon notion message_bytes trials seed result passed verdict".split()
+        names = [
+            "scheme",
+            "dim",
+            "epsilon",
+            "notion",
+            "message_bytes",
+            "trials",
+            "seed",
+            "result",
+            "passed",
+            "verdict",
+        ]
         findings = [finding.to_dict() for finding in self.findings]
         return {**{name: known(getattr(self, name)) for name in names}, "findings": findings}
 
