@@ -1,35 +1,112 @@
-"""Broken mechanisms and generators that earlier audits missed; each is caught at the default length.
+"""Mechanisms, schemes and generators that are broken on purpose are caught by the checks designed for them.
 
-The audits here run the default number of trials, restricted to the step and the budget that find the
-mutant. Four departures of the sampler are too small for an audit of this length (``mutants.UNSEEN``):
-there the sampler's tables are compared with the exact law, in tests/mechanisms and tests/numerics.
+The audits are restricted to the steps that find the mutant. Departures of the sampler that are too small for
+an audit are left to tests/mechanisms, which compare the sampler's tables with the exact law.
 """
-
-from __future__ import annotations
-
-from functools import partial
 
 import mutants
 import pytest
-from subjects import subject
+from subjects import PAPER, broken, caught, remade, subject
 
-from sqsgd import make_scheme, secure_rng
-from sqsgd.audit import Subject, steps
-from sqsgd.audit.noise_checks import _generators, _kind
+from sqsgd import Rng, secure_rng, seeded_rng
+from sqsgd.audit import Subject, distinguishing
+from sqsgd.audit.noise import Key, generator_check, key_check, key_of
+
+RATIO, SAMPLED = "likelihood ratios, small budgets", "likelihood ratios, real budget"
+BOUNDS, TALLY, OUTPUTS = "distinguishing reports", "tally of all pairs", "distribution of all outputs"
+CODES, NOISE, MESSAGES = "distribution of the codes", "noise", "messages"
+CHECKS = {
+    "likelihood ratio, all outputs": RATIO,
+    "densities add up to one": RATIO,
+    "likelihood ratio, real budget": SAMPLED,
+    "distinguishing reports, budget 4": BOUNDS,
+    "law of all outputs": OUTPUTS,
+    "law of the number of matches": CODES,
+    "places of the matches": CODES,
+    "runs of matches": CODES,
+    "codes of the others": CODES,
+    "law of the norm symbol": CODES,
+}
+"""The step of a check; those of noise are about noise or generators, all others about messages."""
 
 
-def tallied(make, budget):
-    """The tally of a default audit, at one of its budgets."""
-    case = Subject(name="broken", make=make, budgets=(budget,))
-    (step,) = (each for each in steps(case) if each.name == "tally of all pairs")
-    (finding,) = step.findings(case)
-    return finding
+def step_of(check):
+    return CHECKS.get(check) or (
+        NOISE if "noise" in check or "generator" in check or "random" in check else MESSAGES
+    )
+
+
+def assert_caught(make, names, **changes):
+    """By the checks of these names, in the steps that have them."""
+    assert names <= caught(make, *{step_of(name) for name in names}, **changes)
+
+
+def paper(change, **options):
+    return broken(change, "sqsgd-paper", **(options or PAPER))
+
+
+MECHANISMS = {
+    broken(mutants.Understated): {"likelihood ratio, all outputs", "likelihood ratio, real budget"},
+    broken(mutants.NormNotCounted): {"likelihood ratio, real budget"},
+    paper(mutants.threshold_off_by_one): {"law of the number of matches"},
+    paper(mutants.first_places): {"places of the matches", "runs of matches", "law of all outputs"},
+    paper(mutants.one_run): {"runs of matches"},
+    paper(mutants.next_codes): {"codes of the others", "law of all outputs"},
+    broken(mutants.norm_without_noise): {
+        "law of the norm symbol", "law of all outputs", "distinguishing reports, budget 4",
+    },
+    broken(mutants.NormInClear): {"law of the norm symbol"},
+    broken(mutants.OneInClear): {"places of the matches"},
+    broken(mutants.Sometimes): {"law of the number of matches"},
+    broken(mutants.Parity): {"law of the norm symbol"},
+    broken(mutants.LargestKept): {"places of the matches"},
+    broken(mutants.NothingInClear): {"noise of two reports"},
+    broken(mutants.Repeating): {"noise of two reports", "noise comes from the generator"},
+    remade(mutants.PublicNoise): {"noise of two reports"},
+    remade(mutants.SixteenBits): {"random bits per report"},
+    remade(mutants.RoundSeven): {"noise of two reports"},
+    broken(mutants.ExtraFloats): {"columns have a density", "numbers in clear", "same codes, same bytes"},
+    paper(mutants.ExtraCodes, levels=2, rule="optimal"): {
+        "columns have a density", "densities add up to one", "correlation of the bytes",
+    },
+    paper(mutants.LowBits): {"same codes, same bytes", "law of all outputs", "law of the number of matches"},
+    remade(mutants.Leaking): {"coordinates that are not sent", "numbers in clear", "places of the matches"},
+    remade(mutants.Longer): {"message is its columns"},
+    remade(mutants.InPadding): {"message is its columns"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("make", "names"), MECHANISMS.items(), ids=lambda each: getattr(each, "__name__", "")
+)
+def test_broken_mechanisms_and_schemes_are_caught(make, names):
+    assert_caught(make, names)
+
+
+def test_a_keep_that_is_too_large_is_caught():
+    """In the density and the sampler, or in the sampler alone, where the density is still correct."""
+    ratios = {"likelihood ratio, all outputs", "likelihood ratio, real budget"}
+    bound = {"distinguishing reports, budget 4"}  # with 2,500 trials it is only three deviations above 4
+    assert_caught(broken(mutants.keeps_too_often), ratios | bound, trials=6000)
+    found = caught(broken(mutants.sampler_keeps_too_often), RATIO, BOUNDS, OUTPUTS, trials=6000)
+    assert found == {"law of all outputs"} | bound
+
+
+def test_only_what_is_broken_is_caught(monkeypatch):
+    """A full audit of a correct scheme, of one that only draws needlessly, and of one that remembers."""
+    monkeypatch.setattr(distinguishing, "_FEWEST", 40)
+    assert caught(paper(mutants.rewritten_rightly), trials=2000) == set()
+    assert caught(broken(mutants.Careless), NOISE, OUTPUTS, MESSAGES) == {"global generators"}
+    assert caught(remade(mutants.Remembering)) == {"noise of two rounds"}
+
+
+# ---------------------------------------------------------------- infinite epsilon at a few inputs
 
 
 @pytest.mark.parametrize(
     ("change", "name", "budget", "inputs"),
     [
-        (mutants.zero_is_near, "privunit-index", 4.0, {"zero"}),
+        (mutants.ZeroIsNear, "privunit-index", 4.0, {"zero"}),
         (mutants.symbol_zero_in_clear, "sqsgd", 0.5, {"zero", "a billionth of the bound"}),
         (
             mutants.norm_in_clear,
@@ -40,8 +117,8 @@ def tallied(make, budget):
     ],
 )
 def test_infinite_epsilon_at_a_few_inputs_is_caught(change, name, budget, inputs):
-    """The excess is far beyond chance, and the pair that is named holds an input at which it happens."""
-    finding = tallied(mutants.broken(change, name), budget)
+    """At the default length: far beyond chance, and the pair that is named holds such an input."""
+    finding = tallied(broken(change, name), budget)
     assert finding.outcome == "violated"
     assert finding.measured > finding.limit + 0.5
     assert finding.details["unlikely under"] in inputs or "a millionth" in finding.details["unlikely under"]
@@ -49,36 +126,61 @@ def test_infinite_epsilon_at_a_few_inputs_is_caught(change, name, budget, inputs
 
 @pytest.mark.parametrize(("name", "budget"), [("privunit-index", 4.0), ("sqsgd", 0.5)])
 def test_the_correct_counterparts_pass(name, budget):
-    assert tallied(partial(make_scheme, name), budget).outcome == "passed"
+    assert tallied(broken(lambda mechanism: None, name), budget, trials=4000).outcome == "passed"
 
 
-@pytest.mark.parametrize("key", [each for each in mutants.KEYS if each != "32 random bytes hashed to 4"])
+def tallied(make, budget, **sizes):
+    """The tally of a default audit, at one of its budgets."""
+    (finding,) = distinguishing.tallies(Subject(name="broken", make=make, budgets=(budget,), **sizes))
+    return finding
+
+
+# ---------------------------------------------------------------- generators
+
+
+@pytest.mark.parametrize("key", mutants.KEYS)
 def test_keys_that_can_be_guessed_are_caught(key):
     """By what the operating system was asked for; the generator claims to protect."""
-    noise = mutants.keyed(mutants.KEYS[key])
+    make_key, read, bits = mutants.KEYS[key]
+    noise = mutants.keyed(make_key)
     assert noise().protects
-    assert _kind(subject("sqsgd", noise=noise)).outcome == "violated"
+    found = key_of(noise)
+    assert found.read == read
+    assert found.repeats == (bits is not None)
+    assert bits is None or found.bits == bits
+    assert (key_check(subject("sqsgd", noise=noise)).outcome == "passed") == (bits in (128, 256))
 
 
-def test_a_short_key_that_is_hidden_behind_a_hash_is_caught_by_repeats():
-    """Every bit of 32 bytes matters, but few keys exist: two of many fresh generators are the same.
-
-    A default audit makes 260,000 and misses 2^32 keys with probability exp(-260,000² / 2^33) = 0.0004. Here
-    13,000 generators have 2^20 keys, which are missed with probability exp(-80).
-    """
-
-    def short():
-        key = int.from_bytes(mutants.KEYS["32 random bytes hashed to 4"](), "little")
-        return (key % 2**20).to_bytes(3, "little")
-
-    case = subject("sqsgd", noise=mutants.keyed(short))
-    assert _kind(case).outcome == "passed"
-    assert _generators(case).outcome == "violated"
+def test_secure_rng_reads_its_whole_key_from_the_operating_system():
+    assert key_of(secure_rng) == Key(read=32, repeats=True, bits=256)
 
 
 @pytest.mark.parametrize(
-    "noise", [secure_rng, *(mutants.keyed(each) for each in mutants.RIGHT_KEYS.values())]
+    "noise",
+    [mutants.keyed(mutants.short_key), lambda: Rng(secure_rng().word() & 0x3FFFF)],
+    ids=["hashed to a short key", "few states"],
 )
-def test_keys_from_the_operating_system_pass(noise):
-    finding = _kind(subject("sqsgd", noise=noise))
-    assert finding.outcome == "passed", finding.sentence
+def test_generators_with_few_states_are_caught_by_repeats(noise):
+    """Two of 13,000 fresh generators are the same.
+
+    A default audit makes 260,000 and misses 2^32 keys with probability exp(-260,000² / 2^33) = 0.0004. Here
+    2^20 keys are missed with probability exp(-80).
+    """
+    assert generator_check(subject("sqsgd", noise=noise)).outcome == "violated"
+
+
+def test_a_short_key_behind_a_hash_needs_the_repeats():
+    assert key_check(subject("sqsgd", noise=mutants.keyed(mutants.short_key))).outcome == "passed"
+
+
+def test_a_seeded_generator_for_every_report_is_caught():
+    names = {"generator of clients", "noise of two generators", "noise of two reports"}
+    assert_caught(broken(lambda mechanism: None), names, noise=lambda: seeded_rng(7), trials=1000)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_noise_that_a_fork_repeats_is_caught(monkeypatch):
+    monkeypatch.setattr(Rng, "_after_fork", lambda self: None)
+    monkeypatch.setattr(Rng, "_check_process", lambda self: None)
+    names = {"noise of two generators", "noise of two reports"}
+    assert_caught(broken(lambda mechanism: None), names, trials=1000)

@@ -9,7 +9,7 @@ import pytest
 from subjects import subject
 
 from sqsgd import make_scheme, seeded_rng
-from sqsgd.audit.central import _delta, _law_of_sum, central_checks
+from sqsgd.audit.central import central_checks, delta_beyond, law_of_sum
 from sqsgd.audit.subject import Subject, task_for
 from sqsgd.numerics.rounding import round_unbiased
 from sqsgd.schemes.cpsgd import ShareOfNoise
@@ -63,18 +63,18 @@ def test_without_small_budgets_nothing_passes():
     assert finding.outcome == "not applicable"
 
 
-def test_delta_is_what_lies_beyond_epsilon():
+def testdelta_beyond_is_what_lies_beyond_epsilon():
     """For two coins, by hand: 0.6 - 2 · 0.25 beyond a factor of two."""
     first, second = np.array([0.4, 0.6]), np.array([0.75, 0.25])
-    assert _delta(first, second, np.log(2)) == pytest.approx(0.1)
-    assert _delta(first, second, np.log(2.4)) == pytest.approx(0.0)
-    assert _delta(second, first, 0.0) == pytest.approx(0.35)
+    assert delta_beyond(first, second, np.log(2)) == pytest.approx(0.1)
+    assert delta_beyond(first, second, np.log(2.4)) == pytest.approx(0.0)
+    assert delta_beyond(second, first, 0.0) == pytest.approx(0.35)
 
 
 def test_the_law_of_the_sum_is_that_of_all_clients_noise():
     """All vectors are zero, exactly between the two levels: the sum is a fair binomial."""
     scheme = make_scheme("cpsgd", dim=1, epsilon=4.0, bits=16, clients=3, levels=2)
-    law = _law_of_sum(scheme, task_for(scheme, 0), np.zeros(1, np.float32))
+    law = law_of_sum(scheme, task_for(scheme, 0), np.zeros(1, np.float32))
     tosses = 3 * (scheme.mechanism.trials + 1)  # rounding one half is one more toss
     exact = [float(Fraction(comb(tosses, heads), 2**tosses)) for heads in range(tosses + 1)]
     assert np.allclose(law[: tosses + 1], exact, rtol=1e-9, atol=1e-300)

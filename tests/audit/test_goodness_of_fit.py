@@ -1,21 +1,101 @@
-"""The distribution of the matches, also where float32 leaves a code uncertain."""
+"""Goodness-of-fit tests, and the exact laws of codes that reports are compared with."""
 
 import itertools
 import math
 
 import numpy as np
 import pytest
+import reference
 from subjects import subject
 
-from sqsgd.audit._statistics import g_test
-from sqsgd.audit.goodness_of_fit import match_probabilities, with_doubt
-from sqsgd.audit.known_codes import certain_vectors
+from sqsgd.audit.goodness_of_fit import (
+    chance_of_mean,
+    g_test,
+    independence_test,
+    known_codes,
+    law_of_sparse_codes,
+    match_probabilities,
+    pair_probabilities,
+    part_sizes,
+    with_doubt,
+)
+from sqsgd.audit.subject import forward
 from sqsgd.mechanisms.privquant import PrivQuant
+from sqsgd.mechanisms.sparse_law import SparseLaw
 
 
-def test_match_probabilities_sum_to_one():
-    law = match_probabilities(subject("sqsgd-paper").scheme.mechanism.quantizer)
-    assert law.sum() == pytest.approx(1.0, abs=1e-9)
+def test_g_test():
+    numbers = np.random.default_rng(1)
+    law = numbers.dirichlet(np.full(30, 5.0))
+    for _ in range(20):
+        counts = numbers.multinomial(3000, law)
+        assert g_test(counts, 3000 * law)[0] == pytest.approx(reference.g_test(counts, 3000 * law), rel=1e-9)
+    assert g_test([90, 10], [50, 50])[0] < 1e-12
+    assert g_test([99, 1], [100, 0])[0] == g_test([0, 0, 50], [25.0, 25.0, 0.0])[0] == 0.0
+    assert g_test([999, 1], [1000, 1e-9])[0] == pytest.approx(2e-9)
+
+
+def test_independence():
+    assert independence_test([[500, 100], [100, 500]])[0] < 1e-12
+    assert independence_test([[500, 500, 1], [510, 490, 0]])[0] > 0.1
+    assert independence_test([[5, 0], [9, 0]]) == (1.0, 0)
+
+
+def test_the_chance_of_a_mean_is_never_too_small():
+    numbers = np.random.default_rng(2)
+    means = (5.0 * (numbers.random((4000, 200)) < 0.2)).mean(axis=1)
+    chances = np.array([chance_of_mean(mean, 5.0, 200) for mean in means])
+    for level in (0.3, 0.1, 0.01):
+        assert np.mean(chances <= level) <= level
+    assert chance_of_mean(6.0, 5.0, 10) == 0.0
+
+
+def test_a_position_that_always_matches_survives_rounding():
+    """96 of 96 matches at one position, m / (137 * 96) on average: the quotients may round above one."""
+    for matches in range(1, 96 * 137 + 1, 7):
+        usual = matches / 137 / 96
+        chance = chance_of_mean(96 / (96 * usual), 1 / usual, 96)
+        assert chance == pytest.approx(min(1.0, 2 * usual**96), rel=1e-6, abs=1e-300), matches
+
+
+# ---------------------------------------------------------------- PrivQuant codes
+
+
+@pytest.mark.parametrize("name", ["sqsgd", "sqsgd-stateless", "sqsgd-paper", "privunit-inf"])
+def test_vectors_are_rounded_to_their_known_codes(name):
+    case = subject(name)
+    scheme, vectors = case.scheme, known_codes(case)
+    assert len(vectors) == 8
+    for vector in vectors:
+        codes = scheme.mechanism.quantizer.quantize(
+            forward(scheme, vector.x, vector.task),
+            {"sqsgd-paper": vector.task.bound}.get(name, 1e-9 * vector.task.bound),
+            case.noise(),
+        )
+        if name == "privunit-inf":  # clamped to one bit, whatever the range
+            codes = np.where(codes > 0, 1, 0)
+        assert np.array_equal(codes, vector.codes)
+
+
+@pytest.mark.parametrize("name", ["piecewise", "privunit", "fedsgd"])
+def test_where_codes_are_not_privquants_none_are_known(name):
+    assert known_codes(subject(name)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "norm"),
+    [
+        ("sqsgd", {}, 2),
+        ("sqsgd", {"levels": 4, "reach": 1.5}, 2),
+        ("sqsgd-paper", {"adaptive": True, "norm_epsilon": 1.0}, np.inf),
+    ],
+)
+def test_the_symbol_is_about_the_size_of_the_vector(name, options, norm):
+    """In units of the bound: the norm of the mechanism's input, or its largest magnitude."""
+    case = subject(name, options)
+    for vector in known_codes(case):
+        image = forward(case.scheme, vector.x, vector.task)
+        assert vector.size == pytest.approx(np.linalg.norm(image, norm) / vector.task.bound, rel=1e-5)
 
 
 def test_matches_with_an_uncertain_code():
@@ -23,13 +103,11 @@ def test_matches_with_an_uncertain_code():
     quantizer = PrivQuant(4, 3, 5.0)
     seen = np.zeros(5)
     for at in range(4):
-        codes = np.zeros(4, np.uint8)
-        codes[at] = 1
+        codes = np.eye(1, 4, at, dtype=np.uint8)[0]
         for out in itertools.product(range(3), repeat=4):
-            matches = out.count(0)
-            seen[matches] += math.exp(quantizer.log_density(np.array(out, np.uint8), codes)) / 4
+            seen[out.count(0)] += math.exp(quantizer.log_density(np.array(out, np.uint8), codes)) / 4
     law = match_probabilities(quantizer)
-    np.testing.assert_allclose(with_doubt(law, 3, 1.0), seen, rtol=1e-9)
+    assert law.sum() == pytest.approx(1.0, abs=1e-9)
     np.testing.assert_allclose(with_doubt(law, 3, 0.25), 0.75 * law + 0.25 * seen, rtol=1e-9)
 
 
@@ -37,9 +115,47 @@ def test_an_uncertain_code_raises_no_false_alarm():
     """A regression test: one audit in a hundred of schemes with more than two levels raised one."""
     case = subject("sqsgd-paper")
     quantizer = case.scheme.mechanism.quantizer
-    law, doubt = match_probabilities(quantizer), max(vector.doubt for vector in certain_vectors(case))
+    law, doubt = match_probabilities(quantizer), max(vector.doubt for vector in known_codes(case))
     assert 1e-6 < doubt < 0.02
     seen = np.random.default_rng(0).multinomial(199, law / law.sum())
     seen[quantizer.threshold - 1] += 1
     assert g_test(seen, 200 * law)[0] < 1e-6
     assert g_test(seen, 200 * with_doubt(law, quantizer.levels, doubt))[0] > 1e-6
+
+
+# ---------------------------------------------------------------- sparse codes
+
+
+def test_pairs_have_the_probabilities_of_the_density():
+    law = SparseLaw(size=64, near=24, count=12, threshold=8, epsilon=6.4)
+    found = pair_probabilities(law)
+    assert sum(found.values()) == pytest.approx(1.0, abs=1e-9)
+    high, low = law.log_densities
+    for (right, wrong), chance in found.items():
+        hits = right + wrong
+        ways = math.comb(24, hits) * math.comb(hits, right) * math.comb(40, 12 - hits) * 2 ** (12 - hits)
+        assert chance == pytest.approx(ways * math.exp(high if right >= 8 else low), rel=1e-9)
+
+
+@pytest.mark.parametrize(("size", "near"), [(64, 24), (50, 49), (16, 16), (1000, 3)])
+def test_parts_cover_what_is_outside(size, near):
+    sizes = part_sizes(SparseLaw(size=size, near=near, count=1, threshold=1, epsilon=1.0))
+    parts = np.bincount(np.arange(size - near) * 8 // max(1, size - near), minlength=8)
+    assert sizes.tolist() == [*parts, *parts]
+
+
+@pytest.mark.parametrize(
+    ("name", "epsilon", "options", "names"),
+    [
+        ("sqsgd", 8.0, {"norm_epsilon": 1.0}, {"law of matches and wrong signs", "law of the norm symbol"}),
+        ("sqsgd", 100.0, {"norm_epsilon": 1.0}, {"places of the matches", "law of the norm symbol"}),
+        ("sqsgd-stateless", 8.0, {}, {"law of matches and wrong signs", "places of the matches"}),
+        ("sqsgd-stateless", 40.0, {}, {"law of matches and wrong signs", "places of the matches"}),
+    ],
+)
+def test_correct_sparse_codes_pass(name, epsilon, options, names):
+    """With the norm symbol, and with the coin."""
+    checked = subject(name, {"code": "sparse", **options}, epsilon=epsilon, trials=10_000)
+    findings = list(law_of_sparse_codes(checked))
+    assert [found.name for found in findings if found.outcome == "violated"] == []
+    assert names <= {found.name for found in findings if found.outcome == "passed"}

@@ -1,67 +1,130 @@
-"""A message must not contain the vector's numbers at any offset, nor numbers that correlate with them."""
+"""A message must not contain the vector's numbers, nor what correlates with them or with its direction."""
 
+import math
 import struct
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from subjects import subject
 
-from sqsgd.audit.messages import _known, _largest_correlation, _words, message_checks
+from sqsgd import make_scheme
+from sqsgd.audit import Subject
+from sqsgd.audit.messages import (
+    epsilon_of_vector,
+    four_byte_words,
+    guessed_directions,
+    largest_correlation,
+    message_checks,
+    numbers_as_words,
+)
+from sqsgd.core import Privacy
+from sqsgd.schemes.fedsgd import InClear
+
+SENT, WHOLE = "direction of what is sent", "direction of the whole vector"
+UNSENT, SAME, READ = "coordinates that are not sent", "same codes, same bytes", "correlation of the bytes"
 
 
-@pytest.mark.parametrize("offset", range(9))
+@pytest.mark.parametrize("offset", range(5))
 @pytest.mark.parametrize("kind", ["<f4", "<f2"])
 def test_a_number_in_the_clear_is_found_at_any_offset(kind, offset):
     """As float32, or as float16 together with its neighbour: a single float16 is any two bytes."""
     vector = np.random.default_rng(1).standard_normal(50).astype(np.float32)
     hidden = vector[20:22].astype(kind).tobytes()[:4]
-    message = bytes(range(200, 200 + offset)) + hidden + bytes(range(100, 120))
-    assert np.count_nonzero(np.isin(_words(message), _known(vector))) == 1
-    assert not np.isin(_words(message), _known(vector[:20])).any()
+    words = four_byte_words(bytes(range(200, 200 + offset)) + hidden + bytes(range(100, 120)))
+    assert np.count_nonzero(np.isin(words, numbers_as_words(vector))) == 1
+    assert not np.isin(words, numbers_as_words(vector[:20])).any()
 
 
 def test_zeros_do_not_count_as_numbers_in_the_clear():
-    known = _known(np.array([0.0, -0.0, 1.0, 0.0], np.float32))
-    assert not np.isin(_words(bytes(40)), known).any()
-    assert np.isin(_words(struct.pack("<f", 1.0)), known).all()
+    known = numbers_as_words(np.array([0.0, -0.0, 1.0, 0.0], np.float32))
+    assert not np.isin(four_byte_words(bytes(40)), known).any()
+    assert np.isin(four_byte_words(struct.pack("<f", 1.0)), known).all()
 
 
 def test_a_reading_that_correlates_with_a_stretch_of_the_vector_is_found():
     numbers = np.random.default_rng(2)
     target = numbers.standard_normal(3000)
     reading = target[1234:1334] + 0.1 * numbers.standard_normal(100)
-    assert _largest_correlation(reading, target) > 0.9
-    assert _largest_correlation(-np.exp(3 * reading), target) > 0.9  # by ranks, with either sign
-    wild = reading.copy()
-    wild[::10] = np.inf
-    assert _largest_correlation(wild, target) > 0.8
-
-
-def test_noise_and_constants_do_not_correlate():
-    numbers = np.random.default_rng(3)
-    target = numbers.standard_normal(3000)
-    assert _largest_correlation(numbers.standard_normal(100), target) < 0.5
-    assert _largest_correlation(np.full(100, 7.0), target) == 0.0
-    assert _largest_correlation(np.full(100, np.nan), target) == 0.0
+    assert largest_correlation(reading, target) > 0.9
+    assert largest_correlation(-np.exp(3 * reading), target) > 0.9  # by ranks, with either sign
+    assert largest_correlation(np.where(np.arange(100) % 10, reading, np.inf), target) > 0.8
+    for nothing, most in (
+        (numbers.standard_normal(100), 0.5),
+        (np.full(100, 7.0), 0),
+        (np.full(100, np.nan), 0),
+    ):
+        assert largest_correlation(nothing, target) <= most
 
 
 @pytest.mark.parametrize(
-    ("name", "tried", "skipped"),
+    ("name", "code", "tried", "skipped"),
     [
-        ("sqsgd signs", 6, set()),
-        ("sqsgd-stateless signs", 5, {"coordinates that are not sent"}),
-        (
-            "sqsgd",
-            3,
-            {"coordinates that are not sent", "same codes, same bytes", "correlation of the bytes"},
-        ),
-        ("vqsgd", 3, {"coordinates that are not sent", "same codes, same bytes", "correlation of the bytes"}),
-        ("fedsgd", 1, set()),
-        ("privunit", 4, {"coordinates that are not sent", "same codes, same bytes"}),
+        ("sqsgd", "signs", 6, set()),
+        ("sqsgd-stateless", "signs", 5, {UNSENT}),
+        ("sqsgd", None, 3, {UNSENT, SAME, READ}),
+        ("vqsgd", None, 3, {UNSENT, SAME, READ}),
+        ("fedsgd", None, 1, set()),
+        ("privunit", None, 4, {UNSENT, SAME}),
     ],
 )
-def test_checks_that_do_not_apply_are_skipped_and_not_passed(name, tried, skipped):
-    name, _, code = name.partition(" ")
+def test_checks_that_do_not_apply_are_skipped_and_not_passed(name, code, tried, skipped):
     findings = [*message_checks(subject(name, {"code": code} if code else {}))]
     assert sum(finding.outcome == "passed" for finding in findings) == tried
     assert {finding.name for finding in findings if finding.outcome == "not applicable"} == skipped
+
+
+# ---------------------------------------------------------------- directions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretending(InClear):
+    """Sends the vector unchanged and claims privacy."""
+
+    @property
+    def privacy(self):
+        return Privacy(epsilon=2.0, notion="local")
+
+
+def directions(case):
+    return {finding.name: finding for finding in guessed_directions(case)}
+
+
+def test_a_vector_in_clear_is_beyond_every_bound():
+    def make(*, dim, epsilon, bits):
+        return replace(make_scheme("fedsgd", dim=dim), mechanism=Pretending(dim=dim))
+
+    finding = directions(Subject(name="pretending", make=make, dim=500, trials=1000))[WHOLE]
+    assert finding.outcome == "violated"
+    assert finding.measured == pytest.approx(1.0)
+    assert finding.limit < 0.5
+
+
+def test_blocks_and_whole_vectors_are_guessed_separately():
+    """The block is recovered better than the whole vector, both within their bounds."""
+    findings = directions(subject("sqsgd"))
+    assert {name: finding.outcome for name, finding in findings.items()} == {SENT: "passed", WHOLE: "passed"}
+    assert 0 < findings[WHOLE].details["mean"] < findings[SENT].details["mean"]
+    assert [findings[name].details["dimensions"] for name in (SENT, WHOLE)] == [512, 1000]
+
+
+def test_schemes_without_a_guarantee_have_no_bound():
+    finding = directions(subject("fedsgd"))[WHOLE]
+    assert (finding.outcome, finding.limit) == ("not applicable", 1.0)
+    assert finding.sentence.endswith("one report has no guarantee.")
+    padded = directions(subject("sqsgd", dim=300, epsilon=400.0))[SENT]
+    assert padded.outcome == "not applicable"
+    assert padded.sentence == "Vectors are padded, so the block is the whole vector."
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "promised"),
+    [
+        ("sqsgd", {}, 100.0),
+        ("ldp-fl", {"per_weight": True}, 100.0 * 512),
+        ("cpsgd", {}, math.inf),
+        ("fedsgd", {}, math.inf),
+    ],
+)
+def test_epsilon_of_the_whole_vector(name, options, promised):
+    assert epsilon_of_vector(subject(name, options)) == pytest.approx(promised)

@@ -118,6 +118,7 @@ class Raising:
         ),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), 1, "Disk quota exceeded; free some space, or write"),
         (ModuleNotFoundError("no torch", name="torch"), 2, "pip install 'sqsgd[train]'"),
+        (ModuleNotFoundError("no scipy", name="scipy"), 2, "pip install 'sqsgd[audit]'"),
         (MemoryError("Unable to allocate 32 GiB"), 2, "not enough memory: Unable to allocate"),
         (LedgerDamaged("line 7 was changed"), 1, "line 7 was changed"),
         (Ended("stopped; resume with --resume", 128 + signal.SIGINT), 130, "resume with"),

@@ -6,16 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from sqsgd.audit.central import central_checks
-from sqsgd.audit.direction_attack import guessed_directions
-from sqsgd.audit.distinguishing import lower_bounds
+from sqsgd.audit.distinguishing import listed_ratio, lower_bounds, sampled_ratio, tallies
 from sqsgd.audit.findings import Audit, Finding, skipped
-from sqsgd.audit.goodness_of_fit import law_of_codes, law_of_outputs
-from sqsgd.audit.likelihood_ratio import listed_ratio, sampled_ratio
-from sqsgd.audit.messages import message_checks
-from sqsgd.audit.noise_checks import noise_checks
-from sqsgd.audit.sparse_codes import law_of_sparse_codes
+from sqsgd.audit.goodness_of_fit import law_of_codes, law_of_outputs, law_of_sparse_codes
+from sqsgd.audit.messages import guessed_directions, message_checks
+from sqsgd.audit.noise import noise_checks
 from sqsgd.audit.subject import Subject
-from sqsgd.audit.tally import tallies
 from sqsgd.codec import MalformedReport
 from sqsgd.mechanisms.sparse_matches import SparseMatches
 
@@ -70,20 +66,22 @@ def steps(subject: Subject, *, inversion: bool = True) -> tuple[Step, ...]:
 def audit(subject: Subject, *, inversion: bool = True) -> Audit:
     """Run every check that applies.
 
+    Args:
+        subject: The scheme and the sizes of its audit.
+        inversion: Also try to recover pictures from a report.
+
+    Returns:
+        All findings. The guarantee is broken if any of them is violated.
+
     Guarantees
     ----------
     * All correct schemes pass: tests/audit/test_audit.py::test_correct_schemes_pass.
-    * Mechanisms that are broken on purpose are caught, each by the check designed for it:
-      tests/audit/test_audit_broken.py, tests/audit/test_audit_mutants.py.
-    * Generators with a key of fewer than 128 bits from the operating system are caught:
-      tests/audit/test_audit_mutants.py::test_keys_that_can_be_guessed_are_caught.
-    * False alarms have probability 1e-6 for each goodness-of-fit test (goodness_of_fit.SIGNIFICANCE), at most
+    * Mechanisms and generators that are broken on purpose are caught, each by the check designed for it:
+      tests/audit/test_audit_mutants.py, tests/audit/test_sparse_mutants.py.
+    * False alarms have probability 1e-6 for each goodness-of-fit test (findings.SIGNIFICANCE), at most
       0.001 for all lower bounds on ε together (distinguishing.CONFIDENCE), 0.001 for the tallies
-      (tally.FALSE_ALARM) and 1e-6 for the largest cosines (direction_attack.CHANCE):
-      tests/audit/test_statistics.py::test_g_test, ::test_the_chance_of_a_mean_is_never_too_small,
-      tests/audit/test_distinguishing.py::test_the_lower_bound_is_valid_and_nearly_tight,
-      tests/audit/test_tally.py::test_the_limits_hold_together,
-      tests/audit/test_attackers.py::test_the_attacker_of_privunit_never_beats_it.
+      (distinguishing.FALSE_ALARM) and 1e-6 for the largest cosines (messages.CHANCE):
+      tests/audit/test_goodness_of_fit.py, tests/audit/test_distinguishing.py, tests/audit/test_attackers.py.
 
     >>> from functools import partial
     >>> from sqsgd.schemes import make_scheme
@@ -122,10 +120,9 @@ def _no_inversion(_subject: Subject) -> Iterator[Finding]:
 def _inversion(subject: Subject) -> Iterator[Finding]:
     try:
         from sqsgd.audit.inversion import inverted_gradients
+
+        yield from inverted_gradients(subject)
     except ModuleNotFoundError as error:
         yield skipped("reconstruct", _PICTURES, f"{error.name} is not installed: pip install 'sqsgd[train]'.")
-        return
-    try:
-        yield from inverted_gradients(subject)
     except (FileNotFoundError, ValueError) as error:  # no data set, or no parameters for the model's length
         yield skipped("reconstruct", _PICTURES, f"{error}.")

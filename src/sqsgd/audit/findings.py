@@ -1,4 +1,4 @@
-"""The result of an audit: one finding per check."""
+"""The result of an audit: one finding per check, and the tests that decide it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import numpy.typing as npt
 from sqsgd.core import Notion
 from sqsgd.files.json_numbers import known
 
+SIGNIFICANCE = 1e-6
+"""A goodness-of-fit test fails if its p-value is below this."""
 Outcome = Literal["passed", "violated", "not applicable"]
 Result = Literal["kept", "broken", "nothing to audit"]
 _SCOPES = {
@@ -64,15 +66,9 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the pictures, for JSON."""
-        return {
-            "check": self.check,
-            "name": self.name,
-            "outcome": self.outcome,
-            "measured": known(self.measured),
-            "limit": known(self.limit),
-            "sentence": self.sentence,
-            "details": {name: known(value) for name, value in self.details.items()},
-        }
+        names = ["check", "name", "outcome", "measured", "limit", "sentence"]
+        details = {name: known(value) for name, value in self.details.items()}
+        return {**{name: known(getattr(self, name)) for name in names}, "details": details}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,32 +106,31 @@ class Audit:
     @property
     def verdict(self) -> str:
         """The result in one or two sentences."""
-        broken, tried = len(self.violated), sum(f.outcome != "not applicable" for f in self.findings)
-        if broken:
+        tried = sum(finding.outcome != "not applicable" for finding in self.findings)
+        if self.violated:
             names = "; ".join(finding.name for finding in self.violated)
-            return f"{broken} of {tried} checks broke the guarantee: {names}."
-        if self.result != "kept":
-            return (
-                f"NOTHING TO AUDIT: {self.scheme} has no privacy guarantee. "
-                "This is not a pass: its reports protect nobody."
-            )
-        return f"{tried} checks tried to break the guarantee and none did.{_SCOPES.get(self.notion, '')}"
+            return f"{len(self.violated)} of {tried} checks broke the guarantee: {names}."
+        if self.passed:
+            return f"{tried} checks tried to break the guarantee and none did.{_SCOPES.get(self.notion, '')}"
+        nothing = f"NOTHING TO AUDIT: {self.scheme} has no privacy guarantee."
+        return f"{nothing} This is not a pass: its reports protect nobody."
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the pictures, for JSON."""
-        return {
-            "scheme": self.scheme,
-            "dim": self.dim,
-            "epsilon": known(self.epsilon),
-            "notion": self.notion,
-            "message_bytes": self.message_bytes,
-            "trials": self.trials,
-            "seed": self.seed,
-            "result": self.result,
-            "passed": self.passed,
-            "verdict": self.verdict,
-            "findings": [finding.to_dict() for finding in self.findings],
-        }
+        names = [
+            "scheme",
+            "dim",
+            "epsilon",
+            "notion",
+            "message_bytes",
+            "trials",
+            "seed",
+            "result",
+            "passed",
+            "verdict",
+        ]
+        findings = [finding.to_dict() for finding in self.findings]
+        return {**{name: known(getattr(self, name)) for name in names}, "findings": findings}
 
 
 def shown(value: float | None) -> str:
@@ -151,9 +146,9 @@ def judged(
     check: str,
     name: str,
     sentence: str,
-    *,
     measured: float,
     limit: float,
+    *,
     slack: float = 0.0,
     details: Mapping[str, Any] | None = None,
 ) -> Finding:
@@ -167,6 +162,16 @@ def judged(
         sentence=sentence,
         details=details or {},
     )
+
+
+def by_test(check: str, name: str, sentence: str, test: tuple[float, int], **details: object) -> Finding:
+    """The finding of a test, by its p-value and degrees of freedom: p must be at least the significance."""
+    p_value, freedom = test
+    with np.errstate(divide="ignore"):
+        measured = abs(float(np.log10(p_value)))
+    sentence = f"{sentence}: p = {p_value:.2g} (fails below {SIGNIFICANCE:g})."
+    details = {"p": p_value, "freedom": freedom, **details}
+    return judged(check, name, sentence, measured, -math.log10(SIGNIFICANCE), details=details)
 
 
 def skipped(check: str, name: str, sentence: str) -> Finding:

@@ -3,48 +3,87 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy import special, stats
 
-from sqsgd.audit._statistics import (
-    chance_of_mean,
-    chi_square_tail,
-    g_test,
-    independence_test,
-    normal_tails,
-)
-from sqsgd.audit._worst_inputs import extreme_inputs
-from sqsgd.audit.findings import Finding, skipped
-from sqsgd.audit.known_codes import Certain, certain_vectors, quantizer_of, symbol_of
-from sqsgd.audit.subject import Floats, Small, Subject, forward, preimage
+from sqsgd.audit.findings import Finding, by_test, skipped
+from sqsgd.audit.subject import Floats, Small, Subject, forward, preimage, task_for
 from sqsgd.checks import Vector
-from sqsgd.core import Mechanism
 from sqsgd.mechanisms.privquant import PrivQuant
+from sqsgd.mechanisms.quantized import Quantized
+from sqsgd.mechanisms.scalardp import ScalarDP
+from sqsgd.mechanisms.sparse_law import SparseLaw
+from sqsgd.mechanisms.sparse_matches import SparseMatches
+from sqsgd.numerics import exact
 from sqsgd.randomness import Rng
+from sqsgd.task import Task
 
-SIGNIFICANCE = 1e-6
-"""A test fails if its p-value is below this."""
+Counts = npt.NDArray[np.int64]
 _ALL, _MATCHES = "law of all outputs", "law of the number of matches"
-_PLACES, _RUNS = "places of the matches", "runs of matches"
-_OTHERS, _SYMBOL, _APART = "codes of the others", "law of the norm symbol", "norm symbol and matches"
-_INPUTS = 2
-_ENOUGH = 5  # matches and changes per coordinate that a test's limiting distribution needs
+_PAIRS, _ONE = "law of matches and wrong signs", "At this budget only one number of matches ever occurs."
+_TASKS, _PARTS = 8, 8
+_LEAST_EXPECTED = 5.0  # of a cell, which a test's limiting distribution needs
+_CLAMPED = 0.9  # a reach below this clamps every coordinate of a flat vector
+_MOST_DOUBT = 0.02  # coordinates per report; their law is corrected to first order in it
+_SHARE_OF_BOUND = 0.37  # the norm lies between two symbols, so that its rounding is tested too
+_RARE = 1e-12  # pairs below this probability share one cell
 
 
-def by_test(name: str, p_value: float, sentence: str, *, check: str = "law", **details: object) -> Finding:
-    """The finding of a statistical test: its p-value must be at least the significance."""
-    return Finding(
-        check=check,
-        name=name,
-        outcome="passed" if p_value >= SIGNIFICANCE else "violated",
-        measured=abs(math.log10(p_value)) if p_value > 0 else math.inf,
-        limit=-math.log10(SIGNIFICANCE),
-        sentence=f"{sentence}: p = {p_value:.2g} (fails below {SIGNIFICANCE:g}).",
-        details={"p": p_value, **details},
-    )
+def g_test(observed: npt.ArrayLike, expected: npt.ArrayLike) -> tuple[float, int]:
+    """The p-value of a G-test, and its degrees of freedom; the rarest outcomes are pooled.
+
+    A nearly impossible outcome could hide in the pool, so the rarest observed one is also tested alone, by
+    the probability that any outcome as rare occurs at all.
+
+    >>> g_test([50, 50], [50, 50]), g_test([99, 1], [100, 0])
+    ((1.0, 1), (0.0, 0))
+    """
+    order = np.argsort(np.asarray(expected, np.float64), kind="stable")
+    seen, due = np.asarray(observed, np.float64)[order], np.asarray(expected, np.float64)[order]
+    as_rare = np.cumsum(due)
+    rarest = float(np.min(as_rare[seen > 0], initial=1.0))
+    few = max(int(np.searchsorted(as_rare, _LEAST_EXPECTED)) + 1, int(np.searchsorted(due, _LEAST_EXPECTED)))
+    seen, due = (np.concatenate([[each[:few].sum()], each[few:]]) for each in (seen, due))
+    freedom = seen.size - 1
+    p_value = float(stats.chi2.sf(2 * special.kl_div(seen, due).sum(), freedom)) if freedom else 1.0
+    return min(p_value, 2 * rarest), freedom
+
+
+def independence_test(table: npt.ArrayLike) -> tuple[float, int]:
+    """The p-value and degrees of freedom of a G-test for independence; rare columns are pooled.
+
+    >>> independence_test([[50, 50], [50, 50]])
+    (1.0, 1)
+    """
+    counts = np.asarray(table, np.float64)
+    rare = counts.sum(axis=0) < 10 * _LEAST_EXPECTED
+    counts = np.column_stack([counts[:, ~rare], counts[:, rare].sum(axis=1)])
+    counts = counts[counts.sum(axis=1) > 0][:, counts.sum(axis=0) > 0]
+    if min(counts.shape) < 2:
+        return 1.0, 0
+    test = stats.chi2_contingency(counts, correction=False, lambda_="log-likelihood")
+    return float(test.pvalue), int(test.dof)
+
+
+def chance_of_mean(mean: float, most: float, count: int) -> float:
+    """An upper bound on the p-value of the mean of ``count`` numbers in [0, most] with expectation one.
+
+    Chernoff's bound exp(-count D), D the divergence between Bernoulli(mean / most) and Bernoulli(1 / most).
+
+    >>> chance_of_mean(1.0, 5.0, 100), chance_of_mean(1.5, 5.0, 1000) < 1e-6
+    (1.0, True)
+    """
+    share, truth = mean / most, 1 / most
+    if not 0 <= share <= 1 + 1e-9:
+        return 0.0
+    share = min(share, 1.0)  # rounding may have pushed it above one
+    divergence = float(special.rel_entr(share, truth) + special.rel_entr(1 - share, 1 - truth))
+    return min(1.0, 2 * math.exp(-count * max(divergence, 0.0)))
 
 
 # ---------------------------------------------------------------- small budgets: all outputs
@@ -52,50 +91,44 @@ def by_test(name: str, p_value: float, sentence: str, *, check: str = "law", **d
 
 def law_of_outputs(subject: Subject) -> Iterator[Finding]:
     """Every output at a small budget against its probability; density ratios where outputs are too many."""
-    found = [(budget, small) for budget in subject.budgets if (small := subject.small(budget)) is not None]
+    found = subject.smalls()
     # Density ratios vary less at small budgets; listed outputs have more power at large ones.
     found = [pair for pair in found if pair[0] >= 1 and not pair[1].listed][:1] or found[-1:]
     if not found or not found[0][1].dense:
         yield skipped("law", _ALL, "The scheme has no parameters for small budgets, or no density there.")
         return
     (budget, small), rng = found[0], subject.noise()
-    mechanism = small.scheme.mechanism
-    inputs = extreme_inputs(mechanism.dim, small.task.bound, subject.numbers("law"))
-    inside = [y for y in inputs if 0.2 < np.linalg.norm(y) / small.task.bound < 0.9][-_INPUTS:]
-    worst, freedom = 1.0, 0
+    inputs = small.extreme_inputs(subject.numbers("law"))
+    inside = [y for y in inputs if 0.2 < np.linalg.norm(y) / small.task.bound < 0.9][-2:]
+    tests = []
     for y in inside:
         x = preimage(small.scheme, y, small.task)
-        image = forward(small.scheme, x, small.task)
-        test = _listed if small.listed else _mean_ratio
-        p_value, freedom = test(small, x, image, subject.trials, rng)
-        worst = min(worst, min(1.0, p_value * len(inside)))
+        tested = _listed if small.listed else _mean_ratio
+        tests.append(tested(small, x, forward(small.scheme, x, small.task), subject.trials, rng))
+    p_value, freedom = min(tests)
+    test = min(1.0, p_value * len(inside)), freedom
     what = f"{len(small.outputs)} outputs" if small.listed else "density ratios"
-    yield by_test(
-        _ALL,
-        worst,
+    sentence = (
         f"{subject.trials:,} reports of each of {len(inside)} inputs at epsilon {budget:g} against the "
-        f"density that the proof is about ({what})",
-        freedom=freedom,
+        f"density that the proof is about ({what})"
     )
+    yield by_test("law", _ALL, sentence, test)
 
 
 def _listed(small: Small, x: Vector, y: Vector, count: int, rng: Rng) -> tuple[float, int]:
-    tally = small.tally(x, count, rng)
-    counts = np.zeros(len(small.outputs))
-    for body, times in tally.items():
-        if body not in small.places:
-            return 0.0, len(small.outputs)
-        counts[small.places[body]] = times
-    return g_test(counts, count * np.exp(small.log_densities(y)))
+    places = [small.places.get(message, -1) for message in small.reports(x, count, rng)]
+    if min(places) < 0:
+        return 0.0, len(small.outputs)
+    return g_test(np.bincount(places, minlength=len(small.outputs)), count * np.exp(small.log_densities(y)))
 
 
 def _mean_ratio(small: Small, x: Vector, y: Vector, count: int, rng: Rng) -> tuple[float, int]:
     """For every other input z, the ratio p(v | z) / p(v | y) has mean one over reports v of y."""
     scheme, task = small.scheme, small.task
-    others = extreme_inputs(scheme.mechanism.dim, task.bound, np.random.default_rng(1))[::9]
+    others = small.extreme_inputs(np.random.default_rng(1))[::9]
     ratios = np.empty((count, len(others)))
-    for row in ratios:
-        columns = scheme.open(scheme.encode(x, task, rng), task)
+    for row, message in zip(ratios, small.reports(x, count, rng), strict=True):
+        columns = scheme.open(message, task)
         here = scheme.mechanism.log_density(columns, y, task.bound)
         row[:] = [scheme.mechanism.log_density(columns, z, task.bound) - here for z in others]
     most = math.exp(scheme.privacy.epsilon)
@@ -103,109 +136,128 @@ def _mean_ratio(small: Small, x: Vector, y: Vector, count: int, rng: Rng) -> tup
     return min(1.0, len(others) * min(chances)), len(others)
 
 
-# ---------------------------------------------------------------- the requested budget: PrivQuant codes
+# ---------------------------------------------------------------- vectors whose codes are known
 
 
-@dataclass(kw_only=True)
-class _Seen:
-    """Totals over the reports."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KnownCodes:
+    """A vector for one task, the codes that it is rounded to, and its size over the bound for the symbol."""
 
-    matches: list[int] = field(default_factory=list)
-    by_place: npt.NDArray[np.int64]
-    pairs: npt.NDArray[np.int64]
-    """How often a code (row) was reported as another one (column)."""
-    runs: float = 0.0
-    runs_expected: float = 0.0
-    runs_variance: float = 0.0
-    place_variance: float = 0.0
+    task: Task
+    x: Vector
+    codes: npt.NDArray[np.uint8]
+    size: float | None
     doubt: float = 0.0
-    """The expected number of codes, over all reports, that differ from the known ones."""
-    symbols: list[tuple[int, float]] = field(default_factory=list)
+    """Expected number of coordinates with another code: float32 does not hit inner levels exactly."""
+
+
+def known_codes(subject: Subject) -> list[KnownCodes]:
+    """One for each of several tasks; none where the public steps or the range leave the codes uncertain."""
+    scheme, numbers, found = subject.scheme, subject.numbers("certain"), list[KnownCodes]()
+    mechanism = scheme.mechanism
+    if not isinstance(mechanism, Quantized):
+        return []
+    for client in range(_TASKS):
+        task = task_for(scheme, subject.seed, client=client, round=client % 3)
+        target = _on_levels(mechanism, task.bound, numbers)
+        if target is None:
+            return []
+        x = preimage(scheme, target[0].astype(np.float32), task)
+        image, half_range, size = mechanism.prepared(forward(scheme, x, task), task.bound)
+        top = mechanism.quantizer.levels - 1
+        places = np.clip((image.astype(np.float64) / half_range + 1) * top / 2, 0, top)
+        doubt = float(np.abs(places - target[1]).sum())
+        if doubt > _MOST_DOUBT:
+            return []
+        found.append(KnownCodes(task=task, x=x, codes=target[1], size=size, doubt=doubt))
+    return found
+
+
+def _on_levels(
+    mechanism: Quantized, bound: float, numbers: np.random.Generator
+) -> tuple[Floats, npt.NDArray[np.uint8]] | None:
+    """A vector on the levels, as the mechanism sees it, and its codes; the ends are clamped from beyond.
+
+    Where the range is ± reach times the vector's own root mean square, with the range as the unit: most
+    coordinates at the innermost levels (± s), m of them at ± a with a >= 1, where
+    m a² + (dim - m) s² = dim / reach².
+    """
+    dim, levels, reach = mechanism.dim, mechanism.quantizer.levels, mechanism.own_reach
+    signs, stretch = numbers.integers(0, 2, dim), np.full(dim, 1.5)
+    if reach is None:
+        codes = numbers.integers(0, levels, dim)
+        _, length, _ = mechanism.prepared(np.zeros(dim, np.float32), bound)
+    elif reach < _CLAMPED:
+        codes, stretch = signs * (levels - 1), numbers.uniform(1.0, 1.05, dim)
+    else:
+        square = float((1 - levels % 2) / (levels - 1)) ** 2
+        count = int(0.95 * dim * (1 / reach**2 - square) / (1 - square)) if square < 1 else 0
+        if count < 1:
+            return None
+        outer = np.zeros(dim, bool)
+        outer[numbers.choice(dim, count, replace=False)] = True
+        inner = (levels - 1) // 2 + (signs if levels % 2 == 0 else 0)
+        codes = np.where(outer, signs * (levels - 1), inner)
+        stretch[:] = math.sqrt((dim / reach**2 - (dim - count) * square) / count)
+    values = 2.0 * codes / (levels - 1) - 1.0
+    values = np.where(np.abs(values) == 1.0, stretch * values, values)
+    if reach is not None:
+        length = _SHARE_OF_BOUND * bound / float(np.linalg.norm(values))
+    return length * values, codes.astype(np.uint8)
+
+
+# ---------------------------------------------------------------- the requested budget: PrivQuant codes
 
 
 def law_of_codes(subject: Subject) -> Iterator[Finding]:
     """Matches, their positions, the codes that do not match and the norm symbol, at the requested budget."""
-    mechanism = subject.scheme.mechanism
-    quantizer, symbol = quantizer_of(mechanism), symbol_of(mechanism)
-    if quantizer is None:
+    scheme, mechanism, vectors = subject.scheme, subject.scheme.mechanism, known_codes(subject)
+    if not isinstance(mechanism, Quantized):
         yield skipped("law", _MATCHES, "It does not use PrivQuant; see the law of all outputs.")
         return
-    vectors = [*certain_vectors(subject)]
     if not vectors:
         yield skipped("law", _MATCHES, "No vector's codes are known here; see the law of all outputs.")
         return
-    seen = _reports(subject, quantizer, symbol is not None, vectors)
-    reports = f"{len(seen.matches):,} reports of {quantizer.dim:,} codes"
-    p_value, freedom = _law_of_matches(quantizer, seen)
-    if freedom == 0:
-        yield skipped("law", _MATCHES, "At this budget only one number of matches ever occurs.")
-    else:
-        yield by_test(
-            _MATCHES, p_value, f"{reports} against the exact distribution of their matches", freedom=freedom
-        )
-    changed = sum(quantizer.dim - matches for matches in seen.matches)
-    if seen.place_variance > 0:
-        many = min(changed, sum(seen.matches)) >= _ENOUGH * quantizer.dim
-        yield from _places(quantizer, seen, reports, many=many)
-    if quantizer.levels > 2:
-        p_value, freedom = _others(seen.pairs)
-        yield by_test(
-            _OTHERS,
-            p_value,
-            f"{reports}: codes that do not match are uniform over the {quantizer.levels - 1} others",
-            freedom=freedom,
-        )
-    if symbol is not None:
-        yield from _symbols(mechanism, seen)
-
-
-def _reports(subject: Subject, quantizer: PrivQuant, has_symbol: bool, vectors: list[Certain]) -> _Seen:
-    levels, dim, rng = quantizer.levels, quantizer.dim, subject.noise()
-    seen = _Seen(by_place=np.zeros(dim, np.int64), pairs=np.zeros((levels, levels), np.int64))
+    quantizer, rng = mechanism.quantizer, subject.noise()
+    dim, levels, each = quantizer.dim, quantizer.levels, max(1, subject.trials // (10 * _TASKS))
+    by_place, changes = np.zeros(dim, np.int64), np.zeros(levels**2, np.int64)
+    counts, symbols, runs = [], list[tuple[int, float]](), 0
     for vector in vectors:
-        for _ in range(max(1, subject.trials // (10 * len(vectors)))):
-            columns = subject.scheme.open(subject.scheme.encode(vector.x, vector.task, rng), vector.task)
-            same = columns[0] == vector.codes
-            matches = int(np.count_nonzero(same))
-            seen.matches.append(matches)
-            seen.doubt += vector.doubt
-            seen.by_place += same
-            seen.pairs += np.bincount(
-                levels * vector.codes.astype(np.int64) + columns[0], minlength=levels**2
-            ).reshape(levels, levels)
-            seen.runs += int(same[0]) + int(np.count_nonzero(same[1:] & ~same[:-1]))
-            _expect_runs(seen, matches, dim)
-            seen.place_variance += matches * (dim - matches) / (dim * max(dim - 1, 1))
-            if has_symbol and vector.size is not None:
-                seen.symbols.append((int(columns[1][0]), vector.size))
-    return seen
-
-
-def _expect_runs(seen: _Seen, matches: int, dim: int) -> None:
-    """Runs in a uniform subset of ``matches`` positions: the number of occupied gaps is hypergeometric."""
-    gaps = dim - matches + 1
-    seen.runs_expected += matches * gaps / dim
-    if dim > 1:
-        seen.runs_variance += matches * gaps * (matches - 1) * (dim - matches) / (dim**2 * (dim - 1))
-
-
-def _law_of_matches(quantizer: PrivQuant, seen: _Seen) -> tuple[float, int]:
-    """G-test against C(n, l) (K-1)^(n-l) times the density of an output with l matches."""
-    reports = len(seen.matches)
-    expected = reports * with_doubt(match_probabilities(quantizer), quantizer.levels, seen.doubt / reports)
-    return g_test(np.bincount(seen.matches, minlength=quantizer.dim + 1), expected)
+        reports = [scheme.open(scheme.encode(vector.x, vector.task, rng), vector.task) for _ in range(each)]
+        codes = np.stack([columns[0] for columns in reports])
+        same = codes == vector.codes
+        counts.append(same.sum(axis=1))
+        by_place += same.sum(axis=0)
+        changes += np.bincount((levels * vector.codes.astype(np.int64) + codes).ravel(), minlength=levels**2)
+        runs += int(same[:, 0].sum()) + int(np.count_nonzero(same[:, 1:] & ~same[:, :-1]))
+        if vector.size is not None and mechanism.symbol is not None:
+            symbols += [(int(columns[1][0]), vector.size) for columns in reports]
+    matches = np.concatenate(counts)
+    told = f"{matches.size:,} reports of {dim:,} codes"
+    doubt = sum(vector.doubt for vector in vectors) / len(vectors)
+    law = with_doubt(match_probabilities(quantizer), levels, doubt)
+    test = g_test(np.bincount(matches, minlength=dim + 1), matches.size * law)
+    if test[1] == 0:
+        yield skipped("law", _MATCHES, _ONE)
+    else:
+        yield by_test("law", _MATCHES, f"{told} against the exact distribution of their matches", test)
+    yield from _places(matches, by_place, runs, told)
+    if levels > 2:
+        sentence = f"{told}: codes that do not match are uniform over the {levels - 1} others"
+        yield by_test("law", "codes of the others", sentence, _others(changes.reshape(levels, levels)))
+    if mechanism.symbol is not None and symbols:
+        yield from _symbols(mechanism.symbol, symbols, matches > np.median(matches))
 
 
 def match_probabilities(quantizer: PrivQuant) -> Floats:
-    """P(L = l) for l from 0 to dim, from the density of single outputs."""
+    """P(L = l) for l from 0 to dim: C(n, l) (K-1)^(n-l) times the density of an output with l matches."""
     dim, codes = quantizer.dim, np.zeros(quantizer.dim, np.uint8)
-    out, chances = np.ones(dim, np.uint8), np.empty(dim + 1)
-    for matches in range(dim + 1):
-        ways = math.lgamma(dim + 1) - math.lgamma(matches + 1) - math.lgamma(dim - matches + 1)
-        ways += (dim - matches) * math.log(quantizer.levels - 1)
-        chances[matches] = math.exp(ways + quantizer.log_density(out, codes))
-        out[matches : matches + 1] = 0
-    return chances
+    out, densities, matches = np.ones(dim, np.uint8), np.empty(dim + 1), np.arange(dim + 1)
+    for count in range(dim + 1):
+        densities[count] = quantizer.log_density(out, codes)
+        out[count : count + 1] = 0
+    ways = special.gammaln(dim + 1) - special.gammaln(matches + 1) - special.gammaln(dim - matches + 1)
+    return np.asarray(np.exp(ways + (dim - matches) * math.log(quantizer.levels - 1) + densities))
 
 
 def with_doubt(chances: Floats, levels: int, doubt: float) -> Floats:
@@ -223,65 +275,130 @@ def with_doubt(chances: Floats, levels: int, doubt: float) -> Floats:
     return np.asarray((1 - doubt) * chances + doubt * seen)
 
 
-def _places(quantizer: PrivQuant, seen: _Seen, reports: str, *, many: bool) -> Iterator[Finding]:
-    """All positions together, where each has ``many`` matches and changes; and the most extreme one alone."""
-    tried, count = [_oddest_place(seen.by_place, len(seen.matches))], len(seen.matches)
-    if many:
-        centred = seen.by_place - seen.by_place.mean()
-        statistic = float(centred @ centred) / seen.place_variance
-        tried.append(chi_square_tail(statistic, quantizer.dim - 1))
-    odd = int(np.argmax(np.abs(seen.by_place - seen.by_place.mean())))
-    yield by_test(
-        _PLACES,
-        min(1.0, len(tried) * min(tried)),
-        f"{reports}: every coordinate matches as often as any other",
-        freedom=quantizer.dim - 1,
-        oddest=f"coordinate {odd}, {int(seen.by_place[odd]):,} of {count:,} times",
-    )
-    if many and seen.runs_variance > _ENOUGH**2:
-        score = (seen.runs - seen.runs_expected) / math.sqrt(seen.runs_variance)
-        yield by_test(
-            _RUNS, normal_tails(score), f"{reports}: matches are adjacent as often as expected by chance"
-        )
-
-
-def _oddest_place(by_place: npt.NDArray[np.int64], count: int) -> float:
-    """A Chernoff bound on the p-value of the position whose match count is farthest from the mean.
+def _places(matches: Counts, by_place: Counts, runs: int, told: str) -> Iterator[Finding]:
+    """All positions together, where each has many matches and changes; and the most extreme one alone.
 
     A single coordinate sent in the clear hardly shows in a joint test of thousands.
     """
-    usual = float(by_place.mean()) / count
-    ends = (int(by_place.min()), int(by_place.max()))
-    chances = [chance_of_mean(end / (count * usual), 1 / usual, count) for end in ends]
-    return min(1.0, by_place.size * min(chances))
-
-
-def _others(pairs: npt.NDArray[np.int64]) -> tuple[float, int]:
-    """For every code that was changed, all other codes are equally likely."""
-    levels, p_values, freedom = len(pairs), [], 0
-    for code, row in enumerate(pairs):
-        changed = np.delete(row, code)
-        if changed.sum() > 0:
-            p_value, more = g_test(changed, np.full(levels - 1, changed.sum() / (levels - 1)))
-            p_values.append(p_value)
-            freedom += more
-    return min(1.0, min(p_values, default=1.0) * max(1, len(p_values))), freedom
-
-
-def _symbols(mechanism: Mechanism, seen: _Seen) -> Iterator[Finding]:
-    symbol = symbol_of(mechanism)
-    if symbol is None or not seen.symbols:
+    dim, count = by_place.size, matches.size
+    variance = float(np.sum(matches * (dim - matches))) / (dim * max(dim - 1, 1))
+    if variance == 0:
         return
-    count = symbol.levels + 1
-    sizes, places = np.unique([size for _, size in seen.symbols], return_inverse=True)
-    times = np.bincount(places)
-    law = [[symbol.log_density(each, float(size)) for each in range(count)] for size in sizes]
-    expected = times @ np.exp(np.array(law))
-    drawn = np.array([each for each, _ in seen.symbols])
-    p_value, freedom = g_test(np.bincount(drawn, minlength=count), expected)
-    yield by_test(_SYMBOL, p_value, f"{drawn.size:,} symbols against their distribution", freedom=freedom)
-    high = np.array(seen.matches) > np.median(seen.matches)
-    table = [np.bincount(drawn[high == side], minlength=count) for side in (False, True)]
-    p_value, freedom = independence_test(table)
-    if freedom > 0:
-        yield by_test(_APART, p_value, "The symbol is independent of the number of matches", freedom=freedom)
+    many = min(matches.sum(), (dim - matches).sum()) >= _LEAST_EXPECTED * dim
+    usual, centred = float(by_place.mean()) / count, by_place - by_place.mean()
+    ends = (by_place.min() / count, by_place.max() / count)
+    tried = [dim * min(chance_of_mean(float(end) / usual, 1 / usual, count) for end in ends)]
+    if many:
+        tried.append(float(stats.chi2.sf(float(centred @ centred) / variance, dim - 1)))
+    odd = int(np.argmax(np.abs(centred)))
+    oddest = f"coordinate {odd}, {int(by_place[odd]):,} of {count:,} times"
+    test = min(1.0, len(tried) * min(tried)), dim - 1
+    sentence = f"{told}: every coordinate matches as often as any other"
+    yield by_test("law", "places of the matches", sentence, test, oddest=oddest)
+    # Runs in a uniform subset of positions: the number of occupied gaps is hypergeometric.
+    gaps = dim - matches + 1
+    variances = matches * gaps * (matches - 1) * (dim - matches) / (dim**2 * max(dim - 1, 1))
+    spread = math.sqrt(float(variances.sum()))
+    if many and spread > _LEAST_EXPECTED:
+        p_value = 2 * float(stats.norm.sf(abs(runs - float(np.sum(matches * gaps / dim))) / spread))
+        sentence = f"{told}: matches are adjacent as often as expected by chance"
+        yield by_test("law", "runs of matches", sentence, (p_value, 1))
+
+
+def _others(changes: Counts) -> tuple[float, int]:
+    """For every code (row) that was changed, all other codes (columns) are equally likely."""
+    tests = []
+    for code, row in enumerate(changes):
+        others = np.delete(row, code)
+        if others.sum() > 0:
+            tests.append(g_test(others, np.full(others.size, others.mean())))
+    p_value = min((p_value for p_value, _ in tests), default=1.0)
+    return min(1.0, p_value * max(1, len(tests))), sum(freedom for _, freedom in tests)
+
+
+def _symbols(symbol: ScalarDP, sent: Sequence[tuple[int, float]], high: npt.ArrayLike) -> Iterator[Finding]:
+    """The norm symbols and the sizes that they are about; and whether they depend on ``high`` matches."""
+    count, drawn = symbol.levels + 1, np.array([each for each, _ in sent])
+    expected = np.zeros(count)
+    for size, times in Counter(size for _, size in sent).items():
+        expected += times * np.exp([symbol.log_density(each, size) for each in range(count)])
+    test = g_test(np.bincount(drawn, minlength=count), expected)
+    sentence = f"{drawn.size:,} symbols against their distribution"
+    yield by_test("law", "law of the norm symbol", sentence, test)
+    table = [np.bincount(drawn[np.equal(high, side)], minlength=count) for side in (False, True)]
+    test = independence_test(table)
+    if test[1] > 0:
+        sentence = "The symbol is independent of the number of matches"
+        yield by_test("law", "norm symbol and matches", sentence, test)
+
+
+# ---------------------------------------------------------------- the requested budget: sparse codes
+
+
+def law_of_sparse_codes(subject: Subject) -> Iterator[Finding]:
+    """Matches, wrong signs, places and the norm symbol of reports of known vectors, at the requested budget.
+
+    Vectors are beyond the bound where a coin is tossed, to fix its side.
+    """
+    scheme, mechanism, rng = subject.scheme, subject.scheme.mechanism, subject.noise()
+    if not isinstance(mechanism, SparseMatches):
+        yield skipped("law", _PAIRS, "It sends no sparse codes.")
+        return
+    law, norm, numbers = mechanism.law, mechanism.norm, subject.numbers("sparse")
+    pairs, symbols = list[tuple[int, int]](), list[tuple[int, float]]()
+    by_place, by_part = np.zeros(law.near, np.int64), np.zeros(2 * _PARTS, np.int64)
+    for client in range(_TASKS):
+        task = task_for(scheme, subject.seed, client=client, round=client % 3)
+        x = numbers.standard_normal(scheme.dim).astype(np.float32)
+        length = float(np.linalg.norm(forward(scheme, x, task)))
+        x *= np.float32((1.5 if norm is None else _SHARE_OF_BOUND) * task.bound / length)
+        near, share = mechanism._near(forward(scheme, x, task), task.bound)
+        for _ in range(max(1, subject.trials // (10 * _TASKS))):
+            columns = scheme.open(scheme.encode(x, task, rng), task)
+            codes = columns[0].astype(np.int64)
+            right, wrong = np.isin(codes, near), np.isin(codes ^ 1, near)
+            pairs.append((int(right.sum()), int(wrong.sum())))
+            by_place += np.isin(near >> 1, codes >> 1)
+            others = codes[~(right | wrong)]
+            ranks = (others >> 1) - np.searchsorted(near >> 1, others >> 1)
+            parts = (others & 1) * _PARTS + ranks * _PARTS // max(1, law.size - law.near)
+            by_part += np.bincount(parts, minlength=2 * _PARTS)
+            if norm is not None:
+                symbols.append((int(columns[1][0]), share))
+    told = f"{len(pairs):,} reports of {law.count:,} of {law.size:,} coordinates"
+    chances, counted = pair_probabilities(law), Counter(pairs)
+    observed = [counted.pop(pair, 0) for pair in chances] + [sum(counted.values())]
+    expected = np.array([*chances.values(), max(0.0, 1 - sum(chances.values()))]) * len(pairs)
+    test = g_test(observed, expected)
+    if test == (1.0, 0):
+        yield skipped("law", _PAIRS, _ONE)
+    else:
+        yield by_test("law", _PAIRS, f"{told} against the exact law of their matches", test)
+    hit, uniform = "all elements of the near set are hit equally often", "others and their signs are uniform"
+    for name, counts, sizes, sentence in (
+        ("places of the matches", by_place, np.ones(law.near), hit),
+        ("places and signs of the others", by_part, part_sizes(law), uniform),
+    ):
+        test = g_test(counts, counts.sum() * sizes / max(1, sizes.sum()))
+        if test[1]:
+            yield by_test("law", name, f"{told}: {sentence}", test)
+    if norm is not None:
+        yield from _symbols(norm, symbols, [matches >= law.threshold for matches, _ in pairs])
+
+
+def pair_probabilities(law: SparseLaw) -> dict[tuple[int, int], float]:
+    """P(l, j) of all but the rarest pairs of matches and wrong signs."""
+    found = {}
+    with exact.precision(128):
+        for matches, mass in enumerate(law.masses()):
+            weight = law.weights()[0 if matches >= law.threshold else 1]
+            if mass * weight > _RARE:
+                for wrong, share in law.row(matches):
+                    found[matches, wrong] = float((share * weight).mid())
+    return {pair: chance for pair, chance in found.items() if chance > _RARE}
+
+
+def part_sizes(law: SparseLaw) -> Counts:
+    """How many signed coordinates outside the near set each part of the vector has, once for each sign."""
+    starts = -(-np.arange(_PARTS + 1) * (law.size - law.near) // _PARTS)
+    return np.tile(np.diff(starts), 2)

@@ -8,18 +8,18 @@ favours the attacker.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import nn
 
-from sqsgd.audit.direction_attack import promised_of_vector
 from sqsgd.audit.findings import Finding, Image, Likeness, Outcome, Pictures
+from sqsgd.audit.messages import epsilon_of_vector
 from sqsgd.audit.subject import Subject, cosine, task_for
+from sqsgd.checks import Vector
 from sqsgd.core import Scheme
-from sqsgd.federated import sent_coordinates
 from sqsgd.learning.datasets import load_dataset
 from sqsgd.learning.gradients import loss_gradient, parameter_count, trainable_parameters
 from sqsgd.learning.models import make_model
@@ -34,14 +34,6 @@ _AS_GOOD, _VACUOUS = 0.95, 0.999
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Target:
-    """The gradient that the attacker matches, on these coordinates or on all."""
-
-    gradient: torch.Tensor
-    coordinates: torch.Tensor | None
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class _Attack:
     """The model, and the pictures that its gradient was computed from."""
 
@@ -50,19 +42,18 @@ class _Attack:
     labels: torch.Tensor
     steps: int
 
-    def gradient(self) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    def gradient(self) -> Vector:
         return loss_gradient(self.model, self.pictures, self.labels)[1]
 
     def best(
-        self, target: _Target, smoothnesses: tuple[float, ...], truth: torch.Tensor
+        self, target: Vector, sent: torch.Tensor | slice, smoothnesses: Sequence[float]
     ) -> tuple[tuple[Image, ...], tuple[Likeness, ...]]:
-        """The recovered pictures closest to the truth, over all smoothnesses."""
-        tries = [self._recover(target, smoothness) for smoothness in smoothnesses]
-        scored = [(pictures, likenesses(pictures, truth)) for pictures in tries]
-        best = max(scored, key=lambda pair: _mean(pair[1]))
-        return images(best[0]), best[1]
+        """Pictures whose gradient has the target's direction, the closest to the truth over all tries."""
+        tries = [self._recover(torch.from_numpy(target), sent, smoothness) for smoothness in smoothnesses]
+        scored = [(images(pictures), likenesses(pictures, self.pictures)) for pictures in tries]
+        return max(scored, key=lambda pair: _mean(pair[1]))
 
-    def _recover(self, target: _Target, smoothness: float) -> torch.Tensor:
+    def _recover(self, target: torch.Tensor, sent: torch.Tensor | slice, smoothness: float) -> torch.Tensor:
         parameters = trainable_parameters(self.model)
         generator = torch.Generator().manual_seed(1)
         guess = (0.5 * torch.randn(self.pictures.shape, generator=generator)).requires_grad_(True)
@@ -73,22 +64,15 @@ class _Attack:
         for _ in range(self.steps):
             loss = nn.functional.cross_entropy(self.model(guess), self.labels)
             pieces = torch.autograd.grad(loss, parameters, create_graph=True)
-            found = torch.cat([piece.reshape(-1) for piece in pieces])
-            if target.coordinates is not None:
-                found = found[target.coordinates]
-            likeness = nn.functional.cosine_similarity(found, target.gradient, dim=0)
-            objective = 1 - likeness + smoothness * _total_variation(guess)
+            found = torch.cat([piece.reshape(-1) for piece in pieces])[sent]
+            variation = guess.diff(dim=2).abs().mean() + guess.diff(dim=3).abs().mean()
+            objective = smoothness * variation - nn.functional.cosine_similarity(found, target, dim=0)
             (guess.grad,) = torch.autograd.grad(objective, [guess])
             adam.step()
             slower.step()
             with torch.no_grad():
                 guess.clamp_(darkest, brightest)
         return guess.detach()
-
-
-def _total_variation(pictures: torch.Tensor) -> torch.Tensor:
-    down, across = pictures.diff(dim=2).abs().mean(), pictures.diff(dim=3).abs().mean()
-    return down + across
 
 
 def images(pictures: torch.Tensor) -> tuple[Image, ...]:
@@ -101,13 +85,13 @@ def likenesses(pictures: torch.Tensor, truth: torch.Tensor) -> tuple[Likeness, .
     """The likeness of each picture to its original."""
     width = float(truth.max() - truth.min())
     result = []
-    for picture, original in zip(pictures, truth, strict=True):
-        error = float(((picture - original) / width).pow(2).mean())
+    for picture, original in zip(pictures / width, truth / width, strict=True):
+        error = float((picture - original).pow(2).mean())
         both = torch.stack([picture.flatten(), original.flatten()])
         result.append(
             Likeness(
                 correlation=float(torch.corrcoef(both)[0, 1].nan_to_num()),
-                structure=_structure(picture / width, original / width),
+                structure=_structure(picture, original),
                 decibels=-10 * float(np.log10(max(error, 1e-10))),
             )
         )
@@ -127,8 +111,8 @@ def _structure(picture: torch.Tensor, original: torch.Tensor) -> float:
     return float((near / ((a**2 + b**2 + 1e-4) * (spread_a + spread_b + 9e-4))).mean())
 
 
-def _mean(values: tuple[Likeness, ...]) -> float:
-    return sum(value.correlation for value in values) / len(values)
+def _mean(values: Sequence[Likeness], name: str = "correlation") -> float:
+    return float(np.mean([getattr(value, name) for value in values]))
 
 
 def inverted_gradients(subject: Subject, steps: int = _STEPS) -> Iterator[Finding]:
@@ -138,86 +122,69 @@ def inverted_gradients(subject: Subject, steps: int = _STEPS) -> Iterator[Findin
     try:
         data = load_dataset(_DATASET)
         model = make_model(_MODEL, data.classes, data.in_shape, subject.seed)
-        dim = parameter_count(model)
-        scheme = subject.scheme
+        dim, scheme, numbers = parameter_count(model), subject.scheme, subject.numbers("pictures")
         if scheme.dim != dim:
             scheme = subject.make(dim=dim, epsilon=subject.epsilon, bits=subject.bits)
-        numbers = subject.numbers("pictures")
         for size in BATCHES:
             chosen = torch.from_numpy(numbers.choice(len(data.train_labels), 2 * size, replace=False))
-            attacks = [
-                _Attack(
-                    model=model, pictures=data.train_inputs[part], labels=data.train_labels[part], steps=steps
-                )
-                for part in (chosen[:size], chosen[size:])
-            ]
-            yield _inverted(subject, scheme, attacks[0], attacks[1])
+            attack, other = (
+                _Attack(model=model, pictures=data.train_inputs[i], labels=data.train_labels[i], steps=steps)
+                for i in (chosen[:size], chosen[size:])
+            )
+            yield _inverted(subject, scheme, attack, other)
     finally:
         torch.set_num_threads(threads)
 
 
 def _inverted(subject: Subject, scheme: Scheme, attack: _Attack, other: _Attack) -> Finding:
-    truth, gradient = attack.pictures, attack.gradient()
-    report, achieved = _reported(subject, scheme, gradient)
-    unrelated, _ = _reported(subject, scheme, other.gradient())
-    raw = _Target(gradient=torch.from_numpy(gradient), coordinates=None)
-    from_gradient, clear = attack.best(raw, _SMOOTH_GRADIENT, truth)
-    from_report, seen = attack.best(report, _SMOOTH_REPORT, truth)
-    _, blind = attack.best(unrelated, _SMOOTH_REPORT, truth)
-    size = len(truth)
-    title = f"A batch of {size} {'picture' if size == 1 else 'pictures'}"
+    gradient, size = attack.gradient(), len(attack.pictures)
+    decoded, sent, achieved = _reported(subject, scheme, gradient)
+    unrelated, sent_of_other, _ = _reported(subject, scheme, other.gradient())
+    from_gradient, clear = attack.best(gradient, slice(None), _SMOOTH_GRADIENT)
+    from_report, seen = attack.best(decoded, sent, _SMOOTH_REPORT)
+    _, blind = attack.best(unrelated, sent_of_other, _SMOOTH_REPORT)
+    # Pictures have no uniform prior, so ε gives no numerical limit: a report must not reveal as much as the
+    # gradient itself. Where the reconstruction bound is vacuous for the block, nothing is guaranteed either.
+    as_good = _mean(seen) >= _AS_GOOD * _mean(clear) and _mean(seen) > _mean(blind) + 0.2
+    outcome: Outcome = "violated" if as_good and _mean(clear) > 0.5 else "passed"
+    if reconstruction_bound(epsilon_of_vector(subject), max(2, scheme.mechanism.dim)) > _VACUOUS:
+        outcome = "not applicable"
+    details: dict[str, float] = {"cosine of the decoded gradient, on what was sent": achieved}
+    for words, name in (("structural similarity", "structure"), ("decibels", "decibels")):
+        details[f"{words} from the report"] = _mean(seen, name)
+        details[f"{words} from the gradient"] = _mean(clear, name)
+    pictures = Pictures(
+        title=f"A batch of {size} {'picture' if size == 1 else 'pictures'}",
+        originals=images(attack.pictures),
+        from_gradient=from_gradient,
+        from_report=from_report,
+        gradient_likeness=clear,
+        report_likeness=seen,
+        blind_likeness=blind,
+        report_cosine=achieved,
+    )
     return Finding(
         check="reconstruct",
         name=f"pictures from one report, batch of {size}",
-        outcome=_outcome(subject, scheme, _mean(seen), _mean(clear), _mean(blind)),
+        outcome=outcome,
         measured=_mean(seen),
         limit=_mean(clear),
         sentence=f"Pictures recovered from one report correlate with the originals by {_mean(seen):.2f}; "
         f"from the raw gradient by {_mean(clear):.2f}, from a report about other pictures by "
         f"{_mean(blind):.2f}. The check passes if a report reveals less than the gradient does.",
-        details={
-            "cosine of the decoded gradient, on what was sent": achieved,
-            "structural similarity from the report": sum(each.structure for each in seen) / size,
-            "structural similarity from the gradient": sum(each.structure for each in clear) / size,
-            "decibels from the report": sum(each.decibels for each in seen) / size,
-            "decibels from the gradient": sum(each.decibels for each in clear) / size,
-        },
-        pictures=(
-            Pictures(
-                title=title,
-                originals=images(truth),
-                from_gradient=from_gradient,
-                from_report=from_report,
-                gradient_likeness=clear,
-                report_likeness=seen,
-                blind_likeness=blind,
-                report_cosine=achieved,
-            ),
-        ),
+        details=details,
+        pictures=(pictures,),
     )
 
 
 def _reported(
-    subject: Subject, scheme: Scheme, gradient: np.ndarray[tuple[int], np.dtype[np.float32]]
-) -> tuple[_Target, float]:
-    """The decoded gradient after one report, and its cosine with the true one."""
+    subject: Subject, scheme: Scheme, gradient: Vector
+) -> tuple[Vector, torch.Tensor | slice, float]:
+    """The decoded gradient on the coordinates of one report, these, and its cosine with the true one."""
     task = task_for(scheme, subject.seed, length=float(np.linalg.norm(gradient)))
     message = scheme.encode(gradient, task, subject.noise())
     decoded = scheme.decode(message, task).astype(np.float32)
     if not (scheme.sends_block or scheme.mechanism.chooses):
-        return _Target(gradient=torch.from_numpy(decoded), coordinates=None), cosine(decoded, gradient)
-    sent = sent_coordinates(scheme, task, message)
-    target = _Target(gradient=torch.from_numpy(decoded[sent]), coordinates=torch.tensor(sent))
-    return target, cosine(decoded[sent], gradient[sent])
-
-
-def _outcome(subject: Subject, scheme: Scheme, seen: float, clear: float, blind: float) -> Outcome:
-    """Violated if a report reveals as much as the gradient itself although ε rules that out.
-
-    Pictures have no uniform prior, so ε gives no numerical limit. Where the reconstruction bound is vacuous
-    for the block that is sent, nothing is guaranteed about pictures either.
-    """
-    epsilon = promised_of_vector(subject)
-    if reconstruction_bound(epsilon, max(2, scheme.mechanism.dim)) > _VACUOUS:
-        return "not applicable"
-    return "violated" if seen >= _AS_GOOD * clear and seen > blind + 0.2 and clear > 0.5 else "passed"
+        return decoded, slice(None), cosine(decoded, gradient)
+    sent = scheme.sent_coordinates(scheme.open(message, task), task)
+    return decoded[sent], torch.tensor(sent), cosine(decoded[sent], gradient[sent])

@@ -1,17 +1,16 @@
-"""The audited scheme, at the requested budget and at budgets small enough to enumerate its outputs."""
+"""What is audited: a scheme at the requested budget and at small ones, and the inputs that it is given."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Protocol
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse.linalg import LinearOperator, lsqr
 
 from sqsgd import checks
 from sqsgd.checks import Vector
@@ -21,19 +20,16 @@ from sqsgd.randomness import Rng, secure_rng
 from sqsgd.task import Task
 
 Floats = npt.NDArray[np.float64]
+Band = tuple[float, float]
 BUDGETS = (0.5, 1.0, 2.0, 4.0)
-EXACT_BUDGETS = (*BUDGETS, 12.0)
-MOST_OUTPUTS = 300
+_MOST_OUTPUTS = 300
 _SMALL = ((4, 16), (4, 8), (2, 16), (2, 8), (2, 6), (2, 4), (1, 8), (1, 4), (1, 2), (1, 1), (3, 96))
-_CLOSE, _FLAT, _MOST_STEPS = 1e-6, 1e-4, 40
-
-
-class MakeScheme(Protocol):
-    """Makes a scheme for a budget, as the functions of ``SCHEMES`` do."""
-
-    def __call__(self, *, dim: int, epsilon: float, bits: int) -> Scheme:
-        """The scheme."""
-        ...
+_CLOSE, _MOST_STEPS = 1e-7, 40
+_FAR = 30.0  # times the bound
+_TINY = 1e-6
+"""Mechanisms that send a direction treat vectors shorter than this part of the bound as zero."""
+_BANDS = (*((i / 20, (i + 1) / 20) for i in range(20)), (1.0, 1.5), (1.5, 2.2), (2.2, 3.3), (3.3, 5.0))
+_MOST_SYMBOLS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +37,8 @@ class Subject:
     """A scheme and the sizes of its audit. ``seed`` fixes vectors and tasks; the noise is real."""
 
     name: str
-    make: MakeScheme
+    make: Callable[..., Scheme]
+    """Makes the scheme from ``dim``, ``epsilon`` and ``bits``, as the functions of ``SCHEMES`` do."""
     dim: int = 119850
     epsilon: float = 400.0
     bits: int = 2048
@@ -49,7 +46,7 @@ class Subject:
     """Reports per distinguishing attempt; checks with slower reports use a tenth."""
     budgets: tuple[float, ...] = BUDGETS
     """Values of ε small enough to be measured by distinguishing reports."""
-    exact_budgets: tuple[float, ...] = EXACT_BUDGETS
+    exact_budgets: tuple[float, ...] = (*BUDGETS, 12.0)
     """Values of ε at which likelihood ratios are computed."""
     seed: int = 0
     noise: Callable[[], Rng] = secure_rng
@@ -64,36 +61,24 @@ class Subject:
         """The scheme at the requested budget."""
         return self.make(dim=self.dim, epsilon=self.epsilon, bits=self.bits)
 
-    @property
-    def private(self) -> bool:
-        """Whether the scheme has any privacy guarantee."""
-        return self.scheme.privacy.is_private
-
-    @cached_property
-    def _small(self) -> dict[float, Small | None]:
-        return {}
-
+    @lru_cache(maxsize=32)  # noqa: B019 (few subjects per process)
     def small(self, epsilon: float) -> Small | None:
         """The scheme at a budget where its outputs can be listed or have a density; both where possible."""
-        if epsilon not in self._small:
-            self._small[epsilon] = self._search(epsilon)
-        return self._small[epsilon]
-
-    def _search(self, epsilon: float) -> Small | None:
-        found: list[Small] = []
+        only_listed = None
         for dim, bits in _SMALL:
             try:
                 scheme = self.make(dim=dim, epsilon=epsilon, bits=bits)
             except ValueError:
                 continue
-            listed = outputs_of(scheme.mechanism.layout) <= MOST_OUTPUTS
-            dense = has_density(scheme.mechanism)
-            small = Small(scheme=scheme, task=task_for(scheme, self.seed), listed=listed, dense=dense)
-            if dense and (listed or bits >= 32 * dim):  # with this many bits, some schemes send float32
+            small = Small(scheme=scheme, task=task_for(scheme, self.seed))
+            if small.dense and (small.listed or bits >= 32 * dim):  # with so many bits, some send float32
                 return small
-            if listed:
-                found.append(small)
-        return found[0] if found else None
+            only_listed = only_listed or (small if small.listed else None)
+        return only_listed
+
+    def smalls(self) -> list[tuple[float, Small]]:
+        """The small budgets for which the scheme has parameters."""
+        return [(budget, small) for budget in self.budgets if (small := self.small(budget)) is not None]
 
     def numbers(self, purpose: str) -> np.random.Generator:
         """A seeded generator for the vectors of one check."""
@@ -106,10 +91,16 @@ class Small:
 
     scheme: Scheme
     task: Task
-    listed: bool
-    """All outputs can be enumerated."""
-    dense: bool
-    """The density of an output has a closed form."""
+
+    @cached_property
+    def listed(self) -> bool:
+        """All outputs can be enumerated."""
+        return outputs_of(self.scheme.mechanism.layout) <= _MOST_OUTPUTS
+
+    @cached_property
+    def dense(self) -> bool:
+        """The density of an output has a closed form."""
+        return has_density(self.scheme.mechanism)
 
     @cached_property
     def outputs(self) -> list[Columns]:
@@ -118,23 +109,98 @@ class Small:
 
     @cached_property
     def places(self) -> dict[bytes, int]:
-        """The index of an output by its bytes in a message."""
-        layout = self.scheme.mechanism.layout
-        bodies = (
-            b"".join(bytes(part.pack(column)) for part, column in zip(layout, columns, strict=True))
-            for columns in self.outputs
-        )
-        return {body: place for place, body in enumerate(bodies)}
+        """The index of an output by its message."""
+        return {self.scheme.seal(columns, self.task): i for i, columns in enumerate(self.outputs)}
 
     def log_densities(self, y: Vector) -> Floats:
         """ln of the probability of every output, from the mechanism's own density."""
         density, bound = self.scheme.mechanism.log_density, self.task.bound
         return np.array([density(columns, y, bound) for columns in self.outputs])
 
-    def tally(self, x: Vector, count: int, rng: Rng) -> Counter[bytes]:
-        """How often each message body was sent, over real reports of one vector."""
-        scheme, task = self.scheme, self.task
-        return Counter(scheme.body(scheme.encode(x, task, rng)) for _ in range(count))
+    def reports(self, x: Vector, count: int, rng: Rng) -> list[bytes]:
+        """Real messages for one vector."""
+        return [self.scheme.encode(x, self.task, rng) for _ in range(count)]
+
+    def extreme_inputs(self, numbers: np.random.Generator) -> list[Vector]:
+        """Cube corners, axis ends, random vectors, each near zero, inside and outside the bound; and zero."""
+        dim = self.scheme.mechanism.dim
+        corners = np.ones((2 ** min(dim, 3), dim))
+        corners[:, : min(dim, 3)] = [*itertools.product((1.0, -1.0), repeat=min(dim, 3))]
+        axes = np.eye(dim)[:4]
+        directions = np.concatenate([corners, -corners[:1], axes, -axes, numbers.standard_normal((6, dim))])
+        directions *= self.task.bound / np.linalg.norm(directions, axis=1, keepdims=True)
+        inputs = np.concatenate([size * directions for size in (1e-4, 0.5, _FAR, 0.0)])
+        return [*inputs[: 3 * len(directions) + 1].astype(np.float32)]
+
+    def every_length(self, numbers: np.random.Generator) -> list[Input]:
+        """Zero, tiny, all lengths, the middles and edges of norm symbols, ties, sparse, dense, and too long.
+
+        They reach every branch of a mechanism, whatever its density says. Directions are those that the
+        mechanism sees, after the public transforms; two more are raw vectors.
+        """
+        mechanism, bound = self.scheme.mechanism, self.task.bound
+        axes, ones = np.eye(mechanism.dim), np.ones(mechanism.dim)
+        raw = {
+            "dense": numbers.standard_normal(mechanism.dim),
+            "one axis": axes[0],
+            "last axis, reversed": -axes[-1],
+            "equal magnitudes": ones,
+            "equal magnitudes, reversed": -ones,
+            "equal magnitudes, alternating": (-1.0) ** np.arange(mechanism.dim),
+            "two equal, others zero": axes[0] + axes[-1],
+        }
+        directions = {name: each / float(np.linalg.norm(each)) for name, each in raw.items()}
+        dense = directions["dense"]
+        directions["dense, reversed"] = -dense
+        symbols = mechanism.layout[-1].alphabet if mechanism.has_symbol else None
+        steps = 2 * min((symbols or 3) - 1, _MOST_SYMBOLS)
+        targets: list[tuple[str, Floats, Band | None]] = [("zero", 0 * dense, None)]
+        for part, words in ((0.99 * _TINY, "just below"), (1.01 * _TINY, "just above")):
+            for sign, end in ((1, ""), (-1, ", reversed")):
+                targets.append((f"{words} a millionth of the bound{end}", sign * part * dense, None))
+        targets.append(("a billionth of the bound", 1e-9 * directions["one axis"], None))
+        targets += [(f"length {i}/{steps} of the bound", i / steps * dense, None) for i in range(1, steps)]
+        targets += [(f"at the bound, {name}", each, None) for name, each in directions.items()]
+        for name in ("dense, reversed", "one axis", "equal magnitudes", "equal magnitudes, reversed"):
+            targets.append((f"{_FAR:g} times the bound, {name}", _FAR * directions[name], None))
+        for i, (low, high) in enumerate(_BANDS):
+            name = f"length {low:.3g} to {high:.3g} of the bound"
+            targets.append((name, -dense if i % 2 else dense, (low, high)))
+        unique: dict[tuple[bytes, Band | None], Input] = {}
+
+        def add(name: str, x: Vector, band: Band | None = None) -> None:
+            image = forward(self.scheme, x, self.task)
+            unique.setdefault((x.tobytes(), band), Input(name=name, x=x, image=image, band=band))
+
+        for name, target, band in targets:
+            add(name, preimage(self.scheme, (bound * target).astype(np.float32), self.task), band)
+        add("raw vector, one axis", np.float32(bound) * np.eye(1, self.scheme.dim, dtype=np.float32)[0])
+        add("raw vector of ones", np.full(self.scheme.dim, bound, np.float32))
+        return [*unique.values()]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Input:
+    """A vector, or a vector times a uniform factor from a band: the guarantee holds for mixtures as well."""
+
+    name: str
+    x: Vector
+    image: Vector
+    """What the mechanism sees of x."""
+    band: Band | None = None
+
+    def vectors(self, count: int, numbers: np.random.Generator) -> npt.NDArray[np.float32]:
+        """As many draws of it, one row each."""
+        factors = numbers.uniform(*(self.band or (1.0, 1.0)), count).astype(np.float32)
+        return factors[:, None] * self.x
+
+    def differs_from(self, other: Input) -> int:
+        """In how many coordinates of the mechanism's input the two may differ."""
+        same = self.image == other.image
+        for each in (self, other):
+            if each.band is not None:
+                same &= each.image == 0
+        return int(np.count_nonzero(~same))
 
 
 def outputs_of(layout: Layout) -> float:
@@ -159,39 +225,27 @@ def task_for(scheme: Scheme, seed: int, *, client: int = 0, round: int = 0, leng
 
 def forward(scheme: Scheme, x: Vector, task: Task) -> Vector:
     """The mechanism's input for a vector: the transforms alone."""
-    y = x
     for transform in scheme.transforms:
-        y = transform.forward(y, task)
-    return y
+        x = transform.forward(x, task)
+    return x
 
 
 def preimage(scheme: Scheme, y: Vector, task: Task) -> Vector:
-    """The shortest vector that the transforms F map to y, or the nearest one where y has no preimage.
+    """The shortest vector that the transforms map to y, or the nearest one where y has no preimage.
 
-    Every transform's inverse is its transpose, so x = Fᵀ z with F Fᵀ z = y, by conjugate gradients.
+    By least squares: every transform's inverse is its transpose.
     """
     stages = len(scheme.transforms)
     if stages == 0:
         return y
-
-    def transposed(z: Floats) -> Vector:
-        return scheme._undo(z, task, 0, stages).astype(np.float32)
-
-    z, rest = np.zeros(y.size), y.astype(np.float64)
-    step, size = rest.copy(), float(rest @ rest)
-    enough = size * _CLOSE**2
-    for _ in range(_MOST_STEPS):
-        if not size > enough:
-            break
-        image = forward(scheme, transposed(step), task).astype(np.float64)
-        along = float(step @ image)
-        if not along > _FLAT * float(step @ step):  # the remainder has no preimage
-            break
-        z += size / along * step
-        rest -= size / along * image
-        size, before = float(rest @ rest), size
-        step = rest + size / before * step
-    return transposed(z)
+    transforms = LinearOperator(
+        (y.size, scheme.dim),
+        matvec=lambda x: forward(scheme, x.ravel().astype(np.float32), task),
+        rmatvec=lambda z: scheme._undo(z.ravel(), task, 0, stages),
+        dtype=np.float64,
+    )
+    solution = lsqr(transforms, y.astype(np.float64), atol=_CLOSE, btol=_CLOSE, iter_lim=_MOST_STEPS)
+    return np.asarray(solution[0], np.float32)
 
 
 def cosine(a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> float:
