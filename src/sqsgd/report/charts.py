@@ -110,10 +110,10 @@ class Chart:
         show = percent if self.share else number
         return [{**p, **{key: Shown(p[key], show(p[key])) for key in ("mean", "half")}} for p in kept]
 
-    def spec(self) -> Spec:
+    def spec(self, *, interactive: bool = True) -> Spec:
         """The chart in Vega-Lite, without size and colours.
 
-        A click on the legend picks out groups; dragging moves the axes, Ctrl and the wheel zoom.
+        On pages a click on the legend picks out groups, dragging moves the axes, Ctrl and the wheel zoom.
         """
         rounds, banded = self.x_title == "rounds", any("low" in point for point in self.points)
         drawn = list(self.curves)
@@ -126,27 +126,26 @@ class Chart:
         y = _quantity("mean", self.y_title)
         y["scale"] = {"type": "log", "nice": False} if self.log_y else {"zero": self.share}
         y["axis"] = {"format": ".0%"} if self.share else {"tickCount": 4} if self.log_y else {}
-        opacity = {"condition": {"param": "chosen", "value": 1}, "value": 0.08}
+        faded = {"condition": {"param": "chosen", "value": 1}, "value": 0.08}
+        opacity = faded if interactive else {"value": 1}
         form = ".1%" if self.share else ",.4~r"
         names = {"mean": self.y_title, **({"low": "95 % from", "high": "95 % to"} if banded else {})}
         tooltip = [{"field": "group"}, {**_quantity("x", self.x_title), "format": ","}]
         tooltip += [{**_quantity(field, title), "format": form} for field, title in names.items()]
         band = {
             "transform": [{"filter": "isValid(datum.low)"}],
-            "mark": {"type": "area", "fillOpacity": 0.18, "clip": True},
+            "mark": {"type": "area", "fillOpacity": 0.18, "clip": interactive},
             "encoding": {"y": {**y, "field": "low"}, "y2": {"field": "high"}, "opacity": opacity},
         }
         dashes = {**group, "scale": {**group["scale"], "range": list(DASHES)}}
+        chosen = {"name": "chosen", "select": {"type": "point", "fields": ["group"]}, "bind": "legend"}
         zoom = {"type": "interval", "zoom": "wheel![event.ctrlKey]"}
         line = {
-            "params": [
-                {"name": "chosen", "select": {"type": "point", "fields": ["group"]}, "bind": "legend"},
-                {"name": "zoom", "select": zoom, "bind": "scales"},
-            ],
-            "mark": {"type": "line", "clip": True},
+            "params": [chosen, {"name": "zoom", "select": zoom, "bind": "scales"}] if interactive else [],
+            "mark": {"type": "line", "clip": interactive},
             "encoding": {"y": y, "strokeDash": dashes, "opacity": opacity},
         }
-        point = {"type": "point", "filled": True, "clip": True}
+        point = {"type": "point", "filled": True, "clip": interactive}
         markers = {
             "transform": [{"filter": "datum.marked"}],
             "mark": point,
@@ -159,7 +158,7 @@ class Chart:
         return {
             "data": {"values": self._data()},
             "encoding": {"x": x, "color": group},
-            "layer": [*([band] if banded else []), line, markers, targets],
+            "layer": [*([band] if banded else []), line, markers, *([targets] if interactive else [])],
         }
 
     def _data(self) -> list[Spec]:
@@ -189,14 +188,14 @@ class TimeChart(Chart):
         """The data as a table."""
         return list(self.points)
 
-    def spec(self) -> Spec:
+    def spec(self, *, interactive: bool = True) -> Spec:
         """The chart in Vega-Lite, without size and colours."""
         data = [{**p, "mean": _short(p["mean"]), "order": PARTS.index(p["part"])} for p in self.points]
         length = _quantity("mean", self.x_title)
         group = {"field": "group", "type": "nominal", "sort": None, "title": None}
         return {
             "data": {"values": data},
-            "height": {"step": 30},
+            "height": 30 * len(self.curves),
             "mark": "bar",
             "encoding": {
                 "y": {**group, "axis": {"labelLimit": 160}},
@@ -230,7 +229,7 @@ def write_charts(charts: Iterable[Chart], folder: str | Path, kind: str) -> list
     target.mkdir(parents=True, exist_ok=True)
     written = []
     for chart in (chart for chart in charts if chart.points):
-        spec = {"width": 240, "height": 160, "config": FILE, **chart.spec()}
+        spec = {"width": 240, "height": 160, "config": FILE, **chart.spec(interactive=False)}
         image = getattr(vl_convert, f"vegalite_to_{kind}")(spec, **({"ppi": 300} if kind == "png" else {}))
         written.append(target / f"{chart.name}.{kind}")
         write_atomically(written[-1], image.encode() if isinstance(image, str) else image)
