@@ -141,7 +141,6 @@ class Chart:
         chosen = {"name": "chosen", "select": {"type": "point", "fields": ["group"]}, "bind": "legend"}
         zoom = {"type": "interval", "zoom": "wheel![event.ctrlKey]"}
         line = {
-            "params": [chosen, {"name": "zoom", "select": zoom, "bind": "scales"}] if interactive else [],
             "mark": {"type": "line", "clip": interactive},
             "encoding": {"y": y, "strokeDash": dashes, "opacity": opacity},
         }
@@ -155,11 +154,12 @@ class Chart:
             "mark": {**point, "opacity": 0, "size": 200},
             "encoding": {"y": y, "tooltip": tooltip},
         }
-        return {
-            "data": {"values": self._data()},
-            "encoding": {"x": x, "color": group},
-            "layer": [*([band] if banded else []), line, markers, *([targets] if interactive else [])],
-        }
+        layers = [*([band] if banded else []), line, markers]
+        if interactive:  # the legend takes clicks for the first layer only
+            layers[0] = {**layers[0], "params": [chosen, {"name": "zoom", "select": zoom, "bind": "scales"}]}
+            layers.append(targets)
+        data = {"values": self._data()}
+        return {"data": data, "encoding": {"x": x, "color": group}, "layer": layers}
 
     def _data(self) -> list[Spec]:
         """The points to six digits; a few have a marker, shifted so that those of equal curves lie apart."""
