@@ -15,6 +15,8 @@ from claims import CLAIMS, DIFFERS
 from drawing import BASELINE, DOCS, LIGHT, panels_for
 from sweep_results import FOLDER, Curve, Results, collect, keep, read
 
+from sqsgd.report.charts import DASHES
+
 PAGES = (DOCS / "reproduction.md", DOCS / "results.md")
 BLOCK = re.compile(r"<!-- begin: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 SCHEMES = {
