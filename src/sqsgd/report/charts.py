@@ -154,7 +154,7 @@ class Chart:
             "mark": {**point, "opacity": 0, "size": 200},
             "encoding": {"y": y, "tooltip": tooltip},
         }
-        layers = [*([band] if banded else []), line, markers]
+        layers: list[Spec] = [*([band] if banded else []), line, markers]
         if interactive:  # the legend takes clicks for the first layer only
             layers[0] = {**layers[0], "params": [chosen, {"name": "zoom", "select": zoom, "bind": "scales"}]}
             layers.append(targets)
