@@ -61,7 +61,7 @@ def test_own_module_learns(capsys):
 
 
 def test_the_notebook_shows_what_its_cells_print(monkeypatch):
-    pytest.importorskip("matplotlib", reason="the report extra is not installed")
+    pytest.importorskip("matplotlib", reason="the docs extra is not installed")
     maker = module("make_notebook")
     kept, now = json.loads(maker.NOTEBOOK.read_text()), maker.notebook()
 

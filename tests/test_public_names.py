@@ -20,7 +20,7 @@ CONTRACT = {
     "Task",
     "MalformedReport",
 }
-HEAVY = ("torch", "numba", "flwr", "matplotlib", "llvmlite", "starlette", "uvicorn", "psycopg")
+HEAVY = ("torch", "numba", "flwr", "vl_convert", "jinja2", "llvmlite", "starlette", "uvicorn", "psycopg")
 
 
 def test_every_exported_name_exists_and_is_documented():

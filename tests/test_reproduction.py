@@ -23,7 +23,7 @@ MODULES = ("claims", "drawing", "reproduction", "sweep_results")
 @pytest.fixture
 def page(monkeypatch):
     """The program that writes the page."""
-    pytest.importorskip("matplotlib", reason="the report extra is not installed")
+    pytest.importorskip("matplotlib", reason="the docs extra is not installed")
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "pictures"))
     import reproduction
 

@@ -202,7 +202,7 @@ def _pictures_find_each_other(monkeypatch):
 
 def drawn_by(name):
     """The module that draws a picture of the site."""
-    pytest.importorskip("matplotlib", reason="the report extra is not installed")
+    pytest.importorskip("matplotlib", reason="the docs extra is not installed")
     spec = importlib.util.spec_from_file_location("picture", ROOT / f"docs/pictures/{name}.py")
     picture = importlib.util.module_from_spec(spec)
     sys.modules["picture"] = picture

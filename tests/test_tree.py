@@ -35,7 +35,7 @@ ONLY_IN = {
     "torch": ("learning/", "audit/inversion", "experiments/runner"),  # the last: TensorBoard's writer
     "flwr": ("flower/",),
     "nvflare": ("nvflare/",),
-    "matplotlib": ("report/",),
+    "vl_convert": ("report/",),
     "starlette": ("collect/",),
     "uvicorn": ("collect/",),
     "psycopg": ("collect/postgres",),

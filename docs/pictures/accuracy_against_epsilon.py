@@ -9,9 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from drawing import OTHERS, OURS, axes_for, section
-
-from sqsgd.report.styles import LIGHT
+from drawing import LIGHT, OTHERS, OURS, axes_for, section
 
 PICTURE = Path(__file__).with_name("accuracy-against-epsilon.svg")
 HEADING = "## One report per user"

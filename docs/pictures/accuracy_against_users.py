@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from drawing import axes_for, section
-
-from sqsgd.report.styles import LIGHT
+from drawing import LIGHT, axes_for, section
 
 PICTURE = Path(__file__).with_name("accuracy-against-users.svg")
 HEADING = "### How many users"

@@ -1,17 +1,29 @@
-"""Shared by the pictures of the documentation: tables of docs/results.md, the style of a report's images."""
+"""Shared by the pictures of the documentation: tables of docs/results.md, colours and matplotlib's style."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from sqsgd.report.images import STYLE, image
-from sqsgd.report.styles import DARK, LIGHT
+from sqsgd.report.charts import COLOURS, SERIES
 
 DOCS = Path(__file__).parents[1]
+LIGHT, DARK = (
+    SimpleNamespace(**{name: pair[i] for name, pair in COLOURS.items()}, series=[pair[i] for pair in SERIES])
+    for i in (0, 1)
+)
+STYLE: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "sqsgd",
+}
 OURS, OTHERS, BASELINE = LIGHT.series[2], LIGHT.series[0], LIGHT.muted
 TEXTS = ("font.size", "axes.labelsize", "legend.fontsize", "xtick.labelsize", "ytick.labelsize")
 
@@ -55,12 +67,14 @@ def _sheet(path: Path, height: float, count: int, x: str) -> Iterator[tuple[Any,
             axes.set_xlabel(x)
             axes.grid(color=LIGHT.line, linewidth=0.6)
             axes.set_axisbelow(True)
-        path.write_text(_themed(image(figure, "svg").decode()))
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+        path.write_text(_themed(buffer.getvalue()))
 
 
 def _themed(svg: str) -> str:
     """An SVG in light colours that turns dark where the page around it, or the reader's system, is dark."""
-    light, dark = asdict(LIGHT), asdict(DARK)
+    light, dark = vars(LIGHT), vars(DARK)
     pairs = {light[name]: dark[name] for name in ("surface", "ink", "muted", "line", "accent")}
     pairs |= dict(zip(LIGHT.series, DARK.series, strict=True)) | {"#000000": DARK.ink}
     rules = [f"text{{fill:{DARK.ink}}}"]

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from claims import CLAIMS, DIFFERS
-from drawing import BASELINE, DOCS, panels_for
+from drawing import BASELINE, DOCS, LIGHT, panels_for
 from sweep_results import FOLDER, Curve, Results, collect, keep, read
 
-from sqsgd.report.styles import LIGHT, SeriesStyle, series_style
+from sqsgd.report.charts import DASHES
 
 PAGES = (DOCS / "reproduction.md", DOCS / "results.md")
 BLOCK = re.compile(r"<!-- begin: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -67,16 +67,17 @@ def draw(results: Results, path: Path) -> None:
             each.set(xlim=(0, 1.03 * results.rounds), ylim=(0, 100))
             for curve in results.panel(panel):
                 if curve.seeds:
-                    style = series_style(SERIES[arms.index(curve.arm)] if curve.arm in arms else 1)
-                    colour = LIGHT.series[style.colour] if curve.arm in arms else BASELINE
+                    series = SERIES[arms.index(curve.arm)] if curve.arm in arms else 1
+                    colour = LIGHT.series[series % len(LIGHT.series)] if curve.arm in arms else BASELINE
                     name = label(curve.arm).replace("`", "") + (" *" if curve.arm in few else "")
-                    _draw_curve(each, curve, style, colour, name)
+                    _draw_curve(each, curve, series, colour, name)
 
 
-def _draw_curve(axes: Any, curve: Curve, style: SeriesStyle, colour: str, name: str) -> None:
+def _draw_curve(axes: Any, curve: Curve, series: int, colour: str, name: str) -> None:
+    dash = DASHES[series % len(DASHES)]
     axes.plot(
-        curve.rounds, curve.mean, color=colour, linewidth=1.5, marker=style.marker.matplotlib, markersize=4,
-        linestyle=(0, tuple(length / 2 for length in style.dash)) if style.dash else "solid", label=name,
+        curve.rounds, curve.mean, color=colour, linewidth=1.5, marker="os^DvPp"[series % 7], markersize=4,
+        linestyle=(0, tuple(length / 2 for length in dash)) if dash[1] else "solid", label=name,
     )  # fmt: skip
     if curve.half_widths:
         bounds = zip(curve.mean, curve.half_widths, strict=True)

@@ -23,7 +23,7 @@ def test_the_figure_of_that_name_is_run_with_the_values_given(ran, name, called)
     assert (done.code, done.error) == (0, "")
     ((sweep, title, out), options), plain = ran[0], load_sweep(figure_file(FIGURES[name]), small=True)
     assert (title, out) == (name, None)
-    assert options == {"resume": False, "jobs": 3, "live": False, "as_json": False}
+    assert options == {"resume": False, "jobs": 3, "as_json": False}
     assert sweep.title == plain.title
     assert {panel["rounds"] for panel in sweep.panels} == {2}
     assert sweep.panels == tuple({**panel, "rounds": 2} for panel in plain.panels)

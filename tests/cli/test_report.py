@@ -1,28 +1,36 @@
-"""`sqsgd report`, and the page that a finished run gets."""
+"""`sqsgd report`, and the page that a finished run gets; also if the disk is full."""
 
 import json
-import shutil
-from importlib import import_module
-from unittest import mock
+import os
+import resource
+import signal
+import subprocess
+import sys
 
+import pytest
 from folders import write_run
 from typed import typed
 
-report = import_module("sqsgd.cli.report")
+from sqsgd.cli._failures import Ended
+from sqsgd.cli.report import final_page
 
 
-def test_a_page_and_its_figures(tmp_path):
-    write_run(tmp_path / "runs/a")
+def test_a_page_and_its_files(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / f"runs/{seed}", seed=seed)
     (tmp_path / "runs/b").mkdir()
     (tmp_path / "runs/b/error.txt").write_text("out of memory\n")
-    out, svg = tmp_path / "page.html", tmp_path / "svg"
-    done = typed(["sqsgd", "report", tmp_path / "runs", "--out", out, "--svg", svg, "--json"])
+    out = tmp_path / "page.html"
+    folders = [f"--{kind}={tmp_path / kind}" for kind in ("csv", "pdf", "svg")]
+    done = typed(["sqsgd", "report", tmp_path / "runs", "--out", out, *folders, "--json"])
     assert done.code == 0
-    page, *figures = json.loads(done.out)
+    page, *files = json.loads(done.out)
     assert page == str(out)
     assert "<title>" in out.read_text()[:2000]
-    assert sorted(figures) == sorted(str(path) for path in svg.iterdir())
-    assert {path.suffix for path in svg.iterdir()} == {".svg"}
+    assert sorted(files) == sorted(
+        str(path) for kind in ("csv", "pdf", "svg") for path in (tmp_path / kind).iterdir()
+    )
+    assert len(files) == 3 + 7 + 7
     assert done.error.startswith("not shown: ")
     assert "out of memory" in done.error
 
@@ -37,60 +45,41 @@ def test_the_path_of_the_page_is_printed(tmp_path):
 def test_files_that_are_not_pages_are_not_overwritten(tmp_path):
     run = write_run(tmp_path / "a")
     before = (run / "config.toml").read_text()
-    done = typed(["sqsgd", "report", run, "--out", run / "config.toml"])
-    assert done.code == 2
-    assert "must end in .html" in done.error
+    for option, told in (("--out", "must end in .html"), ("--svg", "is a file; name a folder")):
+        done = typed(["sqsgd", "report", run, option, run / "config.toml"])
+        assert done.code == 2
+        assert told in done.error
     assert (run / "config.toml").read_text() == before
 
 
-def test_the_files_for_a_paper(tmp_path):
-    for seed in range(3):
-        write_run(tmp_path / f"runs/{seed}", seed=seed)
-    folders = [f"--{kind}={tmp_path / kind}" for kind in ("csv", "latex", "pdf")]
-    words = ["--label", "sqsgd=Ours", "--figure", "loss.title=How it learns", "--title", "Mine"]
-    page = tmp_path / "page.html"
-    done = typed(["sqsgd", "report", tmp_path / "runs", "--out", page, "--json", *folders, *words])
-    assert (done.code, done.error) == (0, "")
-    written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*") if path.is_file()}
-    assert {"csv/runs.csv", "csv/arms.csv", "latex/table.tex", "latex/loss.pdf", "pdf/loss.pdf"} < written
-    assert all(path.startswith(b"%PDF") for path in map(reading, (tmp_path / "pdf").iterdir()))
-    assert len(json.loads(done.out)) == 1 + 3 + 2 + 7 + 8
-    assert "\nOurs,3," in (tmp_path / "csv/arms.csv").read_text()
-    assert "Ours & 3 &" in (tmp_path / "latex/table.tex").read_text()
-    assert "\\caption{Mine." in (tmp_path / "latex/table.tex").read_text()
-    assert "How it learns" in (tmp_path / "latex/figures.tex").read_text()
-    assert ">How it learns</h3>" in page.read_text()
-    assert "--label sqsgd=Ours --figure &#x27;loss.title=How it learns&#x27;" in page.read_text()
+def test_a_full_disk_is_named_with_its_file_and_the_remedy(tmp_path):
+    """No file may become longer than some kilobytes here."""
+    run = write_run(tmp_path / "a", rounds=4)
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, usual[1]))
+    try:
+        with pytest.raises(Ended) as ended:
+            final_page(run, tmp_path / "page.html", "A title")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+        signal.signal(signal.SIGXFSZ, before)
+    assert ended.value.status == 1
+    told = ended.value.reason
+    assert told.startswith(f"{tmp_path / 'page.html'}: File too large; free some space")
+    assert f"sqsgd report {run} --out {tmp_path / 'page.html'} --title 'A title'" in told
+    assert not list(tmp_path.glob("page*"))  # nothing half-written
 
 
-def reading(path):
-    return path.read_bytes()
-
-
-def test_a_live_page_ends_with_the_runs(tmp_path, monkeypatch):
-    """It refreshes until the run is finished, which the wait between two pages brings about here."""
-    run, out, seen = write_run(tmp_path / "a", done=10), tmp_path / "page.html", []
-
-    def wait(seconds):
-        seen.append((seconds, out.read_text()))
-        shutil.rmtree(run)
-        write_run(run)
-
-    monkeypatch.setattr(report.time, "sleep", wait)
-    done = typed(["sqsgd", "report", run, "--out", out, "--live"])
-    assert done.code == 0
-    ((seconds, page),) = seen
-    assert seconds == 5
-    assert 'http-equiv="refresh" content="5"' in page
-    assert "unfinished at round 10 of 40" in page
-    assert 'http-equiv="refresh"' not in out.read_text()
-    assert "until the runs have ended" in done.error
-
-
-def test_ctrl_c_ends_a_live_page(tmp_path, monkeypatch):
-    run, out = write_run(tmp_path / "a", done=10), tmp_path / "page.html"
-    monkeypatch.setattr(report.time, "sleep", mock.Mock(side_effect=KeyboardInterrupt))
-    done = typed(["sqsgd", "report", run, "--out", out, "--live"])
-    assert done.code == 0
-    assert "stopped: the runs are shown as they are now" in done.error
-    assert 'http-equiv="refresh"' not in out.read_text()
+def test_report_on_a_full_disk_ends_with_1_and_the_file_name(tmp_path):
+    run = write_run(tmp_path / "a")
+    code = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "sys.argv = ['sqsgd', 'report', *sys.argv[1:]]; from sqsgd.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, run, "--out", tmp_path / "page.html"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "80"})
+    assert done.returncode == 1
+    remedy = "free some space, or write to another disk"
+    assert done.stderr == f"sqsgd: {tmp_path / 'page.html'}: File too large; {remedy}\n"

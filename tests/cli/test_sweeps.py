@@ -62,28 +62,6 @@ def test_panels_that_become_equal_are_one():
     assert len(sweeps.with_values(plain, {"epsilon": 2.0}).cells()) == 1
 
 
-def test_live_pages_show_the_tuning_runs_first(tmp_path, monkeypatch):
-    """Pages are written on the way, the last without refreshing; a real sweep of tiny runs."""
-    from sqsgd.cli import _pages
-    from sqsgd.report import page
-
-    shown = []
-    write = page.write_report
-
-    def noted(paths, out, title=None, *, refresh=0):
-        written = write(paths, out, title, refresh=refresh)
-        shown.append((paths[0].name, refresh))
-        return written
-
-    monkeypatch.setattr(page, "write_report", noted)
-    monkeypatch.setattr(_pages, "REFRESH", 0.1)
-    sweep = make_sweep({**SWEEP, "seeds": [1]}, "a test")
-    sweeps.run(sweep, "tiny", tmp_path / "out", resume=False, jobs=1, live=True, as_json=True)
-    assert shown[-1] == ("runs", 0)
-    assert 'http-equiv="refresh"' not in (tmp_path / "out/report.html").read_text()
-    assert ("tuning", 0.1) in shown
-
-
 def test_a_process_that_died_ends_with_1(tmp_path, monkeypatch):
     def died(*_arguments, **_options):
         raise OSError("a process of the sweep died (out of memory?)")
@@ -92,6 +70,6 @@ def test_a_process_that_died_ends_with_1(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep_runner, "run_sweep", died)
     sweep = make_sweep(SWEEP, "a test")
     with pytest.raises(Ended) as ended:
-        sweeps.run(sweep, "tiny", tmp_path / "out", resume=False, jobs=1, live=False, as_json=True)
+        sweeps.run(sweep, "tiny", tmp_path / "out", resume=False, jobs=1, as_json=True)
     assert ended.value.status == 1
     assert "a process of the sweep died (out of memory?); the runs in" in ended.value.reason

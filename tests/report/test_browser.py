@@ -1,16 +1,13 @@
 """The page in a real browser without a network: clicked, typed at, resized."""
 
-import contextlib
 import json
-import shutil
-import time
 
 import pytest
 from folders import write_run
 
 from sqsgd.report.page import write_report
 
-GROUPS = "Array.from(document.querySelectorAll('#results-table tbody th'), e => e.textContent.trim())"
+GROUPS = "Array.from(document.querySelectorAll('table.results tbody th'), e => e.textContent.trim())"
 FOCUS = (
     "(() => { const e = document.activeElement;"
     "return (e.id || e.getAttribute('href') || e.textContent).trim().slice(0, 40); })()"
@@ -48,16 +45,16 @@ def opened(browser, page):
 def test_every_figure_is_drawn_and_nothing_breaks_out(opened):
     drawn = opened.run(
         "Array.from(document.querySelectorAll('.plot'), e => "
-        "['.main-svg', '.scatterlayer .js-line, .bars path'].map(inner => e.querySelectorAll(inner).length))"
+        "e.querySelectorAll('.mark-line path, .mark-rect path').length)"
     )
     assert len(drawn) == 7
-    assert all(layers >= 1 and marks >= 1 for layers, marks in drawn)
+    assert all(drawn)
     assert opened.run("document.querySelectorAll('main b, main a[href^=javascript], svg a').length") == 0
     assert opened.run("document.title") == "5 groups on mnist5k"
 
 
 def test_the_table_sorts_by_mouse(opened):
-    heading = "#results-table th:nth-child(3)"
+    heading = "table.results th:nth-child(3)"
     best_first = opened.run(GROUPS)
     opened.click(f"{heading} button")
     assert opened.run(f"document.querySelector('{heading}').ariaSort") == "descending"
@@ -70,14 +67,12 @@ def test_the_table_sorts_by_mouse(opened):
 
 
 def test_the_table_sorts_by_keyboard_on_every_heading(opened):
-    opened.run("document.querySelector('#results-table thead button').focus()")
+    opened.run("document.querySelector('table.results thead button').focus()")
     for column in range(11):
         opened.press(" " if column % 2 else "Enter")
-        order = opened.run(
-            "Array.from(document.querySelectorAll('#results-table thead th'), e => e.ariaSort)"
-        )
+        order = opened.run("Array.from(document.querySelectorAll('table.results thead th'), e => e.ariaSort)")
         assert [index for index, value in enumerate(order) if value] == [column]
-        cells = f"document.querySelectorAll('#results-table tbody tr > :nth-child({column + 1})')"
+        cells = f"document.querySelectorAll('table.results tbody tr > :nth-child({column + 1})')"
         values = opened.run(f"Array.from({cells}, e => e.dataset.value)")
         numbers = [float(value) for value in values if value]
         assert numbers == sorted(numbers, reverse=order[column] == "descending")
@@ -85,8 +80,9 @@ def test_the_table_sorts_by_keyboard_on_every_heading(opened):
 
 
 def test_dark_and_light_by_the_button_and_by_the_system(opened):
-    colours = f"[{style('body', 'backgroundColor')}, {style('#plot-loss .xtick text', 'fill')}, " + (
-        f"{style('#plot-loss .js-line', 'stroke')}]"
+    colours = (
+        f"[{style('body', 'backgroundColor')}, {style('#plot-loss .role-axis-label text', 'fill')}, "
+        + (f"{style('#plot-loss .mark-line path', 'stroke')}]")
     )
     light = opened.run(colours)
     opened.click("#theme")
@@ -108,14 +104,27 @@ def test_details_open_and_show_the_data(opened):
         assert opened.run(f"document.querySelector('{selector} table').getBoundingClientRect().height") > 60
 
 
-def test_a_group_can_be_hidden_in_all_curves(opened):
-    lines = "document.querySelectorAll('#plot-loss .js-line').length"
-    before = opened.run(lines)
-    opened.click(".choice input[value='0']")
-    assert opened.run(lines) == before - 1
-    assert opened.run("document.querySelectorAll('.key [data-series=\"0\"]:not([hidden])').length") == 0
-    opened.click(".choice input[value='0']")
-    assert opened.run(lines) == before
+def test_a_click_on_the_legend_picks_out_a_group(opened):
+    opacities = (
+        "Array.from(document.querySelectorAll('#plot-loss .mark-line path'), e => e.getAttribute('opacity'))"
+    )
+    assert set(opened.run(opacities)) == {"1"}
+    opened.click("#plot-loss .role-legend-label text")
+    opened.run("new Promise(done => setTimeout(done, 300))")
+    assert sorted(opened.run(opacities)) == ["0.08", "0.08", "0.08", "0.08", "1"]
+
+
+def test_the_pointer_shows_a_value_as_text(opened):
+    opened.run("document.querySelector('#plot-loss').scrollIntoView({block: 'center', behavior: 'instant'})")
+    x, y = opened.run(
+        "(() => { const all = document.querySelectorAll('#plot-loss .mark-symbol path[opacity=\"0\"]');"
+        "const r = all[all.length - 1].getBoundingClientRect();"
+        "return [r.x + r.width / 2, r.y + r.height / 2]; })()"
+    )
+    opened.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    shown = opened.run("document.querySelector('#vg-tooltip-element').textContent")
+    assert "rounds" in shown
+    assert "loss" in shown
 
 
 def test_focus_goes_through_the_page_in_order_and_can_be_seen(opened):
@@ -124,7 +133,7 @@ def test_focus_goes_through_the_page_in_order_and_can_be_seen(opened):
         opened.press("Tab")
         seen.append(opened.run(FOCUS))
         assert opened.run("getComputedStyle(document.activeElement).outline").endswith("solid 3px")
-    expected = ["#main", "theme", "#results", "#figures", "#privacy", "#configuration", "#again"]
+    expected = ["#main", "theme", "#results", "#figures", "#privacy", "#configuration", "#reproduce"]
     assert seen[:7] == expected
     assert seen[8] == "Group"
     opened.press("Tab", shift=True)
@@ -150,7 +159,7 @@ def test_a_phone_shows_it_without_scrolling_sideways(browser, page):
     )
     assert wide == [True, True]
     plots = browser.run(
-        "Array.from(document.querySelectorAll('.plot .main-svg'), e => e.getBoundingClientRect().right)"
+        "Array.from(document.querySelectorAll('.plot svg'), e => e.getBoundingClientRect().right)"
     )
     assert max(plots) <= 360
     assert browser.errors == []
@@ -160,43 +169,4 @@ def test_the_window_may_change_its_width(opened):
     opened.resize(700)
     opened.run("new Promise(done => setTimeout(done, 300))")
     assert opened.run("document.documentElement.scrollWidth") <= 700
-    assert opened.run("document.querySelector('#plot-loss .main-svg').getBoundingClientRect().right") <= 700
-
-
-def awaited(browser, condition):
-    """Wait until an expression is true; the page may be reloading meanwhile."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        with contextlib.suppress(RuntimeError):  # the old page is gone, the new one not there yet
-            if browser.run(f"document.readyState === 'complete' && {condition}"):
-                return
-        time.sleep(0.1)
-    raise TimeoutError(condition)
-
-
-def test_a_live_page_reloads_itself_until_the_last(browser, tmp_path):
-    run = write_run(tmp_path / "run", done=20)
-    page = write_report([run], tmp_path / "report.html", refresh=1)
-    browser.open(page)
-    shutil.rmtree(run)
-    write_run(run)
-    write_report([run], page)
-    awaited(browser, "document.querySelector('.lead').textContent.includes('1 finished')")
-    assert browser.run("document.querySelector('meta[http-equiv=refresh]')") is None
-    assert browser.errors == []
-
-
-def test_a_page_that_reloads_keeps_what_was_chosen(browser, tmp_path):
-    for name, settings in (("a", {}), ("b", {"bytes": 64})):
-        write_run(tmp_path / "runs" / name, done=20, **settings)
-    browser.open(write_report([tmp_path / "runs"], tmp_path / "report.html", refresh=600))
-    browser.run("window.drawn")
-    browser.click("#theme")
-    browser.click(".choice input[value='1']")
-    loaded = browser.run("performance.timeOrigin")
-    browser.run("location.reload()")
-    awaited(browser, f"performance.timeOrigin !== {loaded}")
-    browser.run("window.drawn")
-    assert browser.run("document.documentElement.dataset.theme") == "dark"
-    assert browser.run("document.querySelector(\".choice input[value='1']\").checked") is False
-    assert browser.run("document.querySelectorAll('#plot-loss .js-line').length") == 1
+    assert opened.run("document.querySelector('#plot-loss svg').getBoundingClientRect().right") <= 700

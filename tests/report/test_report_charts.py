@@ -1,109 +1,238 @@
-"""What the figures show, before anything is drawn."""
+"""What the figures show, that they can be told apart, and the files drawn from them."""
 
-import dataclasses
+import itertools
+import json
+import math
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from sqsgd.report.charts import ALL_POINTS, MOST_POINTS, line_charts, split_chart
+from sqsgd.report import charts as drawn
+from sqsgd.report.charts import (
+    COLOURS,
+    DASHES,
+    SERIES,
+    SHAPES,
+    all_charts,
+    line_charts,
+    time_chart,
+    write_charts,
+)
+
+
+def column(chart, name):
+    return np.array([point[name] for point in chart.points])
 
 
 def test_curves_are_means_with_the_interval_of_student(grouped):
     groups = grouped(*({"seed": seed} for seed in range(3)), {"scheme": "fedsgd", "notion": "none"})
     by_round, by_bytes, loss, epsilon, bound, clip_rate = line_charts(groups)
     group = next(each for each in groups if each.config.scheme == "sqsgd")
-    curve = next(each for each in by_round.curves if each.label == "sqsgd")
+    curve = by_round.curves["sqsgd"]
     values = np.stack([run.accuracies for run in group.runs])
-    assert np.allclose(curve.mean, values.mean(axis=0))
-    low, high = stats.t.interval(0.95, 2, curve.mean, stats.sem(values, axis=0))
-    assert np.allclose((curve.low, curve.high), (low, high))
-    assert curve.half[-1] == group.accuracy[1]  # the band ends at the ± of the table
-    assert next(each for each in by_bytes.curves if each.label == "sqsgd").x[-1] == 40 * 273
-    assert by_bytes.log_x is False
+    mean = [point["mean"] for point in curve]
+    assert np.allclose(mean, values.mean(axis=0))
+    low, high = stats.t.interval(0.95, 2, mean, stats.sem(values, axis=0))
+    assert np.allclose([(point["low"], point["high"]) for point in curve], np.stack([low, high], axis=1))
+    assert curve[-1]["half"] == group.accuracy[1]  # the band ends at the ± of the table
+    assert by_bytes.curves["sqsgd"][-1]["x"] == 40 * 273
+    assert not by_bytes.log_x
     assert len(loss.curves) == 2
-    assert [each.label for each in epsilon.curves] == ["sqsgd"]
-    assert epsilon.curves[0].mean[-1] == 16000
-    assert not epsilon.curves[0].banded
+    assert list(epsilon.curves) == ["sqsgd"]
+    assert epsilon.points[-1]["mean"] == 16000
+    assert "low" not in epsilon.points[-1]  # nothing is estimated there
     assert "there is no guarantee: fedsgd" in epsilon.caption
     for chart in (bound, clip_rate):
-        assert [each.label for each in chart.curves] == ["sqsgd"]
+        assert list(chart.curves) == ["sqsgd"]
         assert "it is constant: fedsgd" in chart.caption
 
 
-def test_bytes_that_lie_far_apart_have_a_logarithmic_axis(grouped):
-    groups = grouped({}, {"scheme": "fedsgd", "notion": "none", "dim": 100000})
-    assert line_charts(groups)[1].log_x
-
-
-def test_long_runs_are_thinned_to_their_very_end(grouped):
-    groups = grouped({"rounds": 1000, "evaluate_every": 1})
-    for chart in line_charts(groups):
-        (curve,) = chart.curves
-        assert len(curve.x) == MOST_POINTS
-    assert line_charts(groups)[0].curves[0].x[-1] == 1000
-    assert line_charts(groups)[3].curves[0].mean[-1] == 400_000
-    loss = line_charts(groups)[2].curves[0]
-    assert loss.mean[0] == pytest.approx(groups[0].runs[0].columns["loss"][:5].mean())
-
-
-def test_the_time_is_split_without_loss(grouped):
-    (split,) = split_chart(grouped({})).splits
-    assert split.milliseconds == pytest.approx({"gradient": 60, "encode": 20, "aggregate": 5, "rest": 15})
-
-
-def test_alternative_text_of_a_line_chart(grouped):
-    chart = line_charts(grouped({}))[3]
-    words = "Line chart: total ε against rounds. sqsgd goes from 400 at 1 to 16,000 at 40."
-    assert chart.alternative == words
-
-
-def test_a_group_without_rounds_has_no_curve_and_no_bar(grouped):
-    groups = grouped({}, {"scheme": "fedsgd", "notion": "none", "done": 0})
-    assert len(groups) == 2
-    for chart in line_charts(groups):
-        assert [curve.label for curve in chart.curves] == ["sqsgd"]
-        assert "fedsgd" not in chart.caption
-    assert [split.label for split in split_chart(groups).splits] == ["sqsgd"]
-
-
-def test_alternative_text_of_the_bars(grouped):
-    chart = split_chart(grouped({}))
-    words = "Bar chart: milliseconds per round. sqsgd: gradient 60, encode 20, aggregate 5, rest 15."
-    assert chart.alternative == words
-
-
-def test_bands_are_drawn_and_explained_from_three_runs_on(grouped):
-    (group,) = grouped({}, {"seed": 1}, {"seed": 2})
-    for runs in (1, 2, 3):
-        chart = line_charts([dataclasses.replace(group, runs=group.runs[:runs])])[0]
-        assert chart.curves[0].banded is (runs == 3)
-        assert ("95 % confidence interval (Student's t)" in chart.caption) is (runs == 3)
+def test_a_band_only_where_there_are_three_runs(grouped):
+    two = ({"seed": seed, "scheme": "fedsgd", "notion": "none"} for seed in range(2))
+    chart = line_charts(grouped(*({"seed": seed} for seed in range(3)), *two))[0]
+    assert "95 % confidence interval (Student's t)" in chart.caption
+    assert {point["group"] for point in chart.points if "low" in point} == {"sqsgd"}
+    assert chart.headings["half"] == "± 95 %"
+    assert [row["half"].text for row in chart.rows() if row["group"] == "fedsgd"][-1] == "–"
+    assert len(chart.spec()["layer"]) == 4
 
 
 def test_bands_of_shares_end_at_0_and_1(grouped):
-    curve = line_charts(grouped({}))[0].curves[0]
-    wide = dataclasses.replace(curve, half=np.full_like(curve.mean, 2.0))
-    assert (wide.low.min(), wide.high.max()) == (0.0, 1.0)
-    assert dataclasses.replace(wide, share=False).low.min() < 0  # a loss may be negative
+    groups = grouped(*({"seed": seed} for seed in range(3)))
+    for run, last in zip(groups[0].runs, (1.0, 1.0, 0.0), strict=True):
+        run.columns["accuracy"][-1] = run.columns["loss"][-1] = last
+    by_round, _, loss, *_ = line_charts(groups)
+    assert (by_round.points[-1]["low"], by_round.points[-1]["high"]) == (0.0, 1.0)
+    assert loss.points[-1]["low"] < 0  # a loss may be negative
 
 
-def test_many_groups_have_fewer_points_each(grouped):
+def test_bytes_that_lie_far_apart_have_a_logarithmic_axis(grouped):
+    chart = line_charts(grouped({}, {"scheme": "fedsgd", "notion": "none", "dim": 100000}))[1]
+    assert chart.spec()["encoding"]["x"]["scale"]["type"] == "log"
+
+
+def test_long_runs_are_thinned_to_their_very_end(grouped):
     (group,) = grouped({"rounds": 1000, "evaluate_every": 1})
-    chart = line_charts([group] * 32)[0]
-    assert sum(len(curve.x) for curve in chart.curves) == ALL_POINTS
-    assert {curve.x[-1] for curve in chart.curves} == {1000}
+    charts = line_charts([group])
+    assert [len(chart.points) for chart in charts] == [drawn.MOST_POINTS] * 6
+    by_round, _, loss, epsilon, *_ = charts
+    assert (by_round.points[-1]["x"], epsilon.points[-1]["mean"]) == (1000, 400_000)
+    assert loss.points[0]["mean"] == pytest.approx(group.runs[0].columns["loss"][:10].mean())
+    assert 20 < len(by_round.rows()) <= drawn.MOST_ROWS
+    assert by_round.rows()[-1]["x"] == 1000
+    data = by_round.spec()["data"]["values"]
+    assert sum("marked" in row for row in data) <= drawn.MARKERS
+    assert max(len(json.dumps(row)) for row in data) < 90
+    many = line_charts([group] * 32)[0]
+    assert len(many.points) == drawn.ALL_POINTS
+
+
+def test_markers_of_equal_curves_lie_apart(grouped):
+    runs = ({"rounds": 100, "evaluate_every": 1, "name": name} for name in "ab")
+    marked = [row for row in line_charts(grouped(*runs))[0].spec()["data"]["values"] if "marked" in row]
+    first, second = ({row["x"] for row in marked if row["group"] == name} for name in "ab")
+    assert first
+    assert not first & second
+
+
+def test_the_time_is_split_without_loss(grouped):
+    chart = time_chart(grouped({}))
+    assert column(chart, "mean") == pytest.approx([60, 20, 5, 15])
+    assert column(chart, "part").tolist() == ["gradient", "encode", "aggregate", "rest"]
+    assert len(chart.rows()) == 4
+
+
+def test_a_group_without_rounds_is_not_drawn_and_not_named(grouped):
+    groups = grouped({}, {"scheme": "fedsgd", "notion": "none", "done": 0})
+    for chart in all_charts(groups):
+        assert list(chart.curves) == ["sqsgd"]
+        assert "fedsgd" not in chart.caption
 
 
 def test_an_error_is_drawn_under_its_name_and_said_to_be_better_when_lower(grouped):
     by_round, by_bytes, *_ = line_charts(grouped({"metric": "RMSE", "best": 0.25}))
-    assert (by_round.title, by_round.y_title, by_round.y_unit) == ("RMSE by round", "RMSE", "number")
+    assert (by_round.title, by_round.y_title, by_round.share) == ("RMSE by round", "RMSE", False)
     assert by_bytes.title == "RMSE by bytes sent"
     assert "Lower is better." in by_round.caption
-    assert by_round.curves[0].mean[-1] < by_round.curves[0].mean[0]
 
 
 def test_groups_with_another_metric_are_left_out_and_named(grouped):
     by_round, *_ = line_charts(grouped({}, {"metric": "RMSE", "loss": "squared-error"}))
     assert len(by_round.curves) == 1
     assert "another metric was measured" in by_round.caption
+
+
+# ---------------------------------------------------------------- runs that did not measure everything
+
+
+def forget(run, *names, rounds=slice(None)):
+    for name in names:
+        run.columns[name][rounds] = math.nan
+
+
+def test_charts_leave_out_what_is_unknown(grouped):
+    """Such as a federation, whose nodes report no loss and no times."""
+    groups = grouped({"engine": "flower", "secure": True}, {"scheme": "fedsgd", "notion": "none"})
+    (group,) = (group for group in groups if group.config.engine == "flower")
+    times = ("seconds_gradient", "seconds_encode", "seconds_aggregate")
+    forget(group.runs[0], "loss", "bound", "clip_rate", "test_loss", *times)
+    by_round, by_bytes, loss, epsilon, bound, clip_rate, time = all_charts(groups)
+    assert all(group.label in chart.curves for chart in (by_round, by_bytes, epsilon))
+    for chart in (loss, bound, clip_rate):
+        assert group.label not in chart.curves
+        assert group.label not in chart.caption  # an unknown bound is not a constant one
+    assert group.label not in time.curves
+    assert time.caption.endswith(f"Not drawn, because its parts were not timed: {group.label}.")
+
+
+def test_lost_rounds_are_left_out_of_means_and_of_curves(grouped):
+    (group,) = grouped({"seed": 0, "rounds": 600}, {"seed": 1, "rounds": 600})
+    forget(group.runs[0], "loss", rounds=slice(0, 1))
+    forget(group.runs[1], "accuracy", rounds=slice(0, 10))
+    by_round, _, loss, *_ = line_charts([group])
+    first = [run.columns["loss"][:6] for run in group.runs]
+    assert loss.points[0]["mean"] == pytest.approx((np.mean(first[0][1:]) + np.mean(first[1])) / 2)
+    assert by_round.points[0]["x"] == 20
+
+
+# ---------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize(("kind", "start"), [("svg", b"<svg"), ("pdf", b"%PDF"), ("png", b"\x89PNG")])
+def test_files_have_the_same_bytes_each_time(grouped, tmp_path, kind, start):
+    label = r"_$\bad{$ <b> & _"
+    charts = all_charts(grouped(*({"name": label, "seed": seed} for seed in range(3)), {"scheme": "fedsgd"}))
+    charts = charts if kind == "svg" else charts[:1]
+    first, again = (write_charts(charts, tmp_path / name, kind) for name in ("one", "two"))
+    assert [path.name for path in first] == [f"{chart.name}.{kind}" for chart in charts]
+    for one, other in zip(first, again, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+        assert one.read_bytes().startswith(start)
+    if kind == "svg":
+        words = "".join(ElementTree.parse(first[0]).getroot().itertext())  # noqa: S314
+        assert "accuracy" in words
+        assert label in words
+
+
+def test_figures_without_points_are_left_out(grouped, tmp_path):
+    charts = all_charts(grouped({"scheme": "fedsgd", "notion": "none", "done": 3}))
+    assert [path.name for path in write_charts(charts, tmp_path, "svg")] == ["loss.svg", "time.svg"]
+
+
+def test_importing_the_room_loads_nothing_heavy():
+    code = (
+        "import sys, sqsgd.report.page, sqsgd.report.charts\n"
+        "print([name for name in ('vl_convert', 'jinja2', 'torch', 'numba') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# ---------------------------------------------------------------- colours
+
+# Machado, Oliveira and Fernandes (2009), severity 1: linear RGB as seen without one type of cone.
+SIGHT = {
+    "all cones": "1 0 0 0 1 0 0 0 1",
+    "no red": "0.152286 1.052583 -0.204868 0.114503 0.786281 0.099216 -0.003882 -0.048116 1.051998",
+    "no green": "0.367322 0.860646 -0.227968 0.280085 0.672501 0.047413 -0.011820 0.042940 0.968881",
+    "no blue": "1.255528 -0.076749 -0.178779 -0.078411 0.930809 0.147602 0.004733 0.691367 0.303900",
+}
+TO_XYZ = np.array(
+    [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+)
+
+
+def linear(colour):
+    parts = np.array([int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)])
+    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(one, other):
+    dark, light = sorted(TO_XYZ[1] @ linear(colour) for colour in (one, other))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def lab(rgb):
+    scaled = TO_XYZ @ np.clip(rgb, 0, 1) / np.array([0.95047, 1, 1.08883])
+    x, y, z = np.where(scaled > 216 / 24389, np.cbrt(scaled), (24389 / 27 * scaled + 16) / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_colours_can_be_read_and_differ_for_the_colour_blind(theme):
+    for ground in ("background", "surface"):
+        texts = [COLOURS[name][theme] for name in ("ink", "muted", "accent", "warning")]
+        assert all(contrast(text, COLOURS[ground][theme]) >= 4.5 for text in texts)
+        assert all(contrast(pair[theme], COLOURS[ground][theme]) >= 3 for pair in SERIES)
+    for sight in SIGHT.values():
+        matrix = np.array(sight.split(), float).reshape(3, 3)
+        seen = [lab(matrix @ linear(pair[theme])) for pair in SERIES]
+        assert min(np.linalg.norm(one - other) for one, other in itertools.combinations(seen, 2)) > 12
+
+
+def test_no_two_groups_are_drawn_alike():
+    assert math.lcm(len(SERIES), len(SHAPES), len(DASHES)) == 168

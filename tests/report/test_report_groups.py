@@ -99,8 +99,7 @@ def test_means_are_over_finished_runs_if_there_are_any(grouped):
 def test_unfinished_runs_are_compared_up_to_the_round_that_all_have(grouped):
     (group,) = grouped({"seed": 0, "done": 25}, {"seed": 1, "done": 33}, {"seed": 2, "done": 0})
     assert (len(group.counted), group.rounds) == (2, 25)
-    curve = line_charts([group])[0].curves[0]
-    assert curve.x.tolist() == [10.0, 20.0]
+    assert [point["x"] for point in line_charts([group])[0].points] == [10.0, 20.0]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from folders import write_run
 
 from sqsgd.report.groups import group_runs
 from sqsgd.report.page import write_report
-from sqsgd.report.statement import promises
+from sqsgd.report.statement import statements
 from sqsgd.runs.reading import read_runs
 
 
@@ -15,8 +15,8 @@ def stated(tmp_path):
 
     def make(**settings):
         write_run(tmp_path / "run", **settings)
-        ((promise, _members),) = promises(group_runs(read_runs([tmp_path])[0]))
-        return " ".join([promise.short + ".", *promise.sentences])
+        ((made, _labels),) = statements(group_runs(read_runs([tmp_path])[0]))
+        return " ".join([made.short + ".", *made.sentences])
 
     return make
 
@@ -35,7 +35,7 @@ def test_promises_in_the_same_words_are_one(tmp_path):
     for rounds in (40, 60):  # which says nothing of a scheme without a promise
         write_run(tmp_path / f"{rounds}", scheme="fedsgd", notion="none", rounds=rounds)
         write_run(tmp_path / f"private-{rounds}", rounds=rounds)
-    made = promises(group_runs(read_runs([tmp_path])[0]))
+    made = statements(group_runs(read_runs([tmp_path])[0]))
     assert sorted(len(members) for _, members in made) == [1, 1, 2]
 
 
@@ -106,8 +106,8 @@ def test_groups_with_the_same_promise_share_a_statement(tmp_path):
     write_run(tmp_path / "a", lr=0.1)
     write_run(tmp_path / "b", lr=0.2)
     write_run(tmp_path / "c", scheme="fedsgd", notion="none", best=0.99)
-    found = promises(group_runs(read_runs([tmp_path])[0]))
-    assert [(promise.notion, members) for promise, members in found] == [("local", [1, 2]), ("none", [0])]
+    found = statements(group_runs(read_runs([tmp_path])[0]))
+    assert [(made.notion, len(labels)) for made, labels in found] == [("local", 2), ("none", 1)]
 
 
 CENTRAL = {
@@ -161,10 +161,10 @@ def test_a_group_states_its_weakest_guarantee(tmp_path):
     for seed, epsilon in enumerate((0.1, 0.3, 0.2)):
         central = {**CENTRAL, "central_epsilon": epsilon}
         write_run(tmp_path / "runs" / f"{seed}", **ONCE, seed=seed, central=central)
-    ((promise, _),) = promises(group_runs(read_runs([tmp_path])[0]))
-    assert promise.central.epsilon == 0.3
+    ((made, _),) = statements(group_runs(read_runs([tmp_path])[0]))
+    assert made.central.epsilon == 0.3
     write_report([tmp_path], tmp_path / "page.html")
     assert "Central ε and δ add up too." in (tmp_path / "page.html").read_text()
     write_run(tmp_path / "runs" / "3", **ONCE, seed=3)
-    ((promise, _),) = promises(group_runs(read_runs([tmp_path])[0]))
-    assert promise.central is None
+    ((made, _),) = statements(group_runs(read_runs([tmp_path])[0]))
+    assert made.central is None

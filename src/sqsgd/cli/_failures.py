@@ -20,7 +20,7 @@ from sqsgd.cli._tables import print_json, print_note
 FAILED, WRONG_USAGE, INTERNAL_ERROR = 1, 2, 70
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _EXTRAS = {
-    "matplotlib": "report", "scipy": "audit", "torch": "train", "safetensors": "train",
+    "vl_convert": "report", "scipy": "audit", "torch": "train", "safetensors": "train",
     "flwr": "flower", "ray": "flower", "starlette": "collect", "uvicorn": "collect", "httptools": "collect",
     "psycopg": "collect",
 }  # fmt: skip

@@ -58,9 +58,6 @@ Small = Annotated[bool, typer.Option("--small", help="The file's small version: 
 Jobs = Annotated[int, typer.Option(help="Runs at the same time; 0: one per core.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for all runs.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the sweep in --out; finished runs are kept.")]
-Live = Annotated[
-    bool, typer.Option("--live", help="Write the page now and every few seconds; it refreshes itself.")
-]
 Title = Annotated[str | None, typer.Option(help="Title of the table and of the page.")]
 SchemeOption = Annotated[
     list[str] | None, typer.Option(help="An option of the scheme, such as levels=8; repeatable.")

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from sqsgd.cli._failures import Ended, explained
-from sqsgd.cli._pages import final_page, live_page
 from sqsgd.cli._progress import Pace, progress_bar
 from sqsgd.cli._stopping import stopping_between_rounds
 from sqsgd.cli._tables import cell, print_note, print_result, print_table, wrapped
+from sqsgd.cli.report import final_page
 from sqsgd.runs.headline import Headline
 from sqsgd.runs.new_folders import new_folder
 
@@ -81,9 +81,7 @@ def _replaced(arm: Values, values: Mapping[str, Any]) -> dict[str, Any]:
     return merged(arm, own, {"options": options} if options else {})
 
 
-def run(
-    sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, live: bool, as_json: bool
-) -> None:
+def run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, as_json: bool) -> None:
     """Train a sweep, print its table and write its page; exits with 1 if an arm has no run."""
     from sqsgd import checks
     from sqsgd.experiments.sweep_runner import (
@@ -105,17 +103,11 @@ def run(
     open_folder(sweep, out, resume=resume)
     page = out / "report.html"
 
-    def folders() -> list[Path]:
-        return [out / "runs" if (out / "runs").exists() else out / "tuning"]
-
     for line in lines:
         print_note(line)
     try:
-        with (
-            stopping_between_rounds() as signals,
-            live_page(live, folders, page, sweep.title) as update,
-        ):
-            _show(run_sweep(sweep, out, jobs=jobs, stop=signals), update, quiet=as_json)
+        with stopping_between_rounds() as signals:
+            _show(run_sweep(sweep, out, jobs=jobs, stop=signals), quiet=as_json)
     except Interrupted:
         raise Ended(f"stopped; resume with --resume --out {out}", 128 + signals[0]) from None
     except OSError as error:
@@ -172,19 +164,17 @@ def _cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def _show(ticks: Iterable[Tick], update: Callable[[], None], *, quiet: bool) -> None:
-    """Show progress: a bar on a terminal, elsewhere lines on standard error; ``update`` the live page."""
+def _show(ticks: Iterable[Tick], *, quiet: bool) -> None:
+    """Show progress: a bar on a terminal, elsewhere lines on standard error."""
     if quiet or not sys.stdout.isatty():
         paces: dict[str, Pace] = {}
         for tick in ticks:
-            update()
             if not quiet and paces.setdefault(tick.stage, Pace(LINES)).due():
                 typer.echo(_progress(tick), err=True)
         return
     with progress_bar() as bar:
         task = bar.add_task("starting", total=1)
         for tick in ticks:
-            update()
             bar.update(task, total=tick.of_rounds, completed=tick.rounds, description=_progress(tick))
 
 

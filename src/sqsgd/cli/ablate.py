@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sqsgd.cli import _sweeps
-from sqsgd.cli._options import Jobs, Json, Live, Out, Resume, Small, Title, complete_ablation, given
+from sqsgd.cli._options import Jobs, Json, Out, Resume, Small, Title, complete_ablation, given
 from sqsgd.cli._run_options import takes_run_options, typed_values
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ def ablate(
     jobs: Jobs = 0,
     out: Out = None,
     resume: Resume = False,
-    live: Live = False,
     as_json: Json = False,
     **_run: Any,
 ) -> None:
@@ -39,13 +38,13 @@ def ablate(
     name, file = figure_named(figure)
     typed, values = given(context), typed_values(context)
     if resume:
-        more = typed.keys() - {"figure", "out", "resume", "jobs", "live", "as_json"}
+        more = typed.keys() - {"figure", "out", "resume", "jobs", "as_json"}
         sweep = _sweeps.sweep_to_resume(out, bool(more))
         if _varied(sweep) != _varied(load_sweep(figure_file(file))):
             raise ValueError(f"{out} holds another sweep than {name}: resume it by its own name")
     else:
         sweep = _sweeps.with_values(load_sweep(figure_file(file), small=small), values, title)
-    _sweeps.run(sweep, name, out, resume=resume, jobs=jobs, live=live, as_json=as_json)
+    _sweeps.run(sweep, name, out, resume=resume, jobs=jobs, as_json=as_json)
 
 
 def _varied(sweep: Sweep) -> list[list[str]]:

@@ -9,7 +9,7 @@ import typer
 
 from sqsgd import checks
 from sqsgd.cli import _sweeps
-from sqsgd.cli._options import Jobs, Json, Live, Out, Resume, Small, Title, given, listed, numbers
+from sqsgd.cli._options import Jobs, Json, Out, Resume, Small, Title, given, listed, numbers
 from sqsgd.cli._run_options import takes_run_options, typed_values, worded_arm, worded_panel
 
 OF_THE_FILE = ("schemes", "arm", "panel", "rates", "seeds")
@@ -41,7 +41,6 @@ def compare(
     jobs: Jobs = 0,
     out: Out = None,
     resume: Resume = False,
-    live: Live = False,
     as_json: Json = False,
     **_run: Any,
 ) -> None:
@@ -52,9 +51,7 @@ def compare(
     if "lr" in values and "rates" in typed:
         raise ValueError("lr and rates exclude each other: give --rates to choose from, or one --lr")
     if resume:
-        sweep = _sweeps.sweep_to_resume(
-            out, bool(typed.keys() - {"out", "resume", "jobs", "live", "as_json"})
-        )
+        sweep = _sweeps.sweep_to_resume(out, bool(typed.keys() - {"out", "resume", "jobs", "as_json"}))
     elif config:
         if twice := [name for name in OF_THE_FILE if name in typed]:
             raise ValueError(f"{' and '.join(twice)}: set in the --config file; leave it out here")
@@ -81,4 +78,4 @@ def compare(
             "the command line",
         )
         sweep = _sweeps.with_values(sweep, order, title)
-    _sweeps.run(sweep, "compare", out, resume=resume, jobs=jobs, live=live, as_json=as_json)
+    _sweeps.run(sweep, "compare", out, resume=resume, jobs=jobs, as_json=as_json)

@@ -22,7 +22,6 @@ from sqsgd.cli._options import (
     Dataset,
     Epsilon,
     Json,
-    Live,
     Model,
     Rate,
     Rounds,
@@ -31,10 +30,10 @@ from sqsgd.cli._options import (
     given,
     scheme_options,
 )
-from sqsgd.cli._pages import final_page, live_page
 from sqsgd.cli._progress import Pace, progress_bar
 from sqsgd.cli._stopping import stopping_between_rounds
 from sqsgd.cli._tables import print_note, print_result, wrapped
+from sqsgd.cli.report import final_page
 from sqsgd.files.json_numbers import NUMBERS
 from sqsgd.runs.config import FIELDS, RunConfig
 from sqsgd.runs.headline import ACCURACY, Headline, read_headline
@@ -120,14 +119,13 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
-    live: Live = False,
     as_json: Json = False,
 ) -> None:
     """Train a model over simulated clients; writes a run folder and prints a summary."""
     values = given(context, FIELDS)
     if option:
         values["options"] = scheme_options(option)
-    _train(values, config, out, resume=resume, live=live, as_json=as_json)
+    _train(values, config, out, resume=resume, as_json=as_json)
 
 
 def _train(
@@ -136,7 +134,6 @@ def _train(
     out: Path | None,
     *,
     resume: bool,
-    live: bool,
     as_json: bool,
 ) -> None:
     """Start a run from a file and values that override it, or resume a run."""
@@ -151,10 +148,10 @@ def _train(
             print_note(line)
     page = run.folder / "report.html"
     try:
-        with stopping_between_rounds() as signals, live_page(live, lambda: [run.folder], page) as update:
+        with stopping_between_rounds() as signals:
             steps = runner.train(run, state, stop=lambda: bool(signals))
             for _ in _shown(steps, run.config.rounds, state.round, quiet=as_json):
-                update()
+                pass
         if not (run.folder / "summary.json").exists():
             raise Ended(f"stopped; resume with: sqsgd train --resume --out {run.folder}", 128 + signals[0])
     except ModelFailed as error:

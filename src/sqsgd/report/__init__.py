@@ -1,8 +1,8 @@
-"""Reports on runs: one HTML page, and figures for a paper.
+"""Reports on runs: one self-contained HTML page, figures as SVG, PNG and PDF, and tables as CSV.
 
-:mod:`~sqsgd.report.charts` decides what is drawn. The page draws it with plotly.js, so that readers can
-inspect values, zoom and hide groups; image files are drawn with matplotlib, which needs no browser.
+:mod:`~sqsgd.report.charts` describes every figure in Vega-Lite. The page shows these descriptions
+interactively; vl-convert draws the files from the same ones, offline and without a browser.
 
 >>> from sqsgd.report.page import write_report
->>> from sqsgd.report.images import write_images
+>>> from sqsgd.report.charts import write_charts
 """

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from sqsgd.core import Notion
 from sqsgd.numerics.intervals import mean_interval
-from sqsgd.report.text import clean
+from sqsgd.report.tables import clean
 from sqsgd.runs.config import FIELDS, RunConfig
 from sqsgd.runs.headline import ACCURACY, Headline
 from sqsgd.runs.reading import RunData, Summary

@@ -1,43 +1,48 @@
-"""The report: one self-contained HTML file."""
+"""The report: one self-contained HTML file, and its tables as CSV."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
+import functools
 import gzip
 import hashlib
-import json
+import importlib.metadata
 import math
+import os
 import shlex
 import time
-from collections.abc import Sequence
-from importlib import resources
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from string import Template
+from typing import Any
 
 from sqsgd import __version__
 from sqsgd.files.durable import write_atomically
-from sqsgd.report import figures, tables
-from sqsgd.report.charts import Chart, SplitChart, all_charts
+from sqsgd.report import tables
+from sqsgd.report.charts import COLOURS, PAGE, SERIES, all_charts, line_charts
 from sqsgd.report.groups import Group, group_runs
-from sqsgd.report.statement import MEANINGS, promises
-from sqsgd.report.styles import DARK, LIGHT, style_sheet
-from sqsgd.report.text import counted, escape, listed
-from sqsgd.report.wording import Wording
+from sqsgd.report.statement import MEANINGS, statements
+from sqsgd.report.tables import MISSING, Row, Shown, counted, interval, listed
+from sqsgd.runs.headline import Headline
 from sqsgd.runs.reading import RunData, Unreadable, read_runs, sweep_title
 from sqsgd.runs.run_folder import SWEEP
 
+LAST = {"epsilon": "epsilon", "epsilon_total": "epsilon_total", "bytes_per_report": "bytes_up"}
+"""Columns of the tables that hold the last value of a column of the records."""
 
-def write_report(
-    paths: Sequence[str | Path], out: str | Path, title: str | None = None, *, refresh: int = 0
-) -> Path:
+
+def write_report(paths: Sequence[str | Path], out: str | Path, title: str | None = None) -> Path:
     """Write the page of all runs in or below ``paths`` to the file ``out``, atomically.
 
-    ValueError if there is nothing to show; runs that failed or cannot be read are listed as such. A page
-    with ``refresh`` reloads itself after so many seconds.
+    Runs that failed or cannot be read are listed as such.
+
+    Raises:
+        ValueError: if there is nothing to show, or ``out`` is a folder.
     """
     runs, unreadable = read_runs(paths)
-    return write_page(group_runs(runs), unreadable, paths, out, title, refresh=refresh)
+    return write_page(group_runs(runs), unreadable, paths, out, title)
 
 
 def write_page(
@@ -46,92 +51,119 @@ def write_page(
     paths: Sequence[str | Path],
     out: str | Path,
     title: str | None = None,
-    *,
-    wording: Wording = Wording(),  # noqa: B008, it is frozen
-    refresh: int = 0,
 ) -> Path:
-    """As ``write_report``, for runs that have been read from ``paths`` already, in these words."""
+    """As ``write_report``, for runs that have been read from ``paths`` already."""
     target = Path(out)
     if target.is_dir():
         raise ValueError(f"out = {out} is a folder; name a file such as {target / 'report.html'}")
-    words = ["sqsgd", "report", *map(str, paths), "--out", str(out)]
-    words += [*(["--title", title] if title else []), *wording.arguments]
-    named = wording.renamed(groups)
-    charts = wording.titled(all_charts(named))
-    title = title or title_of(groups, paths)
-    page = _page(named, charts, unreadable, title, _again(named, shlex.join(words), paths), refresh)
+    command = ["sqsgd", "report", *map(str, paths), "--out", str(out), *(["--title", title] if title else [])]
+    runs = [run for group in groups for run in group.runs]
+    local = [run for run in runs if not run.federation]
+    again = [["--config", f"{run.folder}/config.toml", "--out", _elsewhere(run, paths)] for run in local]
+    unfinished = [(str(run.folder), run.status) for run in runs if run.state != "finished"]
+    headlines = {group.headline for group in groups}
+    (measured,) = headlines if len(headlines) == 1 else [Headline(name="result")]
+    charts, notions = all_charts(groups), {group.notion for group in groups} - {"none", "unknown"}
+    page = render(
+        Path(__file__).with_name("report.html"),
+        title=title or _title(groups, paths),
+        kind="training report",
+        specs={f"#plot-{chart.name}": chart.spec() for chart in charts if chart.points},
+        lead=_lead(groups),
+        notices=[*unfinished, *(("", f"not shown: {each.reason}") for each in unreadable)],
+        banded=not all(math.isnan(group.accuracy[1]) for group in groups),
+        headings={**HEADINGS, "mean": measured.title, "best": f"Best {measured.name}"},
+        results=arms(groups),
+        charts=charts,
+        statements=statements(groups),
+        meanings=[MEANINGS[notion] for notion in MEANINGS if notion in notions],
+        runs=runs,
+        configurations={
+            f"{group.label} ({counted(len(group.runs), 'run')})": _configuration(group) for group in groups
+        },
+        command=shlex.join(command),
+        again=[shlex.join(["sqsgd", "train", *words]) for words in again],
+        secure=any(run.config.secure for run in local),
+    )
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, page.encode())
     return target
 
 
-def _page(
-    groups: Sequence[Group],
-    charts: Sequence[Chart | SplitChart],
-    unreadable: Sequence[Unreadable],
-    title: str,
-    again: str,
-    refresh: int,
-) -> str:
-    drawn = {chart.name: figures.figure(chart) for chart in charts if not chart.empty}
-    packed, script = _packed_plotly(), _closed(_part("page.js"))
-    return Template(_part("page.html")).substitute(
-        title=escape(title),
-        refresh=f'<meta http-equiv="refresh" content="{refresh}">' if refresh else "",
-        policy=_policy(gzip.decompress(packed), script.encode()),
-        style=style_sheet(),
-        lead=_lead(groups) + (f" This page reloads itself every {refresh} seconds." if refresh else ""),
-        notices=_notices(groups, unreadable),
-        privacy=_privacy(groups),
-        interval=_interval(groups),
-        results=tables.results_table(groups),
-        choice=_choice(groups),
-        figures=f'<div class="panels">{"".join(_figure(each) for each in charts)}</div>',
-        configuration=tables.configuration(groups),
-        again=again,
+def write_tables(groups: Sequence[Group], folder: str | Path) -> list[Path]:
+    """Write runs.csv, arms.csv and figures.csv; docs/how-to/read-the-report.md describes the columns."""
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    files = {"runs": _runs(groups), "arms": arms(groups), "figures": _points(groups)}
+    for name, rows in files.items():
+        write_atomically(target / f"{name}.csv", tables.csv_text(rows).encode())
+    return [target / f"{name}.csv" for name in files]
+
+
+def render(template: Path, *, specs: Mapping[str, object] | None = None, **values: Any) -> str:
+    """A self-contained page in light and dark colours, from a template that extends page.html.
+
+    Args:
+        template: the file; whatever it shows is escaped.
+        specs: charts in Vega-Lite, by the selector of their place.
+        values: what the template names.
+
+    Returns:
+        The page. Its content security policy lets browsers run its own scripts only, and load nothing.
+    """
+    import jinja2
+
+    here = Path(__file__).parent
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([template.parent, here]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: tables.clean(value) if type(value) is str else value,
+    )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    environment.filters |= {"text": tables.text, "key": tables.sort_key, "digest": _digest, "packed": _packed}
+    return environment.get_template(template.name).render(
+        **values,
+        colours={**COLOURS, **{f"series-{i}": pair for i, pair in enumerate(SERIES)}},
+        style=(here / "page.css").read_text(),
+        script=(here / "page.js").read_text(),
+        vega=_vega() if specs else "",
+        data={"charts": specs or {}, "config": PAGE},
         footer=time.strftime(f"Written by sqsgd {__version__} on %Y-%m-%d at %H:%M UTC.", time.gmtime()),
-        data=_data(drawn),
-        plotly=base64.b64encode(packed).decode(),
-        script=script,
     )
 
 
-def _part(name: str) -> str:
-    return resources.files("sqsgd.report").joinpath(name).read_text(encoding="utf-8")
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _packed_plotly() -> bytes:
-    """The basic bundle of plotly.js (lines and bars), a quarter of the whole; the page unpacks it."""
-    return resources.files("sqsgd.report").joinpath("plotly-basic.min.js.gz").read_bytes()
+def _packed(script: str) -> str:
+    return base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()
 
 
-def _closed(script: str) -> str:
-    """Escape what would end a script element; in a string literal both forms mean the same."""
-    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+@functools.cache
+def _vega() -> str:
+    """Vega, Vega-Lite and vega-embed as one script, from vl-convert; cached: making it takes seconds."""
+    import vl_convert
+
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sqsgd" / "report"
+    kept = folder / f"vega-{importlib.metadata.version('vl-convert-python')}.js.gz"
+    with contextlib.suppress(OSError, EOFError, zlib.error):
+        return gzip.decompress(kept.read_bytes()).decode()
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    with contextlib.suppress(OSError):  # a page is worth more than a later one's time
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(kept, gzip.compress(script.encode()))
+    return script
 
 
-def _data(drawn: dict[str, figures.Figure]) -> str:
-    """Figures and colours as JSON, escaped so that it contains no tags."""
-    themes = {"light": dataclasses.asdict(LIGHT), "dark": dataclasses.asdict(DARK)}
-    content = json.dumps({"themes": themes, "figures": drawn}, separators=(",", ":"), allow_nan=False)
-    return content.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _policy(*scripts: bytes) -> str:
-    """A content security policy: the browser runs these scripts only, and loads nothing."""
-    digests = [base64.b64encode(hashlib.sha256(script).digest()).decode() for script in scripts]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
-    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}"
-
-
-def title_of(groups: Sequence[Group], paths: Sequence[str | Path]) -> str:
-    """The title of a report without one: that of the sweep, or what the runs are about."""
+def _title(groups: Sequence[Group], paths: Sequence[str | Path]) -> str:
+    """The title of the sweep, or what the runs are about."""
     if title := sweep_title(paths):
         return title
     datasets = listed(sorted({group.config.dataset for group in groups}))
-    if len(groups) == 1:
-        return f"{groups[0].config.scheme} on {datasets}"
-    return f"{len(groups)} groups on {datasets}"
+    about = groups[0].config.scheme if len(groups) == 1 else f"{len(groups)} groups"
+    return f"{about} on {datasets}"
 
 
 def _lead(groups: Sequence[Group]) -> str:
@@ -141,105 +173,21 @@ def _lead(groups: Sequence[Group]) -> str:
     clients = listed([f"{amount:,}" for amount in sorted({group.config.clients for group in groups})])
     return (
         f"{counted(len(runs), 'run')} in {counted(len(groups), 'group')}, {finished} finished. "
-        f"Model {escape(models)}, {clients} clients. Runs that differ only in their seed form a group."
+        f"Model {models}, {clients} clients."
     )
 
 
-def _notices(groups: Sequence[Group], unreadable: Sequence[Unreadable]) -> str:
-    """The runs that are not finished, by folder."""
-    runs = [run for group in groups for run in group.runs if run.state != "finished"]
-    lines = [f"<li><code>{escape(run.folder)}</code>: {escape(run.status)}</li>" for run in runs]
-    lines += [f"<li>not shown: {escape(each.reason)}</li>" for each in unreadable]
-    if not lines:
-        return ""
-    return (
-        '<section class="notice" aria-labelledby="notice-title"><h2 id="notice-title">Not finished</h2>'
-        f"<ul>{''.join(lines)}</ul></section>"
-    )
-
-
-def _privacy(groups: Sequence[Group]) -> str:
-    cards, made_all = [], promises(groups)
-    for made, members in made_all:
-        names = "".join(f"<li>{tables.sample(each)} {escape(groups[each].label)}</li>" for each in members)
-        text = "".join(f"<p>{escape(sentence)}</p>" for sentence in made.sentences)
-        cards.append(
-            f'<div class="promise"><div><h3>{escape(made.short)}</h3>'
-            f'<ul class="who" aria-label="Groups">{names}</ul></div><div>{text}</div></div>'
-        )
-    notions = {group.notion for group in groups}
-    meanings = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>"
-        for notion, (name, text) in MEANINGS.items()
-        if notion in notions and notion not in ("none", "unknown")
-    )
-    several = sum(len(group.runs) for group in groups) > 1
-    too = " Central ε and δ add up too." if any(made.central for made, _ in made_all) else ""
-    apart = (
-        "<p>Every total is that of one run. A client whose data was used in several of these runs has spent "
-        f"the sum of their totals.{too}</p>"
-    )
-    explained = f'<dl class="meanings">{meanings}</dl>' if meanings else ""
-    return f'<div class="promises">{"".join(cards)}</div>{explained}{apart if several else ""}'
-
-
-def _interval(groups: Sequence[Group]) -> str:
-    if not all(math.isnan(group.accuracy[1]) for group in groups):
-        return "± is half the width of its 95 % confidence interval (Student's t), from three runs on."
-    return "No group has the three runs that a confidence interval (±) takes."
-
-
-def _choice(groups: Sequence[Group]) -> str:
-    """Check boxes that hide groups in all figures; none for a single group."""
-    if len(groups) == 1:
-        return ""
-    boxes = "".join(
-        f'<label><input type="checkbox" value="{series}" checked>{tables.sample(series)}'
-        f"<span>{escape(group.label)}</span></label>"
-        for series, group in enumerate(groups)
-    )
-    return f'<fieldset class="choice"><legend>Groups in the curves</legend>{boxes}</fieldset>'
-
-
-def _figure(chart: Chart | SplitChart) -> str:
-    if isinstance(chart, Chart):
-        table = tables.chart_table(chart)
-        entries = "".join(
-            f'<li data-series="{curve.series}">{tables.sample(curve.series)} {escape(curve.label)}</li>'
-            for curve in chart.curves
-        )
-        keys = f'<ul class="key" aria-label="Key">{entries}</ul>'
-    else:
-        table, keys = tables.split_table(chart), ""
-    heading = f'<h3 id="title-{chart.name}">{escape(chart.title)}</h3>'
-    caption = f"<figcaption>{escape(chart.caption)}</figcaption>"
-    wide = ' class="wide"' if isinstance(chart, SplitChart) else ""
-    if chart.empty:
-        body = f'<p class="empty">There is nothing to draw.</p>{caption}'
-    else:
-        body = (
-            f'<div class="plot" id="plot-{chart.name}" role="img" '
-            f'aria-label="{escape(chart.alternative)}"></div>{keys}{caption}'
-            f"<details><summary>Data of this figure</summary>{table}</details>"
-        )
-    return f'<figure{wide} aria-labelledby="title-{chart.name}">{heading}{body}</figure>'
-
-
-def _again(groups: Sequence[Group], command: str, paths: Sequence[str | Path]) -> str:
-    runs = [run for group in groups for run in group.runs if not run.federation]
-    trained = "\n".join(
-        escape(
-            shlex.join(
-                ["sqsgd", "train", "--config", f"{run.folder}/config.toml", "--out", _elsewhere(run, paths)]
-            )
-        )
-        for run in runs
-    )
-    exact = "Their seeds reproduce them exactly."
-    if any(run.config.secure for run in runs):
-        exact = "Runs with secure noise cannot be reproduced exactly."
-    page = f'<p>To write this page from the folders of the runs:</p><pre tabindex="0">{escape(command)}</pre>'
-    return page + (f'<p>To train them again. {exact}</p><pre tabindex="0">{trained}</pre>' if runs else "")
+def _configuration(group: Group) -> list[Row]:
+    """Every setting of a group, and its runs."""
+    settings = {
+        name: str(value) for name, value in dataclasses.asdict(group.config).items() if name != "seed"
+    }
+    repeated = {run.folder for run in group.repeated}
+    rows: list[Row] = [{"name": name, "value": value} for name, value in settings.items()]
+    for run in group.runs:
+        again = "; does not count, another run has its seed" if run.folder in repeated else ""
+        rows.append({"name": f"seed {run.config.seed}", "value": f"{run.folder}: {run.status}{again}"})
+    return rows
 
 
 def _elsewhere(run: RunData, paths: Sequence[str | Path]) -> str:
@@ -248,3 +196,85 @@ def _elsewhere(run: RunData, paths: Sequence[str | Path]) -> str:
     whole = path.parent if (path.parent / SWEEP).is_file() else path
     named = whole.resolve() if whole.name in ("", "..") else whole
     return str(named.with_name(f"{named.name}-again") / run.folder.relative_to(whole))
+
+
+HEADINGS = {
+    "arm": "Group", "runs": "Runs", "mean": "Accuracy", "best": "Best accuracy", "lr": "Learning rate",
+    "notion": "Privacy", "epsilon": "ε per round", "epsilon_total": "Total ε",
+    "bytes_per_report": "Bytes per round", "share_of_float32": "Of float32", "seconds": "Seconds",
+    "state": "Status",
+}  # fmt: skip
+"""The columns of ``arms`` that the page shows."""
+
+
+def arms(groups: Sequence[Group]) -> list[Row]:
+    """The results, one row per group: the page's first table and ``arms.csv``."""
+    rows: list[Row] = []
+    for group in groups:
+        share, ratio = group.headline.is_share, group.summary.bytes_up_ratio if group.summary else math.nan
+        (mean, half), best = group.accuracy, group.best_accuracy
+        fraction = MISSING if math.isnan(ratio) else f"1/{ratio:,.0f}" if ratio >= 10 else f"1/{ratio:.2g}"
+        progress = group.runs[0].progress if len(group.runs) == 1 else group.states
+        rows.append(
+            {
+                "arm": group.label,
+                "runs": len(group.counted),
+                "metric": group.headline.name,
+                "mean": Shown(mean, interval(mean, half, share=share)),
+                "half_width_95": half,
+                "best": Shown(best, interval(best, math.nan, share=share)),
+                "lr": group.lr,
+                "notion": group.notion,
+                **{name: group.last(column) for name, column in LAST.items()},
+                "share_of_float32": Shown(1 / ratio, fraction),
+                "seconds": group.seconds,
+                "state": Shown(group.state, progress),
+            }
+        )
+    return rows
+
+
+def _runs(groups: Sequence[Group]) -> list[Row]:
+    """The runs, one row each: ``runs.csv``."""
+    settings = ("scheme", "dataset", "model", "clients", "participation", "partition", "bytes")
+    rows: list[Row] = []
+    for group, run in [(arm, run) for arm in groups for run in arm.runs]:
+        best = run.headline.best(run.accuracies.tolist())
+        rows.append(
+            {
+                "arm": group.label,
+                "seed": run.config.seed,
+                "state": run.state,
+                "rounds": run.rounds,
+                "metric": run.headline.name,
+                "value": float(run.accuracies[-1]) if run.accuracies.size else math.nan,
+                "best": math.nan if best is None else best,
+                **{name: getattr(run.config, name) for name in settings},
+                "notion": group.notion,
+                **{
+                    name: float(run.columns[column][-1]) if run.rounds else math.nan
+                    for name, column in LAST.items()
+                },
+                "lr": run.rate,
+                "seconds": float(run.columns["seconds"].sum()) if run.rounds else math.nan,
+                "folder": str(run.folder),
+            }
+        )
+    return rows
+
+
+def _points(groups: Sequence[Group]) -> list[Row]:
+    """The points of all curves: ``figures.csv``."""
+    return [
+        {
+            "figure": chart.name,
+            "arm": point["group"],
+            "x_title": chart.x_title,
+            "x": point["x"],
+            "y_title": chart.y_title,
+            "mean": point["mean"],
+            "half_width_95": point["half"],
+        }
+        for chart in line_charts(groups)
+        for point in chart.points
+    ]

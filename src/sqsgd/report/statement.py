@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqsgd.numerics.epsilon_sums import four_digits
 from sqsgd.report.groups import Group, StatedNotion
-from sqsgd.report.text import counted, number, percent
+from sqsgd.report.tables import counted, number, percent
 from sqsgd.runs.reading import Central
 
 LARGE = 10.0
@@ -45,153 +45,132 @@ MEANINGS: dict[StatedNotion, tuple[str, str]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Promise:
-    """The guarantee of one or more groups."""
+class Statement:
+    """What a group guarantees, on one line and in full; equal statements are shown once."""
 
     notion: StatedNotion
-    epsilon: float
-    total: float
-    delta: float
-    reports: int
-    all_rounds: bool
-    secure: bool
-    state: str
-    once: bool = False
-    """No client sends two reports."""
-    central: Central | None = None
-    """What holds besides for whoever sees only the models, if each client sends one report."""
-    federation: bool = False
-    evaluations: float = 0.0
-    """The part of the total that was spent on evaluations on the clients' data."""
-
-    @property
-    def sentences(self) -> list[str]:
-        """The statement, sentence by sentence."""
-        if not self.reports:
-            return ["No round was completed: nothing was sent and nothing was spent.", *self._noise()]
-        if self.notion in ("none", "unknown"):
-            return [MEANINGS[self.notion][1]]
-        return [self._each(), self._total(), *self._warning(), *self._central(), *self._noise()]
-
-    @property
-    def short(self) -> str:
-        """The notion and its numbers on one line."""
-        name = MEANINGS[self.notion][0]
-        if self.notion in ("none", "unknown") or not self.reports:
-            return name
-        so_far = " so far" if self.state == "unfinished" else ""
-        nbsp = "\N{NO-BREAK SPACE}"
-        central = f"; central ε{nbsp}{four_digits(self.central.epsilon)}" if self.central else ""
-        return f"{name}, ε {number(self.epsilon)} per report, {number(self.total)} in total{so_far}{central}"
-
-    def _each(self) -> str:
-        if self.notion == "central":
-            delta = f"δ = {_small(self.delta)}" if self.delta else "a δ that the run did not record"
-            return (
-                f"The sum of a round is (ε, δ)-differentially private with ε = {number(self.epsilon)} and "
-                f"{delta}, provided that the aggregator is trusted: it sees every report and must reveal "
-                "only the sum."
-            )
-        per_weight = self.notion == "per-weight"
-        return (
-            f"Each {'weight of a report' if per_weight else 'report'} is ε-locally differentially private "
-            f"with ε = {number(self.epsilon)}: for any data of a client, "
-            f"{'what it sends for one weight' if per_weight else 'a report'} is at most "
-            f"{_factor(self.epsilon)} times as likely as with any other data. {_guess(self.epsilon)}"
-        )
-
-    def _total(self) -> str:
-        if self.once and self.notion == "local":
-            return (
-                f"Each client sends at most one report, so {number(self.total)} is the total that a client "
-                "spends, however many rounds there are."
-            )
-        who = (
-            f"A client that took part in all {counted(self.reports, 'round')}"
-            if self.all_rounds
-            else f"The client that took part most often sent {counted(self.reports, 'report')}. It"
-        )
-        verb = {"unfinished": "has so far spent", "damaged": "spent at least"}.get(self.state, "spent")
-        more = f" + {number(self.evaluations)} for evaluations on its data" if self.evaluations else ""
-        amount = f"{number(self.reports)} × {number(self.epsilon)}{more} = {number(self.total)}"
-        whole = {"per-weight": " for each weight", "central": " of ε"}.get(self.notion, "")
-        deltas = " So do the δ of the rounds." if self.notion == "central" else ""
-        return (
-            f"{who} {verb} {amount}{whole} in total: the ε of its reports add up (basic composition).{deltas}"
-        )
-
-    def _warning(self) -> list[str]:
-        if self.epsilon > LARGE:
-            weak = "An ε this large is a weak guarantee by itself. It does not hide whether a record was used"
-            limit = ", but limits how well the direction of a gradient can be inferred from one report"
-            return [weak + (limit if self.notion == "local" else "") + "."]
-        if self.total > LARGE:
-            return [
-                "The ε of one report is small, but the total is a weak guarantee by itself for a client that "
-                "took part this often."
-            ]
-        return []
-
-    def _central(self) -> list[str]:
-        """Who is protected better, under which assumption, and what that does not cover."""
-        if self.central is None:
-            return []
-        found = self.central
-        within = found.order == "round"
-        users = f"{found.users:,} clients{' of a round' * within}"
-        known = " Only the order within rounds counts: who was in which round may be known." * within
-        chance = percent((1 + found.delta) / (1 + math.exp(-found.epsilon)))
-        shown = "times" if self.federation else "training loss and the times"
-        return [
-            "The models are also centrally (ε, δ)-differentially private with "
-            f"ε = {four_digits(found.epsilon)} and δ = {_small(found.delta)}, for whoever sees only them, if "
-            f"the operator keeps the order of the {users} and their reports to itself.{known} From the "
-            f"models, such an attacker guesses right at most {chance} of the time.",
-            "The central guarantee covers what is computed from the models, such as the accuracy. It does "
-            f"not cover the {shown} that this page shows. It assumes that whether a client answers depends "
-            "neither on its data nor on its slot, and that other clients do not reveal when they reported.",
-        ]
-
-    def _noise(self) -> list[str]:
-        if self.notion == "none":
-            return []
-        if self.secure:
-            return ["The noise was secure: it came from the operating system and cannot be reproduced."]
-        return [
-            "The noise was seeded: this was an experiment and protects nobody, because anyone who knows the "
-            "seed can remove the noise. The numbers are what the same run would guarantee with secure noise"
-            + (" and a secret order." if self.central else "."),
-        ]
+    short: str
+    sentences: tuple[str, ...]
+    central: Central | None
 
 
-def promise(group: Group) -> Promise:
+def statement(group: Group) -> Statement:
     """The guarantee of a group's runs, with the largest of their totals."""
     epsilon, total = group.last("epsilon"), group.last("epsilon_total")
+    rounds = max((run.rounds for run in group.counted), default=0)
     evaluations = group.last("epsilon_evaluations")
-    evaluations = 0.0 if math.isnan(evaluations) else evaluations
+    evaluations = 0.0 if math.isnan(evaluations) else evaluations  # the part of the total spent on them
     finite = math.isfinite(epsilon) and epsilon > 0 and math.isfinite(total)
-    reports = (
-        round((total - evaluations) / epsilon)
-        if finite
-        else max((run.rounds for run in group.counted), default=0)
+    reports = round((total - evaluations) / epsilon) if finite else rounds
+    notion: StatedNotion = "unknown" if reports and math.isnan(epsilon) else group.notion
+    central, short = _weakest_central(group), MEANINGS[notion][0]
+    if not reports:
+        sentences = ["No round was completed: nothing was sent and nothing was spent.", *_noise(group, None)]
+    elif notion in ("none", "unknown"):
+        sentences = [MEANINGS[notion][1]]
+    else:
+        so_far = " so far" if group.state == "unfinished" else ""
+        short += f", ε {number(epsilon)} per report, {number(total)} in total{so_far}"
+        short += f"; central ε\N{NO-BREAK SPACE}{four_digits(central.epsilon)}" if central else ""
+        sentences = [_report(notion, epsilon, group.summary.delta if group.summary else 0.0)]
+        if group.config.participation == "once" and notion == "local":
+            sentences.append(
+                f"Each client sends at most one report, so {number(total)} is the total that a client "
+                "spends, however many rounds there are."
+            )
+        else:
+            who = (
+                f"A client that took part in all {counted(reports, 'round')}"
+                if reports == rounds
+                else f"The client that took part most often sent {counted(reports, 'report')}. It"
+            )
+            verb = {"unfinished": "has so far spent", "damaged": "spent at least"}.get(group.state, "spent")
+            more = f" + {number(evaluations)} for evaluations on its data" if evaluations else ""
+            whole = {"per-weight": " for each weight", "central": " of ε"}.get(notion, "")
+            deltas = " So do the δ of the rounds." if notion == "central" else ""
+            sentences.append(
+                f"{who} {verb} {number(reports)} × {number(epsilon)}{more} = {number(total)}{whole} in "
+                f"total: the ε of its reports add up (basic composition).{deltas}"
+            )
+        sentences += [*_warning(notion, epsilon, total), *_central(group, central), *_noise(group, central)]
+    return Statement(notion=notion, short=short, sentences=tuple(sentences), central=central)
+
+
+def _report(notion: StatedNotion, epsilon: float, delta: float) -> str:
+    """What holds for one report, or for the sum of a round."""
+    if notion == "central":
+        known = f"δ = {_small(delta)}" if delta else "a δ that the run did not record"
+        return (
+            f"The sum of a round is (ε, δ)-differentially private with ε = {number(epsilon)} and {known}, "
+            "provided that the aggregator is trusted: it sees every report and must reveal only the sum."
+        )
+    whole, sent = ("weight of a report", "what it sends for one weight"), ("report", "a report")
+    subject, message = whole if notion == "per-weight" else sent
+    factor = number(math.exp(epsilon)) if epsilon < 12 else f"about {_power(round(epsilon / math.log(10)))}"
+    chance = 1 / (1 + math.exp(-epsilon))  # of the best guess between two equally likely inputs
+    guess = (
+        "By itself this ε does not prevent an attacker who considers two possibilities from guessing right "
+        "nearly always."
     )
-    return Promise(
-        notion="unknown" if reports and math.isnan(epsilon) else group.notion,
-        epsilon=epsilon,
-        total=total,
-        delta=group.summary.delta if group.summary else 0.0,
-        reports=reports,
-        all_rounds=reports == max((run.rounds for run in group.counted), default=0),
-        secure=group.config.secure,
-        state=group.counted[0].state if group.counted else "unfinished",
-        once=group.config.participation == "once",
-        central=_worst_central(group),
-        federation=any(run.federation for run in group.counted),
-        evaluations=evaluations,
+    if chance < 0.999:
+        guess = (
+            "An attacker who considers two possibilities equally likely guesses right from one report at "
+            f"most {percent(chance)} of the time, compared to 50 % without it."
+        )
+    return (
+        f"Each {subject} is ε-locally differentially private with ε = {number(epsilon)}: for any data of a "
+        f"client, {message} is at most {factor} times as likely as with any other data. {guess}"
     )
 
 
-def _worst_central(group: Group) -> Central | None:
+def _warning(notion: StatedNotion, epsilon: float, total: float) -> list[str]:
+    if epsilon > LARGE:
+        weak = "An ε this large is a weak guarantee by itself. It does not hide whether a record was used"
+        limit = ", but limits how well the direction of a gradient can be inferred from one report"
+        return [weak + (limit if notion == "local" else "") + "."]
+    if total > LARGE:
+        return [
+            "The ε of one report is small, but the total is a weak guarantee by itself for a client that "
+            "took part this often."
+        ]
+    return []
+
+
+def _central(group: Group, central: Central | None) -> list[str]:
+    """Who is protected better, under which assumption, and what that does not cover."""
+    if central is None:
+        return []
+    users, known = f"{central.users:,} clients", ""
+    if central.order == "round":
+        users += " of a round"
+        known = " Only the order within rounds counts: who was in which round may be known."
+    chance = percent((1 + central.delta) / (1 + math.exp(-central.epsilon)))
+    federation = any(run.federation for run in group.counted)
+    return [
+        "The models are also centrally (ε, δ)-differentially private with "
+        f"ε = {four_digits(central.epsilon)} and δ = {_small(central.delta)}, for whoever sees only them, if "
+        f"the operator keeps the order of the {users} and their reports to itself.{known} From the models, "
+        f"such an attacker guesses right at most {chance} of the time.",
+        "The central guarantee covers what is computed from the models, such as the accuracy. It does not "
+        f"cover the {'times' if federation else 'training loss and the times'} that this page shows. It "
+        "assumes that whether a client answers depends neither on its data nor on its slot, and that other "
+        "clients do not reveal when they reported.",
+    ]
+
+
+def _noise(group: Group, central: Central | None) -> list[str]:
+    if group.notion == "none":
+        return []
+    if group.config.secure:
+        return ["The noise was secure: it came from the operating system and cannot be reproduced."]
+    return [
+        "The noise was seeded: this was an experiment and protects nobody, because anyone who knows the seed "
+        "can remove the noise. The numbers are what the same run would guarantee with secure noise"
+        + (" and a secret order." if central else "."),
+    ]
+
+
+def _weakest_central(group: Group) -> Central | None:
     """The weakest central guarantee of the group's finished runs; None if one of them has none."""
     if group.config.participation != "once" or any(run.state != "finished" for run in group.counted):
         return None
@@ -200,25 +179,13 @@ def _worst_central(group: Group) -> Central | None:
     return max(known, key=lambda each: each.epsilon) if known and len(known) == len(found) else None
 
 
-def promises(groups: Sequence[Group]) -> list[tuple[Promise, list[int]]]:
-    """Each distinct guarantee with the indices of its groups, the strongest notion first.
-
-    Guarantees that are stated in the same words are one, even if they differ in what is not stated, such as
-    the number of rounds of a baseline without privacy.
-    """
-    shared: dict[tuple[str, ...], tuple[Promise, list[int]]] = {}
-    for series, group in enumerate(groups):
-        made = promise(group)
-        shared.setdefault((made.short, *made.sentences), (made, []))[1].append(series)
-    order = list(MEANINGS)
-    return sorted(shared.values(), key=lambda each: order.index(each[0].notion))
-
-
-def _factor(epsilon: float) -> str:
-    """e^ε as text."""
-    if epsilon < 12:
-        return number(math.exp(epsilon))
-    return f"about {_power(round(epsilon / math.log(10)))}"
+def statements(groups: Sequence[Group]) -> list[tuple[Statement, list[str]]]:
+    """Each distinct statement with the labels of its groups, the strongest notion first."""
+    shared: dict[tuple[str, ...], tuple[Statement, list[str]]] = {}
+    for group in groups:
+        made = statement(group)
+        shared.setdefault((made.short, *made.sentences), (made, []))[1].append(group.label)
+    return sorted(shared.values(), key=lambda each: list(MEANINGS).index(each[0].notion))
 
 
 def _power(exponent: int) -> str:
@@ -231,17 +198,3 @@ def _small(delta: float) -> str:
     if not exponent:
         return mantissa
     return _power(int(exponent)) if mantissa == "1" else f"{mantissa} × {_power(int(exponent))}"
-
-
-def _guess(epsilon: float) -> str:
-    """The best guess between two equally likely inputs is right with probability at most 1 / (1 + e^-ε)."""
-    chance = 1 / (1 + math.exp(-epsilon))
-    if chance < 0.999:
-        return (
-            "An attacker who considers two possibilities equally likely guesses right from one report "
-            f"at most {percent(chance)} of the time, compared to 50 % without it."
-        )
-    return (
-        "By itself this ε does not prevent an attacker who considers two possibilities from guessing right "
-        "nearly always."
-    )
