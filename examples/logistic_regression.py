@@ -15,7 +15,7 @@ import numpy as np
 import sqsgd
 from sqsgd.federated import Settings, client_step, initial_state, server_step
 from sqsgd.federated.optimizers import Optimizer
-from sqsgd.ledger.refusals import BudgetSpent
+from sqsgd.privacy.ledger import BudgetSpent
 
 CLINICS, PATIENTS, DIM, EPSILON, CAP = 200, 40, 20, 6.0, 60.0
 

@@ -8,8 +8,9 @@ import time
 import numpy as np
 import pytest
 
-from sqsgd import Task, make_scheme, planner, seeded_rng
-from sqsgd.planner import automatic_scheme, information_limit, plan, stateless_choices
+from sqsgd import Task, make_scheme, seeded_rng
+from sqsgd.privacy import planner
+from sqsgd.privacy.planner import automatic_scheme, information_limit, plan, stateless_choices
 
 
 @pytest.mark.parametrize(

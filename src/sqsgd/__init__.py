@@ -8,15 +8,14 @@
 (51, (1000,))
 """
 
-from sqsgd.certificate.guarantee import CentralGuarantee, central_guarantee
-from sqsgd.certificate.local_choice import local_epsilon_for
 from sqsgd.codec import MalformedReport
 from sqsgd.core import Aggregate, Mechanism, Privacy, Scheme, Transform
-from sqsgd.ledger.account import Ledger
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.numerics.reconstruction import reconstruction_bound
-from sqsgd.planner import Plan, plan
+from sqsgd.privacy.certificate import CentralGuarantee, central_guarantee, local_epsilon_for
+from sqsgd.privacy.ledger import Ledger
+from sqsgd.privacy.planner import Plan, plan
+from sqsgd.privacy.reconstruction import reconstruction_bound
 from sqsgd.randomness import Rng, Rngs, secure_rng, secure_rngs, seeded_rng, seeded_rngs
 from sqsgd.schemes import SCHEMES, make_scheme
 from sqsgd.task import Task, Tasks

@@ -13,8 +13,8 @@ from flint import arb, fmpq
 from scipy import stats
 from shuffling import blanket_share, divergence, formula, view
 
-from sqsgd.certificate.blanket_bound import TOLERANCE, BlanketBound, blanket_bound, generic_bound
 from sqsgd.numerics import exact
+from sqsgd.privacy.blanket import TOLERANCE, BlanketBound, blanket_bound, generic_bound
 
 GROWTHS = (Fraction(1), Fraction(21, 20), Fraction(13, 10), Fraction(2), Fraction(7, 2))
 ONE_PART = {

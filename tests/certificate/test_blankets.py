@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from sqsgd import make_scheme
-from sqsgd.certificate.blanket_bound import blanket_bound
 from sqsgd.codec import Column
 from sqsgd.numerics import exact
+from sqsgd.privacy.blanket import blanket_bound
 from sqsgd.schemes import SCHEMES
 
 TINY = [

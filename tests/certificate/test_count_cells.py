@@ -7,8 +7,8 @@ import pytest
 from flint import arb, fmpq
 from scipy import stats
 
-from sqsgd.certificate.count_cells import count_cells
 from sqsgd.numerics import exact
+from sqsgd.privacy.blanket import count_cells
 
 
 def uncovered(trials, share, negligible, cells):

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from sqsgd import CentralGuarantee, central_guarantee, make_scheme
-from sqsgd.certificate import guarantee
-from sqsgd.certificate.guarantee import certifies
+from sqsgd.privacy import certificate as guarantee
+from sqsgd.privacy.certificate import certifies
 
 
 def index(epsilon, **options):

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from sqsgd import central_guarantee, make_scheme
-from sqsgd.certificate.once_plan import plan_once
-from sqsgd.planner import automatic_scheme
+from sqsgd.privacy.certificate import plan_once
+from sqsgd.privacy.planner import automatic_scheme
 
 BUDGET = {"dim": 3920, "bits": 256, "users": 60000, "delta": 1e-6}
 

@@ -7,9 +7,9 @@ import pytest
 from flint import arb, fmpq, fmpz, fmpz_poly
 from shuffling import law_of_sum
 
-from sqsgd.certificate import spread_sums
-from sqsgd.certificate.spread_sums import GridLaw, SpreadSums
 from sqsgd.numerics import exact
+from sqsgd.privacy import blanket as spread_sums
+from sqsgd.privacy.blanket import GridLaw, SpreadSums
 
 BITS, SPARE = 120, 60
 CASES = {

@@ -45,7 +45,7 @@ def test_batches_and_single_clients_give_the_same_bits(name, options, changes, m
 
 
 def test_clients_with_a_residual_or_a_ledger_are_taken_one_by_one(monkeypatch, tmp_path):
-    from sqsgd.ledger.client_ledgers import Ledgers
+    from sqsgd.privacy.ledger import Ledgers
 
     monkeypatch.setattr(batch_rounds.BatchRound, "step", None)
     after(2, make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16, code="signs"), settings(), Rows())

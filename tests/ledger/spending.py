@@ -3,8 +3,7 @@
 import os
 from pathlib import Path
 
-from sqsgd.ledger.account import Ledger
-from sqsgd.ledger.refusals import LedgerDamaged
+from sqsgd.privacy.ledger import Ledger, LedgerDamaged
 
 
 def pay(ledger, round, epsilon=1.0, task="digits", **more):

@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from spending import pay, small_ledger
 
 from sqsgd import Privacy, Task, make_scheme
-from sqsgd.ledger._history import History, sealed
-from sqsgd.ledger.account import Ledger
-from sqsgd.ledger.refusals import AlreadyAnswered, BudgetSpent, ReportRefused
-from sqsgd.ledger.tips import tip_line
+from sqsgd.privacy.ledger import AlreadyAnswered, BudgetSpent, Ledger, ReportRefused
+from sqsgd.privacy.ledger_files import History, sealed, tip_line
 
 
 def test_a_report_is_written_down_and_found_again(tmp_path):

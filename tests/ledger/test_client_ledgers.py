@@ -5,7 +5,7 @@ import pytest
 from quadratic import Quadratic, settings
 
 from sqsgd import Ledger, Task, federated, make_scheme
-from sqsgd.ledger.client_ledgers import Ledgers
+from sqsgd.privacy.ledger import Ledgers
 
 
 class Once(Quadratic):

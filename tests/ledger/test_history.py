@@ -6,10 +6,9 @@ import io
 import pytest
 from spending import small_ledger
 
-from sqsgd.ledger import _history as history
-from sqsgd.ledger import tips
-from sqsgd.ledger.account import Ledger
-from sqsgd.ledger.refusals import LedgerDamaged
+from sqsgd.privacy import ledger_files as history
+from sqsgd.privacy import ledger_files as tips
+from sqsgd.privacy.ledger import Ledger, LedgerDamaged
 
 
 @pytest.mark.parametrize("content", [b"hello\n", b"\x00\x01\n" * 9, b"no end"])

@@ -10,8 +10,7 @@ import pytest
 from crash_images import Disk, Recorder
 from spending import in_child, pay, put_back, small_ledger, status_of
 
-from sqsgd.ledger.account import Ledger
-from sqsgd.ledger.refusals import LedgerDamaged
+from sqsgd.privacy.ledger import Ledger, LedgerDamaged
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 

@@ -5,9 +5,8 @@ import os
 import pytest
 from spending import files_of, pay, put_back, refused, small_ledger
 
-from sqsgd.ledger import _history as history
-from sqsgd.ledger.account import Ledger
-from sqsgd.ledger.refusals import LedgerDamaged, LedgerRolledBack
+from sqsgd.privacy import ledger_files as history
+from sqsgd.privacy.ledger import Ledger, LedgerDamaged, LedgerRolledBack
 
 
 def flips_that_pass(ledger, name):

@@ -7,7 +7,7 @@ import pytest
 from spending import files_of, pay, small_ledger
 
 from sqsgd.files import durable
-from sqsgd.ledger.account import Ledger
+from sqsgd.privacy.ledger import Ledger
 
 CALLS = ("open", "pwrite", "fsync", "replace")
 

@@ -5,9 +5,8 @@ import shutil
 import pytest
 from spending import files_of, pay, put_back, small_ledger
 
-from sqsgd.ledger._history import MAX_LINE
-from sqsgd.ledger.account import Ledger
-from sqsgd.ledger.refusals import LedgerDamaged, LedgerRolledBack
+from sqsgd.privacy.ledger import Ledger, LedgerDamaged, LedgerRolledBack
+from sqsgd.privacy.ledger_files import MAX_LINE
 
 
 def test_a_witness_that_has_moved(tmp_path):

@@ -10,9 +10,8 @@ import pytest
 from spending import in_child, pay, small_ledger, status_of
 
 from sqsgd.files import durable
-from sqsgd.ledger._files import LedgerFiles
-from sqsgd.ledger.account import Ledger
-from sqsgd.ledger.refusals import AlreadyAnswered, BudgetSpent
+from sqsgd.privacy.ledger import AlreadyAnswered, BudgetSpent, Ledger
+from sqsgd.privacy.ledger_files import LedgerFiles
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sqsgd.ledger.refusals import (
+from sqsgd.privacy.ledger import (
     AlreadyAnswered,
     BudgetSpent,
     LedgerDamaged,

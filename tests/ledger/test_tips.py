@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 from spending import files_of, pay, put_back, refused, small_ledger
 
-from sqsgd.ledger._history import MAX_LINE, History
-from sqsgd.ledger.account import Ledger
-from sqsgd.ledger.refusals import LedgerDamaged, LedgerRolledBack
-from sqsgd.ledger.tips import Tip, check_tips, read_tip, tip_line
+from sqsgd.privacy.ledger import Ledger, LedgerDamaged, LedgerRolledBack
+from sqsgd.privacy.ledger_files import MAX_LINE, History, Tip, check_tips, read_tip, tip_line
 
 
 @pytest.mark.parametrize("name", ["ledger", "ledger.tip", "witness"])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sqsgd.numerics.reconstruction import printed_bound, reconstruction_bound, reconstruction_statements
+from sqsgd.privacy.reconstruction import printed_bound, reconstruction_bound, reconstruction_statements
 
 EPSILON = st.floats(0.0, 1e9) | st.floats(0.0, 50.0)
 DIMENSIONS = st.integers(2, 10**12) | st.integers(2, 300)

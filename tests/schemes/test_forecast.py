@@ -2,8 +2,8 @@
 
 import pytest
 
+from sqsgd.privacy.planner import least_rounds, once_outlook, outlook
 from sqsgd.schemes import make_scheme
-from sqsgd.schemes.forecast import least_rounds, once_outlook, outlook
 
 LINEAR, LENET, FEATURES = 7_840, 119_850, 3_920
 

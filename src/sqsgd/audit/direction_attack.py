@@ -9,7 +9,7 @@ import numpy as np
 
 from sqsgd.audit.findings import Finding, judged, skipped
 from sqsgd.audit.subject import Subject, cosine, forward, preimage, task_for
-from sqsgd.numerics.reconstruction import reconstruction_bound
+from sqsgd.privacy.reconstruction import reconstruction_bound
 
 CHANCE = 1e-6
 """The probability that the largest cosine of all trials exceeds its bound although ε is correct."""

@@ -23,7 +23,7 @@ from sqsgd.federated import sent_coordinates
 from sqsgd.learning.datasets import load_dataset
 from sqsgd.learning.gradients import loss_gradient, parameter_count, trainable_parameters
 from sqsgd.learning.models import make_model
-from sqsgd.numerics.reconstruction import reconstruction_bound
+from sqsgd.privacy.reconstruction import reconstruction_bound
 
 BATCHES = (1, 4)
 _STEPS, _RATE = 300, 0.3

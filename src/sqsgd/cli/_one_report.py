@@ -24,8 +24,8 @@ def check_once(once: bool, typed: Mapping[str, Any]) -> None:
 
 
 def show_once(*, as_json: bool, **budget: Any) -> None:
-    """Print the plan for a budget, see ``sqsgd.certificate.once_plan.plan_once``."""
-    from sqsgd.certificate.once_plan import plan_once
+    """Print the plan for a budget, see ``sqsgd.privacy.certificate.plan_once``."""
+    from sqsgd.privacy.certificate import plan_once
 
     chosen = plan_once(**budget)
     if as_json:

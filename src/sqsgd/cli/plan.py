@@ -13,7 +13,7 @@ from sqsgd.cli._options import Bytes, Epsilon, Json, given
 from sqsgd.cli._tables import print_json, print_table, wrapped
 
 if TYPE_CHECKING:
-    from sqsgd.planner import Plan
+    from sqsgd.privacy.planner import Plan
 
 RESIDUAL = (
     "or --scheme sqsgd, if the same clients answer in most rounds: it keeps a residual at the client and "
@@ -43,8 +43,8 @@ def plan(
     With --once, show instead what a report per user buys, and what it guarantees locally and centrally.
     """
     from sqsgd import checks
-    from sqsgd.planner import frontier, ratio
-    from sqsgd.planner import plan as make_plan
+    from sqsgd.privacy.planner import frontier, ratio
+    from sqsgd.privacy.planner import plan as make_plan
 
     checks.integer("bytes", bytes_, 1, 2**37)
     typed = given(context)

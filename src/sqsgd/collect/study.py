@@ -19,7 +19,7 @@ from sqsgd.federated.optimizers import check_optimizer
 from sqsgd.federated.rates import bound_and_rate
 from sqsgd.files.durable import write_atomically
 from sqsgd.files.toml_reader import read_toml
-from sqsgd.planner import automatic_scheme
+from sqsgd.privacy.planner import automatic_scheme
 from sqsgd.schemes import check_name, make_scheme
 from sqsgd.schemes.sqsgd import CODED, code_of
 

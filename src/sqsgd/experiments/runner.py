@@ -23,13 +23,13 @@ from sqsgd.learning.models import make_model
 from sqsgd.learning.objectives import find_objective, make_objective
 from sqsgd.learning.partition import NATURAL
 from sqsgd.learning.problem import LearningProblem, make_problem
-from sqsgd.planner import automatic_scheme
+from sqsgd.privacy import planner
 from sqsgd.runs.config import EVERY_CLIENT, RunConfig, cores, load_config
 from sqsgd.runs.kept_order import SEEDED, forget_order, keep_order, kept_order
 from sqsgd.runs.once_summary import about_once
 from sqsgd.runs.run_folder import CONFIG, MODEL, SUMMARY, SWEEP, RunFolder
 from sqsgd.runs.summary import summarise
-from sqsgd.schemes import check_name, forecast, make_scheme
+from sqsgd.schemes import check_name, make_scheme
 from sqsgd.schemes.code_choice import LEVELS
 from sqsgd.schemes.sqsgd import CODED, best_direction, code_of
 
@@ -203,7 +203,7 @@ def _scheme(config: RunConfig, dim: int) -> Scheme:
         )
     name, bits = config.scheme, 8 * config.bytes
     if name == "auto":
-        name = automatic_scheme(dim=dim, epsilon=config.epsilon, bits=bits, once=config.once)
+        name = planner.automatic_scheme(dim=dim, epsilon=config.epsilon, bits=bits, once=config.once)
     scheme = make_scheme(name, dim=dim, epsilon=config.epsilon, bits=bits, **config.options)
     if config.once and scheme.residual:
         raise ValueError(
@@ -217,9 +217,9 @@ def outlook(config: RunConfig, dim: int) -> str:
     """One line if a model of ``dim`` weights is predicted to learn little or nothing."""
     scheme, clients = _scheme(config, dim), config.participants or config.clients
     if softmax_once(config):
-        found = forecast.once_outlook(scheme, config.clients)
+        found = planner.once_outlook(scheme, config.clients)
     else:
-        found = forecast.outlook(scheme, clients, config.rounds, config.bound or scheme.first_bound)
+        found = planner.outlook(scheme, clients, config.rounds, config.bound or scheme.first_bound)
     return f"{scheme.name} at epsilon {config.epsilon:g}: {found}" if found else ""
 
 

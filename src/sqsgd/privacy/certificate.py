@@ -1,20 +1,24 @@
-"""The central (ε, δ) of a run in which every user reports once, in a secret order."""
+"""The central (ε, δ) of a run in which every user reports once, in a secret order; plans for such runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from sqsgd import checks
-from sqsgd.certificate.blanket_bound import BlanketBound, blanket_bound, generic_bound
 from sqsgd.core import Scheme
 from sqsgd.numerics.epsilon_sums import four_digits
+from sqsgd.privacy.blanket import TOLERANCE, BlanketBound, blanket_bound, generic_bound
+from sqsgd.privacy.planner import automatic_scheme, once_outlook
+from sqsgd.schemes import make_scheme
 
 Order = Literal["run", "round"]
 MOST_USERS, MOST_COUNTED = 2**53, 10**9  # more users hide better; the bound is computed for at most so many
 _MOST_LOCAL = 64.0  # no number of users that is counted lowers a larger ε
 _LEAST_DELTA = 1e-100  # smaller ones count as zero
+LEAST = 0.01
+"""The least local ε that schemes accept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,3 +179,120 @@ def _assumptions(scheme: Scheme, users: int, order: Order, dropouts: int, collud
     yield f"at most {colluding:,} other users reveal their slots" if colluding else "no user reveals a slot"
     if scheme.privacy.arithmetic == "real":
         yield f"the reports of {scheme.name!r} are ε-private in real arithmetic only"
+
+
+def local_epsilon_for(
+    make: Callable[[float], Scheme],
+    central: float,
+    users: int,
+    delta: float,
+    *,
+    dropouts: int = 0,
+    colluding: int = 0,
+    most: float = 12.0,
+) -> float:
+    """The largest local ε, up to 0.1 %, whose scheme ``make(ε)`` has a central ε of at most ``central``.
+
+    The other arguments are those of ``central_guarantee``. ``most`` limits the search. A local ε of
+    ``central`` always suffices, so that the result is never below it, unless ``most`` is.
+
+    Guarantees
+    ----------
+    * ``central_guarantee`` of the result is at most ``central``:
+      tests/certificate/test_local_choice.py::test_what_is_chosen_keeps_the_central_epsilon.
+
+    >>> from sqsgd import central_guarantee, make_scheme
+    >>> make = lambda epsilon: make_scheme("privunit-index", dim=3920, epsilon=epsilon)
+    >>> local = local_epsilon_for(make, 0.5, users=60000, delta=1e-6)
+    >>> round(local, 1), central_guarantee(make(local), users=60000, delta=1e-6).epsilon <= 0.5
+    (6.2, True)
+    """
+    central, most = checks.positive("central", central), checks.positive("most", most)
+    wanted = central * (1 - 2 * TOLERANCE)  # because the least central ε is found to that accuracy
+
+    def enough(epsilon: float) -> bool:
+        return certifies(make(epsilon), wanted, users, delta, dropouts=dropouts, colluding=colluding)
+
+    if central >= most or enough(most):
+        return most
+    low, high = max(central, LEAST), most
+    if central < LEAST and not enough(LEAST):
+        raise ValueError(
+            f"central = {central:g} needs a local epsilon below {LEAST}, or more users than {users:,}"
+        )
+    while high - low > TOLERANCE * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if enough(middle) else (low, middle)
+    return low
+
+
+@dataclass(frozen=True, kw_only=True)
+class OncePlan:
+    """A scheme for runs in which each user reports once, and what it guarantees."""
+
+    scheme: str
+    dim: int
+    users: int
+    epsilon: float
+    """The local ε of the report."""
+    message_bytes: int
+    nmse: float
+    """The error of one report, relative to |x| = bound."""
+    nmse_mean: float
+    """The error of the mean over all users."""
+    warning: str
+    """If little or nothing will be learned by a softmax on features of unit length; else empty."""
+    central: CentralGuarantee
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "central": self.central.to_dict()}
+
+
+def plan_once(
+    *,
+    dim: int,
+    bits: int,
+    users: int,
+    delta: float,
+    epsilon: float | None = None,
+    central: float | None = None,
+    order: Order = "run",
+    dropouts: int = 0,
+    colluding: int = 0,
+) -> OncePlan:
+    """The automatic scheme at a local ``epsilon``, or at the largest one that keeps a ``central`` ε.
+
+    Guarantees
+    ----------
+    * The central ε is at most ``central``, and the scheme is the one that ``scheme = "auto"`` trains with:
+      tests/certificate/test_once_plan.py::test_the_plan_keeps_what_was_asked_for.
+
+    >>> chosen = plan_once(dim=3920, bits=256, users=60000, delta=1e-6, central=0.5)
+    >>> chosen.scheme, chosen.message_bytes, round(chosen.epsilon, 1), chosen.central.epsilon <= 0.5
+    ('privunit-index', 7, 6.2, True)
+    """
+    if (epsilon is None) == (central is None):
+        raise ValueError(f"set either epsilon = {epsilon} or central = {central}")
+
+    def make(local: float) -> Scheme:
+        name = automatic_scheme(dim=dim, epsilon=local, bits=bits, once=True)
+        return replace(make_scheme(name, dim=dim, epsilon=local, bits=bits), wire=2)  # as once-runs send it
+
+    if epsilon is None:
+        epsilon = local_epsilon_for(
+            make, checks.positive("central", central), users, delta, dropouts=dropouts, colluding=colluding
+        )
+    scheme = make(epsilon)
+    guarantee = central_guarantee(scheme, users, delta, order, dropouts, colluding)
+    return OncePlan(
+        scheme=scheme.name,
+        dim=dim,
+        users=users,
+        epsilon=scheme.privacy.epsilon,
+        message_bytes=scheme.bits // 8,
+        nmse=scheme.nmse,
+        nmse_mean=scheme.nmse / users,
+        warning=once_outlook(scheme, users),
+        central=guarantee,
+    )

@@ -1,6 +1,6 @@
 """A client's durable record of the epsilon that it has spent, with a cap that no server can raise.
 
-Epsilons are summed as exact fractions (basic composition, which is tight for pure epsilons). _files.py
+Epsilons are summed as exact fractions (basic composition, which is tight for pure epsilons). ledger_files.py
 explains how the record survives crashes, and which older copies are detected.
 """
 
@@ -8,21 +8,65 @@ from __future__ import annotations
 
 import os
 import secrets
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from sqsgd import checks
-from sqsgd.ledger._files import LedgerFiles, create_files
-from sqsgd.ledger._history import FORMAT, Entry, Fields, History
-from sqsgd.ledger.refusals import AlreadyAnswered, BudgetSpent
-from sqsgd.ledger.tips import tip_path
-from sqsgd.numerics.epsilon_sums import cost, limit, rounded_down, to_units
+from sqsgd.numerics.epsilon_sums import cost, limit, rounded_down, rounded_up, to_units
+from sqsgd.privacy.ledger_files import (
+    FORMAT,
+    Entry,
+    Fields,
+    History,
+    LedgerDamaged,
+    LedgerFiles,
+    LedgerRolledBack,
+    ReportRefused,
+    create_files,
+    tip_path,
+)
 
 if TYPE_CHECKING:
     from sqsgd.core import Scheme
     from sqsgd.task import Task
+
+__all__ = [
+    "AlreadyAnswered",
+    "BudgetSpent",
+    "Entry",
+    "Ledger",
+    "LedgerDamaged",
+    "LedgerRolledBack",
+    "Ledgers",
+    "ReportRefused",
+    "tip_path",
+]
+
+
+class BudgetSpent(ReportRefused):
+    """The report would cost more than is left."""
+
+    def __init__(self, *, path: Path, asked: Fraction, spent: Fraction, cap: Fraction) -> None:
+        self.asked, self.spent, self.cap = asked, spent, cap
+        left = max(Fraction(0), cap - spent)
+        super().__init__(
+            f"the report was not sent: it would cost epsilon {rounded_up(asked)!r}, but "
+            f"{rounded_up(spent)!r} of the cap of {rounded_down(cap)!r} is spent, and "
+            f"{rounded_down(left)!r} is left ({path})"
+        )
+
+
+class AlreadyAnswered(ReportRefused):
+    """This round of this task was answered before."""
+
+    def __init__(self, *, path: Path, task: str, round: int) -> None:
+        self.task, self.round = task, round
+        super().__init__(
+            f"the report was not sent: round {round} of the task {task!r} was answered before ({path})"
+        )
 
 
 @final
@@ -55,7 +99,7 @@ class Ledger:
     (400.0, 600.0)
     >>> ledger.spend(400.0, notion="local", task="digits", round=0, scheme="sqsgd")
     Traceback (most recent call last):
-    sqsgd.ledger.refusals.AlreadyAnswered: ...
+    sqsgd.privacy.ledger.AlreadyAnswered: ...
     >>> folder.cleanup()
     """
 
@@ -228,3 +272,39 @@ def _text(name: str, value: object, least: int = 1) -> str:
     if not isinstance(value, str) or not least <= len(value) <= 200 or not value.isprintable():
         raise ValueError(f"{name} = {value!r} must be {least} to 200 printable characters")
     return value
+
+
+# ---------------------------------------------------------------- simulated clients
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledgers:
+    """One ledger per client, created with the cap ``max_epsilon`` when the client is first asked.
+
+    Guarantees
+    ----------
+    * A client whose ledger is spent sends no report, in this run or in a later one with the same folder:
+      tests/ledger/test_client_ledgers.py::test_who_has_answered_refuses_in_any_later_run.
+    """
+
+    folder: Path
+    max_epsilon: float
+    allow_real: bool = False
+    """Also pay for schemes whose ε holds in real arithmetic only."""
+
+    def paid(self, scheme: Scheme, task: Task, client: int) -> bool:
+        """Pay for a client's report; False if its ledger refuses. A damaged ledger raises LedgerDamaged.
+
+        ``client`` has the ledger, whatever number the task has.
+        """
+        path = self.folder / f"{client // 1000:06d}" / f"client-{client}"
+        try:
+            ledger = Ledger(path) if path.exists() else self._made(path, client)
+            ledger.spend_for(scheme, task, allow_real=self.allow_real)
+        except (AlreadyAnswered, BudgetSpent):
+            return False
+        return True
+
+    def _made(self, path: Path, client: int) -> Ledger:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return Ledger.create(path, max_epsilon=self.max_epsilon, owner=f"client {client}")
