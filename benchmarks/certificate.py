@@ -28,7 +28,7 @@ def main() -> None:
     """Print the table and the slowest cell."""
     slowest = (0.0, "")
     for (name, options), delta, local in itertools.product(SCHEMES, DELTAS, LOCAL):
-        scheme = sqsgd.make_scheme(name, dim=3920, epsilon=local, bits=512, **options)
+        scheme = sqsgd.make_scheme(name, dim=3920, epsilon=local, bytes=64, **options)
         cells = []
         for users in USERS:
             start = time.process_time()

@@ -1,7 +1,7 @@
 """sqsgd: locally differentially private federated learning in a few bytes per round.
 
 >>> import numpy as np, sqsgd
->>> scheme = sqsgd.make_scheme("sqsgd", dim=1000, epsilon=200.0, bits=1024)
+>>> scheme = sqsgd.make_scheme("sqsgd", dim=1000, epsilon=200.0, bytes=128)
 >>> task = sqsgd.Task(round=0, client=3, seed=1234, dim=1000, bound=10.0)
 >>> message = scheme.encode(np.ones(1000, np.float32), task, sqsgd.secure_rng())
 >>> len(message), scheme.decode(message, task).shape

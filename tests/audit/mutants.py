@@ -21,8 +21,8 @@ def broken(change, name="sqsgd", **options):
     """A factory of schemes whose mechanism is passed through ``change``; signs, by default."""
     options = options or ({"code": "signs"} if name == "sqsgd" else {})
 
-    def make(*, dim, epsilon, bits):
-        scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=bits, **options)
+    def make(*, dim, epsilon, bytes):
+        scheme = make_scheme(name, dim=dim, epsilon=epsilon, bytes=bytes, **options)
         mechanism = change(scheme.mechanism) or scheme.mechanism
         return dataclasses.replace(scheme, mechanism=mechanism)
 

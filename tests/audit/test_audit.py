@@ -16,7 +16,7 @@ def test_correct_schemes_pass(name):
     found = audit(subject(name), inversion=False)
     assert not found.violated
     json.dumps(found.to_dict(), allow_nan=False)
-    promise = make_scheme(name, dim=1000, epsilon=100.0, bits=512).privacy
+    promise = make_scheme(name, dim=1000, epsilon=100.0, bytes=64).privacy
     assert (found.epsilon, found.notion) == (promise.epsilon, promise.notion)
     tried = {finding.check for finding in found.findings if finding.outcome == "passed"}
     if promise.notion == "local":

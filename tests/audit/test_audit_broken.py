@@ -41,8 +41,8 @@ def broken(change, name="sqsgd", **options):
     """A factory of schemes whose mechanism is passed through ``change``; signs, by default."""
     options = options or ({"code": "signs"} if name == "sqsgd" else {})
 
-    def make(*, dim, epsilon, bits):
-        scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=bits, **options)
+    def make(*, dim, epsilon, bytes):
+        scheme = make_scheme(name, dim=dim, epsilon=epsilon, bytes=bytes, **options)
         mechanism = change(scheme.mechanism) or scheme.mechanism
         return dataclasses.replace(scheme, mechanism=mechanism)
 
@@ -276,8 +276,8 @@ def test_a_residual_among_the_codes_is_caught():
                 start += column.length
             return seal(layout, columns, scheme=self.fingerprint, round=task.round, binding=task.binding)
 
-    def make(*, dim, epsilon, bits):
-        scheme = make_scheme("sqsgd", dim=dim, epsilon=epsilon, bits=bits, code="signs")
+    def make(*, dim, epsilon, bytes):
+        scheme = make_scheme("sqsgd", dim=dim, epsilon=epsilon, bytes=bytes, code="signs")
         return Leaking(**{field.name: getattr(scheme, field.name) for field in dataclasses.fields(scheme)})
 
     found = caught(make, trials=2000)

@@ -19,8 +19,8 @@ REAL = 64  # coordinates: more than any scheme whose outputs the audit can list
 def remade(kind):
     """A factory of ``sqsgd`` as another class of scheme."""
 
-    def make(*, dim, epsilon, bits):
-        scheme = make_scheme("sqsgd", dim=dim, epsilon=epsilon, bits=bits, code="signs")
+    def make(*, dim, epsilon, bytes):
+        scheme = make_scheme("sqsgd", dim=dim, epsilon=epsilon, bytes=bytes, code="signs")
         return kind(**{field.name: getattr(scheme, field.name) for field in dataclasses.fields(scheme)})
 
     return make

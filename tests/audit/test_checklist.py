@@ -48,10 +48,10 @@ def test_inversion_is_skipped_without_parameters_for_the_model():
     """The model's gradient is longer than this scheme supports."""
     pytest.importorskip("torch")
 
-    def make(*, dim, epsilon, bits):
+    def make(*, dim, epsilon, bytes):
         if dim > 1000:
             raise ValueError(f"dim = {dim} is too long")
-        return make_scheme("sqsgd", dim=dim, epsilon=epsilon, bits=bits)
+        return make_scheme("sqsgd", dim=dim, epsilon=epsilon, bytes=bytes)
 
     case = Subject(name="short", make=make, dim=1000, epsilon=100.0, bits=512)
     (finding,) = steps(case)[-1].findings(case)

@@ -29,7 +29,7 @@ def found(case):
 
 
 def test_a_vector_in_clear_is_beyond_every_bound():
-    def make(*, dim, epsilon, bits):
+    def make(*, dim, epsilon, bytes):
         return replace(make_scheme("fedsgd", dim=dim), mechanism=Pretending(dim=dim))
 
     finding = found(Subject(name="pretending", make=make, dim=500, trials=1000))[WHOLE]

@@ -67,7 +67,7 @@ def test_chance_repeats_are_counted_by_pairs():
 def test_the_likeliest_report_bounds_how_often_two_agree():
     """Randomised response on one bit repeats often; 512 private bits never do."""
     for name, sizes, least, most in (
-        ("ldp-fl", {"dim": 1, "bits": 1, "epsilon": 1.0}, 0.4, 1.0),
+        ("ldp-fl", {"dim": 1, "bits": 8, "epsilon": 1.0}, 0.4, 1.0),
         ("sqsgd", {"options": {"code": "signs"}}, 0.0, 1e-20),
     ):
         case = subject(name, **sizes)

@@ -9,7 +9,7 @@ from sqsgd.audit._tally_inputs import differing, tally_inputs
 from sqsgd.audit.tally import Events, closest_pair, counted, tallies
 
 PRIVATE = [
-    name for name in SCHEMES if make_scheme(name, dim=64, epsilon=8.0, bits=512).privacy.notion == "local"
+    name for name in SCHEMES if make_scheme(name, dim=64, epsilon=8.0, bytes=64).privacy.notion == "local"
 ]
 
 

@@ -10,7 +10,7 @@ from sqsgd import SCHEMES, make_scheme
 from sqsgd.audit._tally_inputs import tally_inputs
 
 PRIVATE = [
-    name for name in SCHEMES if make_scheme(name, dim=64, epsilon=8.0, bits=512).privacy.notion == "local"
+    name for name in SCHEMES if make_scheme(name, dim=64, epsilon=8.0, bytes=64).privacy.notion == "local"
 ]
 
 

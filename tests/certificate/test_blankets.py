@@ -14,12 +14,12 @@ from sqsgd.schemes import SCHEMES
 
 TINY = [
     ("privunit-index", {"dim": 4, "nearest": 2}),
-    ("sqsgd-stateless", {"dim": 4, "bits": 8, "code": "sparse"}),
-    ("sqsgd-stateless", {"dim": 4, "bits": 8, "code": "sparse", "norm_epsilon": 0.5}),
-    ("sqsgd-stateless", {"dim": 4, "bits": 4}),
-    ("sqsgd-stateless", {"dim": 4, "bits": 16, "levels": 3, "reach": 1.0}),
-    ("sqkr", {"dim": 4, "bits": 4}),
-    ("privunit-inf", {"dim": 4, "bits": 4}),
+    ("sqsgd-stateless", {"dim": 4, "bytes": 1, "code": "sparse"}),
+    ("sqsgd-stateless", {"dim": 4, "bytes": 1, "code": "sparse", "norm_epsilon": 0.5}),
+    ("sqsgd-stateless", {"dim": 4, "bytes": 1}),
+    ("sqsgd-stateless", {"dim": 4, "bytes": 2, "levels": 3, "reach": 1.0}),
+    ("sqkr", {"dim": 4, "bytes": 1}),
+    ("privunit-inf", {"dim": 4, "bytes": 1}),
 ]
 
 
@@ -89,7 +89,7 @@ def test_caps_state_the_share_of_the_cap(name, bits):
 @pytest.mark.parametrize("name", sorted(SCHEMES))
 def test_what_is_stated_is_a_law_and_has_the_whole_epsilon(name):
     """A q in (0, 1), and odds that multiply to e^ε. Mechanisms of other kinds state nothing."""
-    mechanism = make_scheme(name, dim=64, epsilon=20.0, bits=256).mechanism
+    mechanism = make_scheme(name, dim=64, epsilon=20.0, bytes=32).mechanism
     with exact.precision(192):
         levels = [part() for part in mechanism.blanket]
         assert all(high > 1 and 0 < low < 1 for high, low in levels)

@@ -49,8 +49,8 @@ SECONDS = 2.0  # of the processor, for one guarantee
     "make",
     [
         lambda local: index(local, nearest=100),
-        lambda local: make_scheme("vqsgd", dim=3920, epsilon=local, bits=512),
-        lambda local: make_scheme("sqsgd-stateless", dim=3920, epsilon=local, bits=512, code="signs"),
+        lambda local: make_scheme("vqsgd", dim=3920, epsilon=local, bytes=64),
+        lambda local: make_scheme("sqsgd-stateless", dim=3920, epsilon=local, bytes=64, code="signs"),
     ],
     ids=["own bound", "generic bound", "codes and norm"],
 )
@@ -81,7 +81,7 @@ def test_where_nothing_is_certified_it_is_the_local_epsilon(users, delta):
 
 
 def test_a_large_local_epsilon_is_not_lowered():
-    scheme = make_scheme("sqsgd-stateless", dim=100, epsilon=400.0, bits=512)
+    scheme = make_scheme("sqsgd-stateless", dim=100, epsilon=400.0, bytes=64)
     assert central_guarantee(scheme, 10**8, 1e-6).epsilon == 400.0
 
 
@@ -104,7 +104,7 @@ def test_the_order_of_a_round_is_stated_and_counts_its_users():
 
 
 def test_real_arithmetic_is_an_assumption():
-    found = central_guarantee(make_scheme("privunit", dim=100, epsilon=2.0, bits=256), 1000, 1e-6)
+    found = central_guarantee(make_scheme("privunit", dim=100, epsilon=2.0, bytes=32), 1000, 1e-6)
     assert "real arithmetic" in found.assumptions[-1]
     assert not any("real arithmetic" in text for text in central_guarantee(index(2.0), 10, 1e-6).assumptions)
 
@@ -128,11 +128,11 @@ def test_more_users_than_can_be_counted_are_not_counted():
         ({"dropouts": -1}, "dropouts = -1"),
         ({"dropouts": 60, "colluding": 40}, "dropouts \\+ colluding = 100 leaves none of users = 100"),
         ({"scheme": "privunit-index"}, "must be a sqsgd.Scheme"),
-        ({"scheme": make_scheme("sqsgd", dim=1000, epsilon=4.0, bits=64, code="signs")}, "keeps a residual"),
+        ({"scheme": make_scheme("sqsgd", dim=1000, epsilon=4.0, bytes=8, code="signs")}, "keeps a residual"),
         ({"scheme": make_scheme("fedsgd", dim=10)}, "no pure local guarantee .notion 'none'"),
-        ({"scheme": make_scheme("cpsgd", dim=10, epsilon=4.0, bits=400)}, "notion 'central'"),
+        ({"scheme": make_scheme("cpsgd", dim=10, epsilon=4.0, bytes=50)}, "notion 'central'"),
         (
-            {"scheme": make_scheme("ldp-fl", dim=10, epsilon=4.0, bits=10, per_weight=True)},
+            {"scheme": make_scheme("ldp-fl", dim=10, epsilon=4.0, bytes=2, per_weight=True)},
             "notion 'per-weight'",
         ),
     ],

@@ -27,7 +27,7 @@ def test_a_missed_target_ends_with_1(monkeypatch, figures, code):
 
 
 def test_every_scheme_is_measured_and_the_best_comes_first(monkeypatch):
-    monkeypatch.setattr(estimation, "SETTINGS", (estimation.Setting(dim=64, epsilon=40.0, bits=256),))
+    monkeypatch.setattr(estimation, "SETTINGS", (estimation.Setting(dim=64, epsilon=40.0, bytes=32),))
     names = {name for name, _ in estimation.schemes_at(estimation.SETTINGS[0])}
     monkeypatch.setenv("COLUMNS", "160")
     table = typed("sqsgd bench --schemes --seconds 0").out

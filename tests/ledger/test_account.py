@@ -128,7 +128,7 @@ def test_words_are_printable_and_short(tmp_path, wrong):
 def test_spending_for_a_scheme(tmp_path):
     ledger = small_ledger(tmp_path, reports=0)
     task = Task(round=5, client=3, seed=77, dim=50, bound=1.0)
-    scheme = make_scheme("sqsgd", dim=50, epsilon=30.0, bits=64)
+    scheme = make_scheme("sqsgd", dim=50, epsilon=30.0, bytes=8)
     entry = ledger.spend_for(scheme, task)
     assert (entry.task, entry.round, entry.epsilon) == ("seed 77", 5, scheme.privacy.epsilon)
     assert entry.scheme == f"sqsgd {scheme.fingerprint:08x}"
@@ -136,7 +136,7 @@ def test_spending_for_a_scheme(tmp_path):
         ledger.spend_for(scheme, task)
     assert ledger.spend_for(scheme, task, name="other", purpose="audit").purpose == "audit"
     with pytest.raises(ValueError, match="notion = 'none'"):
-        ledger.spend_for(make_scheme("fedsgd", dim=50, epsilon=30.0, bits=64), task, name="third")
+        ledger.spend_for(make_scheme("fedsgd", dim=50, epsilon=30.0, bytes=8), task, name="third")
     with pytest.raises(ValueError, match="delta = 1e-05"):
         ledger.spend_for(SimpleNamespace(privacy=Privacy(epsilon=1.0, notion="local", delta=1e-5)), task)
 
@@ -195,7 +195,7 @@ def test_many_reports(tmp_path):
 def test_real_arithmetic_is_paid_for_only_by_name(tmp_path):
     """ε in real arithmetic is not what the ledger certifies."""
     ledger = Ledger.create(tmp_path / "ledger", max_epsilon=100.0)
-    scheme = make_scheme("privunit", dim=50, epsilon=30.0, bits=64)
+    scheme = make_scheme("privunit", dim=50, epsilon=30.0, bytes=8)
     task = Task(round=3, client=0, seed=9, dim=50, bound=1.0)
     with pytest.raises(ValueError, match=r"arithmetic = 'real': .*allow_real=True"):
         ledger.spend_for(scheme, task)

@@ -26,7 +26,7 @@ class Twice(Once):
 
 @pytest.fixture
 def scheme():
-    return make_scheme("sqsgd-stateless", dim=40, epsilon=8.0, bits=16)
+    return make_scheme("sqsgd-stateless", dim=40, epsilon=8.0, bytes=2)
 
 
 def trained(problem, scheme, ledgers, rounds=3):
@@ -59,7 +59,7 @@ def test_without_ledgers_the_second_report_would_have_left(scheme):
 
 
 def test_real_arithmetic_is_paid_for_only_by_name(tmp_path):
-    scheme = make_scheme("privunit", dim=50, epsilon=8.0, bits=64)
+    scheme = make_scheme("privunit", dim=50, epsilon=8.0, bytes=8)
     task = Task(round=0, client=1, seed=9, dim=50, bound=1.0)
     with pytest.raises(ValueError, match="real arithmetic"):
         Ledgers(folder=tmp_path, max_epsilon=8.0).paid(scheme, task, 5)

@@ -7,7 +7,7 @@ import pytest
 from sqsgd import SCHEMES
 from sqsgd.measurement.estimation import SETTINGS, Setting, estimations, measure, schemes_at
 
-SMALL = Setting(dim=256, epsilon=40.0, bits=192)
+SMALL = Setting(dim=256, epsilon=40.0, bytes=24)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_the_optimum_is_that_of_the_literature():
 )
 def test_the_stateless_scheme_is_close_to_the_optimum(dim, epsilon, bits, most_bytes, ratio):
     """The optimum sends 32 bits per coordinate."""
-    setting = Setting(dim=dim, epsilon=epsilon, bits=bits)
+    setting = Setting(dim=dim, epsilon=epsilon, bytes=bits // 8)
     assert setting in SETTINGS
     scheme = dict(schemes_at(setting))["sqsgd-stateless"]
     assert scheme.nmse < ratio * setting.optimum

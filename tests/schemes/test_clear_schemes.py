@@ -79,21 +79,21 @@ def test_schemes_for_huge_vectors_are_made_quickly(name):
     [
         (
             "qsgd",
-            {"bits": 33},
+            {"bytes": 5},
             "bits = 33 cannot hold a norm and one code of levels = 1; at least 34 are needed",
         ),
-        ("qsgd", {"bits": 40, "levels": 500}, "bits = 40 .* levels = 500; at least 42 are needed"),
+        ("qsgd", {"bytes": 5, "levels": 500}, "bits = 40 .* levels = 500; at least 42 are needed"),
         ("qsgd", {"levels": 0}, "levels = 0"),
-        ("qsgd", {"bits": 0}, "bits = 0"),
-        ("terngrad", {"bits": 33}, "bits = 33 cannot hold a scale and one code; at least 34 are needed"),
+        ("qsgd", {"bytes": 0}, "bits = 0"),
+        ("terngrad", {"bytes": 5}, "bits = 33 cannot hold a scale and one code; at least 34 are needed"),
         ("terngrad", {"clip": 0.0}, r"clip = 0\.0"),
-        ("dgc", {"bits": 38}, "bits = 38 cannot hold one coordinate and its index; at least 39 are needed"),
+        ("dgc", {"bytes": 5}, "bits = 38 cannot hold one coordinate and its index; at least 39 are needed"),
         (
             "dgc",
-            {"bits": 20, "dim": 1},
+            {"bytes": 3, "dim": 1},
             "bits = 20 cannot hold one coordinate and its index; at least 32 are needed",
         ),
-        ("dgc", {"bits": 80, "count": 3}, "count = 3 must be a whole number from 1 to 2"),
+        ("dgc", {"bytes": 10, "count": 3}, "count = 3 must be a whole number from 1 to 2"),
         ("dgc", {"momentum": 1.0}, r"momentum = 1\.0"),
     ],
 )
@@ -104,7 +104,7 @@ def test_budgets_that_cannot_be_met(name, arguments, words):
 
 @pytest.mark.parametrize("name", ["qsgd", "terngrad", "dgc"])
 def test_the_mechanisms_reject_vectors_that_are_not_finite(name):
-    mechanism, rng = make_scheme(name, dim=50, bits=400).mechanism, seeded_rng(2)
+    mechanism, rng = make_scheme(name, dim=50, bytes=50).mechanism, seeded_rng(2)
     for bad in (np.nan, np.inf):
         x = np.zeros(mechanism.dim, np.float32)
         x[-1] = bad

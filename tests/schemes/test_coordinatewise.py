@@ -74,7 +74,7 @@ def test_the_plan_is_the_best_of_all(name, epsilon, bits):
 def test_the_predicted_error(name, options, share):
     """Within 1 %: rotated vectors are close to Gaussian; clamping adds 0.6 % at most to the prediction."""
     dim, reports = 512, 2500
-    scheme = make_scheme(name, dim=dim, epsilon=100.0, bits=256, **options)
+    scheme = make_scheme(name, dim=dim, epsilon=100.0, bytes=32, **options)
     rng, errors = seeded_rng(6), []
     for client in range(reports):
         t = Task(round=client, client=client, seed=5, dim=dim, bound=1.0)
@@ -90,7 +90,7 @@ def test_the_predicted_error(name, options, share):
 @pytest.mark.parametrize("name", ["piecewise", "ldp-fed", "ldp-fl", "fedsel"])
 def test_schemes_for_huge_vectors_are_made_quickly(name):
     started = time.perf_counter()
-    scheme = make_scheme(name, dim=2**31, epsilon=400.0, bits=2048)
+    scheme = make_scheme(name, dim=2**31, epsilon=400.0, bytes=256)
     assert scheme.bits < 4000
     assert time.perf_counter() - started < 5  # seconds; a tenth of that on a quiet machine
 

@@ -175,7 +175,7 @@ def test_what_is_sent_has_the_density(monkeypatch):
 
 def test_the_server_needs_only_the_sum_modulo_the_alphabet():
     """Masked codes, added modulo the alphabet as secure aggregation does, give the mean of the estimates."""
-    scheme = make_scheme("cpsgd", dim=100, epsilon=20.0, bits=512, clients=7)
+    scheme = make_scheme("cpsgd", dim=100, epsilon=20.0, bytes=64, clients=7)
     mechanism, rng, numbers = scheme.mechanism, seeded_rng(5), np.random.default_rng(2)
     tasks = [Task(round=3, client=client, seed=9, dim=100, bound=1.0) for client in range(7)]
     messages = [scheme.encode(unit_vector(100, seed=t.client), t, rng) for t in tasks]
@@ -246,10 +246,10 @@ def test_schemes_for_huge_vectors_are_made_quickly():
     ("arguments", "words"),
     [
         (
-            {"bits": 5},
+            {"bytes": 1},
             "bits = 5 cannot hold one coordinate .* epsilon = 10, .* clients = 10; at least 6 are needed",
         ),
-        ({"bits": 12, "epsilon": 0.01}, "bits = 12 .* epsilon = 0.01, .* at least 20 are needed"),
+        ({"bytes": 2, "epsilon": 0.01}, "bits = 12 .* epsilon = 0.01, .* at least 20 are needed"),
         (
             {"epsilon": 0.01, "levels": 2**20},
             "levels = 1048576 is too many: with the noise of epsilon = 0.01",
@@ -265,4 +265,4 @@ def test_schemes_for_huge_vectors_are_made_quickly():
 )
 def test_arguments(arguments, words):
     with pytest.raises(ValueError, match=words):
-        make_scheme("cpsgd", **{"dim": 100, "epsilon": 10.0, "bits": 512, **arguments})
+        make_scheme("cpsgd", **{"dim": 100, "epsilon": 10.0, "bytes": 64, **arguments})

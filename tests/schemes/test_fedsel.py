@@ -15,7 +15,7 @@ from sqsgd.schemes.fedsel import fedsel
 
 def test_a_value_sent_without_a_private_choice_is_caught(monkeypatch):
     """The joint law of index and value then differs from the density."""
-    mechanism = make_scheme("fedsel", dim=3, epsilon=5.0, bits=8, levels=4, picks=1).mechanism
+    mechanism = make_scheme("fedsel", dim=3, epsilon=5.0, bytes=1, levels=4, picks=1).mechanism
     x = np.array([0.3, -0.5, 0.1], np.float32)
 
     def p_value():
@@ -102,7 +102,7 @@ def test_the_same_coordinate_twice_counts_once():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bits": 3}, "bits = 3 cannot hold picks = 1 of dim = 300; at least 11 are needed"),
+        ({"bytes": 1}, "bits = 3 cannot hold picks = 1 of dim = 300; at least 11 are needed"),
         ({"select": "pe"}, "select = 'pe'"),
         ({"top": 300}, "top = 300"),
         ({"select": "em", "top": 3}, "top = 3"),
@@ -112,4 +112,4 @@ def test_the_same_coordinate_twice_counts_once():
 )
 def test_mistakes_are_named(options, message):
     with pytest.raises(ValueError, match=message):
-        fedsel(**{"dim": 300, "epsilon": 40.0, "bits": 512, **options})
+        fedsel(**{"dim": 300, "epsilon": 40.0, "bytes": 64, **options})

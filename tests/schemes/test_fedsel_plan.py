@@ -12,7 +12,7 @@ from sqsgd.schemes.fedsel import Budget, clamped, rank_groups
 GIVEN = {
     "dim": 300,
     "epsilon": 40.0,
-    "bits": 200,
+    "bytes": 25,
     "ranked": False,
     "reach": 2.5,
     "picks": None,
@@ -77,7 +77,7 @@ def test_no_other_top_set_predicts_less():
 
 def test_the_most_picks_that_fit_are_tried():
     """With 2,048 bits, 24 numbers of picks up to the most; only one pick where there is no choice."""
-    budget = Budget(**{**GIVEN, "bits": 2048, "epsilon": 1e5})
+    budget = Budget(**{**GIVEN, "bytes": 256, "epsilon": 1e5})
     for alphabet in (2, 16, 64):
         counts = budget.counts(alphabet)
         assert counts[0] == 1

@@ -27,5 +27,5 @@ def test_the_density_is_that_of_a_single_vector():
 
 
 def test_budgets_are_ignored():
-    assert make_scheme("fedsgd", dim=100, epsilon=0.5, bits=8) == make_scheme("fedsgd", dim=100)
-    assert make_scheme("fedsgd", dim=100, epsilon=0.5, bits=8).code_bits == 3200
+    assert make_scheme("fedsgd", dim=100, epsilon=0.5, bytes=1) == make_scheme("fedsgd", dim=100)
+    assert make_scheme("fedsgd", dim=100, epsilon=0.5, bytes=1).code_bits == 3200

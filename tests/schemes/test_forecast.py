@@ -35,7 +35,7 @@ LINEAR, LENET, FEATURES = 7_840, 119_850, 3_920
     ],
 )
 def test_it_is_given_where_runs_learned_little_or_nothing(name, dim, epsilon, clients, rounds, reached):
-    scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=8 * (256 if name == "privunit" else 64))
+    scheme = make_scheme(name, dim=dim, epsilon=epsilon, bytes=1 * (256 if name == "privunit" else 64))
     assert bool(outlook(scheme, clients, rounds, scheme.first_bound)) is (reached < 35)
 
 
@@ -45,19 +45,19 @@ def test_it_is_given_where_runs_learned_little_or_nothing(name, dim, epsilon, cl
 )
 def test_users_who_report_once(users, epsilon, reached):
     """A softmax on soft-hog features of MNIST."""
-    scheme = make_scheme("privunit-index", dim=FEATURES, epsilon=epsilon, bits=384)
+    scheme = make_scheme("privunit-index", dim=FEATURES, epsilon=epsilon, bytes=48)
     assert bool(once_outlook(scheme, users)) is (reached < 20)
 
 
 @pytest.mark.parametrize(("epsilon", "reached"), [(0.05, 38), (0.4, 79), (2.0, 98)])
 def test_few_weights(epsilon, reached):
     """36 of them, four classes, 4 clients in 40 rounds: means of three seeds."""
-    scheme = make_scheme("sqsgd-stateless", dim=36, epsilon=epsilon, bits=128)
+    scheme = make_scheme("sqsgd-stateless", dim=36, epsilon=epsilon, bytes=16)
     assert bool(outlook(scheme, 4, 40, scheme.first_bound)) is (reached < 40)
 
 
 def test_rounds_and_clients_count_alike():
-    scheme = make_scheme("sqsgd-stateless", dim=LENET, epsilon=1.0, bits=512)
+    scheme = make_scheme("sqsgd-stateless", dim=LENET, epsilon=1.0, bytes=64)
     one = least_rounds(scheme, 1, 1.0)
     assert least_rounds(scheme, 10, 1.0) == pytest.approx(one / 10)
     words = outlook(scheme, 10, 1, 1.0)
@@ -68,5 +68,5 @@ def test_rounds_and_clients_count_alike():
 
 
 def test_no_number_of_rounds_helps():
-    scheme = make_scheme("vqsgd", dim=LENET, epsilon=0.01, bits=512)
+    scheme = make_scheme("vqsgd", dim=LENET, epsilon=0.01, bytes=64)
     assert "no number of rounds helps" in outlook(scheme, 1, 1, 1.0)

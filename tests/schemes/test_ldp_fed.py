@@ -17,7 +17,7 @@ def test_ldp_fed_is_a_little_better_than_independent_trials(dim, epsilon, bits, 
 
 def test_all_of_the_budget_goes_to_the_coordinates_in_equal_parts():
     """α is twice the paper's: a level costs ε / (k L), and the two ends cost a whole share."""
-    scheme = make_scheme("ldp-fed", dim=300, epsilon=24.0, bits=512, coordinates=8, levels=5)
+    scheme = make_scheme("ldp-fed", dim=300, epsilon=24.0, bytes=64, coordinates=8, levels=5)
     channel = scheme.mechanism.channel
     assert (scheme.mechanism.dim, channel.alphabet, channel.epsilon) == (8, 5, 3.0)
     chances = [channel.log_probability(np.array([0]), np.array([place]))[0] for place in (0.0, 0.25, 1.0)]
@@ -33,9 +33,9 @@ def test_all_of_the_budget_goes_to_the_coordinates_in_equal_parts():
         ({"levels": 10**6}, "levels = 1000000"),
         ({"reach": 0.0}, r"reach = 0\.0"),
         ({"coordinates": 300}, "coordinates = 300"),
-        ({"bits": 2, "levels": 16}, "bits = 2"),
+        ({"bytes": 1, "levels": 16}, "bits = 2"),
     ],
 )
 def test_mistakes_are_named(options, words):
     with pytest.raises(ValueError, match=words):
-        make_scheme("ldp-fed", **{"dim": 300, "epsilon": 24.0, "bits": 64, **options})
+        make_scheme("ldp-fed", **{"dim": 300, "epsilon": 24.0, "bytes": 8, **options})

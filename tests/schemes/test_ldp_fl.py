@@ -63,8 +63,8 @@ def test_weights_are_not_rotated_where_each_has_its_own_budget():
 
 def test_mistakes_are_named():
     for options, message in [
-        ({"bits": 10, "coordinates": 11}, "at least 11 are needed"),
-        ({"bits": 10, "coordinates": 11, "per_weight": True}, "coordinates = 11"),
+        ({"bytes": 2, "coordinates": 11}, "at least 11 are needed"),
+        ({"bytes": 2, "coordinates": 11, "per_weight": True}, "coordinates = 11"),
         ({"bits": -1, "per_weight": True}, "bits = -1"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -26,7 +26,7 @@ def grid_sees_only_what_is_private(mechanism):
 
 @pytest.mark.parametrize("name", ["privunit", "privunit-g"])
 def test_the_grid_sees_only_what_is_private(name, monkeypatch):
-    mechanism = make_scheme(name, dim=300, epsilon=20.0, bits=512).mechanism
+    mechanism = make_scheme(name, dim=300, epsilon=20.0, bytes=64).mechanism
     assert grid_sees_only_what_is_private(mechanism)
 
     def leaking(self, x, bound, rng):
@@ -96,7 +96,7 @@ def test_invalid_option_combinations_are_refused():
     with pytest.raises(ValueError, match=r"levels = 4 .* need a budget"):
         make_scheme("privunit", dim=9, epsilon=1.0, levels=4)
     with pytest.raises(ValueError, match="bits = 1 cannot hold one code of levels = 3"):
-        make_scheme("privunit", dim=9, epsilon=1.0, bits=1, levels=3)
-    mechanism = make_scheme("privunit-g", dim=9, epsilon=1.0, bits=9).mechanism
+        make_scheme("privunit", dim=9, epsilon=1.0, bytes=1, levels=3)
+    mechanism = make_scheme("privunit-g", dim=9, epsilon=1.0, bytes=2).mechanism
     with pytest.raises(NotImplementedError, match="inner"):
         mechanism.log_density((np.zeros(9), np.zeros(1)), np.zeros(9), 1.0)

@@ -23,12 +23,12 @@ def test_algorithm_4():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bits": 0}, "bits = 0"),
+        ({"bytes": 0}, "bits = 0"),
         (
-            {"bits": 9, "levels": 1024},
+            {"bytes": 2, "levels": 1024},
             "bits = 9 cannot hold coordinates = 1 of levels = 1024; at least 10 are needed",
         ),
-        ({"bits": 100, "coordinates": 200}, "at least 200 are needed"),
+        ({"bytes": 13, "coordinates": 200}, "at least 200 are needed"),
         ({"coordinates": 600}, "coordinates = 600"),
         ({"rule": "best"}, "rule = 'best'"),
         ({"rule": "paper", "coordinates": 3}, "coordinates = 3"),
@@ -38,4 +38,4 @@ def test_algorithm_4():
 )
 def test_mistakes_are_named(options, message):
     with pytest.raises(ValueError, match=message):
-        piecewise(**{"dim": 300, "epsilon": 40.0, "bits": 512, **options})
+        piecewise(**{"dim": 300, "epsilon": 40.0, "bytes": 64, **options})

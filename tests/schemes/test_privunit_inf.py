@@ -20,7 +20,7 @@ def test_no_other_number_of_coordinates_is_better(epsilon, most):
 def test_coordinates_beyond_the_range_are_clamped():
     """± reach times the root mean square of a vector as long as the bound; the estimate is as wide."""
     near, far = (
-        make_scheme("privunit-inf", dim=256, epsilon=80.0, bits=256, reach=reach).mechanism
+        make_scheme("privunit-inf", dim=256, epsilon=80.0, bytes=32, reach=reach).mechanism
         for reach in (2.0, 4.0)
     )
     end = np.float32(4.0 / 16)
@@ -30,4 +30,4 @@ def test_coordinates_beyond_the_range_are_clamped():
     assert np.count_nonzero((sent[0][0] == 1) == (x > 0)) >= far.quantizer.threshold
     assert np.allclose(far.estimate(sent[0], 1.0), 2 * near.estimate(sent[0], 1.0))
     with pytest.raises(ValueError, match=r"reach = 21\.0"):
-        make_scheme("privunit-inf", dim=256, epsilon=80.0, bits=256, reach=21.0)
+        make_scheme("privunit-inf", dim=256, epsilon=80.0, bytes=32, reach=21.0)

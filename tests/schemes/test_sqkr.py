@@ -56,7 +56,7 @@ def test_without_a_budget():
 )
 def test_predicted_error(name, options):
     """Within 2 % for the model of Gaussian coordinates: clamping, and the sent block's varying norm."""
-    scheme, rng, errors = make_scheme(name, dim=1000, epsilon=60.0, bits=256, **options), seeded_rng(6), []
+    scheme, rng, errors = make_scheme(name, dim=1000, epsilon=60.0, bytes=32, **options), seeded_rng(6), []
     expected = scheme.mechanism.relative_error(0.7)
     for i, transform in reversed(list(enumerate(scheme.transforms))):
         expected = transform.error_before(expected, scheme._dims[i])
@@ -69,6 +69,6 @@ def test_predicted_error(name, options):
 
 def test_invalid_option_combinations_are_refused():
     with pytest.raises(ValueError, match=r"size = 9 must be .* from 1 to 8"):
-        make_scheme("sqkr", dim=300, epsilon=1.0, bits=8, size=9)
+        make_scheme("sqkr", dim=300, epsilon=1.0, bytes=1, size=9)
     with pytest.raises(ValueError, match=r"norm_epsilon = 1\.0 is for signs"):
-        make_scheme("sqkr", dim=300, epsilon=2.0, bits=8, norm_epsilon=1.0)
+        make_scheme("sqkr", dim=300, epsilon=2.0, bytes=1, norm_epsilon=1.0)

@@ -18,7 +18,7 @@ from sqsgd.transforms import padded
 def test_sparse_vectors_keep_their_length(name, code, entries):
     """One round of signs and Hadamard would make a single entry 25 % too long, two of them 11 % too short."""
     options = {"code": code} | ({"coordinates": 256} if (name, code) == ("sqsgd", "sparse") else {})
-    scheme = make_scheme(name, dim=256, epsilon=200.0, bits=256, **options)
+    scheme = make_scheme(name, dim=256, epsilon=200.0, bytes=32, **options)
     rng, reports = seeded_rng(3), 3000
     x = np.zeros(256, np.float32)
     x[:entries] = entries**-0.5
@@ -31,7 +31,7 @@ def test_sparse_vectors_keep_their_length(name, code, entries):
 
 def test_one_nmse_of_the_planners_table():
     """A case that was measured independently: D = 1024, n = 128, ε = 40, signs, known norm: 25.85."""
-    scheme = make_scheme("sqsgd-stateless", dim=1024, epsilon=65.0, bits=128, norm_epsilon=25.0, code="signs")
+    scheme = make_scheme("sqsgd-stateless", dim=1024, epsilon=65.0, bytes=16, norm_epsilon=25.0, code="signs")
     assert scheme.mechanism.quantizer.epsilon == 40.0
     rng, errors = seeded_rng(6), []
     for client in range(6000):
@@ -50,33 +50,33 @@ def test_a_block_leaves_a_residual_and_the_whole_leaves_none():
     )
     assert (whole.residual, whole.mechanism.dim, len(whole.transforms)) == (False, 512, 1)
     assert (block.residual, block.mechanism.dim, len(block.transforms)) == (True, 256, 2)
-    stateless = make_scheme("sqsgd-stateless", dim=300, epsilon=4000.0, bits=511, code="signs")
+    stateless = make_scheme("sqsgd-stateless", dim=300, epsilon=4000.0, bytes=64, code="signs")
     assert (stateless.residual, stateless.mechanism.dim) == (False, 511)
 
 
 @pytest.mark.parametrize("name", ["sqsgd", "sqsgd-stateless"])
 def test_given_parameters_are_used(name):
     options = {"levels": 4, "coordinates": 64, "reach": 1.5, "norm_epsilon": 5.0}
-    mechanism = make_scheme(name, dim=300, epsilon=50.0, bits=512, **options).mechanism
+    mechanism = make_scheme(name, dim=300, epsilon=50.0, bytes=64, **options).mechanism
     assert (mechanism.quantizer.levels, mechanism.dim, mechanism.reach) == (4, 64, 1.5)
     assert (mechanism.norm.epsilon, mechanism.quantizer.epsilon) == (5.0, 45.0)
 
 
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match="coordinates = 100 must be a power of two, for the rotation"):
-        make_scheme("sqsgd", dim=300, epsilon=50.0, bits=512, coordinates=100)
+        make_scheme("sqsgd", dim=300, epsilon=50.0, bytes=64, coordinates=100)
     assert (
-        make_scheme("sqsgd-stateless", dim=300, epsilon=50.0, bits=512, coordinates=100).mechanism.dim == 100
+        make_scheme("sqsgd-stateless", dim=300, epsilon=50.0, bytes=64, coordinates=100).mechanism.dim == 100
     )
     with pytest.raises(ValueError, match="coordinates = 600 must be a whole number from 1 to 512"):
-        make_scheme("sqsgd", dim=300, epsilon=50.0, bits=9000, coordinates=600)
+        make_scheme("sqsgd", dim=300, epsilon=50.0, bytes=1125, coordinates=600)
     with pytest.raises(ValueError, match=r"reach = 30\.0"):
-        make_scheme("sqsgd", dim=300, epsilon=50.0, bits=512, reach=30.0)
+        make_scheme("sqsgd", dim=300, epsilon=50.0, bytes=64, reach=30.0)
 
 
 def test_only_the_norm_depends_on_the_length():
     """A direction needs no range: with the same noise, vectors of any length are sent with the same codes."""
-    mechanism = make_scheme("sqsgd", dim=300, epsilon=50.0, bits=256, code="signs").mechanism
+    mechanism = make_scheme("sqsgd", dim=300, epsilon=50.0, bytes=32, code="signs").mechanism
     x = unit_vector(256)
     sent = [
         mechanism.randomize(np.float32(length) * x, 1.0, seeded_rng(3)) for length in (1e-3, 0.5, 0.99, 50.0)
@@ -90,7 +90,7 @@ def test_only_the_norm_depends_on_the_length():
 
 def test_the_magnitude_is_the_norm_without_bias():
     mechanism, rng = (
-        make_scheme("sqsgd", dim=300, epsilon=50.0, bits=256, norm_epsilon=2.0, code="signs").mechanism,
+        make_scheme("sqsgd", dim=300, epsilon=50.0, bytes=32, norm_epsilon=2.0, code="signs").mechanism,
         seeded_rng(4),
     )
     x = np.float32(0.7 * 2.0) * unit_vector(256)
@@ -122,7 +122,7 @@ def test_the_code_is_the_one_with_the_least_error_unless_it_is_given():
         (2000.0, 4): "signs",
     }
     for code in ("signs", "levels", "sparse"):
-        assert code_of(make_scheme("sqsgd", dim=300, epsilon=50.0, bits=512, code=code).mechanism) == code
+        assert code_of(make_scheme("sqsgd", dim=300, epsilon=50.0, bytes=64, code=code).mechanism) == code
 
 
 def test_codes_that_do_not_go_with_their_options():
@@ -134,4 +134,4 @@ def test_codes_that_do_not_go_with_their_options():
         ({"code": "signs", "norm_epsilon": 0.0}, "norm_epsilon = 0"),
     ):
         with pytest.raises(ValueError, match=message):
-            make_scheme("sqsgd", dim=300, epsilon=50.0, bits=512, **options)
+            make_scheme("sqsgd", dim=300, epsilon=50.0, bytes=64, **options)

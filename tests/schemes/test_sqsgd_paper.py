@@ -10,7 +10,7 @@ from sqsgd.schemes.sqsgd_paper import BoundedRange
 
 
 def paper(**options):
-    return make_scheme("sqsgd-paper", **{"dim": 300, "epsilon": 100.0, "bits": 512, **options})
+    return make_scheme("sqsgd-paper", **{"dim": 300, "epsilon": 100.0, "bytes": 64, **options})
 
 
 def test_the_defaults_are_the_papers():
@@ -21,7 +21,7 @@ def test_the_defaults_are_the_papers():
     same = PrivQuant(128, 16, 100.0, rule="paper")
     assert (quantizer.threshold, quantizer.keep) == (same.threshold, same.keep)
     assert paper(rule="optimal").nmse < scheme.nmse
-    assert paper(bits=4 * 512).residual is False
+    assert paper(bytes=1 * 512).residual is False
     assert all(transform.shared for transform in scheme.transforms[1:])
 
 

@@ -38,14 +38,14 @@ def test_a_response_that_never_changes_its_code_is_caught(monkeypatch):
     ("dim", "epsilon", "bits", "error"), [(119850, 400.0, 450, 5056), (1722224, 2000.0, 2354, 16952)]
 )
 def test_errors_agree_with_independent_computations(dim, epsilon, bits, error):
-    scheme = make_scheme("vqsgd", dim=dim, epsilon=epsilon, bits=57344)
+    scheme = make_scheme("vqsgd", dim=dim, epsilon=epsilon, bytes=7168)
     assert scheme.code_bits == bits
     assert abs(scheme.nmse - error) < 0.5
     assert make_scheme("vqsgd", dim=dim, epsilon=epsilon).code_bits == bits
 
 
 def test_filling_the_bits_with_repeats_is_worse():
-    scheme = make_scheme("vqsgd", dim=119850, epsilon=400.0, bits=2048, repeats=113)
+    scheme = make_scheme("vqsgd", dim=119850, epsilon=400.0, bytes=256, repeats=113)
     assert scheme.code_bits <= 2048
     assert abs(scheme.nmse / 5.4e10 - 1) < 0.02
 
@@ -68,7 +68,7 @@ def test_the_shares_never_add_up_to_more(epsilon, repeats):
     assert epsilon * (1 - 1e-12) <= scheme.privacy.epsilon <= epsilon
 
 
-@pytest.mark.parametrize("budget", [{"dim": 40, "epsilon": 3.0}, {"dim": 500, "epsilon": 60.0, "bits": 100}])
+@pytest.mark.parametrize("budget", [{"dim": 40, "epsilon": 3.0}, {"dim": 500, "epsilon": 60.0, "bytes": 13}])
 def test_predicted_error(budget):
     scheme, rng, errors = make_scheme("vqsgd", **budget), seeded_rng(6), []
     for client in range(4000):
@@ -90,6 +90,6 @@ def test_a_vector_longer_than_the_bound_is_scaled_down():
 
 def test_too_small_a_budget_is_refused():
     with pytest.raises(ValueError, match="bits = 17 cannot hold one vertex out of 239700; at least 18"):
-        make_scheme("vqsgd", dim=119850, epsilon=400.0, bits=17)
+        make_scheme("vqsgd", dim=119850, epsilon=400.0, bytes=3)
     with pytest.raises(ValueError, match=r"repeats = 3 must be .* from 1 to 2"):
-        make_scheme("vqsgd", dim=119850, epsilon=400.0, bits=36, repeats=3)
+        make_scheme("vqsgd", dim=119850, epsilon=400.0, bytes=5, repeats=3)

@@ -79,7 +79,7 @@ def central_checks(subject: Subject) -> Iterator[Finding]:
 def _small(subject: Subject, budget: float) -> Scheme | None:
     for dim, bits in _SMALL:
         try:
-            scheme = subject.make(dim=dim, epsilon=budget, bits=bits)
+            scheme = subject.make(dim=dim, epsilon=budget, bytes=bits // 8)
         except ValueError:
             continue
         if (scheme.mechanism.layout[0].alphabet or math.inf) <= _MOST_SUPPORT:

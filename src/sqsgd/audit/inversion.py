@@ -141,7 +141,7 @@ def inverted_gradients(subject: Subject, steps: int = _STEPS) -> Iterator[Findin
         dim = parameter_count(model)
         scheme = subject.scheme
         if scheme.dim != dim:
-            scheme = subject.make(dim=dim, epsilon=subject.epsilon, bits=subject.bits)
+            scheme = subject.make(dim=dim, epsilon=subject.epsilon, bytes=subject.bits // 8)
         numbers = subject.numbers("pictures")
         for size in BATCHES:
             chosen = torch.from_numpy(numbers.choice(len(data.train_labels), 2 * size, replace=False))

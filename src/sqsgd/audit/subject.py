@@ -31,7 +31,7 @@ _CLOSE, _FLAT, _MOST_STEPS = 1e-6, 1e-4, 40
 class MakeScheme(Protocol):
     """Makes a scheme for a budget, as the functions of ``SCHEMES`` do."""
 
-    def __call__(self, *, dim: int, epsilon: float, bits: int) -> Scheme:
+    def __call__(self, *, dim: int, epsilon: float, bytes: int) -> Scheme:
         """The scheme."""
         ...
 
@@ -62,7 +62,7 @@ class Subject:
     @cached_property
     def scheme(self) -> Scheme:
         """The scheme at the requested budget."""
-        return self.make(dim=self.dim, epsilon=self.epsilon, bits=self.bits)
+        return self.make(dim=self.dim, epsilon=self.epsilon, bytes=self.bits // 8)
 
     @property
     def private(self) -> bool:
@@ -83,7 +83,7 @@ class Subject:
         found: list[Small] = []
         for dim, bits in _SMALL:
             try:
-                scheme = self.make(dim=dim, epsilon=epsilon, bits=bits)
+                scheme = self.make(dim=dim, epsilon=epsilon, bytes=bits // 8)
             except ValueError:
                 continue
             listed = outputs_of(scheme.mechanism.layout) <= MOST_OUTPUTS

@@ -32,7 +32,7 @@ def show_once(*, as_json: bool, **budget: Any) -> None:
         print_json(chosen.to_dict())
         return
     central = chosen.central
-    users, size = chosen.users, budget["bits"] // 8
+    users, size = chosen.users, budget["bytes"]
     options = f"--scheme auto --epsilon {chosen.epsilon:.6g} --clients {users} --bytes {size}"
     reason = f"{chosen.scheme}, which has the least error of the exact schemes"
     typer.echo(wrapped(f"take --participation once {options}: {reason}\n", 5))

@@ -67,7 +67,7 @@ def _estimation(seconds: float, as_json: bool) -> None:
         print_table(
             list(_COLUMNS),
             [[text(row) for text in _COLUMNS.values()] for row in rows],
-            title=f"dim {setting.dim:,}, epsilon {setting.epsilon:g}, {setting.bits:,} bits: "
+            title=f"dim {setting.dim:,}, epsilon {setting.epsilon:g}, {setting.bytes:,} bytes: "
             f"the optimum (PrivUnit) is {setting.optimum:.4g}",
         )
         typer.echo()

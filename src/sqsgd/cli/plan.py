@@ -51,12 +51,12 @@ def plan(
     check_once(once, typed)
     if once:
         show_once(
-            dim=dim, bits=8 * bytes_, users=users, delta=delta, epsilon=typed.get("epsilon"), central=central,
+            dim=dim, bytes=bytes_, users=users, delta=delta, epsilon=typed.get("epsilon"), central=central,
             as_json=as_json,
         )  # fmt: skip
         return
     chosen = make_plan(
-        dim=dim, epsilon=epsilon, bits=8 * bytes_, clients=clients, rounds=rounds,
+        dim=dim, epsilon=epsilon, bytes=bytes_, clients=clients, rounds=rounds,
         probability=probability, prior=prior,
     )  # fmt: skip
     points = frontier(dim=dim, epsilon=epsilon)

@@ -103,7 +103,7 @@ class Study:
     def made_scheme(self) -> Scheme:
         """The scheme of the reports, in wire format 2."""
         scheme = make_scheme(
-            self.scheme, dim=self.dim, epsilon=self.epsilon, bits=8 * self.bytes, **self.options
+            self.scheme, dim=self.dim, epsilon=self.epsilon, bytes=self.bytes, **self.options
         )
         return dataclasses.replace(scheme, wire=2)
 
@@ -159,7 +159,7 @@ def make_study(values: Mapping[str, Any], key: str) -> Study:
     if study.seed < 0:
         study = dataclasses.replace(study, seed=secrets.randbelow(MOST_SEED + 1))
     if study.scheme == "auto":
-        chosen = automatic_scheme(dim=study.dim, epsilon=study.epsilon, bits=8 * study.bytes, once=True)
+        chosen = automatic_scheme(dim=study.dim, epsilon=study.epsilon, bytes=study.bytes, once=True)
         study = dataclasses.replace(study, scheme=chosen)
     check_name("scheme", study.scheme)
     scheme = study.made_scheme

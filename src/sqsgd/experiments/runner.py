@@ -30,8 +30,7 @@ from sqsgd.runs.once_summary import about_once
 from sqsgd.runs.run_folder import CONFIG, MODEL, SUMMARY, SWEEP, RunFolder
 from sqsgd.runs.summary import summarise
 from sqsgd.schemes import check_name, make_scheme
-from sqsgd.schemes.code_choice import LEVELS
-from sqsgd.schemes.sqsgd import CODED, best_direction, code_of
+from sqsgd.schemes.sqsgd import CODED, LEVELS, best_direction, code_of
 
 MAY_CHANGE = (
     "rounds",
@@ -193,7 +192,7 @@ def load_data(config: RunConfig, given: Mapping[str, Any] | None = None) -> Data
 
 def _scheme(config: RunConfig, dim: int) -> Scheme:
     """The named scheme, or the best for the budgets; raises ValueError naming the wrong key."""
-    for name, key in (("name", "scheme"), ("dim", "model"), ("epsilon", "epsilon"), ("bits", "bytes")):
+    for name, key in (("name", "scheme"), ("dim", "model"), ("epsilon", "epsilon"), ("bytes", "bytes")):
         if name in config.options:
             raise ValueError(f"options.{name} = {config.options[name]!r} is not an option: set {key} instead")
     if config.bytes > 4 * dim:
@@ -201,10 +200,10 @@ def _scheme(config: RunConfig, dim: int) -> Scheme:
             f"bytes = {config.bytes} is more than the whole gradient, {dim} float32 numbers: "
             f"at most {4 * dim}"
         )
-    name, bits = config.scheme, 8 * config.bytes
+    name = config.scheme
     if name == "auto":
-        name = planner.automatic_scheme(dim=dim, epsilon=config.epsilon, bits=bits, once=config.once)
-    scheme = make_scheme(name, dim=dim, epsilon=config.epsilon, bits=bits, **config.options)
+        name = planner.automatic_scheme(dim=dim, epsilon=config.epsilon, bytes=config.bytes, once=config.once)
+    scheme = make_scheme(name, dim=dim, epsilon=config.epsilon, bytes=config.bytes, **config.options)
     if config.once and scheme.residual:
         raise ValueError(
             f"scheme = {name!r} keeps a residual for a client's next report, and with participation "

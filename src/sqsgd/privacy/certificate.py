@@ -252,7 +252,7 @@ class OncePlan:
 def plan_once(
     *,
     dim: int,
-    bits: int,
+    bytes: int,
     users: int,
     delta: float,
     epsilon: float | None = None,
@@ -268,7 +268,7 @@ def plan_once(
     * The central ε is at most ``central``, and the scheme is the one that ``scheme = "auto"`` trains with:
       tests/certificate/test_once_plan.py::test_the_plan_keeps_what_was_asked_for.
 
-    >>> chosen = plan_once(dim=3920, bits=256, users=60000, delta=1e-6, central=0.5)
+    >>> chosen = plan_once(dim=3920, bytes=32, users=60000, delta=1e-6, central=0.5)
     >>> chosen.scheme, chosen.message_bytes, round(chosen.epsilon, 1), chosen.central.epsilon <= 0.5
     ('privunit-index', 7, 6.2, True)
     """
@@ -276,8 +276,8 @@ def plan_once(
         raise ValueError(f"set either epsilon = {epsilon} or central = {central}")
 
     def make(local: float) -> Scheme:
-        name = automatic_scheme(dim=dim, epsilon=local, bits=bits, once=True)
-        return replace(make_scheme(name, dim=dim, epsilon=local, bits=bits), wire=2)  # as once-runs send it
+        name = automatic_scheme(dim=dim, epsilon=local, bytes=bytes, once=True)
+        return replace(make_scheme(name, dim=dim, epsilon=local, bytes=bytes), wire=2)  # as once-runs send it
 
     if epsilon is None:
         epsilon = local_epsilon_for(

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from sqsgd import checks
 from sqsgd.codec import Column
-from sqsgd.core import Scheme
+from sqsgd.core import Mechanism, Scheme
 from sqsgd.files.json_numbers import worded
 from sqsgd.mechanisms.budget_split import split
+from sqsgd.mechanisms.privquant import PrivQuant
+from sqsgd.mechanisms.sparse_law import SparseLaw
 from sqsgd.mechanisms.sparse_matches import SparseMatches
 from sqsgd.privacy.reconstruction import MOST_ROUNDS, ReconstructionStatement, reconstruction_statements
 from sqsgd.schemes import STATELESS, make_scheme
-from sqsgd.schemes.code_choice import FEWEST, Choice, choices
+from sqsgd.schemes.budgets import bits_of
 from sqsgd.schemes.privunit import sphere_cap
-from sqsgd.schemes.sqsgd import Code, Direction, best_code, code_of, sqsgd_stateless, stateless
+from sqsgd.schemes.sqsgd import FEWEST, Choice, Code, Direction, choices, code_of, sqsgd_stateless
 from sqsgd.schemes.sqsgd_paper import sqsgd_paper
 from sqsgd.transforms import padded
 
@@ -87,8 +89,8 @@ class Plan:
     * Predicted errors agree with measured ones:
       tests/test_planner.py::test_predictions_hold_for_the_mean_over_clients.
 
-    >>> chosen = plan(dim=1000, epsilon=50.0, bits=512, clients=20)
-    >>> chosen.epsilon, chosen.epsilon_direction + chosen.epsilon_norm, chosen.message_bytes <= 512 // 8 + 17
+    >>> chosen = plan(dim=1000, epsilon=50.0, bytes=64, clients=20)
+    >>> chosen.epsilon, chosen.epsilon_direction + chosen.epsilon_norm, chosen.message_bytes <= 64 + 17
     (50.0, 50.0, True)
     """
 
@@ -143,43 +145,54 @@ def plan(
     *,
     dim: int,
     epsilon: float,
-    bits: int,
+    bytes: int,
     clients: int = 1,
     rounds: int = 1,
     probability: float = 1e-6,
     prior: float = 0.0,
 ) -> Plan:
-    """The best parameters for (dim, epsilon, bits), and the error of the mean over clients.
+    """The best parameters for a budget, and the error of the mean over clients.
 
     That error is the error of one report divided by the number of clients, because reports are unbiased with
     independent noise; so the same parameters are best for any number of clients.
-    ``probability`` and ``prior`` (ρ₀) are for the statements about reconstruction.
 
-    >>> chosen = plan(dim=119850, epsilon=400.0, bits=2048, clients=10)
+    Args:
+        dim: The number of weights.
+        epsilon: The privacy budget of a report.
+        bytes: The budget for the packed codes of a report.
+        clients: Reports per round.
+        rounds: Rounds that a client takes part in.
+        probability: With which the statements about reconstruction may fail.
+        prior: What the attacker knows already, as a log density ratio (ρ₀).
+
+    Returns:
+        The parameters of ``sqsgd-stateless``, its errors, other schemes, a recommendation, and warnings.
+
+    Raises:
+        ValueError: If an argument is out of range, or ``bytes`` cannot hold a report.
+
+    >>> chosen = plan(dim=119850, epsilon=400.0, bytes=256, clients=10)
     >>> chosen.code, chosen.near, chosen.count, round(chosen.nmse), round(chosen.optimum_ratio, 2)
     ('sparse', 184, 53, 188, 1.23)
     """
-    dim = checks.integer("dim", dim, 1, 2**31)
-    epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
-    bits = checks.integer("bits", bits, 1, 2**40)
     clients = checks.integer("clients", clients, 1, 2**40)
     rounds = checks.integer("rounds", rounds, 1, MOST_ROUNDS)
-    mechanism = best_code(dim, epsilon, bits, block=False)
-    scheme = stateless(dim, mechanism)
-    block, size = mechanism.relative_error(1.0), mechanism.dim
-    nmse = _at_the_bound(scheme)
+    scheme = sqsgd_stateless(dim, epsilon, bytes)
+    block, size = scheme.mechanism.relative_error(1.0), scheme.mechanism.dim
+    nmse = at_the_bound(scheme)
     optimum = sphere_cap(dim, epsilon).error
     limit = information_limit(epsilon, size)
     statements = reconstruction_statements(epsilon, min(size, dim), dim, rounds, probability, prior)
-    ways = stateless_choices(dim=dim, epsilon=epsilon, bits=bits)
+    ways = stateless_choices(dim=dim, epsilon=epsilon, bytes=bytes)
+    forecast = outlook(scheme, clients, rounds, scheme.first_bound)
+    left, _ = split(epsilon, None)
     return Plan(
         dim=dim,
         clients=clients,
         rounds=rounds,
         coordinates=size,
-        **_parameters(mechanism),
+        **_parameters(scheme.mechanism),
         epsilon=scheme.privacy.epsilon,
-        epsilon_norm=mechanism.norm.epsilon if mechanism.norm else 0.0,
         bits=scheme.code_bits,
         message_bytes=scheme.bits // 8,
         nmse=nmse,
@@ -189,36 +202,40 @@ def plan(
         optimum_ratio=ratio(nmse, optimum),
         information_limit=limit,
         information_ratio=ratio(block, limit),
-        alternatives=tuple(_alternatives(dim, epsilon, bits)),
-        stateless=tuple(ways),
-        recommendation=recommended(ways, optimum, epsilon=epsilon, bits=bits),
-        paper=_paper(dim, epsilon, bits),
-        reconstruction=statements,
-        warnings=(
-            *filter(None, [outlook(scheme, clients, rounds, scheme.first_bound)]),
-            *_warnings(mechanism, epsilon, statements),
+        alternatives=tuple(
+            _alternative(choice, dim, epsilon) for choice in choices(dim, left, bits_of(bytes))
         ),
+        stateless=tuple(ways),
+        recommendation=recommended(ways, optimum, epsilon=epsilon, bytes=bytes),
+        paper=_paper(dim, epsilon, bytes),
+        reconstruction=statements,
+        warnings=(*([forecast] if forecast else []), *_warnings(scheme.mechanism, epsilon, statements)),
     )
 
 
-def _parameters(mechanism: Direction | SparseMatches) -> dict[str, Any]:
-    """The parameters of the code, and its share of ε."""
+def _parameters(mechanism: Mechanism) -> dict[str, Any]:
+    """The parameters of the code, and how ε is shared."""
     if isinstance(mechanism, SparseMatches):
-        law = mechanism.law
-        values: dict[str, Any] = {"code": "sparse", "levels": 3, "near": law.near, "count": law.count}
-        return {**values, "reach": 0.0, "threshold": law.threshold, "keep": law.keep,
-                "scale": mechanism.scale, "epsilon_direction": law.epsilon}  # fmt: skip
-    quantizer = mechanism.quantizer
+        law: SparseLaw | PrivQuant = mechanism.law
+        near, count = mechanism.law.near, mechanism.law.count
+        levels, reach, scale = 3, 0.0, mechanism.scale
+    elif isinstance(mechanism, Direction):
+        law = mechanism.quantizer
+        near = count = mechanism.dim
+        levels, reach, scale = mechanism.quantizer.levels, mechanism.reach, mechanism.quantizer.scale
+    else:
+        raise TypeError(f"{mechanism.identity} is not a mechanism of sqsgd-stateless")
     return {
         "code": code_of(mechanism),
-        "levels": quantizer.levels,
-        "near": quantizer.dim,
-        "count": quantizer.dim,
-        "reach": mechanism.reach,
-        "threshold": quantizer.threshold,
-        "keep": quantizer.keep,
-        "scale": quantizer.scale,
-        "epsilon_direction": quantizer.epsilon,
+        "levels": levels,
+        "near": near,
+        "count": count,
+        "reach": reach,
+        "scale": scale,
+        "threshold": law.threshold,
+        "keep": law.keep,
+        "epsilon_direction": law.epsilon,
+        "epsilon_norm": mechanism.norm.epsilon if mechanism.norm else 0.0,
     }
 
 
@@ -228,12 +245,12 @@ def frontier(*, dim: int, epsilon: float) -> list[Point]:
     >>> [(point.message_bytes, point.code, round(point.nmse)) for point in frontier(dim=1000, epsilon=8.0)]
     [(6, 'sparse', 147), (7, 'sparse', 135)]
     """
-    tried, bits = [], 1
-    while bits <= 4 * max(epsilon, 16.0) / math.log(2):
-        scheme = sqsgd_stateless(dim, epsilon, bits)
-        code, nmse = code_of(scheme.mechanism), _at_the_bound(scheme)
+    tried, size = [], 1
+    while 8 * size <= 4 * max(epsilon, 16.0) / math.log(2) + 8:
+        scheme = sqsgd_stateless(dim, epsilon, size)
+        code, nmse = code_of(scheme.mechanism), at_the_bound(scheme)
         tried.append(Point(message_bytes=scheme.bits // 8, code=code, nmse=nmse))
-        bits = max(bits + 1, int(1.2 * bits))
+        size = max(size + 1, int(1.2 * size))
     points: list[Point] = []
     for point in sorted(tried, key=lambda point: (point.message_bytes, point.nmse)):
         if not points or point.nmse < 0.98 * points[-1].nmse:
@@ -241,14 +258,14 @@ def frontier(*, dim: int, epsilon: float) -> list[Point]:
     return points
 
 
-def stateless_choices(*, dim: int, epsilon: float, bits: int, once: bool = False) -> list[Stateless]:
+def stateless_choices(*, dim: int, epsilon: float, bytes: int, once: bool = False) -> list[Stateless]:
     """The schemes of ``STATELESS`` under a budget: those with exact arithmetic, the best first, then others.
 
     The best has the fewest bytes of those within 3 % of the least error. ``once``: each user reports once,
     and messages have the short envelope of such runs. All are unbiased, so the order is the same for the mean
     over any number of clients.
 
-    >>> budget = {"dim": 3920, "epsilon": 8.0, "bits": 512}
+    >>> budget = {"dim": 3920, "epsilon": 8.0, "bytes": 64}
     >>> [(way.name, way.message_bytes) for way in stateless_choices(**budget)][0]
     ('sqsgd-stateless', 7)
     >>> [(way.name, way.message_bytes) for way in stateless_choices(**budget, once=True)][0]
@@ -257,8 +274,8 @@ def stateless_choices(*, dim: int, epsilon: float, bits: int, once: bool = False
     found = []
     for name in STATELESS:
         try:
-            scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=bits)
-        except ValueError:  # it does not fit into the bits
+            scheme = make_scheme(name, dim=dim, epsilon=epsilon, bytes=bytes)
+        except ValueError:  # it does not fit into the bytes
             continue
         scheme = replace(scheme, wire=2) if once else scheme
         found.append(
@@ -270,7 +287,7 @@ def stateless_choices(*, dim: int, epsilon: float, bits: int, once: bool = False
             )
         )
     if not found:
-        raise ValueError(f"bits = {bits} cannot hold a report of {dim} numbers at epsilon = {epsilon:g}")
+        raise ValueError(f"bytes = {bytes} cannot hold a report of {dim} numbers at epsilon = {epsilon:g}")
     least = {way.arithmetic: way.nmse for way in sorted(found, key=lambda way: -way.nmse)}
 
     def order(way: Stateless) -> tuple[bool, bool, float]:
@@ -280,7 +297,7 @@ def stateless_choices(*, dim: int, epsilon: float, bits: int, once: bool = False
     return sorted(found, key=order)
 
 
-def automatic_scheme(*, dim: int, epsilon: float, bits: int, once: bool = False) -> str:
+def automatic_scheme(*, dim: int, epsilon: float, bytes: int, once: bool = False) -> str:
     """The name that ``scheme = "auto"`` stands for: the best of ``stateless_choices`` with exact arithmetic.
 
     Guarantees
@@ -288,20 +305,20 @@ def automatic_scheme(*, dim: int, epsilon: float, bits: int, once: bool = False)
     * Never a scheme whose ε holds in real arithmetic only:
       tests/test_planner.py::test_auto_never_chooses_real_arithmetic.
 
-    >>> automatic_scheme(dim=3920, epsilon=8.0, bits=512)
+    >>> automatic_scheme(dim=3920, epsilon=8.0, bytes=64)
     'sqsgd-stateless'
     """
-    best = stateless_choices(dim=dim, epsilon=epsilon, bits=bits, once=once)[0]
+    best = stateless_choices(dim=dim, epsilon=epsilon, bytes=bytes, once=once)[0]
     if best.arithmetic == "real":
         raise ValueError(
-            f"bits = {bits} hold no report with exact arithmetic of {dim} numbers at epsilon = {epsilon:g}; "
+            f"bytes = {bytes} hold no report with exact arithmetic of {dim} numbers at epsilon {epsilon:g}; "
             f"{best.name!r} must be asked for by name"
         )
     return best.name
 
 
 def recommended(
-    ways: Sequence[Stateless], optimum: float, *, epsilon: float, bits: int
+    ways: Sequence[Stateless], optimum: float, *, epsilon: float, bytes: int
 ) -> Recommendation | None:
     """What to take of ``stateless_choices``, and why: its error and bytes, and those of the others."""
     best, *others = ways
@@ -319,32 +336,25 @@ def recommended(
     reason = f"error {best.nmse / unit:.3g}{measure} in {best.message_bytes:,} bytes"
     return Recommendation(
         scheme=best.name,
-        options=f"--scheme {best.name} --epsilon {epsilon:g} --bytes {math.ceil(bits / 8)}",
+        options=f"--scheme {best.name} --epsilon {epsilon:g} --bytes {bytes}",
         message_bytes=best.message_bytes,
         optimum_ratio=ratio(best.nmse, optimum),
         reason="; ".join([reason, ", ".join(map(described, others))]) if others else reason,
     )
 
 
-def at_the_bound(error: float, dim: int, coordinates: int) -> float:
-    """The error of a vector as long as the bound, from the error without clamping of its sampled norm.
+def at_the_bound(scheme: Scheme) -> float:
+    """The error of a vector as long as the bound: less than without, as its norm is clamped.
 
     The norm of n of D rotated coordinates, rescaled, is about 1 + σ Z with σ² = (1 - n/D) / 2n. Half of the
     time it exceeds the bound and is clamped: E|x̂|² falls by the factor 1 - σ √(2/π) and E<x̂, x> by half
-    as much, so that 1 - σ √(2/π) of the error remains.
-
-    >>> round(at_the_bound(100.0, 1024, 512), 2), at_the_bound(100.0, 1024, 1024)
-    (98.24, 100.0)
+    as much, so that 1 - σ √(2/π) of the error remains. Reports of one length stay as long as they are.
     """
-    whole = padded(dim)
-    deviation = math.sqrt(max(0.0, 1 - coordinates / whole) / (2 * coordinates))
-    return error * (1 - deviation * math.sqrt(2 / math.pi))
-
-
-def _at_the_bound(scheme: Scheme) -> float:
-    """Reports of one length stay as long as they are where a sampled norm is clamped."""
-    mechanism = scheme.mechanism
-    return scheme.nmse if mechanism.fixed_length else at_the_bound(scheme.nmse, scheme.dim, mechanism.dim)
+    if scheme.mechanism.fixed_length:
+        return scheme.nmse
+    size = scheme.mechanism.dim
+    deviation = math.sqrt(max(0.0, 1 - size / padded(scheme.dim)) / (2 * size))
+    return scheme.nmse * (1 - deviation * math.sqrt(2 / math.pi))
 
 
 def ratio(error: float, least: float) -> float:
@@ -366,30 +376,24 @@ def information_limit(epsilon: float, coordinates: int) -> float:
     return 1 / math.expm1(rate) if rate < 700 else math.exp(-rate)
 
 
-def _alternatives(dim: int, epsilon: float, bits: int) -> Iterator[Alternative]:
-    """Signs and each number of levels."""
-    left, _ = split(epsilon, None)
-    return (_alternative(choice, dim, epsilon) for choice in choices(dim, left, bits))
-
-
 def _alternative(choice: Choice, dim: int, epsilon: float) -> Alternative:
     scheme = sqsgd_stateless(
         dim,
         epsilon,
-        Column(choice.coordinates, choice.levels).bits,
+        -(-Column(choice.coordinates, choice.levels).bits // 8),
         levels=choice.levels,
         coordinates=choice.coordinates,
         reach=choice.reach,
     )
     name = f"{choice.levels} levels" + (" (signs)" if choice.levels == 2 else f" over ± {choice.reach:g}")
-    nmse = _at_the_bound(scheme)
+    nmse = at_the_bound(scheme)
     return Alternative(name=name, levels=choice.levels, coordinates=choice.coordinates, nmse=nmse)
 
 
-def _paper(dim: int, epsilon: float, bits: int) -> Alternative | None:
+def _paper(dim: int, epsilon: float, bytes: int) -> Alternative | None:
     """The paper's 16 levels and rule over a range of three deviations, rescaled to the whole vector."""
     try:
-        scheme = sqsgd_paper(dim, epsilon, bits, levels=PAPER_LEVELS)
+        scheme = sqsgd_paper(dim, epsilon, bytes, levels=PAPER_LEVELS)
     except ValueError:  # the paper's rule has no solution for some budgets
         return None
     size = scheme.mechanism.dim
@@ -400,7 +404,7 @@ def _paper(dim: int, epsilon: float, bits: int) -> Alternative | None:
 
 
 def _warnings(
-    mechanism: Direction | SparseMatches, epsilon: float, statements: tuple[ReconstructionStatement, ...]
+    mechanism: Mechanism, epsilon: float, statements: tuple[ReconstructionStatement, ...]
 ) -> list[str]:
     found, size = [], mechanism.dim
     if isinstance(mechanism, SparseMatches):
@@ -408,9 +412,9 @@ def _warnings(
         if law.keep > 0.99 and law.near == law.count == law.threshold:
             found.append(
                 f"epsilon = {epsilon:g} sends the {law.near:,} largest of {size:,} coordinates nearly in "
-                "the clear. Use more bits or a smaller epsilon."
+                "the clear. Use more bytes or a smaller epsilon."
             )
-    else:
+    elif isinstance(mechanism, Direction):
         quantizer, enough = mechanism.quantizer, 4 * epsilon / math.log(2)
         if quantizer.law.loss < 0.01:
             found.append(
@@ -419,8 +423,8 @@ def _warnings(
             )
         if mechanism.layout[0].bits > enough:
             found.append(
-                f"bits beyond about {enough:,.0f} (4 epsilon / ln 2) improve the error by less than 10 %: "
-                f"{math.ceil(enough / 8):,} bytes are nearly as good."
+                f"bytes beyond about {math.ceil(enough / 8):,} (epsilon / (2 ln 2)) improve the error by "
+                "less than 10 %."
             )
     if size < FEWEST:
         found.append(

@@ -19,7 +19,7 @@ from sqsgd.numerics import exact
 from sqsgd.numerics.gaussian import kept_share, normal_points
 from sqsgd.numerics.rounding import Positions, round_unbiased, rounding_chance
 from sqsgd.randomness import Rng
-from sqsgd.schemes._bit_budget import checked_budget, codes_that_fit, too_few_bits
+from sqsgd.schemes.budgets import checked_budget, codes_that_fit, too_few_bytes
 from sqsgd.transforms import Rotate, Subsample
 
 MOST_ALPHABET = 2**32
@@ -43,21 +43,15 @@ class ShareOfNoise(Mechanism):
     A code is as wide as the sum of all ``clients`` codes, because secure aggregation masks and adds modulo
     that; the paper counts the single code.
 
-    Guarantees
-    ----------
-    * Central, not local: (ε, δ) holds for the equally weighted sum of the reports of ``clients`` honest
-      clients, as secure aggregation shows it to the server, when one client's vector is replaced. It does
-      not hold for a single report, which has only a share of the noise, nor when fewer clients answer.
-      A server that sees reports one by one, as a simulation here does, gives no such protection.
-      tests/schemes/test_cpsgd.py::test_the_sum_is_as_private_as_claimed, and
-      ::test_a_single_report_is_not.
-    * The noise is drawn exactly, as whole numbers: ``FairBinomial``. Reports have the density that the
-      privacy of the sum is computed from: tests/schemes/test_cpsgd.py::test_what_is_sent_has_the_density.
-    * Unbiased except for clipping: a sample of a vector near the bound exceeds it half of the time, and
-      coordinates beyond the reach (0.3 % of them at 3) are clamped. At the bound this shortens the mean by
-      about 0.3 / √n, and the predicted error is up to 0.6 / √n of itself too high.
-      tests/schemes/test_estimates.py::test_mean_is_recovered,
-      tests/schemes/test_cpsgd.py::test_the_error_is_the_predicted_one.
+    Central, not local: (ε, δ) holds for the equally weighted sum of the reports of ``clients`` honest
+    clients, as secure aggregation shows it to the server, when one client's vector is replaced. It does not
+    hold for a single report, which has only a share of the noise, nor when fewer clients answer, nor for a
+    server that sees reports one by one, as a simulation here does.
+    tests/schemes/test_cpsgd.py::test_the_sum_is_as_private_as_claimed, ::test_a_single_report_is_not.
+
+    Unbiased except for clipping: a sample of a vector near the bound exceeds it half of the time, and
+    coordinates beyond the reach are clamped. At the bound this shortens the mean by about 0.3 / √n, and the
+    predicted error is up to 0.6 / √n of itself too high.
     """
 
     dim: int
@@ -194,7 +188,7 @@ class _Plan:
                 raise ValueError(
                     f"levels = {levels} is too many: with the noise of {noise} a code needs {one} values"
                 )
-            raise too_few_bits(self.bits, f"one coordinate with the noise of {noise}", Column(1, one).bits)
+            raise too_few_bytes(self.bits, f"one coordinate with the noise of {noise}", Column(1, one).bits)
         errors = [(1 + draft.relative_error(1.0)) / draft.dim for draft in drafts]
         enough = min(errors) * (1.01 if self.bits is None else 1.0)
         chosen = next(draft for draft, error in zip(drafts, errors, strict=True) if error <= enough)
@@ -207,14 +201,14 @@ class _Plan:
 def cpsgd(
     dim: int,
     epsilon: float,
-    bits: int | None = None,
+    bytes: int | None = None,
     *,
     clients: int = 10,
     delta: float = 1e-5,
     levels: int | None = None,
     reach: float = 3.0,
 ) -> Scheme:
-    """Rotate twice, keep a rescaled sample that fits into ``bits``, quantise, add a share of the noise.
+    """Rotate twice, keep a rescaled sample that fits into ``bytes``, quantise, add a share of the noise.
 
     (``epsilon``, ``delta``) is for the sum of the reports of ``clients`` honest clients. All clients of a
     round share the rotation and the sample, because secure aggregation adds their codes; averaging over
@@ -222,7 +216,7 @@ def cpsgd(
     it and the number of coordinates are those of the least predicted error. The noise is the least that the
     bound admits, in whole tosses for each client, so a large ``epsilon`` is not spent completely.
     """
-    dim, epsilon, bits = checked_budget(dim, epsilon, bits)
+    dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
     plan = _Plan(
         epsilon=epsilon,
         bits=bits,

@@ -1,4 +1,8 @@
-"""The base of the coordinate-wise schemes: a channel per coordinate, and how many coordinates to send."""
+"""Coordinate-wise schemes: some rotated coordinates, each through a channel at its share of ε.
+
+``piecewise`` (Wang et al., ICDE 2019), ``ldp-fed`` (Truex et al., EdgeSys 2020) and ``ldp-fl`` (Sun, Qian and
+Chen, IJCAI 2021) differ in the channel.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +21,19 @@ from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
 from sqsgd.mechanisms.budget_split import equal_share
 from sqsgd.mechanisms.channel import Channel, Floats
+from sqsgd.mechanisms.ordinal import MOST_LEVELS, OrdinalChannel
+from sqsgd.mechanisms.piecewise_grid import MOST_ALPHABET, PiecewiseGrid
 from sqsgd.numerics.epsilon_sums import total
 from sqsgd.numerics.gaussian import kept_share, normal_points
 from sqsgd.numerics.norms import l2_norm
 from sqsgd.randomness import Rng
-from sqsgd.schemes._bit_budget import codes_that_fit, too_few_bits
+from sqsgd.schemes.budgets import checked_budget, codes_that_fit, rescaled_sample, too_few_bytes
 from sqsgd.transforms import padded, rotated_sample
 
 _COARSE = 16  # beyond it, a finer grid helps less and less
 _CLOSE = 1.001  # plans whose errors differ by less than this factor count as equal: the smallest is used
+_ORDINAL_LEVELS = tuple(range(2, 33))
+_PIECEWISE_LEVELS = (*range(2, 11), 12, 14, *(1 << bits for bits in range(4, 33)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +42,10 @@ class EachCoordinate(Mechanism):
 
     The range is public: reach C / √k for k coordinates and a bound C.
 
-    Guarantees
-    ----------
-    * k times the channel's ε for the whole vector (``notion`` "local"), or the channel's ε between vectors
-      that differ in one coordinate ("per-weight").
-      tests/schemes/test_privacy.py::test_exact_privacy, tests/schemes/test_ldp_fl.py::test_per_weight.
-    * Coordinates beyond the range are clamped, which biases: at the default reach of 3, a vector as long as
-      the bound loses 0.27 % of its length, one half as long nothing. Otherwise unbiased:
-      tests/schemes/test_estimates.py::test_mean_is_recovered.
+    ε is k times the channel's for the whole vector (``notion`` "local"), or the channel's between vectors
+    that differ in one coordinate ("per-weight": tests/schemes/test_coordinatewise.py::test_per_weight).
+    Coordinates beyond the range are clamped, which biases: at the default reach of 3, a vector as long as
+    the bound loses 0.27 % of its length, one half as long nothing.
     """
 
     dim: int
@@ -136,7 +140,7 @@ def best_plan(
     if not plans:
         count, alphabet = coordinates or 1, min(alphabets)
         content = f"coordinates = {count} of levels = {alphabet}"
-        raise too_few_bits(bits, content, Column(count, alphabet).bits)
+        raise too_few_bytes(bits, content, Column(count, alphabet).bits)
     least_spread = min(plans)[0]
     _, _, count, alphabet = min(
         (plan for plan in plans if plan[0] <= _CLOSE * least_spread), key=lambda plan: plan[1:]
@@ -162,3 +166,111 @@ def rotated_coordinates(
     channel = make_channel(alphabet, equal_share(epsilon, size))
     mechanism = EachCoordinate(dim=size, channel=channel, reach=reach)
     return Scheme(name=name, dim=dim, transforms=rotated_sample(dim, size), mechanism=mechanism)
+
+
+# ---------------------------------------------------------------- the schemes
+
+
+def piecewise(
+    dim: int,
+    epsilon: float,
+    bytes: int | None = None,
+    *,
+    coordinates: int | None = None,
+    levels: int | None = None,
+    reach: float = 3.0,
+    rule: Literal["optimal", "paper"] = "optimal",
+) -> Scheme:
+    """k coordinates, drawn from the public seed, at ε / k each through PM on a grid of ``levels`` points.
+
+    ``rule="paper"`` uses Algorithm 4's k = max(1, min(d, ⌊ε / 2.5⌋)), or as many as ``bytes`` hold, which
+    minimises the worst case over [-1, 1]. "optimal" uses the k and the grid of the least predicted error of
+    a rotated vector, whose coordinates are Gaussian: k is about ε / 5. ``coordinates`` and ``levels`` fix
+    them. Algorithm 4 gives each coordinate the range of the whole norm, which is ``reach`` = √dim.
+
+    >>> scheme = piecewise(119850, 400.0, 256)
+    >>> scheme.mechanism.dim, scheme.mechanism.channel.alphabet, round(scheme.nmse)
+    (79, 128, 2178)
+    """
+    dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
+    reach = checks.real("reach", reach, 0.1, 1e5)
+    if rule not in ("optimal", "paper"):
+        raise ValueError(f"rule = {rule!r} must be 'optimal' or 'paper'")
+    alphabets = _PIECEWISE_LEVELS if levels is None else (checks.integer("levels", levels, 2, MOST_ALPHABET),)
+    if rule == "paper":
+        if coordinates is not None:
+            raise ValueError(f"coordinates = {coordinates}: rule = 'paper' chooses their number; omit it")
+        coordinates = max(1, min(dim, math.floor(epsilon / 2.5)))
+        if bits is not None:
+            coordinates = max(1, min(coordinates, codes_that_fit(bits, min(alphabets))))
+    return rotated_coordinates(
+        "piecewise", PiecewiseGrid, alphabets,
+        dim=dim, epsilon=epsilon, bits=bits, coordinates=coordinates, reach=reach,
+    )  # fmt: skip
+
+
+def ldp_fed(
+    dim: int,
+    epsilon: float,
+    bytes: int | None = None,
+    *,
+    coordinates: int | None = None,
+    levels: int | None = None,
+    reach: float = 3.0,
+) -> Scheme:
+    """k rotated coordinates at ε / k each: rounded to levels 0..L, moved by P(y | v) ∝ e^{-α|v - y|/2}.
+
+    k and the number of levels are those of the least predicted error; ``coordinates`` and ``levels`` fix
+    them. α is 2 ε / (k L), twice what the paper's bound ε = α L for each coordinate allows. The paper's
+    condensed α, from Gursoy's matching of posteriors, is a heuristic and not LDP, so it is left out. Its
+    server averages the codes, which biases the mean towards the centre; ours corrects that.
+
+    >>> scheme = ldp_fed(119850, 400.0, 256)
+    >>> scheme.mechanism.dim, scheme.mechanism.channel.alphabet, round(scheme.nmse)
+    (52, 7, 4989)
+    """
+    dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
+    reach = checks.real("reach", reach, 0.1, 1e5)
+    alphabets = _ORDINAL_LEVELS if levels is None else (checks.integer("levels", levels, 2, MOST_LEVELS),)
+    return rotated_coordinates(
+        "ldp-fed", OrdinalChannel, alphabets,
+        dim=dim, epsilon=epsilon, bits=bits, coordinates=coordinates, reach=reach,
+    )  # fmt: skip
+
+
+def ldp_fl(
+    dim: int,
+    epsilon: float,
+    bytes: int | None = None,
+    *,
+    coordinates: int | None = None,
+    per_weight: bool = False,
+    reach: float = 3.0,
+) -> Scheme:
+    """One unbiased bit for each of k rotated coordinates: ± r M, M = (e^{ε/k} + 1) / (e^{ε/k} - 1).
+
+    k is ``coordinates``, by default the number of the least predicted error, about ε / 2.2. The centre c is
+    0 and r = ``reach`` C / √D for all coordinates; both are public (the paper's c and r of a layer are not).
+    ``per_weight`` is the paper's reading: ε for every sent weight, without a rotation, which would spread
+    one weight over all bits; as many weights as ``bytes`` hold.
+
+    With ``per_weight``, ε holds between vectors that differ in one weight, and k ε for the whole vector. The
+    paper's splitting and shuffling of reports hides nothing from a server that sees the senders.
+
+    >>> scheme = ldp_fl(119850, 400.0, 256)
+    >>> scheme.mechanism.dim, round(scheme.nmse)
+    (184, 9260)
+    """
+    dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
+    reach = checks.real("reach", reach, 0.1, 1e5)
+    if per_weight:
+        most = dim if bits is None else min(dim, bits)
+        size = most if coordinates is None else checks.integer("coordinates", coordinates, 1, most)
+        mechanism = EachCoordinate(
+            dim=size, channel=OrdinalChannel(2, epsilon), reach=reach, notion="per-weight"
+        )
+        return Scheme(name="ldp-fl", dim=dim, transforms=rescaled_sample(dim, size), mechanism=mechanism)
+    return rotated_coordinates(
+        "ldp-fl", OrdinalChannel, (2,),
+        dim=dim, epsilon=epsilon, bits=bits, coordinates=coordinates, reach=reach,
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Budgets: checking them, and what fits into a number of bits."""
+"""Privacy and communication budgets: checking them, and what fits into a number of bytes."""
 
 from __future__ import annotations
 
@@ -8,25 +8,32 @@ from sqsgd.core import Transform
 from sqsgd.mechanisms.privquant import MOST_DIM
 from sqsgd.transforms import Subsample, padded
 
+MOST_BYTES = 2**37
 MOST_CODES = 2**32 - 1
 
 
-def checked_bits(bits: int | None) -> int | None:
-    """A budget of bits, or None where nothing limits the message."""
-    return None if bits is None else checks.integer("bits", bits, 1, 2**40)
+def bits_of(bytes: int) -> int:
+    """The bits of a budget of bytes."""
+    return 8 * checks.integer("bytes", bytes, 1, MOST_BYTES)
+
+
+def optional_bits(bytes: int | None) -> int | None:
+    """The same; None where nothing limits the message."""
+    return None if bytes is None else bits_of(bytes)
 
 
 def checked_budget(
-    dim: int, epsilon: float, bits: int | None, most_dim: int = 2**31
+    dim: int, epsilon: float, bytes: int | None, most_dim: int = 2**31
 ) -> tuple[int, float, int | None]:
-    """The arguments that every private scheme takes, within their limits."""
+    """The arguments that every private scheme takes, within their limits; the budget in bits."""
     dim, epsilon = checks.integer("dim", dim, 1, most_dim), checks.real("epsilon", epsilon, 0.01, 1e5)
-    return dim, epsilon, checked_bits(bits)
+    return dim, epsilon, optional_bits(bytes)
 
 
-def too_few_bits(bits: int | None, content: str, least: int) -> ValueError:
+def too_few_bytes(bits: int | None, content: str, least_bits: int) -> ValueError:
     """The error of a budget that cannot hold the least that a report needs."""
-    return ValueError(f"bits = {bits} cannot hold {content}; at least {least} are needed")
+    given = None if bits is None else bits // 8
+    return ValueError(f"bytes = {given} cannot hold {content}; at least {-(-least_bits // 8)} are needed")
 
 
 def codes_that_fit(bits: int, alphabet: int) -> int:
@@ -41,24 +48,17 @@ def codes_that_fit(bits: int, alphabet: int) -> int:
     return min(groups * size + partial, MOST_CODES)
 
 
-def affordable(bits: int | None, levels: int, dim: int) -> int:
+def affordable(bits: int, levels: int, dim: int) -> int:
     """How many codes of a vector of length ``dim``, padded for its rotation, fit into a budget of bits."""
-    bits = checks.integer("bits", bits, 1, 2**40)
     codes = min(codes_that_fit(bits, levels), padded(dim))
     if codes == 0:
-        raise too_few_bits(bits, f"one code of levels = {levels}", Column(1, levels).bits)
+        raise too_few_bytes(bits, f"one code of levels = {levels}", Column(1, levels).bits)
     if codes > MOST_DIM:
-        most = Column(MOST_DIM, levels).bits
         raise ValueError(
-            f"bits = {bits} would send {codes} coordinates; at most {MOST_DIM} can be privatised: "
-            f"use at most {most} bits ({most // 8} bytes)"
+            f"bytes = {bits // 8} would send {codes} coordinates; at most {MOST_DIM} can be privatised: "
+            f"use at most {Column(MOST_DIM, levels).bits // 8} bytes"
         )
     return codes
-
-
-def block_size(dim: int, codes: int) -> int:
-    """How many coordinates to send: all, if they fit when padded for the rotation; else a power of two."""
-    return dim if padded(dim) <= codes else 1 << (codes.bit_length() - 1)
 
 
 def rescaled_sample(dim: int, size: int) -> tuple[Transform, ...]:
