@@ -2,9 +2,10 @@
 
 import json
 import math
-import time
+import re
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,8 +15,13 @@ from hypothesis import strategies as st
 from spending import pay, small_ledger
 
 from sqsgd import Privacy, Task, make_scheme
-from sqsgd.privacy.ledger import AlreadyAnswered, BudgetSpent, Ledger, ReportRefused
-from sqsgd.privacy.ledger_files import History, sealed, tip_line
+from sqsgd.privacy.ledger import (
+    AlreadyAnswered,
+    BudgetSpent,
+    Ledger,
+    Ledgers,
+    ReportRefused,
+)
 
 
 def test_a_report_is_written_down_and_found_again(tmp_path):
@@ -168,30 +174,6 @@ def test_what_is_not_there(tmp_path):
         Ledger.create(tmp_path / "l", max_epsilon=1.0, witness=tmp_path / "l.tip")
 
 
-def test_many_reports(tmp_path):
-    """A hundred thousand take about a second to open; the limits leave room for a busy machine."""
-    ledger = small_ledger(tmp_path, reports=1, cap=1e6)
-    history = History()
-    with ledger.path.open("rb") as file:
-        history.read(file)
-    fields = {"kind": "spend", "epsilon": 1.0, "task": "digits", "scheme": "sqsgd", "purpose": "", "time": ""}
-    lines = []
-    for round in range(1, 20_000):
-        line = sealed({"line": round + 2, "round": round, **fields}, history.digest)
-        history.add(line)
-        lines.append(line)
-    ledger.path.write_bytes(ledger.path.read_bytes() + b"".join(lines))
-    (tmp_path / "ledger.tip").write_bytes(tip_line(history))
-    started = time.process_time()
-    ledger = Ledger(ledger.path)
-    opened = time.process_time()
-    assert ledger.spent == 20_000
-    assert opened - started < 1
-    for round in range(100):
-        pay(ledger, round, task="faces")
-    assert (time.process_time() - opened) / 100 < 0.005
-
-
 def test_real_arithmetic_is_paid_for_only_by_name(tmp_path):
     """ε in real arithmetic is not what the ledger certifies."""
     ledger = Ledger.create(tmp_path / "ledger", max_epsilon=100.0)
@@ -203,3 +185,44 @@ def test_real_arithmetic_is_paid_for_only_by_name(tmp_path):
         ledger.spend(1.0, notion="local", task="t", round=0, scheme="privunit", arithmetic="real")
     assert ledger.spent == 0
     assert ledger.spend_for(scheme, task, allow_real=True).epsilon == scheme.privacy.epsilon
+
+
+@pytest.mark.parametrize(
+    ("asked", "spent", "cap"),
+    [
+        (Fraction(1, 3), Fraction(2, 3), Fraction(7, 9)),
+        (Fraction(0.1), Fraction(0.1) + Fraction(0.2), Fraction(0.3)),
+        (Fraction(5e-324), Fraction(10), Fraction(10)),
+        (Fraction(400), Fraction(800), Fraction(1000)),
+    ],
+)
+def test_the_numbers_that_are_shown_err_on_the_safe_side(asked, spent, cap):
+    """What it would cost and what is spent are rounded up, the cap and what is left down."""
+    refusal = BudgetSpent(path=Path("ledger"), asked=asked, spent=spent, cap=cap)
+    assert (refusal.asked, refusal.spent, refusal.cap) == (asked, spent, cap)
+    words = re.fullmatch(
+        r"the report was not sent: it would cost epsilon (\S+), but (\S+) of the cap of (\S+) is spent, "
+        r"and (\S+) is left \(ledger\)",
+        str(refusal),
+    )
+    told_asked, told_spent, told_cap, told_left = (Fraction(float(word)) for word in words.groups())
+    left = max(Fraction(0), cap - spent)
+    assert asked <= told_asked <= asked * (1 + Fraction(1, 2**52))
+    assert spent <= told_spent <= spent * (1 + Fraction(1, 2**52))
+    assert cap * (1 - Fraction(1, 2**52)) <= told_cap <= cap
+    assert left * (1 - Fraction(1, 2**52)) <= told_left <= left
+    assert "-0.0" not in str(refusal)
+
+
+def test_a_simulated_client_refuses_in_any_later_run(tmp_path):
+    """Each client has its own ledger, whatever number the task has; it outlives the run."""
+    scheme = make_scheme("sqsgd-stateless", dim=40, epsilon=8.0, bytes=2)
+    first, second = (Task(round=r, client=1, seed=9, dim=40, bound=1.0) for r in (0, 1))
+    ledgers = Ledgers(folder=tmp_path, max_epsilon=8.0)
+    assert [ledgers.paid(scheme, first, client) for client in (0, 5, 5)] == [True, True, False]
+    assert not Ledgers(folder=tmp_path, max_epsilon=8.0).paid(scheme, second, 5)
+    assert float(Ledger(tmp_path / "000000" / "client-5").spent) == scheme.privacy.epsilon
+    real = make_scheme("privunit", dim=40, epsilon=8.0, bytes=8)
+    with pytest.raises(ValueError, match="real arithmetic"):
+        ledgers.paid(real, first, 6)
+    assert Ledgers(folder=tmp_path, max_epsilon=8.0, allow_real=True).paid(real, first, 6)
