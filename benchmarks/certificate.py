@@ -3,7 +3,7 @@
     python benchmarks/certificate.py
 
 Every row is a scheme, δ and a local ε; every cell is the central ε, the first letter of the bound and the
-processor time. tests/certificate/test_guarantee.py holds each cell of a smaller grid to two seconds.
+processor time. tests/privacy/test_certificate.py holds each cell of a smaller grid to two seconds.
 """
 
 from __future__ import annotations

@@ -111,9 +111,7 @@ def test_the_page_was_not_added_to_the_table():
 
 
 def test_a_budget_that_cannot_be_met_is_named():
-    with pytest.raises(
-        ValueError, match="bytes = 0"
-    ):
+    with pytest.raises(ValueError, match="bytes = 0"):
         make_scheme("geometric", dim=10, epsilon=1.0, bytes=0)
 
 

@@ -10,7 +10,7 @@ from sqsgd import make_scheme
 from sqsgd.audit.direction_attack import guessed_directions, promised_of_vector
 from sqsgd.audit.subject import Subject
 from sqsgd.core import Privacy
-from sqsgd.schemes.fedsgd import InClear
+from sqsgd.schemes.clear import InClear
 
 SENT, WHOLE = "direction of what is sent", "direction of the whole vector"
 

@@ -12,8 +12,7 @@ from sqsgd import seeded_rng
 from sqsgd.mechanisms.cap_direction import Cap, CapDirection, normals
 from sqsgd.mechanisms.scalardp import ScalarDP
 from sqsgd.numerics import exact
-from sqsgd.schemes.privunit import SphereCap
-from sqsgd.schemes.privunit_g import GaussianCap
+from sqsgd.schemes.privunit import GaussianCap, SphereCap
 
 CAPS = (SphereCap, GaussianCap)
 

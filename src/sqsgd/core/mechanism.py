@@ -78,7 +78,7 @@ class Mechanism(ABC):
 
         Given x the parts are independent, and the densities of each are relative to a law that does not
         depend on x. Which outputs have the high density depends on x, but not their share under that law.
-        Empty for mechanisms of other kinds. tests/certificate/test_blankets.py compares all of this.
+        Empty for mechanisms of other kinds. tests/privacy/test_blanket.py compares all of this.
         """
         return ()
 

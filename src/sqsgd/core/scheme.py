@@ -212,7 +212,7 @@ class Scheme:
     def check_clip(self, clip: float | None) -> None:
         """Refuse clipping where the guarantee is for single weights: it would let one weight move all others.
 
-        tests/schemes/test_ldp_fl.py::test_clipping_would_break_the_guarantee_of_single_weights.
+        tests/schemes/test_coordinatewise.py::test_clipping_would_break_the_guarantee_of_single_weights.
         """
         if clip is not None and self.privacy.notion == "per-weight":
             raise ValueError(

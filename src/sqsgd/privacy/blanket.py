@@ -41,9 +41,9 @@ class BlanketBound:
     Guarantees
     ----------
     * ``spent`` is an upper bound of δ(ε), and close to it:
-      tests/certificate/test_blanket_bound.py::test_the_bound_is_just_above_the_exact_sum.
+      tests/privacy/test_blanket.py::test_the_bound_is_just_above_the_exact_sum.
     * No choice of near sets exceeds it, adaptive ones included:
-      tests/certificate/test_blanket_bound.py::test_no_adaptive_choice_exceeds_the_bound.
+      tests/privacy/test_blanket.py::test_no_adaptive_choice_exceeds_the_bound.
     """
 
     parts: tuple[Densities, ...]
@@ -202,7 +202,7 @@ def count_cells(trials: int, share: arb, negligible: arb) -> tuple[arb, list[tup
 
     Guarantees
     ----------
-    * The cells and the bound cover the law: tests/certificate/test_count_cells.py::test_cells_cover_the_law.
+    * The cells and the bound cover the law: tests/privacy/test_blanket_sums.py::test_cells_cover_the_law.
     """
     odds = share / (1 - share)
     peak = min(trials, int(float(trials * share)))
@@ -278,7 +278,7 @@ class SpreadSums:
     Guarantees
     ----------
     * ``excess`` of every sum is an upper bound:
-      tests/certificate/test_spread_sums.py::test_the_excess_is_never_below_the_exact_one.
+      tests/privacy/test_blanket_sums.py::test_the_excess_is_never_below_the_exact_one.
     """
 
     jumps: Sequence[tuple[arb, arb]]

@@ -87,10 +87,10 @@ def central_guarantee(
     Guarantees
     ----------
     * ε is never below what the formulas give, and within about one percent of it:
-      tests/certificate/test_blanket_bound.py::test_the_bound_is_just_above_the_exact_sum,
-      tests/certificate/test_guarantee.py::test_the_table_of_values.
+      tests/privacy/test_blanket.py::test_the_bound_is_just_above_the_exact_sum,
+      tests/privacy/test_certificate.py::test_the_table_of_values.
     * No attacker who sees all reports exceeds it, whatever the tasks are:
-      tests/certificate/test_blanket_bound.py::test_no_adaptive_choice_exceeds_the_bound.
+      tests/privacy/test_blanket.py::test_no_adaptive_choice_exceeds_the_bound.
 
     >>> from sqsgd import make_scheme
     >>> scheme = make_scheme("privunit-index", dim=3920, epsilon=4.0)
@@ -199,7 +199,7 @@ def local_epsilon_for(
     Guarantees
     ----------
     * ``central_guarantee`` of the result is at most ``central``:
-      tests/certificate/test_local_choice.py::test_what_is_chosen_keeps_the_central_epsilon.
+      tests/privacy/test_certificate.py::test_what_is_chosen_keeps_the_central_epsilon.
 
     >>> from sqsgd import central_guarantee, make_scheme
     >>> make = lambda epsilon: make_scheme("privunit-index", dim=3920, epsilon=epsilon)
@@ -266,7 +266,7 @@ def plan_once(
     Guarantees
     ----------
     * The central ε is at most ``central``, and the scheme is the one that ``scheme = "auto"`` trains with:
-      tests/certificate/test_once_plan.py::test_the_plan_keeps_what_was_asked_for.
+      tests/privacy/test_certificate.py::test_the_plan_keeps_what_was_asked_for.
 
     >>> chosen = plan_once(dim=3920, bytes=32, users=60000, delta=1e-6, central=0.5)
     >>> chosen.scheme, chosen.message_bytes, round(chosen.epsilon, 1), chosen.central.epsilon <= 0.5

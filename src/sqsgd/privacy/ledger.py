@@ -78,17 +78,17 @@ class Ledger:
     Guarantees
     ----------
     * ``spend`` returns after its line and its tip are on disk. After a crash at any point, the ledger opens
-      and counts every report that left. tests/ledger/test_ledger_crashes.py
+      and counts every report that left. tests/privacy/test_ledger_crashes.py
     * The cap is never exceeded, even by concurrent spends.
-      tests/ledger/test_ledger_together.py
+      tests/privacy/test_ledger_together.py
     * A changed bit, a truncation, a missing line, or an older copy of either file is refused. One valid line
       more than the tip records is not: that is what a crash leaves, and the line counts as spent. So does
       the last line under a tip that is one line older. Two lines more are refused.
-      tests/ledger/test_ledger_damage.py, tests/ledger/test_tips.py
+      tests/privacy/test_ledger_damage.py, tests/privacy/test_ledger_damage.py
     * An epsilon that holds in real arithmetic only is refused unless it is asked for by name.
-      tests/ledger/test_account.py::test_real_arithmetic_is_paid_for_only_by_name
+      tests/privacy/test_ledger_account.py::test_real_arithmetic_is_paid_for_only_by_name
     * If a write fails, nothing is spent and the ledger stays valid.
-      tests/ledger/test_ledger_failures.py
+      tests/privacy/test_ledger_crashes.py
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -284,7 +284,7 @@ class Ledgers:
     Guarantees
     ----------
     * A client whose ledger is spent sends no report, in this run or in a later one with the same folder:
-      tests/ledger/test_client_ledgers.py::test_who_has_answered_refuses_in_any_later_run.
+      tests/privacy/test_ledger_account.py::test_a_simulated_client_refuses_in_any_later_run.
     """
 
     folder: Path

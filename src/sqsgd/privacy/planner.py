@@ -85,9 +85,9 @@ class Plan:
     Guarantees
     ----------
     * ``epsilon`` is the exact cost of a report, never above the requested one, and the parameters are those
-      that training uses: tests/test_planner.py::test_the_plan_is_what_training_uses.
+      that training uses: tests/privacy/test_planner.py::test_the_plan_is_what_training_uses.
     * Predicted errors agree with measured ones:
-      tests/test_planner.py::test_predictions_hold_for_the_mean_over_clients.
+      tests/privacy/test_planner.py::test_predictions_hold_for_the_mean_over_clients.
 
     >>> chosen = plan(dim=1000, epsilon=50.0, bytes=64, clients=20)
     >>> chosen.epsilon, chosen.epsilon_direction + chosen.epsilon_norm, chosen.message_bytes <= 64 + 17
@@ -303,7 +303,7 @@ def automatic_scheme(*, dim: int, epsilon: float, bytes: int, once: bool = False
     Guarantees
     ----------
     * Never a scheme whose ε holds in real arithmetic only:
-      tests/test_planner.py::test_auto_never_chooses_real_arithmetic.
+      tests/privacy/test_planner.py::test_auto_never_chooses_real_arithmetic.
 
     >>> automatic_scheme(dim=3920, epsilon=8.0, bytes=64)
     'sqsgd-stateless'

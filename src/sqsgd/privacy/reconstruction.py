@@ -41,7 +41,7 @@ def reconstruction_bound(
     Guarantees
     ----------
     * Rounded up: the inequality holds at the result, and fails ten units in the last place below it.
-      tests/numerics/test_reconstruction.py::test_it_holds_at_the_result_and_fails_just_below
+      tests/privacy/test_reconstruction.py::test_it_holds_at_the_result_and_fails_just_below
     * No attacker beats it, and one comes close.
       tests/audit/test_attackers.py
 

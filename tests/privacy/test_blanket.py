@@ -1,4 +1,4 @@
-"""The bound of reports in a secret order: against exact formulas, all outputs over all orders, and floats."""
+"""The bound of reports in a secret order: exact formulas, all outputs over all orders, real densities."""
 
 import itertools
 import math
@@ -10,19 +10,23 @@ import numpy as np
 import pytest
 import shuffling
 from flint import arb, fmpq
-from scipy import stats
 from shuffling import blanket_share, divergence, formula, view
 
+from sqsgd import make_scheme
+from sqsgd.codec import Column
 from sqsgd.numerics import exact
 from sqsgd.privacy.blanket import TOLERANCE, BlanketBound, blanket_bound, generic_bound
+from sqsgd.schemes import SCHEMES
 
 GROWTHS = (Fraction(1), Fraction(21, 20), Fraction(13, 10), Fraction(2), Fraction(7, 2))
+
 ONE_PART = {
     "a vertex": [(Fraction(5), 1, 6)],
     "half of them": [(Fraction(3), 2, 4)],
     "more than half": [(Fraction(4), 3, 4)],
     "rare": [(Fraction(200), 1, 400)],
 }
+
 PARTS = ONE_PART | {
     "code and symbol": [(Fraction(4), 1, 5), (Fraction(2), 1, 3)],
     "code and bit": [(Fraction(6), 3, 5), (Fraction(2), 1, 2)],
@@ -41,9 +45,6 @@ def bound_of(parts, users, delta=1e-6):
 def at(growth):
     """An ε that is not above ln(growth), so that δ(ε) is not below the exact one."""
     return max(0.0, math.nextafter(math.log(growth), 0.0) * (1 - 1e-15))
-
-
-# ---------------------------------------------------------------- against the formula, in fractions
 
 
 def disagreements(make, users=(1, 2, 5)):
@@ -73,9 +74,6 @@ def changed(parts, count, *, share=1.0, users=0, near=0, odds=1):
 )
 def test_a_planted_error_in_the_formula_is_found(error):
     assert disagreements(lambda parts, count: changed(parts, count, **error))
-
-
-# ---------------------------------------------------------------- against all outputs and orders
 
 
 class Adaptive:
@@ -235,47 +233,6 @@ def test_the_generic_bound_holds_for_a_mechanism_without_two_densities():
             assert (1 - 1e-9) * float(limit) <= stated <= 1.01 * float(limit) + 1e-9
 
 
-# ---------------------------------------------------------------- against floats, for many users
-
-
-def in_floats(odds, q, gamma, users, growth):
-    """The bound in double precision, by the number J of unequal pairs and binomial tails."""
-    low = 1 / (1 + (odds - 1) * q) if gamma is None else 2 / (odds + 1)
-    high, share = odds * low, low if gamma is None else gamma
-    law, total = stats.binom(users - 1, share), 0.0
-    ms = 1 + np.unique(np.linspace(law.ppf(1e-13), law.isf(1e-13), 400).astype(np.int64))
-    weights = np.diff(np.concatenate([[0.0], law.cdf(ms - 1)]))
-    for m, weight in zip(ms.tolist(), weights.tolist(), strict=True):
-        unequal = stats.binom(m, 2 * q)
-        js = np.arange(unequal.ppf(1e-14), unequal.isf(1e-14) + 1)
-        stay = low * (1 - growth)
-        up, down = high - growth * low - stay, low - growth * high - stay
-        first = np.maximum(np.ceil((-m * stay - js * down) / (up - down)), 0.0)
-        tail, mean = stats.binom.sf(first - 1, js, 0.5), js / 2 * stats.binom.sf(first - 2, js - 1, 0.5)
-        mean = np.where(js > 0, mean, 0.0)
-        total += weight / m * float(unequal.pmf(js) @ (tail * (js * down + m * stay) + mean * (up - down)))
-    return total
-
-
-@pytest.mark.parametrize(
-    ("local", "near", "users", "epsilon"),
-    [(8.0, 25 / 8192, 1500, 4.83), (4.0, 0.0625, 6000, 0.478), (2.0, 0.21, 60000, 0.0375),
-     (8.0, None, 60000, 7.9), (2.0, None, 60000, 0.0594), (1.0, 0.3, 300, 0.2), (6.0, 2.0**-6, 10**6, 0.095)],
-)  # fmt: skip
-def test_the_bound_agrees_with_an_independent_calculation_in_floats(local, near, users, epsilon):
-    def part():
-        low = 1 / (1 + arb(local).expm1() * arb(near))
-        return arb(local).exp() * low, low
-
-    bound = generic_bound(local, users, 1e-6) if near is None else blanket_bound((part,), users, 1e-6)
-    gamma = math.exp(-local) if near is None else None
-    floats = in_floats(math.exp(local), near or 0.5, gamma, users, math.exp(epsilon))
-    assert 0.99 * floats <= bound.spent(epsilon) <= 1.06 * floats  # the numbers m are in 400 cells here
-
-
-# ---------------------------------------------------------------- the least ε
-
-
 def test_the_least_epsilon_is_certified_and_nearly_the_least():
     for parts, users in itertools.product(ONE_PART.values(), (40, 2000)):
         bound = bound_of(parts, users, 1e-4)
@@ -283,10 +240,6 @@ def test_the_least_epsilon_is_certified_and_nearly_the_least():
         found = bound.epsilon(local)
         assert found == local or bound.spent(found) <= 1e-4
         assert found == 0.0 or bound.spent(found * (1 - 4 * TOLERANCE)) > 1e-4
-
-
-def test_where_nothing_is_certified_it_is_the_local_one():
-    assert bound_of(ONE_PART["a vertex"], 2, 1e-9).epsilon(math.log(5)) == math.log(5)
 
 
 def test_where_delta_is_the_total_variation_it_is_zero():
@@ -303,3 +256,129 @@ def test_what_is_not_a_number_is_refused():
     )
     with pytest.raises((ArithmeticError, ValueError)), exact.precision(64):
         broken.spent(0.1)
+
+
+TINY = [
+    ("privunit-index", {"dim": 4, "nearest": 2}),
+    ("sqsgd-stateless", {"dim": 4, "bytes": 1, "code": "sparse"}),
+    ("sqsgd-stateless", {"dim": 4, "bytes": 1, "code": "sparse", "norm_epsilon": 0.5}),
+    ("sqsgd-stateless", {"dim": 4, "bytes": 1, "code": "signs"}),
+    ("sqsgd-stateless", {"dim": 4, "bytes": 2, "levels": 3, "reach": 1.0}),
+    ("sqkr", {"dim": 4, "bytes": 1}),
+    ("privunit-inf", {"dim": 4, "bytes": 1}),
+]
+
+
+def outputs(layout):
+    """All columns of a small layout."""
+    columns = []
+    for column in layout:
+        if isinstance(column, Column):
+            values = itertools.product(range(column.alphabet), repeat=column.count)
+        else:  # signed coordinates in rising order, with distinct places
+            values = (
+                codes
+                for codes in itertools.combinations(range(2 * column.size), column.count)
+                if len({code >> 1 for code in codes}) == column.count
+            )
+        columns.append([np.array(each, np.uint32) for each in values])
+    return itertools.product(*columns)
+
+
+def levels_of(scheme, x):
+    """The densities relative to the uniform law at all outputs, by how often, for an input without a coin."""
+    mechanism = scheme.mechanism
+    found = [math.exp(mechanism.log_density(each, x, 1.0)) for each in outputs(mechanism.layout)]
+    return np.array(found) * len(found)
+
+
+@pytest.mark.parametrize(("name", "options"), TINY, ids=str)
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_the_densities_are_those_of_the_mechanism(name, options, epsilon):
+    """At an input that is not randomised before the private step: products of the parts, and their shares."""
+    scheme = make_scheme(name, epsilon=epsilon, **options)
+    x = np.array(
+        [4.0, -4.0, 4.0, 4.0] if name in ("sqkr", "privunit-inf") else [4.0, -3.0, 2.0, 1.0], np.float32
+    )
+    if options.get("levels") == 3:
+        x = np.array([4.0, -4.0, 4.0, -4.0], np.float32)
+    density = levels_of(scheme, x[: scheme.mechanism.dim])
+    assert density.mean() == pytest.approx(1.0)
+    with exact.precision(128):
+        parts = [tuple(map(float, part())) for part in scheme.mechanism.blanket]
+    expected: dict[float, float] = {1.0: 1.0}
+    for high, low in parts:
+        share = (1 - low) / (high - low)
+        after: dict[float, float] = {}
+        for (value, chance), (level, part) in itertools.product(
+            expected.items(), ((high, share), (low, 1 - share))
+        ):
+            after[value * level] = after.get(value * level, 0.0) + chance * part
+        expected = after
+    for value in expected:
+        chance = sum(chance for other, chance in expected.items() if math.isclose(other, value, rel_tol=1e-5))
+        assert np.mean(np.isclose(density, value, rtol=1e-5)) == pytest.approx(chance, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["privunit", "privunit-g"])
+@pytest.mark.parametrize("size", [None, 16])
+def test_caps_state_the_share_of_the_cap(name, size):
+    scheme = make_scheme(name, dim=20, epsilon=4.0, bytes=size)
+    mechanism = scheme.mechanism if size is None else scheme.mechanism.inner
+    with exact.precision(128):
+        (high, low), symbol = (part() for part in scheme.mechanism.blanket)
+        assert float((1 - low) / (high - low)) == pytest.approx(float(mechanism.cap.tail()))
+        assert float(high / low) == pytest.approx(math.exp(mechanism.cap.epsilon))
+        assert float(symbol[0] / symbol[1]) == pytest.approx(math.exp(mechanism.norm.epsilon))
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMES))
+def test_what_is_stated_is_a_law_and_has_the_whole_epsilon(name):
+    """A q in (0, 1), and odds that multiply to e^ε. Mechanisms of other kinds state nothing."""
+    mechanism = make_scheme(name, dim=64, epsilon=20.0, bytes=32).mechanism
+    with exact.precision(192):
+        levels = [part() for part in mechanism.blanket]
+        assert all(high > 1 and 0 < low < 1 for high, low in levels)
+        if levels:
+            log_odds = sum(float((high / low).log()) for high, low in levels)
+            assert log_odds == pytest.approx(mechanism.privacy.epsilon, rel=1e-6)
+    stated = {"privunit", "privunit-g", "privunit-index", "privunit-inf", "sqkr", "sqsgd", "sqsgd-paper"}
+    assert bool(levels) == (name in stated | {"sqsgd-stateless"})
+
+
+SHORT = [np.array(x, np.float32) for x in ([0.3, -0.1, 0.2, 0.0], [0.0, 0.0, 0.0, 0.0])]
+
+LONG = [np.array(x, np.float32) for x in ([4, -3, 2, 1], [-4, 3, -2, -1], [1, 2, 3, 4], [-1, 3, -4, 2])]
+
+
+def strongest(kernel, growth):
+    """The largest divergence of two reports in a secret order, over all inputs, chosen adaptively.
+
+    ``kernel`` has a row for each input. The target has row a or b, and the other user c, in the first slot;
+    after each first report both choose again, and the best choices for different reports do not interact.
+    """
+    rows = range(len(kernel))
+    target, other = kernel[:, None, :], kernel[None, :, :]
+    best = 0.0
+    for a, b, c in itertools.product(rows, repeat=3):
+        total = 0.0
+        for z in range(kernel.shape[1]):
+            # P(z, .) for each (input of the target, input of the other) in the second slot, over both orders
+            one, two = ((kernel[first, z] * other + kernel[c, z] * target) / 2 for first in (a, b))
+            gaps = np.maximum(one[:, None] - growth * two[None, :], 0.0).sum(axis=-1)
+            total += gaps.max()
+        best = max(best, total)
+    return best
+
+
+@pytest.mark.parametrize(("name", "options"), TINY[:4], ids=str)
+def test_real_reports_of_two_users_stay_below_the_bound(name, options):
+    """With the densities of the mechanism itself: long and short vectors, zero, and the norm's symbol."""
+    mechanism = make_scheme(name, epsilon=1.5, **options).mechanism
+    columns = list(outputs(mechanism.layout))
+    inputs = [x[: mechanism.dim] for x in (*LONG, *SHORT)]
+    kernel = np.exp([[mechanism.log_density(each, x, 1.0) for each in columns] for x in inputs])
+    for epsilon in (0.1, 0.7):
+        true = strongest(kernel, math.exp(epsilon))
+        assert true <= (1 + 1e-9) * blanket_bound(mechanism.blanket, 2, 1e-6).spent(epsilon)
+        assert true > 0.5 * blanket_bound(mechanism.blanket, 2, 1e-6).spent(epsilon)

@@ -1,17 +1,18 @@
-"""Sums on a grid: never below the exact ones, and close to them."""
+"""Sums on a grid are never below the exact ones; cells cover the law of the users who hide the target."""
 
-import math
 from fractions import Fraction
+from math import comb
 
 import pytest
 from flint import arb, fmpq, fmpz, fmpz_poly
 from shuffling import law_of_sum
 
 from sqsgd.numerics import exact
-from sqsgd.privacy import blanket as spread_sums
-from sqsgd.privacy.blanket import GridLaw, SpreadSums
+from sqsgd.privacy import blanket
+from sqsgd.privacy.blanket import GridLaw, SpreadSums, count_cells
 
 BITS, SPARE = 120, 60
+
 CASES = {
     "rare": [(Fraction(1), Fraction(1, 50)), (Fraction(-7, 3), Fraction(1, 50))],
     "frequent": [(Fraction(1), Fraction(1, 2)), (Fraction(-11, 10), Fraction(1, 2))],
@@ -68,15 +69,8 @@ def test_the_excess_is_never_below_the_exact_one():
 @pytest.mark.parametrize("fineness", [1, 4])
 def test_it_is_not_below_on_coarse_grids_either(fineness, monkeypatch):
     """Then every sum is moved to coarser grids, and most jumps are split."""
-    monkeypatch.setattr(spread_sums, "FINENESS", fineness)
+    monkeypatch.setattr(blanket, "FINENESS", fineness)
     assert too_small() == []
-
-
-def test_it_is_close_to_the_exact_one():
-    for name, jumps in CASES.items():
-        for count in (1, 5, 8):
-            for bound, exactly in bounds(jumps, count):
-                assert float(bound) <= (1.05 if name == "two parts" else 1.01) * float(exactly) + 1e-12
 
 
 def lower_neighbour(law, exponent):
@@ -102,30 +96,40 @@ EXCESS = GridLaw.excess
 
 def test_the_check_catches_steps_that_lose_something(monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(spread_sums, "FINENESS", 1)
+        patch.setattr(blanket, "FINENESS", 1)
         patch.setattr(SpreadSums, "_coarser", staticmethod(lower_neighbour))
         assert too_small()
     with monkeypatch.context() as patch:
         patch.setattr(GridLaw, "excess", without_rest)
         assert too_small()
     with monkeypatch.context() as patch:
-        patch.setattr(spread_sums, "_ceiling", lambda number: int(number.floor().unique_fmpz()) - 1)
+        patch.setattr(blanket, "_ceiling", lambda number: int(number.floor().unique_fmpz()) - 1)
         assert too_small()
 
 
-def test_a_large_sum_is_that_of_the_normal_law():
-    """10^6 jumps of ± 1: E(W - t)₊ = σ (φ(u) - u Φ(-u)), u = t / σ, up to 10^-3."""
-    count, half = 10**6, Fraction(1, 2)
-    with exact.precision(BITS + 64):
-        law = sums([(Fraction(1), half), (Fraction(-1), half)], count).of(count)
-        for u in (0.0, 1.0, 3.0, 5.0):
-            normal = math.exp(-u * u / 2) / math.sqrt(2 * math.pi) - u * math.erfc(u / math.sqrt(2)) / 2
-            found = float(law.excess(arb(1000 * u), BITS)) / 1000
-            assert normal <= found * (1 + 1e-3), u  # the correction of the normal law is of order 1/n
-            assert found <= 1.02 * normal, u
-    assert law.masses.length() < 5000
+def uncovered(trials, share, negligible, cells):
+    """The cells whose stated probability is below the exact one."""
+    below, found = cells
+    starts = [m for m, _ in found]
+
+    def chance(first, last):
+        terms = (comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(first - 1, last - 1))
+        total = sum(terms, Fraction(0))
+        return arb(fmpq(total.numerator, total.denominator))
+
+    ends = [*starts[1:], trials + 2]
+    wrong = [m for (m, stated), end in zip(found, ends, strict=True) if not stated.upper() >= chance(m, end)]
+    return wrong + ([0] if not below >= chance(1, starts[0]) or not below <= negligible else [])
 
 
-def test_numbers_that_are_not_exact_are_refused():
-    with exact.precision(64), pytest.raises(ArithmeticError, match="not exact"):
-        spread_sums._ceiling(arb(1) / 3 * arb(2) ** 80)
+@pytest.mark.parametrize(
+    ("trials", "share"), [(0, (1, 2)), (1, (9, 10)), (30, (1, 7)), (400, (1, 3)), (300, (1, 150))]
+)
+def test_cells_cover_the_law(trials, share):
+    with exact.precision(192):
+        for negligible in (arb("1e-3"), arb("1e-12")):
+            cells = count_cells(trials, arb(fmpq(*share)), negligible)
+            assert uncovered(trials, Fraction(*share), negligible, cells) == []
+            assert cells[1][0][0] >= 1
+            more = count_cells(trials, arb(fmpq(*share)) * 1.01, negligible)
+            assert trials == 0 or uncovered(trials, Fraction(*share), negligible, more)

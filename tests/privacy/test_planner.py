@@ -1,26 +1,32 @@
-"""The planner: its predictions hold, its choice is the best, and its warnings appear when they should."""
+"""The planner: its predictions hold, its choice is the best, its warnings appear when they should."""
 
 import itertools
 import json
 import math
-import time
 
 import numpy as np
 import pytest
 
 from sqsgd import Task, make_scheme, seeded_rng
 from sqsgd.privacy import planner
-from sqsgd.privacy.planner import automatic_scheme, information_limit, plan, stateless_choices
+from sqsgd.privacy.planner import (
+    automatic_scheme,
+    least_rounds,
+    once_outlook,
+    outlook,
+    plan,
+    stateless_choices,
+)
 
 
 @pytest.mark.parametrize(
-    ("dim", "epsilon", "bits", "clients"),
-    [(1024, 60.0, 512, 5), (2000, 20.0, 1024, 8), (512, 2500.0, 4096, 3), (5000, 400.0, 2048, 4)],
+    ("dim", "epsilon", "size", "clients"),
+    [(1024, 60.0, 64, 5), (2000, 20.0, 128, 8), (512, 2500.0, 512, 3), (5000, 400.0, 256, 4)],
 )
-def test_predictions_hold_for_the_mean_over_clients(dim, epsilon, bits, clients):
+def test_predictions_hold_for_the_mean_over_clients(dim, epsilon, size, clients):
     """Within three standard errors: 0.2 %, or more where rare jumps of the norm matter."""
-    chosen = plan(dim=dim, epsilon=epsilon, bits=bits, clients=clients)
-    scheme = make_scheme("sqsgd-stateless", dim=dim, epsilon=epsilon, bits=bits)
+    chosen = plan(dim=dim, epsilon=epsilon, bytes=size, clients=clients)
+    scheme = make_scheme("sqsgd-stateless", dim=dim, epsilon=epsilon, bytes=size)
     rng, numbers, errors = seeded_rng(4), np.random.default_rng(2), []
     for round in range(1000):
         x = numbers.standard_normal((clients, dim)).astype(np.float32)
@@ -51,18 +57,6 @@ def test_the_plan_is_what_training_uses():
     assert (quantizer.threshold, quantizer.keep, quantizer.scale) == (many.threshold, many.keep, many.scale)
 
 
-def test_many_levels_are_chosen_where_they_pay():
-    assert plan(dim=256, epsilon=4000.0, bytes=512).levels > 8
-    assert plan(dim=119850, epsilon=400.0, bytes=256).code == "sparse"
-
-
-def test_a_billion_dimensions_take_less_than_a_second():
-    started = time.process_time()
-    chosen = plan(dim=10**9, epsilon=400.0, bytes=256, clients=100, rounds=1000)
-    assert time.process_time() - started < 1.0
-    assert chosen.coordinates == 2**24  # the most that sparse codes index
-
-
 def warned(words, **budget):
     return any(words in warning for warning in plan(**budget).warnings)
 
@@ -74,22 +68,18 @@ def test_warnings_appear_when_they_should():
     assert warned("nearly in the clear", dim=64, epsilon=4000.0, bytes=128)
     assert warned("nothing is guaranteed about the direction of the full vector", **usual, rounds=100_000)
     assert not warned("the full vector", **usual)
+    assert warned("predicted errors can be off", dim=20, epsilon=4.0, bytes=1)
+    assert not warned("predicted errors can be off", dim=1198, epsilon=400.0, bytes=8)
     assert warned("membership", **usual)
     assert not warned("membership", **{**usual, "epsilon": 1.0})
 
 
-def test_the_information_limit():
-    assert math.isclose(information_limit(400.0, 2048), 1 / (math.exp(800 / 2048) - 1))
-    assert information_limit(1e5, 1) == 0.0
-    assert plan(dim=119850, epsilon=400.0, bytes=256).information_ratio > 1
-
-
 @pytest.mark.parametrize("dim", [1, 2, 3, 100, 2**31])
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 400.0, 1e5])
-@pytest.mark.parametrize("bits", [1, 64, 2**14])
-def test_the_ends_of_every_range(dim, epsilon, bits):
+@pytest.mark.parametrize("size", [1, 8, 2**11])
+def test_the_ends_of_every_range(dim, epsilon, size):
     """No number is missing, no limit is beaten, and the plan can be written as JSON."""
-    chosen = plan(dim=dim, epsilon=epsilon, bits=bits, clients=2**40, rounds=2**40)
+    chosen = plan(dim=dim, epsilon=epsilon, bytes=size, clients=2**40, rounds=2**40)
     assert 0 < chosen.nmse < math.inf
     assert chosen.epsilon <= epsilon
     assert chosen.optimum_ratio >= 1
@@ -98,29 +88,15 @@ def test_the_ends_of_every_range(dim, epsilon, bits):
     json.dumps(chosen.to_dict(), allow_nan=False)
 
 
-def test_more_epsilon_is_never_worse():
-    for dim, bits in ((3, 8), (119850, 2048)):
-        errors = [plan(dim=dim, epsilon=epsilon, bits=bits).nmse for epsilon in (0.01, 0.3, 2, 30, 400, 5e3)]
-        assert errors == sorted(errors, reverse=True)
-
-
 def test_one_dimension_has_no_bound_on_the_cosine():
     """A guess at a sign is right half of the time, so no cosine below one can be guaranteed."""
     for statement in plan(dim=1, epsilon=0.5, bytes=1, rounds=3).reconstruction:
         assert (statement.dimensions, statement.vacuous) == (1, True)
-    block, full = plan(dim=1000, epsilon=0.5, bytes=1).reconstruction
-    assert (block.dimensions, block.vacuous) == (1, True)
-    assert (full.dimensions, full.vacuous) == (1000, False)
-
-
-def test_rough_predictions_have_a_warning():
-    assert warned("predicted errors can be off", dim=1198, epsilon=400.0, bytes=1)
-    assert not warned("predicted errors can be off", dim=1198, epsilon=400.0, bytes=8)
 
 
 def test_more_coordinates_than_can_be_privatised():
-    with pytest.raises(ValueError, match=r"use at most 16777216 bits \(2097152 bytes\)"):
-        plan(dim=10**9, epsilon=1.0, bytes=1**40)
+    with pytest.raises(ValueError, match=r"use at most 2097152 bytes"):
+        plan(dim=10**9, epsilon=1.0, bytes=2**37)
 
 
 def test_the_papers_settings_are_an_alternative():
@@ -130,20 +106,12 @@ def test_the_papers_settings_are_an_alternative():
     assert plan(dim=300, epsilon=0.05, bytes=64).paper is None  # its rule has no solution there
 
 
-def test_it_can_be_written_as_json():
-    values = json.loads(
-        json.dumps(plan(dim=1000, epsilon=20.0, bytes=32, rounds=3).to_dict(), allow_nan=False)
-    )
-    assert len(values["reconstruction"]) == 4
-    assert values["alternatives"][0]["levels"] == 2
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"dim": 0}, "dim = 0"),
         ({"epsilon": -1.0}, "epsilon"),
-        ({"bytes": 0}, "bits = 0"),
+        ({"bytes": 0}, "bytes = 0"),
         ({"clients": 0}, "clients = 0"),
         ({"rounds": 1.5}, "rounds"),
     ],
@@ -154,26 +122,26 @@ def test_invalid_budgets(change, message):
 
 
 @pytest.mark.parametrize(
-    ("dim", "epsilon", "bits", "best"),
-    [(3920, 8.0, 512, "privunit-index"), (3920, 2.0, 16, "privunit-index"), (3920, 400.0, 4096, None)],
+    ("dim", "epsilon", "size", "best"),
+    [(3920, 8.0, 64, "privunit-index"), (3920, 2.0, 2, "privunit-index"), (3920, 400.0, 512, None)],
 )
 def test_the_best_stateless_scheme_has_the_least_error_or_nearly_and_then_the_fewest_bytes(
-    dim, epsilon, bits, best
+    dim, epsilon, size, best
 ):
     """Of equal errors and sizes, as in runs with one report per user, the faster scheme is first."""
-    ways = stateless_choices(dim=dim, epsilon=epsilon, bits=bits)
+    ways = stateless_choices(dim=dim, epsilon=epsilon, bytes=size)
     assert len(ways) >= 2
     for way in ways:
-        scheme = make_scheme(way.name, dim=dim, epsilon=epsilon, bits=bits)
+        scheme = make_scheme(way.name, dim=dim, epsilon=epsilon, bytes=size)
         assert not scheme.residual
         assert (way.nmse, way.message_bytes) == (scheme.nmse, scheme.bits // 8)
     exact = [way for way in ways if way.arithmetic == "exact"]
     close = [way for way in exact if way.nmse <= 1.03 * min(each.nmse for each in exact)]
     assert ways[0] == min(close, key=lambda way: way.message_bytes)
     assert ways[0].name == "sqsgd-stateless"
-    once = stateless_choices(dim=dim, epsilon=epsilon, bits=bits, once=True)
+    once = stateless_choices(dim=dim, epsilon=epsilon, bytes=size, once=True)
     assert once[0].name == best if best else once[0].name != "privunit-index"
-    assert plan(dim=dim, epsilon=epsilon, bits=bits).stateless == tuple(ways)
+    assert plan(dim=dim, epsilon=epsilon, bytes=size).stateless == tuple(ways)
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 8.0, 100.0, 400.0])
@@ -188,11 +156,6 @@ def test_the_recommendation_is_what_auto_takes_and_has_the_fewest_bytes_near_the
     assert f"error {scheme.nmse / best:.3g} times the optimum in {scheme.bits // 8} bytes" in advice.reason
     for name in ("privunit-index", "privunit (real arithmetic only)"):
         assert name in advice.reason
-
-
-def test_no_recommendation_where_only_real_arithmetic_fits(monkeypatch):
-    monkeypatch.setattr(planner, "STATELESS", ("privunit",))
-    assert plan(dim=100, epsilon=8.0, bytes=8).recommendation is None
 
 
 def test_an_error_far_below_the_optimum_of_floats_is_recommended_by_itself():
@@ -229,3 +192,70 @@ def test_every_point_of_the_frontier_is_a_message_that_can_be_sent_and_improves(
     best = plan(dim=dim, epsilon=epsilon, bytes=256)
     assert points[-1].nmse < 1.025 * best.nmse
     assert points[-1].message_bytes <= best.message_bytes
+
+
+LINEAR, LENET, FEATURES = 7_840, 119_850, 3_920
+
+
+@pytest.mark.parametrize(
+    ("name", "dim", "epsilon", "clients", "rounds", "reached"),
+    [
+        # A linear model on the embedded digits, 64 bytes, seed 0, at the default rate.
+        ("sqsgd", LINEAR, 0.1, 10, 600, 12.3),
+        ("sqsgd", LINEAR, 0.5, 10, 50, 16.3),
+        ("sqsgd", LINEAR, 1.0, 10, 600, 69.0),
+        ("sqsgd", LINEAR, 2.0, 10, 50, 50.1),
+        ("sqsgd-stateless", LINEAR, 0.1, 10, 600, 12.8),
+        ("sqsgd-stateless", LINEAR, 2.0, 10, 50, 36.4),
+        ("vqsgd", LINEAR, 8.0, 10, 50, 16.8),
+        ("vqsgd", LINEAR, 30.0, 10, 50, 53.8),
+        ("cpsgd", LINEAR, 0.5, 10, 50, 14.6),
+        ("cpsgd", LINEAR, 1.0, 10, 600, 56.1),
+        ("ldp-fed", LINEAR, 0.5, 10, 50, 15.0),
+        ("ldp-fed", LINEAR, 2.0, 10, 50, 33.2),
+        ("ldp-fed", LINEAR, 8.0, 10, 50, 47.9),
+        ("privunit", LINEAR, 2.0, 10, 50, 9.5),
+        ("privunit", LINEAR, 8.0, 10, 50, 65.7),
+        # Means of three seeds; the thresholds were set without these.
+        ("fedsel", LINEAR, 0.1, 10, 600, 14.5),
+        ("fedsel", LINEAR, 1.0, 10, 50, 23.5),
+        ("fedsel", LINEAR, 1.0, 10, 600, 56.1),
+        ("fedsel", LINEAR, 4.0, 10, 50, 45.8),
+    ],
+)
+def test_it_is_given_where_runs_learned_little_or_nothing(name, dim, epsilon, clients, rounds, reached):
+    scheme = make_scheme(name, dim=dim, epsilon=epsilon, bytes=256 if name == "privunit" else 64)
+    assert bool(outlook(scheme, clients, rounds, scheme.first_bound)) is (reached < 35)
+
+
+@pytest.mark.parametrize(
+    ("users", "epsilon", "reached"),
+    [(1000, 1.0, 14.9), (1000, 4.0, 54.9), (4000, 0.25, 9.0), (4000, 2.0, 67.1), (60000, 1.0, 76.2)],
+)
+def test_users_who_report_once(users, epsilon, reached):
+    """A softmax on soft-hog features of MNIST."""
+    scheme = make_scheme("privunit-index", dim=FEATURES, epsilon=epsilon, bytes=48)
+    assert bool(once_outlook(scheme, users)) is (reached < 20)
+
+
+@pytest.mark.parametrize(("epsilon", "reached"), [(0.05, 38), (0.4, 79), (2.0, 98)])
+def test_few_weights(epsilon, reached):
+    """36 of them, four classes, 4 clients in 40 rounds: means of three seeds."""
+    scheme = make_scheme("sqsgd-stateless", dim=36, epsilon=epsilon, bytes=16)
+    assert bool(outlook(scheme, 4, 40, scheme.first_bound)) is (reached < 40)
+
+
+def test_rounds_and_clients_count_alike():
+    scheme = make_scheme("sqsgd-stateless", dim=LENET, epsilon=1.0, bytes=64)
+    one = least_rounds(scheme, 1, 1.0)
+    assert least_rounds(scheme, 10, 1.0) == pytest.approx(one / 10)
+    words = outlook(scheme, 10, 1, 1.0)
+    assert words.startswith("little or nothing will be learned in 1 round of 10 clients: ")
+    needed = int(words.split("at least ")[1].split(" ")[0].replace(",", ""))
+    assert outlook(scheme, 10, needed - 1, 1.0)
+    assert outlook(scheme, 10, needed, 1.0) == ""
+
+
+def test_no_number_of_rounds_helps():
+    scheme = make_scheme("vqsgd", dim=LENET, epsilon=0.01, bytes=64)
+    assert "no number of rounds helps" in outlook(scheme, 1, 1, 1.0)
