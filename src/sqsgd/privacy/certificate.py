@@ -72,17 +72,25 @@ def central_guarantee(
 ) -> CentralGuarantee:
     """The central guarantee of reports of ``scheme``, one per user, whose order is uniform and secret.
 
-    ``order`` says which reports are in that order: those of the whole ``"run"``, or, if it is known who is
-    in which round, those of a ``"round"``. ``users`` is their number (for rounds, that of the smallest).
-
-    ``dropouts`` is the largest number of users who may not answer, for reasons other than their data and
-    their slot. The rest are then in a uniform order over the answered slots, so only they are counted.
-    Reports that are lost whoever sends them, such as all of a failed round, need not be subtracted.
-    ``colluding`` users tell the attacker their slots and reports, and are not counted either.
-
-    The result is the smaller of two bounds, and at most the local ε: the bound of a mechanism with two
-    densities (``Mechanism.blanket``), and that of Feldman, McMillan and Talwar (2021) for all mechanisms.
+    It is the smaller of two bounds, and at most the local ε: the bound of a mechanism with two densities
+    (``Mechanism.blanket``), and that of Feldman, McMillan and Talwar (2021) for all mechanisms.
     docs/proofs/shuffled-reports.md contains the proof and what is not covered.
+
+    Args:
+        scheme: A scheme with pure local privacy and without a residual.
+        users: The number of reports in the secret order; for rounds, that of the smallest round.
+        delta: The δ of the guarantee, below 1.
+        order: Which reports are in that order: those of the whole ``"run"``, or, if it is known who is in
+            which round, those of a ``"round"``.
+        dropouts: The most users who may not answer, for reasons other than their data and their slot. They
+            are not counted. Reports that are lost whoever sends them need not be subtracted.
+        colluding: Users who tell the attacker their slots and reports. They are not counted either.
+
+    Returns:
+        The guarantee with the least certified ε, and its assumptions.
+
+    Raises:
+        ValueError: If a value is out of range, or the scheme has no guarantee from which one could follow.
 
     Guarantees
     ----------
@@ -193,8 +201,19 @@ def local_epsilon_for(
 ) -> float:
     """The largest local ε, up to 0.1 %, whose scheme ``make(ε)`` has a central ε of at most ``central``.
 
-    The other arguments are those of ``central_guarantee``. ``most`` limits the search. A local ε of
-    ``central`` always suffices, so that the result is never below it, unless ``most`` is.
+    A local ε of ``central`` always suffices, so that the result is never below it, unless ``most`` is.
+
+    Args:
+        make: Makes the scheme for a local ε.
+        central: The wanted central ε.
+        users, delta, dropouts, colluding: As in ``central_guarantee``.
+        most: The largest local ε to consider.
+
+    Returns:
+        The local ε.
+
+    Raises:
+        ValueError: If a value is out of range, or even the least local ε exceeds ``central``.
 
     Guarantees
     ----------

@@ -104,7 +104,16 @@ class Ledger:
     """
 
     def __init__(self, path: Path | str, *, witness: Path | str | None = None) -> None:
-        """Open a ledger and verify all of it. ``witness``: the second tip's path, if it was moved."""
+        """Open a ledger and verify all of it.
+
+        Args:
+            path: The ledger's file.
+            witness: The second tip's path, if it was moved.
+
+        Raises:
+            FileNotFoundError: If there is no ledger.
+            LedgerDamaged: If a line or a tip is damaged, missing or older than it should be.
+        """
         self.path = Path(path).resolve()
         self._witness = None if witness is None else Path(witness).resolve()
         self._files = LedgerFiles(self.path, self._witness)
@@ -114,7 +123,18 @@ class Ledger:
     def create(
         cls, path: Path | str, *, max_epsilon: float, owner: str = "", witness: Path | str | None = None
     ) -> Ledger:
-        """A new ledger with its lifetime cap; refuses to replace an existing or a lost one."""
+        """A new ledger; refuses to replace an existing or a lost one.
+
+        Args:
+            path: The ledger's file, in an existing folder.
+            max_epsilon: The cap of all that is ever spent.
+            owner: Whose ledger it is; informational.
+            witness: The path of a second tip, preferably on another disk.
+
+        Raises:
+            FileExistsError: If there is a ledger already.
+            LedgerRolledBack: If a tip shows that a ledger with reports was here.
+        """
         path = Path(path).resolve()
         other = None if witness is None else Path(witness).resolve()
         if other in (path, tip_path(path)):
@@ -191,9 +211,25 @@ class Ledger:
     ) -> Entry:
         """Pay for one report. Call it before the report leaves; if it raises, the report must not leave.
 
-        ``task`` names what is trained. Each of its rounds is paid for once: no server can ask twice, and a
-        client cannot repeat a report that was paid for and then lost in a crash. ``arithmetic`` is that of
-        ``Privacy``; an epsilon in "real" arithmetic is refused unless ``allow_real`` is true.
+        Each round of a task is paid for once: no server can ask twice, and a client cannot repeat a report
+        that was paid for and then lost in a crash.
+
+        Args:
+            epsilon: The cost of the report.
+            notion: The notion of ``Privacy``; only "local" epsilons add up.
+            task: The name of what is trained.
+            round: The task's round.
+            scheme: The scheme, informational; so is ``purpose``.
+            arithmetic: That of ``Privacy``; "real" is refused unless ``allow_real`` is true.
+
+        Returns:
+            The entry, which is on disk.
+
+        Raises:
+            BudgetSpent: If the cap would be exceeded.
+            AlreadyAnswered: If the round was paid for before.
+            LedgerDamaged: If the amount spent is not known for certain.
+            OSError: If the disk fails; then nothing is spent, or the line counts.
         """
         if notion != "local":
             raise ValueError(f"notion = {notion!r}: the ledger adds up 'local' epsilons only")

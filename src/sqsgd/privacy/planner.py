@@ -476,12 +476,14 @@ def outlook(scheme: Scheme, clients: int, rounds: int, bound: float) -> str:
     needed = least_rounds(scheme, clients, bound)
     if not needed > rounds:
         return ""
-    least = (
-        f"at least {math.ceil(needed):,} rounds are needed" if needed < 1e12 else "no number of rounds helps"
-    )
+    least = "no number of rounds helps"
+    if needed < 1e12:
+        least = f"at least {math.ceil(needed):,} rounds are needed"
+    when = f"{rounds:,} {'round' if rounds == 1 else 'rounds'}"
+    who = f"{clients:,} {'client' if clients == 1 else 'clients'}"
     return (
-        f"little or nothing will be learned in {rounds:,} round{'s' * (rounds != 1)} of {clients:,} "
-        f"client{'s' * (clients != 1)}: the reports are too noisy; {least}, or more epsilon or clients"
+        f"little or nothing will be learned in {when} of {who}: the reports are too noisy; {least}, or more "
+        "epsilon or clients"
     )
 
 

@@ -36,7 +36,19 @@ def reconstruction_bound(
     """The bound on an attacker's cosine: the least a >= 0 with e^{ε+ρ₀} Cap_r(a) <= p.
 
     With probability at least 1 - ``probability``, no guess from reports of total ``epsilon`` has a larger
-    cosine with the true direction. 1.0 means that the bound is vacuous.
+    cosine with the true direction.
+
+    Args:
+        epsilon: The total ε of all reports; infinity for a scheme without privacy.
+        dimensions: The dimensions r of the direction.
+        probability: The probability p with which the bound may fail, above 0.
+        prior: What the attacker knows before, as a log density ratio ρ₀.
+
+    Returns:
+        The largest cosine; 1.0 means that the bound is vacuous.
+
+    Raises:
+        ValueError: If an argument is out of range.
 
     Guarantees
     ----------

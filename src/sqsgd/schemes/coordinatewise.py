@@ -40,12 +40,11 @@ _PIECEWISE_LEVELS = (*range(2, 11), 12, 14, *(1 << bits for bits in range(4, 33)
 class EachCoordinate(Mechanism):
     """Each coordinate through a channel over ± ``reach`` times the root mean square coordinate.
 
-    The range is public: reach C / √k for k coordinates and a bound C.
-
-    ε is k times the channel's for the whole vector (``notion`` "local"), or the channel's between vectors
-    that differ in one coordinate ("per-weight": tests/schemes/test_coordinatewise.py::test_per_weight).
-    Coordinates beyond the range are clamped, which biases: at the default reach of 3, a vector as long as
-    the bound loses 0.27 % of its length, one half as long nothing.
+    The range is public: reach C / √k for k coordinates and a bound C. ε is k times the channel's for the
+    whole vector (``notion`` "local"), or the channel's between vectors that differ in one coordinate
+    ("per-weight": tests/schemes/test_coordinatewise.py::test_per_weight). Coordinates beyond the range are
+    clamped, which biases: at the default reach of 3, a vector as long as the bound loses 0.27 % of its
+    length, one half as long nothing.
     """
 
     dim: int
@@ -128,12 +127,11 @@ def best_plan(
         def spread(count: int, alphabet: int = alphabet) -> float:
             return energy_of(alphabet, equal_share(epsilon, count)) / count
 
-        def rises(count: int, spread: Callable[[int], float] = spread) -> bool:
-            return spread(count + 1) >= spread(count)
-
         limit = most if bits is None else min(most, codes_that_fit(bits, alphabet))
         if limit >= (coordinates or 1):
-            count = coordinates or 1 + bisect_left(range(1, min(limit, useful)), True, key=rises)
+            counts = range(1, min(limit, useful))
+            rises = bisect_left(counts, True, key=lambda k, s=spread: s(k + 1) >= s(k))  # type: ignore[misc]
+            count = coordinates or 1 + rises
             plans.append((spread(count), Column(count, alphabet).bits, count, alphabet))
             if alphabet > _COARSE and len(plans) > 1 and plans[-1][0] > 0.9999 * plans[-2][0]:
                 break
@@ -152,14 +150,12 @@ def rotated_coordinates(
     name: str,
     make_channel: Callable[[int, float], Channel],
     alphabets: Sequence[int],
-    *,
-    dim: int,
-    epsilon: float,
-    bits: int | None,
+    budget: tuple[int, float, int | None],
     coordinates: int | None,
     reach: float,
 ) -> Scheme:
     """The scheme that sends rotated coordinates, as many as ``best_plan`` chooses, at equal shares of ε."""
+    (dim, epsilon, bits), reach = budget, checks.real("reach", reach, 0.1, 1e5)
     size, alphabet = best_plan(
         epsilon, bits, padded(dim), alphabets, lambda a, e: energy(make_channel(a, e), reach), coordinates
     )
@@ -192,8 +188,7 @@ def piecewise(
     >>> scheme.mechanism.dim, scheme.mechanism.channel.alphabet, round(scheme.nmse)
     (79, 128, 2178)
     """
-    dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
-    reach = checks.real("reach", reach, 0.1, 1e5)
+    dim, epsilon, bits = budget = checked_budget(dim, epsilon, bytes)
     if rule not in ("optimal", "paper"):
         raise ValueError(f"rule = {rule!r} must be 'optimal' or 'paper'")
     alphabets = _PIECEWISE_LEVELS if levels is None else (checks.integer("levels", levels, 2, MOST_ALPHABET),)
@@ -203,10 +198,7 @@ def piecewise(
         coordinates = max(1, min(dim, math.floor(epsilon / 2.5)))
         if bits is not None:
             coordinates = max(1, min(coordinates, codes_that_fit(bits, min(alphabets))))
-    return rotated_coordinates(
-        "piecewise", PiecewiseGrid, alphabets,
-        dim=dim, epsilon=epsilon, bits=bits, coordinates=coordinates, reach=reach,
-    )  # fmt: skip
+    return rotated_coordinates("piecewise", PiecewiseGrid, alphabets, budget, coordinates, reach)
 
 
 def ldp_fed(
@@ -229,13 +221,9 @@ def ldp_fed(
     >>> scheme.mechanism.dim, scheme.mechanism.channel.alphabet, round(scheme.nmse)
     (52, 7, 4989)
     """
-    dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
-    reach = checks.real("reach", reach, 0.1, 1e5)
+    budget = checked_budget(dim, epsilon, bytes)
     alphabets = _ORDINAL_LEVELS if levels is None else (checks.integer("levels", levels, 2, MOST_LEVELS),)
-    return rotated_coordinates(
-        "ldp-fed", OrdinalChannel, alphabets,
-        dim=dim, epsilon=epsilon, bits=bits, coordinates=coordinates, reach=reach,
-    )  # fmt: skip
+    return rotated_coordinates("ldp-fed", OrdinalChannel, alphabets, budget, coordinates, reach)
 
 
 def ldp_fl(
@@ -252,25 +240,18 @@ def ldp_fl(
     k is ``coordinates``, by default the number of the least predicted error, about ε / 2.2. The centre c is
     0 and r = ``reach`` C / √D for all coordinates; both are public (the paper's c and r of a layer are not).
     ``per_weight`` is the paper's reading: ε for every sent weight, without a rotation, which would spread
-    one weight over all bits; as many weights as ``bytes`` hold.
-
-    With ``per_weight``, ε holds between vectors that differ in one weight, and k ε for the whole vector. The
-    paper's splitting and shuffling of reports hides nothing from a server that sees the senders.
+    one weight over all bits; as many weights as ``bytes`` hold, and k ε for the whole vector. The paper's
+    splitting and shuffling of reports hides nothing from a server that sees the senders.
 
     >>> scheme = ldp_fl(119850, 400.0, 256)
     >>> scheme.mechanism.dim, round(scheme.nmse)
     (184, 9260)
     """
-    dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
-    reach = checks.real("reach", reach, 0.1, 1e5)
-    if per_weight:
-        most = dim if bits is None else min(dim, bits)
-        size = most if coordinates is None else checks.integer("coordinates", coordinates, 1, most)
-        mechanism = EachCoordinate(
-            dim=size, channel=OrdinalChannel(2, epsilon), reach=reach, notion="per-weight"
-        )
-        return Scheme(name="ldp-fl", dim=dim, transforms=rescaled_sample(dim, size), mechanism=mechanism)
-    return rotated_coordinates(
-        "ldp-fl", OrdinalChannel, (2,),
-        dim=dim, epsilon=epsilon, bits=bits, coordinates=coordinates, reach=reach,
-    )  # fmt: skip
+    dim, epsilon, bits = budget = checked_budget(dim, epsilon, bytes)
+    if not per_weight:
+        return rotated_coordinates("ldp-fl", OrdinalChannel, (2,), budget, coordinates, reach)
+    most = dim if bits is None else min(dim, bits)
+    size = most if coordinates is None else checks.integer("coordinates", coordinates, 1, most)
+    reach, channel = checks.real("reach", reach, 0.1, 1e5), OrdinalChannel(2, epsilon)
+    mechanism = EachCoordinate(dim=size, channel=channel, reach=reach, notion="per-weight")
+    return Scheme(name="ldp-fl", dim=dim, transforms=rescaled_sample(dim, size), mechanism=mechanism)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -137,65 +136,55 @@ class ShareOfNoise(Mechanism):
         return exact.nearest(lambda: exact.log_match_probability(self.trials, 2, heads).exp())
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Plan:
-    """The budget, and the mechanisms that fit into it."""
+def _best(
+    bare: ShareOfNoise, epsilon: float, bits: int | None, whole: int, candidates: list[int]
+) -> ShareOfNoise:
+    """The mechanism with the least predicted error that fits into the bits, with the clients of ``bare``.
 
-    epsilon: float
-    bits: int | None
-    clients: int
-    delta: float
-    reach: float
+    Without a limit on the bits, the fewest levels within 1 % of it.
+    """
+    clients = bare.clients
 
-    def draft(self, size: int, levels: int, *, final: bool = False) -> ShareOfNoise:
-        """The mechanism with about the trials that ε requires, or exactly the least number if ``final``."""
-        bare = ShareOfNoise(
-            dim=size, levels=levels, trials=1, clients=self.clients, delta=self.delta, reach=self.reach
-        )
-        accounting, step = bare.accounting, self.clients
-        need = accounting.least(self.epsilon, step) if final else accounting.about(self.epsilon)
-        return replace(bare, trials=-(-need // step))
+    @cache
+    def draft(size: int, levels: int) -> ShareOfNoise:
+        """With about the trials that ε requires."""
+        draft = replace(bare, dim=size, levels=levels)
+        return replace(draft, trials=-(-draft.accounting.about(epsilon) // clients))
 
-    def fits(self, mechanism: ShareOfNoise) -> bool:
+    def fits(mechanism: ShareOfNoise) -> bool:
         """Whether its codes fit into the bits; more coordinates need wider codes."""
         if mechanism.alphabet > MOST_ALPHABET:
             return False
-        return self.bits is None or codes_that_fit(self.bits, mechanism.alphabet) >= mechanism.dim
+        return bits is None or codes_that_fit(bits, mechanism.alphabet) >= mechanism.dim
 
-    def sizes(self, levels: int, whole: int) -> list[int]:
-        """The numbers of coordinates to consider: the most that fit, and the most with one toss fewer.
-
-        The error falls with the number of coordinates, except where a client needs another toss.
-        """
-
-        def count(beyond: Callable[[ShareOfNoise], bool], most: int) -> int:
-            return bisect_left(range(1, most + 1), True, key=lambda size: beyond(self.draft(size, levels)))
-
-        most = count(lambda draft: not self.fits(draft), whole)
-        tosses = self.draft(most, levels).trials if most else 0
+    def sizes(levels: int) -> list[int]:
+        """The most coordinates that fit, and the most with one toss fewer: there the error may be less."""
+        counts = range(1, whole + 1)
+        most = bisect_left(counts, True, key=lambda size: not fits(draft(size, levels)))
+        tosses = draft(most, levels).trials if most else 0
         if not 1 < tosses <= _FEW_TOSSES:
             return [most] if most else []
-        return [size for size in (most, count(lambda draft: draft.trials >= tosses, most)) if size]
+        fewer = bisect_left(counts[:most], True, key=lambda size: draft(size, levels).trials >= tosses)
+        return [size for size in (most, fewer) if size]
 
-    def best(self, whole: int, candidates: list[int]) -> ShareOfNoise:
-        """The least predicted error; without a limit on the bits, the fewest levels within 1 % of it."""
-        drafts = [self.draft(size, levels) for levels in candidates for size in self.sizes(levels, whole)]
-        if not drafts:
-            levels = candidates[0]
-            one = self.draft(1, levels).alphabet
-            noise = f"epsilon = {self.epsilon:g}, delta = {self.delta:g} and clients = {self.clients}"
-            if one > MOST_ALPHABET:
-                raise ValueError(
-                    f"levels = {levels} is too many: with the noise of {noise} a code needs {one} values"
-                )
-            raise too_few_bytes(self.bits, f"one coordinate with the noise of {noise}", Column(1, one).bits)
-        errors = [(1 + draft.relative_error(1.0)) / draft.dim for draft in drafts]
-        enough = min(errors) * (1.01 if self.bits is None else 1.0)
-        chosen = next(draft for draft, error in zip(drafts, errors, strict=True) if error <= enough)
-        size = chosen.dim
-        while not self.fits(final := self.draft(size, chosen.levels, final=True)) and size > 1:
-            size -= 1
-        return final
+    drafts = [draft(size, levels) for levels in candidates for size in sizes(levels)]
+    if not drafts:
+        levels, needed = candidates[0], draft(1, candidates[0]).alphabet
+        noise = f"epsilon = {epsilon:g}, delta = {bare.delta:g} and clients = {clients}"
+        if needed > MOST_ALPHABET:
+            raise ValueError(
+                f"levels = {levels} is too many: with the noise of {noise} a code needs {needed} values"
+            )
+        raise too_few_bytes(bits, f"one coordinate with the noise of {noise}", Column(1, needed).bits)
+    errors = [(1 + draft.relative_error(1.0)) / draft.dim for draft in drafts]
+    enough = min(errors) * (1.01 if bits is None else 1.0)
+    chosen = next(draft for draft, error in zip(drafts, errors, strict=True) if error <= enough)
+    while True:  # with exactly the trials that ε requires
+        needed = chosen.accounting.least(epsilon, clients)
+        final = replace(chosen, trials=-(-needed // clients))
+        if fits(final) or final.dim == 1:
+            return final
+        chosen = replace(chosen, dim=chosen.dim - 1)
 
 
 def cpsgd(
@@ -217,9 +206,10 @@ def cpsgd(
     bound admits, in whole tosses for each client, so a large ``epsilon`` is not spent completely.
     """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
-    plan = _Plan(
-        epsilon=epsilon,
-        bits=bits,
+    bare = ShareOfNoise(
+        dim=1,
+        levels=2,
+        trials=1,
         clients=checks.integer("clients", clients, 1, 2**20),
         delta=checks.real("delta", delta, 1e-15, 0.1),
         reach=checks.real("reach", reach, 0.1, 20.0),
@@ -227,7 +217,7 @@ def cpsgd(
     rotate = Rotate(rounds=2, shared=True)
     whole = rotate.out_dim(dim)
     given = None if levels is None else [checks.integer("levels", levels, 2, MOST_LEVELS)]
-    mechanism = plan.best(whole, given or _LEVELS)
+    mechanism = _best(bare, epsilon, bits, whole, given or _LEVELS)
     sample = Subsample(size=mechanism.dim, shared=True, rescale=True)
     transforms: tuple[Transform, ...] = (rotate,) if mechanism.dim == whole else (rotate, sample)
     return Scheme(name="cpsgd", dim=dim, transforms=transforms, mechanism=mechanism)
