@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from caps import BUDGETS
 from cases import unit_vector
 from scipy import stats
+from test_privunit import BUDGETS
 
 from sqsgd import seeded_rng
 from sqsgd.mechanisms.cap_direction import Cap, CapDirection, normals
