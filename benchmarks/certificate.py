@@ -3,7 +3,7 @@
     python benchmarks/certificate.py
 
 Every row is a scheme, δ and a local ε; every cell is the central ε, the first letter of the bound and the
-processor time. tests/certificate/test_guarantee.py holds each cell of a smaller grid to two seconds.
+processor time. tests/privacy/test_certificate.py holds each cell of a smaller grid to two seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
     """Print the table and the slowest cell."""
     slowest = (0.0, "")
     for (name, options), delta, local in itertools.product(SCHEMES, DELTAS, LOCAL):
-        scheme = sqsgd.make_scheme(name, dim=3920, epsilon=local, bits=512, **options)
+        scheme = sqsgd.make_scheme(name, dim=3920, epsilon=local, bytes=64, **options)
         cells = []
         for users in USERS:
             start = time.process_time()

@@ -57,7 +57,7 @@ class LocalTraining:
 
 
 def signs(dim: int, options) -> Scheme:
-    return make_scheme("sqsgd", dim=dim, epsilon=options.epsilon, bits=8 * options.bytes, code="signs")
+    return make_scheme("sqsgd", dim=dim, epsilon=options.epsilon, bytes=options.bytes, code="signs")
 
 
 def accuracies(options, rate: float, seed: int) -> dict[int, float]:

@@ -47,7 +47,7 @@ def main() -> None:
     print(f"dim {options.dim}, epsilon {epsilon:.1f}, deviation {options.deviation:g}")
     print(f"SVT    cosine {cosine(sent, update):.4f}  {sent.nbytes} bytes, {values} values, {seconds:.1f} s")
     for size, bound in itertools.product(options.bytes, options.bounds):
-        scheme = make_scheme("sqsgd", dim=options.dim, epsilon=epsilon, bits=8 * size)
+        scheme = make_scheme("sqsgd", dim=options.dim, epsilon=epsilon, bytes=size)
         cosines = []
         for number in range(options.reports):
             task = Task(round=number, client=1, seed=options.seed, dim=options.dim, bound=bound)

@@ -32,7 +32,7 @@ class Setting:
 
     dim: int
     epsilon: float
-    bits: int
+    bytes: int
 
     @property
     def optimum(self) -> float:
@@ -41,14 +41,14 @@ class Setting:
 
 
 SETTINGS = (
-    Setting(dim=1024, epsilon=10.0, bits=1024),
-    Setting(dim=1024, epsilon=400.0, bits=1024),
-    Setting(dim=119850, epsilon=20.0, bits=56),
-    Setting(dim=119850, epsilon=40.0, bits=88),
-    Setting(dim=119850, epsilon=100.0, bits=216),
-    Setting(dim=119850, epsilon=400.0, bits=2048),
-    Setting(dim=1722224, epsilon=2000.0, bits=3320),
-    Setting(dim=1722224, epsilon=2000.0, bits=57344),
+    Setting(dim=1024, epsilon=10.0, bytes=128),
+    Setting(dim=1024, epsilon=400.0, bytes=128),
+    Setting(dim=119850, epsilon=20.0, bytes=7),
+    Setting(dim=119850, epsilon=40.0, bytes=11),
+    Setting(dim=119850, epsilon=100.0, bytes=27),
+    Setting(dim=119850, epsilon=400.0, bytes=256),
+    Setting(dim=1722224, epsilon=2000.0, bytes=415),
+    Setting(dim=1722224, epsilon=2000.0, bytes=7168),
 )
 
 
@@ -83,7 +83,7 @@ def schemes_at(setting: Setting) -> Iterator[tuple[str, Scheme]]:
     """Every scheme that fits the budgets; those that draw floats also without a limit on their bits."""
     for name in SCHEMES:
         try:
-            scheme = make_scheme(name, dim=setting.dim, epsilon=setting.epsilon, bits=setting.bits)
+            scheme = make_scheme(name, dim=setting.dim, epsilon=setting.epsilon, bytes=setting.bytes)
         except ValueError:
             continue
         yield name, scheme
@@ -152,7 +152,7 @@ def main() -> None:
         return
     for setting in SETTINGS:
         print(
-            f"dim {setting.dim:,}, epsilon {setting.epsilon:g}, {setting.bits:,} bits: "
+            f"dim {setting.dim:,}, epsilon {setting.epsilon:g}, {setting.bytes:,} bytes: "
             f"the optimum (PrivUnit) is {setting.optimum:.4g}"
         )
         print(

@@ -186,8 +186,8 @@ def server_figures(dims: tuple[int, ...] = DIMS[2:], levels: tuple[int, ...] = L
 
 def aggregate_figures() -> Iterator[Figure]:
     """All of a server's work for one report, including envelope, checksum and per-client transforms."""
-    for name, dim, bits in (("sqsgd-paper", 1 << 17, 1 << 19), ("sqsgd", 119850, 2048)):
-        scheme = make_scheme(name, dim=dim, epsilon=1000.0, bits=bits)
+    for name, dim, size in (("sqsgd-paper", 1 << 17, 1 << 16), ("sqsgd", 119850, 256)):
+        scheme = make_scheme(name, dim=dim, epsilon=1000.0, bytes=size)
         task = Task(round=0, client=0, seed=1, dim=dim, bound=1.0)
         x, target, total = np.ones(dim, np.float32), np.empty(dim, np.float32), Aggregate(scheme)
         message = scheme.encode(x, task, secure_rng())
@@ -203,7 +203,7 @@ def sparse_figures(dim: int = 119850, epsilons: tuple[float, ...] = SPARSE_EPSIL
     for name in ("sqsgd-stateless", "sqsgd"):
         for epsilon in epsilons:
             codes = ("sparse", "signs")
-            schemes = [make_scheme(name, dim=dim, epsilon=epsilon, bits=2048, code=code) for code in codes]
+            schemes = [make_scheme(name, dim=dim, epsilon=epsilon, bytes=256, code=code) for code in codes]
             # Two seeds: clients of equal seeds would share the coordinates that one of them has drawn.
             jobs = zip(*(_next_client(scheme, seed) for seed, scheme in enumerate(schemes)), strict=True)
             for what, pair in zip(("encode", "aggregate"), jobs, strict=True):
@@ -227,7 +227,7 @@ def choice_figures(size: int = 1 << 21) -> Iterator[Figure]:
     searches = []
     for turn in range(5):  # at slightly different ε, because choices are cached
         started = time.process_time()
-        make_scheme("sqsgd", dim=size, epsilon=5000.0 + turn, bits=1 << 20, code="sparse", coordinates=size)
+        make_scheme("sqsgd", dim=size, epsilon=5000.0 + turn, bytes=1 << 17, code="sparse", coordinates=size)
         searches.append(1e3 * (time.process_time() - started))
     name = f"dim=2^{size.bit_length() - 1}"
     yield Figure(name=f"choose a sparse code, {name}", value=min(searches), unit="ms", target=50.0)
@@ -247,7 +247,7 @@ def choice_figures(size: int = 1 << 21) -> Iterator[Figure]:
 
 def many_figures(users: int = 512) -> Iterator[Figure]:
     """Clients and server together: users whose reports are encoded and added in a second, by one thread."""
-    sparse = {"epsilon": 20.0, "bits": 64, "code": "sparse"}
+    sparse = {"epsilon": 20.0, "bytes": 8, "code": "sparse"}
     for name, options in (("privunit-index", {"epsilon": 4.0}), ("sqsgd-stateless", sparse)):
         scheme = make_scheme(name, dim=3920, **options)
         task = Task(round=0, client=0, seed=1, dim=3920, bound=1.0)

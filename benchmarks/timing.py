@@ -48,14 +48,14 @@ class Row:
     epsilon: float
     options: dict[str, Any]
     dim: int = DIM
-    bits: int | None = 2048
+    bytes: int | None = 256
     coin: tuple[int, Callable[[Any], InverseCdf]] | None = None
     side: Side | None = None
     what: str = "kept or not"
 
     def make(self) -> Scheme:
         """The scheme."""
-        return make_scheme(self.name, dim=self.dim, epsilon=self.epsilon, bits=self.bits, **self.options)
+        return make_scheme(self.name, dim=self.dim, epsilon=self.epsilon, bytes=self.bytes, **self.options)
 
 
 def matches(mechanism: Any) -> InverseCdf:

@@ -43,7 +43,7 @@ def main(rounds: int) -> float:
         data, model(data.classes), clients=10, partition_scheme="iid", batch=32, participants=None, seed=0,
         workers=1,
     )  # fmt: skip
-    scheme = sqsgd.make_scheme("sqsgd", dim=problem.dim, epsilon=200.0, bits=1024)
+    scheme = sqsgd.make_scheme("sqsgd", dim=problem.dim, epsilon=200.0, bytes=128)
     rate = learning_rate(scheme, problem.clients)
     settings = Settings(seed=0, optimizer=Optimizer(kind="sgd", rate=rate), secure=True)
     for record, state in run(problem, scheme, settings, initial_state(problem.initial(), settings), rounds):

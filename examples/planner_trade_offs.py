@@ -3,7 +3,8 @@
 #
 # The planner predicts, before anything is trained, how well a gradient is estimated for a given ε and a given
 # number of bytes, and how far that is from the optimum. Nothing here is simulated: these are closed forms,
-# which the tests compare with measurements (`tests/test_planner.py`). The model is LeNet-5, 119,850 weights.
+# which the tests compare with measurements (`tests/privacy/test_planner.py`). The model is LeNet-5 with 119,850
+# weights.
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
@@ -18,16 +19,16 @@ DIM = 119850
 # planner does not use them. The dashed lines are the error of PrivUnit at that ε with 32 bits per coordinate:
 # the optimum.
 # %%
-sizes = [2**power for power in range(7, 14)]
+sizes = [2**power for power in range(4, 11)]
 for epsilon, colour in ((100.0, "tab:blue"), (400.0, "tab:green"), (1600.0, "tab:red")):
-    plans = [sqsgd.plan(dim=DIM, epsilon=epsilon, bits=bits) for bits in sizes]
+    plans = [sqsgd.plan(dim=DIM, epsilon=epsilon, bytes=size) for size in sizes]
     plt.loglog(sizes, [plan.nmse for plan in plans], "o-", color=colour, label=f"ε = {epsilon:g}")
     plt.axhline(plans[0].optimum, color=colour, linestyle="--", linewidth=0.8)
     print(
         f"ε = {epsilon:5g}:",
-        *(f" {bits} bits {plan.nmse:.0f}" for bits, plan in zip(sizes, plans, strict=True)),
+        *(f" {size} bytes {plan.nmse:.0f}" for size, plan in zip(sizes, plans, strict=True)),
     )
-plt.xlabel("bits of codes in a report")
+plt.xlabel("bytes of codes in a report")
 plt.ylabel("relative squared error of one report")
 plt.legend()
 plt.show()
@@ -38,7 +39,7 @@ plt.show()
 # The same bytes can hold the signs of many coordinates, or more levels of fewer coordinates. The paper uses
 # 16 levels.
 # %%
-chosen = sqsgd.plan(dim=DIM, epsilon=400.0, bits=2048, clients=10)
+chosen = sqsgd.plan(dim=DIM, epsilon=400.0, bytes=256, clients=10)
 print(f"{chosen.count} signed coordinates of {chosen.coordinates}: error {chosen.nmse:.0f}")
 for other in (*chosen.alternatives, chosen.paper):
     print(f"{other.name:40} {other.coordinates:5} coordinates, error {other.nmse:8.0f}")
@@ -50,7 +51,7 @@ for other in (*chosen.alternatives, chosen.paper):
 # %%
 target = chosen.nmse_mean
 for epsilon in (2.0, 4.0, 8.0, 40.0, 400.0):
-    one = sqsgd.plan(dim=DIM, epsilon=epsilon, bits=2048)
+    one = sqsgd.plan(dim=DIM, epsilon=epsilon, bytes=256)
     print(f"ε = {epsilon:5g}: {int(np.ceil(one.nmse / target)):8,} clients for the same mean")
 # %% [markdown]
 # ## What stays hidden

@@ -29,7 +29,7 @@ def test_vectors(x, match):
     refuse(match, lambda: checks.vector("x", x, 8))
     refuse(match, lambda: q.quantize(x, 1.0, rng))
     refuse(match, lambda: q.variance(x, 1.0))
-    scheme = make_scheme("sqsgd", dim=8, epsilon=9.0, bits=8)
+    scheme = make_scheme("sqsgd", dim=8, epsilon=9.0, bytes=1)
     refuse(match, lambda: scheme.encode(x, Task(round=0, client=0, seed=0, dim=8, bound=1.0), rng))
     assert rng.word() == seeded_rng(1).word()  # nothing was drawn
 

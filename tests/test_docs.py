@@ -24,7 +24,7 @@ def blocks(path: str, language: str) -> list[str]:
 
 
 def test_the_identity_is_the_documented_one():
-    scheme = make_scheme("sqsgd", dim=100, epsilon=50.0, bits=64, code="signs")
+    scheme = make_scheme("sqsgd", dim=100, epsilon=50.0, bytes=8, code="signs")
     assert blocks("docs/wire-format.md", "text")[0].strip() == scheme.identity
 
 
@@ -39,7 +39,7 @@ def test_the_identity_is_the_documented_one():
 def test_the_documented_reader_reads_our_messages(name, options):
     reader: dict = {}
     exec(blocks("docs/wire-format.md", "python")[0], reader)  # noqa: S102
-    scheme = make_scheme(name, dim=300, epsilon=200.0, bits=300, **options)
+    scheme = make_scheme(name, dim=300, epsilon=200.0, bytes=38, **options)
     fields = {"round": 9, "client": 4, "seed": 2**63 + 5, "dim": 300, "bound": 2.5, "clip": 1.25}
     task = Task(**fields)
     message = scheme.encode(np.linspace(-1, 1, 300), task, seeded_rng(3))
@@ -70,7 +70,7 @@ def test_the_documented_reader_reads_reports_of_slots():
 def test_the_documented_reader_reads_signed_subsets(options):
     reader: dict = {}
     exec(blocks("docs/wire-format.md", "python")[0], reader)  # noqa: S102
-    scheme = make_scheme("sqsgd-stateless", dim=300, epsilon=60.0, bits=300, code="sparse", **options)
+    scheme = make_scheme("sqsgd-stateless", dim=300, epsilon=60.0, bytes=38, code="sparse", **options)
     fields = {"round": 9, "client": 4, "seed": 2**63 + 5, "dim": 300, "bound": 2.5, "clip": 0.0}
     task = Task(**{**fields, "clip": None})
     subset, *symbol = scheme.mechanism.layout
@@ -133,10 +133,10 @@ def test_the_documented_encoder_conforms(group):
     ("scheme", "options"),
     [
         ("privunit-index", {"dim": 50, "epsilon": 3.0}),
-        ("sqsgd", {"dim": 300, "epsilon": 20.0, "bits": 64, "code": "sparse"}),
-        ("sqsgd", {"dim": 300, "epsilon": 20.0, "bits": 64, "code": "sparse", "norm_epsilon": 2.0}),
-        ("sqsgd", {"dim": 300, "epsilon": 60.0, "bits": 128, "code": "signs"}),
-        ("sqsgd-stateless", {"dim": 300, "epsilon": 30.0, "bits": 100, "code": "signs"}),
+        ("sqsgd", {"dim": 300, "epsilon": 20.0, "bytes": 8, "code": "sparse"}),
+        ("sqsgd", {"dim": 300, "epsilon": 20.0, "bytes": 8, "code": "sparse", "norm_epsilon": 2.0}),
+        ("sqsgd", {"dim": 300, "epsilon": 60.0, "bytes": 16, "code": "signs"}),
+        ("sqsgd-stateless", {"dim": 300, "epsilon": 30.0, "bytes": 13, "code": "signs"}),
     ],
 )
 def test_the_documented_encoder_writes_our_messages(scheme, options):
@@ -230,7 +230,7 @@ def test_the_privacy_page_has_the_numbers_of_the_default_run():
     from sqsgd.runs.config import RunConfig
 
     text, run = (ROOT / "docs/privacy.md").read_text(), RunConfig()
-    size = make_scheme("sqsgd", dim=119850, epsilon=run.epsilon, bits=8 * run.bytes).mechanism.dim
+    size = make_scheme("sqsgd", dim=119850, epsilon=run.epsilon, bytes=run.bytes).mechanism.dim
     for dimensions in (size, 119850):
         for reports in (1, run.rounds):
             cosine = reconstruction_bound(reports * run.epsilon, dimensions)

@@ -65,7 +65,7 @@ def test_what_promises_lists_its_guarantees_and_the_tests_that_hold_them(name):
     [
         "import sqsgd",
         "import sqsgd; sqsgd.PrivQuant(512, 16, 400.0).scale",
-        "import sqsgd; sqsgd.make_scheme('sqsgd', dim=9, epsilon=9.0, bits=8)",
+        "import sqsgd; sqsgd.make_scheme('sqsgd', dim=9, epsilon=9.0, bytes=1)",
         "import sqsgd.cli, contextlib, io\n"
         "sys.argv = ['sqsgd', '--help']\n"
         "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()): sqsgd.cli.main()",
@@ -83,7 +83,7 @@ def test_kernels_work_where_nothing_can_be_written(tmp_path):
         "import numba.core.caching as caching\n"
         "caching.CacheImpl._locator_classes = []\n"
         "import numpy as np, sqsgd\n"
-        "s = sqsgd.make_scheme('sqsgd', dim=9, epsilon=9.0, bits=16)\n"
+        "s = sqsgd.make_scheme('sqsgd', dim=9, epsilon=9.0, bytes=2)\n"
         "t = sqsgd.Task(round=0, client=0, seed=0, dim=9, bound=1.0)\n"
         "print(len(s.encode(np.ones(9), t, sqsgd.secure_rng())))"
     )

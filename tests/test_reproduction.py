@@ -172,7 +172,7 @@ def test_the_page_has_the_predicted_errors(name, errors):
     (file,) = (ROOT / "experiments").rglob(f"{name}.toml")
     configs = [cell.job("runs", 0.0, 1).config for cell in load_sweep(file).cells()]
     schemes = [
-        make_scheme(each.scheme, dim=LENET, epsilon=each.epsilon, bits=8 * each.bytes, **each.options)
+        make_scheme(each.scheme, dim=LENET, epsilon=each.epsilon, bytes=each.bytes, **each.options)
         for each in configs
     ]
     assert tuple(round(scheme.nmse, 1) for scheme in schemes) == errors

@@ -37,7 +37,7 @@ def small(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("page", RUN)
 def test_everything_that_a_page_shows_runs(page, small):
-    from sqsgd.ledger.account import Ledger
+    from sqsgd.privacy.ledger import Ledger
 
     if "client.ledger" in (ROOT / page).read_text():  # create the ledger that the page shows
         Ledger.create(small / "client.ledger", max_epsilon=1000.0)

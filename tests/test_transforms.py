@@ -85,7 +85,7 @@ def test_shared_and_own_subsets():
 def test_a_client_draws_its_subset_once(monkeypatch):
     """For encoding, for masking its residual and for later calls; the next round has another subset."""
     scheme, drawn, draw = (
-        make_scheme("sqsgd", dim=1000, epsilon=50.0, bits=128, coordinates=64),
+        make_scheme("sqsgd", dim=1000, epsilon=50.0, bytes=16, coordinates=64),
         [],
         PublicStream.subset,
     )

@@ -27,7 +27,7 @@ def attacked(epsilon: int, size: int, seed: int) -> Pictures:
         name="sqsgd",
         make=partial(make_scheme, "sqsgd"),
         epsilon=float(epsilon),
-        bits=8 * size,
+        bytes=size,
         seed=seed,
         noise=partial(seeded_rng, seed),
     )

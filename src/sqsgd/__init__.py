@@ -1,22 +1,21 @@
 """sqsgd: locally differentially private federated learning in a few bytes per round.
 
 >>> import numpy as np, sqsgd
->>> scheme = sqsgd.make_scheme("sqsgd", dim=1000, epsilon=200.0, bits=1024)
+>>> scheme = sqsgd.make_scheme("sqsgd", dim=1000, epsilon=200.0, bytes=128)
 >>> task = sqsgd.Task(round=0, client=3, seed=1234, dim=1000, bound=10.0)
 >>> message = scheme.encode(np.ones(1000, np.float32), task, sqsgd.secure_rng())
 >>> len(message), scheme.decode(message, task).shape
 (51, (1000,))
 """
 
-from sqsgd.certificate.guarantee import CentralGuarantee, central_guarantee
-from sqsgd.certificate.local_choice import local_epsilon_for
 from sqsgd.codec import MalformedReport
 from sqsgd.core import Aggregate, Mechanism, Privacy, Scheme, Transform
-from sqsgd.ledger.account import Ledger
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.numerics.reconstruction import reconstruction_bound
-from sqsgd.planner import Plan, plan
+from sqsgd.privacy.certificate import CentralGuarantee, central_guarantee, local_epsilon_for
+from sqsgd.privacy.ledger import Ledger
+from sqsgd.privacy.planner import Plan, plan
+from sqsgd.privacy.reconstruction import reconstruction_bound
 from sqsgd.randomness import Rng, Rngs, secure_rng, secure_rngs, seeded_rng, seeded_rngs
 from sqsgd.schemes import SCHEMES, make_scheme
 from sqsgd.task import Task, Tasks

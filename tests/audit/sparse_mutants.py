@@ -21,7 +21,7 @@ def small(kind=SparseMatches, *, norm=None):
     the share of ε for a norm symbol.
     """
 
-    def make(*, dim, epsilon, bits):
+    def make(*, dim, epsilon, bytes):
         if dim != 4:
             raise ValueError(f"dim = {dim}: made for four coordinates")
         rest = epsilon * (1 - (norm or 0))
@@ -161,7 +161,7 @@ class SymbolOfMatches(SparseMatches):
 def dense(kind=SparseMatches):
     """A factory of schemes for 64 coordinates of which 24 are near, with many matches and wrong signs."""
 
-    def make(*, dim, epsilon, bits):
+    def make(*, dim, epsilon, bytes):
         law = SparseLaw(size=64, near=24, count=12, threshold=8, epsilon=0.8 * epsilon)
         mechanism = kind(law=law, norm=ScalarDP(1.0, 0.2 * epsilon))
         return Scheme(name="sparse", dim=64, transforms=(Rotate(rounds=2),), mechanism=mechanism, wire=2)

@@ -9,7 +9,7 @@ from sqsgd.audit import Subject, steps
 SIZES = {
     "dim": 1000,
     "epsilon": 100.0,
-    "bits": 512,
+    "bytes": 64,
     "budgets": (4.0,),
     "exact_budgets": (4.0,),
     "trials": 1000,
@@ -28,8 +28,8 @@ def broken(change, name="sqsgd", **options):
     """A factory of schemes whose mechanism is passed through ``change``, or replaced by that class."""
     options = options or (SIGNS if name == "sqsgd" else {})
 
-    def make(*, dim, epsilon, bits):
-        scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=bits, **options)
+    def make(*, dim, epsilon, bytes):
+        scheme = make_scheme(name, dim=dim, epsilon=epsilon, bytes=bytes, **options)
         mechanism = scheme.mechanism
         parts = {field.name: getattr(mechanism, field.name) for field in dataclasses.fields(mechanism)}
         mechanism = change(**parts) if isinstance(change, type) else change(mechanism) or mechanism
@@ -42,8 +42,8 @@ def broken(change, name="sqsgd", **options):
 def remade(kind):
     """A factory of ``sqsgd`` as another class of scheme."""
 
-    def make(*, dim, epsilon, bits):
-        scheme = make_scheme("sqsgd", dim=dim, epsilon=epsilon, bits=bits, **SIGNS)
+    def make(*, dim, epsilon, bytes):
+        scheme = make_scheme("sqsgd", dim=dim, epsilon=epsilon, bytes=bytes, **SIGNS)
         return kind(**{field.name: getattr(scheme, field.name) for field in dataclasses.fields(scheme)})
 
     make.__name__ = kind.__name__
@@ -52,7 +52,7 @@ def remade(kind):
 
 def caught(make, *names, **changes):
     """The checks that a scheme violates, in the steps of these names, or in all."""
-    sizes = {**SIZES, "dim": 3000, "epsilon": 150.0, "bits": 1536, "trials": 2500, **changes}
+    sizes = {**SIZES, "dim": 3000, "epsilon": 150.0, "bytes": 192, "trials": 2500, **changes}
     case = Subject(name="broken", make=make, **sizes)
     run = [step for step in steps(case, inversion=False) if step.name in (names or (step.name,))]
     assert len(run) >= len(names)

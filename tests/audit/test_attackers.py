@@ -9,7 +9,7 @@ import pytest
 
 from sqsgd import PrivQuant, seeded_rng
 from sqsgd.numerics import exact
-from sqsgd.numerics.reconstruction import reconstruction_bound
+from sqsgd.privacy.reconstruction import reconstruction_bound
 from sqsgd.schemes.privunit import SphereCap
 
 REPORTS = 20_000

@@ -25,7 +25,7 @@ def test_correct_schemes_pass(name):
     found = audit(subject(name), inversion=False)
     assert not found.violated
     json.dumps(found.to_dict(), allow_nan=False)
-    promise = make_scheme(name, dim=1000, epsilon=100.0, bits=512).privacy
+    promise = make_scheme(name, dim=1000, epsilon=100.0, bytes=64).privacy
     assert (found.epsilon, found.notion) == (promise.epsilon, promise.notion)
     tried = {finding.check for finding in found.findings if finding.outcome == "passed"}
     if promise.notion == "none":
@@ -46,9 +46,9 @@ def test_correct_schemes_pass(name):
         ("sqsgd", {"levels": 4, "reach": 1.5}, {}),
         ("sqsgd", {"code": "sparse"}, {}),
         ("sqsgd-stateless", {"code": "sparse"}, {"epsilon": 8.0}),
-        ("sqsgd", {}, {"dim": 1, "bits": 8}),
+        ("sqsgd", {}, {"dim": 1, "bytes": 1}),
         ("sqsgd", {}, {"dim": 300, "epsilon": 400.0}),  # padded, and sent almost in the clear
-        ("privunit", {"levels": 5}, {"dim": 5, "epsilon": 400.0, "bits": 64}),
+        ("privunit", {"levels": 5}, {"dim": 5, "epsilon": 400.0, "bytes": 8}),
     ],
 )
 def test_unusual_schemes_pass(name, options, changes):
@@ -80,12 +80,12 @@ def test_inversion_is_skipped_without_parameters_for_the_model():
     """The model's gradient is longer than this scheme supports."""
     pytest.importorskip("torch")
 
-    def make(*, dim, epsilon, bits):
+    def make(*, dim, epsilon, bytes):
         if dim > 1000:
             raise ValueError(f"dim = {dim} is too long")
-        return make_scheme("sqsgd", dim=dim, epsilon=epsilon, bits=bits)
+        return make_scheme("sqsgd", dim=dim, epsilon=epsilon, bytes=bytes)
 
-    case = Subject(name="short", make=make, dim=1000, epsilon=100.0, bits=512)
+    case = Subject(name="short", make=make, dim=1000, epsilon=100.0, bytes=64)
     (finding,) = steps(case)[-1].findings(case)
     assert finding.outcome == "not applicable"
     assert finding.sentence.endswith(" is too long.")

@@ -39,12 +39,12 @@ class Quiet(ShareOfNoise):
 
 
 def outcomes(kind):
-    def make(*, dim, epsilon, bits):
-        scheme = make_scheme("cpsgd", dim=dim, epsilon=epsilon, bits=bits, clients=3, reach=1.0)
+    def make(*, dim, epsilon, bytes):
+        scheme = make_scheme("cpsgd", dim=dim, epsilon=epsilon, bytes=bytes, clients=3, reach=1.0)
         parts = {field.name: getattr(scheme.mechanism, field.name) for field in fields(scheme.mechanism)}
         return replace(scheme, mechanism=kind(**parts))
 
-    sizes = {"dim": 100, "epsilon": 20.0, "bits": 800, "budgets": (1.0,), "trials": 4000}
+    sizes = {"dim": 100, "epsilon": 20.0, "bytes": 100, "budgets": (1.0,), "trials": 4000}
     case = Subject(name="cpsgd", make=make, noise=lambda: seeded_rng(5), **sizes)
     return {finding.name: finding.outcome for finding in central_checks(case)}
 
@@ -73,7 +73,7 @@ def testdelta_beyond_is_what_lies_beyond_epsilon():
 
 def test_the_law_of_the_sum_is_that_of_all_clients_noise():
     """All vectors are zero, exactly between the two levels: the sum is a fair binomial."""
-    scheme = make_scheme("cpsgd", dim=1, epsilon=4.0, bits=16, clients=3, levels=2)
+    scheme = make_scheme("cpsgd", dim=1, epsilon=4.0, bytes=2, clients=3, levels=2)
     law = law_of_sum(scheme, task_for(scheme, 0), np.zeros(1, np.float32))
     tosses = 3 * (scheme.mechanism.trials + 1)  # rounding one half is one more toss
     exact = [float(Fraction(comb(tosses, heads), 2**tosses)) for heads in range(tosses + 1)]

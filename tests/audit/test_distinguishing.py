@@ -24,7 +24,7 @@ from sqsgd.audit.distinguishing import (
 )
 
 LOCAL = [
-    name for name in SCHEMES if make_scheme(name, dim=64, epsilon=8.0, bits=512).privacy.notion == "local"
+    name for name in SCHEMES if make_scheme(name, dim=64, epsilon=8.0, bytes=64).privacy.notion == "local"
 ]
 
 

@@ -14,7 +14,7 @@ def test_pictures_from_a_gradient_and_from_a_report(tmp_path, monkeypatch):
     """A few steps suffice to distinguish the raw gradient from a report."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(inversion, "BATCHES", (1,))
-    case = subject("sqsgd", dim=119850, epsilon=400.0, bits=2048)
+    case = subject("sqsgd", dim=119850, epsilon=400.0, bytes=256)
     threads = torch.get_num_threads()
     (finding,) = inverted_gradients(case, steps=40)
     assert torch.get_num_threads() == threads

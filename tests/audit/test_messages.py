@@ -19,7 +19,7 @@ from sqsgd.audit.messages import (
     numbers_as_words,
 )
 from sqsgd.core import Privacy
-from sqsgd.schemes.fedsgd import InClear
+from sqsgd.schemes.clear import InClear
 
 SENT, WHOLE = "direction of what is sent", "direction of the whole vector"
 UNSENT, SAME, READ = "coordinates that are not sent", "same codes, same bytes", "correlation of the bytes"
@@ -91,7 +91,7 @@ def directions(case):
 
 
 def test_a_vector_in_clear_is_beyond_every_bound():
-    def make(*, dim, epsilon, bits):
+    def make(*, dim, epsilon, bytes):
         return replace(make_scheme("fedsgd", dim=dim), mechanism=Pretending(dim=dim))
 
     finding = directions(Subject(name="pretending", make=make, dim=500, trials=1000))[WHOLE]

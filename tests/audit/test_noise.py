@@ -79,7 +79,7 @@ def test_nearness_is_in_standard_errors():
 
 @pytest.mark.parametrize(
     ("name", "sizes", "least", "most"),
-    [("ldp-fl", {"dim": 1, "bits": 1, "epsilon": 1.0}, 0.4, 1.0), ("sqsgd", {}, 0.0, 1e-20)],
+    [("ldp-fl", {"dim": 1, "bytes": 1, "epsilon": 1.0}, 0.4, 1.0), ("sqsgd", {}, 0.0, 1e-20)],
 )
 def test_the_likeliest_report_bounds_how_often_two_agree(name, sizes, least, most):
     """Randomised response on one bit repeats often; 512 private bits never do."""

@@ -10,10 +10,10 @@ from sqsgd.audit import Subject, steps
 LAW, TALLY, CODES = "distribution of all outputs", "tally of all pairs", "distribution of the codes"
 
 
-def violated(make, *names, budget=4.0, trials=4000, dim=4, bits=8):
+def violated(make, *names, budget=4.0, trials=4000, dim=4, size=1):
     """The findings of these steps that are violations."""
     case = Subject(
-        name="sparse", make=make, dim=dim, bits=bits, epsilon=budget, budgets=(budget,), trials=trials
+        name="sparse", make=make, dim=dim, bytes=size, epsilon=budget, budgets=(budget,), trials=trials
     )
     run = [step for step in steps(case, inversion=False) if step.name in names]
     return {found.name for step in run for found in step.findings(case) if found.outcome == "violated"}

@@ -29,7 +29,7 @@ def test_the_area_under_the_curve():
 
 def row(**changes):
     """A small scheme whose forced draw is whether the norm is kept."""
-    usual = {"name": "sqsgd", "dim": 300, "epsilon": 20.0, "options": timing.SIGNS, "bits": 64}
+    usual = {"name": "sqsgd", "dim": 300, "epsilon": 20.0, "options": timing.SIGNS, "bytes": 8}
     return timing.Row(**{**usual, "coin": (2, lambda mechanism: mechanism.norm._stays), **changes})
 
 

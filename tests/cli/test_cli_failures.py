@@ -13,7 +13,7 @@ from failing import failed
 from sqsgd.cli import _failures as failures
 from sqsgd.cli import app
 from sqsgd.cli._failures import Ended, explained, run
-from sqsgd.ledger.refusals import LedgerDamaged
+from sqsgd.privacy.ledger import LedgerDamaged
 
 PLAN = [
     (("--dim", "0"), "dim = 0 must be"),

@@ -5,10 +5,10 @@ import json
 import pytest
 from typed import typed
 
-from sqsgd.certificate.once_plan import plan_once
+from sqsgd.privacy.certificate import plan_once
 
 LINE = "sqsgd plan --once --dim 3920 --bytes 32 --users 60000 --delta 1e-6"
-BUDGET = {"dim": 3920, "bits": 256, "users": 60000, "delta": 1e-6}
+BUDGET = {"dim": 3920, "bytes": 32, "users": 60000, "delta": 1e-6}
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typed import typed
 from typer.testing import CliRunner
 
 from sqsgd.cli.ledger import app
-from sqsgd.ledger.refusals import LedgerDamaged
+from sqsgd.privacy.ledger import LedgerDamaged
 
 
 def run(*arguments):

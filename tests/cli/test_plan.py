@@ -6,10 +6,10 @@ from dataclasses import asdict
 import pytest
 from typed import typed
 
-from sqsgd.planner import frontier, plan
+from sqsgd.privacy.planner import frontier, plan
 
 LINE = "sqsgd plan --dim 5000 --epsilon 80 --bytes 64 --clients 20 --rounds 3 --probability 1e-5 --prior 2"
-CHOSEN = plan(dim=5000, epsilon=80.0, bits=512, clients=20, rounds=3, probability=1e-5, prior=2.0)
+CHOSEN = plan(dim=5000, epsilon=80.0, bytes=64, clients=20, rounds=3, probability=1e-5, prior=2.0)
 
 
 @pytest.fixture(autouse=True)

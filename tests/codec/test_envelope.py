@@ -38,11 +38,11 @@ def test_golden_bytes():
 
 
 def test_golden_message_of_a_scheme():
-    scheme = make_scheme("sqsgd", dim=100, epsilon=50.0, bits=64, code="signs")
+    scheme = make_scheme("sqsgd", dim=100, epsilon=50.0, bytes=8, code="signs")
     task = Task(round=1, client=2, seed=3, dim=100, bound=4.0)
     assert f"{scheme.fingerprint:08x}" == GOLDEN_FINGERPRINT
     scheme.decode(bytes.fromhex(GOLDEN_MESSAGE), task)
-    paper = make_scheme("sqsgd-paper", dim=100, epsilon=50.0, bits=64)
+    paper = make_scheme("sqsgd-paper", dim=100, epsilon=50.0, bytes=8)
     assert f"{paper.fingerprint:08x}" == GOLDEN_PAPER_FINGERPRINT
 
 
@@ -162,7 +162,7 @@ def mutations(messages, numbers, count):
     ("name", "options"), [("sqsgd", {"code": "signs"}), ("sqsgd-paper", {"levels": 5, "adaptive": True})]
 )
 def test_no_mutated_message_is_accepted(name, options):
-    scheme, rng = make_scheme(name, dim=60, epsilon=30.0, bits=64, **options), seeded_rng(1)
+    scheme, rng = make_scheme(name, dim=60, epsilon=30.0, bytes=8, **options), seeded_rng(1)
     tasks = [Task(round=3, client=client, seed=1, dim=60, bound=1.0) for client in range(8)]
     x = np.linspace(-1, 1, 60).astype(np.float32)
     messages = [scheme.encode(x, task, rng) for task in tasks]
@@ -180,7 +180,7 @@ def test_no_mutated_message_is_accepted(name, options):
 
 
 def test_a_report_fits_no_other_task():
-    scheme, rng = make_scheme("sqsgd", dim=60, epsilon=30.0, bits=64, code="signs"), seeded_rng(1)
+    scheme, rng = make_scheme("sqsgd", dim=60, epsilon=30.0, bytes=8, code="signs"), seeded_rng(1)
     right = {"round": 3, "client": 1, "seed": 1, "dim": 60, "bound": 1.0}
     message = scheme.encode(np.ones(60, np.float32), Task(**right), rng)
     scheme.open(message, Task(**right))

@@ -10,7 +10,7 @@ from sqsgd import Aggregate, Task, make_scheme, seeded_rng
 
 
 def test_aggregates():
-    scheme, x = make_scheme("sqsgd", dim=8, epsilon=9.0, bits=8), np.zeros(8, np.float32)
+    scheme, x = make_scheme("sqsgd", dim=8, epsilon=9.0, bytes=1), np.zeros(8, np.float32)
     tasks = [Task(round=r, client=0, seed=0, dim=8, bound=1.0) for r in (0, 1)]
     reports = [(task, scheme.encode(x, task, seeded_rng(1))) for task in tasks]
     refuse("no reports", lambda: scheme.aggregate([]))
@@ -39,7 +39,7 @@ def test_many_reports_are_summed_as_exactly_as_few():
 def test_reports_can_be_weighted():
     """Where each client has its own coordinates (sqsgd), and where all have the same."""
     for name in ("sqsgd", "sqsgd-paper"):
-        scheme = make_scheme(name, dim=300, epsilon=120.0, bits=512)
+        scheme = make_scheme(name, dim=300, epsilon=120.0, bytes=64)
         tasks = [task(scheme, client=client) for client in range(2)]
         reports = [(t, scheme.encode(unit_vector(300), t, seeded_rng(t.client))) for t in tasks]
         once, twice = Aggregate(scheme), Aggregate(scheme)

@@ -62,7 +62,7 @@ def schemes_for_kernels():
 
 
 KERNELS = [pytest.param(scheme, count, id=name) for name, scheme, count in schemes_for_kernels()]
-EVERY = [pytest.param(case.make(dim=70, bits=256), 7, id=str(case)) for case in CASES]
+EVERY = [pytest.param(case.make(dim=70, bytes=32), 7, id=str(case)) for case in CASES]
 
 
 @pytest.mark.parametrize(("scheme", "count"), [*KERNELS, *EVERY])
@@ -104,8 +104,8 @@ def test_many_reports_are_added_as_single_ones(scheme, count, weighted, monkeypa
     "scheme",
     [
         make_scheme("privunit-index", dim=64, epsilon=2.0, nearest=3),
-        make_scheme("sqsgd-stateless", dim=64, epsilon=20.0, bits=64, code="sparse", norm_epsilon=2.0),
-        make_scheme("sqsgd-stateless", dim=64, epsilon=3.0, bits=64, code="sparse"),
+        make_scheme("sqsgd-stateless", dim=64, epsilon=20.0, bytes=8, code="sparse", norm_epsilon=2.0),
+        make_scheme("sqsgd-stateless", dim=64, epsilon=3.0, bytes=8, code="sparse"),
     ],
     ids=["vertices", "sparse with a norm", "sparse"],
 )
@@ -143,7 +143,7 @@ def test_a_batch_that_reuses_noise_is_refused():
 
 @pytest.mark.parametrize("name", ["privunit-index", "fedsgd", "sqsgd"])
 def test_a_row_that_is_not_finite_is_named(name):
-    scheme = make_scheme(name, dim=64, epsilon=20.0, bits=128)
+    scheme = make_scheme(name, dim=64, epsilon=20.0, bytes=16)
     x, asked = vectors(scheme, 5), tasks(scheme, 5)
     x[3, 17] = np.nan
     with pytest.raises(ValueError, match=rf"client {asked[3].client}: x\[17\] = nan"):

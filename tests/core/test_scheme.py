@@ -80,7 +80,7 @@ def test_tasks_must_be_tasks_for_this_length():
     ],
 )
 def test_sent_coordinates_and_the_bound_for_unit_vectors(name, options, size, bound):
-    scheme = make_scheme(name, dim=40, epsilon=50.0, bits=38, **options)
+    scheme = make_scheme(name, dim=40, epsilon=50.0, bytes=5, **options)
     task = Task(round=0, client=1, seed=5, dim=40, bound=scheme.unit_bound)
     columns = scheme.randomize(np.arange(40, dtype=np.float32), task, seeded_rng(1))
     sent = scheme.sent_coordinates(columns, task)
@@ -94,7 +94,7 @@ def test_sent_coordinates_and_the_bound_for_unit_vectors(name, options, size, bo
     [("sqsgd", {"code": "signs"}), ("sqsgd", {"coordinates": 16}), ("fedsel", {}), ("dgc", {})],
 )
 def test_a_client_does_not_open_its_own_report(name, options, monkeypatch):
-    scheme = make_scheme(name, dim=40, epsilon=50.0, bits=38, **options)
+    scheme = make_scheme(name, dim=40, epsilon=50.0, bytes=5, **options)
     task = Task(round=0, client=1, seed=5, dim=40, bound=1.0)
     gradient = np.arange(40, dtype=np.float32)
     expected = scheme.encode(gradient, task, seeded_rng(1))

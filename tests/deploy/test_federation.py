@@ -10,7 +10,7 @@ from small_federation import SMALL
 from sqsgd import Ledger
 from sqsgd.deploy.federation import Federation, load_federation
 from sqsgd.deploy.scripts import node_settings
-from sqsgd.ledger.refusals import BudgetSpent
+from sqsgd.privacy.ledger import BudgetSpent
 
 
 def test_a_federations_file_is_checked(made, tmp_path):

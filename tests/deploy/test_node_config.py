@@ -6,7 +6,7 @@ import pytest
 
 from sqsgd import Ledger
 from sqsgd.deploy.node_config import create_ledger, read_node_config
-from sqsgd.ledger.refusals import LedgerRolledBack
+from sqsgd.privacy.ledger import LedgerRolledBack
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def test_more_rounds_may_be_asked_for(tmp_path):
     ("change", "message"),
     [
         ({"options": {"epsilon": 3.0}}, r"options\.epsilon = 3.0"),
-        ({"options": {"bits": 3}}, r"options\.bits = 3"),
+        ({"options": {"bytes": 3}}, r"options\.bytes = 3"),
         (
             {"scheme": "sqsgd-paper", "options": {"adaptive": "False"}},
             "adaptive = 'False' must be true or false",

@@ -37,7 +37,7 @@ def test_the_default_rate_suits_the_optimizer(tmp_path):
 
 def configured(scheme="sqsgd-stateless", **values):
     config = make_config({"scheme": scheme, "epsilon": 8.0, "rounds": 5, "clients": 100, **values})
-    return config, make_scheme(scheme, dim=3920, epsilon=8.0, bits=8 * 2048, **config.options)
+    return config, make_scheme(scheme, dim=3920, epsilon=8.0, bytes=2048, **config.options)
 
 
 def settings(**values):

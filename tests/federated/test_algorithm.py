@@ -19,7 +19,7 @@ from sqsgd import PrivQuant, Task, federated, make_scheme, seeded_rng
     ],
 )
 def test_the_run_is_the_transcription(epsilon, more, monkeypatch):
-    scheme = make_scheme("sqsgd", dim=40, epsilon=epsilon, bits=16, code="signs", norm_epsilon=1.5)
+    scheme = make_scheme("sqsgd", dim=40, epsilon=epsilon, bytes=2, code="signs", norm_epsilon=1.5)
     messages = []
     seal = type(scheme).seal
 
@@ -44,14 +44,14 @@ def test_the_run_is_the_transcription(epsilon, more, monkeypatch):
 
 
 def test_learning_happens_and_a_wrong_sign_would_show():
-    scheme = make_scheme("sqsgd", dim=40, epsilon=200.0, bits=16, code="signs")
+    scheme = make_scheme("sqsgd", dim=40, epsilon=200.0, bytes=2, code="signs")
     _, state = after(150, scheme, settings())
     target = Quadratic().points.mean(axis=0)
     assert np.linalg.norm(state.weights - target) < 0.5 * np.linalg.norm(target)
 
 
 def test_the_residual_keeps_what_was_not_sent():
-    scheme = make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16, code="signs")
+    scheme = make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs")
     task = Task(round=0, client=1, seed=5, dim=40, bound=1.0)
     gradient, before = np.arange(40, dtype=np.float32), np.ones(40, np.float32)
     for alpha, beta in ((1.0, 1.0), (0.5, 2.0)):
@@ -67,13 +67,13 @@ def test_the_residual_keeps_what_was_not_sent():
 
 
 def test_schemes_without_residual_keep_nothing():
-    records, state = after(3, make_scheme("sqsgd-stateless", dim=40, epsilon=50.0, bits=16), settings())
+    records, state = after(3, make_scheme("sqsgd-stateless", dim=40, epsilon=50.0, bytes=2), settings())
     assert state.residuals == {}
     assert [record.round for record in records] == [0, 1, 2]
 
 
 def test_the_bound_stays_above_its_floor():
-    scheme, chosen = make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16, code="signs"), settings(bound=4.0)
+    scheme, chosen = make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs"), settings(bound=4.0)
     state = federated.initial_state(np.zeros(40, np.float32), chosen)
     for round in range(40):
         task = Task(round=round, client=0, seed=5, dim=40, bound=state.bound)
@@ -83,13 +83,13 @@ def test_the_bound_stays_above_its_floor():
 
 
 def test_a_fixed_bound_stays():
-    scheme = make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16, code="signs")
+    scheme = make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs")
     assert after(5, scheme, settings(track=False))[1].bound == 2.0
-    assert after(5, make_scheme("sqsgd-paper", dim=40, epsilon=90.0, bits=64), settings())[1].bound == 2.0
+    assert after(5, make_scheme("sqsgd-paper", dim=40, epsilon=90.0, bytes=8), settings())[1].bound == 2.0
 
 
 def test_relative_error_predicts_what_is_measured():
-    scheme = make_scheme("sqsgd", dim=64, epsilon=40.0, bits=64, code="signs")
+    scheme = make_scheme("sqsgd", dim=64, epsilon=40.0, bytes=8, code="signs")
     x = np.random.default_rng(3).standard_normal(64).astype(np.float32)
     x *= np.float32(0.5 / np.linalg.norm(x))
     rng, errors = seeded_rng(2), []

@@ -22,9 +22,9 @@ class ManyRows(Many):
 SCHEMES = [
     ("privunit-index", {"epsilon": 6.0}),
     ("fedsgd", {}),
-    ("sqsgd-stateless", {"epsilon": 40.0, "bits": 64}),
-    ("sqsgd-stateless", {"epsilon": 40.0, "bits": 64, "code": "sparse"}),
-    ("vqsgd", {"epsilon": 6.0, "bits": 64}),
+    ("sqsgd-stateless", {"epsilon": 40.0, "bytes": 8}),
+    ("sqsgd-stateless", {"epsilon": 40.0, "bytes": 8, "code": "sparse"}),
+    ("vqsgd", {"epsilon": 6.0, "bytes": 8}),
 ]
 
 
@@ -45,11 +45,11 @@ def test_batches_and_single_clients_give_the_same_bits(name, options, changes, m
 
 
 def test_clients_with_a_residual_or_a_ledger_are_taken_one_by_one(monkeypatch, tmp_path):
-    from sqsgd.ledger.client_ledgers import Ledgers
+    from sqsgd.privacy.ledger import Ledgers
 
     monkeypatch.setattr(batch_rounds.BatchRound, "step", None)
-    after(2, make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16, code="signs"), settings(), Rows())
-    scheme = make_scheme("sqsgd-stateless", dim=40, epsilon=8.0, bits=16)
+    after(2, make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs"), settings(), Rows())
+    scheme = make_scheme("sqsgd-stateless", dim=40, epsilon=8.0, bytes=2)
     after(1, scheme, settings(ledgers=Ledgers(folder=tmp_path, max_epsilon=8.0)), Rows())
     with pytest.raises(TypeError):
         after(1, scheme, settings(), Rows())

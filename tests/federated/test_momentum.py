@@ -113,7 +113,7 @@ def test_a_step_changes_nothing_that_it_was_given():
 
 
 def test_a_run_goes_on_from_any_state_to_the_same_bits():
-    scheme, chosen, problem = make_scheme("dgc", dim=40, bits=300), settings(), Quadratic()
+    scheme, chosen, problem = make_scheme("dgc", dim=40, bytes=38), settings(), Quadratic()
     state = federated.initial_state(np.zeros(40, F), chosen)
     states: list[State] = [after for _, after in federated.run(problem, scheme, chosen, state, 8)]
     *_, (_, again) = federated.run(problem, scheme, chosen, states[3], 8)
@@ -123,6 +123,6 @@ def test_a_run_goes_on_from_any_state_to_the_same_bits():
 
 
 def test_learning_happens():
-    _, state = after(150, make_scheme("dgc", dim=40, bits=300), settings())
+    _, state = after(150, make_scheme("dgc", dim=40, bytes=38), settings())
     target = Quadratic().points.mean(axis=0)
     assert np.linalg.norm(state.weights - target) < 0.5 * np.linalg.norm(target)

@@ -14,8 +14,8 @@ from sqsgd.federated.optimizers import Optimizer
 PRIVATE = [name for name in SCHEMES if name not in ("fedsgd", "qsgd", "terngrad", "dgc")]
 
 
-def made(name, epsilon=40.0, dim=5000, bits=1024, **options):
-    return make_scheme(name, dim=dim, epsilon=epsilon, bits=bits, **options)
+def made(name, epsilon=40.0, dim=5000, bytes=128, **options):
+    return make_scheme(name, dim=dim, epsilon=epsilon, bytes=bytes, **options)
 
 
 @pytest.mark.parametrize("name", [name for name in PRIVATE if name != "fedsel"])
@@ -84,7 +84,7 @@ class Nothing(Quadratic):
 )
 def test_the_noise_of_all_rounds_moves_a_weight_by_the_same_whatever_the_budget(name, epsilon, noise):
     """Measured: the deviation that the noise alone gives each weight."""
-    scheme = make_scheme(name, dim=200, epsilon=epsilon, bits=64)
+    scheme = make_scheme(name, dim=200, epsilon=epsilon, bytes=8)
     rate = rates.learning_rate(scheme, 4, rounds=300, bound=0.5)
     chosen = settings(optimizer=Optimizer(kind="sgd", rate=rate), bound=0.5, decay_rounds=300)
     _, state = after(300, scheme, chosen, Nothing())

@@ -15,13 +15,13 @@ STATE = State(round=4, weights=np.zeros(40, np.float32), bound=2.0, optimizer={}
 
 
 def record(scheme="sqsgd-stateless", epsilon=8.0, **measured):
-    made = make_scheme(scheme, dim=40, epsilon=epsilon, bits=16)
+    made = make_scheme(scheme, dim=40, epsilon=epsilon, bytes=2)
     return make_record(made, STATE, **{"most_reports": 5, **measured})
 
 
 def test_totals_are_never_below_the_exact_product():
     """The naive product is, for many numbers of reports."""
-    epsilon = make_scheme("sqsgd-stateless", dim=40, epsilon=1.1, bits=16).privacy.epsilon
+    epsilon = make_scheme("sqsgd-stateless", dim=40, epsilon=1.1, bytes=2).privacy.epsilon
     naive = 0
     for reports in range(1, 200):
         found = record(epsilon=1.1, most_reports=reports).epsilon_total

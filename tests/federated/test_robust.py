@@ -26,8 +26,8 @@ from sqsgd.federated.robust import (
 from sqsgd.task import Task, Tasks
 
 DIM = 96
-WHOLE = make_scheme("sqsgd-stateless", dim=DIM, epsilon=50.0, bits=256)
-BLOCKS = make_scheme("sqsgd", dim=DIM, epsilon=50.0, bits=256, code="signs", coordinates=64)
+WHOLE = make_scheme("sqsgd-stateless", dim=DIM, epsilon=50.0, bytes=32)
+BLOCKS = make_scheme("sqsgd", dim=DIM, epsilon=50.0, bytes=32, code="signs", coordinates=64)
 PLAIN = make_scheme("fedsgd", dim=DIM)
 numbers = st.floats(-1e6, 1e6)
 
@@ -209,25 +209,25 @@ def test_groups_are_odd_and_no_more_than_reports(reports):
     [
         (
             "sqsgd",
-            {"dim": 61706, "epsilon": 400.0, "bits": 2048},
+            {"dim": 61706, "epsilon": 400.0, "bytes": 256},
             10,
             AGGREGATES[1:],
             "reports 0.7 are about",
         ),
         (
             "vqsgd",
-            {"dim": 1000, "epsilon": 8.0, "bits": 400},
+            {"dim": 1000, "epsilon": 8.0, "bytes": 50},
             1500,
             AGGREGATES[1:],
             "are about the same weight",
         ),
-        ("dgc", {"dim": 1000, "bits": 2048}, 1000, AGGREGATES[1:], "a liar chooses one about which"),
-        ("fedsel", {"dim": 1000, "epsilon": 8.0, "bits": 400}, 1000, AGGREGATES[1:], "a liar chooses one"),
-        ("terngrad", {"dim": 1000, "bits": 4000}, 100, (TRIMMED,), "multiply their mean by a constant"),
+        ("dgc", {"dim": 1000, "bytes": 256}, 1000, AGGREGATES[1:], "a liar chooses one about which"),
+        ("fedsel", {"dim": 1000, "epsilon": 8.0, "bytes": 50}, 1000, AGGREGATES[1:], "a liar chooses one"),
+        ("terngrad", {"dim": 1000, "bytes": 500}, 100, (TRIMMED,), "multiply their mean by a constant"),
         ("privunit-index", {"dim": 3920, "epsilon": 8.0}, 10**6, (TRIMMED,), "kept in memory"),
         ("privunit-index", {"dim": 3920, "epsilon": 8.0}, 1500, (), ""),
-        ("sqsgd", {"dim": 3920, "epsilon": 400.0, "bits": 2048}, 10, (), ""),
-        ("sqsgd", {"dim": 61706, "epsilon": 20000.0, "bits": 200000}, 10, (), ""),
+        ("sqsgd", {"dim": 3920, "epsilon": 400.0, "bytes": 256}, 10, (), ""),
+        ("sqsgd", {"dim": 61706, "epsilon": 20000.0, "bytes": 25000}, 10, (), ""),
     ],
 )
 def test_what_means_nothing_is_refused(name, options, reports, kinds, reason):
@@ -264,7 +264,7 @@ class TenRows(Ten):
 @pytest.mark.parametrize("code", ["fedsgd", "sqsgd-stateless"])
 def test_a_training_goes_on_beside_liars(kind, code):
     """Without noise liars are trimmed away. Single clients and many at once take the same steps."""
-    options = {} if code == "fedsgd" else {"epsilon": 400.0, "bits": 2048}
+    options = {} if code == "fedsgd" else {"epsilon": 400.0, "bytes": 256}
     scheme = make_scheme(code, dim=Ten.dim, **options)
     chosen = quadratic.settings(aggregate=kind)
     _, single = quadratic.after(20, scheme, chosen, Ten())

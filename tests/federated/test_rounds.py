@@ -11,7 +11,7 @@ from sqsgd import federated, make_scheme
 
 
 def test_records_say_what_was_spent_and_sent():
-    records, state = after(4, make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16, code="signs"), settings())
+    records, state = after(4, make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs"), settings())
     assert [record.epsilon_total for record in records] == [50.0, 100.0, 150.0, 200.0]
     assert {record.bytes_up for record in records} == {16 + 2 + 1}
     assert all(record.bytes_down > 4 * 40 for record in records)
@@ -29,21 +29,21 @@ def test_the_total_is_that_of_the_client_that_took_part_most():
             return [0] if round % 2 else [0, 1]
 
     records, state = after(
-        4, make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16, code="signs"), settings(), Sometimes()
+        4, make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs"), settings(), Sometimes()
     )
     assert state.spent == {0: 4, 1: 2}
     assert records[-1].epsilon_total == 200.0
 
 
 def test_the_clip_rate_counts_reports_near_the_bound():
-    scheme = make_scheme("sqsgd", dim=40, epsilon=200.0, bits=16, code="signs", norm_epsilon=100.0)
+    scheme = make_scheme("sqsgd", dim=40, epsilon=200.0, bytes=2, code="signs", norm_epsilon=100.0)
     rates = [after(1, scheme, settings(bound=bound))[0][0].clip_rate for bound in (0.01, 1e4)]
     assert rates == [1.0, 0.0]
     assert after(1, make_scheme("fedsgd", dim=40), settings())[0][0].clip_rate is None
 
 
 def test_time_is_booked_where_it_was_spent(monkeypatch):
-    scheme = make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16, code="signs")
+    scheme = make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs")
     names = {"randomize": "seconds_encode", "open": "seconds_aggregate"}
     for slow, field in names.items():
         usual = getattr(type(scheme), slow)
@@ -65,12 +65,12 @@ def test_a_gradient_that_is_not_finite_is_named():
             return np.full(self.dim, np.nan if (round, client) == (2, 1) else 0.1, np.float32)
 
     with pytest.raises(ValueError, match=r"round 2, client 1: x\[0\] = nan .* a learning rate below 0\.1"):
-        after(4, make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16, code="signs"), settings(), Diverging())
+        after(4, make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs"), settings(), Diverging())
 
 
 def test_a_run_goes_on_from_any_state_to_the_same_bits():
     scheme, chosen, problem = (
-        make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16, code="signs"),
+        make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs"),
         settings(),
         Quadratic(),
     )
@@ -82,7 +82,7 @@ def test_a_run_goes_on_from_any_state_to_the_same_bits():
 
 
 def test_secure_noise_differs_between_runs():
-    scheme = make_scheme("sqsgd", dim=40, epsilon=5.0, bits=16, code="signs")
+    scheme = make_scheme("sqsgd", dim=40, epsilon=5.0, bytes=2, code="signs")
     runs = [after(3, scheme, settings(secure=True))[1].weights for _ in range(2)]
     assert not np.array_equal(*runs)
 
@@ -98,7 +98,7 @@ def test_weights_by_size():
 
 def test_a_lost_round_counts_as_spent_and_leaves_the_model():
     scheme, chosen, problem = (
-        make_scheme("sqsgd", dim=40, epsilon=50.0, bits=16, code="signs"),
+        make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs"),
         settings(),
         Quadratic(),
     )

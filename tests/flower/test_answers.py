@@ -119,7 +119,7 @@ def test_a_report_fits_its_own_task_only(tmp_path):
 def test_no_node_answers_in_anothers_name(tmp_path):
     """A well-made report for another's task, with its name on it: the other's own is the one that counts."""
     nodes, sent = nodes_of(tmp_path), {}
-    scheme = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256, code="signs")
+    scheme = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bytes=32, code="signs")
 
     def forge(node, asked, reply):
         if node != IDS[0]:

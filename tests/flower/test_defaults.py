@@ -13,7 +13,7 @@ from sqsgd.flower.defaults import SHORT, chosen_scheme, default_bound, default_r
 
 DIM = 44426
 BIG = ArrayRecord({"weights": Array(np.zeros(DIM, np.float32))})
-MAKE = partial(make_scheme, dim=DIM, epsilon=400.0, bits=2048)
+MAKE = partial(make_scheme, dim=DIM, epsilon=400.0, bytes=256)
 
 
 def prepared(tmp_path, arrays=BIG, **options) -> SqsgdStrategy:
@@ -85,7 +85,7 @@ def test_rates_that_do_not_fall_are_half_as_large_and_momentum_adds_up():
 
 def test_codes_with_norms_are_those_of_blocks():
     """Where the stateless scheme would not use sparse codes, its default rate would not suit them."""
-    few = partial(make_scheme, dim=20, epsilon=400.0, bits=2048)
+    few = partial(make_scheme, dim=20, epsilon=400.0, bytes=256)
     assert chosen_scheme(few, "", {}, "delta", once=False).name == "sqsgd"
     assert default_bound(few("sqsgd"), "delta") == 1.0
 

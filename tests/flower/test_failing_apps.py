@@ -43,7 +43,7 @@ def test_an_exception_tells_nothing(tmp_path, error, caplog):
     worked = answer(asked, node_context(5, tmp_path / "worked"))
     assert shape_of(failed) == shape_of(worked)
     assert Ledger(tmp_path / "ledger").spent == Ledger(tmp_path / "worked" / "ledger").spent == 200
-    scheme = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256, **options)
+    scheme = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bytes=32, **options)
     found, expected = (
         np.linalg.norm(scheme.decode(payload_of(each), asked.task)) for each in (failed, worked)
     )

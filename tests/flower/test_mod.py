@@ -19,7 +19,7 @@ from sqsgd.node.node_state import FolderState
 @pytest.mark.parametrize("sends", ["gradient", "delta"])
 def test_the_report_is_of_the_apps_update(tmp_path, sends):
     context = node_context(5, tmp_path)
-    scheme = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256, code="signs")
+    scheme = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bytes=32, code="signs")
     payload = payload_of(answer(request(), context, make_app(sends=sends)))
     wanted = -target(5) * (1.0 if sends == "gradient" else 0.3)
     block = scheme.transforms[0].coordinates(request().task, DIM)
@@ -36,7 +36,7 @@ def test_nothing_else_leaves(tmp_path):
     reply = answer(request(), node_context(5, tmp_path))
     assert list(reply.content) == [wire.REPORT]
     assert list(reply.content[wire.REPORT]) == [wire.PAYLOAD]
-    scheme = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256, code="signs")
+    scheme = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bytes=32, code="signs")
     assert len(payload_of(reply)) == scheme.bits // 8
     bare = make_app(mod=lambda msg, context, call_next: call_next(msg, context))
     assert "metrics" in bare(message(request()), node_context(5, tmp_path)).content  # what the mod holds back
@@ -226,7 +226,7 @@ def test_no_request_gets_seeded_noise(tmp_path):
     app = make_app(SqsgdMod(simulation=Simulation(seed=3)))
     seeded = [payload_of(answer(asked, node_context(5, None), app)) for _ in range(2)]
     assert seeded[0] == seeded[1]
-    scheme = make_scheme("sqsgd", dim=DIM, epsilon=20.0, bits=256, code="signs")
+    scheme = make_scheme("sqsgd", dim=DIM, epsilon=20.0, bytes=32, code="signs")
     expected, _ = client_step(scheme, asked.task, -target(5), None, seeded_rng(noise_seed(3, 0, 5)))
     assert seeded[0] == expected
     assert expected not in secure

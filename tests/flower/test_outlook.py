@@ -16,7 +16,7 @@ QUICKSTART = 62006  # weights of Flower's quickstart-pytorch
 
 def said(rounds, clients=10, scheme="sqsgd", dim=QUICKSTART, epsilon=400.0, bytes=256, **options):
     found = list(
-        outlook(make_scheme(scheme, dim=dim, epsilon=epsilon, bits=8 * bytes, **options), clients, rounds)
+        outlook(make_scheme(scheme, dim=dim, epsilon=epsilon, bytes=bytes, **options), clients, rounds)
     )
     return [[text for level, text in found if level == wanted] for wanted in (logging.INFO, logging.WARNING)]
 
@@ -38,7 +38,7 @@ def test_blocks_are_counted_until_each_weight_was_heard():
 
 
 def test_evaluations_are_part_of_what_a_node_spends():
-    scheme = make_scheme("sqsgd", dim=QUICKSTART, epsilon=400.0, bits=2048)
+    scheme = make_scheme("sqsgd", dim=QUICKSTART, epsilon=400.0, bytes=256)
     texts = [text for _, text in outlook(scheme, 10, 4, (2, 8.0))]
     assert (
         "epsilon 400 per report and 8 per evaluation: a node that answers all 4 rounds and 2 evaluations "
@@ -51,7 +51,7 @@ def test_the_count_is_that_of_the_blocks_themselves():
     from sqsgd.task import Task
 
     dim, clients = 8192, 5
-    scheme = make_scheme("sqsgd", dim=dim, epsilon=40.0, bits=512, coordinates=512)
+    scheme = make_scheme("sqsgd", dim=dim, epsilon=40.0, bytes=64, coordinates=512)
     needed = int(said(9, clients, dim=dim, epsilon=40.0, bytes=64, coordinates=512)[0][1].split()[-2])
     heard = np.zeros(dim, bool)
     unheard = []

@@ -36,11 +36,11 @@ def test_one_version_each():
     for levels in (2, 3, 4, 16, 128, 256):
         for x in every_kind_of_vector():
             scheme = make_scheme(
-                "sqsgd-paper", dim=200, epsilon=100.0, bits=4096, levels=levels, rule="optimal"
+                "sqsgd-paper", dim=200, epsilon=100.0, bytes=512, levels=levels, rule="optimal"
             )
             tasks = [Task(round=0, client=client, seed=0, dim=200, bound=1.0) for client in range(2)]
             scheme.aggregate([(task, scheme.encode(x, task, rng)) for task in tasks])
-            sparse = make_scheme("sqsgd", dim=200, epsilon=30.0, bits=64, code="sparse", coordinates=128)
+            sparse = make_scheme("sqsgd", dim=200, epsilon=30.0, bytes=8, code="sparse", coordinates=128)
             sparse.aggregate([(task, sparse.encode(x, task, rng)) for task in tasks])
             q = scheme.mechanism.quantizer
             for codes in (np.zeros(256, int), np.zeros(512, np.uint8)[::2]):
@@ -54,7 +54,7 @@ def test_one_version_each():
 
 def use_many_at_once():
     """Batches of different schemes, sizes and wire formats, from arrays of every kind."""
-    sparse = {"epsilon": 20.0, "bits": 64, "code": "sparse"}
+    sparse = {"epsilon": 20.0, "bytes": 8, "code": "sparse"}
     for dim, name, options in [
         (200, "privunit-index", {"epsilon": 4.0}), (20, "privunit-index", {"epsilon": 4.0}),
         (300, "sqsgd-stateless", sparse),

@@ -4,16 +4,15 @@ import math
 
 import numpy as np
 import pytest
-from caps import BUDGETS
 from cases import unit_vector
 from scipy import stats
+from test_privunit import BUDGETS
 
 from sqsgd import seeded_rng
 from sqsgd.mechanisms.cap_direction import Cap, CapDirection, normals
 from sqsgd.mechanisms.scalardp import ScalarDP
 from sqsgd.numerics import exact
-from sqsgd.schemes.privunit import SphereCap
-from sqsgd.schemes.privunit_g import GaussianCap
+from sqsgd.schemes.privunit import GaussianCap, SphereCap
 
 CAPS = (SphereCap, GaussianCap)
 

@@ -80,7 +80,7 @@ def test_the_number_of_matches(name):
 def test_the_sizes_are_those_of_the_schemes():
     signs = {"code": "signs"}
     for scheme, options, name in [("sqsgd", signs, "sqsgd, signs in 256 bytes"), ("sqkr", {}, "sqkr")]:
-        q = make_scheme(scheme, dim=DIM, epsilon=400.0, bits=2048, **options).mechanism.quantizer
+        q = make_scheme(scheme, dim=DIM, epsilon=400.0, bytes=256, **options).mechanism.quantizer
         dim, levels, share, threshold = MATCHES[name]
         assert (q.dim, q.levels, q.epsilon) == (dim, levels, share)
         assert threshold in (None, q.threshold)

@@ -43,7 +43,7 @@ def request(weights: np.ndarray | None = None, **changes) -> Request:
             values["scheme"],
             dim=task.dim,
             epsilon=values["epsilon"],
-            bits=values["bits"],
+            bytes=values["bits"] // 8,
             **values["options"],
         )
         values["fingerprint"] = scheme.fingerprint

@@ -13,7 +13,7 @@ from sqsgd.node import reasons
 from sqsgd.node.node_state import FolderState
 from sqsgd.node.structure import digest
 
-SCHEME = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256, code="signs")
+SCHEME = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bytes=32, code="signs")
 
 
 def counted(calls):

@@ -10,7 +10,7 @@ from sqsgd.federated.optimizers import Optimizer
 from sqsgd.node import reasons
 from sqsgd.node.downlink import apply_update, changes_update, fields_size, reports_update, smallest_update
 
-SCHEME = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256)
+SCHEME = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bytes=32)
 
 
 def report():

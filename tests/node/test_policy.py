@@ -55,12 +55,12 @@ def test_a_guarantee_in_real_arithmetic_is_not_enough():
 
 def test_the_nodes_own_scheme_decides(monkeypatch):
     """A scheme that spends more than the request states is refused, by its own epsilon."""
-    honest = make_scheme("sqsgd", dim=300, epsilon=240.0, bits=256)
+    honest = make_scheme("sqsgd", dim=300, epsilon=240.0, bytes=32)
     with pytest.raises(Refused, match="more than the stated"):
         policy().check(honest, request(epsilon=200.0, fingerprint=honest.fingerprint))
     approximate = Privacy(epsilon=1.0, notion="local", delta=1e-9)
     monkeypatch.setattr(type(honest.mechanism), "privacy", approximate)
-    leaky = make_scheme("sqsgd", dim=300, epsilon=200.0, bits=256)
+    leaky = make_scheme("sqsgd", dim=300, epsilon=200.0, bytes=32)
     with pytest.raises(Refused, match="delta"):
         policy().check(leaky, request())
 

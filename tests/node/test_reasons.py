@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sqsgd.ledger.refusals import AlreadyAnswered, BudgetSpent, LedgerDamaged
 from sqsgd.node import reasons
 from sqsgd.node.answer import RoundAnswered
 from sqsgd.node.downlink import ModelMissing
 from sqsgd.node.policy import Misfit, Refused
 from sqsgd.node.request import MalformedRequest
+from sqsgd.privacy.ledger import AlreadyAnswered, BudgetSpent, LedgerDamaged
 
 SPENT = BudgetSpent(path=Path("ledger"), asked=Fraction(2), spent=Fraction(1), cap=Fraction(2))
 ERRORS = [

@@ -27,7 +27,7 @@ def test_norms_of_tiny_and_huge_vectors():
 def test_every_scheme_clips_to_the_task(case):
     """A long vector with a clip gives the same message as the vector clipped by hand.
 
-    Not where single weights are protected: clipping is refused there (tests/schemes/test_ldp_fl.py).
+    Not where single weights are protected: clipping is refused there (tests/schemes/test_coordinatewise.py).
     """
     scheme, x = case.make(), 50 * unit_vector(300)
     with_clip, without = task(scheme, clip=0.01), task(scheme)

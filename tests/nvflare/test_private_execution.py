@@ -21,10 +21,10 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.utils.config_service import ConfigService
 
-from sqsgd.ledger.account import Ledger
 from sqsgd.node import reasons
 from sqsgd.nvflare import shareables
 from sqsgd.nvflare.private_execution import PrivateExecution
+from sqsgd.privacy.ledger import Ledger
 
 EPSILON = SCHEME["epsilon"]
 

@@ -16,7 +16,7 @@ pytest.importorskip("nvflare.apis", reason="nvflare is not installed")
 
 from asking import lines
 
-from sqsgd.ledger.account import Ledger
+from sqsgd.privacy.ledger import Ledger
 
 ROOT = Path(__file__).parents[2]
 JOB = ROOT / "examples/nvflare_job"

@@ -17,7 +17,7 @@ from test_proof_channels import grid
 from sqsgd import PrivQuant, ScalarDP
 from sqsgd.mechanisms import piecewise_grid
 from sqsgd.mechanisms.selection import TopSet
-from sqsgd.schemes._coordinatewise import EachCoordinate
+from sqsgd.schemes.coordinatewise import EachCoordinate
 from sqsgd.schemes.fedsel import Picked
 from sqsgd.schemes.sqsgd import Direction
 from sqsgd.schemes.sqsgd_paper import BoundedRange

@@ -64,18 +64,18 @@ def test_a_seeded_order_is_told_with_the_number():
         ({}, (2,), "for 2 users nothing smaller is certified"),
         ({"order": ""}, (1500,), "order = '' must be one of run, round"),
         (
-            {"scheme": make_scheme("privunit", dim=100, epsilon=4.0, bits=256)},
+            {"scheme": make_scheme("privunit", dim=100, epsilon=4.0, bytes=32)},
             (1500,),
             "real arithmetic only",
         ),
         ({"scheme": make_scheme("fedsgd", dim=100)}, (1500,), "no pure local guarantee"),
-        ({"scheme": make_scheme("cpsgd", dim=10, epsilon=4.0, bits=400)}, (1500,), "no pure local guarantee"),
+        ({"scheme": make_scheme("cpsgd", dim=10, epsilon=4.0, bytes=50)}, (1500,), "no pure local guarantee"),
         (
-            {"scheme": make_scheme("sqsgd", dim=1000, epsilon=4.0, bits=64, code="signs")},
+            {"scheme": make_scheme("sqsgd", dim=1000, epsilon=4.0, bytes=8, code="signs")},
             (1500,),
             "keeps a residual",
         ),
-        ({"scheme": make_scheme("sqsgd-stateless", dim=100, epsilon=400.0, bits=512)}, (10**6,), "nothing"),
+        ({"scheme": make_scheme("sqsgd-stateless", dim=100, epsilon=400.0, bytes=64)}, (10**6,), "nothing"),
     ],
     ids=str,
 )

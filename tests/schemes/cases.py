@@ -22,25 +22,25 @@ class Case:
     whole_epsilon: bool = True
     """Spends the budget to the last billionth."""
     keeps_budget: bool = True
-    """Its codes fit into the requested bits."""
+    """Its codes fit into the requested bytes."""
     bias: float = 0.0
     """|E x̂ - x|² / |x|² that its documentation states."""
-    mean_bits: int = 512
+    mean_bytes: int = 64
     """A budget at which a report covers all of 64 coordinates: there is no residual."""
     unlimited: bool = False
-    """Made without a budget of bits."""
+    """Made without a budget of bytes."""
     waits: bool = False
     """Keeps a residual at every budget."""
-    tiny: dict[str, Any] | None = field(default_factory=lambda: {"dim": 4, "bits": 16})
+    tiny: dict[str, Any] | None = field(default_factory=lambda: {"dim": 4, "bytes": 2})
     """A budget at which all outputs can be listed; None: continuous, or too many outputs."""
     tiny_options: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.name}{self.options or ''}"
 
-    def make(self, dim: int = 300, epsilon: float = 120.0, bits: int = 512) -> Scheme:
-        limit = None if self.unlimited else bits
-        return make_scheme(self.name, dim=dim, epsilon=epsilon, bits=limit, **self.options)
+    def make(self, dim: int = 300, epsilon: float = 120.0, bytes: int = 64) -> Scheme:
+        limit = None if self.unlimited else bytes
+        return make_scheme(self.name, dim=dim, epsilon=epsilon, bytes=limit, **self.options)
 
     def make_tiny(self, epsilon: float) -> Scheme:
         return make_scheme(self.name, epsilon=epsilon, **self.tiny, **{**self.options, **self.tiny_options})
@@ -54,57 +54,57 @@ CASES = [
     Case(name="sqsgd", options={"code": "signs", "norm_epsilon": 3.0}, bias=DIRECTION_BIAS),
     Case(name="sqsgd-stateless", options={"code": "signs"}, bias=DIRECTION_BIAS),
     Case(name="sqsgd-stateless", options={"levels": 4, "reach": 2.0}, bias=DIRECTION_BIAS),
-    Case(name="sqsgd", bias=DIRECTION_BIAS, tiny={"dim": 4, "bits": 8}),
-    Case(name="sqsgd-stateless", bias=DIRECTION_BIAS, tiny={"dim": 4, "bits": 8}),
+    Case(name="sqsgd", bias=DIRECTION_BIAS, tiny={"dim": 4, "bytes": 1}),
+    Case(name="sqsgd-stateless", bias=DIRECTION_BIAS, tiny={"dim": 4, "bytes": 1}),
     Case(
         name="sqsgd",
         options={"code": "sparse", "norm_epsilon": 3.0},
         bias=DIRECTION_BIAS,
-        tiny={"dim": 4, "bits": 8},
+        tiny={"dim": 4, "bytes": 1},
     ),
-    Case(name="sqsgd-paper", least_epsilon=1.0, whole_epsilon=False, tiny={"dim": 2, "bits": 16}),
+    Case(name="sqsgd-paper", least_epsilon=1.0, whole_epsilon=False, tiny={"dim": 2, "bytes": 2}),
     Case(
         name="sqsgd-paper",
         options={"adaptive": True},
         least_epsilon=1.0,
         whole_epsilon=False,
-        tiny={"dim": 2, "bits": 16},
+        tiny={"dim": 2, "bytes": 2},
         tiny_options={"norm_epsilon": 1.0},
     ),
     Case(name="sqsgd-paper", options={"levels": 5, "rule": "optimal"}),
     Case(name="privunit-index", bias=DIRECTION_BIAS),
     Case(name="privunit-index", options={"nearest": 1}, bias=DIRECTION_BIAS),
     Case(name="fedsgd", notion="none", keeps_budget=False, tiny=None),
-    Case(name="piecewise", tiny={"dim": 2, "bits": 6}, tiny_options=SHORT),
+    Case(name="piecewise", tiny={"dim": 2, "bytes": 1}, tiny_options=SHORT),
     Case(
         name="piecewise",
         options={"rule": "paper", "levels": 5},
-        tiny={"dim": 3, "bits": 9},
+        tiny={"dim": 3, "bytes": 2},
         tiny_options=SHORT,
     ),
     Case(
         name="piecewise",
         options={"coordinates": 1, "reach": 8.0},
-        tiny={"dim": 2, "bits": 6},
+        tiny={"dim": 2, "bytes": 1},
         tiny_options=SHORT,
     ),
-    Case(name="ldp-fed", tiny={"dim": 4, "bits": 8}, tiny_options=SHORT),
-    Case(name="ldp-fed", options={"levels": 16}, tiny={"dim": 2, "bits": 8}, tiny_options=SHORT),
+    Case(name="ldp-fed", tiny={"dim": 4, "bytes": 1}, tiny_options=SHORT),
+    Case(name="ldp-fed", options={"levels": 16}, tiny={"dim": 2, "bytes": 1}, tiny_options=SHORT),
     Case(name="ldp-fl", tiny_options=SHORT),
     Case(
         name="ldp-fl",
         options={"per_weight": True},
         notion="per-weight",
-        tiny={"dim": 1, "bits": 1},
+        tiny={"dim": 1, "bytes": 1},
         tiny_options=SHORT,
     ),
-    Case(name="fedsel", waits=True, bias=0.8, tiny={"dim": 3, "bits": 8}),
+    Case(name="fedsel", waits=True, bias=0.8, tiny={"dim": 3, "bytes": 1}),
     Case(
         name="fedsel",
         options={"select": "em", "picks": 2, "levels": 4, "select_share": 0.5},
         waits=True,
         bias=1.0,
-        tiny={"dim": 3, "bits": 8},
+        tiny={"dim": 3, "bytes": 1},
     ),
     Case(name="privunit", bias=DIRECTION_BIAS, tiny=None),
     Case(name="privunit", options={"levels": 2}, bias=DIRECTION_BIAS, tiny=None),
@@ -118,13 +118,13 @@ CASES = [
     Case(name="sqkr"),
     Case(name="sqkr", options={"reach": 4.0}),
     Case(name="sqkr", options={"signs": True, "norm_epsilon": 1.0}, bias=DIRECTION_BIAS),
-    Case(name="vqsgd", tiny={"dim": 2, "bits": 16}),
-    Case(name="vqsgd", options={"repeats": 3}, tiny={"dim": 2, "bits": 16}),
+    Case(name="vqsgd", tiny={"dim": 2, "bytes": 2}),
+    Case(name="vqsgd", options={"repeats": 3}, tiny={"dim": 2, "bytes": 2}),
     Case(name="qsgd", notion="none", tiny=None),
     Case(name="qsgd", options={"levels": 1}, notion="none", tiny=None),
     Case(name="terngrad", notion="none", tiny=None),
     Case(name="terngrad", options={"clip": 2.0}, notion="none", bias=0.02, tiny=None),
-    Case(name="dgc", notion="none", mean_bits=64 * 32, tiny=None),
+    Case(name="dgc", notion="none", mean_bytes=64 * 4, tiny=None),
     Case(name="dgc", options={"count": 1}, notion="none", waits=True, bias=1.0, tiny=None),
     Case(name="cpsgd", notion="central", whole_epsilon=False, tiny=None),
     Case(name="cpsgd", options={"levels": 4, "reach": 2.0}, notion="central", whole_epsilon=False, tiny=None),

@@ -1,41 +1,42 @@
-"""Plans and errors of the coordinate-wise schemes: optimal, measured, and computed independently."""
+"""Coordinate-wise schemes: plans and errors, and the two readings of LDP-FL."""
 
-import time
+import itertools
 
 import numpy as np
 import pytest
-from cases import unit_vector
+from cases import task, unit_vector
 
-from sqsgd import Task, make_scheme, seeded_rng
+from sqsgd import make_scheme, seeded_rng
 from sqsgd.codec import Column
 from sqsgd.mechanisms.budget_split import equal_share
 from sqsgd.mechanisms.ordinal import OrdinalChannel
 from sqsgd.mechanisms.piecewise_grid import PiecewiseGrid
-from sqsgd.schemes._coordinatewise import best_plan, energy
+from sqsgd.schemes.coordinatewise import best_plan, energy, ldp_fl, piecewise
+from sqsgd.transforms import Rotate
 
 D400, D2000 = 1 << 17, 1 << 21
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "dim", "epsilon", "bits", "expected"),
+    ("name", "options", "dim", "epsilon", "size", "expected"),
     [
-        ("piecewise", {"rule": "paper"}, D400, 400.0, 2048, 3719),
-        ("piecewise", {}, D400, 400.0, 2048, 2380),
-        ("piecewise", {"rule": "paper", "reach": 119850**0.5}, 119850, 400.0, 2048, 3.1e7),
-        ("piecewise", {"rule": "paper"}, D2000, 2000.0, 57344, 11903),
-        ("piecewise", {}, D2000, 2000.0, 57344, 7619),
-        ("piecewise", {"rule": "paper", "reach": 1722224**0.5}, 1722224, 2000.0, 57344, 1.3e9),
-        ("ldp-fl", {}, D400, 400.0, 2048, 10123),
-        ("ldp-fl", {"coordinates": 2048}, D400, 400.0, 2048, 60781),
-        ("ldp-fl", {}, D2000, 2000.0, 57344, 32397),
-        ("ldp-fl", {"coordinates": 57344}, D2000, 2000.0, 57344, 1.1e6),
-        ("ldp-fed", {"coordinates": 512, "levels": 16}, D400, 400.0, 2048, 64692),
-        ("ldp-fed", {"coordinates": 8192, "levels": 128}, D2000, 2000.0, 57344, 7.5e6),
+        ("piecewise", {"rule": "paper"}, D400, 400.0, 256, 3719),
+        ("piecewise", {}, D400, 400.0, 256, 2380),
+        ("piecewise", {"rule": "paper", "reach": 119850**0.5}, 119850, 400.0, 256, 3.1e7),
+        ("piecewise", {"rule": "paper"}, D2000, 2000.0, 7168, 11903),
+        ("piecewise", {}, D2000, 2000.0, 7168, 7619),
+        ("piecewise", {"rule": "paper", "reach": 1722224**0.5}, 1722224, 2000.0, 7168, 1.3e9),
+        ("ldp-fl", {}, D400, 400.0, 256, 10123),
+        ("ldp-fl", {"coordinates": 2048}, D400, 400.0, 256, 60781),
+        ("ldp-fl", {}, D2000, 2000.0, 7168, 32397),
+        ("ldp-fl", {"coordinates": 57344}, D2000, 2000.0, 7168, 1.1e6),
+        ("ldp-fed", {"coordinates": 512, "levels": 16}, D400, 400.0, 256, 64692),
+        ("ldp-fed", {"coordinates": 8192, "levels": 128}, D2000, 2000.0, 7168, 7.5e6),
     ],
 )
-def test_errors_agree_with_independent_computations(name, options, dim, epsilon, bits, expected):
+def test_errors_agree_with_independent_computations(name, options, dim, epsilon, size, expected):
     """To the given digits, and 0.1 % for the finite grid and the clamping that they omit."""
-    scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=bits, **options)
+    scheme = make_scheme(name, dim=dim, epsilon=epsilon, bytes=size, **options)
     digits = 0.02 if expected > 1e6 else 0.001
     assert scheme.nmse == pytest.approx(expected, rel=digits)
 
@@ -58,45 +59,83 @@ def test_the_plan_is_the_best_of_all(name, epsilon, bits):
     assert errors[found] <= 1.0011 * min(errors.values())
 
 
-@pytest.mark.parametrize("share", [1.0, 0.5])
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("piecewise", {}),
-        ("piecewise", {"rule": "paper"}),
-        ("piecewise", {"levels": 3}),
-        ("ldp-fed", {}),
-        ("ldp-fed", {"levels": 16}),
-        ("ldp-fl", {}),
-        ("ldp-fl", {"per_weight": True}),
-    ],
-)
-def test_the_predicted_error(name, options, share):
-    """Within 1 %: rotated vectors are close to Gaussian; clamping adds 0.6 % at most to the prediction."""
-    dim, reports = 512, 2500
-    scheme = make_scheme(name, dim=dim, epsilon=100.0, bits=256, **options)
-    rng, errors = seeded_rng(6), []
-    for client in range(reports):
-        t = Task(round=client, client=client, seed=5, dim=dim, bound=1.0)
-        x = np.float32(share) * unit_vector(dim, seed=client % 50)
-        estimate = scheme.decode(scheme.encode(x, t, rng), t)
-        errors.append(np.sum((estimate - x) ** 2) / share**2)
-    error = scheme.mechanism.relative_error(share)
-    for stage in reversed(scheme.transforms):
-        error = stage.error_before(error, dim)
-    assert abs(np.mean(errors) - error) < 0.01 * error + 3 * np.std(errors) / reports**0.5
+def test_all_of_the_budget_goes_to_the_coordinates_in_equal_parts():
+    """α is twice the paper's: a level costs ε / (k L), and the two ends cost a whole share."""
+    scheme = make_scheme("ldp-fed", dim=300, epsilon=24.0, bytes=64, coordinates=8, levels=5)
+    channel = scheme.mechanism.channel
+    assert (scheme.mechanism.dim, channel.alphabet, channel.epsilon) == (8, 5, 3.0)
+    chances = [channel.log_probability(np.array([0]), np.array([place]))[0] for place in (0.0, 0.25, 1.0)]
+    assert chances[0] - chances[2] == pytest.approx(3.0, abs=1e-9)
+    kernel = channel.log_kernel
+    assert kernel[2, 2] - kernel[2, 3] == pytest.approx(3.0 / 4, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", ["piecewise", "ldp-fed", "ldp-fl", "fedsel"])
-def test_schemes_for_huge_vectors_are_made_quickly(name):
-    started = time.perf_counter()
-    scheme = make_scheme(name, dim=2**31, epsilon=400.0, bits=2048)
-    assert scheme.bits < 4000
-    assert time.perf_counter() - started < 5  # seconds; a tenth of that on a quiet machine
+def worst_ratio(scheme, pairs):
+    """The largest ratio of a message's probabilities between two inputs."""
+    mechanism = scheme.mechanism
+    outputs = [np.array(bits, np.uint8) for bits in itertools.product((0, 1), repeat=mechanism.dim)]
+
+    def densities(x):
+        return np.array([mechanism.log_density((codes,), x, 1.0) for codes in outputs])
+
+    return max(float(np.abs(densities(x) - densities(y)).max()) for x, y in pairs)
 
 
-@pytest.mark.parametrize("name", ["piecewise", "ldp-fed", "ldp-fl", "fedsel"])
-def test_without_a_limit_on_bits(name):
-    free, bounded = (make_scheme(name, dim=1000, epsilon=50.0, bits=bits) for bits in (None, 15))
-    assert free.nmse < bounded.nmse
-    assert free.privacy.epsilon == pytest.approx(50.0, rel=1e-9)
+def corner_pairs(dim, differing):
+    """Corners of the cube that differ in this many coordinates."""
+    corners = [np.array(c, np.float32) for c in itertools.product((-1, 1), repeat=dim)]
+    return [(x, y) for x in corners for y in corners if np.count_nonzero(x != y) == differing]
+
+
+def test_per_weight():
+    """ε between vectors that differ in one weight, and k ε for the whole vector, as ``notion`` states."""
+    scheme = ldp_fl(3, 2.0, 1, per_weight=True, reach=1.0)
+    assert (scheme.privacy.notion, scheme.privacy.epsilon) == ("per-weight", 2.0)
+    assert worst_ratio(scheme, corner_pairs(3, 1)) == pytest.approx(2.0)
+    assert worst_ratio(scheme, corner_pairs(3, 3)) == pytest.approx(6.0)
+
+
+def test_epsilon_is_that_of_the_whole_vector_by_default():
+    scheme = ldp_fl(4, 6.0, 1, coordinates=4, reach=1.0)
+    assert (scheme.privacy.notion, scheme.privacy.epsilon) == ("local", 6.0)
+    assert worst_ratio(scheme, corner_pairs(4, 4)) == pytest.approx(6.0)
+
+
+def test_weights_are_not_rotated_where_each_has_its_own_budget():
+    """A rotation would spread one weight over all bits; only the sent weights' bits may move."""
+    scheme = ldp_fl(300, 2.0, 8, per_weight=True)
+    assert not any(isinstance(stage, Rotate) for stage in scheme.transforms)
+    assert scheme.code_bits == scheme.mechanism.dim == 64
+    x, t = unit_vector(300), task(scheme)
+    before = scheme.encode(x, t, seeded_rng(1))
+    sent = set(scheme.transforms[0].coordinates(t, 300).tolist())
+    x[next(i for i in range(300) if i not in sent)] = 9.0
+    assert scheme.encode(x, t, seeded_rng(1)) == before
+
+
+def test_clipping_would_break_the_guarantee_of_single_weights(monkeypatch):
+    """Clipping scales all weights by their common norm: one changed weight would change them all."""
+    scheme = ldp_fl(30, 1.0, 4, per_weight=True, reach=1.0)
+    x = np.full(30, 1.0, np.float32)
+    clipping = task(scheme, clip=0.5)
+    with pytest.raises(ValueError, match=r"clip = 0\.5: clipping scales all weights"):
+        scheme.encode(x, clipping, seeded_rng(1))
+    monkeypatch.setattr(type(scheme), "check_clip", lambda self, clip: None)
+    seen = []
+    monkeypatch.setattr(
+        type(scheme.mechanism), "randomize", lambda self, x, bound, rng: seen.append(x) or (np.zeros(30),)
+    )
+    other = x.copy()
+    other[0] = 1e6
+    for vector in (x, other):
+        scheme.randomize(vector, clipping, seeded_rng(1))
+    codes = (np.zeros(30, np.uint8),)
+    one, two = (scheme.mechanism.log_density(codes, vector, 0.4) for vector in seen)
+    assert abs(one - two) > scheme.privacy.epsilon  # what the refusal prevents
+
+
+def test_algorithm_4():
+    """k = max(1, min(d, ⌊ε / 2.5⌋)), or as many as the bytes hold."""
+    budgets = [(1, 9.0, 5), (300, 2.4, 64), (300, 120.0, 64), (20, 120.0, 64), (300, 120.0, 4)]
+    sizes = [piecewise(*budget, rule="paper").mechanism.dim for budget in budgets]
+    assert sizes == [1, 1, 48, 20, 32]

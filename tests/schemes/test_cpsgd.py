@@ -1,4 +1,4 @@
-"""cpSGD: the sum is as private as claimed, a single report is not, and the predicted error holds."""
+"""cpSGD: the sum is as private as claimed, and a single report is not."""
 
 import math
 import sys
@@ -110,10 +110,10 @@ def test_a_single_report_is_not():
     assert true_delta(*ends, mechanism.privacy.epsilon) > 100 * mechanism.privacy.delta
 
 
-@pytest.mark.parametrize(("dim", "epsilon", "bits"), [(119850, 400.0, 2048), (5000, 50.0, 1024)])
-def test_the_sum_of_many_coordinates_is_as_private_as_claimed(dim, epsilon, bits):
+@pytest.mark.parametrize(("dim", "epsilon", "size"), [(119850, 400.0, 256), (5000, 50.0, 128)])
+def test_the_sum_of_many_coordinates_is_as_private_as_claimed(dim, epsilon, size):
     """By summing losses: all coordinates moved equally, or a few all the way. Half the noise fails."""
-    mechanism = make_scheme("cpsgd", dim=dim, epsilon=epsilon, bits=bits).mechanism
+    mechanism = make_scheme("cpsgd", dim=dim, epsilon=epsilon, bytes=size).mechanism
     claim, privacy, trials = mechanism.accounting, mechanism.privacy, mechanism.clients * mechanism.trials
     alike, most = int(claim.l2 / math.sqrt(claim.dim)), mechanism.levels - 1
     assert alike >= 1
@@ -122,10 +122,6 @@ def test_the_sum_of_many_coordinates_is_as_private_as_claimed(dim, epsilon, bits
         assert delta_bracket(trials, shift, count, privacy.epsilon, step)[1] <= privacy.delta
     step = privacy.epsilon / claim.dim / 50
     assert delta_bracket(trials // 2, alike, claim.dim, privacy.epsilon, step)[0] > privacy.delta
-
-
-def test_almost_no_noise_guarantees_nothing():
-    assert replace(small(3.0), trials=1).privacy.epsilon == math.inf
 
 
 @pytest.mark.parametrize(("levels", "reach"), [(2, 3.0), (3, 1.0), (16, 3.0), (200, 2.5)])
@@ -175,7 +171,7 @@ def test_what_is_sent_has_the_density(monkeypatch):
 
 def test_the_server_needs_only_the_sum_modulo_the_alphabet():
     """Masked codes, added modulo the alphabet as secure aggregation does, give the mean of the estimates."""
-    scheme = make_scheme("cpsgd", dim=100, epsilon=20.0, bits=512, clients=7)
+    scheme = make_scheme("cpsgd", dim=100, epsilon=20.0, bytes=64, clients=7)
     mechanism, rng, numbers = scheme.mechanism, seeded_rng(5), np.random.default_rng(2)
     tasks = [Task(round=3, client=client, seed=9, dim=100, bound=1.0) for client in range(7)]
     messages = [scheme.encode(unit_vector(100, seed=t.client), t, rng) for t in tasks]
@@ -194,75 +190,3 @@ def test_the_server_needs_only_the_sum_modulo_the_alphabet():
     for t, message in zip(tasks, messages, strict=True):
         reports.add(t, message)
     assert np.allclose(mean, reports.mean(), atol=1e-4)
-
-
-PREDICTED = [
-    (300, 120.0, 512, {}),
-    (300, 120.0, None, {}),
-    (300, 2.0, 2048, {}),
-    (1000, 10.0, 4096, {"levels": 8, "clients": 100}),
-    (64, 30.0, 256, {"reach": 4.0}),
-]
-
-
-@pytest.mark.parametrize(("dim", "epsilon", "bits", "options"), PREDICTED)
-@pytest.mark.parametrize("share", [0.5, 1.0])
-def test_the_error_is_the_predicted_one(dim, epsilon, bits, options, share):
-    """Exact, except at the bound, where the model ignores that longer samples are clipped."""
-    scheme = make_scheme("cpsgd", dim=dim, epsilon=epsilon, bits=bits, **options)
-    predicted = scheme.mechanism.relative_error(share)
-    for stage, size in reversed(list(zip(scheme.transforms, scheme._dims, strict=False))):
-        predicted = stage.error_before(predicted, size)
-    assert predicted == scheme.nmse or share < 1
-    clipped = 0.6 * scheme.mechanism.dim**-0.5 if share == 1 and len(scheme.transforms) > 1 else 0.0
-    rng, errors = seeded_rng(8), []
-    for client in range(3000):
-        x = unit_vector(dim, seed=client % 100) * np.float32(share)
-        t = Task(round=client, client=client, seed=3, dim=dim, bound=1.0)
-        errors.append(np.sum((scheme.decode(scheme.encode(x, t, rng), t) - x) ** 2) / share**2)
-    assert abs(np.mean(errors) - predicted) < 3 * np.std(errors) / 3000**0.5 + (clipped + 0.003) * predicted
-
-
-def test_no_other_number_of_levels_predicts_less():
-    for dim, epsilon, bits in ((300, 120.0, 512), (119850, 400.0, 2048), (1024, 2.0, 4096)):
-        best = make_scheme("cpsgd", dim=dim, epsilon=epsilon, bits=bits).nmse
-        for levels in (2, 3, 4, 6, 9, 16, 30, 64, 100, 150, 200, 300, 1000):
-            assert (
-                best <= 1.01 * make_scheme("cpsgd", dim=dim, epsilon=epsilon, bits=bits, levels=levels).nmse
-            )
-
-
-def test_more_clients_need_less_noise_each():
-    one, many = (make_scheme("cpsgd", dim=300, epsilon=1.0, clients=n, levels=64) for n in (10, 1000))
-    assert one.mechanism.trials == pytest.approx(100 * many.mechanism.trials, rel=0.02)
-
-
-def test_schemes_for_huge_vectors_are_made_quickly():
-    for bits in (2048, 2**30):
-        assert make_scheme("cpsgd", dim=2**31, epsilon=400.0, bits=bits).dim == 2**31
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (
-            {"bits": 5},
-            "bits = 5 cannot hold one coordinate .* epsilon = 10, .* clients = 10; at least 6 are needed",
-        ),
-        ({"bits": 12, "epsilon": 0.01}, "bits = 12 .* epsilon = 0.01, .* at least 20 are needed"),
-        (
-            {"epsilon": 0.01, "levels": 2**20},
-            "levels = 1048576 is too many: with the noise of epsilon = 0.01",
-        ),
-        ({"epsilon": None}, "epsilon = None"),
-        ({"epsilon": 0.001}, r"epsilon = 0\.001"),
-        ({"clients": 0}, "clients = 0"),
-        ({"delta": 0.0}, r"delta = 0\.0"),
-        ({"delta": 1.0}, r"delta = 1\.0"),
-        ({"levels": 1}, "levels = 1"),
-        ({"reach": 0.0}, r"reach = 0\.0"),
-    ],
-)
-def test_arguments(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        make_scheme("cpsgd", **{"dim": 100, "epsilon": 10.0, "bits": 512, **arguments})

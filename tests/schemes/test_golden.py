@@ -16,11 +16,11 @@ GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
 def test_a_scheme_sends_what_it_always_sent(case):
     name, dim, epsilon, bits = case.split()
     name, _, code = name.partition(":")
-    arguments = {"dim": int(dim), "epsilon": float(epsilon), "bits": int(bits)}
+    arguments = {"dim": int(dim), "epsilon": float(epsilon), "bytes": int(bits) // 8}
     arguments |= {"code": code} if code else {}
     expected = GOLDEN[case]
     if expected is None:
-        with pytest.raises(ValueError, match="bits"):
+        with pytest.raises(ValueError, match="bytes"):
             sqsgd.make_scheme(name, **arguments)
         return
     scheme = sqsgd.make_scheme(name, **arguments)

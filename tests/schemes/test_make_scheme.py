@@ -1,31 +1,127 @@
-"""Invalid names, budgets and options raise a ValueError that names the argument and its value."""
+"""Names, budgets and options: what fits is exact, and mistakes are named with their value."""
+
+import importlib
+import pkgutil
 
 import pytest
-from refusing import refuse
 
-from sqsgd import make_scheme
+import sqsgd.schemes
+from sqsgd import SCHEMES, make_scheme
+from sqsgd.codec import Column
+from sqsgd.mechanisms.privquant import MOST_DIM
+from sqsgd.schemes.budgets import affordable, codes_that_fit
+
+USUAL = {"dim": 100, "epsilon": 100.0, "bytes": 8}
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "match"),
+    ("name", "arguments", "words"),
     [
         ("sqsdg", {}, "did you mean 'sqsgd'"),
-        ("sqsgd", {"bits": 0}, "bits = 0"),
-        ("sqsgd", {"bits": None}, "bits = None"),
-        ("sqsgd", {"bits": 1.5}, r"bits = 1\.5"),
-        ("sqsgd", {"epsilon": None}, "epsilon = None"),
-        ("sqsgd", {"epsilon": 0.001}, r"epsilon = 0\.001"),
-        ("sqsgd", {"epsilon": 1e6}, "epsilon = 1000000"),
-        ("sqsgd", {"dim": 0}, "dim = 0"),
-        ("sqsgd", {"norm_epsilon": 500.0}, "norm_epsilon = 500"),
-        ("sqsgd", {"norm_epsilon": 1e-9}, "norm_epsilon = 1e-09"),
-        ("sqsgd", {"dim": 2**26, "bits": 2**26, "code": "signs"}, "bits = 67108864 would send"),
         (["sqsgd"], {}, r"name = \['sqsgd'\]"),
         ("sqsgd", {"colour": "red"}, "colour = 'red': 'sqsgd' has no such option"),
-        ("sqsgd", {"levels": 256, "bits": 4}, "bits = 4 cannot hold one code"),
-        ("sqsgd-paper", {"epsilon": 5.0, "adaptive": True}, "norm_epsilon = 10"),
+        ("sqsgd", {"bits": 64}, "bits = 64: 'sqsgd' has no such option"),
         ("fedsgd", {"levels": 2}, "options: none"),
+        ("ldp-fl", {"per_weight": 1}, "per_weight = 1 must be true or false"),
+        ("sqsgd", {"dim": 0}, "dim = 0"),
+        ("sqsgd", {"bytes": 0}, "bytes = 0"),
+        ("sqsgd", {"bytes": None}, "bytes is missing: 'sqsgd' needs bytes="),
+        ("sqsgd", {"bytes": 1.5}, r"bytes = 1\.5"),
+        ("vqsgd", {"epsilon": None}, "epsilon is missing: 'vqsgd' needs epsilon="),
+        ("sqsgd", {"epsilon": 0.001}, r"epsilon = 0\.001"),
+        ("sqsgd", {"epsilon": 1e6}, "epsilon = 1000000"),
+        ("sqsgd", {"norm_epsilon": 500.0}, "norm_epsilon = 500"),
+        ("sqsgd", {"dim": 2**26, "bytes": 2**23, "code": "signs"}, "bytes = 8388608 would send"),
+        ("sqsgd", {"code": "dense"}, "code = 'dense' must be one of signs, levels, sparse"),
+        ("sqsgd", {"code": "sparse", "levels": 3}, "leave them out"),
+        ("sqsgd", {"code": "signs", "levels": 4}, "two levels, not 4"),
+        ("sqsgd", {"code": "levels", "levels": 2}, "three or more"),
+        ("sqsgd", {"code": "signs", "norm_epsilon": 0.0}, "norm_epsilon = 0"),
+        ("sqsgd", {"coordinates": 63}, "coordinates = 63 must be a power of two, for the rotation"),
+        ("sqsgd", {"reach": 30.0}, r"reach = 30\.0"),
+        ("sqsgd-stateless", {"code": "sparse", "coordinates": 64}, "leave coordinates out"),
+        ("sqsgd-paper", {"epsilon": 5.0, "adaptive": True}, "norm_epsilon = 10"),
+        ("piecewise", {"bytes": 1, "levels": 1024}, "bytes = 1 .* levels = 1024; at least 2 are needed"),
+        ("piecewise", {"bytes": 1, "coordinates": 90}, "at least 12 are needed"),
+        ("piecewise", {"rule": "best"}, "rule = 'best'"),
+        ("piecewise", {"rule": "paper", "coordinates": 3}, "coordinates = 3"),
+        ("ldp-fed", {"levels": 1}, "levels = 1"),
+        ("ldp-fed", {"reach": 0.0}, r"reach = 0\.0"),
+        ("ldp-fl", {"coordinates": 80, "per_weight": True}, "coordinates = 80"),
+        ("privunit", {"bytes": None, "levels": 4}, "levels = 4 .* need a budget"),
+        ("privunit-inf", {"reach": 21.0}, r"reach = 21\.0"),
+        ("sqkr", {"size": 65}, r"size = 65 must be .* from 1 to 64"),
+        ("sqkr", {"norm_epsilon": 1.0}, r"norm_epsilon = 1\.0 is for signs"),
+        ("vqsgd", {"dim": 119850, "bytes": 2}, "bytes = 2 cannot hold one vertex out of 239700; at least 3"),
+        ("vqsgd", {"dim": 119850, "bytes": 5, "repeats": 3}, r"repeats = 3 must be .* from 1 to 2"),
+        ("privunit-index", {"dim": 4096, "bytes": 1}, "an index of 8192 vertices; at least 2 are needed"),
+        ("fedsel", {"dim": 300, "bytes": 1}, "bytes = 1 cannot hold picks = 1 of dim = 300; at least 2 are"),
+        ("fedsel", {"select": "pe"}, "select = 'pe'"),
+        ("fedsel", {"select": "em", "top": 3}, "top = 3"),
+        ("fedsel", {"select_share": 1.0}, "select_share"),
+        ("cpsgd", {"epsilon": 0.01, "bytes": 2}, "bytes = 2 .* epsilon = 0.01, .* at least 3 are needed"),
+        ("cpsgd", {"epsilon": 0.01, "bytes": 64, "levels": 2**20}, "levels = 1048576 is too many"),
+        ("cpsgd", {"clients": 0}, "clients = 0"),
+        ("cpsgd", {"delta": 1.0}, r"delta = 1\.0"),
+        ("qsgd", {"bytes": 4}, "bytes = 4 cannot hold a norm and one code of levels = 1; at least 5"),
+        ("qsgd", {"levels": 0}, "levels = 0"),
+        ("terngrad", {"bytes": 4}, "bytes = 4 cannot hold a scale and one code; at least 5 are needed"),
+        ("terngrad", {"clip": 0.0}, r"clip = 0\.0"),
+        ("dgc", {"bytes": 4}, "bytes = 4 cannot hold one coordinate and its index; at least 5 are needed"),
+        ("dgc", {"bytes": 10, "count": 3}, "count = 3 must be a whole number from 1 to 2"),
+        ("dgc", {"momentum": 1.0}, r"momentum = 1\.0"),
     ],
 )
-def test_make_scheme(name, arguments, match):
-    refuse(match, lambda: make_scheme(name, **{"dim": 100, "epsilon": 100.0, "bits": 64, **arguments}))
+def test_mistakes_are_named(name, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        make_scheme(name, **{**USUAL, **arguments})
+
+
+def test_epsilon_has_no_default():
+    assert make_scheme("fedsgd", dim=100, epsilon=0.5, bytes=1) == make_scheme("fedsgd", dim=100)
+    for name in set(SCHEMES) - {"fedsgd", "qsgd", "terngrad", "dgc"}:
+        with pytest.raises(ValueError, match="epsilon is missing"):
+            make_scheme(name, dim=100, bytes=64)
+
+
+def test_an_imported_module_is_the_module():
+    """No function in the package hides the module of its name."""
+    import sqsgd.schemes.privunit_index as imported
+
+    assert imported.NearestVertices
+    for found in pkgutil.iter_modules(sqsgd.schemes.__path__):
+        module = importlib.import_module(f"sqsgd.schemes.{found.name}")
+        assert getattr(sqsgd.schemes, found.name) is module
+
+
+@pytest.mark.parametrize("name", sorted(set(SCHEMES) - {"privunit-index", "fedsgd"}))
+def test_schemes_for_huge_vectors(name):
+    scheme = make_scheme(name, dim=2**31, epsilon=400.0, bytes=256)
+    assert scheme.code_bits <= 2048
+
+
+@pytest.mark.parametrize("name", ["piecewise", "ldp-fed", "ldp-fl", "fedsel", "vqsgd", "sqkr"])
+def test_without_a_limit_on_the_bytes(name):
+    free, bounded = (make_scheme(name, dim=1000, epsilon=50.0, bytes=size) for size in (None, 2))
+    assert free.nmse < bounded.nmse
+    assert free.privacy.epsilon == pytest.approx(50.0, rel=1e-9)
+
+
+@pytest.mark.parametrize("alphabet", [2, 3, 5, 7, 16, 100, 256, 1000, 2**20])
+def test_one_code_more_would_not_fit(alphabet):
+    for bits in (*range(1, 70), 2016, 57344):
+        count = codes_that_fit(bits, alphabet)
+        assert count == 0 or Column(count, alphabet).bits <= bits
+        assert Column(count + 1, alphabet).bits > bits
+    assert codes_that_fit(-5, alphabet) == 0
+
+
+def test_affordable_codes_do_not_exceed_the_padded_length():
+    """A rotation pads the vector."""
+    assert affordable(64, 2, 100) == 64
+    assert affordable(2048, 2, 100) == 128
+    assert affordable(2048, 16, 119850) == 512
+    most = Column(MOST_DIM, 4).bits
+    assert affordable(most, 4, 2**30) == MOST_DIM
+    with pytest.raises(ValueError, match=f"use at most {most // 8} bytes"):
+        affordable(most + 8, 4, 2**30)

@@ -102,7 +102,7 @@ PRIVATIZE = ScalarDP.privatize
 
 @pytest.mark.parametrize("broken", [always_in_clear, in_clear_between, zero_is_never_perturbed])
 def test_a_norm_sent_without_randomised_response_is_caught(broken, monkeypatch):
-    mechanism = make_scheme("sqsgd", dim=1, epsilon=5.0, bits=9, norm_epsilon=1.0).mechanism
+    mechanism = make_scheme("sqsgd", dim=1, epsilon=5.0, bytes=2, norm_epsilon=1.0).mechanism
     assert min(p_values(mechanism, 0.8)) > ALARM
     monkeypatch.setattr(ScalarDP, "privatize", broken)
     assert min(p_values(mechanism, 0.8)) < ALARM

@@ -20,7 +20,7 @@ from sqsgd.core import Scheme
 from sqsgd.randomness import Rng
 from sqsgd.task import Task
 
-_BITS = (6, 8, 10, 12, 14, 16)  # for one coordinate
+_BYTES = (1, 2)  # for one coordinate
 _MOST_SUPPORT = 20_000
 _SLACK = 1e-9
 _EXACT = "likelihood ratio of the sum, all outputs"
@@ -57,9 +57,9 @@ def central_checks(subject: Subject) -> Iterator[Finding]:
 
 
 def _small(subject: Subject, budget: float) -> Scheme | None:
-    for bits in _BITS:
+    for size in _BYTES:
         try:
-            scheme = subject.make(dim=1, epsilon=budget, bits=bits)
+            scheme = subject.make(dim=1, epsilon=budget, bytes=size)
         except ValueError:
             continue
         if (scheme.mechanism.layout[0].alphabet or math.inf) <= _MOST_SUPPORT:

@@ -23,7 +23,7 @@ from sqsgd.core import Scheme
 from sqsgd.learning.datasets import load_dataset
 from sqsgd.learning.gradients import loss_gradient, parameter_count, trainable_parameters
 from sqsgd.learning.models import make_model
-from sqsgd.numerics.reconstruction import reconstruction_bound
+from sqsgd.privacy.reconstruction import reconstruction_bound
 
 BATCHES = (1, 4)
 _STEPS, _RATE = 300, 0.3
@@ -124,7 +124,7 @@ def inverted_gradients(subject: Subject, steps: int = _STEPS) -> Iterator[Findin
         model = make_model(_MODEL, data.classes, data.in_shape, subject.seed)
         dim, scheme, numbers = parameter_count(model), subject.scheme, subject.numbers("pictures")
         if scheme.dim != dim:
-            scheme = subject.make(dim=dim, epsilon=subject.epsilon, bits=subject.bits)
+            scheme = subject.make(dim=dim, epsilon=subject.epsilon, bytes=subject.bytes)
         for size in BATCHES:
             chosen = torch.from_numpy(numbers.choice(len(data.train_labels), 2 * size, replace=False))
             attack, other = (

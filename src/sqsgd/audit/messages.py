@@ -15,7 +15,7 @@ from sqsgd.audit.subject import Floats, Subject, cosine, forward, preimage, task
 from sqsgd.checks import Vector
 from sqsgd.core import Scheme
 from sqsgd.mechanisms.quantized import Quantized
-from sqsgd.numerics.reconstruction import reconstruction_bound
+from sqsgd.privacy.reconstruction import reconstruction_bound
 from sqsgd.randomness import seeded_rng
 from sqsgd.task import Task
 

@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 Band = tuple[float, float]
 BUDGETS = (0.5, 1.0, 2.0, 4.0)
 _MOST_OUTPUTS = 300
-_SMALL = ((4, 16), (4, 8), (2, 16), (2, 8), (2, 6), (2, 4), (1, 8), (1, 4), (1, 2), (1, 1), (3, 96))
+_SMALL = ((4, 2), (4, 1), (2, 2), (2, 1), (1, 1), (3, 12))  # coordinates and bytes
 _CLOSE, _MOST_STEPS = 1e-7, 40
 _FAR = 30.0  # times the bound
 _TINY = 1e-6
@@ -38,10 +38,10 @@ class Subject:
 
     name: str
     make: Callable[..., Scheme]
-    """Makes the scheme from ``dim``, ``epsilon`` and ``bits``, as the functions of ``SCHEMES`` do."""
+    """Makes the scheme from ``dim``, ``epsilon`` and ``bytes``, as the functions of ``SCHEMES`` do."""
     dim: int = 119850
     epsilon: float = 400.0
-    bits: int = 2048
+    bytes: int = 256
     trials: int = 20_000
     """Reports per distinguishing attempt; checks with slower reports use a tenth."""
     budgets: tuple[float, ...] = BUDGETS
@@ -59,19 +59,19 @@ class Subject:
     @cached_property
     def scheme(self) -> Scheme:
         """The scheme at the requested budget."""
-        return self.make(dim=self.dim, epsilon=self.epsilon, bits=self.bits)
+        return self.make(dim=self.dim, epsilon=self.epsilon, bytes=self.bytes)
 
     @lru_cache(maxsize=32)  # noqa: B019 (few subjects per process)
     def small(self, epsilon: float) -> Small | None:
         """The scheme at a budget where its outputs can be listed or have a density; both where possible."""
         only_listed = None
-        for dim, bits in _SMALL:
+        for dim, size in _SMALL:
             try:
-                scheme = self.make(dim=dim, epsilon=epsilon, bits=bits)
+                scheme = self.make(dim=dim, epsilon=epsilon, bytes=size)
             except ValueError:
                 continue
             small = Small(scheme=scheme, task=task_for(scheme, self.seed))
-            if small.dense and (small.listed or bits >= 32 * dim):  # with so many bits, some send float32
+            if small.dense and (small.listed or size >= 4 * dim):  # with so many bytes, some send float32
                 return small
             only_listed = only_listed or (small if small.listed else None)
         return only_listed

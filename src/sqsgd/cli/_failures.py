@@ -86,7 +86,7 @@ def explained(error: Exception) -> tuple[str, int]:
     >>> explained(ValueError("dim = 0 must be a whole number from 1 to 9"))
     ('dim = 0 must be a whole number from 1 to 9', 2)
     """
-    from sqsgd.ledger.refusals import ReportRefused
+    from sqsgd.privacy.ledger import ReportRefused
 
     if isinstance(error, ReportRefused):
         return str(error), FAILED

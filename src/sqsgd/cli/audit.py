@@ -16,7 +16,7 @@ from sqsgd.cli._tables import print_json, print_table, wrapped
 if TYPE_CHECKING:
     from sqsgd.audit import Audit, Finding, Subject
 
-_OWN = {"name": "--scheme", "dim": "--dim", "epsilon": "--epsilon", "bits": "--bytes", "bytes": "--bytes"}
+_OWN = {"name": "--scheme", "dim": "--dim", "epsilon": "--epsilon", "bytes": "--bytes"}
 
 
 def audit(
@@ -59,7 +59,7 @@ def audit(
         make=partial(make_scheme, scheme, **options),
         dim=dim,
         epsilon=epsilon,
-        bits=8 * bytes_,
+        bytes=bytes_,
         trials=trials,
         seed=seed,
     )

@@ -152,7 +152,7 @@ def _kernels() -> str:
     from sqsgd import Task, make_scheme, secure_rng
     from sqsgd.kernels.rotation import rotate
 
-    scheme = make_scheme("sqsgd", dim=1000, epsilon=200.0, bits=1024)
+    scheme = make_scheme("sqsgd", dim=1000, epsilon=200.0, bytes=128)
     task = Task(round=0, client=0, seed=0, dim=1000, bound=1.0)
     x = np.ones(1000, np.float32) / np.float32(1000**0.5)
     mean = scheme.aggregate((task, scheme.encode(x, task, secure_rng())) for _ in range(20))

@@ -13,7 +13,7 @@ from sqsgd.cli._options import Json
 from sqsgd.cli._tables import print_json, print_result, print_table, wrapped
 
 if TYPE_CHECKING:
-    from sqsgd.ledger.account import Ledger
+    from sqsgd.privacy.ledger import Ledger
 
 app = typer.Typer(
     help="What a client has spent, and whether its record is intact.",
@@ -40,7 +40,7 @@ def show(
 ) -> None:
     """Show what a client has spent, on what, and what is left; refuses a damaged ledger."""
     from sqsgd import checks
-    from sqsgd.ledger.account import Ledger
+    from sqsgd.privacy.ledger import Ledger
 
     checks.integer("last", last, 0, 10**9)
     _check_names(path, witness)
@@ -67,8 +67,7 @@ def show(
 @app.command()
 def verify(path: LedgerPath, witness: Witness = None, as_json: Json = False) -> None:
     """Check every line of a ledger and its tips. Exits with 1 if anything is wrong."""
-    from sqsgd.ledger.account import Ledger
-    from sqsgd.ledger.refusals import LedgerDamaged
+    from sqsgd.privacy.ledger import Ledger, LedgerDamaged
 
     _check_names(path, witness)
     try:
@@ -87,7 +86,7 @@ def verify(path: LedgerPath, witness: Witness = None, as_json: Json = False) -> 
 
 def _check_names(path: Path, witness: Path | None) -> None:
     """Refuse names that cannot be a ledger before opening them: opening a pipe would block."""
-    from sqsgd.ledger.tips import tip_path
+    from sqsgd.privacy.ledger import tip_path
 
     for name, each in (("the ledger", path), ("the witness", witness)):
         if each is not None and each.is_dir():

@@ -13,7 +13,7 @@ from sqsgd.cli._options import Bytes, Epsilon, Json, given
 from sqsgd.cli._tables import print_json, print_table, wrapped
 
 if TYPE_CHECKING:
-    from sqsgd.planner import Plan
+    from sqsgd.privacy.planner import Plan
 
 RESIDUAL = (
     "or --scheme sqsgd, if the same clients answer in most rounds: it keeps a residual at the client and "
@@ -43,20 +43,20 @@ def plan(
     With --once, show instead what a report per user buys, and what it guarantees locally and centrally.
     """
     from sqsgd import checks
-    from sqsgd.planner import frontier, ratio
-    from sqsgd.planner import plan as make_plan
+    from sqsgd.privacy.planner import frontier, ratio
+    from sqsgd.privacy.planner import plan as make_plan
 
     checks.integer("bytes", bytes_, 1, 2**37)
     typed = given(context)
     check_once(once, typed)
     if once:
         show_once(
-            dim=dim, bits=8 * bytes_, users=users, delta=delta, epsilon=typed.get("epsilon"), central=central,
+            dim=dim, bytes=bytes_, users=users, delta=delta, epsilon=typed.get("epsilon"), central=central,
             as_json=as_json,
         )  # fmt: skip
         return
     chosen = make_plan(
-        dim=dim, epsilon=epsilon, bits=8 * bytes_, clients=clients, rounds=rounds,
+        dim=dim, epsilon=epsilon, bytes=bytes_, clients=clients, rounds=rounds,
         probability=probability, prior=prior,
     )  # fmt: skip
     points = frontier(dim=dim, epsilon=epsilon)

@@ -24,7 +24,7 @@ def schemes(
     for name, function in SCHEMES.items():
         summary = (function.__doc__ or "").strip().splitlines()[0]
         try:
-            scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=8 * bytes_)
+            scheme = make_scheme(name, dim=dim, epsilon=epsilon, bytes=bytes_)
         except ValueError as error:
             rows.append({"name": name, "notion": "impossible here", "epsilon": 0.0, "summary": str(error)})
             continue

@@ -25,7 +25,7 @@ from sqsgd.federated.optimizers import check_optimizer
 from sqsgd.federated.rates import bound_and_rate
 from sqsgd.files.durable import prepared, put, write_atomically
 from sqsgd.files.toml_reader import read_toml
-from sqsgd.planner import automatic_scheme
+from sqsgd.privacy.planner import automatic_scheme
 from sqsgd.schemes import check_name, make_scheme
 from sqsgd.schemes.sqsgd import CODED, code_of
 
@@ -187,7 +187,7 @@ class Study:
     def made_scheme(self) -> Scheme:
         """The scheme of the reports, in wire format 2."""
         scheme = make_scheme(
-            self.scheme, dim=self.dim, epsilon=self.epsilon, bits=8 * self.bytes, **self.options
+            self.scheme, dim=self.dim, epsilon=self.epsilon, bytes=self.bytes, **self.options
         )
         return dataclasses.replace(scheme, wire=2)
 
@@ -243,7 +243,7 @@ def make_study(values: Mapping[str, Any], key: str) -> Study:
     if study.seed < 0:
         study = dataclasses.replace(study, seed=secrets.randbelow(MOST_SEED + 1))
     if study.scheme == "auto":
-        chosen = automatic_scheme(dim=study.dim, epsilon=study.epsilon, bits=8 * study.bytes, once=True)
+        chosen = automatic_scheme(dim=study.dim, epsilon=study.epsilon, bytes=study.bytes, once=True)
         study = dataclasses.replace(study, scheme=chosen)
     check_name("scheme", study.scheme)
     scheme = study.made_scheme

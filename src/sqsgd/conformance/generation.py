@@ -32,9 +32,8 @@ from sqsgd.numerics import exact
 from sqsgd.numerics.gaussian import kept_share
 from sqsgd.numerics.norms import l2_norm
 from sqsgd.randomness import seeded_rng
-from sqsgd.schemes.code_choice import SIGNS
 from sqsgd.schemes.privunit_index import NearestVertices, privunit_index
-from sqsgd.schemes.sqsgd import Direction
+from sqsgd.schemes.sqsgd import SIGNS, Direction
 from sqsgd.task import Task
 from sqsgd.transforms import Rotate, Subsample
 

@@ -30,7 +30,7 @@ class Mechanism(ABC):
       tests/schemes/test_contract.py::test_a_mechanism_refuses_them_by_itself.
 
     >>> from sqsgd import make_scheme, secure_rng
-    >>> mechanism = make_scheme("vqsgd", dim=8, epsilon=2.0, bits=8).mechanism
+    >>> mechanism = make_scheme("vqsgd", dim=8, epsilon=2.0, bytes=1).mechanism
     >>> columns = mechanism.randomize(np.full(8, 1e9, np.float32), 1.0, secure_rng())  # too long: projected
     >>> one, other = (mechanism.log_density(columns, np.full(8, x, np.float32), 1.0) for x in (1.0, -1.0))
     >>> abs(one - other) <= mechanism.privacy.epsilon
@@ -78,7 +78,7 @@ class Mechanism(ABC):
 
         Given x the parts are independent, and the densities of each are relative to a law that does not
         depend on x. Which outputs have the high density depends on x, but not their share under that law.
-        Empty for mechanisms of other kinds. tests/certificate/test_blankets.py compares all of this.
+        Empty for mechanisms of other kinds. tests/privacy/test_blanket.py compares all of this.
         """
         return ()
 

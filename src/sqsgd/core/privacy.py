@@ -23,7 +23,7 @@ class Privacy:
       tests/schemes/test_contract.py::test_epsilon_is_what_was_asked_for.
 
     >>> from sqsgd import make_scheme
-    >>> make_scheme("sqsgd", dim=1000, epsilon=50.0, bits=512).privacy
+    >>> make_scheme("sqsgd", dim=1000, epsilon=50.0, bytes=64).privacy
     Privacy(epsilon=50.0, notion='local', delta=0.0)
     >>> make_scheme("fedsgd", dim=1000).privacy
     Privacy(epsilon=inf, notion='none', delta=0.0)

@@ -39,7 +39,7 @@ class Scheme:
       tests/codec/test_envelope.py::test_a_report_fits_no_other_task, ::test_no_mutated_message_is_accepted.
 
     >>> from sqsgd import make_scheme, secure_rng
-    >>> scheme = make_scheme("sqsgd", dim=1000, epsilon=50.0, bits=512)
+    >>> scheme = make_scheme("sqsgd", dim=1000, epsilon=50.0, bytes=64)
     >>> task = Task(round=0, client=3, seed=7, dim=1000, bound=1.0)
     >>> message = scheme.encode(np.full(1000, 0.01, np.float32), task, secure_rng())
     >>> 8 * len(message) == scheme.bits, scheme.decode(message, task).shape
@@ -212,7 +212,7 @@ class Scheme:
     def check_clip(self, clip: float | None) -> None:
         """Refuse clipping where the guarantee is for single weights: it would let one weight move all others.
 
-        tests/schemes/test_ldp_fl.py::test_clipping_would_break_the_guarantee_of_single_weights.
+        tests/schemes/test_coordinatewise.py::test_clipping_would_break_the_guarantee_of_single_weights.
         """
         if clip is not None and self.privacy.notion == "per-weight":
             raise ValueError(

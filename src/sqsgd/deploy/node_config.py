@@ -9,9 +9,8 @@ from typing import Any
 
 from sqsgd import checks
 from sqsgd.files import durable
-from sqsgd.ledger.account import Ledger
-from sqsgd.ledger.tips import tip_path
 from sqsgd.node.policy import Policy, Refused
+from sqsgd.privacy.ledger import Ledger, tip_path
 
 NAME = "node.conf"
 _PAIR = r"""(\S+?)=('[^']*'|"[^"]*"|\S+)"""  # Flower's own pattern

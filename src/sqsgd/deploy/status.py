@@ -21,8 +21,8 @@ from sqsgd.deploy.live_state import (
 )
 from sqsgd.deploy.node_config import read_node_config
 from sqsgd.deploy.processes import Process
-from sqsgd.ledger.account import Ledger
 from sqsgd.numerics.epsilon_sums import rounded_down, rounded_up
+from sqsgd.privacy.ledger import Ledger
 
 _MOST_REASONS = 20
 """Reasons that are counted one by one: a server or a node could invent any number of them."""

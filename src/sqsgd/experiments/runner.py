@@ -22,15 +22,14 @@ from sqsgd.learning.models import make_model
 from sqsgd.learning.objectives import find_objective, make_objective
 from sqsgd.learning.partition import NATURAL
 from sqsgd.learning.problem import LearningProblem, find_device, make_problem
-from sqsgd.planner import automatic_scheme
+from sqsgd.privacy import planner
 from sqsgd.runs.config import EVERY_CLIENT, RunConfig, cores, load_config
 from sqsgd.runs.kept_order import SEEDED, forget_order, keep_order, kept_order
 from sqsgd.runs.once_summary import about_once
 from sqsgd.runs.run_folder import CONFIG, MODEL, SUMMARY, SWEEP, RunFolder
 from sqsgd.runs.summary import summarise
-from sqsgd.schemes import check_name, forecast, make_scheme
-from sqsgd.schemes.code_choice import LEVELS
-from sqsgd.schemes.sqsgd import CODED, best_direction, code_of
+from sqsgd.schemes import check_name, make_scheme
+from sqsgd.schemes.sqsgd import CODED, LEVELS, best_direction, code_of
 
 MAY_CHANGE = (
     "rounds",
@@ -192,7 +191,7 @@ def load_data(config: RunConfig, given: Mapping[str, Any] | None = None) -> Data
 
 def _scheme(config: RunConfig, dim: int) -> Scheme:
     """The named scheme, or the best for the budgets; raises ValueError naming the wrong key."""
-    for name, key in (("name", "scheme"), ("dim", "model"), ("epsilon", "epsilon"), ("bits", "bytes")):
+    for name, key in (("name", "scheme"), ("dim", "model"), ("epsilon", "epsilon"), ("bytes", "bytes")):
         if name in config.options:
             raise ValueError(f"options.{name} = {config.options[name]!r} is not an option: set {key} instead")
     if config.bytes > 4 * dim:
@@ -200,10 +199,10 @@ def _scheme(config: RunConfig, dim: int) -> Scheme:
             f"bytes = {config.bytes} is more than the whole gradient, {dim} float32 numbers: "
             f"at most {4 * dim}"
         )
-    name, bits = config.scheme, 8 * config.bytes
+    name = config.scheme
     if name == "auto":
-        name = automatic_scheme(dim=dim, epsilon=config.epsilon, bits=bits, once=config.once)
-    scheme = make_scheme(name, dim=dim, epsilon=config.epsilon, bits=bits, **config.options)
+        name = planner.automatic_scheme(dim=dim, epsilon=config.epsilon, bytes=config.bytes, once=config.once)
+    scheme = make_scheme(name, dim=dim, epsilon=config.epsilon, bytes=config.bytes, **config.options)
     if config.once and scheme.residual:
         raise ValueError(
             f"scheme = {name!r} keeps a residual for a client's next report, and with participation "
@@ -216,9 +215,9 @@ def outlook(config: RunConfig, dim: int) -> str:
     """One line if a model of ``dim`` weights is predicted to learn little or nothing."""
     scheme, clients = _scheme(config, dim), config.participants or config.clients
     if softmax_once(config):
-        found = forecast.once_outlook(scheme, config.clients)
+        found = planner.once_outlook(scheme, config.clients)
     else:
-        found = forecast.outlook(scheme, clients, config.rounds, config.bound or scheme.first_bound)
+        found = planner.outlook(scheme, clients, config.rounds, config.bound or scheme.first_bound)
     return f"{scheme.name} at epsilon {config.epsilon:g}: {found}" if found else ""
 
 

@@ -14,8 +14,8 @@ from sqsgd.federated.order import Order, seeded_order
 from sqsgd.federated.rates import bound_and_rate, earlier_rate
 from sqsgd.federated.robust import check_aggregate
 from sqsgd.learning.features import PRETRAINED, extractor_and_model
-from sqsgd.ledger.client_ledgers import Ledgers
 from sqsgd.numerics.epsilon_sums import total
+from sqsgd.privacy.ledger import Ledgers
 from sqsgd.runs.config import RunConfig, cores
 
 

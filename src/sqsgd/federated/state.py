@@ -10,7 +10,7 @@ from sqsgd.checks import Vector
 from sqsgd.federated.optimizers import Optimizer, OptimizerState
 from sqsgd.federated.order import Order
 from sqsgd.federated.robust import MEAN, check_kind
-from sqsgd.ledger.client_ledgers import Ledgers
+from sqsgd.privacy.ledger import Ledgers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -154,7 +154,7 @@ class SqsgdStrategy(Strategy):
         checks.vector("the model's weights", weights, self.structure.dim)
         for note in untrained(self.structure):
             _LOG.warning("sqsgd: %s", note)
-        make = partial(make_scheme, dim=self.structure.dim, epsilon=self.epsilon, bits=self.bits)
+        make = partial(make_scheme, dim=self.structure.dim, epsilon=self.epsilon, bytes=self.bits // 8)
         if self.resume and self.folder is not None and self.folder.begun:
             begun_with = begun_options(make, self.scheme_name, self.options, self.folder.load()[1])
             self.scheme_name, self.options = begun_with

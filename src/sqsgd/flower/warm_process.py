@@ -119,7 +119,7 @@ def preload() -> None:
     from sqsgd.task import Task
 
     task = Task(round=0, client=0, seed=0, dim=1000, bound=1.0)
-    scheme = make_scheme("sqsgd", dim=task.dim, epsilon=200.0, bits=1024)
+    scheme = make_scheme("sqsgd", dim=task.dim, epsilon=200.0, bytes=128)
     scheme.encode(np.zeros(task.dim, np.float32), task, secure_rng())
     # OpenBLAS, which started threads when it was loaded, ends them before a fork until it needs them again.
     if (pid := os.fork()) == 0:

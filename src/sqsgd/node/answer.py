@@ -13,7 +13,6 @@ import numpy as np
 from sqsgd.checks import Vector
 from sqsgd.core import Scheme
 from sqsgd.federated import client_step, noise_seed
-from sqsgd.ledger.refusals import ReportRefused
 from sqsgd.node.downlink import Download, receive_model
 from sqsgd.node.evaluation import Measure, allowed_scheme, within, worst
 from sqsgd.node.node_state import Kept, NodeState
@@ -21,6 +20,7 @@ from sqsgd.node.notes import note, shortened
 from sqsgd.node.policy import Misfit, Policy, Refused
 from sqsgd.node.request import Request
 from sqsgd.node.structure import Structure
+from sqsgd.privacy.ledger import ReportRefused
 from sqsgd.randomness import Rng, secure_rng, seeded_rng
 
 Compute: TypeAlias = Callable[[Structure, Vector], Vector]

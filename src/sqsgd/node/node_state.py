@@ -19,11 +19,10 @@ from safetensors.numpy import load, save
 from sqsgd.checks import Vector
 from sqsgd.core import Scheme
 from sqsgd.files import durable
-from sqsgd.ledger.account import Ledger
-from sqsgd.ledger.refusals import ReportRefused
 from sqsgd.node.policy import Policy, Refused
 from sqsgd.node.request import Request
 from sqsgd.node.structure import Structure
+from sqsgd.privacy.ledger import Ledger, ReportRefused
 
 MOST_TRAININGS = 8
 """Trainings that a folder remembers. A server names them, and each takes as much as two models."""

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from sqsgd.ledger.refusals import AlreadyAnswered, BudgetSpent, ReportRefused
 from sqsgd.node.answer import RoundAnswered
 from sqsgd.node.downlink import ModelMissing
 from sqsgd.node.notes import note, shortened
 from sqsgd.node.policy import Misfit, Refused
 from sqsgd.node.request import MalformedRequest
+from sqsgd.privacy.ledger import AlreadyAnswered, BudgetSpent, ReportRefused
 
 FAILED = "the node failed; its own log says why"
 NEEDS_MODEL = "the node needs the whole model"

@@ -59,7 +59,7 @@ class Request:
     def make_scheme(self) -> Scheme:
         """The scheme that the request names, made here from its parts; wire format 2 for slots."""
         scheme = make_scheme(
-            self.scheme, dim=self.task.dim, epsilon=self.epsilon, bits=self.bits, **self.options
+            self.scheme, dim=self.task.dim, epsilon=self.epsilon, bytes=self.bits // 8, **self.options
         )
         return replace(scheme, wire=2) if self.by_slot else scheme
 

@@ -114,7 +114,7 @@ class SqsgdAggregator(Aggregator):
     def _prepare(self, structure: Structure, weights: checks.Vector, clients: int, job: str) -> None:
         self._structure: Structure = structure
         self._scheme: Scheme = make_scheme(
-            self.scheme, dim=structure.dim, epsilon=self.epsilon, bits=8 * self.bytes, **self.options
+            self.scheme, dim=structure.dim, epsilon=self.epsilon, bytes=self.bytes, **self.options
         )
         bound = self.bound or self._scheme.first_bound
         if self._scheme.follows_norms:

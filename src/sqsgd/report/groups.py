@@ -130,7 +130,7 @@ def _promised_notion(config: RunConfig) -> StatedNotion:
     """The scheme's notion, which does not depend on the size of the model."""
     try:
         scheme = make_scheme(
-            config.scheme, dim=65536, epsilon=config.epsilon, bits=8 * config.bytes, **config.options
+            config.scheme, dim=65536, epsilon=config.epsilon, bytes=config.bytes, **config.options
         )
     except (ValueError, TypeError):
         return "unknown"

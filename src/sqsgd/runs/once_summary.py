@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqsgd.certificate.guarantee import CentralGuarantee, Order, central_guarantee
 from sqsgd.core import Scheme
+from sqsgd.privacy.certificate import CentralGuarantee, Order, central_guarantee
 
 DELTA = 1e-6
 """δ of the central guarantee in summaries; ``central_guarantee`` gives it for others."""

@@ -1,4 +1,10 @@
-"""The table of schemes: one file per algorithm, one row here."""
+"""The table of schemes: one function per algorithm, one row here.
+
+Tests over all rows (tests/schemes) hold what every private scheme promises: no two inputs are told apart by
+more than ε, whatever is sent (test_privacy.py::test_exact_privacy), the sampler has the density that this is
+proved of (::test_what_is_sent_has_the_density_that_privacy_is_proved_of), and the mean of the estimates is
+the vector (test_estimates.py::test_mean_is_recovered). Docstrings of schemes say where one promises less.
+"""
 
 from __future__ import annotations
 
@@ -8,49 +14,44 @@ from types import MappingProxyType
 
 from sqsgd import checks
 from sqsgd.core import Scheme
-from sqsgd.schemes.cpsgd import cpsgd
-from sqsgd.schemes.dgc import dgc
-from sqsgd.schemes.fedsel import fedsel
-from sqsgd.schemes.fedsgd import fedsgd
-from sqsgd.schemes.ldp_fed import ldp_fed
-from sqsgd.schemes.ldp_fl import ldp_fl
-from sqsgd.schemes.piecewise import piecewise
-from sqsgd.schemes.privunit import privunit
-from sqsgd.schemes.privunit_g import privunit_g
-from sqsgd.schemes.privunit_index import privunit_index
-from sqsgd.schemes.privunit_inf import privunit_inf
-from sqsgd.schemes.qsgd import qsgd
-from sqsgd.schemes.sqkr import sqkr
-from sqsgd.schemes.sqsgd import sqsgd, sqsgd_stateless
-from sqsgd.schemes.sqsgd_paper import sqsgd_paper
-from sqsgd.schemes.terngrad import terngrad
-from sqsgd.schemes.vqsgd import vqsgd
+from sqsgd.schemes import (  # modules: a function never hides the module of its name
+    clear,
+    coordinatewise,
+    cpsgd,
+    fedsel,
+    one_bit,
+    privunit,
+    privunit_index,
+    sqsgd,
+    sqsgd_paper,
+    vqsgd,
+)
 
 SCHEMES: MappingProxyType[str, Callable[..., Scheme]] = MappingProxyType(
     {
-        "sqsgd": sqsgd,
-        "sqsgd-paper": sqsgd_paper,
-        "sqsgd-stateless": sqsgd_stateless,
-        "fedsgd": fedsgd,
-        "piecewise": piecewise,
-        "ldp-fed": ldp_fed,
-        "ldp-fl": ldp_fl,
-        "fedsel": fedsel,
-        "privunit": privunit,
-        "privunit-g": privunit_g,
-        "privunit-inf": privunit_inf,
-        "privunit-index": privunit_index,
-        "sqkr": sqkr,
-        "vqsgd": vqsgd,
-        "qsgd": qsgd,
-        "terngrad": terngrad,
-        "dgc": dgc,
-        "cpsgd": cpsgd,
+        "sqsgd": sqsgd.sqsgd,
+        "sqsgd-paper": sqsgd_paper.sqsgd_paper,
+        "sqsgd-stateless": sqsgd.sqsgd_stateless,
+        "fedsgd": clear.fedsgd,
+        "piecewise": coordinatewise.piecewise,
+        "ldp-fed": coordinatewise.ldp_fed,
+        "ldp-fl": coordinatewise.ldp_fl,
+        "fedsel": fedsel.fedsel,
+        "privunit": privunit.privunit,
+        "privunit-g": privunit.privunit_g,
+        "privunit-inf": one_bit.privunit_inf,
+        "privunit-index": privunit_index.privunit_index,
+        "sqkr": one_bit.sqkr,
+        "vqsgd": vqsgd.vqsgd,
+        "qsgd": clear.qsgd,
+        "terngrad": clear.terngrad,
+        "dgc": clear.dgc,
+        "cpsgd": cpsgd.cpsgd,
     }
 )
-"""Every scheme by name, as a function ``(dim, epsilon, bits, **options) -> Scheme``; read-only.
+"""Every scheme by name, as a function ``(dim, epsilon, bytes, **options) -> Scheme``; read-only.
 
->>> sorted(SCHEMES)[-3:], SCHEMES["sqsgd"](dim=1000, epsilon=200.0, bits=1024).bits
+>>> sorted(SCHEMES)[-3:], SCHEMES["sqsgd"](dim=1000, epsilon=200.0, bytes=128).bits
 (['sqsgd-stateless', 'terngrad', 'vqsgd'], 408)
 """
 
@@ -66,33 +67,47 @@ def check_name(key: str, name: object) -> None:
 
 
 def make_scheme(
-    name: str, *, dim: int, epsilon: float | None = None, bits: int | None = None, **options: object
+    name: str, *, dim: int, epsilon: float | None = None, bytes: int | None = None, **options: object
 ) -> Scheme:
     """A scheme by name for vectors of length ``dim`` under a privacy and a communication budget.
 
-    ``bits`` counts the packed codes; the envelope (16 bytes) and at most one byte for a norm are added.
-    Schemes without privacy ignore ``epsilon``. ``options`` are those of the scheme's function.
+    Args:
+        name: A name in ``SCHEMES``.
+        dim: The length of the vectors.
+        epsilon: The privacy budget of a report, which has no default: private schemes require it, schemes
+            without privacy ignore it.
+        bytes: The budget for the packed codes; the envelope and at most one byte for a norm are added.
+            Schemes that can send a vector of any size take None as no limit.
+        options: Options of the scheme's own function.
+
+    Returns:
+        The scheme with the least predicted error within the budgets.
+
+    Raises:
+        ValueError: If the name or an option is unknown, a value is out of range, a required budget is
+            missing, or ``bytes`` cannot hold the shortest report.
 
     Guarantees
     ----------
     * ``privacy.epsilon`` of the scheme is at most ``epsilon``:
       tests/schemes/test_contract.py::test_epsilon_is_what_was_asked_for.
-    * The codes take at most ``bits``:
+    * The codes take at most ``bytes``:
       tests/schemes/test_contract.py::test_the_message_has_the_declared_size_and_keeps_the_budget.
 
-    >>> scheme = make_scheme("sqsgd", dim=119850, epsilon=400.0, bits=2048)
+    >>> scheme = make_scheme("sqsgd", dim=119850, epsilon=400.0, bytes=256)
     >>> scheme.code_bits, scheme.bits // 8, scheme.privacy.epsilon
     (774, 102, 400.0)
     """
     check_name("name", name)
     parameters = inspect.signature(SCHEMES[name]).parameters
+    for budget, given in (("epsilon", epsilon), ("bytes", bytes)):
+        if given is None and parameters[budget].default is inspect.Parameter.empty:
+            raise ValueError(f"{budget} is missing: {name!r} needs {budget}=..., which has no default")
     known = list(parameters)[3:]
-    for option in options:
+    for option, value in options.items():
         if option not in known:
             takes = ", ".join(known) if known else "none"
-            raise ValueError(
-                f"{option} = {options[option]!r}: {name!r} has no such option (options: {takes})"
-            )
-        if parameters[option].annotation == "bool" and not isinstance(options[option], bool):
-            raise ValueError(f"{option} = {options[option]!r} must be true or false")
-    return SCHEMES[name](dim=dim, epsilon=epsilon, bits=bits, **options)
+            raise ValueError(f"{option} = {value!r}: {name!r} has no such option (options: {takes})")
+        if parameters[option].annotation == "bool" and not isinstance(value, bool):
+            raise ValueError(f"{option} = {value!r} must be true or false")
+    return SCHEMES[name](dim=dim, epsilon=epsilon, bytes=bytes, **options)

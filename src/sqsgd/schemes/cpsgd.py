@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from sqsgd.numerics import exact
 from sqsgd.numerics.gaussian import kept_share, normal_points
 from sqsgd.numerics.rounding import Positions, round_unbiased, rounding_chance
 from sqsgd.randomness import Rng
-from sqsgd.schemes._bit_budget import checked_budget, codes_that_fit, too_few_bits
+from sqsgd.schemes.budgets import checked_budget, codes_that_fit, too_few_bytes
 from sqsgd.transforms import Rotate, Subsample
 
 MOST_ALPHABET = 2**32
@@ -43,21 +42,15 @@ class ShareOfNoise(Mechanism):
     A code is as wide as the sum of all ``clients`` codes, because secure aggregation masks and adds modulo
     that; the paper counts the single code.
 
-    Guarantees
-    ----------
-    * Central, not local: (ε, δ) holds for the equally weighted sum of the reports of ``clients`` honest
-      clients, as secure aggregation shows it to the server, when one client's vector is replaced. It does
-      not hold for a single report, which has only a share of the noise, nor when fewer clients answer.
-      A server that sees reports one by one, as a simulation here does, gives no such protection.
-      tests/schemes/test_cpsgd.py::test_the_sum_is_as_private_as_claimed, and
-      ::test_a_single_report_is_not.
-    * The noise is drawn exactly, as whole numbers: ``FairBinomial``. Reports have the density that the
-      privacy of the sum is computed from: tests/schemes/test_cpsgd.py::test_what_is_sent_has_the_density.
-    * Unbiased except for clipping: a sample of a vector near the bound exceeds it half of the time, and
-      coordinates beyond the reach (0.3 % of them at 3) are clamped. At the bound this shortens the mean by
-      about 0.3 / √n, and the predicted error is up to 0.6 / √n of itself too high.
-      tests/schemes/test_estimates.py::test_mean_is_recovered,
-      tests/schemes/test_cpsgd.py::test_the_error_is_the_predicted_one.
+    Central, not local: (ε, δ) holds for the equally weighted sum of the reports of ``clients`` honest
+    clients, as secure aggregation shows it to the server, when one client's vector is replaced. It does not
+    hold for a single report, which has only a share of the noise, nor when fewer clients answer, nor for a
+    server that sees reports one by one, as a simulation here does.
+    tests/schemes/test_cpsgd.py::test_the_sum_is_as_private_as_claimed, ::test_a_single_report_is_not.
+
+    Unbiased except for clipping: a sample of a vector near the bound exceeds it half of the time, and
+    coordinates beyond the reach are clamped. At the bound this shortens the mean by about 0.3 / √n, and the
+    predicted error is up to 0.6 / √n of itself too high.
     """
 
     dim: int
@@ -143,78 +136,68 @@ class ShareOfNoise(Mechanism):
         return exact.nearest(lambda: exact.log_match_probability(self.trials, 2, heads).exp())
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Plan:
-    """The budget, and the mechanisms that fit into it."""
+def _best(
+    bare: ShareOfNoise, epsilon: float, bits: int | None, whole: int, candidates: list[int]
+) -> ShareOfNoise:
+    """The mechanism with the least predicted error that fits into the bits, with the clients of ``bare``.
 
-    epsilon: float
-    bits: int | None
-    clients: int
-    delta: float
-    reach: float
+    Without a limit on the bits, the fewest levels within 1 % of it.
+    """
+    clients = bare.clients
 
-    def draft(self, size: int, levels: int, *, final: bool = False) -> ShareOfNoise:
-        """The mechanism with about the trials that ε requires, or exactly the least number if ``final``."""
-        bare = ShareOfNoise(
-            dim=size, levels=levels, trials=1, clients=self.clients, delta=self.delta, reach=self.reach
-        )
-        accounting, step = bare.accounting, self.clients
-        need = accounting.least(self.epsilon, step) if final else accounting.about(self.epsilon)
-        return replace(bare, trials=-(-need // step))
+    @cache
+    def draft(size: int, levels: int) -> ShareOfNoise:
+        """With about the trials that ε requires."""
+        draft = replace(bare, dim=size, levels=levels)
+        return replace(draft, trials=-(-draft.accounting.about(epsilon) // clients))
 
-    def fits(self, mechanism: ShareOfNoise) -> bool:
+    def fits(mechanism: ShareOfNoise) -> bool:
         """Whether its codes fit into the bits; more coordinates need wider codes."""
         if mechanism.alphabet > MOST_ALPHABET:
             return False
-        return self.bits is None or codes_that_fit(self.bits, mechanism.alphabet) >= mechanism.dim
+        return bits is None or codes_that_fit(bits, mechanism.alphabet) >= mechanism.dim
 
-    def sizes(self, levels: int, whole: int) -> list[int]:
-        """The numbers of coordinates to consider: the most that fit, and the most with one toss fewer.
-
-        The error falls with the number of coordinates, except where a client needs another toss.
-        """
-
-        def count(beyond: Callable[[ShareOfNoise], bool], most: int) -> int:
-            return bisect_left(range(1, most + 1), True, key=lambda size: beyond(self.draft(size, levels)))
-
-        most = count(lambda draft: not self.fits(draft), whole)
-        tosses = self.draft(most, levels).trials if most else 0
+    def sizes(levels: int) -> list[int]:
+        """The most coordinates that fit, and the most with one toss fewer: there the error may be less."""
+        counts = range(1, whole + 1)
+        most = bisect_left(counts, True, key=lambda size: not fits(draft(size, levels)))
+        tosses = draft(most, levels).trials if most else 0
         if not 1 < tosses <= _FEW_TOSSES:
             return [most] if most else []
-        return [size for size in (most, count(lambda draft: draft.trials >= tosses, most)) if size]
+        fewer = bisect_left(counts[:most], True, key=lambda size: draft(size, levels).trials >= tosses)
+        return [size for size in (most, fewer) if size]
 
-    def best(self, whole: int, candidates: list[int]) -> ShareOfNoise:
-        """The least predicted error; without a limit on the bits, the fewest levels within 1 % of it."""
-        drafts = [self.draft(size, levels) for levels in candidates for size in self.sizes(levels, whole)]
-        if not drafts:
-            levels = candidates[0]
-            one = self.draft(1, levels).alphabet
-            noise = f"epsilon = {self.epsilon:g}, delta = {self.delta:g} and clients = {self.clients}"
-            if one > MOST_ALPHABET:
-                raise ValueError(
-                    f"levels = {levels} is too many: with the noise of {noise} a code needs {one} values"
-                )
-            raise too_few_bits(self.bits, f"one coordinate with the noise of {noise}", Column(1, one).bits)
-        errors = [(1 + draft.relative_error(1.0)) / draft.dim for draft in drafts]
-        enough = min(errors) * (1.01 if self.bits is None else 1.0)
-        chosen = next(draft for draft, error in zip(drafts, errors, strict=True) if error <= enough)
-        size = chosen.dim
-        while not self.fits(final := self.draft(size, chosen.levels, final=True)) and size > 1:
-            size -= 1
-        return final
+    drafts = [draft(size, levels) for levels in candidates for size in sizes(levels)]
+    if not drafts:
+        levels, needed = candidates[0], draft(1, candidates[0]).alphabet
+        noise = f"epsilon = {epsilon:g}, delta = {bare.delta:g} and clients = {clients}"
+        if needed > MOST_ALPHABET:
+            raise ValueError(
+                f"levels = {levels} is too many: with the noise of {noise} a code needs {needed} values"
+            )
+        raise too_few_bytes(bits, f"one coordinate with the noise of {noise}", Column(1, needed).bits)
+    errors = [(1 + draft.relative_error(1.0)) / draft.dim for draft in drafts]
+    enough = min(errors) * (1.01 if bits is None else 1.0)
+    chosen = next(draft for draft, error in zip(drafts, errors, strict=True) if error <= enough)
+    while True:  # with exactly the trials that ε requires
+        needed = chosen.accounting.least(epsilon, clients)
+        final = replace(chosen, trials=-(-needed // clients))
+        if fits(final) or final.dim == 1:
+            return final
+        chosen = replace(chosen, dim=chosen.dim - 1)
 
 
 def cpsgd(
     dim: int,
     epsilon: float,
-    bits: int | None = None,
+    bytes: int | None = None,
     *,
     clients: int = 10,
     delta: float = 1e-5,
     levels: int | None = None,
     reach: float = 3.0,
 ) -> Scheme:
-    """Rotate twice, keep a rescaled sample that fits into ``bits``, quantise, add a share of the noise.
+    """Rotate twice, keep a rescaled sample that fits into ``bytes``, quantise, add a share of the noise.
 
     (``epsilon``, ``delta``) is for the sum of the reports of ``clients`` honest clients. All clients of a
     round share the rotation and the sample, because secure aggregation adds their codes; averaging over
@@ -222,10 +205,11 @@ def cpsgd(
     it and the number of coordinates are those of the least predicted error. The noise is the least that the
     bound admits, in whole tosses for each client, so a large ``epsilon`` is not spent completely.
     """
-    dim, epsilon, bits = checked_budget(dim, epsilon, bits)
-    plan = _Plan(
-        epsilon=epsilon,
-        bits=bits,
+    dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
+    bare = ShareOfNoise(
+        dim=1,
+        levels=2,
+        trials=1,
         clients=checks.integer("clients", clients, 1, 2**20),
         delta=checks.real("delta", delta, 1e-15, 0.1),
         reach=checks.real("reach", reach, 0.1, 20.0),
@@ -233,7 +217,7 @@ def cpsgd(
     rotate = Rotate(rounds=2, shared=True)
     whole = rotate.out_dim(dim)
     given = None if levels is None else [checks.integer("levels", levels, 2, MOST_LEVELS)]
-    mechanism = plan.best(whole, given or _LEVELS)
+    mechanism = _best(bare, epsilon, bits, whole, given or _LEVELS)
     sample = Subsample(size=mechanism.dim, shared=True, rescale=True)
     transforms: tuple[Transform, ...] = (rotate,) if mechanism.dim == whole else (rotate, sample)
     return Scheme(name="cpsgd", dim=dim, transforms=transforms, mechanism=mechanism)

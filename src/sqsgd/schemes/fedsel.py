@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from statistics import NormalDist
@@ -22,8 +21,8 @@ from sqsgd.mechanisms.piecewise_grid import MOST_ALPHABET, PiecewiseGrid
 from sqsgd.mechanisms.selection import RankWeights, Selection, TopSet, ranking
 from sqsgd.numerics.epsilon_sums import add_up, take_away, total
 from sqsgd.randomness import Rng
-from sqsgd.schemes._bit_budget import checked_budget, too_few_bits
-from sqsgd.schemes._coordinatewise import places
+from sqsgd.schemes.budgets import checked_budget, too_few_bytes
+from sqsgd.schemes.coordinatewise import places
 
 MOST_PICKS = 1 << 20
 _COUNTS, _MOST_USEFUL = 24, 1 << 14
@@ -40,14 +39,9 @@ class Picked(Mechanism):
     bound. A coordinate that is picked several times is estimated by the mean of its values. A vector
     of one coordinate needs no selection.
 
-    Guarantees
-    ----------
-    * ε = picks (ε1 + ε2), pure LDP of all columns together, as implemented: both parts draw exactly.
-      tests/schemes/test_privacy.py::test_exact_privacy, and
-      ::test_what_is_sent_has_the_density_that_privacy_is_proved_of.
-    * Biased: E[x̂_j] is x_j, clamped to the range, times the probability that j is picked; the residual
-      keeps the rest. The value of a picked coordinate within the range is unbiased:
-      tests/schemes/test_fedsel.py::test_picked_values_are_unbiased.
+    ε = picks (ε1 + ε2), pure LDP of all columns together. Biased: E[x̂_j] is x_j, clamped to the range,
+    times the probability that j is picked; the residual keeps the rest. The value of a picked coordinate
+    within the range is unbiased: tests/schemes/test_fedsel.py::test_picked_values_are_unbiased.
     """
 
     chooses = True
@@ -180,94 +174,51 @@ def clamped(sizes: Floats, channel: Channel, reach: float) -> tuple[Floats, Floa
     return kept, reach**2 * channel.second_moment(0.5 + kept / (2 * reach)) - kept**2
 
 
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """The budget, and the parameters that are fixed (None: chosen)."""
+def plan_error(
+    dim: int, picks: int, epsilon: float, channel: Channel, reach: float, top: int | None, *, ranked: bool
+) -> tuple[float, int]:
+    """The squared error minus that of sending nothing, and the best size of a top set.
 
-    dim: int
-    epsilon: float
-    bits: int | None
-    ranked: bool
-    """Coordinates are chosen by rank, not from a top set."""
-    reach: float
-    picks: int | None
-    top: int | None
-    parts: Sequence[float]
-    """Shares of a pick's ε to try for the choice of its coordinate."""
-    alphabets: Sequence[int]
-
-    def bits_of(self, picks: int, alphabet: int) -> int:
-        """Bits of the values, and of the indices where there is a choice."""
-        return Column(picks, alphabet).bits + (Column(picks, self.dim).bits if self.dim > 1 else 0)
-
-    def counts(self, alphabet: int) -> list[int]:
-        """The numbers of picks to try: those that fit and leave each at least a quarter of a nat."""
-        most = self.picks or (1 if self.dim == 1 else min(_MOST_USEFUL, math.ceil(4 * self.epsilon)))
-        if self.bits is not None:
-            enough = min(most, math.floor(self.bits / math.log2(self.dim * alphabet)) + 1)
-            most = bisect_right(range(1, enough + 1), self.bits, key=lambda b: self.bits_of(b, alphabet))
-        if self.picks is not None:
-            return [self.picks] if self.picks <= most else []
-        return np.unique(np.geomspace(1, most, _COUNTS).astype(np.int64)).tolist() if most else []
-
-    def plans(self) -> Iterator[Plan]:
-        """The plans to compare, with their predicted errors."""
-        for alphabet in self.alphabets:
-            for picks in self.counts(alphabet):
-                share = equal_share(self.epsilon, picks)
-                for part in self.parts if self.dim > 1 else (0.0,):
-                    chosen = part * share
-                    channel = PiecewiseGrid(alphabet, take_away(share, chosen))
-                    error, top = self._error(picks, chosen, channel)
-                    yield Plan(error=error, picks=picks, choice=chosen, top=top, channel=channel)
-
-    def _error(self, picks: int, epsilon: float, channel: Channel) -> tuple[float, int]:
-        """The squared error minus that of sending nothing, and the best size of a top set.
-
-        Assumes that all picks differ.
-        """
-        ranks, counts, sizes = rank_groups(self.dim, self.top or 1)
-        kept, noise = clamped(sizes, channel, self.reach)
-        loss = counts * ((kept - sizes) ** 2 - sizes**2 + noise)
-        if self.dim == 1:
-            return float(loss[0]), 0
-        if self.ranked:
-            chance = np.exp(RankWeights(self.dim, epsilon).log_probability(ranks))
-            return float((1 - (1 - chance) ** picks) @ loss), 0
-        tops, inside = np.cumsum(counts)[:-1], np.cumsum(loss)[:-1]
-        if self.top is not None:
-            tops, inside = tops[tops == self.top], inside[tops == self.top]
-        chance = 1 / (tops + (self.dim - tops) * math.exp(-epsilon))
-        sent, others = (1 - (1 - each) ** picks for each in (chance, chance * math.exp(-epsilon)))
-        errors = sent * inside + others * (loss.sum() - inside)
-        best = int(np.argmin(errors))
-        return float(errors[best]), int(tops[best])
-
-    def best(self) -> Plan:
-        """The plan with the least error."""
-        plan = min(self.plans(), key=lambda plan: plan.error, default=None)
-        if plan is None:
-            picks = self.picks or 1
-            least = self.bits_of(picks, min(self.alphabets))
-            raise too_few_bits(self.bits, f"picks = {picks} of dim = {self.dim}", least)
-        return plan
+    ``epsilon`` is that of choosing a coordinate, by rank if ``ranked``. Assumes that all picks differ.
+    """
+    ranks, counts, sizes = rank_groups(dim, top or 1)
+    kept, noise = clamped(sizes, channel, reach)
+    loss = counts * ((kept - sizes) ** 2 - sizes**2 + noise)
+    if dim == 1:
+        return float(loss[0]), 0
+    if ranked:
+        chance = np.exp(RankWeights(dim, epsilon).log_probability(ranks))
+        return float((1 - (1 - chance) ** picks) @ loss), 0
+    tops, inside = np.cumsum(counts)[:-1], np.cumsum(loss)[:-1]
+    if top is not None:
+        tops, inside = tops[tops == top], inside[tops == top]
+    chance = 1 / (tops + (dim - tops) * math.exp(-epsilon))
+    sent, others = (1 - (1 - share) ** picks for share in (chance, chance * math.exp(-epsilon)))
+    errors = sent * inside + others * (loss.sum() - inside)
+    best = int(np.argmin(errors))
+    return float(errors[best]), int(tops[best])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Number of picks, ε for choosing a coordinate, size of the top set, and the channel of the values."""
+def pick_counts(dim: int, epsilon: float, bits: int | None, alphabet: int, picks: int | None) -> list[int]:
+    """The numbers of picks to try: those that fit and leave each at least a quarter of a nat."""
+    most = picks or (1 if dim == 1 else min(_MOST_USEFUL, math.ceil(4 * epsilon)))
+    if bits is not None:
+        enough = min(most, math.floor(bits / math.log2(dim * alphabet)) + 1)
+        most = bisect_right(range(1, enough + 1), bits, key=lambda count: _bits(dim, count, alphabet))
+    if picks is not None:
+        return [picks] if picks <= most else []
+    return np.unique(np.geomspace(1, most, _COUNTS).astype(np.int64)).tolist() if most else []
 
-    error: float
-    picks: int
-    choice: float
-    top: int
-    channel: PiecewiseGrid
+
+def _bits(dim: int, picks: int, alphabet: int) -> int:
+    """Bits of the values, and of the indices where there is a choice."""
+    return Column(picks, alphabet).bits + (Column(picks, dim).bits if dim > 1 else 0)
 
 
 def fedsel(
     dim: int,
     epsilon: float,
-    bits: int | None = None,
+    bytes: int | None = None,
     *,
     select: Literal["ps", "em"] = "ps",
     picks: int | None = None,
@@ -283,11 +234,11 @@ def fedsel(
     of the least predicted error of a Gaussian vector as long as the bound; the paper sends one pick. The
     default ``reach`` is the largest of ``dim`` Gaussian coordinates, √(2 ln dim). The client keeps the rest.
 
-    >>> scheme = fedsel(119850, 400.0, 2048)
+    >>> scheme = fedsel(119850, 400.0, 256)
     >>> scheme.mechanism.picks, scheme.mechanism.selection.top, scheme.code_bits, round(scheme.nmse, 4)
     (24, 120, 480, 0.9979)
     """
-    dim, epsilon, bits = checked_budget(dim, epsilon, bits)
+    dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
     if select not in ("ps", "em"):
         raise ValueError(f"select = {select!r} must be 'ps' or 'em'")
     if top is not None:
@@ -296,23 +247,25 @@ def fedsel(
         top = checks.integer("top", top, 1, dim - 1)
     if select_share is not None:
         select_share = checks.real("select_share", select_share, 0.001, 0.999)
-    reach = max(1.0, math.sqrt(2 * math.log(dim))) if reach is None else reach
-    budget = Budget(
-        dim=dim,
-        epsilon=epsilon,
-        bits=bits,
-        ranked=select == "em",
-        reach=checks.real("reach", reach, 0.1, 1e5),
-        picks=None if picks is None else checks.integer("picks", picks, 1, MOST_PICKS),
-        top=top,
-        parts=_PARTS if select_share is None else (select_share,),
-        alphabets=_LEVELS if levels is None else (checks.integer("levels", levels, 2, MOST_ALPHABET),),
-    )
-    plan = budget.best()
+    reach = max(1.0, math.sqrt(2 * math.log(dim))) if reach is None else checks.real("reach", reach, 0.1, 1e5)
+    picks = None if picks is None else checks.integer("picks", picks, 1, MOST_PICKS)
+    parts = _PARTS if select_share is None else (select_share,)
+    alphabets = _LEVELS if levels is None else (checks.integer("levels", levels, 2, MOST_ALPHABET),)
+    plans = []
+    for alphabet in alphabets:
+        for count in pick_counts(dim, epsilon, bits, alphabet, picks):
+            share = equal_share(epsilon, count)
+            for part in parts if dim > 1 else (0.0,):  # of a pick's ε, for the choice of its coordinate
+                choice = part * share
+                channel = PiecewiseGrid(alphabet, take_away(share, choice))
+                error, best_top = plan_error(dim, count, choice, channel, reach, top, ranked=select == "em")
+                plans.append((error, count, choice, best_top, channel))
+    if not plans:
+        least = _bits(dim, picks or 1, min(alphabets))
+        raise too_few_bytes(bits, f"picks = {picks or 1} of dim = {dim}", least)
+    _, picks, choice, top, channel = min(plans, key=lambda plan: plan[0])
     selection: Selection | None = None
     if dim > 1:
-        selection = TopSet(dim, plan.top, plan.choice) if select == "ps" else RankWeights(dim, plan.choice)
-    mechanism = Picked(
-        dim=dim, picks=plan.picks, selection=selection, channel=plan.channel, reach=budget.reach
-    )
+        selection = TopSet(dim, top, choice) if select == "ps" else RankWeights(dim, choice)
+    mechanism = Picked(dim=dim, picks=picks, selection=selection, channel=channel, reach=reach)
     return Scheme(name="fedsel", dim=dim, transforms=(), mechanism=mechanism, residual=dim > 1)

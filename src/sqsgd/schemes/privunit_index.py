@@ -25,7 +25,7 @@ from sqsgd.numerics import exact
 from sqsgd.numerics.gaussian import largest_sum
 from sqsgd.numerics.norms import l2_norm, row_norms
 from sqsgd.randomness import Rng, Rngs, check_rng, ranks_of, uniforms_of
-from sqsgd.schemes._bit_budget import checked_budget, too_few_bits
+from sqsgd.schemes.budgets import checked_budget, too_few_bytes
 from sqsgd.transforms import Rotate
 
 MOST_DIM = 1 << 24
@@ -39,16 +39,10 @@ class NearestVertices(Mechanism):
     otherwise, so that the estimate is unbiased and no budget is spent on the norm. With S the sum of the
     k largest magnitudes of a unit vector, the estimate is v bound / m, m = S (p/k - (1-p)/(2n-k)).
 
-    Guarantees
-    ----------
-    * Exactly ε-LDP, as implemented: floats find the nearest vertices, but the private step after that draws
-      whole numbers with exact odds.
-      tests/schemes/test_privacy.py::test_exact_privacy,
-      ::test_what_is_sent_has_the_density_that_privacy_is_proved_of.
-    * Unbiased up to the rotation's departure from a uniform one, within 3 % from 64 coordinates on:
-      tests/schemes/test_estimates.py::test_mean_is_recovered.
-    * From 64 coordinates on, the error is within 2 % of PrivUnit's for ε up to 8 at 4,096 coordinates:
-      tests/schemes/test_privunit_index.py::test_the_error_is_that_of_privunit.
+    Floats find the nearest vertices; the private step after that draws whole numbers with exact odds.
+    Unbiased up to the rotation's departure from a uniform one, within 3 % from 64 coordinates on. From there
+    the error is within 2 % of PrivUnit's for ε up to 8 at 4,096 coordinates:
+    tests/schemes/test_privunit_index.py::test_the_error_is_that_of_privunit.
     """
 
     dim: int
@@ -186,15 +180,15 @@ def best_nearest(dim: int, epsilon: float) -> int:
 
 
 def privunit_index(
-    dim: int, epsilon: float, bits: int | None = None, *, nearest: int | None = None
+    dim: int, epsilon: float, bytes: int | None = None, *, nearest: int | None = None
 ) -> Scheme:
     """The whole vector as the index of a vertex of a rotated cross-polytope: log2(2 dim) bits in all."""
-    dim, epsilon, bits = checked_budget(dim, epsilon, bits, MOST_DIM)
+    dim, epsilon, bits = checked_budget(dim, epsilon, bytes, MOST_DIM)
     rotate = Rotate(rounds=2)
     size = rotate.out_dim(dim)
     needed = Column(1, 2 * size).bits
     if bits is not None and bits < needed:
-        raise too_few_bits(bits, f"an index of {2 * size} vertices", needed)
+        raise too_few_bytes(bits, f"an index of {2 * size} vertices", needed)
     nearest = best_nearest(size, epsilon) if nearest is None else nearest
     mechanism = NearestVertices(dim=size, epsilon=epsilon, nearest=nearest)
     return Scheme(name="privunit-index", dim=dim, transforms=(rotate,), mechanism=mechanism)

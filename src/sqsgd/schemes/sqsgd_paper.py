@@ -17,8 +17,8 @@ from sqsgd.mechanisms.quantized import Quantized
 from sqsgd.mechanisms.scalardp import ScalarDP
 from sqsgd.numerics.epsilon_sums import take_away
 from sqsgd.numerics.gaussian import kept_share
-from sqsgd.schemes._bit_budget import affordable, block_size
-from sqsgd.transforms import Rotate, Subsample
+from sqsgd.schemes.budgets import affordable, bits_of
+from sqsgd.transforms import Rotate, Subsample, padded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +30,6 @@ class BoundedRange(Quantized):
 
     The largest magnitude is that of the vector before privatisation (the paper takes it after, where it
     carries no information), clamped to [0, 2 bound] so that the bound can follow it both ways.
-
-    Guarantees
-    ----------
-    * Pure LDP, as every ``Quantized``: tests/schemes/test_privacy.py::test_exact_privacy.
-    * Unbiased for vectors within the range: tests/schemes/test_estimates.py::test_mean_is_recovered.
     """
 
     quantizer: PrivQuant
@@ -77,7 +72,7 @@ class BoundedRange(Quantized):
 def sqsgd_paper(
     dim: int,
     epsilon: float,
-    bits: int,
+    bytes: int,
     *,
     levels: int = 16,
     adaptive: bool = False,
@@ -86,13 +81,14 @@ def sqsgd_paper(
 ) -> Scheme:
     """Select a block whose size is a power of two, rotate, quantise to K levels over ± task.bound, privatise.
 
-    ``adaptive`` spends ``norm_epsilon`` (the paper's ε2 = 10) on the block's largest rotated
-    magnitude. ``rule`` is the paper's 0.9/0.1 split, or the optimal parameters.
+    ``adaptive`` spends ``norm_epsilon`` (the paper's ε2 = 10) on the block's largest rotated magnitude.
+    ``rule`` is the paper's 0.9/0.1 split, or the optimal parameters. The whole vector is sent if it fits.
     """
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     levels = checks.integer("levels", levels, 2, 256)
     epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
-    size = block_size(dim, affordable(bits, levels, dim))
+    codes = affordable(bits_of(bytes), levels, dim)
+    size = dim if padded(dim) <= codes else 1 << (codes.bit_length() - 1)
     rotate = Rotate(rounds=1, shared=True)
     largest = None
     if adaptive:

@@ -19,19 +19,14 @@ from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
 from sqsgd.numerics import exact
 from sqsgd.numerics.epsilon_sums import divided, total
 from sqsgd.randomness import Rng, check_rng, idle_rng
-from sqsgd.schemes._bit_budget import checked_budget, too_few_bits
+from sqsgd.schemes.budgets import checked_budget, too_few_bytes
 
 Doubles = npt.NDArray[np.float64]
 
 
 @final
 class Response:
-    """Randomised response: a code out of ``alphabet`` is kept with odds e^ε against each of the others.
-
-    Guarantees
-    ----------
-    * Exactly ``epsilon``-LDP, as implemented: tests/schemes/test_vqsgd.py::test_the_response_is_exact.
-    """
+    """Randomised response: a code out of ``alphabet`` is kept with odds e^ε against each of the others."""
 
     def __init__(self, alphabet: int, epsilon: float) -> None:
         self.alphabet = checks.integer("alphabet", alphabet, 2, 2**32)
@@ -69,13 +64,9 @@ class CrossPolytope(Mechanism):
     For |v| <= 1, vertex ± √d e_i has weight |v_i| / √d if its sign is that of v_i, and all 2d share the
     remaining weight equally, which cancels out. Each vertex is ε/b-LDP, so all b are ε-LDP.
 
-    Guarantees
-    ----------
-    * ε is b times that of a response, exactly as implemented, however the vertices' weights are rounded. For
-      more than one coordinate the actual loss is smaller, because no input always draws the same vertex.
-      tests/schemes/test_privacy.py::test_exact_privacy.
-    * Unbiased for norms up to ``bound``; longer vectors are scaled down to it.
-      tests/schemes/test_estimates.py::test_mean_is_recovered.
+    ε is exact however the vertices' weights are rounded. For more than one coordinate the actual loss is
+    smaller, because no input always draws the same vertex. Vectors longer than ``bound`` are scaled down to
+    it.
     """
 
     dim: int
@@ -154,14 +145,14 @@ def best_repeats(dim: int, epsilon: float, most: int) -> int:
     return int(repeats[np.argmin(2 * log_inflation - np.log(repeats))])
 
 
-def vqsgd(dim: int, epsilon: float, bits: int | None = None, *, repeats: int | None = None) -> Scheme:
+def vqsgd(dim: int, epsilon: float, bytes: int | None = None, *, repeats: int | None = None) -> Scheme:
     """Vertices of the cross-polytope, the best number within the budget (or ``repeats``), at ε/b each."""
-    dim, epsilon, bits = checked_budget(dim, epsilon, bits)
+    dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
     most = 10**6
     if bits is not None:
         most = bisect_right(range(1, most + 1), bits, key=lambda count: Column(count, 2 * dim).bits)
         if most == 0:
-            raise too_few_bits(bits, f"one vertex out of {2 * dim}", Column(1, 2 * dim).bits)
+            raise too_few_bytes(bits, f"one vertex out of {2 * dim}", Column(1, 2 * dim).bits)
     count = (
         best_repeats(dim, epsilon, most) if repeats is None else checks.integer("repeats", repeats, 1, most)
     )

@@ -1,1 +1,0 @@
-"""What a client has spent: an append-only account with a cap."""

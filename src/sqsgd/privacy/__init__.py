@@ -1,0 +1,1 @@
+"""What reports cost and give away: ledger, central guarantee, reconstruction bound, planner."""

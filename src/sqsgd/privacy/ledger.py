@@ -1,0 +1,346 @@
+"""A client's durable record of the epsilon that it has spent, with a cap that no server can raise.
+
+Epsilons are summed as exact fractions (basic composition, which is tight for pure epsilons). ledger_files.py
+explains how the record survives crashes, and which older copies are detected.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from sqsgd import checks
+from sqsgd.numerics.epsilon_sums import cost, limit, rounded_down, rounded_up, to_units
+from sqsgd.privacy.ledger_files import (
+    FORMAT,
+    Entry,
+    Fields,
+    History,
+    LedgerDamaged,
+    LedgerFiles,
+    LedgerRolledBack,
+    ReportRefused,
+    create_files,
+    tip_path,
+)
+
+if TYPE_CHECKING:
+    from sqsgd.core import Scheme
+    from sqsgd.task import Task
+
+__all__ = [
+    "AlreadyAnswered",
+    "BudgetSpent",
+    "Entry",
+    "Ledger",
+    "LedgerDamaged",
+    "LedgerRolledBack",
+    "Ledgers",
+    "ReportRefused",
+    "tip_path",
+]
+
+
+class BudgetSpent(ReportRefused):
+    """The report would cost more than is left."""
+
+    def __init__(self, *, path: Path, asked: Fraction, spent: Fraction, cap: Fraction) -> None:
+        self.asked, self.spent, self.cap = asked, spent, cap
+        left = max(Fraction(0), cap - spent)
+        super().__init__(
+            f"the report was not sent: it would cost epsilon {rounded_up(asked)!r}, but "
+            f"{rounded_up(spent)!r} of the cap of {rounded_down(cap)!r} is spent, and "
+            f"{rounded_down(left)!r} is left ({path})"
+        )
+
+
+class AlreadyAnswered(ReportRefused):
+    """This round of this task was answered before."""
+
+    def __init__(self, *, path: Path, task: str, round: int) -> None:
+        self.task, self.round = task, round
+        super().__init__(
+            f"the report was not sent: round {round} of the task {task!r} was answered before ({path})"
+        )
+
+
+@final
+class Ledger:
+    """What one client has spent and may still spend. ``Ledger.create`` makes one, ``Ledger(path)`` opens it.
+
+    Processes and threads may share a ledger; each call sees what the others did.
+
+    Guarantees
+    ----------
+    * ``spend`` returns after its line and its tip are on disk. After a crash at any point, the ledger opens
+      and counts every report that left. tests/privacy/test_ledger_crashes.py
+    * The cap is never exceeded, even by concurrent spends.
+      tests/privacy/test_ledger_together.py
+    * A changed bit, a truncation, a missing line, or an older copy of either file is refused. One valid line
+      more than the tip records is not: that is what a crash leaves, and the line counts as spent. So does
+      the last line under a tip that is one line older. Two lines more are refused.
+      tests/privacy/test_ledger_damage.py, tests/privacy/test_ledger_damage.py
+    * An epsilon that holds in real arithmetic only is refused unless it is asked for by name.
+      tests/privacy/test_ledger_account.py::test_real_arithmetic_is_paid_for_only_by_name
+    * If a write fails, nothing is spent and the ledger stays valid.
+      tests/privacy/test_ledger_crashes.py
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> ledger = Ledger.create(Path(folder.name) / "ledger", max_epsilon=1000.0)
+    >>> ledger.spend(400.0, notion="local", task="digits", round=0, scheme="sqsgd").line
+    2
+    >>> float(ledger.spent), float(ledger.left)
+    (400.0, 600.0)
+    >>> ledger.spend(400.0, notion="local", task="digits", round=0, scheme="sqsgd")
+    Traceback (most recent call last):
+    sqsgd.privacy.ledger.AlreadyAnswered: ...
+    >>> folder.cleanup()
+    """
+
+    def __init__(self, path: Path | str, *, witness: Path | str | None = None) -> None:
+        """Open a ledger and verify all of it.
+
+        Args:
+            path: The ledger's file.
+            witness: The second tip's path, if it was moved.
+
+        Raises:
+            FileNotFoundError: If there is no ledger.
+            LedgerDamaged: If a line or a tip is damaged, missing or older than it should be.
+        """
+        self.path = Path(path).resolve()
+        self._witness = None if witness is None else Path(witness).resolve()
+        self._files = LedgerFiles(self.path, self._witness)
+        self._read()
+
+    @classmethod
+    def create(
+        cls, path: Path | str, *, max_epsilon: float, owner: str = "", witness: Path | str | None = None
+    ) -> Ledger:
+        """A new ledger; refuses to replace an existing or a lost one.
+
+        Args:
+            path: The ledger's file, in an existing folder.
+            max_epsilon: The cap of all that is ever spent.
+            owner: Whose ledger it is; informational.
+            witness: The path of a second tip, preferably on another disk.
+
+        Raises:
+            FileExistsError: If there is a ledger already.
+            LedgerRolledBack: If a tip shows that a ledger with reports was here.
+        """
+        path = Path(path).resolve()
+        other = None if witness is None else Path(witness).resolve()
+        if other in (path, tip_path(path)):
+            raise ValueError(f"witness = {str(other)!r} must be another file, preferably on another disk")
+        heading: Fields = {
+            "kind": "heading",
+            "line": 1,
+            "format": FORMAT,
+            "ledger": secrets.token_hex(16),
+            "path": str(path),
+            "owner": _text("owner", owner, least=0),
+            "max_epsilon": limit("max_epsilon", max_epsilon),
+            "witness": None if other is None else str(other),
+            "time": _now(),
+        }
+        create_files(path, heading)
+        return cls(path)
+
+    def __repr__(self) -> str:
+        return f"Ledger({str(self.path)!r})"
+
+    # ------------------------------------------------------------ reading
+
+    @property
+    def owner(self) -> str:
+        """Whose ledger it is; informational."""
+        return str(self._read().heading["owner"])
+
+    @property
+    def witness(self) -> Path | None:
+        """The second tip."""
+        kept = self._read().heading["witness"]
+        return self._witness or (None if kept is None else Path(kept))
+
+    @property
+    def max_epsilon(self) -> float:
+        """The cap."""
+        return rounded_down(self._read().cap)
+
+    @property
+    def spent(self) -> Fraction:
+        """The epsilon spent, exactly."""
+        return self._read().spent
+
+    @property
+    def left(self) -> Fraction:
+        """The epsilon that may still be spent, exactly."""
+        history = self._read()
+        return max(Fraction(0), history.cap - history.spent)
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Every report paid for."""
+        return tuple(self._read().entries)
+
+    @property
+    def interrupted(self) -> str:
+        """What a crash left unfinished, to be repaired by the next spend; empty if nothing."""
+        return self._files.interrupted()
+
+    # ------------------------------------------------------------ writing
+
+    def spend(
+        self,
+        epsilon: float,
+        *,
+        notion: str,
+        task: str,
+        round: int,
+        scheme: str,
+        purpose: str = "training",
+        arithmetic: str = "exact",
+        allow_real: bool = False,
+    ) -> Entry:
+        """Pay for one report. Call it before the report leaves; if it raises, the report must not leave.
+
+        Each round of a task is paid for once: no server can ask twice, and a client cannot repeat a report
+        that was paid for and then lost in a crash.
+
+        Args:
+            epsilon: The cost of the report.
+            notion: The notion of ``Privacy``; only "local" epsilons add up.
+            task: The name of what is trained.
+            round: The task's round.
+            scheme: The scheme, informational; so is ``purpose``.
+            arithmetic: That of ``Privacy``; "real" is refused unless ``allow_real`` is true.
+
+        Returns:
+            The entry, which is on disk.
+
+        Raises:
+            BudgetSpent: If the cap would be exceeded.
+            AlreadyAnswered: If the round was paid for before.
+            LedgerDamaged: If the amount spent is not known for certain.
+            OSError: If the disk fails; then nothing is spent, or the line counts.
+        """
+        if notion != "local":
+            raise ValueError(f"notion = {notion!r}: the ledger adds up 'local' epsilons only")
+        if arithmetic != "exact" and not allow_real:
+            raise ValueError(
+                f"arithmetic = {arithmetic!r}: the epsilon of {scheme!r} holds in real arithmetic only, and "
+                "its reports are drawn with floats; choose a scheme with exact arithmetic, or pass "
+                "allow_real=True"
+            )
+        fields: Fields = {
+            "kind": "spend",
+            "epsilon": cost("epsilon", epsilon),
+            "task": _text("task", task),
+            "round": checks.integer("round", round, 0, 2**63 - 1),
+            "scheme": _text("scheme", scheme),
+            "purpose": _text("purpose", purpose),
+            "time": _now(),
+        }
+        asked = to_units(fields["epsilon"])
+        with self._files.current(os.O_RDWR) as (descriptor, history):
+            if (fields["task"], fields["round"]) in history.answered:
+                raise AlreadyAnswered(path=self.path, task=task, round=round)
+            if history.spent_units + asked > history.cap_units:
+                raise BudgetSpent(
+                    path=self.path, asked=Fraction(fields["epsilon"]), spent=history.spent, cap=history.cap
+                )
+            self._files.append(descriptor, history, fields)
+            return history.entries[-1]
+
+    def spend_for(
+        self,
+        scheme: Scheme,
+        task: Task,
+        *,
+        name: str = "",
+        purpose: str = "training",
+        allow_real: bool = False,
+    ) -> Entry:
+        """Pay for ``scheme.encode(x, task, rng)``; ``name`` is the task's name (default: its seed)."""
+        if scheme.privacy.delta:
+            raise ValueError(
+                f"scheme.privacy.delta = {scheme.privacy.delta!r}: the ledger adds up pure epsilons"
+            )
+        return self.spend(
+            scheme.privacy.epsilon,
+            notion=scheme.privacy.notion,
+            task=name or f"seed {task.seed}",
+            round=task.round,
+            scheme=f"{scheme.name} {scheme.fingerprint:08x}",
+            purpose=purpose,
+            arithmetic=scheme.privacy.arithmetic,
+            allow_real=allow_real,
+        )
+
+    def lower_cap(self, max_epsilon: float) -> None:
+        """Lower the cap permanently; 0 closes the ledger."""
+        lower = 0.0 if max_epsilon == 0 else limit("max_epsilon", max_epsilon)
+        with self._files.current(os.O_RDWR) as (descriptor, history):
+            if to_units(lower) > history.cap_units:
+                raise ValueError(
+                    f"max_epsilon = {max_epsilon!r} is above the cap of {rounded_down(history.cap)!r}, "
+                    "which cannot be raised"
+                )
+            self._files.append(descriptor, history, {"kind": "cap", "max_epsilon": lower, "time": _now()})
+
+    def _read(self) -> History:
+        with self._files.current(os.O_RDONLY) as (_, history):
+            return history
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _text(name: str, value: object, least: int = 1) -> str:
+    if not isinstance(value, str) or not least <= len(value) <= 200 or not value.isprintable():
+        raise ValueError(f"{name} = {value!r} must be {least} to 200 printable characters")
+    return value
+
+
+# ---------------------------------------------------------------- simulated clients
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledgers:
+    """One ledger per client, created with the cap ``max_epsilon`` when the client is first asked.
+
+    Guarantees
+    ----------
+    * A client whose ledger is spent sends no report, in this run or in a later one with the same folder:
+      tests/privacy/test_ledger_account.py::test_a_simulated_client_refuses_in_any_later_run.
+    """
+
+    folder: Path
+    max_epsilon: float
+    allow_real: bool = False
+    """Also pay for schemes whose ε holds in real arithmetic only."""
+
+    def paid(self, scheme: Scheme, task: Task, client: int) -> bool:
+        """Pay for a client's report; False if its ledger refuses. A damaged ledger raises LedgerDamaged.
+
+        ``client`` has the ledger, whatever number the task has.
+        """
+        path = self.folder / f"{client // 1000:06d}" / f"client-{client}"
+        try:
+            ledger = Ledger(path) if path.exists() else self._made(path, client)
+            ledger.spend_for(scheme, task, allow_real=self.allow_real)
+        except (AlreadyAnswered, BudgetSpent):
+            return False
+        return True
+
+    def _made(self, path: Path, client: int) -> Ledger:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return Ledger.create(path, max_epsilon=self.max_epsilon, owner=f"client {client}")

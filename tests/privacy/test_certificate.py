@@ -1,0 +1,205 @@
+"""``central_guarantee``, the local ε for a central one, and plans of one report per user."""
+
+import itertools
+import math
+import time
+from dataclasses import replace
+
+import pytest
+
+from sqsgd import CentralGuarantee, central_guarantee, local_epsilon_for, make_scheme
+from sqsgd.privacy.certificate import certifies, plan_once
+from sqsgd.privacy.planner import automatic_scheme
+
+
+def index(epsilon, **options):
+    return make_scheme("privunit-index", dim=3920, epsilon=epsilon, **options)
+
+
+TABLE = {  # in floats: local ε, and central ε for the users below
+    8.0: (4.83, 3.89, 1.55, 0.287),
+    6.0: (3.17, 1.86, 0.436, 0.095),
+    4.0: (1.066, 0.478, 0.138, 0.030),
+    2.0: (0.272, 0.129, 0.0375, 0.0082),
+}
+
+USERS = (1500, 6000, 60000, 10**6)
+
+
+@pytest.mark.parametrize("local", TABLE)
+def test_the_table_of_values(local):
+    for users, known in zip(USERS, TABLE[local], strict=True):
+        found = central_guarantee(index(local), users, 1e-6)
+        assert found.bound == "blanket"
+        assert 0.995 * known <= found.epsilon <= 1.015 * known, users
+
+
+@pytest.mark.parametrize(("local", "known"), [(8.0, 7.98), (6.0, 0.704), (4.0, 0.224), (2.0, 0.0594)])
+def test_mechanisms_of_other_kinds_get_the_generic_bound(local, known):
+    scheme = make_scheme("vqsgd", dim=3920, epsilon=local, repeats=1)
+    found = central_guarantee(scheme, 60000, 1e-6)
+    assert found.bound == "generic"
+    assert known == pytest.approx(found.epsilon, rel=0.01)
+
+
+LOCAL = (0.1, 2.0, 12.0)
+
+MANY = (10, 10**4, 10**8)
+
+SECONDS = 2.0  # of the processor, for one guarantee
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda local: index(local, nearest=100),
+        lambda local: make_scheme("vqsgd", dim=3920, epsilon=local, bytes=64),
+        lambda local: make_scheme("sqsgd-stateless", dim=3920, epsilon=local, bytes=64, code="signs"),
+    ],
+    ids=["own bound", "generic bound", "codes and norm"],
+)
+def test_the_whole_range_in_time_and_monotone(make):
+    """It falls with users and δ, and rises with the local ε, up to the tolerance of the search.
+
+    Monotone in the local ε only for the same mechanism: codes of other budgets have other parameters.
+    """
+    grids, values = [LOCAL, MANY, (1e-9, 1e-6)], {}
+    for point in itertools.product(*grids):
+        scheme, started = make(point[0]), time.process_time()
+        values[point] = central_guarantee(scheme, *point[1:]).epsilon
+        assert time.process_time() - started <= SECONDS, point
+        assert 0 <= values[point] <= scheme.privacy.epsilon <= point[0]
+    for axis, rises in ((0, True), (1, False), (2, False)):
+        for point, value in values.items():
+            at = grids[axis].index(point[axis])
+            if at + 1 < len(grids[axis]):
+                later = values[(*point[:axis], grids[axis][at + 1], *point[axis + 1 :])]
+                assert (later >= 0.998 * value) if rises else (later <= 1.002 * value), (point, axis)
+
+
+@pytest.mark.parametrize(("users", "delta"), [(1, 1e-6), (60000, 0.0), (60000, 1e-200), (2, 1e-12)])
+def test_where_nothing_is_certified_it_is_the_local_epsilon(users, delta):
+    found = central_guarantee(index(4.0), users, delta)
+    assert (found.epsilon, found.bound, found.local_epsilon) == (4.0, "local", 4.0)
+    assert "nothing smaller is certified" in found.sentence
+
+
+def test_dropouts_and_colluding_users_are_not_counted():
+    scheme = index(4.0)
+    found = central_guarantee(scheme, 6000, 1e-6, dropouts=1000, colluding=500)
+    assert found.users == 4500
+    assert found.epsilon == central_guarantee(scheme, 4500, 1e-6).epsilon
+    assert found.epsilon > central_guarantee(scheme, 6000, 1e-6).epsilon
+    text = " ".join(found.assumptions)
+    assert "1,000 do not answer" in text
+    assert "500 other users reveal" in text
+
+
+def test_real_arithmetic_is_an_assumption():
+    found = central_guarantee(make_scheme("privunit", dim=100, epsilon=2.0, bytes=32), 1000, 1e-6)
+    assert "real arithmetic" in found.assumptions[-1]
+    assert not any("real arithmetic" in text for text in central_guarantee(index(2.0), 10, 1e-6).assumptions)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delta": 1.0}, "delta = 1.0 must be below 1"),
+        ({"delta": 1.5}, "delta = 1.5 must be a number from 0 to 1"),
+        ({"delta": -1e-9}, "delta"),
+        ({"delta": math.nan}, "delta"),
+        ({"users": 0}, "users = 0"),
+        ({"users": 10.5}, "users = 10.5"),
+        ({"order": "day"}, "order = 'day' must be one of run, round"),
+        ({"dropouts": -1}, "dropouts = -1"),
+        ({"dropouts": 60, "colluding": 40}, "dropouts \\+ colluding = 100 leaves none of users = 100"),
+        ({"scheme": "privunit-index"}, "must be a sqsgd.Scheme"),
+        ({"scheme": make_scheme("sqsgd", dim=1000, epsilon=4.0, bytes=8, code="signs")}, "keeps a residual"),
+        ({"scheme": make_scheme("fedsgd", dim=10)}, "no pure local guarantee .notion 'none'"),
+        ({"scheme": make_scheme("cpsgd", dim=10, epsilon=4.0, bytes=50)}, "notion 'central'"),
+        (
+            {"scheme": make_scheme("ldp-fl", dim=10, epsilon=4.0, bytes=2, per_weight=True)},
+            "notion 'per-weight'",
+        ),
+    ],
+    ids=str,
+)
+def test_refusals_name_the_value(options, message):
+    arguments = {"scheme": index(4.0), "users": 100, "delta": 1e-6, **options}
+    with pytest.raises(ValueError, match=message):
+        central_guarantee(**arguments)
+
+
+def test_what_is_certified_is_what_is_stated():
+    for scheme, users in (
+        (index(4.0), 6000),
+        (index(8.0), 1500),
+        (make_scheme("vqsgd", dim=9, epsilon=2.0), 999),
+    ):
+        least = central_guarantee(scheme, users, 1e-6).epsilon
+        assert certifies(scheme, 1.01 * least, users, 1e-6)
+        assert not certifies(scheme, 0.98 * least, users, 1e-6)
+    assert certifies(index(4.0), 4.0, 1, 0.0)
+    assert not certifies(index(4.0), 3.9, 1, 1e-6)
+
+
+def test_the_sentence_rounds_up_and_json_has_everything():
+    found = CentralGuarantee(
+        epsilon=0.138111, delta=1e-6, users=60000, order="run", bound="blanket", local_epsilon=4.0,
+        assumptions=("one",),
+    )  # fmt: skip
+    assert "central (0.1382, 1e-6) for whoever sees only the models" in found.sentence
+    assert "60,000 users" in found.sentence
+    assert found.to_dict()["assumptions"] == ["one"]
+    assert found.to_dict()["epsilon"] == 0.138111
+
+
+def test_what_no_scheme_can_reach_is_refused():
+    with pytest.raises(ValueError, match=r"central = 1e-09 needs a local epsilon below 0\.01, or more users"):
+        local_epsilon_for(index, 1e-9, 60, 1e-6)
+
+
+@pytest.mark.parametrize(("users", "central"), [(60000, 0.5), (1500, 1.0), (10**6, 0.05)])
+def test_what_is_chosen_keeps_the_central_epsilon(users, central):
+    local = local_epsilon_for(index, central, users, 1e-6)
+    assert central_guarantee(index(local), users, 1e-6).epsilon <= central
+    assert central_guarantee(index(1.02 * local), users, 1e-6).epsilon > central
+
+
+def test_a_local_epsilon_as_small_as_the_central_one_always_suffices():
+    assert local_epsilon_for(index, 0.5, 1, 1e-6) == pytest.approx(0.5)
+    assert local_epsilon_for(index, 20.0, 100, 1e-6) == 12.0
+    assert local_epsilon_for(index, 3.0, 10**8, 1e-6, most=4.0) == 4.0
+
+
+@pytest.mark.parametrize("central", [0.0, -1.0, float("nan")])
+def test_refusals(central):
+    with pytest.raises(ValueError, match="central"):
+        local_epsilon_for(index, central, 100, 1e-6)
+
+
+BUDGET = {"dim": 3920, "bytes": 32, "users": 60000, "delta": 1e-6}
+
+
+def test_the_plan_keeps_what_was_asked_for():
+    chosen = plan_once(**BUDGET, central=0.2)
+    assert chosen.central.epsilon <= 0.2
+    assert chosen.epsilon == chosen.central.local_epsilon > 4
+    scheme = replace(make_scheme(chosen.scheme, dim=3920, epsilon=chosen.epsilon, bytes=32), wire=2)
+    assert chosen.scheme == automatic_scheme(dim=3920, epsilon=chosen.epsilon, bytes=32, once=True)
+    assert (chosen.message_bytes, chosen.nmse) == (scheme.bits // 8, scheme.nmse)
+    assert chosen.nmse_mean == chosen.nmse / 60000
+
+
+def test_from_a_local_epsilon():
+    chosen = plan_once(**BUDGET, epsilon=4.0, dropouts=50000)
+    assert chosen.epsilon == 4.0
+    scheme = make_scheme(chosen.scheme, dim=3920, epsilon=4.0, bytes=32)
+    assert chosen.central == central_guarantee(scheme, 60000, 1e-6, dropouts=50000)
+    assert chosen.to_dict()["central"]["users"] == 10000
+
+
+def test_one_of_both_is_asked_for():
+    for both in ({}, {"epsilon": 4.0, "central": 0.2}):
+        with pytest.raises(ValueError, match="either epsilon"):
+            plan_once(**BUDGET, **both)

@@ -1,0 +1,389 @@
+"""Kill -9, power failures, broken disks: nothing that left goes uncounted, nothing good is refused."""
+
+import errno
+import functools
+import os
+import random
+import signal
+import time
+
+import pytest
+from crash_images import Disk, Recorder
+from spending import files_of, in_child, pay, put_back, small_ledger, status_of
+
+from sqsgd.files import durable
+from sqsgd.privacy.ledger import Ledger, LedgerDamaged
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+def recorded(tmp_path, *, witness: bool, spends: int = 3, failing: bool = False):
+    """Everything that a ledger's making and some spends do to files, and when each of them returned.
+
+    ``failing``: the first of them has written its line, but then its tip cannot take the old one's place.
+    """
+    root = tmp_path / "recorded"
+    (root / "disk").mkdir(parents=True)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        recorder = Recorder(monkeypatch, root)
+        elsewhere = root / "disk" / "witness" if witness else None
+        ledger = Ledger.create(root / "ledger", max_epsilon=99.0, witness=elsewhere)
+        recorder.events.append(("returned",))
+        if failing:
+            with monkeypatch.context() as broken:
+                broken.setattr(os, "replace", fail)
+                with pytest.raises(OSError, match="broken"):
+                    pay(ledger, 99)
+        for round in range(spends):
+            pay(ledger, round)
+            recorder.events.append(("returned",))
+    return recorder.events
+
+
+def fail(*_):
+    raise OSError("broken")
+
+
+def first_trouble(tmp_path, events, uncertain: int = 1) -> str:
+    """Build every disk that a failure may leave; the first on which a ledger fails its promise."""
+    folder = tmp_path / "image"
+    (folder / "disk").mkdir(parents=True, exist_ok=True)
+    disk, returned, seen = Disk(), -1, set()
+    for step, event in enumerate(events):
+        if event == ("returned",):
+            returned += 1
+        else:
+            disk.do(event)
+        for image in disk.images():
+            key = (returned, *sorted(image.items()))
+            if key in seen:
+                continue
+            seen.add(key)
+            put_back(folder, {k: v for k, v in image.items() if "/" not in k})
+            put_back(folder / "disk", {k[5:]: v for k, v in image.items() if "/" in k})
+            try:
+                told_apart(folder, returned, uncertain, witness="disk/witness" in image)
+            except (AssertionError, LedgerDamaged, OSError) as error:
+                return f"step {step}, {event[:2]}: {error!r}"
+    assert len(seen) > 30
+    return ""
+
+
+def told_apart(folder, returned, uncertain, *, witness):
+    elsewhere = folder / "disk" / "witness"
+    if returned < 0 and not (folder / "ledger").exists():
+        for tip in (folder / "ledger.tip", elsewhere):
+            tip.unlink(missing_ok=True)  # they name the place where they were recorded
+        Ledger.create(folder / "ledger", max_epsilon=99.0)
+        return
+    ledger = Ledger(folder / "ledger", witness=elsewhere if witness else None)
+    counted = ledger.spent
+    assert counted >= returned, "too little is counted"
+    assert counted <= returned + uncertain, "too much is counted"
+    pay(ledger, 50)
+    pay(ledger, 51)
+    again = Ledger(folder / "ledger", witness=elsewhere if witness else None)
+    assert again.spent == counted + 2
+    assert again.interrupted == ""
+
+
+@pytest.mark.parametrize("witness", [False, True])
+@pytest.mark.parametrize("failing", [False, True])
+def test_no_power_failure_loses_a_report_or_refuses_a_good_ledger(tmp_path, monkeypatch, witness, failing):
+    """``failing``: nor does one that comes while an earlier crash is being put right."""
+    events = recorded(tmp_path, witness=witness, failing=failing)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # of the images: only time
+    assert first_trouble(tmp_path, events, uncertain=2 if failing else 1) == ""
+
+
+def test_what_a_crash_left_is_synced_before_the_tip_knows_it(tmp_path, monkeypatch):
+    """Its writer may have died before the sync: images without the first sync show nothing wrong."""
+    events = recorded(tmp_path, witness=False, failing=True)
+    events.remove(("sync", "ledger"))
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    assert first_trouble(tmp_path, events, uncertain=2) == ""
+    events.remove(("sync", "ledger"))
+    assert first_trouble(tmp_path, events, uncertain=2) != ""
+
+
+def without(kind, name):
+    return lambda events: [event for event in events if event[:2] != (kind, name)]
+
+
+def tip_before_ledger(events):
+    """Each line is written after what follows it up to the tip's replacement, not before."""
+    changed, held = [], []
+    for event in events:
+        if event[0] == "write" and event[1] == "ledger":
+            held = [event]
+        elif held and event == ("sync", "ledger"):
+            held.append(event)
+        else:
+            changed.append(event)
+            if event == ("sync", "."):
+                changed += held
+                held = []
+    return changed
+
+
+def report_before_tip(events):
+    """A report that leaves as soon as its line is written, synced or not."""
+    kept = [event for event in events if event != ("returned",)]
+    changed = []
+    for event in kept:
+        changed.append(event)
+        if event[0] == "write" and event[1] in ("ledger", "ledger.part"):
+            changed.append(("returned",))
+    return changed
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        without("sync", "ledger"),
+        without("sync", "ledger.tip.part"),
+        without("sync", "."),
+        tip_before_ledger,
+        report_before_tip,
+    ],
+)
+def test_a_sync_less_or_another_order_would_be_found_out(tmp_path, monkeypatch, broken):
+    events = recorded(tmp_path, witness=False)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    assert broken(events) != events
+    assert first_trouble(tmp_path, broken(events)) != ""
+
+
+def test_a_spend_returns_after_everything_is_synced(tmp_path):
+    events = recorded(tmp_path, witness=True, spends=1)
+    start = events.index(("returned",)) + 1
+    assert [event[:2] for event in events[start:]] == [
+        ("write", "ledger"),
+        ("sync", "ledger"),
+        ("new", "ledger.tip.part"),
+        ("write", "ledger.tip.part"),
+        ("sync", "ledger.tip.part"),
+        ("new", "disk/witness.part"),
+        ("write", "disk/witness.part"),
+        ("sync", "disk/witness.part"),
+        ("rename", "ledger.tip.part"),
+        ("sync", "."),
+        ("rename", "disk/witness.part"),
+        ("sync", "disk"),
+        ("returned",),
+    ]
+
+
+@pytest.mark.parametrize("witness", [False, True])
+def test_kill_at_random_moments(tmp_path, witness):
+    """A child spends and says so after each; whatever it had said by its death is counted."""
+    path, chance = tmp_path / "ledger", random.Random(7)
+    Ledger.create(path, max_epsilon=1e9, witness=tmp_path / "witness" if witness else None)
+    said = 0
+    for life in range(15):
+        reading, writing = os.pipe()
+
+        def spend_on(writing=writing, life=life):
+            ledger = Ledger(path)
+            for round in range(10**6):
+                pay(ledger, round, task=f"life {life}")
+                os.write(writing, b".")
+
+        child = in_child(spend_on)
+        os.close(writing)
+        said += len(os.read(reading, 1))
+        time.sleep(chance.uniform(0.0, 0.02))
+        os.kill(child, signal.SIGKILL)
+        assert status_of(child) == -signal.SIGKILL
+        while heard := os.read(reading, 1 << 16):
+            said += len(heard)
+        os.close(reading)
+        assert said <= len(Ledger(path).entries) <= said + life + 1
+    assert said >= 15
+    pay(Ledger(path), 0, task="afterwards")
+    assert Ledger(path).interrupted == ""
+
+
+def test_kill_at_every_call(tmp_path):
+    """The child kills itself at its n-th call, having written half of what it was about to write."""
+    ledger = small_ledger(tmp_path, reports=1, witness=tmp_path / "witness")
+    left_behind = set()
+    for at in range(1, 60):
+        before = ledger.spent
+
+        def die_at(at=at):
+            calls = iter(range(1, 10**6))
+
+            def dying(really, *args):
+                if next(calls) == at:
+                    if really is pwrite:
+                        really(args[0], args[1][: len(args[1]) // 2], args[2])
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return really(*args)
+
+            pwrite = os.pwrite
+            for name in ("open", "pwrite", "fsync", "replace", "close"):
+                setattr(os, name, functools.partial(dying, getattr(os, name)))
+            pay(ledger, 10 + at)
+
+        ended = status_of(in_child(die_at))
+        again = Ledger(ledger.path)
+        assert again.spent - before in ({1} if ended == 0 else {0, 1})
+        left_behind.add(again.interrupted.replace(str(tmp_path), ""))
+        if ended == 0:
+            break
+        pay(ledger, 100 + at)
+        assert Ledger(ledger.path).interrupted == ""
+    else:
+        pytest.fail("no end of calls")
+    assert len(left_behind) == 4, left_behind  # nothing, half a line, a line that no or not every tip knows
+
+
+CALLS = ("open", "pwrite", "fsync", "replace")
+
+
+class FailingDisk:
+    """From the n-th of the calls on, or at it alone, writing fails."""
+
+    def __init__(self, monkeypatch, at, *, error=errno.ENOSPC, for_good=False, half=True, calls=CALLS):
+        self.at, self.error, self.for_good, self.half = at, error, for_good, half
+        self.count, self.failed = 0, ""
+        for name in calls:
+            monkeypatch.setattr(os, name, self._failing(name, getattr(os, name)))
+
+    def _failing(self, name, really):
+        def call(*args, **more):
+            if name == "open" and not args[1] & os.O_CREAT:
+                return really(*args, **more)
+            self.count += 1
+            if self.count == self.at or (self.for_good and self.count > self.at):
+                self.failed = self.failed or name
+                if name == "pwrite" and self.half:
+                    really(args[0], args[1][: len(args[1]) // 2], args[2])
+                raise OSError(self.error, os.strerror(self.error))
+            return really(*args, **more)
+
+        return call
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+@pytest.mark.parametrize("for_good", [False, True])
+@pytest.mark.parametrize("witness", [False, True])
+def test_whichever_call_fails(tmp_path, error, for_good, witness):
+    ledger = small_ledger(tmp_path, reports=2, witness=tmp_path / "witness" if witness else None)
+    unchanged = 0
+    for at in range(1, 40):
+        before, spent = files_of(tmp_path), ledger.spent
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            disk = FailingDisk(monkeypatch, at, error=error, for_good=for_good)
+            raised = 0
+            try:
+                pay(ledger, 10 + at)
+            except OSError as caught:
+                raised = caught.errno
+            assert raised == (error if disk.failed else 0)
+            if not disk.failed:
+                break
+        counted = Ledger(ledger.path).spent
+        assert counted == ledger.spent
+        if disk.failed == "replace" or counted != spent:
+            assert counted == spent + 1  # a tip may know the line: it stays
+        else:
+            assert files_of(tmp_path) == before
+            unchanged += 1
+        pay(ledger, 100 + at)
+        assert Ledger(ledger.path).interrupted == ""
+    else:
+        pytest.fail("no end of calls")
+    assert unchanged >= 5 + 3 * witness
+
+
+def test_a_line_that_could_not_be_taken_back_counts(tmp_path, monkeypatch):
+    """The line is there, the tip is not, and cutting fails too: it is counted, not forgotten."""
+    ledger = small_ledger(tmp_path, reports=2)
+    with monkeypatch.context() as broken:
+        broken.setattr(durable, "cut_at", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
+        FailingDisk(broken, 3, error=errno.EIO)
+        with pytest.raises(OSError, match="Input/output"):
+            pay(ledger, 5)
+    assert ledger.spent == Ledger(ledger.path).spent == 3
+    pay(ledger, 6)
+    assert Ledger(ledger.path).interrupted == ""
+
+
+def test_a_disk_that_fails_while_a_ledger_is_made(tmp_path):
+    for at in range(1, 40):
+        path = tmp_path / f"ledger {at}"
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            disk = FailingDisk(monkeypatch, at)
+            try:
+                Ledger.create(path, max_epsilon=5.0, witness=tmp_path / f"witness {at}")
+            except OSError:
+                assert disk.failed
+            if not disk.failed:
+                break
+        if not path.exists():
+            Ledger.create(path, max_epsilon=5.0, witness=tmp_path / f"witness {at}")
+        pay(Ledger(path), 0)
+    else:
+        pytest.fail("no end of calls")
+
+
+def test_interrupts_lose_nothing(tmp_path, monkeypatch):
+    """Ctrl-C at any call: the report does not leave, and the ledger is good."""
+
+    class Interrupting(FailingDisk):
+        def _failing(self, name, really):
+            def call(*args, **more):
+                self.count += 1
+                if self.count == self.at:
+                    self.failed = name
+                    raise KeyboardInterrupt
+                return really(*args, **more)
+
+            return call
+
+    ledger = small_ledger(tmp_path, reports=2)
+    for at in range(1, 60):
+        spent = ledger.spent
+        with monkeypatch.context() as patch:
+            disk = Interrupting(patch, at, calls=(*CALLS, "ftruncate", "close", "fstat"))
+            try:
+                pay(ledger, 10 + at)
+            except KeyboardInterrupt:
+                assert disk.failed
+            if not disk.failed:
+                break
+        assert spent <= ledger.spent == Ledger(ledger.path).spent <= spent + 1
+        pay(ledger, 100 + at)
+    else:
+        pytest.fail("no end of calls")
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_link_in_the_way_is_not_written_through(tmp_path, link):
+    """Whoever may write into the folder could else have the client write over a file of its own."""
+    ledger = small_ledger(tmp_path, reports=1)
+    (tmp_path / "precious").write_text("precious")
+    link(tmp_path / "precious", tmp_path / "ledger.tip.part")
+    pay(ledger, 7)
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert not (tmp_path / "ledger.tip").is_symlink()
+    assert Ledger(ledger.path).spent == 2
+
+
+def test_without_locks_nothing_is_spent(tmp_path, monkeypatch):
+    """Some network file systems have none."""
+    ledger = small_ledger(tmp_path, reports=1)
+    before = files_of(tmp_path)
+
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable.fcntl, "flock", no_locks)
+        with pytest.raises(OSError, match="keep it on a local disk"):
+            pay(ledger, 7)
+    assert files_of(tmp_path) == before
+    pay(ledger, 7)
+    assert ledger.spent == 2

@@ -1,0 +1,310 @@
+"""Changed bits, cuts, lines more or less, older copies, lost files: each is seen and refused."""
+
+import io
+import os
+import shutil
+
+import pytest
+from spending import files_of, pay, put_back, refused, small_ledger
+
+from sqsgd.privacy import ledger_files as history
+from sqsgd.privacy.ledger import Ledger, LedgerDamaged, LedgerRolledBack
+from sqsgd.privacy.ledger_files import MAX_LINE
+
+
+def flips_that_pass(ledger, name):
+    path = ledger.path.with_name(name)
+    good = path.read_bytes()
+    with path.open("r+b", buffering=0) as file:
+        for at in range(len(good)):
+            for bit in range(8):
+                os.pwrite(file.fileno(), bytes([good[at] ^ 1 << bit]), at)
+                if not refused(ledger.path):
+                    return [(at, bit)]  # and it was spent from, so the files have changed
+            os.pwrite(file.fileno(), good[at : at + 1], at)
+    return []
+
+
+@pytest.mark.parametrize("name", ["ledger", "ledger.tip", "witness"])
+def test_every_flipped_bit(tmp_path, name):
+    ledger = small_ledger(tmp_path, reports=2, witness=tmp_path / "witness")
+    assert flips_that_pass(ledger, name) == []
+    assert not refused(ledger.path)
+
+
+def test_without_the_digests_flips_would_pass(tmp_path, monkeypatch):
+    monkeypatch.setattr(history, "_digest", lambda body, before: b"0" * 64)
+    assert flips_that_pass(small_ledger(tmp_path, reports=2), "ledger") != []
+
+
+@pytest.mark.parametrize("name", ["ledger", "ledger.tip"])
+def test_every_cut(tmp_path, name):
+    ledger = small_ledger(tmp_path, reports=3)
+    path = tmp_path / name
+    good = path.read_bytes()
+    for length in reversed(range(len(good))):
+        os.truncate(path, length)
+        assert refused(ledger.path), length
+    path.write_bytes(good)
+    assert not refused(ledger.path)
+
+
+def moved(lines):
+    """Lines put in another order, left out, repeated, taken from elsewhere, in some ways."""
+    for i in range(len(lines)):
+        yield lines[:i] + lines[i + 1 :]
+        yield [*lines[: i + 1], *lines[i:]]
+        for j in range(i):
+            swapped = list(lines)
+            swapped[i], swapped[j] = lines[j], lines[i]
+            yield swapped
+
+
+def test_lines_in_another_order(tmp_path):
+    ledger = small_ledger(tmp_path, reports=4)
+    lines = ledger.path.read_bytes().splitlines(keepends=True)
+    variants = [b"".join(variant) for variant in moved(lines)]
+    # The last line once more cannot be told from one that a crash cut off: it is dropped, not counted.
+    repeated_end = b"".join([*lines, lines[-1]])
+    assert repeated_end in variants
+    for variant in variants:
+        ledger.path.write_bytes(variant)
+        if variant != repeated_end:
+            assert refused(ledger.path)
+    ledger.path.write_bytes(repeated_end)
+    assert Ledger(ledger.path).spent == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda lines: lines[:2], r"ends after 2 lines \(\d+ bytes\), but .*ledger\.tip records 4"),
+        (lambda lines: [*lines[:2], lines[2][:-9], lines[3]], r"line 3 \(byte \d+\) was changed or does not"),
+        (lambda lines: [lines[0].replace(b"1000", b"9000"), *lines[1:]], r"line 1 \(byte 0\) was changed"),
+        (lambda lines: [*lines[:3], lines[3][:-1]], r"line 4 \(byte \d+\) is truncated"),
+        (lambda lines: [*lines, b"x" * 9000], r"line 5 \(byte \d+\) is truncated or has no end"),
+        (lambda lines: [], r"line 1 \(byte 0\) is missing"),
+    ],
+)
+def test_it_says_what_is_wrong_and_where(tmp_path, change, words):
+    ledger = small_ledger(tmp_path)
+    ledger.path.write_bytes(b"".join(change(ledger.path.read_bytes().splitlines(keepends=True))))
+    with pytest.raises(LedgerDamaged, match=words):
+        Ledger(ledger.path)
+
+
+def test_both_files_put_back_together(tmp_path):
+    """Not to be seen by the files alone; by a process that knew them, and by a witness elsewhere, it is."""
+    (tmp_path / "alone").mkdir()
+    ledger = small_ledger(tmp_path / "alone")
+    old = files_of(tmp_path / "alone")
+    pay(ledger, 10)
+    put_back(tmp_path / "alone", old)
+    assert Ledger(ledger.path).spent == 3
+    with pytest.raises(LedgerRolledBack, match="has become shorter"):
+        pay(ledger, 11)
+
+    (tmp_path / "watched").mkdir()
+    (tmp_path / "disk").mkdir()
+    ledger = small_ledger(tmp_path / "watched", witness=tmp_path / "disk" / "witness")
+    old = files_of(tmp_path / "watched")
+    pay(ledger, 10)
+    put_back(tmp_path / "watched", old)
+    with pytest.raises(LedgerRolledBack, match=r"witness records 5"):
+        Ledger(ledger.path)
+
+
+def test_a_copy_spent_from_twice_is_seen_by_the_witness(tmp_path):
+    for name in "abw":
+        (tmp_path / name).mkdir()
+    ledger = small_ledger(tmp_path / "a", witness=tmp_path / "w" / "witness")
+    put_back(tmp_path / "b", files_of(tmp_path / "a"))
+    pay(ledger, 10)
+    assert refused(tmp_path / "b" / "ledger")
+    pay(ledger, 11)
+
+
+def test_a_witness_that_has_moved(tmp_path):
+    ledger = small_ledger(tmp_path, witness=tmp_path / "witness")
+    (tmp_path / "witness").rename(tmp_path / "elsewhere")
+    with pytest.raises(LedgerDamaged, match="witness is missing"):
+        Ledger(ledger.path)
+    moved_one = Ledger(ledger.path, witness=tmp_path / "elsewhere")
+    pay(moved_one, 10)
+    assert moved_one.witness == tmp_path / "elsewhere"
+    assert Ledger(ledger.path, witness=tmp_path / "elsewhere").spent == 4
+
+
+def test_files_that_are_gone_or_belong_elsewhere(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    one, other = small_ledger(tmp_path / "a"), small_ledger(tmp_path / "b")
+    kept = files_of(tmp_path / "a")
+    shutil.copy(other.path.with_name("ledger.tip"), one.path.with_name("ledger.tip"))
+    with pytest.raises(LedgerRolledBack, match="belongs to a ledger other than"):
+        Ledger(one.path)
+    put_back(tmp_path / "a", {"ledger": kept["ledger"]})
+    with pytest.raises(LedgerDamaged, match=r"ledger.tip is missing"):
+        Ledger(one.path)
+    put_back(tmp_path / "a", {"ledger.tip": kept["ledger.tip"]})
+    for attempt in (lambda: Ledger(one.path), lambda: pay(one, 9)):
+        with pytest.raises(LedgerRolledBack, match="is missing, but"):
+            attempt()
+    with pytest.raises(LedgerRolledBack, match="records 4 lines"):
+        Ledger.create(one.path, max_epsilon=1e6)
+    put_back(tmp_path / "a", {"ledger.tip": b"nonsense"})
+    with pytest.raises(LedgerDamaged):
+        Ledger.create(one.path, max_epsilon=1e6)
+
+
+def test_two_ledgers_cannot_share_a_witness(tmp_path):
+    one = Ledger.create(tmp_path / "one", max_epsilon=1.0, witness=tmp_path / "witness")
+    with pytest.raises(LedgerRolledBack, match="is the tip of"):
+        Ledger.create(tmp_path / "two", max_epsilon=1.0, witness=tmp_path / "witness")
+    pay(one, 0)
+
+
+def test_a_line_torn_at_every_length(tmp_path):
+    ledger = small_ledger(tmp_path, reports=2)
+    before = files_of(tmp_path)
+    pay(ledger, 2)
+    line = ledger.path.read_bytes()[len(before["ledger"]) :]
+    for length in range(len(line) + 1):
+        for filling in (b"", b"\0" * (len(line) - length), b"\xff\n"):
+            if length == len(line) and filling:
+                continue
+            put_back(tmp_path, {**before, "ledger": before["ledger"] + line[:length] + filling})
+            torn = Ledger(ledger.path)
+            counted = 3 if length == len(line) else 2
+            assert torn.spent == counted
+            assert bool(torn.interrupted) == (length > 0 or filling != b"")
+            if length % 16 == 0 or length > len(line) - 3:
+                pay(torn, 9)
+                again = Ledger(ledger.path)
+                assert (again.spent, again.interrupted) == (counted + 1, "")
+                assert b"\0" not in again.path.read_bytes()
+
+
+def test_more_than_a_line_after_the_tip_is_no_crash(tmp_path):
+    ledger = small_ledger(tmp_path, reports=2)
+    tip = (tmp_path / "ledger.tip").read_bytes()
+    pay(ledger, 2)
+    good = ledger.path.read_bytes()
+    (tmp_path / "ledger.tip").write_bytes(tip)
+    assert Ledger(ledger.path).interrupted.startswith("the last line counts")
+    for more in (b"x", b"x" * (MAX_LINE + 1)):
+        ledger.path.write_bytes(good + more)
+        with pytest.raises(LedgerDamaged):
+            Ledger(ledger.path)
+
+
+@pytest.mark.parametrize("name", ["ledger", "ledger.tip", "witness"])
+@pytest.mark.parametrize("reports", [0, 1, 3])
+def test_an_older_copy_of_one_file(tmp_path, name, reports):
+    ledger = small_ledger(tmp_path, reports=reports, witness=tmp_path / "witness")
+    old = (tmp_path / name).read_bytes()
+    for round in range(10, 12):
+        pay(ledger, round)
+    (tmp_path / name).write_bytes(old)
+    for attempt in (lambda: Ledger(ledger.path), lambda: pay(ledger, 20), lambda: ledger.spent):
+        with pytest.raises(LedgerRolledBack):
+            attempt()
+
+
+def test_a_copy_that_is_one_report_older(tmp_path):
+    ledger = small_ledger(tmp_path)
+    old = files_of(tmp_path)
+    pay(ledger, 10)
+    new = files_of(tmp_path)
+    put_back(tmp_path, {**new, "ledger": old["ledger"]})
+    assert refused(ledger.path)
+    put_back(tmp_path, {**new, "ledger.tip": old["ledger.tip"]})
+    assert Ledger(ledger.path).spent == 4  # as after a crash: nothing is lost
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_a_tip_of_another_branch(tmp_path, behind):
+    """Put back, spent from otherwise up to the same length, and then one file of the first branch again."""
+    ledger = small_ledger(tmp_path)
+    common = files_of(tmp_path)
+    pay(ledger, 10)
+    first = files_of(tmp_path)
+    put_back(tmp_path, common)
+    other = Ledger(ledger.path)
+    for round in range(20, 21 + behind):
+        pay(other, round)
+    (tmp_path / "ledger.tip").write_bytes(first["ledger.tip"])
+    with pytest.raises(LedgerRolledBack, match="differs from the one in"):
+        Ledger(ledger.path)
+
+
+@pytest.mark.parametrize("content", [b"hello\n", b"\x00\x01\n" * 9, b"no end"])
+def test_another_file_is_called_that(tmp_path, content):
+    (tmp_path / "notes").write_bytes(content)
+    with pytest.raises(LedgerDamaged, match="is not a ledger's heading: this is another file"):
+        Ledger(tmp_path / "notes")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"kind": "spend", "epsilon": 998.0, "round": 9}, "more than the cap"),
+        ({"kind": "spend", "epsilon": 1.0, "round": 2}, "a second time"),
+        ({"kind": "spend", "epsilon": -1.0, "round": 9}, "invalid epsilon -1.0"),
+        ({"kind": "spend", "epsilon": 1, "round": 9}, "invalid epsilon 1"),
+        ({"kind": "spend", "epsilon": 1.0, "round": 9, "line": 4}, "wrong place"),
+        ({"kind": "cap", "max_epsilon": 1001.0}, "raises the cap"),
+        ({"kind": "heading", "max_epsilon": 1001.0}, "wrong place"),
+        ({"kind": "gift"}, "unknown kind"),
+        ({}, "lacks a field"),
+    ],
+)
+def test_lines_that_no_ledger_writes(tmp_path, fields, words):
+    """Sealed rightly, by whoever knows how; still refused, once the tip knows them."""
+    ledger = small_ledger(tmp_path)
+    past = ledger._files._history
+    words_too = {"task": "digits", "scheme": "", "purpose": "", "time": ""}
+    line = history.sealed({"line": 5, **words_too, **fields}, past.digest)
+    ledger.path.write_bytes(ledger.path.read_bytes() + line)
+    past.lines, past.digest = 5, history.unsealed(line, past.digest)[1]
+    (tmp_path / "ledger.tip").write_bytes(history.tip_line(past))
+    with pytest.raises(LedgerDamaged, match=words):
+        Ledger(ledger.path)
+
+
+def heading(cap=10.0, **more):
+    names = {"ledger": "name", "path": "/here", "owner": "Ann", "witness": None}
+    return {"kind": "heading", "line": 1, "format": history.FORMAT, "max_epsilon": cap, **names, **more}
+
+
+def spend(line, epsilon=1.0, round=0, **more):
+    words = {"task": "digits", "scheme": "sqsgd", "purpose": "", "time": ""}
+    return {"kind": "spend", "line": line, "epsilon": epsilon, "round": round, **words, **more}
+
+
+def written(*rows):
+    """Lines as a ledger writes them, each after the one before."""
+    lines, digest = [], history.START
+    for fields in rows:
+        lines.append(history.sealed(fields, digest))
+        digest = history.unsealed(lines[-1], digest)[1]
+    return lines
+
+
+def test_what_cannot_be_read_back_is_not_written():
+    with pytest.raises(ValueError, match=r"a line of \d+ bytes is too long: the limit is 8192"):
+        history.sealed(spend(2, task="x" * history.MAX_LINE), history.START)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        history.sealed(spend(2, epsilon=float("nan")), history.START)
+
+
+def test_reading_goes_on_where_it_stopped():
+    """After a line that is no line, once it is mended; what was taken in is not read again."""
+    lines = written(heading(), spend(2), {"kind": "cap", "line": 3, "max_epsilon": 3.0}, spend(4, round=1))
+    past = history.History()
+    assert past.read(io.BytesIO(b"".join(lines[:2]) + lines[2][:-5])) == "is truncated or has no end"
+    assert (past.lines, past.length) == (2, len(lines[0] + lines[1]))
+    assert past.read(io.BytesIO(b"\0" * past.length + lines[2] + lines[3])) == ""
+    assert (past.lines, past.cap, past.spent) == (4, 3, 2)
+    assert [entry.line for entry in past.entries] == [2, 4]
+    assert (past.last_length, past.length) == (len(lines[3]), sum(map(len, lines)))
