@@ -3,8 +3,8 @@
 #
 # The planner predicts, before anything is trained, how well a gradient is estimated for a given ε and a given
 # number of bytes, and how far that is from the optimum. Nothing here is simulated: these are closed forms,
-# which the tests compare with measurements (`tests/privacy/test_planner.py`). The model is LeNet-5 with 119,850
-# weights.
+# which the tests compare with measurements (`tests/privacy/test_planner.py`). The model is LeNet-5 with
+# 119,850 weights.
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
