@@ -22,6 +22,7 @@ from sqsgd.deploy.live_state import (
 from sqsgd.deploy.node_config import read_node_config
 from sqsgd.deploy.processes import Process
 from sqsgd.ledger.account import Ledger
+from sqsgd.node.server import nothing_trained
 from sqsgd.numerics.epsilon_sums import rounded_down, rounded_up
 
 _MOST_REASONS = 20
@@ -125,16 +126,15 @@ def run_status(server: Path) -> dict[str, Any] | None:
     status = job.status
     if not status.startswith("finished") and not job.follower.alive:
         status = f"unknown: it was {status} when the process that followed it ended"
-    tally = submission.tally(job)
     sizes = {"bytes_up": "clients", "bytes_down": "asked"}  # a line has the mean over the round's clients
     return {
         "id": job.run_id,
         "folder": str(job.folder),
         "status": status,
         "attempts": job.attempts,
-        "problem": tally.problem,
+        "problem": nothing_trained(lines),
         "round": len(lines),
-        "rounds_stepped": tally.stepped,
+        "rounds_stepped": submission.rounds_stepped(job),
         "rounds": job.rounds,
         "accuracy": measured[-1] if measured else None,
         "evaluation": evaluated[-1] if evaluated else None,

@@ -34,7 +34,7 @@ from typing import Any
 from sqsgd.flower import app_folder
 from sqsgd.flower.bundles import BadBundle, check_bundle
 from sqsgd.flower.internals import OLDEST_DEPLOYED, internal, internal_module, untested
-from sqsgd.node.notes import note
+from sqsgd.node.policy import note
 
 LIST = "SQSGD_ALLOWED_APPS"
 """Environment variable with the path of the list of allowed apps."""

@@ -67,7 +67,7 @@ def simulated_rounds(
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
 
-    from sqsgd.flower.gathering import exchange
+    from sqsgd.flower.answers import exchange
     from sqsgd.flower.strategy import SqsgdStrategy
 
     cohort = problem.cohort if settings.order is None else settings.order.cohort
@@ -88,7 +88,7 @@ def simulated_rounds(
             bytes=config.bytes,
             scheme=config.scheme,
             options=config.options,
-            min_nodes=config.clients,
+            min_available_nodes=config.clients,
             min_answers=len(cohort(0)),
             seed=config.seed,
             numbering=numbering,
@@ -98,7 +98,7 @@ def simulated_rounds(
         strategy.state = state
         while strategy.state.round < config.rounds:
             messages = strategy.configure_train(strategy.state.round + 1, ArrayRecord(), ConfigRecord(), grid)
-            answers = exchange(grid, messages, ROUND_SECONDS, scheme.bits // 8)
+            answers = exchange(grid, messages, ROUND_SECONDS)
             strategy.aggregate_train(strategy.state.round + 1, answers)
             done.put((_record(strategy, folder, processes), strategy.state))
             if not more.get():
