@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from sqsgd.flower import wire
 from sqsgd.flower.cohort import LONGEST, SilentNodes, draw
-from sqsgd.node.reasons import SPENT
+from sqsgd.node.policy import SPENT
 
 
 def test_nodes_are_drawn_again_each_round_and_the_same_for_everyone():

@@ -1,4 +1,4 @@
-"""Two lines make a plain Flower app private: examples/flower_app is a plain one with the documented diff."""
+"""Two imports and an epsilon make a plain Flower app private: examples/flower_app has the documented diff."""
 
 import importlib
 import json
@@ -46,14 +46,17 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def test_the_diff_adds_two_lines_and_they_are_all_that_the_app_has_of_us(tmp_path):
+def test_the_diff_adds_three_lines_and_they_are_all_that_the_app_has_of_us(tmp_path):
     added = [line[1:] for line in DIFF.splitlines() if re.match(r"\+(?!\+\+)", line)]
-    assert len(added) == 2
+    assert len(added) == 3
     plain, private = copied(tmp_path / "plain", reverse=True), copied(tmp_path / "private")
 
     def ours(app):
         return sorted(
-            line for file in app.rglob("*.py") for line in file.read_text().splitlines() if "sqsgd" in line
+            line
+            for file in app.rglob("*.py")
+            for line in file.read_text().splitlines()
+            if "sqsgd" in line or "epsilon" in line
         )
 
     assert (ours(plain), ours(private)) == ([], sorted(added))

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from federation import DIM, message, model, request
 from flwr.app import Array, ArrayRecord, ConfigRecord
-from test_request import SENT
-from test_structure import MIXED
+from test_request import MIXED, SENT
 
 from sqsgd.flower import wire
 from sqsgd.flower.wire import MalformedRequest, read_request

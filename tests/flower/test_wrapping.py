@@ -12,13 +12,13 @@ pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
 import flwr.clientapp
 from federation import lines, make_app, message, node_context, payload_of, request
 from flwr.app import Error, Message, RecordDict
+from sqsgd.mechanisms.one_number import OneNumber
+from sqsgd.node.evaluation import evaluation_scheme
 
 from sqsgd import Ledger
 from sqsgd.flower import Simulation, SqsgdMod, wire
 from sqsgd.flower.wrapping import WrappedApp
-from sqsgd.mechanisms.one_number import OneNumber
 from sqsgd.node import reasons
-from sqsgd.node.evaluation import evaluation_scheme
 from sqsgd.node.policy import Refused
 
 

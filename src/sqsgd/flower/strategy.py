@@ -188,11 +188,10 @@ class SqsgdStrategy(Strategy):
 
     def _forecast(self, clients: int) -> None:
         """Log what a report holds and costs, and warn if the rounds cannot suffice."""
-        epsilon, spent = self.scheme.privacy.epsilon, 1 if self.once else self.rounds
+        epsilon, reports = self.scheme.privacy.epsilon, 1 if self.once else self.rounds
         _LOG.info(
-            "sqsgd: scheme %s: a report has %d bytes and epsilon %g; a node that answers every request "
-            "spends %g in total",
-            self.scheme.name, self.scheme.bits // 8, epsilon, total(epsilon, spent),
+            "sqsgd: scheme %s: a report has %d bytes and epsilon %g; %s reports of a node spend %g",
+            self.scheme.name, self.scheme.bits // 8, epsilon, reports, total(epsilon, reports),
         )  # fmt: skip
         problem = outlook(self.scheme, clients, self.rounds, self.settings.bound) if self.rounds else ""
         if problem:
