@@ -57,7 +57,7 @@ class Story:
 
     def kept(self, node="node-1"):
         """What a node remembers of the training, with its checksum."""
-        from sqsgd.node.node_state import Kept
+        from sqsgd.node.answer import Kept
 
         (path,) = (self.folder / f"nodes/{node}/state/tasks").glob("?" * 32)
         return Kept.from_bytes(path.read_bytes())

@@ -39,6 +39,7 @@ def test_every_option_of_flowers_is_taken_as_it_stands(caplog):
 def test_settings_are_one_value_or_keywords():
     assert SqsgdStrategy(FederationSettings(epsilon=4.0, lr=2.0)).asked_for.lr == 2.0
     assert SqsgdStrategy(epsilon=4.0).asked_for == FederationSettings(epsilon=4.0)
+    assert isinstance(SqsgdStrategy(epsilon=4).asked_for.epsilon, float)
     with pytest.raises(TypeError, match="lr beside settings"):
         SqsgdStrategy(FederationSettings(epsilon=4.0), lr=2.0)
     with pytest.raises(TypeError, match="epsilon"):
@@ -85,9 +86,7 @@ def test_invalid_options_are_named_with_what_to_write_instead(changes, words):
 
 
 def test_an_unknown_option_is_named():
-    with pytest.raises(
-        TypeError, match="'min_avalable_nodes'; did you mean 'min_available_nodes'"
-    ):
+    with pytest.raises(TypeError, match="'min_avalable_nodes'; did you mean 'min_available_nodes'"):
         strategy(min_avalable_nodes=3)
 
 

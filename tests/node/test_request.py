@@ -37,6 +37,11 @@ def test_every_key_is_needed_and_has_one_type(key):
             Request.from_fields(wrong)
 
 
+def test_whole_numbers_travel_as_floats_where_floats_are_meant():
+    sent = request(alpha=1, beta=2, bound=20)
+    assert Request.from_fields(sent.to_fields()) == sent
+
+
 def test_a_boolean_is_not_a_number():
     with pytest.raises(MalformedRequest, match="round = True must be of type int"):
         Request.from_fields({**request().to_fields(), "round": True})

@@ -99,7 +99,7 @@ class Request:
             "seed": str(self.task.seed),
             "clip": self.task.clip or 0.0,
         }
-        return {key: values[key] for key in _FIELDS}
+        return {key: float(values[key]) if kind is float else values[key] for key, kind in _FIELDS.items()}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, object]) -> Request:

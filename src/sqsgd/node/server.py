@@ -66,7 +66,7 @@ class FederationSettings:
     """Seed of the public randomness; None: drawn."""
 
     def __post_init__(self) -> None:
-        checks.real("epsilon", self.epsilon, 0.01, 1e5)
+        object.__setattr__(self, "epsilon", checks.real("epsilon", self.epsilon, 0.01, 1e5))  # a float
         checks.integer("bytes", self.bytes, 1, 2**37)
         check_optimizer(self.optimizer)
         if self.scheme:
