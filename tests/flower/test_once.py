@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import random
 
 import pytest
 from federation import model, nodes_of, strategy
@@ -37,13 +36,6 @@ def test_each_node_is_asked_once_and_then_nobody_is_left(tmp_path):
     assert made.state.round == 3
     for node in IDS:
         assert Ledger(tmp_path / str(node) / "ledger").spent == 8
-
-
-def test_without_it_nodes_are_drawn_again(tmp_path):
-    """The same settings but for ``once``: the test above would fail."""
-    nodes = nodes_of(tmp_path, ids=IDS)
-    strategy(**{**ONCE, "once": False}).start(nodes, model(), num_rounds=3)
-    assert len(set(asked(nodes))) < 12
 
 
 def test_who_did_not_answer_may_have_paid_and_is_not_asked_again(tmp_path):
@@ -150,16 +142,6 @@ def test_the_results_do_not_tell_who_was_asked_when(tmp_path, caplog):
     silent = [entry for line in lines for entry in line["rejected"]]
     assert len(silent) == 4
     assert all(set(entry) == {"slot", "reason"} for entry in silent)
-
-
-def test_without_slots_the_same_search_finds_the_nodes(tmp_path, caplog):
-    """The same settings but for ``once``: the test above would fail."""
-    nodes = nodes_of(tmp_path, ids=IDS)
-    nodes.spoil = lambda node, _, reply: None if node == 12 else reply
-    made = strategy(**{**ONCE, "once": False, "clients_per_round": 12}, out=tmp_path / "run")
-    made.start(nodes, model(), num_rounds=1, timeout=0.2)
-    assert '"node": "12"' in (tmp_path / "run" / "metrics.jsonl").read_text()
-    assert wire.read_request(nodes.sent[0].content[wire.REQUEST]).task.client in IDS
 
 
 CENTRAL = {**ONCE, "clients_per_round": 20, "epsilon": 0.5, "min_available_nodes": 40}
@@ -327,14 +309,6 @@ def test_all_orders_are_equally_likely(scope, monkeypatch):
 
     monkeypatch.setattr(NodeOrder, "slots", in_order)
     assert p_value() < 1e-6
-
-
-def test_it_does_not_depend_on_pythons_generator():
-    found = set()
-    for _ in range(20):
-        random.seed(1)
-        found.add(drawn("run"))
-    assert len(found) > 1
 
 
 def resumed(order, round):

@@ -57,7 +57,7 @@ def same_model(first: Path, second: Path) -> None:
 
 
 def test_flower_gives_the_local_engines_model(tmp_path):
-    """5 of 40 virtual clients per round, stopped after three rounds and resumed: bit for bit, the same files."""
+    """5 of 40 virtual clients per round, stopped after three rounds and resumed: the same bits and files."""
     some = [*SMALL, "--clients", "40", "--participation", "5", "--option", "code=signs", "--decay", "none"]
     local, flower = tmp_path / "local", tmp_path / "flower"
     train(

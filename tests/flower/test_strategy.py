@@ -11,7 +11,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from sqsgd import Ledger, Task, make_scheme, seeded_rng
-from sqsgd.federated.algorithm import enough_answers
 from sqsgd.flower import ClientApp, FederationSettings, SqsgdStrategy, wire
 from sqsgd.flower.answers import TooFewNodes
 from sqsgd.flower.strategy import MOST_EMPTY_ROUNDS
@@ -44,18 +43,6 @@ def test_settings_are_one_value_or_keywords():
         SqsgdStrategy(FederationSettings(epsilon=4.0), lr=2.0)
     with pytest.raises(TypeError, match="epsilon"):
         SqsgdStrategy()
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"optimizer": "adam", "min_answers": 5},
-        {"sends": "gradient", "once": True, "clients_per_round": 5},
-        {"downlink": "delta", "clients_per_round": 5},
-    ],
-)
-def test_what_goes_together(changes):
-    strategy(**changes)
 
 
 @pytest.mark.parametrize(
@@ -412,10 +399,3 @@ def test_one_report_of_many_does_not_move_the_model(tmp_path, answering, moves):
     made = strategy()
     after = one_round(made, nodes)
     assert (np.any(wire.flatten_record(after)[1]), made.stepped) == (moves, moves)
-
-
-@pytest.mark.parametrize(
-    ("given", "asked", "needed"), [(0, 1, 1), (0, 2, 1), (0, 7, 4), (3, 100, 3), (0, 0, 1)]
-)
-def test_half_of_those_asked_unless_it_is_said(given, asked, needed):
-    assert enough_answers(given, asked) == needed

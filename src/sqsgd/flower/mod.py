@@ -55,7 +55,7 @@ class SqsgdMod:
     * A round is answered once. An identical request gets identical bytes, so that a lost answer can be
       fetched again; any other request is refused: tests/flower/test_mod.py::test_a_round_is_answered_once.
     * A gradient that is not finite is answered like any other:
-      tests/flower/test_failing_apps.py::test_a_vector_that_cannot_be_encoded_is_not_told.
+      tests/node/test_answer.py::test_a_computation_that_fails_is_reported_as_zero.
     * The app can write neither into the reply's metadata nor into the owner's settings:
       tests/flower/test_mod.py::test_an_app_writes_into_nothing_that_leaves_or_stays.
     * The noise comes from the operating system; no request can change that:
