@@ -189,9 +189,10 @@ class SqsgdStrategy(Strategy):
     def _forecast(self, clients: int) -> None:
         """Log what a report holds and costs, and warn if the rounds cannot suffice."""
         epsilon, reports = self.scheme.privacy.epsilon, 1 if self.once else self.rounds
+        spent = f"; {reports} reports of a node spend {total(epsilon, reports):g}"
         _LOG.info(
-            "sqsgd: scheme %s: a report has %d bytes and epsilon %g; %s reports of a node spend %g",
-            self.scheme.name, self.scheme.bits // 8, epsilon, reports, total(epsilon, reports),
+            "sqsgd: scheme %s: a report has %d bytes and epsilon %g%s",
+            self.scheme.name, self.scheme.bits // 8, epsilon, spent if self.scheme.privacy.is_private else "",
         )  # fmt: skip
         problem = outlook(self.scheme, clients, self.rounds, self.settings.bound) if self.rounds else ""
         if problem:
@@ -306,7 +307,10 @@ class SqsgdStrategy(Strategy):
             if only is not None:
                 least = min(enough_answers(self.min_answers, len(only)), len(only))
             nodes = wait_for_nodes(
-                grid, least, self.wait_timeout, lambda node: node not in asked and (not only or node in only)
+                grid,
+                least,
+                self.wait_timeout,
+                lambda node: node not in asked and (only is None or node in only),
             )
             return self.order.slots(round, nodes, self.rounds)
         nodes = wait_for_nodes(grid, least, self.wait_timeout)
