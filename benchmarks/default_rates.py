@@ -21,10 +21,10 @@ from pathlib import Path
 from statistics import fmean
 
 from sqsgd.experiments import runner
-from sqsgd.federated import initial_state, run
+from sqsgd.training import initial_state, run
 from sqsgd.files.durable import write_atomically
 from sqsgd.learning.datasets import Dataset, load_dataset
-from sqsgd.runs.config import RunConfig
+from sqsgd.training.settings import RunConfig
 from sqsgd.schemes import SCHEMES
 
 GRID = tuple(round(step * 10.0**power, 6) for power in range(-5, 3) for step in (1, 3))

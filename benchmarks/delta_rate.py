@@ -17,7 +17,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from sqsgd import federated, make_scheme
 from sqsgd.core import Scheme
-from sqsgd.federated import Settings
+from sqsgd.training import Settings
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.federated.rates import learning_rate
 

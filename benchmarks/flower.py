@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sqsgd.deploy import submission as training
-from sqsgd.deploy.live_state import free_port
+from sqsgd.deploy.node import free_port
 from sqsgd.flower import app_folder
 
 BIN = Path(sys.executable).parent

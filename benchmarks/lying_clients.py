@@ -20,11 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
-from sqsgd.experiments.runner import load_problem, prepare
+from sqsgd.training.train import load_problem, prepare
 from sqsgd.experiments.settings import make_settings
-from sqsgd.federated import initial_state, one_round
+from sqsgd.training import initial_state
+from sqsgd.federated import one_round
 from sqsgd.federated.robust import AGGREGATES, check_aggregate
-from sqsgd.runs.config import RunConfig, load_config
+from sqsgd.training.settings import RunConfig, load_config
 
 ATTACKS, LIARS, STRENGTH = ("reversed", "together"), (0, 1, 2, 3), np.float32(100.0)
 ONCE = Path(__file__).parents[1] / "experiments/once-mnist.toml"

@@ -1,4 +1,4 @@
-"""What Flower's quickstart-pytorch learns with the two lines: its network, its 10 nodes, its local training.
+"""What Flower's quickstart-pytorch learns with sqsgd: its network, its 10 nodes, its local training.
 
 `.venv/bin/python benchmarks/quickstart.py [--rounds 3 10 30 100] [--settings FedAvg old default ...]` prints
 the accuracy on images that no node has. The messages are real; nodes and server share one process, and the
@@ -15,7 +15,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Strategy
 from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 from torch.nn import functional
@@ -118,7 +118,9 @@ def measured(options, settings: dict | None, rounds: int, data, seed: int) -> fl
         node: Context(run_id=1, node_id=node, node_config={}, state=RecordDict(), run_config={})
         for node in range(1, NODES + 1)
     }
-    made = FedAvg(fraction_evaluate=0.0) if settings is None else SqsgdStrategy(seed=seed, **settings)
+    made: Strategy = FedAvg(fraction_evaluate=0.0)
+    if settings is not None:
+        made = SqsgdStrategy(seed=seed, **{"epsilon": 400.0, **settings})
     result = made.start(InProcess(app, contexts), start, num_rounds=rounds, train_config=ConfigRecord({}))
     net.load_state_dict(result.arrays.to_torch_state_dict())
     net.eval()

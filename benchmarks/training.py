@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from sqsgd import federated
 from sqsgd.experiments import runner
-from sqsgd.runs.config import make_config
+from sqsgd.training.settings import make_config
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--rounds", type=int, default=60)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import sqsgd
-from sqsgd.federated import Settings, client_step, initial_state, server_step
+from sqsgd.training import Settings, client_step, initial_state, server_step
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.privacy.ledger import BudgetSpent
 

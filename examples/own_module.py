@@ -8,7 +8,7 @@ import sys
 from torch import Tensor, nn
 
 import sqsgd
-from sqsgd.federated import Settings, initial_state, run
+from sqsgd.training import Settings, initial_state, run
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.federated.rates import learning_rate
 from sqsgd.learning.datasets import load_dataset

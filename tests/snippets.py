@@ -137,8 +137,9 @@ def read(arguments):
 
 def check_toml(text):
     """A configuration of a run or of a sweep."""
+    from sqsgd.training.settings import make_config
+
     from sqsgd.experiments.sweep import make_sweep
-    from sqsgd.runs.config import make_config
 
     values = tomllib.loads(text)
     if "arms" in values or "panels" in values:

@@ -227,7 +227,7 @@ def test_every_guarantee_names_a_file_of_tests():
 
 
 def test_the_privacy_page_has_the_numbers_of_the_default_run():
-    from sqsgd.runs.config import RunConfig
+    from sqsgd.training.settings import RunConfig
 
     text, run = (ROOT / "docs/privacy.md").read_text(), RunConfig()
     size = make_scheme("sqsgd", dim=119850, epsilon=run.epsilon, bytes=run.bytes).mechanism.dim

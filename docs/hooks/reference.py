@@ -115,7 +115,7 @@ def _cell(text: str) -> str:
 def configuration() -> str:
     """Every key of a run's TOML file, with its meaning, type and default."""
     from sqsgd.cli import app
-    from sqsgd.runs.config import RunConfig
+    from sqsgd.training.settings import RunConfig
 
     train = next(command for path, command in walk(typer.main.get_command(app), ()) if path == ("train",))
     helps = {str(each.name).removesuffix("_"): getattr(each, "help", "") for each in train.params}

@@ -19,7 +19,7 @@ from sqsgd.privacy.reconstruction import reconstruction_bound
 from sqsgd.randomness import Rng, Rngs, secure_rng, secure_rngs, seeded_rng, seeded_rngs
 from sqsgd.schemes import SCHEMES, make_scheme
 from sqsgd.task import Task, Tasks
-from sqsgd.whole_run import TrainedRun, train
+from sqsgd.training.train import TrainedRun, train
 
 __version__ = "0.1.0"
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sqsgd.files.json_numbers import NUMBERS
-from sqsgd.runs.config import FIELDS, RunConfig, load_config, make_config, read_config
-from sqsgd.runs.new_folders import new_folder
+from sqsgd.training.run_folder import new_folder
+from sqsgd.training.settings import FIELDS, RunConfig, load_config, make_config, read_config
 
 if TYPE_CHECKING:
     from sqsgd.experiments.runner import Run
-    from sqsgd.federated import State
+    from sqsgd.training import State
 
 OBJECTS = ("dataset", "model", "loss")
 """The settings that may be objects of Python instead of names."""

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import pytest
 import typer
+from sqsgd.training.settings import RunConfig
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -13,7 +14,6 @@ from sqsgd.cli import _options as options
 from sqsgd.cli import app
 from sqsgd.cli._options import given, listed, numbers, own_options, scheme_options
 from sqsgd.deploy.federation import Federation
-from sqsgd.runs.config import RunConfig
 
 
 def test_values_of_options_have_the_types_of_toml():

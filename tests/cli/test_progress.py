@@ -5,8 +5,7 @@ import re
 import rich
 from rich.console import Console
 from rich.progress import MofNCompleteColumn
-
-from sqsgd.cli._progress import Pace, progress_bar
+from sqsgd.cli.options import Pace, progress_bar
 
 
 def test_it_is_time_at_once_and_then_after_the_wait():

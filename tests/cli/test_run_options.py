@@ -1,11 +1,11 @@
 """The options of ``train`` in ``compare`` and ``ablate``; arms and panels in words."""
 
 import pytest
+from sqsgd.training.settings import FIELDS
 from typer.main import get_command
 
 from sqsgd.cli import app
 from sqsgd.cli._run_options import run_options, worded_arm, worded_panel
-from sqsgd.runs.config import FIELDS
 
 
 def options(command):

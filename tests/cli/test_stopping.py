@@ -5,8 +5,7 @@ import signal
 import time
 
 import pytest
-
-from sqsgd.cli._stopping import stopping_between_rounds
+from sqsgd.cli.options import stopping_between_rounds
 
 BOTH = (signal.SIGINT, signal.SIGTERM)
 

@@ -5,10 +5,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from sqsgd.training import Record
 from typed import typed
 
 from sqsgd.cli.train import describe
-from sqsgd.federated import Record
 
 train = import_module("sqsgd.cli.train")
 

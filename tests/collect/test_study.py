@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 from snippets import ROOT
+from sqsgd.training.settings import load_config
 
 from sqsgd.collect.study import MOST_SEED, Study, load_study, make_study
 from sqsgd.experiments.settings import make_settings
-from sqsgd.runs.config import load_config
 
 VALUES = {"name": "digits", "dim": 3920, "users": 60000, "softmax": True}
 

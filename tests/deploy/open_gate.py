@@ -6,8 +6,9 @@ import http.client
 import ssl
 import threading
 
+from sqsgd.deploy.node import free_port
+
 from sqsgd.deploy.gate import Gate
-from sqsgd.deploy.live_state import free_port
 
 
 @contextlib.contextmanager

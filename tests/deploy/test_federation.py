@@ -6,10 +6,10 @@ import math
 
 import pytest
 from small_federation import SMALL
+from sqsgd.deploy.templates import node_settings
 
 from sqsgd import Ledger
 from sqsgd.deploy.federation import Federation, load_federation
-from sqsgd.deploy.scripts import node_settings
 from sqsgd.privacy.ledger import BudgetSpent
 
 

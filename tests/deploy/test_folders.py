@@ -5,12 +5,12 @@ import stat
 import subprocess
 
 import pytest
+from sqsgd.deploy.node import read_node_config
 
 from sqsgd import Ledger
 from sqsgd.deploy import folders
 from sqsgd.deploy.federation import Federation, load_federation
 from sqsgd.deploy.folders import write_federation
-from sqsgd.deploy.node_config import read_node_config
 from sqsgd.node.policy import Policy
 
 

@@ -65,7 +65,7 @@ async def asked(server, port, sent, serving):
 
 
 def _free():
-    from sqsgd.deploy.live_state import free_port
+    from sqsgd.deploy.node import free_port
 
     return free_port()
 

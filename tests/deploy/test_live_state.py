@@ -9,7 +9,8 @@ import pytest
 from live import wait_until
 
 from sqsgd.deploy import live_state, processes
-from sqsgd.deploy.live_state import exit_reason, in_stages, json_lines, node_folders, tail
+from sqsgd.deploy.folders import node_folders
+from sqsgd.deploy.live_state import exit_reason, in_stages, json_lines, tail
 from sqsgd.deploy.processes import Process
 
 

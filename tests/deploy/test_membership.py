@@ -6,12 +6,13 @@ import time
 import pytest
 from live import wait_until
 from open_gate import ask, open_gate
+from sqsgd.deploy.node import problems
+from sqsgd.deploy.training import node_status
 
 from sqsgd.deploy.certificates import expiry, pem_of_openssh
 from sqsgd.deploy.federation import load_federation
-from sqsgd.deploy.membership import add_node, renew, revoke
-from sqsgd.deploy.preflight import KEY_HEADER, problems
-from sqsgd.deploy.status import node_status
+from sqsgd.deploy.folders import add_node, renew, revoke
+from sqsgd.deploy.preflight import KEY_HEADER
 
 
 def listening(address, trusted):

@@ -3,9 +3,9 @@
 import shutil
 
 import pytest
+from sqsgd.deploy.node import create_ledger, read_node_config
 
 from sqsgd import Ledger
-from sqsgd.deploy.node_config import create_ledger, read_node_config
 from sqsgd.privacy.ledger import LedgerRolledBack
 
 

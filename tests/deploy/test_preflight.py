@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 from live import wait_until
 from open_gate import ask, open_gate
+from sqsgd.deploy.node import free_port
 
 from sqsgd.deploy import certificates, preflight
 from sqsgd.deploy.certificates import load_authority, renewed
-from sqsgd.deploy.live_state import free_port
 
 
 def expire(federation, monkeypatch, *names):

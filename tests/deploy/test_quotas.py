@@ -13,6 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqsgd.deploy.node import free_port
+from sqsgd.deploy.training import read_status
 
 from sqsgd.deploy import quotas as quotas_module
 from sqsgd.deploy.certificates import make_node_pair, pem_of_openssh
@@ -20,9 +22,7 @@ from sqsgd.deploy.federation import Federation
 from sqsgd.deploy.folders import write_federation
 from sqsgd.deploy.gate import OTHERS, Gate
 from sqsgd.deploy.gauges import _metrics
-from sqsgd.deploy.live_state import free_port
 from sqsgd.deploy.quotas import Bucket, Quotas, sender
-from sqsgd.deploy.status import read_status
 from sqsgd.files.prometheus_text import exposition
 
 

@@ -15,11 +15,12 @@ pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
 pytest.importorskip("torch", reason="needs pip install 'sqsgd[train]'")
 
 from live import BIN, documented, environment, finished, logs, sqsgd, status, typed, wait_until
+from sqsgd.deploy.node import free_port
 
 from sqsgd import Ledger
 from sqsgd.deploy import processes
 from sqsgd.deploy.certificates import make_authority, make_node_pair, write_secret
-from sqsgd.deploy.live_state import free_port, read_state
+from sqsgd.deploy.live_state import read_state
 
 REASONS = {
     "unregistered": "Failed to activate SuperNode",

@@ -8,10 +8,10 @@ import subprocess
 import pytest
 from live import BIN
 from small_federation import SMALL
+from sqsgd.deploy.node import free_port
 
 from sqsgd.deploy import scripts
 from sqsgd.deploy.federation import Federation
-from sqsgd.deploy.live_state import free_port
 from sqsgd.flower import hand_over
 
 

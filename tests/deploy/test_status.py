@@ -5,11 +5,11 @@ import os
 import shutil
 
 from small_federation import job, line
+from sqsgd.deploy.training import node_status, read_status, run_status
 
 from sqsgd import Ledger
 from sqsgd.deploy import submission as training
 from sqsgd.deploy.processes import Process, start_time
-from sqsgd.deploy.status import node_status, read_status, run_status
 
 
 def spend(ledger, round):

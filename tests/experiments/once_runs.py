@@ -1,7 +1,8 @@
 """Runs of a few seconds in which each user reports once."""
 
+from sqsgd.training.settings import make_config
+
 from sqsgd.experiments import runner
-from sqsgd.runs.config import make_config
 
 ONCE = {
     "dataset": "mnist5k", "model": "soft-hog-linear", "clients": 4000, "participation": "once",

@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from sqsgd.training.settings import load_config
 from tiny_runs import SIGNS, TINY, finished, prepared, stopped
 
 from sqsgd.experiments import runner
-from sqsgd.runs.config import load_config
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from sqsgd.training.settings import load_config
 
 from sqsgd.experiments import runner
-from sqsgd.runs.config import load_config
 
 WRITTEN = Path(__file__).parents[1] / "runs/last_version"
 

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from sqsgd.training.settings import load_config
 from tiny_runs import cut_off, prepared
 
 from sqsgd.experiments import runner
 from sqsgd.runs import checkpoint
-from sqsgd.runs.config import load_config
 
 DGC = {"scheme": "dgc", "bytes": 24, "lr": 0.02}
 

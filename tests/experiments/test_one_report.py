@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from once_runs import finished, prepared
+from sqsgd.training.settings import load_config
 from tiny_runs import cut_off
 
 from sqsgd import Ledger
@@ -14,7 +15,6 @@ from sqsgd.cli.train import describe
 from sqsgd.experiments import runner
 from sqsgd.learning.problem import LearningProblem
 from sqsgd.report.page import write_report
-from sqsgd.runs.config import load_config
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

@@ -13,14 +13,14 @@ from types import SimpleNamespace
 
 import pytest
 from safetensors.numpy import load_file
+from sqsgd.training.settings import load_config, make_config
+from sqsgd.training.train import begin
 from tiny_runs import SIGNS, TINY, cut_off, finished, prepared
 
 from sqsgd.experiments import runner
 from sqsgd.federated.rates import earlier_rate
 from sqsgd.runs import checkpoint
-from sqsgd.runs.config import load_config, make_config
 from sqsgd.runs.run_folder import RunFolder
-from sqsgd.whole_run import begin
 
 FEDERATION = Path(__file__).parents[1] / "runs/last_version/federation"
 """A run of Flower's strategy."""

@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+from sqsgd.training import Settings, initial_state
+from sqsgd.training import run as rounds
+from sqsgd.training.settings import make_config
 from tiny_runs import prepared
 
 from sqsgd import SCHEMES, make_scheme
 from sqsgd.experiments.settings import begun_settings, make_settings
-from sqsgd.federated import Settings, initial_state
-from sqsgd.federated import run as rounds
 from sqsgd.federated.optimizers import Optimizer
-from sqsgd.runs.config import make_config
 
 
 def test_every_key_reaches_the_settings(tmp_path):

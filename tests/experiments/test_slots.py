@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from once_runs import finished, prepared
+from sqsgd.training.settings import load_config
 from tiny_runs import cut_off
 
 from sqsgd import central_guarantee
@@ -17,7 +18,6 @@ from sqsgd.federated import rounds
 from sqsgd.federated.order import Order
 from sqsgd.files.secret_files import secret_folder
 from sqsgd.learning.partition import SharedParts
-from sqsgd.runs.config import load_config
 
 
 def sent_by(run):

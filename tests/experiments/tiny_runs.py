@@ -1,7 +1,8 @@
 """Runs of a few seconds on the data of ``tiny``: prepared, finished, or cut off on the way."""
 
+from sqsgd.training.settings import make_config
+
 from sqsgd.experiments import runner
-from sqsgd.runs.config import make_config
 
 TINY = {
     "dataset": "tiny:data", "model": "tiny:model", "clients": 4, "batch": 16, "epsilon": 60.0, "bytes": 2,

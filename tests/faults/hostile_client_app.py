@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 
 from sqsgd.flower import wire
 from sqsgd.flower.mod import SqsgdMod
-from sqsgd.flower.ready_client import train
+from sqsgd.flower.ready_app import train
 
 HUGE = 100_000  # what the gate just lets through: 64 KiB and twice the report
 ENORMOUS = 30_000_000

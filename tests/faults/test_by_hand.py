@@ -13,10 +13,11 @@ pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
 pytest.importorskip("torch", reason="needs pip install 'sqsgd[train]'")
 
 from live import BIN, SMALL, documented, environment, metrics, sqsgd, status, typed, wait_until
+from sqsgd.deploy.node import free_port
 
 from sqsgd import Ledger
 from sqsgd.deploy import processes
-from sqsgd.deploy.live_state import free_port, read_state
+from sqsgd.deploy.live_state import read_state
 from sqsgd.deploy.processes import Process, start_time
 from sqsgd.deploy.supervisor import Supervisor
 

@@ -14,13 +14,13 @@ pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
 pytest.importorskip("torch", reason="needs pip install 'sqsgd[train]'")
 
 from live import SMALL, finished, logs, metrics, sqsgd, status, wait_until, warm_and_apps
+from sqsgd.training import Settings, server_step
+from sqsgd.training.run_folder import load_state
 
 from sqsgd import Ledger, make_scheme
 from sqsgd.deploy import processes
 from sqsgd.deploy.live_state import read_state
-from sqsgd.federated import Settings, server_step
 from sqsgd.federated.optimizers import Optimizer
-from sqsgd.runs.checkpoint import load_state
 from sqsgd.task import Task
 
 pytestmark = pytest.mark.faults
@@ -57,7 +57,7 @@ class Story:
 
     def kept(self, node="node-1"):
         """What a node remembers of the training, with its checksum."""
-        from sqsgd.node.node_state import Kept
+        from sqsgd.node.answer import Kept
 
         (path,) = (self.folder / f"nodes/{node}/state/tasks").glob("?" * 32)
         return Kept.from_bytes(path.read_bytes())

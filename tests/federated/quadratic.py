@@ -1,9 +1,10 @@
 """A problem with a known optimum: each client pulls the weights towards its own point."""
 
 import numpy as np
+from sqsgd.training import Settings
 
 from sqsgd import federated
-from sqsgd.federated import Optimizer, Settings
+from sqsgd.federated import Optimizer
 
 
 class Quadratic:

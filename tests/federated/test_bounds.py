@@ -1,8 +1,9 @@
 """The bound follows the privatised magnitudes, and no client alone moves it."""
 
 import pytest
+from sqsgd.training.algorithm import next_bound
 
-from sqsgd.federated.bounds import clip_rate, next_bound
+from sqsgd.federated.bounds import clip_rate
 
 
 def test_the_bound_moves_both_ways_within_limits():

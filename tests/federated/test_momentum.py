@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from quadratic import Quadratic, after, settings
+from sqsgd.training import State
 
 from sqsgd import Scheme, Task, federated, make_scheme, seeded_rng
-from sqsgd.federated import State
 
 F = np.float32
 

@@ -6,10 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from sqsgd.training.state import State, make_record
 
 from sqsgd import make_scheme
-from sqsgd.federated.record import make_record
-from sqsgd.federated.state import State
 
 STATE = State(round=4, weights=np.zeros(40, np.float32), bound=2.0, optimizer={})
 

@@ -7,10 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from quadratic import Quadratic
+from sqsgd.training import Settings
 
 from sqsgd import Aggregate, make_scheme, secure_rngs, seeded_rng
 from sqsgd.codec import MalformedReport
-from sqsgd.federated import Optimizer, Settings
+from sqsgd.federated import Optimizer
 from sqsgd.federated.robust import (
     AGGREGATES,
     MEDIAN,

@@ -2,7 +2,7 @@
 
 import itertools
 
-from sqsgd.federated import noise_seed
+from sqsgd.training import noise_seed
 
 
 def test_every_report_has_its_own_seed():

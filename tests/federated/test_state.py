@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from quadratic import settings
+from sqsgd.training import Settings, initial_state
 
-from sqsgd.federated import Settings, initial_state
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.federated.order import seeded_order
 

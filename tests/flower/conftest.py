@@ -17,8 +17,8 @@ def patient_server(request, monkeypatch):
     A look ends when the answer is there, so this makes no test slower. Where looks themselves are tested,
     they last as long as they do in a training.
     """
-    from sqsgd.flower import gathering
+    from sqsgd.flower import answers
 
-    if request.path.name not in ("test_gathering.py", "test_parts.py"):
+    if request.path.name != "test_gathering.py":
         for name in ("_AT_ONCE", "_LAST_LOOK"):
-            monkeypatch.setattr(gathering, name, 60.0)
+            monkeypatch.setattr(answers, name, 60.0)

@@ -51,7 +51,6 @@ def make_app(
     mod: SqsgdMod | None = None,
     sends: str = "gradient",
     calls: list | None = None,
-    evaluate: Callable[[Message, Context], Message] | None = None,
 ) -> ClientApp:
     """Each node pulls the model towards a target of its own; it sends its loss along, as apps do."""
     app = ClientApp(mods=[mod or SqsgdMod()])
@@ -69,10 +68,10 @@ def make_app(
             content["arrays"] = wire.model_record(structure, weights - np.float32(0.3) * gradient)
         return Message(content, reply_to=msg)
 
-    def evaluate_loss(msg: Message, context: Context) -> Message:
+    @app.evaluate()
+    def evaluate(msg: Message, context: Context) -> Message:
         return Message(RecordDict({"metrics": MetricRecord({"loss": 1.5})}), reply_to=msg)
 
-    app.evaluate()(evaluate or evaluate_loss)
     return app
 
 
@@ -150,7 +149,14 @@ def nodes_of(tmp_path, app=None, ids=IDS, **config) -> Nodes:
 
 
 def strategy(**changes) -> SqsgdStrategy:
-    settings = {"epsilon": 200.0, "bytes": 32, "lr": 0.4, "seed": 1, "min_nodes": 3, "sends": "gradient"}
+    settings = {
+        "epsilon": 200.0,
+        "bytes": 32,
+        "lr": 0.4,
+        "seed": 1,
+        "min_available_nodes": 3,
+        "sends": "gradient",
+    }
     if changes.get("scheme", "sqsgd") == "sqsgd":
         settings["options"] = {"code": "signs"}
     return SqsgdStrategy(**{**settings, **changes})
@@ -159,6 +165,12 @@ def strategy(**changes) -> SqsgdStrategy:
 def payload_of(reply: Message) -> bytes:
     assert not reply.has_error(), reply.error
     return reply.content[wire.REPORT][wire.PAYLOAD]
+
+
+def one_round(made: SqsgdStrategy, nodes: Nodes, number: int = 1) -> ArrayRecord:
+    """A round by Flower's own loop: the model after it."""
+    messages = made.configure_train(number, model(), ConfigRecord(), nodes)
+    return made.aggregate_train(number, nodes.send_and_receive(messages))[0]
 
 
 def answer(asked, context, app=None, **extra) -> Message:

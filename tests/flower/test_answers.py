@@ -4,16 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from federation import DIM, IDS, Nodes, lines, make_app, model, node_context, nodes_of, strategy
-from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+from federation import DIM, IDS, Nodes, lines, make_app, model, node_context, nodes_of, one_round, strategy
+from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
+from flwr.serverapp.strategy import Strategy
 from flwr.supercore.inflatable.inflatable_object import add_header_to_object_body
 
 from sqsgd import make_scheme, seeded_rng
-from sqsgd.flower import wire
-from sqsgd.flower.answers import FLOWERS
-from sqsgd.flower.round_tally import NoAnswers
-from sqsgd.node import reasons
+from sqsgd.flower import Simulation, SqsgdMod, SqsgdStrategy, wire
+from sqsgd.flower.answers import FLOWERS, ClearReplies
+from sqsgd.node import policy
+from sqsgd.node.server import NoAnswers
 
 
 def spoiled(kind: str):
@@ -86,8 +88,6 @@ def test_a_bad_reply_is_rejected_and_named(tmp_path, kind, word):
 
 def test_a_rejected_reply_changes_nothing(tmp_path):
     """The same model as without the node: nothing of what it sent was used."""
-    from sqsgd.flower import Simulation, SqsgdMod
-
     models = []
     for kind in ("garbage", "late"):
         app = make_app(SqsgdMod(simulation=Simulation(seed=1)))
@@ -169,8 +169,7 @@ def test_an_error_in_a_nodes_place_is_attributed_to_the_node(tmp_path):
 
     nodes.spoil = died
     made = strategy()
-    messages = made.configure_train(1, model(), ConfigRecord(), nodes)
-    made.aggregate_train(1, nodes.send_and_receive(messages))
+    one_round(made, nodes)
     assert made.current.rejected == [{"node": "5", "reason": FLOWERS[8]}]
 
 
@@ -183,7 +182,7 @@ def test_the_order_of_arrival_does_not_matter(tmp_path):
         assert [task.client for task, _, _ in made.current.reports] == sorted(IDS)
 
 
-@pytest.mark.parametrize("reason", reasons.REASONS)
+@pytest.mark.parametrize("reason", policy.REASONS)
 def test_whoever_does_not_say_that_it_refused_may_have_paid(tmp_path, reason):
     """The total counts them: a node that failed, or whose report never came, may have spent its epsilon."""
     nodes = nodes_of(tmp_path)
@@ -195,10 +194,64 @@ def test_whoever_does_not_say_that_it_refused_may_have_paid(tmp_path, reason):
     made = strategy()
     with pytest.raises(NoAnswers):
         made.start(nodes, model(), num_rounds=1, timeout=0.2)
-    assert made.current.may_have_paid == {*IDS[1:]} | ({IDS[0]} if reason not in reasons.UNPAID else set())
+    assert made.current.may_have_paid == {*IDS[1:]} | ({IDS[0]} if reason not in policy.UNPAID else set())
 
 
 def test_flowers_own_errors_are_said_in_words():
     """Each code of this version but those of our own answers, and that of an unknown error."""
     codes = {value for name, value in vars(ErrorCode).items() if name.isupper()}
     assert codes - {0, 6} <= set(FLOWERS)
+
+
+# ---------------------------------------------------------------- apps without the mod
+
+
+def unprotected() -> ClientApp:
+    """Flower's own ClientApp, which returns the trained model and metrics."""
+    app = ClientApp()
+
+    @app.train()
+    def train(msg: Message, context: Context) -> Message:
+        content = RecordDict({"arrays": model(1.0), "metrics": MetricRecord({"loss": 1.5})})
+        return Message(content, reply_to=msg)
+
+    return app
+
+
+@pytest.mark.parametrize("start", [SqsgdStrategy.start, Strategy.start], ids=["ours", "Flower's"])
+def test_the_training_stops_after_the_first_round(tmp_path, start):
+    nodes = nodes_of(tmp_path, unprotected())
+    made = strategy(sends="delta", out=tmp_path / "run")
+    with pytest.raises(ClearReplies, match=r"3 of 3 nodes .* in the clear.* import ClientApp"):
+        start(made, nodes, model(), num_rounds=20)
+    assert len(nodes.sent) == 3
+    assert not made.state.weights.any()  # nothing was trained
+    assert not (tmp_path / "run/model.safetensors").exists()
+
+
+def test_one_node_without_the_mod_stops_nobody(tmp_path):
+    """Else any node could end a training, by sending arrays."""
+    nodes = nodes_of(tmp_path)
+    clear = Nodes(unprotected(), [node_context(IDS[0], tmp_path / "clear")])
+
+    def spoil(node: int, asked: Message, reply: Message) -> Message:
+        return clear.app(asked, clear.contexts[node]) if node == IDS[0] else reply
+
+    nodes.spoil = spoil
+    strategy(out=tmp_path / "run").start(nodes, model(), num_rounds=2)
+    rejected = [entry["node"] for line in lines(tmp_path / "run/metrics.jsonl") for entry in line["rejected"]]
+    assert rejected == [str(IDS[0])] * 2
+
+
+@pytest.mark.parametrize("error", [False, True])
+def test_one_node_stops_nobody_while_the_others_are_late_or_fail(tmp_path, error):
+    """It is not known what they would send."""
+    nodes = nodes_of(tmp_path, unprotected())
+
+    def others(node, asked, reply):
+        return reply if node == IDS[0] else Message(Error(8, ""), reply_to=asked) if error else None
+
+    nodes.spoil = others
+    made = strategy(sends="delta")
+    one_round(made, nodes)
+    assert made.current.clear == [IDS[0]]

@@ -12,8 +12,7 @@ from sqsgd import seeded_rng
 from sqsgd.flower import SqsgdMod, wire
 from sqsgd.node import answer
 from sqsgd.node import request as node_request
-from sqsgd.node.answer import Node
-from sqsgd.node.node_state import FolderState
+from sqsgd.node.answer import FolderState, Node
 from sqsgd.node.policy import Policy
 from sqsgd.task import Task
 
@@ -38,7 +37,7 @@ def believes_every_key(patch):
     read = wire.read_request
 
     def lenient(record):
-        for key in [key for key in record if key not in node_request._TYPES]:
+        for key in [key for key in record if key not in node_request._FIELDS]:
             del record[key]
         return read(record)
 

@@ -2,52 +2,33 @@
 
 import numpy as np
 import pytest
-from federation import IDS, Nodes, lines, make_app, message, model, node_context, request, strategy
+from federation import IDS, Nodes, lines, make_app, message, model, node_context, one_round, request, strategy
 from flwr.app import ConfigRecord
 
 from sqsgd.flower import Simulation, SqsgdMod, wire
-from sqsgd.node import reasons
-from sqsgd.node.downlink import changes_update
+from sqsgd.node import policy
+from sqsgd.node.request import make_update
 
 
-def trained(tmp_path, downlink, rounds=6, missing=None, **changes):
-    """A training's model, what each node was given to train with, and the messages down."""
+def trained(tmp_path, downlink, missing=None):
+    """A training's model, what each node was given to train with, the messages down and the metrics."""
     seen = {}
 
     def watch(msg, context, call_next):
-        if wire.MODEL in msg.content:
-            seen[msg.content[wire.REQUEST]["round"], context.node_id] = wire.flatten_record(
-                msg.content[wire.MODEL]
-            )[1]
+        found = wire.flatten_record(msg.content[wire.MODEL])[1]  # the mod has put the model in
+        seen[msg.content[wire.REQUEST]["round"], context.node_id] = found
         return call_next(msg, context)
 
     app = make_app(SqsgdMod(simulation=Simulation(seed=2)))
-    app_train = app._registered_funcs["train.default"]
-
-    def outer(msg, context):
-        reply = app_train(msg, context)
-        watch(msg, context, lambda *_: None)  # the mod has put the model in
-        return reply
-
-    app._registered_funcs["train.default"] = outer
+    app._mods.append(watch)
     nodes = Nodes(app, [node_context(i, None) for i in IDS])
-    made = strategy(downlink=downlink, out=tmp_path / downlink, min_nodes=2, **changes)
+    made = strategy(downlink=downlink, out=tmp_path / downlink, min_available_nodes=2)
     if missing:
-        node, rounds_away = missing
-        numbering = {}
-
-        def without(round, ids):
-            numbering[round] = [i for i in ids if not (i == node and round in rounds_away)]
-            return {i: i for i in numbering[round]}
-
-        made.numbering = without
-    result = made.start(nodes, model(), num_rounds=rounds)
-    return (
-        wire.flatten_record(result.arrays)[1],
-        seen,
-        nodes.sent,
-        lines(tmp_path / downlink / "metrics.jsonl"),
-    )
+        away, rounds = missing
+        made.numbering = lambda round, ids: {i: i for i in ids if not (i == away and round in rounds)}
+    result = made.start(nodes, model(), num_rounds=6)
+    metrics = lines(tmp_path / downlink / "metrics.jsonl")
+    return wire.flatten_record(result.arrays)[1], seen, nodes.sent, metrics
 
 
 @pytest.mark.parametrize("missing", [None, (IDS[1], {2, 3})])
@@ -88,34 +69,27 @@ def test_a_node_that_lost_its_state_says_so_and_gets_the_model(tmp_path):
         path.unlink()
     again = strategy(downlink="delta", out=tmp_path / "run", resume=True)
     again.prepare(nodes, model(), 3)
-    again.holders, again._update = (
-        dict.fromkeys(IDS, 1),
-        changes_update(made.current.state.weights, made.state.weights),
-    )
+    last = made.current
+    again.holders = dict.fromkeys(IDS, 1)
+    again._update = make_update(made.settings.rate_at(last.state.round), last.reports)
     for number in (3, 4):
-        messages = again.configure_train(number, model(), ConfigRecord(), nodes)
-        again.aggregate_train(number, nodes.send_and_receive(messages))
+        one_round(again, nodes, number)
         if number == 3:
-            assert again.current.rejected == [{"node": "5", "reason": reasons.NEEDS_MODEL}]
+            assert again.current.rejected == [{"node": "5", "reason": policy.NEEDS_MODEL}]
             assert len(again.current.reports) == 2
     assert len(again.current.reports) == 3
 
 
 def test_a_changed_update_is_not_trained_on(tmp_path):
-    """One wrong bit in what changed, and the digest tells."""
+    """One wrong number in what changed, and the digest tells."""
     contexts = [node_context(i, tmp_path / str(i)) for i in IDS]
     nodes, calls = Nodes(make_app(), contexts), []
     made = strategy(downlink="delta")
-    messages = made.configure_train(1, model(), ConfigRecord(), nodes)
-    made.aggregate_train(1, nodes.send_and_receive(messages))
+    one_round(made, nodes)
     nodes.app = make_app(calls=calls)
-    before = made.current.state.weights
-    wrong = made.state.weights.copy()
-    wrong[3] += 1
-    made._update = changes_update(before, wrong)
-    messages = made.configure_train(2, model(), ConfigRecord(), nodes)
-    made.aggregate_train(2, nodes.send_and_receive(messages))
-    assert {entry["reason"] for entry in made.current.rejected} == {reasons.NEEDS_MODEL}
+    made._update["rate"] *= 1.0001
+    one_round(made, nodes, 2)
+    assert {entry["reason"] for entry in made.current.rejected} == {policy.NEEDS_MODEL}
     assert calls == []
 
 
@@ -125,31 +99,8 @@ def test_a_model_beside_an_update_is_refused(tmp_path):
     app = make_app(calls=calls)
     assert not app(message(request(keep=True)), context).has_error()
     both = message(request(round=1, base=0, keep=True), model(42.0))
-    both.content[wire.UPDATE] = ConfigRecord({"kind": "changes", "places": b"", "values": b""})
-    assert app(both, context).error.reason == reasons.MALFORMED
+    both.content[wire.UPDATE] = ConfigRecord(make_update(0.1, []))
+    assert app(both, context).error.reason == policy.MALFORMED
     assert calls == [5]
     del both.content[wire.MODEL]
     assert not app(both, context).has_error()  # the update alone is welcome
-
-
-@pytest.mark.parametrize(
-    "update",
-    [
-        {"kind": "reports", "clients": b"123", "reports": b"", "bound": 1.0, "rate": 1.0},
-        {"kind": "reports", "clients": bytes(8), "reports": bytes(49), "bound": 1.0, "rate": 1.0},
-        {"kind": "changes", "places": b"\xff\xff\xff\xff", "values": bytes(4)},
-        {"kind": "changes", "places": "text", "values": bytes(4)},
-        {},
-    ],
-)
-def test_an_update_that_cannot_be_read_is_refused(tmp_path, update):
-    contexts = [node_context(i, tmp_path / str(i)) for i in IDS]
-    nodes, calls = Nodes(make_app(), contexts), []
-    made = strategy(downlink="delta")
-    messages = made.configure_train(1, model(), ConfigRecord(), nodes)
-    made.aggregate_train(1, nodes.send_and_receive(messages))
-    nodes.app, made._update = make_app(calls=calls), ConfigRecord(update)
-    messages = made.configure_train(2, model(), ConfigRecord(), nodes)
-    made.aggregate_train(2, nodes.send_and_receive(messages))
-    assert {entry["reason"] for entry in made.current.rejected} == {reasons.MALFORMED}
-    assert calls == []

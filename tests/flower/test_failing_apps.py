@@ -1,19 +1,32 @@
 """Apps that fail on their data: the server cannot tell, and nothing runs on data before it is paid for."""
 
+import errno
+import json
+import os
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from federation import DIM, answer, deflated, make_app, message, node_context, payload_of, request
-from flwr.app import Message, RecordDict
-from flwr.clientapp import ClientApp
+from federation import (
+    DIM,
+    answer,
+    deflated,
+    lines,
+    make_app,
+    message,
+    model,
+    node_context,
+    payload_of,
+    request,
+)
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from sqsgd.training import client_step
 
 from sqsgd import Ledger, make_scheme
-from sqsgd.federated import client_step
-from sqsgd.flower import SqsgdMod, wire
+from sqsgd.flower import ClientApp, SqsgdMod, wire
 from sqsgd.node import answer as node_answer
-from sqsgd.node import reasons
-from sqsgd.node.node_state import FolderState
+from sqsgd.node import policy
+from sqsgd.node.answer import FolderState
 
 
 def shape_of(reply: Message) -> tuple:
@@ -31,7 +44,7 @@ def shape_of(reply: Message) -> tuple:
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit, ValueError, MemoryError, FloatingPointError])
 def test_an_exception_tells_nothing(tmp_path, error, caplog):
     """A paid report of zero, which differs from another app's report by its noise alone."""
-    app = ClientApp(mods=[SqsgdMod()])
+    app = ClientApp()
 
     @app.train()
     def train(msg, context):
@@ -49,13 +62,11 @@ def test_an_exception_tells_nothing(tmp_path, error, caplog):
     )
     assert found < expected
     refused = app(message(request(bound=21.0)), node_context(5, tmp_path))
-    assert refused.error.reason == reasons.ANSWERED  # the round is over, as it is for an app that works
+    assert refused.error.reason == policy.ANSWERED  # the round is over, as it is for an app that works
 
 
 def test_an_apps_own_error_tells_nothing(tmp_path):
-    from flwr.app import Error
-
-    app = ClientApp(mods=[SqsgdMod()])
+    app = ClientApp()
     app.train()(lambda msg, context: Message(Error(17, "Eve"), reply_to=msg))
     failed = app(message(request()), node_context(5, tmp_path))
     assert shape_of(failed) == shape_of(answer(request(), node_context(5, tmp_path / "worked")))
@@ -67,12 +78,12 @@ def test_nothing_is_computed_on_a_spent_budget(tmp_path):
     payload_of(answer(request(), context, make_app(calls=calls)))
     for number in range(1, 5):
         reply = answer(request(round=number), context, make_app(calls=calls))
-        assert reply.error.reason == reasons.SPENT
+        assert reply.error.reason == policy.SPENT
     assert calls == [5]
 
 
 def test_paid_before_the_app_runs(tmp_path):
-    app, seen = ClientApp(mods=[SqsgdMod()]), []
+    app, seen = ClientApp(), []
 
     @app.train()
     def train(msg, context):
@@ -81,22 +92,6 @@ def test_paid_before_the_app_runs(tmp_path):
 
     payload_of(app(message(request()), node_context(5, tmp_path)))
     assert seen == [Fraction(200)]
-
-
-def test_a_gradient_that_is_not_finite_is_not_told(tmp_path):
-    app = ClientApp(mods=[SqsgdMod()])
-
-    @app.train()
-    def train(msg, context):
-        structure, weights = wire.flatten_record(msg.content["arrays"])
-        weights[7] = np.nan
-        return Message(RecordDict({"gradient": wire.model_record(structure, weights)}), reply_to=msg)
-
-    reply = app(message(request()), node_context(5, tmp_path))
-    assert len(payload_of(reply)) == len(
-        payload_of(answer(request(client=6), node_context(6, tmp_path / "6")))
-    )
-    assert Ledger(tmp_path / "ledger").spent == 200
 
 
 @pytest.mark.parametrize("error", [OverflowError, ZeroDivisionError, FloatingPointError, RuntimeWarning])
@@ -139,7 +134,7 @@ def test_errors_that_hold_coordinates_stay_at_the_node(tmp_path, monkeypatch, ca
     reply = answer(request(), node_context(5, tmp_path))
     assert reply.has_error() == fails
     if fails:
-        assert (reply.error.code, reply.error.reason) == (2, reasons.FAILED)
+        assert (reply.error.code, reply.error.reason) == (2, policy.FAILED)
     assert COORDINATE.encode() not in b"".join(deflated(reply).values()) + repr(vars(reply.metadata)).encode()
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files
@@ -148,6 +143,145 @@ def test_errors_that_hold_coordinates_stay_at_the_node(tmp_path, monkeypatch, ca
 
 
 def test_a_node_that_tells_its_errors_is_found(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(reasons, "explain", lambda error, *_: str(error))
+    monkeypatch.setattr(policy, "explain", lambda error, *_: str(error))
     with pytest.raises(AssertionError):
         test_errors_that_hold_coordinates_stay_at_the_node(tmp_path, monkeypatch, caplog, "keeping the state")
+
+
+# ---------------------------------------------------------------- apps whose replies do not fit the model
+
+
+def complex_model(msg: Message) -> Message:
+    """The model in complex numbers."""
+    arrays = {
+        name: Array(array.numpy().astype(np.complex128)) for name, array in msg.content["arrays"].items()
+    }
+    return Message(RecordDict({"arrays": ArrayRecord(arrays)}), reply_to=msg)
+
+
+def app_of(train, dry_run=None) -> ClientApp:
+    app = ClientApp(dry_run=dry_run)
+    app.train()(train)
+    return app
+
+
+def same(msg, context):
+    return Message(RecordDict({"arrays": msg.content["arrays"]}), reply_to=msg)
+
+
+FORMS = {
+    "numbers of another kind": (lambda msg, context: complex_model(msg), "complex128"),
+    "two records": (
+        lambda msg, context: Message(RecordDict({"a": model(), "b": model()}), reply_to=msg),
+        "2 ArrayRecords",
+    ),
+    "another name": (
+        lambda msg, context: Message(
+            RecordDict({"arrays": ArrayRecord({"x": Array(np.zeros(DIM, np.float32))})}), reply_to=msg
+        ),
+        "names differ",
+    ),
+    "an exception": (lambda msg, context: {}["no such layer"], "no such layer"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_misfit_app_is_refused_and_pays_nothing(tmp_path, form):
+    """The dry run shows it; the app itself never runs, and the server is told why."""
+    (dry_run, word), calls = FORMS[form], []
+    app = app_of(lambda msg, context: calls.append(msg), dry_run)
+    reply = app(message(request()), node_context(5, tmp_path))
+    assert reply.error.reason == policy.MISFIT
+    assert word in lines(tmp_path / "refusals.jsonl")[-1]["reason"]
+    assert calls == []
+    assert not (tmp_path / "ledger").exists()
+
+
+def test_the_dry_run_is_made_once_and_what_fits_is_answered(tmp_path):
+    calls = []
+
+    def dry_run(msg, context):
+        calls.append((tmp_path / "ledger").exists() or dict(context.node_config) or dict(context.state))
+        return same(msg, context)
+
+    context, app = node_context(5, tmp_path), app_of(same, dry_run)
+    context.state["own"] = ConfigRecord({"secret": 7})
+    for round in range(3):
+        payload_of(app(message(request(round=round)), context))
+    assert calls == [{}]  # once, before anything was paid, and without the node's configuration and state
+    assert Ledger(tmp_path / "ledger").spent == 600
+
+
+@pytest.mark.parametrize(
+    ("train", "why"),
+    [
+        (FORMS["two records"][0], node_answer.ZERO_MISFIT),
+        (FORMS["an exception"][0], node_answer.ZERO_FAILED),
+        (
+            lambda msg, context: Message(
+                RecordDict({"gradient": wire.model_record(*_with_nan(msg))}), reply_to=msg
+            ),
+            node_answer.ZERO_UNENCODED,
+        ),
+    ],
+)
+def test_reports_of_zero_are_counted_for_the_owner_alone(tmp_path, train, why):
+    context = node_context(5, tmp_path / "state")
+    failed = app_of(train)(message(request()), context)
+    payload_of(answer(request(round=1), context))
+    assert why.encode() not in json.dumps(repr(failed.content)).encode()
+    zeros = [line.get("zero") for line in lines(tmp_path / "state/answers.jsonl")]
+    assert zeros == [why, None]
+
+
+def _with_nan(msg):
+    structure, weights = wire.flatten_record(msg.content["arrays"])
+    weights[7] = np.nan
+    return structure, weights
+
+
+# ---------------------------------------------------------------- a disk that is full
+
+WRITES = 6
+"""Of a node's first answer; the last is the line in answers.jsonl."""
+
+
+def answered(monkeypatch, folder, fail_at=0):
+    """A node's reply, and how often it wrote."""
+    calls = []
+
+    def full_at_once(write):
+        def attempt(*arguments):
+            calls.append(arguments)
+            if len(calls) == fail_at:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return write(*arguments)
+
+        return attempt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full_at_once(os.write))
+        patch.setattr(os, "pwrite", full_at_once(os.pwrite))
+        return make_app()(message(request()), node_context(5, folder)), len(calls)
+
+
+def test_so_many_writes_there_are(tmp_path, monkeypatch):
+    reply, count = answered(monkeypatch, tmp_path)
+    assert (reply.has_error(), count) == (False, WRITES)
+
+
+@pytest.mark.parametrize("fail_at", range(1, WRITES))
+def test_nothing_leaves_and_the_ledger_stays_good(tmp_path, monkeypatch, fail_at):
+    reply, _ = answered(monkeypatch, tmp_path, fail_at)
+    assert reply.error.reason == policy.FAILED
+    again, _ = answered(monkeypatch, tmp_path)  # there is room again
+    paid_before = fail_at == WRITES - 1  # the report itself was not kept: it was never sent, nor will be
+    assert (again.error.reason == policy.ANSWERED) if paid_before else not again.has_error()
+    assert Ledger(tmp_path / "ledger").spent == 200
+
+
+def test_a_line_for_people_that_cannot_be_written_keeps_no_paid_report_back(tmp_path, monkeypatch):
+    reply, _ = answered(monkeypatch, tmp_path, WRITES)
+    assert not reply.has_error()
+    assert Ledger(tmp_path / "ledger").spent == 200
+    assert lines(tmp_path / "answers.jsonl") == []

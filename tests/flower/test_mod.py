@@ -1,19 +1,23 @@
 """What leaves a node, and what does not; each promise is also shown to fail on a node that breaks it."""
 
-import logging
+import copy
+import re
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from federation import DIM, answer, lines, make_app, message, model, node_context, payload_of, request, target
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from sqsgd.training import client_step, noise_seed
+from test_node_state import check_kept_as_it_was
 
 from sqsgd import Ledger, make_scheme, seeded_rng
-from sqsgd.federated import client_step, noise_seed
-from sqsgd.flower import Simulation, SqsgdMod, wire
+from sqsgd.flower import ClientApp, Simulation, SqsgdMod, wire
+from sqsgd.flower.mod import ContextState
 from sqsgd.node import answer as node_answer
-from sqsgd.node import reasons
-from sqsgd.node.node_state import FolderState
+from sqsgd.node import policy
+from sqsgd.node.answer import FolderState
+from sqsgd.node.policy import Policy, Refused
 
 
 @pytest.mark.parametrize("sends", ["gradient", "delta"])
@@ -53,7 +57,7 @@ def test_other_messages_get_no_answer_from_data(tmp_path, kind):
     if kind == "train.other":  # a function of the app's that fails: a report all the same
         assert list(reply.content) == [wire.REPORT]
     else:
-        assert reply.error.reason == reasons.NOT_ALLOWED
+        assert reply.error.reason == policy.NOT_ALLOWED
         assert not (tmp_path / "ledger").exists()
 
 
@@ -75,14 +79,14 @@ def test_a_node_without_the_ledger_that_it_requires_answers_nothing(tmp_path, ca
     """The server is told a fixed sentence; the owner reads which file is missing."""
     context, calls = node_context(5, tmp_path / "state", require_ledger=True), []
     reply = answer(request(), context, make_app(calls=calls))
-    assert (reply.error.code, reply.error.reason, calls) == (6, reasons.LEDGER, [])
+    assert (reply.error.code, reply.error.reason, calls) == (6, policy.LEDGER, [])
     assert "state/ledger is missing, and require-ledger = true" in caplog.text
     (refusal,) = lines(tmp_path / "state/refusals.jsonl")
     assert (refusal["task"], refusal["round"]) == ("test", 0)
     Ledger.create(tmp_path / "state/ledger", max_epsilon=1e6, witness=tmp_path / "tip")
     payload_of(answer(request(), context))
     moved = node_context(5, tmp_path / "state", require_ledger=True, witness=str(tmp_path / "moved"))
-    assert answer(request(round=1), moved).error.reason == reasons.LEDGER
+    assert answer(request(round=1), moved).error.reason == policy.LEDGER
     (tmp_path / "tip").rename(tmp_path / "moved")
     payload_of(answer(request(round=1), moved))
 
@@ -100,13 +104,13 @@ def test_a_round_is_answered_once(tmp_path):
         (request(weights=other), model(0.5)),
         (request(alpha=0.5), None),
     ]:
-        assert answer(asked, context, app, arrays=arrays).error.reason == reasons.ANSWERED
+        assert answer(asked, context, app, arrays=arrays).error.reason == policy.ANSWERED
     assert calls == [5]
     assert Ledger(tmp_path / "ledger").spent == 200
     payload_of(answer(request(round=3), context, app))
     for earlier in (0, 1, 2, 3):
         asked = request(round=earlier, bound=22.0)
-        assert answer(asked, context, app).error.reason == reasons.ANSWERED
+        assert answer(asked, context, app).error.reason == policy.ANSWERED
     assert Ledger(tmp_path / "ledger").spent == 400
     noted = lines(tmp_path / "answers.jsonl")
     assert [entry["epsilon"] for entry in noted] == [200.0, 0.0, 200.0]
@@ -118,7 +122,7 @@ def test_a_round_is_answered_once(tmp_path):
     [
         {"epsilon": 201.0},
         {"scheme": "sqsgd-stateless"},
-        {"bits": 512},
+        {"bytes": 64},
         {"options": {"levels": 4}},
         {"seed": 10},
     ],
@@ -127,10 +131,10 @@ def test_a_training_does_not_become_weaker(tmp_path, changes):
     context = node_context(5, tmp_path)
     payload_of(answer(request(), context))
     reply = answer(request(round=1, **changes), context)
-    assert reply.error.reason == reasons.NOT_ALLOWED
+    assert reply.error.reason == policy.NOT_ALLOWED
     assert lines(tmp_path / "refusals.jsonl")[-1]["task"] == "test"
     payload_of(answer(request(round=1, epsilon=100.0), context))  # stronger is welcome
-    assert answer(request(round=2), context).error.reason == reasons.NOT_ALLOWED  # and then stays
+    assert answer(request(round=2), context).error.reason == policy.NOT_ALLOWED  # and then stays
 
 
 def test_the_cap_holds_over_trainings(tmp_path):
@@ -138,7 +142,7 @@ def test_the_cap_holds_over_trainings(tmp_path):
     payload_of(answer(request(), context))
     payload_of(answer(request(name="another"), context))
     reply = answer(request(name="third"), context)
-    assert (reply.error.code, reply.error.reason) == (6, reasons.SPENT)
+    assert (reply.error.code, reply.error.reason) == (6, policy.SPENT)
     assert "cap" in lines(tmp_path / "refusals.jsonl")[-1]["reason"]
     assert Ledger(tmp_path / "ledger").spent == 400
 
@@ -163,11 +167,9 @@ def test_the_cap_holds_over_trainings(tmp_path):
     ],
 )
 def test_malformed_requests_are_refused_and_noted(tmp_path, extra, word):
-    import re
-
     sent, calls = message(request(), **extra), []
     reply = make_app(calls=calls)(sent, node_context(5, tmp_path))
-    assert reply.error.reason in (reasons.MALFORMED, reasons.NOT_ALLOWED)
+    assert reply.error.reason in (policy.MALFORMED, policy.NOT_ALLOWED)
     assert re.search(word, lines(tmp_path / "refusals.jsonl")[-1]["reason"])
     assert calls == []
     assert not (tmp_path / "ledger").exists()
@@ -203,12 +205,12 @@ def test_the_batch_that_a_server_asks_for_is_checked_and_noted(tmp_path, name, c
         context.run_config.clear()
         context.run_config.update(run)
         sent.content["config"] = ConfigRecord(own)
-        assert app(sent, context).error.reason == reasons.NOT_ALLOWED
+        assert app(sent, context).error.reason == policy.NOT_ALLOWED
     context.run_config.clear()
     # An app reads each of these with float() or as it reads a ConfigRecord.
     for own in (MetricRecord({name: 7}), ConfigRecord({name: "7.0"}), ConfigRecord({name: [7]})):
         sent.content["config"] = own
-        assert app(sent, context).error.reason == reasons.NOT_ALLOWED
+        assert app(sent, context).error.reason == policy.NOT_ALLOWED
     sent.content["config"] = ConfigRecord()
     assert not (tmp_path / "ledger").exists()
     context.run_config[name] = 8
@@ -232,15 +234,65 @@ def test_no_request_gets_seeded_noise(tmp_path):
     assert expected not in secure
 
 
-def test_a_seeded_simulation_says_so():
-    said = []
-    handler = logging.Handler()
-    handler.emit = said.append
-    logging.getLogger("flwr").addHandler(handler)
-    try:
-        SqsgdMod(simulation=Simulation(seed=3))
-        assert "protects nobody" in said.pop().getMessage()
+def test_a_seeded_simulation_says_so(caplog):
+    with caplog.at_level("WARNING", logger="flwr"):
         SqsgdMod()
-        assert said == []
-    finally:
-        logging.getLogger("flwr").removeHandler(handler)
+        assert caplog.text == ""
+        SqsgdMod(simulation=Simulation(seed=3))
+    assert "protects nobody" in caplog.text
+
+
+def test_an_app_writes_into_nothing_that_leaves_or_stays(tmp_path):
+    def writes(msg, context, call_next):
+        msg.metadata.group_id = "patient 7"
+        msg.metadata.ttl = 7.0
+        context.node_config["max-epsilon"] = 1e9
+        context.run_config["batch"] = 7
+        return call_next(msg, context)
+
+    app = ClientApp(mods=[writes])
+    app.train()(lambda msg, context: Message(RecordDict({"arrays": msg.content["arrays"]}), reply_to=msg))
+    context, asked = node_context(5, tmp_path), message(request())
+    settings, before = (dict(context.node_config), dict(context.run_config)), copy.deepcopy(asked.metadata)
+    reply = app(asked, context)
+    payload_of(reply)
+    assert reply.metadata.group_id == before.group_id
+    assert abs(reply.metadata.ttl - before.ttl) < 600
+    assert (context.node_config, context.run_config) == settings
+
+
+# ---------------------------------------------------------------- nodes that are not set up
+
+
+def test_a_node_that_was_not_set_up_answers_nothing(tmp_path):
+    calls = []
+    for config in ({"state_dir": str(tmp_path)}, {"max_epsilon": 10.0}, {}):
+        reply = answer(request(), node_context(5, None, **config), make_app(calls=calls))
+        assert reply.error.reason == policy.NOT_ALLOWED
+    assert calls == []
+    assert "max-epsilon is not set" in lines(tmp_path / "refusals.jsonl")[0]["reason"]
+
+
+def test_a_server_without_the_strategy_gets_nothing(tmp_path):
+    sent = message(request())
+    del sent.content[wire.REQUEST]
+    assert make_app()(sent, node_context(5, tmp_path)).error.reason == policy.MALFORMED
+
+
+def state(max_epsilon, context=None):
+    policy = Policy.of({"max-epsilon": max_epsilon}, simulation=True)
+    return ContextState(context or node_context(5, None), policy)
+
+
+def test_what_flower_keeps_comes_back_as_it_was():
+    check_kept_as_it_was(state(1.0))
+
+
+def test_a_simulated_node_has_a_cap_too():
+    asked, context = request(), node_context(5, None)
+    scheme = asked.make_scheme()
+    for _ in range(2):
+        state(400.0, context).pay(scheme, asked)
+    with pytest.raises(Refused, match="epsilon 600 would be spent, above max-epsilon = 400"):
+        state(400.0, context).pay(scheme, asked)
+    state(600.0, context).pay(scheme, asked)  # what was refused was not counted

@@ -1,26 +1,25 @@
 """``once``: no node is asked in two rounds, answered or not, nor after a resume; nobody learns when."""
 
+import itertools
 import json
-from dataclasses import replace
 
-import numpy as np
 import pytest
 from federation import model, nodes_of, strategy
 from flwr.app import ConfigRecord
+from reference import g_test
 
 from sqsgd import Ledger, central_guarantee
-from sqsgd.files.secret_files import secret_folder
+from sqsgd.files.secret_files import replace_secret, secret_folder
 from sqsgd.flower import wire
-from sqsgd.flower.gathering import TooFewNodes, exchange
-from sqsgd.flower.node_order import NodeOrder
+from sqsgd.flower.answers import TooFewNodes, exchange
+from sqsgd.flower.cohort import NodeOrder
 from sqsgd.numerics.epsilon_sums import four_digits
 from sqsgd.report.page import write_report
-from sqsgd.runs.checkpoint import load_state, save_state
 
 IDS = range(10, 22)
 ONCE = {
-    "once": True, "clients_per_round": 4, "min_nodes": 1, "scheme": "privunit-index", "epsilon": 8.0,
-    "decay": "none",
+    "once": True, "clients_per_round": 4, "min_available_nodes": 1, "scheme": "privunit-index",
+    "epsilon": 8.0, "decay": "none",
 }  # fmt: skip
 
 
@@ -39,13 +38,6 @@ def test_each_node_is_asked_once_and_then_nobody_is_left(tmp_path):
         assert Ledger(tmp_path / str(node) / "ledger").spent == 8
 
 
-def test_without_it_nodes_are_drawn_again(tmp_path):
-    """The same settings but for ``once``: the test above would fail."""
-    nodes = nodes_of(tmp_path, ids=IDS)
-    strategy(**{**ONCE, "once": False}).start(nodes, model(), num_rounds=3)
-    assert len(set(asked(nodes))) < 12
-
-
 def test_who_did_not_answer_may_have_paid_and_is_not_asked_again(tmp_path):
     nodes = nodes_of(tmp_path, ids=IDS)
     nodes.spoil = lambda node, _, reply: None if node % 2 else reply
@@ -54,15 +46,6 @@ def test_who_did_not_answer_may_have_paid_and_is_not_asked_again(tmp_path):
     assert sorted(asked(nodes)) == list(IDS)
     assert made.order.asked == set(IDS)
     assert made.record().epsilon_total == 8
-
-
-def test_a_resumed_training_remembers_who_was_asked(tmp_path):
-    nodes = nodes_of(tmp_path, ids=IDS)
-    strategy(**ONCE, out=tmp_path / "run").start(nodes, model(), num_rounds=2)
-    made = strategy(**ONCE, out=tmp_path / "run", resume=True)
-    made.start(nodes, model(), num_rounds=3)
-    assert sorted(asked(nodes)) == list(IDS)
-    assert np.any(made.state.weights)
 
 
 class Killed(BaseException):
@@ -126,13 +109,6 @@ def test_without_writing_down_who_is_asked_some_would_be_asked_twice(tmp_path, m
     assert {Ledger(tmp_path / str(node) / "ledger").spent for node in IDS} <= {0, 8}
 
 
-def test_it_cannot_be_switched_on_or_off_in_a_training(tmp_path):
-    nodes = nodes_of(tmp_path, ids=IDS)
-    strategy(**ONCE, out=tmp_path / "run").start(nodes, model(), num_rounds=1)
-    with pytest.raises(ValueError, match="begun with once = True, not False"):
-        strategy(**{**ONCE, "once": False}, out=tmp_path / "run", resume=True).start(nodes, model())
-
-
 def test_the_size_of_rounds_cannot_be_changed_in_a_training(tmp_path):
     """The slots were given to nodes by it, and whether one stayed empty is told by their number."""
     nodes = nodes_of(tmp_path, ids=IDS)
@@ -168,27 +144,7 @@ def test_the_results_do_not_tell_who_was_asked_when(tmp_path, caplog):
     assert all(set(entry) == {"slot", "reason"} for entry in silent)
 
 
-def test_without_slots_the_same_search_finds_the_nodes(tmp_path, caplog):
-    """The same settings but for ``once``: the test above would fail."""
-    nodes = nodes_of(tmp_path, ids=IDS)
-    nodes.spoil = lambda node, _, reply: None if node == 12 else reply
-    made = strategy(**{**ONCE, "once": False, "clients_per_round": 12}, out=tmp_path / "run")
-    made.start(nodes, model(), num_rounds=1, timeout=0.2)
-    assert '"node": "12"' in (tmp_path / "run" / "metrics.jsonl").read_text()
-    assert wire.read_request(nodes.sent[0].content[wire.REQUEST]).task.client in IDS
-
-
-def test_the_order_is_over_the_whole_training_if_all_its_nodes_are_there(tmp_path):
-    nodes = nodes_of(tmp_path, ids=IDS)
-    made = strategy(**{**ONCE, "min_nodes": 12}, out=tmp_path / "run")
-    made.start(nodes, model(), num_rounds=3)
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["order"], summary["users"], summary["order_seeded"]) == ("run", 12, False)
-    assert summary["bytes_up"] == 5 + 2
-    assert sorted(asked(nodes)) == list(IDS)
-
-
-CENTRAL = {**ONCE, "clients_per_round": 20, "epsilon": 0.5, "min_nodes": 40}
+CENTRAL = {**ONCE, "clients_per_round": 20, "epsilon": 0.5, "min_available_nodes": 40}
 
 
 def summary_of(tmp_path, ids=range(10, 50), **changes):
@@ -220,17 +176,12 @@ def test_with_nodes_that_are_away_only_the_order_within_rounds_counts(tmp_path):
     assert summary["central_epsilon"] == central_guarantee(made.scheme, 19, 1e-6, "round").epsilon
 
 
-def test_without_once_there_is_no_central_number(tmp_path):
-    _, summary = summary_of(tmp_path, once=False)
-    assert not [name for name in summary if name.startswith(("central", "order"))]
-
-
 def test_sizes_do_not_tell_who_was_in_a_round(tmp_path):
     """Node numbers of few digits and of many are in one training: a serialised message holds the number."""
     ids = [*range(10, 30), *range(2**63, 2**63 + 20)]
     sizes = {len(str(line)) for line in rounds_written(tmp_path / "once", ids)}
     assert len(sizes) == 1
-    named = rounds_written(tmp_path / "named", ids, once=False, clients_per_round=1, min_nodes=1)
+    named = rounds_written(tmp_path / "named", ids, once=False, clients_per_round=1, min_available_nodes=1)
     assert len({line["bytes_up_serialised"] for line in named}) > 1  # without slots they do
 
 
@@ -254,12 +205,13 @@ def test_rejected_slots_are_not_listed_in_the_order_of_arrival(tmp_path):
 
 def test_a_node_that_left_loses_its_slot_and_the_order_stays(tmp_path):
     nodes = nodes_of(tmp_path, ids=IDS)
-    made = strategy(**{**ONCE, "min_nodes": 12}, out=tmp_path / "run")
+    made = strategy(**{**ONCE, "min_available_nodes": 12}, out=tmp_path / "run")
     first = made._one_round
 
     def leaving(*arguments):
-        first(*arguments)
+        line = first(*arguments)
         nodes.absent = {made.order._plan[5]}
+        return line
 
     made._one_round = leaving
     made.start(nodes, model(), num_rounds=3)
@@ -277,8 +229,9 @@ def test_with_fewer_nodes_it_is_random_within_a_round_and_says_so(tmp_path, capl
     first = made._one_round
 
     def coming(*arguments):
-        first(*arguments)
+        line = first(*arguments)
         nodes.absent = set()
+        return line
 
     made._one_round = coming
     made.start(nodes, model(), num_rounds=3)
@@ -309,17 +262,6 @@ def test_without_its_order_a_training_is_not_resumed(tmp_path):
     assert len(nodes.sent) == 4
 
 
-def test_a_training_of_an_earlier_version_is_refused(tmp_path):
-    """Its checkpoint names the nodes that were asked, and has no order."""
-    nodes = nodes_of(tmp_path, ids=IDS)
-    strategy(**ONCE, out=tmp_path / "run").start(nodes, model(), num_rounds=1)
-    state, known = load_state(tmp_path / "run")
-    del known["order"]
-    save_state(tmp_path / "run", replace(state, spent={10: 1, 11: 1}), {**known, "asking": [], "silence": {}})
-    with pytest.raises(ValueError, match="begun by an earlier version, which named nodes"):
-        strategy(**ONCE, out=tmp_path / "run", resume=True).start(nodes, model(), num_rounds=2)
-
-
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
@@ -331,3 +273,71 @@ def test_a_training_of_an_earlier_version_is_refused(tmp_path):
 def test_what_cannot_be_together_with_it_is_named(tmp_path, changes, word):
     with pytest.raises(ValueError, match=word):
         strategy(**{**ONCE, **changes}).start(nodes_of(tmp_path, ids=IDS), model(), num_rounds=1)
+
+
+# ---------------------------------------------------------------- the order itself
+
+NODES = [7, 5, 2**63 + 1, 12]
+
+
+def drawn(scope):
+    """The nodes by slot, of two rounds of two slots: planned together, or round by round."""
+    order, found = NodeOrder(2), []
+    for round in range(2):
+        free = [node for node in NODES if node not in order.asked]
+        slots = order.slots(round, free, 2 if scope == "run" else 3)
+        assert list(slots.values()) == [0, 1]
+        found += slots
+        order.done()
+    assert order.scope == scope
+    return tuple(found)
+
+
+@pytest.mark.parametrize("scope", ["run", "round"])
+def test_all_orders_are_equally_likely(scope, monkeypatch):
+    def p_value():
+        counts = dict.fromkeys(itertools.permutations(NODES), 0)
+        for _ in range(3000):
+            counts[drawn(scope)] += 1
+        return g_test(list(counts.values()), [3000 / 24] * 24)
+
+    assert p_value() > 1e-6
+    slots = NodeOrder.slots
+
+    def in_order(order, *arguments):  # broken: who is asked is random, but not the slot
+        return {node: slot for slot, node in enumerate(sorted(slots(order, *arguments)))}
+
+    monkeypatch.setattr(NodeOrder, "slots", in_order)
+    assert p_value() < 1e-6
+
+
+def resumed(order, round):
+    again = NodeOrder(order.per_round)
+    again.resume(order.name, round)
+    return again
+
+
+def test_after_a_crash_the_same_nodes_have_the_same_slots(tmp_path):
+    order = NodeOrder(2)
+    order.keep(tmp_path)
+    first = order.slots(0, NODES, 2)
+    assert resumed(order, 0).candidates(0) == set(first)
+    assert resumed(order, 0).slots(0, NODES, 2) == first
+    assert resumed(order, 0).slots(0, sorted(first)[:1], 2) == {min(first): first[min(first)]}
+    later = resumed(order, 1)  # killed after the round was saved, before the next one
+    assert later.asked == set(first)
+    rest = set(NODES) - set(first)
+    assert later.candidates(1) == rest
+    assert set(later.slots(1, sorted(rest), 2)) == rest
+    assert later.scope == "run"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[]", b'{"scope": "run", "plan": 3, "asked": [], "asking": 1}']
+)
+def test_a_damaged_file_is_named(tmp_path, content):
+    order = NodeOrder(2)
+    order.keep(tmp_path)
+    replace_secret(order.name, content)
+    with pytest.raises(ValueError, match=f"{order.name} is damaged"):
+        resumed(order, 0)

@@ -45,7 +45,9 @@ def test_a_numpy_app_learns_and_keeps_its_own_type(tmp_path, kind):
 
     nodes = Nodes(app, [node_context(node, tmp_path / str(node)) for node in range(1, NODES + 1)])
     start = ArrayRecord([np.zeros((FEATURES, CLASSES), kind), np.zeros(CLASSES, kind)])
-    result = SqsgdStrategy(fraction_train=1.0, fraction_evaluate=1.0).start(nodes, start, num_rounds=3)
+    result = SqsgdStrategy(epsilon=400.0, fraction_train=1.0, fraction_evaluate=1.0).start(
+        nodes, start, num_rounds=3
+    )
     assert accuracy(start) < 0.5 < 0.8 < accuracy(result.arrays)
     assert set(seen) == {np.dtype(kind)}
     assert [array.dtype for array in result.arrays.to_numpy_ndarrays()] == [kind, kind]
@@ -72,7 +74,7 @@ def test_a_model_with_batch_normalisation_learns_and_stays_finite(tmp_path, capl
 
     nodes = Nodes(app, [node_context(node, tmp_path / str(node)) for node in range(1, NODES + 1)])
     with caplog.at_level("WARNING", logger="flwr"):
-        result = SqsgdStrategy().start(nodes, ArrayRecord(net.state_dict()), num_rounds=5)
+        result = SqsgdStrategy(epsilon=400.0).start(nodes, ArrayRecord(net.state_dict()), num_rounds=5)
     assert "running statistics: 1.running_mean, 1.running_var, 1.num_batches_tracked" in caplog.text
     net.load_state_dict(result.arrays.to_torch_state_dict())
     net.eval()

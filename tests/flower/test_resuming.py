@@ -1,19 +1,14 @@
 """A server that is killed between any two steps resumes, with the same reports."""
 
 import json
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 from federation import IDS, Nodes, lines, make_app, model, node_context, strategy
-from safetensors.numpy import load_file
 
 from sqsgd import Ledger
 from sqsgd.flower import Simulation, SqsgdMod, wire
 from sqsgd.runs.run_folder import RunFolder
-
-WRITTEN = Path(__file__).parents[1] / "runs/last_version/federation"
 
 
 class Killed(BaseException):
@@ -88,15 +83,33 @@ def test_resume_before_the_first_checkpoint_begins(tmp_path):
     assert made.state.round == 2
 
 
-def test_a_federation_of_the_last_version_is_resumed_to_the_same_model(tmp_path):
-    """It was killed after three of five rounds."""
-    shutil.copytree(WRITTEN, tmp_path / "run")
-    app = make_app(SqsgdMod(simulation=Simulation(seed=4, folder=tmp_path / "run" / "clients")))
-    nodes = Nodes(app, [node_context(i, None) for i in IDS], run_id=2)
-    made = strategy(out=tmp_path / "run", resume=True, seed=99)
-    found = made.start(nodes, model(0.7), num_rounds=5).arrays
-    for name, expected in load_file(WRITTEN / "expected.safetensors").items():
-        np.testing.assert_array_equal(found[name].numpy(), expected)
-    assert [line["round"] for line in lines(tmp_path / "run" / "metrics.jsonl")] == [0, 1, 2, 3, 4]
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["rounds"], summary["answers"], summary["epsilon_total"]) == (5, 15, 1000.0)
+@pytest.mark.parametrize(
+    ("changes", "rounds", "word"),
+    [
+        ({"optimizer": "adam"}, 2, "begun with optimizer = 'sgd', not 'adam'"),
+        ({"epsilon": 100.0}, 2, "begun with fingerprint"),
+        (
+            {"scheme": "privunit-index", "epsilon": 8.0, "once": True, "clients_per_round": 3},
+            2,
+            "fingerprint",
+        ),
+        ({"decay": "linear"}, 3, "begun for 2 rounds, over which its rate falls"),
+    ],
+)
+def test_other_options_than_it_was_begun_with_are_named(tmp_path, changes, rounds, word):
+    contexts = [node_context(i, tmp_path / str(i)) for i in IDS]
+    nodes = Nodes(make_app(), contexts)
+    strategy(out=tmp_path / "run", decay="linear").start(nodes, model(), num_rounds=2)
+    with pytest.raises(ValueError, match=word):
+        strategy(out=tmp_path / "run", resume=True, **changes).start(nodes, model(), num_rounds=rounds)
+    with pytest.raises(ValueError, match="holds a training: set resume = true"):
+        strategy(out=tmp_path / "run").start(nodes, model(), num_rounds=2)
+
+
+def test_a_resumed_training_keeps_its_rate_unless_another_is_given(tmp_path):
+    contexts = [node_context(i, tmp_path / str(i)) for i in IDS]
+    for out, lr, expected in (("a", 0.0, 0.7), ("b", 0.2, 0.2)):
+        strategy(out=tmp_path / out, lr=0.7).start(Nodes(make_app(), contexts), model(), num_rounds=0)
+        made = strategy(out=tmp_path / out, lr=lr, resume=True, seed=99)
+        made.prepare(Nodes(make_app(), contexts), model(), 3)
+        assert (made.settings.optimizer.rate, made.settings.seed) == (expected, 1)

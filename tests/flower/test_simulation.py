@@ -56,26 +56,8 @@ def same_model(first: Path, second: Path) -> None:
         np.testing.assert_array_equal(value, models[1][name])
 
 
-def test_ten_clients_and_twenty_rounds_give_the_local_engines_model(tmp_path):
-    """LeNet-5 on the embedded digits, bit for bit; the same files; sizes on the wire on top."""
-    local, flower = tmp_path / "local", tmp_path / "flower"
-    train(
-        ["--rounds", "20", "--out", str(local)],
-        ["--rounds", "20", "--engine", "flower", "--out", str(flower)],
-    )
-    same_model(local, flower)
-    (summary, lines), (expected, alone) = written(flower), written(local)
-    for key in ("accuracy", "test_loss", "epsilon_total", "bytes_up", "rounds", "clients"):
-        assert summary[key] == expected[key], key
-    assert summary["accuracy"] > 0.2  # chance is a tenth
-    assert [line["loss"] for line in lines] == [line["loss"] for line in alone]
-    assert lines[0]["bytes_up_serialised"] > lines[0]["bytes_up"]
-    made = {path.name for path in flower.iterdir()}
-    assert made == {path.name for path in local.iterdir()} | {"clients"}
-
-
-def test_a_part_of_the_clients_and_a_resumed_run(tmp_path):
-    """5 of 40 virtual clients per round, stopped after three rounds and resumed: the local engine's model."""
+def test_flower_gives_the_local_engines_model(tmp_path):
+    """5 of 40 virtual clients per round, stopped after three rounds and resumed: the same bits and files."""
     some = [*SMALL, "--clients", "40", "--participation", "5", "--option", "code=signs", "--decay", "none"]
     local, flower = tmp_path / "local", tmp_path / "flower"
     train(
@@ -84,6 +66,13 @@ def test_a_part_of_the_clients_and_a_resumed_run(tmp_path):
         ["--resume", "--out", str(flower)],
     )
     same_model(local, flower)
+    (summary, lines), (expected, alone) = written(flower), written(local)
+    for key in ("accuracy", "test_loss", "epsilon_total", "bytes_up", "rounds", "clients"):
+        assert summary[key] == expected[key], key
+    assert [line["loss"] for line in lines] == [line["loss"] for line in alone]
+    assert lines[0]["bytes_up_serialised"] > lines[0]["bytes_up"]
+    made = {path.name for path in flower.iterdir()}
+    assert made == {path.name for path in local.iterdir()} | {"clients"}
 
 
 def test_users_who_report_once_fill_the_same_slots(tmp_path):
@@ -104,8 +93,8 @@ def test_users_who_report_once_fill_the_same_slots(tmp_path):
 def test_without_flower_the_error_says_what_to_install(tmp_path, monkeypatch):
     import importlib.util
 
-    from sqsgd.experiments.runner import prepare
-    from sqsgd.runs.config import RunConfig
+    from sqsgd.training.settings import RunConfig
+    from sqsgd.training.train import prepare
 
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flwr" else found(name))

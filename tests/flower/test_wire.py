@@ -1,11 +1,9 @@
 """Requests, models and reports as Flower's records."""
 
-import numpy as np
 import pytest
 from federation import DIM, message, model, request
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import ConfigRecord
 from test_request import SENT
-from test_structure import MIXED
 
 from sqsgd.flower import wire
 from sqsgd.flower.wire import MalformedRequest, read_request
@@ -21,16 +19,6 @@ def test_a_request_arrives_as_it_was_sent(changes):
 def test_a_request_is_a_config_record(record):
     with pytest.raises(MalformedRequest, match="the server does not use SqsgdStrategy"):
         read_request(record)
-
-
-def test_a_model_is_one_vector_and_back():
-    sent = ArrayRecord({name: Array(array) for name, array in MIXED.items()})
-    structure, weights = wire.flatten_record(sent)
-    assert weights.tolist() == [0, 1, 2, 3, 4, 5, 7, 8, 9]
-    back = wire.model_record(structure, weights)
-    assert list(back) == list(sent)
-    for name, array in wire.arrays_of(back).items():
-        np.testing.assert_array_equal(array, MIXED[name], strict=True)
 
 
 def test_a_model_that_is_no_array_record_is_malformed():

@@ -12,13 +12,13 @@ pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
 import flwr.clientapp
 from federation import lines, make_app, message, node_context, payload_of, request
 from flwr.app import Error, Message, RecordDict
+from sqsgd.mechanisms.one_number import OneNumber
+from sqsgd.node.evaluation import evaluation_scheme
 
 from sqsgd import Ledger
 from sqsgd.flower import Simulation, SqsgdMod, wire
-from sqsgd.flower.wrapping import WrappedApp
-from sqsgd.mechanisms.one_number import OneNumber
-from sqsgd.node import reasons
-from sqsgd.node.evaluation import evaluation_scheme
+from sqsgd.flower.guard import WrappedApp
+from sqsgd.node import policy
 from sqsgd.node.policy import Refused
 
 
@@ -80,7 +80,7 @@ def test_nothing_else_leaves(tmp_path, kind):
     assert [entry.round for entry in Ledger(tmp_path / "ledger").entries] == [0]
     for other in ("evaluate", "query"):
         refused = app(message(request(round=1), kind=other), node_context(5, tmp_path))
-        assert refused.error.reason in reasons.UNPAID
+        assert refused.error.reason in policy.UNPAID
     assert len(lines(tmp_path / "answers.jsonl")) == 1
 
 
@@ -106,11 +106,11 @@ def test_an_app_with_the_mod_is_not_wrapped_twice(tmp_path):
 
     app = WrappedApp(make_app(SqsgdMod(check=check)), trusted=True)
     refused = app(message(request(round=1)), node_context(5, tmp_path))
-    assert refused.error.reason == reasons.NOT_ALLOWED
+    assert refused.error.reason == policy.NOT_ALLOWED
     mod = SqsgdMod(dry_run=lambda msg, _: Message(RecordDict(), reply_to=msg))
     misfit = WrappedApp(make_app(mod), trusted=True)
     reply = misfit(message(request(name="other")), node_context(5, tmp_path))
-    assert reply.error.reason == reasons.MISFIT
+    assert reply.error.reason == policy.MISFIT
     assert len(Ledger(tmp_path / "ledger").entries) == 1
 
 
@@ -140,10 +140,10 @@ def test_an_app_that_uses_ray_is_not_a_simulation(tmp_path, monkeypatch):
         fingerprint=scheme.fingerprint,
     )  # fmt: skip
     reply = WrappedApp(make_app())(message(asked, kind="evaluate"), node_context(5, tmp_path))
-    assert reply.error.reason == reasons.NOT_ALLOWED
+    assert reply.error.reason == policy.NOT_ALLOWED
     assert not (tmp_path / "ledger").exists()
     bare = WrappedApp(make_app())(message(request()), node_context(5, None))
-    assert bare.error.reason == reasons.NOT_ALLOWED  # without a folder and a cap
+    assert bare.error.reason == policy.NOT_ALLOWED  # without a folder and a cap
 
 
 def test_an_app_writes_into_nothing_that_leaves_or_stays(tmp_path):
@@ -178,4 +178,4 @@ def test_no_app_simulates_on_a_wrapping_node(tmp_path):
     assert wrapped[0] != wrapped[1]
     assert (tmp_path / "0/ledger").exists()
     refused = WrappedApp(make_app(seeded))(message(request()), node_context(5, None))
-    assert refused.error.reason == reasons.NOT_ALLOWED
+    assert refused.error.reason == policy.NOT_ALLOWED

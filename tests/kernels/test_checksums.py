@@ -4,8 +4,7 @@ import zlib
 
 import numpy as np
 import pytest
-
-from sqsgd.kernels.checksums import checksums
+from sqsgd.kernels.coding import checksums
 
 
 @pytest.mark.parametrize(("middle", "length"), [(0, 0), (32, 2), (5, 300)])

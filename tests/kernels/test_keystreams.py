@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from sqsgd.kernels import keystreams
-from sqsgd.randomness.keystream import COUNTER_MODES, Keystream
+from sqsgd.randomness import Keystream
+from sqsgd.randomness.keystream import COUNTER_MODES
 
 NUMBERS = np.array([0, 1, 2**32, 2**63 + 12345, 2**64 - 1], np.uint64)
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from sqsgd.kernels.sampling import draw_codes
 
-from sqsgd.kernels.subsets import draw_codes, expand_subset, fold_subset, spread
+from sqsgd.kernels.subsets import expand_subset, fold_subset, spread
 
 
 def slow_draw(near, count, size, right, wrong, words):

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-from sqsgd.kernels.vertices import draw_vertices
+from sqsgd.kernels.sampling import draw_vertices
 
 
 def expected(row, nearest, reverse, side, rank):

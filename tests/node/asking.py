@@ -9,18 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from sqsgd import make_scheme
-from sqsgd.node.answer import Compute, Node
-from sqsgd.node.downlink import Download
-from sqsgd.node.node_state import FolderState
-from sqsgd.node.policy import Policy
-from sqsgd.node.reasons import explain
-from sqsgd.node.request import Request
+from sqsgd.node.answer import Compute, FolderState, Node
+from sqsgd.node.policy import Policy, explain
+from sqsgd.node.request import Download, Request
 from sqsgd.node.structure import Structure, digest
 from sqsgd.task import Task
 
 LOG = logging.getLogger("a node of the tests")
 DIM = 300
-SCHEME = {"scheme": "sqsgd", "epsilon": 200.0, "bits": 256}
+SCHEME = {"scheme": "sqsgd", "epsilon": 200.0, "bytes": 32}
 
 
 def arrays(value: float = 0.0) -> dict[str, np.ndarray]:
@@ -39,14 +36,8 @@ def request(weights: np.ndarray | None = None, **changes) -> Request:
     signs = {"code": "signs"} if changes.get("scheme", "sqsgd") == "sqsgd" else {}
     values = {"name": "test", **SCHEME, "options": signs, "task": task, "model": digest(weights), **changes}
     if "fingerprint" not in values:
-        scheme = make_scheme(
-            values["scheme"],
-            dim=task.dim,
-            epsilon=values["epsilon"],
-            bytes=values["bits"] // 8,
-            **values["options"],
-        )
-        values["fingerprint"] = scheme.fingerprint
+        budget = {"dim": task.dim, "epsilon": values["epsilon"], "bytes": values["bytes"]}
+        values["fingerprint"] = make_scheme(values["scheme"], **budget, **values["options"]).fingerprint
     return Request(**values)
 
 

@@ -10,8 +10,8 @@ from asking import DIM, arrays, ask, lines, request
 
 from sqsgd import Ledger
 from sqsgd.files import durable
-from sqsgd.node import reasons
-from sqsgd.node.node_state import MOST_TRAININGS, FolderState, Kept
+from sqsgd.node import policy
+from sqsgd.node.answer import MOST_TRAININGS, FolderState, Kept
 from sqsgd.node.policy import Refused
 from sqsgd.node.structure import flatten
 
@@ -31,12 +31,12 @@ def test_where_the_state_cannot_be_written_nothing_leaves(tmp_path, monkeypatch,
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(durable, failing, full)
-    assert ask(tmp_path, request(round=1)) == reasons.FAILED
+    assert ask(tmp_path, request(round=1)) == policy.FAILED
     monkeypatch.undo()
     paid = Ledger(tmp_path / "ledger").spent
     assert paid in (200, 400)
     later = ask(tmp_path, request(round=1))  # a round that was paid for is over; one that was not, is not
-    assert (later == reasons.ANSWERED) if paid == 400 else isinstance(later, bytes)
+    assert (later == policy.ANSWERED) if paid == 400 else isinstance(later, bytes)
 
 
 def test_a_state_put_back_does_not_answer_twice(tmp_path):
@@ -44,7 +44,7 @@ def test_a_state_put_back_does_not_answer_twice(tmp_path):
     answered(tmp_path)
     for path in (tmp_path / "tasks").iterdir():
         path.unlink()
-    assert ask(tmp_path, request()) == reasons.ANSWERED
+    assert ask(tmp_path, request()) == policy.ANSWERED
 
 
 def test_a_server_does_not_fill_the_disk(tmp_path):
@@ -53,7 +53,7 @@ def test_a_server_does_not_fill_the_disk(tmp_path):
         answered(tmp_path, name=f"training {number}")
         answered(tmp_path, name="a long one", round=number)
     assert len(list((tmp_path / "tasks").iterdir())) == MOST_TRAININGS
-    assert ask(tmp_path, request(name="training 0")) == reasons.ANSWERED
+    assert ask(tmp_path, request(name="training 0")) == policy.ANSWERED
     answered(tmp_path, name="training 0", round=1)
     kept = FolderState(tmp_path).read("a long one")
     assert kept is not None
@@ -64,15 +64,15 @@ def test_the_cap_cannot_be_raised_and_can_be_lowered(tmp_path):
     answered(tmp_path, max_epsilon=500)
     answered(tmp_path, round=1, max_epsilon=1e9)
     assert Ledger(tmp_path / "ledger").max_epsilon == 500
-    assert ask(tmp_path, request(round=2), max_epsilon=1e9) == reasons.SPENT
-    assert ask(tmp_path, request(round=3), max_epsilon=450) == reasons.SPENT
+    assert ask(tmp_path, request(round=2), max_epsilon=1e9) == policy.SPENT
+    assert ask(tmp_path, request(round=3), max_epsilon=450) == policy.SPENT
     assert Ledger(tmp_path / "ledger").max_epsilon == 450
 
 
 def test_a_lost_ledger_is_not_created_again(tmp_path):
     answered(tmp_path)
     (tmp_path / "ledger").unlink()
-    assert ask(tmp_path, request(round=1)) == reasons.LEDGER
+    assert ask(tmp_path, request(round=1)) == policy.LEDGER
 
 
 def test_a_ledger_that_was_never_finished_is_created_again(tmp_path):
@@ -92,7 +92,7 @@ def check_vanished(folder, remains):
         folder.mkdir()
     calls = []
     told = ask(folder, request(round=1), require_ledger=True, compute=lambda *_: calls.append(1))
-    assert (told, calls) == (reasons.LEDGER, [])
+    assert (told, calls) == (policy.LEDGER, [])
     assert not (folder / "ledger").exists()
     (refusal,) = lines(folder / "refusals.jsonl")
     assert refusal["reason"].startswith(f"{folder}/ledger is missing, and require-ledger = true")
@@ -104,13 +104,6 @@ def test_a_folder_that_vanished_is_not_a_new_ledger(tmp_path, remains):
     check_vanished(folder, remains)
 
 
-def test_without_the_option_a_node_creates_its_ledger_as_before(tmp_path):
-    answered(tmp_path / "state")
-    shutil.rmtree(tmp_path / "state")
-    answered(tmp_path / "state", round=1)
-    assert isinstance(ask(tmp_path / "state", request(round=2), require_ledger=False), bytes)
-
-
 def check_rolled_back(folder, witness):
     """The whole folder, tip included, is replaced by an older copy of itself."""
     assert isinstance(ask(folder, request(), witness=str(witness)), bytes)
@@ -119,7 +112,7 @@ def check_rolled_back(folder, witness):
         assert isinstance(ask(folder, request(round=number), witness=str(witness)), bytes)
     shutil.rmtree(folder)
     folder.with_name("copy").rename(folder)
-    assert ask(folder, request(round=3), witness=str(witness)) == reasons.LEDGER
+    assert ask(folder, request(round=3), witness=str(witness)) == policy.LEDGER
     (refusal,) = lines(folder / "refusals.jsonl")
     assert f"{witness} records 4: an older copy was restored" in refusal["reason"]
 
@@ -133,9 +126,9 @@ def test_with_a_witness_an_older_copy_of_the_folder_is_refused(tmp_path):
 def test_a_node_as_it_was_before_is_found(tmp_path, monkeypatch, check, second):
     """One that opens or creates the ledger in its folder, and looks at nothing else."""
 
-    def forgetful(self, policy):
+    def forgetful(self, owners):
         path = self.folder / "ledger"
-        return Ledger(path) if path.exists() else Ledger.create(path, max_epsilon=policy.max_epsilon)
+        return Ledger(path) if path.exists() else Ledger.create(path, max_epsilon=owners.max_epsilon)
 
     monkeypatch.setattr(FolderState, "open_ledger", forgetful)
     (folder := tmp_path / "state").mkdir()
@@ -148,13 +141,13 @@ def test_a_witness_outlives_the_folder(tmp_path):
     folder, witness = tmp_path / "state", str(tmp_path / "tip")
     assert isinstance(ask(folder, request(), witness=witness), bytes)
     shutil.rmtree(folder)
-    assert ask(folder, request(round=1), witness=witness) == reasons.LEDGER
+    assert ask(folder, request(round=1), witness=witness) == policy.LEDGER
 
 
 def test_a_witness_that_is_missing_is_not_made_up(tmp_path):
     answered(tmp_path / "state")
     for _ in range(2):
-        assert ask(tmp_path / "state", request(round=1), witness=str(tmp_path / "tip")) == reasons.LEDGER
+        assert ask(tmp_path / "state", request(round=1), witness=str(tmp_path / "tip")) == policy.LEDGER
     assert not (tmp_path / "tip").exists()
 
 
@@ -175,7 +168,7 @@ def kept(**changes) -> Kept:
 
 
 def check_kept_as_it_was(state):
-    """What any state must do; tests/flower/test_context_state.py uses it too."""
+    """What any state must do; tests/flower/test_mod.py uses it too."""
     structure, weights = flatten({**arrays(0.25), "steps": np.array(3, np.int64)})  # the last is no weight
     residual = np.linspace(-1, 1, DIM, dtype=np.float32)
     for each in (kept(), kept(name="another", residual=residual, model=(structure, weights))):
@@ -196,25 +189,6 @@ def check_kept_as_it_was(state):
 
 def test_what_is_kept_comes_back_as_it_was(tmp_path):
     check_kept_as_it_was(FolderState(tmp_path))
-
-
-def test_a_file_of_an_earlier_version_is_read_and_would_be_written_again():
-    """tests/node/data/kept-1 was written when the nodes' state was part of sqsgd.flower."""
-    content = (Path(__file__).parent / "data/kept-1").read_bytes()
-    back = Kept.from_bytes(content)
-    assert (back.name, back.epsilon, back.round, back.payload) == (
-        "a training",
-        0.1 + 0.2,
-        7,
-        bytes(range(20)),
-    )
-    assert (back.terms["client"], back.terms["options"]) == (2**63 + 11, {"levels": 4})
-    structure, weights = back.model
-    assert structure.order == ("z", "steps", "scale")
-    assert {name: array.tolist() for name, array in structure.unflatten(weights).items()} == {
-        "z": [[0, 1], [2, 3]], "steps": 3, "scale": 4,
-    }  # fmt: skip
-    assert back.to_bytes() == content
 
 
 @pytest.mark.parametrize("place", [0, 40, -1])

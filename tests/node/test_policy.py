@@ -1,11 +1,19 @@
-"""What a node's owner decides, and that nothing in a request changes it."""
+"""What a node's owner decides, what a server is told instead of a report, and what the owner can read."""
+
+import json
+import logging
+from fractions import Fraction
+from pathlib import Path
 
 import pytest
-from asking import request
+from asking import ask, lines, request
 
-from sqsgd import make_scheme
+from sqsgd import Ledger, make_scheme
 from sqsgd.core import Privacy
-from sqsgd.node.policy import Policy, Refused
+from sqsgd.node import policy as node_policy
+from sqsgd.node.policy import Misfit, Policy, Refused, RoundAnswered
+from sqsgd.node.request import MalformedRequest, ModelMissing
+from sqsgd.privacy.ledger import AlreadyAnswered, BudgetSpent, LedgerDamaged
 
 OWNER = {"state-dir": "/nowhere", "max-epsilon": 1000, "max-epsilon-per-report": 250.0}
 
@@ -29,7 +37,7 @@ def test_an_ordinary_request_is_allowed():
         ({"options": {"rng": 7}, "fingerprint": 0}, "no such option"),
         ({"options": {"norm_epsilon": 1e9}, "fingerprint": 0}, "cannot be made"),
         ({"fingerprint": 1}, "fingerprint"),
-        ({"bits": -5, "fingerprint": 1}, "cannot be made"),
+        ({"bytes": -5, "fingerprint": 1}, "cannot be made"),
         ({"epsilon": float("nan"), "fingerprint": 1}, "max-epsilon-per-report"),
     ],
 )
@@ -50,7 +58,7 @@ def test_other_notions_are_refused_even_where_the_owner_lists_the_scheme(scheme,
 
 def test_a_guarantee_in_real_arithmetic_is_not_enough():
     with pytest.raises(Refused, match="real arithmetic"):
-        policy(schemes="privunit").scheme(request(scheme="privunit", bits=1 << 20))
+        policy(schemes="privunit").scheme(request(scheme="privunit", bytes=1 << 17))
 
 
 def test_the_nodes_own_scheme_decides(monkeypatch):
@@ -80,7 +88,6 @@ def test_without_a_folder_or_a_cap_nothing_is_answered(missing):
         ({"max_epsilon": -1.0}, "max-epsilon"),
         ({"max_epsilon": float("inf")}, "max-epsilon"),
         ({"max_epsilon": "many"}, "max-epsilon"),
-        ({"max_report_epsilon": True}, "max-report-epsilon"),
         ({"max_epsilon_per_report": 0.0}, "max-epsilon-per-report"),
         ({"max_bytes": 0}, "max-bytes"),
         ({"max_bytes": 2.5}, "max-bytes"),
@@ -110,29 +117,21 @@ def test_a_misspelt_limit_answers_nothing(key, meant):
 
 def test_settings_of_apps_are_not_taken_for_limits():
     apps = (
-        "partition-id",
-        "num-partitions",
-        "dataset",
-        "model",
-        "batch",
-        "max-batch",
-        "min-bytes",
-        "data-dir",
-    )
+        "partition-id", "num-partitions", "dataset", "model", "batch", "max-batch", "min-bytes", "data-dir",
+    )  # fmt: skip
     Policy.of({**OWNER, **dict.fromkeys(apps, 1)}, simulation=False)
 
 
 def test_a_report_never_costs_more_than_the_whole_cap():
     assert policy(max_epsilon_per_report=5000.0).max_report_epsilon == 1000.0
-    assert policy(max_report_epsilon=100.0).max_report_epsilon == 100.0  # its name in earlier versions
     assert Policy.of({"state-dir": "/x", "max-epsilon": 30}, simulation=False).max_report_epsilon == 30.0
 
 
 def test_the_owner_decides_how_much_is_asked():
     owner = policy(max_bytes=32, min_batch=16)
-    owner.scheme(request(bits=256))
+    owner.scheme(request(bytes=32))
     with pytest.raises(Refused, match=r"bytes = 33 is above this node's max-bytes = 32"):
-        owner.scheme(request(bits=264))
+        owner.scheme(request(bytes=33))
     for allowed in (None, 16, 17):
         owner.check_batch(allowed)
     for few in (15, 1, 0, -1):
@@ -140,3 +139,58 @@ def test_the_owner_decides_how_much_is_asked():
             owner.check_batch(few)
     for any_batch in (1, 0, -1):  # without a limit of its owner's
         policy().check_batch(any_batch)
+
+
+SPENT = BudgetSpent(path=Path("ledger"), asked=Fraction(2), spent=Fraction(1), cap=Fraction(2))
+ERRORS = [
+    (ModelMissing("Eve"), node_policy.NEEDS_MODEL),
+    (MalformedRequest("Eve"), node_policy.MALFORMED),
+    (RoundAnswered("Eve"), node_policy.ANSWERED),
+    (AlreadyAnswered(path=Path("Eve"), task="a", round=1), node_policy.ANSWERED),
+    (SPENT, node_policy.SPENT),
+    (LedgerDamaged("Eve"), node_policy.LEDGER),
+    (Refused("Eve"), node_policy.NOT_ALLOWED),
+    (Misfit("Eve"), node_policy.MISFIT),
+    (ValueError("Eve"), node_policy.FAILED),
+    (SystemExit("Eve"), node_policy.FAILED),
+]
+
+
+@pytest.mark.parametrize(("error", "reason"), ERRORS, ids=lambda value: type(value).__name__)
+def test_every_error_has_a_fixed_reason(tmp_path, caplog, error, reason):
+    asked, owner = {"name": "test", "round": 7}, {"state-dir": str(tmp_path)}
+    with caplog.at_level("INFO"):
+        assert node_policy.explain(error, asked, owner, logging.getLogger("node")) == reason
+    assert str(error) in caplog.text
+    noted = tmp_path / "refusals.jsonl"
+    assert noted.exists() == (reason not in (node_policy.FAILED, node_policy.NEEDS_MODEL))
+    if noted.exists():
+        line = json.loads(noted.read_text())
+        assert (line["task"], line["round"], line["reason"]) == ("test", 7, str(error))
+
+
+def test_every_reason_is_listed():
+    assert {reason for _, reason in ERRORS} == set(node_policy.REASONS)
+    assert set(node_policy.UNPAID) == set(node_policy.REASONS) - {node_policy.FAILED, node_policy.ANSWERED}
+
+
+def test_refusals_end_at_a_size_and_say_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(node_policy, "MAX_BYTES", 3000)
+    for number in range(60):
+        assert isinstance(ask(tmp_path, request(round=number), schemes="privunit-index"), str)
+    assert 3000 <= (tmp_path / "refusals.jsonl").stat().st_size < 4000
+    noted = lines(tmp_path / "refusals.jsonl")
+    assert ["full" in line for line in noted] == [False] * (len(noted) - 1) + [True]
+
+
+def test_repeats_end_at_a_size_and_paid_answers_do_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(node_policy, "MAX_BYTES", 1500)
+    for _ in range(40):
+        assert isinstance(ask(tmp_path, request()), bytes)
+    full = (tmp_path / "answers.jsonl").stat().st_size
+    assert 1500 <= full < 2200
+    for number in range(1, 4):
+        assert isinstance(ask(tmp_path, request(round=number)), bytes)
+    noted = lines(tmp_path / "answers.jsonl")
+    assert [line["round"] for line in noted if not line.get("again")] == [0, 1, 2, 3]
+    assert sum(line["epsilon"] for line in noted) == Ledger(tmp_path / "ledger").spent

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from sqsgd.randomness.keystream import COUNTER_MODES, SHORT, Keystream, beginning, fastest_mode
+from sqsgd.randomness import Keystream
+from sqsgd.randomness.keystream import COUNTER_MODES, SHORT, beginning, fastest_mode
 
 KEY = bytes(range(32))
 

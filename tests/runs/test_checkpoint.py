@@ -4,10 +4,10 @@ import os
 
 import numpy as np
 import pytest
+from sqsgd.training import State
 from tiny_runs import prepared, stopped
 
 from sqsgd.experiments import runner
-from sqsgd.federated import State
 from sqsgd.runs import checkpoint
 
 

@@ -3,8 +3,7 @@
 import dataclasses
 
 import pytest
-
-from sqsgd.runs.config import RunConfig, load_config, make_config
+from sqsgd.training.settings import RunConfig, load_config, make_config
 
 
 def test_a_written_configuration_is_complete_and_reloads(tmp_path):

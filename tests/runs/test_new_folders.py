@@ -9,9 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+from sqsgd.training.run_folder import new_folder
 from typed import typed
-
-from sqsgd.runs.new_folders import new_folder
 
 START = time.struct_time((2026, 1, 2, 3, 4, 5, 4, 2, 0))
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from folders import write_run
+from sqsgd.training import State
+from sqsgd.training.run_folder import save_state
 
-from sqsgd.federated import State
 from sqsgd.report.page import write_report
-from sqsgd.runs.checkpoint import save_state
 from sqsgd.runs.reading import find_runs, read_run, read_runs, sweep_title
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from federation import IDS, Nodes, make_app, model, node_context, strategy
 from safetensors.numpy import load_file
+from sqsgd.training import State
 
-from sqsgd.federated import State
 from sqsgd.runs.run_folder import RunFolder
 
 

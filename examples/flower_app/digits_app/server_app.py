@@ -14,7 +14,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train a model over all clients."""
     torch.manual_seed(0)
-    strategy = FedAvg(fraction_train=context.run_config["fraction-train"])
+    strategy = FedAvg(epsilon=400.0, fraction_train=context.run_config["fraction-train"])
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(Net().state_dict()),

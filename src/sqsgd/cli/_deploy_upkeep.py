@@ -15,7 +15,7 @@ Folder = Annotated[Path, typer.Argument(help="The federation's folder.")]
 
 def add_node(folder: Folder, as_json: Json = False) -> None:
     """Write the folder of one more node: its key, its settings, its ledger."""
-    from sqsgd.deploy.membership import add_node
+    from sqsgd.deploy.folders import add_node
 
     node = add_node(folder)
     key = folder.absolute() / f"server/nodes/{node.name}.pub"
@@ -34,7 +34,7 @@ def revoke(
     as_json: Json = False,
 ) -> None:
     """Refuse a node from now on; the gate notices within seconds, and nothing else is stopped."""
-    from sqsgd.deploy.membership import revoke
+    from sqsgd.deploy.folders import revoke
 
     done = revoke(folder, name)
     lines = [f"{name} is revoked: its key is now {done.key}", *([done.note] if done.note else [])]
@@ -53,7 +53,7 @@ def renew(
 ) -> None:
     """Renew the server's certificate, and the authority's, with the same keys; no node is stopped."""
     from sqsgd import checks
-    from sqsgd.deploy.membership import renew
+    from sqsgd.deploy.folders import renew
 
     done = renew(folder, checks.integer("days", days, 1, 3650), authority=authority)
     print_result(

@@ -13,8 +13,8 @@ import typer
 
 from sqsgd.cli._tables import print_table
 from sqsgd.deploy.live_state import SERVER_PARTS
-from sqsgd.deploy.status import read_status
 from sqsgd.deploy.submission import describe_evaluation
+from sqsgd.deploy.training import read_status
 
 REFRESH = 2.0
 """Seconds between two views."""

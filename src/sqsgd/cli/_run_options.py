@@ -12,7 +12,7 @@ import click
 
 from sqsgd.cli._options import given, scheme_options
 from sqsgd.cli.train import train
-from sqsgd.runs.config import FIELDS, RunConfig
+from sqsgd.training.settings import FIELDS, RunConfig
 
 PANEL = "Options of every run"
 OTHERWISE = {

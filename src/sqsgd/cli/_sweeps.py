@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sqsgd.cli._failures import Ended, explained
-from sqsgd.cli._progress import Pace, progress_bar
-from sqsgd.cli._stopping import stopping_between_rounds
 from sqsgd.cli._tables import cell, print_note, print_result, print_table, wrapped
+from sqsgd.cli.options import Pace, progress_bar, stopping_between_rounds
 from sqsgd.cli.report import final_page
 from sqsgd.runs.headline import Headline
-from sqsgd.runs.new_folders import new_folder
+from sqsgd.training.run_folder import new_folder
 
 if TYPE_CHECKING:
     from sqsgd.experiments.sweep import Sweep, Values
@@ -92,7 +91,7 @@ def run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, a
         open_folder,
         run_sweep,
     )
-    from sqsgd.runs.config import cores
+    from sqsgd.training.settings import cores
 
     jobs = checks.integer("jobs", jobs, 0, 1024) or cores()
     if out is not None:

@@ -33,7 +33,7 @@ def conformance(
         raise ValueError("name either a file of answers to check, or --export FILE to get the vectors")
     vectors = read_vectors()
     if export is not None:
-        from sqsgd.conformance.generation import PATH
+        from sqsgd.conformance import PATH
 
         if export.exists() and not export.is_file():  # such as /dev/stdout, which must not be replaced
             export.write_bytes(PATH.read_bytes())

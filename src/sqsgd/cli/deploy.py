@@ -74,9 +74,9 @@ def init(
     """Write certificates, node keys, settings and scripts of a TLS federation into a new folder."""
     from sqsgd import checks
     from sqsgd.deploy.folders import write_federation
-    from sqsgd.flower.internals import check_deployable
+    from sqsgd.flower.guard import check_version
 
-    check_deployable()
+    check_version()
     checks.integer("days", days, 1, 3650)
     if max_epsilon is not None:  # 0 is allowed in the file only, where it means the cost of all rounds
         checks.real("max_epsilon", max_epsilon, 0.01, 1e12)
@@ -114,9 +114,9 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Run a federation on this machine and train; exits with 1 if training was not completed."""
-    from sqsgd.deploy.submission import last_job
     from sqsgd.deploy.supervisor import Supervisor
-    from sqsgd.flower.internals import check_deployable
+    from sqsgd.deploy.training import last_job
+    from sqsgd.flower.guard import check_version
 
     load_federation(folder)
     if not (folder / "server/superlink.sh").is_file():
@@ -124,7 +124,7 @@ def up(
             f"{folder} has no server/ with the scripts of a server: name the folder that `sqsgd deploy init` "
             "wrote; on several machines, start each folder's own scripts instead (see its README.md)"
         )
-    check_deployable()
+    check_version()
     if detach:
         _detach(folder, resume, app)
         if as_json:
@@ -164,7 +164,7 @@ def status(
 ) -> None:
     """Show what this machine knows: processes, spending, refusals by reason, and the progress of training."""
     from sqsgd.cli._federation_view import follow, show
-    from sqsgd.deploy.status import read_status
+    from sqsgd.deploy.training import read_status
 
     if watch:
         if as_json:
@@ -229,7 +229,7 @@ def allow(
 @app.command()
 def ledger(node: Node, as_json: Json = False) -> None:
     """Create a node's ledger where its node.conf says, or the witness that it lacks; for the node's owner."""
-    from sqsgd.deploy.node_config import create_ledger
+    from sqsgd.deploy.node import create_ledger
 
     made = create_ledger(node)
     if as_json:
@@ -242,7 +242,7 @@ def ledger(node: Node, as_json: Json = False) -> None:
 @app.command()
 def train(server: Server, resume: Resume = False, app: App = None, as_json: Json = False) -> None:
     """Submit a training run to the server and follow it; exits with 1 if it was not completed."""
-    from sqsgd.deploy.status import run_status
+    from sqsgd.deploy.training import run_status
 
     good = _train(server, load_federation(server), app, resume, [], (lambda _: None) if as_json else _say)
     if as_json:
@@ -261,9 +261,9 @@ def gate(
     import os
 
     from sqsgd.deploy.gate import Gate
-    from sqsgd.flower.internals import check_deployable
+    from sqsgd.flower.guard import check_version
 
-    check_deployable()
+    check_version()
     address, link = _address("listen", listen), _address("to", to)
     for name in ("server.pem", "server.key", "ca.pem"):
         if not (server / name).is_file():

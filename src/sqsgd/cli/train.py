@@ -30,14 +30,13 @@ from sqsgd.cli._options import (
     given,
     scheme_options,
 )
-from sqsgd.cli._progress import Pace, progress_bar
-from sqsgd.cli._stopping import stopping_between_rounds
 from sqsgd.cli._tables import print_note, print_result, wrapped
+from sqsgd.cli.options import Pace, progress_bar, stopping_between_rounds
 from sqsgd.cli.report import final_page
 from sqsgd.files.json_numbers import NUMBERS
-from sqsgd.runs.config import FIELDS, RunConfig
 from sqsgd.runs.headline import ACCURACY, Headline, read_headline
-from sqsgd.whole_run import begin
+from sqsgd.training.settings import FIELDS, RunConfig
+from sqsgd.training.train import begin
 
 LINES = 30
 """Seconds between two lines of progress where there is no terminal."""

@@ -185,7 +185,7 @@ def _header(scheme: int, round: int, version: int) -> tuple[bytes, int]:
 
 
 def _checksums(messages: Bytes, scheme: int, round: int, bindings: Bindings, version: int) -> Array:
-    from sqsgd.kernels.checksums import checksums
+    from sqsgd.kernels.coding import checksums
 
     before = struct.pack("<BI", 2, scheme) if version == 2 else _header(scheme, round, version)[0]
     start = zlib.crc32(bindings.front, zlib.crc32(before))

@@ -36,14 +36,14 @@ from sqsgd.collect.intake import (
 )
 from sqsgd.collect.study import KEY, OPEN, PAGE, STUDY, Study, load_study, make_study, new_key
 from sqsgd.core import Aggregate, Indices
-from sqsgd.federated import State, initial_state
-from sqsgd.federated.algorithm import descend
-from sqsgd.federated.record import make_record
 from sqsgd.files.durable import locked, prepared, put
 from sqsgd.runs.once_summary import about_once
 from sqsgd.runs.run_folder import RunFolder
-from sqsgd.runs.summary import summarise
 from sqsgd.task import Tasks
+from sqsgd.training import State, initial_state
+from sqsgd.training.algorithm import server_step
+from sqsgd.training.state import make_record
+from sqsgd.training.summary import summarise
 
 _LOG = logging.getLogger("sqsgd.collect")
 _warned: dict[str, float] = {}
@@ -192,7 +192,7 @@ def step(database: Database, study: Study, at: Stage) -> bool:
         columns = total.add_many(Tasks(task_of(study, at, 0), slots), messages)
         magnitudes += scheme.mechanism.magnitudes(columns, at.bound)
     enough = total.count >= (study.fewest if at.ending else 1)
-    after = descend(study.settings, before, total.mean(), magnitudes) if enough else before
+    after = server_step(study.settings, before, total.mean(), magnitudes) if enough else before
     now = database.now()
     (began,) = database.read("SELECT began FROM rounds WHERE round = ?", at.round)[0]
     record = make_record(

@@ -20,14 +20,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from sqsgd import checks
 from sqsgd.core import Scheme
-from sqsgd.federated import Optimizer, Settings
-from sqsgd.federated.optimizers import check_optimizer
+from sqsgd.federated import Optimizer
 from sqsgd.federated.rates import bound_and_rate
 from sqsgd.files.durable import prepared, put, write_atomically
 from sqsgd.files.toml_reader import read_toml
 from sqsgd.privacy.planner import automatic_scheme
 from sqsgd.schemes import check_name, make_scheme
 from sqsgd.schemes.sqsgd import CODED, code_of
+from sqsgd.training import Settings
+from sqsgd.training.optimizers import check_optimizer
 
 KEY = "operator.key"
 _STUDY, _NONCE, _SIGNATURE = 8, 16, 64

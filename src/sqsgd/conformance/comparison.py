@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqsgd.conformance.generation import FORMAT, PATH
+from sqsgd.conformance import FORMAT, PATH
 
 TOLERANCE = 1e-5
 """Estimates may differ by this share of the largest coordinate: nothing private depends on them."""

@@ -18,8 +18,8 @@ from sqsgd.deploy.certificates import (
     write_secret,
 )
 from sqsgd.deploy.federation import NAME, Federation
-from sqsgd.deploy.live_state import node_folders
-from sqsgd.deploy.node_config import create_ledger
+from sqsgd.deploy.folders import node_folders
+from sqsgd.deploy.node import create_ledger
 
 
 def write_federation(folder: Path, federation: Federation, days: int) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sqsgd.deploy.live_state import SERVER_PARTS
-from sqsgd.deploy.status import read_status
+from sqsgd.deploy.training import read_status
 from sqsgd.files.prometheus_text import CONTENT_TYPE, Metric, exposition
 
 

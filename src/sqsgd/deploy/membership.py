@@ -13,9 +13,8 @@ from cryptography import x509
 
 from sqsgd.deploy.certificates import AUTHORITY_DAYS, Authority, load_authority, make_node_pair, renewed
 from sqsgd.deploy.federation import NAME, load_federation
-from sqsgd.deploy.folders import fill_node
-from sqsgd.deploy.live_state import node_folders
-from sqsgd.deploy.node_config import create_ledger
+from sqsgd.deploy.folders import fill_node, node_folders
+from sqsgd.deploy.node import create_ledger
 from sqsgd.files.durable import write_atomically
 
 

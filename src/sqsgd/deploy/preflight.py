@@ -19,7 +19,7 @@ from pathlib import Path
 from cryptography.exceptions import UnsupportedAlgorithm
 
 from sqsgd.deploy.certificates import expiry, pem_of_openssh
-from sqsgd.deploy.node_config import check_settings
+from sqsgd.deploy.node import check_settings
 
 KEY_HEADER = "flwr-public-key"
 REVOKED = 401

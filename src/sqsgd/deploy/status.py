@@ -11,16 +11,11 @@ from typing import Any
 from sqsgd.deploy import submission
 from sqsgd.deploy.certificates import expiry
 from sqsgd.deploy.federation import load_federation
-from sqsgd.deploy.live_state import (
-    SERVER_PARTS,
-    json_lines,
-    node_folders,
-    read_json,
-    read_state,
-    running_supervisor,
-)
-from sqsgd.deploy.node_config import read_node_config
+from sqsgd.deploy.folders import node_folders
+from sqsgd.deploy.live_state import SERVER_PARTS, json_lines, read_json, read_state, running_supervisor
+from sqsgd.deploy.node import read_node_config
 from sqsgd.deploy.processes import Process
+from sqsgd.node.server import nothing_trained
 from sqsgd.numerics.epsilon_sums import rounded_down, rounded_up
 from sqsgd.privacy.ledger import Ledger
 
@@ -125,16 +120,15 @@ def run_status(server: Path) -> dict[str, Any] | None:
     status = job.status
     if not status.startswith("finished") and not job.follower.alive:
         status = f"unknown: it was {status} when the process that followed it ended"
-    tally = submission.tally(job)
     sizes = {"bytes_up": "clients", "bytes_down": "asked"}  # a line has the mean over the round's clients
     return {
         "id": job.run_id,
         "folder": str(job.folder),
         "status": status,
         "attempts": job.attempts,
-        "problem": tally.problem,
+        "problem": nothing_trained(lines),
         "round": len(lines),
-        "rounds_stepped": tally.stepped,
+        "rounds_stepped": submission.rounds_stepped(job),
         "rounds": job.rounds,
         "accuracy": measured[-1] if measured else None,
         "evaluation": evaluated[-1] if evaluated else None,

@@ -22,7 +22,7 @@ from sqsgd.deploy.processes import Process, start_time
 from sqsgd.files.durable import write_atomically
 from sqsgd.files.toml_reader import read_toml
 from sqsgd.flower import app_folder
-from sqsgd.flower.round_tally import Tally
+from sqsgd.node.server import nothing_trained
 
 COMPLETED = "finished:completed"
 _ASK_EVERY = 10.0  # each call of flwr costs seconds of CPU time
@@ -152,17 +152,17 @@ def train(
             f"the app decides these itself, since its pyproject.toml does not have them: {', '.join(unread)}"
         )
     job = _begin(server, federation, app, resume)
-    done = tally(job).stepped
+    done = rounds_stepped(job)
     while True:
         tell(f"run {job.run_id}: attempt {job.attempts}, into {job.folder}")
         job = _follow(server, job, stop, tell)
         if stop():
             job = stop_run(server, job)
-        before, done = done, tally(job).stepped
+        before, done = done, rounds_stepped(job)
         if job.status == COMPLETED or stop() or done <= before:
             job.write()
             failed = job.status != COMPLETED and not stop()
-            if problem := tally(job).problem or (_last_error(job) if failed else ""):
+            if problem := nothing_trained(metrics(job.folder)) or (_last_error(job) if failed else ""):
                 tell(problem)
             return job
         replace(job, status="interrupted").write()
@@ -182,9 +182,9 @@ def unread_settings(app: Path, federation: Federation) -> list[str]:
     return [key for key in federation.run_config(Path(), resume=False) if key not in declared]
 
 
-def tally(job: Job) -> Tally:
-    """How many rounds changed the model, and why the others did not."""
-    return Tally.of(metrics(job.folder))
+def rounds_stepped(job: Job) -> int:
+    """How many rounds changed the model."""
+    return sum(line["stepped"] for line in metrics(job.folder))
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:

@@ -23,15 +23,9 @@ from typing import Any
 
 from sqsgd.deploy import processes, submission
 from sqsgd.deploy.federation import NAME, Federation, load_federation
-from sqsgd.deploy.live_state import (
-    SERVER_PARTS,
-    exit_reason,
-    free_port,
-    in_stages,
-    node_folders,
-    refuse_leftovers,
-    tail,
-)
+from sqsgd.deploy.folders import node_folders
+from sqsgd.deploy.live_state import SERVER_PARTS, exit_reason, in_stages, refuse_leftovers, tail
+from sqsgd.deploy.node import free_port
 from sqsgd.deploy.processes import Process
 from sqsgd.files.durable import write_atomically
 

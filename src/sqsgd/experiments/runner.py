@@ -13,7 +13,6 @@ from typing import Any
 from sqsgd import federated
 from sqsgd.core import Scheme
 from sqsgd.experiments.settings import begun_settings, make_settings, softmax_once
-from sqsgd.federated import Record, Settings, State
 from sqsgd.federated.order import secret_order
 from sqsgd.learning.datasets import Dataset, first_tests, given_dataset, hold_out, load_dataset
 from sqsgd.learning.factories import IN_MEMORY
@@ -23,13 +22,14 @@ from sqsgd.learning.objectives import find_objective, make_objective
 from sqsgd.learning.partition import NATURAL
 from sqsgd.learning.problem import LearningProblem, find_device, make_problem
 from sqsgd.privacy import planner
-from sqsgd.runs.config import EVERY_CLIENT, RunConfig, cores, load_config
 from sqsgd.runs.kept_order import SEEDED, forget_order, keep_order, kept_order
 from sqsgd.runs.once_summary import about_once
 from sqsgd.runs.run_folder import CONFIG, MODEL, SUMMARY, SWEEP, RunFolder
-from sqsgd.runs.summary import summarise
 from sqsgd.schemes import check_name, make_scheme
 from sqsgd.schemes.sqsgd import CODED, LEVELS, best_direction, code_of
+from sqsgd.training import Record, Settings, State
+from sqsgd.training.settings import EVERY_CLIENT, RunConfig, cores, load_config
+from sqsgd.training.summary import summarise
 
 MAY_CHANGE = (
     "rounds",

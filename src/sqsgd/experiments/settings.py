@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from sqsgd.core import Scheme
-from sqsgd.federated import Settings
 from sqsgd.federated.optimizers import Optimizer
 from sqsgd.federated.order import Order, seeded_order
 from sqsgd.federated.rates import bound_and_rate, earlier_rate
@@ -16,7 +15,8 @@ from sqsgd.federated.robust import check_aggregate
 from sqsgd.learning.features import PRETRAINED, extractor_and_model
 from sqsgd.numerics.epsilon_sums import total
 from sqsgd.privacy.ledger import Ledgers
-from sqsgd.runs.config import RunConfig, cores
+from sqsgd.training import Settings
+from sqsgd.training.settings import RunConfig, cores
 
 
 def softmax_once(config: RunConfig) -> bool:

@@ -25,8 +25,8 @@ from typing import Any
 
 from sqsgd import checks
 from sqsgd.files.toml_reader import read_toml
-from sqsgd.runs.config import FIELDS, RunConfig, make_config
 from sqsgd.schemes import check_name
+from sqsgd.training.settings import FIELDS, RunConfig, make_config
 
 TUNING_SEED = 1000
 FIGURES = {

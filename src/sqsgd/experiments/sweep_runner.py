@@ -21,9 +21,9 @@ from typing import Any
 from sqsgd.experiments.sweep import Cell, Job, Sweep, best_rates, load_sweep
 from sqsgd.files.durable import write_atomically
 from sqsgd.numerics.intervals import mean_interval
-from sqsgd.runs.checkpoint import NAME as CHECKPOINT
 from sqsgd.runs.headline import ACCURACY, Headline, read_headline
 from sqsgd.runs.run_folder import CONFIG, METRICS, SWEEP
+from sqsgd.training.run_folder import CHECKPOINT as CHECKPOINT
 
 FILE = SWEEP
 OF_PROBLEM = (

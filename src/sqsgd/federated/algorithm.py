@@ -14,11 +14,12 @@ import numpy as np
 from sqsgd.checks import Vector
 from sqsgd.codec import Columns
 from sqsgd.core import Estimate, Indices, Scheme
-from sqsgd.federated.bounds import next_bound
 from sqsgd.federated.robust import make_aggregate
-from sqsgd.federated.state import Settings, State
 from sqsgd.randomness import Rng
 from sqsgd.task import Task
+from sqsgd.training.algorithm import next_bound
+from sqsgd.training.settings import Settings
+from sqsgd.training.state import State
 
 Report = tuple[Task, bytes, float]
 """A client's task, its message and its weight in the mean."""

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 from sqsgd.codec import Bytes
 from sqsgd.core import Aggregate, Indices, Scheme, Vectors
-from sqsgd.federated.algorithm import descend, task_for
 from sqsgd.federated.problems import Losses, RowProblem
 from sqsgd.federated.robust import RobustAggregate, make_aggregate
-from sqsgd.federated.seeds import noise_seed
-from sqsgd.federated.state import Settings, State
 from sqsgd.randomness import secure_rngs, seeded_rngs
 from sqsgd.task import Tasks
+from sqsgd.training.algorithm import server_step, task_for
+from sqsgd.training.engine import noise_seed
+from sqsgd.training.settings import Settings
+from sqsgd.training.state import State
 
 _FLOATS = 1 << 22  # of gradients at a time: 16 megabytes
 
@@ -47,7 +48,7 @@ class BatchRound:
         for start in range(0, len(self.users), size):
             self._add(total, slice(start, start + size))
         started = time.perf_counter()
-        after = descend(self.settings, self.state, total.mean(), self.magnitudes)
+        after = server_step(self.settings, self.state, total.mean(), self.magnitudes)
         self.seconds_aggregate += time.perf_counter() - started
         return after
 

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sqsgd import checks
-from sqsgd.randomness.keystream import Keystream, fastest_mode
+from sqsgd.randomness import Keystream
+from sqsgd.randomness.keystream import fastest_mode
 
 Users = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]

@@ -10,9 +10,9 @@ from typing import Any
 
 from sqsgd.core import Scheme
 from sqsgd.federated.bounds import clip_rate
-from sqsgd.federated.state import State
 from sqsgd.files.json_numbers import worded
 from sqsgd.numerics.epsilon_sums import total
+from sqsgd.training.state import State
 
 
 @dataclass(frozen=True, kw_only=True)

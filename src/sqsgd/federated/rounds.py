@@ -11,14 +11,15 @@ import numpy as np
 
 from sqsgd.checks import Vector
 from sqsgd.core import Indices, Scheme
-from sqsgd.federated.algorithm import round_step, task_for
+from sqsgd.federated.algorithm import round_step
 from sqsgd.federated.batch_rounds import BatchRound
 from sqsgd.federated.problems import Problem, RowProblem
-from sqsgd.federated.record import Record, make_record
-from sqsgd.federated.seeds import noise_seed
-from sqsgd.federated.state import Settings, State
 from sqsgd.randomness import Rng, secure_rng, seeded_rng
 from sqsgd.task import Task
+from sqsgd.training.algorithm import task_for
+from sqsgd.training.engine import noise_seed
+from sqsgd.training.settings import Settings
+from sqsgd.training.state import Record, State, make_record
 
 
 def run(

@@ -12,11 +12,17 @@ if TYPE_CHECKING:
     from sqsgd.flower.mod import ClientApp, SqsgdMod
     from sqsgd.flower.strategy import SqsgdStrategy
     from sqsgd.node.answer import Simulation
+    from sqsgd.node.server import FederationSettings
 
-__all__ = ["ClientApp", "Simulation", "SqsgdMod", "SqsgdStrategy", "app_folder"]
+__all__ = ["ClientApp", "FederationSettings", "Simulation", "SqsgdMod", "SqsgdStrategy", "app_folder"]
 
-_HOMES = dict.fromkeys(("ClientApp", "SqsgdMod"), "sqsgd.flower.mod")
-_HOMES |= {"SqsgdStrategy": "sqsgd.flower.strategy", "Simulation": "sqsgd.node.answer"}
+_HOMES = {
+    "ClientApp": "sqsgd.flower.mod",
+    "Simulation": "sqsgd.node.answer",
+    "SqsgdMod": "sqsgd.flower.mod",
+    "SqsgdStrategy": "sqsgd.flower.strategy",
+    "FederationSettings": "sqsgd.node.server",
+}
 
 
 def app_folder() -> Path:

@@ -34,7 +34,7 @@ from typing import Any
 from sqsgd.flower import app_folder
 from sqsgd.flower.bundles import BadBundle, check_bundle
 from sqsgd.flower.internals import OLDEST_DEPLOYED, internal, internal_module, untested
-from sqsgd.node.notes import note
+from sqsgd.node.policy import note
 
 LIST = "SQSGD_ALLOWED_APPS"
 """Environment variable with the path of the list of allowed apps."""
@@ -137,7 +137,7 @@ class Guard:
         load = self._loader(default_app_ref="", app_path=str(self._installed), multi_app=True)
 
         def load_here(*names: str) -> Any:
-            from sqsgd.flower.wrapping import WrappedApp
+            from sqsgd.flower.guard import WrappedApp
 
             try:
                 app = load(*names)

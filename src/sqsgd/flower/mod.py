@@ -5,23 +5,24 @@ Put it first, so that it is outermost: ``ClientApp(mods=[SqsgdMod()])``; this pa
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from fractions import Fraction
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 import flwr.clientapp
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from sqsgd.checks import Vector
-from sqsgd.flower import evaluating, wire
-from sqsgd.flower.context_state import ContextState
-from sqsgd.node import reasons
-from sqsgd.node.answer import Node, Simulation
-from sqsgd.node.node_state import FolderState, NodeState
+from sqsgd.core import Scheme
+from sqsgd.flower import wire
+from sqsgd.node import policy as policies
+from sqsgd.node.answer import FolderState, Kept, Node, NodeState, Simulation
 from sqsgd.node.policy import Misfit, Policy, Refused
 from sqsgd.node.request import Request
 from sqsgd.node.structure import Structure
@@ -48,17 +49,15 @@ class SqsgdMod:
       tests/flower/test_failing_apps.py::test_paid_before_the_app_runs,
       ::test_nothing_is_computed_on_a_spent_budget.
     * An app whose ``dry_run`` does not fit the model is refused with that reason, and nothing is paid:
-      tests/flower/test_dry_runs.py::test_a_misfit_app_is_refused_and_pays_nothing.
-    * An ``evaluate`` message is answered with one private number, if the owner allows it:
-      tests/flower/test_evaluating.py::test_one_number_leaves_and_nothing_else.
+      tests/flower/test_failing_apps.py::test_a_misfit_app_is_refused_and_pays_nothing.
     * If the app fails, the node still sends a paid report, of zero:
       tests/flower/test_failing_apps.py::test_an_exception_tells_nothing.
     * A round is answered once. An identical request gets identical bytes, so that a lost answer can be
       fetched again; any other request is refused: tests/flower/test_mod.py::test_a_round_is_answered_once.
     * A gradient that is not finite is answered like any other:
-      tests/flower/test_failing_apps.py::test_a_gradient_that_is_not_finite_is_not_told.
+      tests/node/test_answer.py::test_a_computation_that_fails_is_reported_as_zero.
     * The app can write neither into the reply's metadata nor into the owner's settings:
-      tests/flower/test_wrapping.py::test_an_app_writes_into_nothing_that_leaves_or_stays.
+      tests/flower/test_mod.py::test_an_app_writes_into_nothing_that_leaves_or_stays.
     * The noise comes from the operating system; no request can change that:
       tests/flower/test_mod.py::test_no_request_gets_seeded_noise.
     * What the owner's configuration does not allow is refused and logged at the node:
@@ -73,10 +72,13 @@ class SqsgdMod:
         check: Callable[[Context], None] | None = None,
         dry_run: DryRun | None = None,
     ) -> None:
-        """``check`` is called before anything is paid, and raises Refused. ``dry_run`` returns a reply of the
-        form that the app's ``train`` returns; it is called once in a training, before anything is paid.
-        Neither may look at data: their outcome is told to the server. A dry run gets neither the node's
-        configuration nor its state, where an app would find them.
+        """Neither ``check`` nor ``dry_run`` may look at data: their outcome is told to the server.
+
+        Args:
+          simulation: a simulation, which protects nobody.
+          check: called before anything is paid; raises Refused.
+          dry_run: returns a reply of the form that the app's ``train`` returns. It is called once in a
+            training, before anything is paid, and gets neither the node's configuration nor its state.
         """
         self._simulation, self._check, self._dry_run = simulation, check or (lambda _: None), dry_run
         self._real = False  # whether a node's owner put it around an app, which may use Ray for itself
@@ -98,8 +100,8 @@ class SqsgdMod:
         except BaseException as error:
             record = msg.content.get(wire.REQUEST) if msg.has_content() else None
             asked = record if isinstance(record, ConfigRecord) else ConfigRecord()
-            reason = reasons.explain(error, asked, context.node_config, _LOG)
-            refusal.error = Error(_FAILED if reason == reasons.FAILED else _REFUSED, reason)
+            reason = policies.explain(error, asked, context.node_config, _LOG)
+            refusal.error = Error(_FAILED if reason == policies.FAILED else _REFUSED, reason)
             return refusal
         finally:
             _ANSWERING.reset(outermost)
@@ -112,30 +114,29 @@ class SqsgdMod:
 
     def _answer(self, msg: Message, context: Context, call_next: ClientAppCallable) -> RecordDict:
         kind, _, _ = msg.metadata.message_type.partition(".")
-        if kind not in ("train", "evaluate"):
+        if kind != "train":
             raise Refused(f"a message of type {kind!r}: its answer would reveal data in the clear")
         request = wire.read_request(msg.content.get(wire.REQUEST))
         policy, state = self._policy_and_state(context, request)
-        context = _own(context)
-        self._check(context)
+        run, number = context.run_id, context.node_id
+        # Flower keeps what comes back, and the settings are the owner's: the app gets copies.
+        own = Context(run, number, dict(context.node_config), context.state, dict(context.run_config))
+        bare = Context(run, number, {}, RecordDict(), own.run_config)
+        self._check(own)
         node = Node(
             policy=policy,
             state=state,
-            client=None if self._simulation else context.node_id,
+            client=None if self._simulation else number,
             log=_LOG,
             simulation=self._simulation,
-            batch=asked_batch(context.run_config, *_configs(msg.content)),
+            batch=asked_batch(own.run_config, *_configs(msg.content)),
             sent_size=lambda payload: wire.serialised_size(
                 Message(wire.report_content(payload), reply_to=msg)
             ),
         )
-        if kind == "evaluate":
-            return wire.report_content(evaluating.evaluate(node, request, msg, context, call_next))
-        compute = partial(self._train, msg, context, call_next)
-        bare = Context(context.run_id, context.node_id, {}, RecordDict(), context.run_config)
+        compute = partial(self._train, msg, own, call_next)
         dry_run = None if self._dry_run is None else partial(self._train, msg, bare, self._dry_run)
-        download = wire.download_of(msg.content)
-        return wire.report_content(node.answer(request, download, compute, dry_run))
+        return wire.report_content(node.answer(request, wire.download_of(msg.content), compute, dry_run))
 
     def _policy_and_state(self, context: Context, request: Request) -> tuple[Policy, NodeState]:
         simulated = self._simulation is not None or (not self._real and _in_ray())
@@ -176,6 +177,33 @@ class ClientApp(flwr.clientapp.ClientApp):
         super().__init__(client_fn, [SqsgdMod(dry_run=dry_run), *(mods or [])])
 
 
+@final
+class ContextState:
+    """A simulated node's state in Flower's ``context.state``: it is lost when the run ends."""
+
+    def __init__(self, context: Context, policy: Policy) -> None:
+        record = context.state.setdefault("sqsgd.state", ConfigRecord())
+        assert isinstance(record, ConfigRecord)  # noqa: S101
+        self._record, self._policy = record, policy
+
+    def locked(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    def read(self, name: str) -> Kept | None:
+        content = self._record.get(f"kept {name}")
+        return Kept.from_bytes(content) if isinstance(content, bytes) else None
+
+    def write(self, kept: Kept) -> None:
+        self._record[f"kept {kept.name}"] = kept.to_bytes()
+
+    def pay(self, scheme: Scheme, request: Request) -> None:
+        cap = self._policy.max_epsilon
+        spent = Fraction(str(self._record.get("spent", "0"))) + Fraction(scheme.privacy.epsilon)
+        if spent > cap:
+            raise Refused(f"epsilon {float(spent):g} would be spent, above max-epsilon = {cap:g}")
+        self._record["spent"] = str(spent)
+
+
 def asked_batch(*configs: Mapping[str, Any]) -> int | None:
     """The smallest batch in what the server configures, as an app would read it; None if there is none.
 
@@ -197,13 +225,6 @@ def _configs(content: RecordDict) -> Iterator[Mapping[str, Any]]:
     """What the server configures the app with: an app reads a MetricRecord like a ConfigRecord."""
     records: dict[str, Mapping[str, Any]] = {**content.config_records, **content.metric_records}
     return (record for name, record in records.items() if name not in (wire.REQUEST, wire.UPDATE))
-
-
-def _own(context: Context) -> Context:
-    """The context as an app gets it: Flower keeps what comes back, and the settings are the owner's."""
-    return Context(
-        context.run_id, context.node_id, dict(context.node_config), context.state, dict(context.run_config)
-    )
 
 
 def _in_ray() -> bool:

@@ -12,7 +12,6 @@ import dataclasses
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -22,15 +21,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sqsgd.core import Scheme
-from sqsgd.federated import Record, Settings, State
 from sqsgd.federated.order import Order, Users
 from sqsgd.learning.problem import LearningProblem
-from sqsgd.runs.config import RunConfig, cores, make_config
+from sqsgd.training import Record, Settings, State
+from sqsgd.training.settings import RunConfig, cores, make_config
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
-    from flwr.clientapp.typing import ClientAppCallable
     from flwr.serverapp import Grid
 
     from sqsgd.flower.strategy import SqsgdStrategy
@@ -67,7 +65,7 @@ def simulated_rounds(
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
 
-    from sqsgd.flower.gathering import exchange
+    from sqsgd.flower.answers import exchange
     from sqsgd.flower.strategy import SqsgdStrategy
 
     cohort = problem.cohort if settings.order is None else settings.order.cohort
@@ -79,7 +77,7 @@ def simulated_rounds(
 
     done: Queue[tuple[Record, State] | BaseException | None] = Queue()
     more: Queue[bool] = Queue()
-    server_app, processes = ServerApp(), config.workers or cores()
+    server_app = ServerApp()
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
@@ -88,7 +86,7 @@ def simulated_rounds(
             bytes=config.bytes,
             scheme=config.scheme,
             options=config.options,
-            min_nodes=config.clients,
+            min_available_nodes=config.clients,
             min_answers=len(cohort(0)),
             seed=config.seed,
             numbering=numbering,
@@ -98,9 +96,9 @@ def simulated_rounds(
         strategy.state = state
         while strategy.state.round < config.rounds:
             messages = strategy.configure_train(strategy.state.round + 1, ArrayRecord(), ConfigRecord(), grid)
-            answers = exchange(grid, messages, ROUND_SECONDS, scheme.bits // 8)
+            answers = exchange(grid, messages, ROUND_SECONDS)
             strategy.aggregate_train(strategy.state.round + 1, answers)
-            done.put((_record(strategy, folder, processes), strategy.state))
+            done.put((_record(strategy, folder), strategy.state))
             if not more.get():
                 return
 
@@ -112,7 +110,7 @@ def simulated_rounds(
                 num_supernodes=problem.clients,
                 backend_config={
                     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-                    "init_args": {"num_cpus": processes, "include_dashboard": False},
+                    "init_args": {"num_cpus": config.workers or cores(), "include_dashboard": False},
                 },
             )
             done.put(None)
@@ -139,21 +137,21 @@ def _cause(error: BaseException) -> BaseException:
     return error
 
 
-def _record(strategy: SqsgdStrategy, folder: Path, processes: int) -> Record:
-    """The round's record, with what the clients left on the disk."""
+def _record(strategy: SqsgdStrategy, folder: Path) -> Record:
+    """The round's record, with the losses that the clients left on the disk."""
     last = strategy.current
     if last.rejected:
         entry = last.rejected[0]
         raise RuntimeError(
             f"round {last.state.round}: client {last.tasks[int(entry['node'])].client}: {entry['reason']}"
         )
-    notes = [_read_note(folder, task.client, task.round) for task, _, _ in last.reports]
-    processes = min(len(notes), processes)  # that share the clients' work
-    return strategy.record(
-        loss=float(np.mean([note["loss"] for note in notes])),
-        seconds_gradient=sum(note["gradient"] for note in notes) / processes,
-        seconds_encode=sum(note["rest"] for note in notes) / processes,
-    )
+    losses = []
+    for task, _, _ in last.reports:
+        note = json.loads(_note_file(folder / "clients", task.client).read_text())
+        if note["round"] != task.round:
+            raise RuntimeError(f"client {task.client} left a note of round {note['round']}, not {task.round}")
+        losses.append(note["loss"])
+    return strategy.record(loss=float(np.mean(losses)))
 
 
 # ---------------------------------------------------------------- the virtual clients, in Ray's processes
@@ -179,26 +177,14 @@ def virtual_clients(
 
     home, text = (folder / "clients").resolve(), json.dumps(dataclasses.asdict(config))
     mod = SqsgdMod(simulation=Simulation(seed=None if config.secure else config.seed, folder=home))
-
-    def timed(msg: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        started = time.perf_counter()
-        reply = mod(msg, context, call_next)
-        seconds = time.perf_counter() - started
-        file = _note_file(home, wire.read_request(msg.content[wire.REQUEST]).task.client)
-        note = json.loads(file.read_text())
-        file.write_text(json.dumps({**note, "rest": seconds - note["gradient"]}))
-        return reply
-
-    app = ClientApp(mods=[timed])
+    app = ClientApp(mods=[mod])
 
     def train(msg: Message, context: Context) -> Message:
-        started = time.perf_counter()
         task = wire.read_request(msg.content[wire.REQUEST]).task
         weights = msg.content.array_records[wire.MODEL]["weights"].numpy()
         user = task.client if order is None else int(_cohort(order, task.round)[task.client])
         loss, gradient = next(_problem(text, load_problem).gradients(weights, task.round, [user]))
-        note = {"round": task.round, "loss": loss, "gradient": time.perf_counter() - started}
-        _note_file(home, task.client).write_text(json.dumps(note))
+        _note_file(home, task.client).write_text(json.dumps({"round": task.round, "loss": loss}))
         return Message(RecordDict({wire.GRADIENT: ArrayRecord({"weights": Array(gradient)})}), reply_to=msg)
 
     app.train()(train)
@@ -216,15 +202,5 @@ def _problem(text: str, load_problem: Callable[[RunConfig], LearningProblem]) ->
 
 
 def _note_file(home: Path, client: int) -> Path:
+    """A client's loss, exchanged on the experimenter's disk; it is not part of a report."""
     return home / str(client) / "last.json"
-
-
-def _read_note(folder: Path, client: int, round: int) -> dict[str, float]:
-    """A client's loss, and the seconds of its gradient and of the rest (encoding, and keeping its state).
-
-    They are exchanged on the experimenter's disk and are not part of a report.
-    """
-    note: dict[str, float] = json.loads(_note_file(folder / "clients", client).read_text())
-    if note["round"] != round:
-        raise RuntimeError(f"client {client} left a note of round {note['round']}, not of round {round}")
-    return note

@@ -8,8 +8,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,231 +18,235 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from sqsgd import checks, federated
 from sqsgd.core import Scheme
-from sqsgd.federated import Record, Settings, State
-from sqsgd.federated.algorithm import enough_answers, server_step_opened, task_for
-from sqsgd.federated.optimizers import Optimizer
-from sqsgd.federated.record import make_record
-from sqsgd.federated.robust import MEAN, check_aggregate
 from sqsgd.files.json_numbers import worded
 from sqsgd.flower import wire
-from sqsgd.flower.answers import Answer, Round, sort_answers
-from sqsgd.flower.cohort import SilentNodes, draw
-from sqsgd.flower.defaults import chosen_scheme, default_bound, default_rate, given_rate
-from sqsgd.flower.evaluating import NodeEvaluations
-from sqsgd.flower.flower_options import check_combination, least_nodes
-from sqsgd.flower.gathering import exchange, wait_for_nodes
-from sqsgd.flower.node_order import NodeOrder
-from sqsgd.flower.other_strategies import translate
-from sqsgd.flower.outlook import outlook, untrained
-from sqsgd.flower.resuming import begun_options, check_same
-from sqsgd.flower.round_tally import Tally
-from sqsgd.node.downlink import Update, smallest_update
-from sqsgd.node.reasons import LEDGER, SPENT
-from sqsgd.node.request import Request
-from sqsgd.node.structure import Structure, digest
+from sqsgd.flower.answers import Answer, Round, exchange, wait_for_nodes
+from sqsgd.flower.cohort import NodeOrder, SilentNodes, draw
+from sqsgd.node.policy import LEDGER, SPENT
+from sqsgd.node.request import Request, Update, fields_size, make_update
+from sqsgd.node.server import FederationSettings, NoAnswers, nothing_trained
+from sqsgd.node.structure import Structure, digest, untrained
+from sqsgd.numerics.epsilon_sums import total
+from sqsgd.privacy.planner import outlook
 from sqsgd.runs.once_summary import about_once
 from sqsgd.runs.run_folder import RunFolder
-from sqsgd.runs.summary import summarise
-from sqsgd.schemes import check_name, make_scheme
+from sqsgd.training import Record, Settings, State
+from sqsgd.training.algorithm import enough_answers, server_step, task_for
+from sqsgd.training.state import make_record
+from sqsgd.training.summary import summarise
 
 _LOG = logging.getLogger("flwr")
+MOST_EMPTY_ROUNDS = 10
+"""Rounds in a row without enough answers that end a training."""
 Numbering = Callable[[int, Sequence[int]], Mapping[int, int]]
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+_SETTINGS = tuple(field.name for field in fields(FederationSettings))
+_IGNORED = {
+    "fraction_evaluate": "what nodes measure never leaves them; measure with evaluate_fn",
+    "min_evaluate_nodes": "what nodes measure never leaves them; measure with evaluate_fn",
+    "weighted_by_key": "all reports weigh the same: numbers of examples never leave a node",
+    "train_metrics_aggr_fn": "nodes' metrics never leave them; measure with evaluate_fn",
+    "evaluate_metrics_aggr_fn": "nodes' metrics never leave them; measure with evaluate_fn",
+}
+_FIXED = {"arrayrecord_key": wire.MODEL, "configrecord_key": wire.CONFIG}
 
 
 class SqsgdStrategy(Strategy):
     """Averages private reports. Replaces ``FedAvg``; nodes need ``SqsgdMod``.
 
-    ``epsilon`` and ``bytes`` are the budgets of one report, ``scheme`` and ``options`` as in
-    ``sqsgd.make_scheme``. ``sends`` says what the apps compute: ``"delta"``, a trained model as in Flower's
-    own apps, or ``"gradient"``; the default scheme, bound and rate depend on it (flower/defaults.py).
-    ``decay``: whether the rate falls to zero over ``num_rounds``; ``auto``: unless reports hold norms.
-    ``once``: no node is asked in two rounds, and requests do not name nodes, which fill slots in a secret
-    order. ``min_answers``: a round with fewer leaves the model unchanged; 0: half of those asked.
-    ``aggregate``: ``"mean"``, or what a few liars move less (federated/robust.py). With
-    ``evaluate_epsilon``, each node is asked for its app's ``evaluate_metric``, as one private number of at
-    most ``evaluate_maximum``. With ``out``, an absolute path, metrics, checkpoints, model and summary are
-    written, and ``resume`` continues from the checkpoint.
+    Args:
+      settings: what nodes are asked for and how the server steps; or its fields as keywords, such as
+        ``epsilon`` (required), ``bytes``, ``scheme``, ``lr``, ``sends``.
+      clients_per_round: nodes asked in a round; 0: ``fraction_train`` of the connected ones.
+      once: no node is asked in two rounds, and requests name secret slots, not nodes.
+      fraction_train, min_train_nodes, min_available_nodes: as in ``FedAvg``. Its other options are accepted,
+        and the log names those that have no effect here.
+      min_answers: a round with fewer leaves the model unchanged; 0: half of those asked.
+      wait_timeout: seconds to wait for enough connected nodes.
+      downlink: ``"delta"``: nodes that hold the last round's model are sent what changed.
+      evaluate_every: rounds between calls of ``evaluate_fn``.
+      out: absolute path of a folder for metrics, checkpoints, model and summary.
+      resume: continue from the checkpoint in ``out``, if there is one.
+      numbering: the nodes of a round with the clients that they play; for simulations.
+
+    Raises:
+      ValueError: an option, or a combination of options, is invalid.
+      TypeError: there is no such option.
     """
 
     def __init__(
         self,
+        settings: FederationSettings | None = None,
         *,
-        epsilon: float = 400.0,
-        bytes: int = 256,
-        scheme: str | None = None,
-        options: Mapping[str, Any] | None = None,
-        lr: float | None = None,
-        optimizer: str = "sgd",
-        sends: Literal["delta", "gradient"] = "delta",
-        decay: Literal["auto", "none", "linear"] = "auto",
-        bound: float | None = None,
-        track: bool = True,
-        clip: float | None = None,
-        alpha: float = 1.0,
-        beta: float = 1.0,
-        aggregate: str = MEAN,
         clients_per_round: int = 0,
         once: bool = False,
         fraction_train: float = 1.0,
-        fraction_evaluate: float = 0.0,
-        min_nodes: int = 2,
+        min_train_nodes: int = 0,
+        min_available_nodes: int = 2,
         min_answers: int = 0,
         wait_timeout: float = 600.0,
-        seed: int | None = None,
         downlink: Literal["full", "delta"] = "full",
         evaluate_every: int = 1,
-        evaluate_epsilon: float = 0.0,
-        evaluate_metric: str = "accuracy",
-        evaluate_maximum: float = 1.0,
         out: Path | str | None = None,
         resume: bool = False,
         numbering: Numbering | None = None,
-        **flowers: Any,
+        **keywords: Any,
     ) -> None:
-        """``flowers``: options of Flower's ``FedAvg`` and, where they have a meaning, of its relatives."""
-        if scheme is not None:
-            check_name("scheme", scheme)
-        self.flowers = translate(flowers, optimizer, lr)
-        optimizer, lr = self.flowers.optimizer, self.flowers.lr
-        ours = inspect.signature(type(self)).parameters
-        connected, self.min_train_nodes = least_nodes(self.flowers.rest, ours)
-        if resume and out is None:
-            raise ValueError("resume = true needs out: the folder of the training to resume")
-        if out is not None and not Path(out).is_absolute():
-            raise ValueError(f"out = {str(out)!r} must be an absolute path")
-        self.epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
-        self.bits = 8 * checks.integer("bytes", bytes, 1, 2**37)
-        self.scheme_name, self.options = scheme or "", dict(options or {})
-        self.lr = None if lr is None else checks.positive("lr", lr)
-        self.optimizer, self.sends, self.decay, self.aggregate = optimizer, sends, decay, aggregate
-        self.bound, self.track, self.clip, self.alpha, self.beta = bound, track, clip, alpha, beta
+        self._check_flowers({key: value for key, value in keywords.items() if key not in _SETTINGS})
+        chosen = {key: value for key, value in keywords.items() if key in _SETTINGS}
+        if settings is not None and chosen:
+            raise TypeError(f"{', '.join(chosen)} beside settings: give settings or keywords")
+        self.asked_for = settings or FederationSettings(**chosen)
         self.clients_per_round = checks.integer("clients-per-round", clients_per_round, 0, 2**31)
         self.once = once
         self.fraction_train = checks.real("fraction_train", fraction_train, 0.0, 1.0)
-        self.min_nodes = checks.integer("min-nodes", max(min_nodes, clients_per_round, connected), 1, 2**31)
+        self.min_train_nodes = checks.integer("min_train_nodes", min_train_nodes, 0, 2**31)
+        available = checks.integer("min_available_nodes", min_available_nodes, 1, 2**31)
+        self.min_available_nodes = max(available, self.min_train_nodes, self.clients_per_round)
         self.min_answers = checks.integer("min-answers", min_answers, 0, 2**31)
         self.wait_timeout = checks.positive("wait-timeout", wait_timeout)
-        self.seed = secrets.randbits(64) if seed is None else checks.integer("seed", seed, 0, 2**64 - 1)
         self.downlink = downlink
         self.evaluate_every = checks.integer("evaluate-every", evaluate_every, 1, 2**31)
-        self.folder = None if out is None else RunFolder(Path(out))
         self.resume, self.numbering = resume, numbering
-        check_combination(
-            optimizer=optimizer, sends=sends, decay=decay, aggregate=aggregate, downlink=downlink, once=once,
-            clients_per_round=clients_per_round, min_answers=min_answers,
-        )  # fmt: skip
+        self._check_combination(out)
+        self.folder = None if out is None else RunFolder(Path(out))
         self.name = ""
         self.rounds = 0
+        self.stepped = self.empty = 0  # rounds that moved the model, and the last ones in a row that did not
         self.holders: dict[int, int] = {}  # node: the round whose model it holds
         self._round: Round | None = None
         self._update: Update | None = None
-        asked = evaluate_epsilon, evaluate_metric, evaluate_maximum
-        self.evaluation = NodeEvaluations(*asked, fraction=fraction_evaluate, every=evaluate_every, once=once)
-        self.tally = Tally()
         self.silent = SilentNodes()
         self.order = NodeOrder(self.clients_per_round) if once else None
+
+    def _check_flowers(self, given: Mapping[str, Any]) -> None:
+        """Warn of options of ``FedAvg`` that have no effect here; raise TypeError for unknown ones."""
+        ours = [*inspect.signature(type(self)).parameters, *_SETTINGS]
+        for name, value in given.items():
+            if name in _IGNORED:
+                _LOG.warning("sqsgd: %s is ignored: %s", name, _IGNORED[name])
+            elif name not in _FIXED:
+                raise TypeError(f"SqsgdStrategy has no option {name!r}{checks.meant(name, ours)}")
+            elif value != _FIXED[name]:
+                raise ValueError(f"{name} = {value!r} must be {_FIXED[name]!r}: nodes expect that name")
+
+    def _check_combination(self, out: Path | str | None) -> None:
+        """Raise ValueError for the first invalid option or combination of options."""
+        if self.resume and out is None:
+            raise ValueError("resume = true needs out: the folder of the training to resume")
+        if out is not None and not Path(out).is_absolute():
+            raise ValueError(f"out = {str(out)!r} must be an absolute path")
+        if self.clients_per_round and self.min_answers > self.clients_per_round:
+            raise ValueError(
+                f"min-answers = {self.min_answers} is more than clients-per-round = "
+                f"{self.clients_per_round}: no round could have enough answers"
+            )
+        if self.downlink not in ("full", "delta"):
+            raise ValueError(f"downlink = {self.downlink!r} must be 'full' or 'delta'")
+        if self.downlink == "delta" and self.asked_for.optimizer != "sgd":
+            raise ValueError(
+                f"downlink = 'delta' with optimizer = {self.asked_for.optimizer!r}: nodes would need the "
+                "optimizer's state; use optimizer = 'sgd' or downlink = 'full'"
+            )
+        if self.once and not self.clients_per_round:
+            raise ValueError("once = true needs clients-per-round: else the first round would ask every node")
+        if self.once and self.downlink == "delta":
+            raise ValueError(
+                "once = true with downlink = 'delta': no node takes part again to use what changed; "
+                "use downlink = 'full'"
+            )
 
     # ------------------------------------------------------------ set up
 
     def prepare(self, grid: Grid, arrays: ArrayRecord, expected: int) -> None:
-        """Make the scheme for this model, and the state: a new one, or the checkpoint's."""
-        self.expected = expected
+        """Make the scheme for this model, and the state: a new one, or the checkpoint's.
+
+        ``expected``: reports per round.
+        """
         self.structure: Structure
         self.structure, weights = wire.flatten_record(arrays)
         checks.vector("the model's weights", weights, self.structure.dim)
         for note in untrained(self.structure):
             _LOG.warning("sqsgd: %s", note)
-        make = partial(make_scheme, dim=self.structure.dim, epsilon=self.epsilon, bytes=self.bits // 8)
-        if self.resume and self.folder is not None and self.folder.begun:
-            begun_with = begun_options(make, self.scheme_name, self.options, self.folder.load()[1])
-            self.scheme_name, self.options = begun_with
-        self.scheme: Scheme = chosen_scheme(make, self.scheme_name, self.options, self.sends, once=self.once)
-        self.scheme_name = self.scheme.name
-        bound = self.bound or default_bound(self.scheme, self.sends)
-        linear = self.decay == "linear" or (self.decay == "auto" and not self.scheme.follows_norms)
-        falls = linear and bool(self.rounds)
-        rate = self._given_rate(bound) or self.flowers.multiple * default_rate(
-            self.scheme, sends=self.sends, optimizer=self.optimizer, clients=expected, rounds=self.rounds,
-            momentum=self.flowers.terms.get("momentum"), falls=falls, bound=bound,
-        )  # fmt: skip
-        self.scheme.check_clip(self.clip)
-        check_aggregate(self.aggregate, self.scheme, expected)
-        self.settings = Settings(
-            seed=self.seed,
-            optimizer=Optimizer(kind=self.optimizer, rate=rate, **self.flowers.terms),
-            bound=bound,
-            decay_rounds=self.rounds if falls else 0,
-            track=self.track,
-            clip=self.clip,
-            alpha=self.alpha,
-            beta=self.beta,
-            aggregate=self.aggregate,
-            secure=True,
-        )
-        self.name = f"{self.scheme_name} {grid.run.run_id}"
+        self.scheme: Scheme = self.asked_for.make_scheme(self.structure.dim, once=self.once)
+        self.settings: Settings = self.asked_for.for_rounds(self.scheme, clients=expected, rounds=self.rounds)
+        self.name = f"{self.scheme.name} {grid.run.run_id}"
         self.state: State = federated.initial_state(weights, self.settings)
-        if self.folder is None:
-            return
-        if not self.folder.begun:
+        if self.folder is not None and not self.folder.begun:
             if self.order is not None:
                 self.order.keep(self.folder.path)
             self.folder.begin(self.state, self._about())
-        elif self.resume:
+        elif self.folder is not None and self.resume:
             self.state, known = self.folder.load()
             self._resume(known)
-        else:
+        elif self.folder is not None:
             raise ValueError(
                 f"out = {str(self.folder.path)!r} holds a training: set resume = true to resume it, "
                 "or choose another folder"
             )
+        self._forecast(expected)
 
-    def _given_rate(self, bound: float) -> float | None:
-        """The rate that was asked for, under the bound of the first round."""
-        return None if self.lr is None else given_rate(self.lr, self.scheme, self.sends, bound, self.bound)
+    def _forecast(self, clients: int) -> None:
+        """Log what a report holds and costs, and warn if the rounds cannot suffice."""
+        epsilon, reports = self.scheme.privacy.epsilon, 1 if self.once else self.rounds
+        spent = f"; {reports} reports of a node spend {total(epsilon, reports):g}"
+        _LOG.info(
+            "sqsgd: scheme %s: a report has %d bytes and epsilon %g%s",
+            self.scheme.name, self.scheme.bits // 8, epsilon, spent if self.scheme.privacy.is_private else "",
+        )  # fmt: skip
+        problem = outlook(self.scheme, clients, self.rounds, self.settings.bound) if self.rounds else ""
+        if problem:
+            _LOG.warning("sqsgd: %s", problem)
 
     def _about(self) -> dict[str, Any]:
         """The checkpoint besides the state; ``run`` has the options by their names in a config.toml."""
+        options = asdict(self.asked_for)
+        named = ("options", "epsilon", "bytes", "track", "alpha", "beta")
         return {
             "name": self.name,
             "seed": self.settings.seed,
             "fingerprint": self.scheme.fingerprint,
             "rate": self.settings.optimizer.rate,
             "decay_rounds": self.settings.decay_rounds,
-            "optimizer": self.optimizer,
-            "aggregate": self.aggregate,
+            "optimizer": self.asked_for.optimizer,
             "once": self.once,
             **({"silence": self.silent.to_dict()} if self.order is None else {"order": self.order.name}),
             "run": {
-                "scheme": self.scheme_name,
-                "options": self.options,
-                "epsilon": self.epsilon,
-                "bytes": self.bits // 8,
+                **{name: options[name] for name in named},
+                "scheme": self.scheme.name,
                 "rounds": max(1, self.rounds, self.state.round),
                 "bound": self.settings.bound,
-                "track": self.track,
-                "clip": self.clip or 0.0,
-                "alpha": self.alpha,
-                "beta": self.beta,
-                "aggregate": self.aggregate,
+                "clip": self.asked_for.clip_norm,
                 "evaluate_every": self.evaluate_every,
             },
         }
 
     def _resume(self, known: Mapping[str, Any]) -> None:
         """Restore the checkpoint's options; raises ValueError if the options differ from then."""
-        check_same(known, self._about(), self.rounds)
-        self.name, self.seed = known["name"], known["seed"]
+        now = self._about()
+        for key in ("fingerprint", "optimizer", "once"):
+            if known[key] != now[key]:
+                raise ValueError(
+                    f"this training was begun with {key} = {known[key]!r}, not {now[key]!r}: restore scheme, "
+                    "epsilon, bytes, model, optimizer and once, or start another with another out"
+                )
+        decay = known["decay_rounds"]
+        if self.rounds and decay and decay != now["decay_rounds"]:
+            raise ValueError(
+                f"this training was begun for {decay} rounds, over which its rate falls: restore "
+                f"num_rounds = {decay}, or start another with another out"
+            )
+        self.name = known["name"]
         if self.order is not None:
             self.order.resume(known["order"], self.state.round)
         self.silent = SilentNodes(known.get("silence"))
-        bound = known.get("run", {}).get("bound", 1.0)
+        rate = known["rate"] if not self.asked_for.lr else now["rate"]
         self.settings = replace(
             self.settings,
-            seed=self.seed,
-            bound=bound,
-            decay_rounds=known.get("decay_rounds", 0),
-            optimizer=replace(self.settings.optimizer, rate=self._given_rate(bound) or known["rate"]),
+            seed=known["seed"],
+            bound=known["run"]["bound"],
+            decay_rounds=decay,
+            optimizer=replace(self.settings.optimizer, rate=rate),
         )
 
     # ------------------------------------------------------------ one round
@@ -253,22 +256,21 @@ class SqsgdStrategy(Strategy):
     ) -> list[Message]:
         """One message for each node of the round: the request, and the model or what changed."""
         if not self.name:
-            self.prepare(grid, arrays, self.clients_per_round or self.min_nodes)
+            self.prepare(grid, arrays, self.clients_per_round or self.min_available_nodes)
         numbers = self._cohort(grid)
-        config.update({"server-round": server_round, **self.flowers.config})
+        config["server-round"] = server_round
         self._round = last = Round(state=self.state, started=time.perf_counter())
-        model = wire.sent_record(self.structure, self.state.weights)
+        model = wire.record_of(self.structure.sent(self.state.weights))
         model_digest = digest(self.state.weights)
-        messages = []
         for node, number in numbers.items():
             task = task_for(number, self.settings, self.state)
             held = self._update is not None and self.holders.get(node) == self.state.round - 1
             request = Request(
                 name=self.name,
-                scheme=self.scheme_name,
-                epsilon=self.epsilon,
-                bits=self.bits,
-                options=self.options,
+                scheme=self.scheme.name,
+                epsilon=self.asked_for.epsilon,
+                bytes=self.asked_for.bytes,
+                options=self.asked_for.options,
                 fingerprint=self.scheme.fingerprint,
                 task=task,
                 alpha=self.settings.alpha,
@@ -279,7 +281,7 @@ class SqsgdStrategy(Strategy):
                 by_slot=self.once or self.settings.order is not None,
                 types=self.structure.types,
             )
-            content = RecordDict({wire.REQUEST: ConfigRecord(dict(request.to_fields())), wire.CONFIG: config})
+            content = RecordDict({wire.REQUEST: ConfigRecord(request.to_fields()), wire.CONFIG: config})
             if held and self._update is not None:
                 content[wire.UPDATE] = ConfigRecord(dict(self._update))
             else:
@@ -288,8 +290,7 @@ class SqsgdStrategy(Strategy):
             secret = secrets.token_hex(16)
             message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN, group_id=secret)
             last.asked(node, task, message)
-            messages.append(message)
-        return messages
+        return last.messages
 
     @property
     def current(self) -> Round:
@@ -300,31 +301,35 @@ class SqsgdStrategy(Strategy):
 
     def _cohort(self, grid: Grid) -> Mapping[int, int]:
         """The round's nodes, each with its number: its identity, its slot, or as ``numbering`` says."""
+        round, least = self.state.round, self.min_available_nodes
         if self.order is not None:
-            only = self.order.candidates(self.state.round)
-            least = self.min_nodes
+            asked, only = self.order.asked, self.order.candidates(round)
             if only is not None:
                 least = min(enough_answers(self.min_answers, len(only)), len(only))
-            nodes = wait_for_nodes(grid, least, self.wait_timeout, but=self.order.asked, only=only)
-            return self.order.slots(self.state.round, nodes, self.rounds)
-        nodes = wait_for_nodes(grid, self.min_nodes, self.wait_timeout)
+            nodes = wait_for_nodes(
+                grid,
+                least,
+                self.wait_timeout,
+                lambda node: node not in asked and (only is None or node in only),
+            )
+            return self.order.slots(round, nodes, self.rounds)
+        nodes = wait_for_nodes(grid, least, self.wait_timeout)
         if self.numbering is not None:
-            return self.numbering(self.state.round, nodes)
-        least = enough_answers(self.min_answers, len(nodes))
-        nodes = self.silent.removed_from(nodes, self.state.round, least)
+            return self.numbering(round, nodes)
+        nodes = self.silent.removed_from(nodes, round, enough_answers(self.min_answers, len(nodes)))
         share = int(self.fraction_train * len(nodes))
         size = self.clients_per_round or max(1, share, self.min_train_nodes)
-        return {node: node for node in draw(nodes, size, self.settings.seed, self.state.round)}
+        return {node: node for node in draw(nodes, size, self.settings.seed, round)}
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message | Answer]
     ) -> tuple[ArrayRecord, MetricRecord]:
         """Check each reply by itself, reject what is not a valid report, average the rest, and step."""
-        last = self.current
-        sort_answers(last, self.scheme, replies)
-        before, spent = self.state, dict(self.state.spent)
+        last, before = self.current, self.state
+        last.sort(self.scheme, replies)
+        spent = dict(before.spent)
         if self.order is None:
-            self.silent.update(last.state.round, last.tasks, [*last.silent, *last.invalid])
+            self.silent.update(before.round, last.tasks, last.invalid)
             for client in last.may_have_paid:
                 spent[client] = spent.get(client, 0) + 1
         else:
@@ -335,14 +340,15 @@ class SqsgdStrategy(Strategy):
             _LOG.warning("sqsgd: rejected %s: %s", who, entry["reason"])
         least = enough_answers(self.min_answers, len(last.tasks))
         enough = len(last.reports) >= least
-        self.tally.add(enough, last.rejected)
-        if not self.tally.stepped:
+        self.stepped += enough
+        self.empty = 0 if enough else self.empty + 1
+        if not self.stepped:
             last.check_private()
         aggregate_started = time.perf_counter()
         if enough:
-            after, last.magnitudes = server_step_opened(self.scheme, self.settings, self.state, last.opened)
+            after, last.magnitudes = server_step(self.scheme, self.settings, before, last.opened)
         else:
-            after = replace(self.state, round=self.state.round + 1)
+            after = replace(before, round=before.round + 1)
             _LOG.warning(
                 "sqsgd: round %s had %s answers, and needs %s: the model is unchanged",
                 before.round, len(last.reports), least,
@@ -350,29 +356,22 @@ class SqsgdStrategy(Strategy):
         last.seconds_aggregate = time.perf_counter() - aggregate_started
         self.state = replace(after, spent=spent)
         if self.downlink == "delta":
-            reports = last.reports if enough else []
-            rate = self.settings.rate_at(before.round)
-            self._update = smallest_update(rate, reports, before.weights, after.weights)
+            update = make_update(self.settings.rate_at(before.round), last.reports if enough else [])
+            self._update = update if fields_size(update) < after.weights.nbytes else None
             self.holders = dict.fromkeys(last.accepted, before.round)
         answers = MetricRecord({"answers": len(last.reports)})
         return wire.model_record(self.structure, self.state.weights), answers
 
-    @property
-    def _most_reports(self) -> int:
-        """Reports of the node that may have sent the most."""
-        if self.order is not None:
-            return int(bool(self.order.asked))
-        return max(self.state.spent.values(), default=0)
-
     def record(self, **measured: Any) -> Record:
         """The record of the last round; sizes are the means over its messages."""
         last = self.current
+        most = max(self.state.spent.values(), default=0)
         # A serialised message names its node: where slots hide nodes, sizes would tell some of them apart.
         named = self.order is None and self.settings.order is None
         return make_record(
             self.scheme,
             last.state,
-            most_reports=self._most_reports,
+            most_reports=most if self.order is None else int(bool(self.order.asked)),
             magnitudes=last.magnitudes,
             clients=len(last.reports),
             refused=sum(entry["reason"] in (SPENT, LEDGER) for entry in last.rejected),
@@ -385,20 +384,15 @@ class SqsgdStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """One message for each node that is asked for one private number; none by default."""
-        return self.evaluation.messages(self, server_round, config, grid)
+        """No messages: what nodes measure never leaves them."""
+        return []
 
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message | Answer]
-    ) -> MetricRecord | None:
-        """The mean of the private numbers, with an interval."""
-        return self.evaluation.mean(replies)
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing: no node is asked."""
+        return None
 
     def summary(self) -> None:
-        """Log what a report holds and costs, and warn if rounds cannot suffice, once the model is known."""
-        plan = self.rounds, self.evaluation.planned(self.rounds)
-        for level, text in outlook(self.scheme, self.expected, *plan) if self.name else ():
-            _LOG.log(level, "sqsgd: %s", text)
+        """Nothing: ``prepare`` logs it, once the model is known."""
 
     # ------------------------------------------------------------ all rounds
 
@@ -415,33 +409,40 @@ class SqsgdStrategy(Strategy):
         """All rounds, as Flower's own ``start``; ``evaluate_fn`` measures on the server's data.
 
         A resumed training counts its rounds from its beginning.
+
+        Raises:
+          NoAnswers: no round had enough answers, or ten in a row had not.
+          TooFewNodes: not enough nodes were connected within ``wait_timeout``.
+          ClearReplies: the nodes' apps do not use ``SqsgdMod``.
         """
         self.rounds = checks.integer("num_rounds", num_rounds, 0, 2**31)
         timeout = checks.real("timeout", timeout, 0.0, 1e9)
-        result = Result()
+        result, lines = Result(), list[dict[str, Any]]()
         with contextlib.ExitStack() as stack:
             if self.folder is not None:
                 stack.enter_context(self.folder.held())
-            nodes = wait_for_nodes(grid, self.min_nodes, self.wait_timeout)
+            nodes = wait_for_nodes(grid, self.min_available_nodes, self.wait_timeout)
             self.prepare(grid, initial_arrays, self.clients_per_round or len(nodes))
             if self.folder is not None:
                 self.folder.keep_rounds(self.state.round)
-                self.tally = Tally.of(self.folder.lines)
-                self.evaluation.resume(self.folder.lines)
-            self.evaluation.config = evaluate_config or ConfigRecord()
-            self.summary()
+                lines += self.folder.lines
+                self.stepped = sum(line["stepped"] for line in lines)
             result.arrays = wire.model_record(self.structure, self.state.weights)
             if evaluate_fn is not None and self.state.round == 0:
                 measured = evaluate_fn(0, result.arrays)
                 if measured is not None:
                     result.evaluate_metrics_serverapp[0] = measured
             while self.state.round < self.rounds:
-                self._one_round(grid, timeout, train_config or ConfigRecord(), evaluate_fn, result)
-                self.tally.check(self.current.counted)
-            self.tally.check_trained()  # before anything is written that would pass for a trained model
+                lines.append(self._one_round(grid, timeout, train_config, evaluate_fn, result))
+                if self.empty >= MOST_EMPTY_ROUNDS:
+                    raise NoAnswers(
+                        f"{self.empty} rounds in a row had too few answers, the last one "
+                        f"{self.current.counted}: see the nodes' refusals.jsonl; their budgets may be spent"
+                    )
+            if problem := nothing_trained(lines):  # before anything is written that would pass for a model
+                raise NoAnswers(problem)
             if self.folder is not None:
-                arrays = {name: array.numpy() for name, array in result.arrays.items()}
-                self.folder.finish(arrays, self._summarise(self.folder.lines))
+                self.folder.finish(wire.arrays_of(result.arrays), self._summarise(lines))
             if self.order is not None:
                 self.order.finish()
         return result
@@ -450,20 +451,21 @@ class SqsgdStrategy(Strategy):
         self,
         grid: Grid,
         timeout: float,
-        config: ConfigRecord,
+        config: ConfigRecord | None,
         evaluate: Evaluate | None,
         result: Result,
-    ) -> None:
-        """Ask, gather, step, measure, save."""
+    ) -> dict[str, Any]:
+        """Ask, gather, step, measure, save; the line of ``metrics.jsonl``."""
         number = self.state.round + 1  # Flower counts from one
-        messages = self.configure_train(number, result.arrays, config, grid)
+        messages = self.configure_train(number, result.arrays, config or ConfigRecord(), grid)
         last = self.current
         last.timeout = timeout
-        answers = exchange(grid, messages, timeout, self.scheme.bits // 8)
+        answers = exchange(grid, messages, timeout)
         result.arrays, result.train_metrics_clientapp[number] = self.aggregate_train(number, answers)
+        whole = sum(wire.MODEL in message.content for message in messages)
         line = self.record().to_dict()
-        line |= {"asked": len(last.tasks), "rejected": last.rejected, "models_sent": last.whole}
-        line |= {"stepped": self.tally.empty == 0, **last.totals}
+        line |= {"asked": len(last.tasks), "rejected": last.rejected, "models_sent": whole}
+        line |= {"stepped": self.empty == 0, **last.totals}
         if evaluate is not None and (number == self.rounds or number % self.evaluate_every == 0):
             measured = evaluate(number, result.arrays)
             if measured is not None:
@@ -474,26 +476,25 @@ class SqsgdStrategy(Strategy):
             number, self.rounds, len(last.reports), len(last.rejected),
             f", accuracy {line['accuracy']:.4f}" if "accuracy" in line else "", line["seconds"],
         )  # fmt: skip
-        self.evaluation.ask(self, grid, number, timeout, result, line)
+        line = {name: worded(value) for name, value in line.items()}
         if self.folder is not None:
-            self.folder.write({name: worded(value) for name, value in line.items()})
+            self.folder.write(line)
             self.folder.save(self.state, self._about())
+        return line
 
     def _summarise(self, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        once: dict[str, Any] = {}
+        about: dict[str, Any] = {
+            "task": self.name,
+            "downlink": self.downlink,
+            "answers": sum(line["clients"] for line in lines),
+            "rejected": sum(len(line["rejected"]) for line in lines),
+            "rounds_stepped": self.stepped,
+        }
+        for name in ("bytes_up_total", "bytes_down_total"):
+            about[name] = sum(line[name] for line in lines)
         if self.order is not None:
             slots = self.rounds * self.clients_per_round
-            once = about_once(self.scheme, self.order.scope or "round", lines, seeded=False, slots=slots)
-            _LOG.info("sqsgd: %s", once["central_note"])
-        return summarise(
-            lines,
-            self.scheme,
-            lr=self.settings.optimizer.rate,
-            rounds=self.rounds,
-            once=self.once,
-            task=self.name,
-            downlink=self.downlink,
-            **self.tally.totals(lines),
-            **self.evaluation.summary,
-            **once,
-        )
+            about |= about_once(self.scheme, self.order.scope or "round", lines, seeded=False, slots=slots)
+            _LOG.info("sqsgd: %s", about["central_note"])
+        rate = self.settings.optimizer.rate
+        return summarise(lines, self.scheme, lr=rate, rounds=self.rounds, once=self.once, **about)

@@ -44,7 +44,7 @@ from sqsgd.flower.internals import INTERNALS
 SOCKET, HAND_OVER = "SQSGD_WARM_SOCKET", "SQSGD_HAND_OVER"
 """Environment variables of ``bin/flwr-clientapp``: where this process listens, and what hands over to it."""
 NAME = "warm.socket"
-PRELOADED = ("sqsgd.flower.guard", "sqsgd.flower.wrapping", "sqsgd.flower.ready_problem")
+PRELOADED = ("sqsgd.flower.guard", "sqsgd.flower.wrapping", "sqsgd.flower.ready_app")
 _MOST_BYTES = 1 << 16
 _MOST_WAIT = 600.0
 

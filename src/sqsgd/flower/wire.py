@@ -2,17 +2,17 @@
 
 Down: a request (one ConfigRecord), the model (an ArrayRecord) or an update of it (a ConfigRecord), and the
 app's own configuration. Up: one ConfigRecord with one ``bytes`` payload, or an error with one of the fixed
-reasons of node/reasons.py.
+reasons of node/policy.py.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from sqsgd.checks import Vector
-from sqsgd.flower.internals import internal
-from sqsgd.node.downlink import Download, fields_size
-from sqsgd.node.request import MalformedRequest, Request
+from sqsgd.node.request import Download, MalformedRequest, Request, fields_size
 from sqsgd.node.structure import Arrays, Structure, flatten
 
 REQUEST = "sqsgd.request"
@@ -31,23 +31,19 @@ def read_request(record: object) -> Request:
     return Request.from_fields(record)
 
 
-def model_record(structure: Structure, weights: Vector) -> ArrayRecord:
-    """A model's arrays as one record, for an app."""
-    return _record(structure.unflatten(weights))
-
-
-def sent_record(structure: Structure, weights: Vector) -> ArrayRecord:
-    """A model's arrays as one record, as the server sends them."""
-    return _record(structure.sent(weights))
-
-
-def _record(arrays: Arrays) -> ArrayRecord:
+def record_of(arrays: Arrays) -> ArrayRecord:
+    """Named arrays as one record."""
     return ArrayRecord({name: Array(value) for name, value in arrays.items()})
 
 
 def arrays_of(record: ArrayRecord) -> Arrays:
     """The arrays of a record."""
     return {name: array.numpy() for name, array in record.items()}
+
+
+def model_record(structure: Structure, weights: Vector) -> ArrayRecord:
+    """A model's arrays as one record, for an app; the server sends ``record_of(structure.sent(weights))``."""
+    return record_of(structure.unflatten(weights))
 
 
 def flatten_record(record: ArrayRecord) -> tuple[Structure, Vector]:
@@ -78,6 +74,13 @@ def payload_size(record: ArrayRecord | ConfigRecord | MetricRecord) -> int:
 
 
 def serialised_size(message: Message) -> int:
-    """Bytes of a message as Flower serialises it: the message and each object in it; no transport."""
-    parts = internal("flwr.supercore.inflatable.inflatable_object:get_all_nested_objects")(message)
-    return sum(len(part.deflate()) for part in parts.values())
+    """Bytes of a message as Flower serialises it: the message and each object in it once; no transport."""
+    objects: dict[str, Any] = {}
+
+    def collect(part: Any) -> None:
+        objects[part.object_id] = part
+        for child in (part.children or {}).values():
+            collect(child)
+
+    collect(message)
+    return sum(len(part.deflate()) for part in objects.values())

@@ -107,7 +107,7 @@ class SparseMatches(Mechanism):
 
     def _draw(self, near: Codes, rng: Rng) -> Codes:
         """A code for a near set: (l, j) from its law, then uniformly among the codes with these numbers."""
-        from sqsgd.kernels.subsets import draw_codes
+        from sqsgd.kernels.sampling import draw_codes
 
         law = self.law
         right, wrong = law.pair(law.sampler.draw(rng))
@@ -131,8 +131,8 @@ class SparseMatches(Mechanism):
 
     def randomize_many(self, x: Vectors, bound: float, rngs: Rngs) -> Columns:
         """As ``randomize``, which itself does the rows that the generators' first words leave open."""
+        from sqsgd.kernels.sampling import draw_many_codes
         from sqsgd.kernels.selecting import select_signed_rows
-        from sqsgd.kernels.subsets import draw_many_codes
 
         law, words = self.law, rngs.words(2 if self.norm is None else 4)
         share = np.minimum(checks.finite_sizes("x", row_norms(x)) / bound, 1.0)

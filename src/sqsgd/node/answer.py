@@ -1,43 +1,179 @@
-"""One round at a node: check the request, pay, train, encode, remember, answer."""
+"""One round at a node: check the request, pay, compute, encode, remember, answer.
+
+Also what a node remembers from one round to the next: the residual, its last report, the model, the ledger.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, final
+from typing import Any, Protocol, TypeAlias, final
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from sqsgd.checks import Vector
 from sqsgd.core import Scheme
-from sqsgd.federated import client_step, noise_seed
-from sqsgd.node.downlink import Download, receive_model
-from sqsgd.node.evaluation import Measure, allowed_scheme, within, worst
-from sqsgd.node.node_state import Kept, NodeState
-from sqsgd.node.notes import note, shortened
-from sqsgd.node.policy import Misfit, Policy, Refused
-from sqsgd.node.request import Request
-from sqsgd.node.structure import Structure
-from sqsgd.privacy.ledger import ReportRefused
+from sqsgd.files import durable
+from sqsgd.node.policy import Misfit, Policy, Refused, RoundAnswered, note, shortened
+from sqsgd.node.request import Download, Request, receive_model
+from sqsgd.node.structure import Structure, flatten
+from sqsgd.privacy.ledger import Ledger, ReportRefused
 from sqsgd.randomness import Rng, secure_rng, seeded_rng
+from sqsgd.training import client_step, noise_seed
 
 Compute: TypeAlias = Callable[[Structure, Vector], Vector]
 """Computes the gradient at the given weights, or these weights minus the trained ones."""
-
-FAILED = "the app failed"
-MISFIT = "the app's reply does not fit the model"
-NOT_ENCODED = "the vector cannot be encoded; it may hold infinity or NaN"
-NOT_MEASURED = "the app's reply does not have the metric"
+ZERO_FAILED = "the app failed"
+ZERO_MISFIT = "the app's reply does not fit the model"
+ZERO_UNENCODED = "the vector cannot be encoded; it may hold infinity or NaN"
 """Why zero was reported, in ``answers.jsonl`` and the owner's status; never told to the server."""
+MOST_TRAININGS = 8
+"""Trainings that a folder remembers. A server names them, and each takes as much as two models."""
+_PLAIN = ("name", "terms", "epsilon", "round", "identity")
 
 
-class RoundAnswered(ReportRefused):
-    """The round, or a later one of the same training, was answered before."""
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What a node remembers of one training: its last report and what the next one depends on."""
 
-    def __init__(self, name: str, round: int, last: int) -> None:
-        super().__init__(f"round {round} of {name!r} was asked for, but round {last} was answered already")
+    name: str
+    terms: Mapping[str, Any]
+    """What must not change during the training."""
+    epsilon: float
+    """Epsilon of the last report; no later one may spend more."""
+    round: int
+    """The last round that was answered."""
+    identity: str
+    """Identity of the request that was answered."""
+    payload: bytes
+    """The report itself: the same request gets the same bytes, which reveal nothing new."""
+    residual: Vector | None = None
+    model: tuple[Structure, Vector] | None = None
+    """The model of that round, if the server may send an update of it."""
+
+    def to_bytes(self) -> bytes:
+        """The content of a file, behind its checksum."""
+        about = {**{key: getattr(self, key) for key in _PLAIN}, "epsilon": self.epsilon.hex()}
+        arrays: dict[str, Any] = {"payload": np.frombuffer(self.payload, np.uint8)}
+        if self.residual is not None:
+            arrays["residual"] = self.residual
+        if self.model is not None:
+            structure, weights = self.model
+            about["order"] = list(structure.order)
+            arrays |= {f"model.{name}": array for name, array in structure.sent(weights).items()}
+        arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        content = save(arrays)
+        return hashlib.blake2b(content, digest_size=32).digest() + content
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Kept:
+        """The inverse; raises ValueError if the bytes are damaged."""
+        check, content = content[:32], content[32:]
+        if hashlib.blake2b(content, digest_size=32).digest() != check:
+            raise ValueError("its checksum is wrong")
+        try:
+            arrays = load(content)
+            about = json.loads(arrays["about"].tobytes())
+            order = about.get("order")
+            model = None if order is None else flatten({name: arrays[f"model.{name}"] for name in order})
+            plain = {key: about[key] for key in _PLAIN} | {"epsilon": float.fromhex(about["epsilon"])}
+            payload, residual = arrays["payload"].tobytes(), arrays.get("residual")
+            return cls(**plain, payload=payload, residual=residual, model=model)
+        except (SafetensorError, KeyError, TypeError) as error:
+            raise ValueError(str(error)) from None
+
+
+class NodeState(Protocol):
+    """Where a node keeps what it remembers."""
+
+    def locked(self) -> contextlib.AbstractContextManager[Any]:
+        """Keep other processes of this node from reading or writing it."""
+
+    def read(self, name: str) -> Kept | None:
+        """What is kept of a training; None if it is new."""
+
+    def write(self, kept: Kept) -> None:
+        """Keep it; a durable state survives a crash from the moment this returns."""
+
+    def pay(self, scheme: Scheme, request: Request) -> None:
+        """Pay for a report; raises ReportRefused or Refused if it must not leave."""
+
+
+@final
+class FolderState:
+    """A folder on disk: ``ledger``, ``tasks/``, ``answers.jsonl`` and ``refusals.jsonl``.
+
+    Guarantees
+    ----------
+    * With ``require_ledger``, no report leaves a node whose ledger is missing, and none is created:
+      tests/node/test_node_state.py::test_a_folder_that_vanished_is_not_a_new_ledger.
+    * It remembers the last 8 trainings, however many a server names:
+      tests/node/test_node_state.py::test_a_server_does_not_fill_the_disk. Of others the residual is lost;
+      rounds that are in the ledger are not answered again.
+    * With a ``witness``, no report leaves a node whose whole folder was replaced by an older copy:
+      tests/node/test_node_state.py::test_with_a_witness_an_older_copy_of_the_folder_is_refused.
+    """
+
+    def __init__(self, folder: Path, policy: Policy | None = None) -> None:
+        """Without a policy no ledger is kept: for simulations only, where nothing is protected."""
+        self.folder, self._policy = folder, policy
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / "tasks").mkdir(exist_ok=True, mode=0o700)
+
+    def locked(self) -> contextlib.AbstractContextManager[Any]:
+        return durable.locked(self.folder / "tasks", os.O_RDONLY)
+
+    def _path(self, name: str) -> Path:
+        return self.folder / "tasks" / hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+
+    def read(self, name: str) -> Kept | None:
+        path = self._path(name)
+        try:
+            return Kept.from_bytes(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise Refused(
+                f"{path} is damaged: {error}. Delete it to continue: this loses the residual of {name!r}; "
+                "rounds that are in the ledger are not answered again"
+            ) from None
+
+    def write(self, kept: Kept) -> None:
+        path = self._path(kept.name)
+        durable.put(durable.prepared(path, kept.to_bytes()), path)
+        others = [other for other in path.parent.iterdir() if other.name != path.name]
+        others.sort(key=lambda other: other.stat().st_mtime_ns, reverse=True)
+        for oldest in others[MOST_TRAININGS - 1 :]:
+            oldest.unlink()
+
+    def open_ledger(self, policy: Policy) -> Ledger:
+        """The node's ledger, created at first use unless required. Its cap can be lowered, not raised."""
+        path = self.folder / "ledger"
+        if not path.exists():
+            if policy.require_ledger:
+                raise ReportRefused(
+                    f"{path} is missing, and require-ledger = true: it was lost or moved, its disk is not "
+                    "mounted, or it was never created. A new ledger would forget what was spent: see "
+                    "docs/deploy.md on lost ledgers"
+                )
+            with contextlib.suppress(FileExistsError):  # another process created it first
+                return Ledger.create(path, max_epsilon=policy.max_epsilon, witness=policy.witness)
+        ledger = Ledger(path, witness=policy.witness)
+        if policy.max_epsilon < ledger.max_epsilon:
+            ledger.lower_cap(policy.max_epsilon)
+        return ledger
+
+    def pay(self, scheme: Scheme, request: Request) -> None:
+        if self._policy is not None:
+            self.open_ledger(self._policy).spend_for(scheme, request.task, name=request.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,16 +214,20 @@ class Node:
     def answer(
         self, request: Request, download: Download, compute: Compute, dry_run: Compute | None = None
     ) -> bytes:
-        """The report for one request. Raises what ``reasons.explain`` translates for the server.
+        """The report for one request.
 
-        ``dry_run`` returns a vector as ``compute`` does, but sees no data: whether it fails may be told.
-        It is called once in a training, before the first report is paid.
+        Args:
+          compute: computes on the node's data; called after the report is paid.
+          dry_run: returns a vector as ``compute`` does, but sees no data: whether it fails may be told. It is
+            called once in a training, before the first report is paid.
+
+        Raises:
+          Exception: any; ``policy.explain`` turns it into what the server is told.
         """
         self.log.info(
-            "sqsgd: asked for round %d of %r: scheme %s, epsilon %g, %g bytes%s",
+            "sqsgd: asked for round %d of %r: scheme %s, epsilon %g, %d bytes%s",
             request.task.round + 1, request.name, shortened(request.scheme), request.epsilon,
-            request.bits / 8,
-            "" if self.batch is None else f", a batch of {self.batch}",
+            request.bytes, "" if self.batch is None else f", a batch of {self.batch}",
         )  # fmt: skip
         with self.state.locked():  # from the first read to the last write: another process may run too
             kept = self.state.read(request.name)
@@ -95,8 +235,9 @@ class Node:
                 self._note(request, kept.payload, epsilon=0.0, again=True)
                 return kept.payload
             self._check_terms(request, kept)
+            held = None if kept is None or kept.model is None else (kept.round, *kept.model)
             make_scheme = Request.make_scheme if self.simulation else self.policy.scheme
-            scheme, structure, weights = receive_model(download, request, kept, make_scheme)
+            scheme, structure, weights = receive_model(download, request, held, make_scheme)
             if kept is None and dry_run is not None:
                 _check_form(dry_run, structure, weights)
             # From here on, only the report may depend on data.
@@ -119,42 +260,6 @@ class Node:
             self._note(request, payload, epsilon=scheme.privacy.epsilon, zero=failed or unfit)
         return payload
 
-    def evaluate(self, request: Request, download: Download, measure: Measure) -> bytes:
-        """One private number: what ``measure`` finds on this node's data, in the order of ``answer``.
-
-        The ledger has it as a round of the training's name with the word "evaluate". Raises as ``answer``.
-        """
-        request = replace(request, name=f"{request.name} evaluate")
-        self.log.info(
-            "sqsgd: asked for round %d of %r: one number, epsilon %g",
-            request.task.round + 1, request.name, request.epsilon,
-        )  # fmt: skip
-        with self.state.locked():
-            kept = self.state.read(request.name)
-            if kept is not None and kept.identity == request.identity:
-                self._note(request, kept.payload, epsilon=0.0, again=True)
-                return kept.payload
-            self._check_terms(request, kept)
-            metric, scheme = allowed_scheme(self.policy, request)
-            _, structure, weights = receive_model(download, request, None, lambda _: scheme)
-            # From here on, only the report may depend on data.
-            self.state.pay(scheme, request)
-            value, failed = self._measure(measure, structure, weights, metric, request.task.bound)
-            task = replace(request.task, dim=1)
-            payload = scheme.encode(np.array([value], np.float32), task, self._rng(request))
-            self.state.write(
-                Kept(
-                    name=request.name,
-                    terms=_terms(request),
-                    epsilon=request.epsilon,
-                    round=request.task.round,
-                    identity=request.identity,
-                    payload=payload,
-                )
-            )
-            self._note(request, payload, epsilon=scheme.privacy.epsilon, zero=failed)
-        return payload
-
     def _check_terms(self, request: Request, kept: Kept | None) -> None:
         """Raise Refused if a request does not fit this node, or the terms that the training began with."""
         if self.client is not None and not request.by_slot and request.task.client != self.client:
@@ -162,19 +267,20 @@ class Node:
         self.policy.check_batch(self.batch)
         if kept is None:
             return
+        name, round = request.name, request.task.round
         once = request.by_slot and self.simulation is None  # slots are for nodes that are asked once
-        if once or request.task.round <= kept.round:
-            raise RoundAnswered(request.name, request.task.round, kept.round)
+        if once or round <= kept.round:
+            raise RoundAnswered(f"round {round} of {name!r}, but round {kept.round} was answered already")
         for key, value in _terms(request).items():
             if kept.terms[key] != value:
                 raise Refused(
-                    f"{key} = {value!r} in round {request.task.round}, but the training {request.name!r} "
-                    f"began with {kept.terms[key]!r}"
+                    f"{key} = {value!r} in round {round}, but the training {name!r} began with "
+                    f"{kept.terms[key]!r}"
                 )
         if request.epsilon > kept.epsilon:
             raise Refused(
-                f"epsilon = {request.epsilon!r} in round {request.task.round} is above the {kept.epsilon!r} "
-                f"of the last report of {request.name!r}: epsilon cannot rise during a training"
+                f"epsilon = {request.epsilon!r} in round {round} is above the {kept.epsilon!r} of the last "
+                f"report of {name!r}: epsilon cannot rise during a training"
             )
 
     def _compute(self, compute: Compute, structure: Structure, weights: Vector) -> tuple[Vector, str]:
@@ -187,23 +293,8 @@ class Node:
             if self.simulation is not None or self.policy.state_dir is None:
                 raise  # a simulation protects nobody, and the experimenter must see the error
             self.log.exception("sqsgd: the app failed; zero is reported, so that the server cannot tell")
-            return np.zeros(structure.dim, np.float32), MISFIT if isinstance(error, Misfit) else FAILED
-
-    def _measure(
-        self, measure: Measure, structure: Structure, weights: Vector, metric: str, maximum: float
-    ) -> tuple[float, str]:
-        """The value, or the worst one and why, for the owner alone: whether it fails may depend on data."""
-        try:
-            return within(measure(structure, weights), maximum), ""
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            if self.simulation is not None or self.policy.state_dir is None:
-                raise
-            self.log.exception(
-                "sqsgd: the app failed; the worst value is reported, so the server cannot tell"
-            )
-            return worst(metric, maximum), NOT_MEASURED if isinstance(error, Misfit) else FAILED
+            why = ZERO_MISFIT if isinstance(error, Misfit) else ZERO_FAILED
+            return np.zeros(structure.dim, np.float32), why
 
     def _encode(
         self, scheme: Scheme, request: Request, gradient: Vector, residual: Vector | None
@@ -221,7 +312,7 @@ class Node:
                 raise
             self.log.warning("sqsgd: zero is reported and the residual dropped: %s", error)
             zero = np.zeros_like(gradient)
-            return *client_step(scheme, request.task, zero, None, rng, **scales), NOT_ENCODED
+            return *client_step(scheme, request.task, zero, None, rng, **scales), ZERO_UNENCODED
 
     def _rng(self, request: Request) -> Rng:
         if self.simulation is None or self.simulation.seed is None:
@@ -240,7 +331,7 @@ class Node:
             "scheme": request.scheme,
             "epsilon": epsilon,
             "asked_epsilon": request.epsilon,
-            "asked_bytes": request.bits / 8,
+            "asked_bytes": request.bytes,
             "asked_batch": self.batch,
             "payload_bytes": len(payload),
             "serialised_bytes": self.sent_size(payload),
@@ -268,15 +359,12 @@ def _check_form(dry_run: Compute, structure: Structure, weights: Vector) -> None
 
 
 def _terms(request: Request) -> dict[str, object]:
-    """What must not change during a training.
-
-    The code may: earlier versions did not name it, and epsilon is checked for each report.
-    """
+    """What must not change during a training; epsilon may fall."""
     task = request.task
     return {
         "scheme": request.scheme,
-        "bits": request.bits,
-        "options": {name: value for name, value in request.options.items() if name != "code"},
+        "bytes": request.bytes,
+        "options": dict(request.options),
         "dim": task.dim,
         "seed": task.seed,
         "client": task.client,

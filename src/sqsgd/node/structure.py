@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -17,6 +17,8 @@ Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 DIGEST_BYTES = 16
 TYPES = "efd"
 """NumPy's letters for float16, float32 and float64."""
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+"""What PyTorch's normalisation layers measure and do not train."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,7 @@ class Structure:
         """
         arrays = self.sent(weights)
         for name, letter in zip(self.shapes, self.types or "f" * len(self.shapes), strict=True):
-            if _part(name) == "running_var":
+            if _last_part(name) == "running_var":
                 arrays[name] = np.maximum(arrays[name], np.float32(0))
             with np.errstate(over="ignore"):
                 arrays[name] = arrays[name].astype(letter, copy=False)
@@ -116,16 +118,26 @@ def flatten(arrays: Arrays) -> tuple[Structure, Vector]:
     return structure, structure.flatten(arrays)
 
 
-def is_statistic(name: str) -> bool:
-    """Whether an array holds running statistics, which PyTorch's normalisation layers measure and not train.
+def untrained(structure: Structure) -> Iterator[str]:
+    """Which arrays are not trained, or not by descent, and what becomes of them; for the server's log."""
+    measured = [name for name in structure.order if _last_part(name) in _STATISTICS]
+    others = [name for name in structure.constants if name not in measured]
+    if others:
+        yield f"arrays without floats are not trained, and stay as they are: {_listed(others)}"
+    if measured:
+        yield (
+            f"the model has running statistics: {_listed(measured)}. They are reported among the weights, "
+            "with the same noise; counts of batches stay as they are. A layer without them, such as "
+            "GroupNorm, needs no such report: docs/flower.md"
+        )
 
-    >>> [is_statistic(name) for name in ("1.running_var", "bn.num_batches_tracked", "1.weight")]
-    [True, True, False]
-    """
-    return _part(name) in ("running_mean", "running_var", "num_batches_tracked")
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    return ", ".join(names[:6]) + more
 
 
-def _part(name: str) -> str:
+def _last_part(name: str) -> str:
     return name.rpartition(".")[2]
 
 

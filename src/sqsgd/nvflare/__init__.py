@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sqsgd.nvflare.client_filter import SqsgdFilter
-    from sqsgd.nvflare.report_aggregator import SqsgdAggregator
+    from sqsgd.nvflare.client import SqsgdFilter
+    from sqsgd.nvflare.server import SqsgdAggregator
 
 __all__ = ["SqsgdAggregator", "SqsgdFilter"]
 
 _HOMES = {
-    "SqsgdFilter": "sqsgd.nvflare.client_filter",
-    "SqsgdAggregator": "sqsgd.nvflare.report_aggregator",
+    "SqsgdFilter": "sqsgd.nvflare.client",
+    "SqsgdAggregator": "sqsgd.nvflare.server",
 }
 
 

@@ -2,7 +2,7 @@
 
 Down: the workflow's own task data, which hold the model, with the request in one header. All clients get the
 same request; each adds its own number, which follows from its name. Up: a Shareable with one ``bytes``
-payload, or with one of the fixed reasons of node/reasons.py.
+payload, or with one of the fixed reasons of node/policy.py.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable
 
 from sqsgd.checks import Vector
-from sqsgd.node.downlink import Download
-from sqsgd.node.request import MalformedRequest, Request
+from sqsgd.node.request import Download, MalformedRequest, Request
 from sqsgd.node.structure import Arrays, Structure
 
 REQUEST = "sqsgd.request"

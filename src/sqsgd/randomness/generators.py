@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sqsgd import checks
-from sqsgd.randomness.keystream import Keystream, fastest_mode
+from sqsgd.randomness import Keystream
+from sqsgd.randomness.keystream import fastest_mode
 from sqsgd.randomness.private import FIRST_WORDS, SEEDED, Rng
 from sqsgd.randomness.public import derived
 

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sqsgd.checks import integer
-from sqsgd.randomness.keystream import MOST_BYTES, Bytes, Keystream, fastest_mode
+from sqsgd.randomness import Keystream
+from sqsgd.randomness.keystream import MOST_BYTES, Bytes, fastest_mode
 
 FIRST_WORDS = 64
 """Words drawn at once for ``word``, which returns the last of them first."""

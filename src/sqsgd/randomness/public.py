@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from sqsgd.randomness.keystream import COUNTER_MODES, SHORT, Keystream, beginning
+from sqsgd.randomness import Keystream
+from sqsgd.randomness.keystream import COUNTER_MODES, SHORT, beginning
 
 EVERYONE = 2**64 - 1  # the client number of a stream shared by all clients of a round
 _U4 = np.dtype("<u4")

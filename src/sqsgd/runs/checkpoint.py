@@ -10,8 +10,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from sqsgd.federated import State
 from sqsgd.files.durable import write_atomically
+from sqsgd.training import State
 
 NAME = "checkpoint.safetensors"
 

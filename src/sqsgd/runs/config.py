@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from sqsgd import checks
-from sqsgd.federated.optimizers import check_optimizer
 from sqsgd.federated.robust import MEAN, check_kind
 from sqsgd.files.toml_reader import read_toml
+from sqsgd.training.optimizers import check_optimizer
 
 DECAYS, ENGINES = ("auto", "none", "linear"), ("local", "flower")
 MOST_CLIENTS = 2**31

@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from sqsgd.files.json_numbers import NUMBERS
 from sqsgd.files.toml_reader import read_toml
-from sqsgd.runs.checkpoint import NAME as CHECKPOINT
-from sqsgd.runs.checkpoint import load_about, load_state
-from sqsgd.runs.config import RunConfig, load_config
 from sqsgd.runs.headline import ACCURACY, Headline, read_headline
 from sqsgd.runs.run_folder import CONFIG, METRICS, SUMMARY, SWEEP, read_lines, read_object
+from sqsgd.training.run_folder import CHECKPOINT as CHECKPOINT
+from sqsgd.training.run_folder import load_about, load_state
+from sqsgd.training.settings import RunConfig, load_config
 
 Numbers = npt.NDArray[np.float64]
 

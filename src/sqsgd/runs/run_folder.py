@@ -13,10 +13,10 @@ from typing import Any, BinaryIO
 
 from safetensors.numpy import save
 
-from sqsgd.federated import State
 from sqsgd.files.durable import write_atomically
-from sqsgd.runs.checkpoint import NAME as CHECKPOINT
-from sqsgd.runs.checkpoint import load_state, save_state
+from sqsgd.training import State
+from sqsgd.training.run_folder import CHECKPOINT as CHECKPOINT
+from sqsgd.training.run_folder import load_state, save_state
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 MODEL = "model.safetensors"

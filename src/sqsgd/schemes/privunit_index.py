@@ -121,7 +121,7 @@ class NearestVertices(Mechanism):
 
     def randomize_many(self, x: Vectors, bound: float, rngs: Rngs) -> Columns:
         """As ``randomize``, which itself does the rows that the generators' first three words leave open."""
-        from sqsgd.kernels.vertices import draw_vertices
+        from sqsgd.kernels.sampling import draw_vertices
 
         words = rngs.words(3)
         share = np.minimum(checks.finite_sizes("x", row_norms(x)) / bound, 1.0)

@@ -1,5 +1,5 @@
 """The node's side."""
 
-from sqsgd.flower.ready_client import app
+from sqsgd.flower.ready_app import client_app as app
 
 __all__ = ["app"]

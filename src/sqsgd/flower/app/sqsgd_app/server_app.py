@@ -1,5 +1,5 @@
 """The server's side."""
 
-from sqsgd.flower.ready_server import app
+from sqsgd.flower.ready_app import server_app as app
 
 __all__ = ["app"]

@@ -1,7 +1,9 @@
-"""One task at a client, with real ledgers on disk."""
+"""The client: what leaves, where the filter may stand, and the owner's log; with real ledgers on disk."""
 
 import json
 import logging
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,21 +13,28 @@ from asking import SCHEME, arrays, lines, target
 from flare import Engine, Trainer, context, norm, task_data
 from nvflare.apis.analytix import AnalyticsDataType
 from nvflare.apis.dxo import DXO, DataKind
-from nvflare.apis.fl_constant import FLContextKey, ReservedKey, SystemConfigs
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReservedKey, SystemConfigs
 from nvflare.apis.signal import Signal
 from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic_dxo
+from nvflare.apis.utils.task_utils import apply_filters
+from nvflare.apis.workspace import Workspace
 from nvflare.app_common.executors.client_api_executor import ClientAPIExecutor
 from nvflare.app_common.widgets.convert_to_fed_event import ConvertToFedEvent
 from nvflare.app_common.widgets.metric_relay import MetricRelay
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.utils.config_service import ConfigService
+from nvflare.private.fed.app.fl_conf import create_privacy_manager
+from nvflare.private.privacy_manager import Scope
 
-from sqsgd.node import reasons
-from sqsgd.nvflare import shareables
-from sqsgd.nvflare.private_execution import PrivateExecution
+from sqsgd.node import policy
+from sqsgd.nvflare import SqsgdFilter, shareables
+from sqsgd.nvflare import client as nvflare_client
+from sqsgd.nvflare.client import PrivateExecution, private_log
 from sqsgd.privacy.ledger import Ledger
 
+PAGE = (Path(__file__).parents[2] / "docs/nvflare.md").read_text()
 EPSILON = SCHEME["epsilon"]
 
 
@@ -91,7 +100,7 @@ def test_nothing_is_computed_on_a_spent_budget(tmp_path):
     trainer = Trainer()
     assert shareables.REPORT in answer(tmp_path, trainer, max_epsilon=1.5 * EPSILON)
     reply = answer(tmp_path, trainer, task_data(round=1), max_epsilon=1.5 * EPSILON)
-    assert reply[shareables.REASON] == reasons.SPENT
+    assert reply[shareables.REASON] == policy.SPENT
     assert trainer.calls == 1
     assert [entry["round"] for entry in lines(tmp_path / "refusals.jsonl")] == [1]
 
@@ -137,13 +146,13 @@ def another_model():
 @pytest.mark.parametrize(
     ("data", "config", "reason"),
     [
-        (without_request, {}, reasons.MALFORMED),
-        (another_model, {}, reasons.MALFORMED),
-        (task_data, {"max_report_epsilon": EPSILON / 2}, reasons.NOT_ALLOWED),
-        (task_data, {"max_bytes": SCHEME["bits"] // 8 - 1}, reasons.NOT_ALLOWED),
-        (task_data, {"schemes": "privunit-index"}, reasons.NOT_ALLOWED),
-        (task_data, {"state_dir": "not/absolute"}, reasons.NOT_ALLOWED),
-        (task_data, {"require_ledger": True}, reasons.LEDGER),
+        (without_request, {}, policy.MALFORMED),
+        (another_model, {}, policy.MALFORMED),
+        (task_data, {"max_epsilon_per_report": EPSILON / 2}, policy.NOT_ALLOWED),
+        (task_data, {"max_bytes": SCHEME["bytes"] - 1}, policy.NOT_ALLOWED),
+        (task_data, {"schemes": "privunit-index"}, policy.NOT_ALLOWED),
+        (task_data, {"state_dir": "not/absolute"}, policy.NOT_ALLOWED),
+        (task_data, {"require_ledger": True}, policy.LEDGER),
     ],
 )
 def test_what_the_owner_did_not_allow_is_refused(tmp_path, data, config, reason):
@@ -179,7 +188,7 @@ def test_a_site_that_streams_its_logs_is_refused(tmp_path, monkeypatch, resource
     assert trainer.calls == (not allowed)
     assert (tmp_path / "state/ledger").exists() == (not allowed)
     if allowed:
-        assert reply[shareables.REASON] == reasons.NOT_ALLOWED
+        assert reply[shareables.REASON] == policy.NOT_ALLOWED
         for name in ("refusals.jsonl", "log.txt"):
             assert "allow_log_streaming" in (tmp_path / "state" / name).read_text()
 
@@ -213,3 +222,104 @@ def test_no_event_leaves(tmp_path, send):
     answer(tmp_path, Trainer(before=lambda: send(engine)), engine=engine)
     send(engine)  # a trainer in another process may still run
     assert len(engine.sent) == before
+
+
+# ---------------------------------------------------------------- where the filter stands
+
+
+def test_the_executor_is_guarded_once(tmp_path):
+    trainer, data = Trainer(), task_data()
+    owners, jobs = SqsgdFilter(str(tmp_path), 1e6), SqsgdFilter(str(tmp_path / "job"), 1e9)
+    fl_ctx = context(trainer)
+    assert owners.process(data, fl_ctx) is data  # a site's filters come first
+    assert jobs.process(data, fl_ctx) is data
+    reply = trainer.execute("train", data, fl_ctx, Signal())
+    assert shareables.REPORT in reply
+    assert trainer.calls == 1
+    assert (tmp_path / "ledger").exists()
+    assert not (tmp_path / "job").exists()
+
+
+def test_an_event_is_enough(tmp_path):
+    trainer = Trainer()
+    guard = SqsgdFilter(str(tmp_path), 1e6, schemes="privunit-index")
+    guard.handle_event(EventType.START_RUN, context(trainer))
+    assert not isinstance(trainer.execute, PrivateExecution)
+    guard.handle_event(EventType.BEFORE_TASK_EXECUTION, context(trainer))
+    reply = trainer.execute("train", task_data(), context(trainer), Signal())
+    assert reply[shareables.REASON] == policy.NOT_ALLOWED
+
+
+@pytest.mark.parametrize("where", [{"direction": FilterKey.OUT}, {"direction": None}, {"executor": None}])
+def test_in_the_wrong_chain_it_blocks(tmp_path, where):
+    fl_ctx = context(**{"executor": Trainer(), **where})
+    with pytest.raises(RuntimeError, match="task_data_filters of a client"):
+        SqsgdFilter(str(tmp_path), 1e6).process(task_data(), fl_ctx)
+
+
+def test_the_owners_configuration_has_the_keys_of_a_node():
+    made = SqsgdFilter("/state", 5.0, 1.0, "sqsgd", True, "/witness", 256)
+    assert made.owner == {
+        "state-dir": "/state",
+        "max-epsilon": 5.0,
+        "max-epsilon-per-report": 1.0,
+        "schemes": "sqsgd",
+        "require-ledger": True,
+        "witness": "/witness",
+        "max-bytes": 256,
+    }
+    assert set(SqsgdFilter("/state", 5.0).owner) == {"state-dir", "max-epsilon", "require-ledger"}
+
+
+def test_a_job_without_the_filter_is_guarded_by_the_site(tmp_path):
+    (written,) = [text for text in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL) if "scopes" in text]
+    written_policy = json.loads(written)
+    written_policy["scopes"][0]["task_data_filters"][0]["args"]["state_dir"] = str(tmp_path / "state")
+    for folder in ("local", "startup"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "local/privacy.json").write_text(json.dumps(written_policy))
+    scope = create_privacy_manager(Workspace(str(tmp_path)), names_only=False).get_scope(None)
+    (guard,) = scope.task_data_filters[FilterKey.IN]
+    assert isinstance(guard, SqsgdFilter)
+
+    trainer = Trainer()
+    fl_ctx = context(trainer)
+    fl_ctx.set_prop(FLContextKey.SCOPE_OBJECT, scope, private=True, sticky=False)
+    data = apply_filters(Scope.TASK_DATA_FILTERS_NAME, task_data(), fl_ctx, {}, "train", FilterKey.IN)
+    assert shareables.REPORT in trainer.execute("train", data, fl_ctx, Signal())
+    assert (tmp_path / "state/ledger").exists()
+
+
+# ---------------------------------------------------------------- the owner's log
+
+
+def failed(folder):
+    try:
+        raise ValueError("row 17")
+    except ValueError:
+        private_log(folder).exception("the app failed")
+
+
+def test_nothing_reaches_other_handlers(tmp_path, caplog, capfd):
+    caplog.set_level(logging.DEBUG)
+    failed(tmp_path / "state")
+    assert not caplog.records
+    assert capfd.readouterr() == ("", "")
+    path = tmp_path / "state/log.txt"
+    assert "the app failed" in path.read_text()
+    assert "ValueError: row 17" in path.read_text()
+    assert path.stat().st_mode & 0o077 == 0
+    assert path.parent.stat().st_mode & 0o077 == 0
+
+
+def test_no_failure_is_told(tmp_path, capfd):
+    (tmp_path / "file").touch()
+    failed(tmp_path / "file")  # not a folder
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_long_log_is_put_aside(tmp_path):
+    (tmp_path / "log.txt").write_bytes(b"x" * (nvflare_client.MAX_BYTES + 1))
+    failed(tmp_path)
+    assert (tmp_path / "log.1.txt").stat().st_size == nvflare_client.MAX_BYTES + 1
+    assert 0 < (tmp_path / "log.txt").stat().st_size < 10_000

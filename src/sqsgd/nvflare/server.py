@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from nvflare.apis.fl_context import FLContext
@@ -18,61 +17,54 @@ from nvflare.app_common.app_event_type import AppEventType
 from sqsgd import checks, federated
 from sqsgd.codec import Columns, MalformedReport
 from sqsgd.core import Scheme
-from sqsgd.federated import Settings, State
-from sqsgd.federated.algorithm import enough_answers, server_step_opened, task_for
-from sqsgd.federated.optimizers import Optimizer
-from sqsgd.federated.rates import change_rate, learning_rate
-from sqsgd.node.reasons import REASONS
 from sqsgd.node.request import Request
-from sqsgd.node.structure import Structure, digest, flatten
+from sqsgd.node.server import FederationSettings, NoAnswers, known_reason, open_report
+from sqsgd.node.structure import Arrays, Structure, digest, flatten
 from sqsgd.numerics.epsilon_sums import total
 from sqsgd.nvflare import shareables
-from sqsgd.schemes import check_name, make_scheme
-
-
-class NoAnswers(RuntimeError):
-    """A round had too few valid reports."""
+from sqsgd.training import Settings, State
+from sqsgd.training.algorithm import enough_answers, server_step, task_for
 
 
 class SqsgdAggregator(Aggregator):
     """Asks for private reports and averages them, under ``ScatterAndGather`` with a full-model generator.
 
-    ``epsilon`` and ``bytes`` are the budgets of one report; ``scheme`` and ``options`` as in
-    ``sqsgd.make_scheme``. ``lr``: the server's learning rate for the changes that executors made to the
-    model; None: a rate for this scheme and number of clients. A round with fewer than ``min_answers`` valid
-    reports (0: half of the clients that answered or refused) stops the job, with the most frequent reason.
+    Args:
+      min_answers: a round with fewer valid reports stops the job, with the most frequent reason; 0: half of
+        the clients that answered or refused.
+      epsilon, ...: as in ``sqsgd.node.server.FederationSettings``.
 
     Guarantees
     ----------
     * Each answer is checked by itself; an invalid one is rejected, and none counts twice:
-      tests/nvflare/test_report_aggregator.py::test_an_invalid_answer_is_rejected.
+      tests/nvflare/test_aggregator.py::test_an_invalid_answer_is_rejected.
     * A round without answers, or with few of many, stops the job:
-      tests/nvflare/test_report_aggregator.py::test_a_round_without_answers_stops_the_job,
+      tests/nvflare/test_aggregator.py::test_a_round_without_answers_stops_the_job,
       ::test_one_report_of_many_does_not_move_the_model.
     """
 
     def __init__(
         self,
-        epsilon: float = 400.0,
+        epsilon: float,
         bytes: int = 256,
-        scheme: str = "sqsgd",
+        scheme: str = "",
         options: Mapping[str, Any] | None = None,
-        lr: float | None = None,
+        lr: float = 0.0,
         optimizer: str = "sgd",
-        bound: float | None = None,
-        clip: float | None = None,
+        bound: float = 0.0,
+        clip_norm: float = 0.0,
         min_answers: int = 0,
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        check_name("scheme", scheme)
         # NVFlare writes a job's configuration from attributes that bear the arguments' names.
-        self.epsilon = checks.real("epsilon", epsilon, 0.01, 1e5)
-        self.bytes = checks.integer("bytes", bytes, 1, 2**37)
-        self.scheme, self.options = scheme, dict(options or {})
-        self.lr = None if lr is None else checks.positive("lr", lr)
-        self.optimizer, self.bound, self.clip, self.seed = optimizer, bound, clip, seed
+        self.epsilon, self.bytes, self.scheme, self.options = epsilon, bytes, scheme, dict(options or {})
+        self.lr, self.optimizer, self.bound, self.clip_norm, self.seed = lr, optimizer, bound, clip_norm, seed
         self.min_answers = checks.integer("min_answers", min_answers, 0, 2**31)
+        names = [field.name for field in fields(FederationSettings)]
+        self._asked_for = FederationSettings(
+            **{key: value for key, value in vars(self).items() if key in names}
+        )
         self._lock = threading.Lock()
         self._state: State | None = None
         self._reports: dict[int, Columns] = {}
@@ -96,41 +88,28 @@ class SqsgdAggregator(Aggregator):
 
     def _request(self, task_data: Shareable, fl_ctx: FLContext) -> Request:
         if self._state is None:
-            clients = len(fl_ctx.get_engine().get_clients())
-            self._prepare(*flatten(shareables.model_of(task_data)), clients, fl_ctx.get_job_id())
+            self._prepare(shareables.model_of(task_data), fl_ctx)
         state = self._begun
         return Request(
             name=self._name,
-            scheme=self.scheme,
-            epsilon=self.epsilon,
-            bits=8 * self.bytes,
-            options=self.options,
+            scheme=self._scheme.name,
+            epsilon=self._asked_for.epsilon,
+            bytes=self._asked_for.bytes,
+            options=self._asked_for.options,
             fingerprint=self._scheme.fingerprint,
             task=task_for(0, self._settings, state),  # each client puts its own number in place of 0
             model=digest(state.weights),
             types=self._structure.types,
         )
 
-    def _prepare(self, structure: Structure, weights: checks.Vector, clients: int, job: str) -> None:
-        self._structure: Structure = structure
-        self._scheme: Scheme = make_scheme(
-            self.scheme, dim=structure.dim, epsilon=self.epsilon, bytes=self.bytes, **self.options
-        )
-        bound = self.bound or self._scheme.first_bound
-        if self._scheme.follows_norms:
-            rate = change_rate(self._scheme, clients, self.optimizer)
-        else:  # a rate that does not fall is half as large
-            rate = 0.5 * learning_rate(self._scheme, clients, self.optimizer, bound=bound)
-        self._scheme.check_clip(self.clip)
-        self._settings: Settings = Settings(
-            seed=secrets.randbits(64) if self.seed is None else self.seed,
-            optimizer=Optimizer(kind=self.optimizer, rate=self.lr or rate),
-            bound=bound,
-            clip=self.clip,
-            secure=True,
-        )
+    def _prepare(self, model: Arrays, fl_ctx: FLContext) -> None:
+        self._structure: Structure
+        self._structure, weights = flatten(model)
+        self._scheme: Scheme = self._asked_for.make_scheme(self._structure.dim)
+        clients = len(fl_ctx.get_engine().get_clients())
+        self._settings: Settings = self._asked_for.for_rounds(self._scheme, clients=clients, rounds=0)
         # Every run of NVFlare's simulator has the same job id.
-        self._name = f"{self.scheme} {job} {self._settings.seed:016x}"
+        self._name = f"{self._scheme.name} {fl_ctx.get_job_id()} {self._settings.seed:016x}"
         self._state = federated.initial_state(weights, self._settings)
 
     @property
@@ -151,7 +130,7 @@ class SqsgdAggregator(Aggregator):
                 if client in self._reports:
                     raise MalformedReport("twice", "has answered this round already")
                 task = task_for(client, self._settings, self._begun)
-                self._reports[client] = self._scheme.open(self._payload(shareable), task)
+                self._reports[client] = open_report(self._scheme, _payload(shareable), task)
             except Exception as error:
                 known = isinstance(error, MalformedReport)
                 reason = str(error) if known else f"unreadable ({type(error).__name__})"
@@ -159,17 +138,6 @@ class SqsgdAggregator(Aggregator):
                 self.log_warning(fl_ctx, f"sqsgd: rejected {name}: {reason}")
                 return False
         return True
-
-    def _payload(self, answer: Shareable) -> bytes:
-        reason = answer.get(shareables.REASON)
-        if reason is not None:
-            raise MalformedReport("error", reason if reason in REASONS else "an unknown reason")
-        payload, size = answer.get(shareables.REPORT), self._scheme.bits // 8
-        if payload is None:
-            raise MalformedReport("records", "the answer is not a report; does the client use SqsgdFilter?")
-        if not isinstance(payload, bytes) or len(payload) != size:
-            raise MalformedReport("length", f"the report must be {size} bytes")
-        return payload
 
     def aggregate(self, fl_ctx: FLContext) -> Shareable:
         """Average the round's reports and move the model; raises NoAnswers, which stops the job."""
@@ -187,7 +155,7 @@ class SqsgdAggregator(Aggregator):
                 (task_for(client, self._settings, state), columns, 1.0)
                 for client, columns in sorted(self._reports.items())
             ]
-            after, _ = server_step_opened(self._scheme, self._settings, state, opened)
+            after, _ = server_step(self._scheme, self._settings, state, opened)
             spent = {client: state.spent.get(client, 0) + 1 for client in self._reports}
             self._state = replace(after, spent={**state.spent, **spent})
             most = total(self._scheme.privacy.epsilon, max(self._state.spent.values()))
@@ -198,3 +166,13 @@ class SqsgdAggregator(Aggregator):
             )
             self._reports, self._heard, self._reasons = {}, set(), Counter()
             return shareables.model_shareable(self._structure, after.weights)
+
+
+def _payload(answer: Shareable) -> object:
+    """The payload of an answer; raises MalformedReport with a client's reason, if it is one."""
+    reason = answer.get(shareables.REASON)
+    if reason is not None:
+        raise MalformedReport("error", known_reason(reason, "an unknown reason"))
+    if shareables.REPORT not in answer:
+        raise MalformedReport("records", "the answer is not a report; does the client use SqsgdFilter?")
+    return answer[shareables.REPORT]

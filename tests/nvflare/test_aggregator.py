@@ -13,11 +13,11 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 
-from sqsgd.node import reasons
+from sqsgd.node import policy
+from sqsgd.node.server import NoAnswers
 from sqsgd.node.structure import flatten
 from sqsgd.nvflare import SqsgdAggregator, shareables
-from sqsgd.nvflare.private_execution import PrivateExecution
-from sqsgd.nvflare.report_aggregator import NoAnswers
+from sqsgd.nvflare.client import PrivateExecution
 
 SITES = ("site-1", "site-2")
 
@@ -92,7 +92,7 @@ def test_a_round_without_answers_stops_the_job():
     server = aggregator()
     _, fl_ctx = ask(server, arrays())
     for name in SITES:
-        assert not accept(server, name, shareables.refusal(reasons.SPENT))
+        assert not accept(server, name, shareables.refusal(policy.SPENT))
     with pytest.raises(
         NoAnswers, match=r"0 valid reports.*\(2: the node refused: its privacy budget is spent\)"
     ):
@@ -106,7 +106,7 @@ def test_one_report_of_many_does_not_move_the_model(tmp_path):
     data, fl_ctx = ask(server, arrays())
     assert accept(server, "site-1", reply_of(tmp_path, "site-1", data))
     for name in ("site-2", "site-3", "site-3"):  # who refuses twice counts once
-        assert not accept(server, name, shareables.refusal(reasons.SPENT))
+        assert not accept(server, name, shareables.refusal(policy.SPENT))
     with pytest.raises(NoAnswers, match=r"1 valid reports, fewer than min_answers = 2 \(3: the node refused"):
         server.aggregate(fl_ctx)
     assert accept(server, "site-2", reply_of(tmp_path, "site-2", data))
