@@ -4,8 +4,8 @@ A SuperLink that restarts breaks connections. Flower retries most of them, but n
 TLS handshake; these are retried here until the deadline.
 
 A node may announce an answer and never send it. Flower's grid would wait up to two hours for its parts, and
-for nothing else meanwhile. Here a slow answer is fetched in a separate thread until the round ends, and its
-size is limited too (parts.py).
+for nothing else meanwhile. Here a slow answer is fetched in a separate thread until the round ends. nginx in
+front of the SuperLink limits the size of its parts (deploy/templates.py).
 """
 
 from __future__ import annotations
@@ -15,17 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from functools import partial
 from typing import Any
 
 import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from sqsgd.codec import MalformedReport
 from sqsgd.flower.answers import Answer
-from sqsgd.flower.parts import MOST_BYTES, Limits, limited
-from sqsgd.flower.store_trimming import discard
 
 _LOG = logging.getLogger("flwr")
 POLL_SECONDS = 0.2  # Flower's own grid polls every three seconds
@@ -70,35 +66,20 @@ def wait_for_nodes(
         time.sleep(POLL_SECONDS)
 
 
-def exchange(
-    grid: Grid, messages: Sequence[Message], seconds: float, report_bytes: int = 0
-) -> Iterable[Answer]:
+def exchange(grid: Grid, messages: Sequence[Message], seconds: float) -> Iterable[Answer]:
     """Send the messages and yield each answer as it arrives, until all are there or the time is over.
 
     Answers are pulled one at a time: a grid that is asked for several raises for all of them if one cannot be
     read. An answer is attributed to the node that the message was sent to, whatever the answer says.
 
     After the time is over the SuperLink gives the messages to no node, and soon accepts no answers to them.
-    The messages are removed from its store, and so is an answer that was rejected before all of it was there.
     """
     if not messages:
         return
     for message in messages:
         message.metadata.ttl = seconds + OUTLIVES
-    try:
-        yield from _exchange(grid, messages, seconds, report_bytes)
-    finally:
-        for message in messages:  # also those that no node has fetched, with a model each
-            discard(grid, message.metadata.message_id)
-
-
-def _exchange(grid: Grid, messages: Sequence[Message], seconds: float, report_bytes: int) -> Iterator[Answer]:
     pushed = {name for name in grid.push_messages(messages) if name}  # no id: it could not be sent
-    limits = Limits(
-        deadline=time.monotonic() + seconds,
-        most_bytes=MOST_BYTES + 2 * report_bytes,
-        discard=partial(discard, grid),
-    )
+    deadline = time.monotonic() + seconds
     waiting = {}
     for message in messages:
         name, node = message.metadata.message_id, message.metadata.dst_node_id
@@ -111,20 +92,20 @@ def _exchange(grid: Grid, messages: Sequence[Message], seconds: float, report_by
     while waiting:
         before = len(waiting)
         try:
-            yield from _answered(grid, waiting, fetches, limits)
+            yield from _answered(grid, waiting, fetches, deadline)
         except _BROKEN as error:
-            if len(waiting) < len(pushed) and time.monotonic() > limits.deadline:
+            if len(waiting) < len(pushed) and time.monotonic() > deadline:
                 return  # the round ends with the answers that it has
-            _wait_out(error, limits.deadline)
+            _wait_out(error, deadline)
             continue
-        if not waiting or time.monotonic() > limits.deadline:
+        if not waiting or time.monotonic() > deadline:
             return
         if len(waiting) == before:
             time.sleep(POLL_SECONDS)
 
 
 def _answered(
-    grid: Grid, waiting: dict[str, int], fetches: dict[str, Future[Answer | None]], limits: Limits
+    grid: Grid, waiting: dict[str, int], fetches: dict[str, Future[Answer | None]], deadline: float
 ) -> Iterator[Answer]:
     """The answers that have arrived; they are removed from ``waiting``, which maps messages to nodes.
 
@@ -134,8 +115,8 @@ def _answered(
     broken, reached = None, False
     for name, node in list(waiting.items()):
         if name not in fetches:
-            fetches[name] = _in_a_thread(_pull, grid, name, node, limits)
-            wait([fetches[name]], _AT_ONCE if time.monotonic() < limits.deadline else _LAST_LOOK)
+            fetches[name] = _in_a_thread(_pull, grid, name, node)
+            wait([fetches[name]], _AT_ONCE if time.monotonic() < deadline else _LAST_LOOK)
         if not fetches[name].done():
             continue
         try:
@@ -173,19 +154,16 @@ def _wait_out(error: Exception, deadline: float) -> None:
     time.sleep(POLL_SECONDS)
 
 
-def _pull(grid: Grid, name: str, node: int, limits: Limits) -> Answer | None:
+def _pull(grid: Grid, name: str, node: int) -> Answer | None:
     """A node's answer; None: not yet there."""
     try:
-        with limited(limits):
-            found = list(grid.pull_messages([name]))
+        found = list(grid.pull_messages([name]))
         if not found:
             return None
         fitting = [reply for reply in found if reply.metadata.reply_to_message_id == name]
         return Answer(node=node, asked=name, reply=(fitting or found)[0])
     except _BROKEN:
         raise  # the connection to the SuperLink, not the node's answer
-    except MalformedReport as error:
-        return Answer(node=node, asked=name, reply=None, problem=str(error), clear=error.reason == "clear")
     except httpx.HTTPStatusError as error:
         problem = f"unreadable (the SuperLink responds {error.response.status_code} to the request for it)"
     except Exception as error:

@@ -98,7 +98,7 @@ def simulated_rounds(
         strategy.state = state
         while strategy.state.round < config.rounds:
             messages = strategy.configure_train(strategy.state.round + 1, ArrayRecord(), ConfigRecord(), grid)
-            answers = exchange(grid, messages, ROUND_SECONDS, scheme.bits // 8)
+            answers = exchange(grid, messages, ROUND_SECONDS)
             strategy.aggregate_train(strategy.state.round + 1, answers)
             done.put((_record(strategy, folder, processes), strategy.state))
             if not more.get():

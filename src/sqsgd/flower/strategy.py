@@ -459,7 +459,7 @@ class SqsgdStrategy(Strategy):
         messages = self.configure_train(number, result.arrays, config, grid)
         last = self.current
         last.timeout = timeout
-        answers = exchange(grid, messages, timeout, self.scheme.bits // 8)
+        answers = exchange(grid, messages, timeout)
         result.arrays, result.train_metrics_clientapp[number] = self.aggregate_train(number, answers)
         line = self.record().to_dict()
         line |= {"asked": len(last.tasks), "rejected": last.rejected, "models_sent": last.whole}

@@ -10,7 +10,6 @@ from __future__ import annotations
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from sqsgd.checks import Vector
-from sqsgd.flower.internals import internal
 from sqsgd.node.downlink import Download, fields_size
 from sqsgd.node.request import MalformedRequest, Request
 from sqsgd.node.structure import Arrays, Structure, flatten
@@ -79,5 +78,8 @@ def payload_size(record: ArrayRecord | ConfigRecord | MetricRecord) -> int:
 
 def serialised_size(message: Message) -> int:
     """Bytes of a message as Flower serialises it: the message and each object in it; no transport."""
-    parts = internal("flwr.supercore.inflatable.inflatable_object:get_all_nested_objects")(message)
+    # Not documented; Flower has no other way to tell the size of a message.
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+    parts = get_all_nested_objects(message)
     return sum(len(part.deflate()) for part in parts.values())
