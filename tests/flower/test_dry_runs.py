@@ -8,7 +8,7 @@ from federation import DIM, answer, lines, message, model, node_context, payload
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from sqsgd import Ledger
-from sqsgd.deploy.status import node_status
+from sqsgd.deploy.training import node_status
 from sqsgd.flower import ClientApp, wire
 from sqsgd.node import answer as node_answer
 from sqsgd.node import reasons

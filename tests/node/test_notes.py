@@ -1,11 +1,8 @@
 """What a server can have written on a node's disk for nothing, and that it is little."""
 
-from types import SimpleNamespace
-
 from asking import ask, lines, request
 
 from sqsgd import Ledger
-from sqsgd.flower import guard
 from sqsgd.node import notes
 
 
@@ -13,8 +10,6 @@ def test_refusals_end_at_a_size_and_say_so(tmp_path, monkeypatch):
     monkeypatch.setattr(notes, "MAX_BYTES", 3000)
     for number in range(60):
         assert isinstance(ask(tmp_path, request(round=number), schemes="privunit-index"), str)
-        of_the_node = SimpleNamespace(_config={"state-dir": str(tmp_path)})
-        guard.Guard._note(of_the_node, f"this node does not run the app {number}")
     assert 3000 <= (tmp_path / "refusals.jsonl").stat().st_size < 4000
     noted = lines(tmp_path / "refusals.jsonl")
     assert ["full" in line for line in noted] == [False] * (len(noted) - 1) + [True]

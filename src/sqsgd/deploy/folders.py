@@ -32,7 +32,8 @@ from sqsgd.files.durable import write_atomically
 
 def node_folders(folder: Path) -> list[Path]:
     """The folders of the nodes on this machine, in the order of their numbers."""
-    return sorted((folder / "nodes").glob("node-*"), key=lambda path: (len(path.name), path.name))
+    found = [path.parent for path in (folder / "nodes").glob("node-*/node.conf")]
+    return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
 def write_federation(folder: Path, federation: Federation, days: int) -> Path:

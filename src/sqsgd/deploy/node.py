@@ -22,6 +22,8 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
+from cryptography.exceptions import UnsupportedAlgorithm
+
 from sqsgd import checks
 from sqsgd.deploy.certificates import expiry, pem_of_openssh
 from sqsgd.files import durable
@@ -105,10 +107,14 @@ def problems(node: Path, address: str) -> Iterator[str]:
         check_settings(node)
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise ValueError(f"the server's address, {address!r}, must look like server.example.org:8000")
-        ends = expiry(node / "ca.pem")
-        key = base64.b64encode(pem_of_openssh((node / "key.pub").read_bytes())).decode()
-    except (ValueError, FileNotFoundError) as error:
+    except ValueError as error:
         yield str(error)
+        return
+    try:
+        ends, _ = expiry(node / "ca.pem"), (node / "key").read_bytes()
+        key = base64.b64encode(pem_of_openssh((node / "key.pub").read_bytes())).decode()
+    except (ValueError, OSError, UnsupportedAlgorithm) as error:
+        yield f"{node}: ca.pem, key or key.pub is missing or damaged: {error}"
         return
     if ends < datetime.now(UTC):
         yield f"{node / 'ca.pem'} expired on {ends:%Y-%m-%d}: get the renewed one from the server's operator"

@@ -85,6 +85,8 @@ http {{
   # The nodes' public keys as Flower sends them; written by sqsgd deploy init, add-node, revoke and train.
   map_hash_bucket_size 1024;
   map $http_flwr_public_key $known {{ default 0; include nodes.map; }}
+  # The request as it was sent, so that nginx and Flower cannot read it differently.
+  map "$request_method $request_uri" $fleet {{ default 0; "~^GET /$" 1; "~^POST /v1/fleet/[a-z-]+$" 1; }}
   limit_req_zone $binary_remote_addr zone=requests:10m rate=20r/s;
   limit_conn_zone $binary_remote_addr zone=connections:10m;
   server {{
@@ -97,9 +99,9 @@ http {{
     # Flower repeats a request after a 503, and loses a report that was paid for after a 429.
     limit_req zone=requests burst=400; limit_req_status 503;
     if ($known = 0) {{ return 403; }}
+    if ($fleet = 0) {{ return 403; }}
     location = / {{ return 200; }}  # by whose date nodes check their clocks
-    location ~ ^/v1/fleet/[a-z-]+$ {{
-      if ($request_method != POST) {{ return 403; }}
+    location /v1/fleet/ {{
       proxy_pass https://127.0.0.1:{federation.link_port}; proxy_http_version 1.1; proxy_read_timeout 120s;
       proxy_ssl_trusted_certificate ca.pem; proxy_ssl_verify on; proxy_ssl_name localhost;
     }}
