@@ -4,6 +4,7 @@ import contextlib
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +29,7 @@ def running_nginx(server):
 
         def workers():
             tasks = f"/proc/{child.pid}/task/{child.pid}/children"
-            with open(tasks) as file:
+            with Path(tasks).open() as file:
                 return set(file.read().split())
 
         def reload(begin=lambda: reload_nginx(server)):

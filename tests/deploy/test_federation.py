@@ -32,8 +32,9 @@ def test_a_federations_file_is_checked(made, tmp_path):
 def test_a_federation_survives_its_file(tmp_path):
     changed = Federation(
         hosts=("server.example.org", "2001:db8::1"), port=8000, link_port=8001, nodes=7, rounds=3,
-        scheme="vqsgd", epsilon=8.0, bytes=99, max_epsilon=20.5, dataset="mine:data", model="mine:net", lr=0.25,
-        seed=2**62, min_nodes=2, min_answers=3, round_timeout=9.5, wait_timeout=1.0, downlink="delta", evaluate_every=2,
+        scheme="vqsgd", epsilon=8.0, bytes=99, max_epsilon=20.5, dataset="mine:data", model="mine:net",
+        lr=0.25, seed=2**62, min_nodes=2, min_answers=3, round_timeout=9.5, wait_timeout=1.0,
+        downlink="delta", evaluate_every=2,
     )  # fmt: skip
     assert all(
         getattr(changed, field.name) != field.default for field in dataclasses.fields(Federation)

@@ -19,6 +19,6 @@ def patient_server(request, monkeypatch):
     """
     from sqsgd.flower import gathering
 
-    if request.path.name not in ("test_gathering.py", "test_parts.py"):
+    if request.path.name != "test_gathering.py":
         for name in ("_AT_ONCE", "_LAST_LOOK"):
             monkeypatch.setattr(gathering, name, 60.0)

@@ -13,6 +13,8 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
+
 from sqsgd.deploy import templates
 from sqsgd.deploy.certificates import (
     AUTHORITY_DAYS,
@@ -125,13 +127,14 @@ def _services(folder: Path, scripts: list[str], port: int, name: str = "server")
 
 
 def write_known_keys(server: Path) -> bool:
-    """Write the keys in ``nodes/`` for nginx, and let a running nginx read them; whether it did."""
-    keys = sorted((server / "nodes").glob("*.pub"))
-    try:
-        known = {base64.b64encode(pem_of_openssh(key.read_bytes())).decode(): key.stem for key in keys}
-    except ValueError as error:
-        raise ValueError(f"{server / 'nodes'} has a file that is not a node's public key: {error}") from None
-    text = "".join(f'"{key}" 1;  # {name}\n' for key, name in known.items())
+    """Write the keys in ``nodes/`` for nginx, and let a running nginx read them; whether it did.
+
+    A file that is not a public key is left out, so that it keeps no other key from being revoked.
+    """
+    text = ""
+    for key in sorted((server / "nodes").glob("*.pub")):
+        with contextlib.suppress(ValueError, UnsupportedAlgorithm):
+            text += f'"{base64.b64encode(pem_of_openssh(key.read_bytes())).decode()}" 1;  # {key.stem}\n'
     write_atomically(server / "nodes.map", text.encode())
     return reload_nginx(server)
 
