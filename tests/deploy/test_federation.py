@@ -22,9 +22,6 @@ def test_a_federations_file_is_checked(made, tmp_path):
         (tmp_path / "federation.toml").write_text("\n".join([*text, change]))
         with pytest.raises(ValueError, match=words):
             load_federation(tmp_path)
-    (tmp_path / "federation.toml").write_text("nodes = 3")
-    with pytest.raises(ValueError, match="format must be 1"):
-        load_federation(tmp_path)
     with pytest.raises(ValueError, match="sqsgd deploy init"):
         load_federation(tmp_path / "nowhere")
 
@@ -45,9 +42,9 @@ def test_a_federation_survives_its_file(tmp_path):
 
 def test_a_whole_number_will_do_for_a_real_one_but_not_a_truth(tmp_path):
     path = tmp_path / "federation.toml"
-    path.write_text("format = 1\nepsilon = 8\n")
+    path.write_text("epsilon = 8\n")
     assert repr(load_federation(tmp_path).epsilon) == "8.0"
-    path.write_text("format = 1\nnodes = true\n")
+    path.write_text("nodes = true\n")
     with pytest.raises(ValueError, match="nodes = True must be of type int"):
         load_federation(tmp_path)
 

@@ -82,8 +82,8 @@ def test_the_fleet_api_is_let_through_and_nothing_else(door):
 
 
 def test_strangers_are_refused(door):
-    assert door(key=make_node_pair("stranger").public)[0] == 403
-    assert door(key=b"")[0] == 403
+    assert door(key=make_node_pair("stranger").public)[0] == 401
+    assert door(key=b"")[0] == 401
     with socket.create_connection(door.address.split(":")) as plain:
         plain.sendall(b"POST /v1/fleet/a HTTP/1.1\r\nHost: a\r\n\r\n")
         assert b"400" in plain.recv(100)  # without TLS
@@ -92,8 +92,8 @@ def test_strangers_are_refused(door):
 def test_a_revoked_key_is_refused(door):
     assert [door(key=f"node-{index}")[0] for index in (0, 1)] == [200, 200]
     door.reload(lambda: revoke(door.folder, "node-1")[1])
-    assert [door(key=f"node-{index}")[0] for index in (0, 1)] == [200, 403]
-    assert door("/", key="node-1", method="GET", body=None)[0] == 403
+    assert [door(key=f"node-{index}")[0] for index in (0, 1)] == [200, 401]
+    assert door("/", key="node-1", method="GET", body=None)[0] == 401
 
 
 def test_a_report_fits_and_more_does_not(door):

@@ -25,7 +25,7 @@ app = typer.Typer(
     help="A federation of real machines, over TLS.", no_args_is_help=True, suggest_commands=False
 )
 Folder = Annotated[Path, typer.Argument(help="The federation's folder.")]
-Any_ = Annotated[Path, typer.Argument(help="The folder of a federation or a server.")]
+Server = Annotated[Path, typer.Argument(help="The folder of a federation or a server.")]
 Node = Annotated[Path, typer.Argument(help="A node's folder.")]
 App = Annotated[Path | None, typer.Option(help="Your own Flower app.", show_default="the built-in app")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the last training run.")]
@@ -85,14 +85,9 @@ def init(
         values["hosts"] = tuple(host)
     written = write_federation(folder, Federation(**values), days)
     federation = load_federation(written)
-    result = {
-        "folder": str(written),
-        "hosts": federation.certified,
-        "port": federation.port,
-        "server": str(written / "server"),
-        "nodes": [str(written / "nodes" / f"node-{index}") for index in range(federation.nodes)],
-        "max_epsilon": federation.cap,
-    }
+    nodes_ = [str(written / f"nodes/node-{index}") for index in range(federation.nodes)]
+    result: dict[str, object] = {"folder": str(written), "server": str(written / "server"), "nodes": nodes_}
+    result |= {"hosts": federation.certified, "port": federation.port, "max_epsilon": federation.cap}
     print_result(
         as_json,
         result,
@@ -140,7 +135,7 @@ def up(folder: Folder, resume: Resume = False, app: App = None, as_json: Json = 
 
 
 @app.command()
-def train(server: Any_, resume: Resume = False, app: App = None, as_json: Json = False) -> None:
+def train(server: Server, resume: Resume = False, app: App = None, as_json: Json = False) -> None:
     """Register new nodes, train and follow it; exits with 1 if training was not completed."""
     from sqsgd.deploy import training
 
@@ -186,18 +181,16 @@ def add_node(folder: Folder, as_json: Json = False) -> None:
 
     node = add_node(folder)
     key = folder.absolute() / f"server/nodes/{node.name}.pub"
-    print_result(
-        as_json,
-        {"node": str(node), "key": str(key)},
-        f"written to  {node}: move it to the node's machine",
-        f"register it ./train.sh on the server does, if {key} is in nodes/ there;",
-        "            if that is another machine, also raise `nodes` in its federation.toml by one",
+    elsewhere = (
+        f"if the server is elsewhere, copy {key} to its nodes/ and raise `nodes` in its federation.toml"
     )
+    moved = f"written to {node}: move it to the node's machine"
+    print_result(as_json, {"node": str(node), "key": str(key)}, moved, elsewhere)
 
 
 @app.command()
 def revoke(
-    folder: Any_,
+    folder: Server,
     name: Annotated[str, typer.Argument(help="The node, such as node-1.")],
     as_json: Json = False,
 ) -> None:
@@ -205,14 +198,10 @@ def revoke(
     from sqsgd.deploy.folders import revoke
 
     key, done = revoke(folder, name)
-    print_result(
-        as_json,
-        {"revoked": str(key), "reloaded": done},
-        f"{name} is revoked: its key is now {key}",
-        "nginx refuses it already"
-        if done
-        else f"nginx does not run here: on the server, run `sqsgd deploy revoke . {name}`, or reload nginx",
-    )
+    elsewhere = f"nginx does not run here: on the server, run `sqsgd deploy revoke . {name}`, or reload nginx"
+    then = "nginx refuses it already" if done else elsewhere
+    result = {"revoked": str(key), "reloaded": done}
+    print_result(as_json, result, f"{name} is revoked: its key is now {key}", then)
 
 
 @app.command()

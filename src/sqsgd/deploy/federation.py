@@ -18,7 +18,6 @@ from sqsgd.schemes import check_name
 NAME = "federation.toml"
 HERE = ("127.0.0.1", "localhost")
 """The server's certificate always includes these, names that the server itself uses."""
-FORMAT = 1
 _COMMENT = (
     "# What is trained; `sqsgd deploy train` reads it. What a node allows is in that node's node.conf.\n"
 )
@@ -121,7 +120,7 @@ class Federation:
 
     def to_toml(self) -> str:
         """The whole federation, reloadable."""
-        return _COMMENT + tomli_w.dumps({"format": FORMAT, **dataclasses.asdict(self)})
+        return _COMMENT + tomli_w.dumps(dataclasses.asdict(self))
 
 
 def load_federation(folder: Path) -> Federation:
@@ -130,8 +129,6 @@ def load_federation(folder: Path) -> Federation:
     if not path.is_file():
         raise ValueError(f"{folder} has no {NAME}: create it with `sqsgd deploy init {folder}`")
     values = read_toml(path)
-    if values.pop("format", None) != FORMAT:
-        raise ValueError(f"{path}: format must be {FORMAT}, the only one that this sqsgd supports")
     if isinstance(values.get("hosts"), list):
         values["hosts"] = tuple(values["hosts"])
     kinds = {

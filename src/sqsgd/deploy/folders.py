@@ -10,7 +10,7 @@ import secrets
 import shutil
 import subprocess
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -228,19 +228,17 @@ def renew(folder: Path, days: int, *, authority: bool) -> list[Path]:
         if not path.is_file():
             raise ValueError(f"{path} is missing: name the folder that `sqsgd deploy init` wrote")
     written, signer = list[Path](), key.read_bytes()
+    if not authority and (ends := expiry(own)) < datetime.now(UTC) + timedelta(days=days, minutes=-1):
+        raise ValueError(
+            f"the authority's certificate expires on {ends:%Y-%m-%d}, before the server's would: "
+            "renew it too, with --authority, or give fewer --days"
+        )
     if authority:
         content = renewed(signer, own.read_bytes(), max(days, AUTHORITY_DAYS))
         written = [own, folder / "server/ca.pem", *(node / "ca.pem" for node in node_folders(folder))]
         for path in written:
             write_atomically(path, content)
-    content, before = renewed(signer, certificate.read_bytes(), days), certificate.read_bytes()
-    write_atomically(certificate, content)
-    if expiry(own) < expiry(certificate) - timedelta(minutes=1):
-        write_atomically(certificate, before)
-        raise ValueError(
-            f"the authority's certificate expires on {expiry(own):%Y-%m-%d}, before the server's would: "
-            "renew it too, with --authority, or give fewer --days"
-        )
+    write_atomically(certificate, renewed(signer, certificate.read_bytes(), days))
     reload_nginx(folder / "server")
     return [*written, certificate]
 

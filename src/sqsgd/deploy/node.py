@@ -130,20 +130,10 @@ def problems(node: Path, address: str) -> Iterator[str]:
         return
     finally:
         connection.close()
-    if answer.status == http.HTTPStatus.FORBIDDEN:
+    if answer.status == http.HTTPStatus.UNAUTHORIZED:
         yield f"the server does not know this node's key, or its operator has revoked it ({node / 'key.pub'})"
-    if (date := answer.getheader("Date")) is not None:
-        yield from clock_problems(time.time() - parsedate_to_datetime(date).timestamp() - 0.5)
-
-
-def clock_problems(ahead: float) -> Iterator[str]:
-    """What is wrong with a clock that is so many seconds ahead, known to half a second.
-
-    >>> list(clock_problems(4.0)), list(clock_problems(-100.0))
-    ([], [])
-    >>> list(clock_problems(10.0))
-    ["this machine's clock is 10 s ahead of the server's; at most 5 s are allowed: synchronise it (NTP)"]
-    """
+    date, seen = answer.getheader("Date"), time.time()
+    ahead = seen - parsedate_to_datetime(date).timestamp() - 0.5 if date else 0.0  # it has whole seconds
     if ahead > AHEAD + 0.5 or ahead < -BEHIND - 0.5:
         way, limit = ("ahead of", AHEAD) if ahead > 0 else ("behind", BEHIND)
         yield (

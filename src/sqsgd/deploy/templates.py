@@ -98,7 +98,7 @@ http {{
     limit_conn connections 100; limit_conn_status 503;
     # Flower repeats a request after a 503, and loses a report that was paid for after a 429.
     limit_req zone=requests burst=400; limit_req_status 503;
-    if ($known = 0) {{ return 403; }}
+    if ($known = 0) {{ return 401; }}  # after which a node ends, and says why when it starts again
     if ($fleet = 0) {{ return 403; }}
     location = / {{ return 200; }}  # by whose date nodes check their clocks
     location /v1/fleet/ {{
