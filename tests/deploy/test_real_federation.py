@@ -142,6 +142,7 @@ def test_a_listed_app_runs(up, other_app):
     assert [len(ledger.entries) for ledger in ledgers(up)] == [ROUNDS + 1] * 2
 
 
+@pytest.mark.faults  # minutes more of a real federation
 def test_nodes_come_back_after_an_impostor(up, one_round):
     """Flower's SuperNode stays alive without its main thread after it has met a wrong certificate."""
     port, ended = load_federation(up.folder).port, up.log.read_text().count("certificate verify failed")
@@ -179,6 +180,7 @@ def test_nodes_come_back_after_an_impostor(up, one_round):
     assert answered(up) == 2
 
 
+@pytest.mark.faults  # minutes more of a real federation
 def test_a_revoked_node_is_out_while_the_others_stay(up, one_round):
     (stays, *_), spent = up.of_node("node-0"), len(ledgers(up)[1].entries)
     assert "nginx refuses it already" in sqsgd("deploy", "revoke", up.folder, "node-1").stdout

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -125,10 +126,9 @@ def up(folder: Folder, resume: Resume = False, app: App = None, as_json: Json = 
         env=environment,
         stdout=sys.stderr if as_json else None,
     ) as honcho:
-        while True:
-            with contextlib.suppress(KeyboardInterrupt):  # honcho has got it too, and ends everything
-                code = honcho.wait()
-                break
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: honcho.terminate())  # it ends everything, and then itself
+        code = honcho.wait()
     if as_json:
         print_json(read_status(folder))
     raise typer.Exit(code)
