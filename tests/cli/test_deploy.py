@@ -73,8 +73,8 @@ def test_the_wrong_folder_is_named_and_nothing_is_written(tmp_path):
         (["renew"], folder / "server", "name the folder that `sqsgd deploy init` wrote"),
         (["add-node"], folder / "server", "name the folder that `sqsgd deploy init` wrote"),
         (["allow"], folder / "server", "name a node's folder, such as federation/nodes/node-0"),
-        (["train"], folder / "nodes", "has no server"),
-        (["status"], tmp_path, "has no server"),
+        (["train"], folder / "nodes", "has no federation.toml: create it with"),
+        (["status"], tmp_path, "has no federation.toml: create it with"),
     ):
         more = [tmp_path] if command == ["allow"] else []
         done = typed(["sqsgd", "deploy", *command, place, *more])

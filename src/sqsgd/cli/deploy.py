@@ -105,12 +105,12 @@ def up(folder: Folder, resume: Resume = False, app: App = None, as_json: Json = 
     from sqsgd.deploy.training import read_status
     from sqsgd.flower.guard import check_version
 
+    federation = load_federation(folder)
     if not (folder / "Procfile").is_file():
         raise ValueError(f"{folder} has no Procfile: name the folder that `sqsgd deploy init` wrote")
     if importlib.util.find_spec("honcho") is None:
         raise ValueError("honcho is not installed here: pip install 'sqsgd[flower]'")
     check_version()
-    federation = load_federation(folder)
     options = [*(["--resume"] if resume else []), *(["--app", str(app.absolute())] if app else [])]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "PATH": path, "SQSGD_TRAIN_OPTIONS": shlex.join(options)}

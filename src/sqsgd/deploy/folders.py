@@ -210,9 +210,8 @@ def server_folder(folder: Path) -> Path:
     for server in (folder.absolute(), folder.absolute() / "server"):
         if (server / "superlink.sh").is_file():
             return server
-    raise ValueError(
-        f"{folder} has no server: name the folder that `sqsgd deploy init` wrote, or its server/"
-    )
+    create = f"create it with `sqsgd deploy init {folder}`"
+    raise ValueError(f"{folder} has no federation.toml: {create}, or name that of a federation or a server")
 
 
 def renew(folder: Path, days: int, *, authority: bool) -> list[Path]:
