@@ -40,7 +40,7 @@ test: $(READY)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile  # tests of a file share fixtures
 
 test-faults: $(READY)
-	$(BIN)/python -m pytest -m faults tests/faults
+	$(BIN)/python -m pytest -m faults tests/faults tests/deploy
 
 js:
 	@command -v npm >/dev/null || { echo "make js needs Node 20 or later and npm: apt-get install nodejs npm"; exit 1; }

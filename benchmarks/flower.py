@@ -22,13 +22,13 @@ from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sqsgd.deploy import submission as training
+from sqsgd.deploy import node
 from sqsgd.deploy.node import free_port
 from sqsgd.flower import app_folder
 
 BIN = Path(sys.executable).parent
 QUIET = {
-    **training.QUIET,
+    **node.QUIET,
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
     "RAY_USAGE_STATS_ENABLED": "0",
 }

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from small_federation import small_federation
+from small_federation import job, line, small_federation
 from typed import typed
 from typer.testing import CliRunner
 
@@ -20,10 +20,8 @@ def test_init_prints_json(tmp_path):
     found = json.loads(done.stdout)
     assert found["port"] == 8000
     assert found["hosts"] == ["server.example.org", "192.0.2.7", "127.0.0.1", "localhost"]
-    assert (
-        'server=${SQSGD_SERVER:-"server.example.org:8000"}'
-        in (tmp_path / "new/nodes/node-0/run.sh").read_text()
-    )
+    assert '"${SQSGD_SERVER:-server.example.org:8000}"' in (tmp_path / "new/nodes/node-0/run.sh").read_text()
+    assert "    listen 8000 ssl;\n" in (tmp_path / "new/server/nginx.conf").read_text()
 
 
 @pytest.mark.parametrize(
@@ -58,42 +56,80 @@ def test_a_node_may_run_what_its_owner_allows(tmp_path):
 
     (node := tmp_path / "node-0").mkdir()
     (mine := tmp_path / "my_app").mkdir()
-    (node / "allowed-apps").write_text("first  # sqsgd\n")
+    (node / "allowed-apps").write_text("installed\n")
     done = typed(["sqsgd", "deploy", "allow", node, mine])
     assert (done.code, done.error) == (2, f"sqsgd: {mine} is not a Flower app: it has no pyproject.toml\n")
     shutil.copytree(app_folder(), mine, dirs_exist_ok=True)
     found = json.loads(typed(["sqsgd", "deploy", "allow", node, mine, "--json"]).out)
     assert found["sha256"] == app_hash(mine)
-    assert (node / "allowed-apps").read_text() == f"first  # sqsgd\n{found['sha256']}  # my_app\n"
-
-
-@pytest.mark.parametrize("address", ["8000", ":8000", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:70000", "a:-1"])
-def test_a_gate_needs_a_host_and_a_port(tmp_path, address):
-    done = typed(["sqsgd", "deploy", "gate", tmp_path, "--listen", "127.0.0.1:1", "--to", address])
-    assert (done.code, done.error) == (2, f"sqsgd: to = {address!r} must look like 127.0.0.1:8001\n")
+    assert (node / "allowed-apps").read_text() == f"installed\n{found['sha256']} {mine}\n"
 
 
 def test_the_wrong_folder_is_named_and_nothing_is_written(tmp_path):
     folder = small_federation(tmp_path)
     before = sorted(folder.rglob("*"))
-    done = typed(["sqsgd", "deploy", "up", folder / "server"])
-    assert (done.code, "server has no server/ with the scripts of a server" in done.error) == (2, True)
-    node = folder / "nodes/node-0"
-    done = typed(["sqsgd", "deploy", "gate", node, "--listen", "127.0.0.1:1", "--to", "127.0.0.1:2"])
-    assert (done.code, f"{node} has no server.pem: name the server's folder" in done.error) == (2, True)
-    done = typed(["sqsgd", "deploy", "renew", folder / "server"])
-    assert (done.code, "name the folder that `sqsgd deploy init` wrote" in done.error) == (2, True)
+    for command, place, words in (
+        (["up"], folder / "server", "has no Procfile: name the folder that `sqsgd deploy init` wrote"),
+        (["renew"], folder / "server", "name the folder that `sqsgd deploy init` wrote"),
+        (["add-node"], folder / "server", "name the folder that `sqsgd deploy init` wrote"),
+        (["allow"], folder / "server", "name a node's folder, such as federation/nodes/node-0"),
+        (["train"], folder / "nodes", "has no federation.toml: create it with"),
+        (["status"], tmp_path, "has no federation.toml: create it with"),
+    ):
+        more = [tmp_path] if command == ["allow"] else []
+        done = typed(["sqsgd", "deploy", *command, place, *more])
+        assert (done.code, words in done.error) == (2, True), (command, done.error)
     assert sorted(folder.rglob("*")) == before
 
 
-def test_an_ipv6_address_may_be_in_brackets():
-    assert deploying._address("to", "[::1]:8001") == ("::1", 8001)
-
-
-def test_down_of_a_federation_that_is_not_up(tmp_path):
+def test_nodes_come_and_go(tmp_path):
     folder = small_federation(tmp_path)
-    done = typed(["sqsgd", "deploy", "down", folder])
-    assert (done.code, done.out) == (0, f"{folder} was not up\n")
+    found = json.loads(typed(["sqsgd", "deploy", "add-node", folder, "--json"]).out)
+    assert found == {"node": f"{folder}/nodes/node-2", "key": f"{folder}/server/nodes/node-2.pub"}
+    done = typed(["sqsgd", "deploy", "revoke", folder, "node-2"])
+    assert "node-2 is revoked" in done.out
+    assert "nginx does not run here: on the server, run `sqsgd deploy revoke . node-2`" in done.out
+    done = typed(["sqsgd", "deploy", "revoke", folder, "node-2"])
+    assert (done.code, "it has: node-0, node-1" in done.error) == (2, True)
+    found = json.loads(typed(["sqsgd", "deploy", "renew", folder, "--days", "9", "--json"]).out)
+    assert found == {"renewed": [f"{folder}/server/server.pem"]}
+
+
+def test_status_for_people(tmp_path):
+    folder = small_federation(tmp_path)
+    rejected = [{"node": "12", "reason": "no answer in time"}, {"slot": 7, "reason": "late"}]
+    job(folder / "server", "finished:completed", [line(0, accuracy=0.5), line(1, rejected=rejected)])
+    state = folder / "nodes/node-1/state"
+    (state / "refusals.jsonl").write_text('{"round": 0, "told": "not allowed", "reason": "epsilon = 9"}\n')
+    (state / "answers.jsonl").write_text('{"round": 0, "zero": "the app failed"}\n')
+    text = typed(["sqsgd", "deploy", "status", folder]).out
+    for words in (
+        "node-0  0      1,600  0        0",
+        "finished:completed: round 2 of 4, accuracy 50.00%, attempt 2",
+        "4 accepted, 2 rejected",
+        "round 2: node 12: no answer in time",
+        "round 2: slot 7: late",
+        "refused 1 x not allowed",
+        "1 of its reports are zero: the app failed",
+        "keys        node-0, node-1",
+    ):
+        assert words in text
+    assert "node-1" in typed(["sqsgd", "deploy", "status", folder / "nodes/node-1"]).out
+    done = typed(["sqsgd", "deploy", "status", folder, "--watch", "--json"])
+    assert (done.code, done.error) == (2, "sqsgd: --watch is for people: leave out --json\n")
+
+
+def test_status_is_shown_again_until_ctrl_c(tmp_path, monkeypatch):
+    folder, waited = small_federation(tmp_path), []
+
+    def wait(seconds):
+        waited.append(seconds)
+        if len(waited) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(deploying.time, "sleep", wait)
+    done = typed(["sqsgd", "deploy", "status", folder, "--watch"])
+    assert (done.code, done.out.count("Ctrl-C ends this view")) == (0, 3)
 
 
 def test_a_node_creates_its_ledger_where_its_settings_say(tmp_path):

@@ -189,7 +189,6 @@ MISTAKES = [
     ("deploy status nothing", "has no federation.toml: create it with `sqsgd deploy init"),
     ("deploy allow nothing my_app", "name a node's folder, such as federation/nodes/node-0"),
     ("deploy stop fed", "No such command 'stop'."),
-    ("deploy gate folder", "Missing option '--listen'."),
     ("tran", "No such command 'tran'. Did you mean 'train'?"),
     ("schemas", "No such command 'schemas'. Did you mean 'schemes'?"),
     ("ledger shwo", "No such command 'shwo'. Did you mean 'show'?"),

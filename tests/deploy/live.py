@@ -1,52 +1,35 @@
-"""A real federation for tests: `sqsgd deploy` as a person types it."""
+"""A real federation for tests: what `sqsgd deploy` writes, run as honcho and systemd run it."""
 
 import contextlib
 import json
 import os
-import re
-import shlex
+import secrets
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from sqsgd.deploy import processes
-from sqsgd.deploy.live_state import read_state
+import pytest
+
+from sqsgd.deploy.folders import find_nginx
 
 BIN = Path(sys.executable).parent
-SMALL = ("--model", "mlp", "--epsilon", "20000", "--bytes", "25000", "--lr", "0.3", "--round-timeout", "100")
+SMALL = ("--model", "mlp", "--epsilon", "20000", "--bytes", "25000", "--lr", "0.3", "--round-timeout", "300")
 """A budget at which three rounds are enough to learn something."""
 
 
-def environment():
+def environment(**more):
     """As after `. .venv/bin/activate`, and polling as often as Flower allows."""
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05"}
+    return {**os.environ, "PATH": path, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05", **more}
 
 
-def sqsgd(*arguments, check=True, folder=None):
-    done = subprocess.run(
-        [BIN / "sqsgd", *map(str, arguments)], capture_output=True, text=True, env=environment(), cwd=folder
-    )
+def sqsgd(*arguments, check=True):
+    command = [BIN / "sqsgd", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment())
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done
-
-
-def documented(heading):
-    """The commands of a section of docs/deploy.md, as a person would type them."""
-    page = (Path(__file__).parents[2] / "docs/deploy.md").read_text()
-    section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    blocks = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
-    return [line for block in blocks for line in block.splitlines() if line]
-
-
-def typed(line, folder, check=True):
-    """A documented command, run as it is written."""
-    done = subprocess.run(
-        shlex.split(line), capture_output=True, text=True, env=environment(), cwd=folder, timeout=600
-    )
-    assert not check or done.returncode == 0, (line, done.stdout + done.stderr)
-    return done.stdout
 
 
 def status(folder):
@@ -54,6 +37,7 @@ def status(folder):
 
 
 def wait_until(condition, seconds, what):
+    """A deadline is for failure only: make it generous."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := condition():
@@ -68,29 +52,82 @@ def metrics(folder, run="run-1"):
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def finished(folder, seconds=900):
-    """The status once the training is over."""
-    job = Path(folder) / "server/runs/run-1.json"
-    wait_until(lambda: "finished" in job.read_text(), seconds, f"{job}: {job.read_text()}")
-    return status(folder)
+def marked(mark):
+    """Process numbers and command lines of everything with a mark in its environment."""
+    found, wanted = {}, f"SQSGD_TEST={mark}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return found
 
 
-def logs(folder):
-    """The end of every log, for a test that fails."""
-    return "\n".join(f"== {log}\n{log.read_text()[-1500:]}" for log in Path(folder).glob("live/logs/*.log"))
+class Live:
+    """A federation that is up: its server and nodes under honcho, and nginx, which a test may stop."""
 
+    def __init__(self, folder, nodes):
+        if find_nginx() is None:
+            pytest.skip("nginx is not installed: apt-get install nginx-light")
+        self.folder, self.mark, self.log = folder, secrets.token_hex(8), folder.parent / "live.log"
+        parts = ["superlink", "superexec", *(f"node-{index}" for index in range(nodes))]
+        self.honcho = self._start([sys.executable, "-m", "honcho", "start", *parts])
+        self.start_nginx()
 
-def warm_and_apps(folder, node):
-    """The process number of a node's warm process, None if there is none, and those of its apps at work."""
-    state, parents, apps = read_state(folder), {}, []
-    for pid in processes.marked(state["mark"]):
-        with contextlib.suppress(OSError):  # it has ended
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if os.getpgid(pid) != state["parts"][node]["pid"]:
-                continue
-            if b"sqsgd.flower.guard" in command:
-                apps.append(pid)
-            elif b"sqsgd.flower.warm_process" in command:
-                parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    apps += [pid for pid, parent in parents.items() if parent in parents]
-    return next((pid for pid in parents if pid not in apps), None), apps
+    def _start(self, command):
+        with self.log.open("a") as log:
+            return subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder,
+                env=environment(SQSGD_TEST=self.mark), start_new_session=True,
+            )  # fmt: skip
+
+    def start_nginx(self):
+        self.nginx = self._start([self.folder / "server/nginx.sh"])
+
+    def stop_nginx(self):
+        self.nginx.terminate()
+        self.nginx.wait(100)
+
+    def train(self, *options):
+        """Start the server's own script; it ends with the training."""
+        return self._start([self.folder / "server/train.sh", *map(str, options)])
+
+    def trained(self, *options):
+        """The exit code of a whole training, and what everything printed meanwhile."""
+        before = len(self.log.read_text())
+        return self.train(*options).wait(1800), self.log.read_text()[before:]
+
+    def processes(self, words):
+        return [pid for pid, command in marked(self.mark).items() if words in command]
+
+    def of_node(self, name):
+        """The processes of a node, but for the shell that restarts it."""
+        home = f"FLWR_HOME={self.folder}/nodes/{name}/flwr".encode()
+        found = self.processes(f"sqsgd.deploy.node {self.folder}/nodes/{name} ")
+        for pid in marked(self.mark):
+            with contextlib.suppress(OSError):
+                if home in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    found.append(pid)
+        return found
+
+    def number(self, name):
+        """By which Flower calls a node."""
+        lines = [line for line in self.log.read_text().splitlines() if f" {name}.1 " in line]
+        return "\n".join(lines).rpartition("SuperNode ID: ")[2].split()[0]
+
+    def change(self, name, old, new):
+        """Change the server's settings before the next training."""
+        path = self.folder / "server" / name
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+
+    def end(self):
+        """Stop everything; what is left has ignored honcho, and is returned."""
+        self.stop_nginx()
+        self.honcho.send_signal(signal.SIGINT)
+        self.honcho.wait(100)
+        left = marked(self.mark)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        sys.stderr.write(self.log.read_text()[-6000:])
+        return left

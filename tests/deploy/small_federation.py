@@ -4,29 +4,24 @@ import json
 
 from sqsgd.deploy.federation import Federation
 from sqsgd.deploy.folders import write_federation
-from sqsgd.deploy.submission import Job
+from sqsgd.deploy.training import Job
 
 SMALL = Federation(nodes=2, rounds=4)
-EVALUATION = {
-    "metric": "accuracy", "epsilon": 1.0, "asked": 3, "answers": 3, "mean": 0.9, "low": 0.6, "high": 1.0,
-}  # fmt: skip
 
 
 def small_federation(place):
     return write_federation(place / "federation", SMALL, 30)
 
 
-def job(server, status, follower):
-    run = Job(
-        folder=server / "runs/run-1", rounds=4, run_id="7", status=status, attempts=2, follower=follower
-    )
-    run.folder.mkdir()
-    run.write()
+def job(server, status="running", lines=()):
+    """A run with these rounds."""
+    run = Job(name="run-1", run_id="7", status=status, attempts=2)
+    (server / "runs/run-1").mkdir()
+    (server / "runs/run-1/metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    run.write(server)
     return run
 
 
 def line(round, **more):
-    sizes = dict.fromkeys(("bytes_up_serialised", "bytes_down", "bytes_down_serialised"), 1000)
-    return json.dumps(
-        {"round": round, "clients": 2, "asked": 3, "rejected": [], "bytes_up": 273, **sizes, **more}
-    )
+    sizes = {"bytes_up": 273, "bytes_up_total": 546, "bytes_down_total": 2000}
+    return json.dumps({"round": round, "clients": 2, "asked": 3, "rejected": [], **sizes, **more})

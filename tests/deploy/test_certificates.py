@@ -1,14 +1,9 @@
 """The federation's own authority: what it certifies holds in TLS as Python and Flower speak it."""
 
-import re
-import shlex
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -20,8 +15,8 @@ from sqsgd.deploy.certificates import expiry, general_name, make_authority, make
 
 def written(folder, days=3, hosts=("127.0.0.1", "localhost")):
     authority = make_authority(days)
-    pair = make_server_pair(authority, hosts, days)
-    (folder / "ca.pem").write_bytes(authority.files.public)
+    pair = make_server_pair(authority.private, hosts, days)
+    (folder / "ca.pem").write_bytes(authority.public)
     (folder / "server.pem").write_bytes(pair.public)
     (folder / "server.key").write_bytes(pair.private)
     return folder
@@ -87,18 +82,6 @@ def test_a_nodes_key_is_what_flower_takes():
     assert one.public.startswith(b"ecdsa-sha2-nistp384 ")
     assert one.public.endswith(b" node-0\n")
     assert one.private != other.private
-
-
-@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
-def test_it_is_of_the_kind_that_an_owner_makes_by_hand(tmp_path):
-    page = (Path(__file__).parents[2] / "docs/deploy.md").read_text()
-    command = re.search(r"`(ssh-keygen [^`]+)`", page)[1]
-    subprocess.run(shlex.split(command), cwd=tmp_path, check=True, capture_output=True)
-    ours, theirs = make_node_pair("node-0"), (tmp_path / "key").read_bytes()
-    assert type(load_ssh_private_key(theirs, None).curve) is type(
-        load_ssh_private_key(ours.private, None).curve
-    )
-    assert (tmp_path / "key.pub").read_bytes().split()[0] == ours.public.split()[0]
 
 
 @pytest.mark.parametrize(

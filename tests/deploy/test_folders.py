@@ -1,16 +1,22 @@
-"""The folder of a federation: what is in it, who may read it, and that nothing is written over."""
+"""The folder of a federation: what is in it, who may read it, and how it is changed."""
 
+import base64
 import os
+import ssl
 import stat
 import subprocess
+from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqsgd.deploy.node import read_node_config
+import yaml
+from cryptography import x509
 
 from sqsgd import Ledger
 from sqsgd.deploy import folders
+from sqsgd.deploy.certificates import expiry, make_server_pair, pem_of_openssh
 from sqsgd.deploy.federation import Federation, load_federation
-from sqsgd.deploy.folders import write_federation
+from sqsgd.deploy.folders import add_node, renew, revoke, write_federation
+from sqsgd.deploy.node import read_node_config
 from sqsgd.node.policy import Policy
 
 
@@ -20,49 +26,85 @@ def everything(folder):
     }
 
 
+def known(server):
+    """The keys that nginx lets through."""
+    return {line.split('"')[1] for line in (server / "nodes.map").read_text().splitlines()}
+
+
+def sent(public):
+    return base64.b64encode(pem_of_openssh(public)).decode()
+
+
 def test_what_is_written(made):
-    assert load_federation(made) == load_federation(made / "server") == Federation(nodes=2, rounds=4)
+    assert load_federation(made) == load_federation(made / "server")
+    assert (load_federation(made).nodes, load_federation(made).rounds) == (2, 4)
     for script in [*made.glob("server/*.sh"), *made.glob("nodes/*/run.sh"), *made.glob("nodes/*/bin/*")]:
-        if script.name != "environment.sh":
-            assert os.access(script, os.X_OK), script
+        assert os.access(script, os.X_OK), script
         subprocess.run(["/bin/sh", "-n", script], check=True)
     keys = [(made / f"nodes/node-{index}/key.pub").read_bytes() for index in (0, 1)]
     assert keys == [(made / f"server/nodes/node-{index}.pub").read_bytes() for index in (0, 1)]
-    assert keys[0] != keys[1]
-    settings = (made / "nodes/node-1/node.conf").read_text()
-    for line in (
-        "max-epsilon=1600.0",
-        "max-epsilon-per-report=400.0",
-        "max-bytes=256",
-        "min-batch=32",
-        "partition-id=1",
-        "num-partitions=2",
+    assert known(made / "server") == {sent(key) for key in keys}
+    settings = read_node_config(made / "nodes/node-1")
+    wanted = {
+        "max-epsilon": 1600.0, "max-epsilon-per-report": 400.0, "max-bytes": 256, "min-batch": 32,
+        "require-ledger": True, "wrap-apps": True, "partition-id": 1, "num-partitions": 2,
+    }  # fmt: skip
+    assert {key: settings[key] for key in wanted} == wanted
+    names = [line.partition(":")[0] for line in (made / "Procfile").read_text().splitlines()]
+    assert names == ["superlink", "superexec", "nginx", "node-0", "node-1", "train"]
+
+
+def test_services_start_the_scripts_and_start_them_again(made):
+    for folder, scripts in (
+        (made / "server", ["superlink", "superexec", "nginx"]),
+        (made / "nodes/node-1", ["run"]),
     ):
-        assert f"\n{line}\n" in settings
+        units = sorted(path.read_text() for path in folder.glob("sqsgd-*.service"))
+        assert len(units) == len(scripts)
+        for unit, script in zip(units, sorted(scripts), strict=True):
+            assert f"\nExecStart=/srv/sqsgd/{folder.name}/{script}.sh\n" in unit
+            assert "\nRestart=always\n" in unit
+        services = yaml.safe_load((folder / "compose.yaml").read_text())["services"]
+        assert list(services) == scripts
+        for name, service in services.items():
+            assert service["command"] == [f"/federation/{name}.sh"]
+            assert service["restart"] == "unless-stopped"
+            assert service["logging"]["options"]["max-size"]
+    port = load_federation(made).port
+    link = yaml.safe_load((made / "server/compose.yaml").read_text())["services"]["superlink"]
+    assert link["ports"] == [f"{port}:{port}"]
 
 
-def test_secrets_are_their_owners_alone(made):
-    secret = [
-        path for path in made.rglob("*") if b"PRIVATE KEY" in (path.read_bytes() if path.is_file() else b"")
+def test_every_secret_is_its_owners_alone(made):
+    parts = [made / "authority", made / "server", made / "nodes/node-0", made / "nodes/node-1"]
+    secrets = [
+        [path for path in part.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()]
+        for part in parts
     ]
-    assert {path.name for path in secret} == {"ca.key", "server.key", "key"}
-    for path in [*secret, made / "server/superexec.secret"]:
+    assert [[path.name for path in paths] for paths in secrets] == [
+        ["ca.key"],
+        ["server.key"],
+        ["key"],
+        ["key"],
+    ]
+    assert len({path.read_bytes() for (path,) in secrets}) == 4
+    for path in [*(path for (path,) in secrets), made / "server/superexec.secret"]:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
-    for folder in (made, made / "authority", made / "server", made / "nodes/node-0"):
+    for folder in (made, *parts):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
 
 
-def test_no_folder_holds_anothers_secret(made):
-    def secrets(folder):
-        return {content for content in everything(folder).values() if b"PRIVATE KEY" in content}
+def test_every_node_has_the_ledger_that_it_requires(made):
+    for index in (0, 1):
+        node = made / f"nodes/node-{index}"
+        policy = Policy.of(read_node_config(node), simulation=False)
+        assert (policy.require_ledger, policy.state_dir, policy.witness) == (True, node / "state", None)
+        ledger = Ledger(node / "state/ledger")
+        assert (ledger.max_epsilon, ledger.spent) == (policy.max_epsilon, 0)
 
-    parts = [made / "authority", made / "server", made / "nodes/node-0", made / "nodes/node-1"]
-    found = [secrets(part) for part in parts]
-    assert [len(each) for each in found] == [1, 1, 1, 1]
-    assert len(set.union(*found)) == 4
 
-
-def test_nothing_is_written_over(made, tmp_path, monkeypatch):
+@pytest.mark.parametrize("step", ["_fill_node", "create_ledger"])
+def test_nothing_is_overwritten(made, tmp_path, monkeypatch, step):
     before = everything(made)
     with pytest.raises(ValueError, match="exists and is not empty"):
         write_federation(made, Federation(), 30)
@@ -74,32 +116,67 @@ def test_nothing_is_written_over(made, tmp_path, monkeypatch):
     def fails(*_):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(folders, "fill_node", fails)
+    monkeypatch.setattr(folders, step, fails)
     with pytest.raises(OSError, match="full"):
         write_federation(tmp_path / "new", Federation(), 30)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_every_node_has_the_ledger_that_it_requires(made):
-    for index in (0, 1):
-        node = made / f"nodes/node-{index}"
-        policy = Policy.of(read_node_config(node), simulation=False)
-        assert (policy.require_ledger, policy.state_dir, policy.witness) == (True, node / "state", None)
-        ledger = Ledger(node / "state/ledger")
-        assert (ledger.max_epsilon, ledger.spent) == (policy.max_epsilon, 0)
-        assert f'"path":"{node}/state/ledger"' in ledger.path.read_text().replace(" ", "")
+def test_a_node_is_added(federation):
+    before = everything(federation)
+    node = add_node(federation)
+    assert node == federation / "nodes/node-2"
+    assert load_federation(federation).nodes == 3
+    assert sent((node / "key.pub").read_bytes()) in known(federation / "server")
+    assert Ledger(node / "state/ledger").spent == 0
+    settings = read_node_config(node)
+    assert (settings["partition-id"], settings["num-partitions"]) == (2, 3)
+    assert "node-2: " in (federation / "Procfile").read_text()
+    changed = {
+        str(path) for path, content in everything(federation).items() if before.get(path, content) != content
+    }
+    assert changed == {"Procfile", "federation.toml", "server/federation.toml", "server/nodes.map"}
 
 
-def test_where_a_ledger_cannot_be_created_nothing_is_left(tmp_path, monkeypatch):
-    def fails(*_):
-        raise OSError("the disk is full")
+@pytest.mark.parametrize("of", ["federation", "server"])
+def test_a_node_is_revoked(federation, of):
+    server = federation / "server"
+    gone, stays = (sent((federation / f"nodes/node-{index}/key.pub").read_bytes()) for index in (1, 0))
+    (server / "nodes/odd.pub").write_text("no key")
+    key, reloaded = revoke(server if of == "server" else federation, "node-1")
+    assert (key, reloaded) == (server / "revoked/node-1.pub", False)  # no nginx runs
+    assert known(server) == {stays} != {gone}
+    (server / "nodes/odd.pub").unlink()
+    for wrong in ("node-1", "../ca", "node-7"):
+        with pytest.raises(ValueError, match="it has: node-0"):
+            revoke(federation, wrong)
+    assert add_node(federation).name == "node-2"  # the number of a revoked node is not used again
 
-    monkeypatch.setattr(folders, "create_ledger", fails)
-    with pytest.raises(OSError, match="full"):
-        write_federation(tmp_path / "new", Federation(), 30)
-    assert list(tmp_path.iterdir()) == []
+
+def test_certificates_are_renewed_with_the_same_keys(federation):
+    server, days = federation / "server", timedelta(days=900)
+    old = x509.load_pem_x509_certificate((server / "server.pem").read_bytes())
+    trusted = (server / "ca.pem").read_bytes()
+    with pytest.raises(ValueError, match="renew it too, with --authority"):
+        renew(federation, 3651, authority=False)
+    assert x509.load_pem_x509_certificate((server / "server.pem").read_bytes()) == old
+    written = renew(federation, 900, authority=True)
+    assert len(written) == 5
+    new = x509.load_pem_x509_certificate((server / "server.pem").read_bytes())
+    assert abs(expiry(server / "server.pem") - datetime.now(UTC) - days) < timedelta(minutes=5)
+    assert (new.public_key(), list(new.extensions)) == (old.public_key(), list(old.extensions))
+    for authority in (
+        trusted,
+        (federation / "nodes/node-0/ca.pem").read_bytes(),
+    ):  # nodes that are up, and later
+        new.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server / "server.pem", server / "server.key")
+    (federation / "authority/ca.key").unlink()
+    with pytest.raises(ValueError, match=r"ca\.key is missing: name the folder"):
+        renew(federation, 30, authority=False)
 
 
-def test_an_empty_folder_may_be_used(tmp_path):
-    (tmp_path / "empty").mkdir()
-    assert write_federation(tmp_path / "empty", Federation(nodes=1), 30).exists()
+def test_a_key_of_another_kind_signs_nothing(made):
+    with pytest.raises(ValueError):  # noqa: PT011 - cryptography's message
+        make_server_pair((made / "nodes/node-0/key.pub").read_bytes(), ("127.0.0.1",), 1)

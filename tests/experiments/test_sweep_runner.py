@@ -1,5 +1,6 @@
 """Sweeps as they are run: what is kept, what is not done twice, what a table says."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -13,7 +14,6 @@ import numpy as np
 import pytest
 from tiny_runs import SWEEP
 
-from sqsgd.deploy import processes
 from sqsgd.experiments import runner, sweep_runner
 from sqsgd.experiments.sweep import make_sweep
 
@@ -111,17 +111,27 @@ def test_an_interrupted_sweep_goes_on_to_the_same_models(tmp_path):
         assert path.read_bytes() == (broken / path.relative_to(whole)).read_bytes()
 
 
+def marked(mark):
+    """The processes with a mark in their environment, grandchildren included."""
+    found, wanted = [], f"SQSGD_TEST={mark}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found
+
+
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 def test_nobody_trains_on_when_the_sweep_was_killed(tmp_path):
     values = {**SWEEP, "base": {**SWEEP["base"], "rounds": 100_000}, "rates": [0.05]}
     mark = f"test-{os.getpid()}-{tmp_path.name}"
-    start = begun(values, tmp_path / "killed", **{processes.MARK: mark})
+    start = begun(values, tmp_path / "killed", SQSGD_TEST=mark)
     try:
-        assert len(processes.marked(mark)) >= 3  # it, and two that train
+        assert len(marked(mark)) >= 3  # it, and two that train
         start.kill()
-        wait_until(lambda: not processes.marked(mark))
+        wait_until(lambda: not marked(mark))
     finally:
-        for pid in processes.marked(mark):
+        for pid in marked(mark):
             os.kill(pid, signal.SIGKILL)
         start.communicate()
 

@@ -14,9 +14,8 @@ from sqsgd.flower import wire
 from sqsgd.flower.mod import SqsgdMod
 from sqsgd.flower.ready_app import train
 
-HUGE = 100_000  # what the gate just lets through: 64 KiB and twice the report
+HUGE = 100_000  # what nginx just lets through: 64 KiB and twice the report
 ENORMOUS = 30_000_000
-FLOOD = 200  # parts, each as large as the gate lets through: 20 megabytes a round
 
 
 def misbehave(msg: Message, context: Context, call_next) -> Message:
@@ -31,9 +30,6 @@ def misbehave(msg: Message, context: Context, call_next) -> Message:
         if round == 1:
             time.sleep(float(context.node_config["hang"]))
         return reply
-    if kind == "flood":
-        parts = {str(i): ConfigRecord({wire.PAYLOAD: os.urandom(HUGE)}) for i in range(FLOOD)}
-        return Message(RecordDict(parts), reply_to=msg)
     payload = {
         # In turn: nothing but noise, and noise under an honest heading.
         "garbage": honest[: 16 * (round % 2)] + os.urandom(len(honest) - 16 * (round % 2)),

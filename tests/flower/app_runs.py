@@ -93,7 +93,7 @@ class GuardedNode:
         """The bundle of an app, which the owner now allows."""
         content = build_fab_from_disk(folder)
         with self.list.open("a") as file:
-            file.write(hashlib.sha256(content).hexdigest() + "\n")
+            file.write(f"{hashlib.sha256(content).hexdigest()} {folder}\n")
         return content
 
     def run(
@@ -106,7 +106,7 @@ class GuardedNode:
         msg, context = message(asked or request(), kind=kind), node_context(5, self.state, **config)
         context.run_config, replies = run_config or {}, []
         with self.patch.context() as patch:
-            for name in ("install_from_fab", "get_project_dir", "get_load_client_app_fn"):
+            for name in ("install_from_fab", "get_load_client_app_fn"):
                 patch.setattr(self.runtime, name, getattr(self.runtime, name))  # undone afterwards
             patch.setattr(self.runtime, "pull_task_input", lambda _: (msg, context, run, fab))
             patch.setattr(self.runtime, "push_message", lambda _, reply, __: replies.append(reply))

@@ -2,7 +2,6 @@
 
 import copy
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,8 +11,6 @@ pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
 import flwr.clientapp
 from federation import lines, make_app, message, node_context, payload_of, request
 from flwr.app import Error, Message, RecordDict
-from sqsgd.mechanisms.one_number import OneNumber
-from sqsgd.node.evaluation import evaluation_scheme
 
 from sqsgd import Ledger
 from sqsgd.flower import Simulation, SqsgdMod, wire
@@ -132,18 +129,10 @@ def test_the_checks_of_other_apps_tell_nothing(tmp_path, trusted):
 
 
 def test_an_app_that_uses_ray_is_not_a_simulation(tmp_path, monkeypatch):
-    """In Flower's simulation evaluations are allowed; an author's own use of Ray must not allow them."""
+    """Flower's simulation needs neither a folder nor a cap; an author's own use of Ray changes nothing."""
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))
-    scheme = evaluation_scheme("loss", OneNumber(epsilon=50.0))
-    asked = replace(
-        request(), scheme="evaluation", epsilon=50.0, bits=scheme.bits, options={"metric": "loss"},
-        fingerprint=scheme.fingerprint,
-    )  # fmt: skip
-    reply = WrappedApp(make_app())(message(asked, kind="evaluate"), node_context(5, tmp_path))
-    assert reply.error.reason == policy.NOT_ALLOWED
-    assert not (tmp_path / "ledger").exists()
     bare = WrappedApp(make_app())(message(request()), node_context(5, None))
-    assert bare.error.reason == policy.NOT_ALLOWED  # without a folder and a cap
+    assert bare.error.reason == policy.NOT_ALLOWED
 
 
 def test_an_app_writes_into_nothing_that_leaves_or_stays(tmp_path):

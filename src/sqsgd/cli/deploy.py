@@ -1,33 +1,38 @@
-"""``sqsgd deploy``: create a TLS federation, try it on this machine, watch it and stop it."""
+"""``sqsgd deploy``: write a federation for standard parts to run, change it, try it here, watch it."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from sqsgd.cli import _deploy_upkeep as upkeep
+from sqsgd import checks
 from sqsgd.cli._options import Bytes, Epsilon, Json, Model, Rate, Rounds, SchemeName, given
-from sqsgd.cli._tables import cell, print_json, print_result
-from sqsgd.deploy.federation import HERE, Federation, load_federation
+from sqsgd.cli._tables import cell, print_json, print_result, print_table
+from sqsgd.deploy.federation import Federation, load_federation
 
 app = typer.Typer(
     help="A federation of real machines, over TLS.", no_args_is_help=True, suggest_commands=False
 )
 Folder = Annotated[Path, typer.Argument(help="The federation's folder.")]
+Server = Annotated[Path, typer.Argument(help="The folder of a federation or a server.")]
 Node = Annotated[Path, typer.Argument(help="A node's folder.")]
-Server = Annotated[Path, typer.Argument(help="The server's folder.")]
 App = Annotated[Path | None, typer.Option(help="Your own Flower app.", show_default="the built-in app")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the last training run.")]
-for _command in (upkeep.add_node, upkeep.revoke, upkeep.renew, upkeep.services):
-    app.command()(_command)
+Days = Annotated[int, typer.Option(help="Validity of the server's certificate, in days.")]
+REFRESH = 2.0
+"""Seconds between two views of ``status --watch``."""
 
 
 @app.command()
@@ -38,7 +43,9 @@ def init(
     host: Annotated[
         list[str] | None, typer.Option(help="Name or address of the server; repeatable, nodes use the first.")
     ] = None,
-    port: Annotated[int, typer.Option(help="The server's port; 0: chosen at each up.")] = Federation.port,
+    port: Annotated[
+        int, typer.Option(help="The server's port; 0: 8000, or a free one on this machine alone.")
+    ] = Federation.port,
     scheme: SchemeName = Federation.scheme,
     epsilon: Epsilon = Federation.epsilon,
     bytes_: Bytes = Federation.bytes,
@@ -65,36 +72,23 @@ def init(
     evaluate_every: Annotated[
         int, typer.Option(help="Rounds between evaluations.")
     ] = Federation.evaluate_every,
-    evaluate_epsilon: Annotated[
-        float, typer.Option(help="What nodes spend on an evaluation on their data; 0: they are not asked.")
-    ] = Federation.evaluate_epsilon,
-    days: Annotated[int, typer.Option(help="Validity of the server's certificate, in days.")] = 825,
+    days: Days = 825,
     as_json: Json = False,
 ) -> None:
-    """Write certificates, node keys, settings and scripts of a TLS federation into a new folder."""
-    from sqsgd import checks
+    """Write certificates, keys, settings, scripts and services of a TLS federation into a new folder."""
     from sqsgd.deploy.folders import write_federation
-    from sqsgd.flower.guard import check_version
 
-    check_version()
     checks.integer("days", days, 1, 3650)
     if max_epsilon is not None:  # 0 is allowed in the file only, where it means the cost of all rounds
         checks.real("max_epsilon", max_epsilon, 0.01, 1e12)
     values = given(context, Federation.__dataclass_fields__)
     if host:
         values["hosts"] = tuple(host)
-        if set(host) - set(HERE):
-            values.setdefault("port", 8000)  # other machines must know it in advance
-    federation = Federation(**values)
-    written = write_federation(folder, federation, days)
-    result = {
-        "folder": str(written),
-        "hosts": federation.certified,
-        "port": federation.port,
-        "server": str(written / "server"),
-        "nodes": [str(written / "nodes" / f"node-{index}") for index in range(federation.nodes)],
-        "max_epsilon": federation.cap,
-    }
+    written = write_federation(folder, Federation(**values), days)
+    federation = load_federation(written)
+    nodes_ = [str(written / f"nodes/node-{index}") for index in range(federation.nodes)]
+    result: dict[str, object] = {"folder": str(written), "server": str(written / "server"), "nodes": nodes_}
+    result |= {"hosts": federation.certified, "port": federation.port, "max_epsilon": federation.cap}
     print_result(
         as_json,
         result,
@@ -105,55 +99,52 @@ def init(
 
 
 @app.command()
-def up(
-    folder: Folder,
-    detach: Annotated[bool, typer.Option("--detach", help="Run in the background; see status.")] = False,
-    stay: Annotated[bool, typer.Option("--stay", help="Stay up after training.")] = False,
-    resume: Resume = False,
-    app: App = None,
-    as_json: Json = False,
-) -> None:
-    """Run a federation on this machine and train; exits with 1 if training was not completed."""
-    from sqsgd.deploy.supervisor import Supervisor
-    from sqsgd.deploy.training import last_job
+def up(folder: Folder, resume: Resume = False, app: App = None, as_json: Json = False) -> None:
+    """Run a federation on this machine until it is trained; exits with 1 if training was not completed."""
+    from sqsgd.deploy.folders import find_nginx
+    from sqsgd.deploy.training import read_status
     from sqsgd.flower.guard import check_version
 
-    load_federation(folder)
-    if not (folder / "server/superlink.sh").is_file():
-        raise ValueError(
-            f"{folder} has no server/ with the scripts of a server: name the folder that `sqsgd deploy init` "
-            "wrote; on several machines, start each folder's own scripts instead (see its README.md)"
-        )
+    federation = load_federation(folder)
+    if not (folder / "Procfile").is_file():
+        raise ValueError(f"{folder} has no Procfile: name the folder that `sqsgd deploy init` wrote")
+    if importlib.util.find_spec("honcho") is None:
+        raise ValueError("honcho is not installed here: pip install 'sqsgd[flower]'")
     check_version()
-    if detach:
-        _detach(folder, resume, app)
-        if as_json:
-            status(folder, as_json=True)
-        else:
-            typer.echo(
-                f"up; see it with: sqsgd deploy status {folder}; stop it with: sqsgd deploy down {folder}"
-            )
-        return
-    stopping: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda seen, _frame: stopping.append(seen))
-    good, tell, before = False, (lambda _: None) if as_json else _say, last_job(folder / "server")
-    with Supervisor(folder, tell, stop=lambda: bool(stopping)).running() as supervisor:
-        if not stopping:
-            good = _train(folder / "server", supervisor.federation, app, resume, stopping, tell)
-        while stay and not stopping:
-            time.sleep(0.2)
+    options = [*(["--resume"] if resume else []), *(["--app", str(app.absolute())] if app else [])]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    environment = {**os.environ, "PATH": path, "SQSGD_TRAIN_OPTIONS": shlex.join(options)}
+    parts = list[str]()
+    if find_nginx() is None:
+        _say("nginx is not installed: here, and only here, nodes connect to Flower's SuperLink directly")
+        names = [line.partition(":")[0] for line in (folder / "Procfile").read_text().splitlines()]
+        parts = [name for name in names if name != "nginx"]
+        environment["SQSGD_SERVER"] = f"127.0.0.1:{federation.link_port}"
+    with subprocess.Popen(  # noqa: S603
+        [sys.executable, "-m", "honcho", "start", *parts],
+        cwd=folder,
+        env=environment,
+        stdout=sys.stderr if as_json else None,
+    ) as honcho:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: honcho.terminate())  # it ends everything, and then itself
+        code = honcho.wait()
     if as_json:
-        status(folder, as_json=True)
-    if stopping and not good:
-        begun = resume or last_job(folder / "server") != before
-        _say(
-            f"stopped; resume with: sqsgd deploy up {folder} --resume"
-            if begun
-            else "stopped before the training began"
-        )
-        raise typer.Exit(128 + stopping[0])
-    raise typer.Exit(0 if good else 1)
+        print_json(read_status(folder))
+    raise typer.Exit(code)
+
+
+@app.command()
+def train(server: Server, resume: Resume = False, app: App = None, as_json: Json = False) -> None:
+    """Register new nodes, train and follow it; exits with 1 if training was not completed."""
+    from sqsgd.deploy import training
+
+    job = training.train(server, app=app, resume=resume, tell=(lambda _: None) if as_json else _say)
+    if as_json:
+        print_json(training.read_status(server)["run"])
+    else:
+        _say(f"{job.status}: {job.name}")
+    raise typer.Exit(0 if job.status == training.COMPLETED else 1)
 
 
 @app.command()
@@ -162,68 +153,92 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every few seconds.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what this machine knows: processes, spending, refusals by reason, and the progress of training."""
-    from sqsgd.cli._federation_view import follow, show
+    """Show what run folders and ledgers say: spending, refusals by reason, and the progress of training."""
     from sqsgd.deploy.training import read_status
 
-    if watch:
-        if as_json:
-            raise ValueError("--watch is for people: leave out --json")
-        follow(folder)
-    elif as_json:
-        print_json(read_status(folder))
-    else:
-        show(read_status(folder))
+    if watch and as_json:
+        raise ValueError("--watch is for people: leave out --json")
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            found = read_status(folder)  # before the screen is cleared: it may fail
+            if watch:
+                typer.clear()
+                now = datetime.now().astimezone()
+                typer.echo(f"{folder}  {now:%Y-%m-%d %H:%M:%S}  Ctrl-C ends this view")
+            if as_json:
+                print_json(found)
+            else:
+                _show(found)
+            if not watch:
+                return
+            time.sleep(REFRESH)
 
 
 @app.command()
-def metrics(
-    folder: Annotated[Path, typer.Argument(help="The folder of a federation, a server or a node.")],
-    listen: Annotated[
-        str | None, typer.Option(help="Serve them at this address, such as 127.0.0.1:9464.")
-    ] = None,
+def add_node(folder: Folder, as_json: Json = False) -> None:
+    """Write the folder of one more node: its key, its settings, its ledger."""
+    from sqsgd.deploy.folders import add_node
+
+    node = add_node(folder)
+    key = folder.absolute() / f"server/nodes/{node.name}.pub"
+    elsewhere = (
+        f"if the server is elsewhere, copy {key} to its nodes/ and raise `nodes` in its federation.toml"
+    )
+    moved = f"written to {node}: move it to the node's machine"
+    print_result(as_json, {"node": str(node), "key": str(key)}, moved, elsewhere)
+
+
+@app.command()
+def revoke(
+    folder: Server,
+    name: Annotated[str, typer.Argument(help="The node, such as node-1.")],
+    as_json: Json = False,
 ) -> None:
-    """Print what status knows in the format of Prometheus, or serve it at /metrics until Ctrl-C."""
-    from sqsgd.deploy.gauges import make_server, metrics_text
+    """Refuse a node from now on; nothing else is stopped."""
+    from sqsgd.deploy.folders import revoke
 
-    text = metrics_text(folder)  # a wrong folder is named before anything is served
-    if listen is None:
-        typer.echo(text, nl=False)
-        return
-    with make_server(folder, _address("listen", listen)) as server, contextlib.suppress(KeyboardInterrupt):
-        server.serve_forever()
+    key, done = revoke(folder, name)
+    elsewhere = f"nginx does not run here: on the server, run `sqsgd deploy revoke . {name}`, or reload nginx"
+    then = "nginx refuses it already" if done else elsewhere
+    result = {"revoked": str(key), "reloaded": done}
+    print_result(as_json, result, f"{name} is revoked: its key is now {key}", then)
 
 
 @app.command()
-def down(folder: Folder, as_json: Json = False) -> None:
-    """Stop a federation that runs on this machine; leaves no process behind."""
-    from sqsgd.deploy import live_state
+def renew(
+    folder: Folder,
+    days: Days = 825,
+    authority: Annotated[
+        bool, typer.Option("--authority", help="Renew the authority's certificate too.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Renew the server's certificate, and the authority's, with the same keys; no node is stopped."""
+    from sqsgd.deploy.folders import renew
 
-    load_federation(folder)
-    ended = live_state.down(folder)
-    text = f"{ended} processes stopped" if ended else f"{folder} was not up"
-    print_result(as_json, {"folder": str(folder.absolute()), "ended": ended}, text)
+    written = [
+        str(path) for path in renew(folder, checks.integer("days", days, 1, 3650), authority=authority)
+    ]
+    restart = "copy them to their machines; restart superlink.sh, and nginx.sh if it runs elsewhere"
+    print_result(as_json, {"renewed": written}, *(f"renewed     {path}" for path in written), restart)
 
 
 @app.command()
 def allow(
     node: Node,
-    app: Annotated[Path, typer.Argument(help="A Flower app that you have reviewed.")],
+    app: Annotated[Path, typer.Argument(help="The folder of a Flower app that you have reviewed.")],
     as_json: Json = False,
 ) -> None:
-    """Allow a node to run one more Flower app, exactly as it is now; for the node's owner."""
-    from sqsgd.flower.guard import app_hash
+    """Allow a node to run one more Flower app, from this folder and exactly as it is now; for its owner."""
+    from sqsgd.flower.guard import allow
 
-    allowed = node / "allowed-apps"
-    if not allowed.is_file():
+    if not (node / "allowed-apps").is_file():
         raise ValueError(f"{node} has no allowed-apps; name a node's folder, such as federation/nodes/node-0")
     if not (app / "pyproject.toml").is_file():
         raise ValueError(f"{app} is not a Flower app: it has no pyproject.toml")
-    bundle = app_hash(app)
-    with allowed.open("a") as file:
-        file.write(f"{bundle}  # {app.absolute().name}\n")
-    result = {"node": str(node), "app": str(app), "sha256": bundle}
-    print_result(as_json, result, f"{bundle} may run on {node.name}")
+    bundle = allow(node / "allowed-apps", app)
+    result = {"node": str(node), "app": str(app.absolute()), "sha256": bundle}
+    print_result(as_json, result, f"{bundle} may run on {node.name}, from {app.absolute()}")
 
 
 @app.command()
@@ -232,92 +247,53 @@ def ledger(node: Node, as_json: Json = False) -> None:
     from sqsgd.deploy.node import create_ledger
 
     made = create_ledger(node)
-    if as_json:
-        print_json({"node": str(node), "ledger": str(made.path), "witness": str(made.witness or "")})
-    else:
-        typer.echo(f"{made.path}: cap {made.max_epsilon:,g}, {cell(float(made.spent))} spent")
-        typer.echo(f"witness     {made.witness or 'none: see witness in node.conf'}")
+    print_result(
+        as_json,
+        {"node": str(node), "ledger": str(made.path), "witness": str(made.witness or "")},
+        f"{made.path}: cap {made.max_epsilon:,g}, {cell(float(made.spent))} spent",
+        f"witness     {made.witness or 'none: see witness in node.conf'}",
+    )
 
 
-@app.command()
-def train(server: Server, resume: Resume = False, app: App = None, as_json: Json = False) -> None:
-    """Submit a training run to the server and follow it; exits with 1 if it was not completed."""
-    from sqsgd.deploy.training import run_status
-
-    good = _train(server, load_federation(server), app, resume, [], (lambda _: None) if as_json else _say)
-    if as_json:
-        print_json(run_status(server))
-    raise typer.Exit(0 if good else 1)
-
-
-@app.command()
-def gate(
-    server: Server,
-    listen: Annotated[str, typer.Option(help="Address for the nodes, such as 0.0.0.0:8000.")],
-    to: Annotated[str, typer.Option(help="Address of the SuperLink, such as 127.0.0.1:8001.")],
-) -> None:
-    """Forward nodes to a SuperLink, and nothing else: its Control API stays unreachable from outside."""
-    import asyncio
-    import os
-
-    from sqsgd.deploy.gate import Gate
-    from sqsgd.flower.guard import check_version
-
-    check_version()
-    address, link = _address("listen", listen), _address("to", to)
-    for name in ("server.pem", "server.key", "ca.pem"):
-        if not (server / name).is_file():
-            raise ValueError(f"{server} has no {name}: name the server's folder, such as federation/server")
-    counts = Path(os.environ.get("SQSGD_GATE_COUNTS") or server / "gate.json")
-    gatekeeper = Gate(server, link, counts)
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(gatekeeper.serve(*address))
+def _show(found: Mapping[str, Any]) -> None:
+    """Print one status for people."""
+    nodes = [found] if found["kind"] == "node" else found["nodes"]
+    columns = ["node", "spent", "left", "answers", "refusals", "last reason", "ledger"]
+    keys = ("name", "epsilon_spent", "epsilon_left", "answers", "refusals", "last_refusal", "ledger")
+    if nodes:
+        print_table(columns, [[_short(node[key]) for key in keys] for node in nodes])
+    for node in nodes:
+        for reason, count in node["refusals_by_reason"].items():
+            typer.echo(f"{node['name']:11} refused {count} x {_short(reason)}")
+        if node["zeros"]:  # the server cannot tell, and must not
+            typer.echo(f"{node['name']:11} {node['zeros']} of its reports are zero: {node['last_zero']}")
+    if found["kind"] != "node":
+        typer.echo(f"keys        {', '.join(found['keys']) or 'none'}")
+        _show_run(found["run"])
+    typer.echo(f"certificate valid until {found['certificate_ends']}")
 
 
-def _address(name: str, text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"{name} = {text!r} must look like 127.0.0.1:8001")
-    return host.strip("[]"), int(port)
+def _show_run(run: Mapping[str, Any] | None) -> None:
+    if run is None:
+        typer.echo("training    none yet")
+        return
+    accuracy = "" if run["accuracy"] is None else f", accuracy {run['accuracy']:.2%}"
+    attempts = f", attempt {run['attempts']}" if run["attempts"] > 1 else ""
+    typer.echo(f"training    {run['status']}: round {run['round']} of {run['rounds']}{accuracy}{attempts}")
+    if run["problem"]:
+        typer.echo(f"            {run['problem']}")
+    typer.echo(f"answers     {run['answers']} accepted, {run['rejected']} rejected")
+    for reason, count in run["rejected_by_reason"].items():
+        typer.echo(f"            {count} x {_short(reason)}")
+    for each in run["last_rejected"]:
+        who = f"node {each['node']}" if "node" in each else f"slot {each.get('slot')}"
+        typer.echo(f"            round {each['round'] + 1}: {who}: {each.get('reason')}")
+    typer.echo(f"bytes       up {run['bytes_up']:,}, down {run['bytes_down']:,}")
 
 
-def _detach(folder: Path, resume: bool, app: Path | None) -> None:
-    """Start the same command in a new session, and wait until its training has started."""
-    from sqsgd.deploy import submission as training
-    from sqsgd.deploy.live_state import running_supervisor, tail
-
-    if (pid := running_supervisor(folder)) is not None:
-        raise ValueError(f"{folder} is up already (process {pid}): stop it with: sqsgd deploy down {folder}")
-    more = [*(["--resume"] if resume else []), *(["--app", str(app)] if app else [])]
-    (folder / "live/logs").mkdir(mode=0o700, parents=True, exist_ok=True)
-    log, before = folder / "live/logs/supervisor.log", training.last_job(folder / "server")
-    with log.open("wb") as file:
-        child = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "sqsgd", "deploy", "up", str(folder), "--stay", *more],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    while training.last_job(folder / "server") == before:
-        if child.poll() is not None:
-            raise OSError(f"the background process ended with {child.returncode}: {tail(log)}")
-        time.sleep(0.2)
-
-
-def _train(
-    server: Path,
-    federation: Federation,
-    app: Path | None,
-    resume: bool,
-    stopping: list[int],
-    tell: Callable[[str], None],
-) -> bool:
-    from sqsgd.deploy import submission as training
-
-    job = training.train(server, federation, app=app, resume=resume, stop=lambda: bool(stopping), tell=tell)
-    tell(f"{job.status}: {job.folder}")
-    return job.status == training.COMPLETED
+def _short(value: object) -> str:
+    text = f"{value:,g}" if isinstance(value, float) else "" if value is None else str(value)
+    return text if len(text) <= 80 else text[:79] + "…"
 
 
 def _say(text: str) -> None:

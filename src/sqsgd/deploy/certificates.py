@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -22,7 +25,10 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+AUTHORITY_DAYS = 3650
+"""So long that the server's certificate can be renewed several times before nodes need a new authority's."""
 _CLOCK_SKEW = timedelta(hours=1)
+_AUTHORITY = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sqsgd federation")])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,85 +39,42 @@ class Pair:
     public: bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Authority:
-    """The federation's own certificate authority, the only one that nodes trust."""
-
-    key: ec.EllipticCurvePrivateKey
-    certificate: x509.Certificate
-
-    @property
-    def files(self) -> Pair:
-        """The key and the certificate as PEM."""
-        return Pair(private=_pem(self.key), public=self.certificate.public_bytes(Encoding.PEM))
-
-
-AUTHORITY_DAYS = 3650
-"""So long that the server's certificate can be renewed several times before nodes need a new authority's."""
-
-
-def make_authority(days: int) -> Authority:
-    """A new authority that can sign server certificates, and no further authorities."""
+def make_authority(days: int) -> Pair:
+    """A new authority, the only one that nodes trust; it can sign server certificates, and no authorities."""
     key = ec.generate_private_key(ec.SECP384R1())
-    name = _common_name("sqsgd federation")
-    usage = _usage(key_cert_sign=True, crl_sign=True)
-    certificate = (
-        _builder(name, name, key, days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA384())
-    )
-    return Authority(key=key, certificate=certificate)
+    extensions = [
+        (x509.BasicConstraints(ca=True, path_length=0), True),
+        (_usage(key_cert_sign=True, crl_sign=True), True),
+        (x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False),
+    ]
+    return Pair(private=_pem(key), public=_signed(key, _AUTHORITY, key.public_key(), extensions, days))
 
 
-def make_server_pair(authority: Authority, hosts: Sequence[str], days: int) -> Pair:
-    """A key and a certificate for a server with these hosts (names or addresses)."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    issuer = authority.certificate.subject
-    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
-    certificate = (
-        _builder(_common_name(hosts[0]), issuer, key, days)
-        .add_extension(x509.SubjectAlternativeName([general_name(host) for host in hosts]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(digital_signature=True), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(signer, critical=False)
-        .sign(authority.key, hashes.SHA384())
-    )
-    return Pair(private=_pem(key), public=certificate.public_bytes(Encoding.PEM))
+def make_server_pair(authority: bytes, hosts: Sequence[str], days: int) -> Pair:
+    """A key and a certificate for a server with these hosts (names or addresses).
+
+    ``authority``: the authority's private key.
+    """
+    key, signer = ec.generate_private_key(ec.SECP384R1()), _authority_key(authority)
+    extensions = [
+        (x509.SubjectAlternativeName([general_name(host) for host in hosts]), False),
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (_usage(digital_signature=True), True),
+        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), False),
+    ]
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
+    return Pair(private=_pem(key), public=_signed(signer, name, key.public_key(), extensions, days))
 
 
-def load_authority(key: Path, certificate: Path) -> Authority:
-    """An authority from its files."""
-    private = load_pem_private_key(key.read_bytes(), None)
-    if not isinstance(private, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"{key} is not a key of sqsgd deploy init")
-    return Authority(key=private, certificate=x509.load_pem_x509_certificate(certificate.read_bytes()))
-
-
-def renewed(authority: Authority, certificate: bytes, days: int) -> bytes:
-    """A certificate with the same key, names and uses that is valid from now on; no private key is needed.
+def renewed(authority: bytes, certificate: bytes, days: int) -> bytes:
+    """A certificate with the same key, names and uses that is valid from now on.
 
     The authority's own certificate is renewed in the same way: what it signed stays valid under both.
     """
     old = x509.load_pem_x509_certificate(certificate)
-    now = datetime.now(UTC)
-    builder = x509.CertificateBuilder(
-        issuer_name=authority.certificate.subject,
-        subject_name=old.subject,
-        public_key=old.public_key(),
-        serial_number=x509.random_serial_number(),
-        not_valid_before=now - _CLOCK_SKEW,
-        not_valid_after=now + timedelta(days=days),
-        extensions=list(old.extensions),
-    )
-    return builder.sign(authority.key, hashes.SHA384()).public_bytes(Encoding.PEM)
-
-
-def pem_of_openssh(public: bytes) -> bytes:
-    """A node's public key in the form in which Flower sends it."""
-    return load_ssh_public_key(public).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    extensions = [(each.value, each.critical) for each in old.extensions]
+    return _signed(_authority_key(authority), old.subject, old.public_key(), extensions, days)
 
 
 def make_node_pair(comment: str) -> Pair:
@@ -124,36 +87,33 @@ def make_node_pair(comment: str) -> Pair:
     )
 
 
-def general_name(host: str) -> x509.GeneralName:
-    """A host in the form in which a certificate names it.
-
-    >>> general_name("127.0.0.1").value
-    IPv4Address('127.0.0.1')
-    >>> general_name("server.example.org").value
-    'server.example.org'
-    >>> general_name("no host")
-    Traceback (most recent call last):
-    ValueError: host = 'no host' must be a name such as server.example.org or an address such as 192.0.2.7
-    """
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        pass
-    labels = host.split(".")
-    good = len(host) <= 253 and host.isascii() and not host.rsplit(".", 1)[-1].isdecimal()
-    if not good or not all(
-        0 < len(label) <= 63 and label.replace("-", "").isalnum() and label.strip("-") == label
-        for label in labels
-    ):
-        raise ValueError(
-            f"host = {host!r} must be a name such as server.example.org or an address such as 192.0.2.7"
-        )
-    return x509.DNSName(host)
+def pem_of_openssh(public: bytes) -> bytes:
+    """A node's public key in the form in which Flower sends it; ValueError if it is none."""
+    return load_ssh_public_key(public).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def expiry(certificate: Path) -> datetime:
     """When a certificate expires."""
     return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
+
+
+def general_name(host: str) -> x509.GeneralName:
+    """A host in the form in which a certificate names it.
+
+    >>> general_name("127.0.0.1").value
+    IPv4Address('127.0.0.1')
+    >>> general_name("no host")
+    Traceback (most recent call last):
+    ValueError: host = 'no host' must be a name such as server.example.org or an address such as 192.0.2.7
+    """
+    with contextlib.suppress(ValueError):
+        return x509.IPAddress(ipaddress.ip_address(host))
+    label = "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+    if len(host) > 253 or not re.fullmatch(rf"({label}\.)*(?![0-9]+$){label}", host):
+        raise ValueError(
+            f"host = {host!r} must be a name such as server.example.org or an address such as 192.0.2.7"
+        )
+    return x509.DNSName(host)
 
 
 def write_secret(path: Path, content: bytes, mode: int = 0o600) -> None:
@@ -165,19 +125,28 @@ def write_secret(path: Path, content: bytes, mode: int = 0o600) -> None:
         os.fsync(file.fileno())
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
-) -> x509.CertificateBuilder:
+def _authority_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    key = load_pem_private_key(pem, None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError("authority/ca.key is not a key of sqsgd deploy init")
+    return key
+
+
+def _signed(
+    signer: ec.EllipticCurvePrivateKey, subject: x509.Name, key: Any, extensions: Sequence[Any], days: int
+) -> bytes:
     now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(now + timedelta(days=days))
+    builder = x509.CertificateBuilder(
+        issuer_name=_AUTHORITY,
+        subject_name=subject,
+        public_key=key,
+        serial_number=x509.random_serial_number(),
+        not_valid_before=now - _CLOCK_SKEW,
+        not_valid_after=now + timedelta(days=days),
     )
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical)
+    return builder.sign(signer, hashes.SHA384()).public_bytes(Encoding.PEM)
 
 
 def _usage(**allowed: bool) -> x509.KeyUsage:
@@ -186,10 +155,6 @@ def _usage(**allowed: bool) -> x509.KeyUsage:
         "key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
     )  # fmt: skip
     return x509.KeyUsage(**{name: allowed.get(name, False) for name in names})
-
-
-def _common_name(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -12,13 +12,15 @@ import tomli_w
 from sqsgd import checks
 from sqsgd.deploy.certificates import general_name
 from sqsgd.files.toml_reader import read_toml
-from sqsgd.numerics.epsilon_sums import add_up, total
+from sqsgd.numerics.epsilon_sums import total
 from sqsgd.schemes import check_name
 
 NAME = "federation.toml"
 HERE = ("127.0.0.1", "localhost")
 """The server's certificate always includes these, names that the server itself uses."""
-FORMAT = 1
+_COMMENT = (
+    "# What is trained; `sqsgd deploy train` reads it. What a node allows is in that node's node.conf.\n"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,9 @@ class Federation:
     hosts: tuple[str, ...] = ("127.0.0.1",)
     """Names or addresses of the server; nodes use the first."""
     port: int = 0
-    """The port at which nodes reach the server; 0: each ``up`` chooses one, to try it on one machine."""
+    """The port at which nodes reach the server; 0: ``init`` chooses one, to try it on one machine."""
+    link_port: int = 0
+    """The port of Flower's SuperLink, on 127.0.0.1 only; 0: ``init`` chooses one."""
     nodes: int = 3
     rounds: int = 20
     scheme: str = "sqsgd"
@@ -49,9 +53,7 @@ class Federation:
     wait_timeout: float = 300.0
     downlink: Literal["full", "delta"] = "full"
     evaluate_every: int = 1
-    """Rounds between evaluations, at the server and at the nodes."""
-    evaluate_epsilon: float = 0.0
-    """What each evaluation on a node's data costs the node; 0: nodes are not asked."""
+    """Rounds between evaluations at the server."""
 
     def __post_init__(self) -> None:
         """Raise ValueError naming the key of an invalid value."""
@@ -60,6 +62,7 @@ class Federation:
         for host in self.hosts:
             general_name(host)
         checks.integer("port", self.port, 0, 65535)
+        checks.integer("link_port", self.link_port, 0, 65535)
         checks.integer("nodes", self.nodes, 1, 1000)
         checks.integer("rounds", self.rounds, 1, 10**6)
         check_name("scheme", self.scheme)
@@ -73,7 +76,6 @@ class Federation:
         checks.real("round_timeout", self.round_timeout, 1.0, 86400.0)
         checks.real("wait_timeout", self.wait_timeout, 1.0, 86400.0)
         checks.integer("evaluate_every", self.evaluate_every, 1, 10**6)
-        checks.real("evaluate_epsilon", self.evaluate_epsilon, 0.0, 1e5)
         kinds = get_args(get_type_hints(Federation)["downlink"])
         if self.downlink not in kinds:
             raise ValueError(f"downlink = {self.downlink!r} must be one of {', '.join(kinds)}")
@@ -90,9 +92,12 @@ class Federation:
     @property
     def cap(self) -> float:
         """The cap of a node's ledger: enough for every round, unless ``max_epsilon`` is given."""
-        evaluations = -(-self.rounds // self.evaluate_every)  # the last round's model is always evaluated
-        rounds = total(self.epsilon, self.rounds)
-        return self.max_epsilon or add_up(rounds, total(self.evaluate_epsilon, evaluations))
+        return self.max_epsilon or total(self.epsilon, self.rounds)
+
+    @property
+    def local(self) -> bool:
+        """Whether all of it runs on this machine, and no other machine can reach it."""
+        return set(self.hosts) <= set(HERE)
 
     @property
     def certified(self) -> tuple[str, ...]:
@@ -102,13 +107,7 @@ class Federation:
     def run_config(self, out: Path, *, resume: bool) -> dict[str, Any]:
         """The configuration of the Flower app: the keys of its pyproject.toml."""
         same = ("scheme", "bytes", "seed", "dataset", "model", "min_answers", "downlink", "evaluate_every")
-        floats = (
-            "epsilon",
-            "lr",
-            "round_timeout",
-            "wait_timeout",
-            "evaluate_epsilon",
-        )  # Flower insists on the type
+        floats = ("epsilon", "lr", "round_timeout", "wait_timeout")  # Flower insists on the type
         return {
             **{name.replace("_", "-"): getattr(self, name) for name in same},
             **{name.replace("_", "-"): float(getattr(self, name)) for name in floats},
@@ -121,21 +120,15 @@ class Federation:
 
     def to_toml(self) -> str:
         """The whole federation, reloadable."""
-        return tomli_w.dumps({"format": FORMAT, **dataclasses.asdict(self)})
+        return _COMMENT + tomli_w.dumps(dataclasses.asdict(self))
 
 
 def load_federation(folder: Path) -> Federation:
     """The federation in a folder; ValueError says what to do if there is none."""
     path = folder / NAME
     if not path.is_file():
-        if (folder / "superlink.sh").exists():
-            raise ValueError(
-                f"{folder} has no {NAME}: copy it from the folder that `sqsgd deploy init` wrote"
-            )
         raise ValueError(f"{folder} has no {NAME}: create it with `sqsgd deploy init {folder}`")
     values = read_toml(path)
-    if values.pop("format", None) != FORMAT:
-        raise ValueError(f"{path}: format must be {FORMAT}, the only one that this sqsgd supports")
     if isinstance(values.get("hosts"), list):
         values["hosts"] = tuple(values["hosts"])
     kinds = {
