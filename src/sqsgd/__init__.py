@@ -17,7 +17,7 @@ from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.scalardp import ScalarDP
 from sqsgd.numerics.reconstruction import reconstruction_bound
 from sqsgd.planner import Plan, plan
-from sqsgd.randomness import Rng, Rngs, secure_rng, secure_rngs, seeded_rng, seeded_rngs
+from sqsgd.randomness import Rng, secure_rng, seeded_rng
 from sqsgd.schemes import SCHEMES, make_scheme
 from sqsgd.task import Task, Tasks
 from sqsgd.whole_run import TrainedRun, train
@@ -35,7 +35,6 @@ __all__ = [
     "PrivQuant",
     "Privacy",
     "Rng",
-    "Rngs",
     "ScalarDP",
     "Scheme",
     "Task",
@@ -48,8 +47,6 @@ __all__ = [
     "plan",
     "reconstruction_bound",
     "secure_rng",
-    "secure_rngs",
     "seeded_rng",
-    "seeded_rngs",
     "train",
 ]

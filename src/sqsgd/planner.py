@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from sqsgd import checks
@@ -238,17 +238,14 @@ def frontier(*, dim: int, epsilon: float) -> list[Point]:
     return points
 
 
-def stateless_choices(*, dim: int, epsilon: float, bits: int, once: bool = False) -> list[Stateless]:
+def stateless_choices(*, dim: int, epsilon: float, bits: int) -> list[Stateless]:
     """The schemes of ``STATELESS`` under a budget: those with exact arithmetic, the best first, then others.
 
-    The best has the fewest bytes of those within 3 % of the least error. ``once``: each user reports once,
-    and messages have the short envelope of such runs. All are unbiased, so the order is the same for the mean
-    over any number of clients.
+    The best has the fewest bytes of those within 3 % of the least error. All are unbiased, so the order is
+    the same for the mean over any number of clients.
 
     >>> budget = {"dim": 3920, "epsilon": 8.0, "bits": 512}
     >>> [(way.name, way.message_bytes) for way in stateless_choices(**budget)][0]
-    ('sqsgd-stateless', 7)
-    >>> [(way.name, way.message_bytes) for way in stateless_choices(**budget, once=True)][0]
     ('privunit-index', 7)
     """
     found = []
@@ -257,7 +254,6 @@ def stateless_choices(*, dim: int, epsilon: float, bits: int, once: bool = False
             scheme = make_scheme(name, dim=dim, epsilon=epsilon, bits=bits)
         except ValueError:  # it does not fit into the bits
             continue
-        scheme = replace(scheme, wire=2) if once else scheme
         found.append(
             Stateless(
                 name=name,
@@ -277,7 +273,7 @@ def stateless_choices(*, dim: int, epsilon: float, bits: int, once: bool = False
     return sorted(found, key=order)
 
 
-def automatic_scheme(*, dim: int, epsilon: float, bits: int, once: bool = False) -> str:
+def automatic_scheme(*, dim: int, epsilon: float, bits: int) -> str:
     """The name that ``scheme = "auto"`` stands for: the best of ``stateless_choices`` with exact arithmetic.
 
     Guarantees
@@ -288,7 +284,7 @@ def automatic_scheme(*, dim: int, epsilon: float, bits: int, once: bool = False)
     >>> automatic_scheme(dim=3920, epsilon=8.0, bits=512)
     'sqsgd-stateless'
     """
-    best = stateless_choices(dim=dim, epsilon=epsilon, bits=bits, once=once)[0]
+    best = stateless_choices(dim=dim, epsilon=epsilon, bits=bits)[0]
     if best.arithmetic == "real":
         raise ValueError(
             f"bits = {bits} hold no report with exact arithmetic of {dim} numbers at epsilon = {epsilon:g}; "

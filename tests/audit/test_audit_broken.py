@@ -274,7 +274,7 @@ def test_a_residual_among_the_codes_is_caught():
             for column in layout:
                 columns.append(column.unpack(memoryview(bytes(message))[start : start + column.length]))
                 start += column.length
-            return seal(layout, columns, scheme=self.fingerprint, round=task.round, binding=task.binding)
+            return seal(layout, columns, scheme=self.fingerprint, binding=task.binding)
 
     def make(*, dim, epsilon, bits):
         scheme = make_scheme("sqsgd", dim=dim, epsilon=epsilon, bits=bits, code="signs")

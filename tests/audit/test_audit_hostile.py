@@ -168,7 +168,7 @@ def test_codes_that_depend_on_the_round_before_are_caught():
                 again = rng.take(codes.size) < 256 // 3
                 codes = np.where(again, last[key], codes).astype(np.uint8)
             last[self.fingerprint, task.client, task.round] = codes
-            head = {"scheme": self.fingerprint, "round": task.round, "binding": task.binding}
+            head = {"scheme": self.fingerprint, "binding": task.binding}
             return codec.seal(self.mechanism.layout, (codes, symbol), **head)
 
     assert caught(remade(Remembering)) == {"noise of two rounds"}

@@ -1,7 +1,5 @@
 """Plans for one report per user, from either ε."""
 
-from dataclasses import replace
-
 import pytest
 
 from sqsgd import central_guarantee, make_scheme
@@ -15,8 +13,8 @@ def test_the_plan_keeps_what_was_asked_for():
     chosen = plan_once(**BUDGET, central=0.2)
     assert chosen.central.epsilon <= 0.2
     assert chosen.epsilon == chosen.central.local_epsilon > 4
-    scheme = replace(make_scheme(chosen.scheme, dim=3920, epsilon=chosen.epsilon, bits=256), wire=2)
-    assert chosen.scheme == automatic_scheme(dim=3920, epsilon=chosen.epsilon, bits=256, once=True)
+    scheme = make_scheme(chosen.scheme, dim=3920, epsilon=chosen.epsilon, bits=256)
+    assert chosen.scheme == automatic_scheme(dim=3920, epsilon=chosen.epsilon, bits=256)
     assert (chosen.message_bytes, chosen.nmse) == (scheme.bits // 8, scheme.nmse)
     assert chosen.nmse_mean == chosen.nmse / 60000
 

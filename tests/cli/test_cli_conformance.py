@@ -5,7 +5,7 @@ import os
 
 from typed import typed
 
-from sqsgd.conformance.comparison import expected_answers
+from sqsgd.conformance import expected_answers
 
 
 def test_export_then_check(tmp_path):

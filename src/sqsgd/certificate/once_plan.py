@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqsgd import checks
@@ -63,8 +63,8 @@ def plan_once(
         raise ValueError(f"set either epsilon = {epsilon} or central = {central}")
 
     def make(local: float) -> Scheme:
-        name = automatic_scheme(dim=dim, epsilon=local, bits=bits, once=True)
-        return replace(make_scheme(name, dim=dim, epsilon=local, bits=bits), wire=2)  # as once-runs send it
+        name = automatic_scheme(dim=dim, epsilon=local, bits=bits)
+        return make_scheme(name, dim=dim, epsilon=local, bits=bits)
 
     if epsilon is None:
         epsilon = local_epsilon_for(

@@ -7,7 +7,6 @@ Chosen for apps in the form of Flower's own, which send the change of a trained 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from sqsgd.core import Scheme
@@ -32,7 +31,7 @@ def chosen_scheme(
             f"scheme = {scheme.name!r} keeps a residual for a node's next report, and with "
             "once = true there is none: use scheme = 'privunit-index' or 'sqsgd-stateless'"
         )
-    return replace(scheme, wire=2) if once else scheme
+    return scheme
 
 
 def _default_scheme(make: Callable[..., Scheme], options: Mapping[str, Any], sends: str) -> Scheme:

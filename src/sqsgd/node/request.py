@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sqsgd import checks
@@ -57,11 +57,10 @@ class Request:
     """The types in which the app is given the weights (``Structure.types``); they travel as float32."""
 
     def make_scheme(self) -> Scheme:
-        """The scheme that the request names, made here from its parts; wire format 2 for slots."""
-        scheme = make_scheme(
+        """The scheme that the request names, made here from its parts."""
+        return make_scheme(
             self.scheme, dim=self.task.dim, epsilon=self.epsilon, bits=self.bits, **self.options
         )
-        return replace(scheme, wire=2) if self.by_slot else scheme
 
     @property
     def identity(self) -> str:

@@ -153,7 +153,6 @@ def sqsgd(
         transforms=(rotate,) if size >= dim else (Subsample(size=size), rotate),
         mechanism=mechanism,
         residual=size < dim,
-        wire=_wire(mechanism),
     )
 
 
@@ -188,7 +187,6 @@ def stateless(dim: int, mechanism: Direction | SparseMatches) -> Scheme:
         dim=dim,
         transforms=rotated_sample(dim, mechanism.dim),
         mechanism=mechanism,
-        wire=_wire(mechanism),
     )
 
 
@@ -197,11 +195,6 @@ def code_of(mechanism: Mechanism) -> Code:
     if isinstance(mechanism, SparseMatches):
         return "sparse"
     return "signs" if mechanism.layout[0].alphabet == 2 else "levels"
-
-
-def _wire(mechanism: Direction | SparseMatches) -> int:
-    """The wire format: the short envelope for codes that came with it."""
-    return 2 if isinstance(mechanism, SparseMatches) else 1
 
 
 def best_code(
