@@ -167,6 +167,8 @@ def _draws(scheme: Scheme) -> Iterator[tuple[str, list[int]]]:
         words = mechanism.quantizer._one_pass_bytes // 8
         yield "more-tries", [2**63, *[0] * words]
         yield "rounding-tied", [2**63, *[_LAST] * words]
+        for number in range(6):
+            yield f"scrambled-{number}", []
 
 
 @lru_cache(maxsize=64)
