@@ -282,7 +282,7 @@ def automatic_scheme(*, dim: int, epsilon: float, bits: int) -> str:
       tests/test_planner.py::test_auto_never_chooses_real_arithmetic.
 
     >>> automatic_scheme(dim=3920, epsilon=8.0, bits=512)
-    'sqsgd-stateless'
+    'privunit-index'
     """
     best = stateless_choices(dim=dim, epsilon=epsilon, bits=bits)[0]
     if best.arithmetic == "real":

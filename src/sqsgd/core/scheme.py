@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sqsgd import checks, codec
 from sqsgd.codec import Columns
@@ -150,6 +151,29 @@ class Scheme:
     def privacy(self) -> Privacy:
         """The guarantee of one message."""
         return self.mechanism.privacy
+
+    def tasks(
+        self, round: int, clients: npt.ArrayLike, seed: int, bound: float, clip: float | None = None
+    ) -> Tasks:
+        """The tasks of many clients in one round: a sequence of ``Task``, and what ``encode_many`` takes.
+
+        Args:
+            round: the number of the round.
+            clients: the clients' numbers.
+            seed: the public seed.
+            bound: U_t, the mechanism's range.
+            clip: the l2 radius that vectors are clipped to first; None: no clipping.
+
+        Raises:
+            ValueError: a number is out of range.
+
+        >>> from sqsgd import make_scheme
+        >>> tasks = make_scheme("fedsgd", dim=2).tasks(round=0, clients=range(50), seed=1234, bound=10.0)
+        >>> len(tasks), tasks[3].client
+        (50, 3)
+        """
+        task = Task(round=round, client=0, seed=seed, dim=self.dim, bound=bound, clip=clip)
+        return Tasks(task, np.asarray(clients))
 
     def encode(self, x: Any, task: Task, rng: Rng) -> bytes:
         """The client's message for its gradient (plus residual), clipped first where the task says so."""
