@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests/collect"))
 from devices import invited, make, worker
 from postgres_server import MISSING, postgres, programs
 
-from sqsgd import Task, secure_rngs
-from sqsgd.collect.rounds import opened
+from sqsgd import Task, secure_rng
+from sqsgd.collect.opening import opened
 from sqsgd.task import Tasks
 
 DIM = 3920
@@ -90,9 +90,7 @@ class Encoder:
             these = [(task, future) for task, future in waiting if task["round"] == round]
             tasks = Tasks(Task(**these[0][0]), [task["client"] for task, _ in these])
             x = self._rows[np.random.default_rng(0).integers(len(self._rows), size=len(these))]
-            for row, (_, future) in zip(
-                self._scheme.encode_many(x, tasks, secure_rngs(len(these))), these, strict=True
-            ):
+            for row, (_, future) in zip(self._scheme.encode_many(x, tasks, secure_rng()), these, strict=True):
                 future.set_result(row.tobytes())
 
 

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests/collect"))
 from collect_load import Connection
 from devices import invited, make, worker
 
-from sqsgd import Task, secure_rngs
+from sqsgd import Task, secure_rng
 from sqsgd.training.train import load_problem
 from sqsgd.training.settings import load_config
 from sqsgd.task import Tasks
@@ -72,7 +72,7 @@ async def train(url, study, problem, invitations):
         weights = await asyncio.to_thread(model, url, study, round)
         rows = problem.gradient_rows(weights, round, users)[1]
         tasks = Tasks(Task(**joined[0]["task"]), [answer["task"]["client"] for answer in joined])
-        messages = study.made_scheme.encode_many(rows, tasks, secure_rngs(len(users)))
+        messages = study.made_scheme.encode_many(rows, tasks, secure_rng())
         headers = [b"authorization: Bearer %s\r\n" % ticket.encode() for ticket in tickets]
         started = time.perf_counter()
         await requests(

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 
-from sqsgd.conformance.generation import report
 from sqsgd.core import Scheme
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.scalardp import ScalarDP
@@ -29,6 +28,9 @@ from sqsgd.schemes.sqsgd import Direction
 from sqsgd.task import Task
 from sqsgd.transforms import Rotate, Subsample, padded
 
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+from conformance_vectors import report
+
 CLIENT = Path(__file__).parents[1] / "clients/js/test/answers.js"
 PER_SCHEME = 250
 
@@ -38,11 +40,9 @@ def random_scheme(random: np.random.Generator) -> Scheme:
     kind = random.integers(6)
     dim = 3920 if kind == 0 else int(random.integers(1, 600))
     epsilon = float(10 ** random.uniform(-1, 1.5))
-    wire = int(random.integers(1, 3))
     if kind < 2:
         near = int(random.integers(1, min(padded(dim), 300) + 1))
-        scheme = privunit_index(dim, epsilon, nearest=near)
-        return Scheme(**{**_fields(scheme), "wire": wire})
+        return privunit_index(dim, epsilon, nearest=near)
     size = padded(dim) if random.random() < 0.4 else 1 << int(random.integers(0, dim.bit_length()))
     rotate = Rotate(rounds=2)
     if kind % 2:
@@ -60,11 +60,7 @@ def random_scheme(random: np.random.Generator) -> Scheme:
         quantizer = PrivQuant(size, 2, epsilon)
         mechanism = Direction(quantizer=quantizer, norm=norm, reach=float(random.choice([2**-12, 1.0])))
     name = "sqsgd" if kind % 2 else "sqsgd-stateless"
-    return Scheme(name=name, dim=dim, transforms=transforms, mechanism=mechanism, wire=wire)
-
-
-def _fields(scheme: Scheme) -> dict:
-    return {key: getattr(scheme, key) for key in ("name", "dim", "transforms", "mechanism")}
+    return Scheme(name=name, dim=dim, transforms=transforms, mechanism=mechanism)
 
 
 def random_vector(dim: int, random: np.random.Generator) -> np.ndarray:
@@ -97,7 +93,7 @@ def random_group(count: int, random: np.random.Generator) -> dict:
         )
         words = random.integers(2**64, size=4096, dtype=np.uint64).tolist()
         cases.append(report(str(number), scheme, x, task, words))
-    return {"name": "", "identity": scheme.identity, "wire": scheme.wire, "encode": cases}
+    return {"name": "", "identity": scheme.identity, "encode": cases}
 
 
 def main() -> int:

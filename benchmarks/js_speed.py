@@ -20,13 +20,12 @@ from chromium import Chromium  # noqa: E402
 from sqsgd.cli.doctor import find_chromium  # noqa: E402
 
 SCHEMES = {
-    "privunit-index, ε = 8": ("privunit-index 3920\nrotate 2 shared=0\nnearest 25 of 8192 vertices 8.0", 2),
-    "sparse, ε = 20": ("sqsgd-stateless 3920\nrotate 2 shared=0\nsparse 4096 23 3 3 20.0 (coin)", 2),
-    "sparse, ε = 400": ("sqsgd-stateless 3920\nrotate 2 shared=0\nsparse 4096 198 100 99 400.0 (coin)", 2),
+    "privunit-index, ε = 8": "privunit-index 3920\nrotate 2 shared=0\nnearest 25 of 8192 vertices 8.0",
+    "sparse, ε = 20": "sqsgd-stateless 3920\nrotate 2 shared=0\nsparse 4096 23 3 3 20.0 (coin)",
+    "sparse, ε = 400": "sqsgd-stateless 3920\nrotate 2 shared=0\nsparse 4096 198 100 99 400.0 (coin)",
     "signs, ε = 400": (
         "sqsgd 3920\nsubsample 2048 shared=0 rescale=0\nrotate 2 shared=0\n"
-        "direction 0.000244140625 (privquant 2048 2 1630 boundary 394.0) (scalardp 8 6.0)",
-        1,
+        "direction 0.000244140625 (privquant 2048 2 1630 boundary 394.0) (scalardp 8 6.0)"
     ),
 }
 PAGES = 9
@@ -35,7 +34,7 @@ MEASURE = """(async () => {
   const task = sqsgd.makeTask({round: 0, client: 1, seed: 2, dim: 3920, bound: 0.5});
   const x = Float32Array.from({length: 3920}, (_, i) => Math.sin(i * i) / 100);
   let scheme;
-  const made = clock(() => { scheme = new sqsgd.Scheme(%s, %d); });
+  const made = clock(() => { scheme = new sqsgd.Scheme(%s); });
   const times = Array.from({length: 200}, () => clock(() => scheme.encode(x, task)));
   const first = times[0];
   times.sort((a, b) => a - b);
@@ -63,12 +62,12 @@ def main() -> None:
         page = Path(folder) / "page.html"
         page.write_text("<!doctype html>")
         load = f"import('{address}').then((all) => {{ globalThis.sqsgd = all; }})"
-        for name, (identity, wire) in SCHEMES.items():
+        for name, identity in SCHEMES.items():
             rows = []
             for _ in range(PAGES):  # nothing is compiled yet in a new page
                 browser.open(page)
                 browser.run(load)
-                rows.append(browser.run(MEASURE % (json.dumps(identity), wire)))
+                rows.append(browser.run(MEASURE % json.dumps(identity)))
             made, first, middle, late, size = map(statistics.median, zip(*rows, strict=True))
             least = min(row[1] for row in rows)
             print(

@@ -17,7 +17,7 @@ import sys
 import numpy as np
 from collect_mnist import CONFIG
 
-from sqsgd import Aggregate, secure_rngs
+from sqsgd import Aggregate, secure_rng
 from sqsgd.collect.study import make_study
 from sqsgd.training.train import load_problem
 from sqsgd.training import initial_state
@@ -82,7 +82,7 @@ def trained(problem, study, attack, share):
             if liars and attack != "labels":
                 messages = nearest(scheme, rows, tasks)
             else:
-                messages = scheme.encode_many(rows, tasks, secure_rngs(len(mine)))
+                messages = scheme.encode_many(rows, tasks, secure_rng())
             total.add_many(tasks, messages)
         state = server_step(settings, state, total.mean(), [])
     return problem.evaluate(state.weights)[0]

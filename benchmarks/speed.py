@@ -28,7 +28,7 @@ from sqsgd.codec import Column, SignedSubset
 from sqsgd.core import Aggregate, Scheme
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.sparse_law import SparseLaw
-from sqsgd.randomness import PublicStream, secure_rng, secure_rngs
+from sqsgd.randomness import PublicStream, secure_rng
 from sqsgd.schemes import make_scheme
 from sqsgd.schemes.sqsgd_paper import sqsgd_paper
 from sqsgd.task import Task, Tasks
@@ -261,7 +261,7 @@ def many_figures(users: int = 512) -> Iterator[Figure]:
 
         def many() -> None:
             tasks = Tasks(task, np.arange(users))  # noqa: B023
-            total.add_many(tasks, scheme.encode_many(x, tasks, secure_rngs(users)))  # noqa: B023
+            total.add_many(tasks, scheme.encode_many(x, tasks, secure_rng()))  # noqa: B023
 
         alone, together = best_times(one_by_one, many, turns=8)
         speed, ratio = users / together, (alone / 16) / (together / users)

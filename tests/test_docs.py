@@ -3,16 +3,15 @@
 import base64
 import math
 import re
+import runpy
 import struct
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import snippets
 
 from sqsgd import Task, make_scheme, reconstruction_bound, seeded_rng
-from sqsgd.conformance import generation
-from sqsgd.conformance.comparison import read_vectors
+from sqsgd.conformance import read_vectors
 from sqsgd.randomness import EVERYONE, PublicStream
 
 ROOT = snippets.ROOT
@@ -55,7 +54,7 @@ def test_the_documented_reader_reads_our_messages(name, options):
 def test_the_documented_reader_reads_reports_of_slots():
     reader: dict = {}
     exec(blocks("docs/wire-format.md", "python")[0], reader)  # noqa: S102
-    scheme = replace(make_scheme("privunit-index", dim=300, epsilon=4.0), wire=2)
+    scheme = make_scheme("privunit-index", dim=300, epsilon=4.0)
     fields = {"round": 9, "client": 4, "seed": 2**63 + 5, "dim": 300, "bound": 2.5, "clip": 0.0}
     task = Task(**{**fields, "clip": None})
     message = scheme.encode(np.linspace(-1, 1, 300), task, seeded_rng(3))
@@ -102,13 +101,13 @@ def written(page, group, case):
     raw, digits = base64.b64decode(case["x"]), case["words"]
     x = struct.unpack(f"<{len(raw) // 4}f", raw)
     words = iter([int(digits[i : i + 16], 16) for i in range(0, len(digits), 16)])
-    message = page["write"](x, group["identity"], group["wire"], task_of(case), words.__next__)
+    message = page["write"](x, group["identity"], task_of(case), words.__next__)
     return message.hex() if next(words, None) is None else "words are left"
 
 
 def judged(page, group, case):
     try:
-        page["read"](bytes.fromhex(case["message"]), group["identity"], group["wire"], task_of(case))
+        page["read"](bytes.fromhex(case["message"]), group["identity"], task_of(case))
     except ValueError as error:
         return str(error)
     return "accepted"
@@ -121,7 +120,7 @@ def test_the_documented_encoder_conforms(group):
         assert written(page, group, case) == case["message"], case["id"]
     for case in group["decode"]:
         task = task_of(case)
-        columns = page["read"](bytes.fromhex(case["message"]), group["identity"], group["wire"], task)
+        columns = page["read"](bytes.fromhex(case["message"]), group["identity"], task)
         assert columns == case["columns"]
         found = page["estimate"](columns, group["identity"], task, group["scale"])
         np.testing.assert_allclose(found, case["estimate"], atol=1e-5 * np.abs(case["estimate"]).max())
@@ -142,14 +141,15 @@ def test_the_documented_encoder_conforms(group):
 def test_the_documented_encoder_writes_our_messages(scheme, options):
     """Schemes as the planner chooses them, random vectors and words."""
     page, numbers = encoder(), np.random.default_rng(3)
+    report = runpy.run_path(str(ROOT / "tools/conformance_vectors.py"))["report"]
     made = make_scheme(scheme, **options)
-    group = {"identity": made.identity, "wire": made.wire}
+    group = {"identity": made.identity}
     for number in range(20):
         x = numbers.standard_normal(made.dim).astype(np.float32)
         words = numbers.integers(2**64, size=4096, dtype=np.uint64).tolist()
         clip = 5.0 if number % 3 == 0 else None
         task = Task(round=number, client=number, seed=7, dim=made.dim, bound=20.0, clip=clip)
-        case = generation.report("", made, x, task, words)
+        case = report("", made, x, task, words)
         assert written(page, group, case) == case["message"]
 
 

@@ -12,11 +12,9 @@ from sqsgd.codec import MalformedReport
 from sqsgd.core import Aggregate, Mechanism, Privacy, Scheme, Transform
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.privacy.certificate import CentralGuarantee, central_guarantee, local_epsilon_for
-from sqsgd.privacy.ledger import Ledger
-from sqsgd.privacy.planner import Plan, plan
 from sqsgd.privacy.reconstruction import reconstruction_bound
-from sqsgd.randomness import Rng, Rngs, secure_rng, secure_rngs, seeded_rng, seeded_rngs
+from sqsgd.privacy.planner import Plan, plan
+from sqsgd.randomness import Rng, secure_rng, seeded_rng
 from sqsgd.schemes import SCHEMES, make_scheme
 from sqsgd.task import Task, Tasks
 from sqsgd.training.train import TrainedRun, train
@@ -34,7 +32,6 @@ __all__ = [
     "PrivQuant",
     "Privacy",
     "Rng",
-    "Rngs",
     "ScalarDP",
     "Scheme",
     "Task",
@@ -47,8 +44,6 @@ __all__ = [
     "plan",
     "reconstruction_bound",
     "secure_rng",
-    "secure_rngs",
     "seeded_rng",
-    "seeded_rngs",
     "train",
 ]

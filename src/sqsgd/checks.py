@@ -94,7 +94,7 @@ def shaped_rows(name: str, value: Any, rows: int, dim: int) -> Vector:
 
 def vector(name: str, value: Any, dim: int) -> Vector:
     """A float32 vector of length dim with coordinates within ±1e13."""
-    from sqsgd.kernels.privatising import within
+    from sqsgd.kernels.rotation import within
 
     result = shaped(name, value, dim)
     if not within(result, LARGEST):

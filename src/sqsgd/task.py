@@ -61,13 +61,13 @@ class Task:
 class Tasks(Sequence[Task]):
     """The tasks of many clients in one round, which differ in the client's number alone.
 
-    >>> from sqsgd import Aggregate, make_scheme, secure_rngs
+    >>> from sqsgd import Aggregate, make_scheme, secure_rng
     >>> scheme, x = make_scheme("privunit-index", dim=8, epsilon=4.0), np.ones((2, 8), np.float32)
-    >>> tasks = Tasks(Task(round=0, client=0, seed=1, dim=8, bound=1.0), [3, 5])
-    >>> messages, total = scheme.encode_many(x, tasks, secure_rngs(2)), Aggregate(scheme)
+    >>> tasks = scheme.tasks(round=0, clients=[3, 5], seed=1, bound=1.0)
+    >>> messages, total = scheme.encode_many(x, tasks, secure_rng()), Aggregate(scheme)
     >>> _ = total.add_many(tasks, messages)
     >>> len(tasks), tasks[1].client, messages.shape, total.count
-    (2, 5, (2, 17), 2)
+    (2, 5, (2, 6), 2)
     """
 
     def __init__(self, task: Task, clients: npt.ArrayLike) -> None:

@@ -91,7 +91,7 @@ class Subsample(Transform):
         if self.size == dim:
             total += y
         else:
-            from sqsgd.kernels.selecting import add_at
+            from sqsgd.kernels.rotation import add_at
 
             scale = math.sqrt(dim / self.size) if self.rescale else 1.0
             add_at(total, self.coordinates(task, dim), _checked(y, self.size), scale)

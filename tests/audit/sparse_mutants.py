@@ -27,7 +27,7 @@ def small(kind=SparseMatches, *, norm=None):
         rest = epsilon * (1 - (norm or 0))
         law = SparseLaw(size=4, near=2, count=2, threshold=2, epsilon=rest)
         mechanism = kind(law=law, norm=ScalarDP(1.0, norm * epsilon) if norm else None)
-        return Scheme(name="sparse", dim=4, transforms=(Rotate(rounds=2),), mechanism=mechanism, wire=2)
+        return Scheme(name="sparse", dim=4, transforms=(Rotate(rounds=2),), mechanism=mechanism)
 
     return make
 
@@ -164,7 +164,7 @@ def dense(kind=SparseMatches):
     def make(*, dim, epsilon, bytes):
         law = SparseLaw(size=64, near=24, count=12, threshold=8, epsilon=0.8 * epsilon)
         mechanism = kind(law=law, norm=ScalarDP(1.0, 0.2 * epsilon))
-        return Scheme(name="sparse", dim=64, transforms=(Rotate(rounds=2),), mechanism=mechanism, wire=2)
+        return Scheme(name="sparse", dim=64, transforms=(Rotate(rounds=2),), mechanism=mechanism)
 
     return make
 

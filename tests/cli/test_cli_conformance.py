@@ -5,7 +5,7 @@ import os
 
 from typed import typed
 
-from sqsgd.conformance.comparison import expected_answers
+from sqsgd.conformance import expected_answers
 
 
 def test_export_then_check(tmp_path):
@@ -21,7 +21,7 @@ def test_export_then_check(tmp_path):
     answered.write_text(json.dumps(answers))
     wrong = typed(f"sqsgd conformance {answered}")
     assert wrong.code == 1
-    assert 'messages index-100/short: expected "02' in wrong.out
+    assert 'messages index-100/short: expected "01' in wrong.out
     assert "not answered: estimates" in wrong.out
     summary = json.loads(typed(f"sqsgd conformance {answered} --json").out)
     assert summary["conforms"] is False

@@ -237,11 +237,10 @@ def test_two_tabs_send_one_report(tmp_path):
 
 
 def test_a_report_of_a_browser_is_read_by_python(tmp_path):
-    from dataclasses import replace
 
     from sqsgd import Task, make_scheme
 
-    scheme = replace(make_scheme("privunit-index", dim=3920, epsilon=8.0, nearest=25), wire=2)
+    scheme = make_scheme("privunit-index", dim=3920, epsilon=8.0, nearest=25)
     assert scheme.identity == IDENTITY
     task = Task(round=3, client=12, seed=99, dim=3920, bound=0.5)
     device = Device(tmp_path, cap=8.0)

@@ -13,7 +13,7 @@ import torch
 from javascript import FOLDER, client
 
 import sqsgd
-from sqsgd.conformance.comparison import compare, read_vectors
+from sqsgd.conformance import compare, read_vectors
 from sqsgd.kernels.softmax import softmax_gradients
 from sqsgd.learning.features import soft_hog, unit
 

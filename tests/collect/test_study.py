@@ -20,7 +20,6 @@ def test_everything_is_decided_when_a_study_is_made():
     assert (study.lr, study.bound) == (simulated.optimizer.rate, simulated.bound)
     assert study.settings.decay_rounds == simulated.decay_rounds == 40
     assert 0 <= study.seed <= MOST_SEED
-    assert study.made_scheme.wire == 2
 
 
 def test_a_code_is_decided_too():

@@ -1,20 +1,28 @@
 """The packaged vectors are the generated ones, small, and reach the cases that they are for."""
 
+import importlib
 import json
 
 import numpy as np
 import pytest
+from snippets import ROOT
 
-from sqsgd.conformance import generation
-from sqsgd.conformance.comparison import read_vectors
+from sqsgd.conformance import PATH, read_vectors
 
 
-def test_the_packaged_vectors_are_the_generated_ones():
-    assert generation.text() == generation.PATH.read_text()
+@pytest.fixture
+def generation(monkeypatch):
+    """The tool that writes the vectors."""
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    return importlib.import_module("conformance_vectors")
+
+
+def test_the_packaged_vectors_are_the_generated_ones(generation):
+    assert generation.text() == PATH.read_text()
 
 
 def test_the_file_is_small():
-    assert generation.PATH.stat().st_size < 700_000
+    assert PATH.stat().st_size < 700_000
 
 
 def test_all_inputs_draws_and_reasons_occur():
@@ -22,10 +30,7 @@ def test_all_inputs_draws_and_reasons_occur():
     names = {case["id"].split("/")[1] for group in groups for case in group["encode"]}
     assert names >= {"dense", "sparse", "zero", "short", "at-the-bound", "beyond-the-bound", "denormal"}
     reasons = {case["reason"] for group in groups for case in group["malformed"]}
-    assert reasons == {
-        "length", "magic", "version", "scheme", "round", "checksum", "padding", "code", "accepted",
-    }  # fmt: skip
-    assert {group["wire"] for group in groups} == {1, 2}
+    assert reasons == {"length", "version", "checksum", "padding", "code", "accepted"}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +44,7 @@ def test_unlikely_draws_take_the_words_that_they_should(name, words):
         assert len(case["words"]) == 16 * words
 
 
-def test_a_message_depends_on_the_words():
+def test_a_message_depends_on_the_words(generation):
     """Vectors from which a broken encoder could not be told would be useless."""
     scheme = generation._schemes()["index-100"]
     _, x, bound = next(generation._inputs(100))
@@ -51,7 +56,7 @@ def test_a_message_depends_on_the_words():
 
 
 def test_the_file_holds_one_vector_per_line():
-    lines = generation.PATH.read_text().splitlines()
+    lines = PATH.read_text().splitlines()
     assert max(map(len, lines)) < 30_000
     assert json.loads("\n".join(lines)) == read_vectors()
     assert np.isfinite([group["scale"] for group in read_vectors()["groups"]]).all()

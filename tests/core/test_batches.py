@@ -1,22 +1,19 @@
-"""Many clients at once: the same bytes and the same sums as one by one, for every scheme."""
-
-from dataclasses import replace
+"""Many clients at once: reports with the law of single ones, and the same sums."""
 
 import numpy as np
 import pytest
+import reference
 from cases import CASES
 
-from sqsgd import Aggregate, MalformedReport, Task, make_scheme, seeded_rng
+from sqsgd import Aggregate, MalformedReport, Rng, Task, make_scheme, secure_rng, seeded_rng
 from sqsgd.core import Scheme, batches
-from sqsgd.core.batches import each_part
+from sqsgd.core.batches import in_order, parts_of
 from sqsgd.mechanisms.scalardp import ScalarDP
 from sqsgd.mechanisms.sparse_law import SparseLaw
 from sqsgd.mechanisms.sparse_matches import SparseMatches
-from sqsgd.randomness import secure_rngs, seeded_rngs
+from sqsgd.schemes.privunit_index import NearestVertices
 from sqsgd.task import Tasks
 from sqsgd.transforms import Rotate
-
-BASE = (7 << 128) | (3 << 64)
 
 
 def tasks(scheme, count, **changes):
@@ -35,60 +32,140 @@ def vectors(scheme, count, seed=1):
     return x.astype(np.float32)
 
 
-def one_by_one(scheme, x, asked):
-    return [
-        scheme.encode(row, task, seeded_rng(BASE + task.client)) for row, task in zip(x, asked, strict=True)
-    ]
+def sparse(size, near, count, threshold, norm, epsilon=5.0):
+    law = SparseLaw(size=size, near=near, count=count, threshold=threshold, epsilon=epsilon)
+    return SparseMatches(law=law, norm=None if norm is None else ScalarDP(1.0, norm, 2))
 
 
-def schemes_for_kernels():
-    """(name, scheme, clients): what ``randomize_many`` of some mechanism has kernels for, at many sizes."""
-    for dim, epsilon, more in [
-        (3, 1.0, {}), (40, 0.1, {"nearest": 40}), (64, 4.0, {}), (300, 8.0, {"nearest": 1}), (3920, 4.0, {}),
-    ]:  # fmt: skip
-        scheme = make_scheme("privunit-index", dim=dim, epsilon=epsilon, **more)
-        yield f"privunit-index {dim} {epsilon}", scheme, 300
-        yield f"privunit-index {dim} {epsilon}, wire 2", replace(scheme, wire=2), 40
-    for size, near, count, threshold, norm in [
-        (4, 2, 1, 1, None), (64, 8, 3, 2, None), (64, 60, 30, 20, 3.0), (4096, 40, 4, 4, 1.0),
-        (64, 8, 3, 2, 20.0),
-    ]:  # fmt: skip
-        law = SparseLaw(size=size, near=near, count=count, threshold=threshold, epsilon=5.0)
-        symbol = None if norm is None else ScalarDP(1.0, norm)
-        yield f"sparse {size} {near} {count} {norm}", Scheme(
-            name="sparse", dim=size - 1, transforms=(Rotate(rounds=2),),
-            mechanism=SparseMatches(law=law, norm=symbol), wire=2,
-        ), 200  # fmt: skip
+SMALL = {
+    "vertices": NearestVertices(dim=5, epsilon=1.5, nearest=3),
+    "all vertices near": NearestVertices(dim=3, epsilon=1.0, nearest=3),
+    "sparse": sparse(6, 3, 2, 1, None, 1.5),
+    "sparse with a norm": sparse(4, 2, 1, 1, 1.0, 1.0),
+    "most are near": sparse(4, 3, 3, 2, None, 2.0),
+}
+SCHEMES = [
+    *(Scheme(name="s", dim=m.dim, transforms=(), mechanism=m) for m in SMALL.values()),
+    make_scheme("privunit-index", dim=40, epsilon=0.1, nearest=40),
+    make_scheme("privunit-index", dim=3920, epsilon=4.0),
+    Scheme(
+        name="s", dim=4095, transforms=(Rotate(rounds=2),), mechanism=sparse(4096, 40, 4, 4, 1.0)
+    ),
+    *(case.make(dim=70, bytes=32) for case in CASES),
+]  # fmt: skip
+IDS = [*SMALL, "index 40", "index 3920", "sparse 4095", *map(str, CASES)]
+ROWS = 60_000
 
 
-KERNELS = [pytest.param(scheme, count, id=name) for name, scheme, count in schemes_for_kernels()]
-EVERY = [pytest.param(case.make(dim=70, bytes=32), 7, id=str(case)) for case in CASES]
+@pytest.mark.parametrize("kind", SMALL)
+@pytest.mark.parametrize("few_words", [False, True])
+def test_many_reports_have_the_law_of_single_ones(kind, few_words, monkeypatch):
+    """Counts of every possible report against its density, for a long, a short and a tied vector.
+
+    With few words, about half of the rows need further ones.
+    """
+    mechanism = SMALL[kind]
+    if few_words and isinstance(mechanism, NearestVertices):
+        monkeypatch.setattr(Rng, "below_many", _rejecting)
+    elif few_words:
+        few = property(lambda self: self.law.most_hits + self.law.count + 1)
+        monkeypatch.setattr(SparseMatches, "_words", few)
+    for number, x in enumerate(([0.9, -0.3, 0.2, 0.1, 0, 0], [0.1, 0.2, 0, 0, 0, 0], [-0.5] * 6)):
+        x = np.array(x[: mechanism.dim], np.float32)
+        columns = mechanism.randomize_many(np.tile(x, (ROWS, 1)), 1.0, seeded_rng(number))
+        outputs = [()]
+        for column in mechanism.layout:
+            outputs = [(*before, each) for before in outputs for each in column.every()]
+        chances = [np.exp(mechanism.log_density(output, x, 1.0)) for output in outputs]
+        chances = np.array(chances) / sum(chances)
+        sent = np.concatenate(columns, axis=1)
+        found = [np.count_nonzero((sent == np.concatenate(output)).all(axis=1)) for output in outputs]
+        assert sum(found) == ROWS
+        assert reference.g_test(found, ROWS * chances) > 1e-6
 
 
-@pytest.mark.parametrize(("scheme", "count"), [*KERNELS, *EVERY])
-def test_many_messages_are_the_single_ones(scheme, count, monkeypatch):
-    """With the same streams, whatever the parts and the number of threads."""
-    x, asked = vectors(scheme, count), tasks(scheme, count)
-    expected = one_by_one(scheme, x, asked)
-    monkeypatch.setattr(batches, "_FLOATS", 64 * scheme.dim)
-    for workers in (1, 2):
-        messages = scheme.encode_many(x, asked, seeded_rngs(BASE, asked.clients), workers=workers)
-        assert messages.shape == (count, scheme.bits // 8)
-        assert [row.tobytes() for row in messages] == expected
+_BELOW_MANY = Rng.below_many
 
 
-@pytest.mark.parametrize(("scheme", "count"), [*KERNELS, *EVERY])
+def _rejecting(rng, bounds):
+    """A quarter of the words are such as every bound that is no power of two rejects."""
+    words, given = rng.words, []
+
+    def some(count):
+        drawn = words(count).copy()
+        if not given:
+            drawn[::4] = 2**64 - 1
+            given.append(True)
+        return drawn
+
+    rng.words = some
+    try:
+        return _BELOW_MANY(rng, bounds)
+    finally:
+        del rng.words
+
+
+class Replay(Rng):
+    """Hands out given words, to all parts of a batch; counts them."""
+
+    def __init__(self, given):
+        super().__init__(0)
+        self.given, self.used = given, 0
+
+    def child(self):
+        return self
+
+    def word(self):
+        self.used += 1
+        return int(self.given[self.used - 1])
+
+    def words(self, count):
+        self.used += count
+        return self.given[self.used - count : self.used].copy()
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_no_word_serves_two_clients(kind):
+    """Another word in place of any one changes the report of at most one client."""
+    scheme = Scheme(name="s", dim=SMALL[kind].dim, transforms=(), mechanism=SMALL[kind])
+    x, asked, changed = vectors(scheme, 8), tasks(scheme, 8), set()
+    given = seeded_rng(1).words(4000)
+    rng = Replay(given)
+    expected = scheme.encode_many(x, asked, rng)
+    for place in range(rng.used):
+        for other in (given[-1 - place], np.uint64(2**63), np.uint64(12345)):
+            replaced = given.copy()
+            replaced[place] = other
+            differs = np.flatnonzero((scheme.encode_many(x, asked, Replay(replaced)) != expected).any(axis=1))
+            assert differs.size <= 1
+            changed |= set(differs.tolist())
+    assert len(changed) == 8
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=IDS)
+def test_messages_do_not_depend_on_the_number_of_threads(scheme, monkeypatch):
+    x, asked = vectors(scheme, 20), tasks(scheme, 20)
+    monkeypatch.setattr(batches, "_FLOATS", 6 * scheme.dim)
+    one, two = (scheme.encode_many(x, asked, seeded_rng(5), workers=workers) for workers in (1, 2))
+    assert one.shape == (20, scheme.bits // 8)
+    assert np.array_equal(one, two)
+    if scheme.privacy.is_private and scheme.bits > 400:
+        secure = [scheme.encode_many(x, asked, secure_rng()) for _ in range(2)]
+        assert not np.array_equal(*secure)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=IDS)
 @pytest.mark.parametrize("weighted", [False, True])
-def test_many_reports_are_added_as_single_ones(scheme, count, weighted, monkeypatch):
+def test_many_reports_are_added_as_single_ones(scheme, weighted, monkeypatch):
+    count = 20
     x, asked = vectors(scheme, count), tasks(scheme, count)
     weights = np.random.default_rng(5).uniform(0.1, 10, count) if weighted else None
-    messages = scheme.encode_many(x, asked, seeded_rngs(BASE, asked.clients))
+    messages = scheme.encode_many(x, asked, seeded_rng(1))
     single, many = Aggregate(scheme), Aggregate(scheme)
     for i, task in enumerate(asked):
         single.add(task, messages[i].tobytes(), 1.0 if weights is None else weights[i])
     monkeypatch.setattr(batches, "_FLOATS", 8 * scheme.dim)
-    first = count // 2  # in two batches, and with two threads
-    for rows in (slice(first), slice(first, count)):
+    for rows in (slice(9), slice(9, count)):  # in two batches, and with two threads
         part = asked[rows]
         columns = many.add_many(part, messages[rows], None if weights is None else weights[rows], workers=2)
         opened = [
@@ -100,92 +177,51 @@ def test_many_reports_are_added_as_single_ones(scheme, count, weighted, monkeypa
     assert many.mean().tobytes() == single.mean().tobytes()
 
 
-@pytest.mark.parametrize(
-    "scheme",
-    [
-        make_scheme("privunit-index", dim=64, epsilon=2.0, nearest=3),
-        make_scheme("sqsgd-stateless", dim=64, epsilon=20.0, bytes=8, code="sparse", norm_epsilon=2.0),
-        make_scheme("sqsgd-stateless", dim=64, epsilon=3.0, bytes=8, code="sparse"),
-    ],
-    ids=["vertices", "sparse with a norm", "sparse"],
-)
-def test_words_that_decide_nothing_are_drawn_again_by_themselves(scheme, monkeypatch):
-    """Words that 64 bits do not decide, or that are rejected: by a single draw from the same words on."""
-    x, asked, alone = vectors(scheme, 40), tasks(scheme, 40), []
-    mechanism = scheme.mechanism
-    expected = one_by_one(scheme, x, asked)
-    sampler = mechanism._is_near if hasattr(mechanism, "_is_near") else mechanism.law.sampler
-    usual = type(mechanism).randomize
-
-    def counted(self, *arguments):
-        alone.append(arguments)
-        return usual(self, *arguments)
-
-    def undecided(words):
-        values, sure = draw_many(words)
-        return values, sure & (np.arange(words.size) % 3 != 0)
-
-    draw_many = sampler.draw_many
-    monkeypatch.setattr(type(mechanism), "randomize", counted)
-    monkeypatch.setattr(sampler, "draw_many", undecided)
-    messages = scheme.encode_many(x, asked, seeded_rngs(BASE, asked.clients))
-    assert [row.tobytes() for row in messages] == expected
-    assert len(alone) == 14
-
-
-def test_a_batch_that_reuses_noise_is_refused():
-    scheme = make_scheme("privunit-index", dim=64, epsilon=2.0)
-    rngs, asked = secure_rngs(5), tasks(scheme, 5)
-    scheme.encode_many(vectors(scheme, 5), asked, rngs)
-    with pytest.raises(RuntimeError, match="noise would repeat"):
-        scheme.encode_many(vectors(scheme, 5), asked, rngs)
-
-
 @pytest.mark.parametrize("name", ["privunit-index", "fedsgd", "sqsgd"])
 def test_a_row_that_is_not_finite_is_named(name):
     scheme = make_scheme(name, dim=64, epsilon=20.0, bytes=16)
     x, asked = vectors(scheme, 5), tasks(scheme, 5)
     x[3, 17] = np.nan
     with pytest.raises(ValueError, match=rf"client {asked[3].client}: x\[17\] = nan"):
-        scheme.encode_many(x, asked, seeded_rngs(BASE, asked.clients))
+        scheme.encode_many(x, asked, seeded_rng(1))
 
 
-def test_clipping_is_that_of_single_vectors():
-    scheme = make_scheme("privunit-index", dim=64, epsilon=2.0)
-    x, asked = vectors(scheme, 50), tasks(scheme, 50, clip=0.4)
-    messages = scheme.encode_many(x, asked, seeded_rngs(BASE, asked.clients))
-    assert [row.tobytes() for row in messages] == one_by_one(scheme, x, asked)
+def test_vectors_are_clipped():
+    scheme, total = make_scheme("fedsgd", dim=64), []
+    x = vectors(scheme, 50)
+    for clip in (None, 0.4):
+        asked, aggregate = tasks(scheme, 50, clip=clip), Aggregate(scheme)
+        (sent,) = aggregate.add_many(asked, scheme.encode_many(x, asked, seeded_rng(1)))
+        total.append(np.linalg.norm(sent, axis=1))
+    assert np.allclose(total[1], np.minimum(total[0], 0.4), rtol=1e-6)
 
 
 def test_shapes_that_do_not_fit_are_refused():
     scheme = make_scheme("privunit-index", dim=64, epsilon=2.0)
     x, asked = vectors(scheme, 5), tasks(scheme, 5)
     with pytest.raises(ValueError, match=r"must be floats of \(5, 64\)"):
-        scheme.encode_many(x[:4], asked, secure_rngs(5))
-    with pytest.raises(ValueError, match="4 generators for 5 clients"):
-        scheme.encode_many(x, asked, secure_rngs(4))
+        scheme.encode_many(x[:4], asked, secure_rng())
+    with pytest.raises(ValueError, match="private generator"):
+        scheme.encode_many(x, asked, [secure_rng()] * 5)
     with pytest.raises(ValueError, match="workers = 0"):
-        scheme.encode_many(x, asked, secure_rngs(5), workers=0)
-    messages = scheme.encode_many(x, asked, secure_rngs(5))
+        scheme.encode_many(x, asked, secure_rng(), workers=0)
+    messages = scheme.encode_many(x, asked, secure_rng())
     with pytest.raises(ValueError, match="5 tasks, 4 messages"):
         Aggregate(scheme).add_many(asked, messages[:4])
     with pytest.raises(ValueError, match="weight = 0"):
         Aggregate(scheme).add_many(asked, messages, np.array([1.0, 1.0, 0.0, 1.0, 1.0]))
     with pytest.raises(MalformedReport, match="must be uint8 of shape"):
         Aggregate(scheme).add_many(asked, messages[:, :-1])
-    assert scheme.encode_many(x[:0], asked[:0], secure_rngs(0)).shape == (0, scheme.bits // 8)
+    assert scheme.encode_many(x[:0], asked[:0], secure_rng()).shape == (0, scheme.bits // 8)
 
 
-@pytest.mark.parametrize("wire", [1, 2])
 @pytest.mark.parametrize("place", [0, 1, 4, -1])
-def test_a_malformed_report_is_named_and_none_is_added(wire, place):
-    scheme = replace(make_scheme("privunit-index", dim=64, epsilon=2.0), wire=wire)
-    asked = tasks(scheme, 9)
-    messages = scheme.encode_many(vectors(scheme, 9), asked, secure_rngs(9))
-    total = Aggregate(scheme)
+def test_a_malformed_report_is_named_and_none_is_added(place):
+    scheme = make_scheme("privunit-index", dim=64, epsilon=2.0)
+    asked, total = tasks(scheme, 9), Aggregate(scheme)
+    messages = scheme.encode_many(vectors(scheme, 9), asked, secure_rng())
     total.add_many(asked, messages)
-    before = total.mean()
-    damaged = messages.copy()
+    before, damaged = total.mean(), messages.copy()
     damaged[6, place] ^= 1
     with pytest.raises(MalformedReport, match="report 6: "):
         total.add_many(asked, damaged)
@@ -195,21 +231,20 @@ def test_a_malformed_report_is_named_and_none_is_added(wire, place):
     assert np.array_equal(total.mean(), before)
 
 
-def test_parts_come_in_order_and_an_error_ends_them():
-    asked, seen = tasks(make_scheme("fedsgd", dim=2), 10), []
+def test_parts_come_in_order_and_an_error_ends_them(monkeypatch):
+    asked = tasks(make_scheme("fedsgd", dim=2), 10)
 
-    def work(start, part):
-        seen.append(start)
-        if start == 6:
-            raise KeyError(start)
-        return start, len(part)
+    def sizes(part, own):
+        if part.start == 6 and failing:
+            raise KeyError(part.start)
+        return part.start, len(own)
 
-    batches_of_three = list(each_part(lambda start, part: (start, len(part)), asked, 2))
-    assert batches_of_three == [(0, 10)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches, "_FLOATS", 6)
-        for workers in (1, 4):
-            found = each_part(lambda start, part: (start, len(part)), asked, workers)
-            assert list(found) == [(0, 3), (3, 3), (6, 3), (9, 1)]
-            with pytest.raises(KeyError):
-                list(each_part(work, asked, workers))
+    failing = False
+    assert list(in_order(sizes, parts_of(asked), 2)) == [(0, 10)]
+    monkeypatch.setattr(batches, "_FLOATS", 6)
+    for workers in (1, 4):
+        failing = False
+        assert list(in_order(sizes, parts_of(asked), workers)) == [(0, 3), (3, 3), (6, 3), (9, 1)]
+        failing = True
+        with pytest.raises(KeyError):
+            list(in_order(sizes, parts_of(asked), workers))

@@ -1,4 +1,4 @@
-"""Many clients at once: the model and the records of one client after the other."""
+"""Many clients at once: few seeded ones as one after the other, bit for bit; more of them by one stream."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ SCHEMES = [
 @pytest.mark.parametrize(
     "changes", [{}, {"weigh_by_size": True}, {"order": seeded_order(60, 20, 1), "workers": 2}], ids=str
 )
-def test_batches_and_single_clients_give_the_same_bits(name, options, changes, monkeypatch):
+def test_few_seeded_clients_draw_the_bits_of_single_ones(name, options, changes, monkeypatch):
     scheme = make_scheme(name, dim=40, **options)
     monkeypatch.setattr(batch_rounds, "_FLOATS", 40 * 7)  # pieces of seven clients
     many, many_state = after(3, scheme, settings(**changes), ManyRows())
@@ -42,6 +42,20 @@ def test_batches_and_single_clients_give_the_same_bits(name, options, changes, m
     for one, other in zip(many, alone, strict=True):
         times = {name: 0.0 for name in vars(one) if name.startswith("seconds")}
         assert replace(one, **times) == replace(other, **times)
+
+
+@pytest.mark.parametrize(("name", "options"), SCHEMES[:4], ids=lambda value: str(value))
+def test_many_clients_learn_as_single_ones_do(name, options, monkeypatch):
+    """The noise of one stream for all of them: repeatable, and as large."""
+    scheme = make_scheme(name, dim=40, **options)
+    alone = np.concatenate([after(3, scheme, settings(), Many())[1].weights])
+    monkeypatch.setattr(batch_rounds, "_FEW", 0)
+    many, again = (after(3, scheme, settings(), ManyRows())[1].weights for _ in range(2))
+    monkeypatch.setattr(batch_rounds, "_FLOATS", 40 * 7)
+    pieces = after(3, scheme, settings(), ManyRows())[1].weights
+    assert many.tobytes() == again.tobytes()
+    for found in (many, pieces):
+        assert 0.3 < np.linalg.norm(found) / np.linalg.norm(alone) < 3
 
 
 def test_clients_with_a_residual_or_a_ledger_are_taken_one_by_one(monkeypatch, tmp_path):

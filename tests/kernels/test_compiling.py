@@ -1,33 +1,18 @@
 """Compilation of kernels: one version each."""
 
-from dataclasses import replace
-
 import numba
 import numpy as np
 
 from sqsgd import Aggregate, Task, make_scheme, seeded_rng
-from sqsgd.kernels import (
-    checksums,
-    keystreams,
-    packing,
-    privatising,
-    rotation,
-    selecting,
-    subsets,
-    summing,
-    vertices,
-)  # fmt: skip
-from sqsgd.kernels.compiling import compiled, variant
-from sqsgd.randomness import secure_rngs, seeded_rngs
+from sqsgd.kernels import coding, compiled, rotation, sampling
+from sqsgd.randomness import secure_rng
 from sqsgd.task import Tasks
-
-MODULES = (checksums, keystreams, packing, privatising, rotation, selecting, subsets, summing, vertices)
 
 
 def test_one_version_each():
-    """Kernels of one type of arguments each: numba's cache may mix up several (see compiling.py)."""
-    kernels = [*packing.FOLD.values(), *packing.EXPAND.values()]
-    for module in MODULES:
+    """Kernels of one type of arguments each: numba's cache may mix up several (see ``compiled``)."""
+    kernels = []
+    for module in (coding, rotation, sampling):
         named = {name: value for name, value in vars(module).items() if hasattr(value, "signatures")}
         kernels += [
             value for name, value in named.items() if not name.startswith("_")
@@ -53,8 +38,8 @@ def test_one_version_each():
 
 
 def use_many_at_once():
-    """Batches of different schemes, sizes and wire formats, from arrays of every kind."""
-    sparse = {"epsilon": 20.0, "bytes": 8, "code": "sparse"}
+    """Batches of different schemes and sizes, from arrays of every kind."""
+    sparse = {"epsilon": 20.0, "bits": 64, "code": "sparse"}
     for dim, name, options in [
         (200, "privunit-index", {"epsilon": 4.0}), (20, "privunit-index", {"epsilon": 4.0}),
         (300, "sqsgd-stateless", sparse),
@@ -72,10 +57,8 @@ def use_many_at_once():
             x.astype(float),
             np.ones((5, 2 * dim), np.float32)[:, ::2],
         ):
-            for made, rngs in (
-                (scheme, secure_rngs(5)), (replace(scheme, wire=2), seeded_rngs(0, tasks.clients)),
-            ):  # fmt: skip
-                messages = made.encode_many(rows, tasks, rngs)
+            for made, rng in ((scheme, secure_rng()), (scheme, seeded_rng(0))):
+                messages = made.encode_many(rows, tasks, rng)
                 messages.setflags(write=False)
                 Aggregate(made).add_many(tasks, messages, np.ones(5))
                 Aggregate(made).add_many(tasks, np.asfortranarray(messages))
@@ -111,20 +94,3 @@ def test_kernels_stay_in_memory_without_a_writable_folder(monkeypatch):
     monkeypatch.setattr(numba, "njit", refuse)
     assert compiled(lambda number: number + 1)(41) == 42
     assert [options.get("cache", False) for options in asked] == [True, False]
-
-
-def test_a_variant_is_a_separate_kernel():
-    """Under its own name, for the cache; called with other types, it leaves the first with one version."""
-
-    def double(numbers):
-        """Twice the sum."""
-        return 2 * numbers.sum()
-
-    first, second = variant(double, "double_whole"), variant(double, "double_floats")
-    assert [first.__name__, second.__qualname__, first.__doc__] == [
-        "double_whole",
-        "double_floats",
-        "Twice the sum.",
-    ]
-    assert (first(np.arange(4)), second(np.full(2, 0.25))) == (12, 1.0)
-    assert len(first.signatures) == len(second.signatures) == 1

@@ -1,4 +1,6 @@
-"""The rotation's kernels equal their NumPy references and report non-finite values."""
+"""Rotations and sums equal their NumPy references and report non-finite values."""
+
+import math
 
 import numpy as np
 import pytest
@@ -7,13 +9,18 @@ from random_words import NUMBERS, words
 from scipy.linalg import hadamard
 
 from sqsgd.kernels.rotation import (
+    accumulate,
+    add_at,
     add_rows,
     add_scaled,
     flip_signs,
     narrow,
     rotate,
     rotate_rows,
+    square_sum,
+    square_sums,
     unrotate_codes,
+    within,
 )
 
 
@@ -139,3 +146,50 @@ def test_zeros_are_narrowed_by_one():
     x = np.empty(9, np.float32)
     assert narrow(np.zeros(9), np.zeros(9, np.int64), x) == 1.0
     assert not x.any()
+
+
+def test_sums_at_places():
+    numbers = np.random.default_rng(1)
+    total, values, places = numbers.random(50), numbers.random(20), np.sort(numbers.choice(50, 20, False))
+    expected = total.copy()
+    expected[places] += 3.0 * values
+    places.setflags(write=False)  # as those of a transform: a kernel has one type of arguments
+    add_at(total, places, values, 3.0)
+    assert np.array_equal(total, expected)
+
+
+def test_accumulate():
+    codes, total = words(1000, "u1"), NUMBERS.standard_normal(1000).astype(np.float32)
+    expected = total + (np.float32(0.25) * codes.astype(np.float32)).astype(np.float64) - 3.0
+    accumulate(codes, 0.25, -3.0, total)
+    assert np.allclose(total, expected, rtol=1e-6, atol=1e-5)
+
+
+def test_within():
+    x = np.array([1.0, -2.0, 0.0], np.float32)
+    assert within(x, 2.0)
+    assert not within(x, 1.5)
+    for bad in (np.nan, np.inf, -np.inf):
+        assert not within(np.array([0.0, bad], np.float32), 1e30)
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 1000])
+@pytest.mark.parametrize("scale", [1e-38, 1e-20, 1.0, 1e38])
+def test_squares_neither_underflow_nor_overflow(size, scale):
+    x = (np.random.default_rng(size).uniform(-1, 1, size) * scale).astype(np.float32)
+    assert math.isclose(square_sum(x), math.fsum(float(value) ** 2 for value in x), rel_tol=1e-13)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 64, 69])
+def test_what_is_not_finite_is_not_lost(wrong, place):
+    x = np.ones(70, np.float32)
+    x[place] = wrong
+    assert not math.isfinite(square_sum(x))
+
+
+def test_rows_are_summed_as_single_vectors():
+    x = np.random.default_rng(5).standard_normal((7, 100)).astype(np.float32)
+    sums = np.empty(7)
+    square_sums(x, sums)
+    assert sums.tolist() == [square_sum(row) for row in x]

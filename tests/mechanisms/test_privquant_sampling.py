@@ -9,7 +9,7 @@ from reference import g_test
 from scipy import stats
 
 from sqsgd import PrivQuant, seeded_rng
-from sqsgd.kernels import privatising
+from sqsgd.kernels import sampling
 from sqsgd.mechanisms import privquant
 
 ALARM = 1e-6  # a correct sampler fails one of these tests with this probability
@@ -127,9 +127,9 @@ def test_broken_samplers_are_caught(broken, monkeypatch):
                     out[i], count = codes[i], count + 1
             return count
 
-        monkeypatch.setattr(privatising, "adjust", adjust)
+        monkeypatch.setattr(sampling, "adjust", adjust)
     elif broken == "codes":  # prefers the next level
-        scramble = privatising.scramble
+        scramble = sampling.scramble
 
         def scramble_unevenly(codes, levels, keep, noise, out):
             scramble(codes, levels, keep, noise, out)
@@ -137,7 +137,7 @@ def test_broken_samplers_are_caught(broken, monkeypatch):
             out[moved] = (codes[moved] + 1) % levels
             return np.count_nonzero(out == codes)
 
-        monkeypatch.setattr(privatising, "scramble", scramble_unevenly)
+        monkeypatch.setattr(sampling, "scramble", scramble_unevenly)
     elif broken == "count":  # draws L from a slightly wrong law
         q.law.__dict__["sampler"] = PrivQuant(dim, levels, 1.1 * epsilon).law.sampler
     else:  # τ off by one

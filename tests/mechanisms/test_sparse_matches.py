@@ -9,7 +9,7 @@ from reference import g_test
 
 from sqsgd import ScalarDP, Task, seeded_rng
 from sqsgd.core import Scheme
-from sqsgd.kernels import subsets
+from sqsgd.kernels import sampling
 from sqsgd.mechanisms.sparse_law import SparseLaw
 from sqsgd.mechanisms.sparse_matches import SparseMatches
 from sqsgd.transforms import Rotate
@@ -91,7 +91,7 @@ def test_codes_with_equal_matches_are_equally_likely():
 
 def test_a_sampler_that_favours_the_first_near_coordinates_is_caught(monkeypatch):
     """The test above notices a kernel that does not shuffle the near set."""
-    honest = subsets.draw_codes
+    honest = sampling.draw_codes
 
     def unshuffled(near, codes, size, right, wrong, words, marks):
         first = near.copy()
@@ -99,7 +99,7 @@ def test_a_sampler_that_favours_the_first_near_coordinates_is_caught(monkeypatch
         codes[:right], codes[right : right + wrong] = first[:right], first[right : right + wrong] ^ 1
         return done
 
-    monkeypatch.setattr(subsets, "draw_codes", unshuffled)
+    monkeypatch.setattr(sampling, "draw_codes", unshuffled)
     with pytest.raises(AssertionError):
         test_codes_with_equal_matches_are_equally_likely()
 

@@ -164,7 +164,7 @@ def test_tables_are_sorted_and_without_gaps():
 
 @pytest.mark.parametrize("kept", [slice(None), slice(0, None, 2), slice(0)])
 def test_draws_of_many_words_are_single_draws(kept):
-    """Around every edge, with gaps in the table and without a table; undecided words are said to be."""
+    """Around every edge, with gaps in the table and without one; undecided words take further ones."""
     shares = [Fraction(1, 7), Fraction(1, 10**30), Fraction(2, 5), Fraction(1, 3)]
     edges = [sum(shares[: i + 1]) for i in range(4)]
     listed = [(i, fmpq(edge.numerator, edge.denominator)) for i, edge in enumerate(edges)]
@@ -174,9 +174,9 @@ def test_draws_of_many_words_are_single_draws(kept):
         ])  # fmt: skip
     places = [int(edge * 2**64) for edge in edges] + [0, 2**64 - 1, 2**63]
     words = np.array([min(max(p + step, 0), 2**64 - 1) for p in places for step in range(-3, 4)], np.uint64)
-    values, sure = sampler.draw_many(words)
-    assert sure.any() == (kept.stop != 0)
-    assert not sure.all()
-    for word, value, decided in zip(words.tolist(), values.tolist(), sure.tolist(), strict=True):
-        if decided:
-            assert sampler.draw(ScriptedRng(word)) == value  # more words would be an error
+    for further in (0, 2**63, 2**64 - 1):
+        rng = ScriptedRng(*words.tolist(), *[further] * (3 * words.size))
+        values = sampler.draw_many(words.size, rng)
+        alone = [ScriptedRng(word, *[further] * 3) for word in words.tolist()]
+        assert values.tolist() == [sampler.draw(each) for each in alone]
+        assert rng.used == sum(each.used for each in alone) > words.size

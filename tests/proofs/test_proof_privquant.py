@@ -9,7 +9,7 @@ import pytest
 from flint import arb, fmpq
 
 from sqsgd import PrivQuant
-from sqsgd.kernels.privatising import (
+from sqsgd.kernels.sampling import (
     adjust,
     round_and_scramble_bytes,
     round_and_scramble_pairs,

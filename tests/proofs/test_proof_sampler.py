@@ -12,6 +12,7 @@ from flint import arb, fmpq
 from scripted import ScriptedRng
 
 from sqsgd import ScalarDP, secure_rng
+from sqsgd import randomness as private
 from sqsgd.mechanisms.binomial import FairBinomial
 from sqsgd.mechanisms.channel import integers_below
 from sqsgd.mechanisms.match_law import boundary_law
@@ -19,8 +20,7 @@ from sqsgd.mechanisms.ordinal import OrdinalChannel
 from sqsgd.mechanisms.selection import RankWeights, TopSet
 from sqsgd.numerics import exact
 from sqsgd.numerics.exact import InverseCdf
-from sqsgd.randomness import private
-from sqsgd.randomness.private import Rng
+from sqsgd.randomness import Rng
 from sqsgd.schemes.privunit_index import NearestVertices
 from sqsgd.schemes.vqsgd import Response
 

@@ -10,15 +10,15 @@ import time
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
-from sqsgd import secure_rng, seeded_rng
-from sqsgd.randomness import check_rng, idle_rng
-from sqsgd.randomness import private as randomness
+from sqsgd import randomness, secure_rng, seeded_rng
+from sqsgd.randomness import Keystream, check_rng, idle_rng
 
 
 def test_keys_are_replaced_before_their_limit(monkeypatch):
-    """The generator takes another key before GCM's counter overflows."""
+    """A generator takes another key after so many bytes; a seeded one the next of its chain."""
     monkeypatch.setattr(randomness, "MOST_BYTES", 40_000)
     rng, again = seeded_rng(1), seeded_rng(1)
     drawn = [rng.take(16_384).tobytes() for _ in range(10)]
@@ -262,3 +262,59 @@ def test_an_interrupted_fill_hands_out_nothing(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             take_until_interrupted()
     assert all(bytes(rng.take(64)) != b"\xaa" * 64 for _ in range(600))
+
+
+def test_the_keystream_is_that_of_aes_in_counter_mode():
+    """In pieces of any size, also longer than the array of zeros."""
+    sizes, keystream, filled = (1, 15, 100_000, 1 << 18, (1 << 18) + 5, 3), Keystream(bytes(range(32))), []
+    for size in sizes:
+        filled.append(np.empty(size, np.uint8))
+        keystream.fill(filled[-1])
+    plain = Cipher(algorithms.AES256(bytes(range(32))), modes.CTR(bytes(16))).encryptor()
+    assert np.concatenate(filled).tobytes() == plain.update(bytes(sum(sizes)))
+
+
+class Scripted(randomness.Rng):
+    """Hands out given words."""
+
+    def __init__(self, *words):
+        super().__init__(0)
+        self.left = list(words)
+
+    def word(self):
+        return self.left.pop(0)
+
+    def words(self, count):
+        return np.array([self.word() for _ in range(count)], np.uint64)
+
+
+@pytest.mark.parametrize("bound", [1, 2, 3, 255, 4096, 7680, 2**33 - 1, 2**62 + 1, 2**63 - 25])
+def test_many_numbers_below_bounds_take_further_words_for_rejected_ones(bound):
+    """For words around the limit of rejection, each is used or replaced as ``below`` does."""
+    limit = 2**64 - 2**64 % bound
+    for word in (0, 1, bound - 1, bound, limit - 1, min(limit, 2**64 - 1), 2**64 - 1):
+        alone, many = Scripted(word, 2**64 - 1, 5), Scripted(7, word, 2**64 - 1, 5)
+        expected = alone.below(bound)
+        assert many.below_many(np.array([8, bound])).tolist() == [7, expected]
+        assert many.left == alone.left
+
+
+def test_many_numbers_below_bounds_are_uniform():
+    bounds = np.tile([2, 7, 5], 30_000)
+    drawn = seeded_rng(4).below_many(bounds)
+    for bound in (2, 7, 5):
+        assert stats.chisquare(np.bincount(drawn[bounds == bound], minlength=bound)).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("make", [secure_rng, lambda: secure_rng("os"), lambda: seeded_rng(3)])
+def test_children_draw_other_noise_than_their_parent(make):
+    rng = make()
+    everyone = [rng, rng.child(), rng.child(), rng.child().child()]
+    assert len({word for each in everyone for word in each.words(50).tolist()}) == 200
+    assert {each.protects for each in everyone} == {rng.protects}
+    assert {each._direct for each in everyone} == {rng._direct}
+
+
+def test_children_of_a_seeded_generator_are_repeatable():
+    first, second = seeded_rng(3), seeded_rng(3)
+    assert [first.child().word() for _ in range(3)] == [second.child().word() for _ in range(3)]

@@ -17,7 +17,7 @@ from proofs.test_proof_privquant import coordinate_law
 from word_laws import WORDS, FromWords, check_law
 
 from sqsgd import PrivQuant, ScalarDP
-from sqsgd.kernels.privatising import adjust, round_randomly
+from sqsgd.kernels.sampling import adjust, round_randomly
 from sqsgd.mechanisms import piecewise_grid
 from sqsgd.mechanisms.match_law import boundary_law
 from sqsgd.mechanisms.ordinal import OrdinalChannel

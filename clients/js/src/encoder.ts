@@ -80,11 +80,10 @@ export class Encoder {
   readonly #transforms: Transform[] = [];
   readonly #mechanism: Mechanism;
 
-  constructor(readonly identity: string, readonly wire: number) {
+  constructor(readonly identity: string) {
     const lines = identity.split("\n");
     const [, name, dim] = /^([\w-]+) (\d+)$/.exec(lines[0]) ?? [];
     if (!NAMES.includes(name)) throw new Error(`unknown scheme "${lines[0]}"; this client knows ${NAMES.join(", ")}`);
-    if (wire !== 1 && wire !== 2) throw new RangeError(`wire = ${wire} must be 1 or 2`);
     this.name = name;
     this.dim = Number(dim);
     if (this.dim < 1 || this.dim > MOST) throw new RangeError(`dim = ${dim} must be from 1 to ${MOST}`);
@@ -95,7 +94,7 @@ export class Encoder {
     }
     this.#mechanism = mechanism(lines[lines.length - 1], size);
     this.epsilon = this.#mechanism.epsilon;
-    this.bytes = messageLength(wire, this.#mechanism.layout);
+    this.bytes = messageLength(this.#mechanism.layout);
     this.fingerprint = blake2b(new TextEncoder().encode(identity), 4, "sqsgd scheme");
   }
 
@@ -104,12 +103,12 @@ export class Encoder {
     let y = clipped(checked(x, this.dim), task.clip);
     for (const each of this.#transforms) y = each.forward(y, task);
     const columns = this.#mechanism.randomize(y, task.bound, words);
-    return seal(this.wire, this.fingerprint, task, this.#mechanism.layout, columns);
+    return seal(this.fingerprint, task, this.#mechanism.layout, columns);
   }
 
   open(message: Uint8Array, task: Task): number[][] {
     this.#check(task);
-    return unseal(this.wire, this.fingerprint, task, this.#mechanism.layout, message);
+    return unseal(this.fingerprint, task, this.#mechanism.layout, message);
   }
 
   #check(task: Task): void {

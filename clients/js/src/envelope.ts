@@ -1,4 +1,4 @@
-/** The envelope of a report: version, checksum and, in version 1, scheme and round. */
+/** The envelope of a report: version and checksum, which is bound to the scheme and the task. */
 
 import { MalformedReport, type Column } from "./columns.js";
 import { binding, type Task } from "./task.js";
@@ -14,73 +14,53 @@ function checksum(...parts: Uint8Array[]): number {
   return ~sum >>> 0;
 }
 
-function header(wire: number, fingerprint: Uint8Array, task: Task): Uint8Array {
-  if (wire === 2) return Uint8Array.of(2, ...fingerprint);
-  const bytes = Uint8Array.of(0x53, 0x51, 1, 0, ...fingerprint, 0, 0, 0, 0, 0, 0, 0, 0);
-  new DataView(bytes.buffer).setUint32(8, task.round, true);
-  return bytes;
-}
+const VERSION = 1;
+/** Bytes of the envelope. */
+const ENVELOPE = 5;
 
-/** Bytes of the envelope, and where the checksum stands in it. */
-const SIZES: Record<number, [number, number]> = { 1: [16, 12], 2: [5, 1] };
-
-export function messageLength(wire: number, layout: readonly Column[]): number {
-  return layout.reduce((total, column) => total + column.length, SIZES[wire][0]);
+export function messageLength(layout: readonly Column[]): number {
+  return layout.reduce((total, column) => total + column.length, ENVELOPE);
 }
 
 export function seal(
-  wire: number,
   fingerprint: Uint8Array,
   task: Task,
   layout: readonly Column[],
   columns: readonly ArrayLike<number>[],
 ): Uint8Array {
-  const [start, at] = SIZES[wire];
-  const before = header(wire, fingerprint, task);
-  const message = new Uint8Array(messageLength(wire, layout));
-  message.set(before.subarray(0, at));
-  let end = start;
+  const message = new Uint8Array(messageLength(layout));
+  let end = ENVELOPE;
   layout.forEach((column, i) => {
     message.set(column.pack(columns[i]), end);
     end += column.length;
   });
-  const sum = checksum(before, binding(task), message.subarray(start));
-  new DataView(message.buffer).setUint32(at, sum, true);
+  message[0] = VERSION;
+  const sum = checksum(Uint8Array.of(VERSION, ...fingerprint), binding(task), message.subarray(ENVELOPE));
+  new DataView(message.buffer).setUint32(1, sum, true);
   return message;
 }
 
 /** The columns of a message; throws MalformedReport, which names the first problem. */
 export function unseal(
-  wire: number,
   fingerprint: Uint8Array,
   task: Task,
   layout: readonly Column[],
   message: Uint8Array,
 ): number[][] {
-  const [start, at] = SIZES[wire];
-  if (message.length < start) {
-    throw new MalformedReport("length", `${message.length} bytes are too few: the envelope has ${start}`);
+  if (message.length < ENVELOPE) {
+    throw new MalformedReport("length", `${message.length} bytes are too few: the envelope has ${ENVELOPE}`);
   }
-  const before = header(wire, fingerprint, task);
-  const differs = (from: number, to: number) => before.subarray(from, to).some((byte, i) => byte !== message[from + i]);
-  if (wire === 2) {
-    if (message[0] !== 2) {
-      throw new MalformedReport("version", `the message starts with ${message[0]}; wire format 2 starts with 2`);
-    }
-  } else {
-    if (differs(0, 2)) throw new MalformedReport("magic", "the message does not start with SQ");
-    if (differs(2, 4)) throw new MalformedReport("version", `wire format ${message[2]}.${message[3]} is unknown`);
-    if (differs(4, 8)) throw new MalformedReport("scheme", "the report is from another scheme or other parameters");
-    if (differs(8, 12)) throw new MalformedReport("round", `the report is not for round ${task.round}`);
+  if (message[0] !== VERSION) {
+    throw new MalformedReport("version", `wire format ${message[0]} is unknown; this program reads ${VERSION}`);
   }
-  const length = messageLength(wire, layout);
+  const length = messageLength(layout);
   if (message.length !== length) {
     throw new MalformedReport("length", `the report has ${message.length} bytes; it must have ${length}`);
   }
-  const sent = new DataView(message.buffer, message.byteOffset).getUint32(at, true);
-  if (sent !== checksum(before, binding(task), message.subarray(start))) {
+  const sent = new DataView(message.buffer, message.byteOffset).getUint32(1, true);
+  if (sent !== checksum(Uint8Array.of(VERSION, ...fingerprint), binding(task), message.subarray(ENVELOPE))) {
     throw new MalformedReport("checksum", "the report is damaged, or for another scheme or task");
   }
-  let end = start;
+  let end = ENVELOPE;
   return layout.map((column) => column.unpack(message.subarray(end, (end += column.length))));
 }

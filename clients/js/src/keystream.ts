@@ -57,13 +57,14 @@ function schedule(key: Uint8Array): Int32Array {
   return words;
 }
 
-/** The first `length` bytes of the keystream whose first counter block is 2. */
-export function keystream(key: Uint8Array, length: number): Uint8Array {
+/** The first `length` bytes of the keystream whose first counter block is a client's number and zero, big-endian. */
+export function keystream(key: Uint8Array, client: bigint, length: number): Uint8Array {
   const keys = schedule(key);
+  const high = Number(client >> 32n), low = Number(client & 0xffffffffn);
   const blocks = Math.ceil(length / 16);
   const stream = new DataView(new ArrayBuffer(16 * blocks));
   for (let block = 0; block < blocks; block++) {
-    let a = keys[0], b = keys[1], c = keys[2], d = keys[3] ^ (block + 2);
+    let a = keys[0] ^ high, b = keys[1] ^ low, c = keys[2], d = keys[3] ^ block;
     for (let at = 4; at < 56; at += 4) {
       const e = mixed(a, b, c, d) ^ keys[at], f = mixed(b, c, d, a) ^ keys[at + 1];
       const g = mixed(c, d, a, b) ^ keys[at + 2], h = mixed(d, a, b, c) ^ keys[at + 3];

@@ -23,7 +23,7 @@ function reported(study: string): Refused {
 export interface Entry {
   readonly study: string;
   readonly epsilon: number;
-  /** What the report answers, as JSON: identity, wire and task. It is never used for anything else. */
+  /** What the report answers, as JSON: identity and task. It is never used for anything else. */
   readonly request: string;
   /** The message, until the study has confirmed it. */
   readonly message: Uint8Array | null;
@@ -59,7 +59,7 @@ function units(epsilon: number): bigint {
 /** All that a report depends on, except the vector and the noise. */
 function requestOf(scheme: Scheme, task: Task): string {
   const text = (_: string, value: unknown) => (typeof value === "bigint" ? String(value) : value);
-  return JSON.stringify({ identity: scheme.identity, wire: scheme.wire, task }, text);
+  return JSON.stringify({ identity: scheme.identity, task }, text);
 }
 
 /** The report of what `compute` returns, or of zero if that fails: whether it fails may depend on data. */

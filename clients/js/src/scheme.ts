@@ -9,18 +9,14 @@ export class Scheme {
   readonly #encoder: Encoder;
   readonly #words = new SecureWords();
 
-  /** `identity`: the lines that describe the scheme, as a list or one text; `wire`: its message format, 1 or 2. */
-  constructor(identity: string | readonly string[], wire: number) {
-    this.#encoder = new Encoder(typeof identity === "string" ? identity : identity.join("\n"), wire);
+  /** `identity`: the lines that describe the scheme, as a list or one text. */
+  constructor(identity: string | readonly string[]) {
+    this.#encoder = new Encoder(typeof identity === "string" ? identity : identity.join("\n"));
   }
 
   /** The text that the fingerprint is made of. */
   get identity(): string {
     return this.#encoder.identity;
-  }
-
-  get wire(): number {
-    return this.#encoder.wire;
   }
 
   get name(): string {

@@ -70,16 +70,14 @@ export class Signs implements Mechanism {
 
   /** The sign of each coordinate; near zero at random, with the coordinate as the mean. */
   #rounded(x: Float32Array, factor: number, noise: { rounding(i: number): number; spare(i: number): number }) {
-    const codes = new Uint8Array(this.dim), whole = this.dim & ~15;
-    let used = 0;
+    const codes = new Uint8Array(this.dim);
     for (let i = 0; i < this.dim; i++) {
-      if ((i & 255) === 0) used = 0;
       const t = Math.min(Math.max(Math.fround(Math.fround(x[i] * factor) + 0.5), 0), 1);
       const scaled = t * 65536, fixed = Math.floor(scaled);
       const total = fixed + noise.rounding(i);
       codes[i] = total >> 16;
       if ((total & 65535) === 65535) {
-        const spare = noise.spare(8 * (i >> 8) + ((i < whole ? used++ : i) & 7));
+        const spare = noise.spare(8 * (i >> 8) + (i & 7));
         codes[i] += +(spare < (scaled - fixed) * 2 ** 32);
       }
     }

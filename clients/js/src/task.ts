@@ -71,11 +71,10 @@ export function binding(task: Task): Uint8Array {
 
 /** The first bytes of the task's public stream for a purpose; `shared`: the stream of all clients. */
 export function publicBytes(task: Task, purpose: string, shared: boolean, length: number): Uint8Array {
-  const message = new Uint8Array(24 + purpose.length);
+  const message = new Uint8Array(16 + purpose.length);
   const view = new DataView(message.buffer);
   view.setBigUint64(0, task.seed, true);
   view.setBigUint64(8, BigInt(task.round), true);
-  view.setBigUint64(16, shared ? 2n ** 64n - 1n : task.client, true);
-  message.set(new TextEncoder().encode(purpose), 24);
-  return keystream(blake2b(message, 32, "sqsgd public"), length);
+  message.set(new TextEncoder().encode(purpose), 16);
+  return keystream(blake2b(message, 32, "sqsgd public"), shared ? 2n ** 64n - 1n : task.client, length);
 }

@@ -51,7 +51,7 @@ function reason(encoder, given) {
 
 /** The answers to one group. */
 export function answers(group) {
-  const encoder = new Encoder(group.identity, group.wire);
+  const encoder = new Encoder(group.identity);
   const each = (cases, answer) => Object.fromEntries((cases ?? []).map((given) => [given.id, answer(given)]));
   return {
     fingerprints: { [group.name]: hex(encoder.fingerprint) },

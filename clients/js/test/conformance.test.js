@@ -24,7 +24,7 @@ for (const group of groups) {
   });
 
   test(`${group.name}: stated ε and size are those of Python`, () => {
-    const encoder = new Encoder(group.identity, group.wire);
+    const encoder = new Encoder(group.identity);
     assert.equal(encoder.epsilon, group.epsilon);
     assert.equal(encoder.bytes, group.encode[0].message.length / 2);
   });
@@ -32,7 +32,7 @@ for (const group of groups) {
 
 test("a report that needs more words than it is given fails instead of repeating some", () => {
   const [given] = groups[0].encode;
-  const encoder = new Encoder(groups[0].identity, groups[0].wire);
+  const encoder = new Encoder(groups[0].identity);
   const words = new GivenWords(given.words.slice(16));
   assert.throws(() => encoder.encode(floats(given.x), makeTask(given.task), words), /more private words/);
 });

@@ -3,7 +3,7 @@ import { test } from "node:test";
 import * as sqsgd from "sqsgd";
 
 const IDENTITY = "privunit-index 5\nrotate 2 shared=0\nnearest 6 of 16 vertices 1.0";
-const scheme = new sqsgd.Scheme(IDENTITY, 2);
+const scheme = new sqsgd.Scheme(IDENTITY);
 const task = sqsgd.makeTask({ round: 1, client: "7", seed: "18446744073709551615", dim: 5, bound: 1 });
 const x = [0.5, -0.25, 0, 0.125, 1];
 
@@ -74,25 +74,24 @@ test("weights are refused whatever the data are", () => {
 });
 
 test("an identity is one text or a list of lines", () => {
-  const listed = new sqsgd.Scheme(IDENTITY.split("\n"), 2);
+  const listed = new sqsgd.Scheme(IDENTITY.split("\n"));
   assert.equal(listed.identity, IDENTITY);
   assert.deepEqual(listed.fingerprint, scheme.fingerprint);
 });
 
 test("schemes that this client does not know are refused", () => {
-  for (const [identity, wire] of [
-    ["fedsgd 5\nfloats", 1],
-    [IDENTITY.replace("16", "32"), 2],
-    [IDENTITY.replace("nearest 6", "nearest 0"), 2],
-    [IDENTITY.replace("1.0", "1e9"), 2],
-    [IDENTITY.replace("1.0", "-1"), 2],
-    [IDENTITY.replace("rotate 2", "rotate 3"), 2],
-    [IDENTITY, 3],
-    ["", 2],
-    ["sqsgd 64\nrotate 2 shared=0\ndirection 2.0 (privquant 64 4 40 boundary 46.0) (scalardp 4 4.0)", 1],
-    ["sqsgd 64\nrotate 2 shared=0\nsparse 64 8 4 5 3.0 (coin)", 2],
+  for (const identity of [
+    "fedsgd 5\nfloats",
+    IDENTITY.replace("16", "32"),
+    IDENTITY.replace("nearest 6", "nearest 0"),
+    IDENTITY.replace("1.0", "1e9"),
+    IDENTITY.replace("1.0", "-1"),
+    IDENTITY.replace("rotate 2", "rotate 3"),
+    "",
+    "sqsgd 64\nrotate 2 shared=0\ndirection 2.0 (privquant 64 4 40 boundary 46.0) (scalardp 4 4.0)",
+    "sqsgd 64\nrotate 2 shared=0\nsparse 64 8 4 5 3.0 (coin)",
   ]) {
-    assert.throws(() => new sqsgd.Scheme(identity, wire), Error, identity);
+    assert.throws(() => new sqsgd.Scheme(identity), Error, identity);
   }
 });
 

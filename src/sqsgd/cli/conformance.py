@@ -27,14 +27,12 @@ def conformance(
 
     Exits with 1 if something differs. docs/encoder.md describes vectors and answers.
     """
-    from sqsgd.conformance.comparison import compare, read_answers, read_vectors
+    from sqsgd.conformance import PATH, compare, read_answers, read_vectors
 
     if (answers is None) == (export is None):
         raise ValueError("name either a file of answers to check, or --export FILE to get the vectors")
     vectors = read_vectors()
     if export is not None:
-        from sqsgd.conformance import PATH
-
         if export.exists() and not export.is_file():  # such as /dev/stdout, which must not be replaced
             export.write_bytes(PATH.read_bytes())
         else:

@@ -186,11 +186,10 @@ class Study:
 
     @cached_property
     def made_scheme(self) -> Scheme:
-        """The scheme of the reports, in wire format 2."""
-        scheme = make_scheme(
+        """The scheme of the reports."""
+        return make_scheme(
             self.scheme, dim=self.dim, epsilon=self.epsilon, bytes=self.bytes, **self.options
         )
-        return dataclasses.replace(scheme, wire=2)
 
     @cached_property
     def settings(self) -> Settings:
@@ -213,7 +212,6 @@ class Study:
             "dim": scheme.dim,
             "bytes": self.bytes,
             "options": self.options,
-            "wire": scheme.wire,
             "fingerprint": f"{scheme.fingerprint:08x}",
             "identity": [
                 f"{scheme.name} {scheme.dim}",
@@ -244,7 +242,7 @@ def make_study(values: Mapping[str, Any], key: str) -> Study:
     if study.seed < 0:
         study = dataclasses.replace(study, seed=secrets.randbelow(MOST_SEED + 1))
     if study.scheme == "auto":
-        chosen = automatic_scheme(dim=study.dim, epsilon=study.epsilon, bytes=study.bytes, once=True)
+        chosen = automatic_scheme(dim=study.dim, epsilon=study.epsilon, bytes=study.bytes)
         study = dataclasses.replace(study, scheme=chosen)
     check_name("scheme", study.scheme)
     scheme = study.made_scheme

@@ -1,1 +1,135 @@
-"""Conformance vectors for encoders in other languages, and the check of their answers."""
+"""Another implementation's answers to the conformance vectors, compared with ours.
+
+``python tools/conformance_vectors.py`` writes the vectors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FORMAT = "sqsgd conformance 1"
+PATH = Path(__file__).parent / "vectors.json"
+TOLERANCE = 1e-5
+"""Estimates may differ by this share of the largest coordinate: nothing private depends on them."""
+SECTIONS = {
+    "fingerprints": "fingerprint",
+    "messages": "message",
+    "columns": "columns",
+    "estimates": "estimate",
+    "reasons": "reason",
+}
+"""The sections of an answer, and what each is called in the vectors."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One answer that is not the expected one."""
+
+    section: str
+    id: str
+    expected: Any
+    found: Any
+
+    def __str__(self) -> str:
+        if self.found is None:
+            return f"{self.section} {self.id}: no answer"
+        return f"{self.section} {self.id}: expected {_short(self.expected)}, found {_short(self.found)}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How many answers agree, which differ, and which sections were left out."""
+
+    agree: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    unanswered: list[str] = field(default_factory=list)
+
+    @property
+    def conforms(self) -> bool:
+        """Everything that was answered is right, and something was."""
+        return self.agree > 0 and not self.differences
+
+
+def read_vectors() -> dict[str, Any]:
+    """The packaged vectors."""
+    return json.loads(PATH.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def read_answers(path: Path) -> dict[str, Any]:
+    """Answers from a file; ValueError says what is wrong with it."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} must hold an object with the sections {', '.join(SECTIONS)}")
+    if found.pop("format", FORMAT) != FORMAT:
+        raise ValueError(f"{path} answers another version of the vectors; this one is {FORMAT!r}")
+    unknown = sorted(set(found) - set(SECTIONS))
+    if unknown:
+        raise ValueError(f"{path}: unknown section {unknown[0]!r}; known are {', '.join(SECTIONS)}")
+    for name, answers in found.items():
+        if not isinstance(answers, dict):
+            raise ValueError(f"{path}: section {name!r} must be an object with an answer for each id")
+    return found
+
+
+def expected_answers(vectors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The right answers, by section and id."""
+    expected: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
+    for group in vectors["groups"]:
+        expected["fingerprints"][group["name"]] = group["fingerprint"]
+        for section, cases in (
+            ("messages", "encode"),
+            ("columns", "decode"),
+            ("estimates", "decode"),
+            ("reasons", "malformed"),
+        ):
+            for case in group[cases]:
+                expected[section][case["id"]] = case[SECTIONS[section]]
+    return expected
+
+
+def compare(answers: Mapping[str, Any], vectors: Mapping[str, Any]) -> Comparison:
+    """All differences. A section may be left out, but within a section no answer may be missing."""
+    agree, differences, unanswered = 0, [], []
+    for section, expected in expected_answers(vectors).items():
+        if section not in answers:
+            unanswered.append(section)
+            continue
+        found = list(_differences(section, expected, answers[section]))
+        agree += len(expected) - sum(each.id in expected for each in found)
+        differences += found
+    return Comparison(agree, differences, unanswered)
+
+
+def _differences(
+    section: str, expected: Mapping[str, Any], answers: Mapping[str, Any]
+) -> Iterator[Difference]:
+    same = _close if section == "estimates" else _equal
+    for name, value in expected.items():
+        if not same(value, answers.get(name)):
+            yield Difference(section, name, value, answers.get(name))
+    for name in answers.keys() - expected.keys():
+        yield Difference(section, name, "no such id", answers[name])
+
+
+def _equal(expected: Any, found: Any) -> bool:
+    return type(expected) is type(found) and bool(expected == found)
+
+
+def _close(expected: list[float], found: Any) -> bool:
+    if not isinstance(found, list) or len(found) != len(expected):
+        return False
+    if not all(isinstance(value, int | float) for value in found):
+        return False
+    most = TOLERANCE * max(map(abs, expected))
+    return all(abs(one - other) <= most for one, other in zip(expected, found, strict=True))
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Bytes, Columns
-from sqsgd.core.batches import each_part
+from sqsgd.core.batches import in_order, parts_of
 from sqsgd.core.scheme import Scheme
 from sqsgd.core.transform import Estimate, Vectors
 from sqsgd.task import Task, Tasks
@@ -86,10 +86,10 @@ class Aggregate:
         for weight in (weights.min(), weights.max()):
             checks.real("weight", float(weight), 1e-9, 1e9)
 
-        def opened(start: int, part: Tasks) -> Columns:
-            return self.scheme.open_many(messages[start : start + len(part)], part)
+        def opened(part: slice, asked: Tasks) -> Columns:
+            return self.scheme.open_many(messages[part], asked)
 
-        found = zip(*each_part(opened, tasks, workers), strict=True)
+        found = zip(*in_order(opened, parts_of(tasks), workers), strict=True)
         columns = tuple(np.concatenate(parts) for parts in found)
         total, _ = self._sums(tasks.task)
         if not self._add_rows(tasks, columns, weights, total, workers):
@@ -107,18 +107,17 @@ class Aggregate:
         if scheme._own != len(scheme.transforms) - 1:
             return False
 
-        def inverted(start: int, part: Tasks) -> tuple[Vectors, Estimate] | None:
-            rows = slice(start, start + len(part))
-            found = scheme.mechanism.unit_codes(tuple(c[rows] for c in columns), part.task.bound)
+        def inverted(part: slice, asked: Tasks) -> tuple[Vectors, Estimate] | None:
+            found = scheme.mechanism.unit_codes(tuple(c[part] for c in columns), asked.task.bound)
             if found is None:
                 return None
-            undone = scheme.transforms[-1].inverse_codes(found[0], part, total.size)
-            return None if undone is None else (undone, found[1] * weights[rows])
+            undone = scheme.transforms[-1].inverse_codes(found[0], asked, total.size)
+            return None if undone is None else (undone, found[1] * weights[part])
 
-        for part in each_part(inverted, tasks, workers):
-            if part is None:
+        for rows in in_order(inverted, parts_of(tasks), workers):
+            if rows is None:
                 return False
-            add_rows(*part, total)
+            add_rows(*rows, total)
         self._weight = float(np.cumsum([self._weight, *weights])[-1])  # one after the other, as in add
         self.count += len(tasks)
         return True

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqsgd import checks
 from sqsgd.task import Tasks
@@ -15,23 +15,27 @@ _FLOATS = 1 << 20
 """Coordinates in a part: four megabytes."""
 
 
-def each_part(work: Callable[[int, Tasks], Result], tasks: Tasks, workers: int) -> Iterator[Result]:
-    """``work(start, part)`` of each part of the tasks, in order; ``workers`` parts are under way at a time.
-
-    Kernels release Python's lock, so threads suffice. The results do not depend on ``workers``.
-    """
-    checks.integer("workers", workers, 1, 1024)
+def parts_of(tasks: Tasks) -> Iterator[tuple[slice, Tasks]]:
+    """The tasks in parts, each with its place among all of them."""
     size = max(1, _FLOATS // tasks.task.dim)
-    parts = [(i * size, part) for i, part in enumerate(tasks.parts(size))]
-    if workers == 1 or len(parts) < 2:
-        for start, part in parts:
-            yield work(start, part)
+    for i, part in enumerate(tasks.parts(size)):
+        yield slice(i * size, i * size + len(part)), part
+
+
+def in_order(
+    work: Callable[..., Result], arguments: Iterable[tuple[Any, ...]], workers: int
+) -> Iterator[Result]:
+    """``work`` of each tuple of arguments, in their order, by this many threads: kernels release the lock."""
+    checks.integer("workers", workers, 1, 1024)
+    if workers == 1:
+        for each in arguments:
+            yield work(*each)
         return
     waiting: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         try:
-            for start, part in parts:
-                waiting.append(pool.submit(work, start, part))
+            for each in arguments:
+                waiting.append(pool.submit(work, *each))
                 if len(waiting) > 2 * workers:
                     yield waiting.popleft().result()
             while waiting:

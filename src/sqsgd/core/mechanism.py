@@ -14,7 +14,7 @@ from sqsgd.codec import Columns, Layout
 from sqsgd.core.privacy import NOT_PRIVATE, Privacy
 from sqsgd.core.transform import Codes, Estimate, Indices, Vectors
 from sqsgd.numerics.exact import Densities
-from sqsgd.randomness import Rng, Rngs
+from sqsgd.randomness import Rng
 
 
 class Mechanism(ABC):
@@ -86,13 +86,14 @@ class Mechanism(ABC):
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
         """Private columns for any finite vector of length ``dim``."""
 
-    def randomize_many(self, x: Vectors, bound: float, rngs: Rngs) -> Columns:
-        """``randomize`` of each row with its generator: columns with one row per vector.
+    def randomize_many(self, x: Vectors, bound: float, rng: Rng) -> Columns:
+        """``randomize`` of each row: columns with one row per vector.
 
-        Override it where one pass over all rows is faster; the columns must be the same, bit for bit:
-        tests/core/test_batches.py::test_many_messages_are_the_single_ones.
+        Override it where one pass over all rows is faster. Rows must be independent, with the law of
+        ``randomize``: tests/core/test_batches.py::test_many_reports_have_the_law_of_single_ones,
+        ::test_no_word_serves_two_clients.
         """
-        each = [self.randomize(row, bound, rngs[i]) for i, row in enumerate(x)]
+        each = [self.randomize(row, bound, rng) for row in x]
         return tuple(np.stack(rows) for rows in zip(*each, strict=True))
 
     @abstractmethod

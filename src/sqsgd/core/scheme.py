@@ -10,15 +10,16 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sqsgd import checks, codec
 from sqsgd.codec import Columns
-from sqsgd.core.batches import each_part
+from sqsgd.core.batches import in_order, parts_of
 from sqsgd.core.mechanism import Mechanism
 from sqsgd.core.privacy import Privacy
 from sqsgd.core.transform import Estimate, Indices, Transform, Vectors
 from sqsgd.numerics.norms import clipped
-from sqsgd.randomness import Rng, Rngs, check_rng, idle_rng
+from sqsgd.randomness import Rng, check_rng, idle_rng
 from sqsgd.task import MOST_DIM, Task, Tasks
 
 
@@ -30,8 +31,9 @@ class Scheme:
     ----------
     * ``encode`` draws private randomness only from ``rng``, public only from ``task``.
       tests/schemes/test_contract.py::test_a_seed_decides_the_message.
-    * ``encode_many`` gives the messages of ``encode``:
-      tests/core/test_batches.py::test_many_messages_are_the_single_ones.
+    * The messages of ``encode_many`` are independent, with the law of ``encode``:
+      tests/core/test_batches.py::test_many_reports_have_the_law_of_single_ones,
+      ::test_no_word_serves_two_clients.
     * ``bits`` is 8 len(message), envelope included; ``code_bits`` counts only the packed codes.
       tests/schemes/test_contract.py::test_the_message_has_the_declared_size_and_keeps_the_budget.
     * ``decode`` rejects damaged messages and those for other tasks, except for the one in 2^32 random changes
@@ -54,8 +56,6 @@ class Scheme:
     """The client keeps unsent coordinates and adds them to its next gradient (Algorithm 2)."""
     first_bound: float = 1.0
     """U_0, the bound of the first round, where none is given."""
-    wire: int = 1
-    """The version of the wire format of its messages (docs/wire-format.md)."""
     momentum: float = 0.0
     """The residual accumulates the velocity of the gradients instead (momentum correction)."""
 
@@ -118,7 +118,7 @@ class Scheme:
     @cached_property
     def bits(self) -> int:
         """Bits of a whole message, as sent."""
-        return 8 * codec.size(self.mechanism.layout, self.wire)
+        return 8 * codec.size(self.mechanism.layout)
 
     @cached_property
     def code_bits(self) -> int:
@@ -152,6 +152,29 @@ class Scheme:
         """The guarantee of one message."""
         return self.mechanism.privacy
 
+    def tasks(
+        self, round: int, clients: npt.ArrayLike, seed: int, bound: float, clip: float | None = None
+    ) -> Tasks:
+        """The tasks of many clients in one round: a sequence of ``Task``, and what ``encode_many`` takes.
+
+        Args:
+            round: the number of the round.
+            clients: the clients' numbers.
+            seed: the public seed.
+            bound: U_t, the mechanism's range.
+            clip: the l2 radius that vectors are clipped to first; None: no clipping.
+
+        Raises:
+            ValueError: a number is out of range.
+
+        >>> from sqsgd import make_scheme
+        >>> tasks = make_scheme("fedsgd", dim=2).tasks(round=0, clients=range(50), seed=1234, bound=10.0)
+        >>> len(tasks), tasks[3].client
+        (50, 3)
+        """
+        task = Task(round=round, client=0, seed=seed, dim=self.dim, bound=bound, clip=clip)
+        return Tasks(task, np.asarray(clients))
+
     def encode(self, x: Any, task: Task, rng: Rng) -> bytes:
         """The client's message for its gradient (plus residual), clipped first where the task says so."""
         return self.seal(self.randomize(x, task, rng), task)
@@ -171,28 +194,26 @@ class Scheme:
             raise
         return self.mechanism.randomize(y, task.bound, rng)
 
-    def encode_many(self, x: Any, tasks: Tasks, rngs: Rngs, *, workers: int = 1) -> codec.Bytes:
-        """The messages of many clients, one row each: ``encode`` of each row of ``x``, bit for bit.
+    def encode_many(self, x: Any, tasks: Tasks, rng: Rng, *, workers: int = 1) -> codec.Bytes:
+        """The messages of many clients, one row each for each row of ``x``.
 
-        ``workers`` threads share the work; kernels do it where transforms and mechanism offer them.
-        tests/core/test_batches.py::test_many_messages_are_the_single_ones.
+        They have the law of ``encode``. ``workers`` threads share the work, each part with a child of
+        ``rng``, so that the messages of a seeded generator do not depend on ``workers``.
         """
+        check_rng(rng)
         rows = checks.shaped_rows("x", x, len(tasks), self.dim)
         self._check(tasks.task)
         self.check_clip(tasks.task.clip)
-        if len(rngs) != len(tasks):
-            raise ValueError(f"rngs: {len(rngs)} generators for {len(tasks)} clients")
-        rngs.claim()
 
-        def encode(start: int, part: Tasks) -> codec.Bytes:
-            stop = start + len(part)
-            columns = self._randomize_many(rows[start:stop], part, rngs[start:stop])
-            return codec.seal_many(self.mechanism.layout, columns, **self._envelopes(part))
+        def encode(part: slice, asked: Tasks, own: Rng) -> codec.Bytes:
+            columns = self._randomize_many(rows[part], asked, own)
+            return codec.seal_many(self.mechanism.layout, columns, **self._envelopes(asked))
 
-        parts = list(each_part(encode, tasks, workers))
+        work = ((part, asked, rng.child()) for part, asked in parts_of(tasks))
+        parts = list(in_order(encode, work, workers))
         return np.concatenate(parts) if parts else np.empty((0, self.bits // 8), np.uint8)
 
-    def _randomize_many(self, x: Vectors, tasks: Tasks, rngs: Rngs) -> Columns:
+    def _randomize_many(self, x: Vectors, tasks: Tasks, rng: Rng) -> Columns:
         """``randomize`` of each row. Whatever is wrong with a row is found again, and named, by itself."""
         y = x if tasks.task.clip is None else np.stack([clipped(row, tasks.task.clip) for row in x])
         try:
@@ -200,7 +221,7 @@ class Scheme:
                 checks.vector("x", y.reshape(-1), y.size)
             for transform in self.transforms:
                 y = transform.forward_many(y, tasks)
-            return self.mechanism.randomize_many(y, tasks.task.bound, rngs)
+            return self.mechanism.randomize_many(y, tasks.task.bound, rng)
         except ValueError:
             for row, task in zip(x, tasks, strict=True):
                 try:
@@ -222,12 +243,12 @@ class Scheme:
 
     def seal(self, columns: Columns, task: Task) -> bytes:
         """The message that carries these columns."""
-        return codec.seal(self.mechanism.layout, columns, **self._envelope(task))
+        return codec.seal(self.mechanism.layout, columns, scheme=self.fingerprint, binding=task.binding)
 
     def open(self, message: bytes, task: Task) -> Columns:
         """The columns of a message; raises MalformedReport if it is not valid for the task."""
         self._check(task)
-        return codec.unseal(message, self.mechanism.layout, **self._envelope(task))
+        return codec.unseal(message, self.mechanism.layout, scheme=self.fingerprint, binding=task.binding)
 
     def open_many(self, messages: codec.Bytes, tasks: Tasks) -> Columns:
         """The columns of many messages, one row each; raises MalformedReport for the first invalid one."""
@@ -236,25 +257,11 @@ class Scheme:
 
     def _envelopes(self, tasks: Tasks) -> dict[str, Any]:
         front, back = tasks.binding
-        bindings = codec.Bindings(front, tasks.clients, back)
-        return {
-            "scheme": self.fingerprint,
-            "round": tasks.task.round,
-            "bindings": bindings,
-            "version": self.wire,
-        }
-
-    def _envelope(self, task: Task) -> dict[str, Any]:
-        return {
-            "scheme": self.fingerprint,
-            "round": task.round,
-            "binding": task.binding,
-            "version": self.wire,
-        }
+        return {"scheme": self.fingerprint, "bindings": codec.Bindings(front, tasks.clients, back)}
 
     def body(self, message: bytes) -> bytes:
         """The packed columns of a message, without the envelope."""
-        return message[codec.ENVELOPES[self.wire] :]
+        return message[codec.ENVELOPE_BYTES :]
 
     def sent_coordinates(self, columns: Columns, task: Task) -> Indices:
         """The coordinates of the vector that a report covers."""

@@ -201,14 +201,14 @@ def _scheme(config: RunConfig, dim: int) -> Scheme:
         )
     name = config.scheme
     if name == "auto":
-        name = planner.automatic_scheme(dim=dim, epsilon=config.epsilon, bytes=config.bytes, once=config.once)
+        name = planner.automatic_scheme(dim=dim, epsilon=config.epsilon, bytes=config.bytes)
     scheme = make_scheme(name, dim=dim, epsilon=config.epsilon, bytes=config.bytes, **config.options)
     if config.once and scheme.residual:
         raise ValueError(
             f"scheme = {name!r} keeps a residual for a client's next report, and with participation "
             "= 'once' there is none: write scheme = 'auto' for the best that keeps nothing"
         )
-    return dataclasses.replace(scheme, wire=2) if config.once else scheme
+    return scheme
 
 
 def outlook(config: RunConfig, dim: int) -> str:

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from sqsgd import checks
 from sqsgd.randomness import Keystream
-from sqsgd.randomness.keystream import fastest_mode
 
 Users = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
@@ -89,7 +88,7 @@ class Order:
 
     def _pieces(self) -> Iterator[tuple[int, _Words]]:
         """The number of a piece's first user, and the upper and the lower words of its users."""
-        keystream = Keystream(self.key, fastest_mode())
+        keystream = Keystream(self.key)
         for start in range(0, self.users, _PIECE):
             words = np.empty((2, min(_PIECE, self.users - start)), "<u8")
             keystream.fill(words.reshape(-1).view(np.uint8))

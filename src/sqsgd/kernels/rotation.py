@@ -1,4 +1,8 @@
-"""Random signs and the Walsh-Hadamard transform, vectorised explicitly for LLVM."""
+"""Vectors: random signs and the Walsh-Hadamard transform, sums of squares, and sums of vectors.
+
+The transform of 64 numbers is vectorised explicitly for LLVM, which does not find the shuffles that it needs:
+with plain loops the whole transform takes more than twice as long.
+"""
 
 from __future__ import annotations
 
@@ -10,80 +14,55 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from sqsgd.kernels.compiling import compiled, inlined
+from sqsgd.kernels import compiled, inlined
 
 LANES = 16 if llvm.get_host_cpu_features().get("avx512f") else 8  # floats in one vector
 BASE = 64  # floats transformed inside registers
+LEAF = 4096  # floats transformed inside the first cache
 
 _FLOAT, _INT = ir.FloatType(), ir.IntType(32)
 _VECTOR, _INTEGERS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
 
 
 def _butterflies(builder: Any, rows: list[Any]) -> list[Any]:
-    """H over the list of vectors: a power of two of them, combined lane by lane."""
+    """H of 64 numbers in vectors: strides within a vector by shuffles, then those between vectors."""
+    step = 1
+    while step < LANES:  # lane i gets (partner + i) or (partner - i)
+        partner = ir.Constant(_INTEGERS, [i ^ step for i in range(LANES)])
+        signs = ir.Constant(_VECTOR, [-1.0 if i & step else 1.0 for i in range(LANES)])
+        for i, row in enumerate(rows):
+            swapped = builder.shuffle_vector(row, ir.Constant(_VECTOR, ir.Undefined), partner)
+            rows[i] = builder.fadd(builder.fmul(row, signs), swapped)
+        step *= 2
     step = 1
     while step < len(rows):
-        for start in range(0, len(rows), 2 * step):
-            for i in range(start, start + step):
-                low, high = rows[i], rows[i + step]
-                rows[i], rows[i + step] = builder.fadd(low, high), builder.fsub(low, high)
+        for i in (i for i in range(len(rows)) if not i & step):
+            low, high = rows[i], rows[i + step]
+            rows[i], rows[i + step] = builder.fadd(low, high), builder.fsub(low, high)
         step *= 2
     return rows
 
 
-def _lane_butterflies(builder: Any, row: Any) -> Any:
-    """H over the lanes of one vector: lane i gets (partner + i) or (partner - i)."""
-    step = 1
-    while step < LANES:
-        partner = ir.Constant(ir.VectorType(_INT, LANES), [i ^ step for i in range(LANES)])
-        signs = ir.Constant(_VECTOR, [-1.0 if i & step else 1.0 for i in range(LANES)])
-        swapped = builder.shuffle_vector(row, ir.Constant(_VECTOR, ir.Undefined), partner)
-        row = builder.fadd(builder.fmul(row, signs), swapped)
-        step *= 2
-    return row
-
-
-def _vectors(context: Any, builder: Any, kind: Any, array: Any, starts: list[Any]) -> list[Any]:
-    data = context.make_array(kind)(context, builder, array).data
-    return [builder.bitcast(builder.gep(data, [at]), _VECTOR.as_pointer()) for at in starts]
-
-
-def _splat(builder: Any, kind: Any, value: Any) -> Any:
-    vector = _VECTOR if kind is _FLOAT else _INTEGERS
+def _splat(builder: Any, vector: Any, value: Any) -> Any:
     undefined = ir.Constant(vector, ir.Undefined)
     one = builder.insert_element(undefined, value, ir.Constant(_INT, 0))
-    return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(_INT, LANES), [0] * LANES))
+    return builder.shuffle_vector(one, undefined, ir.Constant(_INTEGERS, [0] * LANES))
 
 
-def _flips(builder: Any, signs: Any, which: int) -> Any:
-    """The sign bits to change in a vector, from its bits of a 64-bit word."""
-    bits = builder.trunc(builder.lshr(signs, ir.Constant(signs.type, LANES * which)), _INT)
+def _flipped(builder: Any, row: Any, signs: Any, offset: int) -> Any:
+    """A vector, as integers, with the signs changed that bits from ``offset`` on of a word say."""
+    bits = builder.trunc(builder.lshr(signs, ir.Constant(signs.type, offset)), _INT)
     to_sign_bit = ir.Constant(_INTEGERS, [31 - i for i in range(LANES)])
-    sign_bit = ir.Constant(_INTEGERS, [1 << 31] * LANES)
-    return builder.and_(builder.shl(_splat(builder, _INT, bits), to_sign_bit), sign_bit)
+    flips = builder.shl(_splat(builder, _INTEGERS, bits), to_sign_bit)
+    flips = builder.and_(flips, ir.Constant(_INTEGERS, [1 << 31] * LANES))
+    return builder.bitcast(builder.xor(row, flips), _VECTOR)
 
 
-def _combine(radix: int) -> Any:
-    """An intrinsic (x, at, stride): H over the ``radix`` vectors at ``at``, ``at + stride``, ..."""
-
-    @intrinsic
-    def combine(typing: Any, x: Any, at: Any, stride: Any) -> Any:
-        def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            starts = [args[1]]
-            for _ in range(radix - 1):
-                starts.append(builder.add(starts[-1], args[2]))
-            places = _vectors(context, builder, signature.args[0], args[0], starts)
-            rows = _butterflies(builder, [builder.load(place, align=4) for place in places])
-            for place, row in zip(places, rows, strict=True):
-                builder.store(row, place, align=4)
-            return context.get_dummy_value()
-
-        return types.void(x, types.intp, types.intp), build
-
-    return combine
-
-
-_combine2, _combine4, _combine8 = _combine(2), _combine(4), _combine(8)
+def _place(context: Any, builder: Any, kind: Any, array: Any, at: Any, offset: int) -> Any:
+    """Where a vector of an array begins."""
+    start = builder.add(at, ir.Constant(at.type, offset))
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [start]), _VECTOR.as_pointer())
 
 
 @intrinsic
@@ -94,23 +73,20 @@ def _transform64(typing: Any, source: Any, target: Any, at: Any, signs: Any, sca
     """
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        start, signs, scale, most = args[2:]
-        starts = [builder.add(start, ir.Constant(start.type, i)) for i in range(0, BASE, LANES)]
-        sources = _vectors(context, builder, signature.args[0], args[0], starts)
-        targets = _vectors(context, builder, signature.args[1], args[1], starts)
-        factor = _splat(builder, _FLOAT, scale)
-        limit, odd = _splat(builder, _INT, most), None
-        rows = []
-        for i, place in enumerate(sources):
-            row = builder.bitcast(builder.load(place, align=4), _INTEGERS)
+        def place(which: int, offset: int) -> Any:
+            return _place(context, builder, signature.args[which], args[which], args[2], offset)
+
+        signs, scale, most = args[3:]
+        factor, limit = _splat(builder, _VECTOR, scale), _splat(builder, _INTEGERS, most)
+        rows, odd = [], ir.Constant(ir.VectorType(ir.IntType(1), LANES), [0] * LANES)
+        for offset in range(0, BASE, LANES):
+            row = builder.bitcast(builder.load(place(0, offset), align=4), _INTEGERS)
             size = builder.and_(row, ir.Constant(_INTEGERS, [0x7FFFFFFF] * LANES))
-            beyond = builder.icmp_unsigned(">", size, limit)  # as integers, infinity and NaN are largest
-            odd = beyond if odd is None else builder.or_(odd, beyond)
-            flipped = builder.xor(row, _flips(builder, signs, i))
-            scaled = builder.fmul(builder.bitcast(flipped, _VECTOR), factor)
-            rows.append(_lane_butterflies(builder, scaled))
-        for place, row in zip(targets, _butterflies(builder, rows), strict=True):
-            builder.store(row, place, align=4)
+            # as integers, infinity and NaN are largest
+            odd = builder.or_(odd, builder.icmp_unsigned(">", size, limit))
+            rows.append(builder.fmul(_flipped(builder, row, signs, offset), factor))
+        for i, row in enumerate(_butterflies(builder, rows)):
+            builder.store(row, place(1, i * LANES), align=4)
         return builder.zext(builder.bitcast(odd, ir.IntType(LANES)), _INT)
 
     kinds = (source, target, types.intp, types.uint64, types.float32, types.uint32)
@@ -122,48 +98,38 @@ def _flip64(typing: Any, x: Any, at: Any, signs: Any) -> Any:
     """Negate element i of 64 adjacent floats where bit i of signs is set."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        start, signs = args[1:]
-        starts = [builder.add(start, ir.Constant(start.type, i)) for i in range(0, BASE, LANES)]
-        for i, place in enumerate(_vectors(context, builder, signature.args[0], args[0], starts)):
+        for offset in range(0, BASE, LANES):
+            place = _place(context, builder, signature.args[0], args[0], args[1], offset)
             row = builder.bitcast(builder.load(place, align=4), _INTEGERS)
-            flipped = builder.xor(row, _flips(builder, signs, i))
-            builder.store(builder.bitcast(flipped, _VECTOR), place, align=4)
+            builder.store(_flipped(builder, row, args[2], offset), place, align=4)
         return context.get_dummy_value()
 
     return types.void(x, types.intp, types.uint64), build
 
 
-@compiled
-def _combine_cached(x, start, size):
-    """Combine transformed runs of 64 into one of ``size``."""
-    run = 64
-    while run * 8 <= size:
-        for block in range(start, start + size, 8 * run):
-            for at in range(block, block + run, LANES):
-                _combine8(x, at, run)
-        run *= 8
-    if run * 4 <= size:
-        for block in range(start, start + size, 4 * run):
-            for at in range(block, block + run, LANES):
-                _combine4(x, at, run)
-    elif run * 2 <= size:
-        for block in range(start, start + size, 2 * run):
-            for at in range(block, block + run, LANES):
-                _combine2(x, at, run)
+@inlined
+def _eights(x, run):
+    """Combine each eight neighbouring runs that are transformed. Slices of x let the loop vectorise."""
+    for at in range(0, x.size, 8 * run):
+        p0, p1, p2, p3 = x[at : at + run], x[at + run :], x[at + 2 * run :], x[at + 3 * run :]
+        p4, p5, p6, p7 = x[at + 4 * run :], x[at + 5 * run :], x[at + 6 * run :], x[at + 7 * run :]
+        for i in range(run):
+            a0, a1, a2, a3 = p0[i] + p1[i], p0[i] - p1[i], p2[i] + p3[i], p2[i] - p3[i]
+            a4, a5, a6, a7 = p4[i] + p5[i], p4[i] - p5[i], p6[i] + p7[i], p6[i] - p7[i]
+            b0, b1, b2, b3 = a0 + a2, a1 + a3, a0 - a2, a1 - a3
+            b4, b5, b6, b7 = a4 + a6, a5 + a7, a4 - a6, a5 - a7
+            p0[i], p1[i], p2[i], p3[i] = b0 + b4, b1 + b5, b2 + b6, b3 + b7
+            p4[i], p5[i], p6[i], p7[i] = b0 - b4, b1 - b5, b2 - b6, b3 - b7
 
 
-@compiled
-def _rotate_small(source, signs, scale, target):
-    for i in range(target.size):
-        value = source[i] * scale
-        target[i] = -value if (signs[0] >> np.uint64(i)) & np.uint64(1) else value
-    run = 1
-    while run < target.size:
-        for block in range(0, target.size, 2 * run):
-            for i in range(block, block + run):
-                low, high = target[i], target[i + run]
-                target[i], target[i + run] = low + high, low - high
-        run *= 2
+@inlined
+def _twos(x, run):
+    """Combine each two neighbouring runs."""
+    for at in range(0, x.size, 2 * run):
+        first, second = x[at : at + run], x[at + run :]
+        for i in range(run):
+            low, high = first[i], second[i]
+            first[i], second[i] = low + high, low - high
 
 
 @inlined
@@ -171,19 +137,22 @@ def _rotate(source, whole, signs, scale, target, largest):
     """``rotate`` of a vector whose numbers from ``whole`` on, a multiple of 64, are in the target."""
     size, scale = target.size, np.float32(scale)
     most = np.array([largest], np.float32).view(np.uint32)[0]
-    odd = np.uint32(0)
-    leaf = size
-    while leaf > 4096:
+    odd, leaf = np.uint32(0), size
+    while leaf > LEAF:
         leaf //= 8
     for k in range(size // leaf):
         for at in range(k * leaf, (k + 1) * leaf, 64):
             odd |= _transform64(source if at < whole else target, target, at, signs[at >> 6], scale, most)
-        _combine_cached(target, k * leaf, leaf)
-        done, run = k + 1, leaf
+        run, part = 64, target[k * leaf : (k + 1) * leaf]
+        while run * 8 <= leaf:
+            _eights(part, run)
+            run *= 8
+        while run < leaf:
+            _twos(part, run)
+            run *= 2
+        done = k + 1
         while done % 8 == 0 and run < size:
-            first = (k + 1) * leaf - 8 * run
-            for at in range(first, first + run, LANES):
-                _combine8(target, at, run)
+            _eights(target[(k + 1) * leaf - 8 * run : (k + 1) * leaf], run)
             done //= 8
             run *= 8
     return odd == 0
@@ -202,13 +171,18 @@ def rotate(source, signs, scale, target, largest):
     encoders in other languages find the same bits (docs/encoder.md):
     tests/kernels/test_rotation.py::test_the_rounding_is_the_documented_one.
     """
-    if target.size < 64:
-        fine = True
-        for value in source:
-            fine = fine and np.abs(value) <= np.float32(largest)
-        _rotate_small(source, signs, np.float32(scale), target)
-        return fine
-    return _rotate(source, target.size, signs, scale, target, largest)
+    if target.size >= 64:
+        return _rotate(source, target.size, signs, scale, target, largest)
+    fine = True
+    for i in range(target.size):
+        value = source[i] * np.float32(scale)
+        fine = fine and np.abs(source[i]) <= np.float32(largest)
+        target[i] = -value if (signs[0] >> np.uint64(i)) & np.uint64(1) else value
+    run = 1
+    while run < target.size:
+        _twos(target, run)
+        run *= 2
+    return fine
 
 
 @compiled
@@ -320,3 +294,50 @@ def add_scaled(x, factor, total):
     """total += factor x for the first total.size numbers of x."""
     for i in range(total.size):
         total[i] += np.float64(x[i]) * factor
+
+
+@compiled
+def add_at(total, places, values, scale):
+    """total[places] += values scale; the places differ."""
+    for i in range(places.size):
+        total[places[i]] += values[i] * scale
+
+
+@compiled
+def accumulate(codes, factor, offset, total):
+    """total += factor codes + offset."""
+    factor, offset = np.float32(factor), np.float32(offset)
+    for i in range(codes.size):
+        total[i] += np.float32(factor * np.float32(codes[i])) + offset
+
+
+@compiled
+def within(x, limit):
+    """Whether every |x[i]| <= limit; false for NaN."""
+    odd = np.uint8(0)
+    most = np.float32(limit)
+    for i in range(x.size):
+        odd = np.uint8(odd | np.uint8(not np.abs(x[i]) <= most))
+    return odd == 0
+
+
+@compiled
+def square_sum(x):
+    """Σ x², as 64 interleaved sums: a single one cannot be vectorised, because additions do not commute."""
+    sums = np.zeros(64)
+    whole = x.size - x.size % 64
+    for start in range(0, whole, 64):
+        for i in range(64):
+            value = np.float64(x[start + i])
+            sums[i] += value * value
+    for i in range(whole, x.size):
+        value = np.float64(x[i])
+        sums[i - whole] += value * value
+    return sums.sum()
+
+
+@compiled
+def square_sums(x, sums):
+    """``square_sum`` of each row."""
+    for i in range(x.shape[0]):
+        sums[i] = square_sum(x[i])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sqsgd.kernels.compiling import compiled, inlined
+from sqsgd.kernels import compiled, inlined
 
 _LANES = 16
 

@@ -135,7 +135,7 @@ class PrivQuant:
 
     def quantize(self, x: Any, bound: float, rng: Rng) -> Codes:
         """Round each x[j] in [-bound, bound] without bias to a neighbouring level (codes 0..K-1)."""
-        from sqsgd.kernels.privatising import round_randomly
+        from sqsgd.kernels.sampling import round_randomly
 
         x = checks.vector("x", x, self.dim)
         factor = self._factor(checks.real("bound", bound, 1e-30, 1e30))
@@ -148,7 +148,7 @@ class PrivQuant:
 
     def privatize(self, codes: Any, rng: Rng) -> Codes:
         """The private step: codes that match the input in exactly L places, L drawn from its exact law."""
-        from sqsgd.kernels.privatising import scramble, scramble_bytes, scramble_pairs
+        from sqsgd.kernels.sampling import scramble, scramble_bytes, scramble_pairs
 
         codes = checks.codes("codes", codes, self.dim, self.levels)
         wanted = self.law.sampler.draw(check_rng(rng))
@@ -189,7 +189,7 @@ class PrivQuant:
 
     @cached_property
     def _one_pass(self) -> Any:
-        from sqsgd.kernels.privatising import round_and_scramble_bytes, round_and_scramble_pairs
+        from sqsgd.kernels.sampling import round_and_scramble_bytes, round_and_scramble_pairs
 
         return round_and_scramble_bytes if self._width == 1 else round_and_scramble_pairs
 
@@ -225,7 +225,7 @@ class PrivQuant:
 
         Tries that are not needed are made up for, so that the time tells little about the number of matches.
         """
-        from sqsgd.kernels.privatising import adjust
+        from sqsgd.kernels.sampling import adjust
 
         tried = 0
         while count != wanted:
@@ -254,7 +254,7 @@ class PrivQuant:
 
     def add_levels(self, codes: Codes, unit: float, total: Vector) -> None:
         """total += unit * (level values in [-1, 1]), in one pass."""
-        from sqsgd.kernels.privatising import accumulate
+        from sqsgd.kernels.rotation import accumulate
 
         accumulate(codes, 2 * unit / (self.levels - 1), -unit, total)
 

@@ -11,10 +11,9 @@ from flint import arb
 
 from sqsgd import checks
 from sqsgd.numerics import exact
-from sqsgd.randomness import Rng, check_rng, idle_rng, ranks_of, uniforms_of
+from sqsgd.randomness import Rng, check_rng, idle_rng
 
 Floats = npt.NDArray[np.float64]
-Words = npt.NDArray[np.uint64]
 Symbols = npt.NDArray[np.uint8]
 
 MOST_LEVELS = 255  # so that a symbol fits one byte
@@ -79,18 +78,17 @@ class ScalarDP:
         shift = 1 + (idle_rng(), rng)[moves].below(self.levels)  # both cases draw, in the same time
         return (symbol + moves * shift) % (self.levels + 1)
 
-    def privatize_many(self, values: Floats, words: Words) -> tuple[Symbols, npt.NDArray[np.bool_]]:
-        """What ``privatize`` draws for each value from three words, and whether they suffice.
+    def privatize_many(self, values: Floats, rng: Rng) -> Symbols:
+        """A symbol for each value, with the law of ``privatize``.
 
-        tests/mechanisms/test_scalardp.py::test_many_symbols_are_single_ones.
+        tests/mechanisms/test_scalardp.py::test_many_symbols_have_the_law_of_single_ones.
         """
         positions = self.levels * (np.clip(values, 0.0, self.maximum) / self.maximum)
         lower = np.minimum(positions.astype(np.int64), self.levels - 1)
-        symbols = lower + (uniforms_of(words[:, 0]) < positions - lower)
-        stays, sure = self._stays.draw_many(words[:, 1])
-        shifts, accepted = ranks_of(words[:, 2], self.levels)
-        moved = (symbols + (1 - stays) * (1 + shifts)) % (self.levels + 1)
-        return moved.astype(np.uint8), sure & (accepted | (stays == 1))
+        symbols = lower + (rng.uniforms(lower.size) < positions - lower)
+        moves = 1 - self._stays.draw_many(lower.size, rng)
+        shifts = 1 + rng.below_many(np.full(lower.size, self.levels))
+        return np.asarray((symbols + moves * shifts) % (self.levels + 1), np.uint8)
 
     def estimate(self, symbol: int) -> float:
         """Unbiased: a (J - b), a = (e^ε + k) R / ((e^ε - 1) k), b = k (k+1) / (2 (e^ε + k))."""

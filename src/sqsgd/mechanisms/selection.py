@@ -131,7 +131,7 @@ def ranking(magnitudes: Vector) -> Ranks:
 
 def largest(magnitudes: Vector, count: int) -> Ranks:
     """``ranking(magnitudes)[:count]`` in some order, in linear time that the magnitudes do not change."""
-    from sqsgd.kernels.selecting import select_largest
+    from sqsgd.kernels.sampling import select_largest
 
     chosen = np.empty(count, np.int64)
     select_largest(np.ascontiguousarray(magnitudes, np.float32).view(np.uint32), chosen)

@@ -18,7 +18,7 @@ from sqsgd.numerics.epsilon_sums import add_up
 from sqsgd.numerics.exact import Densities
 from sqsgd.numerics.gaussian import largest_sum
 from sqsgd.numerics.norms import l2_norm, row_norms
-from sqsgd.randomness import Rng, Rngs, check_rng, uniforms_of
+from sqsgd.randomness import Rng, check_rng
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class SparseMatches(Mechanism):
 
     def _near(self, x: Vector, bound: float) -> tuple[Codes, float]:
         """Codes 2 place + sign of the near set, in rising order, and |x| / bound, at most one."""
-        from sqsgd.kernels.selecting import select_signed
+        from sqsgd.kernels.sampling import select_signed
 
         x = checks.shaped("x", x, self.dim)
         norm = checks.finite_size("x", l2_norm(x))
@@ -107,10 +107,13 @@ class SparseMatches(Mechanism):
 
     def _draw(self, near: Codes, rng: Rng) -> Codes:
         """A code for a near set: (l, j) from its law, then uniformly among the codes with these numbers."""
+        return self._draw_pair(near, *self.law.pair(self.law.sampler.draw(rng)), rng)
+
+    def _draw_pair(self, near: Codes, right: int, wrong: int, rng: Rng) -> Codes:
+        """A uniform code among those with ``right`` matches and ``wrong`` signs."""
         from sqsgd.kernels.sampling import draw_codes
 
         law = self.law
-        right, wrong = law.pair(law.sampler.draw(rng))
         while True:
             words = rng.words(self._words)
             codes, marks = np.empty(law.count, np.uint32), np.zeros(-(-law.size // 64), np.uint64)
@@ -129,30 +132,24 @@ class SparseMatches(Mechanism):
         needed = law.most_hits - law.size * math.log1p(-min(law.count, law.size - law.near) / outside)
         return math.ceil(1.25 * needed) + 32
 
-    def randomize_many(self, x: Vectors, bound: float, rngs: Rngs) -> Columns:
-        """As ``randomize``, which itself does the rows that the generators' first words leave open."""
-        from sqsgd.kernels.sampling import draw_many_codes
-        from sqsgd.kernels.selecting import select_signed_rows
+    def randomize_many(self, x: Vectors, bound: float, rng: Rng) -> Columns:
+        from sqsgd.kernels.sampling import draw_many_codes, select_signed_rows
 
-        law, words = self.law, rngs.words(2 if self.norm is None else 4)
+        law, count = self.law, len(x)
         share = np.minimum(checks.finite_sizes("x", row_norms(x)) / bound, 1.0)
-        near = np.empty((len(x), law.near), np.uint32)
+        near = np.empty((count, law.near), np.uint32)
         select_signed_rows(x.view(np.uint32), near)
         if self.norm is None:
-            near ^= (uniforms_of(words[:, 0]) >= (1 + share) / 2).astype(np.uint32)[:, None]
-        ranks, sure = law.sampler.draw_many(words[:, 1 if self.norm is None else 0])
-        found, which = np.unique(ranks, return_inverse=True)
+            near ^= (rng.uniforms(count) >= (1 + share) / 2).astype(np.uint32)[:, None]
+        found, which = np.unique(law.sampler.draw_many(count, rng), return_inverse=True)
         right, wrong = np.array([law.pair(rank) for rank in found.tolist()], np.int64)[which].T.copy()
-        codes, fine = np.empty((len(x), law.count), np.uint32), np.empty(len(x), np.bool_)
-        draw_many_codes(near, codes, law.size, right, wrong, rngs.later(self._words), fine)
-        columns: Columns = (np.sort(codes, axis=1),)
-        if self.norm is not None:
-            symbols, certain = self.norm.privatize_many(share, words[:, 1:])
-            columns, sure = (*columns, symbols[:, None]), sure & certain
-        for i in np.flatnonzero(~(sure & fine)).tolist():
-            for column, values in zip(columns, self.randomize(x[i], bound, rngs[i]), strict=True):
-                column[i] = values
-        return columns
+        codes, fine = np.empty((count, law.count), np.uint32), np.empty(count, np.bool_)
+        words = rng.words(count * self._words).reshape(count, -1)
+        draw_many_codes(near, codes, law.size, right, wrong, words, fine)
+        for i in np.flatnonzero(~fine).tolist():  # the words did not suffice
+            codes[i] = self._draw_pair(near[i], int(right[i]), int(wrong[i]), rng)
+        codes = np.sort(codes, axis=1)
+        return (codes,) if self.norm is None else (codes, self.norm.privatize_many(share, rng)[:, None])
 
     def unit_codes(self, columns: Columns, bound: float) -> tuple[Codes, Estimate]:
         sizes = np.full(len(columns[0]), bound) if self.norm is None else self.magnitudes(columns, bound)
@@ -170,10 +167,8 @@ class SparseMatches(Mechanism):
         return (bound if self.norm is None else self.magnitude(columns, bound) or 0.0) / self.scale
 
     def estimate(self, columns: Columns, bound: float) -> Estimate:
-        from sqsgd.kernels.subsets import spread
-
-        whole = np.zeros(self.dim)
-        spread(np.ascontiguousarray(columns[0], np.uint32), self._unit(columns, bound), whole)
+        whole, unit = np.zeros(self.dim), self._unit(columns, bound)
+        whole[columns[0] >> 1] = np.array([unit, -unit])[columns[0] & 1]
         return whole
 
     def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:

@@ -12,7 +12,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from sqsgd import checks, federated
@@ -73,10 +73,9 @@ class Request:
 
     def make_scheme(self) -> Scheme:
         """The scheme that the request names, made here from its parts."""
-        made = make_scheme(
+        return make_scheme(
             self.scheme, dim=self.task.dim, epsilon=self.epsilon, bytes=self.bytes, **self.options
         )
-        return without_names(made) if self.by_slot else made
 
     @property
     def identity(self) -> str:
@@ -144,11 +143,6 @@ class Request:
         except (ValueError, RecursionError) as error:
             raise MalformedRequest(str(error)) from None
         return cls(task=task, **{key: values[key] for key in _OWN})
-
-
-def without_names(scheme: Scheme) -> Scheme:
-    """The scheme in the wire format whose reports do not name their node, for nodes that fill slots."""
-    return replace(scheme, wire=2)
 
 
 def _short(value: object) -> str:

@@ -243,16 +243,19 @@ class InverseCdf:
             return self._ends[i]
         return self.continue_from(word, rng)
 
-    def draw_many(self, words: Words) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """What ``draw`` returns for each first word, and whether the word decides it; else it needs more.
+    def draw_many(self, count: int, rng: Rng) -> npt.NDArray[np.int64]:
+        """``count`` exact draws: a word each, and further ones for those that their word does not decide.
 
         tests/numerics/test_exact.py::test_draws_of_many_words_are_single_draws.
         """
-        ends, below, above = self._arrays
+        words, (ends, below, above) = rng.words(count), self._arrays
         i = np.searchsorted(above[1:], words, "left")
         before = np.where(i > 0, ends[i - 1], -1)
         sure = ((i == 0) | (words > above[i])) & ((i == ends.size - 1) | (words < below[i]))
-        return ends[i], sure & (before == ends[i] - 1)
+        values = ends[i]
+        for place in np.flatnonzero(~sure | (before != values - 1)).tolist():
+            values[place] = self.continue_from(int(words[place]), rng)
+        return values
 
     @cached_property
     def _arrays(self) -> tuple[npt.NDArray[np.int64], Words, Words]:

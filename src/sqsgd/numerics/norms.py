@@ -16,14 +16,14 @@ Norms = npt.NDArray[np.float64]
 
 def l2_norm(x: Vector) -> float:
     """The Euclidean norm, in float64: no square underflows or overflows, and all vectors take as long."""
-    from sqsgd.kernels.summing import square_sum
+    from sqsgd.kernels.rotation import square_sum
 
     return math.sqrt(square_sum(checks.shaped("x", x, x.size)))
 
 
 def row_norms(x: Vectors) -> Norms:
     """``l2_norm`` of each row, to the last bit; a contiguous float32 matrix."""
-    from sqsgd.kernels.summing import square_sums
+    from sqsgd.kernels.rotation import square_sums
 
     sums = np.empty(len(x))
     square_sums(x, sums)

@@ -295,8 +295,8 @@ def plan_once(
         raise ValueError(f"set either epsilon = {epsilon} or central = {central}")
 
     def make(local: float) -> Scheme:
-        name = automatic_scheme(dim=dim, epsilon=local, bytes=bytes, once=True)
-        return replace(make_scheme(name, dim=dim, epsilon=local, bytes=bytes), wire=2)  # as once-runs send it
+        name = automatic_scheme(dim=dim, epsilon=local, bytes=bytes)
+        return make_scheme(name, dim=dim, epsilon=local, bytes=bytes)
 
     if epsilon is None:
         epsilon = local_epsilon_for(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from sqsgd import checks
@@ -258,17 +258,14 @@ def frontier(*, dim: int, epsilon: float) -> list[Point]:
     return points
 
 
-def stateless_choices(*, dim: int, epsilon: float, bytes: int, once: bool = False) -> list[Stateless]:
+def stateless_choices(*, dim: int, epsilon: float, bytes: int) -> list[Stateless]:
     """The schemes of ``STATELESS`` under a budget: those with exact arithmetic, the best first, then others.
 
-    The best has the fewest bytes of those within 3 % of the least error. ``once``: each user reports once,
-    and messages have the short envelope of such runs. All are unbiased, so the order is the same for the mean
-    over any number of clients.
+    The best has the fewest bytes of those within 3 % of the least error. All are unbiased, so the order is
+    the same for the mean over any number of clients.
 
     >>> budget = {"dim": 3920, "epsilon": 8.0, "bytes": 64}
     >>> [(way.name, way.message_bytes) for way in stateless_choices(**budget)][0]
-    ('sqsgd-stateless', 7)
-    >>> [(way.name, way.message_bytes) for way in stateless_choices(**budget, once=True)][0]
     ('privunit-index', 7)
     """
     found = []
@@ -277,7 +274,6 @@ def stateless_choices(*, dim: int, epsilon: float, bytes: int, once: bool = Fals
             scheme = make_scheme(name, dim=dim, epsilon=epsilon, bytes=bytes)
         except ValueError:  # it does not fit into the bytes
             continue
-        scheme = replace(scheme, wire=2) if once else scheme
         found.append(
             Stateless(
                 name=name,
@@ -297,7 +293,7 @@ def stateless_choices(*, dim: int, epsilon: float, bytes: int, once: bool = Fals
     return sorted(found, key=order)
 
 
-def automatic_scheme(*, dim: int, epsilon: float, bytes: int, once: bool = False) -> str:
+def automatic_scheme(*, dim: int, epsilon: float, bytes: int) -> str:
     """The name that ``scheme = "auto"`` stands for: the best of ``stateless_choices`` with exact arithmetic.
 
     Guarantees
@@ -306,9 +302,9 @@ def automatic_scheme(*, dim: int, epsilon: float, bytes: int, once: bool = False
       tests/privacy/test_planner.py::test_auto_never_chooses_real_arithmetic.
 
     >>> automatic_scheme(dim=3920, epsilon=8.0, bytes=64)
-    'sqsgd-stateless'
+    'privunit-index'
     """
-    best = stateless_choices(dim=dim, epsilon=epsilon, bytes=bytes, once=once)[0]
+    best = stateless_choices(dim=dim, epsilon=epsilon, bytes=bytes)[0]
     if best.arithmetic == "real":
         raise ValueError(
             f"bytes = {bytes} hold no report with exact arithmetic of {dim} numbers at epsilon {epsilon:g}; "

@@ -13,18 +13,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 from flint import arb
 
 from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.codec import Column, Columns, Layout
 from sqsgd.core import Codes, Estimate, Mechanism, Privacy, Scheme, Vectors
-from sqsgd.mechanisms.selection import largest
 from sqsgd.numerics import exact
 from sqsgd.numerics.gaussian import largest_sum
 from sqsgd.numerics.norms import l2_norm, row_norms
-from sqsgd.randomness import Rng, Rngs, check_rng, ranks_of, uniforms_of
+from sqsgd.randomness import Rng, check_rng
 from sqsgd.schemes.budgets import checked_budget, too_few_bytes
 from sqsgd.transforms import Rotate
 
@@ -98,40 +96,39 @@ class NearestVertices(Mechanism):
         high, low = map(math.exp, self._log_densities)
         return largest_sum(self.dim, self.nearest) * (high - low)
 
-    def _near(self, x: Vector, bound: float) -> tuple[npt.NDArray[np.int64], float]:
+    def _near(self, x: Vector, bound: float) -> tuple[Codes, float]:
         """Codes of the nearest vertices to x, in rising order, and |x| / bound, at most one."""
+        from sqsgd.kernels.sampling import select_signed
+
         x = checks.shaped("x", x, self.dim)
         norm = checks.finite_size("x", l2_norm(x))
-        places = np.sort(largest(np.abs(x), self.nearest))
-        return 2 * places + (x[places] < 0), min(norm / bound, 1.0)
+        near = np.empty(self.nearest, np.uint32)
+        select_signed(x.view(np.uint32), near)
+        return near, min(norm / bound, 1.0)
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
-        from sqsgd.kernels.selecting import nth_marked
+        from sqsgd.kernels.sampling import draw_vertices
 
         check_rng(rng)
         near, share = self._near(x, bound)
-        near ^= np.int64(rng.uniform() >= (1 + share) / 2)  # the opposite direction
-        others = np.ones(2 * self.dim, np.uint8)
-        others[near] = 0
+        near ^= np.uint32(rng.uniform() >= (1 + share) / 2)  # the opposite direction
         is_near = self._is_near.draw(rng)
-        rank = rng.below((others.size - near.size, near.size)[is_near])
-        # Both are computed, so that the time does not tell which is sent.
-        codes = nth_marked(others, rank), near[min(rank, near.size - 1)]
-        return (np.array([codes[is_near]], np.uint32),)
+        rank = rng.below(self.nearest if is_near else 2 * self.dim - self.nearest)
+        codes = np.empty(1, np.uint32)
+        draw_vertices(near[None], np.array([is_near]), np.array([rank]), codes)
+        return (codes,)
 
-    def randomize_many(self, x: Vectors, bound: float, rngs: Rngs) -> Columns:
-        """As ``randomize``, which itself does the rows that the generators' first three words leave open."""
-        from sqsgd.kernels.sampling import draw_vertices
+    def randomize_many(self, x: Vectors, bound: float, rng: Rng) -> Columns:
+        from sqsgd.kernels.sampling import draw_vertices, select_signed_rows
 
-        words = rngs.words(3)
         share = np.minimum(checks.finite_sizes("x", row_norms(x)) / bound, 1.0)
-        reverse = (uniforms_of(words[:, 0]) >= (1 + share) / 2).astype(np.int64)
-        sides, sure = self._is_near.draw_many(words[:, 1])
-        ranks, accepted = ranks_of(words[:, 2], np.where(sides, self.nearest, 2 * self.dim - self.nearest))
+        near = np.empty((len(x), self.nearest), np.uint32)
+        select_signed_rows(x.view(np.uint32), near)
+        near ^= (rng.uniforms(len(x)) >= (1 + share) / 2).astype(np.uint32)[:, None]
+        sides = self._is_near.draw_many(len(x), rng)
+        ranks = rng.below_many(np.where(sides, self.nearest, 2 * self.dim - self.nearest))
         codes = np.empty(len(x), np.uint32)
-        draw_vertices(x, self.nearest, reverse, sides, ranks, codes)
-        for i in np.flatnonzero(~(sure & accepted)).tolist():
-            codes[i] = self.randomize(x[i], bound, rngs[i])[0][0]
+        draw_vertices(near, sides, ranks, codes)
         return (codes[:, None],)
 
     def unit_codes(self, columns: Columns, bound: float) -> tuple[Codes, Estimate]:

@@ -134,7 +134,6 @@ def sqsgd(
         transforms=(rotate,) if size >= dim else (Subsample(size=size), rotate),
         mechanism=mechanism,
         residual=size < dim,
-        wire=_wire(mechanism),
     )
 
 
@@ -161,7 +160,10 @@ def sqsgd_stateless(
     )  # fmt: skip
     transforms = rotated_sample(dim, mechanism.dim)
     return Scheme(
-        name="sqsgd-stateless", dim=dim, transforms=transforms, mechanism=mechanism, wire=_wire(mechanism)
+        name="sqsgd-stateless",
+        dim=dim,
+        transforms=rotated_sample(dim, mechanism.dim),
+        mechanism=mechanism,
     )
 
 
@@ -170,11 +172,6 @@ def code_of(mechanism: Mechanism) -> Code:
     if isinstance(mechanism, SparseMatches):
         return "sparse"
     return "signs" if mechanism.layout[0].alphabet == 2 else "levels"
-
-
-def _wire(mechanism: Direction | SparseMatches) -> int:
-    """The wire format: the short envelope for codes that came with it."""
-    return 2 if isinstance(mechanism, SparseMatches) else 1
 
 
 def best_code(

@@ -240,7 +240,7 @@ async function start() {
   listen();
   clear();
   await showProgress();
-  scheme = new Scheme(study.identity, study.wire);
+  scheme = new Scheme(study.identity);
   ledger = await Ledger.open(CAP);
   document.title = find("name").textContent = study.name;
   find("size").textContent = scheme.bytes;

@@ -1,7 +1,7 @@
 """The conformance vectors: tasks, inputs, private words and the exact bytes that follow from them.
 
-``python -m sqsgd.conformance.generation FILE`` writes them. The parameters are fixed here and do not depend
-on what the planner would choose, so that the vectors change only with the format.
+``python tools/conformance_vectors.py`` writes src/sqsgd/conformance/vectors.json. The parameters are fixed
+here and do not depend on what the planner would choose, so that the vectors change only with the format.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ import base64
 import json
 import math
 import struct
-import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sqsgd.checks import Vector
 from sqsgd.codec import MalformedReport
-from sqsgd.conformance.given_words import GivenWords
+from sqsgd.conformance import FORMAT, PATH
 from sqsgd.core import Scheme
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.scalardp import ScalarDP
@@ -31,17 +30,57 @@ from sqsgd.mechanisms.sparse_matches import SparseMatches
 from sqsgd.numerics import exact
 from sqsgd.numerics.gaussian import kept_share
 from sqsgd.numerics.norms import l2_norm
-from sqsgd.randomness import seeded_rng
+from sqsgd.randomness import Bytes, Rng, seeded_rng
+from sqsgd.schemes.sqsgd import SIGNS
 from sqsgd.schemes.privunit_index import NearestVertices, privunit_index
 from sqsgd.schemes.sqsgd import SIGNS, Direction
 from sqsgd.task import Task
 from sqsgd.transforms import Rotate, Subsample
 
-FORMAT = "sqsgd conformance 1"
-PATH = Path(__file__).parent / "vectors.json"
 _WORDS = 2048  # at hand for a report, which uses some of them
 _LAST = 2**64 - 1
 _ROTATE = Rotate(rounds=2)
+_U8 = np.dtype("<u8")
+
+
+class GivenWords(Rng):
+    """Replays 64-bit words. It protects nobody.
+
+    Requests for bytes take whole words, little-endian.
+
+    >>> rng = GivenWords([1, 2**64 - 1])
+    >>> rng.word(), rng.take(3).tolist(), rng.used, rng.protects
+    (1, [255, 255, 255], [1, 18446744073709551615], False)
+    """
+
+    def __init__(self, words: Iterable[int]) -> None:
+        super().__init__(0)
+        self._script, self._count = list(words), 0
+
+    @property
+    def used(self) -> list[int]:
+        """The words handed out so far."""
+        return self._script[: self._count]
+
+    def word(self) -> int:
+        """The next word."""
+        if self._count == len(self._script):
+            raise RuntimeError(f"all {self._count} given words are used")
+        self._count += 1
+        return self._script[self._count - 1]
+
+    def take(self, count: int) -> Bytes:
+        """The bytes of the next words."""
+        found: npt.NDArray[np.uint64] = np.array([self.word() for _ in range(-(-count // 8))], _U8)
+        return found.view(np.uint8)[:count]
+
+    def child(self) -> Rng:
+        """The same words: a part of a batch goes on with them."""
+        return self
+
+    def fill(self, target: Bytes) -> None:
+        """Overwrite an array with the bytes of the next words."""
+        target[:] = self.take(target.size)
 
 
 def _sparse(size: int, near: int, count: int, threshold: int, epsilon: float, norm: ScalarDP | None) -> Any:
@@ -54,27 +93,24 @@ def _signs(size: int, threshold: int, epsilon: float, norm: ScalarDP, reach: flo
 
 
 def _schemes() -> dict[str, Scheme]:
-    def index(dim: int, epsilon: float, nearest: int, wire: int) -> Scheme:
-        return replace(privunit_index(dim, epsilon, nearest=nearest), wire=wire)
-
     block = (Subsample(size=64), _ROTATE)
     sample = (_ROTATE, Subsample(size=100, rescale=True))
     symbol = ScalarDP(maximum=1.0, epsilon=4.0, levels=4)
     return {
-        "index-3920": index(3920, 8.0, 25, 2),
-        "index-100": index(100, 2.0, 54, 2),
-        "index-5": index(5, 1.0, 6, 1),
-        "index-1": index(1, 3.0, 1, 2),
+        "index-3920": privunit_index(3920, 8.0, nearest=25),
+        "index-100": privunit_index(100, 2.0, nearest=54),
+        "index-5": privunit_index(5, 1.0, nearest=6),
+        "index-1": privunit_index(1, 3.0, nearest=1),
         "sparse-300": Scheme(
-            name="sqsgd-stateless", dim=300, transforms=(_ROTATE,), wire=2,
+            name="sqsgd-stateless", dim=300, transforms=(_ROTATE,),
             mechanism=_sparse(512, 12, 5, 4, 20.0, None),
         ),
         "sparse-block": Scheme(
-            name="sqsgd", dim=150, transforms=block, residual=True, wire=2,
+            name="sqsgd", dim=150, transforms=block, residual=True,
             mechanism=_sparse(64, 24, 9, 6, 10.5, ScalarDP(maximum=1.0, epsilon=2.0, levels=2)),
         ),
         "sparse-dense": Scheme(
-            name="sqsgd-stateless", dim=7, transforms=(_ROTATE,), wire=2,
+            name="sqsgd-stateless", dim=7, transforms=(_ROTATE,),
             mechanism=_sparse(8, 6, 5, 3, 3.0, None),
         ),
         "signs-block": Scheme(
@@ -131,6 +167,8 @@ def _draws(scheme: Scheme) -> Iterator[tuple[str, list[int]]]:
         words = mechanism.quantizer._one_pass_bytes // 8
         yield "more-tries", [2**63, *[0] * words]
         yield "rounding-tied", [2**63, *[_LAST] * words]
+        for number in range(6):
+            yield f"scrambled-{number}", []
 
 
 @lru_cache(maxsize=64)
@@ -210,11 +248,8 @@ def _decode(scheme: Scheme, case: dict[str, Any], task: Task) -> dict[str, Any]:
 
 def _sealed(scheme: Scheme, task: Task, body: bytes) -> bytes:
     """A message whose checksum is right, whatever its columns hold."""
-    if scheme.wire == 2:
-        before = struct.pack("<BI", 2, scheme.fingerprint)
-        return struct.pack("<BI", 2, zlib.crc32(before + task.binding + body)) + body
-    before = struct.pack("<4sII", b"SQ\1\0", scheme.fingerprint, task.round)
-    return before + struct.pack("<I", zlib.crc32(before + bytes(4) + task.binding + body)) + body
+    before = struct.pack("<BI", 1, scheme.fingerprint)
+    return struct.pack("<BI", 1, zlib.crc32(before + task.binding + body)) + body
 
 
 def _flipped(message: bytes, at: int) -> bytes:
@@ -271,7 +306,6 @@ def group_of(name: str, scheme: Scheme) -> dict[str, Any]:
     return {
         "name": name,
         "identity": scheme.identity,
-        "wire": scheme.wire,
         "fingerprint": struct.pack("<I", scheme.fingerprint).hex(),
         "epsilon": scheme.privacy.epsilon,
         "scale": _scale(scheme),
@@ -300,4 +334,4 @@ def text() -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(text())
+    PATH.write_text(text())
