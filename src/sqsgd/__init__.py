@@ -20,7 +20,8 @@ from sqsgd.planner import Plan, plan
 from sqsgd.randomness import Rng, Rngs, secure_rng, secure_rngs, seeded_rng, seeded_rngs
 from sqsgd.schemes import SCHEMES, make_scheme
 from sqsgd.task import Task, Tasks
-from sqsgd.whole_run import TrainedRun, train
+from sqsgd.training.settings import RunConfig
+from sqsgd.training.train import TrainedRun, train
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,7 @@ __all__ = [
     "Privacy",
     "Rng",
     "Rngs",
+    "RunConfig",
     "ScalarDP",
     "Scheme",
     "Task",

@@ -19,11 +19,11 @@ from sqsgd.audit.direction_attack import promised_of_vector
 from sqsgd.audit.findings import Finding, Image, Likeness, Outcome, Pictures
 from sqsgd.audit.subject import Subject, cosine, task_for
 from sqsgd.core import Scheme
-from sqsgd.federated import sent_coordinates
 from sqsgd.learning.datasets import load_dataset
 from sqsgd.learning.gradients import loss_gradient, parameter_count, trainable_parameters
 from sqsgd.learning.models import make_model
 from sqsgd.numerics.reconstruction import reconstruction_bound
+from sqsgd.training import sent_coordinates
 
 BATCHES = (1, 4)
 _STEPS, _RATE = 300, 0.3

@@ -13,8 +13,8 @@ from sqsgd.audit.findings import Finding, judged, skipped
 from sqsgd.audit.subject import Small, Subject, forward, has_density, task_for
 from sqsgd.checks import Vector
 from sqsgd.core import Mechanism, Scheme
-from sqsgd.federated import sent_coordinates
 from sqsgd.task import Task
+from sqsgd.training import sent_coordinates
 
 SLACK = 1e-9
 _PAIRS, _REPORTS = 6, 2

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sqsgd.cli._options import Json, given
 from sqsgd.cli._tables import print_json, print_table
+from sqsgd.cli.options import Json, given
 
 if TYPE_CHECKING:
     from sqsgd.measurement.estimation import Estimation

@@ -14,8 +14,8 @@ from typing import Annotated
 import typer
 
 from sqsgd.cli import _deploy_upkeep as upkeep
-from sqsgd.cli._options import Bytes, Epsilon, Json, Model, Rate, Rounds, SchemeName, given
 from sqsgd.cli._tables import cell, print_json, print_result
+from sqsgd.cli.options import Bytes, Epsilon, Json, Model, Rate, Rounds, SchemeName, given
 from sqsgd.deploy.federation import HERE, Federation, load_federation
 
 app = typer.Typer(

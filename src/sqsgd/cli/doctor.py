@@ -23,8 +23,8 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from sqsgd.cli._options import DataDir, Json
 from sqsgd.cli._tables import print_json, print_table, wrapped
+from sqsgd.cli.options import DataDir, Json
 
 LEAST_PYTHON = (3, 11)
 EXTRAS = ("train", "report", "flower", "collect")
@@ -206,7 +206,7 @@ def _kernels() -> str:
 
 
 def _machine() -> Check:
-    from sqsgd.runs.config import cores
+    from sqsgd.training.settings import cores
 
     memory = memory_bytes()
     state: State = "good" if memory >= LEAST_MEMORY else "broken"
@@ -224,7 +224,7 @@ def memory_bytes() -> int:
 
 
 def _engines() -> Iterator[Check]:
-    from sqsgd.runs.config import ENGINES
+    from sqsgd.training.settings import ENGINES
 
     modules = {"train": ("torch", "safetensors.numpy", "tomli_w"), "flower": ("flwr",)}
     for engine in ENGINES:

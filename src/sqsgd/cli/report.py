@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sqsgd.cli._options import Json
-from sqsgd.cli._pages import REFRESH
 from sqsgd.cli._tables import print_result
+from sqsgd.cli.options import Json
+
+REFRESH = 5
+"""Seconds between two pages of runs that go on."""
 
 if TYPE_CHECKING:
     from sqsgd.report.wording import Wording
@@ -42,7 +44,7 @@ def report(
     from sqsgd.report.groups import group_runs
     from sqsgd.report.page import title_of, write_page
     from sqsgd.report.wording import Wording
-    from sqsgd.runs.reading import read_runs
+    from sqsgd.training.reading import read_runs
 
     if out.suffix not in (".html", ".htm"):
         raise ValueError(f"out = {str(out)!r} must end in .html; an existing file is overwritten")
@@ -80,7 +82,7 @@ def _refresh(runs: list[Path], out: Path, title: str | None, wording: Wording) -
     """Write the page every few seconds until no run is unfinished, or until Ctrl-C."""
     from sqsgd.report.groups import group_runs
     from sqsgd.report.page import write_page
-    from sqsgd.runs.reading import read_runs
+    from sqsgd.training.reading import read_runs
 
     typer.echo(f"{out} is written every {REFRESH} seconds until the runs have ended; Ctrl-C stops", err=True)
     try:

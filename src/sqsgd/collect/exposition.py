@@ -10,7 +10,7 @@ from sqsgd.collect.database import Database
 from sqsgd.collect.slots import ENDED, clock, stage
 from sqsgd.collect.study import OPEN, Study
 from sqsgd.files.prometheus_text import Metric, exposition
-from sqsgd.runs.once_summary import about_once
+from sqsgd.training.summary import about_once
 
 
 def progress(database: Database, study: Study) -> dict[str, Any]:

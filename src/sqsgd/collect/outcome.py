@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from sqsgd.collect.exposition import admission, guarantee, refusals, rounds_done
 from sqsgd.collect.slots import ENDED, stage
 from sqsgd.collect.stepping import read_state
 from sqsgd.collect.study import Study
-from sqsgd.federated import initial_state
-from sqsgd.runs.run_folder import RunFolder
-from sqsgd.runs.summary import summarise
+from sqsgd.training import RunConfig, initial_state
+from sqsgd.training.run_folder import RunFolder
+from sqsgd.training.summary import summarise
 
 Arrays = dict[str, npt.NDArray[np.generic]]
 
@@ -30,26 +31,20 @@ def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any
     summary = _summary(database, study, lines)
     if folder.finished:
         return summary
-    about = {
-        "fingerprint": study.made_scheme.fingerprint,
-        "name": f"{study.scheme} {study.dim}",
-        "once": True,
-        "rate": study.lr,
-        "optimizer": study.optimizer,
-        "seed": study.seed,
-        "data": "data of the devices",
-        "model": study.name,
-        "run": {
-            "scheme": study.scheme,
-            "epsilon": study.epsilon,
-            "bytes": study.bytes,
-            "rounds": max(1, len(lines)),
-        },
-    }
+    about = {"fingerprint": study.made_scheme.fingerprint, "rate": study.lr}
+    config = RunConfig(
+        **{**asdict(study.settings), "rounds": max(1, len(lines))},
+        dataset="data of the devices",
+        model=study.name,
+        clients=study.users,
+        participation="once",
+        engine="devices",
+    )
     last = read_state(database, at.round)
     with folder.held():
         if not folder.begun:
             folder.save(initial_state(read_state(database, 0).weights, study.settings), about)
+        folder.write_config(config.to_toml())
         folder.keep_rounds(0)
         for line in lines:
             folder.write(line)
@@ -63,8 +58,7 @@ def _summary(database: Database, study: Study, lines: list[dict[str, Any]]) -> d
     return summarise(
         lines,
         study.made_scheme,
-        lr=study.lr,
-        rounds=study.rounds,
+        study.settings,
         once=True,
         dataset="data of the devices",
         held_out="nothing: the service has no data",

@@ -30,16 +30,15 @@ from sqsgd.collect.slots import (
     task_of,
 )  # fmt: skip
 from sqsgd.collect.study import Study
-from sqsgd.core import Aggregate, Indices
-from sqsgd.federated import State, initial_state
-from sqsgd.federated.algorithm import descend
-from sqsgd.federated.record import make_record
+from sqsgd.core import Indices
 from sqsgd.task import Tasks
+from sqsgd.training import State, initial_state, server_step
 
 _LOG = logging.getLogger("sqsgd.collect")
 _warned: dict[str, float] = {}
 """When this process last complained about what."""
 _AT_ONCE = 4096  # reports read at a time
+_COUNT = "SELECT count(*) FROM slots WHERE round = ? AND report IS NOT NULL"
 _CLOSE = "UPDATE study SET state = ? WHERE round = ? AND state = ?"
 
 
@@ -177,28 +176,19 @@ def step(database: Database, study: Study, at: Stage) -> bool:
     """Average the round that is closing and begin the next; False if another process did."""
     if at.state != CLOSING:
         return False
-    started, before, scheme = time.perf_counter(), read_state(database, at.round), study.made_scheme
-    total, magnitudes = Aggregate(scheme), []
-    for slots, messages in _reports(database, at.round):
-        columns = total.add_many(Tasks(task_of(study, at, 0), slots), messages)
-        magnitudes += scheme.mechanism.magnitudes(columns, at.bound)
-    enough = total.count >= (study.fewest if at.ending else 1)
-    after = descend(study.settings, before, total.mean(), magnitudes) if enough else before
+    line, before = "", read_state(database, at.round)
+    count, after = int(database.read(_COUNT, at.round)[0][0]), before
     now = database.now()
-    (began,) = database.read("SELECT began FROM rounds WHERE round = ?", at.round)[0]
-    record = make_record(
-        scheme,
-        before,
-        most_reports=1,
-        magnitudes=magnitudes,
-        bytes_up=scheme.bits // 8,
-        bytes_down=4 * scheme.dim,
-        clients=total.count,
-        seconds=max(0.0, now - began),
-        seconds_gradient=None,
-        seconds_encode=None,
-        seconds_aggregate=time.perf_counter() - started,
-    )
+    if enough := count >= (study.fewest if at.ending else 1):
+        task = task_of(study, at, 0)
+        reports = ((Tasks(task, slots), messages, None) for slots, messages in _reports(database, at.round))
+        after, record = server_step(study.made_scheme, study.settings, before, reports, paid=())
+        now = database.now()
+        (began,) = database.read("SELECT began FROM rounds WHERE round = ?", at.round)[0]
+        record = dataclasses.replace(
+            record, seconds=max(0.0, now - began), seconds_gradient=None, seconds_encode=None
+        )
+        line = json.dumps({**record.to_dict(), "asked": study.slots}, allow_nan=False)
     with database.transaction(alone=True):
         ending = at.ending or stage(database).ending or after.round == study.rounds
         moved = database.write(
@@ -207,7 +197,6 @@ def step(database: Database, study: Study, at: Stage) -> bool:
             after.round, ENDED if ending else OPENED, now + study.round_seconds, at.round, CLOSING,
         )  # fmt: skip
         if moved and enough:
-            line = json.dumps({**record.to_dict(), "asked": study.slots}, allow_nan=False)
             database.write("UPDATE rounds SET record = ? WHERE round = ?", line, at.round)
             _write_state(database, after, now)
             if not ending:
@@ -218,9 +207,7 @@ def step(database: Database, study: Study, at: Stage) -> bool:
             _forget(database)
     if moved:
         counted = "averaged" if enough else "left out, they are too few"
-        _LOG.info(
-            "round %d: %d reports %s%s", at.round, total.count, counted, "; the study has ended" * ending
-        )
+        _LOG.info("round %d: %d reports %s%s", at.round, count, counted, "; the study has ended" * ending)
     return bool(moved)
 
 

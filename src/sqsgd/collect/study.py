@@ -14,14 +14,14 @@ from typing import Any, get_type_hints
 
 from sqsgd import checks
 from sqsgd.core import Scheme
-from sqsgd.federated import Optimizer, Settings
-from sqsgd.federated.optimizers import check_optimizer
-from sqsgd.federated.rates import bound_and_rate
 from sqsgd.files.durable import write_atomically
 from sqsgd.files.toml_reader import read_toml
 from sqsgd.planner import automatic_scheme
 from sqsgd.schemes import check_name, make_scheme
 from sqsgd.schemes.sqsgd import CODED, code_of
+from sqsgd.training import Settings
+from sqsgd.training.optimizers import check_optimizer
+from sqsgd.training.rates import bound_and_rate
 
 STUDY, PAGE, RUN = "study.toml", "page", "run"
 INVITED, OPEN = "invited", "open"
@@ -111,11 +111,17 @@ class Study:
     def settings(self) -> Settings:
         """The server's settings; the noise comes from the devices."""
         return Settings(
+            scheme=self.scheme,
+            epsilon=self.epsilon,
+            bytes=self.bytes,
+            options=self.options,
             seed=self.seed,
-            optimizer=Optimizer(kind=self.optimizer, rate=self.lr),
             secure=True,
+            rounds=self.rounds,
+            lr=self.lr,
+            optimizer=self.optimizer,
+            decay=self.decay,
             bound=self.bound,
-            decay_rounds=self.rounds if self.decay == "linear" else 0,
         )
 
     def public(self) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from flwr.app import ConfigRecord, Message
 
 from sqsgd.codec import Columns, MalformedReport
 from sqsgd.core import Scheme
-from sqsgd.federated import State
 from sqsgd.flower import wire
 from sqsgd.node.reasons import REASONS, UNPAID
 from sqsgd.task import Task
+from sqsgd.training import Record, State
 
 FLOWERS = {
     1: "the node could not load the app; its own log says why",
@@ -71,8 +71,8 @@ class Round:
     """Nodes that sent nothing at all."""
     invalid: list[int] = field(default_factory=list)
     """Nodes that sent something other than a report or a refusal."""
-    magnitudes: list[float] = field(default_factory=list)
-    seconds_aggregate: float = 0.0
+    record: Record | None = None
+    """What the server's step says about the round."""
     whole: int = 0
     """Number of nodes that were sent the whole model."""
     down: dict[int, tuple[int, int]] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from sqsgd.core import Scheme
-from sqsgd.federated.rates import change_rate, learning_rate
+from sqsgd.training.rates import change_rate, learning_rate
 
 SHORT = 1e-3
 """The default bound of changes, shorter than any that is worth reporting.

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sqsgd import checks
-from sqsgd.federated.optimizers import check_optimizer
-from sqsgd.federated.robust import MEAN, check_kind
-from sqsgd.runs.config import DECAYS
+from sqsgd.training.optimizers import check_optimizer
+from sqsgd.training.settings import DECAYS
 
 _LOG = logging.getLogger("flwr")
 _IGNORED = {
@@ -44,7 +43,6 @@ def check_combination(
     optimizer: str,
     sends: str,
     decay: str,
-    aggregate: str,
     downlink: str,
     once: bool,
     clients_per_round: int,
@@ -63,12 +61,6 @@ def check_combination(
         raise ValueError(f"decay = {decay!r} must be one of {', '.join(DECAYS)}")
     if downlink not in ("full", "delta"):
         raise ValueError(f"downlink = {downlink!r} must be 'full' or 'delta'")
-    check_kind(aggregate)
-    if downlink == "delta" and aggregate != MEAN:
-        raise ValueError(
-            f"downlink = 'delta' with aggregate = {aggregate!r}: nodes repeat the mean of the reports; use "
-            "downlink = 'full'"
-        )
     if downlink == "delta" and optimizer != "sgd":
         raise ValueError(
             f"downlink = 'delta' with optimizer = {optimizer!r}: nodes would need the optimizer's "

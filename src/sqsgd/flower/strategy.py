@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -17,13 +17,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from sqsgd import checks, federated
+from sqsgd import checks, training
 from sqsgd.core import Scheme
-from sqsgd.federated import Record, Settings, State
-from sqsgd.federated.algorithm import enough_answers, server_step_opened, task_for
-from sqsgd.federated.optimizers import Optimizer
-from sqsgd.federated.record import make_record
-from sqsgd.federated.robust import MEAN, check_aggregate
 from sqsgd.files.json_numbers import worded
 from sqsgd.flower import wire
 from sqsgd.flower.answers import Answer, Round, sort_answers
@@ -35,16 +30,18 @@ from sqsgd.flower.gathering import exchange, wait_for_nodes
 from sqsgd.flower.node_order import NodeOrder
 from sqsgd.flower.other_strategies import translate
 from sqsgd.flower.outlook import outlook, untrained
-from sqsgd.flower.resuming import begun_options, check_same
+from sqsgd.flower.resuming import check_same
 from sqsgd.flower.round_tally import Tally
 from sqsgd.node.downlink import Update, smallest_update
 from sqsgd.node.reasons import LEDGER, SPENT
 from sqsgd.node.request import Request
 from sqsgd.node.structure import Structure, digest
-from sqsgd.runs.once_summary import about_once
-from sqsgd.runs.run_folder import RunFolder
-from sqsgd.runs.summary import summarise
 from sqsgd.schemes import check_name, make_scheme
+from sqsgd.training import Record, RunConfig, Settings, State
+from sqsgd.training.algorithm import enough_answers, server_step, task_for
+from sqsgd.training.run_folder import RunFolder
+from sqsgd.training.state import make_record
+from sqsgd.training.summary import about_once, summarise
 
 _LOG = logging.getLogger("flwr")
 Numbering = Callable[[int, Sequence[int]], Mapping[int, int]]
@@ -60,9 +57,8 @@ class SqsgdStrategy(Strategy):
     ``decay``: whether the rate falls to zero over ``num_rounds``; ``auto``: unless reports hold norms.
     ``once``: no node is asked in two rounds, and requests do not name nodes, which fill slots in a secret
     order. ``min_answers``: a round with fewer leaves the model unchanged; 0: half of those asked.
-    ``aggregate``: ``"mean"``, or what a few liars move less (federated/robust.py). With
-    ``evaluate_epsilon``, each node is asked for its app's ``evaluate_metric``, as one private number of at
-    most ``evaluate_maximum``. With ``out``, an absolute path, metrics, checkpoints, model and summary are
+    With ``evaluate_epsilon``, each node is asked for its app's ``evaluate_metric``, as one private number of
+    at most ``evaluate_maximum``. With ``out``, an absolute path, metrics, checkpoints, model and summary are
     written, and ``resume`` continues from the checkpoint.
     """
 
@@ -82,7 +78,6 @@ class SqsgdStrategy(Strategy):
         clip: float | None = None,
         alpha: float = 1.0,
         beta: float = 1.0,
-        aggregate: str = MEAN,
         clients_per_round: int = 0,
         once: bool = False,
         fraction_train: float = 1.0,
@@ -106,6 +101,8 @@ class SqsgdStrategy(Strategy):
             check_name("scheme", scheme)
         self.flowers = translate(flowers, optimizer, lr)
         optimizer, lr = self.flowers.optimizer, self.flowers.lr
+        if self.flowers.terms:
+            raise ValueError(f"{', '.join(self.flowers.terms)}: the optimizers' constants cannot be changed")
         ours = inspect.signature(type(self)).parameters
         connected, self.min_train_nodes = least_nodes(self.flowers.rest, ours)
         if resume and out is None:
@@ -116,10 +113,10 @@ class SqsgdStrategy(Strategy):
         self.bits = 8 * checks.integer("bytes", bytes, 1, 2**37)
         self.scheme_name, self.options = scheme or "", dict(options or {})
         self.lr = None if lr is None else checks.positive("lr", lr)
-        self.optimizer, self.sends, self.decay, self.aggregate = optimizer, sends, decay, aggregate
+        self.optimizer, self.sends, self.decay = optimizer, sends, decay
         self.bound, self.track, self.clip, self.alpha, self.beta = bound, track, clip, alpha, beta
         self.clients_per_round = checks.integer("clients-per-round", clients_per_round, 0, 2**31)
-        self.once = once
+        self.once = self.by_slot = once
         self.fraction_train = checks.real("fraction_train", fraction_train, 0.0, 1.0)
         self.min_nodes = checks.integer("min-nodes", max(min_nodes, clients_per_round, connected), 1, 2**31)
         self.min_answers = checks.integer("min-answers", min_answers, 0, 2**31)
@@ -130,7 +127,7 @@ class SqsgdStrategy(Strategy):
         self.folder = None if out is None else RunFolder(Path(out))
         self.resume, self.numbering = resume, numbering
         check_combination(
-            optimizer=optimizer, sends=sends, decay=decay, aggregate=aggregate, downlink=downlink, once=once,
+            optimizer=optimizer, sends=sends, decay=decay, downlink=downlink, once=once,
             clients_per_round=clients_per_round, min_answers=min_answers,
         )  # fmt: skip
         self.name = ""
@@ -156,8 +153,7 @@ class SqsgdStrategy(Strategy):
             _LOG.warning("sqsgd: %s", note)
         make = partial(make_scheme, dim=self.structure.dim, epsilon=self.epsilon, bits=self.bits)
         if self.resume and self.folder is not None and self.folder.begun:
-            begun_with = begun_options(make, self.scheme_name, self.options, self.folder.load()[1])
-            self.scheme_name, self.options = begun_with
+            self.scheme_name = self.scheme_name or self.folder.load()[1]["scheme"]
         self.scheme: Scheme = chosen_scheme(make, self.scheme_name, self.options, self.sends, once=self.once)
         self.scheme_name = self.scheme.name
         bound = self.bound or default_bound(self.scheme, self.sends)
@@ -168,30 +164,35 @@ class SqsgdStrategy(Strategy):
             momentum=self.flowers.terms.get("momentum"), falls=falls, bound=bound,
         )  # fmt: skip
         self.scheme.check_clip(self.clip)
-        check_aggregate(self.aggregate, self.scheme, expected)
         self.settings = Settings(
+            scheme=self.scheme_name,
+            epsilon=self.epsilon,
+            bytes=self.bits // 8,
+            options=self.options,
             seed=self.seed,
-            optimizer=Optimizer(kind=self.optimizer, rate=rate, **self.flowers.terms),
+            rounds=self.rounds,
+            lr=rate,
+            optimizer=self.optimizer,
+            decay="linear" if falls else "none",
             bound=bound,
-            decay_rounds=self.rounds if falls else 0,
             track=self.track,
-            clip=self.clip,
+            clip_norm=self.clip or 0.0,
             alpha=self.alpha,
             beta=self.beta,
-            aggregate=self.aggregate,
             secure=True,
         )
         self.name = f"{self.scheme_name} {grid.run.run_id}"
-        self.state: State = federated.initial_state(weights, self.settings)
+        self.state: State = training.initial_state(weights, self.settings)
         if self.folder is None:
             return
         if not self.folder.begun:
             if self.order is not None:
                 self.order.keep(self.folder.path)
-            self.folder.begin(self.state, self._about())
+            self.folder.begin(self.state, self._about(), self._config())
         elif self.resume:
             self.state, known = self.folder.load()
             self._resume(known)
+            self.folder.write_config(self._config())
         else:
             raise ValueError(
                 f"out = {str(self.folder.path)!r} holds a training: set resume = true to resume it, "
@@ -203,32 +204,32 @@ class SqsgdStrategy(Strategy):
         return None if self.lr is None else given_rate(self.lr, self.scheme, self.sends, bound, self.bound)
 
     def _about(self) -> dict[str, Any]:
-        """The checkpoint besides the state; ``run`` has the options by their names in a config.toml."""
+        """The checkpoint besides the state."""
         return {
             "name": self.name,
             "seed": self.settings.seed,
             "fingerprint": self.scheme.fingerprint,
-            "rate": self.settings.optimizer.rate,
-            "decay_rounds": self.settings.decay_rounds,
+            "scheme": self.scheme_name,
+            "rate": self.settings.lr,
+            "bound": self.settings.bound,
+            "decay_rounds": self.settings.rounds if self.settings.decay == "linear" else 0,
             "optimizer": self.optimizer,
-            "aggregate": self.aggregate,
             "once": self.once,
             **({"silence": self.silent.to_dict()} if self.order is None else {"order": self.order.name}),
-            "run": {
-                "scheme": self.scheme_name,
-                "options": self.options,
-                "epsilon": self.epsilon,
-                "bytes": self.bits // 8,
-                "rounds": max(1, self.rounds, self.state.round),
-                "bound": self.settings.bound,
-                "track": self.track,
-                "clip": self.clip or 0.0,
-                "alpha": self.alpha,
-                "beta": self.beta,
-                "aggregate": self.aggregate,
-                "evaluate_every": self.evaluate_every,
-            },
         }
+
+    def _config(self) -> str:
+        """The config.toml of the training: its settings by name; data and model are those of the nodes."""
+        rounds = max(1, self.rounds, self.state.round)
+        return RunConfig(
+            **{**asdict(self.settings), "rounds": rounds},
+            dataset="data of the nodes",
+            model="model of the app",
+            clients=max(1, self.clients_per_round) * rounds if self.once else max(1, self.expected),
+            participation="once" if self.once else "all",
+            evaluate_every=self.evaluate_every,
+            engine="nodes",
+        ).to_toml()
 
     def _resume(self, known: Mapping[str, Any]) -> None:
         """Restore the checkpoint's options; raises ValueError if the options differ from then."""
@@ -237,13 +238,13 @@ class SqsgdStrategy(Strategy):
         if self.order is not None:
             self.order.resume(known["order"], self.state.round)
         self.silent = SilentNodes(known.get("silence"))
-        bound = known.get("run", {}).get("bound", 1.0)
         self.settings = replace(
             self.settings,
             seed=self.seed,
-            bound=bound,
-            decay_rounds=known.get("decay_rounds", 0),
-            optimizer=replace(self.settings.optimizer, rate=self._given_rate(bound) or known["rate"]),
+            rounds=known["decay_rounds"] or self.settings.rounds,
+            decay="linear" if known["decay_rounds"] else "none",
+            bound=known["bound"],
+            lr=self._given_rate(known["bound"]) or known["rate"],
         )
 
     # ------------------------------------------------------------ one round
@@ -276,7 +277,7 @@ class SqsgdStrategy(Strategy):
                 model=model_digest,
                 base=self.state.round - 1 if held else -1,
                 keep=self.downlink == "delta",
-                by_slot=self.once or self.settings.order is not None,
+                by_slot=self.by_slot,
                 types=self.structure.types,
             )
             content = RecordDict({wire.REQUEST: ConfigRecord(dict(request.to_fields())), wire.CONFIG: config})
@@ -322,11 +323,9 @@ class SqsgdStrategy(Strategy):
         """Check each reply by itself, reject what is not a valid report, average the rest, and step."""
         last = self.current
         sort_answers(last, self.scheme, replies)
-        before, spent = self.state, dict(self.state.spent)
+        before, paid = self.state, () if self.by_slot else last.may_have_paid
         if self.order is None:
             self.silent.update(last.state.round, last.tasks, [*last.silent, *last.invalid])
-            for client in last.may_have_paid:
-                spent[client] = spent.get(client, 0) + 1
         else:
             self.order.done()
             last.name_slots()
@@ -338,17 +337,16 @@ class SqsgdStrategy(Strategy):
         self.tally.add(enough, last.rejected)
         if not self.tally.stepped:
             last.check_private()
-        aggregate_started = time.perf_counter()
         if enough:
-            after, last.magnitudes = server_step_opened(self.scheme, self.settings, self.state, last.opened)
+            after, last.record = server_step(self.scheme, self.settings, before, last.opened, paid=paid)
         else:
-            after = replace(self.state, round=self.state.round + 1)
+            after = before.after(paid)
+            last.record = make_record(self.scheme, before, after)
             _LOG.warning(
                 "sqsgd: round %s had %s answers, and needs %s: the model is unchanged",
                 before.round, len(last.reports), least,
             )  # fmt: skip
-        last.seconds_aggregate = time.perf_counter() - aggregate_started
-        self.state = replace(after, spent=spent)
+        self.state = after
         if self.downlink == "delta":
             reports = last.reports if enough else []
             rate = self.settings.rate_at(before.round)
@@ -357,28 +355,19 @@ class SqsgdStrategy(Strategy):
         answers = MetricRecord({"answers": len(last.reports)})
         return wire.model_record(self.structure, self.state.weights), answers
 
-    @property
-    def _most_reports(self) -> int:
-        """Reports of the node that may have sent the most."""
-        if self.order is not None:
-            return int(bool(self.order.asked))
-        return max(self.state.spent.values(), default=0)
-
     def record(self, **measured: Any) -> Record:
         """The record of the last round; sizes are the means over its messages."""
         last = self.current
         # A serialised message names its node: where slots hide nodes, sizes would tell some of them apart.
-        named = self.order is None and self.settings.order is None
-        return make_record(
-            self.scheme,
-            last.state,
-            most_reports=self._most_reports,
-            magnitudes=last.magnitudes,
+        named = not self.by_slot
+        if last.record is None:
+            raise RuntimeError("no answers were averaged: call aggregate_train first")
+        return replace(
+            last.record,
             clients=len(last.reports),
             refused=sum(entry["reason"] in (SPENT, LEDGER) for entry in last.rejected),
             **last.sizes(named),
             seconds=time.perf_counter() - last.started,
-            seconds_aggregate=last.seconds_aggregate,
             **{"seconds_gradient": None, "seconds_encode": None, **measured},
         )
 
@@ -488,8 +477,7 @@ class SqsgdStrategy(Strategy):
         return summarise(
             lines,
             self.scheme,
-            lr=self.settings.optimizer.rate,
-            rounds=self.rounds,
+            replace(self.settings, rounds=self.rounds),
             once=self.once,
             task=self.name,
             downlink=self.downlink,

@@ -12,7 +12,6 @@ import numpy as np
 
 from sqsgd.checks import Vector
 from sqsgd.core import Scheme
-from sqsgd.federated import client_step, noise_seed
 from sqsgd.ledger.refusals import ReportRefused
 from sqsgd.node.downlink import Download, receive_model
 from sqsgd.node.evaluation import Measure, allowed_scheme, within, worst
@@ -22,6 +21,7 @@ from sqsgd.node.policy import Misfit, Policy, Refused
 from sqsgd.node.request import Request
 from sqsgd.node.structure import Structure
 from sqsgd.randomness import Rng, secure_rng, seeded_rng
+from sqsgd.training import client_step, noise_seed
 
 Compute: TypeAlias = Callable[[Structure, Vector], Vector]
 """Computes the gradient at the given weights, or these weights minus the trained ones."""

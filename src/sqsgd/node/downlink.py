@@ -14,15 +14,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sqsgd import federated
+from sqsgd import training
 from sqsgd.checks import Vector
 from sqsgd.core import Scheme
-from sqsgd.federated import Settings, State
-from sqsgd.federated.optimizers import Optimizer
 from sqsgd.node.node_state import Kept
 from sqsgd.node.request import MalformedRequest, Request
 from sqsgd.node.structure import Arrays, Structure, digest, flatten
 from sqsgd.task import Task
+from sqsgd.training import Settings, State
 
 Update: TypeAlias = dict[str, str | float | bytes]
 _ENTRY = struct.Struct("<Q")
@@ -141,13 +140,14 @@ def apply_update(update: Mapping[str, object], scheme: Scheme, request: Request,
         for i, (client,) in enumerate(_ENTRY.iter_unpack(clients))
     ]
     settings = Settings(
+        epsilon=request.epsilon,
         seed=request.task.seed,
-        optimizer=Optimizer(kind="sgd", rate=float(update["rate"])),  # type: ignore[arg-type]
+        lr=float(update["rate"]),  # type: ignore[arg-type]
         track=False,
         secure=True,
     )
     state = State(round=request.base, weights=before, bound=1.0, optimizer={})
-    return federated.server_step(scheme, settings, state, reports)[0].weights
+    return training.server_step(scheme, settings, state, reports)[0].weights
 
 
 def _bytes(update: Mapping[str, object], key: str) -> bytes:

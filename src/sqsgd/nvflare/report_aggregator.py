@@ -6,7 +6,6 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from nvflare.apis.fl_context import FLContext
@@ -15,19 +14,17 @@ from nvflare.app_common.abstract.aggregator import Aggregator
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 
-from sqsgd import checks, federated
+from sqsgd import checks, training
 from sqsgd.codec import Columns, MalformedReport
 from sqsgd.core import Scheme
-from sqsgd.federated import Settings, State
-from sqsgd.federated.algorithm import enough_answers, server_step_opened, task_for
-from sqsgd.federated.optimizers import Optimizer
-from sqsgd.federated.rates import change_rate, learning_rate
 from sqsgd.node.reasons import REASONS
 from sqsgd.node.request import Request
 from sqsgd.node.structure import Structure, digest, flatten
-from sqsgd.numerics.epsilon_sums import total
 from sqsgd.nvflare import shareables
 from sqsgd.schemes import check_name, make_scheme
+from sqsgd.training import Settings, State
+from sqsgd.training.algorithm import enough_answers, server_step, task_for
+from sqsgd.training.rates import change_rate, learning_rate
 
 
 class NoAnswers(RuntimeError):
@@ -123,15 +120,21 @@ class SqsgdAggregator(Aggregator):
             rate = 0.5 * learning_rate(self._scheme, clients, self.optimizer, bound=bound)
         self._scheme.check_clip(self.clip)
         self._settings: Settings = Settings(
+            scheme=self.scheme,
+            epsilon=self.epsilon,
+            bytes=self.bytes,
+            options=self.options,
             seed=secrets.randbits(64) if self.seed is None else self.seed,
-            optimizer=Optimizer(kind=self.optimizer, rate=self.lr or rate),
+            lr=self.lr or rate,
+            optimizer=self.optimizer,
+            decay="none",
             bound=bound,
-            clip=self.clip,
+            clip_norm=self.clip or 0.0,
             secure=True,
         )
         # Every run of NVFlare's simulator has the same job id.
         self._name = f"{self.scheme} {job} {self._settings.seed:016x}"
-        self._state = federated.initial_state(weights, self._settings)
+        self._state = training.initial_state(weights, self._settings)
 
     @property
     def _begun(self) -> State:
@@ -187,14 +190,11 @@ class SqsgdAggregator(Aggregator):
                 (task_for(client, self._settings, state), columns, 1.0)
                 for client, columns in sorted(self._reports.items())
             ]
-            after, _ = server_step_opened(self._scheme, self._settings, state, opened)
-            spent = {client: state.spent.get(client, 0) + 1 for client in self._reports}
-            self._state = replace(after, spent={**state.spent, **spent})
-            most = total(self._scheme.privacy.epsilon, max(self._state.spent.values()))
+            self._state, record = server_step(self._scheme, self._settings, state, opened)
             self.log_info(
                 fl_ctx,
                 f"sqsgd: round {state.round}: {count} reports of {self._scheme.bits // 8} bytes{reasons}; "
-                f"epsilon {most:g} so far at the client with the most reports",
+                f"epsilon {record.epsilon_total:g} so far at the client with the most reports",
             )
             self._reports, self._heard, self._reasons = {}, set(), Counter()
-            return shareables.model_shareable(self._structure, after.weights)
+            return shareables.model_shareable(self._structure, self._state.weights)

@@ -13,8 +13,8 @@ import numpy as np
 from sqsgd.numerics.intervals import FEWEST, mean_interval
 from sqsgd.report.groups import Group
 from sqsgd.report.text import listed, number, percent
-from sqsgd.runs.headline import ACCURACY
-from sqsgd.runs.reading import Numbers
+from sqsgd.training.reading import Numbers
+from sqsgd.training.summary import ACCURACY
 
 MOST_POINTS = 200
 ALL_POINTS = 8 * MOST_POINTS

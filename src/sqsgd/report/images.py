@@ -14,8 +14,8 @@ from sqsgd.report.charts import PARTS, Chart, SplitChart, all_charts
 from sqsgd.report.groups import Group, group_runs
 from sqsgd.report.styles import LIGHT, PATTERNS, series_style
 from sqsgd.report.text import interval, number
-from sqsgd.runs.headline import ACCURACY
-from sqsgd.runs.reading import read_runs
+from sqsgd.training.reading import read_runs
+from sqsgd.training.summary import ACCURACY
 
 WIDTH, HEIGHT, LEGEND_ROW = 3.35, 2.2, 0.16
 """Inches: a column of a two-column paper, the axes, and a line of the legend."""

@@ -10,7 +10,7 @@ from sqsgd.files.durable import write_atomically
 from sqsgd.report.charts import Chart, SplitChart
 from sqsgd.report.groups import Group
 from sqsgd.report.images import write_charts
-from sqsgd.runs.headline import ACCURACY
+from sqsgd.training.summary import ACCURACY
 
 _SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",

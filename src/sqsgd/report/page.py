@@ -24,8 +24,8 @@ from sqsgd.report.statement import MEANINGS, promises
 from sqsgd.report.styles import DARK, LIGHT, style_sheet
 from sqsgd.report.text import counted, escape, listed
 from sqsgd.report.wording import Wording
-from sqsgd.runs.reading import RunData, Unreadable, read_runs, sweep_title
-from sqsgd.runs.run_folder import SWEEP
+from sqsgd.training.reading import RunData, Unreadable, read_runs, sweep_title
+from sqsgd.training.run_folder import SWEEP
 
 
 def write_report(

@@ -15,7 +15,7 @@ from pathlib import Path
 from sqsgd.files.durable import write_atomically
 from sqsgd.report.charts import Chart, SplitChart
 from sqsgd.report.groups import Group
-from sqsgd.runs.reading import RunData
+from sqsgd.training.reading import RunData
 
 RUN = (
     "arm", "seed", "state", "rounds", "metric", "value", "best", "scheme", "dataset", "model", "clients",

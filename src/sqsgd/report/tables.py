@@ -11,7 +11,7 @@ from sqsgd.report.charts import Chart, SplitChart
 from sqsgd.report.groups import Group
 from sqsgd.report.styles import series_style
 from sqsgd.report.text import MISSING, counted, escape, number, percent
-from sqsgd.runs.headline import Headline
+from sqsgd.training.summary import Headline
 
 MOST_ROWS, ALL_ROWS = 25, 200
 """The most rows of one curve, and of all curves of a figure."""

@@ -1,17 +1,24 @@
-"""Which user fills which slot of a run in which each user reports once: a random order that nobody knows."""
+"""Which user fills which slot of a run in which each user reports once: a random order that nobody knows.
+
+A secret order is kept on the server's own disk, apart from the run's folder, until the run is finished.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sqsgd import checks
+from sqsgd.files.secret_files import FOLDER, forget_secret, new_secret, read_secret, secret_folder
 from sqsgd.randomness.keystream import Keystream, fastest_mode
 
 Users = npt.NDArray[np.int64]
@@ -35,10 +42,10 @@ class Order:
     Guarantees
     ----------
     * Every user has at most one slot, whatever the rounds asked for:
-      tests/federated/test_order.py::test_every_user_has_one_slot.
-    * All orders are equally likely: tests/federated/test_order.py::test_all_orders_are_equally_likely.
+      tests/training/test_order.py::test_every_user_has_one_slot.
+    * All orders are equally likely: tests/training/test_order.py::test_all_orders_are_equally_likely.
     * The key of ``secret_order`` comes from the operating system, and no text of an order shows it:
-      tests/federated/test_order.py::test_a_secret_order_comes_from_the_operating_system.
+      tests/training/test_order.py::test_a_secret_order_comes_from_the_operating_system.
 
     >>> order = seeded_order(users=10, per_round=5, seed=7)
     >>> sorted(user for round in (0, 1) for user in order.cohort(round).tolist())
@@ -104,3 +111,34 @@ def seeded_order(users: int, per_round: int, seed: int) -> Order:
     """A repeatable order for simulations: whoever knows the seed knows it."""
     key = hashlib.blake2b(seed.to_bytes(8, "little"), digest_size=KEY_BYTES, person=b"sqsgd order").digest()
     return Order(users=users, per_round=per_round, key=key, seeded=True)
+
+
+SEEDED = "seeded"
+"""In place of the name of a file: the order follows from the configuration."""
+
+
+def keep_order(order: Order, out: Path) -> str:
+    """Write a secret order where results do not go; returns the name of its file, which says nothing."""
+    content = {"users": order.users, "per_round": order.per_round, "key": order.key.hex()}
+    return new_secret(json.dumps(content).encode(), apart_from=out)
+
+
+def kept_order(name: str) -> Order:
+    """The order of a run that continues; ValueError if it is not on this machine."""
+    try:
+        content: dict[str, Any] = json.loads(read_secret(name))
+        key = bytes.fromhex(content.pop("key"))
+        return Order(users=content["users"], per_round=content["per_round"], key=key, seeded=False)
+    except FileNotFoundError:
+        raise ValueError(
+            f"the secret order of this run's users, {name}, is not in {secret_folder()}: without it users "
+            f"could be asked twice. Resume where the run was begun, or set {FOLDER} to where the file is"
+        ) from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{secret_folder() / name} is damaged: {error}") from None
+
+
+def forget_order(name: str) -> None:
+    """Delete the order of a finished run: nobody needs to know it any more."""
+    if name and name != SEEDED:
+        forget_secret(name)

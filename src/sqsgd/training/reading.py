@@ -16,11 +16,9 @@ import numpy.typing as npt
 
 from sqsgd.files.json_numbers import NUMBERS
 from sqsgd.files.toml_reader import read_toml
-from sqsgd.runs.checkpoint import NAME as CHECKPOINT
-from sqsgd.runs.checkpoint import load_about, load_state
-from sqsgd.runs.config import RunConfig, load_config
-from sqsgd.runs.headline import ACCURACY, Headline, read_headline
-from sqsgd.runs.run_folder import CONFIG, METRICS, SUMMARY, SWEEP, read_lines, read_object
+from sqsgd.training.run_folder import CONFIG, METRICS, SUMMARY, SWEEP, load_about, read_lines, read_object
+from sqsgd.training.settings import FEDERATIONS, RunConfig, load_config
+from sqsgd.training.summary import ACCURACY, Headline, read_headline
 
 Numbers = npt.NDArray[np.float64]
 
@@ -53,8 +51,8 @@ class Summary:
     held_out: str
     bytes_up_ratio: float
     delta: float
-    central: Central | None = None
-    lr: float = math.nan
+    central: Central | None
+    lr: float
     """The learning rate that was used, also where a rule chose it."""
 
 
@@ -64,11 +62,8 @@ class RunData:
 
     folder: Path
     config: RunConfig
-    """For a federation, its options under the names used by local runs."""
     columns: Mapping[str, Numbers]
     """One number per round for each name; NaN where it was not measured."""
-    federation: bool = False
-    """Trained by Flower's strategy over nodes: there is no config.toml to train from again."""
     summary: Summary | None = None
     headline: Headline = ACCURACY
     """What the column ``accuracy`` holds: accuracy, or the first metric of the run's own loss."""
@@ -78,6 +73,11 @@ class RunData:
     """Why the run failed."""
     damage: str = ""
     """The part of the folder that could not be read."""
+
+    @property
+    def federation(self) -> bool:
+        """Whether nodes or devices trained it, with data and a model of their own."""
+        return self.config.engine in FEDERATIONS
 
     @property
     def rounds(self) -> int:
@@ -108,8 +108,7 @@ class RunData:
     @property
     def rate(self) -> float:
         """The learning rate that is used; NaN if the run was to choose it and has not told it."""
-        used = self.summary.lr if self.summary else self.begun_rate
-        return used if not math.isnan(used) else self.config.lr or math.nan
+        return self.summary.lr if self.summary else self.config.lr or self.begun_rate
 
     @property
     def accuracies(self) -> Numbers:
@@ -131,22 +130,16 @@ def read_run(folder: Path) -> RunData:
     error = _error(folder)
     columns, headline, damage = _metrics(folder)
     summary, summary_damage = _summary(folder)
-    federation = not (folder / CONFIG).is_file()
-    known = load_state(folder)[1] if federation and (folder / CHECKPOINT).is_file() else {}
-    if not federation:
-        config = load_config(folder / CONFIG)
-    elif "fingerprint" in known:
-        config = _federation_config(known, columns)
-    else:
+    if not (folder / CONFIG).is_file():
         reason = f"; it failed before that was written: {error}" if error else ""
         raise ValueError(f"{folder} holds no run: there is no config.toml{reason}")
+    config = load_config(folder / CONFIG)
     if summary is not None and not damage and len(columns["round"]) != config.rounds:
         damage = f"there is a summary, but metrics.jsonl ends at round {len(columns['round'])}"
     return RunData(
         folder=folder,
         config=config,
         columns=columns,
-        federation=federation,
         summary=summary,
         headline=headline,
         begun_rate=math.nan if summary else _begun_rate(folder),
@@ -158,38 +151,9 @@ def read_run(folder: Path) -> RunData:
 def _begun_rate(folder: Path) -> float:
     """The rate in the checkpoint; NaN if there is none that can be read."""
     try:
-        rate = load_about(folder).get("rate") if (folder / CHECKPOINT).is_file() else None
+        return _known(load_about(folder).get("rate"))
     except ValueError:
         return math.nan
-    return float(rate) if isinstance(rate, int | float) else math.nan
-
-
-def _federation_config(known: Mapping[str, Any], columns: Mapping[str, Numbers]) -> RunConfig:
-    """A federation's options, from its checkpoint; those of earlier versions lack ``run``.
-
-    Data and model are those of the nodes or devices, which always use secure noise.
-    """
-    rounds, asked = len(columns["round"]), np.nan_to_num(columns["asked"])
-    chosen: dict[str, Any] = known.get("run") or {
-        "scheme": known["name"].rpartition(" ")[0],
-        "epsilon": float(np.clip(columns["epsilon"][:1].sum(), 0.01, 1e5)),
-        "bytes": max(1, int(columns["bytes_up"].max(initial=1))),
-        "rounds": max(1, rounds),
-    }
-    once = bool(known.get("once"))
-    nodes = int(asked.sum() if once else asked.max(initial=0))
-    return RunConfig(
-        **chosen,
-        dataset=known.get("data", "data of the nodes"),
-        model=known.get("model", "model of the app"),
-        clients=max(1, nodes, chosen["rounds"] if once else 0),
-        participation="once" if once else "all",
-        lr=known["rate"],
-        optimizer=known["optimizer"],
-        seed=known["seed"],
-        engine="flower",
-        secure=True,
-    )
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:
@@ -301,36 +265,31 @@ def _number(value: object) -> float | None:
         return None
 
 
+def _known(value: object) -> float:
+    return math.nan if (number := _number(value)) is None else number
+
+
 def _summary(folder: Path) -> tuple[Summary | None, str]:
     path = folder / SUMMARY
     if not path.is_file():
         return None, ""
     values = read_object(path.read_bytes()) or {}
     notion, held_out = values.get("notion"), values.get("held_out", "data held out by the server")
-    ratio, delta = _number(values.get("bytes_up_ratio")), _number(values.get("delta", 0.0))
-    dim, bytes_up = _number(values.get("dim")), _number(values.get("bytes_up"))
-    if not ratio and dim is not None and bytes_up is not None:  # a federation's, of an earlier version
-        ratio = 4 * dim / bytes_up if bytes_up else math.nan
-    if isinstance(notion, str) and isinstance(held_out, str) and ratio and delta is not None:
-        lr = _number(values.get("lr"))
-        summary = Summary(
-            notion=notion,
-            held_out=held_out,
-            bytes_up_ratio=ratio,
-            delta=delta,
-            central=_central(values),
-            lr=math.nan if lr is None else lr,
-        )
-        return summary, ""
-    return None, "summary.json cannot be read"
+    # There is no ratio if no report came.
+    ratio, delta, lr = (_known(values.get(name)) for name in ("bytes_up_ratio", "delta", "lr"))
+    if not (isinstance(notion, str) and isinstance(held_out, str)) or math.isnan(delta):
+        return None, "summary.json cannot be read"
+    central = _central(values)
+    summary = Summary(
+        notion=notion, held_out=held_out, bytes_up_ratio=ratio, delta=delta, central=central, lr=lr
+    )
+    return summary, ""
 
 
 def _central(values: Mapping[str, Any]) -> Central | None:
     """The central guarantee; None unless all that it depends on is there and makes sense."""
-    epsilon, local, delta, users = (
-        math.nan if (found := _number(values.get(name))) is None else found
-        for name in ("central_epsilon", "epsilon", "central_delta", "central_users")
-    )
+    names = ("central_epsilon", "epsilon", "central_delta", "central_users")
+    epsilon, local, delta, users = (_known(values.get(name)) for name in names)
     order, seeded = values.get("central_order"), values.get("order_seeded")
     numbers = 0 <= epsilon < local < math.inf and 0 < delta < 1 and 2 <= users < math.inf
     if not numbers or values.get("notion") != "local" or order not in ("run", "round"):

@@ -1,14 +1,23 @@
-"""Options that several commands share, and functions that read their values."""
+"""Options that several commands share, their values, progress, and stopping between rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+import contextlib
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
 from click.core import ParameterSource
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
 
 
 def complete_scheme() -> list[str]:
@@ -35,7 +44,7 @@ def complete_fetchable() -> list[str]:
 
 def complete_ablation() -> list[str]:
     """Names of the paper's ablations, for shell completion."""
-    from sqsgd.experiments.sweep import FIGURES
+    from sqsgd.training.sweep import FIGURES
 
     return list(FIGURES)
 
@@ -59,9 +68,6 @@ Small = Annotated[bool, typer.Option("--small", help="The file's small version: 
 Jobs = Annotated[int, typer.Option(help="Runs at the same time; 0: one per core.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for all runs.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the sweep in --out; finished runs are kept.")]
-Live = Annotated[
-    bool, typer.Option("--live", help="Write the page now and every few seconds; it refreshes itself.")
-]
 Title = Annotated[str | None, typer.Option(help="Title of the table and of the page.")]
 SchemeOption = Annotated[
     list[str] | None, typer.Option(help="An option of the scheme, such as levels=8; repeatable.")
@@ -117,3 +123,66 @@ def own_options(pairs: list[str], own: dict[str, str]) -> dict[str, object]:
     for name in own.keys() & values.keys():
         raise ValueError(f"option {name} = {values[name]!r} is not a scheme option; use {own[name]}")
     return values
+
+
+class Pace:
+    """Says when it is time again: at once, and then when ``seconds`` have passed since the last time.
+
+    >>> pace = Pace(60, clock=iter([0.0, 1.0, 60.0, 61.0]).__next__)
+    >>> [pace.due() for _ in range(4)]
+    [True, False, True, False]
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock, self._last = seconds, clock, -math.inf
+
+    def due(self) -> bool:
+        """Whether it is time; the answer True starts a new wait."""
+        now = self._clock()
+        if now - self._last < self._seconds:
+            return False
+        self._last = now
+        return True
+
+
+def progress_bar(*columns: ProgressColumn) -> Progress:
+    """A bar with these columns and the time that is left; it becomes shorter, so that no text is cut."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+
+    bar = BarColumn(None, table_column=Column(ratio=1))
+    return Progress(bar, *columns, TimeRemainingColumn(), TextColumn("{task.description}"), expand=True)
+
+
+_ONE_REQUEST = 0.5  # seconds; timeout(1) signals the command, and then its group with the command in it
+
+
+@contextlib.contextmanager
+def stopping_between_rounds() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM in the yielded list; a second one, later, has its usual effect.
+
+    Python would raise KeyboardInterrupt at any point: in a destructor, where it is lost, or in a
+    callback from torch's C++, which then aborts. We have seen both.
+    """
+    seen: list[int] = []
+    first = 0.0
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        nonlocal first
+        if not seen:
+            first = time.monotonic()
+            seen.append(number)
+            os.write(2, b"stopping after this round; press again to stop now\n")  # print may be under way
+        elif time.monotonic() - first > _ONE_REQUEST:
+            restore()
+            signal.raise_signal(number)
+
+    def restore() -> None:
+        for each, usual in before.items():
+            signal.signal(each, usual)
+
+    before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield seen
+    finally:
+        restore()
