@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 SHARED = (
-    ".", "core", "schemes", "deploy", "report", "ledger", "audit", "experiments", "federated", "flower",
+    ".", "core", "schemes", "deploy", "report", "ledger", "audit", "training", "flower",
     "node", "certificate", "clients", "collect",
 )  # fmt: skip
 sys.path[:0] = [str(Path(__file__).parent / name) for name in SHARED]
@@ -22,20 +22,8 @@ SLOW = (
     "cli/test_collect.py",
     "cli/test_deploy.py",
     "cli/test_schemes.py",
-    "runs/test_new_folders.py",
     "cli/test_report.py::test_the_files",
-    "cli/test_sweeps.py::test_live",
     "cli/test_train.py::test_the_summary_ends",
-    "runs/test_checkpoint.py",
-    "experiments/test_failures.py",
-    "experiments/test_last_version.py",
-    "experiments/test_one_report.py",
-    "experiments/test_runner.py",
-    "experiments/test_settings.py",
-    "experiments/test_slots.py",
-    "runs/test_summary.py",
-    "experiments/test_sweep.py",
-    "experiments/test_sweep_runner.py",
     "flower/",
     "node/",
     "nvflare/",
@@ -68,7 +56,13 @@ SLOW = (
     "mechanisms/test_privquant_sampling.py",
     "test_site.py",
     "test_snippets.py",
-    "test_whole_run.py",
+    "training/test_order.py",
+    "training/test_python_api.py",
+    "training/test_rates.py",
+    "training/test_run_folder.py",
+    "training/test_runs",
+    "training/test_summary.py",
+    "training/test_sweep.py",
 )
 """Prefixes of slow tests, below tests/: most of the time is spent in these, by --durations."""
 

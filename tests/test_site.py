@@ -49,7 +49,7 @@ def test_no_page_fetches_anything(site):
 
 def test_the_reference_names_every_command_key_scheme_and_public_name(site):
     import sqsgd
-    from sqsgd.runs.config import FIELDS
+    from sqsgd.training.settings import FIELDS
 
     def page(name):
         return (site / f"reference/{name}.html").read_text()

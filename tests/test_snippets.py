@@ -7,9 +7,9 @@ import shlex
 import pytest
 from snippets import ELSEWHERE, ROOT, Block, blocks, pages, run_block, run_command, shorter
 
-from sqsgd.experiments import sweep
 from sqsgd.measurement import estimation
 from sqsgd.measurement import speed as bench
+from sqsgd.training import sweep
 
 RUN = [page for page in pages() if page not in ELSEWHERE and blocks(page)]
 

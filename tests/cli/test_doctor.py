@@ -9,7 +9,7 @@ from typed import typed
 from typer.testing import CliRunner
 
 from sqsgd.cli import app, doctor
-from sqsgd.runs.config import ENGINES
+from sqsgd.training.settings import ENGINES
 
 
 def examined():

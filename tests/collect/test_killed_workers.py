@@ -12,7 +12,7 @@ from devices import Device, invited, make, persist, worker
 from sqsgd import Task
 from sqsgd.collect.opening import opened
 from sqsgd.collect.stepping import read_state
-from sqsgd.federated import server_step
+from sqsgd.training import server_step
 
 
 def whole(device, fleet):

@@ -11,7 +11,7 @@ from typed import typed
 
 from sqsgd.collect.outcome import flat, named, write_outcome
 from sqsgd.collect.stepping import end_study, read_state, tick
-from sqsgd.runs.reading import read_run
+from sqsgd.training.reading import read_run
 
 
 @pytest.fixture

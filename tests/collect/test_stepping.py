@@ -14,7 +14,7 @@ from sqsgd.collect.exposition import full_status, rounds_done
 from sqsgd.collect.intake import Granted, Report
 from sqsgd.collect.slots import ENDED, stage, task_of
 from sqsgd.collect.stepping import check_study, confirm_clock, end_study, read_state, tick
-from sqsgd.federated import server_step
+from sqsgd.training import server_step
 
 
 def fill(asking, count=None):

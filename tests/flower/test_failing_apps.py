@@ -9,11 +9,11 @@ from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from sqsgd import Ledger, make_scheme
-from sqsgd.federated import client_step
 from sqsgd.flower import SqsgdMod, wire
 from sqsgd.node import answer as node_answer
 from sqsgd.node import reasons
 from sqsgd.node.node_state import FolderState
+from sqsgd.training import client_step
 
 
 def shape_of(reply: Message) -> tuple:

@@ -9,11 +9,11 @@ from federation import DIM, answer, lines, make_app, message, model, node_contex
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from sqsgd import Ledger, make_scheme, seeded_rng
-from sqsgd.federated import client_step, noise_seed
 from sqsgd.flower import Simulation, SqsgdMod, wire
 from sqsgd.node import answer as node_answer
 from sqsgd.node import reasons
 from sqsgd.node.node_state import FolderState
+from sqsgd.training import client_step, noise_seed
 
 
 @pytest.mark.parametrize("sends", ["gradient", "delta"])

@@ -15,7 +15,7 @@ from sqsgd.flower.gathering import TooFewNodes, exchange
 from sqsgd.flower.node_order import NodeOrder
 from sqsgd.numerics.epsilon_sums import four_digits
 from sqsgd.report.page import write_report
-from sqsgd.runs.checkpoint import load_state, save_state
+from sqsgd.training.run_folder import load_state, save_state
 
 IDS = range(10, 22)
 ONCE = {

@@ -7,9 +7,9 @@ import pytest
 from federation import model, nodes_of, strategy
 from flwr.app import ConfigRecord
 
-from sqsgd.federated.optimizers import Optimizer
 from sqsgd.flower import SqsgdStrategy
 from sqsgd.flower.other_strategies import _REFUSED, translate
+from sqsgd.training.optimizers import Optimizer
 
 STRATEGIES = [
     found

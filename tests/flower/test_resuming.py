@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from sqsgd import Ledger
 from sqsgd.flower import Simulation, SqsgdMod, wire
-from sqsgd.runs.run_folder import RunFolder
+from sqsgd.training.run_folder import RunFolder
 
 WRITTEN = Path(__file__).parents[1] / "runs/last_version/federation"
 

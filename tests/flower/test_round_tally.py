@@ -7,10 +7,10 @@ import pytest
 from federation import IDS, lines, model, nodes_of, strategy
 from flwr.app import ConfigRecord
 
-from sqsgd.federated.algorithm import enough_answers
 from sqsgd.flower import wire
 from sqsgd.flower.round_tally import NoAnswers, Tally
 from sqsgd.node import reasons
+from sqsgd.training.algorithm import enough_answers
 
 
 @pytest.mark.parametrize(("cap", "reason"), [(150.0, reasons.NOT_ALLOWED), (250.0, reasons.SPENT)])

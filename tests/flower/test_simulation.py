@@ -104,10 +104,10 @@ def test_users_who_report_once_fill_the_same_slots(tmp_path):
 def test_without_flower_the_error_says_what_to_install(tmp_path, monkeypatch):
     import importlib.util
 
-    from sqsgd.experiments.runner import prepare
-    from sqsgd.runs.config import RunConfig
+    from sqsgd.training.settings import RunConfig
+    from sqsgd.training.train import prepare
 
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flwr" else found(name))
     with pytest.raises(ValueError, match=r"pip install 'sqsgd\[flower\]'"):
-        prepare(RunConfig(engine="flower"), tmp_path)
+        prepare(RunConfig(epsilon=400.0, engine="flower"), tmp_path)

@@ -7,7 +7,6 @@ import pytest
 from federation import IDS, make_app, model, nodes_of, strategy, target
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
-from sqsgd.federated.robust import RobustAggregate
 from sqsgd.flower import wire
 
 GOAL = np.mean([target(node) for node in IDS], axis=0)
@@ -69,26 +68,3 @@ def test_flowers_own_loop_works_too(tmp_path):
 def test_wrong_settings_are_named(changes, word):
     with pytest.raises(ValueError, match=word):
         strategy(**changes)
-
-
-@pytest.mark.parametrize("kind", ["trimmed", "median of groups"])
-def test_the_server_may_choose_a_robust_aggregate(tmp_path, kind):
-    nodes = nodes_of(tmp_path, ids=range(11, 21))
-    wishes = {"scheme": "sqsgd-stateless", "min_nodes": 10, "decay": "none", "out": tmp_path / "run"}
-    made = strategy(aggregate=kind, **wishes)
-    made.start(nodes, model(), num_rounds=1)
-    total, weights = RobustAggregate(made.scheme, kind, 10), made.current.state.weights
-    for task, message, _ in made.current.reports:
-        total.add_columns(task, made.scheme.open(message, task))
-    np.testing.assert_allclose(made.state.weights, weights - 0.4 * total.mean(), rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match=f"begun with aggregate = '{kind}', not 'mean'"):
-        strategy(resume=True, **wishes).start(nodes, model(), num_rounds=2)
-    with pytest.raises(ValueError, match="nodes repeat the mean of the reports"):
-        strategy(aggregate=kind, downlink="delta")
-
-
-def test_an_aggregate_that_means_nothing_is_refused_before_any_node_pays(tmp_path):
-    nodes = nodes_of(tmp_path)
-    with pytest.raises(ValueError, match="are about the same weight on average"):
-        strategy(aggregate="trimmed").start(nodes, model(), num_rounds=1)
-    assert nodes.sent == []

@@ -11,7 +11,7 @@ from sqsgd.flower import wire
 from sqsgd.flower.round_tally import MOST_EMPTY_ROUNDS, NoAnswers
 from sqsgd.node import reasons
 from sqsgd.report.page import write_report
-from sqsgd.runs.reading import read_run
+from sqsgd.training.reading import read_run
 
 
 def test_what_is_written_down(tmp_path):

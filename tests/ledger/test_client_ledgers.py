@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from quadratic import Quadratic, settings
 
-from sqsgd import Ledger, Task, federated, make_scheme
+from sqsgd import Ledger, Task, make_scheme, training
 from sqsgd.ledger.client_ledgers import Ledgers
 
 
@@ -30,9 +30,9 @@ def scheme():
 
 
 def trained(problem, scheme, ledgers, rounds=3):
-    chosen = settings(ledgers=ledgers)
-    state = federated.initial_state(np.zeros(40, np.float32), chosen)
-    return [record for record, _ in federated.run(problem, scheme, chosen, state, rounds)]
+    chosen = settings()
+    state = training.initial_state(np.zeros(40, np.float32), chosen)
+    return [record for record, _ in training.run(problem, scheme, chosen, state, rounds, ledgers=ledgers)]
 
 
 def test_each_report_is_paid_for_in_the_clients_own_ledger(tmp_path, scheme):

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from asking import DIM, ask, request
 
-from sqsgd import federated, make_scheme, seeded_rng
-from sqsgd.federated import Settings, State
-from sqsgd.federated.optimizers import Optimizer
+from sqsgd import make_scheme, seeded_rng, training
 from sqsgd.node import reasons
 from sqsgd.node.downlink import apply_update, changes_update, fields_size, reports_update, smallest_update
+from sqsgd.training import Settings, State
 
 SCHEME = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bits=256)
 
@@ -30,9 +29,9 @@ def test_the_smallest_form_is_sent():
 
 def test_both_forms_lead_to_the_servers_weights():
     before = np.linspace(-1, 1, DIM, dtype=np.float32)
-    settings = Settings(seed=9, optimizer=Optimizer(kind="sgd", rate=0.1), track=False, secure=True)
+    settings = Settings(epsilon=50.0, seed=9, lr=0.1, track=False, secure=True)
     state = State(round=0, weights=before, bound=1.0, optimizer={})
-    after = federated.server_step(SCHEME, settings, state, [report()])[0].weights
+    after = training.server_step(SCHEME, settings, state, [report()])[0].weights
     assert (after != before).any()
     for update in (reports_update(0.1, [report()]), changes_update(before, after)):
         found = apply_update(update, SCHEME, request(round=1, base=0), before)

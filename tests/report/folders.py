@@ -3,7 +3,7 @@
 import json
 import math
 
-from sqsgd.runs.config import make_config
+from sqsgd.training.settings import make_config
 
 
 def write_run(

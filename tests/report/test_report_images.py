@@ -11,7 +11,7 @@ from sqsgd.report.charts import all_charts
 from sqsgd.report.groups import group_runs
 from sqsgd.report.images import table_rows, write_charts, write_images, write_table
 from sqsgd.report.wording import Wording
-from sqsgd.runs.reading import read_runs
+from sqsgd.training.reading import read_runs
 
 NAMES = ["accuracy-by-round", "accuracy-by-bytes", "loss", "epsilon", "bound", "clip-rate", "time"]
 

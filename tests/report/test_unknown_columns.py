@@ -10,7 +10,7 @@ from sqsgd.report import images, page, tables
 from sqsgd.report.charts import all_charts, line_charts, split_chart
 from sqsgd.report.groups import group_runs
 from sqsgd.report.statement import promises
-from sqsgd.runs import reading
+from sqsgd.training import reading
 
 UNKNOWN = (
     "loss",

@@ -8,9 +8,9 @@ from cases import task, unit_vector
 from reference import g_test
 
 from sqsgd import Aggregate, Task, make_scheme, seeded_rng
-from sqsgd.federated import client_step
 from sqsgd.mechanisms.selection import TopSet
 from sqsgd.schemes.fedsel import fedsel
+from sqsgd.training import client_step
 
 
 def test_a_value_sent_without_a_private_choice_is_caught(monkeypatch):

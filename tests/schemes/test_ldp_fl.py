@@ -7,9 +7,8 @@ import pytest
 from cases import task, unit_vector
 
 from sqsgd import seeded_rng
-from sqsgd.experiments.settings import make_settings
-from sqsgd.runs.config import make_config
 from sqsgd.schemes.ldp_fl import ldp_fl
+from sqsgd.training.settings import make_config
 from sqsgd.transforms import Rotate
 
 
@@ -93,7 +92,9 @@ def test_clipping_would_break_the_guarantee_of_single_weights(monkeypatch):
 
 
 def test_a_configuration_with_clipping_is_refused():
-    config = make_config({"scheme": "ldp-fl", "options": {"per_weight": True}, "clip": 0.5, "clients": 3})
+    config = make_config(
+        {"scheme": "ldp-fl", "options": {"per_weight": True}, "clip_norm": 0.5, "clients": 3}
+    )
     with pytest.raises(ValueError, match=r"clip = 0\.5"):
-        make_settings(config, ldp_fl(300, 2.0, 64, per_weight=True))
-    make_settings(config, ldp_fl(300, 2.0, 64))
+        config.fitted(ldp_fl(300, 2.0, 64, per_weight=True), 3)
+    config.fitted(ldp_fl(300, 2.0, 64), 3)

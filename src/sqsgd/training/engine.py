@@ -104,12 +104,9 @@ class Engine:
         if state.round == state.lost:
             after = state.after(users.tolist() if order is None else ())
             return make_record(self.scheme, state, after), after
-        # Whoever reports once is known by its slot, and nothing tells the user:
-        # tests/training/test_order.py::test_nothing_public_depends_on_a_users_number.
-        numbers = users if order is None else np.arange(users.size)
         many = isinstance(self.problem, RowProblem) and not self.scheme.residual and self.ledgers is None
         step = _ManyClients if many else _SingleClients
-        clients = step(engine=self, state=state, users=users, numbers=numbers)
+        clients = step(engine=self, state=state, users=users, numbers=self._numbers(users))
         after, record = clients.step()
         record = replace(
             record,
@@ -121,6 +118,13 @@ class Engine:
             refused=clients.refused,
         )
         return record, after
+
+    def _numbers(self, users: Indices) -> Indices:
+        """The number in each user's task: whoever reports once is known by its slot, not by name.
+
+        tests/training/test_order.py::test_nothing_public_depends_on_a_users_number.
+        """
+        return users if self.order is None else np.arange(users.size)
 
     @property
     def paid(self) -> tuple[int, ...] | None:

@@ -41,7 +41,11 @@ class State:
 
 
 def initial_state(weights: Vector, settings: Settings) -> State:
-    """The state before the first round."""
+    """The state before the first round; ValueError if bound or rate are still to be chosen."""
+    if not (settings.bound and settings.lr):
+        raise ValueError(
+            f"bound = {settings.bound:g}, lr = {settings.lr:g}: choose both, see Settings.fitted"
+        )
     return State(round=0, weights=weights, bound=settings.bound, optimizer={})
 
 
