@@ -276,7 +276,11 @@ def _summary(folder: Path) -> tuple[Summary | None, str]:
     values = read_object(path.read_bytes()) or {}
     notion, held_out = values.get("notion"), values.get("held_out", "data held out by the server")
     # There is no ratio if no report came.
-    ratio, delta, lr = (_known(values.get(name)) for name in ("bytes_up_ratio", "delta", "lr"))
+    ratio, lr, delta = (
+        _known(values.get("bytes_up_ratio")),
+        _known(values.get("lr")),
+        _known(values.get("delta", 0.0)),
+    )
     if not (isinstance(notion, str) and isinstance(held_out, str)) or math.isnan(delta):
         return None, "summary.json cannot be read"
     central = _central(values)

@@ -25,7 +25,6 @@ import os
 import re
 import signal
 import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -270,26 +269,21 @@ def figure_file(name: str) -> Path:
 
 
 def experiment_file(path: Path) -> Path:
-    """The path itself, or the package's experiment of this name; ValueError if there is neither."""
-    names = figure_names()
+    """The path itself, or the experiment of this name in the installed package or the checkout.
+
+    ``figure1`` is short for ``figure1-communication``, as no other begins so.
+    """
+    folders = (Path(__file__).parents[3] / "experiments", Path(__file__).parent / "figures")
+    files = {file.stem: file for folder in folders for file in sorted(folder.glob("*.toml"))}
+    firsts = [stem.partition("-")[0] for stem in files]
+    names = {stem.partition("-")[0]: file for stem, file in files.items()}
+    names = {**{first: file for first, file in names.items() if firsts.count(first) == 1}, **files}
     if path.exists():
         return path
     if path.stem in names and (str(path) == path.stem or path.parent.name == "experiments"):
         return names[path.stem]
     known = ", ".join(sorted(names))
     raise ValueError(f"{path} does not exist{checks.meant(path.stem, names)} (the package has {known})")
-
-
-def figure_names() -> dict[str, Path]:
-    """The files of the package's experiments, by name, and by the first word of it if no other has it.
-
-    They are in the installed package, or in a checkout.
-    """
-    folders = (Path(__file__).parents[3] / "experiments", Path(__file__).parent / "figures")
-    files = {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
-    firsts = Counter(stem.partition("-")[0] for stem in files)
-    short = {stem.partition("-")[0]: path for stem, path in files.items()}
-    return {**{first: path for first, path in short.items() if firsts[first] == 1}, **files}
 
 
 OF_PROBLEM = (

@@ -257,17 +257,11 @@ class Run:
                     f"{self.folder / 'config.toml'}: {name} = {value!r}, but this run was begun with "
                     f"{kept[name]!r}: restore that value, or start again with another --out"
                 )
-        about = self._about()
-        if kept["data"] != about["data"]:
-            before, now = (" and ".join(map(str, map(tuple, each["data"]))) for each in (kept, about))
+        if kept["data"] != (data := self._about()["data"]):
             raise ValueError(
-                f"dataset = {config.dataset!r} has training and test inputs of shapes {now}, but this run "
-                f"was begun with {before}: give the same data, or start again with another --out"
-            )
-        if kept["labels"] != about["labels"]:
-            raise ValueError(
-                f"dataset = {config.dataset!r} has other labels than those with which this run was begun: "
-                "give the same data in the same order, or start again with another --out"
+                f"dataset = {config.dataset!r} has shapes and a checksum of labels {data}, but this run was "
+                f"begun with {kept['data']}: give the same data in the same order, or start again with "
+                "another --out"
             )
         if state.weights.size != self.problem.dim:
             raise ValueError(f"the checkpoint has {state.weights.size} weights, the model {self.problem.dim}")
@@ -291,8 +285,7 @@ class Run:
             **dataclasses.asdict(self.config),
             "order": self.order_file or (SEEDED if self.config.once else ""),
             "rate": self.settings.lr,
-            "data": [list(data.train_inputs.shape), list(data.test_inputs.shape)],
-            "labels": labels,
+            "data": [list(data.train_inputs.shape), list(data.test_inputs.shape), labels],
         }
 
     def rounds(self, state: State, stop: Callable[[], bool] = lambda: False) -> Iterator[Record]:
