@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 pytest.importorskip("ray", reason="needs ray: pip install 'sqsgd[flower]'")
 
 SMALL = ["--dataset", "tiny:data", "--model", "tiny:model", "--bytes", "8", "--epsilon", "30", "--seed", "3"]
-TINY = str(Path(__file__).parents[1] / "experiments")
+TINY = str(Path(__file__).parents[1] / "training")
 RUNS = """
 import contextlib, json, sys
 from sqsgd.cli import main

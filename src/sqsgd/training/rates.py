@@ -24,7 +24,7 @@ def learning_rate(
 
     * If a fixed bound decides the noise, the noise of all rounds moves a weight by 0.1 (one standard
       deviation; 0.08 if the bound limits coordinates, 0.07 if reports differ in length, 0.04 if no rotation
-      spreads the noise), and the first step is at most 1.25 long, 2 if it is of the largest coordinates alone.
+      spreads the noise), and the first step is at most 1.25 long, 2 if only the largest coordinates are sent.
     * If the noise is relative to the gradient, the rate is 0.3 / (1 + NMSE / (t clients)), where NMSE is the
       relative squared error of a report: t = 25 if a bound follows the norms, 3 if there is no bound. If NMSE
       is the error on a block alone, it is 0.3 / (1 + NMSE / clients)^0.85.

@@ -281,7 +281,11 @@ def _summary(folder: Path) -> tuple[Summary | None, str]:
         _known(values.get("lr")),
         _known(values.get("delta", 0.0)),
     )
-    if not (isinstance(notion, str) and isinstance(held_out, str)) or math.isnan(delta):
+    if (
+        not (isinstance(notion, str) and isinstance(held_out, str))
+        or math.isnan(delta)
+        or "bytes_up_ratio" not in values
+    ):
         return None, "summary.json cannot be read"
     central = _central(values)
     summary = Summary(
