@@ -201,7 +201,7 @@ def test_torch_keeps_its_threads_and_numbers_of_numpy_are_numbers(tmp_path):
         ({"options": None}, "options = None must be of type dict"),
         ({"config": "absent.toml"}, "absent.toml: No such file"),
         ({"out": "/proc/absent/run"}, "/proc/absent"),
-        ({"epsilonn": 3.0}, "epsilonn is not a setting of a run; they are scheme, dataset"),
+        ({"epsilonn": 3.0}, "epsilonn is not a setting of a run; they are epsilon, seed"),
         ({"rounds": "many"}, "rounds"),
         ({"resume": True}, "needs --out"),
         ({"device": "cuda"}, "device = 'cuda': .*here there is cpu"),
@@ -240,8 +240,8 @@ def test_wrong_settings_are_named(settings, words, tmp_path, monkeypatch):
 )
 def test_every_kind_of_label_can_be_learned(dataset, loss, metrics, tmp_path):
     model = "gru" if loss == "cross-entropy" else "linear"
-    run = sqsgd.train(dataset=dataset, model=model, loss=loss, scheme="fedsgd", out=tmp_path / "run", lr=0.5,
-                      report=False, clients=4, rounds=30, bytes=12, evaluate_every=10)  # fmt: skip
+    run = sqsgd.train(dataset=dataset, model=model, loss=loss, epsilon=400.0, scheme="fedsgd", lr=0.5,
+                      out=tmp_path / "run", report=False, clients=4, rounds=30, bytes=12, evaluate_every=10)  # fmt: skip
     assert list(run.metrics) == metrics
     first, last = (line["test_loss"] for line in (run.records[9], run.records[29]))
     assert last < first
