@@ -241,7 +241,8 @@ def test_wrong_settings_are_named(settings, words, tmp_path, monkeypatch):
 def test_every_kind_of_label_can_be_learned(dataset, loss, metrics, tmp_path):
     model = "gru" if loss == "cross-entropy" else "linear"
     run = sqsgd.train(dataset=dataset, model=model, loss=loss, epsilon=400.0, scheme="fedsgd", lr=0.5,
-                      out=tmp_path / "run", report=False, clients=4, rounds=30, bytes=12, evaluate_every=10)  # fmt: skip
+                      out=tmp_path / "run", report=False, clients=4, rounds=30, bytes=12,
+                      evaluate_every=10)  # fmt: skip
     assert list(run.metrics) == metrics
     first, last = (line["test_loss"] for line in (run.records[9], run.records[29]))
     assert last < first
