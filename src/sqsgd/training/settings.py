@@ -179,6 +179,10 @@ class RunConfig(Settings):
         epsilon: ε of one report; the only field without a default.
 
     The other defaults train LeNet-5 on 4,000 real digits in one or two minutes.
+
+    >>> config = RunConfig(epsilon=8.0, clients=100, participation="once", rounds=20, scheme="auto")
+    >>> config.once, config.asked
+    (True, 5)
     """
 
     seed: int = 0
