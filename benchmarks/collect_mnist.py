@@ -25,9 +25,9 @@ from collect_load import Connection
 from devices import invited, make, worker
 
 from sqsgd import Task, secure_rng
-from sqsgd.training.train import load_problem
-from sqsgd.training.settings import load_config
 from sqsgd.task import Tasks
+from sqsgd.training.settings import load_config
+from sqsgd.training.train import load_problem
 
 CONFIG = Path(__file__).parents[1] / "experiments/once-mnist.toml"
 CONNECTIONS = 100

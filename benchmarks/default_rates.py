@@ -20,16 +20,16 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean
 
-from sqsgd.experiments import runner
-from sqsgd.training import initial_state, run
 from sqsgd.files.durable import write_atomically
 from sqsgd.learning.datasets import Dataset, load_dataset
-from sqsgd.training.settings import RunConfig
 from sqsgd.schemes import SCHEMES
+from sqsgd.training import initial_state, run
+from sqsgd.training import train as runner
+from sqsgd.training.settings import RunConfig
 
 GRID = tuple(round(step * 10.0**power, 6) for power in range(-5, 3) for step in (1, 3))
-ARMS = {name: RunConfig(scheme=name) for name in SCHEMES} | {
-    "sqsgd-paper adaptive": RunConfig(scheme="sqsgd-paper", options={"adaptive": True})
+ARMS = {name: RunConfig(epsilon=400.0, scheme=name) for name in SCHEMES} | {
+    "sqsgd-paper adaptive": RunConfig(epsilon=400.0, scheme="sqsgd-paper", options={"adaptive": True})
 }
 LENET = 119_850
 LOST = 1e3
@@ -77,7 +77,7 @@ class Runs:
     def _by_default(self, arm: str, epsilon: float) -> tuple[float, bool]:
         """The default rate, and whether a guarantee holds."""
         made = runner.prepare(self._config(arm, epsilon), Path("a folder that is never made"))
-        return made.settings.optimizer.rate, made.scheme.privacy.is_private
+        return made.settings.lr, made.scheme.privacy.is_private
 
     def _config(self, arm: str, epsilon: float, lr: float = 0.0, seed: int = 0) -> RunConfig:
         return replace(ARMS[arm], epsilon=epsilon, rounds=self.rounds, lr=lr, seed=seed, workers=1)
@@ -86,7 +86,7 @@ class Runs:
         key = f"{self._key(arm, epsilon, lr)}{seed}"
         if key not in self.done:
             made = runner.prepare(self._config(arm, epsilon, lr, seed), Path("a folder that is never made"))
-            self.done[key] = {"rate": made.settings.optimizer.rate, **self._trained(made)}
+            self.done[key] = {"rate": made.settings.lr, **self._trained(made)}
             write_atomically(self.path, json.dumps(self.done, indent=1).encode())
             print(key, self.done[key], flush=True)
         return self.done[key]

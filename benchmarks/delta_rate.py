@@ -15,11 +15,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples/flower_app"))
 from digits_app.task import Net, load_data, load_test_data, test, train
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from sqsgd import federated, make_scheme
+from sqsgd import make_scheme, training
 from sqsgd.core import Scheme
 from sqsgd.training import Settings
-from sqsgd.federated.optimizers import Optimizer
-from sqsgd.federated.rates import learning_rate
+from sqsgd.training.rates import learning_rate
 
 
 class LocalTraining:
@@ -64,9 +63,9 @@ def accuracies(options, rate: float, seed: int) -> dict[int, float]:
     torch.manual_seed(seed)
     problem = LocalTraining(options.clients, options.local_rate, options.epochs)
     scheme = signs(problem.dim, options)
-    settings = Settings(seed=seed, optimizer=Optimizer(kind="sgd", rate=rate), secure=False)
-    state, found = federated.initial_state(problem.weights, settings), {}
-    for record, after in federated.run(problem, scheme, settings, state, options.rounds):
+    settings = Settings(epsilon=scheme.privacy.epsilon, seed=seed, lr=rate, bound=1.0, secure=False)
+    state, found = training.initial_state(problem.weights, settings), {}
+    for record, after in training.run(problem, scheme, settings, state, options.rounds):
         if record.round + 1 in (20, 50, options.rounds):
             problem.put(after.weights)
             found[record.round + 1] = test(problem.net, load_test_data())[1]

@@ -19,11 +19,11 @@ from collect_mnist import CONFIG
 
 from sqsgd import Aggregate, secure_rng
 from sqsgd.collect.study import make_study
-from sqsgd.training.train import load_problem
-from sqsgd.training import initial_state
-from sqsgd.training.algorithm import server_step, task_for
-from sqsgd.training.settings import load_config
 from sqsgd.task import Tasks
+from sqsgd.training import initial_state
+from sqsgd.training.algorithm import _descended, task_for
+from sqsgd.training.settings import load_config
+from sqsgd.training.train import load_problem
 
 SHARES = (0.0, 0.01, 0.05, 0.1, 0.2)
 ATTACKS = ("labels", "reversed", "together")
@@ -84,7 +84,7 @@ def trained(problem, study, attack, share):
             else:
                 messages = scheme.encode_many(rows, tasks, secure_rng())
             total.add_many(tasks, messages)
-        state = server_step(settings, state, total.mean(), [])
+        state = _descended(settings, state, total.mean(), []).after()
     return problem.evaluate(state.weights)[0]
 
 

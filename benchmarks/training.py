@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sqsgd import federated
-from sqsgd.experiments import runner
+from sqsgd import training
+from sqsgd.training import train as runner
 from sqsgd.training.settings import make_config
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -26,8 +26,8 @@ with TemporaryDirectory() as folder:
         # One worker: with more, gradients overlap with encoding, and its share cannot be measured.
         config = make_config({"scheme": scheme, "model": model, "rounds": rounds, "workers": 1})
         run = runner.prepare(config, Path(folder) / scheme)
-        state = federated.initial_state(run.problem.initial(), run.settings)
-        steps[scheme] = federated.run(run.problem, run.scheme, run.settings, state, rounds)
+        state = training.initial_state(run.problem.initial(), run.settings)
+        steps[scheme] = training.run(run.problem, run.scheme, run.settings, state, rounds)
     records = {scheme: [] for scheme in steps}
     for _ in range(rounds):
         for scheme, rounds_of in steps.items():

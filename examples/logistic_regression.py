@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 
 import sqsgd
-from sqsgd.training import Settings, client_step, initial_state, server_step
-from sqsgd.federated.optimizers import Optimizer
 from sqsgd.privacy.ledger import BudgetSpent
+from sqsgd.training import Settings, client_step, initial_state, server_step
 
 CLINICS, PATIENTS, DIM, EPSILON, CAP = 200, 40, 20, 6.0, 60.0
 
@@ -40,7 +39,7 @@ def main(rounds):
     """Train until the rounds are over or the ledgers refuse; returns the held-out accuracy."""
     features, outcomes, (new_features, new_outcomes) = synthetic_patients()
     scheme = sqsgd.make_scheme("sqsgd-stateless", dim=DIM, epsilon=EPSILON, bytes=4)
-    settings = Settings(seed=1, optimizer=Optimizer(kind="sgd", rate=1.0), secure=True)
+    settings = Settings(epsilon=EPSILON, seed=1, lr=1.0, bound=1.0, secure=True)
     state = initial_state(np.zeros(DIM, np.float32), settings)
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / f"clinic-{clinic}.ledger" for clinic in range(CLINICS)]

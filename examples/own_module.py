@@ -8,11 +8,10 @@ import sys
 from torch import Tensor, nn
 
 import sqsgd
-from sqsgd.training import Settings, initial_state, run
-from sqsgd.federated.optimizers import Optimizer
-from sqsgd.federated.rates import learning_rate
 from sqsgd.learning.datasets import load_dataset
 from sqsgd.learning.problem import make_problem
+from sqsgd.training import Settings, initial_state, run
+from sqsgd.training.rates import learning_rate
 
 
 class Squeezed(nn.Module):
@@ -45,7 +44,7 @@ def main(rounds: int) -> float:
     )  # fmt: skip
     scheme = sqsgd.make_scheme("sqsgd", dim=problem.dim, epsilon=200.0, bytes=128)
     rate = learning_rate(scheme, problem.clients)
-    settings = Settings(seed=0, optimizer=Optimizer(kind="sgd", rate=rate), secure=True)
+    settings = Settings(epsilon=200.0, seed=0, lr=rate, bound=scheme.first_bound, decay="none", secure=True)
     for record, state in run(problem, scheme, settings, initial_state(problem.initial(), settings), rounds):
         if state.round % 20 == 0 or state.round == rounds:
             accuracy, _ = problem.evaluate(state.weights)

@@ -87,7 +87,7 @@ def test_the_wheel_holds_the_package_its_types_and_the_papers_figures(built):
     names = set(zipfile.ZipFile(built[1]).namelist())
     assert {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.py")} <= names
     assert "sqsgd/py.typed" in names
-    assert "sqsgd/experiments/figures/figure3-tradeoff.toml" in names
+    assert "sqsgd/training/figures/figure3-tradeoff.toml" in names
     assert not [name for name in names if name.startswith(("tests/", "docs/", "examples/"))]
 
 
@@ -103,7 +103,7 @@ def test_it_trains_in_a_new_environment(environment, tmp_path):
 
 
 def test_the_figures_files_are_found_in_the_installed_package(environment, tmp_path):
-    code = "from sqsgd.experiments.sweep import figure_file; print(figure_file('figure3-tradeoff'))"
+    code = "from sqsgd.training.sweep import figure_file; print(figure_file('figure3-tradeoff'))"
     found = Path(run(environment / "python", "-c", code, cwd=tmp_path).strip())
     assert found.is_relative_to(environment.parent)
     assert not found.is_relative_to(ROOT)

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from tiny_runs import SWEEP
 
-from sqsgd.experiments import runner
-from sqsgd.experiments.sweep import load_sweep, make_sweep
-from sqsgd.experiments.sweep_runner import open_folder
 from sqsgd.schemes import make_scheme
+from sqsgd.training import train as runner
+from sqsgd.training.sweep import load_sweep, make_sweep, open_folder
 
 ROOT = Path(__file__).parents[1]
 NAMES = [path.stem for path in sorted((ROOT / "docs/assets/reproduction").glob("*.json"))]
@@ -135,8 +134,8 @@ def test_a_sweep_is_read_as_far_as_it_has_come(page, tmp_path, monkeypatch):
     open_folder(sweep, folder, resume=False)
     for job in (*sweep.tuning_jobs(), *sweep.jobs({"sqsgd": 0.2, "fedsgd": 0.2})):
         if job.folder != "runs/fedsgd/seed-2":
-            run = runner.prepare(job.config, folder / job.folder)
-            list(runner.train(run, runner.start(run)))
+            run, state = runner.prepare(job.config, folder / job.folder).started()
+            list(run.rounds(state))
     (tmp_path / "runs" / "tiny.times").write_text("9.0 60.0 30.0\nsqsgd: stopped\n1.0 30.0 0.0\n")
     page.keep(page.collect(folder, tmp_path / "runs" / "tiny.times"))
     results = page.read("tiny")

@@ -48,9 +48,8 @@ def test_no_page_fetches_anything(site):
 
 
 def test_the_reference_names_every_command_key_scheme_and_public_name(site):
-    from sqsgd.training.settings import FIELDS
-
     import sqsgd
+    from sqsgd.training.settings import FIELDS
 
     def page(name):
         return (site / f"reference/{name}.html").read_text()

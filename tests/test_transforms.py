@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sqsgd import Task, federated, make_scheme, seeded_rng
+from sqsgd import Task, make_scheme, seeded_rng, training
 from sqsgd.randomness import PublicStream
 from sqsgd.transforms import Rotate, Subsample
 
@@ -92,8 +92,8 @@ def test_a_client_draws_its_subset_once(monkeypatch):
     monkeypatch.setattr(PublicStream, "subset", lambda *args: drawn.append(args) or draw(*args))
     for round in (0, 1):
         t = task(1000, round=round, client=77)
-        message, _ = federated.client_step(scheme, t, np.ones(1000, np.float32), None, seeded_rng(1))
-        sent = federated.sent_coordinates(scheme, t, message)
+        message, _ = training.client_step(scheme, t, np.ones(1000, np.float32), None, seeded_rng(1))
+        sent = training.sent_coordinates(scheme, t, message)
         assert sent.tolist() == draw(t.stream("coordinates", shared=False), 1000, sent.size).tolist()
         assert len(drawn) == round + 1
         assert not sent.flags.writeable

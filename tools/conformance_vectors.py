@@ -31,7 +31,6 @@ from sqsgd.numerics import exact
 from sqsgd.numerics.gaussian import kept_share
 from sqsgd.numerics.norms import l2_norm
 from sqsgd.randomness import Bytes, Rng, seeded_rng
-from sqsgd.schemes.sqsgd import SIGNS
 from sqsgd.schemes.privunit_index import NearestVertices, privunit_index
 from sqsgd.schemes.sqsgd import SIGNS, Direction
 from sqsgd.task import Task

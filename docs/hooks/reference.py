@@ -120,7 +120,8 @@ def configuration() -> str:
     train = next(command for path, command in walk(typer.main.get_command(app), ()) if path == ("train",))
     helps = {str(each.name).removesuffix("_"): getattr(each, "help", "") for each in train.params}
     lines = ["| key | meaning | type | default |", "|---|---|---|---|"]
-    described, defaults = field_docstrings(RunConfig), dataclasses.asdict(RunConfig())
+    described = {**field_docstrings(Settings), **field_docstrings(RunConfig)}
+    defaults = dataclasses.asdict(make_config({}))
     for field in dataclasses.fields(RunConfig):
         text = described.get(field.name) or helps.get(field.name)
         if not text:
@@ -160,12 +161,11 @@ def python() -> str:
 
 def loop() -> str:
     """The building blocks of a custom training loop."""
-    from sqsgd import federated
-    from sqsgd.federated import optimizers
+    from sqsgd import training
 
     names = ("Settings", "State", "Record", "initial_state", "client_step", "server_step")
-    parts = [_public(name, getattr(federated, name)) for name in names]
-    return "\n\n".join([*parts, _public("Optimizer", optimizers.Optimizer)])
+    parts = [_public(name, getattr(training, name)) for name in names]
+    return "\n\n".join(parts)
 
 
 def flower() -> str:

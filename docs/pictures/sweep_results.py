@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqsgd.experiments.sweep import Cell, Sweep, load_sweep
-from sqsgd.experiments.sweep_runner import choose, summary_of
 from sqsgd.numerics.intervals import mean_interval
+from sqsgd.training.sweep import Cell, Sweep, choose, load_sweep, summary_of
 
 FOLDER = Path(__file__).parents[1] / "assets" / "reproduction"
 FEWEST = 3  # seeds for an interval

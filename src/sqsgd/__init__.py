@@ -12,11 +12,12 @@ from sqsgd.codec import MalformedReport
 from sqsgd.core import Aggregate, Mechanism, Privacy, Scheme, Transform
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.privacy.reconstruction import reconstruction_bound
 from sqsgd.privacy.planner import Plan, plan
+from sqsgd.privacy.reconstruction import reconstruction_bound
 from sqsgd.randomness import Rng, secure_rng, seeded_rng
 from sqsgd.schemes import SCHEMES, make_scheme
 from sqsgd.task import Task, Tasks
+from sqsgd.training.settings import RunConfig
 from sqsgd.training.train import TrainedRun, train
 
 __version__ = "0.1.0"
@@ -32,6 +33,8 @@ __all__ = [
     "PrivQuant",
     "Privacy",
     "Rng",
+    "Rngs",
+    "RunConfig",
     "ScalarDP",
     "Scheme",
     "Task",

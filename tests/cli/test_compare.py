@@ -1,15 +1,34 @@
-"""`sqsgd compare`: the table at the end, progress on the way, and the status if a scheme has no run."""
+"""`sqsgd compare` and `sqsgd ablate`: the sweep that is run, its table, progress, the status at the end."""
 
 import json
 import re
+from importlib import import_module
 
 import pytest
-from sweep_rows import FAILED, ROW
+from tiny_runs import SWEEP
 from typed import typed
+from typer.main import get_command
 
-from sqsgd.cli import _sweeps
-from sqsgd.experiments import sweep_runner
-from sqsgd.experiments.sweep_runner import Tick
+from sqsgd.cli import app
+from sqsgd.cli._failures import Ended
+from sqsgd.cli.compare import run_options, worded_panel
+from sqsgd.training import sweep as sweeps
+from sqsgd.training.settings import FIELDS
+from sqsgd.training.sweep import FIGURES, Tick, figure_file, load_sweep, make_sweep
+
+command = import_module("sqsgd.cli.compare")
+
+ROW = {
+    "panel": "epsilon 8", "arm": "sqsgd", "accuracy": 0.91234, "value": 0.91234,
+    "metric": "accuracy", "half_width": 0.0123, "runs": 3, "lr": 0.1234,
+    "lr_by_rule": False, "decay": "linear",
+    "epsilon": 8.0, "notion": "local", "bytes_up": 273, "seconds": 12.4, "failed": [],
+}  # fmt: skip
+
+FAILED = {
+    **ROW, "arm": "vqsgd", "accuracy": None, "value": None, "half_width": None, "runs": 0, "lr": None,
+    "failed": ["levels = 1000 must be", "the same"],
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -22,8 +41,8 @@ def ran(tmp_path, monkeypatch):
             (out / "table.json").write_text(json.dumps(rows))
             yield Tick(stage="training", rounds=1, of_rounds=2000, runs=1, of_runs=2, failed=1)
 
-        monkeypatch.setattr(sweep_runner, "run_sweep", run_sweep)
-        monkeypatch.setattr(_sweeps, "final_page", lambda *_: None)
+        monkeypatch.setattr(sweeps, "run_sweep", run_sweep)
+        monkeypatch.setattr(command, "final_page", lambda *_: None)
         return typed(["sqsgd", "compare", "--schemes", "sqsgd,vqsgd", "--out", tmp_path / "out", *more])
 
     return compare
@@ -46,7 +65,7 @@ def test_where_every_run_failed_the_reason_is_said(ran):
 
 def test_a_sweep_in_which_every_rate_fails_ends_with_its_reason(tmp_path, monkeypatch):
     """Nothing was trained: there is no folder of runs, and no page can be made of it."""
-    monkeypatch.setattr(sweep_runner, "check_runs", lambda _: [])  # it would find the reason before
+    monkeypatch.setattr(sweeps, "check_runs", lambda _: [])  # it would find the reason before
     sweep = tmp_path / "sweep.toml"
     sweep.write_text(
         'title = "x"\nrates = [0.1, 0.2]\ntuning_rounds = 1\n[base]\nrounds = 1\nmodel = "linear"\n'
@@ -65,17 +84,10 @@ def test_without_json_the_table_and_the_progress_are_printed(ran, tmp_path):
     assert done.error == "training: 1 of 2 runs, 1 failed, round 1 of 2,000\n"
 
 
-def test_settings_of_a_file_are_not_given_twice(tmp_path):
-    (tmp_path / "sweep.toml").write_text('title = "x"\n[[arms]]\nscheme = "sqsgd"\n')
-    done = typed(["sqsgd", "compare", "--config", tmp_path / "sweep.toml", "--seeds", "3"])
-    assert done.code == 2
-    assert "seeds: set in the --config file" in done.error
-
-
 def planned(monkeypatch, *arguments):
     """The sweep that a command would run."""
     sweeps = []
-    monkeypatch.setattr(_sweeps, "run", lambda sweep, *_, **__: sweeps.append(sweep))
+    monkeypatch.setattr(command, "run", lambda sweep, *_, **__: sweeps.append(sweep))
     done = typed(["sqsgd", "compare", *arguments])
     assert (done.code, done.error) == (0, "")
     return sweeps[0]
@@ -126,3 +138,151 @@ def test_arms_that_cannot_learn_are_told_before_they_run(ran):
     done = ran([ROW], *small.split())
     told = [line for line in done.error.splitlines() if "nothing will be learned" in line]
     assert [line.split(" at ")[0] for line in told] == ["arm 'vqsgd': vqsgd"]
+
+
+def test_a_row_of_the_table():
+    assert command._cells(ROW) == [
+        "epsilon 8", "sqsgd", "91.23%\xa0±\xa01.23", "3", "0.123", "8", "local", "273", "12", "",
+    ]  # fmt: skip
+    cells = command._cells(FAILED)
+    assert (cells[2], cells[4], cells[-1]) == ("", "", "levels = 1000 must be")
+    assert command._cells({**ROW, "half_width": None})[2] == "91.23%"
+    assert command._cells({**ROW, "lr_by_rule": True})[4] == "0.123 (rule)"
+
+
+def test_other_metrics_are_plain_numbers_under_their_name():
+    error = {
+        **ROW,
+        "accuracy": None,
+        "metric": "RMSE",
+        "better": "lower",
+        "value": 0.4321,
+        "half_width": 0.012,
+    }
+    assert command._cells(error)[2] == "0.4321\xa0±\xa00.012"
+    assert [command._measured(rows) for rows in ([error], [ROW], [error, ROW])] == [
+        "RMSE",
+        "accuracy",
+        "result",
+    ]
+
+
+def test_values_of_the_command_line_are_in_every_run():
+    values = {"title": "x", "arms": [{"scheme": "sqsgd"}], "rates": [0.1], "seeds": [1]}
+    plain = make_sweep({**values, "panels": [{"epsilon": 8.0}, {"epsilon": 4.0, "rounds": 9}]}, "a test")
+    changed = command.with_values(plain, {"rounds": 2, "dataset": "mnist5k"})
+    jobs = changed.jobs({cell.name: 0.1 for cell in changed.cells()})
+    assert [(job.config.epsilon, job.config.rounds) for job in jobs] == [(8.0, 2), (4.0, 2)]
+
+
+def test_columns_that_are_empty_are_left_out_and_a_number_keeps_its_interval(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ["sqsgd-stateless", "sqsgd, with a rather long name of many words", "fedsgd"]
+    command._print_rows([{**ROW, "panel": "", "arm": name} for name in names], "A title")
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.count("91.23% ± 1.23") == 3
+    assert "panel" not in shown
+    assert "failed" not in shown
+
+
+def test_a_process_that_died_ends_with_1(tmp_path, monkeypatch):
+    def died(*_arguments, **_options):
+        raise OSError("a process of the sweep died (out of memory?)")
+        yield
+
+    monkeypatch.setattr(sweeps, "run_sweep", died)
+    sweep = make_sweep(SWEEP, "a test")
+    with pytest.raises(Ended) as ended:
+        command.run(sweep, "tiny", tmp_path / "out", resume=False, jobs=1, as_json=True)
+    assert ended.value.status == 1
+    assert "a process of the sweep died (out of memory?); the runs in" in ended.value.reason
+
+
+@pytest.fixture
+def planned_runs(monkeypatch):
+    """The sweeps that a command would have run."""
+    found = []
+    monkeypatch.setattr(command, "run", lambda *words, **options: found.append((words, options)))
+    return found
+
+
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("called", ["by its name", "by its figure"])
+def test_the_figure_of_that_name_is_run_with_the_values_given(planned_runs, name, called):
+    typed_name = name if called == "by its name" else FIGURES[name].partition("-")[0]
+    done = typed(f"sqsgd ablate {typed_name} --rounds 2 --jobs 3 --small")
+    assert (done.code, done.error) == (0, "")
+    ((sweep, title, out), options), plain = (
+        planned_runs[0],
+        load_sweep(figure_file(FIGURES[name]), small=True),
+    )
+    assert (title, out) == (name, None)
+    assert options == {"resume": False, "jobs": 3, "as_json": False}
+    assert sweep.title == plain.title
+    assert {panel["rounds"] for panel in sweep.panels} == {2}
+    assert sweep.panels == tuple({**panel, "rounds": 2} for panel in plain.panels)
+
+
+def test_every_setting_of_the_figure_can_be_changed(planned_runs):
+    """Even one that its arms set: figure 1 then has one panel and three arms of 128 bytes."""
+    given = (
+        "--bytes 128 --dataset mnist5k --model lenet5 --epsilon 8 --partition dirichlet:0.1 --lr 0.1 --seed 7"
+    )
+    assert typed(f"sqsgd ablate figure1 {given} --option adaptive=true --title Mine").code == 0
+    (sweep, *_), _ = planned_runs[0]
+    jobs = sweep.jobs({cell.name: 0.1 for cell in sweep.cells()})
+    assert (sweep.title, sweep.rates, sweep.seeds) == ("Mine", (0.1,), (7, 8, 9))
+    assert len(jobs) == 3 * 3
+    found = {(job.config.bytes, job.config.epsilon, job.config.partition) for job in jobs}
+    assert found == {(128, 8.0, "dirichlet:0.1")}
+    assert sorted({job.config.options["levels"] for job in jobs}) == [2, 8, 32]
+    assert all(job.config.options["adaptive"] for job in jobs)
+
+
+def test_another_figure_is_not_resumed(planned_runs, tmp_path):
+    for name, file in FIGURES.items():
+        out = tmp_path / name
+        out.mkdir()
+        (out / "sweep.toml").write_text(load_sweep(figure_file(file), small=True).to_toml())
+        assert typed(["sqsgd", "ablate", name, "--resume", "--out", out]).code == 0
+    done = typed(["sqsgd", "ablate", "figure2", "--resume", "--out", tmp_path / "communication"])
+    assert done.code == 2
+    assert "communication holds another sweep than subsampling" in done.error
+    assert len(planned_runs) == len(FIGURES)
+
+
+def options(command):
+    return {name for each in get_command(app).commands[command].params for name in each.opts}
+
+
+@pytest.mark.parametrize(
+    ("command", "instead"), [("compare", {"--scheme", "--name"}), ("ablate", {"--name"})]
+)
+def test_nothing_of_train_is_missing(command, instead):
+    names = {name.removesuffix("_") for name in run_options()}
+    assert names - {"option"} < set(FIELDS)
+    wanted = {f"--{name.replace('_', '-')}" for name in names}
+    assert len(wanted) > 18
+    assert wanted & options("train") == wanted
+    assert wanted - options(command) == instead
+
+
+def test_help_shows_defaults_only_where_they_hold():
+    defaults = {
+        command: {each.name: each.default for each in get_command(app).commands[command].params}
+        for command in ("compare", "ablate")
+    }
+    assert defaults["compare"]["batch"] == 32
+    assert defaults["compare"]["lr"] is None  # the rates decide
+    assert defaults["ablate"]["batch"] is None  # the figure decides
+
+
+def test_a_panel_in_words_keeps_text_as_text():
+    found = worded_panel("10 of 100: participation=10 clients=100 partition=dirichlet:0.1 secure=true")
+    assert found == {
+        "name": "10 of 100", "participation": "10", "clients": 100, "partition": "dirichlet:0.1",
+        "secure": True,
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="must look like 'NAME: key=value"):
+        worded_panel("")

@@ -5,11 +5,11 @@ import json
 import sys
 
 import pytest
-from sqsgd.training.settings import ENGINES
 from typed import typed
 from typer.testing import CliRunner
 
 from sqsgd.cli import app, doctor
+from sqsgd.training.settings import ENGINES
 
 
 def examined():

@@ -1,19 +1,32 @@
-"""Values of options, and the defaults that help shows."""
+"""Values of options, defaults that help shows, progress, and stopping between rounds."""
 
+import contextlib
 import re
+import signal
+import time
 from pathlib import Path
 from typing import Annotated
 
 import pytest
+import rich
 import typer
-from sqsgd.training.settings import RunConfig
+from rich.console import Console
+from rich.progress import MofNCompleteColumn
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from sqsgd.cli import _options as options
-from sqsgd.cli import app
-from sqsgd.cli._options import given, listed, numbers, own_options, scheme_options
+from sqsgd.cli import app, options
+from sqsgd.cli.options import (
+    given,
+    listed,
+    numbers,
+    own_options,
+    progress_bar,
+    scheme_options,
+    stopping_between_rounds,
+)
 from sqsgd.deploy.federation import Federation
+from sqsgd.training.settings import make_config
 
 
 def test_values_of_options_have_the_types_of_toml():
@@ -28,11 +41,6 @@ def test_values_of_options_have_the_types_of_toml():
 def test_a_pair_has_a_name_and_an_equals_sign(pair):
     with pytest.raises(ValueError, match="must look like name=value"):
         scheme_options(["reach=1.5", pair])
-
-
-def test_a_name_is_given_once():
-    with pytest.raises(ValueError, match="option levels is given twice"):
-        scheme_options(["levels=8", "reach=2", "levels = four"])
 
 
 def test_names_with_an_option_of_the_command_are_refused():
@@ -76,8 +84,8 @@ def shown(*command):
 @pytest.mark.parametrize(
     ("command", "whose", "options"),
     [
-        (("train",), RunConfig(), ("scheme", "epsilon", "bytes", "rounds", "clients", "model")),
-        (("compare",), RunConfig(), ("epsilon", "bytes", "rounds", "clients", "model")),
+        (("train",), make_config({}), ("scheme", "epsilon", "bytes", "rounds", "clients", "model")),
+        (("compare",), make_config({}), ("epsilon", "bytes", "rounds", "clients", "model")),
         (("deploy", "init"), Federation(), ("nodes", "epsilon", "rounds", "round-timeout")),
     ],
 )
@@ -117,3 +125,68 @@ def test_the_shell_is_offered_what_the_commands_take():
     assert options.complete_dataset() == [row.name for row in dataset_status("/nowhere")]
     with pytest.raises(ValueError, match=f"choose {', '.join(options.complete_fetchable())}"):
         fetch("nothing", "/nowhere")
+
+
+def test_a_bar_leaves_room_for_what_is_said_in_80_columns(monkeypatch):
+    console = Console(width=80, force_terminal=True, color_system=None, record=True)
+    monkeypatch.setattr(rich, "_console", console)
+    text = "accuracy 83.20%, epsilon 240,000, 102 bytes per report"
+    with console.capture() as shown, progress_bar(MofNCompleteColumn()) as bar:
+        task = bar.add_task("starting", total=1200, completed=300)
+        bar.update(task, description=text)
+    lines = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line) for line in shown.get().splitlines()]
+    last = next(line for line in reversed(lines) if line.strip())
+    assert len(last) <= 80
+    assert f"300/1200 -:--:-- {text}" in last
+
+
+BOTH = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.fixture(autouse=True)
+def _usual_handlers():
+    """Python's own: a shell starts commands in the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def handlers():
+    return [signal.getsignal(each) for each in BOTH]
+
+
+@pytest.mark.parametrize("number", BOTH)
+def test_the_first_signal_is_recorded_and_announced(number, capfd):
+    before = handlers()
+    with stopping_between_rounds() as seen:
+        assert seen == []
+        signal.raise_signal(number)  # os.kill may reach another thread, and then us later
+        assert seen == [number]
+    assert handlers() == before
+    assert capfd.readouterr().err == "stopping after this round; press again to stop now\n"
+
+
+def test_the_second_signal_interrupts():
+    with stopping_between_rounds() as seen:
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(0.6)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert seen == [signal.SIGINT]
+
+
+def test_two_signals_at_once_are_one_request(capfd):
+    """timeout(1) sends two."""
+    with stopping_between_rounds() as seen:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGTERM)
+        assert seen == [signal.SIGTERM]
+    assert capfd.readouterr().err.count("stopping") == 1
+
+
+def test_the_handlers_are_restored_after_a_failure():
+    before = handlers()
+    with contextlib.suppress(OSError), stopping_between_rounds():
+        assert handlers() != before
+        raise OSError("full")
+    assert handlers() == before

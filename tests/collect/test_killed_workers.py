@@ -8,10 +8,10 @@ from contextlib import ExitStack
 
 import pytest
 from devices import Device, invited, make, persist, worker
-from sqsgd.training import server_step
 
 from sqsgd import Task
 from sqsgd.collect.rounds import opened, read_state
+from sqsgd.training import server_step
 
 
 def whole(device, fleet):

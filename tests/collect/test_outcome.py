@@ -10,7 +10,7 @@ from test_stepping import fill
 from typed import typed
 
 from sqsgd.collect.rounds import end_study, flat, named, read_state, tick, write_outcome
-from sqsgd.runs.reading import read_run
+from sqsgd.training.reading import read_run
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import threading
 
 import numpy as np
 import pytest
-from sqsgd.training import server_step
 from test_intake import Asking
 
 from sqsgd.collect.database import FILE, open_database
@@ -21,6 +20,7 @@ from sqsgd.collect.rounds import (
     rounds_done,
     tick,
 )
+from sqsgd.training import server_step
 
 
 def fill(asking, count=None):

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 from snippets import ROOT
-from sqsgd.training.settings import load_config
 
 from sqsgd.collect.study import MOST_SEED, Study, load_study, make_study
-from sqsgd.experiments.settings import make_settings
+from sqsgd.training.settings import load_config
+from sqsgd.training.train import fitted
 
 VALUES = {"name": "digits", "dim": 3920, "users": 60000, "softmax": True}
 
@@ -16,9 +16,11 @@ def test_everything_is_decided_when_a_study_is_made():
     study = make_study(VALUES, "00")
     assert study.scheme == "privunit-index"
     assert (study.bound, study.slots, study.fewest) == (0.5, 1500, 750)
-    simulated = make_settings(load_config(ROOT / "experiments/once-mnist.toml"), study.made_scheme)
-    assert (study.lr, study.bound) == (simulated.optimizer.rate, simulated.bound)
-    assert study.settings.decay_rounds == simulated.decay_rounds == 40
+    simulated = fitted(load_config(ROOT / "experiments/once-mnist.toml"), study.dim)[2]
+    assert (study.lr, study.bound) == (simulated.lr, simulated.bound)
+    assert (
+        (study.settings.decay, study.settings.rounds) == (simulated.decay, simulated.rounds) == ("linear", 40)
+    )
     assert 0 <= study.seed <= MOST_SEED
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_parts import TASK, Longer, Times, Whole, X, scheme, sent
 
-from sqsgd import MalformedReport, Task, federated, make_scheme, seeded_rng
+from sqsgd import MalformedReport, Task, make_scheme, seeded_rng, training
 from sqsgd.codec import ENVELOPE_BYTES
 from sqsgd.core import Scheme
 
@@ -99,6 +99,6 @@ def test_a_client_does_not_open_its_own_report(name, options, monkeypatch):
     gradient = np.arange(40, dtype=np.float32)
     expected = scheme.encode(gradient, task, seeded_rng(1))
     monkeypatch.setattr(Scheme, "open", None)
-    message, residual = federated.client_step(scheme, task, gradient, None, seeded_rng(1))
+    message, residual = training.client_step(scheme, task, gradient, None, seeded_rng(1))
     assert message == expected
     assert residual is not None

@@ -15,10 +15,9 @@ pytest.importorskip("torch", reason="needs pip install 'sqsgd[train]'")
 from live import SMALL, Live, metrics, sqsgd, status, wait_until
 
 from sqsgd import Ledger, make_scheme
-from sqsgd.training import Settings, server_step
-from sqsgd.federated.optimizers import Optimizer
-from sqsgd.training.run_folder import load_state
 from sqsgd.task import Task
+from sqsgd.training import Settings, server_step
+from sqsgd.training.run_folder import load_state
 
 pytestmark = pytest.mark.faults
 ROUNDS, TIMEOUT = 12, 120
@@ -67,10 +66,11 @@ class Story:
                 bound=state.bound,
             )
             reports.append((task, kept.payload, 1.0))
-        optimizer = Optimizer(kind=about["optimizer"], rate=about["rate"])
+        falls = about["decay_rounds"]
         settings = Settings(
-            seed=about["seed"], optimizer=optimizer, secure=True, decay_rounds=about["decay_rounds"]
-        )
+            epsilon=50.0, seed=about["seed"], lr=about["rate"], optimizer=about["optimizer"], secure=True,
+            rounds=falls, decay="linear" if falls else "none", bound=about["bound"],
+        )  # fmt: skip
         after, _ = server_step(scheme, settings, state, reports)
         return after
 

@@ -20,13 +20,13 @@ from federation import (
     request,
 )
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
-from sqsgd.training import client_step
 
 from sqsgd import Ledger, make_scheme
 from sqsgd.flower import ClientApp, SqsgdMod, wire
 from sqsgd.node import answer as node_answer
 from sqsgd.node import policy
 from sqsgd.node.answer import FolderState
+from sqsgd.training import client_step
 
 
 def shape_of(reply: Message) -> tuple:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from federation import DIM, answer, lines, make_app, message, model, node_context, payload_of, request, target
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
-from sqsgd.training import client_step, noise_seed
 from test_node_state import check_kept_as_it_was
 
 from sqsgd import Ledger, make_scheme, seeded_rng
@@ -18,6 +17,7 @@ from sqsgd.node import answer as node_answer
 from sqsgd.node import policy
 from sqsgd.node.answer import FolderState
 from sqsgd.node.policy import Policy, Refused
+from sqsgd.training import client_step, noise_seed
 
 
 @pytest.mark.parametrize("sends", ["gradient", "delta"])

@@ -8,7 +8,7 @@ from federation import IDS, Nodes, lines, make_app, model, node_context, strateg
 
 from sqsgd import Ledger
 from sqsgd.flower import Simulation, SqsgdMod, wire
-from sqsgd.runs.run_folder import RunFolder
+from sqsgd.training.run_folder import RunFolder
 
 
 class Killed(BaseException):

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 pytest.importorskip("ray", reason="needs ray: pip install 'sqsgd[flower]'")
 
 SMALL = ["--dataset", "tiny:data", "--model", "tiny:model", "--bytes", "8", "--epsilon", "30", "--seed", "3"]
-TINY = str(Path(__file__).parents[1] / "experiments")
+TINY = str(Path(__file__).parents[1] / "training")
 RUNS = """
 import contextlib, json, sys
 from sqsgd.cli import main
@@ -99,4 +99,4 @@ def test_without_flower_the_error_says_what_to_install(tmp_path, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flwr" else found(name))
     with pytest.raises(ValueError, match=r"pip install 'sqsgd\[flower\]'"):
-        prepare(RunConfig(engine="flower"), tmp_path)
+        prepare(RunConfig(epsilon=400.0, engine="flower"), tmp_path)

@@ -17,8 +17,8 @@ from sqsgd.flower.strategy import MOST_EMPTY_ROUNDS
 from sqsgd.node import policy
 from sqsgd.node.server import SHORT, NoAnswers
 from sqsgd.report.page import write_report
-from sqsgd.runs.reading import read_run
 from sqsgd.schemes import SCHEMES
+from sqsgd.training.reading import read_run
 
 GOAL = np.mean([target(node) for node in IDS], axis=0)
 BIG = ArrayRecord({"weights": Array(np.zeros(44426, np.float32))})

@@ -5,14 +5,9 @@ import json
 
 import numpy as np
 import pytest
-from asking import DIM, ask, request
-from sqsgd.training import Settings, State
+from asking import DIM, request
 
-from sqsgd import federated, make_scheme, seeded_rng
-from sqsgd.federated.optimizers import Optimizer
-from sqsgd.node import policy
-from sqsgd.node.request import MalformedRequest, Request, apply_update, make_update
-from sqsgd.node.structure import digest, flatten, untrained
+from sqsgd.node.request import MalformedRequest, Request
 
 SENT = [
     {},

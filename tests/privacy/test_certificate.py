@@ -3,7 +3,6 @@
 import itertools
 import math
 import time
-from dataclasses import replace
 
 import pytest
 

@@ -4,7 +4,7 @@ import pytest
 from folders import write_run
 
 from sqsgd.report.groups import group_runs
-from sqsgd.runs.reading import read_runs
+from sqsgd.training.reading import read_runs
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from sqsgd.report import page
 from sqsgd.report.groups import group_runs
 from sqsgd.report.page import arms, write_report, write_tables
 from sqsgd.report.tables import Shown, clean, counted, listed, number, percent, sort_key, text
-from sqsgd.runs import reading
+from sqsgd.training import reading
 
 NASTY = "</script><b onmouseover=alert(1)>&'\"<!--{{ 7 * 7 }}"
 PLACES = {"src", "href", "action", "srcset", "data", "poster", "formaction"}

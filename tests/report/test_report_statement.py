@@ -6,7 +6,7 @@ from folders import write_run
 from sqsgd.report.groups import group_runs
 from sqsgd.report.page import write_report
 from sqsgd.report.statement import statements
-from sqsgd.runs.reading import read_runs
+from sqsgd.training.reading import read_runs
 
 
 @pytest.fixture

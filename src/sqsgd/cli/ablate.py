@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsgd.cli import _sweeps
-from sqsgd.cli._options import Jobs, Json, Out, Resume, Small, Title, complete_ablation, given
-from sqsgd.cli._run_options import takes_run_options, typed_values
+from sqsgd.cli import compare
+from sqsgd.cli.compare import takes_run_options, typed_values
+from sqsgd.cli.options import Jobs, Json, Out, Resume, Small, Title, complete_ablation, given
 
 if TYPE_CHECKING:
-    from sqsgd.experiments.sweep import Sweep
+    from sqsgd.training.sweep import Sweep
 
 
 @takes_run_options(defaults=False, without=("name",))
@@ -33,18 +33,18 @@ def ablate(
     **_run: Any,
 ) -> None:
     """Run one of the paper's ablations (figures 1 to 4) with its settings, or with others."""
-    from sqsgd.experiments.sweep import figure_file, figure_named, load_sweep
+    from sqsgd.training.sweep import figure_file, figure_named, load_sweep
 
     name, file = figure_named(figure)
     typed, values = given(context), typed_values(context)
     if resume:
         more = typed.keys() - {"figure", "out", "resume", "jobs", "as_json"}
-        sweep = _sweeps.sweep_to_resume(out, bool(more))
+        sweep = compare.sweep_to_resume(out, bool(more))
         if _varied(sweep) != _varied(load_sweep(figure_file(file))):
             raise ValueError(f"{out} holds another sweep than {name}: resume it by its own name")
     else:
-        sweep = _sweeps.with_values(load_sweep(figure_file(file), small=small), values, title)
-    _sweeps.run(sweep, name, out, resume=resume, jobs=jobs, as_json=as_json)
+        sweep = compare.with_values(load_sweep(figure_file(file), small=small), values, title)
+    compare.run(sweep, name, out, resume=resume, jobs=jobs, as_json=as_json)
 
 
 def _varied(sweep: Sweep) -> list[list[str]]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsgd.cli._options import Bytes, Dim, Epsilon, Json, SchemeName, SchemeOption, own_options
 from sqsgd.cli._tables import print_json, print_table, wrapped
+from sqsgd.cli.options import Bytes, Dim, Epsilon, Json, SchemeName, SchemeOption, own_options
 
 if TYPE_CHECKING:
     from sqsgd.audit import Audit, Finding, Subject

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsgd.cli._options import Bytes, Epsilon, Json, Rate, Rounds, SchemeName, given
 from sqsgd.cli._tables import print_json, print_result, print_table
+from sqsgd.cli.options import Bytes, Epsilon, Json, Rate, Rounds, SchemeName, given
 
 if TYPE_CHECKING:
     from sqsgd.checks import Vector

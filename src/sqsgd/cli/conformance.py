@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from sqsgd.cli._options import Json
 from sqsgd.cli._tables import print_result
+from sqsgd.cli.options import Json
 from sqsgd.files.durable import write_atomically
 
 _SHOWN = 20

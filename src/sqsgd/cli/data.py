@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from sqsgd.cli._options import DataDir, Json, complete_fetchable
 from sqsgd.cli._tables import print_json, print_result, wrapped
+from sqsgd.cli.options import DataDir, Json, complete_fetchable
 from sqsgd.learning.files import FETCHABLE
 
 app = typer.Typer(help="List and download datasets.", no_args_is_help=True, suggest_commands=False)

@@ -18,8 +18,8 @@ from typing import Annotated, Any
 import typer
 
 from sqsgd import checks
-from sqsgd.cli._options import Bytes, Epsilon, Json, Model, Rate, Rounds, SchemeName, given
 from sqsgd.cli._tables import cell, print_json, print_result, print_table
+from sqsgd.cli.options import Bytes, Epsilon, Json, Model, Rate, Rounds, SchemeName, given
 from sqsgd.deploy.federation import Federation, load_federation
 
 app = typer.Typer(

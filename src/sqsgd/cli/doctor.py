@@ -20,8 +20,8 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from sqsgd.cli._options import DataDir, Json
 from sqsgd.cli._tables import print_json, print_table, wrapped
+from sqsgd.cli.options import DataDir, Json
 
 EXTRAS = ("train", "report", "flower", "collect")
 ENGINE_NEEDS = {"local": ("train",), "flower": ("train", "flower")}  # extras

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsgd.cli._options import Json
 from sqsgd.cli._tables import print_json, print_result, print_table, wrapped
+from sqsgd.cli.options import Json
 
 if TYPE_CHECKING:
     from sqsgd.privacy.ledger import Ledger

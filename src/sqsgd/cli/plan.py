@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsgd.cli._one_report import check_once, show_once
-from sqsgd.cli._options import Bytes, Epsilon, Json, given
 from sqsgd.cli._tables import print_json, print_table, wrapped
+from sqsgd.cli.options import Bytes, Epsilon, Json, given
 
 if TYPE_CHECKING:
     from sqsgd.privacy.planner import Plan
@@ -19,6 +19,9 @@ RESIDUAL = (
     "or --scheme sqsgd, if the same clients answer in most rounds: it keeps a residual at the client and "
     "sends later what a report leaves out"
 )
+
+_ONLY_ONCE = ("users", "delta", "central")
+_NEVER_ONCE = ("clients", "rounds", "probability", "prior")
 
 
 def plan(
@@ -48,9 +51,9 @@ def plan(
 
     checks.integer("bytes", bytes_, 1, 2**37)
     typed = given(context)
-    check_once(once, typed)
+    _check_once(once, typed)
     if once:
-        show_once(
+        _show_once(
             dim=dim, bytes=bytes_, users=users, delta=delta, epsilon=typed.get("epsilon"), central=central,
             as_json=as_json,
         )  # fmt: skip
@@ -142,3 +145,42 @@ def _lines(chosen: Plan) -> list[tuple[str, str]]:
 
 def _times(ratio: float) -> str:
     return f"{ratio:.3g} times" if ratio < math.inf else "beyond any multiple of"
+
+
+def _check_once(once: bool, typed: Mapping[str, Any]) -> None:
+    """Refuse options that belong to plans of the other kind."""
+    for name in _NEVER_ONCE if once else _ONLY_ONCE:
+        if name in typed:
+            why = "has no meaning with --once" if once else "needs --once"
+            raise ValueError(f"{name} = {typed[name]!r} {why}")
+    if once and not {"epsilon", "central"} & typed.keys():
+        raise ValueError("--once needs --epsilon (local) or --central")
+
+
+def _show_once(*, as_json: bool, **budget: Any) -> None:
+    """Print the plan for a budget, see ``sqsgd.certificate.once_plan.plan_once``."""
+    from sqsgd.privacy.certificate import plan_once
+
+    chosen = plan_once(**budget)
+    if as_json:
+        print_json(chosen.to_dict())
+        return
+    central = chosen.central
+    users, size = chosen.users, budget["bits"] // 8
+    options = f"--scheme auto --epsilon {chosen.epsilon:.6g} --clients {users} --bytes {size}"
+    reason = f"{chosen.scheme}, which has the least error of the exact schemes"
+    typer.echo(wrapped(f"take --participation once {options}: {reason}\n", 5))
+    error = f"{chosen.nmse:.4g} of one report; of the mean over {chosen.users:,} users {chosen.nmse_mean:.4g}"
+    for name, text in (
+        ("scheme", chosen.scheme),
+        ("bytes", f"{chosen.message_bytes:,} per user, once"),
+        ("NMSE", error),
+        ("local epsilon", f"{chosen.epsilon:.6g}"),
+        ("central epsilon", f"{central.epsilon:.6g} at delta = {central.delta:g} ({central.bound} bound)"),
+    ):
+        typer.echo(wrapped(f"{name:18} {text}", 19))
+    if chosen.warning:
+        typer.echo(wrapped(f"\n{chosen.warning}"))
+    typer.echo(wrapped(f"\n{central.sentence}\n\nThe central guarantee holds if"))
+    for assumption in central.assumptions:
+        typer.echo(wrapped(f"  * {assumption}", 4))

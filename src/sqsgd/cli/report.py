@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from sqsgd.cli._failures import Ended, explained
-from sqsgd.cli._options import Json
 from sqsgd.cli._tables import print_result
+from sqsgd.cli.options import Json
 
 
 def report(
@@ -27,7 +27,7 @@ def report(
     from sqsgd.report.charts import all_charts, write_charts
     from sqsgd.report.groups import group_runs
     from sqsgd.report.page import write_page, write_tables
-    from sqsgd.runs.reading import read_runs
+    from sqsgd.training.reading import read_runs
 
     if out.suffix not in (".html", ".htm"):
         raise ValueError(f"out = {str(out)!r} must end in .html; an existing file is overwritten")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sqsgd.cli._options import Bytes, Dim, Epsilon, Json
 from sqsgd.cli._tables import cell, print_json, print_table
+from sqsgd.cli.options import Bytes, Dim, Epsilon, Json
 
 
 def schemes(

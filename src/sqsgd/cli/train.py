@@ -8,35 +8,38 @@ import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
 from typer.core import TyperCommand
 
 from sqsgd.cli._failures import Ended, explained
-from sqsgd.cli._options import (
+from sqsgd.cli._tables import print_note, print_result, wrapped
+from sqsgd.cli.options import (
     Bytes,
     Clients,
     DataDir,
     Dataset,
-    Epsilon,
     Json,
     Model,
+    Pace,
     Rate,
     Rounds,
     SchemeOption,
     complete_scheme,
     given,
+    progress_bar,
     scheme_options,
+    stopping_between_rounds,
 )
-from sqsgd.cli._tables import print_note, print_result, wrapped
-from sqsgd.cli.options import Pace, progress_bar, stopping_between_rounds
 from sqsgd.cli.report import final_page
 from sqsgd.files.json_numbers import NUMBERS
-from sqsgd.runs.headline import ACCURACY, Headline, read_headline
-from sqsgd.training.settings import FIELDS, RunConfig
-from sqsgd.training.train import begin
+from sqsgd.training.settings import FIELDS, PAPER_EPSILON, RunConfig
+from sqsgd.training.summary import ACCURACY, Headline, read_headline
+
+if TYPE_CHECKING:
+    from sqsgd.training.state import Record
 
 LINES = 30
 """Seconds between two lines of progress where there is no terminal."""
@@ -86,7 +89,9 @@ def train(
         str, typer.Option(help="iid, dirichlet:BETA, shards:N, natural or drawn (any number of clients).")
     ] = RunConfig.partition,
     batch: Annotated[int, typer.Option(help="Batch size of a client.")] = RunConfig.batch,
-    epsilon: Epsilon = RunConfig.epsilon,
+    epsilon: Annotated[
+        float, typer.Option(help="Privacy budget of one report; the default is the paper's.")
+    ] = PAPER_EPSILON,
     bytes_: Bytes = RunConfig.bytes,
     rounds: Rounds = RunConfig.rounds,
     lr: Rate = RunConfig.lr,
@@ -94,9 +99,6 @@ def train(
     decay: Annotated[
         str, typer.Option(help="Decay of the rate: linear (auto), to zero, or none.")
     ] = RunConfig.decay,
-    aggregate: Annotated[
-        str, typer.Option(help="mean; or trimmed, or median of groups: against a few lying clients.")
-    ] = RunConfig.aggregate,
     ledgers: Annotated[Path | None, typer.Option(help="Folder of the clients' own ledgers.")] = None,
     bound: Annotated[float, typer.Option(help="Initial bound; 0: the scheme's own.")] = RunConfig.bound,
     seed: Annotated[int, typer.Option(help="Seed of everything but secure noise.")] = RunConfig.seed,
@@ -121,43 +123,27 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a model over simulated clients; writes a run folder and prints a summary."""
+    from sqsgd.learning.problem import ModelFailed
+    from sqsgd.training.sweep import experiment_file
+    from sqsgd.training.train import begin
+
     values = given(context, FIELDS)
     if option:
         values["options"] = scheme_options(option)
-    _train(values, config, out, resume=resume, as_json=as_json)
-
-
-def _train(
-    values: dict[str, Any],
-    config_file: Path | None,
-    out: Path | None,
-    *,
-    resume: bool,
-    as_json: bool,
-) -> None:
-    """Start a run from a file and values that override it, or resume a run."""
-    from sqsgd.experiments import runner
-    from sqsgd.experiments.sweep import experiment_file
-    from sqsgd.learning.problem import ModelFailed
-
-    config_file = experiment_file(config_file) if config_file else None
-    run, state = begin(values, config_file, out, resume=resume)
-    for line in () if resume else (runner.left_out(run), runner.outlook(run.config, run.problem.dim)):
-        if line:
-            print_note(line)
-    page = run.folder / "report.html"
+    run, state = begin(values, experiment_file(config) if config else None, out, resume=resume)
+    for line in () if resume else run.notes:
+        print_note(line)
     try:
         with stopping_between_rounds() as signals:
-            steps = runner.train(run, state, stop=lambda: bool(signals))
-            for _ in _shown(steps, run.config.rounds, state.round, quiet=as_json):
-                pass
+            records = run.rounds(state, stop=lambda: bool(signals))
+            _show(records, run.config.rounds, state.round, quiet=as_json)
         if not (run.folder / "summary.json").exists():
             raise Ended(f"stopped; resume with: sqsgd train --resume --out {run.folder}", 128 + signals[0])
     except ModelFailed as error:
         raise Ended(f"{error}; the last checkpoint in {run.folder} is intact") from error
     except OSError as error:
         raise Ended(f"{explained(error)[0]}; the last checkpoint in {run.folder} is intact") from error
-    summary = json.loads((run.folder / "summary.json").read_text())
+    summary, page = json.loads((run.folder / "summary.json").read_text()), run.folder / "report.html"
     if not as_json:  # printed even if the page cannot be written
         typer.echo(wrapped(describe(summary, run.folder), 15))
     final_page(run.folder, page)
@@ -165,34 +151,33 @@ def _train(
     print_result(as_json, whole, f"page           {page}")
 
 
-def _shown(steps: Iterator[Any], rounds: int, done: int, *, quiet: bool) -> Iterator[Any]:
-    """Yield the steps, with a progress bar on a terminal, elsewhere with lines on standard error."""
+def _show(records: Iterator[Record], rounds: int, done: int, *, quiet: bool) -> None:
+    """Train, with a progress bar on a terminal, elsewhere with lines on standard error."""
+    reached = ""
     if quiet or not sys.stdout.isatty():
-        pace, reached = Pace(math.inf if quiet else LINES), ""
-        for record in steps:
+        pace = Pace(math.inf if quiet else LINES)
+        for record in records:
             reached = _reached(record) or reached
             if not quiet and pace.due():
                 typer.echo(f"round {record.round + 1:,} of {rounds:,}: {reached}{_spent(record)}", err=True)
-            yield record
         return
     from rich.progress import MofNCompleteColumn
 
     with progress_bar(MofNCompleteColumn()) as bar:
-        task, reached = bar.add_task("starting", total=rounds, completed=done), ""
-        for record in steps:
+        task = bar.add_task("starting", total=rounds, completed=done)
+        for record in records:
             reached = _reached(record) or reached
             bar.update(task, advance=1, description=reached + _spent(record))
-            yield record
 
 
-def _reached(record: Any) -> str:
+def _reached(record: Record) -> str:
     if (found := read_headline(record.to_dict())) is None:
         return ""
     headline, value = found
     return f"{headline.name} {headline.shown(value)}, "
 
 
-def _spent(record: Any) -> str:
+def _spent(record: Record) -> str:
     return f"epsilon {record.epsilon_total:,g}, {record.bytes_up:,} bytes per report"
 
 

@@ -35,20 +35,19 @@ from sqsgd.collect.intake import (
     task_of,
 )
 from sqsgd.collect.study import KEY, OPEN, PAGE, STUDY, Study, load_study, make_study, new_key
-from sqsgd.core import Aggregate, Indices
+from sqsgd.core import Indices
 from sqsgd.files.durable import locked, prepared, put
-from sqsgd.runs.once_summary import about_once
-from sqsgd.runs.run_folder import RunFolder
 from sqsgd.task import Tasks
-from sqsgd.training import State, initial_state
+from sqsgd.training import RunConfig, State, initial_state
 from sqsgd.training.algorithm import server_step
-from sqsgd.training.state import make_record
-from sqsgd.training.summary import summarise
+from sqsgd.training.run_folder import RunFolder
+from sqsgd.training.summary import about_once, summarise
 
 _LOG = logging.getLogger("sqsgd.collect")
 _warned: dict[str, float] = {}
 """When this process last complained about what."""
 _AT_ONCE = 4096  # reports read at a time
+_COUNT = "SELECT count(*) FROM slots WHERE round = ? AND report IS NOT NULL"
 _CLOSE = "UPDATE study SET state = ? WHERE round = ? AND state = ?"
 
 
@@ -141,9 +140,7 @@ def _over(database: Database, study: Study, at: Stage, now: float) -> bool:
         return True
     if now < at.deadline:
         return False
-    reports = database.read("SELECT count(*) FROM slots WHERE round = ? AND report IS NOT NULL", at.round)[0][
-        0
-    ]
+    reports = database.read(_COUNT, at.round)[0][0]
     if reports >= study.fewest:
         return True
     moved = database.write(
@@ -177,37 +174,26 @@ def end_study(database: Database, study: Study) -> int:
                 time.sleep(0.05)
     if at.unscrubbed:
         scrub(database)
-    return int(
-        database.read("SELECT count(*) FROM slots WHERE round = ? AND report IS NOT NULL", at.round)[0][0]
-    )
+    return int(database.read(_COUNT, at.round)[0][0])
 
 
 def step(database: Database, study: Study, at: Stage) -> bool:
     """Average the round that is closing and begin the next; False if another process did."""
     if at.state != CLOSING:
         return False
-    started, before, scheme = time.perf_counter(), read_state(database, at.round), study.made_scheme
-    total, magnitudes = Aggregate(scheme), []
-    for slots, messages in _reports(database, at.round):
-        columns = total.add_many(Tasks(task_of(study, at, 0), slots), messages)
-        magnitudes += scheme.mechanism.magnitudes(columns, at.bound)
-    enough = total.count >= (study.fewest if at.ending else 1)
-    after = server_step(study.settings, before, total.mean(), magnitudes) if enough else before
+    line, before = "", read_state(database, at.round)
+    count, after = int(database.read(_COUNT, at.round)[0][0]), before
     now = database.now()
-    (began,) = database.read("SELECT began FROM rounds WHERE round = ?", at.round)[0]
-    record = make_record(
-        scheme,
-        before,
-        most_reports=1,
-        magnitudes=magnitudes,
-        bytes_up=scheme.bits // 8,
-        bytes_down=4 * scheme.dim,
-        clients=total.count,
-        seconds=max(0.0, now - began),
-        seconds_gradient=None,
-        seconds_encode=None,
-        seconds_aggregate=time.perf_counter() - started,
-    )
+    if enough := count >= (study.fewest if at.ending else 1):
+        task = task_of(study, at, 0)
+        reports = ((Tasks(task, slots), messages, None) for slots, messages in _reports(database, at.round))
+        after, record = server_step(study.made_scheme, study.settings, before, reports, paid=())
+        now = database.now()
+        (began,) = database.read("SELECT began FROM rounds WHERE round = ?", at.round)[0]
+        record = dataclasses.replace(
+            record, seconds=max(0.0, now - began), seconds_gradient=None, seconds_encode=None
+        )
+        line = json.dumps({**record.to_dict(), "asked": study.slots}, allow_nan=False)
     with database.transaction(alone=True):
         ending = at.ending or stage(database).ending or after.round == study.rounds
         moved = database.write(
@@ -216,7 +202,6 @@ def step(database: Database, study: Study, at: Stage) -> bool:
             after.round, ENDED if ending else OPENED, now + study.round_seconds, at.round, CLOSING,
         )  # fmt: skip
         if moved and enough:
-            line = json.dumps({**record.to_dict(), "asked": study.slots}, allow_nan=False)
             database.write("UPDATE rounds SET record = ? WHERE round = ?", line, at.round)
             _write_state(database, after, now)
             if not ending:
@@ -227,9 +212,7 @@ def step(database: Database, study: Study, at: Stage) -> bool:
             _forget(database)
     if moved:
         counted = "averaged" if enough else "left out, they are too few"
-        _LOG.info(
-            "round %d: %d reports %s%s", at.round, total.count, counted, "; the study has ended" * ending
-        )
+        _LOG.info("round %d: %d reports %s%s", at.round, count, counted, "; the study has ended" * ending)
     return bool(moved)
 
 
@@ -297,9 +280,7 @@ def read_state(database: Database, round: int) -> State:
 def progress(database: Database, study: Study) -> dict[str, Any]:
     """What anybody may know: nothing of it depends on who reported."""
     at, now = stage(database), database.now()
-    reports = database.read("SELECT count(*) FROM slots WHERE round = ? AND report IS NOT NULL", at.round)[0][
-        0
-    ]
+    reports = database.read(_COUNT, at.round)[0][0]
     ended = at.state == ENDED
     return {
         "round": at.round,
@@ -410,26 +391,20 @@ def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any
     summary = _summary(database, study, lines)
     if folder.finished:
         return summary
-    about = {
-        "fingerprint": study.made_scheme.fingerprint,
-        "name": f"{study.scheme} {study.dim}",
-        "once": True,
-        "rate": study.lr,
-        "optimizer": study.optimizer,
-        "seed": study.seed,
-        "data": "data of the devices",
-        "model": study.name,
-        "run": {
-            "scheme": study.scheme,
-            "epsilon": study.epsilon,
-            "bytes": study.bytes,
-            "rounds": max(1, len(lines)),
-        },
-    }
+    about = {"fingerprint": study.made_scheme.fingerprint, "rate": study.lr}
+    config = RunConfig(
+        **{**dataclasses.asdict(study.settings), "rounds": max(1, len(lines))},
+        dataset="data of the devices",
+        model=study.name,
+        clients=study.users,
+        participation="once",
+        engine="devices",
+    )
     last = read_state(database, at.round)
     with folder.held():
         if not folder.begun:
             folder.save(initial_state(read_state(database, 0).weights, study.settings), about)
+        folder.write_config(config.to_toml())
         folder.keep_rounds(0)
         for line in lines:
             folder.write(line)
@@ -443,8 +418,7 @@ def _summary(database: Database, study: Study, lines: list[dict[str, Any]]) -> d
     return summarise(
         lines,
         study.made_scheme,
-        lr=study.lr,
-        rounds=study.rounds,
+        study.settings,
         once=True,
         dataset="data of the devices",
         held_out="nothing: the service has no data",

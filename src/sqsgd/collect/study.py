@@ -20,8 +20,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from sqsgd import checks
 from sqsgd.core import Scheme
-from sqsgd.federated import Optimizer
-from sqsgd.federated.rates import bound_and_rate
 from sqsgd.files.durable import prepared, put, write_atomically
 from sqsgd.files.toml_reader import read_toml
 from sqsgd.privacy.planner import automatic_scheme
@@ -29,6 +27,7 @@ from sqsgd.schemes import check_name, make_scheme
 from sqsgd.schemes.sqsgd import CODED, code_of
 from sqsgd.training import Settings
 from sqsgd.training.optimizers import check_optimizer
+from sqsgd.training.rates import bound_and_rate
 
 KEY = "operator.key"
 _STUDY, _NONCE, _SIGNATURE = 8, 16, 64
@@ -187,19 +186,23 @@ class Study:
     @cached_property
     def made_scheme(self) -> Scheme:
         """The scheme of the reports."""
-        return make_scheme(
-            self.scheme, dim=self.dim, epsilon=self.epsilon, bytes=self.bytes, **self.options
-        )
+        return make_scheme(self.scheme, dim=self.dim, epsilon=self.epsilon, bytes=self.bytes, **self.options)
 
     @cached_property
     def settings(self) -> Settings:
         """The server's settings; the noise comes from the devices."""
         return Settings(
+            scheme=self.scheme,
+            epsilon=self.epsilon,
+            bytes=self.bytes,
+            options=self.options,
             seed=self.seed,
-            optimizer=Optimizer(kind=self.optimizer, rate=self.lr),
             secure=True,
+            rounds=self.rounds,
+            lr=self.lr,
+            optimizer=self.optimizer,
+            decay=self.decay,
             bound=self.bound,
-            decay_rounds=self.rounds if self.decay == "linear" else 0,
         )
 
     def public(self) -> dict[str, Any]:

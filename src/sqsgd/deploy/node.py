@@ -27,9 +27,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from sqsgd import checks
 from sqsgd.deploy.certificates import expiry, pem_of_openssh
 from sqsgd.files import durable
-from sqsgd.privacy.ledger import Ledger
-from sqsgd.privacy.ledger import tip_path
 from sqsgd.node.policy import Policy, Refused
+from sqsgd.privacy.ledger import Ledger, tip_path
 
 NAME = "node.conf"
 KEY_HEADER = "flwr-public-key"

@@ -25,8 +25,8 @@ from sqsgd.deploy.node import QUIET, read_node_config
 from sqsgd.files.durable import write_atomically
 from sqsgd.files.toml_reader import read_toml
 from sqsgd.flower import app_folder
-from sqsgd.privacy.ledger import Ledger
 from sqsgd.numerics.epsilon_sums import rounded_down, rounded_up
+from sqsgd.privacy.ledger import Ledger
 
 COMPLETED = "finished:completed"
 _ASK_EVERY = 10.0  # each call of flwr costs seconds of CPU time

@@ -27,7 +27,7 @@ from sqsgd.flower import wire
 from sqsgd.node.policy import REASONS, UNPAID
 from sqsgd.node.server import known_reason, open_report
 from sqsgd.task import Task
-from sqsgd.training import State
+from sqsgd.training import Record, State
 
 _LOG = logging.getLogger("flwr")
 POLL_SECONDS = 0.2  # Flower's own grid polls every three seconds
@@ -91,8 +91,8 @@ class Round:
     """Nodes that answered as an app without ``SqsgdMod`` does."""
     invalid: list[int] = field(default_factory=list)
     """Nodes that sent nothing, or something other than a report or a refusal."""
-    magnitudes: list[float] = field(default_factory=list)
-    seconds_aggregate: float = 0.0
+    record: Record | None = None
+    """What the server\'s step says about the round."""
     down: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Payload and serialised bytes of the message to each node, unless it could not be sent."""
     up: list[tuple[int, int]] = field(default_factory=list)

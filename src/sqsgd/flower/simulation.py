@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sqsgd.core import Scheme
-from sqsgd.federated.order import Order, Users
 from sqsgd.learning.problem import LearningProblem
 from sqsgd.training import Record, Settings, State
+from sqsgd.training.order import Order, Users
 from sqsgd.training.settings import RunConfig, cores, make_config
 
 if TYPE_CHECKING:
@@ -51,10 +51,11 @@ def simulated_rounds(
     state: State,
     *,
     config: RunConfig,
+    order: Order | None,
     folder: Path,
     load_problem: Callable[[RunConfig], LearningProblem],
 ) -> Iterator[tuple[Record, State]]:
-    """Rounds ``state.round`` to the last: a record and the new state for each, as ``federated.run`` does.
+    """Rounds ``state.round`` to the last: a record and the new state for each, as ``training.run`` does.
 
     Flower's runtime works in a thread, and waits until the caller asks for the next round. Ray's processes
     make the problem again with ``load_problem``.
@@ -68,12 +69,12 @@ def simulated_rounds(
     from sqsgd.flower.answers import exchange
     from sqsgd.flower.strategy import SqsgdStrategy
 
-    cohort = problem.cohort if settings.order is None else settings.order.cohort
+    cohort = problem.cohort if order is None else order.cohort
 
     def numbering(round: int, nodes: Sequence[int]) -> dict[int, int]:
         """Any node can play any client: data and state belong to the number that it is given."""
         users = [int(user) for user in cohort(round)]
-        return {nodes[user]: user if settings.order is None else slot for slot, user in enumerate(users)}
+        return {nodes[user]: user if order is None else slot for slot, user in enumerate(users)}
 
     done: Queue[tuple[Record, State] | BaseException | None] = Queue()
     more: Queue[bool] = Queue()
@@ -93,7 +94,7 @@ def simulated_rounds(
         )
         strategy.prepare(grid, ArrayRecord({"weights": Array(state.weights)}), config.clients)
         strategy.name, strategy.scheme, strategy.settings = "simulation", scheme, settings
-        strategy.state = state
+        strategy.state, strategy.by_slot = state, order is not None
         while strategy.state.round < config.rounds:
             messages = strategy.configure_train(strategy.state.round + 1, ArrayRecord(), ConfigRecord(), grid)
             answers = exchange(grid, messages, ROUND_SECONDS)
@@ -106,7 +107,7 @@ def simulated_rounds(
         try:
             run_simulation(
                 server_app=server_app,
-                client_app=virtual_clients(config, folder, load_problem, settings.order),
+                client_app=virtual_clients(config, folder, load_problem, order),
                 num_supernodes=problem.clients,
                 backend_config={
                     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},

@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from sqsgd import checks, federated
+from sqsgd import checks, training
 from sqsgd.core import Scheme
 from sqsgd.files.json_numbers import worded
 from sqsgd.flower import wire
@@ -28,12 +28,11 @@ from sqsgd.node.server import FederationSettings, NoAnswers, nothing_trained
 from sqsgd.node.structure import Structure, digest, untrained
 from sqsgd.numerics.epsilon_sums import total
 from sqsgd.privacy.planner import outlook
-from sqsgd.runs.once_summary import about_once
-from sqsgd.runs.run_folder import RunFolder
-from sqsgd.training import Record, Settings, State
+from sqsgd.training import Record, RunConfig, Settings, State
 from sqsgd.training.algorithm import enough_answers, server_step, task_for
+from sqsgd.training.run_folder import RunFolder
 from sqsgd.training.state import make_record
-from sqsgd.training.summary import summarise
+from sqsgd.training.summary import about_once, summarise
 
 _LOG = logging.getLogger("flwr")
 MOST_EMPTY_ROUNDS = 10
@@ -98,7 +97,7 @@ class SqsgdStrategy(Strategy):
             raise TypeError(f"{', '.join(chosen)} beside settings: give settings or keywords")
         self.asked_for = settings or FederationSettings(**chosen)
         self.clients_per_round = checks.integer("clients-per-round", clients_per_round, 0, 2**31)
-        self.once = once
+        self.once = self.by_slot = once
         self.fraction_train = checks.real("fraction_train", fraction_train, 0.0, 1.0)
         self.min_train_nodes = checks.integer("min_train_nodes", min_train_nodes, 0, 2**31)
         available = checks.integer("min_available_nodes", min_available_nodes, 1, 2**31)
@@ -171,14 +170,17 @@ class SqsgdStrategy(Strategy):
         self.scheme: Scheme = self.asked_for.make_scheme(self.structure.dim, once=self.once)
         self.settings: Settings = self.asked_for.for_rounds(self.scheme, clients=expected, rounds=self.rounds)
         self.name = f"{self.scheme.name} {grid.run.run_id}"
-        self.state: State = federated.initial_state(weights, self.settings)
+        self.state: State = training.initial_state(weights, self.settings)
         if self.folder is not None and not self.folder.begun:
             if self.order is not None:
                 self.order.keep(self.folder.path)
-            self.folder.begin(self.state, self._about())
+            self.expected = expected
+            self.folder.begin(self.state, self._about(), self._config())
         elif self.folder is not None and self.resume:
             self.state, known = self.folder.load()
             self._resume(known)
+            self.expected = expected
+            self.folder.write_config(self._config())
         elif self.folder is not None:
             raise ValueError(
                 f"out = {str(self.folder.path)!r} holds a training: set resume = true to resume it, "
@@ -199,27 +201,31 @@ class SqsgdStrategy(Strategy):
             _LOG.warning("sqsgd: %s", problem)
 
     def _about(self) -> dict[str, Any]:
-        """The checkpoint besides the state; ``run`` has the options by their names in a config.toml."""
-        options = asdict(self.asked_for)
-        named = ("options", "epsilon", "bytes", "track", "alpha", "beta")
+        """The checkpoint besides the state: what a resumed training must have in common with this one."""
         return {
             "name": self.name,
             "seed": self.settings.seed,
             "fingerprint": self.scheme.fingerprint,
-            "rate": self.settings.optimizer.rate,
-            "decay_rounds": self.settings.decay_rounds,
-            "optimizer": self.asked_for.optimizer,
+            "rate": self.settings.lr,
+            "bound": self.settings.bound,
+            "decay_rounds": self.rounds if self.settings.decay == "linear" else 0,
+            "optimizer": self.settings.optimizer,
             "once": self.once,
             **({"silence": self.silent.to_dict()} if self.order is None else {"order": self.order.name}),
-            "run": {
-                **{name: options[name] for name in named},
-                "scheme": self.scheme.name,
-                "rounds": max(1, self.rounds, self.state.round),
-                "bound": self.settings.bound,
-                "clip": self.asked_for.clip_norm,
-                "evaluate_every": self.evaluate_every,
-            },
         }
+
+    def _config(self) -> str:
+        """The config.toml of the training: its settings by name; data and model are those of the nodes."""
+        rounds = max(1, self.rounds, self.state.round)
+        return RunConfig(
+            **{**asdict(self.settings), "rounds": rounds},
+            dataset="data of the nodes",
+            model="model of the app",
+            clients=max(1, self.clients_per_round) * rounds if self.once else max(1, self.expected),
+            participation="once" if self.once else "all",
+            evaluate_every=self.evaluate_every,
+            engine="nodes",
+        ).to_toml()
 
     def _resume(self, known: Mapping[str, Any]) -> None:
         """Restore the checkpoint's options; raises ValueError if the options differ from then."""
@@ -244,9 +250,10 @@ class SqsgdStrategy(Strategy):
         self.settings = replace(
             self.settings,
             seed=known["seed"],
-            bound=known["run"]["bound"],
-            decay_rounds=decay,
-            optimizer=replace(self.settings.optimizer, rate=rate),
+            bound=known["bound"],
+            rounds=decay or self.settings.rounds,
+            decay="linear" if decay else "none",
+            lr=rate,
         )
 
     # ------------------------------------------------------------ one round
@@ -278,7 +285,7 @@ class SqsgdStrategy(Strategy):
                 model=model_digest,
                 base=self.state.round - 1 if held else -1,
                 keep=self.downlink == "delta",
-                by_slot=self.once or self.settings.order is not None,
+                by_slot=self.by_slot,
                 types=self.structure.types,
             )
             content = RecordDict({wire.REQUEST: ConfigRecord(request.to_fields()), wire.CONFIG: config})
@@ -327,11 +334,9 @@ class SqsgdStrategy(Strategy):
         """Check each reply by itself, reject what is not a valid report, average the rest, and step."""
         last, before = self.current, self.state
         last.sort(self.scheme, replies)
-        spent = dict(before.spent)
+        paid = () if self.by_slot else last.may_have_paid
         if self.order is None:
             self.silent.update(before.round, last.tasks, last.invalid)
-            for client in last.may_have_paid:
-                spent[client] = spent.get(client, 0) + 1
         else:
             self.order.done()
             last.name_slots()
@@ -344,17 +349,16 @@ class SqsgdStrategy(Strategy):
         self.empty = 0 if enough else self.empty + 1
         if not self.stepped:
             last.check_private()
-        aggregate_started = time.perf_counter()
         if enough:
-            after, last.magnitudes = server_step(self.scheme, self.settings, before, last.opened)
+            after, last.record = server_step(self.scheme, self.settings, before, last.opened, paid=paid)
         else:
-            after = replace(before, round=before.round + 1)
+            after = before.after(paid)
+            last.record = make_record(self.scheme, before, after)
             _LOG.warning(
                 "sqsgd: round %s had %s answers, and needs %s: the model is unchanged",
                 before.round, len(last.reports), least,
             )  # fmt: skip
-        last.seconds_aggregate = time.perf_counter() - aggregate_started
-        self.state = replace(after, spent=spent)
+        self.state = after
         if self.downlink == "delta":
             update = make_update(self.settings.rate_at(before.round), last.reports if enough else [])
             self._update = update if fields_size(update) < after.weights.nbytes else None
@@ -365,19 +369,15 @@ class SqsgdStrategy(Strategy):
     def record(self, **measured: Any) -> Record:
         """The record of the last round; sizes are the means over its messages."""
         last = self.current
-        most = max(self.state.spent.values(), default=0)
         # A serialised message names its node: where slots hide nodes, sizes would tell some of them apart.
-        named = self.order is None and self.settings.order is None
-        return make_record(
-            self.scheme,
-            last.state,
-            most_reports=most if self.order is None else int(bool(self.order.asked)),
-            magnitudes=last.magnitudes,
+        if last.record is None:
+            raise RuntimeError("no answers were averaged: call aggregate_train first")
+        return replace(
+            last.record,
             clients=len(last.reports),
             refused=sum(entry["reason"] in (SPENT, LEDGER) for entry in last.rejected),
-            **last.sizes(named),
+            **last.sizes(not self.by_slot),
             seconds=time.perf_counter() - last.started,
-            seconds_aggregate=last.seconds_aggregate,
             **{"seconds_gradient": None, "seconds_encode": None, **measured},
         )
 
@@ -496,5 +496,5 @@ class SqsgdStrategy(Strategy):
             slots = self.rounds * self.clients_per_round
             about |= about_once(self.scheme, self.order.scope or "round", lines, seeded=False, slots=slots)
             _LOG.info("sqsgd: %s", about["central_note"])
-        rate = self.settings.optimizer.rate
-        return summarise(lines, self.scheme, lr=rate, rounds=self.rounds, once=self.once, **about)
+        settings = replace(self.settings, rounds=self.rounds)
+        return summarise(lines, self.scheme, settings, once=self.once, **about)

@@ -1,4 +1,4 @@
-"""A model and its data, partitioned over clients: what ``sqsgd.federated`` trains."""
+"""A model and its data, partitioned over clients: what ``sqsgd.training`` trains."""
 
 from __future__ import annotations
 

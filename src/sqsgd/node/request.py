@@ -12,17 +12,16 @@ import json
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from sqsgd import checks, federated
+from sqsgd import checks
 from sqsgd.checks import Vector
 from sqsgd.core import Scheme
-from sqsgd.federated.optimizers import Optimizer
 from sqsgd.node.structure import DIGEST_BYTES, TYPES, Arrays, Structure, digest, flatten
 from sqsgd.schemes import make_scheme
 from sqsgd.task import Task
-from sqsgd.training import Settings, State
+from sqsgd.training import Settings, State, server_step
 
 VERSION = 1
 _MAX_OPTIONS, _MAX_ARRAYS, _HEX = 4096, 2**16, 2 * DIGEST_BYTES
@@ -244,10 +243,13 @@ def apply_update(update: Mapping[str, object], scheme: Scheme, request: Request,
         (replace(task, client=client), messages[i * size : (i + 1) * size], 1.0)
         for i, (client,) in enumerate(_CLIENT.iter_unpack(clients))
     ]
-    optimizer = Optimizer(kind="sgd", rate=float(update["rate"]))  # type: ignore[arg-type]
-    settings = Settings(seed=request.task.seed, optimizer=optimizer, track=False, secure=True)
+    settings = Settings(
+        epsilon=request.epsilon, seed=request.task.seed, secure=True, lr=float(update["rate"]),  # type: ignore[arg-type]
+        bound=1.0,
+        decay="none", track=False,
+    )  # fmt: skip
     state = State(round=request.base, weights=before, bound=1.0, optimizer={})
-    return federated.server_step(scheme, settings, state, reports)[0].weights
+    return server_step(scheme, settings, state, reports)[0].weights
 
 
 def _bytes(update: Mapping[str, object], key: str) -> bytes:

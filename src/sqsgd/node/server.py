@@ -5,20 +5,16 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from sqsgd import checks
 from sqsgd.codec import Columns, MalformedReport
 from sqsgd.core import Scheme
-from sqsgd.federated.optimizers import Optimizer
-from sqsgd.federated.rates import change_rate, learning_rate
 from sqsgd.node.policy import REASONS
-from sqsgd.node.request import without_names
 from sqsgd.schemes import check_name, make_scheme
 from sqsgd.task import Task
 from sqsgd.training import Settings
-from sqsgd.training.optimizers import check_optimizer
+from sqsgd.training.rates import change_rate, learning_rate
 
 SHORT = 1e-3
 """The default bound of changes of a model, shorter than any that is worth reporting.
@@ -34,51 +30,30 @@ class NoAnswers(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FederationSettings:
-    """What the nodes are asked for, and what the server does with their reports."""
+class FederationSettings(Settings):
+    """What the nodes are asked for, and what the server does with their reports.
 
-    epsilon: float
-    """Privacy budget of one report."""
-    bytes: int = 256
-    """Size of the codes of one report."""
+    ``lr``: where the bound is the default for changes of a model, all reports are as long as the bound, and
+    ``lr`` is the length of the first step.
+    """
+
+    seed: int = field(default_factory=lambda: secrets.randbits(64))
+    """Seed of the public randomness; by default drawn."""
+    secure: bool = True
+    """Nodes draw their noise from the operating system."""
     scheme: str = ""
     """Empty: ``sqsgd-stateless`` for changes of a model, if its codes are sparse; else ``sqsgd``."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the scheme, as in ``sqsgd.make_scheme``."""
     sends: Literal["delta", "gradient"] = "delta"
     """What the apps compute: the change of a trained model, as Flower's own apps do, or a gradient."""
-    bound: float = 0.0
-    """Initial bound; 0: the scheme's own, or a short one for changes of a model."""
-    lr: float = 0.0
-    """Learning rate of the first round; 0: as large as the noise of the reports allows. Where the bound is
-    the default for changes, all reports are as long as it is, and ``lr`` is the length of the first step."""
-    optimizer: str = "sgd"
-    decay: Literal["auto", "none", "linear"] = "auto"
-    """Whether the rate falls to zero over the rounds; ``auto``: unless reports hold norms."""
-    track: bool = True
-    """Adapt the bound to the magnitudes in the reports, if they hold any."""
-    clip_norm: float = 0.0
-    """l2 radius to clip gradient plus residual to; 0: none."""
-    alpha: float = 1.0
-    """Factor of the gradient that goes to the residual (the paper's α)."""
-    beta: float = 1.0
-    """Factor of the gradient that goes into the report (the paper's β)."""
-    seed: int | None = None
-    """Seed of the public randomness; None: drawn."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checks.real("epsilon", self.epsilon, 0.01, 1e5))  # a float
-        checks.integer("bytes", self.bytes, 1, 2**37)
-        check_optimizer(self.optimizer)
+        super().__post_init__()
+        for name in ("epsilon", "bound", "alpha", "beta"):  # floats, also where whole numbers were given
+            object.__setattr__(self, name, float(getattr(self, name)))
         if self.scheme:
             check_name("scheme", self.scheme)
-        for name, least in (("lr", 0.0), ("bound", 1e-6 if self.bound else 0.0), ("clip_norm", 0.0)):
-            checks.real(name, getattr(self, name), least, 1e30)
-        if self.seed is not None:
-            checks.integer("seed", self.seed, 0, 2**64 - 1)
-        for name, known in (("sends", ("delta", "gradient")), ("decay", ("auto", "none", "linear"))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} = {getattr(self, name)!r} must be one of {', '.join(known)}")
+        if self.sends not in ("delta", "gradient"):
+            raise ValueError(f"sends = {self.sends!r} must be delta or gradient")
 
     def make_scheme(self, dim: int, *, once: bool = False) -> Scheme:
         """The scheme for a model of ``dim`` weights; ``once``: each node reports once, and is not named.
@@ -96,7 +71,7 @@ class FederationSettings:
                 "once = true there is none: use scheme = 'privunit-index' or 'sqsgd-stateless'"
             )
         scheme.check_clip(self.clip_norm or None)
-        return without_names(scheme) if once else scheme
+        return scheme
 
     def for_rounds(self, scheme: Scheme, *, clients: int, rounds: int) -> Settings:
         """The settings of the server's step, with ``clients`` reports per round; ``rounds`` 0: unknown."""
@@ -112,17 +87,11 @@ class FederationSettings:
         else:  # a rate that does not fall is half as large
             rate = learning_rate(scheme, clients, self.optimizer, rounds=rounds or 600, bound=bound)
             rate *= 1.0 if falls else 0.5
-        return Settings(
-            seed=secrets.randbits(64) if self.seed is None else self.seed,
-            optimizer=Optimizer(kind=self.optimizer, rate=rate),
-            bound=bound,
-            decay_rounds=rounds if falls else 0,
-            track=self.track,
-            clip=self.clip_norm or None,
-            alpha=self.alpha,
-            beta=self.beta,
-            secure=True,
-        )
+        decided = {
+            "scheme": scheme.name, "bound": bound, "lr": rate, "rounds": rounds,
+            "decay": "linear" if falls else "none",
+        }  # fmt: skip
+        return Settings(**{**{each.name: getattr(self, each.name) for each in fields(Settings)}, **decided})
 
 
 def open_report(scheme: Scheme, payload: object, task: Task) -> Columns:

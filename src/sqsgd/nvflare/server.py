@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from nvflare.apis.fl_context import FLContext
@@ -14,13 +14,12 @@ from nvflare.app_common.abstract.aggregator import Aggregator
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 
-from sqsgd import checks, federated
+from sqsgd import checks, training
 from sqsgd.codec import Columns, MalformedReport
 from sqsgd.core import Scheme
 from sqsgd.node.request import Request
 from sqsgd.node.server import FederationSettings, NoAnswers, known_reason, open_report
 from sqsgd.node.structure import Arrays, Structure, digest, flatten
-from sqsgd.numerics.epsilon_sums import total
 from sqsgd.nvflare import shareables
 from sqsgd.training import Settings, State
 from sqsgd.training.algorithm import enough_answers, server_step, task_for
@@ -110,7 +109,7 @@ class SqsgdAggregator(Aggregator):
         self._settings: Settings = self._asked_for.for_rounds(self._scheme, clients=clients, rounds=0)
         # Every run of NVFlare's simulator has the same job id.
         self._name = f"{self._scheme.name} {fl_ctx.get_job_id()} {self._settings.seed:016x}"
-        self._state = federated.initial_state(weights, self._settings)
+        self._state = training.initial_state(weights, self._settings)
 
     @property
     def _begun(self) -> State:
@@ -155,17 +154,14 @@ class SqsgdAggregator(Aggregator):
                 (task_for(client, self._settings, state), columns, 1.0)
                 for client, columns in sorted(self._reports.items())
             ]
-            after, _ = server_step(self._scheme, self._settings, state, opened)
-            spent = {client: state.spent.get(client, 0) + 1 for client in self._reports}
-            self._state = replace(after, spent={**state.spent, **spent})
-            most = total(self._scheme.privacy.epsilon, max(self._state.spent.values()))
+            self._state, record = server_step(self._scheme, self._settings, state, opened)
             self.log_info(
                 fl_ctx,
                 f"sqsgd: round {state.round}: {count} reports of {self._scheme.bits // 8} bytes{reasons}; "
-                f"epsilon {most:g} so far at the client with the most reports",
+                f"epsilon {record.epsilon_total:g} so far at the client with the most reports",
             )
             self._reports, self._heard, self._reasons = {}, set(), Counter()
-            return shareables.model_shareable(self._structure, after.weights)
+            return shareables.model_shareable(self._structure, self._state.weights)
 
 
 def _payload(answer: Shareable) -> object:

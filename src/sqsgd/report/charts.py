@@ -16,8 +16,8 @@ from sqsgd.files.durable import write_atomically
 from sqsgd.numerics.intervals import FEWEST, mean_interval
 from sqsgd.report.groups import Group
 from sqsgd.report.tables import Row, Shown, listed, number, percent
-from sqsgd.runs.headline import ACCURACY
-from sqsgd.runs.reading import Numbers
+from sqsgd.training.reading import Numbers
+from sqsgd.training.summary import ACCURACY
 
 MOST_POINTS, ALL_POINTS = 100, 800
 """The most points of one curve, and of all curves of a chart: pages with many groups stay small."""

@@ -13,10 +13,10 @@ from typing import Any, Literal, get_args
 from sqsgd.core import Notion
 from sqsgd.numerics.intervals import mean_interval
 from sqsgd.report.tables import clean
-from sqsgd.runs.headline import ACCURACY, Headline
-from sqsgd.runs.reading import RunData, Summary
 from sqsgd.schemes import make_scheme
+from sqsgd.training.reading import RunData, Summary
 from sqsgd.training.settings import FIELDS, RunConfig
+from sqsgd.training.summary import ACCURACY, Headline
 
 StatedNotion = Notion | Literal["unknown"]
 STATES = ("finished", "unfinished", "failed", "damaged")

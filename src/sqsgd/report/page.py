@@ -25,9 +25,9 @@ from sqsgd.report.charts import COLOURS, PAGE, SERIES, all_charts, line_charts
 from sqsgd.report.groups import Group, group_runs
 from sqsgd.report.statement import MEANINGS, statements
 from sqsgd.report.tables import MISSING, Row, Shown, counted, interval, listed
-from sqsgd.runs.headline import Headline
-from sqsgd.runs.reading import RunData, Unreadable, read_runs, sweep_title
-from sqsgd.runs.run_folder import SWEEP
+from sqsgd.training.reading import RunData, Unreadable, read_runs, sweep_title
+from sqsgd.training.run_folder import SWEEP
+from sqsgd.training.summary import Headline
 
 LAST = {"epsilon": "epsilon", "epsilon_total": "epsilon_total", "bytes_per_report": "bytes_up"}
 """Columns of the tables that hold the last value of a column of the records."""

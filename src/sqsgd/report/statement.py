@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqsgd.numerics.epsilon_sums import four_digits
 from sqsgd.report.groups import Group, StatedNotion
 from sqsgd.report.tables import counted, number, percent
-from sqsgd.runs.reading import Central
+from sqsgd.training.reading import Central
 
 LARGE = 10.0
 """An ε above this does not by itself hide whether a record was used."""

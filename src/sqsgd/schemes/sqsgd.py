@@ -158,7 +158,6 @@ def sqsgd_stateless(
         dim, epsilon, bits_of(bytes), code, block=False,
         levels=levels, coordinates=coordinates, reach=reach, norm_epsilon=norm_epsilon,
     )  # fmt: skip
-    transforms = rotated_sample(dim, mechanism.dim)
     return Scheme(
         name="sqsgd-stateless",
         dim=dim,

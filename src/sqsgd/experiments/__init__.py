@@ -1,1 +1,0 @@
-"""Experiments: single runs and sweeps, from configuration files."""

@@ -1,1 +1,0 @@
-"""The folder of a run: configuration, metrics, checkpoint, summary."""

@@ -1,0 +1,200 @@
+"""Algorithm 2 of the paper, corrected: the client's step, the server's step, one round.
+
+Numbers in comments are lines of the paper's Algorithm 2. The order is corrected: accumulate, clip, select,
+rotate, quantise, privatise. (The paper clips before it adds the residual, which then leaves the range.)
+
+The local engine, Flower's strategy, NVFlare's aggregator and the collector call the same ``server_step``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from sqsgd.checks import Vector
+from sqsgd.codec import Bytes, Columns
+from sqsgd.core import Aggregate, Estimate, Indices, Scheme
+from sqsgd.randomness import Rng
+from sqsgd.task import Task, Tasks
+from sqsgd.training import optimizers
+from sqsgd.training.settings import Settings
+from sqsgd.training.state import Record, State, make_record
+
+Weights = npt.NDArray[np.float64]
+Report = tuple[Task, bytes | Columns, float]
+"""A client's task, its message (or what ``Scheme.open`` made of it) and its weight in the mean."""
+Reports = tuple[Tasks, Bytes, Weights | None]
+"""The same for many clients: a row each; None: all weigh the same."""
+
+
+def round_step(
+    scheme: Scheme,
+    settings: Settings,
+    state: State,
+    cohort: Iterable[tuple[Task, Vector, Rng, float]],
+    *,
+    paid: Iterable[int] | None = None,
+) -> tuple[State, Record]:
+    """Lines 8 to 27: task, gradient, noise and weight of each client to the next state."""
+    residuals, reports = dict(state.residuals), list[Report]()
+    for task, gradient, rng, weight in cohort:  # 8, 12
+        residual = residuals.get(task.client)
+        message, residual = client_step(
+            scheme, task, gradient, residual, rng, alpha=settings.alpha, beta=settings.beta
+        )
+        if residual is not None:
+            residuals[task.client] = residual
+        reports.append((task, message, weight))  # 21
+    after, record = server_step(scheme, settings, state, reports, paid=paid)
+    return replace(after, residuals=residuals), record
+
+
+def task_for(client: int, settings: Settings, state: State) -> Task:
+    """Line 7: what the server sends to a client, or to whoever fills a slot, besides the weights."""
+    return Task(
+        round=state.round,
+        client=client,
+        seed=settings.seed,
+        dim=state.weights.size,
+        bound=state.bound,
+        clip=settings.clip_norm or None,
+    )
+
+
+def client_step(
+    scheme: Scheme,
+    task: Task,
+    gradient: Vector,
+    residual: Vector | None,
+    rng: Rng,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+) -> tuple[bytes, Vector | None]:
+    """A client's message and its new residual (None if the scheme sends the whole vector)."""
+    if not scheme.residual:
+        return scheme.encode(gradient, task, rng), None
+    if scheme.momentum:
+        return _velocity_step(scheme, task, gradient, residual, rng)
+    kept = np.zeros_like(gradient) if residual is None else residual  # 4
+    accumulated = kept + gradient if beta == 1 else kept + np.float32(beta) * gradient  # 15
+    columns = scheme.randomize(accumulated, task, rng)  # clip 13, select 10, rotate 15, PrivQuant 19, 20
+    unsent = accumulated if alpha == beta else kept + np.float32(alpha) * gradient  # 17
+    unsent[scheme.sent_coordinates(columns, task)] = 0  # 18
+    return scheme.seal(columns, task), unsent
+
+
+def _velocity_step(
+    scheme: Scheme, task: Task, gradient: Vector, kept: Vector | None, rng: Rng
+) -> tuple[bytes, Vector]:
+    """With momentum correction: the residual accumulates the velocity, and both are masked where sent.
+
+    Deep Gradient Compression, Algorithm 4; ``kept`` holds the velocity and then the residual.
+    """
+    velocity, unsent = np.zeros((2, scheme.dim), np.float32) if kept is None else kept.copy()
+    velocity *= np.float32(scheme.momentum)
+    velocity += gradient
+    unsent += velocity
+    columns = scheme.randomize(unsent, task, rng)
+    sent = scheme.sent_coordinates(columns, task)
+    velocity[sent] = unsent[sent] = 0
+    return scheme.seal(columns, task), np.stack([velocity, unsent])
+
+
+def sent_coordinates(scheme: Scheme, task: Task, message: bytes) -> Indices:
+    """The coordinates that a client's message describes: 𝒟_s of line 11."""
+    return scheme.sent_coordinates(scheme.open(message, task) if scheme.mechanism.chooses else (), task)
+
+
+def server_step(
+    scheme: Scheme,
+    settings: Settings,
+    state: State,
+    reports: Iterable[Report | Reports],
+    *,
+    paid: Iterable[int] | None = None,
+    workers: int = 1,
+) -> tuple[State, Record]:
+    """Average, descend, adapt the bound: lines 22 to 27.
+
+    Args:
+        scheme: The scheme of the reports.
+        settings: The training's settings, with bound and rate.
+        state: The state before the round; its residuals are passed on.
+        reports: The clients' reports, one by one or many at once; they may be made as they are read.
+        paid: The clients that may have paid for a report in this round; None: those in the reports' tasks.
+            Empty where no client sends two: tasks then hold the numbers of slots.
+        workers: Threads that share the work of many reports.
+
+    Returns:
+        The next state, and a record of what the server knows: its caller adds sizes and times of its own.
+
+    Raises:
+        MalformedReport: A report does not fit its task.
+        ValueError: There is no report.
+    """
+    mean, magnitudes, clients, size, seconds = Aggregate(scheme), list[float](), list[int](), 0, 0.0
+    for task, content, weight in reports:
+        started = time.perf_counter()
+        if isinstance(task, Tasks):
+            columns = mean.add_many(task, content, weight, workers=workers)  # type: ignore[arg-type]
+            magnitudes += scheme.mechanism.magnitudes(columns, state.bound)
+            clients += task.clients.tolist()
+            size = max(size, scheme.bits // 8)
+        else:
+            columns = scheme.open(content, task) if isinstance(content, bytes) else content  # type: ignore[assignment]
+            mean.add_columns(task, columns, weight)  # type: ignore[arg-type]
+            magnitude = scheme.mechanism.magnitude(columns, task.bound)
+            if magnitude is not None:
+                magnitudes.append(magnitude)
+            clients.append(task.client)
+            size = max(size, len(content) if isinstance(content, bytes) else scheme.bits // 8)
+        seconds += time.perf_counter() - started
+    started = time.perf_counter()
+    after = _descended(settings, state, mean.mean(), magnitudes).after(clients if paid is None else paid)
+    record = make_record(
+        scheme,
+        state,
+        after,
+        magnitudes=magnitudes,
+        clients=mean.count,
+        bytes_up=size,
+        bytes_down=4 * scheme.dim,
+        seconds_aggregate=seconds + time.perf_counter() - started,
+    )
+    return after, record
+
+
+def _descended(settings: Settings, state: State, mean: Estimate, magnitudes: Sequence[float]) -> State:
+    """The step along the mean of a round's reports, and the next bound."""
+    weights, optimizer = optimizers.step(
+        settings.optimizer, settings.rate_at(state.round), state.weights, mean, state.optimizer
+    )  # 24, 25
+    bound = state.bound
+    if settings.track and magnitudes:  # 27
+        bound = next_bound(bound, magnitudes, floor=max(1e-9, settings.bound * 1e-4))
+    return replace(state, weights=weights, bound=bound, optimizer=optimizer)
+
+
+def next_bound(bound: float, magnitudes: Sequence[float], floor: float) -> float:
+    """U_{t+1}: 1.5 times the upper quartile of the privatised magnitudes, within [U_t / 2, 2 U_t].
+
+    It moves both ways (the paper's maximum never falls, and one client's report can hold it up), depends
+    on privatised values only, and stays above a floor. The quartile is one of the reported values, the
+    lower of two, so no client can raise the bound alone if there are at least two.
+    """
+    seen = float(np.quantile(np.clip(magnitudes, 0.0, 2 * bound), 0.75, method="lower"))
+    return max(floor, min(max(1.5 * seen, bound / 2), 2 * bound))
+
+
+def enough_answers(min_answers: int, asked: int) -> int:
+    """The least number of answers on which the model moves; by default (0) half of those asked, rounded up.
+
+    >>> [enough_answers(0, asked) for asked in (1, 2, 3, 10)]
+    [1, 1, 2, 5]
+    """
+    return min_answers or max(1, (asked + 1) // 2)

@@ -1,0 +1,246 @@
+"""The local engine: all rounds in one process, with ledgers, timers and rounds lost to a crash."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from sqsgd.checks import Vector
+from sqsgd.codec import Bytes
+from sqsgd.core import Indices, Scheme, Vectors
+from sqsgd.privacy.ledger import Ledgers
+from sqsgd.randomness import EVERYONE, Rng, secure_rng, seeded_rng
+from sqsgd.task import Task, Tasks
+from sqsgd.training.algorithm import Reports, round_step, server_step, task_for
+from sqsgd.training.order import Order
+from sqsgd.training.settings import Settings
+from sqsgd.training.state import Record, State, make_record
+
+Losses = npt.NDArray[np.float64]
+_FLOATS = 1 << 22  # of gradients at a time: 16 megabytes
+_FEW = 100
+"""Up to this many seeded clients draw their noise one by one, as Flower's nodes do: the same bits."""
+
+
+class Problem(Protocol):
+    """A model of ``dim`` weights and the data of ``clients`` clients."""
+
+    @property
+    def dim(self) -> int:
+        """Trainable parameters."""
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+
+    def gradients(self, weights: Vector, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
+        """Each client's loss and gradient, in order. Neither leaves the client; the loss is for plots."""
+
+    def size(self, client: int) -> int:
+        """The client's number of examples; public."""
+
+    def cohort(self, round: int) -> Sequence[int]:
+        """The clients of a round."""
+
+
+@runtime_checkable
+class RowProblem(Problem, Protocol):
+    """A problem that computes the gradients of many clients at once."""
+
+    def gradient_rows(self, weights: Vector, round: int, cohort: Indices) -> tuple[Losses, Vectors]:
+        """The losses of these clients, and their gradients, one row each."""
+
+
+def noise_seed(seed: int, round: int, client: int) -> int:
+    """A different seed for each report of a repeatable run; ``client`` is the number in its task."""
+    return (seed << 128) | (round << 64) | client
+
+
+def run(
+    problem: Problem, scheme: Scheme, settings: Settings, state: State, rounds: int, **parts: Any
+) -> Iterator[tuple[Record, State]]:
+    """Rounds ``state.round`` to ``rounds - 1``: a record and the new state for each.
+
+    Args:
+        problem: The model and the clients' data.
+        scheme: The scheme of the reports.
+        settings: The settings, with bound and rate.
+        state: Where to begin: ``initial_state``, or a checkpoint's.
+        rounds: The number of all rounds.
+        **parts: Other fields of ``Engine``.
+    """
+    engine = Engine(problem=problem, scheme=scheme, settings=settings, **parts)
+    while state.round < rounds:
+        record, state = engine.one_round(state)
+        yield record, state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """The clients of a simulation, and their server."""
+
+    problem: Problem
+    scheme: Scheme
+    settings: Settings
+    order: Order | None = None
+    """Each user reports once, in this order: tasks then hold the numbers of slots, not of users."""
+    ledgers: Ledgers | None = None
+    """The clients' own ledgers, which may refuse a report."""
+    weigh_by_size: bool = False
+    """Weigh clients by their number of examples, which is then public."""
+    workers: int = 1
+    """Threads that share the work of clients without state."""
+
+    def __post_init__(self) -> None:
+        if self.order is not None and self.weigh_by_size:
+            raise ValueError("weigh_by_size with an order: public weights would tell which user fills a slot")
+
+    def one_round(self, state: State) -> tuple[Record, State]:
+        """One round of Algorithm 2, and its record."""
+        started, order = time.perf_counter(), self.order
+        users = np.asarray((self.problem if order is None else order).cohort(state.round), np.int64)
+        if state.round == state.lost:
+            after = state.after(users.tolist() if order is None else ())
+            return make_record(self.scheme, state, after), after
+        many = isinstance(self.problem, RowProblem) and not self.scheme.residual and self.ledgers is None
+        step = _ManyClients if many else _SingleClients
+        clients = step(engine=self, state=state, users=users, numbers=self._numbers(users))
+        after, record = clients.step()
+        record = replace(
+            record,
+            loss=float(np.mean(np.concatenate(clients.losses))),
+            bytes_down=4 * self.problem.dim + len(task_for(0, self.settings, state).binding),
+            seconds=time.perf_counter() - started,
+            seconds_gradient=clients.seconds_gradient,
+            seconds_encode=clients.seconds_encode,
+            refused=clients.refused,
+        )
+        return record, after
+
+    def _numbers(self, users: Indices) -> Indices:
+        """The number in each user's task: whoever reports once is known by its slot, not by name.
+
+        tests/training/test_order.py::test_nothing_public_depends_on_a_users_number.
+        """
+        return users if self.order is None else np.arange(users.size)
+
+    @property
+    def paid(self) -> tuple[int, ...] | None:
+        """Whose reports are counted: see ``server_step``. Nobody's if no user sends a second one."""
+        return None if self.order is None else ()
+
+    def diverged(self, state: State, who: str, error: ValueError) -> ValueError:
+        """An error in a client's step, with what may help."""
+        return ValueError(
+            f"round {state.round}, {who}{error}; if training has diverged, a learning rate below "
+            f"{self.settings.lr:g} may help"
+        )
+
+
+@dataclass(kw_only=True)
+class _Clients:
+    """The clients of one round, and their timers."""
+
+    engine: Engine
+    state: State
+    users: Indices
+    """Whose gradients are taken."""
+    numbers: Indices
+    """The number in each user's task: the user's own, or that of its slot."""
+    losses: list[Losses] = field(default_factory=list)
+    refused: int = 0
+    seconds_gradient: float = 0.0
+    seconds_encode: float = 0.0
+
+
+class _ManyClients(_Clients):
+    """Clients without state, many at once: in pieces, so that memory does not grow with their number."""
+
+    def step(self) -> tuple[State, Record]:
+        engine = self.engine
+        reports, workers = self._reports(), engine.workers
+        return server_step(
+            engine.scheme, engine.settings, self.state, reports, paid=engine.paid, workers=workers
+        )
+
+    def _reports(self) -> Iterator[Reports]:
+        engine, state, settings = self.engine, self.state, self.engine.settings
+        size = max(1, _FLOATS // engine.scheme.dim)
+        seed = noise_seed(settings.seed, state.round, EVERYONE)
+        rng = secure_rng() if settings.secure else seeded_rng(seed)
+        for start in range(0, len(self.users), size):
+            users, numbers = (each[start : start + size] for each in (self.users, self.numbers))
+            began = time.perf_counter()
+            losses, rows = engine.problem.gradient_rows(state.weights, state.round, users)  # type: ignore[attr-defined]
+            tasks = Tasks(task_for(0, settings, state), numbers)
+            computed = time.perf_counter()
+            try:
+                messages = self._encode(rows, tasks, rng)
+            except ValueError as error:
+                raise engine.diverged(state, "", error) from None
+            self.losses.append(losses)
+            self.seconds_gradient += computed - began
+            self.seconds_encode += time.perf_counter() - computed
+            sizes = [engine.problem.size(user) for user in users.tolist()] if engine.weigh_by_size else None
+            yield tasks, messages, None if sizes is None else np.array(sizes, np.float64)
+
+    def _encode(self, rows: Vectors, tasks: Tasks, rng: Rng) -> Bytes:
+        scheme, settings = self.engine.scheme, self.engine.settings
+        if settings.secure or len(self.users) > _FEW:
+            return scheme.encode_many(rows, tasks, rng, workers=self.engine.workers)
+        messages = []
+        for row, task in zip(rows, tasks, strict=True):
+            own = seeded_rng(noise_seed(settings.seed, task.round, task.client))
+            try:
+                messages.append(np.frombuffer(scheme.encode(row, task, own), np.uint8))
+            except ValueError as error:
+                raise ValueError(f"client {task.client}: {error}") from None
+        return np.stack(messages)
+
+
+class _SingleClients(_Clients):
+    """One client after the other, with its residual and its ledger."""
+
+    encoding: int | None = None
+    """The number of the client whose step is under way."""
+
+    def step(self) -> tuple[State, Record]:
+        engine = self.engine
+        try:
+            return round_step(engine.scheme, engine.settings, self.state, self._cohort(), paid=engine.paid)
+        except ValueError as error:
+            if self.encoding is None:
+                raise
+            raise engine.diverged(self.state, f"client {self.encoding}: ", error) from None
+
+    def _cohort(self) -> Iterator[tuple[Task, Vector, Rng, float]]:
+        """The clients whose ledgers allow a report."""
+        engine, state, settings = self.engine, self.state, self.engine.settings
+        gradients = engine.problem.gradients(state.weights, state.round, self.users.tolist())
+        started = time.perf_counter()
+        for user, number in zip(self.users.tolist(), self.numbers.tolist(), strict=True):
+            loss, gradient = next(gradients)
+            computed = time.perf_counter()
+            self.seconds_gradient += computed - started
+            task = task_for(number, settings, state)
+            if engine.ledgers is not None and not engine.ledgers.paid(engine.scheme, task, user):
+                self.refused += 1
+                started = time.perf_counter()
+                continue
+            seed = noise_seed(settings.seed, state.round, number)
+            weight = float(engine.problem.size(user)) if engine.weigh_by_size else 1.0
+            self.encoding = number
+            yield task, gradient, secure_rng() if settings.secure else seeded_rng(seed), weight
+            self.encoding = None
+            self.losses.append(np.array([loss]))
+            started = time.perf_counter()
+            self.seconds_encode += started - computed
+        if not self.losses:
+            raise ValueError(
+                f"round {state.round}: all {self.refused:,} clients refused, their budgets are spent"
+            )

@@ -1,0 +1,307 @@
+"""Reading run folders: finished, unfinished, failed or damaged, of local runs and of federations."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sqsgd.files.json_numbers import NUMBERS
+from sqsgd.files.toml_reader import read_toml
+from sqsgd.training.run_folder import CONFIG, METRICS, SUMMARY, SWEEP, load_about, read_lines, read_object
+from sqsgd.training.settings import FEDERATIONS, RunConfig, load_config
+from sqsgd.training.summary import ACCURACY, Headline, read_headline
+
+Numbers = npt.NDArray[np.float64]
+
+ALWAYS = ("round", "epsilon", "epsilon_total", "bytes_up", "bound", "seconds", "seconds_aggregate")
+SOMETIMES = (
+    "loss", "seconds_gradient", "seconds_encode", "accuracy", "test_loss", "clip_rate", "asked",
+    "epsilon_evaluations",
+)  # fmt: skip
+MARKS = (METRICS, "error.txt", SUMMARY)
+LONGEST_ERROR = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Central:
+    """The central guarantee of a run in which each user reported once."""
+
+    epsilon: float
+    delta: float
+    users: int
+    order: str
+    """``run`` or ``round``."""
+    seeded: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Values that only a finished run has."""
+
+    notion: str
+    held_out: str
+    bytes_up_ratio: float
+    delta: float
+    central: Central | None
+    lr: float
+    """The learning rate that was used, also where a rule chose it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunData:
+    """The content of a run's folder."""
+
+    folder: Path
+    config: RunConfig
+    columns: Mapping[str, Numbers]
+    """One number per round for each name; NaN where it was not measured."""
+    summary: Summary | None = None
+    headline: Headline = ACCURACY
+    """What the column ``accuracy`` holds: accuracy, or the first metric of the run's own loss."""
+    begun_rate: float = math.nan
+    """The learning rate in the checkpoint, for a run without a summary."""
+    error: str = ""
+    """Why the run failed."""
+    damage: str = ""
+    """The part of the folder that could not be read."""
+
+    @property
+    def federation(self) -> bool:
+        """Whether nodes or devices trained it, with data and a model of their own."""
+        return self.config.engine in FEDERATIONS
+
+    @property
+    def rounds(self) -> int:
+        """Number of complete rounds."""
+        return len(self.columns["round"])
+
+    @property
+    def state(self) -> str:
+        """``finished``, ``unfinished``, ``failed`` or ``damaged``."""
+        if self.damage:
+            return "damaged"
+        if self.summary is not None:
+            return "finished"
+        return "failed" if self.error else "unfinished"
+
+    @property
+    def progress(self) -> str:
+        """The state, and the rounds done if it is not finished."""
+        far = "" if self.state == "finished" else f" at round {self.rounds} of {self.config.rounds}"
+        return self.state + far
+
+    @property
+    def status(self) -> str:
+        """The progress with the reason."""
+        reason = {"failed": self.error, "damaged": self.damage}.get(self.state)
+        return f"{self.progress}: {reason}" if reason else self.progress
+
+    @property
+    def rate(self) -> float:
+        """The learning rate that is used; NaN if the run was to choose it and has not told it."""
+        return self.summary.lr if self.summary else self.config.lr or self.begun_rate
+
+    @property
+    def accuracies(self) -> Numbers:
+        """The measured accuracies, or values of the run's headline, in order."""
+        values = self.columns["accuracy"]
+        return values[~np.isnan(values)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unreadable:
+    """A folder that looks like a run but cannot be read."""
+
+    folder: Path
+    reason: str
+
+
+def read_run(folder: Path) -> RunData:
+    """One run; ValueError if its configuration cannot be read."""
+    error = _error(folder)
+    columns, headline, damage = _metrics(folder)
+    summary, summary_damage = _summary(folder)
+    if not (folder / CONFIG).is_file():
+        reason = f"; it failed before that was written: {error}" if error else ""
+        raise ValueError(f"{folder} holds no run: there is no config.toml{reason}")
+    config = load_config(folder / CONFIG)
+    if summary is not None and not damage and len(columns["round"]) != config.rounds:
+        damage = f"there is a summary, but metrics.jsonl ends at round {len(columns['round'])}"
+    return RunData(
+        folder=folder,
+        config=config,
+        columns=columns,
+        summary=summary,
+        headline=headline,
+        begun_rate=math.nan if summary else _begun_rate(folder),
+        error=error,
+        damage=damage or summary_damage,
+    )
+
+
+def _begun_rate(folder: Path) -> float:
+    """The rate in the checkpoint; NaN if there is none that can be read."""
+    try:
+        return _known(load_about(folder).get("rate"))
+    except ValueError:
+        return math.nan
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[Path]:
+    """The run folders among and below ``paths``, each once, sorted by name.
+
+    A folder that holds only a config.toml is a run unless there are runs below it. Of a sweep, the runs that
+    chose its learning rates are left out, unless it has no others yet.
+    """
+    found: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise ValueError(f"{path} is not a folder" if path.exists() else f"{path} does not exist")
+        below = sorted(_runs_below(path), key=_in_natural_order)
+        if not below and not (path / CONFIG).is_file():
+            raise ValueError(f"{path} holds no run: neither it nor a folder below it has a config.toml")
+        for folder in below or [path]:
+            found.setdefault(folder.resolve(), folder)
+    if not found:
+        raise ValueError("there is nothing to report: name at least one run folder")
+    return list(found.values())
+
+
+def read_runs(paths: Iterable[str | Path]) -> tuple[list[RunData], list[Unreadable]]:
+    """All runs that can be read, and the other folders with the reason; ValueError if none can be read."""
+    runs, unreadable = [], []
+    for folder in find_runs(paths):
+        try:
+            runs.append(read_run(folder))
+        except (ValueError, OSError) as error:
+            unreadable.append(Unreadable(folder=folder, reason=str(error)))
+    if not runs:
+        raise ValueError("no run can be read: " + "; ".join(each.reason for each in unreadable))
+    return runs, unreadable
+
+
+def sweep_title(paths: Sequence[str | Path]) -> str:
+    """The title of the sweep in the only path; empty if there is none."""
+    file = Path(paths[0]) / SWEEP if len(paths) == 1 else None
+    if file is None or not file.is_file():
+        return ""
+    try:
+        title = read_toml(file).get("title")
+    except ValueError:  # the runs below are worth a page even so
+        return ""
+    return title if isinstance(title, str) else ""
+
+
+def _runs_below(path: Path) -> Iterator[Path]:
+    for place, names, files in os.walk(path):
+        names[:] = [name for name in names if not name.startswith(".")]
+        if SWEEP in files and "tuning" in names and any(_runs_below(Path(place) / "runs")):
+            names.remove("tuning")
+        if any(mark in files for mark in MARKS) or (CONFIG in files and not names):
+            yield Path(place)
+
+
+def _in_natural_order(folder: Path) -> list[tuple[int, str]]:
+    """seed-2 before seed-10."""
+    pieces = re.split("([0-9]+)", str(folder))
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in pieces]
+
+
+def _error(folder: Path) -> str:
+    path = folder / "error.txt"
+    if not path.is_file():
+        return ""
+    lines = path.read_text(errors="replace").strip().splitlines()
+    return lines[0][:LONGEST_ERROR] if lines else "no reason was given"
+
+
+def _metrics(folder: Path) -> tuple[dict[str, Numbers], Headline, str]:
+    """The complete rounds up to the first that cannot be read, their headline, and what is wrong.
+
+    An incomplete last line is not damage: it is being written, or was when the run was stopped.
+    """
+    path, rows, damage, headline = folder / METRICS, [], "", ACCURACY
+    with path.open("rb") if path.is_file() else io.BytesIO() as file:
+        for number, line in enumerate(read_lines(file)):
+            measured = read_headline(line or {})
+            if line is not None and measured is not None:
+                headline, value = measured
+                line = {**line, "accuracy": value}
+            row = _row(line or {})
+            if row is None or row["round"] != number:
+                damage = f"line {number + 1} of metrics.jsonl cannot be read; what follows is left out"
+                break
+            rows.append(row)
+    names = (*ALWAYS, *SOMETIMES)
+    columns = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in names}
+    return columns, headline, damage
+
+
+def _row(values: Mapping[str, Any]) -> dict[str, float] | None:
+    """The numbers of a line, or None if some are missing or invalid."""
+    row = {name: _number(values.get(name)) for name in ALWAYS}
+    row |= {name: _number("nan" if values.get(name) is None else values[name]) for name in SOMETIMES}
+    complete = {name: value for name, value in row.items() if value is not None}
+    return complete if len(complete) == len(row) else None
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, str):
+        return NUMBERS.get(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _known(value: object) -> float:
+    return math.nan if (number := _number(value)) is None else number
+
+
+def _summary(folder: Path) -> tuple[Summary | None, str]:
+    path = folder / SUMMARY
+    if not path.is_file():
+        return None, ""
+    values = read_object(path.read_bytes()) or {}
+    notion, held_out = values.get("notion"), values.get("held_out", "data held out by the server")
+    # There is no ratio if no report came.
+    ratio, lr, delta = (
+        _known(values.get("bytes_up_ratio")),
+        _known(values.get("lr")),
+        _known(values.get("delta", 0.0)),
+    )
+    if (
+        not (isinstance(notion, str) and isinstance(held_out, str))
+        or math.isnan(delta)
+        or "bytes_up_ratio" not in values
+    ):
+        return None, "summary.json cannot be read"
+    central = _central(values)
+    summary = Summary(
+        notion=notion, held_out=held_out, bytes_up_ratio=ratio, delta=delta, central=central, lr=lr
+    )
+    return summary, ""
+
+
+def _central(values: Mapping[str, Any]) -> Central | None:
+    """The central guarantee; None unless all that it depends on is there and makes sense."""
+    names = ("central_epsilon", "epsilon", "central_delta", "central_users")
+    epsilon, local, delta, users = (_known(values.get(name)) for name in names)
+    order, seeded = values.get("central_order"), values.get("order_seeded")
+    numbers = 0 <= epsilon < local < math.inf and 0 < delta < 1 and 2 <= users < math.inf
+    if not numbers or values.get("notion") != "local" or order not in ("run", "round"):
+        return None
+    if not isinstance(seeded, bool):
+        return None
+    return Central(epsilon=epsilon, delta=delta, users=int(users), order=order, seeded=seeded)

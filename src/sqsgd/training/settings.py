@@ -1,0 +1,337 @@
+"""The settings of a training: ``Settings``, which every engine shares, and ``RunConfig``, a simulated run."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, get_type_hints
+
+from sqsgd import checks
+from sqsgd.core import Scheme
+from sqsgd.files.toml_reader import read_toml
+from sqsgd.privacy.planner import automatic_scheme
+from sqsgd.schemes import make_scheme
+from sqsgd.schemes.sqsgd import CODED, code_of
+from sqsgd.training.optimizers import check_optimizer
+from sqsgd.training.rates import bound_and_rate
+
+PAPER_EPSILON = 400.0
+"""The paper's ε of one report, which the commands take if none is given; the library has no default."""
+DECAYS, ENGINES = ("auto", "none", "linear"), ("local", "flower")
+FEDERATIONS = ("nodes", "devices")
+"""Engines of run folders that a federation wrote: Flower's nodes, or the devices of a study."""
+DEVICES = ("auto", "cpu", "cuda", "mps")
+MOST_CLIENTS = 2**31
+EVERY_CLIENT = MOST_CLIENTS
+"""All of the data's own clients, until the data are known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What decides the reports and the steps of a training, whoever runs it.
+
+    Zero (or ``auto``) leaves a choice to ``fitted``, which makes it for a scheme and a number of clients; a
+    server steps with fitted settings, or with settings in which ``lr`` and ``bound`` are given.
+
+    Raises:
+        ValueError: A field is invalid; the message names it.
+
+    >>> settings = Settings(epsilon=40.0, seed=1, secure=True, lr=0.5, bound=1.0, rounds=4, decay="linear")
+    >>> [settings.rate_at(round) for round in range(4)]
+    [0.5, 0.375, 0.25, 0.125]
+    """
+
+    epsilon: float
+    """ε of one report."""
+    seed: int
+    """Seed of the public randomness."""
+    secure: bool
+    """True: the clients' noise comes from the operating system. False: it comes from the public seed, so the
+    run is a simulation, which can be repeated bit for bit and protects nobody. There is no default:
+    tests/training/test_settings.py::test_who_draws_the_noise_has_no_default."""
+    scheme: str = "sqsgd"
+    """A name of ``sqsgd.SCHEMES``; ``auto``: the best that keeps no state."""
+    bytes: int = 256
+    """Bytes of the packed codes of one report."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the scheme, such as ``levels`` or ``adaptive``."""
+    rounds: int = 0
+    """All rounds of the training; 0: not known."""
+    lr: float = 0.0
+    """Learning rate of the first round; 0: as large as the noise of the reports allows."""
+    optimizer: str = "sgd"
+    decay: str = "auto"
+    """Decay of the learning rate: ``none``, or ``linear`` (``auto``), to zero after the last round."""
+    bound: float = 0.0
+    """Initial bound; 0: 1 for norms, 10 for the paper's range."""
+    track: bool = True
+    """Adapt the bound to the privatised magnitudes, if the scheme reports them."""
+    clip_norm: float = 0.0
+    """l2 radius to clip gradient plus residual to; 0: none."""
+    alpha: float = 1.0
+    """Factor of the gradient that goes to the residual (the paper's α)."""
+    beta: float = 1.0
+    """Factor of the gradient that goes into the report (the paper's β)."""
+
+    def __post_init__(self) -> None:
+        """Check everything that does not depend on the data or the model."""
+        checks.real("epsilon", self.epsilon, 0.01, 1e5)
+        checks.integer("bytes", self.bytes, 1, 2**37)
+        checks.integer("rounds", self.rounds, 0, MOST_CLIENTS)
+        checks.integer("seed", self.seed, 0, 2**64 - 1)
+        checks.real("lr", self.lr, 0.0, 1e12)
+        checks.real("bound", self.bound, 1e-6 if self.bound else 0.0, 1e30)
+        checks.real("clip_norm", self.clip_norm, 0.0, 1e6)
+        checks.real("alpha", self.alpha, 0.0, 1e6)
+        checks.positive("beta", self.beta)
+        check_optimizer(self.optimizer)
+        _one_of("decay", self.decay, DECAYS)
+        if not isinstance(self.secure, bool):
+            raise ValueError(f"secure = {self.secure!r} must be true or false")
+
+    def rate_at(self, round: int) -> float:
+        """The learning rate of a round."""
+        left = max(1e-9, 1 - round / self.rounds) if self.decay == "linear" and self.rounds else 1.0
+        return self.lr * left
+
+    def make_scheme(self, dim: int, *, once: bool = False) -> Scheme:
+        """The named scheme for ``dim`` weights, or the best for the budgets.
+
+        Args:
+            dim: The number of weights.
+            once: Whether each client sends one report: the scheme must then keep nothing for a next one.
+
+        Raises:
+            ValueError: The message names the wrong field.
+        """
+        for name, key in (("name", "scheme"), ("dim", "model"), ("epsilon", "epsilon"), ("bytes", "bytes")):
+            if name in self.options:
+                given = self.options[name]
+                raise ValueError(f"options.{name} = {given!r} is not an option: set {key} instead")
+        if self.bytes > 4 * dim:
+            raise ValueError(
+                f"bytes = {self.bytes} is more than the whole gradient, {dim} float32 numbers: "
+                f"at most {4 * dim}"
+            )
+        name = self.scheme
+        if name == "auto":
+            name = automatic_scheme(dim=dim, epsilon=self.epsilon, bytes=self.bytes)
+        scheme = make_scheme(name, dim=dim, epsilon=self.epsilon, bytes=self.bytes, **self.options)
+        if once and scheme.residual:
+            raise ValueError(
+                f"scheme = {name!r} keeps a residual for a client's next report, and where each reports "
+                "once there is none: write scheme = 'auto' for the best that keeps nothing"
+            )
+        return scheme
+
+    def chosen(self, scheme: Scheme) -> Self:
+        """The settings with the scheme, its code and the decay that were left to choose."""
+        code = {"code": code_of(scheme.mechanism)} if scheme.name in CODED else {}
+        decay = "linear" if self.decay == "auto" else self.decay
+        return dataclasses.replace(self, scheme=scheme.name, decay=decay, options={**self.options, **code})
+
+    def fitted(
+        self, scheme: Scheme, clients: int, *, softmax: bool = False, pretrained: bool = False
+    ) -> Self:
+        """The settings with everything decided, by the rules of ``rates.py``.
+
+        Args:
+            scheme: What ``make_scheme`` made.
+            clients: The clients of one round.
+            softmax: Whether each client reports once, for a softmax on features of unit length.
+            pretrained: Whether that softmax was trained on public data.
+        """
+        scheme.check_clip(self.clip_norm or None)
+        chosen = self.chosen(scheme)
+        bound, lr = bound_and_rate(
+            scheme,
+            clients=clients,
+            rounds=self.rounds or 600,
+            optimizer=self.optimizer,
+            decays=chosen.decay == "linear" and self.rounds > 0,
+            softmax=softmax,
+            pretrained=pretrained,
+            bound=self.bound,
+            lr=self.lr,
+        )
+        return dataclasses.replace(chosen, bound=bound, lr=lr)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a summary says about the settings, beside the scheme's guarantee."""
+        return {name: getattr(self, name) for name in ("scheme", "lr", "decay", "optimizer", "seed")}
+
+    def to_toml(self) -> str:
+        """All settings as TOML."""
+        import tomli_w
+
+        return tomli_w.dumps(dataclasses.asdict(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Settings):
+    """A simulated training run: its settings, its data, its model and how it is carried out.
+
+    Args:
+        epsilon: ε of one report; the only field without a default.
+
+    The other defaults train LeNet-5 on 4,000 real digits in one or two minutes.
+
+    >>> config = RunConfig(epsilon=8.0, clients=100, participation="once", rounds=20, scheme="auto")
+    >>> config.once, config.asked
+    (True, 5)
+    """
+
+    seed: int = 0
+    secure: bool = False
+    """Noise from the operating system: the run cannot be repeated."""
+    rounds: int = 600
+    dataset: str = "mnist5k"
+    data_dir: str = ""
+    """Folder of the datasets; empty: $SQSGD_DATA, else the user's cache folder."""
+    model: str = "lenet5"
+    loss: str = "cross-entropy"
+    """What is minimised: cross-entropy (classes, one per example or per token), squared-error (numbers),
+    multi-label (rows of zeros and ones) or package.module:name, with metrics of its own."""
+    features: str = ""
+    """A public, fixed feature extractor in front of the model: hog, soft-hog, font-digits,
+    efficientnet-lite0, package.module:factory, or several with weights: ``soft-hog:0.7+font-digits:0.7``."""
+    clients: int = 10
+    participation: str = "all"
+    """``all``: every client in every round, with one batch each; a number: that many clients per round, with
+    all their data; ``once``: clients / rounds per round, with all their data, and no client twice."""
+    minibatch: bool = False
+    """With a number as participation: each client uses one batch, as with ``all``, not all its data."""
+    partition: str = "iid"
+    """``iid``, ``dirichlet:BETA``, ``shards:N``, ``natural``: the data's own clients, or ``drawn``: any
+    number of clients draw one image each."""
+    batch: int = 32
+    validation: float = 0.0
+    """Share of the training images to hold out and measure on instead of the test set."""
+    test_images: int = 0
+    """Measure on the first held-out images only, this many; 0: all."""
+    weigh_by_size: bool = False
+    """Weigh clients by their number of examples, which is then public."""
+    ledgers: str = ""
+    """Folder of the clients' own ledgers: each pays for its reports there, and refuses any above its cap."""
+    evaluate_every: int = 20
+    """Rounds between two measurements on the held-out images."""
+    checkpoint_every: int = 20
+    """Rounds between two checkpoints, from which a run can be resumed."""
+    workers: int = 0
+    """Gradients computed in parallel; 0: one per core."""
+    device: str = "cpu"
+    """Where gradients are computed: cpu, cuda, mps, or auto: the first of cuda and mps that is there."""
+    engine: str = "local"
+    """``local``: in this process; ``flower``: over Flower's simulation, with the same result."""
+    tensorboard: bool = False
+    name: str = ""
+    """What tables and figures call the run; empty: what distinguishes it from the others."""
+
+    def __post_init__(self) -> None:
+        """Check everything that does not depend on the data or the model."""
+        super().__post_init__()
+        for name in ("clients", "batch", "rounds", "evaluate_every", "checkpoint_every"):
+            checks.integer(name, getattr(self, name), 1, MOST_CLIENTS)
+        checks.integer("test_images", self.test_images, 0, 2**31)
+        checks.real("validation", self.validation, 0.0, 0.9)
+        checks.integer("workers", self.workers, 0, 1024)
+        _one_of("device", self.device, DEVICES)
+        _one_of("engine", self.engine, ENGINES, also=FEDERATIONS)
+        if self.engine == "flower" and self.weigh_by_size:
+            raise ValueError("weigh_by_size = true: with engine = 'flower' nodes do not report their sizes")
+        if self.engine == "flower" and self.ledgers:
+            raise ValueError(f"ledgers = {self.ledgers!r}: with engine = 'flower' each client keeps its own")
+        if self.once and self.weigh_by_size:
+            raise ValueError(
+                "weigh_by_size = true with participation = 'once': the weights are public and would tell "
+                "which user fills a slot"
+            )
+        participants = self.participants
+        if self.minibatch and (self.once or participants is None):
+            raise ValueError(
+                f"minibatch = true needs a number of clients as participation, not {self.participation!r}"
+            )
+        if self.once and self.rounds > self.clients:
+            raise ValueError(
+                f"rounds = {self.rounds} is more than clients = {self.clients}: with participation = 'once' "
+                "each round needs clients that have not answered"
+            )
+        if participants is not None and participants > self.clients:
+            raise ValueError(
+                f"participation = {self.participation!r} must be 'all', 'once' or at most "
+                f"clients = {self.clients}"
+            )
+
+    @property
+    def once(self) -> bool:
+        """Whether each client takes part in at most one round."""
+        return self.participation == "once"
+
+    @property
+    def participants(self) -> int | None:
+        """Clients in a round; None: all of them."""
+        if self.participation == "all":
+            return None
+        if self.once:
+            return self.clients // self.rounds
+        if not self.participation.isdecimal() or int(self.participation) < 1:
+            wanted = "'all', 'once' or a number of clients per round"
+            raise ValueError(f"participation = {self.participation!r} must be {wanted}")
+        return int(self.participation)
+
+    @property
+    def asked(self) -> int:
+        """Clients in a round."""
+        return self.participants or self.clients
+
+    @property
+    def unrepeatable(self) -> bool:
+        """Whether a round cannot be repeated: its noise would differ, or its clients would refuse."""
+        return self.engine == "local" and (self.secure or bool(self.ledgers))
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...], also: tuple[str, ...] = ()) -> None:
+    if value not in (*known, *also):
+        raise ValueError(f"{name} = {value!r} must be one of {', '.join(known)}")
+
+
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+FIELDS = {entry.name: entry for entry in dataclasses.fields(RunConfig)}
+
+
+def load_config(path: str | Path) -> RunConfig:
+    """The configuration in a file; missing keys have their defaults."""
+    return make_config(read_config(path))
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """The keys and values in the file of a configuration, after checking them; errors name the file."""
+    if Path(path).is_dir():
+        raise ValueError(f"config = {str(path)!r} is a folder; name a TOML file, such as {path}/config.toml")
+    values = read_toml(Path(path))
+    if "arms" in values or "panels" in values:
+        raise ValueError(f"{path} compares several runs: sqsgd compare --config {path}")
+    make_config(values, where=str(path))
+    return values
+
+
+def make_config(values: Mapping[str, Any], where: str = "the configuration") -> RunConfig:
+    """A configuration from keys and values, after checking names and types.
+
+    Without ``epsilon`` it has the paper's. With ``natural`` as partition and no number of clients, all of the
+    data's own take part.
+    """
+    hints = get_type_hints(RunConfig).items()
+    kinds = {name: kind if isinstance(kind, type) else dict for name, kind in hints}
+    values = {"epsilon": PAPER_EPSILON, **checks.fields(values, kinds, where)}
+    if values.get("partition") == "natural" and "clients" not in values:
+        values["clients"] = EVERY_CLIENT
+    return RunConfig(**values)

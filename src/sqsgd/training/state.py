@@ -1,0 +1,116 @@
+"""What one round passes to the next, and the record that it leaves for progress bars, files and reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sqsgd.checks import Vector
+from sqsgd.core import Scheme
+from sqsgd.files.json_numbers import worded
+from sqsgd.numerics.epsilon_sums import total
+from sqsgd.training.optimizers import OptimizerState
+from sqsgd.training.settings import Settings
+
+_NEAR = 0.95  # of the bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Everything that one round passes to the next."""
+
+    round: int
+    weights: Vector
+    bound: float
+    optimizer: OptimizerState
+    residuals: Mapping[int, Vector] = field(default_factory=dict)
+    spent: Mapping[int, int] = field(default_factory=dict)
+    """Reports paid for by each client; empty where no client sends a second one."""
+    lost: int = -1
+    """A round that a crash interrupted: it is counted as spent and not repeated."""
+
+    def after(self, paid: Iterable[int] = ()) -> State:
+        """The state before the next round: nothing has changed but what these clients have spent."""
+        spent = {**self.spent, **{client: self.spent.get(client, 0) + 1 for client in paid}}
+        return dataclasses.replace(self, round=self.round + 1, spent=spent)
+
+
+def initial_state(weights: Vector, settings: Settings) -> State:
+    """The state before the first round; ValueError if bound or rate are still to be chosen."""
+    if not (settings.bound and settings.lr):
+        raise ValueError(
+            f"bound = {settings.bound:g}, lr = {settings.lr:g}: choose both, see Settings.fitted"
+        )
+    return State(round=0, weights=weights, bound=settings.bound, optimizer={})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What one round did. Sizes are those of one client's messages."""
+
+    round: int
+    loss: float = math.nan  # mean over the round's clients; NaN where it stays with the clients
+    epsilon: float
+    epsilon_total: float  # of the client that has sent the most reports
+    bytes_up: int = 0  # payload, measured
+    bytes_down: int = 0
+    clients: int = 0  # whose reports were averaged
+    clip_rate: float | None = None  # share of privatised magnitudes at or near the bound; None: none reported
+    bound: float
+    seconds: float = 0.0
+    seconds_gradient: float | None = 0.0  # None: unknown, as for remote clients
+    seconds_encode: float | None = 0.0
+    seconds_aggregate: float = 0.0
+    refused: int = 0  # clients whose own ledgers refused
+    bytes_up_serialised: int | None = None  # with the transport's wrapping, if there is a transport
+    bytes_down_serialised: int | None = None
+    accuracy: float | None = None  # on held-out data, after the round; None: not measured
+    test_loss: float | None = None
+    metric: str | None = None  # the name of the headline in ``metrics``; None: it is the accuracy
+    better: str | None = None  # ``higher`` or ``lower``: what is better in that metric
+    metrics: dict[str, float] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The line of a metrics file: infinity and NaN as words, unknown values left out."""
+        values = {name: worded(value) for name, value in dataclasses.asdict(self).items()}
+        if self.metrics is not None:
+            values["metrics"] = {name: worded(value) for name, value in self.metrics.items()}
+        return {name: value for name, value in values.items() if value is not None or name == "clip_rate"}
+
+
+def make_record(
+    scheme: Scheme,
+    before: State,
+    after: State,
+    *,
+    magnitudes: Sequence[float] = (),
+    **measured: Any,
+) -> Record:
+    """The record of the round between two states.
+
+    Args:
+        scheme: The scheme of the reports.
+        before: The state that the round began with.
+        after: The state that it ended with; if it counts no reports, no client sent two.
+        magnitudes: The privatised magnitudes in the reports.
+        **measured: Other fields of ``Record``.
+
+    Guarantees
+    ----------
+    * The total is never below the exact product of reports and epsilon:
+      tests/training/test_algorithm.py::test_totals_are_never_below_the_exact_product.
+    """
+    epsilon, near = scheme.privacy.epsilon, np.array(magnitudes) > _NEAR * before.bound
+    return Record(
+        round=before.round,
+        epsilon=epsilon,
+        epsilon_total=total(epsilon, max(after.spent.values(), default=1)),
+        clip_rate=float(np.mean(near)) if near.size else None,
+        bound=before.bound,
+        **measured,
+    )

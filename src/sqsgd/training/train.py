@@ -1,0 +1,551 @@
+"""One training run, from its configuration to its summary: ``sqsgd.train`` and ``sqsgd train``."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import sys
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sqsgd.core import Scheme
+from sqsgd.files.json_numbers import NUMBERS
+from sqsgd.numerics.epsilon_sums import total
+from sqsgd.privacy import planner
+from sqsgd.privacy.ledger import Ledgers
+from sqsgd.schemes import check_name
+from sqsgd.training import engine
+from sqsgd.training.order import (
+    SEEDED,
+    Order,
+    forget_order,
+    keep_order,
+    kept_order,
+    secret_order,
+    seeded_order,
+)
+from sqsgd.training.settings import (
+    EVERY_CLIENT,
+    FEDERATIONS,
+    FIELDS,
+    RunConfig,
+    cores,
+    load_config,
+    make_config,
+    read_config,
+)  # fmt: skip
+from sqsgd.training.state import Record, State, initial_state
+from sqsgd.training.summary import about_once, summarise
+
+if TYPE_CHECKING:
+    from sqsgd.learning.datasets import Dataset
+    from sqsgd.learning.problem import LearningProblem
+    from sqsgd.training.run_folder import RunFolder
+
+MAY_CHANGE = (
+    "rounds", "workers", "evaluate_every", "checkpoint_every", "data_dir", "tensorboard", "device", "name"
+)  # fmt: skip
+"""The keys of config.toml that may be changed before a run is resumed: none affects a completed round."""
+OBJECTS = ("dataset", "model", "loss")
+"""The settings that may be objects of Python instead of names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedRun:
+    """A finished run: what is in its folder, and the trained model.
+
+    >>> TrainedRun(
+    ...     folder=Path("a"), config=RunConfig(epsilon=40), summary={"metrics": {"RMSE": 0.5}}, model=None
+    ... ).metrics
+    {'RMSE': 0.5}
+    """
+
+    folder: Path
+    config: RunConfig
+    summary: Mapping[str, Any]
+    """What ``summary.json`` holds: the metrics, the guarantee, bytes and time."""
+    model: Any
+    """The torch module, with the weights after the last round."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The last measurement on held-out data, by name; the headline first."""
+        found = self.summary["metrics"] or {self.summary["metric"]: self.summary["test_loss"]}
+        return {name: NUMBERS.get(value, value) for name, value in found.items()}
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """One record per round, as in ``metrics.jsonl``."""
+        lines = (self.folder / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+
+def train(
+    config: RunConfig | str | Path | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    report: bool = True,
+    **settings: Any,
+) -> TrainedRun:
+    """Train a model over simulated clients, as the command ``sqsgd train`` does, and return the run.
+
+    Args:
+        config: A configuration, or the path of a TOML file with any of its keys.
+        out: The folder of the run; by default a new one below ``runs``.
+        resume: Continue the run in ``out``; objects must be given again.
+        report: Write ``report.html``.
+        **settings: Fields of ``RunConfig``, which override ``config``; without it ``epsilon`` is needed.
+            ``dataset`` may also be the data themselves (arrays, a DataFrame, a Hugging Face dataset),
+            ``model`` a module or a function that makes one, and ``loss`` a function of (model, batch) or an
+            object that has one.
+
+    Returns:
+        The finished run. Ctrl-C saves a checkpoint and is raised again.
+
+    Raises:
+        ValueError: The message names the wrong setting, as the command's does.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = train(model="linear", clients=4, rounds=2, epsilon=50.0, bytes=32, out=folder, report=False)
+    >>> run.summary["rounds"], run.summary["notion"], list(run.metrics)
+    (2, 'local', ['accuracy'])
+    """
+    from sqsgd.learning.gradients import threads_restored
+
+    unknown = [name for name in settings if name not in FIELDS]
+    if unknown:
+        raise ValueError(f"{unknown[0]} is not a setting of a run; they are {', '.join(FIELDS)}")
+    if config is None and not resume and "epsilon" not in settings:
+        raise ValueError("epsilon is missing: give the epsilon of one report (the paper's is 400)")
+    if isinstance(config, RunConfig):
+        settings = {**dataclasses.asdict(config), **settings}
+        config = None
+    values, given = _named(settings)
+    with threads_restored():
+        try:
+            run, state = begin(values, config, None if out is None else Path(out), resume=resume, given=given)
+        except OSError as error:
+            reason = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error
+            raise ValueError(str(reason)) from error
+        for line in () if resume else run.notes:
+            warnings.warn(line, stacklevel=2)
+        for _ in run.rounds(state):
+            pass
+    summary = json.loads((run.folder / "summary.json").read_text())
+    if report:
+        from sqsgd.report.page import write_report
+
+        write_report([run.folder], run.folder / "report.html")
+    return TrainedRun(folder=run.folder, config=run.config, summary=summary, model=run.problem.model)
+
+
+def begin(
+    values: Mapping[str, Any],
+    config_file: str | Path | None,
+    out: Path | None,
+    *,
+    resume: bool,
+    given: Mapping[str, Any] | None = None,
+) -> tuple[Run, State]:
+    """A new run from a file and values that override it, or the run in ``out`` from its last checkpoint.
+
+    Args:
+        values: Fields of ``RunConfig``.
+        config_file: A TOML file with some of them.
+        out: The run's folder; None: a new one below ``runs``.
+        resume: Whether to continue the run in ``out``.
+        given: Objects for the fields ``dataset``, ``model`` or ``loss`` that are ``in-memory``.
+    """
+    from sqsgd.training.run_folder import RunFolder, new_folder
+
+    if resume:
+        if out is None:
+            raise ValueError("--resume needs --out: the folder of the run to resume")
+        begun = load_config(out / "config.toml") if (out / "config.toml").exists() else None
+        # An object is given again as it was: by its name, or as one that has none.
+        changed = [
+            name for name in values if name not in OBJECTS or (begun and values[name] != getattr(begun, name))
+        ]
+        if changed or config_file:
+            named = ", ".join(sorted(changed) or ["config"])
+            raise ValueError(f"--resume takes every setting from {out / 'config.toml'}; leave out {named}")
+        if begun is None:
+            raise ValueError(f"{out} has no config.toml: there is nothing to resume")
+        return prepare(begun, out, given).resumed()
+    if out is not None:
+        RunFolder(out).check_free()  # before data are loaded
+    base = read_config(config_file) if config_file else {}
+    merged = {**base, **values}
+    if isinstance(options := values.get("options", {}), Mapping):
+        merged["options"] = {**base.get("options", {}), **options}
+    config = make_config(merged, where="the command line" if given is None else "the settings")
+    run = prepare(config, out or Path("runs"), given)
+    if out is None:  # created only now that the run is known to be valid
+        run = dataclasses.replace(run, folder=new_folder(config.dataset))
+    return run.started()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A prepared run, whose parts fit together."""
+
+    config: RunConfig
+    folder: Path
+    problem: LearningProblem
+    scheme: Scheme
+    settings: RunConfig
+    """The configuration with bound and rate decided."""
+    order: Order | None = None
+    """Of users who report once; a secret one is drawn when the run begins."""
+    order_file: str = ""
+    """Where a secret order is kept."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What to know before it begins: clients that do not take part, and that little will be learned."""
+        owners, config = self.problem.dataset.owners, self.config
+        notes = [outlook(config, self.problem.dim)]
+        if config.partition == "natural" and owners is not None and config.clients <= int(owners.max()):
+            notes.insert(
+                0,
+                f"clients = {config.clients:,}: only the first of the data's {int(owners.max()) + 1:,} "
+                "clients take part; leave clients out, and all do",
+            )
+        return [note for note in notes if note]
+
+    @property
+    def _files(self) -> RunFolder:
+        from sqsgd.training.run_folder import RunFolder
+
+        return RunFolder(self.folder)
+
+    def started(self) -> tuple[Run, State]:
+        """The run in a new folder, and its first state; refuses a folder with files it would replace."""
+        config, files, run = self.config, self._files, self
+        files.check_free()
+        kept, place = config.ledgers, self.folder.resolve()
+        if kept and config.once and config.secure and Path(kept).is_relative_to(place):
+            raise ValueError(
+                f"ledgers = {kept!r} is in {self.folder}, where results go: a ledger says in which round its "
+                "user reported, which is a secret here; choose a folder elsewhere"
+            )
+        if config.once and self.order is None:
+            order = secret_order(config.clients, config.asked)
+            run = dataclasses.replace(self, order=order, order_file=keep_order(order, self.folder))
+        state = initial_state(self.problem.initial(), self.settings)
+        files.begin(state, run._about(), config.to_toml())
+        return run, state
+
+    def resumed(self) -> tuple[Run, State]:
+        """The run at its own rate, and the last checkpoint's state; refuses another configuration."""
+        config, files = self.config, self._files
+        state, kept = files.load()
+        # With these, the number of rounds decides who is in a round, or the size of its step.
+        fixed = {"rounds"} if config.once or config.decay != "none" else set()
+        for name, value in dataclasses.asdict(config).items():
+            if (name not in MAY_CHANGE or name in fixed) and kept[name] != value:
+                raise ValueError(
+                    f"{self.folder / 'config.toml'}: {name} = {value!r}, but this run was begun with "
+                    f"{kept[name]!r}: restore that value, or start again with another --out"
+                )
+        if kept["data"] != (data := self._about()["data"]):
+            raise ValueError(
+                f"dataset = {config.dataset!r} has shapes and a checksum of labels {data}, but this run was "
+                f"begun with {kept['data']}: give the same data in the same order, or start again with "
+                "another --out"
+            )
+        if state.weights.size != self.problem.dim:
+            raise ValueError(f"the checkpoint has {state.weights.size} weights, the model {self.problem.dim}")
+        if config.unrepeatable and files.last_begun == state.round and not files.finished:
+            state = dataclasses.replace(state, lost=state.round)
+        order = self.order
+        if config.once and order is None and state.round < config.rounds:
+            order = kept_order(kept["order"])
+        settings = dataclasses.replace(self.settings, lr=kept["rate"])
+        return dataclasses.replace(self, settings=settings, order=order, order_file=kept["order"]), state
+
+    def _about(self) -> dict[str, Any]:
+        """What a checkpoint says about its run, beside the state: other data are then refused.
+
+        The checksum is of all labels: inputs may be features, whose last bits depend on the machine.
+        """
+        data, labels = self.problem.dataset, 0
+        for each in (data.train_labels, data.test_labels):
+            labels = zlib.crc32(each.cpu().numpy().tobytes(), labels)
+        return {
+            **dataclasses.asdict(self.config),
+            "order": self.order_file or (SEEDED if self.config.once else ""),
+            "rate": self.settings.lr,
+            "data": [list(data.train_inputs.shape), list(data.test_inputs.shape), labels],
+        }
+
+    def rounds(self, state: State, stop: Callable[[], bool] = lambda: False) -> Iterator[Record]:
+        """The remaining rounds, each written before its record is yielded; then the model and the summary.
+
+        ``stop`` is called after each round. If it returns True, the state is saved and training ends there.
+        """
+        config, files, about = self.config, self._files, self._about()
+        board: Any = _tensorboard(self.folder, state.round) if config.tensorboard else None
+        # Flower's clients keep their last round only, so nothing older can be resumed.
+        every = 1 if config.unrepeatable or config.engine == "flower" else config.checkpoint_every
+        with files.held():
+            files.keep_rounds(state.round)
+            try:
+                for record, after in self._engine_rounds(state, files):
+                    if after.round == config.rounds or after.round % config.evaluate_every == 0:
+                        measured = self.problem.measure(after.weights).recorded()
+                        record = dataclasses.replace(record, **measured)
+                    line = record.to_dict()
+                    files.write(line)
+                    state = after  # only now: a checkpoint needs a line for each of its rounds
+                    if state.round == config.rounds or state.round % every == 0:
+                        files.save(state, about)
+                    for name, value in line.items() if board is not None else ():
+                        if isinstance(value, int | float):
+                            board.add_scalar(name, value, record.round)
+                    yield record
+                    if stop() and state.round < config.rounds:
+                        files.save(state, about)
+                        return
+            except KeyboardInterrupt:
+                files.save(state, about)
+                raise
+            if board is not None:
+                board.close()
+            files.finish(self.problem.named_weights(state.weights), self._summary(files.lines))
+            forget_order(self.order_file)
+
+    def _engine_rounds(self, state: State, files: RunFolder) -> Iterator[tuple[Record, State]]:
+        parts, config = (self.problem, self.scheme, self.settings, state), self.config
+        if config.engine == "flower":
+            from sqsgd.flower.simulation import simulated_rounds
+
+            yield from simulated_rounds(
+                *parts, config=config, order=self.order, folder=self.folder, load_problem=load_problem
+            )
+            return
+        rounds = engine.run(
+            *parts,
+            config.rounds,
+            order=self.order,
+            ledgers=_ledgers(config, self.scheme),
+            weigh_by_size=config.weigh_by_size,
+            workers=config.workers or cores(),
+        )
+        while state.round < config.rounds:
+            if config.unrepeatable:
+                files.begin_round(state.round)
+            record, state = next(rounds)
+            yield record, state
+
+    def _summary(self, lines: list[dict[str, Any]]) -> dict[str, Any]:
+        config = self.config
+        return summarise(
+            lines,
+            self.scheme,
+            self.settings,
+            once=config.once,
+            dataset=config.dataset,
+            held_out=self.problem.dataset.held_out,
+            model=config.model,
+            loss=config.loss,
+            features=config.features,
+            participation=config.participation,
+            clients=config.clients,
+            noise="secure" if config.secure else "seeded: an experiment, protects nobody",
+            **(about_once(self.scheme, "run", lines, seeded=not config.secure) if config.once else {}),
+        )
+
+
+def _tensorboard(folder: Path, rounds: int) -> Any:
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=rounds)
+
+
+def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = None) -> Run:
+    """Load data and model, make the scheme; raises ValueError naming the wrong key. Writes nothing.
+
+    ``given``: objects for the keys ``dataset``, ``model`` or ``loss`` that are ``in-memory``.
+    """
+    check_parts(config)
+    problem = load_problem(config, given)
+    config = dataclasses.replace(config, clients=problem.clients)
+    config, scheme, settings = fitted(config, problem.dim)
+    order = None
+    if config.once and not config.secure:
+        order = seeded_order(config.clients, config.asked, config.seed)
+    return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings, order=order)
+
+
+def check_parts(config: RunConfig) -> None:
+    """Check what needs no data: the scheme's name, and whether the engine is installed."""
+    if config.scheme != "auto":
+        check_name("scheme", config.scheme)
+    if config.engine in FEDERATIONS:
+        raise ValueError(f"engine = {config.engine!r}: a federation trained this run; its server resumes it")
+    if config.engine == "flower":
+        missing = [name for name in ("flwr", "ray") if importlib.util.find_spec(name) is None]
+        if missing:
+            raise ValueError(f"engine = 'flower' needs {' and '.join(missing)}: pip install 'sqsgd[flower]'")
+
+
+def fitted(config: RunConfig, dim: int) -> tuple[RunConfig, Scheme, RunConfig]:
+    """The complete configuration, the scheme, and the configuration with bound and rate decided."""
+    scheme = config.make_scheme(dim, once=config.once)
+    if config.ledgers:
+        place = Path(config.ledgers).resolve()  # the same folder wherever the run is resumed
+        if place.exists() and not place.is_dir():
+            raise ValueError(f"ledgers = {config.ledgers!r} is a file; name a folder")
+        config = dataclasses.replace(config, ledgers=str(place))
+    config = config.chosen(scheme)
+    _ledgers(config, scheme)
+    softmax, pretrained = _softmax(config)
+    return config, scheme, config.fitted(scheme, config.asked, softmax=softmax, pretrained=pretrained)
+
+
+def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
+    """Ledgers whose cap is the announced cost of the run."""
+    if not config.ledgers:
+        return None
+    if not scheme.privacy.is_pure_local:
+        raise ValueError(f"ledgers = {config.ledgers!r}: scheme = {config.scheme!r} is not locally private")
+    if scheme.privacy.arithmetic != "exact":
+        raise ValueError(
+            f"ledgers = {config.ledgers!r}: scheme = {config.scheme!r} is private in real arithmetic only, "
+            "which ledgers do not certify; choose another scheme, or omit ledgers"
+        )
+    cap = total(scheme.privacy.epsilon, 1 if config.once else config.rounds)
+    return Ledgers(folder=Path(config.ledgers), max_epsilon=cap)
+
+
+def _softmax(config: RunConfig) -> tuple[bool, bool]:
+    """Whether each client answers once for a softmax on unit features; whether public data pretrained it."""
+    from sqsgd.learning.features import PRETRAINED, extractor_and_model
+
+    features, model = extractor_and_model(config.features, config.model)
+    linear = model in ("linear", PRETRAINED) and bool(features)
+    return config.once and config.optimizer == "sgd" and linear, model == PRETRAINED
+
+
+def outlook(config: RunConfig, dim: int) -> str:
+    """One line if a model of ``dim`` weights is predicted to learn little or nothing."""
+    scheme = config.make_scheme(dim, once=config.once)
+    if _softmax(config)[0]:
+        found = planner.once_outlook(scheme, config.clients)
+    else:
+        found = planner.outlook(scheme, config.asked, config.rounds, config.bound or scheme.first_bound)
+    return f"{scheme.name} at epsilon {config.epsilon:g}: {found}" if found else ""
+
+
+def load_problem(
+    config: RunConfig,
+    given: Mapping[str, Any] | None = None,
+    loaded: Dataset | None = None,
+) -> LearningProblem:
+    """The data and the model of a run; ``loaded``: what ``load_data`` gave for the same data and features."""
+    from sqsgd.learning.datasets import first_tests, hold_out
+    from sqsgd.learning.factories import IN_MEMORY
+    from sqsgd.learning.features import extractor_and_model
+    from sqsgd.learning.models import make_model
+    from sqsgd.learning.objectives import find_objective, make_objective
+    from sqsgd.learning.problem import find_device, make_problem
+
+    given = given or {}
+    if given and config.engine == "flower":
+        raise ValueError(
+            f"engine = 'flower' starts other processes, which need {' and '.join(given)} by name: write "
+            "package.module:name"
+        )
+    for name in OBJECTS:
+        if getattr(config, name) == IN_MEMORY and name not in given:
+            raise ValueError(
+                f"{name} = {IN_MEMORY!r}: this run was begun from Python with an object that has no name; "
+                f"resume it with sqsgd.train(out=..., resume=True, {name}=...)"
+            )
+    device = find_device(config.device)
+    objective = make_objective(config.loss, given["loss"]) if "loss" in given else find_objective(config.loss)
+    _, model_name = extractor_and_model(config.features, config.model)
+    dataset = loaded or load_data(config, given)
+    if config.validation:
+        dataset = hold_out(dataset, config.validation, config.seed)
+    if config.test_images:
+        dataset = first_tests(dataset, config.test_images)
+    natural = config.partition == "natural"
+    if config.clients == EVERY_CLIENT and natural and dataset.owners is not None:
+        config = dataclasses.replace(config, clients=int(dataset.owners.max()) + 1)
+    if config.clients > len(dataset.train_labels) and not natural and config.partition != "drawn":
+        raise ValueError(
+            f"clients = {config.clients} is more than the {len(dataset.train_labels)} "
+            f"training images of dataset = {config.dataset!r}; partition = 'drawn' lets them draw one each"
+        )
+    model = make_model(
+        model_name, dataset.classes, dataset.in_shape, config.seed, given.get("model"), head=dataset.head
+    )
+    return make_problem(
+        dataset,
+        model,
+        clients=config.clients,
+        partition_scheme=config.partition,
+        batch=config.batch,
+        participants=config.participants,
+        seed=config.seed,
+        workers=config.workers or cores(),
+        objective=objective,
+        device=device,
+        minibatch=config.minibatch,
+    )
+
+
+def load_data(config: RunConfig, given: Mapping[str, Any] | None = None) -> Dataset:
+    """The whole dataset, with features in place of its inputs if the run has them.
+
+    Features are extracted from all images, so that slow ones are found again whatever is held out.
+    """
+    from sqsgd.learning.datasets import given_dataset, load_dataset
+    from sqsgd.learning.features import extracted, extractor_and_model
+
+    features, _ = extractor_and_model(config.features, config.model)
+    if given and "dataset" in given:
+        dataset = given_dataset(config.dataset, given["dataset"])
+    else:
+        dataset = load_dataset(config.dataset, config.data_dir or None)
+    return extracted(dataset, features) if features else dataset
+
+
+def _named(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings with names in place of objects, and the objects whose name cannot be imported."""
+    values, given = dict(settings), {}
+    for name in OBJECTS:
+        value = settings.get(name)
+        if value is None or isinstance(value, str):
+            continue
+        values[name] = _importable(value) or "in-memory"
+        if values[name] == "in-memory":
+            given[name] = value
+    for name, value in values.items():
+        if isinstance(value, np.generic):
+            values[name] = value = value.item()
+        if isinstance(value, Path):
+            values[name] = str(value)
+        elif isinstance(value, int) and not isinstance(value, bool) and FIELDS[name].type in ("float", "str"):
+            values[name] = float(value) if FIELDS[name].type == "float" else str(value)
+    return values, given
+
+
+def _importable(value: Any) -> str:
+    """``module:name`` of a function or class that another process can import by it; else nothing."""
+    if not isinstance(value, type | FunctionType) or value.__module__ == "__main__":
+        return ""
+    module, name = value.__module__, value.__qualname__
+    return f"{module}:{name}" if getattr(sys.modules.get(module), name, None) is value else ""

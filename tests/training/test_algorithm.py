@@ -1,0 +1,319 @@
+"""Algorithm 2 against its transcription; momentum correction, optimizers, the bound and the record."""
+
+import json
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import transcription
+from quadratic import Quadratic, after, settings
+
+from sqsgd import Scheme, Task, make_scheme, seeded_rng, training
+from sqsgd.task import Tasks
+from sqsgd.training import State, optimizers
+from sqsgd.training.algorithm import next_bound
+from sqsgd.training.state import make_record
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "more"),
+    [
+        (3.0, {}),
+        (20.0, {}),
+        (60.0, {}),
+        (60.0, {"clip_norm": 1.5}),
+        (60.0, {"alpha": 0.5, "beta": 2.0}),
+    ],
+)
+def test_the_run_is_the_transcription(epsilon, more, monkeypatch):
+    scheme = make_scheme("sqsgd", dim=40, epsilon=epsilon, bytes=2, code="signs", norm_epsilon=1.5)
+    messages = []
+    seal = type(scheme).seal
+
+    def spying(self, columns, task):
+        message = seal(self, columns, task)
+        codes, symbol = self.open(message, task)
+        messages.append((codes.tolist(), int(symbol[0])))
+        return message
+
+    monkeypatch.setattr(type(scheme), "seal", spying)
+    _, state = after(12, scheme, settings(**more))
+    q, norm = scheme.mechanism.quantizer, scheme.mechanism.norm
+    assert norm.levels == 2
+    weights, bound, sent = transcription.train(
+        Quadratic().gradient, np.zeros(40, np.float32), clients=3, rounds=12, size=16, threshold=q.threshold,
+        eps1=q.epsilon, eps2=norm.epsilon, levels=norm.levels, rate=0.1, bound=2.0, seed=5,
+        **{name.removesuffix("_norm"): value for name, value in more.items()},
+    )  # fmt: skip
+    assert messages == sent
+    assert np.allclose(state.weights, weights, atol=1e-4)
+    assert np.isclose(state.bound, bound, rtol=1e-9)
+
+
+def test_learning_happens_and_a_wrong_sign_would_show():
+    scheme = make_scheme("sqsgd", dim=40, epsilon=200.0, bytes=2, code="signs")
+    _, state = after(150, scheme, settings())
+    target = Quadratic().points.mean(axis=0)
+    assert np.linalg.norm(state.weights - target) < 0.5 * np.linalg.norm(target)
+
+
+def test_the_residual_keeps_what_was_not_sent():
+    scheme = make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs")
+    task = Task(round=0, client=1, seed=5, dim=40, bound=1.0)
+    gradient, before = np.arange(40, dtype=np.float32), np.ones(40, np.float32)
+    for alpha, beta in ((1.0, 1.0), (0.5, 2.0)):
+        message, residual = training.client_step(
+            scheme, task, gradient, before, seeded_rng(1), alpha=alpha, beta=beta
+        )
+        sent = training.sent_coordinates(scheme, task, message)
+        assert sent.size == 16
+        expected = before + np.float32(alpha) * gradient
+        expected[sent] = 0
+        assert np.array_equal(residual, expected)
+    assert np.array_equal(before, np.ones(40, np.float32))  # a value in, a value out
+
+
+def test_the_bound_stays_above_its_floor():
+    scheme, chosen = make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs"), settings(bound=4.0)
+    state = training.initial_state(np.zeros(40, np.float32), chosen)
+    for round in range(40):
+        task = Task(round=round, client=0, seed=5, dim=40, bound=state.bound)
+        report = scheme.encode(np.zeros(40, np.float32), task, seeded_rng(round))
+        state, _ = training.server_step(scheme, chosen, state, [(task, report, 1.0)])
+    assert 4e-4 <= state.bound < 1e-2
+
+
+def test_a_fixed_bound_stays():
+    scheme = make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs")
+    assert after(5, scheme, settings(track=False))[1].bound == 2.0
+    assert after(5, make_scheme("sqsgd-paper", dim=40, epsilon=90.0, bytes=8), settings())[1].bound == 2.0
+
+
+def test_a_rate_that_decays_takes_the_steps_of_a_falling_line():
+    scheme = make_scheme("fedsgd", dim=40)
+    problem, chosen = Quadratic(), settings(rounds=4, decay="linear")
+    _, state = after(4, scheme, chosen)
+    weights = np.zeros(40, np.float32)
+    for round in range(4):
+        mean = np.mean([problem.gradient(weights, round, client) for client in range(3)], axis=0)
+        weights = (weights - 0.1 * (1 - round / 4) * mean).astype(np.float32)
+    np.testing.assert_allclose(state.weights, weights, rtol=1e-5)
+
+
+def test_the_bound_moves_both_ways_within_limits():
+    assert next_bound(10.0, [10.0] * 10, floor=0.1) == 15.0  # all at the bound: it grows
+    assert next_bound(10.0, [4.0] * 10, floor=0.1) == 6.0
+    assert next_bound(10.0, [0.1] * 10, floor=0.1) == 5.0  # at most halved
+    assert next_bound(0.11, [-3.0] * 10, floor=0.1) == 0.1
+    assert next_bound(10.0, [4.0] * 9 + [1e9], floor=0.1) == 6.0  # one client moves nothing
+    assert next_bound(10.0, [1e9] * 10, floor=0.1) == 20.0  # at most doubled
+
+
+@pytest.mark.parametrize("clients", [2, 3, 4, 5, 10, 100])
+def test_one_client_cannot_raise_the_bound_alone(clients):
+    honest = [4.0] * (clients - 1)
+    assert next_bound(10.0, [*honest, 1e9], floor=0.1) == 6.0
+    assert next_bound(10.0, [*honest, -1e9], floor=0.1) in (6.0, 5.0)
+
+
+F = np.float32
+
+
+def deep_gradient_compression(problem, *, count, momentum, rate, rounds, masking=True):
+    """Algorithm 4 (vanilla momentum), one coordinate after the other; numbers are its lines' names."""
+    dim, nodes = problem.dim, range(problem.clients)
+    weights = np.zeros(dim, F)
+    u = [[F(0)] * dim for _ in nodes]
+    v = [[F(0)] * dim for _ in nodes]
+    sent = []
+    for t in range(rounds):
+        total = np.zeros(dim)
+        for k in nodes:
+            gradient = problem.gradient(weights, t, k)
+            for i in range(dim):
+                u[k][i] = F(momentum) * u[k][i] + gradient[i]  # momentum correction
+                v[k][i] = v[k][i] + u[k][i]
+            order = sorted(range(dim), key=lambda i, v=v[k]: (-abs(v[i]), i))
+            mask = set(order[:count])  # |v| above the threshold
+            sent.append(sorted(mask))
+            for i in mask:
+                total[i] += v[k][i]
+                v[k][i] = F(0)
+                if masking:
+                    u[k][i] = F(0)  # momentum factor masking
+        weights = (weights - rate * total / problem.clients).astype(F)
+    return weights, np.array(u), np.array(v), sent
+
+
+def run(scheme, rounds, monkeypatch):
+    """The same through ``training.run``; also the coordinates of each message."""
+    sent, original = [], Scheme.sent_coordinates
+
+    def spying(scheme, columns, task):
+        found = original(scheme, columns, task)
+        sent.append(found.tolist())
+        return found
+
+    monkeypatch.setattr(Scheme, "sent_coordinates", spying)
+    _, state = after(rounds, scheme, settings())
+    return state, sent
+
+
+@pytest.mark.parametrize("momentum", [0.5, 0.9])
+@pytest.mark.parametrize("count", [1, 7, 39])
+def test_the_memory_is_the_transcriptions(momentum, count, monkeypatch):
+    scheme = make_scheme("dgc", dim=40, count=count, momentum=momentum)
+    state, sent = run(scheme, 15, monkeypatch)
+    weights, u, v, expected = deep_gradient_compression(
+        Quadratic(), count=count, momentum=momentum, rate=0.1, rounds=15
+    )
+    assert sent == expected
+    assert np.allclose(state.weights, weights, atol=1e-6)
+    for client in range(3):
+        velocity, waiting = state.residuals[client]
+        assert np.allclose(velocity, u[client], atol=1e-5)
+        assert np.allclose(waiting, v[client], atol=1e-5)
+        assert not velocity[sent[-3 + client]].any()
+        assert not waiting[sent[-3 + client]].any()
+
+
+def test_without_momentum_it_is_the_plain_residual(monkeypatch):
+    state, sent = run(make_scheme("dgc", dim=40, count=7, momentum=0.0), 10, monkeypatch)
+    weights, _, v, expected = deep_gradient_compression(
+        Quadratic(), count=7, momentum=0.0, rate=0.1, rounds=10
+    )
+    assert sent == expected
+    assert np.allclose(state.weights, weights, atol=1e-6)
+    assert np.allclose([state.residuals[client] for client in range(3)], v, atol=1e-5)
+
+
+def test_where_all_is_sent_nothing_is_kept(monkeypatch):
+    """Masking clears the whole velocity each round: Algorithm 4 is plain descent then, as the scheme is."""
+    scheme = make_scheme("dgc", dim=40, count=40)
+    _, state = after(10, scheme, settings())
+    weights, u, v, _ = deep_gradient_compression(Quadratic(), count=40, momentum=0.9, rate=0.1, rounds=10)
+    assert state.residuals == {}
+    assert not u.any()
+    assert not v.any()
+    assert np.allclose(state.weights, weights, atol=1e-6)
+
+
+def test_a_step_changes_nothing_that_it_was_given():
+    scheme = make_scheme("dgc", dim=40, count=7)
+    task = Task(round=0, client=1, seed=5, dim=40, bound=1.0)
+    gradient, kept = np.arange(40, dtype=F), np.ones((2, 40), F)
+    message, after_step = training.client_step(scheme, task, gradient, kept, seeded_rng(1))
+    assert np.array_equal(kept, np.ones((2, 40), F))
+    assert np.array_equal(gradient, np.arange(40, dtype=F))
+    velocity = F(0.9) * np.ones(40, F) + gradient
+    waiting = 1 + velocity
+    assert training.sent_coordinates(scheme, task, message).tolist() == list(range(33, 40))
+    velocity[33:] = waiting[33:] = 0
+    assert np.array_equal(after_step, np.stack([velocity, waiting]))
+    assert after_step.dtype == F
+
+
+def test_a_run_goes_on_from_any_state_to_the_same_bits():
+    scheme, chosen, problem = make_scheme("dgc", dim=40, bytes=38), settings(), Quadratic()
+    state = training.initial_state(np.zeros(40, F), chosen)
+    states: list[State] = [after for _, after in training.run(problem, scheme, chosen, state, 8)]
+    *_, (_, again) = training.run(problem, scheme, chosen, states[3], 8)
+    assert np.array_equal(again.weights, states[-1].weights)
+    for client in range(3):
+        assert np.array_equal(again.residuals[client], states[-1].residuals[client])
+
+
+def test_learning_happens():
+    _, state = after(150, make_scheme("dgc", dim=40, bytes=38), settings())
+    target = Quadratic().points.mean(axis=0)
+    assert np.linalg.norm(state.weights - target) < 0.5 * np.linalg.norm(target)
+
+
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_optimizers_descend(name):
+    weights, state = np.array([3.0, -2.0], np.float32), {}
+    for _ in range(200):
+        weights, state = optimizers.step(name, 0.05, weights, weights.astype(float), state)
+    assert np.abs(weights).max() < 0.1
+
+
+def test_momentum_and_adam_take_the_steps_of_the_book():
+    gradients = np.random.default_rng(3).standard_normal((5, 2))
+    velocity, first, second = np.zeros((3, 2))
+    expected = {"momentum": np.zeros(2), "adam": np.zeros(2)}
+    for step, gradient in enumerate(gradients, start=1):
+        velocity = 0.9 * velocity + gradient
+        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+        expected["momentum"] -= 0.1 * velocity
+        expected["adam"] -= 0.1 * (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
+    for name, wanted in expected.items():
+        weights, state = np.zeros(2, np.float32), {}
+        for gradient in gradients:
+            weights, state = optimizers.step(name, 0.1, weights, gradient, state)
+        assert np.allclose(weights, wanted, atol=1e-6)
+
+
+STATE = State(round=4, weights=np.zeros(40, np.float32), bound=2.0, optimizer={})
+
+
+def record(scheme="sqsgd-stateless", epsilon=8.0, spent=None, **measured):
+    made = make_scheme(scheme, dim=40, epsilon=epsilon, bytes=2)
+    return make_record(made, STATE, replace(STATE, spent=spent or {7: 5}), **measured)
+
+
+def test_totals_are_never_below_the_exact_product():
+    """The naive product is, for many numbers of reports."""
+    epsilon = make_scheme("sqsgd-stateless", dim=40, epsilon=1.1, bytes=2).privacy.epsilon
+    naive = 0
+    for reports in range(1, 200):
+        found = record(epsilon=1.1, spent={7: reports, 8: 1}).epsilon_total
+        assert Fraction(found) >= Fraction(epsilon) * reports
+        assert Fraction(math.nextafter(found, 0)) < Fraction(epsilon) * reports
+        naive += Fraction(epsilon * reports) < Fraction(epsilon) * reports
+    assert naive > 20
+
+
+def test_it_describes_the_round_that_began_with_the_state():
+    made = record(magnitudes=[0.5, 1.96, 2.0, 2.4], clients=4)
+    assert (made.round, made.bound, made.clients, made.clip_rate) == (4, 2.0, 4, 0.75)
+    assert (made.epsilon, made.epsilon_total) == (8.0, 40.0)
+    assert math.isnan(made.loss)
+
+
+@pytest.mark.parametrize(("scheme", "written"), [("sqsgd-stateless", 8.0), ("fedsgd", "infinity")])
+def test_json_holds_every_number(scheme, written):
+    line = json.loads(json.dumps(record(scheme).to_dict(), allow_nan=False))
+    assert (line["loss"], line["epsilon"], line["clip_rate"]) == ("nan", written, None)
+
+
+def test_what_is_unknown_has_no_key():
+    names = {"seconds_gradient", "seconds_encode", "bytes_up_serialised", "bytes_down_serialised"}
+    assert not names & record(seconds_gradient=None, seconds_encode=None).to_dict().keys()
+    assert names <= record(bytes_up_serialised=30, bytes_down_serialised=200).to_dict().keys()
+
+
+def test_messages_opened_reports_and_many_at_once_make_one_step():
+    """What the local engine, Flower, NVFlare and the collector pass to the server's step."""
+    scheme, chosen = make_scheme("privunit", dim=40, epsilon=20.0, bytes=32), settings()
+    state = training.initial_state(np.ones(40, np.float32), chosen)
+    first = training.algorithm.task_for(0, chosen, state)
+    tasks = Tasks(first, np.arange(5))
+    sent = [scheme.encode(np.full(40, 0.1, np.float32), task, seeded_rng(task.client)) for task in tasks]
+    rows, found = np.frombuffer(b"".join(sent), np.uint8).reshape(5, -1), []
+    for reports in (
+        [(task, message, 1.0) for task, message in zip(tasks, sent, strict=True)],
+        [(task, scheme.open(message, task), 1.0) for task, message in zip(tasks, sent, strict=True)],
+        [(tasks[:2], rows[:2], None), (tasks[2:], rows[2:], np.ones(3))],
+    ):
+        after_it, made = training.server_step(scheme, chosen, state, reports)
+        again = training.server_step(scheme, chosen, state, iter(reports), paid=())[0]
+        assert np.allclose(after_it.weights, again.weights)
+        assert (made.clients, made.bytes_up, made.epsilon_total) == (5, scheme.bits // 8, 20.0)
+        assert (after_it.round, after_it.spent, again.spent) == (1, dict.fromkeys(range(5), 1), {})
+        assert made.clip_rate is not None
+        found.append((after_it.weights, after_it.bound))
+    for weights, bound in found[1:]:
+        assert np.allclose(weights, found[0][0], atol=1e-6)
+        assert bound == found[0][1]

@@ -1,0 +1,167 @@
+"""The local engine: one client after the other or many at once; records, timers, totals, lost rounds."""
+
+import itertools
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from quadratic import Quadratic, Rows, after, settings
+
+from sqsgd import make_scheme, training
+from sqsgd.privacy.ledger import Ledgers
+from sqsgd.training import engine
+from sqsgd.training.engine import Engine, noise_seed
+from sqsgd.training.order import seeded_order
+
+
+def test_records_say_what_was_spent_and_sent():
+    records, state = after(4, make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs"), settings())
+    assert [record.epsilon_total for record in records] == [50.0, 100.0, 150.0, 200.0]
+    assert {record.bytes_up for record in records} == {16 + 2 + 1}
+    assert all(record.bytes_down > 4 * 40 for record in records)
+    assert all(0 <= record.clip_rate <= 1 for record in records)
+    parts = [(r.seconds_gradient, r.seconds_encode, r.seconds_aggregate) for r in records]
+    assert all(
+        min(part) > 0 and sum(part) <= r.seconds * 1.001 for part, r in zip(parts, records, strict=True)
+    )
+    assert state.spent == {0: 4, 1: 4, 2: 4}
+
+
+def test_the_total_is_that_of_the_client_that_took_part_most():
+    class Sometimes(Quadratic):
+        def cohort(self, round):
+            return [0] if round % 2 else [0, 1]
+
+    records, state = after(
+        4, make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs"), settings(), Sometimes()
+    )
+    assert state.spent == {0: 4, 1: 2}
+    assert records[-1].epsilon_total == 200.0
+
+
+def test_time_is_booked_where_it_was_spent(monkeypatch):
+    scheme = make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs")
+    names = {"randomize": "seconds_encode", "open": "seconds_aggregate"}
+    for slow, field in names.items():
+        usual = getattr(type(scheme), slow)
+
+        def slowly(self, *arguments, usual=usual):
+            time.sleep(0.02)
+            return usual(self, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(scheme), slow, slowly)
+            record = after(1, scheme, settings())[0][0]
+        assert getattr(record, field) >= 0.06
+        assert all(getattr(record, other) < 0.06 for other in names.values() if other != field)
+
+
+def test_a_run_goes_on_from_any_state_to_the_same_bits():
+    scheme, chosen, problem = (
+        make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs"),
+        settings(),
+        Quadratic(),
+    )
+    state = training.initial_state(np.zeros(40, np.float32), chosen)
+    states = [after for _, after in training.run(problem, scheme, chosen, state, 8)]
+    *_, (_, again) = training.run(problem, scheme, chosen, states[3], 8)
+    assert np.array_equal(again.weights, states[-1].weights)
+    assert again.bound == states[-1].bound
+
+
+def test_weights_by_size():
+    scheme = make_scheme("fedsgd", dim=40)
+    problem, start = Quadratic(), np.zeros(40, np.float32)
+    gradients = np.array([problem.gradient(start, 0, client) for client in range(3)])
+    for by_size, shares in ((False, [1, 1, 1]), (True, [1, 2, 3])):
+        _, state = after(1, scheme, settings(), weigh_by_size=by_size)
+        assert np.allclose(state.weights, -0.1 * np.average(gradients, axis=0, weights=shares), atol=1e-6)
+
+
+def test_a_lost_round_counts_as_spent_and_leaves_the_model():
+    scheme, chosen, problem = (
+        make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs"),
+        settings(),
+        Quadratic(),
+    )
+    state = replace(training.initial_state(np.ones(40, np.float32), chosen), lost=0)
+    record, state = Engine(problem=problem, scheme=scheme, settings=chosen).one_round(state)
+    assert (record.epsilon_total, record.clients, record.bytes_up) == (50.0, 0, 0)
+    assert np.isnan(record.loss)
+    assert (state.round, state.spent) == (1, {0: 1, 1: 1, 2: 1})
+    assert np.array_equal(state.weights, np.ones(40, np.float32))
+
+
+class Many(Quadratic):
+    clients = 60
+
+
+class ManyRows(Many):
+    gradient_rows = Quadratic.rows
+
+
+ORDER = seeded_order(60, 20, 1)
+
+SCHEMES = [
+    ("privunit-index", {"epsilon": 6.0}),
+    ("fedsgd", {}),
+    ("sqsgd-stateless", {"epsilon": 40.0, "bits": 64}),
+    ("vqsgd", {"epsilon": 6.0, "bits": 64}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), SCHEMES, ids=str)
+@pytest.mark.parametrize("parts", [{}, {"weigh_by_size": True}, {"order": ORDER, "workers": 2}], ids=str)
+def test_many_clients_at_once_do_what_single_ones_do(name, options, parts, monkeypatch):
+    """The same records, and the same model where there is no noise: the law of the noise is the scheme's."""
+    scheme = make_scheme(name, dim=40, **options)
+    monkeypatch.setattr(engine, "_FLOATS", 40 * 7)  # pieces of seven clients
+    many, many_state = after(3, scheme, settings(), ManyRows(), **parts)
+    alone, state = after(3, scheme, settings(), Many(), **parts)
+    assert many_state.spent == state.spent
+    for one, other in zip(many, alone, strict=True):
+        varying = {name: 0.0 for name in vars(one) if name.startswith("seconds") or name == "bound"}
+        assert replace(one, **varying, clip_rate=0) == replace(other, **varying, clip_rate=0)
+    if name == "fedsgd":
+        assert np.allclose(many_state.weights, state.weights, atol=1e-6)
+
+
+def test_clients_with_a_residual_or_a_ledger_are_taken_one_by_one(monkeypatch, tmp_path):
+    monkeypatch.setattr(engine._ManyClients, "step", None)
+    after(2, make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs"), settings(), Rows())
+    scheme = make_scheme("sqsgd-stateless", dim=40, epsilon=8.0, bytes=2)
+    after(1, scheme, settings(), Rows(), ledgers=Ledgers(folder=tmp_path, max_epsilon=8.0))
+    with pytest.raises(TypeError):
+        after(1, scheme, settings(), Rows())
+
+
+def test_public_weights_and_a_secret_order_exclude_each_other():
+    """A user's weight would tell which slot is its own."""
+    with pytest.raises(ValueError, match="which user fills a slot"):
+        after(1, make_scheme("fedsgd", dim=40), settings(), Many(), order=ORDER, weigh_by_size=True)
+
+
+@pytest.mark.parametrize("problem", [Quadratic, Rows])
+def test_a_gradient_that_is_not_finite_is_named(problem):
+    class Diverging(problem):
+        def gradient(self, weights, round, client):
+            return np.full(self.dim, np.nan if (round, client) == (2, 1) else 0.1, np.float32)
+
+    with pytest.raises(ValueError, match=r"round 2, client 1: x\[0\] = nan .* a learning rate below 0\.1"):
+        after(4, make_scheme("privunit-index", dim=40, epsilon=6.0), settings(), Diverging())
+
+
+@pytest.mark.parametrize("problem", [Quadratic, Rows])
+def test_secure_noise_differs_between_runs(problem):
+    scheme = make_scheme("privunit-index", dim=40, epsilon=5.0)
+    runs = [after(3, scheme, settings(secure=True), problem())[1].weights for _ in range(2)]
+    assert not np.array_equal(*runs)
+
+
+def test_every_report_has_its_own_seed():
+    edges = (0, 1, 2**32, 2**64 - 1)
+    seeds = {noise_seed(seed, round, client) for seed, round, client in itertools.product(edges, repeat=3)}
+    assert len(seeds) == 4**3
+    assert max(seeds) < 2**256
+    assert noise_seed(5, 6, 0) % 2**64 == 0  # as seeded_rngs needs it

@@ -1,0 +1,274 @@
+"""``sqsgd.train``: the command's run from Python, with objects of one's own."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typed import typed
+
+import sqsgd
+
+SMALL = {
+    "clients": 4,
+    "rounds": 4,
+    "epsilon": 60.0,
+    "bytes": 12,
+    "batch": 8,
+    "evaluate_every": 2,
+    "workers": 1,
+}
+
+
+def numbers(count=120, seed=0):
+    """Three inputs and a number to predict from them."""
+    draw = np.random.default_rng(seed)
+    inputs = draw.normal(size=(count, 3)).astype(np.float32)
+    return inputs, inputs @ np.array([1.0, -2.0, 0.5], np.float32)
+
+
+def absolute(model, batch):
+    inputs, labels = batch
+    return (model(inputs).squeeze(1) - labels).abs().mean()
+
+
+class Ranked:
+    """The mean absolute error, and a metric of its own."""
+
+    lower_is_better = ("worst",)
+    loss = staticmethod(absolute)
+
+    def metrics(self, outputs, labels):
+        return {"worst": (outputs.squeeze(1) - labels).abs().max()}
+
+
+class Broken(Ranked):
+    """Fails where it is first measured, which would be after many rounds."""
+
+    def metrics(self, outputs, labels):
+        return {"worst": 1 / 0}
+
+
+def without_times(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if "seconds" not in name} for line in lines]
+
+
+def test_it_is_the_run_of_the_command(tmp_path):
+    run = sqsgd.train(model="linear", out=tmp_path / "python", **SMALL)
+    options = " ".join(
+        f"--{name.replace('_', '-')} {value}" for name, value in SMALL.items() if "_" not in name
+    )
+    options = options.replace("--workers 1", "")
+    config = tmp_path / "more.toml"
+    config.write_text("evaluate_every = 2\nworkers = 1\n")
+    done = typed(
+        f"sqsgd train --model linear {options} --config {config} --out {tmp_path / 'command'} --json"
+    )
+    assert done.code == 0, done.error
+    files = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("python", "command")]
+    assert files[0] == files[1]
+    assert "report.html" in files[0]
+    assert without_times(tmp_path / "python") == without_times(tmp_path / "command")
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("python", "command")]
+    assert weights[0] == weights[1]
+    assert run.summary["accuracy"] == json.loads(done.out)["accuracy"]
+    assert (run.folder, run.config.rounds, len(run.records)) == (tmp_path / "python", 4, 4)
+
+
+def test_data_model_and_loss_may_be_objects(tmp_path):
+    model = nn.Linear(3, 1)
+    before = model.weight.clone()
+    run = sqsgd.train(
+        dataset=numbers(), model=model, loss=Ranked(), out=tmp_path / "run", report=False, **SMALL
+    )
+    assert torch.equal(model.weight, before)  # the given module is copied
+    assert not torch.equal(run.model.weight, before)
+    with torch.no_grad():
+        errors = (run.model(torch.from_numpy(numbers()[0])).squeeze(1) - torch.from_numpy(numbers()[1])).abs()
+    assert 0 < run.metrics["worst"] <= errors.max() + 1e-5
+    assert (run.summary["metric"], run.summary["better"], run.summary["accuracy"]) == ("worst", "lower", None)
+    assert (run.config.dataset, run.config.model, run.config.loss) == ("in-memory",) * 3
+    assert [line.get("metric") for line in run.records] == [None, "worst", None, "worst"]
+
+
+def test_a_run_of_objects_is_resumed_with_the_objects(tmp_path):
+    given = {"dataset": numbers(), "loss": Ranked()}
+    whole = sqsgd.train(**given, model="linear", out=tmp_path / "whole", report=False, **SMALL)
+    sqsgd.train(
+        **given, model="linear", out=tmp_path / "part", report=False, decay="none", **{**SMALL, "lr": 0.1}
+    )
+    config = tmp_path / "part" / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 4", "rounds = 6"))
+    with pytest.raises(
+        ValueError, match=r"dataset = 'in-memory'.*sqsgd.train\(out=..., resume=True, dataset"
+    ):
+        sqsgd.train(out=tmp_path / "part", resume=True)
+    longer = sqsgd.train(**given, out=tmp_path / "part", resume=True, report=False)
+    assert (whole.summary["rounds"], longer.summary["rounds"]) == (4, 6)
+
+
+def longer(folder, rounds=6):
+    """A finished run that may go on."""
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 4", f"rounds = {rounds}"))
+
+
+GOES_ON = {**SMALL, "model": "linear", "decay": "none", "lr": 0.1, "report": False}
+
+
+def test_functions_that_can_be_imported_may_be_given_again(tmp_path):
+    given = {"dataset": numbers, "loss": absolute}
+    sqsgd.train(**given, **GOES_ON, out=tmp_path / "run")
+    longer(tmp_path / "run")
+    for changes in ({"loss": "squared-error"}, {"dataset": numbers()}, {"model": nn.Linear(3, 1)}):
+        with pytest.raises(ValueError, match=f"leave out {next(iter(changes))}"):
+            sqsgd.train(**{**given, **changes}, out=tmp_path / "run", resume=True)
+    again = sqsgd.train(**given, model="linear", out=tmp_path / "run", resume=True, report=False)
+    assert again.summary["rounds"] == 6
+
+
+def test_other_data_are_noticed_when_a_run_is_resumed(tmp_path):
+    given = {"loss": absolute, "out": tmp_path / "run"}
+    sqsgd.train(dataset=numbers(), **given, **GOES_ON)
+    longer(tmp_path / "run")
+    with pytest.raises(
+        ValueError, match=r"labels \[\[160, 3\], \[40, 3\], .*begun with \[\[96, 3\], \[24, 3\]"
+    ):
+        sqsgd.train(dataset=numbers(200), **given, resume=True)
+    inputs, labels = numbers()
+    with pytest.raises(ValueError, match="give the same data in the same order"):
+        sqsgd.train(dataset=(inputs[::-1].copy(), labels[::-1].copy()), **given, resume=True)
+    again = sqsgd.train(dataset=numbers(), **given, resume=True, report=False)
+    assert again.summary["rounds"] == 6
+
+
+def owned(count=120, owners=24):
+    return *numbers(count), np.arange(count) % owners
+
+
+def test_every_owner_is_a_client_unless_a_number_is_given(tmp_path):
+    settings = {name: value for name, value in SMALL.items() if name != "clients"}
+    settings |= {"loss": "squared-error", "model": "linear", "partition": "natural", "report": False}
+    run = sqsgd.train(dataset=owned(), **settings, out=tmp_path / "all")
+    assert (run.config.clients, run.records[0]["clients"]) == (24, 24)
+    run = sqsgd.train(dataset=owned(), **settings, participation="once", out=tmp_path / "once")
+    assert (run.config.clients, run.records[0]["clients"]) == (24, 6)
+    with pytest.warns(UserWarning, match="clients = 7: only the first of the data's 24 clients take part"):
+        run = sqsgd.train(dataset=owned(), **settings, clients=7, out=tmp_path / "some")
+    assert run.config.clients == 7
+    file = tmp_path / "more.toml"
+    file.write_text("clients = 24")
+    assert sqsgd.train(dataset=owned(), **settings, config=file, out=tmp_path / "file").config.clients == 24
+
+
+class Undefined(Ranked):
+    """A metric that is not a number."""
+
+    lower_is_better = ()
+
+    def metrics(self, outputs, labels):
+        return {"share": math.nan, "most": math.inf}
+
+
+def test_metrics_are_numbers_and_the_loss_if_there_are_none(tmp_path):
+    settings = {**SMALL, "model": "linear", "report": False}
+    run = sqsgd.train(dataset=numbers(), loss=Undefined(), **settings, out=tmp_path / "nan")
+    assert math.isnan(run.metrics["share"])
+    assert run.metrics["most"] == math.inf
+    run = sqsgd.train(dataset=numbers(), loss=absolute, **settings, out=tmp_path / "loss")
+    assert run.metrics == {"loss": run.summary["test_loss"]}
+
+
+def test_torch_keeps_its_threads_and_numbers_of_numpy_are_numbers(tmp_path):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        settings = {**SMALL, "clients": np.int64(4), "epsilon": np.float32(60)}
+        run = sqsgd.train(model="linear", **settings, out=tmp_path / "run", report=False)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert (run.config.clients, run.config.epsilon) == (4, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"options": "code=signs"}, "options = 'code=signs' must be of type dict"),
+        ({"options": None}, "options = None must be of type dict"),
+        ({"config": "absent.toml"}, "absent.toml: No such file"),
+        ({"out": "/proc/absent/run"}, "/proc/absent"),
+        ({"epsilonn": 3.0}, "epsilonn is not a setting of a run; they are epsilon, seed"),
+        ({"rounds": "many"}, "rounds"),
+        ({"resume": True}, "needs --out"),
+        ({"device": "cuda"}, "device = 'cuda': .*here there is cpu"),
+        ({"device": "gpu"}, "device = 'gpu' must be one of auto, cpu, cuda, mps"),
+        ({"dataset": numbers()}, "labels are torch.float32, .* write loss = 'squared-error'"),
+        ({"dataset": numbers(), "engine": "flower"}, "other processes, which need dataset by name"),
+        ({"dataset": numbers(), "loss": Broken}, "metrics of loss .* failed: ZeroDivisionError"),
+        ({"dataset": 7}, "returned a int; expected"),
+        ({"model": 7}, "model is a int; expected a module"),
+        ({"loss": 7}, "is a int; expected a function of"),
+        ({"partition": "natural"}, "do not say which client an example belongs to"),
+        ({"dataset": numbers(), "loss": "squared-error", "partition": "dirichlet:1"}, "needs one class per"),
+    ],
+)
+def test_wrong_settings_are_named(settings, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if torch.cuda.is_available() and settings.get("device") == "cuda":
+        pytest.skip("there is a cuda device")
+    with pytest.raises(ValueError, match=words):
+        sqsgd.train(**{"model": "linear", **SMALL, **settings})
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "loss", "metrics"),
+    [
+        (numbers(), "squared-error", ["RMSE", "R2"]),
+        ((numbers()[0], (numbers()[0] > 0)), "multi-label", ["F1", "exact match"]),
+        (
+            (np.arange(240).reshape(60, 4) % 5, np.arange(240).reshape(60, 4) % 5),
+            "cross-entropy",
+            ["accuracy"],
+        ),
+    ],
+    ids=["regression", "multi-label", "tokens"],
+)
+def test_every_kind_of_label_can_be_learned(dataset, loss, metrics, tmp_path):
+    model = "gru" if loss == "cross-entropy" else "linear"
+    run = sqsgd.train(dataset=dataset, model=model, loss=loss, epsilon=400.0, scheme="fedsgd", lr=0.5,
+                      out=tmp_path / "run", report=False, clients=4, rounds=30, bytes=12,
+                      evaluate_every=10)  # fmt: skip
+    assert list(run.metrics) == metrics
+    first, last = (line["test_loss"] for line in (run.records[9], run.records[29]))
+    assert last < first
+
+
+def test_the_table_of_the_tutorial_is_learned_as_the_page_says(tmp_path, monkeypatch):
+    pytest.importorskip("sklearn", reason="scikit-learn comes with mlxtend")
+    from snippets import blocks
+
+    monkeypatch.chdir(tmp_path)
+    first = next(block for block in blocks("docs/tutorial/a-table.md") if block.language == "python")
+    scope = {}
+    exec(compile(first.text, "the page", "exec"), scope)  # noqa: S102
+    run = scope["run"]
+    assert run.metrics["accuracy"] > 0.94
+    assert (run.summary["bytes_up"], run.summary["epsilon_all_rounds"]) == (6, 200.0)
+
+
+def test_a_play_is_learned_by_its_speakers(tmp_path):
+    """Two speakers with a letter each: after some rounds the next letter is known."""
+    parts = "\n".join(f"{name}.\n{letter * 1000}\n" for name, letter in (("ADA", "a"), ("BEN", "b")))
+    (tmp_path / "input.txt").write_text(f"ACT I.\n\n{parts}")
+    run = sqsgd.train(
+        dataset="shakespeare", data_dir=tmp_path, model="gru", partition="natural", clients=2,
+        participation="2", batch=3, minibatch=True, rounds=12, evaluate_every=6, lr=4.0, epsilon=400.0,
+        bytes=64, out=tmp_path / "run", report=False,
+    )  # fmt: skip
+    assert run.metrics["accuracy"] > 0.9
+    assert run.config.data_dir == str(tmp_path)

@@ -1,0 +1,166 @@
+"""Default learning rates: what they depend on, the noise that they leave, and what they let a model learn."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import pytest
+from quadratic import Quadratic, after, settings
+from tiny_runs import prepared
+
+from sqsgd import SCHEMES, make_scheme
+from sqsgd.training import initial_state, rates, run
+
+PRIVATE = [name for name in SCHEMES if name not in ("fedsgd", "qsgd", "terngrad", "dgc")]
+
+
+GRID = tuple(round(step * 10.0**power, 6) for power in range(-5, 3) for step in (1, 3))
+
+
+def made(name, epsilon=40.0, dim=5000, bytes=128, **options):
+    return make_scheme(name, dim=dim, epsilon=epsilon, bytes=bytes, **options)
+
+
+@pytest.mark.parametrize("name", [name for name in PRIVATE if name != "fedsel"])
+def test_the_rate_falls_with_the_noise_whatever_the_scheme(name):
+    """But for fedsel, which sends fewer coordinates where it has less to spend, each at the same noise."""
+    schemes = [made(name, epsilon) for epsilon in (10.0, 40.0, 400.0)]
+    rule = [rates.learning_rate(scheme, 10) for scheme in schemes]
+    assert rule == sorted(rule)
+    assert 0 < rule[0] < rates.learning_rate(schemes[0], 1000)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_no_first_step_is_longer_than_the_limit(name):
+    """With all clients and all epsilon that there can be."""
+    scheme = made(name, 1e4)
+    rate = rates.learning_rate(scheme, 10**6)
+    if scheme.follows_norms:
+        assert rate <= 0.3
+    elif not scheme.mechanism.bounds_coordinates:  # a range, which no gradient fills
+        limit = 2.0 if scheme.mechanism.chooses else 1.25
+        assert rate * scheme.first_bound * scheme.mechanism.longest <= limit + 1e-9
+
+
+@pytest.mark.parametrize("name", ["piecewise", "ldp-fed", "ldp-fl"])
+def test_the_rate_allows_for_gradients_longer_than_the_bound(name):
+    """Their noise grows with them: three times as long, it moves a weight by 0.07 in all rounds."""
+    scheme = made(name, 100.0)
+    energy = (3 * scheme.first_bound) ** 2 * scheme.nmse_at(3.0) / scheme.dim
+    rate = rates.learning_rate(scheme, 10, rounds=200)
+    assert rate * (energy / 10 * 200 / 3) ** 0.5 == pytest.approx(0.07)
+    assert scheme.nmse_at(3.0) * 9 > scheme.nmse
+
+
+def test_only_reports_with_norms_and_those_without_noise_are_relative_to_the_vector():
+    relative = {name for name in SCHEMES if made(name).follows_norms}
+    assert relative == {"privunit", "privunit-g", "fedsgd", "qsgd", "terngrad", "dgc"}
+    for name in ("sqsgd", "sqsgd-stateless"):
+        assert made(name, code="signs").follows_norms
+
+
+class Nothing(Quadratic):
+    """Clients whose gradients are zero, so that noise alone moves the weights."""
+
+    dim, clients, once = 200, 4, False
+
+    def gradients(self, weights, round, cohort):
+        return ((0.0, np.zeros(200, np.float32)) for _ in cohort)
+
+
+@pytest.mark.parametrize(
+    ("name", "epsilon", "noise"),
+    [
+        ("sqsgd-stateless", 1.0, 0.1),
+        ("sqsgd-stateless", 4.0, 0.1),
+        ("privunit-index", 4.0, 0.07),
+        ("sqkr", 4.0, 0.07),
+        ("vqsgd", 20.0, 0.04),
+    ],
+)
+def test_the_noise_of_all_rounds_moves_a_weight_by_the_same_whatever_the_budget(name, epsilon, noise):
+    """Measured: the deviation that the noise alone gives each weight."""
+    scheme = make_scheme(name, dim=200, epsilon=epsilon, bytes=8)
+    rate = rates.learning_rate(scheme, 4, rounds=300, bound=0.5)
+    chosen = settings(lr=rate, bound=0.5, rounds=300, decay="linear")
+    _, state = after(300, scheme, chosen, Nothing())
+    assert state.weights.std() == pytest.approx(noise, rel=0.15)
+
+
+@pytest.mark.parametrize(("pretrained", "noise"), [(False, 1.4), (True, 0.7)])
+def test_the_rate_for_a_softmax_keeps_its_final_noise_whatever_the_budget(pretrained, noise):
+    """Measured: the deviation that the noise alone gives each weight, for zero gradients."""
+    for epsilon in (2.0, 8.0):
+        scheme = make_scheme("privunit-index", dim=200, epsilon=epsilon)
+        rate = rates.softmax_rate(scheme, clients=200, rounds=6, bound=0.5, pretrained=pretrained)
+        chosen = settings(lr=rate, bound=0.5, rounds=6, decay="linear")
+
+        class Once(Nothing):
+            clients = 1200
+
+            def cohort(self, round):
+                return range(200 * round, 200 * (round + 1))
+
+        _, state = after(6, scheme, chosen, Once())
+        assert state.weights.std() == pytest.approx(noise, rel=0.25)
+
+
+def test_a_constant_rate_is_half_of_one_that_falls():
+    about = {"clients": 10, "rounds": 50, "optimizer": "sgd", "softmax": False}
+    falling, constant = (
+        rates.bound_and_rate(made("vqsgd"), **about, decays=decays)[1] for decays in (True, False)
+    )
+    assert constant == falling / 2
+    assert rates.bound_and_rate(made("vqsgd"), **about, decays=True, lr=0.7, bound=3.0) == (3.0, 0.7)
+
+
+def test_changes_of_a_model_are_taken_whole_if_they_are_exact():
+    """The app's own rate has shortened them."""
+    assert rates.change_rate(made("fedsgd"), 10) == 1.0
+    signs = made("sqsgd", code="signs")
+    assert rates.change_rate(signs, 10) == pytest.approx(1 / (1 + signs.mechanism.relative_error(0.5) / 10))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_default_rate_is_near_the_best_of_a_grid(scheme, tmp_path):
+    """On clouds; an eightieth is one test example."""
+    budget = {"scheme": scheme, "epsilon": 20.0, "bytes": 16, "rounds": 40}
+
+    def accuracy(**more):
+        made = prepared(tmp_path / "never made", **budget, **more)
+        state = initial_state(made.problem.initial(), made.settings)
+        *_, (_, state) = run(made.problem, made.scheme, made.settings, state, 40)
+        return made.problem.evaluate(state.weights)[0], made.settings.lr
+
+    reached, rate = accuracy()
+    assert reached > max(accuracy(lr=factor * rate)[0] for factor in (0.1, 0.3, 3, 10)) - 0.07
+    assert reached > 0.5
+
+
+def test_every_default_on_digits_is_within_two_points_of_the_best_of_a_grid():
+    """Of the runs in docs/assets/default-rates.json, which ``benchmarks/default_rates.py`` made.
+
+    The accuracy at the default is interpolated between the recorded rates next to it.
+    """
+    recorded = {}
+    kept = Path(__file__).parents[2] / "docs/assets/default-rates.json"
+    for key, found in json.loads(kept.read_text()).items():
+        arm, epsilon, rate, _ = key.split(" | ")
+        recorded.setdefault((arm, float(epsilon)), {}).setdefault(float(rate), []).append(found["accuracy"])
+    adaptive = {"sqsgd-paper adaptive": ("sqsgd-paper", {"adaptive": True})}
+    arms = {name: (name, {}) for name in SCHEMES} | adaptive
+    worse = {}
+    for (arm, (name, options)), epsilon in itertools.product(arms.items(), (400.0, 100.0, 40.0)):
+        scheme = make_scheme(name, dim=119_850, epsilon=epsilon, bytes=256, **options)
+        runs = recorded[arm, epsilon if scheme.privacy.is_private else math.inf]
+        accuracies = {rate: fmean(found) for rate, found in sorted(runs.items())}
+        best = max(accuracies[rate] for rate in GRID if rate in accuracies)
+        rate = rates.learning_rate(scheme, 10, rounds=200)
+        assert min(accuracies) <= rate <= max(accuracies)
+        reached = np.interp(math.log(rate), np.log(list(accuracies)), list(accuracies.values()))
+        if reached < best - 0.02 - 1e-9:
+            worse[arm, epsilon] = (rate, reached, best)
+    assert worse == {}

@@ -1,0 +1,175 @@
+"""Reading run folders in every state that they can be left in."""
+
+import math
+
+import numpy as np
+import pytest
+from folders import write_run
+
+from sqsgd.training import State
+from sqsgd.training.reading import find_runs, read_run, read_runs, sweep_title
+from sqsgd.training.run_folder import save_state
+
+
+def test_a_finished_run_is_read_whole(tmp_path):
+    run = read_run(write_run(tmp_path / "a", rounds=40, epsilon=2.5))
+    assert (run.state, run.status, run.rounds) == ("finished", "finished", 40)
+    assert run.summary.notion == "local"
+    assert run.columns["epsilon_total"][-1] == 100.0
+    assert len(run.accuracies) == 4
+    assert np.isnan(run.columns["accuracy"][0])
+
+
+def test_infinity_is_a_word(tmp_path):
+    run = read_run(write_run(tmp_path / "a", scheme="fedsgd", notion="none"))
+    assert run.columns["epsilon"][0] == math.inf
+
+
+def test_unfinished_failed_and_empty_runs_say_so(tmp_path):
+    unfinished = read_run(write_run(tmp_path / "a", done=37, rounds=600))
+    assert unfinished.status == "unfinished at round 37 of 600"
+    failed = read_run(write_run(tmp_path / "b", done=3, error="out of memory"))
+    assert failed.status == "failed at round 3 of 40: out of memory"
+    assert read_run(write_run(tmp_path / "c", done=0)).status == "unfinished at round 0 of 40"
+    silent = read_run(write_run(tmp_path / "d", done=0, error=""))
+    assert silent.status == "failed at round 0 of 40: no reason was given"
+
+
+def test_a_run_that_ended_well_at_the_second_attempt_is_finished(tmp_path):
+    folder = write_run(tmp_path / "a")
+    (folder / "error.txt").write_text("the first attempt failed")
+    assert read_run(folder).state == "finished"
+
+
+def test_a_last_line_that_is_cut_off_is_no_round_yet(tmp_path):
+    folder = write_run(tmp_path / "a", done=12)
+    content = (folder / "metrics.jsonl").read_bytes()
+    for cut in (1, 30, 200):
+        (folder / "metrics.jsonl").write_bytes(content[:-cut])
+        run = read_run(folder)
+        assert (run.state, run.rounds) == ("unfinished", 11)
+
+
+@pytest.mark.parametrize(
+    "line", ["garbage", "{}", "[]", "\x00", '{"round": 4}', "[" * 100000, '{"round": 1e999}', "null", ""]
+)
+def test_a_damaged_line_ends_what_is_read(tmp_path, line):
+    folder = write_run(tmp_path / "a")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    lines[4] = line
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    run = read_run(folder)
+    assert (run.state, run.rounds) == ("damaged", 4)
+    assert "line 5 of metrics.jsonl" in run.status
+
+
+def test_wrong_types_and_rounds_out_of_order_are_damage(tmp_path):
+    folder = write_run(tmp_path / "a")
+    content = (folder / "metrics.jsonl").read_text()
+    for old, new in (
+        ('"round": 7', '"round": 8'),
+        ('"bytes_up": 273', '"bytes_up": "many"'),
+        ('"bytes_up": 273', f'"bytes_up": {10**400}'),
+    ):
+        (folder / "metrics.jsonl").write_text(content.replace(old, new))
+        assert read_run(folder).state == "damaged"
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]", b'{"notion": 3}', b'{"notion": "local"}'])
+def test_a_damaged_summary_is_damage(tmp_path, content):
+    folder = write_run(tmp_path / "a")
+    (folder / "summary.json").write_bytes(content)
+    assert read_run(folder).status == "damaged at round 40 of 40: summary.json cannot be read"
+
+
+def test_a_summary_without_its_rounds_is_damage(tmp_path):
+    folder = write_run(tmp_path / "a")
+    (folder / "metrics.jsonl").unlink()
+    assert "metrics.jsonl ends at round 0" in read_run(folder).status
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b"rounds = ", b"rounds = -1", b"unheard_of = 1", b"seed = 'x'"]
+)
+def test_a_configuration_that_cannot_be_read_names_its_file(tmp_path, content):
+    folder = write_run(tmp_path / "a")
+    (folder / "config.toml").write_bytes(content)
+    with pytest.raises(ValueError, match=r"config\.toml|rounds = -1"):
+        read_run(folder)
+
+
+def test_runs_are_found_at_any_depth_once_and_in_natural_order(tmp_path):
+    for seed in (10, 2, 0):
+        write_run(tmp_path / "x" / "y" / f"seed-{seed}", seed=seed)
+    write_run(tmp_path / "x" / ".hidden" / "seed-3", seed=3)
+    (tmp_path / "x" / "sweep.toml").write_text("")
+    found = find_runs([tmp_path, tmp_path / "x", tmp_path / "x" / "y" / "seed-2"])
+    assert [folder.name for folder in found] == ["seed-0", "seed-2", "seed-10"]
+
+
+def test_a_run_that_has_only_its_configuration_is_found(tmp_path):
+    folder = write_run(tmp_path / "a", done=0)
+    (folder / "metrics.jsonl").unlink()
+    assert find_runs([tmp_path]) == [folder]
+    assert read_run(folder).status == "unfinished at round 0 of 40"
+
+
+def test_what_holds_no_run_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path, words in (
+        (tmp_path / "none", "does not exist"),
+        (tmp_path / "file", "not a folder"),
+        (tmp_path, "no run"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            find_runs([path])
+    with pytest.raises(ValueError, match="nothing to report"):
+        find_runs([])
+
+
+def test_one_unreadable_run_does_not_hide_the_others(tmp_path):
+    write_run(tmp_path / "good")
+    bad = write_run(tmp_path / "bad")
+    (bad / "config.toml").write_text("rounds = ")
+    early = tmp_path / "early"
+    early.mkdir()
+    (early / "error.txt").write_text("no such dataset\nand more")
+    runs, unreadable = read_runs([tmp_path])
+    assert [run.folder.name for run in runs] == ["good"]
+    assert [each.folder.name for each in unreadable] == ["bad", "early"]
+    assert "failed before that was written: no such dataset" in unreadable[1].reason
+    with pytest.raises(ValueError, match="no run can be read"):
+        read_runs([bad])
+
+
+def test_runs_that_chose_a_sweeps_rates_are_left_out(tmp_path):
+    """Unless there are no others yet, or their folder is named."""
+    sweep = tmp_path / "sweep"
+    tuning = write_run(sweep / "tuning" / "sqsgd" / "lr-0.1")
+    (sweep / "sweep.toml").write_text('title = "Mine"\n')
+    assert find_runs([tmp_path]) == [tuning]
+    final = write_run(sweep / "runs" / "sqsgd" / "seed-1")
+    assert find_runs([sweep]) == find_runs([tmp_path]) == [final]
+    assert find_runs([sweep / "tuning"]) == [tuning]
+    other = write_run(tmp_path / "tuning" / "a")  # of no sweep
+    assert find_runs([tmp_path]) == [final, other]
+
+
+def test_a_sweep_has_a_title(tmp_path):
+    assert sweep_title([tmp_path]) == sweep_title([]) == ""
+    for content, title in (('title = "Mine"', "Mine"), ("title = ", ""), ("title = 3", ""), ("", "")):
+        (tmp_path / "sweep.toml").write_text(content)
+        assert sweep_title([tmp_path]) == title
+        assert sweep_title([tmp_path, tmp_path]) == ""
+
+
+def test_an_unfinished_run_has_the_rate_of_its_checkpoint(tmp_path):
+    folder = write_run(tmp_path / "a", done=3)
+    assert math.isnan(read_run(folder).rate)
+    state = State(
+        round=3, weights=np.zeros(2, dtype=np.float32), bound=1.0, optimizer={}, residuals={}, spent={}
+    )
+    save_state(folder, state, {"rate": 0.25})
+    assert read_run(folder).rate == 0.25
+    (folder / "checkpoint.safetensors").write_bytes(b"damaged")
+    assert math.isnan(read_run(folder).rate)

@@ -1,0 +1,185 @@
+"""A run's folder: one process writes it, and what a crash left is resumed or refused."""
+
+import json
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from tiny_runs import prepared, resumed, started, stopped
+from typed import typed
+
+from sqsgd.training import State
+from sqsgd.training.run_folder import CHECKPOINT, RunFolder, load_state, new_folder, save_state
+
+
+def state(round):
+    weights = np.full(3, round, np.float32)
+    return State(round=round, weights=weights, bound=1.0, optimizer={}, residuals={}, spent={5: round})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """One that holds three rounds and the checkpoint of the second."""
+    made = RunFolder(tmp_path / "new" / "run")
+    with made.held():
+        made.begin(state(0), {"name": "test"}, "")
+        for round in range(3):
+            made.write({"round": round})
+        made.save(state(2), {"name": "test"})
+    return made
+
+
+def test_rounds_after_the_checkpoint_are_dropped(folder):
+    """And so are a line that a crash cut off, and the summary, which is no longer true."""
+    with folder.metrics.open("a") as file:
+        file.write('{"round": 3')
+    (folder.path / "summary.json").write_text("{}")
+    kept, about = folder.load()
+    assert (kept.round, kept.weights.tolist(), kept.spent) == (2, [2.0] * 3, {5: 2})
+    assert about == {"name": "test"}
+    with folder.held():
+        folder.keep_rounds(2)
+        folder.write({"round": 2, "again": True})
+    assert [line["round"] for line in folder.lines] == [0, 1, 2]
+    assert folder.metrics.read_text() == '{"round": 0}\n{"round": 1}\n{"round": 2, "again": true}\n'
+    assert not (folder.path / "summary.json").exists()
+
+
+def test_a_folder_that_lost_rounds_cannot_be_resumed(folder):
+    for lost in ('{"round": 0}\n', '{"round": 0}\n{"round": 1}', '{"round": 0}\n{"rou\n', ""):
+        folder.metrics.write_text(lost)
+        with folder.held(), pytest.raises(ValueError, match=r"damaged: only . of the checkpoint's 2"):
+            folder.keep_rounds(2)
+        assert folder.metrics.read_text() == lost
+
+
+def test_what_json_does_not_know_is_not_written(folder):
+    before = folder.metrics.read_bytes()
+    with folder.held(), pytest.raises(ValueError, match="JSON"):
+        folder.write({"loss": float("nan")})
+    assert folder.metrics.read_bytes() == before
+
+
+def test_nothing_is_written_by_a_process_that_does_not_hold_the_folder(folder):
+    for write in (lambda: folder.write({"round": 3}), lambda: folder.keep_rounds(1)):
+        with pytest.raises(RuntimeError, match="without being held"):
+            write()
+
+
+def test_the_round_that_was_begun_last_is_remembered(folder):
+    assert folder.last_begun == -1
+    folder.begin_round(7)
+    assert RunFolder(folder.path).last_begun == 7
+
+
+def test_the_end_of_a_training(folder):
+    folder.finish({"first": np.full((10, 20), 0.5, np.float32)}, {"rounds": 3})
+    assert json.loads((folder.path / "summary.json").read_text()) == {"rounds": 3}
+    arrays = load_file(folder.path / "model.safetensors")
+    assert {name: array.shape for name, array in arrays.items()} == {"first": (10, 20)}
+    assert set(arrays["first"].ravel()) == {0.5}
+
+
+def test_a_state_comes_back_as_it_was(tmp_path):
+    numbers = np.random.default_rng(3)
+    weights, moment, first, second = numbers.standard_normal((4, 7)).astype(np.float32)
+    state = State(
+        round=2**40, weights=weights, bound=0.1 + 0.2, optimizer={"moment": moment, "steps": np.int64(5)},
+        residuals={0: first, 10**9: second}, spent={10**9: 3, 0: 1},
+    )  # fmt: skip
+    save_state(tmp_path, state, {"seed": 2**63, "options": {"levels": 8}})
+    back, config = load_state(tmp_path)
+    assert (back.round, back.bound, back.spent) == (state.round, state.bound, state.spent)
+    assert config == {"seed": 2**63, "options": {"levels": 8}}
+    assert back.optimizer["steps"] == 5
+    for kept, was in ((back.weights, weights), (back.optimizer["moment"], moment)):
+        assert kept.tobytes() == was.tobytes()
+    assert {client: kept.tobytes() for client, kept in back.residuals.items()} == {
+        0: first.tobytes(), 10**9: second.tobytes(),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("fails", ["fsync", "pwrite", "replace"])
+def test_a_disk_that_fills_up_leaves_the_last_checkpoint(tmp_path, monkeypatch, fails):
+    run = prepared(tmp_path / "run")
+    steps = started(run)
+    for _ in range(5):
+        next(steps)
+    path = run.folder / CHECKPOINT
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    usual = os.pwrite
+
+    def half(descriptor, content, at):
+        usual(descriptor, content[: len(content) // 2], at)
+        full()
+
+    monkeypatch.setattr(os, fails, half if fails == "pwrite" else full)
+    with pytest.raises(OSError, match="No space left"):
+        list(steps)
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    assert not list(run.folder.glob("*.part"))
+    assert len(list(resumed(run))) == 8
+
+
+@pytest.mark.parametrize("damage", [b"", b"SQ", None])
+def test_a_damaged_checkpoint_is_reported_as_damaged(tmp_path, damage):
+    run = stopped(tmp_path / "run")
+    path = run.folder / CHECKPOINT
+    path.write_bytes(path.read_bytes()[:-40] if damage is None else damage)
+    with pytest.raises(ValueError, match=r"checkpoint\.safetensors is damaged"):
+        run.resumed()
+
+
+START = time.struct_time((2026, 1, 2, 3, 4, 5, 4, 2, 0))
+
+
+@pytest.fixture
+def _one_second(monkeypatch):
+    strftime = time.strftime
+    monkeypatch.setattr(time, "strftime", lambda form, *given: strftime(form, *(given or (START,))))
+
+
+@pytest.mark.usefixtures("_one_second")
+def test_the_second_and_third_take_the_next_name(tmp_path):
+    place = tmp_path / "runs"
+    made = [new_folder("my_code:data", place).name for _ in range(3)]
+    first = "my_code-data-20260102-030405"
+    assert made == [first, f"{first}-2", f"{first}-3"]
+    assert sorted(folder.name for folder in place.iterdir()) == sorted(made)
+
+
+def make_ten(place):
+    return [str(new_folder("mnist5k", Path(place))) for _ in range(10)]
+
+
+def test_many_at_once_get_one_folder_each(tmp_path):
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        made = [folder for ten in pool.map(make_ten, [tmp_path] * 4, chunksize=1) for folder in ten]
+    assert len(set(made)) == 40
+    assert all(Path(folder).is_dir() for folder in made)
+
+
+def test_a_file_of_the_same_name_is_reported(tmp_path):
+    (tmp_path / "runs").write_text("mine")
+    with pytest.raises(ValueError, match=r"runs is a file, .* choose one with --out"):
+        new_folder("mnist5k", tmp_path / "runs")
+
+
+@pytest.mark.usefixtures("_one_second")
+def test_runs_and_sweeps_of_the_same_second_get_different_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    train = "sqsgd train --clients 2 --rounds 1 --batch 2 --json"
+    folders = [json.loads(typed(train).out)["folder"] for _ in range(2)]
+    assert folders == ["runs/mnist5k-20260102-030405", "runs/mnist5k-20260102-030405-2"]
+    compare = "sqsgd compare --schemes fedsgd --clients 2 --rounds 1 --seeds 1 --rates 0.1 --jobs 1 --json"
+    folders = [json.loads(typed(compare).out)["folder"] for _ in range(2)]
+    assert folders == ["runs/compare-20260102-030405", "runs/compare-20260102-030405-2"]

@@ -1,0 +1,330 @@
+"""Runs: what they write, that they resume to the same bits after any interruption, what they refuse."""
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from safetensors.numpy import load_file
+from tiny_runs import SIGNS, TINY, cut_off, finished, loaded, prepared, resumed, started, stopped
+
+from sqsgd.training import train
+from sqsgd.training.run_folder import CHECKPOINT, RunFolder, load_state
+from sqsgd.training.settings import load_config, make_config
+
+
+def test_a_run_writes_everything(tmp_path):
+    folder = tmp_path / "run"
+    steps = finished(folder)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"config.toml", "metrics.jsonl", "model.safetensors", "summary.json", CHECKPOINT}
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == list(range(12)) == [step.round for step in steps]
+    assert [line["round"] for line in lines if "accuracy" in line] == [4, 9, 11]
+    for key in (
+        "loss",
+        "epsilon",
+        "epsilon_total",
+        "bytes_up",
+        "bytes_down",
+        "clip_rate",
+        "bound",
+        "seconds",
+    ):
+        assert all(key in line for line in lines), key
+    chosen = {"decay": "linear", "options": {"code": "sparse"}}
+    assert load_config(folder / "config.toml") == make_config({**TINY, **chosen})
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["epsilon"], summary["epsilon_total"]) == (60.0, 720.0)
+    assert summary["bytes_up"] == 5 + 2
+    assert summary["finished"]
+    assert "protects nobody" in summary["noise"]
+    assert {name: value.shape for name, value in load_file(folder / "model.safetensors").items()} == {
+        "weight": (4, 8),
+        "bias": (4,),
+    }
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("stop", [1, 4, 7, 11])
+def test_an_interrupted_run_ends_in_the_same_bits(tmp_path, stop, optimizer):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    finished(whole, optimizer=optimizer, lr=0.05)
+    cut_off(prepared(broken, optimizer=optimizer, lr=0.05), stop)
+    again = loaded(broken)
+    list(resumed(again))
+    assert (whole / "model.safetensors").read_bytes() == (broken / "model.safetensors").read_bytes()
+    rounds = [json.loads(line)["round"] for line in (broken / "metrics.jsonl").read_text().splitlines()]
+    assert rounds == list(range(12))
+
+
+def interrupted(run, round):
+    """The run, ended by Ctrl-C while the model after this round is measured."""
+    measure, measured = run.problem.objective.evaluate, []
+
+    def evaluate(*arguments, **named):
+        measured.append(measure(*arguments, **named))
+        if len(measured) == round // 5:
+            raise KeyboardInterrupt
+        return measured[-1]
+
+    objective = SimpleNamespace(**{**vars(run.problem.objective), "is_default": True, "evaluate": evaluate})
+    broken = dataclasses.replace(run, problem=dataclasses.replace(run.problem, objective=objective))
+    with pytest.raises(KeyboardInterrupt):
+        list(started(broken))
+    return run
+
+
+def test_an_interrupt_during_a_measurement_spoils_nothing(tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    finished(whole, checkpoint_every=1)
+    run = interrupted(prepared(broken, checkpoint_every=1), 10)
+    assert RunFolder(broken).load()[0].round == 9
+    assert [record.round for record in resumed(run)] == [9, 10, 11]
+    assert (whole / "model.safetensors").read_bytes() == (broken / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("changes", [{"secure": True}, {"ledgers": "here"}])
+def test_a_round_whose_measurement_was_interrupted_is_not_made_again(tmp_path, changes):
+    """Its reports have left their clients: with other noise they would be second ones."""
+    if "ledgers" in changes:
+        changes = {"ledgers": str(tmp_path / "ledgers")}
+    run = interrupted(prepared(tmp_path / "run", **changes, **SIGNS), 10)
+    run, state = run.resumed()
+    assert (state.round, state.lost) == (9, 9)
+    rest = list(run.rounds(state))
+    assert [(record.round, record.clients) for record in rest] == [(9, 0), (10, 4), (11, 4)]
+    assert rest[-1].epsilon_total == 12 * 60.0
+
+
+def command(folder, *arguments):
+    words = [
+        arg
+        for key, value in TINY.items()
+        if key not in ("evaluate_every", "checkpoint_every", "workers")
+        for arg in (f"--{key}", str(value))
+    ]
+    return [
+        str(Path(sys.executable).with_name("sqsgd")),
+        "train",
+        *(arguments or words),
+        "--out",
+        str(folder),
+    ]
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    """The model of a run of 300 rounds that nothing stopped."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    arguments = [*command(folder), "--rounds", "300", "--json"]
+    subprocess.run(arguments, check=True, capture_output=True)
+    return (folder / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_killed_process_resumes_to_the_same_bits(tmp_path, how, whole_run):
+    killed = tmp_path / "killed"
+    process = subprocess.Popen([*command(killed), "--rounds", "300"], stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    metrics = killed / "metrics.jsonl"
+    while not (metrics.exists() and metrics.stat().st_size > 15_000) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(how)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == (-how if how == signal.SIGKILL else 128 + how), errors
+    assert (b"--resume" in errors) == (how != signal.SIGKILL)
+    assert not (killed / "model.safetensors").exists()
+    subprocess.run(command(killed, "--resume"), check=True, capture_output=True)
+    assert (killed / "model.safetensors").read_bytes() == whole_run
+
+
+def test_cross_device_remembers_only_clients_that_took_part(tmp_path):
+    run = prepared(tmp_path / "run", clients=300, participation="5", rounds=3, **SIGNS)
+    list(started(run))
+    kept, _ = load_state(run.folder)
+    assert 5 <= len(kept.spent) <= 15
+    assert set(kept.residuals) == set(kept.spent)
+
+
+def test_memory_does_not_grow_with_clients_that_have_not_taken_part(tmp_path):
+    """10,000 clients, 100 a round: what a round keeps is for those who answered."""
+    peaks = []
+    for clients in (1_000, 10_000):
+        run = prepared(
+            tmp_path / str(clients),
+            dataset="tiny:many",
+            clients=clients,
+            participation="100",
+            rounds=2,
+            **SIGNS,
+        )
+        run, state = run.started()
+        tracemalloc.start()
+        list(run.rounds(state))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        kept, _ = load_state(run.folder)
+        assert 100 <= len(kept.residuals) <= 200
+    assert peaks[1] < 1.2 * peaks[0] + 100_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"clients": 500}, "clients = 500 is more than the 320 training images"),
+        ({"bytes": 0}, "bytes = 0"),
+        ({"options": {"norm_epsilon": 100.0}}, "norm_epsilon = 100"),
+        ({"options": {"colour": 1}}, "colour = 1: 'sqsgd' has no such option"),
+        ({"scheme": "sqsdg"}, "did you mean 'sqsgd'"),
+        ({"model": "tiny:nothing"}, "nothing"),
+        ({"model": "tiny:batch_norm"}, "running statistics"),
+        ({"dataset": "tiny:nothing"}, "nothing"),
+        ({"dataset": "mnits"}, "mnits"),
+        ({"partition": "iidd"}, "iidd"),
+    ],
+)
+def test_invalid_runs_are_refused_before_anything_is_written(tmp_path, changes, words):
+    with pytest.raises(ValueError, match=words):
+        prepared(tmp_path / "run", **changes)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_holds_one_run(tmp_path):
+    finished(tmp_path / "run")
+    with pytest.raises(ValueError, match="holds a run already"):
+        prepared(tmp_path / "run").started()
+    with pytest.raises(ValueError, match="nothing to resume"):
+        prepared(tmp_path / "other").resumed()
+
+
+def test_a_run_that_was_killed_before_its_configuration_was_written_starts_again(tmp_path):
+    run = prepared(tmp_path / "run")
+    run.started()
+    (run.folder / "config.toml").unlink()
+    assert len(finished(tmp_path / "run")) == 12
+
+
+def longer(folder, rounds):
+    """The same run with more rounds, resumed."""
+    text = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(text.replace("rounds = 12", f"rounds = {rounds}"))
+    return loaded(folder).resumed()
+
+
+@pytest.mark.parametrize("changes", [{"secure": True}, {"ledgers": "here"}])
+def test_a_finished_run_that_goes_on_loses_no_round(tmp_path, changes):
+    if "ledgers" in changes:  # most clients have not spent their budget when the run ends
+        changes = {"ledgers": str(tmp_path / "ledgers"), "clients": 40, "participation": "4"}
+    finished(tmp_path / "run", **changes, **SIGNS)
+    run, state = longer(tmp_path / "run", 14)
+    assert (state.round, state.lost) == (12, -1)
+    assert [(record.round, record.clients) for record in run.rounds(state)] == [(12, 4), (13, 4)]
+
+
+def test_a_run_that_was_killed_before_its_summary_loses_no_round(tmp_path, monkeypatch):
+    run = prepared(tmp_path / "run", secure=True, **SIGNS)
+    monkeypatch.setattr(RunFolder, "finish", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        list(started(run))
+    assert longer(tmp_path / "run", 14)[1].lost == -1
+
+
+def test_tensorboard_events(tmp_path):
+    finished(tmp_path / "run", tensorboard=True, rounds=2)
+    assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
+
+
+def test_a_run_stops_when_it_is_asked_to(tmp_path):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    finished(whole)
+    run = prepared(stopped)
+    assert len(list(started(run, stop=lambda: True))) == 1
+    assert not (stopped / "summary.json").exists()
+    assert len(list(resumed(run))) == 11  # nothing is made twice
+    assert (whole / "model.safetensors").read_bytes() == (stopped / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "too_little"),
+    [
+        ("vqsgd", 0.1),
+        ("sqsgd", 0.02),
+        ("sqsgd-stateless", 0.02),
+        ("piecewise", 0.02),
+        ("privunit", 0.1),
+        ("fedsel", 0.02),
+    ],
+)
+def test_what_cannot_be_learned_is_told_before(scheme, too_little, tmp_path):
+    """Both ways: a quarter is what guessing one of four classes gives."""
+    for epsilon, learned in ((too_little, False), (10.0, True)):
+        run = prepared(
+            tmp_path / f"{scheme} {epsilon}", scheme=scheme, epsilon=epsilon, bytes=16, rounds=40, workers=1
+        )
+        told = train.outlook(run.config, run.problem.dim)
+        assert bool(told) is not learned
+        reached = list(started(run))[-1].accuracy
+        assert reached > 0.9 if learned else reached < 0.4
+    told = train.outlook(make_config({**TINY, "scheme": scheme, "epsilon": too_little}), run.problem.dim)
+    assert told.startswith(
+        f"{scheme} at epsilon {too_little}: little or nothing will be learned in 12 rounds of 4 clients"
+    )
+    given = make_config({**TINY, "scheme": scheme, "epsilon": too_little, "lr": 0.1})
+    assert train.outlook(given, run.problem.dim) == told  # no rate helps
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "summary.json", "report.html", "config.toml"])
+def test_a_users_own_files_are_not_replaced(tmp_path, name):
+    (tmp_path / name).write_text("my own")
+    with pytest.raises(ValueError, match=f"holds a {name}, which a run would replace: choose another --out"):
+        train.begin({"dataset": "no.such:data"}, None, tmp_path, resume=False)  # before data are loaded
+    assert (tmp_path / name).read_text() == "my own"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"epsilon": 6.0}, {"seed": 7}, {"scheme": "sqsgd-stateless"}, {"optimizer": "adam"}, {"clients": 5}],
+)
+def test_a_run_does_not_go_on_under_another_configuration(tmp_path, change):
+    """Else epsilon_total would be counted with the new epsilon for rounds that spent the old one."""
+    folder = tmp_path / "run"
+    stopped(folder)
+    text = (folder / "config.toml").read_text()
+    (name, value), old = *change.items(), TINY.get(*change, "")
+    lines = [line for line in text.splitlines() if not line.startswith(f"{name} =")]
+    for content in ([f"{name} = {json.dumps(value)}", *lines], lines):  # changed, and left out
+        (folder / "config.toml").write_text("\n".join(content))
+        config = load_config(folder / "config.toml")
+        if getattr(config, name) == old or (name not in TINY and content is lines):
+            continue
+        with pytest.raises(ValueError, match=f"{name} = .*this run was begun with"):
+            train.prepare(config, folder).resumed()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"options": {"epsilon": 3.0}}, r"options\.epsilon = 3.0"),
+        ({"options": {"bits": 3}}, r"options\.bits = 3"),
+        (
+            {"scheme": "sqsgd-paper", "options": {"adaptive": "False"}},
+            "adaptive = 'False' must be true or false",
+        ),
+        ({"bytes": 1000}, "bytes = 1000 is more than the whole gradient.*at most 144"),
+        ({"model": "./tiny.py:model"}, "without .py or folders"),
+        ({"model": "tiny:broken"}, "the factory failed: ZeroDivisionError"),
+        ({"dataset": "tiny:needs_an_argument"}, "the factory failed: TypeError"),
+        ({"model": "tiny:too_few_classes"}, "the model does not fit the data"),
+    ],
+)
+def test_invalid_configurations_are_named_and_nothing_is_written(tmp_path, change, message):
+    with pytest.raises(ValueError, match=message):
+        prepared(tmp_path / "run", **change)
+    assert not (tmp_path / "run").exists()

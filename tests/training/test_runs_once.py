@@ -1,0 +1,200 @@
+"""One report per user: who is asked, what it costs in all, and that it learns."""
+
+import dataclasses
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from tiny_runs import ONCE, cut_off, finished, loaded, prepared, resumed, started
+
+from sqsgd.cli.train import describe
+from sqsgd.learning.problem import LearningProblem
+from sqsgd.report.page import write_report
+from sqsgd.training.settings import load_config
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("once") / "run"
+    finished(path, ONCE)
+    return path
+
+
+def test_the_total_is_the_epsilon_of_one_report(folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["epsilon"] == summary["epsilon_total"] == summary["epsilon_all_rounds"] == 8.0
+    assert summary["scheme"] == load_config(folder / "config.toml").scheme == "privunit-index"
+    assert summary["bytes_up"] <= 64
+    assert summary["accuracy"] > 0.5  # of 4,000 users; chance is 0.1
+
+
+def test_a_run_that_stopped_goes_on_to_the_same_model(folder, tmp_path):
+    cut_off(prepared(tmp_path / "run", ONCE), 4)
+    again = loaded(tmp_path / "run")
+    list(resumed(again))
+    models = [(path / "model.safetensors").read_bytes() for path in (tmp_path / "run", folder)]
+    assert models[0] == models[1]
+
+
+def test_rounds_cannot_be_changed_on_the_way(tmp_path):
+    """More rounds are smaller ones, so that somebody would be asked twice."""
+    finished(tmp_path / "run", ONCE, clients=40, rounds=4)
+    run = prepared(tmp_path / "run", ONCE, clients=40, rounds=8)
+    run = dataclasses.replace(run, config=dataclasses.replace(run.config, rounds=8))
+    with pytest.raises(ValueError, match="rounds = 8, but this run was begun with 4"):
+        run.resumed()
+
+
+def killed_in_round(folder, number, **changes):
+    """A run whose process ended while clients answered the round; what it had sent until then."""
+    run, asked = prepared(folder, ONCE, clients=40, rounds=4, **changes), []
+
+    class Watched(LearningProblem):
+        """The process ends when all clients of the round have been asked, or half of them if one by one."""
+
+        def gradient_rows(self, weights, round, cohort):
+            asked.extend(cohort.tolist())
+            if round == number:
+                raise SystemExit
+            return super().gradient_rows(weights, round, cohort)
+
+        def gradients(self, weights, round, cohort):
+            found = run.problem.gradients(weights, round, cohort)
+            for place, (client, each) in enumerate(zip(cohort, found, strict=True)):
+                if round == number and place == 5:
+                    raise SystemExit
+                asked.append(client)
+                yield each
+
+    problem = Watched(**vars(run.problem))
+    with pytest.raises(SystemExit):
+        list(started(dataclasses.replace(run, problem=problem)))
+    return asked
+
+
+@pytest.mark.parametrize("changes", [{"secure": True}, {"ledgers": "users"}])
+def test_after_a_crash_nobody_answers_twice_and_the_run_goes_on(tmp_path, monkeypatch, changes):
+    """With secure noise or ledgers, the interrupted round cannot be repeated: it is counted as spent."""
+    monkeypatch.chdir(tmp_path)
+    asked = killed_in_round(tmp_path / "run", 1, **changes)
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)  # the ledgers stay where they were
+    run, state = loaded(tmp_path / "run").resumed()
+    assert (state.round, state.lost) == (1, 1)
+    later = []
+
+    class Noting(LearningProblem):
+        def _chosen(self, round, cohort):
+            later.extend(cohort.tolist())
+            return super()._chosen(round, cohort)
+
+    records = list(dataclasses.replace(run, problem=Noting(**vars(run.problem))).rounds(state))
+    assert [(record.round, record.clients, record.refused) for record in records] == [
+        (1, 0, 0), (2, 10, 0), (3, 10, 0),
+    ]  # fmt: skip
+    assert len(later) == 20
+    assert not set(later) & set(asked)  # the order continued
+    assert len(asked) in (15, 20)  # the first round, and half or all of the second
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["epsilon_total"] == 8.0
+    write_report([tmp_path / "run"], tmp_path / "page.html")
+    assert "cannot be read" not in (tmp_path / "page.html").read_text()
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_seeded_round_is_repeated_because_its_bytes_are_the_same(tmp_path):
+    killed_in_round(tmp_path / "run", 1)
+    assert loaded(tmp_path / "run").resumed()[1].lost == -1
+
+
+def test_refusals_are_told(tmp_path):
+    finished(tmp_path / "first", ONCE, clients=20, rounds=2, ledgers=str(tmp_path / "ledgers"))
+    records = finished(tmp_path / "second", ONCE, clients=60, rounds=2, ledgers=str(tmp_path / "ledgers"))
+    summary = json.loads((tmp_path / "second" / "summary.json").read_text())
+    assert summary["refused"] == sum(record.refused for record in records) == 20
+    assert "20 reports, by their clients' own ledgers" in describe(summary, tmp_path)
+
+
+def test_an_epsilon_of_each_weight_is_not_called_the_total(tmp_path):
+    finished(
+        tmp_path / "run", ONCE, clients=20, rounds=2, scheme="ldp-fl", epsilon=2.0, bytes=600,
+        options={"per_weight": True},
+    )  # fmt: skip
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert "which is the total" not in describe(summary, tmp_path)
+    write_report([tmp_path / "run"], tmp_path / "page.html")
+    assert "is the total: all that a" not in (tmp_path / "page.html").read_text()
+
+
+def test_only_a_softmax_by_sgd_takes_the_rate_for_it(tmp_path):
+    rates = {
+        name: prepared(tmp_path / "run", ONCE, **changes).settings.lr
+        for name, changes in {
+            "sgd": {}, "adam": {"optimizer": "adam"}, "mlp": {"model": "mlp", "features": "soft-hog"},
+        }.items()
+    }  # fmt: skip
+    assert rates["sgd"] > 10
+    assert rates["adam"] < 1
+    assert rates["mlp"] <= 1.25
+
+
+def test_public_pretraining_is_where_a_run_starts(tmp_path):
+    """Before any report the model recognises handwriting; it starts with its own bound and a smaller rate."""
+    changes = {"features": "soft-hog:0.5+font-digits:0.87"}
+    zero = prepared(tmp_path / "zero", ONCE, model="linear", **changes)
+    started = prepared(tmp_path / "started", ONCE, model="pretrained-linear", **changes)
+    assert started.problem.dim == zero.problem.dim == 10 * (392 + 64)
+    assert started.problem.evaluate(started.problem.initial())[0] > 0.9
+    assert zero.problem.evaluate(zero.problem.initial())[0] < 0.2
+    assert (started.settings.bound, zero.settings.bound) == (0.25, 0.5)
+    with pytest.raises(ValueError, match=r"needs features with a public head .*font-digits"):
+        prepared(tmp_path / "none", ONCE, model="pretrained-linear", features="soft-hog")
+
+
+def test_memory_does_not_grow_with_the_users(tmp_path):
+    def peak(clients):
+        run = prepared(
+            tmp_path / f"run{clients}", ONCE, clients=clients, partition="drawn", rounds=clients // 50
+        )
+        steps = started(run)
+        next(steps)
+        tracemalloc.start()
+        for _ in range(3):
+            next(steps)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        steps.close()
+        return most
+
+    assert peak(10_000_000) < 1.5 * peak(1000) + 100_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scheme": "sqsgd", "options": {"code": "signs"}}, "keeps a residual .* write scheme = 'auto'"),
+        ({"rounds": 4001}, "rounds = 4001 is more than clients = 4000"),
+        ({"clients": 4001}, "partition = 'drawn' lets them draw one each"),
+        ({"participation": "Once"}, "must be 'all', 'once' or a number"),
+        ({"model": "lenet5", "features": "hog"}, "for features or other vectors use linear or mlp"),
+        ({"scheme": "fedsgd", "ledgers": "somewhere"}, "'fedsgd' is not locally private"),
+        ({"ledgers": __file__}, "is a file; name a folder"),
+        ({"weigh_by_size": True}, "would tell which user fills a slot"),
+        ({"decay": "fast"}, "decay = 'fast' must be one of auto, none, linear"),
+    ],
+)
+def test_invalid_combinations_are_refused_by_name(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        prepared(tmp_path / "run", ONCE, **changes)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["once-mnist", "once-fashion-mnist"])
+def test_the_experiments_promise_what_they_say(name):
+    config = load_config(EXPERIMENTS / f"{name}.toml")
+    assert config.once
+    assert config.participants == 1500
+    assert config.bytes + 16 <= 64

@@ -1,0 +1,129 @@
+"""Settings and configurations: complete, reloadable, and clear about what is wrong."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from quadratic import settings
+from tiny_runs import prepared
+
+from sqsgd import RunConfig
+from sqsgd.training import Settings, initial_state
+from sqsgd.training.settings import load_config, make_config
+from sqsgd.training.train import _ledgers, fitted
+
+
+def test_a_written_configuration_is_complete_and_reloads(tmp_path):
+    config = RunConfig(
+        epsilon=9.0, scheme="sqsgd-paper", options={"levels": 8, "adaptive": True}, lr=0.25, seed=2**63
+    )
+    path = tmp_path / "config.toml"
+    path.write_text(config.to_toml())
+    assert load_config(path) == config
+    for entry in dataclasses.fields(RunConfig):
+        assert entry.name in path.read_text()
+
+
+def test_keys_left_out_have_their_defaults(tmp_path):
+    path = tmp_path / "some.toml"
+    path.write_text('epsilon = 100\nparticipation = "3"\n')
+    assert load_config(path) == RunConfig(epsilon=100.0, participation="3")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"epsilom": 3.0}, "unknown key 'epsilom' = 3.0; did you mean 'epsilon'"),
+        ({"xyzzy": 1}, "known: epsilon"),
+        ({"epsilon": "400"}, "epsilon = '400' must be of type float"),
+        ({"epsilon": -1.0}, "epsilon = -1"),
+        ({"rounds": 1.5}, "rounds = 1.5 must be of type int"),
+        ({"rounds": 0}, "rounds = 0"),
+        ({"track": 1}, "track = 1 must be of type bool"),
+        ({"clients": True}, "clients = True must be of type int"),
+        ({"participation": "most"}, "participation = 'most' must be 'all', 'once' or a number"),
+        ({"participation": "11"}, "at most clients = 10"),
+        ({"minibatch": True}, "needs a number of clients as participation, not 'all'"),
+        ({"minibatch": True, "participation": "once", "rounds": 2}, "not 'once'"),
+        ({"optimizer": "sgdm"}, "optimizer = 'sgdm' must be one of sgd, momentum, adam"),
+        ({"engine": "warp"}, "engine = 'warp' must be one of local"),
+        ({"options": 3}, "options = 3 must be of type dict"),
+    ],
+)
+def test_mistakes_name_the_key_the_value_and_what_would_do(values, words):
+    with pytest.raises(ValueError, match=words):
+        make_config(values)
+
+
+def test_broken_toml_is_named(tmp_path):
+    path = tmp_path / "broken.toml"
+    path.write_text("epsilon = = 3")
+    with pytest.raises(ValueError, match="is not valid TOML"):
+        load_config(path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"seed": -1}, {"bound": 1e-9}, {"alpha": -1.0}, {"beta": 0.0}, {"epsilon": 0.0}, {"decay": "fast"}],
+)
+def test_wrong_settings_are_named(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        settings(**wrong)
+
+
+def test_the_first_state_starts_at_the_settings_bound():
+    state = initial_state(np.zeros(3, np.float32), settings(bound=4.0))
+    assert (state.round, state.bound, state.residuals, state.spent) == (0, 4.0, {}, {})
+
+
+def test_who_draws_the_noise_has_no_default():
+    """A training that forgets to say so must not draw its noise from the public seed."""
+    with pytest.raises(TypeError, match="secure"):
+        Settings(epsilon=8.0, seed=1)
+    with pytest.raises(TypeError, match="epsilon"):  # nor has the budget
+        RunConfig()
+    for unclear in (None, 1, "yes"):
+        with pytest.raises(ValueError, match=r"secure = .* must be true or false"):
+            Settings(epsilon=8.0, seed=1, secure=unclear)
+    assert Settings(epsilon=8.0, seed=1, secure=False).secure is False
+
+
+def test_the_default_rate_suits_the_optimizer(tmp_path):
+    rates = {
+        kind: prepared(tmp_path / kind, optimizer=kind).settings.lr for kind in ("sgd", "momentum", "adam")
+    }
+    assert rates["momentum"] == rates["adam"] == rates["sgd"] / 100
+
+
+def run_settings(**values):
+    budget = {"scheme": "sqsgd-stateless", "epsilon": 8.0, "bytes": 2048, "rounds": 5, "clients": 100}
+    return fitted(make_config({**budget, **values}), 3920)[2]
+
+
+@pytest.mark.parametrize(("participation", "cap"), [("all", 40.0), ("5", 40.0), ("once", 8.0)])
+def test_a_clients_cap_is_what_the_run_is_announced_to_cost(participation, cap):
+    for ledgers in ("users", ""):
+        config = run_settings(ledgers=ledgers, participation=participation)
+        made = _ledgers(config, config.make_scheme(3920, once=config.once))
+        assert made.max_epsilon == cap if ledgers else made is None
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"), [("fedsgd", {}), ("cpsgd", {}), ("ldp-fl", {"per_weight": True})]
+)
+def test_no_ledger_for_what_is_not_private_by_itself(scheme, options):
+    with pytest.raises(ValueError, match=f"ledgers = '.*users': scheme = '{scheme}' is not locally private"):
+        run_settings(scheme=scheme, ledgers="users", options=options)
+
+
+def test_what_is_given_wins_over_the_rules():
+    ruled = run_settings(features="hog", model="linear", participation="once")
+    assert ruled.bound != run_settings(participation="once").bound  # of a softmax on features of unit length
+    given = run_settings(features="hog", model="linear", participation="once", lr=0.5, bound=3.0)
+    assert (given.lr, given.bound) == (0.5, 3.0)
+    assert ruled.lr != 0.5
+
+
+def test_ledgers_do_not_certify_real_arithmetic():
+    with pytest.raises(ValueError, match="real arithmetic only, which ledgers do not certify"):
+        run_settings(scheme="privunit", ledgers="users")

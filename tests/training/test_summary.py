@@ -1,0 +1,164 @@
+"""What a run reached, promised, sent and took; and the central guarantee, or that there is none."""
+
+import json
+import math
+from fractions import Fraction
+
+import pytest
+from tiny_runs import prepared
+
+from sqsgd import central_guarantee, make_scheme
+from sqsgd.training.summary import ACCURACY, DELTA, Headline, about_once, read_headline
+
+ERROR = Headline(name="RMSE", better="lower")
+
+
+def test_accuracy_is_the_headline_unless_another_metric_is_named():
+    assert read_headline({"accuracy": 0.5, "test_loss": 1.0}) == (ACCURACY, 0.5)
+    line = {"metric": "RMSE", "better": "lower", "metrics": {"RMSE": 0.25, "R2": 0.5}, "test_loss": 0.0625}
+    assert read_headline(line) == (ERROR, 0.25)
+    assert read_headline({"metric": "loss", "better": "lower", "metrics": {}, "test_loss": 2.0}) == (
+        Headline(name="loss", better="lower"),
+        2.0,
+    )
+    assert read_headline({"round": 3}) is None
+
+
+def test_numbers_that_json_lacks_are_words():
+    _, value = read_headline({"metric": "R2", "better": "higher", "metrics": {"R2": "nan"}})
+    assert math.isnan(value)
+
+
+@pytest.mark.parametrize(("headline", "shown"), [(ACCURACY, "12.35%"), (ERROR, "0.1235")])
+def test_only_accuracy_is_a_percentage(headline, shown):
+    assert headline.shown(0.12345) == shown
+
+
+INDEX = make_scheme("privunit-index", dim=3920, epsilon=4.0)
+
+
+def lines(*counts):
+    return [{"clients": count} for count in counts]
+
+
+def about(*counts, scheme=INDEX, order="run", seeded=False, slots=None):
+    return about_once(scheme, order, lines(*counts), seeded=seeded, slots=slots)
+
+
+def test_the_order_over_the_run_counts_all_who_reported():
+    found = about(1500, 0, 1500, 1400)  # a round was lost
+    known = central_guarantee(INDEX, 4400, DELTA)
+    assert (found["users"], found["fewest_users"], found["central_users"]) == (4400, 1400, 4400)
+    assert (found["central_epsilon"], found["central_delta"]) == (known.epsilon, 1e-6)
+    assert found["central_order"] == found["order"] == "run"
+    assert found["central_note"] == known.sentence
+    assert "central (0.57, 1e-6) for whoever sees only the models, if the operator" in known.sentence
+    assert found["central_assumptions"] == list(known.assumptions)
+    json.dumps(found, allow_nan=False)
+
+
+def test_the_order_within_rounds_counts_the_smallest_round():
+    found = about(1500, 1400, 1500, order="round")
+    assert found["central_epsilon"] == central_guarantee(INDEX, 1400, DELTA).epsilon
+    assert (found["central_order"], found["central_users"]) == ("round", 1400)
+    assert "the order of the 1,400 users of a round" in found["central_note"]
+    assert found["central_epsilon"] > about(1500, 1400, 1500)["central_epsilon"]
+
+
+def test_empty_slots_leave_the_order_within_rounds():
+    """A node that was away in some rounds had its slot, if it reported, in another one."""
+    full, missing = about(1500, 1500, slots=3000), about(1500, 1499, slots=3000)
+    assert (full["central_order"], full["central_users"]) == ("run", 3000)
+    assert (missing["order"], missing["central_order"], missing["central_users"]) == ("run", "round", 1499)
+    assert about(1500, 1499)["central_order"] == "run"  # users of a simulation do not come and go
+
+
+def test_a_seeded_order_is_told_with_the_number():
+    found = about(1500, 1500, seeded=True)
+    assert found["order_seeded"] is True
+    assert found["central_note"].endswith("would guarantee with a secret order and secure noise)")
+    assert "seeded" not in about(1500, 1500)["central_note"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "counts", "reason"),
+    [
+        ({}, (), "no report had another to hide behind"),
+        ({}, (1,), "no report had another to hide behind"),
+        ({"order": "round"}, (1500, 1), "no report had another to hide behind"),
+        ({"slots": 1502}, (1500, 1), "no report had another to hide behind"),
+        ({}, (2,), "for 2 users nothing smaller is certified"),
+        ({"order": ""}, (1500,), "order = '' must be one of run, round"),
+        (
+            {"scheme": make_scheme("privunit", dim=100, epsilon=4.0, bytes=32)},
+            (1500,),
+            "real arithmetic only",
+        ),
+        ({"scheme": make_scheme("fedsgd", dim=100)}, (1500,), "no pure local guarantee"),
+        ({"scheme": make_scheme("cpsgd", dim=10, epsilon=4.0, bytes=50)}, (1500,), "no pure local guarantee"),
+        (
+            {"scheme": make_scheme("sqsgd", dim=1000, epsilon=4.0, bytes=8, code="signs")},
+            (1500,),
+            "keeps a residual",
+        ),
+        ({"scheme": make_scheme("sqsgd-stateless", dim=100, epsilon=400.0, bytes=64)}, (10**6,), "nothing"),
+    ],
+    ids=str,
+)
+def test_no_number_where_none_holds(changes, counts, reason):
+    found = about(*counts, **changes)
+    assert found["central_epsilon"] is None
+    assert "central_delta" not in found
+    assert found["central_note"].startswith("none: ")
+    assert reason in found["central_note"]
+
+
+def test_what_is_shown_is_not_below_what_is_certified():
+    found = about(1500, 1500)
+    shown = found["central_note"].partition("central (")[2].partition(",")[0]
+    assert Fraction(shown) >= Fraction(found["central_epsilon"])
+
+
+LINE = {
+    "clients": 4, "epsilon": 60.0, "epsilon_total": 60.0, "bytes_up": 19, "bytes_down": 180, "seconds": 2.0,
+    "seconds_gradient": 1.0, "seconds_encode": 0.5, "seconds_aggregate": 0.25,
+}  # fmt: skip
+
+
+def summary(folder, *lines, **changes):
+    run = prepared(folder / "run", **changes)
+    return run._summary([{**LINE, **line} for line in lines])
+
+
+def test_the_last_accuracy_counts_and_the_largest_message(tmp_path):
+    found = summary(
+        tmp_path, {"accuracy": 0.75, "test_loss": 0.5}, {"bytes_up": 36, "refused": 2},
+        {"accuracy": 0.5, "test_loss": 1.0, "epsilon_total": 120.0, "refused": 1}, {"seconds": 4.0}, rounds=4,
+    )  # fmt: skip
+    assert (found["accuracy"], found["best_accuracy"], found["test_loss"]) == (0.5, 0.75, 1.0)
+    assert (found["bytes_up"], found["bytes_up_ratio"]) == (36, 4 * 36 / 36)
+    assert (found["seconds"], found["share_gradient"], found["share_aggregate"]) == (10.0, 0.4, 0.1)
+    assert (found["refused"], found["rounds"], found["finished"]) == (3, 4, True)
+    assert found["epsilon_all_rounds"] == 240.0
+
+
+def test_a_run_that_was_cut_off_has_not_finished(tmp_path):
+    assert not summary(tmp_path, {"accuracy": 0.5, "test_loss": 1.0}, rounds=2)["finished"]
+
+
+def test_the_total_of_all_rounds_is_never_below_the_exact_product(tmp_path):
+    """The naive product 1.1 * 20 is."""
+    lines = [{"accuracy": 0.5, "test_loss": 1.0}] * 20
+    found = summary(tmp_path, *lines, scheme="sqsgd-stateless", epsilon=1.1, rounds=20)
+    assert Fraction(found["epsilon_all_rounds"]) >= 20 * Fraction(1.1) > Fraction(20 * 1.1)
+
+
+@pytest.mark.parametrize(("secure", "words"), [(True, "secure"), (False, "protects nobody")])
+def test_seeded_noise_is_called_what_it_is(tmp_path, secure, words):
+    assert summary(tmp_path, {"accuracy": 0.5, "test_loss": 1.0}, secure=secure)["noise"].endswith(words)
+
+
+def test_no_promise_is_a_word_that_json_can_hold(tmp_path):
+    found = summary(tmp_path, {"accuracy": 0.5, "test_loss": 1.0, "epsilon": "infinity"}, scheme="fedsgd")
+    assert (found["notion"], found["epsilon_all_rounds"]) == ("none", "infinity")
+    json.dumps(found, allow_nan=False)
