@@ -12,6 +12,8 @@ from sqsgd.codec import MalformedReport
 from sqsgd.core import Aggregate, Mechanism, Privacy, Scheme, Transform
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.scalardp import ScalarDP
+from sqsgd.privacy.certificate import CentralGuarantee, central_guarantee, local_epsilon_for
+from sqsgd.privacy.ledger import Ledger
 from sqsgd.privacy.planner import Plan, plan
 from sqsgd.privacy.reconstruction import reconstruction_bound
 from sqsgd.randomness import Rng, secure_rng, seeded_rng
@@ -33,7 +35,6 @@ __all__ = [
     "PrivQuant",
     "Privacy",
     "Rng",
-    "Rngs",
     "RunConfig",
     "ScalarDP",
     "Scheme",

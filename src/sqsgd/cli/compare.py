@@ -36,7 +36,8 @@ from sqsgd.cli.options import (
     scheme_options,
     stopping_between_rounds,
 )
-from sqsgd.cli.train import final_page, train
+from sqsgd.cli.report import final_page
+from sqsgd.cli.train import train
 from sqsgd.training.settings import FIELDS, cores
 from sqsgd.training.summary import Headline
 
