@@ -25,10 +25,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/collect"))
 from devices import invited, make, worker
 from postgres_server import MISSING, postgres, programs
-from sqsgd.collect.opening import opened
+from sqsgd.federation.collect.opening import opened
 
 from sqsgd import Task, secure_rng
-from sqsgd.task import Tasks
+from sqsgd.core.task import Tasks
 
 DIM = 3920
 

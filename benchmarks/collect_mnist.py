@@ -25,7 +25,7 @@ from collect_load import Connection
 from devices import invited, make, worker
 
 from sqsgd import Task, secure_rng
-from sqsgd.task import Tasks
+from sqsgd.core.task import Tasks
 from sqsgd.training.settings import load_config
 from sqsgd.training.train import load_problem
 

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean
 
-from sqsgd.files.durable import write_atomically
+from sqsgd._internal.files import write_atomically
 from sqsgd.learning.datasets import Dataset, load_dataset
 from sqsgd.schemes import SCHEMES
 from sqsgd.training import initial_state, run

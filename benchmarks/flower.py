@@ -22,8 +22,8 @@ from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sqsgd.deploy import node
-from sqsgd.deploy.node import free_port
+from sqsgd.federation.deploy import node
+from sqsgd.federation.deploy.node import free_port
 from sqsgd.flower import app_folder
 
 BIN = Path(sys.executable).parent

@@ -19,14 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from sqsgd.core import Scheme
+from sqsgd.core.task import Task
+from sqsgd.core.transforms import Rotate, Subsample, padded
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.mechanisms.sparse_law import SparseLaw
-from sqsgd.mechanisms.sparse_matches import SparseMatches
+from sqsgd.mechanisms.sparse import SparseLaw, SparseMatches
 from sqsgd.schemes.privunit_index import privunit_index
 from sqsgd.schemes.sqsgd import Direction
-from sqsgd.task import Task
-from sqsgd.transforms import Rotate, Subsample, padded
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 from conformance_vectors import report

@@ -18,8 +18,8 @@ import numpy as np
 from collect_mnist import CONFIG
 
 from sqsgd import Aggregate, secure_rng
-from sqsgd.collect.study import make_study
-from sqsgd.task import Tasks
+from sqsgd.core.task import Tasks
+from sqsgd.federation.collect.study import make_study
 from sqsgd.training import initial_state
 from sqsgd.training.algorithm import _descended, task_for
 from sqsgd.training.settings import load_config

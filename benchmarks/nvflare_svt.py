@@ -18,8 +18,8 @@ from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 from nvflare.fuel.utils import fobs
 
 from sqsgd import Task, make_scheme
+from sqsgd.core.random import secure_rng
 from sqsgd.nvflare import shareables
-from sqsgd.randomness import secure_rng
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:

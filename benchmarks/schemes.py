@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from sqsgd._internal.files import known
 from sqsgd.core import Notion, Scheme
-from sqsgd.files.json_numbers import known
-from sqsgd.numerics.intervals import mean_interval
-from sqsgd.randomness import seeded_rng
+from sqsgd.core.random import seeded_rng
+from sqsgd.core.task import Task
 from sqsgd.schemes import SCHEMES, make_scheme
 from sqsgd.schemes.privunit import sphere_cap
-from sqsgd.task import Task
+from sqsgd.training.summary import mean_interval
 
 LEAST_TRIALS, MOST_TRIALS = 30, 1000
 

@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd.codec import Column, SignedSubset
 from sqsgd.core import Aggregate, Scheme
+from sqsgd.core.codec import Column, SignedSubset
+from sqsgd.core.random import PublicStream, secure_rng
+from sqsgd.core.task import Task, Tasks
+from sqsgd.core.transforms import Rotate
 from sqsgd.mechanisms.privquant import PrivQuant
-from sqsgd.mechanisms.sparse_law import SparseLaw
-from sqsgd.randomness import PublicStream, secure_rng
+from sqsgd.mechanisms.sparse import SparseLaw
 from sqsgd.schemes import make_scheme
 from sqsgd.schemes.sqsgd_paper import sqsgd_paper
-from sqsgd.task import Task, Tasks
-from sqsgd.transforms import Rotate
 
 DIMS = (1 << 9, 1 << 13, 1 << 17, 1 << 20)
 LEVELS = (2, 16, 128)

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sqsgd import Scheme, Task, make_scheme, secure_rng
-from sqsgd.mechanisms.sparse_matches import SparseMatches
-from sqsgd.numerics.exact import InverseCdf, nearest
+from sqsgd._internal.exact import InverseCdf, nearest
+from sqsgd.mechanisms.sparse import SparseMatches
 
 DIM = 119850
 Side = Callable[["Encode"], float]

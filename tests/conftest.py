@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 SHARED = (
-    ".", "core", "schemes", "deploy", "report", "privacy", "audit", "experiments", "federated", "flower",
-    "node", "clients", "collect",
+    ".", "internal", "core", "schemes", "deploy", "report", "privacy", "audit", "training", "flower", "node",
+    "clients", "collect",
 )  # fmt: skip
 sys.path[:0] = [str(Path(__file__).parent / name) for name in SHARED]
 # the second: an app that only nodes import; the third imports nvflare, which not everyone has

@@ -11,8 +11,8 @@ import pytest
 import snippets
 
 from sqsgd import Task, make_scheme, reconstruction_bound, seeded_rng
-from sqsgd.conformance import read_vectors
-from sqsgd.randomness import EVERYONE, PublicStream
+from sqsgd.audit.conformance import read_vectors
+from sqsgd.core.random import EVERYONE, PublicStream
 
 ROOT = snippets.ROOT
 VECTORS = read_vectors()

@@ -184,16 +184,16 @@ def test_a_function_that_has_moved_is_named_with_its_new_place():
 
 def test_the_update_writes_what_changed_and_follows_what_moved(tmp_path, capsys):
     page = tmp_path / "page.md"
-    rows = "| `sqsgd.elsewhere.InverseCdf.draw` | `00` |\n| `sqsgd.numerics.exact.settle` | `11` |\n"
+    rows = "| `sqsgd.elsewhere.InverseCdf.draw` | `00` |\n| `sqsgd._internal.exact.settle` | `11` |\n"
     page.write_text(f"`sqsgd.elsewhere.InverseCdf.draw` draws.\n\n{HEADING}\n\n{rows}")
     assert main([str(page), "--update"]) == 1
     assert "sqsgd.elsewhere.InverseCdf.draw is not in the source" in capsys.readouterr().out
-    assert table(page)["sqsgd.numerics.exact.settle"] == digest("sqsgd.numerics.exact.settle")
+    assert table(page)["sqsgd._internal.exact.settle"] == digest("sqsgd._internal.exact.settle")
     assert main([str(page), "--update", "--follow"]) == 0
-    name = "sqsgd.numerics.exact.InverseCdf.draw"
+    name = "sqsgd._internal.exact.InverseCdf.draw"
     assert table(page)[name] == digest(name)
     assert page.read_text().startswith(f"`{name}` draws.")
-    assert main([str(page), "--rename", "sqsgd.numerics", "sqsgd.numbers"]) == 1
+    assert main([str(page), "--rename", "sqsgd._internal.exact", "sqsgd.numbers"]) == 1
     assert list(table(page)) == ["sqsgd.numbers.exact.InverseCdf.draw", "sqsgd.numbers.exact.settle"]
     assert main([str(page), "--follow"]) == 0
     assert table(page)[name] == digest(name)

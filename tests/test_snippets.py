@@ -1,13 +1,10 @@
 """Runs every command and every snippet of the documentation, as described in tests/snippets.py."""
 
 import dataclasses
-import functools
 import shlex
 
 import pytest
 from snippets import ELSEWHERE, ROOT, Block, blocks, pages, run_block, run_command, shorter
-from sqsgd.measurement import estimation
-from sqsgd.measurement import speed as bench
 
 from sqsgd.training import sweep
 
@@ -16,7 +13,7 @@ RUN = [page for page in pages() if page not in ELSEWHERE and blocks(page)]
 
 @pytest.fixture
 def small(monkeypatch, tmp_path):
-    """An empty working folder, and the smallest sweeps and measurements."""
+    """An empty working folder, and the smallest sweeps."""
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     monkeypatch.chdir(tmp_path)
     load = sweep.load_sweep
@@ -35,9 +32,6 @@ def small(monkeypatch, tmp_path):
         )
 
     monkeypatch.setattr(sweep, "load_sweep", smallest)
-    for name in ("encode_figures", "server_figures"):
-        monkeypatch.setattr(bench, name, functools.partial(getattr(bench, name), (1 << 9,), (2,)))
-    monkeypatch.setattr(estimation, "SETTINGS", estimation.SETTINGS[1:2])
     return tmp_path
 
 

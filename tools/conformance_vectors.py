@@ -19,22 +19,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd.checks import Vector
-from sqsgd.codec import MalformedReport
-from sqsgd.conformance import FORMAT, PATH
+from sqsgd._internal import exact
+from sqsgd._internal.checks import Vector
+from sqsgd._internal.geometry import kept_share, l2_norm
+from sqsgd.audit.conformance import FORMAT, PATH
 from sqsgd.core import Scheme
+from sqsgd.core.codec import MalformedReport
+from sqsgd.core.random import Bytes, Rng, seeded_rng
+from sqsgd.core.task import Task
+from sqsgd.core.transforms import Rotate, Subsample
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.mechanisms.sparse_law import SparseLaw
-from sqsgd.mechanisms.sparse_matches import SparseMatches
-from sqsgd.numerics import exact
-from sqsgd.numerics.gaussian import kept_share
-from sqsgd.numerics.norms import l2_norm
-from sqsgd.randomness import Bytes, Rng, seeded_rng
+from sqsgd.mechanisms.sparse import SparseLaw, SparseMatches
 from sqsgd.schemes.privunit_index import NearestVertices, privunit_index
 from sqsgd.schemes.sqsgd import SIGNS, Direction
-from sqsgd.task import Task
-from sqsgd.transforms import Rotate, Subsample
 
 _WORDS = 2048  # at hand for a report, which uses some of them
 _LAST = 2**64 - 1

@@ -115,7 +115,7 @@ def _cell(text: str) -> str:
 def configuration() -> str:
     """Every key of a run's TOML file, with its meaning, type and default."""
     from sqsgd.cli import app
-    from sqsgd.training.settings import RunConfig
+    from sqsgd.training.settings import RunConfig, Settings, make_config
 
     train = next(command for path, command in walk(typer.main.get_command(app), ()) if path == ("train",))
     helps = {str(each.name).removesuffix("_"): getattr(each, "help", "") for each in train.params}
@@ -169,7 +169,7 @@ def loop() -> str:
 
 
 def flower() -> str:
-    """Every name of ``sqsgd.flower.__all__``."""
+    """Every name of ``sqsgd.federation.flower.__all__``."""
     import sqsgd.flower
 
     return "\n\n".join(_public(name, getattr(sqsgd.flower, name)) for name in sqsgd.flower.__all__)

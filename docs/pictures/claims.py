@@ -8,9 +8,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scipy.stats import t as student
 from sweep_results import FEWEST, Curve
-
-from sqsgd.numerics.intervals import t_quantile
 
 AGREES, DIFFERS, UNCLEAR, OPEN = "agrees", "**differs**", "not clear", "not yet run"
 
@@ -64,7 +63,7 @@ def difference(left: Curve, right: Curve) -> tuple[float, float]:
     freedom = sum(parts) ** 2 / sum(
         part**2 / (len(values) - 1) for part, values in zip(parts, last, strict=True)
     )
-    return left.final - right.final, t_quantile(0.975, freedom) * math.sqrt(sum(parts))
+    return left.final - right.final, student.ppf(0.975, freedom) * math.sqrt(sum(parts))
 
 
 _RANGE = (

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from sqsgd.audit.findings import Pictures
 from sqsgd.audit.inversion import inverted_gradients
 from sqsgd.audit.subject import Subject
-from sqsgd.randomness import seeded_rng
+from sqsgd.core.random import seeded_rng
 from sqsgd.schemes import make_scheme
 
 PICTURE = Path(__file__).with_name("large-budget.png")

@@ -8,17 +8,17 @@
 (51, (1000,))
 """
 
-from sqsgd.codec import MalformedReport
 from sqsgd.core import Aggregate, Mechanism, Privacy, Scheme, Transform
+from sqsgd.core.codec import MalformedReport
+from sqsgd.core.random import Rng, secure_rng, seeded_rng
+from sqsgd.core.task import Task, Tasks
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.scalardp import ScalarDP
 from sqsgd.privacy.certificate import CentralGuarantee, central_guarantee, local_epsilon_for
 from sqsgd.privacy.ledger import Ledger
 from sqsgd.privacy.planner import Plan, plan
 from sqsgd.privacy.reconstruction import reconstruction_bound
-from sqsgd.randomness import Rng, secure_rng, seeded_rng
 from sqsgd.schemes import SCHEMES, make_scheme
-from sqsgd.task import Task, Tasks
 from sqsgd.training.settings import RunConfig
 from sqsgd.training.train import TrainedRun, train
 

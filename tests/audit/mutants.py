@@ -13,9 +13,9 @@ from math import inf
 import numpy as np
 
 from sqsgd import Rng, seeded_rng
-from sqsgd.codec import Column
 from sqsgd.core import Privacy, Scheme
-from sqsgd.mechanisms.match_law import boundary_law, kept_law
+from sqsgd.core.codec import Column
+from sqsgd.mechanisms.privquant import boundary_law, kept_law
 from sqsgd.schemes.privunit_index import NearestVertices
 from sqsgd.schemes.sqsgd import Direction
 from sqsgd.schemes.sqsgd_paper import BoundedRange

@@ -9,9 +9,8 @@ import numpy as np
 
 from sqsgd import ScalarDP
 from sqsgd.core import Scheme
-from sqsgd.mechanisms.sparse_law import SparseLaw
-from sqsgd.mechanisms.sparse_matches import SparseMatches
-from sqsgd.transforms import Rotate
+from sqsgd.core.transforms import Rotate
+from sqsgd.mechanisms.sparse import SparseLaw, SparseMatches
 
 
 def small(kind=SparseMatches, *, norm=None):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sqsgd import PrivQuant, seeded_rng
-from sqsgd.numerics import exact
+from sqsgd._internal import exact
 from sqsgd.privacy.reconstruction import reconstruction_bound
 from sqsgd.schemes.privunit import SphereCap
 

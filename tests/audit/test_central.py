@@ -9,9 +9,9 @@ import pytest
 from subjects import subject
 
 from sqsgd import make_scheme, seeded_rng
+from sqsgd._internal.geometry import round_unbiased
 from sqsgd.audit.central import central_checks, delta_beyond, law_of_sum
 from sqsgd.audit.subject import Subject, task_for
-from sqsgd.numerics.rounding import round_unbiased
 from sqsgd.schemes.cpsgd import ShareOfNoise
 
 EXACT, SUMS, LAW = (

@@ -21,7 +21,7 @@ from sqsgd.audit.goodness_of_fit import (
 )
 from sqsgd.audit.subject import forward
 from sqsgd.mechanisms.privquant import PrivQuant
-from sqsgd.mechanisms.sparse_law import SparseLaw
+from sqsgd.mechanisms.sparse import SparseLaw
 
 
 def test_g_test():

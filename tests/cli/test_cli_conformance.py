@@ -5,7 +5,7 @@ import os
 
 from typed import typed
 
-from sqsgd.conformance import expected_answers
+from sqsgd.audit.conformance import expected_answers
 
 
 def test_export_then_check(tmp_path):

@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 from served import served
 from typed import typed
 
-from sqsgd.collect.study import load_study
+from sqsgd.federation.collect.study import load_study
 
 
 @pytest.fixture

@@ -51,8 +51,8 @@ def test_mistakes_are_named_and_nothing_is_written(tmp_path, arguments, words):
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, of pathspec
 def test_a_node_may_run_what_its_owner_allows(tmp_path):
     pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
-    from sqsgd.flower import app_folder
-    from sqsgd.flower.guard import app_hash
+    from sqsgd.federation.flower import app_folder
+    from sqsgd.federation.flower.guard import app_hash
 
     (node := tmp_path / "node-0").mkdir()
     (mine := tmp_path / "my_app").mkdir()

@@ -74,7 +74,7 @@ def test_what_fails_to_run_is_broken_even_if_its_version_is_right(monkeypatch, n
 def test_generators_that_repeat_are_not_entropy(monkeypatch):
     from sqsgd import seeded_rng
 
-    monkeypatch.setattr("sqsgd.randomness.secure_rng", lambda: seeded_rng(0))
+    monkeypatch.setattr("sqsgd.core.random.secure_rng", lambda: seeded_rng(0))
     assert "the same 16 bytes" in examined()["basics", "entropy"].found
 
 

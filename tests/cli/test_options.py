@@ -25,7 +25,7 @@ from sqsgd.cli.options import (
     scheme_options,
     stopping_between_rounds,
 )
-from sqsgd.deploy.federation import Federation
+from sqsgd.federation.deploy.federation import Federation
 from sqsgd.training.settings import make_config
 
 

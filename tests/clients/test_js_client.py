@@ -13,8 +13,8 @@ import torch
 from javascript import FOLDER, client
 
 import sqsgd
-from sqsgd.conformance import compare, read_vectors
-from sqsgd.kernels.softmax import softmax_gradients
+from sqsgd._internal.kernels.softmax import softmax_gradients
+from sqsgd.audit.conformance import compare, read_vectors
 from sqsgd.learning.features import soft_hog, unit
 
 ROOT = Path(__file__).parents[2]

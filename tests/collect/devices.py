@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from sqsgd import Task, secure_rng
-from sqsgd.collect.rounds import create_study, flat
-from sqsgd.collect.study import KEY, invitations, read_key
+from sqsgd.federation.collect.rounds import create_study, flat
+from sqsgd.federation.collect.study import KEY, invitations, read_key
 
 DIM = 16
 

@@ -4,7 +4,7 @@ import contextlib
 import threading
 import time
 
-from sqsgd.collect.serving import prepare
+from sqsgd.federation.collect.serving import prepare
 
 
 @contextlib.contextmanager

@@ -99,7 +99,7 @@ def test_the_compose_file_starts_commands_that_exist():
 def test_the_table_of_refusals_is_complete():
     from snippets import ROOT
 
-    from sqsgd.collect.intake import CODES
+    from sqsgd.federation.collect.intake import CODES
 
     text = (ROOT / PAGE).read_text()
     section = text.partition("**Refusals**")[2].partition("`/health`")[0]

@@ -2,8 +2,8 @@
 
 from devices import make
 
-from sqsgd.collect.database import open_database
-from sqsgd.collect.intake import OPENED, stage, task_of
+from sqsgd.federation.collect.database import open_database
+from sqsgd.federation.collect.intake import OPENED, stage, task_of
 
 
 def test_a_new_study_is_open_and_all_its_slots_are_free(tmp_path):

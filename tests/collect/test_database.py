@@ -6,8 +6,8 @@ import sys
 import pytest
 from devices import make
 
-from sqsgd.collect.database import FILE, Conflict, DatabaseFailed, new_database, open_database
-from sqsgd.collect.intake import USED
+from sqsgd.federation.collect.database import FILE, Conflict, DatabaseFailed, new_database, open_database
+from sqsgd.federation.collect.intake import USED
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_one_process_steps_and_a_dead_one_does_not_block(folder):
     with first.stepping() as one, second.stepping() as two:
         assert (one, two) == (True, False)
     code = (
-        "import os, sys, pathlib\nfrom sqsgd.collect.database import open_database\n"
+        "import os, sys, pathlib\nfrom sqsgd.federation.collect.database import open_database\n"
         "with open_database(pathlib.Path(sys.argv[1])).stepping() as one:\n"
         "    assert one\n    os.kill(os.getpid(), 9)"
     )

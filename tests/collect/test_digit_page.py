@@ -11,8 +11,8 @@ from devices import ask, invited
 from javascript import client
 from served import served
 
-from sqsgd.collect import rounds
-from sqsgd.collect.rounds import create_study, flat
+from sqsgd.federation.collect import rounds
+from sqsgd.federation.collect.rounds import create_study, flat
 
 SEVEN = [(0.25, 0.25), (0.5, 0.25), (0.75, 0.25), (0.6, 0.55), (0.5, 0.85)]
 SETTINGS = {"name": "Digits of friends", "users": 40, "rounds": 2, "softmax": True, "fewest": 1}

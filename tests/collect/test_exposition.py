@@ -4,8 +4,8 @@ import pytest
 from test_intake import Asking
 from test_stepping import fill
 
-from sqsgd.collect.intake import clock
-from sqsgd.collect.rounds import admission, full_status, guarantee, progress, prometheus, tick
+from sqsgd.federation.collect.intake import clock
+from sqsgd.federation.collect.rounds import admission, full_status, guarantee, progress, prometheus, tick
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from sqsgd.collect.database import Conflict, DatabaseFailed
-from sqsgd.collect.intake import Accepted, Probe, Rejection
-from sqsgd.collect.service import GroupCommit
+from sqsgd.federation.collect.database import Conflict, DatabaseFailed
+from sqsgd.federation.collect.intake import Accepted, Probe, Rejection
+from sqsgd.federation.collect.service import GroupCommit
 
 YES = Accepted(round=0, again=False)
 

@@ -8,9 +8,9 @@ import pytest
 from devices import make, new_ticket
 
 from sqsgd import secure_rng
-from sqsgd.collect import intake
-from sqsgd.collect.database import Conflict, open_database
-from sqsgd.collect.intake import (
+from sqsgd.federation.collect import intake
+from sqsgd.federation.collect.database import Conflict, open_database
+from sqsgd.federation.collect.intake import (
     Accepted,
     Granted,
     Join,
@@ -23,7 +23,7 @@ from sqsgd.collect.intake import (
     stage,
     task_of,
 )
-from sqsgd.collect.rounds import confirm_clock, end_study, tick
+from sqsgd.federation.collect.rounds import confirm_clock, end_study, tick
 
 
 class Asking:
@@ -281,7 +281,7 @@ def test_slots_in_their_order_are_seen_not_to_be_uniform(drawing, by_number):
 
 
 def test_slots_of_a_predictable_draw_are_seen_not_to_be_uniform(drawing, monkeypatch):
-    monkeypatch.setattr("sqsgd.collect.intake.os.urandom", bytes)
+    monkeypatch.setattr("sqsgd.federation.collect.intake.os.urandom", bytes)
     assert chi_square(drawing, 500, given_up=False) > 45
 
 

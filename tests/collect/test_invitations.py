@@ -5,7 +5,15 @@ import base64
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from sqsgd.collect.study import KEY, LENGTH, Inspector, InvalidInvitation, invitations, new_key, read_key
+from sqsgd.federation.collect.study import (
+    KEY,
+    LENGTH,
+    Inspector,
+    InvalidInvitation,
+    invitations,
+    new_key,
+    read_key,
+)
 
 STUDY = "0123456789abcdef"
 

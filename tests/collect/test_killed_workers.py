@@ -10,7 +10,7 @@ import pytest
 from devices import Device, invited, make, persist, worker
 
 from sqsgd import Task
-from sqsgd.collect.rounds import opened, read_state
+from sqsgd.federation.collect.rounds import opened, read_state
 from sqsgd.training import server_step
 
 

@@ -2,10 +2,10 @@
 
 from starlette.routing import Route
 
-from sqsgd.collect.intake import CODES
-from sqsgd.collect.openapi import description
-from sqsgd.collect.service import Service
-from sqsgd.collect.study import make_study
+from sqsgd.federation.collect.intake import CODES
+from sqsgd.federation.collect.openapi import description
+from sqsgd.federation.collect.service import Service
+from sqsgd.federation.collect.study import make_study
 
 STUDY = make_study({"name": "digits", "dim": 16, "users": 12, "rounds": 3, "bytes": 8}, "00" * 32)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from devices import invited, make
 
-from sqsgd.collect.rounds import create_study, flat, opened
+from sqsgd.federation.collect.rounds import create_study, flat, opened
 
 
 def test_only_its_owner_can_read_what_is_secret(tmp_path):
@@ -71,7 +71,7 @@ def test_a_failure_half_way_leaves_nothing_behind(tmp_path, url, monkeypatch, br
     weights, names = flat({"weights": np.zeros(3920, np.float32)})
     values = {"name": "digits", "users": 12, "rounds": 3, "softmax": True}
     with monkeypatch.context() as disk:
-        disk.setattr(f"sqsgd.collect.rounds.{broken}", full)
+        disk.setattr(f"sqsgd.federation.collect.rounds.{broken}", full)
         with pytest.raises(OSError, match="no space left"):
             create_study(tmp_path / "study", weights, names, values, url, "digits")
     assert list((tmp_path / "study").iterdir()) == []

@@ -9,7 +9,7 @@ from test_intake import Asking
 from test_stepping import fill
 from typed import typed
 
-from sqsgd.collect.rounds import end_study, flat, named, read_state, tick, write_outcome
+from sqsgd.federation.collect.rounds import end_study, flat, named, read_state, tick, write_outcome
 from sqsgd.training.reading import read_run
 
 

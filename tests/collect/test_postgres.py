@@ -5,7 +5,7 @@ import threading
 import pytest
 from devices import make
 
-from sqsgd.collect.database import DatabaseFailed, open_database
+from sqsgd.federation.collect.database import DatabaseFailed, open_database
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sqsgd import collect
-from sqsgd.collect.intake import CODES, Rejection
+from sqsgd.federation import collect
+from sqsgd.federation.collect.intake import CODES, Rejection
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -12,7 +12,7 @@ import pytest
 from devices import Device, ask, invited, make, persist, worker
 from served import served
 
-from sqsgd.collect.rounds import opened
+from sqsgd.federation.collect.rounds import opened
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from devices import Device, invited, make, worker
 from served import served
 
-from sqsgd.collect.rounds import full_status, opened, tick
-from sqsgd.collect.serving import BoundedProtocol, prepare
+from sqsgd.federation.collect.rounds import full_status, opened, tick
+from sqsgd.federation.collect.serving import BoundedProtocol, prepare
 
 
 def certificate(folder):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from test_intake import Asking
 
-from sqsgd.collect.database import FILE, open_database
-from sqsgd.collect.intake import ENDED, Granted, Report, stage, task_of
-from sqsgd.collect.rounds import (
+from sqsgd.federation.collect.database import FILE, open_database
+from sqsgd.federation.collect.intake import ENDED, Granted, Report, stage, task_of
+from sqsgd.federation.collect.rounds import (
     check_study,
     confirm_clock,
     end_study,
@@ -136,7 +136,7 @@ def test_another_study_another_code_and_a_wrong_clock_are_refused(tmp_path):
 
 
 def test_a_clock_that_goes_back_takes_no_slot_away(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("sqsgd.collect.rounds._warned", {})
+    monkeypatch.setattr("sqsgd.federation.collect.rounds._warned", {})
     asking = Asking(tmp_path / "study")
     granted = asking.join("7" * 32)
     asking.shift = 10
@@ -151,7 +151,7 @@ def test_a_clock_that_goes_back_takes_no_slot_away(tmp_path, caplog, monkeypatch
 
 
 def test_a_clock_that_jumps_ahead_ends_nothing_until_it_is_confirmed(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("sqsgd.collect.rounds._warned", {})
+    monkeypatch.setattr("sqsgd.federation.collect.rounds._warned", {})
     asking = Asking(tmp_path / "study", fewest=1)
     granted = asking.join("7" * 32)
     deadline = stage(asking.database).deadline
@@ -213,7 +213,7 @@ def test_what_is_left_of_a_round_is_in_the_order_of_keys(tmp_path, url):
 
 
 def test_scrubbing_is_repeated_until_it_succeeds(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("sqsgd.collect.rounds._warned", {})
+    monkeypatch.setattr("sqsgd.federation.collect.rounds._warned", {})
     asking = Asking(tmp_path / "study")
     fill(asking)
     reader = open_database(asking.folder)

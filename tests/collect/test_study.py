@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from snippets import ROOT
 
-from sqsgd.collect.study import MOST_SEED, Study, load_study, make_study
+from sqsgd.federation.collect.study import MOST_SEED, Study, load_study, make_study
 from sqsgd.training.settings import load_config
 from sqsgd.training.train import fitted
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqsgd import Task, seeded_rng
-from sqsgd.codec import Column
 from sqsgd.core import NOT_PRIVATE, Mechanism, Scheme, Transform
+from sqsgd.core.codec import Column
 
 TASK = Task(round=2, client=7, seed=1, dim=3, bound=10.0)
 X = np.array([1.0, -2.0, 3.0], np.float32)

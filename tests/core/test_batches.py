@@ -6,14 +6,14 @@ import reference
 from cases import CASES
 
 from sqsgd import Aggregate, MalformedReport, Rng, Task, make_scheme, secure_rng, seeded_rng
-from sqsgd.core import Scheme, batches
-from sqsgd.core.batches import in_order, parts_of
+from sqsgd.core import Scheme
+from sqsgd.core import task as tasks_module
+from sqsgd.core.aggregate import in_order, parts_of
+from sqsgd.core.task import Tasks
+from sqsgd.core.transforms import Rotate
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.mechanisms.sparse_law import SparseLaw
-from sqsgd.mechanisms.sparse_matches import SparseMatches
+from sqsgd.mechanisms.sparse import SparseLaw, SparseMatches
 from sqsgd.schemes.privunit_index import NearestVertices
-from sqsgd.task import Tasks
-from sqsgd.transforms import Rotate
 
 
 def tasks(scheme, count, **changes):
@@ -145,7 +145,7 @@ def test_no_word_serves_two_clients(kind):
 @pytest.mark.parametrize("scheme", SCHEMES, ids=IDS)
 def test_messages_do_not_depend_on_the_number_of_threads(scheme, monkeypatch):
     x, asked = vectors(scheme, 20), tasks(scheme, 20)
-    monkeypatch.setattr(batches, "_FLOATS", 6 * scheme.dim)
+    monkeypatch.setattr(tasks_module, "_FLOATS", 6 * scheme.dim)
     one, two = (scheme.encode_many(x, asked, seeded_rng(5), workers=workers) for workers in (1, 2))
     assert one.shape == (20, scheme.bits // 8)
     assert np.array_equal(one, two)
@@ -164,7 +164,7 @@ def test_many_reports_are_added_as_single_ones(scheme, weighted, monkeypatch):
     single, many = Aggregate(scheme), Aggregate(scheme)
     for i, task in enumerate(asked):
         single.add(task, messages[i].tobytes(), 1.0 if weights is None else weights[i])
-    monkeypatch.setattr(batches, "_FLOATS", 8 * scheme.dim)
+    monkeypatch.setattr(tasks_module, "_FLOATS", 8 * scheme.dim)
     for rows in (slice(9), slice(9, count)):  # in two batches, and with two threads
         part = asked[rows]
         columns = many.add_many(part, messages[rows], None if weights is None else weights[rows], workers=2)
@@ -241,7 +241,7 @@ def test_parts_come_in_order_and_an_error_ends_them(monkeypatch):
 
     failing = False
     assert list(in_order(sizes, parts_of(asked), 2)) == [(0, 10)]
-    monkeypatch.setattr(batches, "_FLOATS", 6)
+    monkeypatch.setattr(tasks_module, "_FLOATS", 6)
     for workers in (1, 4):
         failing = False
         assert list(in_order(sizes, parts_of(asked), workers)) == [(0, 3), (3, 3), (6, 3), (9, 1)]

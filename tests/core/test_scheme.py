@@ -7,8 +7,8 @@ import pytest
 from small_parts import TASK, Longer, Times, Whole, X, scheme, sent
 
 from sqsgd import MalformedReport, Task, make_scheme, seeded_rng, training
-from sqsgd.codec import ENVELOPE_BYTES
 from sqsgd.core import Scheme
+from sqsgd.core.codec import ENVELOPE_BYTES
 
 
 def test_parts_that_do_not_fit_are_refused():

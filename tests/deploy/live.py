@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sqsgd.deploy.folders import find_nginx
+from sqsgd.federation.deploy.folders import find_nginx
 
 BIN = Path(sys.executable).parent
 SMALL = ("--model", "mlp", "--epsilon", "20000", "--bytes", "25000", "--lr", "0.3", "--round-timeout", "300")
@@ -102,7 +102,7 @@ class Live:
     def of_node(self, name):
         """The processes of a node, but for the shell that restarts it."""
         home = f"FLWR_HOME={self.folder}/nodes/{name}/flwr".encode()
-        found = self.processes(f"sqsgd.deploy.node {self.folder}/nodes/{name} ")
+        found = self.processes(f"sqsgd.federation.deploy.node {self.folder}/nodes/{name} ")
         for pid in marked(self.mark):
             with contextlib.suppress(OSError):
                 if home in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):

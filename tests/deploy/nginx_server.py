@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sqsgd.deploy.federation import load_federation
-from sqsgd.deploy.folders import find_nginx, reload_nginx
+from sqsgd.federation.deploy.federation import load_federation
+from sqsgd.federation.deploy.folders import find_nginx, reload_nginx
 
 
 @contextlib.contextmanager

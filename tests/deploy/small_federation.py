@@ -2,9 +2,9 @@
 
 import json
 
-from sqsgd.deploy.federation import Federation
-from sqsgd.deploy.folders import write_federation
-from sqsgd.deploy.training import Job
+from sqsgd.federation.deploy.federation import Federation
+from sqsgd.federation.deploy.folders import write_federation
+from sqsgd.federation.deploy.training import Job
 
 SMALL = Federation(nodes=2, rounds=4)
 

@@ -10,7 +10,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from sqsgd.deploy.certificates import expiry, general_name, make_authority, make_node_pair, make_server_pair
+from sqsgd.federation.deploy.certificates import (
+    expiry,
+    general_name,
+    make_authority,
+    make_node_pair,
+    make_server_pair,
+)
 
 
 def written(folder, days=3, hosts=("127.0.0.1", "localhost")):

@@ -7,8 +7,8 @@ import pytest
 from small_federation import SMALL
 
 from sqsgd import Ledger
-from sqsgd.deploy.federation import Federation, load_federation
-from sqsgd.deploy.templates import node_settings
+from sqsgd.federation.deploy.federation import Federation, load_federation
+from sqsgd.federation.deploy.templates import node_settings
 
 
 def test_a_federations_file_is_checked(made, tmp_path):

@@ -12,12 +12,12 @@ import yaml
 from cryptography import x509
 
 from sqsgd import Ledger
-from sqsgd.deploy import folders
-from sqsgd.deploy.certificates import expiry, make_server_pair, pem_of_openssh
-from sqsgd.deploy.federation import Federation, load_federation
-from sqsgd.deploy.folders import add_node, renew, revoke, write_federation
-from sqsgd.deploy.node import read_node_config
-from sqsgd.node.policy import Policy
+from sqsgd.federation.deploy import folders
+from sqsgd.federation.deploy.certificates import expiry, make_server_pair, pem_of_openssh
+from sqsgd.federation.deploy.federation import Federation, load_federation
+from sqsgd.federation.deploy.folders import add_node, renew, revoke, write_federation
+from sqsgd.federation.deploy.node import read_node_config
+from sqsgd.federation.node.policy import Policy
 
 
 def everything(folder):

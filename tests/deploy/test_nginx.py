@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from nginx_server import running_nginx
 
-from sqsgd.deploy.certificates import make_node_pair, pem_of_openssh
-from sqsgd.deploy.federation import load_federation
-from sqsgd.deploy.folders import revoke
+from sqsgd.federation.deploy.certificates import make_node_pair, pem_of_openssh
+from sqsgd.federation.deploy.federation import load_federation
+from sqsgd.federation.deploy.folders import revoke
 
 FLEET = "/v1/fleet/pull-messages"
 

@@ -11,9 +11,15 @@ import pytest
 from nginx_server import running_nginx
 
 from sqsgd import Ledger
-from sqsgd.deploy import certificates
-from sqsgd.deploy import node as nodes
-from sqsgd.deploy.node import create_ledger, flower_arguments, free_port, problems, read_node_config
+from sqsgd.federation.deploy import certificates
+from sqsgd.federation.deploy import node as nodes
+from sqsgd.federation.deploy.node import (
+    create_ledger,
+    flower_arguments,
+    free_port,
+    problems,
+    read_node_config,
+)
 from sqsgd.privacy.ledger import LedgerRolledBack
 
 
@@ -113,7 +119,7 @@ def test_what_is_wrong_with_its_own_files_is_said_before_it_starts(node, spoil, 
 
 @pytest.mark.parametrize("address", ["server.example.org", "127.0.0.1:abc", ":8000", "127.0.0.1:99999"])
 def test_an_address_without_a_port_is_named(made, address):
-    command = [sys.executable, "-m", "sqsgd.deploy.node", made / "nodes/node-0", address]
+    command = [sys.executable, "-m", "sqsgd.federation.deploy.node", made / "nodes/node-0", address]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert f"the server's address, {address!r}, must look like server.example.org:8000" in done.stderr

@@ -16,8 +16,8 @@ pytest.importorskip("torch", reason="needs pip install 'sqsgd[train]'")
 from live import Live, sqsgd, status, wait_until
 
 from sqsgd import Ledger
-from sqsgd.deploy.certificates import make_authority, make_server_pair
-from sqsgd.deploy.federation import load_federation
+from sqsgd.federation.deploy.certificates import make_authority, make_server_pair
+from sqsgd.federation.deploy.federation import load_federation
 
 ROUNDS = 3
 
@@ -106,7 +106,7 @@ def answered(up):
 @pytest.fixture(scope="module")
 def other_app(one_round, tmp_path_factory):
     """The ready app with one line more, which leaves a proof that it ran."""
-    from sqsgd.flower import app_folder
+    from sqsgd.federation.flower import app_folder
 
     place = tmp_path_factory.mktemp("app")
     shutil.copytree(app_folder(), place / "other_app", ignore=shutil.ignore_patterns("__pycache__"))

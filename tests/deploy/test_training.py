@@ -7,8 +7,15 @@ import pytest
 from small_federation import job, line
 
 from sqsgd import Ledger
-from sqsgd.deploy import training
-from sqsgd.deploy.training import describe_round, last_job, node_status, read_status, run_status, train
+from sqsgd.federation.deploy import training
+from sqsgd.federation.deploy.training import (
+    describe_round,
+    last_job,
+    node_status,
+    read_status,
+    run_status,
+    train,
+)
 
 
 def spend(ledger, round):
@@ -76,7 +83,7 @@ def test_a_run_is_summed_up(federation):
 def test_why_a_run_failed_is_said(federation):
     server = federation / "server"
     job(server, "finished:failed")
-    log = "Traceback\nsqsgd.flower.round_tally.NoAnswers: none of 3 rounds had enough answers\n"
+    log = "Traceback\nsqsgd.federation.flower.round_tally.NoAnswers: none of 3 rounds had enough answers\n"
     (server / "runs/run-1.log").write_text(log)
     assert run_status(server)["problem"].startswith("none of 3 rounds had enough answers; see ")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from sqsgd.flower import wire
-from sqsgd.flower.mod import SqsgdMod
-from sqsgd.flower.ready_app import train
+from sqsgd.federation.flower import wire
+from sqsgd.federation.flower.mod import SqsgdMod
+from sqsgd.federation.flower.ready_app import train
 
 HUGE = 100_000  # what nginx just lets through: 64 KiB and twice the report
 ENORMOUS = 30_000_000

@@ -20,7 +20,7 @@ ROUNDS, TIMEOUT = 4, 150
 @pytest.fixture(scope="module")
 def after(tmp_path_factory):
     """The status of a federation of two honest and five hostile nodes, after its training."""
-    from sqsgd.flower import app_folder
+    from sqsgd.federation.flower import app_folder
 
     place = tmp_path_factory.mktemp("hostile")
     folder, app = place / "federation", place / "my_app"

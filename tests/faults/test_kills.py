@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="needs pip install 'sqsgd[train]'")
 from live import SMALL, Live, metrics, sqsgd, status, wait_until
 
 from sqsgd import Ledger, make_scheme
-from sqsgd.task import Task
+from sqsgd.core.task import Task
 from sqsgd.training import Settings, server_step
 from sqsgd.training.run_folder import load_state
 
@@ -43,7 +43,7 @@ class Story:
 
     def kept(self, node="node-1"):
         """What a node remembers of the training, with its checksum."""
-        from sqsgd.node.answer import Kept
+        from sqsgd.federation.node.answer import Kept
 
         (path,) = (self.folder / f"nodes/{node}/state/tasks").glob("?" * 32)
         return Kept.from_bytes(path.read_bytes())
@@ -77,7 +77,11 @@ class Story:
     def kill_a_node(self):
         """While its app is at work on a round."""
         wait_until(lambda: self.rounds() >= 2, 600, "two rounds")
-        at_work = lambda: set(self.live.of_node("node-1")) & set(self.live.processes("sqsgd.flower.guard"))  # noqa: E731
+
+        def at_work():
+            guarded = self.live.processes("sqsgd.federation.flower.guard")
+            return set(self.live.of_node("node-1")) & set(guarded)
+
         wait_until(at_work, 600, "an app of node 1 at work")
         self.ledger_before = (self.node / "ledger").read_bytes()
         self.kept_before = self.kept()

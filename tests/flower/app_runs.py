@@ -11,7 +11,7 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.supercore.fab import Fab
 from flwr.supercore.run import Run
 
-from sqsgd.flower import guard
+from sqsgd.federation.flower import guard
 
 SETTINGS = """\
 [project]

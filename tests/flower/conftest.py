@@ -17,7 +17,7 @@ def patient_server(request, monkeypatch):
     A look ends when the answer is there, so this makes no test slower. Where looks themselves are tested,
     they last as long as they do in a training.
     """
-    from sqsgd.flower import answers
+    from sqsgd.federation.flower import answers
 
     if request.path.name != "test_gathering.py":
         for name in ("_AT_ONCE", "_LAST_LOOK"):

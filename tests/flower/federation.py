@@ -20,8 +20,8 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-from sqsgd.flower import SqsgdMod, SqsgdStrategy, app_folder, wire
-from sqsgd.node.request import Request
+from sqsgd.federation.flower import SqsgdMod, SqsgdStrategy, app_folder, wire
+from sqsgd.federation.node.request import Request
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 IDS = (5, 2**63 + 11, 8)  # Flower's node identities have 64 bits

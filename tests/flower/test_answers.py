@@ -12,10 +12,10 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore.inflatable.inflatable_object import add_header_to_object_body
 
 from sqsgd import make_scheme, seeded_rng
-from sqsgd.flower import Simulation, SqsgdMod, SqsgdStrategy, wire
-from sqsgd.flower.answers import FLOWERS, ClearReplies
-from sqsgd.node import policy
-from sqsgd.node.server import NoAnswers
+from sqsgd.federation.flower import Simulation, SqsgdMod, SqsgdStrategy, wire
+from sqsgd.federation.flower.answers import FLOWERS, ClearReplies
+from sqsgd.federation.node import policy
+from sqsgd.federation.node.server import NoAnswers
 
 
 def spoiled(kind: str):

@@ -9,12 +9,12 @@ import test_policy
 from flwr.app import MetricRecord
 
 from sqsgd import seeded_rng
-from sqsgd.flower import SqsgdMod, wire
-from sqsgd.node import answer
-from sqsgd.node import request as node_request
-from sqsgd.node.answer import FolderState, Node
-from sqsgd.node.policy import Policy
-from sqsgd.task import Task
+from sqsgd.core.task import Task
+from sqsgd.federation.flower import SqsgdMod, wire
+from sqsgd.federation.node import answer
+from sqsgd.federation.node import request as node_request
+from sqsgd.federation.node.answer import FolderState, Node
+from sqsgd.federation.node.policy import Policy
 
 
 def pays_nothing(patch):

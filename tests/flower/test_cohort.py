@@ -4,9 +4,9 @@ import pytest
 from federation import IDS, lines, model, nodes_of, strategy
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
-from sqsgd.flower import wire
-from sqsgd.flower.cohort import SilentNodes, draw
-from sqsgd.node.policy import SPENT
+from sqsgd.federation.flower import wire
+from sqsgd.federation.flower.cohort import SilentNodes, draw
+from sqsgd.federation.node.policy import SPENT
 
 
 def test_nodes_are_drawn_again_each_round_and_the_same_for_everyone():

@@ -5,9 +5,9 @@ import pytest
 from federation import IDS, Nodes, lines, make_app, message, model, node_context, one_round, request, strategy
 from flwr.app import ConfigRecord
 
-from sqsgd.flower import Simulation, SqsgdMod, wire
-from sqsgd.node import policy
-from sqsgd.node.request import make_update
+from sqsgd.federation.flower import Simulation, SqsgdMod, wire
+from sqsgd.federation.node import policy
+from sqsgd.federation.node.request import make_update
 
 
 def trained(tmp_path, downlink, missing=None):

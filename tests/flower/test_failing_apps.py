@@ -22,10 +22,10 @@ from federation import (
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from sqsgd import Ledger, make_scheme
-from sqsgd.flower import ClientApp, SqsgdMod, wire
-from sqsgd.node import answer as node_answer
-from sqsgd.node import policy
-from sqsgd.node.answer import FolderState
+from sqsgd.federation.flower import ClientApp, SqsgdMod, wire
+from sqsgd.federation.node import answer as node_answer
+from sqsgd.federation.node import policy
+from sqsgd.federation.node.answer import FolderState
 from sqsgd.training import client_step
 
 

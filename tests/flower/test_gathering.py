@@ -7,7 +7,7 @@ import httpx
 import pytest
 from federation import IDS, model, nodes_of, strategy
 
-from sqsgd.flower.answers import TooFewNodes
+from sqsgd.federation.flower.answers import TooFewNodes
 
 
 def test_a_broken_way_to_the_superlink_is_no_nodes_fault(tmp_path):

@@ -13,7 +13,7 @@ from app_runs import PLAIN, GuardedNode, archive, write_app
 from federation import lines, request
 from flwr.cli.build import build_fab_from_disk
 
-from sqsgd.flower import app_folder, guard, wire
+from sqsgd.federation.flower import app_folder, guard, wire
 
 try:
     guard.check_version()
@@ -144,7 +144,7 @@ def test_a_node_refuses_every_other_kind_of_code():
     """All commands that Flower's SuperExec could start, but that for client apps."""
     from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 
-    from sqsgd.deploy.templates import REFUSED_COMMANDS
+    from sqsgd.federation.deploy.templates import REFUSED_COMMANDS
 
     assert {*REFUSED_COMMANDS, "flwr-clientapp"} == set(TASK_TYPE_TO_COMMAND.values())
 
@@ -164,7 +164,7 @@ def test_a_supernode_without_its_main_thread_exits(end, code):
     """Python alone would wait for the other thread for ever."""
     script = f"""
 import sys, threading
-from sqsgd.flower import guard
+from sqsgd.federation.flower import guard
 def start():
     threading.Thread(target=threading.Event().wait).start()
     {end}

@@ -11,12 +11,12 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from test_node_state import check_kept_as_it_was
 
 from sqsgd import Ledger, make_scheme, seeded_rng
-from sqsgd.flower import ClientApp, Simulation, SqsgdMod, wire
-from sqsgd.flower.mod import ContextState
-from sqsgd.node import answer as node_answer
-from sqsgd.node import policy
-from sqsgd.node.answer import FolderState
-from sqsgd.node.policy import Policy, Refused
+from sqsgd.federation.flower import ClientApp, Simulation, SqsgdMod, wire
+from sqsgd.federation.flower.mod import ContextState
+from sqsgd.federation.node import answer as node_answer
+from sqsgd.federation.node import policy
+from sqsgd.federation.node.answer import FolderState
+from sqsgd.federation.node.policy import Policy, Refused
 from sqsgd.training import client_step, noise_seed
 
 

@@ -9,11 +9,11 @@ from flwr.app import ConfigRecord
 from reference import g_test
 
 from sqsgd import Ledger, central_guarantee
-from sqsgd.files.secret_files import replace_secret, secret_folder
-from sqsgd.flower import wire
-from sqsgd.flower.answers import TooFewNodes, exchange
-from sqsgd.flower.cohort import NodeOrder
-from sqsgd.numerics.epsilon_sums import four_digits
+from sqsgd._internal.exact import four_digits
+from sqsgd._internal.files import replace_secret, secret_folder
+from sqsgd.federation.flower import wire
+from sqsgd.federation.flower.answers import TooFewNodes, exchange
+from sqsgd.federation.flower.cohort import NodeOrder
 from sqsgd.report.page import write_report
 
 IDS = range(10, 22)

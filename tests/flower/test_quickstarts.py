@@ -5,7 +5,7 @@ import pytest
 from federation import Nodes, node_context
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 
-from sqsgd.flower import ClientApp, SqsgdStrategy
+from sqsgd.federation.flower import ClientApp, SqsgdStrategy
 
 NODES, CLASSES, FEATURES = 10, 3, 20
 CENTRES = 2 * np.random.default_rng(5).standard_normal((CLASSES, FEATURES))

@@ -10,14 +10,14 @@ from flwr.app import Array, ArrayRecord, Context, RecordDict
 
 pytest.importorskip("torch", reason="needs torch: pip install 'sqsgd[train]'")
 
-from sqsgd.flower.ready_app import check, client_app, problem_of, server_app
-from sqsgd.node import policy
-from sqsgd.node.answer import FolderState
-from sqsgd.node.policy import Refused
+from sqsgd.federation.flower.ready_app import check, client_app, problem_of, server_app
+from sqsgd.federation.node import policy
+from sqsgd.federation.node.answer import FolderState
+from sqsgd.federation.node.policy import Refused
 
 
 def test_the_apps_folder_is_found_without_loading_flower():
-    check = "import sys, sqsgd.flower as f; print(f.app_folder().exists(), 'flwr' in sys.modules)"
+    check = "import sys, sqsgd.federation.flower as f; print(f.app_folder().exists(), 'flwr' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False"]
 

@@ -7,7 +7,7 @@ import pytest
 from federation import IDS, Nodes, lines, make_app, model, node_context, strategy
 
 from sqsgd import Ledger
-from sqsgd.flower import Simulation, SqsgdMod, wire
+from sqsgd.federation.flower import Simulation, SqsgdMod, wire
 from sqsgd.training.run_folder import RunFolder
 
 

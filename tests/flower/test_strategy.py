@@ -11,11 +11,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from sqsgd import Ledger, Task, make_scheme, seeded_rng
-from sqsgd.flower import ClientApp, FederationSettings, SqsgdStrategy, wire
-from sqsgd.flower.answers import TooFewNodes
-from sqsgd.flower.strategy import MOST_EMPTY_ROUNDS
-from sqsgd.node import policy
-from sqsgd.node.server import SHORT, NoAnswers
+from sqsgd.federation.flower import ClientApp, FederationSettings, SqsgdStrategy, wire
+from sqsgd.federation.flower.answers import TooFewNodes
+from sqsgd.federation.flower.strategy import MOST_EMPTY_ROUNDS
+from sqsgd.federation.node import policy
+from sqsgd.federation.node.server import SHORT, NoAnswers
 from sqsgd.report.page import write_report
 from sqsgd.schemes import SCHEMES
 from sqsgd.training.reading import read_run

@@ -5,8 +5,8 @@ from federation import DIM, message, model, request
 from flwr.app import ConfigRecord
 from test_request import SENT
 
-from sqsgd.flower import wire
-from sqsgd.flower.wire import MalformedRequest, read_request
+from sqsgd.federation.flower import wire
+from sqsgd.federation.flower.wire import MalformedRequest, read_request
 
 
 @pytest.mark.parametrize("changes", SENT)

@@ -13,10 +13,10 @@ from federation import lines, make_app, message, node_context, payload_of, reque
 from flwr.app import Error, Message, RecordDict
 
 from sqsgd import Ledger
-from sqsgd.flower import Simulation, SqsgdMod, wire
-from sqsgd.flower.guard import WrappedApp
-from sqsgd.node import policy
-from sqsgd.node.policy import Refused
+from sqsgd.federation.flower import Simulation, SqsgdMod, wire
+from sqsgd.federation.flower.guard import WrappedApp
+from sqsgd.federation.node import policy
+from sqsgd.federation.node.policy import Refused
 
 
 def spoil(msg, context, call_next):

@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from sqsgd.mechanisms.budget_split import equal_share
-from sqsgd.numerics.epsilon_sums import total
+from sqsgd._internal.exact import total
+from sqsgd.mechanisms.scalardp import equal_share
 
 
 @pytest.mark.parametrize(("epsilon", "parts"), [(400.0, 79), (0.1, 3), (1e5, 12345), (1.0, 10**6)])

@@ -9,9 +9,9 @@ from scipy import stats
 from test_privunit import BUDGETS
 
 from sqsgd import seeded_rng
+from sqsgd._internal import exact
 from sqsgd.mechanisms.cap_direction import Cap, CapDirection, normals
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.numerics import exact
 from sqsgd.schemes.privunit import GaussianCap, SphereCap
 
 CAPS = (SphereCap, GaussianCap)

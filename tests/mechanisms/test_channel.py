@@ -5,7 +5,7 @@ import pytest
 from reference import g_test
 
 from sqsgd import seeded_rng
-from sqsgd.mechanisms.channel import integers_below
+from sqsgd.mechanisms.channels import integers_below
 
 
 @pytest.mark.parametrize("bound", [2, 3, 2**62 + 1, 2**63, 2**63 + 1, 10**40])

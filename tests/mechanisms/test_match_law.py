@@ -9,8 +9,8 @@ import pytest
 from flint import arb, fmpz
 
 from sqsgd import PrivQuant
-from sqsgd.mechanisms.match_law import best_threshold, boundary_law
-from sqsgd.numerics import exact
+from sqsgd._internal import exact
+from sqsgd.mechanisms.privquant import best_threshold, boundary_law
 
 # n, K, ε, τ*, 1-p*, m*, MSE* at 0 and U, m by the paper's rule, its MSE at 0 and U (as printed)
 TABLE_1 = [

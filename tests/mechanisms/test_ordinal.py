@@ -10,8 +10,8 @@ from reference import g_test
 from scripted import ScriptedRng
 
 from sqsgd import seeded_rng
-from sqsgd.mechanisms.ordinal import OrdinalChannel
-from sqsgd.numerics.exact import precision
+from sqsgd._internal.exact import precision
+from sqsgd.mechanisms.channels import OrdinalChannel
 
 CHANNELS = [(2, 1.0), (2, 40.0), (3, 0.01), (3, 5.0), (7, 7.7), (16, 0.78), (16, 12.0), (64, 3.0)]
 channels = pytest.mark.parametrize(("levels", "epsilon"), CHANNELS)

@@ -10,9 +10,8 @@ from reference import g_test
 from scipy import integrate
 
 from sqsgd import seeded_rng
-from sqsgd.mechanisms import piecewise_grid
-from sqsgd.mechanisms.channel import integers_below
-from sqsgd.mechanisms.piecewise_grid import PiecewiseGrid
+from sqsgd.mechanisms import channels
+from sqsgd.mechanisms.channels import PiecewiseGrid, integers_below
 
 GRIDS = [
     (2, 1.0),
@@ -156,7 +155,7 @@ def test_a_sampler_that_never_leaves_the_window_is_caught(monkeypatch):
     def biased(bound, count, rng):
         return honest(bound, count, rng) * (bound != channel._cells)
 
-    monkeypatch.setattr("sqsgd.mechanisms.piecewise_grid.integers_below", biased)
+    monkeypatch.setattr("sqsgd.mechanisms.channels.integers_below", biased)
     assert sampler_p_value(channel, 0.37) < 1e-6
 
 
@@ -171,7 +170,7 @@ def test_cells_just_beyond_int64(monkeypatch):
         number = bound - 1 if bound in (channel._cells, last + 1) else 0
         return np.full(count, number, object if bound > 2**63 else np.int64)
 
-    monkeypatch.setattr(piecewise_grid, "integers_below", scripted)
+    monkeypatch.setattr(channels, "integers_below", scripted)
     codes = channel.randomize(np.array([0.0]), None)  # outside the window, in the very last cell
     assert codes.tolist() == [channel.alphabet - 2]
     monkeypatch.undo()

@@ -9,7 +9,7 @@ from reference import g_test
 from scipy import stats
 
 from sqsgd import PrivQuant, seeded_rng
-from sqsgd.kernels import sampling
+from sqsgd._internal.kernels import sampling
 from sqsgd.mechanisms import privquant
 
 ALARM = 1e-6  # a correct sampler fails one of these tests with this probability

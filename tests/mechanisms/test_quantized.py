@@ -8,9 +8,9 @@ import pytest
 from sqsgd import PrivQuant, ScalarDP, seeded_rng
 from sqsgd.audit.goodness_of_fit import known_codes
 from sqsgd.audit.subject import Subject
-from sqsgd.codec import Column
 from sqsgd.core import Scheme
-from sqsgd.mechanisms.quantized import Quantized
+from sqsgd.core.codec import Column
+from sqsgd.mechanisms.privquant import Quantized
 
 
 @dataclass(frozen=True, kw_only=True)

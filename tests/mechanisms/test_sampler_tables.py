@@ -14,11 +14,11 @@ import pytest
 from word_laws import WORDS, check_edges, exponential
 
 from sqsgd import PrivQuant, ScalarDP, make_scheme
+from sqsgd._internal import exact
 from sqsgd.mechanisms.binomial import FairBinomial
-from sqsgd.mechanisms.match_law import boundary_law
-from sqsgd.mechanisms.ordinal import OrdinalChannel
+from sqsgd.mechanisms.channels import OrdinalChannel
+from sqsgd.mechanisms.privquant import boundary_law
 from sqsgd.mechanisms.selection import RankWeights, TopSet
-from sqsgd.numerics import exact
 from sqsgd.schemes.privunit_index import NearestVertices, best_nearest
 from sqsgd.schemes.vqsgd import Response
 

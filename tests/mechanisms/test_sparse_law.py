@@ -8,8 +8,8 @@ import pytest
 from flint import arb, fmpz
 
 from sqsgd import PrivQuant
-from sqsgd.mechanisms.sparse_law import SparseLaw
-from sqsgd.numerics import exact
+from sqsgd._internal import exact
+from sqsgd.mechanisms.sparse import SparseLaw
 
 SMALL = [(6, 3, 2, 1), (7, 3, 4, 2), (8, 8, 8, 5), (10, 6, 7, 4), (9, 1, 1, 1), (10, 10, 3, 2), (12, 4, 4, 4)]
 LARGE = [

@@ -8,11 +8,10 @@ import pytest
 from reference import g_test
 
 from sqsgd import ScalarDP, Task, seeded_rng
+from sqsgd._internal.kernels import sampling
 from sqsgd.core import Scheme
-from sqsgd.kernels import sampling
-from sqsgd.mechanisms.sparse_law import SparseLaw
-from sqsgd.mechanisms.sparse_matches import SparseMatches
-from sqsgd.transforms import Rotate
+from sqsgd.core.transforms import Rotate
+from sqsgd.mechanisms.sparse import SparseLaw, SparseMatches
 
 TINY = [(4, 2, 2, 1), (5, 2, 2, 2), (4, 4, 4, 3), (4, 3, 3, 2), (6, 3, 1, 1), (3, 1, 2, 1)]
 

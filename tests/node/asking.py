@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from sqsgd import make_scheme
-from sqsgd.node.answer import Compute, FolderState, Node
-from sqsgd.node.policy import Policy, explain
-from sqsgd.node.request import Download, Request
-from sqsgd.node.structure import Structure, digest
-from sqsgd.task import Task
+from sqsgd.core.task import Task
+from sqsgd.federation.node.answer import Compute, FolderState, Node
+from sqsgd.federation.node.policy import Policy, explain
+from sqsgd.federation.node.request import Download, Request
+from sqsgd.federation.node.structure import Structure, digest
 
 LOG = logging.getLogger("a node of the tests")
 DIM = 300

@@ -8,10 +8,10 @@ import pytest
 from asking import DIM, arrays, ask, gradient, lines, request, target
 
 from sqsgd import Ledger, make_scheme
-from sqsgd.node import policy
-from sqsgd.node.answer import FolderState
-from sqsgd.node.request import apply_update, make_update
-from sqsgd.node.structure import digest
+from sqsgd.federation.node import policy
+from sqsgd.federation.node.answer import FolderState
+from sqsgd.federation.node.request import apply_update, make_update
+from sqsgd.federation.node.structure import digest
 
 SCHEME = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bytes=32, code="signs")
 
@@ -95,11 +95,11 @@ def test_a_computation_that_fails_is_reported_as_zero(tmp_path, wrong):
 
 def test_a_node_needs_no_flower():
     check = """
-import importlib, pkgutil, sys, sqsgd.node
-for module in pkgutil.walk_packages(sqsgd.node.__path__, "sqsgd.node."):
+import importlib, pkgutil, sys, sqsgd.federation.node
+for module in pkgutil.walk_packages(sqsgd.federation.node.__path__, "sqsgd.federation.node."):
     importlib.import_module(module.name)
 print(sorted(name for name in sys.modules if name.partition(".")[0] in ("flwr", "torch", "ray")))
-print("sqsgd.node.answer" in sys.modules)
+print("sqsgd.federation.node.answer" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["[]", "True"]

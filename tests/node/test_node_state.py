@@ -9,11 +9,11 @@ import pytest
 from asking import DIM, arrays, ask, lines, request
 
 from sqsgd import Ledger
-from sqsgd.files import durable
-from sqsgd.node import policy
-from sqsgd.node.answer import MOST_TRAININGS, FolderState, Kept
-from sqsgd.node.policy import Refused
-from sqsgd.node.structure import flatten
+from sqsgd._internal import files
+from sqsgd.federation.node import policy
+from sqsgd.federation.node.answer import MOST_TRAININGS, FolderState, Kept
+from sqsgd.federation.node.policy import Refused
+from sqsgd.federation.node.structure import flatten
 
 
 def answered(folder, **changes) -> bytes:
@@ -30,7 +30,7 @@ def test_where_the_state_cannot_be_written_nothing_leaves(tmp_path, monkeypatch,
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(durable, failing, full)
+    monkeypatch.setattr(files, failing, full)
     assert ask(tmp_path, request(round=1)) == policy.FAILED
     monkeypatch.undo()
     paid = Ledger(tmp_path / "ledger").spent

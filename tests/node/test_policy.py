@@ -10,9 +10,9 @@ from asking import ask, lines, request
 
 from sqsgd import Ledger, make_scheme
 from sqsgd.core import Privacy
-from sqsgd.node import policy as node_policy
-from sqsgd.node.policy import Misfit, Policy, Refused, RoundAnswered
-from sqsgd.node.request import MalformedRequest, ModelMissing
+from sqsgd.federation.node import policy as node_policy
+from sqsgd.federation.node.policy import Misfit, Policy, Refused, RoundAnswered
+from sqsgd.federation.node.request import MalformedRequest, ModelMissing
 from sqsgd.privacy.ledger import AlreadyAnswered, BudgetSpent, LedgerDamaged
 
 OWNER = {"state-dir": "/nowhere", "max-epsilon": 1000, "max-epsilon-per-report": 250.0}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from asking import DIM, request
 
-from sqsgd.node.request import MalformedRequest, Request
+from sqsgd.federation.node.request import MalformedRequest, Request
 
 SENT = [
     {},

@@ -14,8 +14,8 @@ from nvflare.apis.shareable import Shareable
 from nvflare.fuel.utils.config_service import ConfigService
 from nvflare.widgets.fed_event import ClientFedEventRunner
 
-from sqsgd.node.structure import flatten
-from sqsgd.nvflare import shareables
+from sqsgd.federation.node.structure import flatten
+from sqsgd.federation.nvflare import shareables
 
 # As a client's process reads it from the site's local/resources.json when it starts.
 ConfigService.add_section(SystemConfigs.RESOURCES_CONF, {"allow_log_streaming": False})

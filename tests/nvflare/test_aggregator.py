@@ -13,11 +13,11 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 
-from sqsgd.node import policy
-from sqsgd.node.server import NoAnswers
-from sqsgd.node.structure import flatten
-from sqsgd.nvflare import SqsgdAggregator, shareables
-from sqsgd.nvflare.client import PrivateExecution
+from sqsgd.federation.node import policy
+from sqsgd.federation.node.server import NoAnswers
+from sqsgd.federation.node.structure import flatten
+from sqsgd.federation.nvflare import SqsgdAggregator, shareables
+from sqsgd.federation.nvflare.client import PrivateExecution
 
 SITES = ("site-1", "site-2")
 

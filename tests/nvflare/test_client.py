@@ -28,10 +28,10 @@ from nvflare.fuel.utils.config_service import ConfigService
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.private.privacy_manager import Scope
 
-from sqsgd.node import policy
-from sqsgd.nvflare import SqsgdFilter, shareables
-from sqsgd.nvflare import client as nvflare_client
-from sqsgd.nvflare.client import PrivateExecution, private_log
+from sqsgd.federation.node import policy
+from sqsgd.federation.nvflare import SqsgdFilter, shareables
+from sqsgd.federation.nvflare import client as nvflare_client
+from sqsgd.federation.nvflare.client import PrivateExecution, private_log
 from sqsgd.privacy.ledger import Ledger
 
 PAGE = (Path(__file__).parents[2] / "docs/nvflare.md").read_text()

@@ -11,9 +11,9 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.fuel.utils import fobs
 
-from sqsgd.node.request import MalformedRequest
-from sqsgd.node.structure import flatten
-from sqsgd.nvflare import shareables
+from sqsgd.federation.node.request import MalformedRequest
+from sqsgd.federation.node.structure import flatten
+from sqsgd.federation.nvflare import shareables
 
 
 def test_a_request_comes_back_with_the_clients_own_number():

@@ -8,9 +8,9 @@ import pytest
 CODE = """
 import sys
 sys.modules["nvflare"] = None
-import sqsgd.nvflare
+import sqsgd.federation.nvflare
 try:
-    sqsgd.nvflare.{name}
+    sqsgd.federation.nvflare.{name}
 except {error} as error:
     print(error)
 """
@@ -21,7 +21,7 @@ except {error} as error:
     [
         ("SqsgdFilter", "ImportError", "SqsgdFilter needs NVFlare: pip install 'sqsgd[nvflare]'"),
         ("SqsgdAggregator", "ImportError", "SqsgdAggregator needs NVFlare: pip install 'sqsgd[nvflare]'"),
-        ("Other", "AttributeError", "module 'sqsgd.nvflare' has no attribute 'Other'"),
+        ("Other", "AttributeError", "module 'sqsgd.federation.nvflare' has no attribute 'Other'"),
     ],
 )
 def test_what_to_install_is_told(name, error, told):

@@ -13,8 +13,8 @@ from flint import arb, fmpq
 from shuffling import blanket_share, divergence, formula, view
 
 from sqsgd import make_scheme
-from sqsgd.codec import Column
-from sqsgd.numerics import exact
+from sqsgd._internal import exact
+from sqsgd.core.codec import Column
 from sqsgd.privacy.blanket import TOLERANCE, BlanketBound, blanket_bound, generic_bound
 from sqsgd.schemes import SCHEMES
 

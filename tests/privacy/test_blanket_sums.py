@@ -7,7 +7,7 @@ import pytest
 from flint import arb, fmpq, fmpz, fmpz_poly
 from shuffling import law_of_sum
 
-from sqsgd.numerics import exact
+from sqsgd._internal import exact
 from sqsgd.privacy import blanket
 from sqsgd.privacy.blanket import GridLaw, SpreadSums, count_cells
 

@@ -11,7 +11,7 @@ import pytest
 from crash_images import Disk, Recorder
 from spending import files_of, in_child, pay, put_back, small_ledger, status_of
 
-from sqsgd.files import durable
+from sqsgd._internal import files
 from sqsgd.privacy.ledger import Ledger, LedgerDamaged
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -302,7 +302,7 @@ def test_a_line_that_could_not_be_taken_back_counts(tmp_path, monkeypatch):
     """The line is there, the tip is not, and cutting fails too: it is counted, not forgotten."""
     ledger = small_ledger(tmp_path, reports=2)
     with monkeypatch.context() as broken:
-        broken.setattr(durable, "cut_at", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
+        broken.setattr(files, "cut_at", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
         FailingDisk(broken, 3, error=errno.EIO)
         with pytest.raises(OSError, match="Input/output"):
             pay(ledger, 5)
@@ -381,7 +381,7 @@ def test_without_locks_nothing_is_spent(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     with monkeypatch.context() as patch:
-        patch.setattr(durable.fcntl, "flock", no_locks)
+        patch.setattr(files.fcntl, "flock", no_locks)
         with pytest.raises(OSError, match="keep it on a local disk"):
             pay(ledger, 7)
     assert files_of(tmp_path) == before

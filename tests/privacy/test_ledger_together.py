@@ -9,7 +9,7 @@ import time
 import pytest
 from spending import in_child, pay, small_ledger, status_of
 
-from sqsgd.files import durable
+from sqsgd._internal import files
 from sqsgd.privacy.ledger import AlreadyAnswered, BudgetSpent, Ledger
 from sqsgd.privacy.ledger_files import LedgerFiles
 
@@ -105,7 +105,7 @@ def test_two_want_the_last_of_it(tmp_path, monkeypatch):
 
 def test_without_a_lock_both_would_get_it(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
-    real, turn = durable.prepared, threading.Lock()
+    real, turn = files.prepared, threading.Lock()
 
     def one_at_a_time(path, content):  # so that the two do not trip over one temporary file
         with turn:
@@ -114,7 +114,7 @@ def test_without_a_lock_both_would_get_it(tmp_path, monkeypatch):
             own.write_bytes(content)
         return own
 
-    monkeypatch.setattr(durable, "prepared", one_at_a_time)
+    monkeypatch.setattr(files, "prepared", one_at_a_time)
     assert race_of_two(tmp_path, monkeypatch) == 2
 
 
@@ -133,7 +133,7 @@ def test_an_object_that_others_have_overtaken(tmp_path):
 def test_a_replaced_file_is_not_spent_from_under_its_old_lock(tmp_path):
     """While one waits for the lock, the file is replaced: it opens the new one."""
     ledger = small_ledger(tmp_path, reports=1)
-    with durable.locked(ledger.path, os.O_RDWR):
+    with files.locked(ledger.path, os.O_RDWR):
         waiting = threading.Thread(target=pay, args=(ledger, 5))
         waiting.start()
         time.sleep(0.1)
@@ -150,17 +150,17 @@ def test_a_fork_inherits_no_lock(tmp_path):
     inside, go_on = threading.Event(), threading.Event()
 
     def hold():
-        with durable.locked(ledger.path, os.O_RDWR):
+        with files.locked(ledger.path, os.O_RDWR):
             inside.set()
             go_on.wait()
 
     holder = threading.Thread(target=hold)
     holder.start()
     inside.wait()
-    (held,) = durable._held
+    (held,) = files._held
 
     def look():
-        assert not durable._held
+        assert not files._held
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(held)
         pay(Ledger(ledger.path), 7)  # waits for the parent's thread, not for ever

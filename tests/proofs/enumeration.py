@@ -83,7 +83,7 @@ class Coin:
 
 
 def integers_below(bound: int, count: int, choices: Choices) -> np.ndarray:
-    """In place of sqsgd.mechanisms.channel.integers_below."""
+    """In place of sqsgd.mechanisms.channels.integers_below."""
     return np.array([choices.below(bound) for _ in range(count)], np.int64)
 
 

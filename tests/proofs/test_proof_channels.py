@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from enumeration import integers_below, largest_ratio, law
 
-from sqsgd.mechanisms import piecewise_grid
-from sqsgd.mechanisms.ordinal import OrdinalChannel
-from sqsgd.mechanisms.piecewise_grid import PiecewiseGrid
+from sqsgd.mechanisms import channels
+from sqsgd.mechanisms.channels import OrdinalChannel, PiecewiseGrid
 
 
 def grid(steps, shift, window):
@@ -48,7 +47,7 @@ def code_laws(steps, step, window):
 )
 def test_the_code_has_the_law_of_the_lemmas(steps, shift, window, monkeypatch):
     """Lemmas G1 to G3: over every random choice of ``randomize``, for every start."""
-    monkeypatch.setattr(piecewise_grid, "integers_below", integers_below)
+    monkeypatch.setattr(channels, "integers_below", integers_below)
     channel = grid(steps, shift, window)
     free = channel._cells - window
     for start, expected in enumerate(code_laws(steps, 1 << shift, window)):

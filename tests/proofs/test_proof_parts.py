@@ -15,7 +15,7 @@ from enumeration import Coin, integers_below, largest_ratio, law
 from test_proof_channels import grid
 
 from sqsgd import PrivQuant, ScalarDP
-from sqsgd.mechanisms import piecewise_grid
+from sqsgd.mechanisms import channels
 from sqsgd.mechanisms.selection import TopSet
 from sqsgd.schemes.coordinatewise import EachCoordinate
 from sqsgd.schemes.fedsel import Picked
@@ -153,7 +153,7 @@ def test_coordinates_by_enumeration():
 
 def test_coordinates_on_a_piecewise_grid_by_enumeration(monkeypatch):
     """Theorem E2 with the channel of scheme ``piecewise`` itself, on a grid of four cells."""
-    monkeypatch.setattr(piecewise_grid, "integers_below", integers_below)
+    monkeypatch.setattr(channels, "integers_below", integers_below)
     channel = grid(2, 1, 1)
     mechanism = EachCoordinate(dim=2, channel=channel, reach=1.0)
     laws = reports(mechanism, [(-9, -9), (9, 9), (0, 0.3), (9, -9)])

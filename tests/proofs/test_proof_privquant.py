@@ -9,7 +9,8 @@ import pytest
 from flint import arb, fmpq
 
 from sqsgd import PrivQuant
-from sqsgd.kernels.sampling import (
+from sqsgd._internal import exact
+from sqsgd._internal.kernels.sampling import (
     adjust,
     round_and_scramble_bytes,
     round_and_scramble_pairs,
@@ -18,8 +19,7 @@ from sqsgd.kernels.sampling import (
     scramble_bytes,
     scramble_pairs,
 )
-from sqsgd.mechanisms.match_law import MatchLaw, boundary_law, kept_law
-from sqsgd.numerics import exact
+from sqsgd.mechanisms.privquant import MatchLaw, boundary_law, kept_law
 
 
 def exact_sums(dim, levels, threshold, keep):

@@ -12,15 +12,14 @@ from flint import arb, fmpq
 from scripted import ScriptedRng
 
 from sqsgd import ScalarDP, secure_rng
-from sqsgd import randomness as private
+from sqsgd._internal import exact
+from sqsgd._internal.exact import InverseCdf
+from sqsgd.core import random as private
+from sqsgd.core.random import Rng
 from sqsgd.mechanisms.binomial import FairBinomial
-from sqsgd.mechanisms.channel import integers_below
-from sqsgd.mechanisms.match_law import boundary_law
-from sqsgd.mechanisms.ordinal import OrdinalChannel
+from sqsgd.mechanisms.channels import OrdinalChannel, integers_below
+from sqsgd.mechanisms.privquant import boundary_law
 from sqsgd.mechanisms.selection import RankWeights, TopSet
-from sqsgd.numerics import exact
-from sqsgd.numerics.exact import InverseCdf
-from sqsgd.randomness import Rng
 from sqsgd.schemes.privunit_index import NearestVertices
 from sqsgd.schemes.vqsgd import Response
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from sqsgd.numerics.intervals import mean_interval
 from sqsgd.report.charts import line_charts
+from sqsgd.training.summary import mean_interval
 
 
 def test_runs_that_differ_in_their_seed_alone_are_one_group(grouped):

@@ -8,7 +8,8 @@ import pytest
 from cases import task, unit_vector
 from reference import g_test
 
-from sqsgd import Aggregate, MalformedReport, Task, codec, make_scheme, seeded_rng
+from sqsgd import Aggregate, MalformedReport, Task, make_scheme, seeded_rng
+from sqsgd.core import codec
 from sqsgd.schemes.clear import Largest, ShareOfNorm, Ternary
 
 X = np.array([0.6, -0.1, 0.35, 0.0], np.float32)

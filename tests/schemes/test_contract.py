@@ -8,7 +8,7 @@ import pytest
 from cases import CASES, PRIVATE, task, unit_vector
 
 from sqsgd import SCHEMES, Aggregate, MalformedReport, make_scheme, seeded_rng
-from sqsgd.codec import ENVELOPE_BYTES
+from sqsgd.core.codec import ENVELOPE_BYTES
 
 
 def test_the_table_covers_every_scheme():

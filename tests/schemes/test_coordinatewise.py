@@ -7,12 +7,11 @@ import pytest
 from cases import task, unit_vector
 
 from sqsgd import make_scheme, seeded_rng
-from sqsgd.codec import Column
-from sqsgd.mechanisms.budget_split import equal_share
-from sqsgd.mechanisms.ordinal import OrdinalChannel
-from sqsgd.mechanisms.piecewise_grid import PiecewiseGrid
+from sqsgd.core.codec import Column
+from sqsgd.core.transforms import Rotate
+from sqsgd.mechanisms.channels import OrdinalChannel, PiecewiseGrid
+from sqsgd.mechanisms.scalardp import equal_share
 from sqsgd.schemes.coordinatewise import best_plan, energy, ldp_fl, piecewise
-from sqsgd.transforms import Rotate
 
 D400, D2000 = 1 << 17, 1 << 21
 

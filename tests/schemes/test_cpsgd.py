@@ -13,9 +13,9 @@ from reference import g_test
 from scipy.signal import fftconvolve
 
 from sqsgd import Aggregate, Task, make_scheme, seeded_rng
-from sqsgd.codec import Column
+from sqsgd._internal.geometry import round_unbiased
+from sqsgd.core.codec import Column
 from sqsgd.mechanisms.binomial import FairBinomial
-from sqsgd.numerics.rounding import round_unbiased
 from sqsgd.schemes.cpsgd import ShareOfNoise
 
 BOUND = 1.0

@@ -8,7 +8,7 @@ from cases import task, unit_vector
 from reference import g_test
 
 from sqsgd import Aggregate, Task, make_scheme, seeded_rng
-from sqsgd.codec import Column
+from sqsgd.core.codec import Column
 from sqsgd.mechanisms.selection import TopSet
 from sqsgd.schemes.fedsel import fedsel, pick_counts, rank_groups
 

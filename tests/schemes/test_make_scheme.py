@@ -7,7 +7,7 @@ import pytest
 
 import sqsgd.schemes
 from sqsgd import SCHEMES, make_scheme
-from sqsgd.codec import Column
+from sqsgd.core.codec import Column
 from sqsgd.mechanisms.privquant import MOST_DIM
 from sqsgd.schemes.budgets import affordable, codes_that_fit
 

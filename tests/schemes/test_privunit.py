@@ -9,7 +9,7 @@ from reference import g_test
 from scipy import stats
 
 from sqsgd import make_scheme, seeded_rng
-from sqsgd.codec import Column
+from sqsgd.core.codec import Column
 from sqsgd.schemes.privunit import GaussianCap, Grid, OnGrid, SphereCap, best_grid
 
 BUDGETS = [(2, 0.5), (3, 5.0), (10, 1.0), (50, 0.1), (200, 60.0), (1000, 400.0)]

@@ -17,11 +17,10 @@ from proofs.test_proof_privquant import coordinate_law
 from word_laws import WORDS, FromWords, check_law
 
 from sqsgd import PrivQuant, ScalarDP
-from sqsgd.kernels.sampling import adjust, round_randomly
-from sqsgd.mechanisms import piecewise_grid
-from sqsgd.mechanisms.match_law import boundary_law
-from sqsgd.mechanisms.ordinal import OrdinalChannel
-from sqsgd.mechanisms.piecewise_grid import PiecewiseGrid
+from sqsgd._internal.kernels.sampling import adjust, round_randomly
+from sqsgd.mechanisms import channels
+from sqsgd.mechanisms.channels import OrdinalChannel, PiecewiseGrid
+from sqsgd.mechanisms.privquant import boundary_law
 from sqsgd.mechanisms.selection import RankWeights, TopSet, ranking
 from sqsgd.schemes.privunit_index import NearestVertices
 from sqsgd.schemes.vqsgd import Response
@@ -167,7 +166,7 @@ def test_ordinal_channels(levels, epsilon):
 
 @pytest.mark.parametrize(("steps", "shift", "window"), [(1, 2, 1), (2, 2, 3), (3, 1, 2)])
 def test_piecewise_grids(steps, shift, window, monkeypatch):
-    monkeypatch.setattr(piecewise_grid, "integers_below", integers_below)
+    monkeypatch.setattr(channels, "integers_below", integers_below)
     channel = PiecewiseGrid(steps + 1, 1.0)
     channel._shift, channel._step, channel._cells = shift, 1 << shift, steps << shift
     channel._window = window

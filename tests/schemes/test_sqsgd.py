@@ -8,9 +8,10 @@ import pytest
 from cases import task, unit_vector
 
 from sqsgd import make_scheme, seeded_rng
-from sqsgd.codec import SignedSubset
-from sqsgd.mechanisms.sparse_law import SparseLaw
-from sqsgd.numerics.gaussian import largest_sum
+from sqsgd._internal.geometry import largest_sum
+from sqsgd.core.codec import SignedSubset
+from sqsgd.core.transforms import padded
+from sqsgd.mechanisms.sparse import SparseLaw
 from sqsgd.schemes.privunit import sphere_cap
 from sqsgd.schemes.sqsgd import (
     LEVELS,
@@ -24,7 +25,6 @@ from sqsgd.schemes.sqsgd import (
     of_counts,
     visits,
 )
-from sqsgd.transforms import padded
 
 
 @pytest.mark.parametrize("entries", [1, 2])

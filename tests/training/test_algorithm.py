@@ -11,7 +11,7 @@ import transcription
 from quadratic import Quadratic, after, settings
 
 from sqsgd import Scheme, Task, make_scheme, seeded_rng, training
-from sqsgd.task import Tasks
+from sqsgd.core.task import Tasks
 from sqsgd.training import State, optimizers
 from sqsgd.training.algorithm import next_bound
 from sqsgd.training.state import make_record

@@ -13,8 +13,8 @@ from reference import g_test
 from tiny_runs import ONCE, cut_off, loaded, prepared, resumed, started
 
 from sqsgd import central_guarantee
+from sqsgd._internal.files import replace_secret, secret_folder
 from sqsgd.core import Scheme
-from sqsgd.files.secret_files import replace_secret, secret_folder
 from sqsgd.learning.partition import SharedParts
 from sqsgd.training import order as order_module
 from sqsgd.training.engine import Engine

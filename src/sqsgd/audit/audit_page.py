@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sqsgd._internal.files import write_atomically
 from sqsgd.audit.findings import Audit, Finding, Image, Pictures, shown
-from sqsgd.files.durable import write_atomically
 from sqsgd.report.page import render
 
 Pixels = npt.NDArray[np.uint8]

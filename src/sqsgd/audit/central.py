@@ -11,14 +11,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from sqsgd._internal.checks import Vector
 from sqsgd.audit.distinguishing import CONFIDENCE, Scores, level_of, lower_bound
 from sqsgd.audit.findings import Finding, by_test, judged, skipped
 from sqsgd.audit.goodness_of_fit import g_test
 from sqsgd.audit.subject import Floats, Subject, forward, task_for
-from sqsgd.checks import Vector
 from sqsgd.core import Scheme
-from sqsgd.randomness import Rng
-from sqsgd.task import Task
+from sqsgd.core.random import Rng
+from sqsgd.core.task import Task
 
 _BYTES = (1, 2)  # for one coordinate
 _MOST_SUPPORT = 20_000

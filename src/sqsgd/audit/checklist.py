@@ -12,8 +12,8 @@ from sqsgd.audit.goodness_of_fit import law_of_codes, law_of_outputs, law_of_spa
 from sqsgd.audit.messages import guessed_directions, message_checks
 from sqsgd.audit.noise import noise_checks
 from sqsgd.audit.subject import Subject
-from sqsgd.codec import MalformedReport
-from sqsgd.mechanisms.sparse_matches import SparseMatches
+from sqsgd.core.codec import MalformedReport
+from sqsgd.mechanisms.sparse import SparseMatches
 
 _PICTURES = "pictures from one report"
 

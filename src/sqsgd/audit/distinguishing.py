@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from sqsgd._internal.checks import Vector
 from sqsgd.audit.findings import Finding, judged, skipped
 from sqsgd.audit.subject import Floats, Input, Small, Subject, forward, has_density, preimage, task_for
-from sqsgd.checks import Vector
-from sqsgd.codec import AnyColumn, Array
 from sqsgd.core import Scheme
-from sqsgd.randomness import Rng
-from sqsgd.task import Task
+from sqsgd.core.codec import AnyColumn, Array
+from sqsgd.core.random import Rng
+from sqsgd.core.task import Task
 
 CONFIDENCE = 0.999
 """The probability that no lower bound of an audit exceeds the true ε of its pair of inputs."""

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from sqsgd._internal.files import known
 from sqsgd.core import Notion
-from sqsgd.files.json_numbers import known
 
 SIGNIFICANCE = 1e-6
 """A goodness-of-fit test fails if its p-value is below this."""

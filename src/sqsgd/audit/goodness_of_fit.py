@@ -11,17 +11,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
+from sqsgd._internal import exact
+from sqsgd._internal.checks import Vector
 from sqsgd.audit.findings import Finding, by_test, skipped
 from sqsgd.audit.subject import Floats, Small, Subject, forward, preimage, task_for
-from sqsgd.checks import Vector
-from sqsgd.mechanisms.privquant import PrivQuant
-from sqsgd.mechanisms.quantized import Quantized
+from sqsgd.core.random import Rng
+from sqsgd.core.task import Task
+from sqsgd.mechanisms.privquant import PrivQuant, Quantized
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.mechanisms.sparse_law import SparseLaw
-from sqsgd.mechanisms.sparse_matches import SparseMatches
-from sqsgd.numerics import exact
-from sqsgd.randomness import Rng
-from sqsgd.task import Task
+from sqsgd.mechanisms.sparse import SparseLaw, SparseMatches
 
 Counts = npt.NDArray[np.int64]
 _ALL, _MATCHES = "law of all outputs", "law of the number of matches"

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from sqsgd._internal.checks import Vector
 from sqsgd.audit.findings import Finding, Image, Likeness, Outcome, Pictures
 from sqsgd.audit.messages import epsilon_of_vector
 from sqsgd.audit.subject import Subject, cosine, task_for
-from sqsgd.checks import Vector
 from sqsgd.core import Scheme
 from sqsgd.learning.datasets import load_dataset
 from sqsgd.learning.gradients import loss_gradient, parameter_count, trainable_parameters

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy import signal, stats
 
+from sqsgd._internal.checks import Vector
 from sqsgd.audit.findings import Finding, judged, skipped
 from sqsgd.audit.subject import Floats, Subject, cosine, forward, preimage, task_for
-from sqsgd.checks import Vector
 from sqsgd.core import Scheme
-from sqsgd.mechanisms.quantized import Quantized
+from sqsgd.core.random import seeded_rng
+from sqsgd.core.task import Task
+from sqsgd.mechanisms.privquant import Quantized
 from sqsgd.privacy.reconstruction import reconstruction_bound
-from sqsgd.randomness import seeded_rng
-from sqsgd.task import Task
 
 CHANCE = 1e-6
 """The probability that the largest cosine of all trials exceeds its bound although ε is correct."""

@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from sqsgd._internal.checks import Vector
 from sqsgd.audit.findings import Finding, by_test, judged, skipped
 from sqsgd.audit.subject import Subject, forward, has_density, task_for
-from sqsgd.checks import Vector
-from sqsgd.randomness import Rng, seeded_rng
-from sqsgd.task import Task
+from sqsgd.core.random import Rng, seeded_rng
+from sqsgd.core.task import Task
 
 Bits = npt.NDArray[np.uint8]
 ENOUGH = 128

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse.linalg import LinearOperator, lsqr
 
-from sqsgd import checks
-from sqsgd.checks import Vector
-from sqsgd.codec import Columns, Layout
+from sqsgd._internal import checks
+from sqsgd._internal.checks import Vector
 from sqsgd.core import Mechanism, Scheme
-from sqsgd.randomness import Rng, secure_rng
-from sqsgd.task import Task
+from sqsgd.core.codec import Columns, Layout
+from sqsgd.core.random import Rng, secure_rng
+from sqsgd.core.task import Task
 
 Floats = npt.NDArray[np.float64]
 Band = tuple[float, float]

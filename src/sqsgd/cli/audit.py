@@ -46,7 +46,7 @@ def audit(
 
     It tries to reconstruct directions and images.
     """
-    from sqsgd import checks
+    from sqsgd._internal import checks
     from sqsgd.audit import Subject
     from sqsgd.audit.checklist import gathered
     from sqsgd.schemes import check_name, make_scheme

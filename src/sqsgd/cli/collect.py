@@ -11,7 +11,7 @@ from sqsgd.cli._tables import print_json, print_result, print_table
 from sqsgd.cli.options import Bytes, Epsilon, Json, Rate, Rounds, SchemeName, given
 
 if TYPE_CHECKING:
-    from sqsgd.checks import Vector
+    from sqsgd._internal.checks import Vector
 
 app = typer.Typer(
     help="A service for devices that report once, over HTTP.", no_args_is_help=True, suggest_commands=False
@@ -60,8 +60,8 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Create a study: its settings, its signing key and its database."""
-    from sqsgd.collect.rounds import create_study
-    from sqsgd.collect.study import Study
+    from sqsgd.federation.collect.rounds import create_study
+    from sqsgd.federation.collect.study import Study
 
     values = given(context, set(Study.__dataclass_fields__) - {"name", "dim"})
     weights, names = _start(dim, initial)
@@ -81,8 +81,8 @@ def _start(dim: int | None, initial: Path | None) -> tuple[Vector, str]:
     """The weights before the first round."""
     import numpy as np
 
-    from sqsgd import checks
-    from sqsgd.collect.rounds import flat
+    from sqsgd._internal import checks
+    from sqsgd.federation.collect.rounds import flat
 
     if (dim is None) == (initial is None):
         raise ValueError("give either --dim, for weights that start at zero, or --initial FILE")
@@ -112,8 +112,8 @@ def serve(
     ] = False,
 ) -> None:
     """Serve a study until it is stopped (SIGTERM, Ctrl-C); several workers may serve one study."""
-    from sqsgd import checks
-    from sqsgd.collect.serving import serve as run
+    from sqsgd._internal import checks
+    from sqsgd.federation.collect.serving import serve as run
 
     checks.integer("port", port, 0, 65535)
     run(
@@ -132,8 +132,8 @@ def invite(
     as_json: Json = False,
 ) -> None:
     """Print new single-use invitations, one per line; nothing is kept of them."""
-    from sqsgd import checks
-    from sqsgd.collect.study import INVITED, KEY, MOST, invitations, load_study, read_key
+    from sqsgd._internal import checks
+    from sqsgd.federation.collect.study import INVITED, KEY, MOST, invitations, load_study, read_key
 
     study = load_study(folder)
     if study.admission != INVITED:
@@ -150,7 +150,7 @@ def invite(
 @app.command()
 def status(folder: Folder, as_json: Json = False) -> None:
     """Show how far a study is, what was refused and why, and which central guarantee holds so far."""
-    from sqsgd.collect.rounds import full_status, opened
+    from sqsgd.federation.collect.rounds import full_status, opened
 
     with opened(folder) as (study, database):
         found = full_status(database, study)
@@ -186,8 +186,8 @@ def close(
     as_json: Json = False,
 ) -> None:
     """End a study, whatever round it is in, and write its run; workers may go on running."""
-    from sqsgd.collect.rounds import end_study, opened, write_outcome
-    from sqsgd.collect.study import RUN
+    from sqsgd.federation.collect.rounds import end_study, opened, write_outcome
+    from sqsgd.federation.collect.study import RUN
 
     place = out or folder / RUN
     with opened(folder) as (study, database):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import click
 import typer
 
-from sqsgd import checks
+from sqsgd._internal import checks
 from sqsgd.cli._failures import Ended, explained
 from sqsgd.cli._tables import cell, print_note, print_result, print_table, wrapped
 from sqsgd.cli.options import (

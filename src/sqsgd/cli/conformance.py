@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from sqsgd._internal.files import write_atomically
 from sqsgd.cli._tables import print_result
 from sqsgd.cli.options import Json
-from sqsgd.files.durable import write_atomically
 
 _SHOWN = 20
 
@@ -27,7 +27,7 @@ def conformance(
 
     Exits with 1 if something differs. docs/encoder.md describes vectors and answers.
     """
-    from sqsgd.conformance import PATH, compare, read_answers, read_vectors
+    from sqsgd.audit.conformance import PATH, compare, read_answers, read_vectors
 
     if (answers is None) == (export is None):
         raise ValueError("name either a file of answers to check, or --export FILE to get the vectors")

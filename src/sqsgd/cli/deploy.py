@@ -17,10 +17,10 @@ from typing import Annotated, Any
 
 import typer
 
-from sqsgd import checks
+from sqsgd._internal import checks
 from sqsgd.cli._tables import cell, print_json, print_result, print_table
 from sqsgd.cli.options import Bytes, Epsilon, Json, Model, Rate, Rounds, SchemeName, given
-from sqsgd.deploy.federation import Federation, load_federation
+from sqsgd.federation.deploy.federation import Federation, load_federation
 
 app = typer.Typer(
     help="A federation of real machines, over TLS.", no_args_is_help=True, suggest_commands=False
@@ -76,7 +76,7 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Write certificates, keys, settings, scripts and services of a TLS federation into a new folder."""
-    from sqsgd.deploy.folders import write_federation
+    from sqsgd.federation.deploy.folders import write_federation
 
     checks.integer("days", days, 1, 3650)
     if max_epsilon is not None:  # 0 is allowed in the file only, where it means the cost of all rounds
@@ -101,9 +101,9 @@ def init(
 @app.command()
 def up(folder: Folder, resume: Resume = False, app: App = None, as_json: Json = False) -> None:
     """Run a federation on this machine until it is trained; exits with 1 if training was not completed."""
-    from sqsgd.deploy.folders import find_nginx
-    from sqsgd.deploy.training import read_status
-    from sqsgd.flower.guard import check_version
+    from sqsgd.federation.deploy.folders import find_nginx
+    from sqsgd.federation.deploy.training import read_status
+    from sqsgd.federation.flower.guard import check_version
 
     federation = load_federation(folder)
     if not (folder / "Procfile").is_file():
@@ -137,7 +137,7 @@ def up(folder: Folder, resume: Resume = False, app: App = None, as_json: Json = 
 @app.command()
 def train(server: Server, resume: Resume = False, app: App = None, as_json: Json = False) -> None:
     """Register new nodes, train and follow it; exits with 1 if training was not completed."""
-    from sqsgd.deploy import training
+    from sqsgd.federation.deploy import training
 
     job = training.train(server, app=app, resume=resume, tell=(lambda _: None) if as_json else _say)
     if as_json:
@@ -154,7 +154,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show what run folders and ledgers say: spending, refusals by reason, and the progress of training."""
-    from sqsgd.deploy.training import read_status
+    from sqsgd.federation.deploy.training import read_status
 
     if watch and as_json:
         raise ValueError("--watch is for people: leave out --json")
@@ -177,7 +177,7 @@ def status(
 @app.command()
 def add_node(folder: Folder, as_json: Json = False) -> None:
     """Write the folder of one more node: its key, its settings, its ledger."""
-    from sqsgd.deploy.folders import add_node
+    from sqsgd.federation.deploy.folders import add_node
 
     node = add_node(folder)
     key = folder.absolute() / f"server/nodes/{node.name}.pub"
@@ -195,7 +195,7 @@ def revoke(
     as_json: Json = False,
 ) -> None:
     """Refuse a node from now on; nothing else is stopped."""
-    from sqsgd.deploy.folders import revoke
+    from sqsgd.federation.deploy.folders import revoke
 
     key, done = revoke(folder, name)
     elsewhere = f"nginx does not run here: on the server, run `sqsgd deploy revoke . {name}`, or reload nginx"
@@ -214,7 +214,7 @@ def renew(
     as_json: Json = False,
 ) -> None:
     """Renew the server's certificate, and the authority's, with the same keys; no node is stopped."""
-    from sqsgd.deploy.folders import renew
+    from sqsgd.federation.deploy.folders import renew
 
     written = [
         str(path) for path in renew(folder, checks.integer("days", days, 1, 3650), authority=authority)
@@ -230,7 +230,7 @@ def allow(
     as_json: Json = False,
 ) -> None:
     """Allow a node to run one more Flower app, from this folder and exactly as it is now; for its owner."""
-    from sqsgd.flower.guard import allow
+    from sqsgd.federation.flower.guard import allow
 
     if not (node / "allowed-apps").is_file():
         raise ValueError(f"{node} has no allowed-apps; name a node's folder, such as federation/nodes/node-0")
@@ -244,7 +244,7 @@ def allow(
 @app.command()
 def ledger(node: Node, as_json: Json = False) -> None:
     """Create a node's ledger where its node.conf says, or the witness that it lacks; for the node's owner."""
-    from sqsgd.deploy.node import create_ledger
+    from sqsgd.federation.deploy.node import create_ledger
 
     made = create_ledger(node)
     print_result(

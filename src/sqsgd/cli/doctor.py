@@ -139,7 +139,7 @@ def _entropy() -> str:
     """Read without blocking: shortly after boot the kernel may not have enough entropy yet."""
     if hasattr(os, "getrandom"):
         os.getrandom(32, os.GRND_NONBLOCK)
-    from sqsgd.randomness import secure_rng
+    from sqsgd.core.random import secure_rng
 
     if bytes(secure_rng().take(16)) == bytes(secure_rng().take(16)):
         raise RuntimeError("two generators gave the same 16 bytes")
@@ -150,7 +150,7 @@ def _kernels() -> str:
     import numpy as np
 
     from sqsgd import Task, make_scheme, secure_rng
-    from sqsgd.kernels.rotation import rotate
+    from sqsgd._internal.kernels.rotation import rotate
 
     scheme = make_scheme("sqsgd", dim=1000, epsilon=200.0, bytes=128)
     task = Task(round=0, client=0, seed=0, dim=1000, bound=1.0)

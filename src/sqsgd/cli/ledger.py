@@ -39,7 +39,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show what a client has spent, on what, and what is left; refuses a damaged ledger."""
-    from sqsgd import checks
+    from sqsgd._internal import checks
     from sqsgd.privacy.ledger import Ledger
 
     checks.integer("last", last, 0, 10**9)
@@ -104,7 +104,7 @@ def _check_names(path: Path, witness: Path | None) -> None:
 
 
 def _summary(ledger: Ledger, last: int) -> dict[str, Any]:
-    from sqsgd.numerics.epsilon_sums import from_units, rounded_down, rounded_up, to_units
+    from sqsgd._internal.exact import from_units, rounded_down, rounded_up, to_units
 
     entries, cap, schemes = ledger.entries, Fraction(ledger.max_epsilon), dict[str, list[int]]()
     for entry in entries:

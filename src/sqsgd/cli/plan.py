@@ -45,7 +45,7 @@ def plan(
 
     With --once, show instead what a report per user buys, and what it guarantees locally and centrally.
     """
-    from sqsgd import checks
+    from sqsgd._internal import checks
     from sqsgd.privacy.planner import frontier, ratio
     from sqsgd.privacy.planner import plan as make_plan
 

@@ -13,8 +13,8 @@ def schemes(
     as_json: Json = False,
 ) -> None:
     """List the schemes, with the guarantee and message size of each under a budget."""
-    from sqsgd import checks
-    from sqsgd.files.json_numbers import worded
+    from sqsgd._internal import checks
+    from sqsgd._internal.files import worded
     from sqsgd.schemes import SCHEMES, make_scheme
 
     checks.integer("dim", dim, 1, 2**24)

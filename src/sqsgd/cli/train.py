@@ -14,6 +14,7 @@ import click
 import typer
 from typer.core import TyperCommand
 
+from sqsgd._internal.files import NUMBERS
 from sqsgd.cli._failures import Ended, explained
 from sqsgd.cli._tables import print_note, print_result, wrapped
 from sqsgd.cli.options import (
@@ -34,7 +35,6 @@ from sqsgd.cli.options import (
     stopping_between_rounds,
 )
 from sqsgd.cli.report import final_page
-from sqsgd.files.json_numbers import NUMBERS
 from sqsgd.training.settings import FIELDS, PAPER_EPSILON, RunConfig
 from sqsgd.training.summary import ACCURACY, Headline, read_headline
 

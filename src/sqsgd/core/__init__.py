@@ -5,10 +5,9 @@ step): gradient → transforms → mechanism → columns → bytes, and back.
 """
 
 from sqsgd.core.aggregate import Aggregate
-from sqsgd.core.mechanism import Mechanism
-from sqsgd.core.privacy import NOT_PRIVATE, Notion, Privacy
+from sqsgd.core.mechanism import NOT_PRIVATE, Mechanism, Notion, Privacy
 from sqsgd.core.scheme import Scheme
-from sqsgd.core.transform import Codes, Estimate, Indices, Transform, Vectors
+from sqsgd.core.transforms import Codes, Estimate, Indices, Transform, Vectors
 
 __all__ = [
     "NOT_PRIVATE",

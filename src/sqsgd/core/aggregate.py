@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd import checks
-from sqsgd.checks import Vector
-from sqsgd.codec import Bytes, Columns
-from sqsgd.core.batches import in_order, parts_of
+from sqsgd._internal import checks
+from sqsgd._internal.checks import Vector
+from sqsgd.core.codec import Bytes, Columns
 from sqsgd.core.scheme import Scheme
-from sqsgd.core.transform import Estimate, Vectors
-from sqsgd.task import Task, Tasks
+from sqsgd.core.task import Task, Tasks, in_order, parts_of
+from sqsgd.core.transforms import Estimate, Vectors
 
 Weights = npt.NDArray[np.float64]
 _WIDEN = 256  # reports summed in float32 before they are added to the float64 sum
@@ -101,7 +100,7 @@ class Aggregate:
         self, tasks: Tasks, columns: Columns, weights: Weights, total: Estimate, workers: int
     ) -> bool:
         """Add opened reports by kernels, where mechanism and transform offer them; False where not."""
-        from sqsgd.kernels.rotation import add_rows
+        from sqsgd._internal.kernels.rotation import add_rows
 
         scheme = self.scheme
         if scheme._own != len(scheme.transforms) - 1:

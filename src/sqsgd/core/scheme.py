@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd import checks, codec
-from sqsgd.codec import Columns
-from sqsgd.core.batches import in_order, parts_of
-from sqsgd.core.mechanism import Mechanism
-from sqsgd.core.privacy import Privacy
-from sqsgd.core.transform import Estimate, Indices, Transform, Vectors
-from sqsgd.numerics.norms import clipped
-from sqsgd.randomness import Rng, check_rng, idle_rng
-from sqsgd.task import MOST_DIM, Task, Tasks
+from sqsgd._internal import checks
+from sqsgd._internal.geometry import clipped
+from sqsgd.core import codec
+from sqsgd.core.codec import Columns
+from sqsgd.core.mechanism import Mechanism, Privacy
+from sqsgd.core.random import Rng, check_rng, idle_rng
+from sqsgd.core.task import MOST_DIM, Task, Tasks, in_order, parts_of
+from sqsgd.core.transforms import Estimate, Indices, Transform, Vectors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,7 @@ class Scheme:
       tests/schemes/test_contract.py::test_the_message_has_the_declared_size_and_keeps_the_budget.
     * ``decode`` rejects damaged messages and those for other tasks, except for the one in 2^32 random changes
       that keeps the checksum. The checksum does not protect against forgery.
-      tests/codec/test_envelope.py::test_a_report_fits_no_other_task, ::test_no_mutated_message_is_accepted.
+      tests/core/test_envelope.py::test_a_report_fits_no_other_task, ::test_no_mutated_message_is_accepted.
 
     >>> from sqsgd import make_scheme, secure_rng
     >>> scheme = make_scheme("sqsgd", dim=1000, epsilon=50.0, bytes=64)

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sqsgd import checks
+from sqsgd._internal import checks
+from sqsgd.core.random import PublicStream
 from sqsgd.learning.factories import call_factory, find_named, is_factory_name
 from sqsgd.learning.files import (
     CIFAR10,
@@ -29,7 +30,6 @@ from sqsgd.learning.files import (
 )
 from sqsgd.learning.partition import Indices
 from sqsgd.learning.tables import Examples, check_shapes, read_examples
-from sqsgd.randomness import PublicStream
 
 _EMBEDDED_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"
 _FIFTH = 5

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from torch.nn.functional import avg_pool2d, conv2d, interpolate, max_pool2d, pad, relu, relu6
 
-from sqsgd.checks import meant
+from sqsgd._internal.checks import meant
 from sqsgd.learning.datasets import Dataset
 from sqsgd.learning.factories import call_factory, find_named, is_factory_name, one_line
 from sqsgd.learning.files import cache_folder, in_package

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd.checks import meant
+from sqsgd._internal.checks import meant
 
 Bytes = npt.NDArray[np.uint8]
 EMBEDDED, SPEAKERS, CIFAR10 = "mnist5k", "shakespeare", "cifar10"

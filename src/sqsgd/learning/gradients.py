@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from sqsgd.checks import Vector
+from sqsgd._internal.checks import Vector
 from sqsgd.learning.datasets import Dataset
 from sqsgd.learning.objectives import DEFAULT, OBJECTIVES, Batch, Objective
 from sqsgd.learning.partition import Indices
@@ -209,7 +209,7 @@ def head_gradients(
     A row depends on the client's own examples alone, not on ``workers`` or on the other clients:
     tests/learning/test_gradients.py::test_a_row_depends_on_its_client_alone.
     """
-    from sqsgd.kernels.softmax import softmax_gradients
+    from sqsgd._internal.kernels.softmax import softmax_gradients
 
     features = dataset.train_inputs.flatten(1).numpy()
     labels = dataset.train_labels.numpy()

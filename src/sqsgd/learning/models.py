@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn.functional import max_pool2d, relu
 
-from sqsgd import checks
+from sqsgd._internal import checks
 from sqsgd.learning.factories import call_factory, find_named, is_factory_name
 from sqsgd.learning.features import AS_MODELS, FEATURES, PRETRAINED, unit
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
-from sqsgd import checks
+from sqsgd._internal import checks
 from sqsgd.learning.datasets import IGNORED
 from sqsgd.learning.factories import call_factory, find_named, is_factory_name, one_line
 

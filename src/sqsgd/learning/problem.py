@@ -14,7 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from sqsgd.checks import Vector
+from sqsgd._internal.checks import Vector
+from sqsgd.core.random import PublicStream
 from sqsgd.learning.datasets import Dataset
 from sqsgd.learning.factories import one_line
 from sqsgd.learning.gradients import (
@@ -33,7 +34,6 @@ from sqsgd.learning.gradients import (
 )
 from sqsgd.learning.objectives import DEFAULT, OBJECTIVES, Batch, Evaluation, Objective
 from sqsgd.learning.partition import Indices, Parts, batch_indices, cohort, partition
-from sqsgd.randomness import PublicStream
 
 _MOST_EXAMPLES = 8
 """Examples per client up to which clients are computed at once: with more, torch is as fast one by one."""

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from flint import arb
 
-from sqsgd.numerics import exact
-from sqsgd.randomness import Rng
+from sqsgd._internal import exact
+from sqsgd.core.random import Rng
 
 _GUIDE_BITS = 16
 MOST_TRIALS = 1 << 62  # no code holds a larger sum

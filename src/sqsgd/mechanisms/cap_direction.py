@@ -17,14 +17,13 @@ import numpy as np
 import numpy.typing as npt
 from flint import arb
 
-from sqsgd import checks
-from sqsgd.checks import Vector
-from sqsgd.codec import Column, Columns, Layout
+from sqsgd._internal import checks, exact
+from sqsgd._internal.checks import Vector
+from sqsgd._internal.exact import add_up
 from sqsgd.core import Estimate, Mechanism, Privacy
+from sqsgd.core.codec import Column, Columns, Layout
+from sqsgd.core.random import Rng, check_rng
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.numerics import exact
-from sqsgd.numerics.epsilon_sums import add_up
-from sqsgd.randomness import Rng, check_rng
 
 Doubles = npt.NDArray[np.float64]
 _PIECE = 1 << 15  # normal numbers drawn at once: they stay in cache

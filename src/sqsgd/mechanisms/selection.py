@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from flint import arb
 
-from sqsgd import checks
-from sqsgd.checks import Vector
-from sqsgd.mechanisms.channel import LEAST_EPSILON, MOST_EPSILON, Floats
-from sqsgd.numerics import exact
-from sqsgd.randomness import Rng
+from sqsgd._internal import checks, exact
+from sqsgd._internal.checks import Vector
+from sqsgd.core.random import Rng
+from sqsgd.mechanisms.channels import LEAST_EPSILON, MOST_EPSILON, Floats
 
 Ranks = npt.NDArray[np.int64]
 
@@ -131,7 +130,7 @@ def ranking(magnitudes: Vector) -> Ranks:
 
 def largest(magnitudes: Vector, count: int) -> Ranks:
     """``ranking(magnitudes)[:count]`` in some order, in linear time that the magnitudes do not change."""
-    from sqsgd.kernels.sampling import select_largest
+    from sqsgd._internal.kernels.sampling import select_largest
 
     chosen = np.empty(count, np.int64)
     select_largest(np.ascontiguousarray(magnitudes, np.float32).view(np.uint32), chosen)

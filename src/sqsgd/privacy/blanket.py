@@ -19,8 +19,8 @@ from functools import cached_property
 
 from flint import arb, fmpz, fmpz_poly
 
-from sqsgd.numerics import exact
-from sqsgd.numerics.exact import Densities
+from sqsgd._internal import exact
+from sqsgd._internal.exact import Densities
 
 TOLERANCE = 2.0**-10  # of ε, relative
 FINENESS = 2**10  # mean squares over squared steps of the grid

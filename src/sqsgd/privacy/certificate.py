@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from sqsgd import checks
+from sqsgd._internal import checks
+from sqsgd._internal.exact import four_digits
 from sqsgd.core import Scheme
-from sqsgd.numerics.epsilon_sums import four_digits
 from sqsgd.privacy.blanket import TOLERANCE, BlanketBound, blanket_bound, generic_bound
 from sqsgd.privacy.planner import automatic_scheme, once_outlook
 from sqsgd.schemes import make_scheme

@@ -14,8 +14,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from sqsgd import checks
-from sqsgd.numerics.epsilon_sums import cost, limit, rounded_down, rounded_up, to_units
+from sqsgd._internal import checks
+from sqsgd._internal.exact import cost, limit, rounded_down, rounded_up, to_units
 from sqsgd.privacy.ledger_files import (
     FORMAT,
     Entry,
@@ -31,7 +31,7 @@ from sqsgd.privacy.ledger_files import (
 
 if TYPE_CHECKING:
     from sqsgd.core import Scheme
-    from sqsgd.task import Task
+    from sqsgd.core.task import Task
 
 __all__ = [
     "AlreadyAnswered",

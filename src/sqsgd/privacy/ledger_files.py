@@ -37,8 +37,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, final
 
-from sqsgd.files import durable
-from sqsgd.numerics.epsilon_sums import from_units, to_units
+from sqsgd._internal import files
+from sqsgd._internal.exact import from_units, to_units
 
 FORMAT = "sqsgd ledger 1"
 MAX_LINE = 8192
@@ -281,7 +281,7 @@ def create_files(path: Path, heading: Fields) -> None:
     history.add(line := sealed(heading, START))
     witness = heading["witness"]
     tips = [tip_path(path), *([] if witness is None else [Path(witness)])]
-    with durable.locked(path.parent, os.O_RDONLY):
+    with files.locked(path.parent, os.O_RDONLY):
         if path.exists():
             raise FileExistsError(f"{path} exists: open it; it cannot be created again")
         for tip in tips:
@@ -289,8 +289,8 @@ def create_files(path: Path, heading: Fields) -> None:
             if known is not None and (known.lines > 1 or known.at != str(path)):
                 raise LedgerRolledBack(f"{tip} is the tip of {known.at}, and records {known.lines} lines")
         for tip in tips:
-            durable.put(durable.prepared(tip, tip_line(history)), tip)
-        durable.put(durable.prepared(path, line), path)
+            files.put(files.prepared(tip, tip_line(history)), tip)
+        files.put(files.prepared(path, line), path)
 
 
 @final
@@ -309,7 +309,7 @@ class LedgerFiles:
         """Lock the ledger; yields it with its history up to the file's end."""
         with contextlib.ExitStack() as stack:
             try:
-                descriptor = stack.enter_context(durable.locked(self.path, flags))
+                descriptor = stack.enter_context(files.locked(self.path, flags))
             except FileNotFoundError:
                 tip = read_tip(tip_path(self.path))
                 if tip is None:
@@ -363,28 +363,28 @@ class LedgerFiles:
         history.add(line)
         content, parts = tip_line(history), []
         try:
-            durable.write_at(descriptor, line, start)
+            files.write_at(descriptor, line, start)
             for tip in self._tips:
-                parts.append((durable.prepared(tip.path, content), tip.path))  # noqa: PERF401
+                parts.append((files.prepared(tip.path, content), tip.path))  # noqa: PERF401
         except BaseException:
             for part, _ in parts:
                 part.unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # the line then counts, or is found torn
-                durable.cut_at(descriptor, start)
+                files.cut_at(descriptor, start)
             raise
         # From here on a tip may record the line: it stays, whatever fails.
         for part, path in parts:
-            durable.put(part, path)
+            files.put(part, path)
         self._history, self._known = history, history.lines
 
     def _repair(self, descriptor: int, history: History) -> None:
         """Finish what a crash interrupted."""
         if self._torn:
-            durable.cut_at(descriptor, history.length)
+            files.cut_at(descriptor, history.length)
         behind = [tip for tip in self._tips if tip.lines < history.lines]
         if behind:
             # Write it again: its writer may have died before it was on disk, or the sync may have failed.
             start = history.length - history.last_length
-            durable.write_at(descriptor, os.pread(descriptor, history.last_length, start), start)
+            files.write_at(descriptor, os.pread(descriptor, history.last_length, start), start)
         for tip in behind:
-            durable.put(durable.prepared(tip.path, tip_line(history)), tip.path)
+            files.put(files.prepared(tip.path, tip_line(history)), tip.path)

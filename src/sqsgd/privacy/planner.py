@@ -7,21 +7,20 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from sqsgd import checks
-from sqsgd.codec import Column
+from sqsgd._internal import checks
+from sqsgd._internal.files import worded
 from sqsgd.core import Mechanism, Scheme
-from sqsgd.files.json_numbers import worded
-from sqsgd.mechanisms.budget_split import split
+from sqsgd.core.codec import Column
+from sqsgd.core.transforms import padded
 from sqsgd.mechanisms.privquant import PrivQuant
-from sqsgd.mechanisms.sparse_law import SparseLaw
-from sqsgd.mechanisms.sparse_matches import SparseMatches
+from sqsgd.mechanisms.scalardp import split
+from sqsgd.mechanisms.sparse import SparseLaw, SparseMatches
 from sqsgd.privacy.reconstruction import MOST_ROUNDS, ReconstructionStatement, reconstruction_statements
 from sqsgd.schemes import STATELESS, make_scheme
 from sqsgd.schemes.budgets import bits_of
 from sqsgd.schemes.privunit import sphere_cap
 from sqsgd.schemes.sqsgd import FEWEST, Choice, Code, Direction, choices, code_of, sqsgd_stateless
 from sqsgd.schemes.sqsgd_paper import sqsgd_paper
-from sqsgd.transforms import padded
 
 PAPER_LEVELS = 16
 _FAINT, _FEW = 0.025, 40.0
@@ -452,7 +451,7 @@ def least_rounds(scheme: Scheme, clients: int, bound: float, *, softmax: bool = 
     the gradient grows with what it does to the weights, whatever d: 70 % at 10, and nothing at 200. Where
     the mechanism chooses what it sends, the error is that of the estimate scaled to be unbiased.
 
-    tests/experiments/test_runner.py::test_what_cannot_be_learned_is_told_before.
+    tests/training/test_runner.py::test_what_cannot_be_learned_is_told_before.
     """
     error, mechanism = scheme.nmse, scheme.mechanism
     if mechanism.chooses:

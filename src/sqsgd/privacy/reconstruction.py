@@ -18,11 +18,10 @@ from dataclasses import asdict, dataclass
 
 from flint import arb
 
-from sqsgd import checks
-from sqsgd.files.json_numbers import worded
-from sqsgd.numerics import exact
-from sqsgd.numerics.epsilon_sums import total
-from sqsgd.numerics.sphere import chance, edge
+from sqsgd._internal import checks, exact
+from sqsgd._internal.exact import total
+from sqsgd._internal.files import worded
+from sqsgd._internal.geometry import chance, edge
 
 MOST_DIMENSIONS = 10**12
 MOST_ROUNDS = 2**40

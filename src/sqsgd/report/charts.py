@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from sqsgd.files.durable import write_atomically
-from sqsgd.numerics.intervals import FEWEST, mean_interval
+from sqsgd._internal.files import write_atomically
 from sqsgd.report.groups import Group
 from sqsgd.report.tables import Row, Shown, listed, number, percent
 from sqsgd.training.reading import Numbers
-from sqsgd.training.summary import ACCURACY
+from sqsgd.training.summary import ACCURACY, FEWEST, mean_interval
 
 MOST_POINTS, ALL_POINTS = 100, 800
 """The most points of one curve, and of all curves of a chart: pages with many groups stay small."""

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from sqsgd.core import Notion
-from sqsgd.numerics.intervals import mean_interval
 from sqsgd.report.tables import clean
 from sqsgd.schemes import make_scheme
 from sqsgd.training.reading import RunData, Summary
 from sqsgd.training.settings import FIELDS, RunConfig
-from sqsgd.training.summary import ACCURACY, Headline
+from sqsgd.training.summary import ACCURACY, Headline, mean_interval
 
 StatedNotion = Notion | Literal["unknown"]
 STATES = ("finished", "unfinished", "failed", "damaged")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sqsgd import __version__
-from sqsgd.files.durable import write_atomically
+from sqsgd._internal.files import write_atomically
 from sqsgd.report import tables
 from sqsgd.report.charts import COLOURS, PAGE, SERIES, all_charts, line_charts
 from sqsgd.report.groups import Group, group_runs

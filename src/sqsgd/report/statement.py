@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqsgd.numerics.epsilon_sums import four_digits
+from sqsgd._internal.exact import four_digits
 from sqsgd.report.groups import Group, StatedNotion
 from sqsgd.report.tables import counted, number, percent
 from sqsgd.training.reading import Central

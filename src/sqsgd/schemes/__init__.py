@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable
 from types import MappingProxyType
 
-from sqsgd import checks
+from sqsgd._internal import checks
 from sqsgd.core import Scheme
 from sqsgd.schemes import (  # modules: a function never hides the module of its name
     clear,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sqsgd import checks
-from sqsgd.codec import Column
+from sqsgd._internal import checks
 from sqsgd.core import Transform
+from sqsgd.core.codec import Column
+from sqsgd.core.transforms import Subsample, padded
 from sqsgd.mechanisms.privquant import MOST_DIM
-from sqsgd.transforms import Subsample, padded
 
 MOST_BYTES = 2**37
 MOST_CODES = 2**32 - 1

@@ -11,14 +11,13 @@ from statistics import NormalDist
 
 import numpy as np
 
-from sqsgd import checks
-from sqsgd.checks import Vector
-from sqsgd.codec import Column, Columns, Layout, MalformedReport
+from sqsgd._internal import checks
+from sqsgd._internal.checks import Vector
+from sqsgd._internal.geometry import Positions, kept_share, log_rounding_chance, round_unbiased
 from sqsgd.core import Estimate, Indices, Mechanism, Scheme
+from sqsgd.core.codec import Column, Columns, Layout, MalformedReport
+from sqsgd.core.random import Rng
 from sqsgd.mechanisms.selection import largest
-from sqsgd.numerics.gaussian import kept_share
-from sqsgd.numerics.rounding import Positions, log_rounding_chance, round_unbiased
-from sqsgd.randomness import Rng
 from sqsgd.schemes.budgets import codes_that_fit, optional_bits, rescaled_sample, too_few_bytes
 
 SCALE_BITS = 32

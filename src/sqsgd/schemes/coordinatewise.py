@@ -15,20 +15,24 @@ from typing import Literal
 
 import numpy as np
 
-from sqsgd import checks
-from sqsgd.checks import Vector
-from sqsgd.codec import Column, Columns, Layout
+from sqsgd._internal import checks
+from sqsgd._internal.checks import Vector
+from sqsgd._internal.exact import total
+from sqsgd._internal.geometry import kept_share, l2_norm, normal_points
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
-from sqsgd.mechanisms.budget_split import equal_share
-from sqsgd.mechanisms.channel import Channel, Floats
-from sqsgd.mechanisms.ordinal import MOST_LEVELS, OrdinalChannel
-from sqsgd.mechanisms.piecewise_grid import MOST_ALPHABET, PiecewiseGrid
-from sqsgd.numerics.epsilon_sums import total
-from sqsgd.numerics.gaussian import kept_share, normal_points
-from sqsgd.numerics.norms import l2_norm
-from sqsgd.randomness import Rng
+from sqsgd.core.codec import Column, Columns, Layout
+from sqsgd.core.random import Rng
+from sqsgd.core.transforms import padded, rotated_sample
+from sqsgd.mechanisms.channels import (
+    MOST_ALPHABET,
+    MOST_LEVELS,
+    Channel,
+    Floats,
+    OrdinalChannel,
+    PiecewiseGrid,
+)
+from sqsgd.mechanisms.scalardp import equal_share
 from sqsgd.schemes.budgets import checked_budget, codes_that_fit, rescaled_sample, too_few_bytes
-from sqsgd.transforms import padded, rotated_sample
 
 _COARSE = 16  # beyond it, a finer grid helps less and less
 _CLOSE = 1.001  # plans whose errors differ by less than this factor count as equal: the smallest is used

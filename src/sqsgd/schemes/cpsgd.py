@@ -9,17 +9,15 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from sqsgd import checks
-from sqsgd.checks import Vector
-from sqsgd.codec import Column, Columns, Layout
+from sqsgd._internal import checks, exact
+from sqsgd._internal.checks import Vector
+from sqsgd._internal.geometry import Positions, kept_share, normal_points, round_unbiased, rounding_chance
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme, Transform
+from sqsgd.core.codec import Column, Columns, Layout
+from sqsgd.core.random import Rng
+from sqsgd.core.transforms import Rotate, Subsample
 from sqsgd.mechanisms.binomial import BinomialPrivacy, fair_binomial
-from sqsgd.numerics import exact
-from sqsgd.numerics.gaussian import kept_share, normal_points
-from sqsgd.numerics.rounding import Positions, round_unbiased, rounding_chance
-from sqsgd.randomness import Rng
 from sqsgd.schemes.budgets import checked_budget, codes_that_fit, too_few_bytes
-from sqsgd.transforms import Rotate, Subsample
 
 MOST_ALPHABET = 2**32
 MOST_LEVELS = 1 << 20

@@ -11,16 +11,15 @@ from typing import Literal
 
 import numpy as np
 
-from sqsgd import checks
-from sqsgd.checks import Vector
-from sqsgd.codec import Column, Columns, Layout
+from sqsgd._internal import checks
+from sqsgd._internal.checks import Vector
+from sqsgd._internal.exact import add_up, take_away, total
 from sqsgd.core import Estimate, Indices, Mechanism, Privacy, Scheme
-from sqsgd.mechanisms.budget_split import equal_share
-from sqsgd.mechanisms.channel import Channel, Floats
-from sqsgd.mechanisms.piecewise_grid import MOST_ALPHABET, PiecewiseGrid
+from sqsgd.core.codec import Column, Columns, Layout
+from sqsgd.core.random import Rng
+from sqsgd.mechanisms.channels import MOST_ALPHABET, Channel, Floats, PiecewiseGrid
+from sqsgd.mechanisms.scalardp import equal_share
 from sqsgd.mechanisms.selection import RankWeights, Selection, TopSet, ranking
-from sqsgd.numerics.epsilon_sums import add_up, take_away, total
-from sqsgd.randomness import Rng
 from sqsgd.schemes.budgets import checked_budget, too_few_bytes
 from sqsgd.schemes.coordinatewise import places
 

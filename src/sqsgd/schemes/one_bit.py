@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 
-from sqsgd import checks
+from sqsgd._internal import checks
 from sqsgd.core import Mechanism, Scheme
-from sqsgd.mechanisms.budget_split import split
+from sqsgd.core.transforms import rotated_sample
 from sqsgd.mechanisms.privquant import MOST_DIM, PrivQuant
+from sqsgd.mechanisms.scalardp import split
 from sqsgd.schemes.budgets import affordable, checked_budget
 from sqsgd.schemes.sqsgd import Direction
 from sqsgd.schemes.sqsgd_paper import BoundedRange
-from sqsgd.transforms import rotated_sample
 
 
 def best_size(epsilon: float, most: int) -> int:

@@ -15,18 +15,17 @@ from typing import final
 import numpy as np
 from flint import arb
 
-from sqsgd import checks
-from sqsgd.checks import Vector
-from sqsgd.codec import Array, Column, Columns, Layout
+from sqsgd._internal import checks, exact
+from sqsgd._internal.checks import Vector
+from sqsgd._internal.geometry import chance, edge
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
-from sqsgd.mechanisms.budget_split import split
+from sqsgd.core.codec import Array, Column, Columns, Layout
+from sqsgd.core.random import Rng
+from sqsgd.core.transforms import padded, rotated_sample
 from sqsgd.mechanisms.cap_direction import Cap, CapDirection, best_edge
 from sqsgd.mechanisms.privquant import MOST_DIM
-from sqsgd.numerics import exact
-from sqsgd.numerics.sphere import chance, edge
-from sqsgd.randomness import Rng
+from sqsgd.mechanisms.scalardp import split
 from sqsgd.schemes.budgets import affordable, checked_budget
-from sqsgd.transforms import padded, rotated_sample
 
 _LEAST_BLOCK = 64
 _LEVELS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 64, 128, 256)

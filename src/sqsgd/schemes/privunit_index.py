@@ -15,16 +15,14 @@ from functools import cached_property
 import numpy as np
 from flint import arb
 
-from sqsgd import checks
-from sqsgd.checks import Vector
-from sqsgd.codec import Column, Columns, Layout
+from sqsgd._internal import checks, exact
+from sqsgd._internal.checks import Vector
+from sqsgd._internal.geometry import l2_norm, largest_sum, row_norms
 from sqsgd.core import Codes, Estimate, Mechanism, Privacy, Scheme, Vectors
-from sqsgd.numerics import exact
-from sqsgd.numerics.gaussian import largest_sum
-from sqsgd.numerics.norms import l2_norm, row_norms
-from sqsgd.randomness import Rng, check_rng
+from sqsgd.core.codec import Column, Columns, Layout
+from sqsgd.core.random import Rng, check_rng
+from sqsgd.core.transforms import Rotate
 from sqsgd.schemes.budgets import checked_budget, too_few_bytes
-from sqsgd.transforms import Rotate
 
 MOST_DIM = 1 << 24
 
@@ -98,7 +96,7 @@ class NearestVertices(Mechanism):
 
     def _near(self, x: Vector, bound: float) -> tuple[Codes, float]:
         """Codes of the nearest vertices to x, in rising order, and |x| / bound, at most one."""
-        from sqsgd.kernels.sampling import select_signed
+        from sqsgd._internal.kernels.sampling import select_signed
 
         x = checks.shaped("x", x, self.dim)
         norm = checks.finite_size("x", l2_norm(x))
@@ -107,7 +105,7 @@ class NearestVertices(Mechanism):
         return near, min(norm / bound, 1.0)
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
-        from sqsgd.kernels.sampling import draw_vertices
+        from sqsgd._internal.kernels.sampling import draw_vertices
 
         check_rng(rng)
         near, share = self._near(x, bound)
@@ -119,7 +117,7 @@ class NearestVertices(Mechanism):
         return (codes,)
 
     def randomize_many(self, x: Vectors, bound: float, rng: Rng) -> Columns:
-        from sqsgd.kernels.sampling import draw_vertices, select_signed_rows
+        from sqsgd._internal.kernels.sampling import draw_vertices, select_signed_rows
 
         share = np.minimum(checks.finite_sizes("x", row_norms(x)) / bound, 1.0)
         near = np.empty((len(x), self.nearest), np.uint32)

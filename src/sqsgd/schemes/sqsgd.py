@@ -15,20 +15,16 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from sqsgd import checks
-from sqsgd.checks import Vector
-from sqsgd.codec import Columns, SignedSubset
+from sqsgd._internal import checks
+from sqsgd._internal.checks import Vector
+from sqsgd._internal.geometry import kept_share, l2_norm, largest_sum
 from sqsgd.core import Estimate, Mechanism, Scheme
-from sqsgd.mechanisms.budget_split import split
-from sqsgd.mechanisms.privquant import PrivQuant
-from sqsgd.mechanisms.quantized import Quantized
-from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.mechanisms.sparse_law import MOST_COUNT, MOST_SIZE, SparseLaw
-from sqsgd.mechanisms.sparse_matches import SparseMatches
-from sqsgd.numerics.gaussian import kept_share, largest_sum
-from sqsgd.numerics.norms import l2_norm
+from sqsgd.core.codec import Columns, SignedSubset
+from sqsgd.core.transforms import Rotate, Subsample, padded, rotated_sample
+from sqsgd.mechanisms.privquant import PrivQuant, Quantized
+from sqsgd.mechanisms.scalardp import ScalarDP, split
+from sqsgd.mechanisms.sparse import MOST_COUNT, MOST_SIZE, SparseLaw, SparseMatches
 from sqsgd.schemes.budgets import affordable, bits_of, codes_that_fit, too_few_bytes
-from sqsgd.transforms import Rotate, Subsample, padded, rotated_sample
 
 Code = Literal["signs", "levels", "sparse"]
 CODED = ("sqsgd", "sqsgd-stateless")

@@ -8,17 +8,16 @@ from typing import Literal
 
 import numpy as np
 
-from sqsgd import checks
-from sqsgd.checks import Vector
-from sqsgd.codec import Columns
+from sqsgd._internal import checks
+from sqsgd._internal.checks import Vector
+from sqsgd._internal.exact import take_away
+from sqsgd._internal.geometry import kept_share
 from sqsgd.core import Estimate, Scheme
-from sqsgd.mechanisms.privquant import PrivQuant
-from sqsgd.mechanisms.quantized import Quantized
+from sqsgd.core.codec import Columns
+from sqsgd.core.transforms import Rotate, Subsample, padded
+from sqsgd.mechanisms.privquant import PrivQuant, Quantized
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.numerics.epsilon_sums import take_away
-from sqsgd.numerics.gaussian import kept_share
 from sqsgd.schemes.budgets import affordable, bits_of
-from sqsgd.transforms import Rotate, Subsample, padded
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,13 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from flint import arb
 
-from sqsgd import checks
-from sqsgd.checks import Vector
-from sqsgd.codec import Column, Columns, Layout
+from sqsgd._internal import checks, exact
+from sqsgd._internal.checks import Vector
+from sqsgd._internal.exact import divided, total
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
-from sqsgd.numerics import exact
-from sqsgd.numerics.epsilon_sums import divided, total
-from sqsgd.randomness import Rng, check_rng, idle_rng
+from sqsgd.core.codec import Column, Columns, Layout
+from sqsgd.core.random import Rng, check_rng, idle_rng
 from sqsgd.schemes.budgets import checked_budget, too_few_bytes
 
 Doubles = npt.NDArray[np.float64]

@@ -15,11 +15,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd.checks import Vector
-from sqsgd.codec import Bytes, Columns
+from sqsgd._internal.checks import Vector
 from sqsgd.core import Aggregate, Estimate, Indices, Scheme
-from sqsgd.randomness import Rng
-from sqsgd.task import Task, Tasks
+from sqsgd.core.codec import Bytes, Columns
+from sqsgd.core.random import Rng
+from sqsgd.core.task import Task, Tasks
 from sqsgd.training import optimizers
 from sqsgd.training.settings import Settings
 from sqsgd.training.state import Record, State, make_record

@@ -10,12 +10,12 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd.checks import Vector
-from sqsgd.codec import Bytes
+from sqsgd._internal.checks import Vector
 from sqsgd.core import Indices, Scheme, Vectors
+from sqsgd.core.codec import Bytes
+from sqsgd.core.random import EVERYONE, Rng, secure_rng, seeded_rng
+from sqsgd.core.task import Task, Tasks
 from sqsgd.privacy.ledger import Ledgers
-from sqsgd.randomness import EVERYONE, Rng, secure_rng, seeded_rng
-from sqsgd.task import Task, Tasks
 from sqsgd.training.algorithm import Reports, round_step, server_step, task_for
 from sqsgd.training.order import Order
 from sqsgd.training.settings import Settings

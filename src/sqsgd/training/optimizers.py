@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd.checks import Vector
+from sqsgd._internal.checks import Vector
 
 Gradient = npt.NDArray[np.float64]
 OptimizerState = Mapping[str, Gradient]

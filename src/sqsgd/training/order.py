@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd import checks
-from sqsgd.files.secret_files import FOLDER, forget_secret, new_secret, read_secret, secret_folder
-from sqsgd.randomness import Keystream
+from sqsgd._internal import checks
+from sqsgd._internal.files import FOLDER, forget_secret, new_secret, read_secret, secret_folder
+from sqsgd.core.random import Keystream
 
 Users = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd.files.json_numbers import NUMBERS
-from sqsgd.files.toml_reader import read_toml
+from sqsgd._internal.files import NUMBERS, read_toml
 from sqsgd.training.run_folder import CONFIG, METRICS, SUMMARY, SWEEP, load_about, read_lines, read_object
 from sqsgd.training.settings import FEDERATIONS, RunConfig, load_config
 from sqsgd.training.summary import ACCURACY, Headline, read_headline

@@ -19,7 +19,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from sqsgd.files.durable import write_atomically
+from sqsgd._internal.files import write_atomically
 from sqsgd.training.state import State
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"

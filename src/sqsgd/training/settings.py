@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, get_type_hints
 
-from sqsgd import checks
+from sqsgd._internal import checks
+from sqsgd._internal.files import read_toml
 from sqsgd.core import Scheme
-from sqsgd.files.toml_reader import read_toml
 from sqsgd.privacy.planner import automatic_scheme
 from sqsgd.schemes import make_scheme
 from sqsgd.schemes.sqsgd import CODED, code_of

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from sqsgd.checks import Vector
+from sqsgd._internal.checks import Vector
+from sqsgd._internal.exact import total
+from sqsgd._internal.files import worded
 from sqsgd.core import Scheme
-from sqsgd.files.json_numbers import worded
-from sqsgd.numerics.epsilon_sums import total
 from sqsgd.training.optimizers import OptimizerState
 from sqsgd.training.settings import Settings
 

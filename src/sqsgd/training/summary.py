@@ -5,13 +5,15 @@ Where each user reports once it also says who is counted, and the central ε.
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sqsgd._internal.exact import total
+from sqsgd._internal.files import NUMBERS, worded
 from sqsgd.core import Scheme
-from sqsgd.files.json_numbers import NUMBERS, worded
-from sqsgd.numerics.epsilon_sums import total
 from sqsgd.privacy.certificate import CentralGuarantee, Order, central_guarantee
 from sqsgd.training.settings import Settings
 
@@ -190,3 +192,24 @@ def _certified(scheme: Scheme, users: int, order: Order) -> CentralGuarantee | s
     except ValueError as error:
         return str(error)
     return found if found.bound != "local" else found.sentence
+
+
+FEWEST = 3
+"""The fewest values with an interval: the one of two values is so wide (t = 12.7) that it misleads."""
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and the half-width of its 95 % Student t interval (NaN for fewer than ``FEWEST`` values).
+
+    >>> mean_interval([1.0, 2.0, 3.0])
+    (2.0, 2.484...)
+    """
+    if not values:
+        return math.nan, math.nan
+    mean = statistics.fmean(values)
+    if len(values) < FEWEST:
+        return mean, math.nan
+    from scipy.stats import t
+
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return mean, float(t.ppf(0.975, len(values) - 1)) * error

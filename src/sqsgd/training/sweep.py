@@ -32,15 +32,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqsgd import checks
-from sqsgd.files.durable import write_atomically
-from sqsgd.files.toml_reader import read_toml
-from sqsgd.numerics.intervals import mean_interval
+from sqsgd._internal import checks
+from sqsgd._internal.files import read_toml, write_atomically
 from sqsgd.schemes import check_name
 from sqsgd.training import train
 from sqsgd.training.run_folder import CONFIG, METRICS, SUMMARY, SWEEP, RunFolder
 from sqsgd.training.settings import FIELDS, RunConfig, load_config, make_config
-from sqsgd.training.summary import ACCURACY, Headline, read_headline
+from sqsgd.training.summary import ACCURACY, Headline, mean_interval, read_headline
 
 TUNING_SEED = 1000
 FIGURES = {

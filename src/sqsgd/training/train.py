@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sqsgd._internal.exact import total
+from sqsgd._internal.files import NUMBERS
 from sqsgd.core import Scheme
-from sqsgd.files.json_numbers import NUMBERS
-from sqsgd.numerics.epsilon_sums import total
 from sqsgd.privacy import planner
 from sqsgd.privacy.ledger import Ledgers
 from sqsgd.schemes import check_name
@@ -328,7 +328,7 @@ class Run:
     def _engine_rounds(self, state: State, files: RunFolder) -> Iterator[tuple[Record, State]]:
         parts, config = (self.problem, self.scheme, self.settings, state), self.config
         if config.engine == "flower":
-            from sqsgd.flower.simulation import simulated_rounds
+            from sqsgd.federation.flower.simulation import simulated_rounds
 
             yield from simulated_rounds(
                 *parts, config=config, order=self.order, folder=self.folder, load_problem=load_problem

@@ -1,0 +1,1 @@
+"""What every room builds on: exact arithmetic, kernels, argument checks, durable files."""

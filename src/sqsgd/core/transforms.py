@@ -1,0 +1,292 @@
+"""Public steps before the mechanism, which the server undoes: sample coordinates, rotate."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from sqsgd._internal import checks
+from sqsgd._internal.checks import Vector
+from sqsgd.core.random import EVERYONE, PublicStream
+from sqsgd.core.task import Task, Tasks
+
+Codes = npt.NDArray[np.uint32]
+Vectors = npt.NDArray[np.float32]
+"""A vector of each client in each row."""
+Estimate = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+
+class Transform(ABC):
+    """A public step with a linear inverse, which the server applies.
+
+    >>> from sqsgd.core.transforms import Rotate
+    >>> task = Task(round=0, client=0, seed=1, dim=4, bound=1.0)
+    >>> x = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
+    >>> np.round(Rotate().inverse(Rotate().forward(x, task).astype(float), task, 4), 4).tolist()
+    [1.0, 2.0, 3.0, 4.0]
+    """
+
+    checks_input: ClassVar[bool] = False
+    """``forward`` rejects NaN and infinity in the pass that it makes anyway."""
+
+    spreads: ClassVar[bool] = False
+    """``inverse`` spreads the error of one coordinate over all of them."""
+
+    shared: bool
+    """The same for all clients of a round, so the server inverts it once, after the sum."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """The parameters as text; part of the wire format's fingerprint, so it never changes."""
+
+    @abstractmethod
+    def out_dim(self, dim: int) -> int:
+        """Length of the output for inputs of length ``dim``."""
+
+    @abstractmethod
+    def forward(self, x: Vector, task: Task) -> Vector:
+        """The client's side. May return ``x`` itself; never changes it."""
+
+    @abstractmethod
+    def inverse(self, y: Estimate, task: Task, dim: int) -> Estimate:
+        """The server's side: back to length ``dim``."""
+
+    def forward_many(self, x: Vectors, tasks: Tasks) -> Vectors:
+        """``forward`` of each row; override it where one pass over all rows is faster."""
+        return np.stack([self.forward(row, task) for row, task in zip(x, tasks, strict=True)])
+
+    def inverse_codes(self, codes: Codes, tasks: Tasks, dim: int) -> Vectors | None:
+        """The inverse of vectors that are ± 1 where codes 2 place + sign say, else 0; codes in each row.
+
+        Padding is not cut off. A row times a factor is the inverse of the vector times the factor, to the
+        last bit. None where it is not offered.
+        """
+        return None
+
+    def coordinates(self, task: Task, dim: int) -> Indices | None:
+        """The coordinates of the input that the step keeps; None where all of them contribute."""
+        return None
+
+    def add_inverse(self, y: Estimate, task: Task, total: Estimate) -> None:
+        """total += inverse(y); override it where most of the inverse is zero."""
+        total += self.inverse(y, task, total.size)
+
+    def error_before(self, error: float, dim: int) -> float:
+        """The relative squared error of the input, a vector of length ``dim``, from that of the output."""
+        return error
+
+
+Words = npt.NDArray[np.uint64]
+
+_U8 = np.dtype("<u8")
+_SIGNS = ("signs 0", "signs 1")
+
+
+class NotFinite(ValueError):
+    """The vector contains NaN, infinity, or a coordinate beyond checks.LARGEST."""
+
+
+@lru_cache(maxsize=1)
+def _subset(seed: int, round: int, client: int, dim: int, size: int) -> Indices:
+    """A subset of the coordinates; the last one is cached, for all threads."""
+    stream = PublicStream(seed=seed, round=round, client=client, purpose="coordinates")
+    chosen = stream.subset(dim, size)
+    chosen.flags.writeable = False
+    return chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subsample(Transform):
+    """Keep a uniform subset of ``size`` coordinates, drawn from the public seed, in rising order.
+
+    Each client has its own subset; if ``shared``, all clients of a round have the same. With ``rescale``,
+    the step and its inverse each multiply by sqrt(dim / size): the block keeps the norm of the vector in
+    expectation, and the estimate of the whole vector is unbiased. Without it, the estimate is zero except on
+    the kept coordinates, for clients that keep the rest as a residual.
+
+    >>> task = Task(round=0, client=0, seed=1, dim=6, bound=1.0)
+    >>> Subsample(size=2).forward(np.arange(6, dtype=np.float32), task).size
+    2
+    """
+
+    size: int
+    shared: bool = False
+    rescale: bool = False
+
+    def __post_init__(self) -> None:
+        checks.integer("size", self.size, 1, 2**32 - 1)
+
+    @property
+    def identity(self) -> str:
+        return f"subsample {self.size} shared={int(self.shared)} rescale={int(self.rescale)}"
+
+    def out_dim(self, dim: int) -> int:
+        if self.size > dim:
+            raise ValueError(f"size = {self.size}: a vector of {dim} coordinates has no such subset")
+        return self.size
+
+    def coordinates(self, task: Task, dim: int) -> Indices:
+        """The chosen coordinates, sorted, as a read-only array.
+
+        They are drawn once for encoding and for masking the residual:
+        tests/core/test_transforms.py::test_a_client_draws_its_subset_once.
+        """
+        return _subset(task.seed, task.round, EVERYONE if self.shared else task.client, dim, self.size)
+
+    def forward(self, x: Vector, task: Task) -> Vector:
+        if self.size == x.size:
+            return x
+        block = x.take(self.coordinates(task, x.size))
+        return block * np.float32(math.sqrt(x.size / self.size)) if self.rescale else block
+
+    def inverse(self, y: Estimate, task: Task, dim: int) -> Estimate:
+        if self.size == dim:
+            return y
+        whole = np.zeros(dim)
+        self.add_inverse(y, task, whole)
+        return whole
+
+    def add_inverse(self, y: Estimate, task: Task, total: Estimate) -> None:
+        dim = total.size
+        if self.size == dim:
+            total += y
+        else:
+            from sqsgd._internal.kernels.rotation import add_at
+
+            scale = math.sqrt(dim / self.size) if self.rescale else 1.0
+            add_at(total, self.coordinates(task, dim), _checked(y, self.size), scale)
+
+    def error_before(self, error: float, dim: int) -> float:
+        """With ``rescale``, |x̂|² is (dim / size) |ŷ|² on average, and x̂ is unbiased."""
+        return (1 + error) * dim / self.size - 1 if self.rescale else error
+
+
+def _checked(y: Estimate, size: int) -> Estimate:
+    """The estimate as kernels need it, which do not check lengths."""
+    if y.shape != (size,):
+        raise ValueError(f"an estimate of shape {y.shape} is not one of {size} coordinates")
+    return np.require(y, np.float64, ("C", "A", "W"))
+
+
+def padded(dim: int) -> int:
+    """The power of two that vectors are padded to for their rotation.
+
+    >>> padded(512), padded(513)
+    (512, 1024)
+    """
+    return 1 << (dim - 1).bit_length()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotate(Transform):
+    """Multiply by H D / sqrt(n), one or two times: random public signs D, then Walsh-Hadamard H.
+
+    Vectors are padded with zeros to a power of two n. The map is orthonormal: norms stay the same and the
+    inverse is the transpose. One round spreads most vectors evenly, two even a vector with one large entry.
+    Each client has its own signs, so that errors that depend on the rotation average out over clients; if
+    ``shared``, all clients of a round have the same, which saves the server time.
+    """
+
+    rounds: int = 1
+    shared: bool = False
+    checks_input = True
+    spreads = True
+
+    def __post_init__(self) -> None:
+        checks.integer("rounds", self.rounds, 1, 2)
+
+    @property
+    def identity(self) -> str:
+        return f"rotate {self.rounds} shared={int(self.shared)}"
+
+    def out_dim(self, dim: int) -> int:
+        return padded(dim)
+
+    @cached_property
+    def _kernel(self) -> Any:
+        from sqsgd._internal.kernels.rotation import rotate
+
+        return rotate
+
+    def _signs(self, task: Task, which: int, size: int) -> Words:
+        words = task.stream(_SIGNS[which], shared=self.shared).words(2 * -(-size // 64))
+        return words.view(_U8)
+
+    def forward(self, x: Vector, task: Task) -> Vector:
+        size, rotate = self.out_dim(x.size), self._kernel
+        y = np.empty(size, np.float32)
+        source = x
+        if x.size < size:
+            y[: x.size], y[x.size :] = x, 0
+            source = y
+        for which in range(self.rounds):
+            fine = rotate(source, self._signs(task, which, size), size**-0.5, y, checks.LARGEST)
+            if which == 0 and not fine:
+                raise NotFinite("x contains a number that is too large or not finite")
+            source = y
+        return y
+
+    def inverse(self, y: Estimate, task: Task, dim: int) -> Estimate:
+        x = np.zeros(dim)
+        self.add_inverse(y, task, x)
+        return x
+
+    def add_inverse(self, y: Estimate, task: Task, total: Estimate) -> None:
+        from sqsgd._internal.kernels.rotation import add_scaled, flip_signs, narrow, rotate
+
+        y = _checked(y, self.out_dim(total.size))
+        x = np.empty(y.size, np.float32)
+        factor = narrow(y, y.view(np.int64), x)  # estimates may be beyond the range of the kernel's float32
+        signs = np.zeros(-(-x.size // 64), np.uint64)
+        for which in reversed(range(self.rounds)):
+            rotate(x, signs, x.size**-0.5, x, np.inf)  # with the signs of the round that was undone before
+            signs = self._signs(task, which, x.size)
+        flip_signs(x, signs)
+        add_scaled(x, factor, total)
+
+    def _many_signs(self, tasks: Tasks, size: int) -> list[Words]:
+        """For each of the two rounds, a row of signs per task; no rows where there is no second round."""
+        count = -(-size // 64)
+        if self.shared:
+            found = [self._signs(tasks.task, which, size) for which in range(self.rounds)]
+            rows = [np.broadcast_to(row, (len(tasks), count)).copy() for row in found]
+        else:
+            rows = [tasks.words(purpose, count) for purpose in _SIGNS[: self.rounds]]
+        return [*rows, np.empty((0, count), np.uint64)][:2]
+
+    def forward_many(self, x: Vectors, tasks: Tasks) -> Vectors:
+        from sqsgd._internal.kernels.rotation import rotate_rows
+
+        size = self.out_dim(x.shape[1])
+        y, fine = np.empty((len(x), size), np.float32), np.empty(len(x), np.bool_)
+        rotate_rows(x, *self._many_signs(tasks, size), size**-0.5, y, checks.LARGEST, fine)
+        if not fine.all():
+            raise NotFinite("x contains a number that is too large or not finite")
+        return y
+
+    def inverse_codes(self, codes: Codes, tasks: Tasks, dim: int) -> Vectors:
+        from sqsgd._internal.kernels.rotation import unrotate_codes
+
+        size = self.out_dim(dim)
+        x = np.empty((len(codes), size), np.float32)
+        unrotate_codes(codes, *self._many_signs(tasks, size), size**-0.5, x)
+        return x
+
+    def error_before(self, error: float, dim: int) -> float:
+        """The error spreads evenly, and its share on the padding is cut off."""
+        return error * dim / self.out_dim(dim)
+
+
+def rotated_sample(dim: int, size: int) -> tuple[Transform, ...]:
+    """Rotate the whole vector twice, then keep ``size`` of its coordinates, rescaled."""
+    rotate = Rotate(rounds=2)
+    whole = rotate.out_dim(dim)
+    return (rotate,) if size == whole else (rotate, Subsample(size=size, rescale=True))

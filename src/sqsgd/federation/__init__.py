@@ -1,0 +1,1 @@
+"""Training with clients elsewhere: nodes of Flower and NVFlare, devices over HTTP, and their deployment."""

@@ -1,0 +1,237 @@
+"""The database of a study: SQLite in a file, or PostgreSQL by URL; tables and statements for both."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sqlite3
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+FILE, URL, VARIABLE = "collect.db", "database.url", "SQSGD_DATABASE"
+_BUSY_SECONDS = 30
+
+_TABLES = """
+CREATE TABLE study (id TEXT PRIMARY KEY, settings TEXT NOT NULL, names TEXT NOT NULL, created {real} NOT NULL,
+  round INTEGER NOT NULL, state TEXT NOT NULL, ending INTEGER NOT NULL, deadline {real} NOT NULL,
+  seen {real} NOT NULL, unscrubbed INTEGER NOT NULL);
+CREATE TABLE rounds (round INTEGER PRIMARY KEY, began {real} NOT NULL, bound {real} NOT NULL,
+  content {blob} NOT NULL, record TEXT);
+CREATE TABLE slots (round INTEGER NOT NULL, slot INTEGER NOT NULL, draw TEXT, ticket TEXT, expires {real},
+  renewed INTEGER NOT NULL DEFAULT 0, report {blob}, PRIMARY KEY (round, slot)){packed};
+CREATE UNIQUE INDEX slots_by_ticket ON slots (ticket);
+CREATE INDEX slots_without_report ON slots (round, draw) WHERE report IS NULL;
+CREATE TABLE invitations (number TEXT PRIMARY KEY){packed};
+CREATE TABLE refusals (code TEXT PRIMARY KEY, count BIGINT NOT NULL){packed};
+CREATE TABLE joins (minute BIGINT PRIMARY KEY, count BIGINT NOT NULL);
+"""
+# No row of ``invitations`` names one of ``slots``, and ``expires`` is a whole minute. During a round, the
+# places of rows in pages, row versions and the journal still tell in which order devices came: see ``scrub``.
+
+
+class DatabaseFailed(OSError):
+    """The database did not do what was asked: it is gone, full, locked or not a study's."""
+
+
+class Conflict(DatabaseFailed):
+    """Another worker was quicker; the transaction was undone and may be repeated."""
+
+
+class Database(ABC):
+    """One connection, for one thread at a time. Statements have ``?`` for values, ``{among}`` for lists."""
+
+    taking: ClassVar[str]
+    """Ends a SELECT of rows, any of which this transaction takes: those of others are left out."""
+    locking: ClassVar[str]
+    """Ends a SELECT of certain rows, which no other transaction changes until this one ends."""
+    among: ClassVar[str]
+    """A comparison with any value of a list."""
+
+    @abstractmethod
+    def read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+
+    @abstractmethod
+    def write(self, sql: str, *values: object) -> int:
+        """Execute a statement; returns the number of rows that it changed."""
+
+    @abstractmethod
+    def write_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        """Execute a statement with each of these rows of values."""
+
+    @abstractmethod
+    def read_among(self, sql: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
+        """The rows of a query with one ``{among}``."""
+
+    @abstractmethod
+    def transaction(self, *, alone: bool = False) -> contextlib.AbstractContextManager[None]:
+        """On the disk if the block ends, undone if it fails. ``alone``: no other runs at the same time."""
+
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds since 1970, by the clock that all workers share."""
+
+    @abstractmethod
+    def stepping(self) -> contextlib.AbstractContextManager[bool]:
+        """Whether this process is the only one that computes a step; it is released when a process dies."""
+
+    @abstractmethod
+    def create(self) -> None:
+        """Create the tables; DatabaseFailed if they exist."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Undo ``create``."""
+
+    @abstractmethod
+    def scrub(self) -> None:
+        """Remove what was deleted from the disk, too, and every trace of the order of writing."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connection."""
+
+
+class SqliteDatabase(Database):
+    """A file, with a write-ahead log; each transaction is synced to the disk before it counts."""
+
+    taking, locking, among = "", "", "IN (SELECT value FROM json_each(?))"
+
+    def __init__(self, path: Path, *, new: bool = False) -> None:
+        if not new and not path.is_file():
+            raise DatabaseFailed(f"{path} does not exist: restore it from a backup, or create a study")
+        self._path = path
+        try:
+            self._connection = sqlite3.connect(
+                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA secure_delete = ON")
+            self._connection.execute("PRAGMA synchronous = FULL")  # a commit is on the disk when it returns
+        except sqlite3.Error as error:
+            raise self._failed(error) from None
+        self._file = path.stat()
+
+    def read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._failed(error) from None
+
+    def write(self, sql: str, *values: object) -> int:
+        try:
+            return self._connection.execute(sql, values).rowcount
+        except sqlite3.Error as error:
+            raise self._failed(error) from None
+
+    def write_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        try:
+            self._connection.executemany(sql, rows)
+        except sqlite3.Error as error:
+            raise self._failed(error) from None
+
+    def read_among(self, sql: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
+        return self.read(sql.format(among=self.among), json.dumps(list(values)))
+
+    @contextlib.contextmanager
+    def transaction(self, *, alone: bool = False) -> Iterator[None]:
+        self.write("BEGIN IMMEDIATE")  # SQLite has one writer at a time
+        try:
+            yield
+            self._check_file()
+            self.write("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):  # the reason is the first error
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+            raise
+
+    def _check_file(self) -> None:
+        """A file that was deleted or replaced takes writes that nobody will ever read."""
+        try:
+            same = os.path.samestat(self._path.stat(), self._file)
+        except OSError:
+            same = False
+        if not same:
+            raise DatabaseFailed(
+                f"{self._path} was deleted or replaced while it was open: restart the service"
+            )
+
+    def now(self) -> float:
+        return time.time()
+
+    @contextlib.contextmanager
+    def stepping(self) -> Iterator[bool]:
+        descriptor = os.open(f"{self._path}.step", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(descriptor)
+
+    def create(self) -> None:
+        with self.transaction():
+            for statement in _TABLES.format(real="REAL", blob="BLOB", packed=" WITHOUT ROWID").split(";"):
+                self.write(statement)
+        self._path.chmod(0o600)
+
+    def discard(self) -> None:
+        self.close()
+        for end in ("", "-wal", "-shm", ".step"):
+            Path(f"{self._path}{end}").unlink(missing_ok=True)
+
+    def scrub(self) -> None:
+        self.write("VACUUM")  # rewrites all tables in the order of their keys
+        if self.read("PRAGMA wal_checkpoint(TRUNCATE)")[0][0]:
+            raise DatabaseFailed(f"{self._path}: the log cannot be emptied while another process reads")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _failed(self, error: sqlite3.Error) -> DatabaseFailed:
+        kind = Conflict if isinstance(error, sqlite3.IntegrityError) else DatabaseFailed
+        return kind(f"{self._path}: {error}")
+
+
+def open_database(folder: Path) -> Database:
+    """The database of a study: where $SQSGD_DATABASE or ``database.url`` says, else ``collect.db``."""
+    url = database_url(folder)
+    return _postgres(url) if url else SqliteDatabase(folder / FILE)
+
+
+def database_url(folder: Path) -> str:
+    """The URL of a study's PostgreSQL database; empty for SQLite."""
+    path = folder / URL
+    return os.environ.get(VARIABLE) or (path.read_text().strip() if path.is_file() else "")
+
+
+def new_database(folder: Path, url: str) -> Database:
+    """Create the tables of a new study."""
+    if url and not url.startswith(("postgresql://", "postgres://")):
+        raise ValueError(
+            "database must be a URL such as postgresql://user@host/study, or be omitted for SQLite"
+        )
+    database = _postgres(url) if url else SqliteDatabase(folder / FILE, new=True)
+    try:
+        database.create()
+    except BaseException:
+        database.close()
+        if not url:
+            (folder / FILE).unlink(missing_ok=True)
+        raise
+    return database
+
+
+def _postgres(url: str) -> Database:
+    from sqsgd.federation.collect.postgres import PostgresDatabase
+
+    return PostgresDatabase(url, _TABLES.format(real="DOUBLE PRECISION", blob="BYTEA", packed=""))

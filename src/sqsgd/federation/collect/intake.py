@@ -1,0 +1,493 @@
+"""Who gets a slot, whose report fills it, and why a request is refused; many requests in one transaction."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sqsgd.core import Scheme
+from sqsgd.core.codec import MalformedReport
+from sqsgd.core.task import Task, Tasks
+from sqsgd.federation.collect.database import Database
+from sqsgd.federation.collect.study import OPEN, Study
+
+_KINDS: dict[str, tuple[int, str]] = {
+    # What the device should do ends each answer; it never asks for a second report of the same user.
+    "bad-request": (400, "send what /openapi.json describes"),
+    "malformed": (
+        400,
+        "do not encode again, which would be a second report of the same data; check the encoder",
+    ),
+    "invitation-invalid": (403, "ask the operator for an invitation to this study"),
+    "invitation-used": (
+        409,
+        "repeat the request with the ticket of the first attempt, or ask for an invitation",
+    ),
+    "wrong-study": (404, "read /study, and ask its owner before taking part in another study"),
+    "not-found": (404, "see /openapi.json"),
+    "unknown-ticket": (404, "do not report again: the slot went to another device, or was never yours"),
+    "slot-taken": (409, "nothing: the report that came first counts"),
+    "round-over": (410, "nothing: this report comes too late, and a second one is not wanted"),
+    "closed": (410, "nothing: the study has ended"),
+    "wrong-method": (405, "send what /openapi.json describes"),
+    "too-slow": (408, "repeat the same request over a better connection"),
+    "too-long": (413, "send what /openapi.json describes"),
+    "too-many": (429, "repeat the same request later"),
+    "internal": (500, "repeat the same request later"),
+    "no-slot": (503, "repeat the same request later"),
+    "busy": (503, "repeat the same request later"),
+    "storage": (503, "repeat the same request later; nothing was counted that was not confirmed"),
+}
+CODES = tuple(_KINDS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """An answer that is not what the device hoped for."""
+
+    code: str
+    reason: str
+    seconds: float = 0.0
+    """When to try again, if that helps."""
+
+    @property
+    def status(self) -> int:
+        """The status of the HTTP response."""
+        return _KINDS[self.code][0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The body of the response."""
+        return {"error": self.code, "reason": self.reason, "what_to_do": _KINDS[self.code][1]}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """``Retry-After``, where it helps."""
+        return {"retry-after": str(max(1, round(self.seconds)))} if self.status in (429, 503) else {}
+
+
+FREE = "SELECT slot FROM slots WHERE round = ? AND report IS NULL AND draw IS NOT NULL ORDER BY draw LIMIT ?"
+OWNED = "SELECT ticket, round, slot, report IS NOT NULL, expires, renewed FROM slots WHERE ticket {among}"
+FILLED = "SELECT ticket, round, slot, report FROM slots WHERE ticket {among}"
+REFUSED = (
+    "INSERT INTO refusals VALUES (?, ?) "
+    "ON CONFLICT (code) DO UPDATE SET count = refusals.count + excluded.count"
+)
+USED = "INSERT INTO invitations VALUES (?)"
+GIVEN = "UPDATE slots SET draw = NULL, ticket = ?, expires = ?, renewed = 0 WHERE round = ? AND slot = ?"
+KEPT = (
+    "UPDATE slots SET report = ?, draw = NULL, expires = NULL WHERE round = ? AND slot = ? AND report IS NULL"
+)
+RENEWED = "UPDATE slots SET draw = NULL, expires = ?, renewed = 1 WHERE round = ? AND slot = ?"
+LATE = "SELECT slot FROM slots WHERE round = ? AND report IS NULL AND draw IS NULL AND expires < ?"
+WAITING = "SELECT slot FROM slots WHERE round = ? AND report IS NULL AND draw IS NOT NULL"
+UNUSED = "UPDATE slots SET draw = NULL, ticket = NULL, expires = NULL WHERE round = ? AND report IS NULL"
+
+NEW = "INSERT INTO slots (round, slot, draw) VALUES (?, ?, ?)"
+FREED = "UPDATE slots SET draw = ?, expires = NULL WHERE round = ? AND slot = ?"
+
+OPENED, CLOSING, ENDED = "open", "closing", "ended"
+"""A round takes reports, a round is being averaged, the study has ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """The row of the study: where it is, and until when."""
+
+    round: int
+    state: str
+    ending: bool
+    deadline: float
+    seen: float
+    unscrubbed: bool
+    """What was deleted at the end of a round is still on the disk."""
+    bound: float
+
+
+def stage(database: Database) -> Stage:
+    """Where the study is."""
+    found = database.read(
+        "SELECT s.round, s.state, s.ending, s.deadline, s.seen, s.unscrubbed, r.bound "
+        "FROM study s JOIN rounds r ON r.round = s.round"
+    )
+    round, state, ending, deadline, seen, unscrubbed, bound = found[0]
+    return Stage(
+        round=round, state=state, ending=bool(ending), deadline=deadline, seen=seen,
+        unscrubbed=bool(unscrubbed), bound=bound,
+    )  # fmt: skip
+
+
+def clock(study: Study, seen: float, now: float) -> str:
+    """What is wrong with the clock that the workers share; empty if nothing is known."""
+    if now < seen - 5:
+        return f"the clock went back by {seen - now:,.0f} s: rounds and tickets end later by as much"
+    if jumped(study, seen, now):
+        return (
+            f"no worker ran, or the clock went forward, for {now - seen:,.0f} s: no round or ticket ends "
+            "until the clock is set right, or confirmed with: sqsgd collect serve STUDY --clock-is-right"
+        )
+    return ""
+
+
+def jumped(study: Study, seen: float, now: float) -> bool:
+    """Whether so much time passed unseen that it may never have: all tickets would expire at once."""
+    return now > seen + max(study.round_seconds, 3600.0)
+
+
+def task_of(study: Study, at: Stage, slot: int) -> Task:
+    """What whoever fills the slot is asked."""
+    return Task(round=at.round, client=slot, seed=study.seed, dim=study.dim, bound=at.bound)
+
+
+def new_round(database: Database, round: int, slots: int) -> None:
+    """Free slots in a random order of the operating system's: the next device gets the first of them."""
+    draws = os.urandom(16 * slots).hex()
+    database.write_many(
+        NEW,
+        [(round, slot, draws[32 * slot : 32 * slot + 32]) for slot in range(slots)],
+    )
+
+
+def free_expired(database: Database, at: Stage, now: float) -> int:
+    """Free the slots whose devices are late, and put all free slots in a new random order.
+
+    The order must be new for all: those that were free before are there because others were drawn earlier, so
+    that a slot with a place of its own would come before them. A late report still counts if it comes before
+    the slot has another owner.
+    """
+    if not database.read(f"{LATE} LIMIT 1", at.round, now):
+        return 0
+    with database.transaction(alone=True):
+        late = database.read(LATE, at.round, now)
+        free = late + database.read(WAITING, at.round) if late else []
+        database.write_many(
+            FREED,
+            [(os.urandom(16).hex(), at.round, slot) for (slot,) in sorted(free)],
+        )
+    return len(late)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Join:
+    """A device asks for a slot. ``ticket``: the digest of a secret of its own."""
+
+    ticket: str
+    invitation: str | None = None
+    """The number of a valid invitation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A device fills its slot."""
+
+    ticket: str
+    message: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """A transaction for its own sake: is the database there, and is there room on the disk?"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Granted:
+    """A slot, and how long it is the device's."""
+
+    round: int
+    slot: int
+    bound: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """The report counts. ``again``: it did before."""
+
+    round: int
+    again: bool
+
+
+Asked = Join | Report | Probe
+Answer = Granted | Accepted | Rejection
+_UNKNOWN = "the round is over, the slot went to another device, or the ticket was never issued"
+_CLOSED = Rejection(code="closed", reason="the study has ended")
+
+
+def answer(
+    database: Database, study: Study, requests: Sequence[Asked], refused: Counter[str]
+) -> list[Answer]:
+    """The answers to many requests, in their order, after one transaction that is on the disk.
+
+    ``refused`` are requests that were rejected since the last transaction; they are counted with it.
+
+    Guarantees
+    ----------
+    * A ticket has one slot and a slot one report, however often and wherever a request is repeated:
+      tests/collect/test_intake.py::test_a_request_repeated_has_the_same_answer,
+      tests/collect/test_killed_workers.py::test_nothing_is_lost_and_nothing_counts_twice.
+    * No row of the database links an invitation to a slot, and after the end of a round no order or version
+      of rows does: tests/collect/test_intake.py::test_nothing_links_an_invitation_to_a_slot,
+      tests/collect/test_stepping.py::test_what_is_left_of_a_round_is_in_the_order_of_keys.
+    * Every free slot is equally likely: tests/collect/test_intake.py::test_slots_are_drawn_uniformly,
+      ::test_a_slot_that_was_given_up_is_as_likely_as_the_others.
+    """
+    with database.transaction():
+        now, at = database.now(), stage(database)
+        answers: dict[int, Answer] = {
+            i: Accepted(round=at.round, again=True)
+            for i, each in enumerate(requests)
+            if isinstance(each, Probe)
+        }
+        joins = {i: each for i, each in enumerate(requests) if isinstance(each, Join)}
+        reports = {i: each for i, each in enumerate(requests) if isinstance(each, Report)}
+        if joins:
+            answers |= _admit(database, study, joins, at, now)
+        if reports:
+            answers |= _accept(database, study, reports, at)
+        counts = refused + Counter(each.code for each in answers.values() if isinstance(each, Rejection))
+        if not joins and not reports:
+            counts["none"] += 0  # a probe writes, to see whether that is possible
+        database.write_many(
+            REFUSED,
+            sorted(counts.items()),
+        )
+    return [answers[i] for i in range(len(requests))]
+
+
+def _admit(
+    database: Database, study: Study, joins: dict[int, Join], at: Stage, now: float
+) -> dict[int, Answer]:
+    """Slots for those who have one already, and for as many others as there are free slots."""
+    answers: dict[int, Answer] = {}
+    held = {
+        row[0]: row[1:]
+        for row in database.read_among(
+            OWNED + database.locking,
+            [join.ticket for join in joins.values()],
+        )
+    }
+    fresh: dict[str, list[int]] = {}
+    for i, join in joins.items():
+        if join.ticket in held:
+            answers[i] = _held(database, study, at, now, *held[join.ticket])
+        else:
+            fresh.setdefault(join.ticket, []).append(i)
+    if not fresh:
+        return answers
+    wait = _no_admission(study, at, now)
+    if wait is not None:
+        return answers | {i: wait for rows in fresh.values() for i in rows}
+    wanted = _with_unused_invitations(database, study, joins, fresh, answers)
+    wanted = _within_the_rate(database, study, wanted, fresh, answers, now)
+    free = [
+        slot
+        for (slot,) in database.read(
+            FREE + database.taking,
+            at.round,
+            len(wanted),
+        )
+    ]
+    given = dict(zip(wanted, free, strict=False))
+    used = [joins[fresh[ticket][0]].invitation for ticket in given]
+    database.write_many(USED, sorted((number,) for number in used if number is not None))
+    expires, owners = _end_of_ticket(study, now), {slot: ticket for ticket, slot in given.items()}
+    database.write_many(
+        GIVEN,
+        [(ticket, expires, at.round, slot) for slot, ticket in sorted(owners.items())],
+    )
+    full = Rejection(
+        code="no-slot", reason=f"all slots of round {at.round} are taken", seconds=_patience(study)
+    )
+    for ticket in wanted:
+        slot = given.get(ticket)
+        granted = (
+            full
+            if slot is None
+            else Granted(round=at.round, slot=slot, bound=at.bound, seconds=study.ticket_seconds)
+        )
+        answers |= dict.fromkeys(fresh[ticket], granted)
+    return answers
+
+
+def _held(
+    database: Database,
+    study: Study,
+    at: Stage,
+    now: float,
+    round: int,
+    slot: int,
+    reported: bool,
+    expires: float | None,
+    renewed: int,
+) -> Answer:
+    """The answer to a device that asks again for the slot that it has, or had and nobody took since."""
+    if at.state == ENDED:
+        return _CLOSED
+    if round != at.round or at.state != OPENED:
+        return Rejection(code="round-over", reason=f"round {round} is over")
+    if reported:
+        return Rejection(code="slot-taken", reason="a report was made with this ticket already")
+    if expires is None or expires < now:
+        if renewed:
+            return Rejection(code="unknown-ticket", reason="the ticket was renewed once, and expired again")
+        if (wait := _no_admission(study, at, now)) is not None:
+            return wait
+        expires = _end_of_ticket(study, now)
+        database.write(RENEWED, expires, round, slot)
+    seconds = min(expires - now, at.deadline - now, study.ticket_seconds)
+    return Granted(round=round, slot=slot, bound=at.bound, seconds=max(0.0, seconds))
+
+
+def _end_of_ticket(study: Study, now: float) -> float:
+    """When a slot may be given to another: a whole minute, so that it does not tell when its device came."""
+    grain = min(60.0, study.ticket_seconds)
+    return math.ceil((now + study.ticket_seconds) / grain) * grain
+
+
+def _no_admission(study: Study, at: Stage, now: float) -> Rejection | None:
+    """Why nobody can join at the moment."""
+    if at.state == ENDED:
+        return _CLOSED
+    if at.state == CLOSING:
+        return Rejection(code="no-slot", reason=f"round {at.round} is being averaged", seconds=1.0)
+    left = at.deadline - now
+    if left < study.ticket_seconds:
+        return Rejection(
+            code="no-slot", reason=f"round {at.round} takes no more devices", seconds=min(left + 1, 3600.0)
+        )
+    return None
+
+
+def _with_unused_invitations(
+    database: Database,
+    study: Study,
+    joins: dict[int, Join],
+    fresh: dict[str, list[int]],
+    answers: dict[int, Answer],
+) -> list[str]:
+    """The new tickets whose invitation was not used; the others are answered."""
+    if study.admission == OPEN:
+        return list(fresh)
+    numbers = {ticket: joins[rows[0]].invitation or "" for ticket, rows in fresh.items()}
+    used = {
+        number
+        for (number,) in database.read_among(
+            "SELECT number FROM invitations WHERE number {among}", list(numbers.values())
+        )
+    }
+    wanted = []
+    for ticket, number in numbers.items():
+        if number in used:
+            known = Rejection(code="invitation-used", reason="the invitation was used with another ticket")
+            answers |= dict.fromkeys(fresh[ticket], known)
+        else:
+            used.add(number)
+            wanted.append(ticket)
+    return wanted
+
+
+def _within_the_rate(
+    database: Database,
+    study: Study,
+    wanted: list[str],
+    fresh: dict[str, list[int]],
+    answers: dict[int, Answer],
+    now: float,
+) -> list[str]:
+    """In an open study, as many of the new tickets as this minute allows, over all workers."""
+    if study.admission != OPEN or not wanted:
+        return wanted
+    minute = int(now // 60)
+    database.write("DELETE FROM joins WHERE minute < ?", minute - 1)
+    database.write(
+        "INSERT INTO joins VALUES (?, ?) "
+        "ON CONFLICT (minute) DO UPDATE SET count = joins.count + excluded.count",
+        minute,
+        len(wanted),
+    )
+    count = int(database.read("SELECT count FROM joins WHERE minute = ?", minute)[0][0])
+    allowed = max(0, len(wanted) - max(0, count - study.joins_per_minute))
+    much = Rejection(
+        code="too-many",
+        reason=f"{study.joins_per_minute} devices may join in a minute",
+        seconds=60 - now % 60,
+    )
+    for ticket in wanted[allowed:]:
+        answers |= dict.fromkeys(fresh[ticket], much)
+    return wanted[:allowed]
+
+
+def _accept(database: Database, study: Study, reports: dict[int, Report], at: Stage) -> dict[int, Answer]:
+    """Store the reports that fit their slots."""
+    held = {
+        ticket: (round, slot, kept)
+        for ticket, round, slot, kept in database.read_among(
+            FILLED + database.locking,
+            [report.ticket for report in reports.values()],
+        )
+    }
+    answers: dict[int, Answer] = {}
+    new: dict[int, tuple[int, bytes]] = {}  # slot: the request and its message
+    copies: list[tuple[int, int]] = []  # a request, and the slot that it wants to fill a second time
+    for i, report in reports.items():
+        round, slot, kept = held.get(report.ticket, (-1, -1, None))
+        if kept is not None and bytes(kept) == report.message:
+            answers[i] = Accepted(round=round, again=True)
+        elif kept is not None:
+            answers[i] = Rejection(code="slot-taken", reason="another report was made with this ticket")
+        elif at.state == ENDED:
+            answers[i] = _CLOSED
+        elif slot < 0:
+            answers[i] = Rejection(code="unknown-ticket", reason=_UNKNOWN)
+        elif round != at.round or at.state != OPENED:
+            answers[i] = Rejection(code="round-over", reason=f"round {round} is over")
+        elif slot in new:
+            copies.append((i, slot))
+        else:
+            new[slot] = (i, report.message)
+    wrong = _malformed(study, at, {slot: message for slot, (_, message) in new.items()})
+    for slot, (i, _) in new.items():
+        answers[i] = wrong.get(slot) or Accepted(round=at.round, again=False)
+    for i, slot in copies:
+        two = Rejection(code="busy", reason="two different reports came with one ticket at the same time")
+        answers[i] = answers[new[slot][0]] if reports[i].message == new[slot][1] else two
+    database.write_many(
+        KEPT,
+        [(new[slot][1], at.round, slot) for slot in sorted(new) if slot not in wrong],
+    )
+    return answers
+
+
+def _malformed(study: Study, at: Stage, messages: dict[int, bytes]) -> dict[int, Rejection]:
+    """What is wrong with which slot's message."""
+    scheme, size = study.made_scheme, study.made_scheme.bits // 8
+    if not messages or (
+        all(len(message) == size for message in messages.values()) and _all_good(scheme, study, at, messages)
+    ):
+        return {}
+    wrong = {}
+    for slot, message in messages.items():
+        try:
+            scheme.open(message, task_of(study, at, slot))
+        except MalformedReport as error:
+            wrong[slot] = Rejection(code="malformed", reason=str(error))
+    return wrong
+
+
+def _all_good(scheme: Scheme, study: Study, at: Stage, messages: dict[int, bytes]) -> bool:
+    rows = np.frombuffer(b"".join(messages.values()), np.uint8).reshape(len(messages), -1)
+    try:
+        scheme.open_many(rows, Tasks(task_of(study, at, 0), np.fromiter(messages, np.int64)))
+    except MalformedReport:
+        return False
+    return True
+
+
+def _patience(study: Study) -> float:
+    """Seconds after which a device that found no slot asks again; random, so that not all come at once."""
+    return min(60.0, study.ticket_seconds / 10) * (0.5 + os.urandom(1)[0] / 256)

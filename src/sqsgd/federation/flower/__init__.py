@@ -1,0 +1,43 @@
+"""sqsgd on Flower: ``SqsgdMod`` at the nodes, ``SqsgdStrategy`` at the server; docs/flower.md.
+
+The only package that imports flwr; it holds no maths.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sqsgd.federation.flower.mod import ClientApp, SqsgdMod
+    from sqsgd.federation.flower.strategy import SqsgdStrategy
+    from sqsgd.federation.node.answer import Simulation
+    from sqsgd.federation.node.server import FederationSettings
+
+__all__ = ["ClientApp", "FederationSettings", "Simulation", "SqsgdMod", "SqsgdStrategy", "app_folder"]
+
+_HOMES = {
+    "ClientApp": "sqsgd.federation.flower.mod",
+    "Simulation": "sqsgd.federation.node.answer",
+    "SqsgdMod": "sqsgd.federation.flower.mod",
+    "SqsgdStrategy": "sqsgd.federation.flower.strategy",
+    "FederationSettings": "sqsgd.federation.node.server",
+}
+
+
+def app_folder() -> Path:
+    """The folder of the ready app, for ``flwr run``.
+
+    >>> (app_folder() / "pyproject.toml").exists()
+    True
+    """
+    return Path(__file__).parent / "app"
+
+
+def __getattr__(name: str) -> Any:
+    # app_folder works without flwr, and a node does not load the strategy.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

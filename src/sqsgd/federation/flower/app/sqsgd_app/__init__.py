@@ -1,0 +1,1 @@
+"""The ready app; all of it is in sqsgd.federation.flower."""

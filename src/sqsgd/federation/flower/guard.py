@@ -1,0 +1,245 @@
+"""The guard of a node: it runs only the Flower apps that its owner lists, and no byte of what a server sends.
+
+A SuperLink sends every node the app to run, as a bundle (a FAB). Flower can require signatures
+(``--trusted-entities``), but its open-source SuperLink cannot deliver any, so such a node runs nothing.
+Without the guard, whoever can submit an app runs any code on every node. A node made by ``sqsgd deploy init``
+starts apps through this module (``bin/flwr-clientapp`` in its folder). The owner's list ``allowed-apps`` has
+the SHA-256 of each allowed bundle and the owner's own folder of that app. Of the server's bundle only the
+hash is used; what runs is the owner's folder, if its hash is the same.
+
+Guarantees
+----------
+* An app that is not listed does not run, and its refusal is noted; nothing that a server sends is unpacked.
+  tests/deploy/test_real_federation.py::test_an_app_that_is_not_listed_is_refused,
+  tests/flower/test_guard.py::test_an_app_that_is_not_listed_is_refused_and_noted
+* Without a valid list, or if the folder is no longer what was listed, nothing runs.
+  tests/flower/test_guard.py::test_without_a_valid_list_nothing_is_allowed, ::test_a_changed_folder_is_refused
+* Whatever a listed app returns or raises, one private report leaves, or one of the fixed errors, unless the
+  owner decides otherwise (``wrap-apps=false``); why it cannot be loaded is not told to the server.
+  tests/flower/test_wrapping.py::test_nothing_else_leaves,
+  tests/flower/test_guard.py::test_why_an_app_cannot_be_loaded_stays_at_the_node
+* A SuperNode whose main thread has ended does not stay alive.
+  tests/flower/test_guard.py::test_a_supernode_without_its_main_thread_exits
+
+Names of Flower's that are not documented, and why they are used:
+
+* ``flwr.supernode.runtime.run_clientapp``: ``install_from_fab`` and ``get_load_client_app_fn`` are replaced
+  there, because Flower has no setting for who may run code on a node;
+* ``flwr.cli.build.build_fab_from_disk``: the bundle of a folder, whose hash owners list;
+* ``flwr.clientapp.client_app.LoadClientAppError``: the one error whose text Flower keeps at the node;
+* ``ClientApp._mods``: where a listed app may have a ``SqsgdMod`` of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.metadata
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, final
+
+import flwr.clientapp
+from flwr.app import Context, Message
+
+from sqsgd.federation.flower import app_folder
+from sqsgd.federation.flower.mod import SqsgdMod
+from sqsgd.federation.node.policy import note
+
+LIST = "SQSGD_ALLOWED_APPS"
+"""Environment variable with the path of the list of allowed apps."""
+WRAP = "wrap-apps"
+"""The owner's setting: put ``SqsgdMod`` around every app."""
+OLDEST, NEWEST = (1, 41), (1, 42)
+"""The versions of Flower that the guard and ``sqsgd deploy`` were tested with."""
+_RUNTIME = "flwr.supernode.runtime.run_clientapp"
+
+
+class AppRefused(Exception):
+    """The server asked for code that this node's owner does not allow. The text goes to the server."""
+
+
+def check_version() -> None:
+    """Raise ValueError unless it was tested with the installed Flower that apps can be refused."""
+    version = importlib.metadata.version("flwr")
+    found = tuple(int(part) if part.isdecimal() else -1 for part in version.split(".")[:2])
+    if not OLDEST <= found <= NEWEST:
+        wanted = f"flwr[simulation]>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"
+        raise ValueError(f"flwr {version} was not tested with sqsgd deploy: pip install '{wanted}'")
+
+
+def app_hash(folder: Path) -> str:
+    """The SHA-256 of an app's bundle, as a SuperLink sends it."""
+    build = importlib.import_module("flwr.cli.build").build_fab_from_disk
+    return hashlib.sha256(build(folder)).hexdigest()
+
+
+def allowed_apps(path: Path) -> dict[str, Path]:
+    """The folders of the allowed apps by their hashes.
+
+    A line is ``installed``, the app of the installed sqsgd, or the hash of a bundle and the app's folder.
+
+    Raises:
+        ValueError: a line is neither; the message has its number.
+    """
+    allowed = dict[str, Path]()
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        listed, _, folder = line.strip().partition(" ")
+        if not listed or listed.startswith("#"):
+            continue
+        if listed == "installed" and not folder:
+            allowed[app_hash(app_folder())] = app_folder()
+        elif len(listed) == 64 and set(listed) <= set("0123456789abcdef") and folder.strip():
+            allowed[listed] = Path(folder.strip())
+        else:
+            raise ValueError(f"{path}: line {number} must be `installed` or a SHA-256 and a folder: {line!r}")
+    return allowed
+
+
+def allow(path: Path, folder: Path) -> str:
+    """Add an app, exactly as it is now, to the list of allowed apps; returns its hash."""
+    added = app_hash(folder)
+    with path.open("a") as file:
+        file.write(f"{added} {folder.absolute()}\n")
+    return added
+
+
+def folder_of(sent: str) -> Path:
+    """The owner's folder of the app whose bundle has this hash.
+
+    Raises:
+        AppRefused: the owner does not list it, the list cannot be read, or the folder has changed.
+    """
+    path = os.environ.get(LIST, "")
+    try:
+        folder = (allowed_apps(Path(path)) if path else {}).get(sent)
+        if folder is None:
+            raise AppRefused(f"this node does not run the app {sent}")
+        if app_hash(folder) != sent:
+            raise AppRefused(f"this node's folder of the app {sent} has changed since it was allowed")
+    except AppRefused:
+        raise
+    except BaseException as error:  # Flower's reader of a folder also raises click's exceptions
+        _log(f"no app is allowed: {error}")
+        raise AppRefused("this node's list of allowed apps cannot be used") from None
+    return folder
+
+
+@final
+class WrappedApp(flwr.clientapp.ClientApp):
+    """A listed app, whose answers come from a ``SqsgdMod`` of the node unless the owner decides otherwise.
+
+    An app with a ``SqsgdMod`` of its own pays once for one report. Its ``check`` and ``dry_run``, whose
+    outcomes are told before anything is paid, are used only if the app is ``trusted``: that of the installed
+    ``sqsgd``, whose checks look at no data. Its simulation settings are ignored.
+    """
+
+    def __init__(self, app: flwr.clientapp.ClientApp, *, trusted: bool = False) -> None:
+        super().__init__()
+        own = (mod for mod in app._mods if type(mod) is SqsgdMod and trusted)
+        self._app, self._mod = app, next(own, SqsgdMod()).without_simulation()
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer one message; the app is only asked to compute."""
+        wrap = context.node_config.get(WRAP, True)
+        if not isinstance(wrap, bool):
+            raise AppRefused(f"this node's {WRAP} = {wrap!r} must be true or false")
+        return self._mod(message, context, self._app) if wrap else self._app(message, context)
+
+
+@final
+class RefusedApp(flwr.clientapp.ClientApp):
+    """Stands for an app that the owner does not allow: notes and refuses every message."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self._reason = reason
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Note the refusal where ``sqsgd deploy status`` finds it, and raise AppRefused."""
+        folder = context.node_config.get("state-dir")
+        if isinstance(folder, str) and Path(folder).is_dir():
+            note(Path(folder), "refusals", {"task": "", "round": None, "reason": self._reason})
+        raise AppRefused(self._reason)
+
+
+class Guard:
+    """Replaces Flower's two steps for the app of a message: unpacking its bundle, and loading it."""
+
+    def __init__(self, runtime: Any) -> None:
+        """``runtime``: Flower's module that runs a message."""
+        self._sent, self._from_folder = "", runtime.get_load_client_app_fn
+        if not callable(runtime.install_from_fab) or not callable(self._from_folder):
+            raise TypeError(f"{runtime.__name__} has changed: the guard cannot refuse apps")
+        runtime.install_from_fab, runtime.get_load_client_app_fn = self.install, self.loader
+
+    def install(self, content: bytes, **_: Any) -> None:
+        """Unpack nothing; remember the bundle's hash."""
+        self._sent = hashlib.sha256(content).hexdigest()
+
+    def loader(self, **_: Any) -> Callable[..., flwr.clientapp.ClientApp]:
+        """What loads an app by the name and the version that the server gives it."""
+        return self.load
+
+    def load(self, *names: str) -> flwr.clientapp.ClientApp:
+        """The app of the owner's folder; Flower refuses it if the server calls it by other names."""
+        try:
+            folder = folder_of(self._sent)
+        except AppRefused as refusal:
+            return RefusedApp(str(refusal))
+        try:
+            app = self._from_folder(default_app_ref="", app_path=str(folder), multi_app=True)(*names)
+            return WrappedApp(app, trusted=folder == app_folder())
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # its text may hold data; of this class Flower sends none
+            raise importlib.import_module("flwr.clientapp.client_app").LoadClientAppError from error
+
+
+def _command(name: str) -> Callable[[], None]:
+    """One of Flower's commands."""
+    (found,) = importlib.metadata.entry_points(group="console_scripts", name=name)
+    command: Callable[[], None] = found.load()
+    return command
+
+
+def run_supernode(arguments: Sequence[str], start: Callable[[], None] | None = None) -> NoReturn:
+    """Run ``flower-supernode`` and exit when it is over.
+
+    Flower's SuperNode has a second thread that serves its apps. If an exception ends the main thread, such as
+    that of a server with a wrong certificate, Python would wait for the other thread for ever, and the node
+    would be silent. So the process is ended here, and whatever runs it (systemd, compose, Procfile) starts it
+    again.
+    """
+    code = 1
+    try:
+        check_version()
+        sys.argv = ["flower-supernode", *arguments]
+        (start or _command("flower-supernode"))()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+
+
+def _log(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 - the node's log
+
+
+def main() -> None:
+    """Run Flower's own ``flwr-clientapp``, guarded."""
+    check_version()
+    Guard(importlib.import_module(_RUNTIME))
+    sys.argv[0] = "flwr-clientapp"  # Flower reads its own name from it
+    _command("flwr-clientapp")()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""``sqsgd train --engine flower``: the rounds of a run over Flower's simulation on Ray.
+
+Every client is a virtual node, and every report goes through ``SqsgdMod`` and ``SqsgdStrategy``. With the
+same seeds the model is the local engine's, bit for bit: torch computes with one thread in both
+(``prepare_torch``), and reports are summed in the cohort's order, not in the order of arrival. Clients keep
+their state in ``clients/`` of the run's folder, so that a run can be resumed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from queue import Queue
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sqsgd.core import Scheme
+from sqsgd.learning.problem import LearningProblem
+from sqsgd.training import Record, Settings, State
+from sqsgd.training.order import Order, Users
+from sqsgd.training.settings import RunConfig, cores, make_config
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid
+
+    from sqsgd.federation.flower.strategy import SqsgdStrategy
+
+ROUND_SECONDS = 3600.0
+_QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_raylet_start_wait_time_s": "180",  # the default of 30 s is too short on a busy machine
+    "RAY_worker_niceness": "0",  # with the default of 15, other programs leave the clients 3 % of a core
+}
+
+
+def simulated_rounds(
+    problem: LearningProblem,
+    scheme: Scheme,
+    settings: Settings,
+    state: State,
+    *,
+    config: RunConfig,
+    order: Order | None,
+    folder: Path,
+    load_problem: Callable[[RunConfig], LearningProblem],
+) -> Iterator[tuple[Record, State]]:
+    """Rounds ``state.round`` to the last: a record and the new state for each, as ``training.run`` does.
+
+    Flower's runtime works in a thread, and waits until the caller asks for the next round. Ray's processes
+    make the problem again with ``load_problem``.
+    """
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    from flwr.app import Array, ArrayRecord, ConfigRecord
+    from flwr.serverapp import ServerApp
+    from flwr.simulation import run_simulation
+
+    from sqsgd.federation.flower.answers import exchange
+    from sqsgd.federation.flower.strategy import SqsgdStrategy
+
+    cohort = problem.cohort if order is None else order.cohort
+
+    def numbering(round: int, nodes: Sequence[int]) -> dict[int, int]:
+        """Any node can play any client: data and state belong to the number that it is given."""
+        users = [int(user) for user in cohort(round)]
+        return {nodes[user]: user if order is None else slot for slot, user in enumerate(users)}
+
+    done: Queue[tuple[Record, State] | BaseException | None] = Queue()
+    more: Queue[bool] = Queue()
+    server_app = ServerApp()
+
+    @server_app.main()
+    def main(grid: Grid, context: Context) -> None:
+        strategy = SqsgdStrategy(
+            epsilon=config.epsilon,
+            bytes=config.bytes,
+            scheme=config.scheme,
+            options=config.options,
+            min_available_nodes=config.clients,
+            min_answers=len(cohort(0)),
+            seed=config.seed,
+            numbering=numbering,
+        )
+        strategy.prepare(grid, ArrayRecord({"weights": Array(state.weights)}), config.clients)
+        strategy.name, strategy.scheme, strategy.settings = "simulation", scheme, settings
+        strategy.state, strategy.by_slot = state, order is not None
+        while strategy.state.round < config.rounds:
+            messages = strategy.configure_train(strategy.state.round + 1, ArrayRecord(), ConfigRecord(), grid)
+            answers = exchange(grid, messages, ROUND_SECONDS)
+            strategy.aggregate_train(strategy.state.round + 1, answers)
+            done.put((_record(strategy, folder), strategy.state))
+            if not more.get():
+                return
+
+    def simulate() -> None:
+        try:
+            run_simulation(
+                server_app=server_app,
+                client_app=virtual_clients(config, folder, load_problem, order),
+                num_supernodes=problem.clients,
+                backend_config={
+                    "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+                    "init_args": {"num_cpus": config.workers or cores(), "include_dashboard": False},
+                },
+            )
+            done.put(None)
+        except BaseException as error:
+            done.put(error)
+
+    thread = threading.Thread(target=simulate, name="flower", daemon=True)
+    thread.start()
+    try:
+        while (item := done.get()) is not None:
+            if isinstance(item, BaseException):
+                raise OSError(f"Flower's simulation ended: {_cause(item)}") from item
+            yield item
+            more.put(True)
+    finally:
+        more.put(False)
+        thread.join()
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The first error: Flower wraps it twice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _record(strategy: SqsgdStrategy, folder: Path) -> Record:
+    """The round's record, with the losses that the clients left on the disk."""
+    last = strategy.current
+    if last.rejected:
+        entry = last.rejected[0]
+        raise RuntimeError(
+            f"round {last.state.round}: client {last.tasks[int(entry['node'])].client}: {entry['reason']}"
+        )
+    losses = []
+    for task, _, _ in last.reports:
+        note = json.loads(_note_file(folder / "clients", task.client).read_text())
+        if note["round"] != task.round:
+            raise RuntimeError(f"client {task.client} left a note of round {note['round']}, not {task.round}")
+        losses.append(note["loss"])
+    return strategy.record(loss=float(np.mean(losses)))
+
+
+# ---------------------------------------------------------------- the virtual clients, in Ray's processes
+
+
+def virtual_clients(
+    config: RunConfig,
+    folder: Path,
+    load_problem: Callable[[RunConfig], LearningProblem],
+    order: Order | None = None,
+) -> ClientApp:
+    """The clients of a run. They find their data by their number, and keep their state in its folder.
+
+    With an ``order`` the number is a slot, and who plays it looks up the user. A simulation keeps no secret
+    from itself.
+    """
+    from flwr.app import Array, ArrayRecord, Message, RecordDict
+    from flwr.clientapp import ClientApp
+
+    from sqsgd.federation.flower import wire
+    from sqsgd.federation.flower.mod import SqsgdMod
+    from sqsgd.federation.node.answer import Simulation
+
+    home, text = (folder / "clients").resolve(), json.dumps(dataclasses.asdict(config))
+    mod = SqsgdMod(simulation=Simulation(seed=None if config.secure else config.seed, folder=home))
+    app = ClientApp(mods=[mod])
+
+    def train(msg: Message, context: Context) -> Message:
+        task = wire.read_request(msg.content[wire.REQUEST]).task
+        weights = msg.content.array_records[wire.MODEL]["weights"].numpy()
+        user = task.client if order is None else int(_cohort(order, task.round)[task.client])
+        loss, gradient = next(_problem(text, load_problem).gradients(weights, task.round, [user]))
+        _note_file(home, task.client).write_text(json.dumps({"round": task.round, "loss": loss}))
+        return Message(RecordDict({wire.GRADIENT: ArrayRecord({"weights": Array(gradient)})}), reply_to=msg)
+
+    app.train()(train)
+    return app
+
+
+@lru_cache(maxsize=1)
+def _cohort(order: Order, round: int) -> Users:
+    return order.cohort(round)
+
+
+@lru_cache(maxsize=1)
+def _problem(text: str, load_problem: Callable[[RunConfig], LearningProblem]) -> LearningProblem:
+    return load_problem(dataclasses.replace(make_config(json.loads(text)), workers=1))
+
+
+def _note_file(home: Path, client: int) -> Path:
+    """A client's loss, exchanged on the experimenter's disk; it is not part of a report."""
+    return home / str(client) / "last.json"

@@ -1,0 +1,276 @@
+"""What a node allows, decided by its owner alone; what it tells the server instead of a report; its notes.
+
+A server learns one of a few fixed sentences. The details stay with the owner: in the log, and in
+``answers.jsonl`` and ``refusals.jsonl`` of the node's folder.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqsgd._internal import checks
+from sqsgd.core import Scheme
+from sqsgd.federation.node.request import MalformedRequest, ModelMissing, Request
+from sqsgd.privacy.ledger import AlreadyAnswered, BudgetSpent, ReportRefused
+from sqsgd.schemes import check_name
+
+DEFAULT_SCHEMES = ("sqsgd", "sqsgd-stateless", "privunit-index")
+"""What a node answers with unless its owner lists others. This is the owner's choice, not a property of the
+schemes: adding a scheme to the table must not allow it on existing nodes."""
+_KEYS = (
+    "state-dir", "max-epsilon", "max-epsilon-per-report", "max-bytes", "min-batch", "schemes",
+    "require-ledger", "witness", "wrap-apps",
+)  # fmt: skip
+
+
+class Refused(Exception):
+    """The node does not answer. The text is for the owner's log and does not depend on data."""
+
+
+class Misfit(Refused):
+    """What the app returns does not fit the model. Refused if a dry run, which sees no data, shows it."""
+
+
+class RoundAnswered(ReportRefused):
+    """The round, or a later one of the same training, was answered before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What one node allows.
+
+    Guarantees
+    ----------
+    * No request gets a report with a larger ε, another scheme or another notion than the owner allows:
+      tests/node/test_policy.py::test_what_the_owner_did_not_allow_is_refused.
+    * No request gets a report of more bytes, or of a smaller batch, than the owner allows:
+      tests/node/test_policy.py::test_the_owner_decides_how_much_is_asked.
+    * A misspelt limit is refused, and not left out:
+      tests/node/test_policy.py::test_a_misspelt_limit_answers_nothing.
+    * ε is that of the scheme that the node itself makes, not the one that the request states:
+      tests/node/test_policy.py::test_the_nodes_own_scheme_decides.
+    """
+
+    max_epsilon: float
+    """The lifetime cap of the node's ledger."""
+    max_report_epsilon: float
+    """The most that one report may spend, ``max-epsilon-per-report``."""
+    schemes: tuple[str, ...]
+    state_dir: Path | None
+    max_bytes: int | None = None
+    """The most bytes of codes in one report; None: any number."""
+    min_batch: int = 1
+    """The smallest batch that a server may ask an app for."""
+    require_ledger: bool = False
+    """Whether a missing ledger is refused rather than created, with a full budget."""
+    witness: Path | None = None
+    """The ledger's second tip, outside ``state_dir``."""
+
+    @classmethod
+    def of(cls, node_config: Mapping[str, object], *, simulation: bool) -> Policy:
+        """The policy in a node's configuration; raises Refused if it is missing or invalid.
+
+        A simulation protects nobody and needs neither a cap nor a folder.
+        """
+        try:
+            return cls(**_read(node_config, simulation))
+        except ValueError as error:
+            raise Refused(f"this node's configuration: {error}") from None
+
+    def scheme(self, request: Request) -> Scheme:
+        """The scheme of a request, made by the node itself; raises Refused if it is not allowed."""
+        if request.scheme not in self.schemes:
+            raise Refused(
+                f"scheme = {request.scheme!r} is not among this node's schemes: {', '.join(self.schemes)}"
+            )
+        if not request.epsilon <= self.max_report_epsilon:
+            raise Refused(
+                f"epsilon = {request.epsilon!r} is above this node's max-epsilon-per-report = "
+                f"{self.max_report_epsilon!r}"
+            )
+        if self.max_bytes is not None and request.bytes > self.max_bytes:
+            raise Refused(f"bytes = {request.bytes} is above this node's max-bytes = {self.max_bytes}")
+        try:
+            scheme = request.make_scheme()
+        except (ValueError, TypeError) as error:
+            raise Refused(f"the scheme cannot be made: {error}") from None
+        self.check(scheme, request)
+        return scheme
+
+    def check_batch(self, batch: int | None) -> None:
+        """Raise Refused if the batch that the app is asked for, where it is named, is too small."""
+        if batch is not None and batch < self.min_batch and self.min_batch > 1:
+            raise Refused(
+                f"batch = {batch} is below this node's min-batch = {self.min_batch}: the fewer examples are "
+                "in a batch, the more a report tells about each"
+            )
+
+    def check(self, scheme: Scheme, request: Request) -> None:
+        """Raise Refused unless the scheme is the one stated and spends no more than stated."""
+        privacy = scheme.privacy
+        if not privacy.is_pure_local:
+            raise Refused(
+                f"scheme {scheme.name!r} with these options has the privacy notion {privacy.notion!r} "
+                f"and delta = {privacy.delta!r}; a node sends pure local reports only"
+            )
+        if privacy.arithmetic != "exact":
+            raise Refused(
+                f"the guarantee of scheme {scheme.name!r} holds in real arithmetic only; nodes send reports "
+                "of exact schemes"
+            )
+        if not privacy.epsilon <= min(request.epsilon, self.max_report_epsilon):
+            raise Refused(
+                f"scheme {scheme.name!r} spends epsilon {privacy.epsilon!r}, more than the stated "
+                f"{request.epsilon!r} or this node's max-epsilon-per-report = {self.max_report_epsilon!r}"
+            )
+        if scheme.fingerprint != request.fingerprint:
+            raise Refused(
+                f"the fingerprint {request.fingerprint:08x} differs from that of this node's scheme "
+                f"({scheme.fingerprint:08x}): server and node run different versions, or it was changed"
+            )
+
+
+def _read(node_config: Mapping[str, object], simulation: bool) -> dict[str, Any]:
+    for key in ("state-dir", "max-epsilon"):
+        if key not in node_config and not simulation:
+            raise ValueError(
+                f"{key} is not set, so this node answers nothing: start it with --node-config "
+                "'state-dir=\"/an/absolute/path\" max-epsilon=...'"
+            )
+    for key in node_config if not simulation else ():
+        _check_spelling(key)
+    folder, witness = (_path(key, node_config.get(key)) for key in ("state-dir", "witness"))
+    if folder is not None and witness is not None and witness.is_relative_to(folder):
+        raise ValueError(f"witness = '{witness}' is in state-dir: name a file on another disk")
+    require = node_config.get("require-ledger", False)
+    if not isinstance(require, bool):
+        raise ValueError(f"require-ledger = {require!r} must be true or false")
+    cap = checks.positive("max-epsilon", node_config.get("max-epsilon", 1e300))
+    limit = "max-epsilon-per-report"
+    max_bytes, min_batch = node_config.get("max-bytes"), node_config.get("min-batch", 1)
+    listed = str(node_config.get("schemes", ",".join(DEFAULT_SCHEMES)))
+    schemes = tuple(name.strip() for name in listed.split(",") if name.strip())
+    for name in schemes:
+        check_name("schemes", name)
+    return {
+        "max_epsilon": cap,
+        "max_report_epsilon": min(checks.positive(limit, node_config.get(limit, cap)), cap),
+        "max_bytes": None if max_bytes is None else checks.integer("max-bytes", max_bytes, 1, 2**37),
+        "min_batch": checks.integer("min-batch", min_batch, 1, 2**31),
+        "schemes": schemes,
+        "state_dir": folder,
+        "require_ledger": require,
+        "witness": witness,
+    }
+
+
+def _check_spelling(key: str) -> None:
+    """Raise ValueError if a key is almost one of the owner's; others are the app's."""
+    close = difflib.get_close_matches(key.lower().replace("_", "-"), _KEYS, 1, 0.85)
+    if close and key not in _KEYS:
+        raise ValueError(f"{key} is unknown; did you mean {close[0]}?")
+
+
+def _path(key: str, value: object) -> Path | None:
+    if value is not None and not (isinstance(value, str) and Path(value).is_absolute()):
+        raise ValueError(f"{key} = {value!r} must be an absolute path")
+    return None if value is None else Path(value)
+
+
+# ---------------------------------------------------------------- what the server is told
+
+FAILED = "the node failed; its own log says why"
+NEEDS_MODEL = "the node needs the whole model"
+NOT_ALLOWED = "the node refused: its owner does not allow this"
+MALFORMED = "the node refused: the request is malformed"
+ANSWERED = "the node refused: the round was answered before"
+SPENT = "the node refused: its privacy budget is spent"
+LEDGER = "the node refused: its ledger does not allow it"
+MISFIT = "the node refused: without data, the app's reply does not fit the model"
+REASONS = (FAILED, NEEDS_MODEL, NOT_ALLOWED, MALFORMED, ANSWERED, SPENT, LEDGER, MISFIT)
+"""All that a node ever says in place of a report: none depends on data, the details are in its own log."""
+UNPAID = (NEEDS_MODEL, NOT_ALLOWED, MALFORMED, SPENT, LEDGER, MISFIT)
+"""After these a node has spent nothing on the round."""
+_REASONS_OF: tuple[tuple[type[BaseException], str], ...] = (
+    (ModelMissing, NEEDS_MODEL),
+    (MalformedRequest, MALFORMED),
+    (RoundAnswered, ANSWERED),
+    (AlreadyAnswered, ANSWERED),
+    (BudgetSpent, SPENT),
+    (ReportRefused, LEDGER),
+    (Misfit, MISFIT),
+    (Refused, NOT_ALLOWED),
+)
+
+
+def explain(
+    error: BaseException, asked: Mapping[str, object], node_config: Mapping[str, object], log: logging.Logger
+) -> str:
+    """The reason for the server; the details go to the owner's log and, for a refusal, to its folder.
+
+    ``asked`` has the fields of the request as they arrived, malformed or not.
+    """
+    reason = next((reason for kind, reason in _REASONS_OF if isinstance(error, kind)), FAILED)
+    if reason == FAILED:  # the text may hold data: it stays here
+        log.error("sqsgd: the round failed at this node; the server is told only that it did", exc_info=error)
+    elif reason == NEEDS_MODEL:
+        log.info("sqsgd: %s", error)
+    else:
+        log.warning("sqsgd: refused: %s", shortened(str(error)))
+        about = {"task": asked.get("name"), "round": asked.get("round")}
+        folder = node_config.get("state-dir")
+        if isinstance(folder, str) and Path(folder).is_absolute():
+            try:
+                note(Path(folder), "refusals", {**about, "reason": str(error), "told": reason})
+            except (OSError, TypeError, ValueError):
+                log.exception("sqsgd: the refusal could not be written to %s", folder)
+    return reason
+
+
+# ---------------------------------------------------------------- the owner's notes
+
+MAX_BYTES = 4 * 1024 * 1024
+"""Size of a file beyond which refusals and repeats, which cost a server nothing, are no longer noted."""
+_MAX_TEXT = 500
+
+
+def note(folder: Path, kind: str, entry: Mapping[str, object]) -> None:
+    """Append a line to ``answers.jsonl`` or ``refusals.jsonl``, on disk on return.
+
+    The last line before the file is full says so. Answers that were paid for are always noted. The budget
+    limits their number: a hundred for each unit of epsilon, if a server always asks for the smallest, 0.01.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / f"{kind}.jsonl"
+    free = kind == "refusals" or bool(entry.get("again"))
+    size = path.stat().st_size if path.exists() else 0
+    if free and size >= MAX_BYTES:
+        return
+    shown: dict[str, object] = {"time": datetime.now(UTC).isoformat(timespec="milliseconds")}
+    shown |= {key: shortened(value) for key, value in entry.items()}
+    line = json.dumps(shown)
+    if free and size + len(line) + 1 >= MAX_BYTES:
+        last = {"full": f"the file has {MAX_BYTES} bytes: further refusals and repeats are not noted"}
+        line = json.dumps(shown | last).ljust(MAX_BYTES - size - 1)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, f"{line}\n".encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def shortened(value: object) -> object:
+    """A number or None unchanged; anything else as text of at most 500 characters."""
+    if value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 2**64):
+        return value
+    text = value if isinstance(value, str) else type(value).__name__
+    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."

@@ -1,0 +1,119 @@
+"""The server's side, independent of the transport: the settings of a training, and when it has failed."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from sqsgd.core import Scheme
+from sqsgd.core.codec import Columns, MalformedReport
+from sqsgd.core.task import Task
+from sqsgd.federation.node.policy import REASONS
+from sqsgd.schemes import check_name, make_scheme
+from sqsgd.training import Settings
+from sqsgd.training.rates import change_rate, learning_rate
+
+SHORT = 1e-3
+"""The default bound of changes of a model, shorter than any that is worth reporting.
+
+Sparse codes report the direction of a vector, and its length by the odds of a coin: one much shorter than
+the bound is reported with the opposite sign nearly half of the time. With a short bound no sign is turned,
+and the server's rate alone decides the length of a step.
+"""
+
+
+class NoAnswers(RuntimeError):
+    """Too few nodes sent a valid report."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederationSettings(Settings):
+    """What the nodes are asked for, and what the server does with their reports.
+
+    ``lr``: where the bound is the default for changes of a model, all reports are as long as the bound, and
+    ``lr`` is the length of the first step.
+    """
+
+    seed: int = field(default_factory=lambda: secrets.randbits(64))
+    """Seed of the public randomness; by default drawn."""
+    secure: bool = True
+    """Nodes draw their noise from the operating system."""
+    scheme: str = ""
+    """Empty: ``sqsgd-stateless`` for changes of a model, if its codes are sparse; else ``sqsgd``."""
+    sends: Literal["delta", "gradient"] = "delta"
+    """What the apps compute: the change of a trained model, as Flower's own apps do, or a gradient."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("epsilon", "bound", "alpha", "beta"):  # floats, also where whole numbers were given
+            object.__setattr__(self, name, float(getattr(self, name)))
+        if self.scheme:
+            check_name("scheme", self.scheme)
+        if self.sends not in ("delta", "gradient"):
+            raise ValueError(f"sends = {self.sends!r} must be delta or gradient")
+
+    def make_scheme(self, dim: int, *, once: bool = False) -> Scheme:
+        """The scheme for a model of ``dim`` weights; ``once``: each node reports once, and is not named.
+
+        The default learned more than ``sqsgd`` in each of 3, 10, 30 and 100 rounds (docs/flower.md).
+        """
+        budget: dict[str, Any] = {"dim": dim, "epsilon": self.epsilon, "bytes": self.bytes}
+        scheme = make_scheme(self.scheme or "sqsgd", **budget, **self.options)
+        if not self.scheme and self.sends == "delta" and not self.options:
+            stateless = make_scheme("sqsgd-stateless", **budget)
+            scheme = scheme if stateless.follows_norms else stateless
+        if once and scheme.residual:
+            raise ValueError(
+                f"scheme = {scheme.name!r} keeps a residual for a node's next report, and with "
+                "once = true there is none: use scheme = 'privunit-index' or 'sqsgd-stateless'"
+            )
+        scheme.check_clip(self.clip_norm or None)
+        return scheme
+
+    def for_rounds(self, scheme: Scheme, *, clients: int, rounds: int) -> Settings:
+        """The settings of the server's step, with ``clients`` reports per round; ``rounds`` 0: unknown."""
+        changes = self.sends == "delta"
+        short = changes and not self.bound and scheme.mechanism.fixed_length
+        bound = self.bound or (SHORT if short else scheme.first_bound)
+        linear = self.decay == "linear" or (self.decay == "auto" and not scheme.follows_norms)
+        falls = linear and bool(rounds)
+        if self.lr:
+            rate = self.lr / bound if short else self.lr
+        elif changes and scheme.follows_norms:
+            rate = change_rate(scheme, clients, self.optimizer)
+        else:  # a rate that does not fall is half as large
+            rate = learning_rate(scheme, clients, self.optimizer, rounds=rounds or 600, bound=bound)
+            rate *= 1.0 if falls else 0.5
+        decided = {
+            "scheme": scheme.name, "bound": bound, "lr": rate, "rounds": rounds,
+            "decay": "linear" if falls else "none",
+        }  # fmt: skip
+        return Settings(**{**{each.name: getattr(self, each.name) for each in fields(Settings)}, **decided})
+
+
+def open_report(scheme: Scheme, payload: object, task: Task) -> Columns:
+    """The report's columns, its size checked before anything else; raises MalformedReport."""
+    if not isinstance(payload, bytes):
+        raise MalformedReport("type", f"the payload is {type(payload).__name__}, not bytes")
+    if len(payload) != scheme.bits // 8:
+        raise MalformedReport(
+            "length", f"the report has {len(payload)} bytes; it must have {scheme.bits // 8}"
+        )
+    return scheme.open(payload, task)
+
+
+def known_reason(reason: object, otherwise: str) -> str:
+    """One of the fixed reasons of a node; anything else is not shown, for a node could write anything."""
+    return reason if isinstance(reason, str) and reason in REASONS else otherwise
+
+
+def nothing_trained(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Why the rounds in ``metrics.jsonl`` did not move the model; empty if one did, or there are none."""
+    if not lines or any(line["stepped"] for line in lines):
+        return ""
+    reasons = Counter(str(entry.get("reason")) for line in lines for entry in line["rejected"])
+    most = [f"; the most frequent reason: {reason}" for reason, _ in reasons.most_common(1)]
+    return f"none of {len(lines)} rounds had enough answers, so nothing was trained{''.join(most)}"

@@ -1,0 +1,175 @@
+"""The server's side: an aggregator for NVFlare's ``ScatterAndGather``."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.app_common.abstract.aggregator import Aggregator
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
+
+from sqsgd import training
+from sqsgd._internal import checks
+from sqsgd.core import Scheme
+from sqsgd.core.codec import Columns, MalformedReport
+from sqsgd.federation.node.request import Request
+from sqsgd.federation.node.server import FederationSettings, NoAnswers, known_reason, open_report
+from sqsgd.federation.node.structure import Arrays, Structure, digest, flatten
+from sqsgd.federation.nvflare import shareables
+from sqsgd.training import Settings, State
+from sqsgd.training.algorithm import enough_answers, server_step, task_for
+
+
+class SqsgdAggregator(Aggregator):
+    """Asks for private reports and averages them, under ``ScatterAndGather`` with a full-model generator.
+
+    Args:
+      min_answers: a round with fewer valid reports stops the job, with the most frequent reason; 0: half of
+        the clients that answered or refused.
+      epsilon, ...: as in ``sqsgd.federation.node.server.FederationSettings``.
+
+    Guarantees
+    ----------
+    * Each answer is checked by itself; an invalid one is rejected, and none counts twice:
+      tests/nvflare/test_aggregator.py::test_an_invalid_answer_is_rejected.
+    * A round without answers, or with few of many, stops the job:
+      tests/nvflare/test_aggregator.py::test_a_round_without_answers_stops_the_job,
+      ::test_one_report_of_many_does_not_move_the_model.
+    """
+
+    def __init__(
+        self,
+        epsilon: float,
+        bytes: int = 256,
+        scheme: str = "",
+        options: Mapping[str, Any] | None = None,
+        lr: float = 0.0,
+        optimizer: str = "sgd",
+        bound: float = 0.0,
+        clip_norm: float = 0.0,
+        min_answers: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        # NVFlare writes a job's configuration from attributes that bear the arguments' names.
+        self.epsilon, self.bytes, self.scheme, self.options = epsilon, bytes, scheme, dict(options or {})
+        self.lr, self.optimizer, self.bound, self.clip_norm, self.seed = lr, optimizer, bound, clip_norm, seed
+        self.min_answers = checks.integer("min_answers", min_answers, 0, 2**31)
+        names = [field.name for field in fields(FederationSettings)]
+        self._asked_for = FederationSettings(
+            **{key: value for key, value in vars(self).items() if key in names}
+        )
+        self._lock = threading.Lock()
+        self._state: State | None = None
+        self._reports: dict[int, Columns] = {}
+        self._heard: set[int] = set()
+        self._reasons: Counter[str] = Counter()
+
+    # ------------------------------------------------------------ down
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Put the request into the data of a training task, before its first copy is sent."""
+        if event_type != AppEventType.BEFORE_TRAIN_TASK:
+            return
+        task_data = fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE)
+        try:
+            with self._lock:
+                if not shareables.request_fields(task_data):
+                    shareables.write_request(task_data, self._request(task_data, fl_ctx))
+        except Exception as error:
+            # NVFlare would log it and send the task without a request, which every client refuses.
+            self.system_panic(f"sqsgd: {error}", fl_ctx)
+
+    def _request(self, task_data: Shareable, fl_ctx: FLContext) -> Request:
+        if self._state is None:
+            self._prepare(shareables.model_of(task_data), fl_ctx)
+        state = self._begun
+        return Request(
+            name=self._name,
+            scheme=self._scheme.name,
+            epsilon=self._asked_for.epsilon,
+            bytes=self._asked_for.bytes,
+            options=self._asked_for.options,
+            fingerprint=self._scheme.fingerprint,
+            task=task_for(0, self._settings, state),  # each client puts its own number in place of 0
+            model=digest(state.weights),
+            types=self._structure.types,
+        )
+
+    def _prepare(self, model: Arrays, fl_ctx: FLContext) -> None:
+        self._structure: Structure
+        self._structure, weights = flatten(model)
+        self._scheme: Scheme = self._asked_for.make_scheme(self._structure.dim)
+        clients = len(fl_ctx.get_engine().get_clients())
+        self._settings: Settings = self._asked_for.for_rounds(self._scheme, clients=clients, rounds=0)
+        # Every run of NVFlare's simulator has the same job id.
+        self._name = f"{self._scheme.name} {fl_ctx.get_job_id()} {self._settings.seed:016x}"
+        self._state = training.initial_state(weights, self._settings)
+
+    @property
+    def _begun(self) -> State:
+        if self._state is None:
+            raise NoAnswers("no training task was sent: SqsgdAggregator needs the workflow ScatterAndGather")
+        return self._state
+
+    # ------------------------------------------------------------ up
+
+    def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
+        """Whether an answer is a valid report of this round; whatever it holds, the round continues."""
+        name = fl_ctx.get_peer_context().get_identity_name()
+        with self._lock:
+            try:
+                client = shareables.client_number(name)
+                self._heard.add(client)
+                if client in self._reports:
+                    raise MalformedReport("twice", "has answered this round already")
+                task = task_for(client, self._settings, self._begun)
+                self._reports[client] = open_report(self._scheme, _payload(shareable), task)
+            except Exception as error:
+                known = isinstance(error, MalformedReport)
+                reason = str(error) if known else f"unreadable ({type(error).__name__})"
+                self._reasons[reason] += 1
+                self.log_warning(fl_ctx, f"sqsgd: rejected {name}: {reason}")
+                return False
+        return True
+
+    def aggregate(self, fl_ctx: FLContext) -> Shareable:
+        """Average the round's reports and move the model; raises NoAnswers, which stops the job."""
+        with self._lock:
+            state, count = self._begun, len(self._reports)
+            reasons = "".join(f" ({times}: {reason})" for reason, times in self._reasons.most_common(1))
+            least = enough_answers(self.min_answers, len(self._heard))
+            if count < least:
+                raise NoAnswers(
+                    f"round {state.round} had {count} valid reports, fewer than min_answers = "
+                    f"{least}{reasons}: see refusals.jsonl in the clients' state_dir"
+                )
+            # sums of floats depend on the order, arrival does not decide it
+            opened = [
+                (task_for(client, self._settings, state), columns, 1.0)
+                for client, columns in sorted(self._reports.items())
+            ]
+            self._state, record = server_step(self._scheme, self._settings, state, opened)
+            self.log_info(
+                fl_ctx,
+                f"sqsgd: round {state.round}: {count} reports of {self._scheme.bits // 8} bytes{reasons}; "
+                f"epsilon {record.epsilon_total:g} so far at the client with the most reports",
+            )
+            self._reports, self._heard, self._reasons = {}, set(), Counter()
+            return shareables.model_shareable(self._structure, self._state.weights)
+
+
+def _payload(answer: Shareable) -> object:
+    """The payload of an answer; raises MalformedReport with a client's reason, if it is one."""
+    reason = answer.get(shareables.REASON)
+    if reason is not None:
+        raise MalformedReport("error", known_reason(reason, "an unknown reason"))
+    if shareables.REPORT not in answer:
+        raise MalformedReport("records", "the answer is not a report; does the client use SqsgdFilter?")
+    return answer[shareables.REPORT]

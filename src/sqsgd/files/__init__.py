@@ -1,1 +1,0 @@
-"""Files: atomic writes and locks, infinity and NaN in JSON, TOML."""

@@ -1,1 +1,0 @@
-"""The ready app; all of it is in sqsgd.flower."""

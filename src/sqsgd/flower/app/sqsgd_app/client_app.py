@@ -1,5 +1,0 @@
-"""The node's side."""
-
-from sqsgd.flower.ready_app import client_app as app
-
-__all__ = ["app"]

@@ -1,5 +1,0 @@
-"""The server's side."""
-
-from sqsgd.flower.ready_app import server_app as app
-
-__all__ = ["app"]

@@ -1,0 +1,366 @@
+"""Sparse match codes: a few signed coordinates near the largest ones, with their law."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from flint import arb, ctx, fmpz
+
+from sqsgd._internal import checks, exact
+from sqsgd._internal.checks import Vector
+from sqsgd._internal.exact import Densities, add_up
+from sqsgd._internal.geometry import l2_norm, largest_sum, row_norms
+from sqsgd.core import Codes, Estimate, Mechanism, Privacy, Vectors
+from sqsgd.core.codec import Column, Columns, Layout, SignedSubset
+from sqsgd.core.random import Rng, check_rng
+from sqsgd.mechanisms.scalardp import ScalarDP
+
+MOST_SIZE, MOST_COUNT = 1 << 24, 1 << 12
+_NEGLIGIBLE_BITS = 80
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseLaw:
+    """P(code) = A if it has at least ``threshold`` = τ matches, else B, with A / B = e^ε.
+
+    ``size`` is N, ``near`` is s, ``count`` is t. All codes with the same numbers of matches and wrong signs
+    are equally likely, so a code is drawn as a pair (l, j) of these numbers and then uniformly.
+
+    Guarantees
+    ----------
+    * The table that draws (l, j) has exactly this law:
+      tests/mechanisms/test_sparse_law.py::test_the_table_encloses_the_law_in_whole_numbers.
+    """
+
+    size: int
+    near: int
+    count: int
+    threshold: int
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        checks.integer("size", self.size, 1, MOST_SIZE)
+        checks.integer("near", self.near, 1, self.size)
+        checks.integer("count", self.count, 1, min(self.size, MOST_COUNT))
+        checks.integer("threshold", self.threshold, 1, self.most_hits)
+        checks.real("epsilon", self.epsilon, 1e-6, 1e6)
+
+    @property
+    def most_hits(self) -> int:
+        """The largest number of near coordinates in a code."""
+        return min(self.near, self.count)
+
+    @property
+    def fewest_hits(self) -> int:
+        """The smallest number of near coordinates in a code; above zero only if N < s + t."""
+        return max(0, self.near + self.count - self.size)
+
+    def _hits(self) -> list[arb]:
+        """A_h / (C(N, t) 2^t) for h from ``fewest_hits`` on: P(h) / 2^h for the hypergeometric law P."""
+        n, s, t, h = self.size, self.near, self.count, self.fewest_hits
+        first = fmpz.bin_uiui(s, h) * fmpz.bin_uiui(n - s, t - h)
+        terms = [arb(first) / arb(fmpz.bin_uiui(n, t)) / arb(fmpz(1) << h)]
+        for h in range(self.fewest_hits, self.most_hits):
+            terms.append(terms[-1] * ((s - h) * (t - h)) / (2 * (h + 1) * (n - s - t + h + 1)))
+        return terms
+
+    def row(self, matches: int) -> Iterator[tuple[int, arb]]:
+        """(j, share of the codes with l = ``matches`` and j wrong signs), until the rest is negligible.
+
+        The ratio (s-h)(t-h) / (2 (h+1-l) (N-s-t+h+1)) of successive terms falls with h, so that what follows
+        a term is at most term · ratio / (1 - ratio); it then widens the last term.
+        """
+        n, s, t, hits = self.size, self.near, self.count, _hit_shares(self, ctx.prec)
+        start = max(matches, self.fewest_hits)
+        term = hits[start - self.fewest_hits] * arb(fmpz.bin_uiui(start, matches))
+        negligible = arb(2) ** -ctx.prec
+        total = arb(0)
+        for h in range(start, self.most_hits + 1):
+            top, bottom = (s - h) * (t - h), 2 * (h + 1 - matches) * (n - s - t + h + 1)
+            total += term
+            if top < bottom and (rest := term * top / (bottom - top)) < negligible * total:
+                yield h - matches, term + rest.union(arb(0))
+                return
+            yield h - matches, term
+            if h < self.most_hits:
+                term = term * top / bottom
+
+    def masses(self) -> list[arb]:
+        """W_l / (C(N, t) 2^t) for every l: the law of the matches of a uniform code.
+
+        (s-l)(t-l) W_l = (l+1) ((2N-s-t+1) W_{l+1} + (l+2) W_{l+2}), from l = min(s, t) down
+        (docs/proofs/sparse-matches.md): sums of positive terms.
+        """
+        return _masses(self, ctx.prec)
+
+    def weights(self) -> tuple[arb, arb]:
+        """(A, B) times C(N, t) 2^t: the densities relative to the uniform one."""
+        high = sum(self.masses()[self.threshold :], arb(0))
+        whole = arb(self.epsilon).expm1() * high + 1
+        return arb(self.epsilon).exp() / whole, 1 / whole
+
+    @cached_property
+    def mean_matches(self) -> float:
+        """μ = E[l - j] = (A - B) τ W_τ, because Σ_{l >= τ} (2l - h) C(h, l) = τ C(h, τ)."""
+
+        def value() -> arb:
+            above, below = self.weights()
+            return (above - below) * self.threshold * self.masses()[self.threshold]
+
+        return exact.nearest(value)
+
+    @cached_property
+    def keep(self) -> float:
+        """The probability of at least τ matches."""
+        return exact.nearest(lambda: 1 - self.weights()[1] * sum(self.masses()[: self.threshold], arb(0)))
+
+    @cached_property
+    def log_densities(self) -> tuple[float, float]:
+        """(ln A, ln B), rounded towards each other: their difference never exceeds ε."""
+
+        def uniform() -> arb:
+            return arb(fmpz.bin_uiui(self.size, self.count) << self.count).log()
+
+        return (
+            exact.rounded(lambda: self.weights()[0].log() - uniform(), -math.inf),
+            exact.rounded(lambda: self.weights()[1].log() - uniform(), math.inf),
+        )
+
+    # ------------------------------------------------------------ draws of (l, j)
+
+    def rank(self, matches: int, wrong: int) -> int:
+        """The place of (l, j) in the order of pairs: by l, then by j from 0 to ``most_hits`` - l."""
+        return matches * (self.most_hits + 1) - matches * (matches - 1) // 2 + wrong
+
+    def pair(self, rank: int) -> tuple[int, int]:
+        """The inverse of ``rank``: the largest l whose first pair, at l (2m + 3 - l) / 2, is at most rank."""
+        whole = 2 * self.most_hits + 3
+        matches = (whole - 1 - math.isqrt(whole * whole - 8 * rank - 1)) // 2
+        return matches, rank - self.rank(matches, 0)
+
+    def cdf(self, rank: int) -> arb:
+        """P((l, j) is at this rank or before it)."""
+        (matches, wrong), (above, below), masses = self.pair(rank), self.weights(), self.masses()
+        low = sum(masses[: min(matches, self.threshold)], arb(0)) * below
+        high = sum(masses[self.threshold : matches], arb(0)) * above
+        here = sum((share for j, share in self.row(matches) if j <= wrong), arb(0))
+        return low + high + here * (above if matches >= self.threshold else below)
+
+    @cached_property
+    def sampler(self) -> exact.InverseCdf:
+        """Draws the rank of (l, j) exactly, over its full support."""
+
+        def edges() -> Iterator[tuple[int, arb]]:
+            (above, below), negligible = self.weights(), arb(2) ** -_NEGLIGIBLE_BITS
+            total, last = arb(0), -1
+            for matches, mass in enumerate(self.masses()):
+                weight = above if matches >= self.threshold else below
+                if not mass * weight < negligible:
+                    here, left = total, mass
+                    for wrong, share in self.row(matches):
+                        value = self.rank(matches, wrong)
+                        if value - 1 != last and value > 0:
+                            yield value - 1, here
+                        here, left, last = here + share * weight, left - share, value
+                        yield value, here
+                        if abs(left * weight) < negligible:
+                            break
+                total += mass * weight
+
+        with exact.precision(192):
+            return exact.InverseCdf(self.rank(self.most_hits, 0), self.cdf, edges())
+
+
+@lru_cache(maxsize=32)
+def _hit_shares(law: SparseLaw, bits: int) -> list[arb]:
+    return law._hits()
+
+
+@lru_cache(maxsize=32)
+def _masses(law: SparseLaw, bits: int) -> list[arb]:
+    n, s, t, most = law.size, law.near, law.count, law.most_hits
+    top = arb(fmpz.bin_uiui(max(s, t), most)) / arb(fmpz.bin_uiui(n, most) << most)
+    masses = [arb(0), top]  # from the top down, after a mass above the top
+    for l in range(most - 1, -1, -1):  # noqa: E741
+        below = (2 * n - s - t + 1) * masses[-1] + (l + 2) * masses[-2]
+        masses.append((l + 1) * below / ((s - l) * (t - l)))
+    return masses[:0:-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseMatches(Mechanism):
+    """t signed coordinates of a rotated vector, at least τ of them among its s largest with odds e^ε.
+
+    The near set u holds the s coordinates of x with the largest magnitudes, with their signs. A code v of t
+    signed coordinates with l of them in u has density A if l >= τ, else B, with A / B = e^ε. Let S be the
+    expected sum of the s largest magnitudes of a uniform unit vector, and μ = E[l - j], where j counts wrong
+    signs: then E[v] = (μ S / s) x / |x| over the rotation. PrivQuant with two levels is the case t = s = N,
+    index coding of vertices (``privunit-index``) the case t = 1.
+
+    The norm is sent by ScalarDP, which takes its share of ε. Without ``norm``, a vector shorter than the
+    bound takes the opposite direction with probability (1 - |x| / bound) / 2: unbiased, and costs no ε.
+
+    Guarantees
+    ----------
+    * Exactly ε-LDP, as implemented, for all sizes: floats decide only which coordinates are near, before the
+      private step. tests/schemes/test_privacy.py::test_exact_privacy,
+      tests/mechanisms/test_sparse_law.py::test_the_table_encloses_the_law_in_whole_numbers,
+      tests/mechanisms/test_sparse_matches.py::test_codes_with_equal_matches_are_equally_likely.
+    * Unbiased over the rotation, within 3 % from 64 coordinates on:
+      tests/schemes/test_estimates.py::test_mean_is_recovered.
+    * A report draws the same number of words whatever the input:
+      tests/mechanisms/test_sparse_matches.py::test_the_same_work_whatever_is_drawn.
+    """
+
+    law: SparseLaw
+    norm: ScalarDP | None = None  # for norm / bound, so its maximum is 1
+
+    @property
+    def dim(self) -> int:  # type: ignore[override]
+        return self.law.size
+
+    @property
+    def identity(self) -> str:
+        law, norm = self.law, self.norm.identity if self.norm else "coin"
+        return f"sparse {law.size} {law.near} {law.count} {law.threshold} {law.epsilon!r} ({norm})"
+
+    @property
+    def has_symbol(self) -> bool:
+        return self.norm is not None
+
+    @property
+    def fixed_length(self) -> bool:
+        return self.norm is None
+
+    @cached_property
+    def layout(self) -> Layout:
+        codes = SignedSubset(self.law.count, self.law.size)
+        return (codes, Column(1, self.norm.levels + 1)) if self.norm else (codes,)
+
+    @cached_property
+    def privacy(self) -> Privacy:
+        parts = [self.law.epsilon] + ([self.norm.epsilon] if self.norm else [])
+        return Privacy(epsilon=add_up(*parts), notion="local")
+
+    @property
+    def blanket(self) -> tuple[Densities, ...]:
+        return (self.law.weights, *([self.norm.weights] if self.norm else []))
+
+    @cached_property
+    def scale(self) -> float:
+        """m: the length of the mean of v for a unit vector."""
+        return self.law.mean_matches * largest_sum(self.law.size, self.law.near) / self.law.near
+
+    def _near(self, x: Vector, bound: float) -> tuple[Codes, float]:
+        """Codes 2 place + sign of the near set, in rising order, and |x| / bound, at most one."""
+        from sqsgd._internal.kernels.sampling import select_signed
+
+        x = checks.shaped("x", x, self.dim)
+        norm = checks.finite_size("x", l2_norm(x))
+        near = np.empty(self.law.near, np.uint32)
+        select_signed(x.view(np.uint32), near)
+        return near, min(norm / bound, 1.0)
+
+    def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
+        check_rng(rng)
+        near, share = self._near(x, bound)
+        if self.norm is None:
+            near ^= np.uint32(rng.uniform() >= (1 + share) / 2)  # the opposite direction
+        codes = self._draw(near, rng)
+        return (
+            (codes,) if self.norm is None else (codes, np.array([self.norm.privatize(share, rng)], np.uint8))
+        )
+
+    def _draw(self, near: Codes, rng: Rng) -> Codes:
+        """A code for a near set: (l, j) from its law, then uniformly among the codes with these numbers."""
+        return self._draw_pair(near, *self.law.pair(self.law.sampler.draw(rng)), rng)
+
+    def _draw_pair(self, near: Codes, right: int, wrong: int, rng: Rng) -> Codes:
+        """A uniform code among those with ``right`` matches and ``wrong`` signs."""
+        from sqsgd._internal.kernels.sampling import draw_codes
+
+        law = self.law
+        while True:
+            words = rng.words(self._words)
+            codes, marks = np.empty(law.count, np.uint32), np.zeros(-(-law.size // 64), np.uint64)
+            if draw_codes(near.copy(), codes, law.size, right, wrong, words, marks):
+                return np.sort(codes)
+
+    @property
+    def _words(self) -> int:
+        """Words that nearly always suffice for a code.
+
+        The i-th coordinate outside the near set takes N / (N - s - i) words on average, all of them about
+        N ln((N - s + 1/2) / (N - s - t + 1/2)).
+        """
+        law = self.law
+        outside = law.size - law.near + 0.5
+        needed = law.most_hits - law.size * math.log1p(-min(law.count, law.size - law.near) / outside)
+        return math.ceil(1.25 * needed) + 32
+
+    def randomize_many(self, x: Vectors, bound: float, rng: Rng) -> Columns:
+        from sqsgd._internal.kernels.sampling import draw_many_codes, select_signed_rows
+
+        law, count = self.law, len(x)
+        share = np.minimum(checks.finite_sizes("x", row_norms(x)) / bound, 1.0)
+        near = np.empty((count, law.near), np.uint32)
+        select_signed_rows(x.view(np.uint32), near)
+        if self.norm is None:
+            near ^= (rng.uniforms(count) >= (1 + share) / 2).astype(np.uint32)[:, None]
+        found, which = np.unique(law.sampler.draw_many(count, rng), return_inverse=True)
+        right, wrong = np.array([law.pair(rank) for rank in found.tolist()], np.int64)[which].T.copy()
+        codes, fine = np.empty((count, law.count), np.uint32), np.empty(count, np.bool_)
+        words = rng.words(count * self._words).reshape(count, -1)
+        draw_many_codes(near, codes, law.size, right, wrong, words, fine)
+        for i in np.flatnonzero(~fine).tolist():  # the words did not suffice
+            codes[i] = self._draw_pair(near[i], int(right[i]), int(wrong[i]), rng)
+        codes = np.sort(codes, axis=1)
+        return (codes,) if self.norm is None else (codes, self.norm.privatize_many(share, rng)[:, None])
+
+    def unit_codes(self, columns: Columns, bound: float) -> tuple[Codes, Estimate]:
+        sizes = np.full(len(columns[0]), bound) if self.norm is None else self.magnitudes(columns, bound)
+        units = np.asarray(sizes) / self.scale  # an estimate of the norm may be negative
+        return columns[0] ^ (units < 0).astype(np.uint32)[:, None], np.abs(units)
+
+    def magnitudes(self, columns: Columns, bound: float) -> list[float]:
+        if self.norm is None:
+            return []
+        sizes = [bound * self.norm.estimate(symbol) for symbol in range(self.norm.levels + 1)]
+        return [sizes[symbol] for symbol in columns[1][:, 0].tolist()]
+
+    def _unit(self, columns: Columns, bound: float) -> float:
+        """The estimate at a coordinate with a positive sign."""
+        return (bound if self.norm is None else self.magnitude(columns, bound) or 0.0) / self.scale
+
+    def estimate(self, columns: Columns, bound: float) -> Estimate:
+        whole, unit = np.zeros(self.dim), self._unit(columns, bound)
+        whole[columns[0] >> 1] = np.array([unit, -unit])[columns[0] & 1]
+        return whole
+
+    def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
+        unit = np.float32(weight * self._unit(columns, bound))
+        total[columns[0] >> 1] += np.array([unit, -unit])[columns[0] & 1]
+
+    def magnitude(self, columns: Columns, bound: float) -> float | None:
+        return None if self.norm is None else bound * self.norm.estimate(int(columns[1][0]))
+
+    def relative_error(self, share: float) -> float:
+        """t / m² - 1 for a known norm; times 1 + Var(norm) / norm² with ``norm``, over share² without."""
+        energy = self.law.count / self.scale**2
+        if self.norm is None:
+            return energy / share**2 - 1
+        return (1 + self.norm.variance(share) / share**2) * energy - 1
+
+    def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
+        near, share = self._near(x, bound)
+        codes, (high, low) = columns[0].astype(np.uint32), self.law.log_densities
+        along = high if np.isin(codes, near).sum() >= self.law.threshold else low
+        if self.norm is not None:
+            return along + self.norm.log_density(int(columns[1][0]), share)
+        against = high if np.isin(codes, near ^ np.uint32(1)).sum() >= self.law.threshold else low
+        with np.errstate(divide="ignore"):
+            return float(np.logaddexp(along + np.log((1 + share) / 2), against + np.log((1 - share) / 2)))

@@ -1,1 +1,0 @@
-"""Numerical helpers without privacy: ball arithmetic, exact sums of epsilons, spheres, Gaussian averages."""

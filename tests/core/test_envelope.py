@@ -1,0 +1,190 @@
+"""The wire format: golden bytes, round trips, sizes, and messages that must be rejected."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from sqsgd import MalformedReport, Task, make_scheme, seeded_rng
+from sqsgd.core import codec
+from sqsgd.core.codec import Column
+
+BINDING = Task(round=5, client=2, seed=77, dim=4, bound=1.5).binding
+
+# Golden values: a change here is a new version of the wire format.
+GOLDEN_CHECKSUM = "be155e79"
+GOLDEN_FINGERPRINT = "ed5ed59d"
+GOLDEN_PAPER_FINGERPRINT = "ba9d8a93"
+GOLDEN_SLOT_MESSAGE = "018fe9c223e70e"
+GOLDEN_MESSAGE = "0159be4b144674e7a82affeb9a03"
+
+
+def sealed(columns, layout):
+    return codec.seal(layout, columns, scheme=0xA1B2C3D4, binding=BINDING)
+
+
+def unsealed(message, layout, **changes):
+    return codec.unseal(message, layout, **{"scheme": 0xA1B2C3D4, "binding": BINDING, **changes})
+
+
+def test_golden_bytes():
+    layout = (Column(5, 16), Column(3, 3), Column(1, 30))
+    message = sealed((np.array([1, 2, 3, 4, 15]), np.array([2, 1, 0]), np.array([29])), layout)
+    # version and checksum; then 4-bit codes, base 3, a symbol
+    assert message[0] == 1
+    assert message[5:].hex(" ") == "21 43 0f 05 1d"
+    assert message[1:5].hex() == GOLDEN_CHECKSUM
+    assert [column.tolist() for column in unsealed(message, layout)] == [[1, 2, 3, 4, 15], [2, 1, 0], [29]]
+
+
+def test_golden_message_of_a_scheme():
+    scheme = make_scheme("sqsgd", dim=100, epsilon=50.0, bytes=8, code="signs")
+    task = Task(round=1, client=2, seed=3, dim=100, bound=4.0)
+    assert f"{scheme.fingerprint:08x}" == GOLDEN_FINGERPRINT
+    scheme.decode(bytes.fromhex(GOLDEN_MESSAGE), task)
+    paper = make_scheme("sqsgd-paper", dim=100, epsilon=50.0, bytes=8)
+    assert f"{paper.fingerprint:08x}" == GOLDEN_PAPER_FINGERPRINT
+
+
+def test_golden_message_of_a_slot():
+    """Where each user reports once, the task's client is the slot's number in the round."""
+    scheme = make_scheme("privunit-index", dim=3920, epsilon=4.0)
+    task = Task(round=3, client=17, seed=1234, dim=3920, bound=0.5)
+    message = scheme.encode(np.linspace(-1, 1, 3920).astype(np.float32), task, seeded_rng(11))
+    assert message.hex() == GOLDEN_SLOT_MESSAGE
+    assert scheme.open(message, task)[0].tolist() == [int.from_bytes(message[5:], "little")]
+
+
+def reseal(body):
+    """Any bytes behind a valid envelope."""
+    return sealed((np.frombuffer(body, np.uint8),), (Column(len(body), 256),))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda m: m[:4], "length"),
+        (lambda m: b"", "length"),
+        (lambda m: m[:-1], "length"),
+        (lambda m: m + b"\0", "length"),
+        (lambda m: b"\2" + m[1:], "version"),
+        (lambda m: b"\0" + m[1:], "version"),
+        (lambda m: m[:1] + b"\0\0\0\0" + m[5:], "checksum"),
+        (lambda m: m[:-1] + bytes([m[-1] ^ 1]), "checksum"),
+        (lambda m: "text", "type"),
+        (lambda m: None, "type"),
+    ],
+)
+def test_damage_is_named(change, reason):
+    layout = (Column(5, 16), Column(3, 3))
+    message = sealed((np.array([1, 2, 3, 4, 15]), np.array([2, 1, 0])), layout)
+    with pytest.raises(MalformedReport) as caught:
+        unsealed(change(message), layout)
+    assert caught.value.reason == reason
+    assert isinstance(caught.value, ValueError)
+
+
+def test_any_view_of_the_bytes_is_read_and_none_crashes():
+    layout = (Column(5, 16),)
+    message = sealed((np.arange(5, dtype=np.uint8),), layout)
+    doubled = bytes(byte for byte in message for _ in range(2))
+    for same in (bytearray(message), memoryview(message), memoryview(doubled)[::2]):
+        assert unsealed(same, layout)[0].tolist() == [0, 1, 2, 3, 4]
+    released = memoryview(message)
+    released.release()
+    with pytest.raises(MalformedReport) as caught:
+        unsealed(released, layout)
+    again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301
+    assert (again.reason, str(again)) == (caught.value.reason, str(caught.value)) == ("type", str(again))
+
+
+def test_wrong_task_or_scheme_is_named():
+    layout = (Column(5, 16),)
+    message = sealed((np.zeros(5, np.uint8),), layout)
+    for changes in ({"scheme": 1}, {"binding": b"other"}):
+        with pytest.raises(
+            MalformedReport, match="for another scheme, round, client, seed or bound"
+        ) as caught:
+            unsealed(message, layout, **changes)
+        assert caught.value.reason == "checksum"
+
+
+def test_codes_and_padding_are_checked_behind_a_valid_checksum():
+    for body, layout, reason in (
+        (b"\x21\x43\xff", (Column(5, 16),), "padding"),
+        (bytes([27]), (Column(3, 3),), "code"),  # three codes below 3 make a number below 27
+        (bytes([63]), (Column(1, 60),), "code"),
+    ):
+        with pytest.raises(MalformedReport) as caught:
+            unsealed(reseal(body), layout)
+        assert caught.value.reason == reason
+
+
+def mutations(messages, numbers, count):
+    """Flips, cuts, extensions, swaps, overwritten bytes and splices of valid messages."""
+    for _ in range(count):
+        message = bytearray(messages[numbers.integers(len(messages))])
+        kind = numbers.integers(6)
+        if kind == 0:
+            for at in numbers.integers(0, 8 * len(message), numbers.integers(1, 9)):
+                message[at >> 3] ^= 1 << (at & 7)
+        elif kind == 1:
+            message = message[: numbers.integers(len(message))]
+        elif kind == 2:
+            message += numbers.bytes(int(numbers.integers(1, 9)))
+        elif kind == 3:
+            i, j = numbers.integers(0, len(message), 2)
+            message[i], message[j] = message[j], message[i]
+        elif kind == 4:
+            start = int(numbers.integers(len(message)))
+            piece = numbers.bytes(int(numbers.integers(1, 9)))[: len(message) - start]
+            message[start : start + len(piece)] = piece
+        else:
+            other, cut = messages[numbers.integers(len(messages))], numbers.integers(len(message))
+            message[cut:] = other[cut:]
+        yield bytes(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("sqsgd", {"code": "sparse"}), ("sqsgd-paper", {"levels": 5, "adaptive": True})]
+)
+def test_no_mutated_message_is_accepted(name, options):
+    scheme, rng = make_scheme(name, dim=60, epsilon=30.0, bytes=8, **options), seeded_rng(1)
+    tasks = [Task(round=3, client=client, seed=1, dim=60, bound=1.0) for client in range(8)]
+    x = np.linspace(-1, 1, 60).astype(np.float32)
+    messages = [scheme.encode(x, task, rng) for task in tasks]
+    accepted = refused = 0
+    for message in mutations(messages, np.random.default_rng(2), 60_000):
+        if message == messages[0]:
+            continue
+        try:
+            scheme.open(message, tasks[0])
+            accepted += 1
+        except MalformedReport:
+            refused += 1
+    assert accepted == 0
+    assert refused > 50_000
+
+
+def test_a_report_fits_no_other_task():
+    scheme, rng = make_scheme("sqsgd", dim=60, epsilon=30.0, bytes=8, code="signs"), seeded_rng(1)
+    right = {"round": 3, "client": 1, "seed": 1, "dim": 60, "bound": 1.0}
+    message = scheme.encode(np.ones(60, np.float32), Task(**right), rng)
+    scheme.open(message, Task(**right))
+    for change in ({"round": 4}, {"client": 2}, {"seed": 2}, {"bound": 1.5}, {"clip": 1.0}):
+        with pytest.raises(MalformedReport):
+            scheme.open(message, Task(**{**right, **change}))
+
+
+def test_no_single_bit_and_no_cut_is_accepted():
+    scheme = make_scheme("sqsgd-stateless", dim=1000, epsilon=40.0, bytes=16, code="sparse", norm_epsilon=6.0)
+    task = Task(round=5, client=7, seed=11, dim=1000, bound=2.5)
+    sent = scheme.encode(np.linspace(-1, 1, 1000).astype(np.float32), task, seeded_rng(3))
+    assert len(sent) == scheme.bits // 8 == 5 + -(-scheme.code_bits // 8) + 1
+    damaged = [sent[:length] for length in range(len(sent))]
+    for place in range(8 * len(sent)):
+        damaged.append(bytearray(sent))
+        damaged[-1][place // 8] ^= 1 << place % 8
+    for message in damaged:
+        with pytest.raises(MalformedReport):
+            scheme.decode(message, task)

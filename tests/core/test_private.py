@@ -1,0 +1,321 @@
+"""Private generators never repeat their noise."""
+
+import copy
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from scipy import stats
+
+from sqsgd import secure_rng, seeded_rng
+from sqsgd.core import random
+from sqsgd.core.random import Keystream, check_rng, idle_rng
+
+
+def test_keys_are_replaced_before_their_limit(monkeypatch):
+    """A generator takes another key after so many bytes; a seeded one the next of its chain."""
+    monkeypatch.setattr(random, "MOST_BYTES", 40_000)
+    rng, again = seeded_rng(1), seeded_rng(1)
+    drawn = [rng.take(16_384).tobytes() for _ in range(10)]
+    assert len(set(drawn)) == 10
+    assert drawn == [again.take(16_384).tobytes() for _ in range(10)]
+
+
+def test_seeded_is_repeatable_and_says_that_it_protects_nobody():
+    assert seeded_rng(7).take(100).tolist() == seeded_rng(7).take(100).tolist()
+    assert seeded_rng(7).take(100).tolist() != seeded_rng(8).take(100).tolist()
+    assert "protects nobody" in repr(seeded_rng(7))
+    assert (seeded_rng(7).protects, secure_rng().protects) == (False, True)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, None, "7", 2**256])
+def test_bad_seeds(seed):
+    with pytest.raises(ValueError, match="seed"):
+        seeded_rng(seed)
+
+
+def test_no_byte_is_handed_out_twice():
+    rng = seeded_rng(1)
+    taken = b"".join(rng.take(size).tobytes() for size in [1, 7, 8, 100, 4096, 5000, 16384, 20, 9] * 20)
+    blocks = [taken[i : i + 16] for i in range(0, len(taken) - 16, 16)]
+    assert len(set(blocks)) == len(blocks)
+    words = [rng.word() for _ in range(1000)]
+    assert len(set(words)) == 1000
+    assert all(word.to_bytes(8, "little") not in taken for word in words)
+
+
+def test_arrays_hold_the_same_words_and_numbers():
+    taken = seeded_rng(1).take(8 * 50).view("<u8")
+    assert seeded_rng(1).words(50).tolist() == taken.tolist()
+    assert seeded_rng(1).uniforms(50).tolist() == [(word >> 11) / 2**53 for word in taken.tolist()]
+
+
+def test_below_is_uniform_and_rejects():
+    rng = seeded_rng(3)
+    counts = np.bincount([rng.below(7) for _ in range(70_000)], minlength=7)
+    assert stats.chisquare(counts).pvalue > 1e-6
+    assert rng.below(1) == 0
+
+    class Scripted(type(rng)):
+        def word(self):
+            return next(words)
+
+    words = iter([2**64 - 1, 2**64 - 2, 5])
+    scripted = Scripted(0)
+    assert scripted.below(2**63 + 1) == 5  # a modulo would have used the first word
+    with pytest.raises(ValueError, match="bound"):
+        rng.below(0)
+
+
+def test_threads_draw_different_noise():
+    rng, drawn = secure_rng(), []
+    barrier = threading.Barrier(8)
+
+    def work():
+        barrier.wait()
+        drawn.append(b"".join(rng.take(64).tobytes() for _ in range(500)))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    blocks = [part[i : i + 64] for part in drawn for i in range(0, len(part), 64)]
+    assert len(blocks) == 8 * 500 == len(set(blocks))
+
+
+def _child(rng, queue):
+    queue.put((rng.take(32).tobytes(), rng.word()))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("source", ["keystream", "os"])
+def test_forked_processes_draw_different_noise(source):
+    rng = secure_rng(source)
+    rng.take(8), rng.word()  # so that there is a pool to copy
+    fork = multiprocessing.get_context("fork")
+    queue = fork.Queue()
+    children = [fork.Process(target=_child, args=(rng, queue)) for _ in range(3)]
+    for child in children:
+        child.start()
+    drawn = [queue.get(timeout=30) for _ in children] + [(rng.take(32).tobytes(), rng.word())]
+    for child in children:
+        child.join()
+    assert len({taken for taken, _ in drawn}) == len({word for _, word in drawn}) == 4
+
+
+def _threaded_child(rng, queue):
+    drawn, barrier = [], threading.Barrier(4)
+
+    def work():
+        barrier.wait()
+        drawn.extend(rng.take(64).tobytes() for _ in range(20))
+        drawn.extend(rng.word().to_bytes(8, "little") for _ in range(20))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    queue.put(drawn)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_threads_of_a_forked_process_never_repeat_the_parents_noise(monkeypatch):
+    """The child's threads start drawing at once: none may see the parent's pool, words or keystream.
+
+    A slow operating system leaves time for the other threads while one takes the new key.
+    """
+    urandom = os.urandom
+    monkeypatch.setattr(os, "urandom", lambda size: time.sleep(0.02) or urandom(size))
+    fork = multiprocessing.get_context("fork")
+    for _ in range(5):
+        rng = secure_rng()
+        rng.take(8), rng.word()
+        queue = fork.Queue()
+        child = fork.Process(target=_threaded_child, args=(rng, queue))
+        child.start()
+        drawn = queue.get(timeout=30)
+        child.join()
+        parent = [rng.take(64).tobytes() for _ in range(100)] + [
+            rng.word().to_bytes(8, "little") for _ in range(63)
+        ]
+        assert [len(part) for part in drawn].count(64) == 80
+        assert len(set(drawn)) == len(drawn) == 160
+        assert not set(drawn) & set(parent)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_while_probabilities_are_computed_does_not_hang():
+    from sqsgd import PrivQuant
+    from sqsgd._internal import exact
+
+    holding, done = threading.Event(), threading.Event()
+
+    def hold():
+        with exact.precision(500):
+            holding.set()
+            done.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holding.wait(30)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        os._exit(42 if PrivQuant(8, 4, 2.0).scale > 0 else 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    done.set()
+    thread.join()
+    assert code == 42
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_seeded_generator_fails_after_a_fork():
+    rng = seeded_rng(5)
+    pid = os.fork()
+    if pid == 0:  # the child must not run pytest's own clean-up
+        try:
+            rng.take(8)
+        except RuntimeError:
+            os._exit(42)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 42
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_generators_cannot_be_copied(duplicate):
+    with pytest.raises(TypeError, match="repeat its noise"):
+        duplicate(secure_rng())
+
+
+@pytest.mark.parametrize("wrong", [None, 7, np.random.default_rng(1)])
+def test_other_generators_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"sqsgd\.secure_rng"):
+        check_rng(wrong)
+
+
+def test_every_byte_comes_from_the_operating_system(monkeypatch):
+    """With source="os" nothing is derived: what is handed out is what os.urandom returned, each byte once."""
+    read, urandom = [], os.urandom
+
+    def watched(size):
+        read.append(urandom(size))
+        return read[-1]
+
+    monkeypatch.setattr(os, "urandom", watched)
+    rng = secure_rng(source="os")
+    assert not read
+    taken = [rng.take(size).tobytes() for size in (1, 24, 4096, 5000, 200_000)]
+    words = [rng.word().to_bytes(8, "little") for _ in range(100)]
+    everything = b"|".join(read)
+    for part in (*taken[:4], *words):
+        assert part in everything
+    assert taken[4] in b"".join(read)  # in several blocks
+    assert len(set(words)) == 100
+    assert sum(map(len, read)) < 300_000
+    assert rng.protects
+    assert repr(rng) == "secure_rng(source='os')"
+
+
+def test_the_default_reads_a_key_alone(monkeypatch):
+    read, urandom = [], os.urandom
+    monkeypatch.setattr(os, "urandom", lambda size: read.append(size) or urandom(size))
+    secure_rng().take(100_000)
+    assert read == [32]
+
+
+def test_unknown_sources_are_refused():
+    with pytest.raises(ValueError, match="source = 'entropy' must be 'keystream' or 'os'"):
+        secure_rng(source="entropy")
+
+
+def test_idle_generators_are_separate():
+    """What is drawn from it in place of nothing changes no report."""
+    rng, again = seeded_rng(3), seeded_rng(3)
+    drawn = [rng.word()]
+    idle_rng().below(7)
+    assert [again.word(), again.word()] == [*drawn, rng.word()]
+    assert idle_rng().protects
+
+
+def test_an_interrupted_fill_hands_out_nothing(monkeypatch):
+    """After Ctrl-C in the middle of a fill, no bytes that were never drawn are returned as noise."""
+    rng = seeded_rng(5)
+    rng.take(8)
+
+    def interrupted(self, target):
+        target[:] = 0xAA
+        raise KeyboardInterrupt
+
+    def take_until_interrupted():
+        while True:
+            rng.take(64)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(random.Rng, "_fill", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            take_until_interrupted()
+    assert all(bytes(rng.take(64)) != b"\xaa" * 64 for _ in range(600))
+
+
+def test_the_keystream_is_that_of_aes_in_counter_mode():
+    """In pieces of any size, also longer than the array of zeros."""
+    sizes, keystream, filled = (1, 15, 100_000, 1 << 18, (1 << 18) + 5, 3), Keystream(bytes(range(32))), []
+    for size in sizes:
+        filled.append(np.empty(size, np.uint8))
+        keystream.fill(filled[-1])
+    plain = Cipher(algorithms.AES256(bytes(range(32))), modes.CTR(bytes(16))).encryptor()
+    assert np.concatenate(filled).tobytes() == plain.update(bytes(sum(sizes)))
+
+
+class Scripted(random.Rng):
+    """Hands out given words."""
+
+    def __init__(self, *words):
+        super().__init__(0)
+        self.left = list(words)
+
+    def word(self):
+        return self.left.pop(0)
+
+    def words(self, count):
+        return np.array([self.word() for _ in range(count)], np.uint64)
+
+
+@pytest.mark.parametrize("bound", [1, 2, 3, 255, 4096, 7680, 2**33 - 1, 2**62 + 1, 2**63 - 25])
+def test_many_numbers_below_bounds_take_further_words_for_rejected_ones(bound):
+    """For words around the limit of rejection, each is used or replaced as ``below`` does."""
+    limit = 2**64 - 2**64 % bound
+    for word in (0, 1, bound - 1, bound, limit - 1, min(limit, 2**64 - 1), 2**64 - 1):
+        alone, many = Scripted(word, 2**64 - 1, 5), Scripted(7, word, 2**64 - 1, 5)
+        expected = alone.below(bound)
+        assert many.below_many(np.array([8, bound])).tolist() == [7, expected]
+        assert many.left == alone.left
+
+
+def test_many_numbers_below_bounds_are_uniform():
+    bounds = np.tile([2, 7, 5], 30_000)
+    drawn = seeded_rng(4).below_many(bounds)
+    for bound in (2, 7, 5):
+        assert stats.chisquare(np.bincount(drawn[bounds == bound], minlength=bound)).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("make", [secure_rng, lambda: secure_rng("os"), lambda: seeded_rng(3)])
+def test_children_draw_other_noise_than_their_parent(make):
+    rng = make()
+    everyone = [rng, rng.child(), rng.child(), rng.child().child()]
+    assert len({word for each in everyone for word in each.words(50).tolist()}) == 200
+    assert {each.protects for each in everyone} == {rng.protects}
+    assert {each._direct for each in everyone} == {rng._direct}
+
+
+def test_children_of_a_seeded_generator_are_repeatable():
+    first, second = seeded_rng(3), seeded_rng(3)
+    assert [first.child().word() for _ in range(3)] == [second.child().word() for _ in range(3)]

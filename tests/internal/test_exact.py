@@ -1,0 +1,182 @@
+"""Enclosures contain the true value, and draws are exact even where 64 bits do not decide."""
+
+from fractions import Fraction
+from math import comb
+
+import numpy as np
+import pytest
+import reference
+from flint import arb, fmpq
+from scripted import ScriptedRng
+
+from sqsgd._internal import exact
+from sqsgd.mechanisms.privquant import boundary_law, kept_law
+
+
+def holds(ball, value: Fraction) -> bool:
+    with exact.precision(5000):
+        return ball.contains(arb(fmpq(value.numerator, value.denominator)))
+
+
+@pytest.mark.parametrize(("dim", "levels"), [(1, 2), (2, 7), (5, 3), (40, 2), (97, 16), (300, 256)])
+def test_tails_enclose_the_exact_sums(dim, levels):
+    with exact.precision(128):
+        for threshold in range(1, dim + 1):
+            high, low = reference.side_sizes(dim, levels, threshold)
+            got_high, got_low = (tail.exp() for tail in exact.log_tails(dim, levels, threshold))
+            assert holds(got_high, Fraction(high, levels**dim))
+            assert holds(got_low, Fraction(low, levels**dim))
+            assert got_high.rel_accuracy_bits() > 100
+            assert got_low.rel_accuracy_bits() > 100
+
+
+@pytest.mark.parametrize("success", [0.3, 0.75, 1e-9, 1 - 2.0**-40])
+def test_tails_of_any_success_probability(success):
+    chance, trials = Fraction(success), 60
+    masses = [comb(trials, k) * chance**k * (1 - chance) ** (trials - k) for k in range(trials + 1)]
+    with exact.precision(128):
+        for threshold in range(1, trials + 1):
+            levels = 1 / fmpq(chance.numerator, chance.denominator)
+            high, low = (tail.exp() for tail in exact.log_tails(trials, levels, threshold))
+            assert holds(high, sum(masses[threshold:]))
+            assert holds(low, sum(masses[:threshold]))
+            assert high.rel_accuracy_bits() > 100
+            assert low.rel_accuracy_bits() > 60
+
+
+def test_a_tail_to_25_digits():
+    with exact.precision(128):
+        assert exact.log_tails(512, 16, 263)[0].str(25, radius=False) == "-393.8411601291969190333489"
+
+
+@pytest.mark.parametrize(
+    ("dim", "levels", "first", "last"), [(30, 2, 0, 30), (30, 3, 0, 12), (30, 3, 13, 30)]
+)
+def test_running_sum_encloses_and_covers(dim, levels, first, last):
+    with exact.precision(192):
+        got = list(exact.running_sum(dim, levels, first, last, arb(1), arb(0), arb(2) ** -30))
+    values = [value for value, _ in got]
+    assert values == list(range(values[0], values[-1] + 1))
+    for value, ball in got:
+        count = sum(comb(dim, k) * (levels - 1) ** (dim - k) for k in range(first, value + 1))
+        assert holds(ball, Fraction(count, levels**dim))
+    left_out = sum(comb(dim, k) * (levels - 1) ** (dim - k) for k in range(values[-1] + 1, last + 1))
+    assert Fraction(left_out, levels**dim) < Fraction(1, 2**30)
+
+
+def exact_cdf(dim, levels, threshold, keep):
+    above, below = reference.densities(dim, levels, threshold, keep)
+    total, cdf = Fraction(0), []
+    for count in range(dim + 1):
+        total += comb(dim, count) * (levels - 1) ** (dim - count) * (above if count >= threshold else below)
+        cdf.append(total)
+    assert total == 1
+    return cdf
+
+
+@pytest.mark.parametrize(
+    ("dim", "levels", "threshold", "keep"),
+    [
+        (1, 2, 1, Fraction(3, 4)),  # the edge 1/4 is a multiple of 2^-64: no precision decides it
+        (6, 3, 4, Fraction(9, 10)),
+        (60, 2, 60, 1 - Fraction(1, 2**70)),  # the low side lies below the 64-bit grid
+        (80, 2, 70, 1 - Fraction(1, 10**9)),
+        (80, 5, 30, Fraction(2, 3)),
+    ],
+)
+def test_draws_around_every_edge_are_those_of_the_exact_law(dim, levels, threshold, keep):
+    cdf = exact_cdf(dim, levels, threshold, keep)
+    sampler = kept_law(dim, levels, float("inf"), threshold, keep).sampler
+    for edge in cdf[:-1]:
+        first, rest = divmod(edge * 2**64, 1)
+        second = int(rest * 2**64)
+        for one in {max(int(first) - 1, 0), int(first), min(int(first) + 1, 2**64 - 1)}:
+            for two in {max(second - 1, 0), second, min(second + 1, 2**64 - 1)}:
+                rng = ScriptedRng(one, two, 2**63, 12345)
+                low = sum(Fraction(word, 2 ** (64 * (i + 1))) for i, word in enumerate(rng.script))
+                expected = next(count for count, value in enumerate(cdf) if low < value)
+                assert sampler.draw(rng) == expected, (edge, one, two)
+
+
+def test_an_ambiguous_word_draws_more_bits_and_only_then():
+    sampler = kept_law(6, 3, float("inf"), 4, Fraction(9, 10)).sampler
+    edge = int(exact_cdf(6, 3, 4, Fraction(9, 10))[3] * 2**64)
+    ambiguous, clear = ScriptedRng(edge, 1), ScriptedRng(edge + 1)
+    assert sampler.draw(ambiguous) == 3
+    assert (ambiguous.used, sampler.draw(clear), clear.used) == (2, 4, 1)
+
+
+@pytest.mark.parametrize(("dim", "levels"), [(512, 2), (512, 16)])
+def test_the_smallest_uniform_reaches_the_very_first_value(dim, levels):
+    """U = 0 is below P(L = 0), however small that is: the sampler draws as many words as it needs."""
+    law, zeros = boundary_law(dim, levels, 400.0), ScriptedRng(*[0] * 100)
+    with exact.precision(4096):
+        bits = int((-(law.cdf(0).log() / arb(2).log())).floor().unique_fmpz())
+    assert law.sampler.draw(zeros) == 0
+    assert zeros.used >= bits // 64
+
+
+@pytest.mark.parametrize(("dim", "levels", "epsilon"), [(512, 2, 400.0), (3, 2, 1e5), (1, 256, 1e5)])
+def test_a_low_side_below_the_grid_is_not_drawn_by_rounding(dim, levels, epsilon):
+    """1 - p < 2^-65: the word 0 alone does not decide, and 2^-65 is already on the high side."""
+    assert boundary_law(dim, levels, epsilon).sampler.draw(ScriptedRng(0, 2**63)) == dim
+
+
+def test_bernoulli_is_exact_at_its_edge():
+    coin = exact.bernoulli(lambda: arb(2).log())  # 1 with probability 2/3, so the edge is 1/3
+    third = 2**64 // 3
+    assert coin.draw(ScriptedRng(third - 1)) == 0
+    assert coin.draw(ScriptedRng(third + 1)) == 1
+    assert coin.draw(ScriptedRng(third, third - 1)) == 0
+    assert coin.draw(ScriptedRng(third, third, third + 1)) == 1
+
+
+def test_directed_rounding_stays_on_its_side():
+    third = lambda: arb(1) / 3  # noqa: E731
+    below, above = exact.rounded(third, -float("inf")), exact.rounded(third, float("inf"))
+    assert Fraction(below) < Fraction(1, 3) < Fraction(above)
+    assert above - below < 1e-15
+
+
+def test_an_undecidable_question_is_an_error(monkeypatch):
+    monkeypatch.setattr(exact, "MOST_BITS", 512)
+    with pytest.raises(ArithmeticError, match="undecided"):
+        exact.settle(lambda: None)
+
+
+def test_tables_are_sorted_and_without_gaps():
+    """A wide enclosure before a narrow one: binary search needs sorted tables, and every word stays safe."""
+    with exact.precision(128):
+        balls = [arb("0.5 +/- 0.1"), arb("0.55 +/- 0.001"), arb("0.58 +/- 0.0001"), arb("0.585 +/- 0.2")]
+        law = exact.InverseCdf(4, lambda value: balls[value].mid(), list(enumerate(balls)))
+        gaps = exact.InverseCdf(4, lambda value: balls[value].mid(), list(enumerate(balls))[::2])
+    below, above = (table.tolist() for table in law.tables())
+    assert sorted(law._above) != law._above
+    assert below == sorted(below)
+    assert above == sorted(above)
+    with exact.precision(128):
+        for ball, under, over in zip(balls, below, above, strict=True):
+            assert arb(under) <= (ball * 2**64).lower()
+            assert arb(over + 1) > (ball * 2**64).upper()
+    with pytest.raises(ValueError, match="from 0 to 2 have gaps"):
+        gaps.tables()
+
+
+@pytest.mark.parametrize("kept", [slice(None), slice(0, None, 2), slice(0)])
+def test_draws_of_many_words_are_single_draws(kept):
+    """Around every edge, with gaps in the table and without one; undecided words take further ones."""
+    shares = [Fraction(1, 7), Fraction(1, 10**30), Fraction(2, 5), Fraction(1, 3)]
+    edges = [sum(shares[: i + 1]) for i in range(4)]
+    listed = [(i, fmpq(edge.numerator, edge.denominator)) for i, edge in enumerate(edges)]
+    with exact.precision(192):
+        sampler = exact.InverseCdf(4, lambda v: arb(([*listed, (4, fmpq(1))])[v][1]), [
+            (v, arb(edge)) for v, edge in listed[kept]
+        ])  # fmt: skip
+    places = [int(edge * 2**64) for edge in edges] + [0, 2**64 - 1, 2**63]
+    words = np.array([min(max(p + step, 0), 2**64 - 1) for p in places for step in range(-3, 4)], np.uint64)
+    for further in (0, 2**63, 2**64 - 1):
+        rng = ScriptedRng(*words.tolist(), *[further] * (3 * words.size))
+        values = sampler.draw_many(words.size, rng)
+        alone = [ScriptedRng(word, *[further] * 3) for word in words.tolist()]
+        assert values.tolist() == [sampler.draw(each) for each in alone]
+        assert rng.used == sum(each.used for each in alone) > words.size

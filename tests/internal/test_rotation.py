@@ -1,0 +1,195 @@
+"""Rotations and sums equal their NumPy references and report non-finite values."""
+
+import math
+
+import numpy as np
+import pytest
+import reference
+from random_words import NUMBERS, words
+from scipy.linalg import hadamard
+
+from sqsgd._internal.kernels.rotation import (
+    accumulate,
+    add_at,
+    add_rows,
+    add_scaled,
+    flip_signs,
+    narrow,
+    rotate,
+    rotate_rows,
+    square_sum,
+    square_sums,
+    unrotate_codes,
+    within,
+)
+
+
+@pytest.mark.parametrize("exponent", [*range(15), 17])
+def test_rotate_is_signs_then_hadamard(exponent):
+    size = 1 << exponent
+    x = NUMBERS.standard_normal(size).astype(np.float32)
+    signs = words(-(-size // 64), "u8")
+    y = np.empty_like(x)
+    assert rotate(x, signs, size**-0.5, y, 1e13)
+    expected = reference.hadamard(reference.signs_of(signs, size) * x.astype(np.float64)) / size**0.5
+    assert np.abs(y - expected).max() < 1e-5
+    in_place = x.copy()
+    assert rotate(in_place, signs, size**-0.5, in_place, 1e13)
+    assert np.array_equal(in_place, y)
+
+
+@pytest.mark.parametrize("exponent", [*range(15), 17])
+def test_the_rounding_is_the_documented_one(exponent):
+    """Scale, then strides 1, 2, 4, ..., each operation rounded to float32."""
+    size = 1 << exponent
+    x = (NUMBERS.standard_normal(size) * 10.0 ** NUMBERS.uniform(-42, 12, size)).astype(np.float32)
+    signs, y = words(-(-size // 64), "u8"), np.empty(size, np.float32)
+    assert rotate(x, signs, size**-0.5, y, 1e13)
+    expected = x * np.float32(size**-0.5) * reference.signs_of(signs, size).astype(np.float32)
+    for stride in (1 << power for power in range(exponent)):
+        pairs = expected.reshape(-1, 2, stride)
+        low, high = pairs[:, 0], pairs[:, 1]
+        expected = np.stack([low + high, low - high], axis=1).reshape(-1)
+    assert np.array_equal(y.view(np.uint32), expected.view(np.uint32))
+
+
+@pytest.mark.parametrize("size", [2, 64, 1024, 32768])
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf, 2e13, -2e13])
+def test_rotate_reports_what_is_not_finite_or_too_large(size, bad):
+    signs, y = words(-(-size // 64), "u8"), np.empty(size, np.float32)
+    for at in (0, size // 2, size - 1):
+        x = np.full(size, 1e13, np.float32)
+        assert rotate(x, signs, 1.0, y, 1e13)
+        x[at] = bad
+        assert not rotate(x, signs, 1.0, y, 1e13)
+
+
+def test_reference_hadamard_is_scipys():
+    assert np.array_equal(reference.hadamard(np.eye(16)[3]), hadamard(16)[3])
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 1000])
+def test_flip_signs(size):
+    x, signs = NUMBERS.standard_normal(size).astype(np.float32), words(-(-size // 64), "u8")
+    y = x.copy()
+    flip_signs(y, signs)
+    assert np.array_equal(y, x * reference.signs_of(signs, size).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("width", "size"), [(1, 1), (20, 32), (64, 64), (100, 128), (3920, 4096), (5000, 8192)]
+)
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_rows_are_rotated_like_single_vectors(width, size, rounds):
+    rows, count, scale = 5, -(-size // 64), size**-0.5
+    x = NUMBERS.standard_normal((rows, width)).astype(np.float32)
+    x[3, width // 2] = np.nan
+    first = words(rows * count, "u8").reshape(rows, count)
+    second = (
+        words(rows * count, "u8").reshape(rows, count) if rounds == 2 else np.empty((0, count), np.uint64)
+    )
+    y, fine = np.empty((rows, size), np.float32), np.empty(rows, np.bool_)
+    rotate_rows(x, first, second, scale, y, 1e13, fine)
+    assert fine.tolist() == [True, True, True, False, True]
+    single = np.zeros((rows, size), np.float32)
+    single[:, :width] = x
+    for i, row in enumerate(single):
+        for signs in (first, second)[:rounds]:
+            rotate(row, signs[i], scale, row, 1e13)
+    assert np.array_equal(y, single, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("size", "count"), [(1, 1), (2, 1), (32, 1), (32, 5), (64, 1), (4096, 1), (4096, 30)]
+)
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_signed_coordinates_are_rotated_back_like_vectors(size, count, rounds):
+    rows, width, scale = 9, -(-size // 64), size**-0.5
+    first = words(rows * width, "u8").reshape(rows, width)
+    second = words(rows * width, "u8").reshape(rows, width)
+    codes = np.array([NUMBERS.choice(size, count, replace=False) for _ in range(rows)], np.uint32)
+    codes = 2 * codes + NUMBERS.integers(0, 2, codes.shape).astype(np.uint32)
+    x = np.empty((rows, size), np.float32)
+    unrotate_codes(codes, first, second if rounds == 2 else second[:0], scale, x)
+    none = np.zeros(width, np.uint64)
+    for i in range(rows):
+        row = np.zeros(size, np.float32)
+        row[codes[i] >> 1] = 1 - 2.0 * (codes[i] & 1)
+        for signs in (first, second)[rounds - 1 :: -1]:
+            rotate(row, none, scale, row, np.inf)
+            flip_signs(row, signs[i])
+        assert np.array_equal(x[i], row)
+
+
+def test_rows_are_added_one_after_the_other():
+    x, factors = NUMBERS.standard_normal((40, 70)).astype(np.float32), NUMBERS.uniform(0, 1e9, 40)
+    total, expected = np.ones(65), np.ones(65)
+    add_rows(x, factors, total)
+    for row, factor in zip(x, factors, strict=True):
+        expected += row[:65].astype(np.float64) * factor
+    assert np.array_equal(total, expected)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-50, 1.0, 1e60, 1e300])
+@pytest.mark.parametrize("size", [1, 7, 64, 1000])
+def test_narrowing_keeps_every_range(size, scale):
+    """Estimates far beyond float32 come back through it, and are added to what is there."""
+    y, x, total = NUMBERS.standard_normal(size) * scale, np.empty(size, np.float32), np.full(size, scale)
+    factor = narrow(y, y.view(np.int64), x)
+    assert factor == np.abs(y).max()
+    assert np.array_equal(x, (y / factor).astype(np.float32))
+    add_scaled(x, factor, total)
+    assert np.array_equal(total, scale + x.astype(np.float64) * factor)
+
+
+def test_zeros_are_narrowed_by_one():
+    x = np.empty(9, np.float32)
+    assert narrow(np.zeros(9), np.zeros(9, np.int64), x) == 1.0
+    assert not x.any()
+
+
+def test_sums_at_places():
+    numbers = np.random.default_rng(1)
+    total, values, places = numbers.random(50), numbers.random(20), np.sort(numbers.choice(50, 20, False))
+    expected = total.copy()
+    expected[places] += 3.0 * values
+    places.setflags(write=False)  # as those of a transform: a kernel has one type of arguments
+    add_at(total, places, values, 3.0)
+    assert np.array_equal(total, expected)
+
+
+def test_accumulate():
+    codes, total = words(1000, "u1"), NUMBERS.standard_normal(1000).astype(np.float32)
+    expected = total + (np.float32(0.25) * codes.astype(np.float32)).astype(np.float64) - 3.0
+    accumulate(codes, 0.25, -3.0, total)
+    assert np.allclose(total, expected, rtol=1e-6, atol=1e-5)
+
+
+def test_within():
+    x = np.array([1.0, -2.0, 0.0], np.float32)
+    assert within(x, 2.0)
+    assert not within(x, 1.5)
+    for bad in (np.nan, np.inf, -np.inf):
+        assert not within(np.array([0.0, bad], np.float32), 1e30)
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 1000])
+@pytest.mark.parametrize("scale", [1e-38, 1e-20, 1.0, 1e38])
+def test_squares_neither_underflow_nor_overflow(size, scale):
+    x = (np.random.default_rng(size).uniform(-1, 1, size) * scale).astype(np.float32)
+    assert math.isclose(square_sum(x), math.fsum(float(value) ** 2 for value in x), rel_tol=1e-13)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 64, 69])
+def test_what_is_not_finite_is_not_lost(wrong, place):
+    x = np.ones(70, np.float32)
+    x[place] = wrong
+    assert not math.isfinite(square_sum(x))
+
+
+def test_rows_are_summed_as_single_vectors():
+    x = np.random.default_rng(5).standard_normal((7, 100)).astype(np.float32)
+    sums = np.empty(7)
+    square_sums(x, sums)
+    assert sums.tolist() == [square_sum(row) for row in x]
