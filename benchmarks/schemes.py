@@ -116,7 +116,7 @@ def measure(name: str, scheme: Scheme, setting: Setting, seconds: float) -> Esti
             error, x = error[sent], x[sent]
         errors.append(float(error @ error) / float(x @ x))
     nmse, half_width = mean_interval(errors)
-    biased = scheme.mechanism.chooses
+    biased = scheme.mechanism.traits.chooses
     return Estimation(
         setting=setting,
         scheme=name,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqsgd import Task, seeded_rng
-from sqsgd.core import NOT_PRIVATE, Mechanism, Scheme, Transform
+from sqsgd.core import NOT_PRIVATE, Mechanism, Scheme, Traits, Transform
 from sqsgd.core.codec import Column
 
 TASK = Task(round=2, client=7, seed=1, dim=3, bound=10.0)
@@ -75,8 +75,8 @@ class Whole(Mechanism):
         return f"whole {self.dim}"
 
     @property
-    def has_symbol(self):
-        return self.counted
+    def traits(self):
+        return Traits(has_symbol=self.counted)
 
     @property
     def layout(self):

@@ -44,9 +44,13 @@ X = np.linspace(-0.9, 0.9, 8, dtype=np.float32)
 
 
 def test_columns_and_epsilon_are_those_of_the_parts():
-    assert (PLAIN.layout, PLAIN.has_symbol, PLAIN.privacy.epsilon) == ((Column(8, 4),), False, 5.0)
+    assert (PLAIN.layout, PLAIN.traits.has_symbol, PLAIN.privacy.epsilon) == ((Column(8, 4),), False, 5.0)
     assert SYMBOL.layout == (Column(8, 4), Column(1, SYMBOL.first.levels + 1))
-    assert (SYMBOL.has_symbol, SYMBOL.privacy.epsilon, SYMBOL.privacy.is_pure_local) == (True, 7.0, True)
+    assert (SYMBOL.traits.has_symbol, SYMBOL.privacy.epsilon, SYMBOL.privacy.is_pure_local) == (
+        True,
+        7.0,
+        True,
+    )
     assert PLAIN.own_reach is None
 
 

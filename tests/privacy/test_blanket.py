@@ -305,7 +305,7 @@ def test_the_densities_are_those_of_the_mechanism(name, options, epsilon):
     density = levels_of(scheme, x[: scheme.mechanism.dim])
     assert density.mean() == pytest.approx(1.0)
     with exact.precision(128):
-        parts = [tuple(map(float, part())) for part in scheme.mechanism.blanket]
+        parts = [tuple(map(float, part())) for part in scheme.mechanism.traits.blanket]
     expected: dict[float, float] = {1.0: 1.0}
     for high, low in parts:
         share = (1 - low) / (high - low)
@@ -326,7 +326,7 @@ def test_caps_state_the_share_of_the_cap(name, size):
     scheme = make_scheme(name, dim=20, epsilon=4.0, bytes=size)
     mechanism = scheme.mechanism if size is None else scheme.mechanism.inner
     with exact.precision(128):
-        (high, low), symbol = (part() for part in scheme.mechanism.blanket)
+        (high, low), symbol = (part() for part in scheme.mechanism.traits.blanket)
         assert float((1 - low) / (high - low)) == pytest.approx(float(mechanism.cap.tail()))
         assert float(high / low) == pytest.approx(math.exp(mechanism.cap.epsilon))
         assert float(symbol[0] / symbol[1]) == pytest.approx(math.exp(mechanism.norm.epsilon))
@@ -337,7 +337,7 @@ def test_what_is_stated_is_a_law_and_has_the_whole_epsilon(name):
     """A q in (0, 1), and odds that multiply to e^ε. Mechanisms of other kinds state nothing."""
     mechanism = make_scheme(name, dim=64, epsilon=20.0, bytes=32).mechanism
     with exact.precision(192):
-        levels = [part() for part in mechanism.blanket]
+        levels = [part() for part in mechanism.traits.blanket]
         assert all(high > 1 and 0 < low < 1 for high, low in levels)
         if levels:
             log_odds = sum(float((high / low).log()) for high, low in levels)
@@ -380,5 +380,5 @@ def test_real_reports_of_two_users_stay_below_the_bound(name, options):
     kernel = np.exp([[mechanism.log_density(each, x, 1.0) for each in columns] for x in inputs])
     for epsilon in (0.1, 0.7):
         true = strongest(kernel, math.exp(epsilon))
-        assert true <= (1 + 1e-9) * blanket_bound(mechanism.blanket, 2, 1e-6).spent(epsilon)
-        assert true > 0.5 * blanket_bound(mechanism.blanket, 2, 1e-6).spent(epsilon)
+        assert true <= (1 + 1e-9) * blanket_bound(mechanism.traits.blanket, 2, 1e-6).spent(epsilon)
+        assert true > 0.5 * blanket_bound(mechanism.traits.blanket, 2, 1e-6).spent(epsilon)

@@ -137,7 +137,7 @@ PRIVATE = [case for case in CASES if case.notion != "none"]
 
 def task(scheme, client=0, **changes):
     """A task with a bound that unit vectors fit: of norms, or of rotated coordinates."""
-    bound = 5.0 / scheme.mechanism.dim**0.5 if scheme.mechanism.bounds_coordinates else 1.5
+    bound = 5.0 / scheme.mechanism.dim**0.5 if scheme.mechanism.traits.bounds_coordinates else 1.5
     return Task(**{"round": 4, "client": client, "seed": 11, "dim": scheme.dim, "bound": bound, **changes})
 
 

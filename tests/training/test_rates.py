@@ -40,8 +40,8 @@ def test_no_first_step_is_longer_than_the_limit(name):
     rate = rates.learning_rate(scheme, 10**6)
     if scheme.follows_norms:
         assert rate <= 0.3
-    elif not scheme.mechanism.bounds_coordinates:  # a range, which no gradient fills
-        limit = 2.0 if scheme.mechanism.chooses else 1.25
+    elif not scheme.mechanism.traits.bounds_coordinates:  # a range, which no gradient fills
+        limit = 2.0 if scheme.mechanism.traits.chooses else 1.25
         assert rate * scheme.first_bound * scheme.mechanism.longest <= limit + 1e-9
 
 

@@ -184,7 +184,7 @@ def _reported(
     task = task_for(scheme, subject.seed, length=float(np.linalg.norm(gradient)))
     message = scheme.encode(gradient, task, subject.noise())
     decoded = scheme.decode(message, task).astype(np.float32)
-    if not (scheme.sends_block or scheme.mechanism.chooses):
+    if not (scheme.sends_block or scheme.mechanism.traits.chooses):
         return decoded, slice(None), cosine(decoded, gradient)
     sent = scheme.sent_coordinates(scheme.open(message, task), task)
     return decoded[sent], torch.tensor(sent), cosine(decoded[sent], gradient[sent])

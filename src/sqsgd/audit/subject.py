@@ -152,7 +152,7 @@ class Small:
         directions = {name: each / float(np.linalg.norm(each)) for name, each in raw.items()}
         dense = directions["dense"]
         directions["dense, reversed"] = -dense
-        symbols = mechanism.layout[-1].alphabet if mechanism.has_symbol else None
+        symbols = mechanism.layout[-1].alphabet if mechanism.traits.has_symbol else None
         steps = 2 * min((symbols or 3) - 1, _MOST_SYMBOLS)
         targets: list[tuple[str, Floats, Band | None]] = [("zero", 0 * dense, None)]
         for part, words in ((0.99 * _TINY, "just below"), (1.01 * _TINY, "just above")):

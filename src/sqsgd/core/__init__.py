@@ -5,7 +5,7 @@ step): gradient → transforms → mechanism → columns → bytes, and back.
 """
 
 from sqsgd.core.aggregate import Aggregate
-from sqsgd.core.mechanism import NOT_PRIVATE, Mechanism, Notion, Privacy
+from sqsgd.core.mechanism import NOT_PRIVATE, Mechanism, Notion, Privacy, Traits
 from sqsgd.core.scheme import Scheme
 from sqsgd.core.transforms import Codes, Estimate, Indices, Transform, Vectors
 
@@ -19,6 +19,7 @@ __all__ = [
     "Notion",
     "Privacy",
     "Scheme",
+    "Traits",
     "Transform",
     "Vectors",
 ]

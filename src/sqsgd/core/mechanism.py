@@ -6,7 +6,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -64,6 +64,27 @@ class Privacy:
 NOT_PRIVATE = Privacy(epsilon=math.inf, notion="none")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What schemes, learning rates, forecasts and the certificate ask about a mechanism."""
+
+    has_symbol: bool = False
+    """The last column is one symbol for the vector's size, which the budget for codes does not count."""
+    fixed_length: bool = False
+    """All reports are as long as the bound: shorter vectors toss a coin for their sign."""
+    bounds_coordinates: bool = False
+    """``bound`` limits the magnitude of each coordinate; otherwise it limits the l2 norm."""
+    chooses: bool = False
+    """The mechanism chooses the coordinates that a report is about: see ``Mechanism.coordinates``."""
+    blanket: tuple[Densities, ...] = ()
+    """The high and the low density of each part of a report, for ``sqsgd.central_guarantee``.
+
+    Given x the parts are independent, and the densities of each are relative to a law that does not depend on
+    x. Which outputs have the high density depends on x, but not their share under that law. Empty for
+    mechanisms of other kinds. tests/privacy/test_blanket.py compares all of this.
+    """
+
+
 class Mechanism(ABC):
     """The only private step. It projects its own input, so ε never depends on an earlier step.
 
@@ -86,28 +107,10 @@ class Mechanism(ABC):
 
     dim: int
 
-    chooses: ClassVar[bool] = False
-    """The mechanism chooses the coordinates that a report is about: see ``coordinates``."""
-
     @property
     @abstractmethod
     def identity(self) -> str:
         """The parameters as text; part of the wire format's fingerprint, so it never changes."""
-
-    @property
-    def fixed_length(self) -> bool:
-        """All reports are as long as the bound, whatever the vector: shorter ones toss a coin."""
-        return False
-
-    @property
-    def has_symbol(self) -> bool:
-        """The last column is one symbol for the vector's size, which the budget for codes does not count."""
-        return False
-
-    @property
-    def bounds_coordinates(self) -> bool:
-        """``bound`` limits the magnitude of each coordinate; otherwise it limits the l2 norm."""
-        return False
 
     @property
     @abstractmethod
@@ -120,14 +123,9 @@ class Mechanism(ABC):
         return NOT_PRIVATE
 
     @property
-    def blanket(self) -> tuple[Densities, ...]:
-        """The high and the low density of each part of a report, for ``sqsgd.central_guarantee``.
-
-        Given x the parts are independent, and the densities of each are relative to a law that does not
-        depend on x. Which outputs have the high density depends on x, but not their share under that law.
-        Empty for mechanisms of other kinds. tests/privacy/test_blanket.py compares all of this.
-        """
-        return ()
+    def traits(self) -> Traits:
+        """What else the code asks about the mechanism; the usual answers, unless it states others."""
+        return Traits()
 
     @abstractmethod
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
@@ -171,7 +169,7 @@ class Mechanism(ABC):
         ]
 
     def coordinates(self, columns: Columns) -> Indices:
-        """The coordinates that a report is about, where the mechanism ``chooses``."""
+        """The coordinates that a report is about, where it ``chooses`` them."""
         raise NotImplementedError
 
     @abstractmethod
@@ -200,7 +198,7 @@ class Mechanism(ABC):
 
         It is 1 unless the bound limits coordinates: then, it is three deviations of a Gaussian one.
         """
-        return math.sqrt(self.dim) / 3 if self.bounds_coordinates else 1.0
+        return math.sqrt(self.dim) / 3 if self.traits.bounds_coordinates else 1.0
 
     @abstractmethod
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:

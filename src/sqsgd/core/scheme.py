@@ -86,12 +86,12 @@ class Scheme:
     @property
     def sends_block(self) -> bool:
         """A report covers a block of coordinates chosen without the vector; the client keeps the rest."""
-        return self.residual and not self.mechanism.chooses
+        return self.residual and not self.mechanism.traits.chooses
 
     @cached_property
     def unit_bound(self) -> float:
         """A bound for unit vectors: their norm, that of a block, or three deviations of a coordinate."""
-        if self.mechanism.bounds_coordinates:
+        if self.mechanism.traits.bounds_coordinates:
             return 3.0 / math.sqrt(self.dim)
         return math.sqrt(self.mechanism.dim / self.dim) if self.sends_block else 1.0
 
@@ -123,7 +123,7 @@ class Scheme:
     def code_bits(self) -> int:
         """Bits of the packed codes, which is what a budget counts."""
         layout = self.mechanism.layout
-        return sum(column.bits for column in (layout[:-1] if self.mechanism.has_symbol else layout))
+        return sum(column.bits for column in (layout[:-1] if self.mechanism.traits.has_symbol else layout))
 
     @cached_property
     def nmse(self) -> float:
@@ -144,7 +144,7 @@ class Scheme:
     @property
     def follows_norms(self) -> bool:
         """Whether the noise of a report is relative to the vector: no fixed bound decides it."""
-        return self.mechanism.has_symbol or not self.privacy.is_private
+        return self.mechanism.traits.has_symbol or not self.privacy.is_private
 
     @property
     def privacy(self) -> Privacy:
@@ -264,7 +264,7 @@ class Scheme:
 
     def sent_coordinates(self, columns: Columns, task: Task) -> Indices:
         """The coordinates of the vector that a report covers."""
-        if self.mechanism.chooses:
+        if self.mechanism.traits.chooses:
             return self.mechanism.coordinates(columns)
         kept = self.transforms[0].coordinates(task, self.dim) if self.transforms else None
         return np.arange(self.dim) if kept is None else kept

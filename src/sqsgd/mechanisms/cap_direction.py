@@ -20,7 +20,7 @@ from flint import arb
 from sqsgd._internal import checks, exact
 from sqsgd._internal.checks import Vector
 from sqsgd._internal.exact import add_up
-from sqsgd.core import Estimate, Mechanism, Privacy
+from sqsgd.core import Estimate, Mechanism, Privacy, Traits
 from sqsgd.core.codec import Column, Columns, Layout
 from sqsgd.core.random import Rng, check_rng
 from sqsgd.mechanisms.scalardp import ScalarDP
@@ -198,9 +198,9 @@ class CapDirection(Mechanism):
     def identity(self) -> str:
         return f"cap ({self.cap.identity}) ({self.norm.identity})"
 
-    @property
-    def has_symbol(self) -> bool:
-        return True
+    @cached_property
+    def traits(self) -> Traits:
+        return Traits(has_symbol=True, blanket=(self.cap.weights, self.norm.weights))
 
     @cached_property
     def layout(self) -> Layout:
@@ -210,10 +210,6 @@ class CapDirection(Mechanism):
     def privacy(self) -> Privacy:
         epsilon = add_up(self.cap.epsilon, self.norm.epsilon)
         return Privacy(epsilon=epsilon, notion="local", arithmetic="real")
-
-    @property
-    def blanket(self) -> tuple[exact.Densities, ...]:
-        return self.cap.weights, self.norm.weights
 
     def _parts(self, x: Vector, bound: float) -> tuple[Doubles, float]:
         """Direction and norm; a norm below a millionth of the bound counts as zero."""

@@ -16,9 +16,9 @@ from flint import arb, fmpq
 
 from sqsgd._internal import checks, exact
 from sqsgd._internal.checks import Vector
-from sqsgd._internal.exact import Densities, add_up
+from sqsgd._internal.exact import add_up
 from sqsgd._internal.geometry import normal_points
-from sqsgd.core import Mechanism, Privacy
+from sqsgd.core import Mechanism, Privacy, Traits
 from sqsgd.core.codec import Column, Columns, Layout
 from sqsgd.core.random import Rng, check_rng
 from sqsgd.mechanisms.scalardp import ScalarDP
@@ -563,9 +563,10 @@ class Quantized(Mechanism):
     def dim(self) -> int:  # type: ignore[override]
         return self.quantizer.dim
 
-    @property
-    def has_symbol(self) -> bool:
-        return self.symbol is not None
+    @cached_property
+    def traits(self) -> Traits:
+        densities = (self.quantizer.law.weights, *([self.symbol.weights] if self.symbol else []))
+        return Traits(has_symbol=self.symbol is not None, blanket=densities)
 
     @cached_property
     def layout(self) -> Layout:
@@ -576,10 +577,6 @@ class Quantized(Mechanism):
     def privacy(self) -> Privacy:
         parts = [self.quantizer.epsilon] + ([self.symbol.epsilon] if self.symbol else [])
         return Privacy(epsilon=add_up(*parts), notion="local")
-
-    @property
-    def blanket(self) -> tuple[Densities, ...]:
-        return (self.quantizer.law.weights, *([self.symbol.weights] if self.symbol else []))
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
         x, half_range, size = self.prepared(x, bound)

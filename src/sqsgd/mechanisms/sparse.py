@@ -12,9 +12,9 @@ from flint import arb, ctx, fmpz
 
 from sqsgd._internal import checks, exact
 from sqsgd._internal.checks import Vector
-from sqsgd._internal.exact import Densities, add_up
+from sqsgd._internal.exact import add_up
 from sqsgd._internal.geometry import l2_norm, largest_sum, row_norms
-from sqsgd.core import Codes, Estimate, Mechanism, Privacy, Vectors
+from sqsgd.core import Codes, Estimate, Mechanism, Privacy, Traits, Vectors
 from sqsgd.core.codec import Column, Columns, Layout, SignedSubset
 from sqsgd.core.random import Rng, check_rng
 from sqsgd.mechanisms.scalardp import ScalarDP
@@ -228,13 +228,11 @@ class SparseMatches(Mechanism):
         law, norm = self.law, self.norm.identity if self.norm else "coin"
         return f"sparse {law.size} {law.near} {law.count} {law.threshold} {law.epsilon!r} ({norm})"
 
-    @property
-    def has_symbol(self) -> bool:
-        return self.norm is not None
-
-    @property
-    def fixed_length(self) -> bool:
-        return self.norm is None
+    @cached_property
+    def traits(self) -> Traits:
+        densities = (self.law.weights, *([self.norm.weights] if self.norm else []))
+        has_norm = self.norm is not None
+        return Traits(has_symbol=has_norm, fixed_length=not has_norm, blanket=densities)
 
     @cached_property
     def layout(self) -> Layout:
@@ -245,10 +243,6 @@ class SparseMatches(Mechanism):
     def privacy(self) -> Privacy:
         parts = [self.law.epsilon] + ([self.norm.epsilon] if self.norm else [])
         return Privacy(epsilon=add_up(*parts), notion="local")
-
-    @property
-    def blanket(self) -> tuple[Densities, ...]:
-        return (self.law.weights, *([self.norm.weights] if self.norm else []))
 
     @cached_property
     def scale(self) -> float:

@@ -73,7 +73,7 @@ def central_guarantee(
     """The central guarantee of reports of ``scheme``, one per user, whose order is uniform and secret.
 
     It is the smaller of two bounds, and at most the local ε: the bound of a mechanism with two densities
-    (``Mechanism.blanket``), and that of Feldman, McMillan and Talwar (2021) for all mechanisms.
+    (``Traits.blanket``), and that of Feldman, McMillan and Talwar (2021) for all mechanisms.
     docs/proofs/shuffled-reports.md contains the proof and what is not covered.
 
     Args:
@@ -141,8 +141,8 @@ def _bounds(
     """The bounds that apply, the likely smaller one first; none where neither δ nor other users help."""
     local = scheme.privacy.epsilon
     if users > 1 and delta >= _LEAST_DELTA and local <= _MOST_LOCAL:
-        if scheme.mechanism.blanket:
-            yield "blanket", blanket_bound(scheme.mechanism.blanket, users, delta)
+        if scheme.mechanism.traits.blanket:
+            yield "blanket", blanket_bound(scheme.mechanism.traits.blanket, users, delta)
         yield "generic", generic_bound(local, users, delta)
 
 

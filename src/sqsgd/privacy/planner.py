@@ -345,7 +345,7 @@ def at_the_bound(scheme: Scheme) -> float:
     time it exceeds the bound and is clamped: E|x̂|² falls by the factor 1 - σ √(2/π) and E<x̂, x> by half
     as much, so that 1 - σ √(2/π) of the error remains. Reports of one length stay as long as they are.
     """
-    if scheme.mechanism.fixed_length:
+    if scheme.mechanism.traits.fixed_length:
         return scheme.nmse
     size = scheme.mechanism.dim
     deviation = math.sqrt(max(0.0, 1 - size / padded(scheme.dim)) / (2 * size))
@@ -454,9 +454,9 @@ def least_rounds(scheme: Scheme, clients: int, bound: float, *, softmax: bool = 
     tests/training/test_runner.py::test_what_cannot_be_learned_is_told_before.
     """
     error, mechanism = scheme.nmse, scheme.mechanism
-    if mechanism.chooses:
+    if mechanism.traits.chooses:
         error = mechanism.unbiased_error(1.0)
-    elif mechanism.bounds_coordinates and not scheme.follows_norms:  # in units of the bound
+    elif mechanism.traits.bounds_coordinates and not scheme.follows_norms:  # in units of the bound
         error *= (bound * mechanism.longest) ** 2
     elif scheme.sends_block:
         error *= scheme.dim / mechanism.dim

@@ -14,7 +14,7 @@ import numpy as np
 from sqsgd._internal import checks
 from sqsgd._internal.checks import Vector
 from sqsgd._internal.geometry import Positions, kept_share, log_rounding_chance, round_unbiased
-from sqsgd.core import Estimate, Indices, Mechanism, Scheme
+from sqsgd.core import Estimate, Indices, Mechanism, Scheme, Traits
 from sqsgd.core.codec import Column, Columns, Layout, MalformedReport
 from sqsgd.core.random import Rng
 from sqsgd.mechanisms.selection import largest
@@ -252,10 +252,12 @@ class Largest(Mechanism):
     Not private: values are sent in the clear, and the indices reveal which coordinates are large.
     """
 
-    chooses = True
-
     dim: int
     count: int
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(chooses=True)
 
     @property
     def identity(self) -> str:

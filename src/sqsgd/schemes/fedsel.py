@@ -14,7 +14,7 @@ import numpy as np
 from sqsgd._internal import checks
 from sqsgd._internal.checks import Vector
 from sqsgd._internal.exact import add_up, take_away, total
-from sqsgd.core import Estimate, Indices, Mechanism, Privacy, Scheme
+from sqsgd.core import Estimate, Indices, Mechanism, Privacy, Scheme, Traits
 from sqsgd.core.codec import Column, Columns, Layout
 from sqsgd.core.random import Rng
 from sqsgd.mechanisms.channels import MOST_ALPHABET, Channel, Floats, PiecewiseGrid
@@ -43,13 +43,15 @@ class Picked(Mechanism):
     within the range is unbiased: tests/schemes/test_fedsel.py::test_picked_values_are_unbiased.
     """
 
-    chooses = True
-
     dim: int
     picks: int
     selection: Selection | None
     channel: Channel
     reach: float
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(chooses=True)
 
     @property
     def identity(self) -> str:

@@ -18,7 +18,7 @@ from flint import arb
 from sqsgd._internal import checks, exact
 from sqsgd._internal.checks import Vector
 from sqsgd._internal.geometry import chance, edge
-from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
+from sqsgd.core import Estimate, Mechanism, Privacy, Scheme, Traits
 from sqsgd.core.codec import Array, Column, Columns, Layout
 from sqsgd.core.random import Rng
 from sqsgd.core.transforms import padded, rotated_sample
@@ -245,8 +245,8 @@ class OnGrid(Mechanism):
         return f"grid {self.grid.levels} {self.grid.reach!r} {self.inner.identity}"
 
     @property
-    def has_symbol(self) -> bool:
-        return True
+    def traits(self) -> Traits:
+        return self.inner.traits
 
     @cached_property
     def layout(self) -> Layout:
@@ -255,10 +255,6 @@ class OnGrid(Mechanism):
     @property
     def privacy(self) -> Privacy:
         return self.inner.privacy
-
-    @property
-    def blanket(self) -> tuple[exact.Densities, ...]:
-        return self.inner.blanket
 
     @cached_property
     def _spread(self) -> float:

@@ -18,7 +18,7 @@ from flint import arb
 from sqsgd._internal import checks, exact
 from sqsgd._internal.checks import Vector
 from sqsgd._internal.geometry import l2_norm, largest_sum, row_norms
-from sqsgd.core import Codes, Estimate, Mechanism, Privacy, Scheme, Vectors
+from sqsgd.core import Codes, Estimate, Mechanism, Privacy, Scheme, Traits, Vectors
 from sqsgd.core.codec import Column, Columns, Layout
 from sqsgd.core.random import Rng, check_rng
 from sqsgd.core.transforms import Rotate
@@ -63,8 +63,8 @@ class NearestVertices(Mechanism):
         return Privacy(epsilon=self.epsilon, notion="local")
 
     @property
-    def blanket(self) -> tuple[exact.Densities, ...]:
-        return (self._weights,)
+    def traits(self) -> Traits:
+        return Traits(blanket=(self._weights,))
 
     def _weights(self) -> tuple[arb, arb]:
         """The probabilities of a nearest and of another vertex, times 2n."""

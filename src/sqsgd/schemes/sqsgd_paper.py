@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from sqsgd._internal import checks
 from sqsgd._internal.checks import Vector
 from sqsgd._internal.exact import take_away
 from sqsgd._internal.geometry import kept_share
-from sqsgd.core import Estimate, Scheme
+from sqsgd.core import Estimate, Scheme, Traits
 from sqsgd.core.codec import Columns
 from sqsgd.core.transforms import Rotate, Subsample, padded
 from sqsgd.mechanisms.privquant import PrivQuant, Quantized
@@ -45,9 +46,9 @@ class BoundedRange(Quantized):
     def symbol(self) -> ScalarDP | None:
         return self.largest
 
-    @property
-    def bounds_coordinates(self) -> bool:
-        return self.reach is None
+    @cached_property
+    def traits(self) -> Traits:
+        return replace(super().traits, bounds_coordinates=self.reach is None)
 
     def _half_range(self, bound: float) -> float:
         return self.reach * bound / math.sqrt(self.dim) if self.reach else bound

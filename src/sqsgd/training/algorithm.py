@@ -107,7 +107,9 @@ def _velocity_step(
 
 def sent_coordinates(scheme: Scheme, task: Task, message: bytes) -> Indices:
     """The coordinates that a client's message describes: 𝒟_s of line 11."""
-    return scheme.sent_coordinates(scheme.open(message, task) if scheme.mechanism.chooses else (), task)
+    return scheme.sent_coordinates(
+        scheme.open(message, task) if scheme.mechanism.traits.chooses else (), task
+    )
 
 
 def server_step(

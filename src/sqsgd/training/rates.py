@@ -35,20 +35,20 @@ def learning_rate(
     """
     mechanism, length = scheme.mechanism, (bound or scheme.first_bound) * scheme.mechanism.longest
     if scheme.follows_norms:
-        tolerated, power = (_TOLERATED if mechanism.has_symbol else _UNBOUNDED), 1.0
+        tolerated, power = (_TOLERATED if mechanism.traits.has_symbol else _UNBOUNDED), 1.0
         if scheme.sends_block:
             tolerated, power = 1.0, _OF_BLOCK
         error = scheme.nmse / (tolerated * clients)
         rate = _STEEPEST / (1 + error) ** power if math.isfinite(error) else 0.1
     else:
         noise = _UNEVEN_NOISE if any(transform.spreads for transform in scheme.transforms) else _SPIKES
-        if mechanism.fixed_length:
+        if mechanism.traits.fixed_length:
             noise = _NOISE
-        elif mechanism.bounds_coordinates:
+        elif mechanism.traits.bounds_coordinates:
             noise = _COORDINATE_NOISE
         rate = _noise_rate(scheme, clients, rounds, length, noise)
-        if not mechanism.bounds_coordinates:  # a range, which no gradient fills
-            rate = min(rate, (_LONGEST_CHOSEN if mechanism.chooses else _LONGEST_STEP) / length)
+        if not mechanism.traits.bounds_coordinates:  # a range, which no gradient fills
+            rate = min(rate, (_LONGEST_CHOSEN if mechanism.traits.chooses else _LONGEST_STEP) / length)
     return rate * min(1.0, 2 * (1 - scheme.momentum)) * (1.0 if optimizer == "sgd" else _STATEFUL)
 
 

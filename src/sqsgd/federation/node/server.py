@@ -76,7 +76,7 @@ class FederationSettings(Settings):
     def for_rounds(self, scheme: Scheme, *, clients: int, rounds: int) -> Settings:
         """The settings of the server's step, with ``clients`` reports per round; ``rounds`` 0: unknown."""
         changes = self.sends == "delta"
-        short = changes and not self.bound and scheme.mechanism.fixed_length
+        short = changes and not self.bound and scheme.mechanism.traits.fixed_length
         bound = self.bound or (SHORT if short else scheme.first_bound)
         linear = self.decay == "linear" or (self.decay == "auto" and not scheme.follows_norms)
         falls = linear and bool(rounds)
