@@ -24,7 +24,7 @@ PLAN = [
     (("--epsilon", "nan"), "epsilon = nan"),
     (("--bits", "2048"), "No such option"),
     (("--bytes", "0"), "bytes = 0 must be"),
-    (("--bytes", "99999999", "--dim", "1000000000"), "(2097152 bytes)"),
+    (("--bytes", "99999999", "--dim", "1000000000"), "use at most 2097152 bytes"),
     (("--clients", "0"), "clients = 0"),
     (("--rounds", "-3"), "rounds = -3"),
     (("--probability", "0"), "probability = 0.0 must be above 0"),

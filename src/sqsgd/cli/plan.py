@@ -158,7 +158,7 @@ def _check_once(once: bool, typed: Mapping[str, Any]) -> None:
 
 
 def _show_once(*, as_json: bool, **budget: Any) -> None:
-    """Print the plan for a budget, see ``sqsgd.certificate.once_plan.plan_once``."""
+    """Print the plan for a budget, see ``sqsgd.privacy.certificate.plan_once``."""
     from sqsgd.privacy.certificate import plan_once
 
     chosen = plan_once(**budget)
@@ -166,7 +166,7 @@ def _show_once(*, as_json: bool, **budget: Any) -> None:
         print_json(chosen.to_dict())
         return
     central = chosen.central
-    users, size = chosen.users, budget["bits"] // 8
+    users, size = chosen.users, budget["bytes"]
     options = f"--scheme auto --epsilon {chosen.epsilon:.6g} --clients {users} --bytes {size}"
     reason = f"{chosen.scheme}, which has the least error of the exact schemes"
     typer.echo(wrapped(f"take --participation once {options}: {reason}\n", 5))
