@@ -25,7 +25,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/collect"))
 from devices import invited, make, worker
 from postgres_server import MISSING, postgres, programs
-from sqsgd.federation.collect.opening import opened
+from sqsgd.federation.collect.rounds import opened
 
 from sqsgd import Task, secure_rng
 from sqsgd.core.task import Tasks

@@ -58,7 +58,7 @@ def relabelled(problem, labels):
 
 def trained(problem, study, attack, share):
     """The accuracy with a share of liars."""
-    scheme, settings = study.made_scheme, study.settings
+    scheme, settings = study.made_scheme, study
     true = problem.dataset.train_labels
     wrong, zeros = relabelled(problem, (true + 1) % 10), relabelled(problem, true * 0)
     random = np.random.default_rng()
@@ -93,7 +93,7 @@ def pull(study, count=2000):
     scheme, random = study.made_scheme, np.random.default_rng(3)
     rows = random.normal(size=(count, study.dim)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    tasks = Tasks(task_for(0, study.settings, initial_state(np.zeros(study.dim, np.float32), study.settings)),
+    tasks = Tasks(task_for(0, study, initial_state(np.zeros(study.dim, np.float32), study)),
                   np.arange(count))  # fmt: skip
     found = [
         float(scheme.decode(message.tobytes(), task) @ row)

@@ -7,7 +7,6 @@ import pytest
 from devices import make
 
 from sqsgd.federation.collect.database import FILE, Conflict, DatabaseFailed, new_database, open_database
-from sqsgd.federation.collect.intake import USED
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def test_a_full_disk_is_an_error_and_leaves_the_database_whole(folder):
     (pages,) = database.read("PRAGMA page_count")[0]
     database.read(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(DatabaseFailed, match="full"), database.transaction():
-        database.write_many(USED, [(f"{i:0500}",) for i in range(1000)])
+        database.write_many("INSERT INTO invitations VALUES (?)", [(f"{i:0500}",) for i in range(1000)])
     assert database.read("SELECT * FROM invitations") == []
     assert database.read("PRAGMA integrity_check") == [("ok",)]
     database.close()

@@ -119,7 +119,7 @@ def test_a_malformed_report_leaves_the_slot_to_its_device(asking):
     granted = asking.join(ticket)
     message = asking.message(granted)
     damaged = message[:-1] + bytes([message[-1] ^ 1])
-    for wrong in (damaged, message[:-1], b"", b"\1" + message[1:]):
+    for wrong in (damaged, message[:-1], b"", b"\2" + message[1:]):
         (given,) = asking(Report(ticket=ticket, message=wrong))
         assert code(given) == "malformed"
     assert asking(Report(ticket=ticket, message=message)) == [Accepted(round=0, again=False)]

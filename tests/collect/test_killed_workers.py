@@ -107,7 +107,7 @@ def check(folder, confirmed):
                 )
                 for slot in range(study.slots)
             ]
-            state, _ = server_step(study.made_scheme, study.settings, state, reports)
+            state, _ = server_step(study.made_scheme, study, state, reports)
             assert read_state(database, round + 1).weights.tobytes() == state.weights.tobytes()
 
 

@@ -13,6 +13,7 @@ from devices import Device, ask, invited, make, persist, worker
 from served import served
 
 from sqsgd.federation.collect.rounds import opened
+from sqsgd.federation.collect.service import Service
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +23,10 @@ def running(tmp_path_factory):
     study = make(folder, users=400, rounds=2)
     (folder / "page").mkdir()
     (folder / "page/index.html").write_text("<title>A study</title>")
-    with served(folder, body_seconds=1.0) as url:
-        yield study, folder, url
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Service, "body_seconds", 1.0)
+        with served(folder) as url:
+            yield study, folder, url
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ def test_everything_is_decided_when_a_study_is_made():
     simulated = fitted(load_config(ROOT / "experiments/once-mnist.toml"), study.dim)[2]
     assert (study.lr, study.bound) == (simulated.lr, simulated.bound)
     assert (
-        (study.settings.decay, study.settings.rounds) == (simulated.decay, simulated.rounds) == ("linear", 40)
+        (study.decay, study.rounds) == (simulated.decay, simulated.rounds) == ("linear", 40)
     )
     assert 0 <= study.seed <= MOST_SEED
 
@@ -52,7 +52,8 @@ def test_other_settings_are_another_study():
         ({"admission": "all"}, "admission = 'all'"),
         ({"round_seconds": 60.0}, "round_seconds = 60 must be more than ticket_seconds = 600"),
         ({"fewest": 1501}, "fewest = 1501"),
-        ({"decay": "auto"}, "decay = 'auto'"),
+        ({"decay": "cosine"}, "decay = 'cosine'"),
+        ({"users": "many"}, "users = 'many' must be of type int"),
         ({"scheme": "fedsgd"}, "pure local guarantee"),
         ({"scheme": "privunit"}, "exact arithmetic"),
         ({"scheme": "sqsgd-paper"}, "residual"),

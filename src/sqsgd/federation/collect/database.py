@@ -9,7 +9,7 @@ import os
 import sqlite3
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,9 +17,9 @@ FILE, URL, VARIABLE = "collect.db", "database.url", "SQSGD_DATABASE"
 _BUSY_SECONDS = 30
 
 _TABLES = """
-CREATE TABLE study (id TEXT PRIMARY KEY, settings TEXT NOT NULL, names TEXT NOT NULL, created {real} NOT NULL,
-  round INTEGER NOT NULL, state TEXT NOT NULL, ending INTEGER NOT NULL, deadline {real} NOT NULL,
-  seen {real} NOT NULL, unscrubbed INTEGER NOT NULL);
+CREATE TABLE study (id TEXT PRIMARY KEY, fingerprint BIGINT NOT NULL, names TEXT NOT NULL,
+  created {real} NOT NULL, round INTEGER NOT NULL, state TEXT NOT NULL, ending INTEGER NOT NULL,
+  deadline {real} NOT NULL, seen {real} NOT NULL, unscrubbed INTEGER NOT NULL);
 CREATE TABLE rounds (round INTEGER PRIMARY KEY, began {real} NOT NULL, bound {real} NOT NULL,
   content {blob} NOT NULL, record TEXT);
 CREATE TABLE slots (round INTEGER NOT NULL, slot INTEGER NOT NULL, draw TEXT, ticket TEXT, expires {real},
@@ -43,30 +43,62 @@ class Conflict(DatabaseFailed):
 
 
 class Database(ABC):
-    """One connection, for one thread at a time. Statements have ``?`` for values, ``{among}`` for lists."""
+    """One connection, for one thread at a time. Statements have ``?`` for values."""
 
     taking: ClassVar[str]
     """Ends a SELECT of rows, any of which this transaction takes: those of others are left out."""
-    locking: ClassVar[str]
-    """Ends a SELECT of certain rows, which no other transaction changes until this one ends."""
-    among: ClassVar[str]
-    """A comparison with any value of a list."""
+    _locking: ClassVar[str]  # ends a SELECT of certain rows: no other transaction changes them before it ends
+    _among: ClassVar[str]  # a comparison with any value of a list
+    _mark: ClassVar[str]  # the place of a value
+    _types: ClassVar[dict[str, str]]
+    _error: ClassVar[type[Exception]]
+    _connection: Any
 
-    @abstractmethod
     def read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """The rows of a query."""
+        with self._failing():
+            return self._connection.execute(sql.replace("?", self._mark), values).fetchall()  # type: ignore[no-any-return]
 
-    @abstractmethod
     def write(self, sql: str, *values: object) -> int:
         """Execute a statement; returns the number of rows that it changed."""
+        with self._failing():
+            return int(self._connection.execute(sql.replace("?", self._mark), values).rowcount)
 
-    @abstractmethod
     def write_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
         """Execute a statement with each of these rows of values."""
+        with self._failing():
+            self._connection.cursor().executemany(sql.replace("?", self._mark), rows)
+
+    def read_among(self, sql: str, values: Iterable[str]) -> list[tuple[Any, ...]]:
+        """The rows of a query with one ``{among}``, which stands for a comparison with any of the values.
+
+        ``{locking}`` at its end: no other transaction changes these rows until this one ends.
+        """
+        return self.read(sql.format(among=self._among, locking=self._locking), self._list(values))
+
+    def _list(self, values: Iterable[str]) -> object:
+        return list(values)
+
+    def create(self) -> None:
+        """Create the tables; DatabaseFailed if they exist."""
+        with self.transaction(alone=True):
+            for statement in _TABLES.format(**self._types).strip().rstrip(";").split(";"):
+                self.write(statement)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Turn the driver's errors into DatabaseFailed."""
+        try:
+            yield
+        except self._error as error:
+            raise self._failed(error) from None
 
     @abstractmethod
-    def read_among(self, sql: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
-        """The rows of a query with one ``{among}``."""
+    def _failed(self, error: Any) -> DatabaseFailed: ...
 
     @abstractmethod
     def transaction(self, *, alone: bool = False) -> contextlib.AbstractContextManager[None]:
@@ -81,10 +113,6 @@ class Database(ABC):
         """Whether this process is the only one that computes a step; it is released when a process dies."""
 
     @abstractmethod
-    def create(self) -> None:
-        """Create the tables; DatabaseFailed if they exist."""
-
-    @abstractmethod
     def discard(self) -> None:
         """Undo ``create``."""
 
@@ -92,51 +120,27 @@ class Database(ABC):
     def scrub(self) -> None:
         """Remove what was deleted from the disk, too, and every trace of the order of writing."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """End the connection."""
-
 
 class SqliteDatabase(Database):
     """A file, with a write-ahead log; each transaction is synced to the disk before it counts."""
 
-    taking, locking, among = "", "", "IN (SELECT value FROM json_each(?))"
+    taking = _locking = ""
+    _among, _mark = "IN (SELECT value FROM json_each(?))", "?"
+    _types: ClassVar = {"real": "REAL", "blob": "BLOB", "packed": " WITHOUT ROWID"}
+    _error = sqlite3.Error
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
         if not new and not path.is_file():
             raise DatabaseFailed(f"{path} does not exist: restore it from a backup, or create a study")
         self._path = path
-        try:
+        with self._failing():
             self._connection = sqlite3.connect(
                 path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA secure_delete = ON")
             self._connection.execute("PRAGMA synchronous = FULL")  # a commit is on the disk when it returns
-        except sqlite3.Error as error:
-            raise self._failed(error) from None
         self._file = path.stat()
-
-    def read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        try:
-            return self._connection.execute(sql, values).fetchall()
-        except sqlite3.Error as error:
-            raise self._failed(error) from None
-
-    def write(self, sql: str, *values: object) -> int:
-        try:
-            return self._connection.execute(sql, values).rowcount
-        except sqlite3.Error as error:
-            raise self._failed(error) from None
-
-    def write_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        try:
-            self._connection.executemany(sql, rows)
-        except sqlite3.Error as error:
-            raise self._failed(error) from None
-
-    def read_among(self, sql: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
-        return self.read(sql.format(among=self.among), json.dumps(list(values)))
 
     @contextlib.contextmanager
     def transaction(self, *, alone: bool = False) -> Iterator[None]:
@@ -150,6 +154,9 @@ class SqliteDatabase(Database):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
             raise
+
+    def _list(self, values: Iterable[str]) -> object:
+        return json.dumps(list(values))
 
     def _check_file(self) -> None:
         """A file that was deleted or replaced takes writes that nobody will ever read."""
@@ -179,9 +186,7 @@ class SqliteDatabase(Database):
             os.close(descriptor)
 
     def create(self) -> None:
-        with self.transaction():
-            for statement in _TABLES.format(real="REAL", blob="BLOB", packed=" WITHOUT ROWID").split(";"):
-                self.write(statement)
+        super().create()
         self._path.chmod(0o600)
 
     def discard(self) -> None:
@@ -193,9 +198,6 @@ class SqliteDatabase(Database):
         self.write("VACUUM")  # rewrites all tables in the order of their keys
         if self.read("PRAGMA wal_checkpoint(TRUNCATE)")[0][0]:
             raise DatabaseFailed(f"{self._path}: the log cannot be emptied while another process reads")
-
-    def close(self) -> None:
-        self._connection.close()
 
     def _failed(self, error: sqlite3.Error) -> DatabaseFailed:
         kind = Conflict if isinstance(error, sqlite3.IntegrityError) else DatabaseFailed
@@ -234,4 +236,4 @@ def new_database(folder: Path, url: str) -> Database:
 def _postgres(url: str) -> Database:
     from sqsgd.federation.collect.postgres import PostgresDatabase
 
-    return PostgresDatabase(url, _TABLES.format(real="DOUBLE PRECISION", blob="BYTEA", packed=""))
+    return PostgresDatabase(url)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sqsgd.core import Scheme
 from sqsgd.core.codec import MalformedReport
 from sqsgd.core.task import Task, Tasks
 from sqsgd.federation.collect.database import Database
@@ -72,31 +72,14 @@ class Rejection:
 
 
 FREE = "SELECT slot FROM slots WHERE round = ? AND report IS NULL AND draw IS NOT NULL ORDER BY draw LIMIT ?"
-OWNED = "SELECT ticket, round, slot, report IS NOT NULL, expires, renewed FROM slots WHERE ticket {among}"
-FILLED = "SELECT ticket, round, slot, report FROM slots WHERE ticket {among}"
-REFUSED = (
-    "INSERT INTO refusals VALUES (?, ?) "
-    "ON CONFLICT (code) DO UPDATE SET count = refusals.count + excluded.count"
-)
-USED = "INSERT INTO invitations VALUES (?)"
-GIVEN = "UPDATE slots SET draw = NULL, ticket = ?, expires = ?, renewed = 0 WHERE round = ? AND slot = ?"
-KEPT = (
-    "UPDATE slots SET report = ?, draw = NULL, expires = NULL WHERE round = ? AND slot = ? AND report IS NULL"
-)
-RENEWED = "UPDATE slots SET draw = NULL, expires = ?, renewed = 1 WHERE round = ? AND slot = ?"
-LATE = "SELECT slot FROM slots WHERE round = ? AND report IS NULL AND draw IS NULL AND expires < ?"
 WAITING = "SELECT slot FROM slots WHERE round = ? AND report IS NULL AND draw IS NOT NULL"
-UNUSED = "UPDATE slots SET draw = NULL, ticket = NULL, expires = NULL WHERE round = ? AND report IS NULL"
-
-NEW = "INSERT INTO slots (round, slot, draw) VALUES (?, ?, ?)"
-FREED = "UPDATE slots SET draw = ?, expires = NULL WHERE round = ? AND slot = ?"
+_LATE = "SELECT slot FROM slots WHERE round = ? AND report IS NULL AND draw IS NULL AND expires < ?"
 
 OPENED, CLOSING, ENDED = "open", "closing", "ended"
 """A round takes reports, a round is being averaged, the study has ended."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stage:
+class Stage(NamedTuple):
     """The row of the study: where it is, and until when."""
 
     round: int
@@ -111,15 +94,11 @@ class Stage:
 
 def stage(database: Database) -> Stage:
     """Where the study is."""
-    found = database.read(
+    (row,) = database.read(
         "SELECT s.round, s.state, s.ending, s.deadline, s.seen, s.unscrubbed, r.bound "
         "FROM study s JOIN rounds r ON r.round = s.round"
     )
-    round, state, ending, deadline, seen, unscrubbed, bound = found[0]
-    return Stage(
-        round=round, state=state, ending=bool(ending), deadline=deadline, seen=seen,
-        unscrubbed=bool(unscrubbed), bound=bound,
-    )  # fmt: skip
+    return Stage(*row)
 
 
 def clock(study: Study, seen: float, now: float) -> str:
@@ -146,11 +125,8 @@ def task_of(study: Study, at: Stage, slot: int) -> Task:
 
 def new_round(database: Database, round: int, slots: int) -> None:
     """Free slots in a random order of the operating system's: the next device gets the first of them."""
-    draws = os.urandom(16 * slots).hex()
-    database.write_many(
-        NEW,
-        [(round, slot, draws[32 * slot : 32 * slot + 32]) for slot in range(slots)],
-    )
+    rows = [(round, slot, os.urandom(16).hex()) for slot in range(slots)]
+    database.write_many("INSERT INTO slots (round, slot, draw) VALUES (?, ?, ?)", rows)
 
 
 def free_expired(database: Database, at: Stage, now: float) -> int:
@@ -160,15 +136,13 @@ def free_expired(database: Database, at: Stage, now: float) -> int:
     that a slot with a place of its own would come before them. A late report still counts if it comes before
     the slot has another owner.
     """
-    if not database.read(f"{LATE} LIMIT 1", at.round, now):
+    if not database.read(f"{_LATE} LIMIT 1", at.round, now):
         return 0
     with database.transaction(alone=True):
-        late = database.read(LATE, at.round, now)
+        late = database.read(_LATE, at.round, now)
         free = late + database.read(WAITING, at.round) if late else []
-        database.write_many(
-            FREED,
-            [(os.urandom(16).hex(), at.round, slot) for (slot,) in sorted(free)],
-        )
+        rows = [(os.urandom(16).hex(), at.round, slot) for (slot,) in sorted(free)]
+        database.write_many("UPDATE slots SET draw = ?, expires = NULL WHERE round = ? AND slot = ?", rows)
     return len(late)
 
 
@@ -214,7 +188,6 @@ class Accepted:
 
 Asked = Join | Report | Probe
 Answer = Granted | Accepted | Rejection
-_UNKNOWN = "the round is over, the slot went to another device, or the ticket was never issued"
 _CLOSED = Rejection(code="closed", reason="the study has ended")
 
 
@@ -236,96 +209,73 @@ def answer(
     * Every free slot is equally likely: tests/collect/test_intake.py::test_slots_are_drawn_uniformly,
       ::test_a_slot_that_was_given_up_is_as_likely_as_the_others.
     """
+    joins: dict[str, str | None] = {}
+    reports: dict[tuple[str, bytes], None] = {}  # a set in the order of arrival
+    for each in requests:
+        if isinstance(each, Join):
+            joins.setdefault(each.ticket, each.invitation)
+        elif isinstance(each, Report):
+            reports[each.ticket, each.message] = None
     with database.transaction():
         now, at = database.now(), stage(database)
-        answers: dict[int, Answer] = {
-            i: Accepted(round=at.round, again=True)
-            for i, each in enumerate(requests)
-            if isinstance(each, Probe)
-        }
-        joins = {i: each for i, each in enumerate(requests) if isinstance(each, Join)}
-        reports = {i: each for i, each in enumerate(requests) if isinstance(each, Report)}
-        if joins:
-            answers |= _admit(database, study, joins, at, now)
-        if reports:
-            answers |= _accept(database, study, reports, at)
-        counts = refused + Counter(each.code for each in answers.values() if isinstance(each, Rejection))
+        admitted = _admit(database, study, joins, at, now) if joins else {}
+        accepted = _accept(database, study, list(reports), at) if reports else {}
+        answers: list[Answer] = [
+            admitted[each.ticket] if isinstance(each, Join)
+            else accepted[each.ticket, each.message] if isinstance(each, Report)
+            else Accepted(round=at.round, again=True)
+            for each in requests
+        ]  # fmt: skip
+        counts = refused + Counter(given.code for given in answers if isinstance(given, Rejection))
         if not joins and not reports:
             counts["none"] += 0  # a probe writes, to see whether that is possible
         database.write_many(
-            REFUSED,
+            "INSERT INTO refusals VALUES (?, ?) "
+            "ON CONFLICT (code) DO UPDATE SET count = refusals.count + excluded.count",
             sorted(counts.items()),
         )
-    return [answers[i] for i in range(len(requests))]
-
-
-def _admit(
-    database: Database, study: Study, joins: dict[int, Join], at: Stage, now: float
-) -> dict[int, Answer]:
-    """Slots for those who have one already, and for as many others as there are free slots."""
-    answers: dict[int, Answer] = {}
-    held = {
-        row[0]: row[1:]
-        for row in database.read_among(
-            OWNED + database.locking,
-            [join.ticket for join in joins.values()],
-        )
-    }
-    fresh: dict[str, list[int]] = {}
-    for i, join in joins.items():
-        if join.ticket in held:
-            answers[i] = _held(database, study, at, now, *held[join.ticket])
-        else:
-            fresh.setdefault(join.ticket, []).append(i)
-    if not fresh:
-        return answers
-    wait = _no_admission(study, at, now)
-    if wait is not None:
-        return answers | {i: wait for rows in fresh.values() for i in rows}
-    wanted = _with_unused_invitations(database, study, joins, fresh, answers)
-    wanted = _within_the_rate(database, study, wanted, fresh, answers, now)
-    free = [
-        slot
-        for (slot,) in database.read(
-            FREE + database.taking,
-            at.round,
-            len(wanted),
-        )
-    ]
-    given = dict(zip(wanted, free, strict=False))
-    used = [joins[fresh[ticket][0]].invitation for ticket in given]
-    database.write_many(USED, sorted((number,) for number in used if number is not None))
-    expires, owners = _end_of_ticket(study, now), {slot: ticket for ticket, slot in given.items()}
-    database.write_many(
-        GIVEN,
-        [(ticket, expires, at.round, slot) for slot, ticket in sorted(owners.items())],
-    )
-    full = Rejection(
-        code="no-slot", reason=f"all slots of round {at.round} are taken", seconds=_patience(study)
-    )
-    for ticket in wanted:
-        slot = given.get(ticket)
-        granted = (
-            full
-            if slot is None
-            else Granted(round=at.round, slot=slot, bound=at.bound, seconds=study.ticket_seconds)
-        )
-        answers |= dict.fromkeys(fresh[ticket], granted)
     return answers
 
 
-def _held(
-    database: Database,
-    study: Study,
-    at: Stage,
-    now: float,
-    round: int,
-    slot: int,
-    reported: bool,
-    expires: float | None,
-    renewed: int,
-) -> Answer:
+def _admit(
+    database: Database, study: Study, joins: dict[str, str | None], at: Stage, now: float
+) -> dict[str, Answer]:
+    """Per ticket: the slot that it has already, or a new one as long as there are free slots."""
+    held = database.read_among(
+        "SELECT ticket, round, slot, report IS NOT NULL, expires, renewed FROM slots "
+        "WHERE ticket {among}{locking}",
+        joins,
+    )
+    answers = {ticket: _held(database, study, at, now, *row) for ticket, *row in held}
+    wanted = [ticket for ticket in joins if ticket not in answers]
+    if not wanted:
+        return answers
+    if (wait := _no_admission(study, at, now)) is not None:
+        return answers | dict.fromkeys(wanted, wait)
+    limit = _limit_rate if study.admission == OPEN else _check_invitations
+    answers |= limit(database, study, {ticket: joins[ticket] for ticket in wanted}, now)
+    wanted = [ticket for ticket in wanted if ticket not in answers]
+    free = database.read(FREE + database.taking, at.round, len(wanted))
+    given = {ticket: slot for ticket, (slot,) in zip(wanted, free, strict=False)}
+    if study.admission != OPEN:
+        database.write_many(
+            "INSERT INTO invitations VALUES (?)", sorted([(joins[ticket] or "",) for ticket in given])
+        )
+    expires = _end_of_ticket(study, now)
+    database.write_many(
+        "UPDATE slots SET draw = NULL, ticket = ?, expires = ?, renewed = 0 WHERE round = ? AND slot = ?",
+        [(ticket, expires, at.round, slot) for slot, ticket in sorted((s, t) for t, s in given.items())],
+    )
+    for ticket, slot in given.items():
+        answers[ticket] = Granted(round=at.round, slot=slot, bound=at.bound, seconds=study.ticket_seconds)
+    patience = min(60.0, study.ticket_seconds / 10) * (0.5 + os.urandom(1)[0] / 256)  # not all at once
+    full = Rejection(code="no-slot", reason=f"all slots of round {at.round} are taken", seconds=patience)
+    return dict.fromkeys(wanted, full) | answers
+
+
+def _held(database: Database, study: Study, at: Stage, now: float, *row: Any) -> Answer:
     """The answer to a device that asks again for the slot that it has, or had and nobody took since."""
+    round, slot, reported, expires, renewed = row
     if at.state == ENDED:
         return _CLOSED
     if round != at.round or at.state != OPENED:
@@ -338,7 +288,10 @@ def _held(
         if (wait := _no_admission(study, at, now)) is not None:
             return wait
         expires = _end_of_ticket(study, now)
-        database.write(RENEWED, expires, round, slot)
+        database.write(
+            "UPDATE slots SET draw = NULL, expires = ?, renewed = 1 WHERE round = ? AND slot = ?",
+            expires, round, slot,
+        )  # fmt: skip
     seconds = min(expires - now, at.deadline - now, study.ticket_seconds)
     return Granted(round=round, slot=slot, bound=at.bound, seconds=max(0.0, seconds))
 
@@ -363,131 +316,94 @@ def _no_admission(study: Study, at: Stage, now: float) -> Rejection | None:
     return None
 
 
-def _with_unused_invitations(
-    database: Database,
-    study: Study,
-    joins: dict[int, Join],
-    fresh: dict[str, list[int]],
-    answers: dict[int, Answer],
-) -> list[str]:
-    """The new tickets whose invitation was not used; the others are answered."""
-    if study.admission == OPEN:
-        return list(fresh)
-    numbers = {ticket: joins[rows[0]].invitation or "" for ticket, rows in fresh.items()}
-    used = {
-        number
-        for (number,) in database.read_among(
-            "SELECT number FROM invitations WHERE number {among}", list(numbers.values())
-        )
-    }
-    wanted = []
-    for ticket, number in numbers.items():
+def _check_invitations(
+    database: Database, _study: Study, joins: dict[str, str | None], _now: float
+) -> dict[str, Answer]:
+    """Refuse the tickets whose invitation was used."""
+    rows = database.read_among(
+        "SELECT number FROM invitations WHERE number {among}", [number or "" for number in joins.values()]
+    )
+    used, answers = {number for (number,) in rows}, dict[str, Answer]()
+    for ticket, number in joins.items():
         if number in used:
             known = Rejection(code="invitation-used", reason="the invitation was used with another ticket")
-            answers |= dict.fromkeys(fresh[ticket], known)
-        else:
-            used.add(number)
-            wanted.append(ticket)
-    return wanted
+            answers[ticket] = known
+        used.add(number)
+    return answers
 
 
-def _within_the_rate(
-    database: Database,
-    study: Study,
-    wanted: list[str],
-    fresh: dict[str, list[int]],
-    answers: dict[int, Answer],
-    now: float,
-) -> list[str]:
-    """In an open study, as many of the new tickets as this minute allows, over all workers."""
-    if study.admission != OPEN or not wanted:
-        return wanted
+def _limit_rate(
+    database: Database, study: Study, joins: dict[str, str | None], now: float
+) -> dict[str, Answer]:
+    """In an open study, refuse the tickets beyond what this minute allows, over all workers."""
     minute = int(now // 60)
     database.write("DELETE FROM joins WHERE minute < ?", minute - 1)
     database.write(
         "INSERT INTO joins VALUES (?, ?) "
         "ON CONFLICT (minute) DO UPDATE SET count = joins.count + excluded.count",
-        minute,
-        len(wanted),
+        minute, len(joins),
+    )  # fmt: skip
+    (count,) = database.read("SELECT count FROM joins WHERE minute = ?", minute)[0]
+    allowed = max(0, len(joins) - max(0, count - study.joins_per_minute))
+    reason = f"{study.joins_per_minute} devices may join in a minute"
+    return dict.fromkeys(
+        list(joins)[allowed:], Rejection(code="too-many", reason=reason, seconds=60 - now % 60)
     )
-    count = int(database.read("SELECT count FROM joins WHERE minute = ?", minute)[0][0])
-    allowed = max(0, len(wanted) - max(0, count - study.joins_per_minute))
-    much = Rejection(
-        code="too-many",
-        reason=f"{study.joins_per_minute} devices may join in a minute",
-        seconds=60 - now % 60,
-    )
-    for ticket in wanted[allowed:]:
-        answers |= dict.fromkeys(fresh[ticket], much)
-    return wanted[:allowed]
 
 
-def _accept(database: Database, study: Study, reports: dict[int, Report], at: Stage) -> dict[int, Answer]:
-    """Store the reports that fit their slots."""
-    held = {
-        ticket: (round, slot, kept)
-        for ticket, round, slot, kept in database.read_among(
-            FILLED + database.locking,
-            [report.ticket for report in reports.values()],
-        )
-    }
-    answers: dict[int, Answer] = {}
-    new: dict[int, tuple[int, bytes]] = {}  # slot: the request and its message
-    copies: list[tuple[int, int]] = []  # a request, and the slot that it wants to fill a second time
-    for i, report in reports.items():
-        round, slot, kept = held.get(report.ticket, (-1, -1, None))
-        if kept is not None and bytes(kept) == report.message:
-            answers[i] = Accepted(round=round, again=True)
+def _accept(
+    database: Database, study: Study, reports: list[tuple[str, bytes]], at: Stage
+) -> dict[tuple[str, bytes], Answer]:
+    """Per ticket and message, which all differ: store the reports that fit their slots."""
+    rows = database.read_among(
+        "SELECT ticket, round, slot, report FROM slots WHERE ticket {among}{locking}",
+        [ticket for ticket, _ in reports],
+    )
+    held = {ticket: row for ticket, *row in rows}
+    answers: dict[tuple[str, bytes], Answer] = {}
+    new: dict[int, tuple[str, bytes]] = {}  # by slot
+    for ticket, message in reports:
+        round, slot, kept = held.get(ticket, (-1, -1, None))
+        given: Answer
+        if kept is not None and bytes(kept) == message:
+            given = Accepted(round=round, again=True)
         elif kept is not None:
-            answers[i] = Rejection(code="slot-taken", reason="another report was made with this ticket")
+            given = Rejection(code="slot-taken", reason="another report was made with this ticket")
         elif at.state == ENDED:
-            answers[i] = _CLOSED
+            given = _CLOSED
         elif slot < 0:
-            answers[i] = Rejection(code="unknown-ticket", reason=_UNKNOWN)
+            unknown = "the round is over, the slot went to another device, or the ticket was never issued"
+            given = Rejection(code="unknown-ticket", reason=unknown)
         elif round != at.round or at.state != OPENED:
-            answers[i] = Rejection(code="round-over", reason=f"round {round} is over")
+            given = Rejection(code="round-over", reason=f"round {round} is over")
         elif slot in new:
-            copies.append((i, slot))
+            two = "two different reports came with one ticket at the same time"
+            given = Rejection(code="busy", reason=two)
         else:
-            new[slot] = (i, report.message)
-    wrong = _malformed(study, at, {slot: message for slot, (_, message) in new.items()})
-    for slot, (i, _) in new.items():
-        answers[i] = wrong.get(slot) or Accepted(round=at.round, again=False)
-    for i, slot in copies:
-        two = Rejection(code="busy", reason="two different reports came with one ticket at the same time")
-        answers[i] = answers[new[slot][0]] if reports[i].message == new[slot][1] else two
+            new[slot] = (ticket, message)
+            given = Accepted(round=at.round, again=False)
+        answers[ticket, message] = given
+    for slot, wrong in _malformed(study, at, {slot: message for slot, (_, message) in new.items()}).items():
+        answers[new.pop(slot)] = wrong
     database.write_many(
-        KEPT,
-        [(new[slot][1], at.round, slot) for slot in sorted(new) if slot not in wrong],
+        "UPDATE slots SET report = ?, draw = NULL, expires = NULL "
+        "WHERE round = ? AND slot = ? AND report IS NULL",
+        [(message, at.round, slot) for slot, (_, message) in sorted(new.items())],
     )
     return answers
 
 
 def _malformed(study: Study, at: Stage, messages: dict[int, bytes]) -> dict[int, Rejection]:
     """What is wrong with which slot's message."""
-    scheme, size = study.made_scheme, study.made_scheme.bits // 8
-    if not messages or (
-        all(len(message) == size for message in messages.values()) and _all_good(scheme, study, at, messages)
-    ):
-        return {}
-    wrong = {}
+    scheme, wrong = study.made_scheme, dict[int, Rejection]()
+    if {len(message) for message in messages.values()} == {scheme.bits // 8}:
+        rows = np.frombuffer(b"".join(messages.values()), np.uint8).reshape(len(messages), -1)
+        with contextlib.suppress(MalformedReport):  # all at once is quicker, and nearly always enough
+            scheme.open_many(rows, Tasks(task_of(study, at, 0), np.fromiter(messages, np.int64)))
+            return wrong
     for slot, message in messages.items():
         try:
             scheme.open(message, task_of(study, at, slot))
         except MalformedReport as error:
             wrong[slot] = Rejection(code="malformed", reason=str(error))
     return wrong
-
-
-def _all_good(scheme: Scheme, study: Study, at: Stage, messages: dict[int, bytes]) -> bool:
-    rows = np.frombuffer(b"".join(messages.values()), np.uint8).reshape(len(messages), -1)
-    try:
-        scheme.open_many(rows, Tasks(task_of(study, at, 0), np.fromiter(messages, np.int64)))
-    except MalformedReport:
-        return False
-    return True
-
-
-def _patience(study: Study) -> float:
-    """Seconds after which a device that found no slot asks again; random, so that not all come at once."""
-    return min(60.0, study.ticket_seconds / 10) * (0.5 + os.urandom(1)[0] / 256)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import ClassVar
 
 import psycopg
 
@@ -21,52 +21,27 @@ _AGAIN = (
 class PostgresDatabase(Database):
     """A database of its own for each study; time is the server's."""
 
-    taking, locking, among = " FOR UPDATE SKIP LOCKED", " ORDER BY round, slot FOR UPDATE", "= ANY(?)"
+    taking, _locking = " FOR UPDATE SKIP LOCKED", " ORDER BY round, slot FOR UPDATE"
+    _among, _mark = "= ANY(?)", "%s"
+    _types: ClassVar = {"real": "DOUBLE PRECISION", "blob": "BYTEA", "packed": ""}
+    _error = psycopg.Error
 
-    def __init__(self, url: str, tables: str) -> None:
-        self._tables = tables
-        try:
+    def __init__(self, url: str) -> None:
+        with self._failing():
             self._connection = psycopg.connect(
                 url, autocommit=True, connect_timeout=5, keepalives_idle=10, tcp_user_timeout=20_000
             )  # a server that vanished is given up after 20 s, not when TCP does
             self._connection.execute("SET synchronous_commit = on")
             self._connection.execute("SET statement_timeout = '60s'")
             self._connection.execute("SET idle_in_transaction_session_timeout = '60s'")
-        except psycopg.Error as error:
-            raise self._failed(error) from None
-
-    def read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        try:
-            return self._connection.execute(sql.replace("?", "%s"), values).fetchall()
-        except psycopg.Error as error:
-            raise self._failed(error) from None
-
-    def write(self, sql: str, *values: object) -> int:
-        try:
-            return self._connection.execute(sql.replace("?", "%s"), values).rowcount
-        except psycopg.Error as error:
-            raise self._failed(error) from None
-
-    def write_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        try:
-            with self._connection.cursor() as cursor:
-                cursor.executemany(sql.replace("?", "%s"), rows)  # one round trip: psycopg pipelines them
-        except psycopg.Error as error:
-            raise self._failed(error) from None
-
-    def read_among(self, sql: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
-        return self.read(sql.format(among=self.among), list(values))
 
     @contextlib.contextmanager
     def transaction(self, *, alone: bool = False) -> Iterator[None]:
-        try:
-            with self._connection.transaction():
-                # A lock with a queue: whoever ends a round waits for the reports under way, and no longer.
-                kind = "pg_advisory_xact_lock" + ("" if alone else "_shared")
-                self._connection.execute(f"SELECT {kind}({_ORDER})")
-                yield
-        except psycopg.Error as error:
-            raise self._failed(error) from None
+        with self._failing(), self._connection.transaction():
+            # A lock with a queue: whoever ends a round waits for the reports under way, and no longer.
+            kind = "pg_advisory_xact_lock" + ("" if alone else "_shared")
+            self._connection.execute(f"SELECT {kind}({_ORDER})")
+            yield
 
     def now(self) -> float:
         return float(self.read("SELECT extract(epoch FROM clock_timestamp())")[0][0])
@@ -81,12 +56,9 @@ class PostgresDatabase(Database):
                 self.read(f"SELECT pg_advisory_unlock({_STEP})")
 
     def create(self) -> None:
-        with self.transaction(alone=True):
-            if self.read("SELECT to_regclass('study')")[0][0] is not None:
-                raise DatabaseFailed("the database holds a study already: create a database for each study")
-            for statement in self._tables.split(";"):
-                if statement.strip():
-                    self.write(statement)
+        if self.read("SELECT to_regclass('study')")[0][0] is not None:
+            raise DatabaseFailed("the database holds a study already: create a database for each study")
+        super().create()
 
     def discard(self) -> None:
         self.write("DROP TABLE study, rounds, slots, invitations, refusals, joins")
@@ -100,10 +72,6 @@ class PostgresDatabase(Database):
                 self.write(f"INSERT INTO {table} TABLE kept ORDER BY {key}")
                 self.write("DROP TABLE kept")
 
-    def close(self) -> None:
-        self._connection.close()
-
-    @staticmethod
-    def _failed(error: psycopg.Error) -> DatabaseFailed:
+    def _failed(self, error: psycopg.Error) -> DatabaseFailed:
         kind = Conflict if isinstance(error, _AGAIN) else DatabaseFailed
         return kind(f"PostgreSQL: {str(error).strip() or type(error).__name__}")

@@ -28,7 +28,6 @@ from sqsgd.federation.collect.intake import (
     CLOSING,
     ENDED,
     OPENED,
-    UNUSED,
     Stage,
     clock,
     free_expired,
@@ -38,47 +37,54 @@ from sqsgd.federation.collect.intake import (
     task_of,
 )
 from sqsgd.federation.collect.study import KEY, OPEN, PAGE, STUDY, Study, load_study, make_study, new_key
-from sqsgd.training import RunConfig, State, initial_state
+from sqsgd.training import RunConfig, Settings, State, initial_state
 from sqsgd.training.algorithm import server_step
 from sqsgd.training.run_folder import RunFolder
 from sqsgd.training.summary import about_once, summarise
+
+Arrays = dict[str, npt.NDArray[np.generic]]
 
 _LOG = logging.getLogger("sqsgd.federation.collect")
 _warned: dict[str, float] = {}
 """When this process last complained about what."""
 _AT_ONCE = 4096  # reports read at a time
-_COUNT = "SELECT count(*) FROM slots WHERE round = ? AND report IS NOT NULL"
 _CLOSE = "UPDATE study SET state = ? WHERE round = ? AND state = ?"
+
+
+def _count(database: Database, round: int) -> int:
+    """The reports of a round."""
+    found = database.read("SELECT count(*) FROM slots WHERE round = ? AND report IS NOT NULL", round)
+    return int(found[0][0])
 
 
 def begin(database: Database, study: Study, weights: Vector, names: str) -> None:
     """Round 0 of a new study. ``names``: JSON about the arrays that the weights are."""
-    known = {**dataclasses.asdict(study), "fingerprint": study.made_scheme.fingerprint}
-    settings = json.dumps(known, sort_keys=True)
-    now, state = database.now(), initial_state(weights, study.settings)
+    now = database.now()
     with database.transaction(alone=True):
         database.write(
             "INSERT INTO study VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            study.id, settings, names, now, 0, OPENED, 0, now + study.round_seconds, now, 0,
+            study.id, study.made_scheme.fingerprint, names, now,
+            0, OPENED, 0, now + study.round_seconds, now, 0,
         )  # fmt: skip
-        _write_state(database, state, now)
+        _write_state(database, initial_state(weights, study), now)
         new_round(database, 0, study.slots)
 
 
 def check_study(database: Database, study: Study) -> None:
     """Refuse a database of another study, and a clock that cannot be right; ValueError says why."""
-    found = database.read("SELECT id, created, settings FROM study")
+    found = database.read("SELECT id, created, fingerprint FROM study")
     if len(found) != 1 or found[0][0] != study.id:
         other = found[0][0] if found else "none"
         raise ValueError(
             f"the database holds study {other}, but study.toml describes {study.id}: restore the file that "
             "the study was created with, or name its own database"
         )
-    if json.loads(found[0][2])["fingerprint"] != study.made_scheme.fingerprint:
+    _, created, fingerprint = found[0]
+    if fingerprint != study.made_scheme.fingerprint:
         raise ValueError(
             "this version of sqsgd reads reports otherwise than the one that created the study: use that"
         )
-    ago = found[0][1] - database.now()
+    ago = created - database.now()
     if ago > 60:
         raise ValueError(
             f"the clock is wrong: the study was created {ago:,.0f} s in the future; set the clock"
@@ -97,7 +103,11 @@ def tick(database: Database, study: Study) -> bool:
     at, now = stage(database), database.now()
     if at.unscrubbed:
         scrub(database)
-    if not _clock_is_right(database, study, at, now):
+    if trouble := clock(study, at.seen, now):
+        _warn("clock", trouble)
+    elif now > at.seen + 1:
+        database.write("UPDATE study SET seen = ? WHERE seen < ?", now, now)
+    if jumped(study, at.seen, now):  # a clock that went back only makes rounds longer
         return False
     if at.state == OPENED:
         late = free_expired(database, at, now)
@@ -105,21 +115,10 @@ def tick(database: Database, study: Study) -> bool:
             _LOG.info("round %d: %d slots are free again, their devices did not report", at.round, late)
         if not _over(database, study, at, now):
             return False
-        _close_round(database, at)
-        at = stage(database)
-    if at.state != CLOSING:
-        return False
+        with database.transaction(alone=True):  # waits for reports under way; none is accepted afterwards
+            database.write(_CLOSE, CLOSING, at.round, OPENED)
     with database.stepping() as alone:
         return alone and step(database, study, stage(database))
-
-
-def _clock_is_right(database: Database, study: Study, at: Stage, now: float) -> bool:
-    """Whether time passed as it should; one that went back only makes rounds longer."""
-    if trouble := clock(study, at.seen, now):
-        _warn("clock", trouble)
-    elif now > at.seen + 1:
-        database.write("UPDATE study SET seen = ? WHERE seen < ?", now, now)
-    return not jumped(study, at.seen, now)
 
 
 def _warn(about: str, text: str) -> None:
@@ -140,7 +139,7 @@ def _over(database: Database, study: Study, at: Stage, now: float) -> bool:
         return True
     if now < at.deadline:
         return False
-    reports = database.read(_COUNT, at.round)[0][0]
+    reports = _count(database, at.round)
     if reports >= study.fewest:
         return True
     moved = database.write(
@@ -153,12 +152,6 @@ def _over(database: Database, study: Study, at: Stage, now: float) -> bool:
             at.round, reports, study.fewest, study.round_seconds,
         )  # fmt: skip
     return False
-
-
-def _close_round(database: Database, at: Stage) -> None:
-    """No report is accepted for the round from now on; those under way are waited for."""
-    with database.transaction(alone=True):
-        database.write(_CLOSE, CLOSING, at.round, OPENED)
 
 
 def end_study(database: Database, study: Study) -> int:
@@ -174,20 +167,19 @@ def end_study(database: Database, study: Study) -> int:
                 time.sleep(0.05)
     if at.unscrubbed:
         scrub(database)
-    return int(database.read(_COUNT, at.round)[0][0])
+    return _count(database, at.round)
 
 
 def step(database: Database, study: Study, at: Stage) -> bool:
     """Average the round that is closing and begin the next; False if another process did."""
     if at.state != CLOSING:
         return False
-    line, before = "", read_state(database, at.round)
-    count, after = int(database.read(_COUNT, at.round)[0][0]), before
-    now = database.now()
+    count, now, line = _count(database, at.round), database.now(), ""
+    before = after = read_state(database, at.round)
     if enough := count >= (study.fewest if at.ending else 1):
         task = task_of(study, at, 0)
         reports = ((Tasks(task, slots), messages, None) for slots, messages in _reports(database, at.round))
-        after, record = server_step(study.made_scheme, study.settings, before, reports, paid=())
+        after, record = server_step(study.made_scheme, study, before, reports, paid=())
         now = database.now()
         (began,) = database.read("SELECT began FROM rounds WHERE round = ?", at.round)[0]
         record = dataclasses.replace(
@@ -201,19 +193,23 @@ def step(database: Database, study: Study, at: Stage) -> bool:
             "WHERE round = ? AND state = ?",
             after.round, ENDED if ending else OPENED, now + study.round_seconds, at.round, CLOSING,
         )  # fmt: skip
-        if moved and enough:
+        if not moved:
+            return False
+        nobody = "UPDATE slots SET draw = NULL, ticket = NULL, expires = NULL"
+        database.write(f"{nobody} WHERE round = ? AND report IS NULL", at.round)
+        if enough:
             database.write("UPDATE rounds SET record = ? WHERE round = ?", line, at.round)
             _write_state(database, after, now)
             if not ending:
                 new_round(database, after.round, study.slots)
-        if moved:
-            database.write(UNUSED, at.round)
-        if moved and ending:
-            _forget(database)
-    if moved:
-        counted = "averaged" if enough else "left out, they are too few"
-        _LOG.info("round %d: %d reports %s%s", at.round, count, counted, "; the study has ended" * ending)
-    return bool(moved)
+        if ending:  # nobody needs to know any more which tickets and invitations there were
+            database.write(nobody)
+            database.write("DELETE FROM invitations")
+            database.write("DELETE FROM joins")
+    counted = "averaged" if enough else "left out, they are too few"
+    end = "; the study has ended" if ending else ""
+    _LOG.info("round %d: %d reports %s%s", at.round, count, counted, end)
+    return True
 
 
 def scrub(database: Database) -> None:
@@ -230,13 +226,6 @@ def scrub(database: Database) -> None:
             database.write("UPDATE study SET unscrubbed = 0")
         except DatabaseFailed as error:
             _warn("scrub", f"traces of the last round are still on the disk; it is tried again: {error}")
-
-
-def _forget(database: Database) -> None:
-    """At the end nobody needs to know any more which tickets and invitations there were."""
-    database.write("UPDATE slots SET ticket = NULL, expires = NULL, draw = NULL")
-    database.write("DELETE FROM invitations")
-    database.write("DELETE FROM joins")
 
 
 def _reports(database: Database, round: int) -> Iterator[tuple[Indices, Bytes]]:
@@ -280,13 +269,12 @@ def read_state(database: Database, round: int) -> State:
 def progress(database: Database, study: Study) -> dict[str, Any]:
     """What anybody may know: nothing of it depends on who reported."""
     at, now = stage(database), database.now()
-    reports = database.read(_COUNT, at.round)[0][0]
     ended = at.state == ENDED
     return {
         "round": at.round,
         "state": at.state,
         "model": model_path(study, at.round),
-        "reports": 0 if ended else reports,
+        "reports": 0 if ended else _count(database, at.round),
         "slots": study.slots,
         "seconds_left": 0.0 if ended else max(0.0, round(at.deadline - now, 1)),
     }
@@ -310,7 +298,7 @@ def full_status(database: Database, study: Study) -> dict[str, Any]:
         "admission": admission(study),
         "invitations_used": database.read("SELECT count(*) FROM invitations")[0][0],
         "refusals": refusals(database),
-        "unscrubbed": at.unscrubbed,
+        "unscrubbed": bool(at.unscrubbed),
         "clock": clock(study, at.seen, now),
         "epsilon": study.made_scheme.privacy.epsilon,
         "message_bytes": study.made_scheme.bits // 8,
@@ -380,30 +368,37 @@ def prometheus(known: Mapping[str, Any], refused: Mapping[str, int], worker: Map
     return "\n".join(lines) + "\n"
 
 
-Arrays = dict[str, npt.NDArray[np.generic]]
-
-
 def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any]:
     """Write the run of a study that has ended, if no other process has; returns its summary."""
     at, lines, folder = stage(database), rounds_done(database), RunFolder(path)
     if at.state != ENDED:
         raise ValueError(f"study {study.name} has not ended: it is in round {at.round} of {study.rounds}")
-    summary = _summary(database, study, lines)
+    whole: dict[str, Any] = {
+        "dataset": "data of the devices", "model": study.name,
+        "participation": "once", "clients": study.users,
+    }  # fmt: skip
+    summary = summarise(
+        lines,
+        study.made_scheme,
+        study,
+        once=True,
+        held_out="nothing: the service has no data",
+        noise="secure",
+        study=study.id,
+        admission=admission(study),
+        refusals=refusals(database),
+        **whole,
+        **guarantee(study, lines),
+    )
     if folder.finished:
         return summary
     about = {"fingerprint": study.made_scheme.fingerprint, "rate": study.lr}
-    config = RunConfig(
-        **{**dataclasses.asdict(study.settings), "rounds": max(1, len(lines))},
-        dataset="data of the devices",
-        model=study.name,
-        clients=study.users,
-        participation="once",
-        engine="devices",
-    )
+    settings = {each.name: getattr(study, each.name) for each in dataclasses.fields(Settings)}
+    config = RunConfig(**{**settings, **whole, "rounds": max(1, len(lines)), "engine": "devices"})
     last = read_state(database, at.round)
     with folder.held():
         if not folder.begun:
-            folder.save(initial_state(read_state(database, 0).weights, study.settings), about)
+            folder.save(initial_state(read_state(database, 0).weights, study), about)
         folder.write_config(config.to_toml())
         folder.keep_rounds(0)
         for line in lines:
@@ -412,25 +407,6 @@ def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any
         (names,) = database.read("SELECT names FROM study")[0]
         folder.finish(named(last.weights, names), summary)
     return summary
-
-
-def _summary(database: Database, study: Study, lines: list[dict[str, Any]]) -> dict[str, Any]:
-    return summarise(
-        lines,
-        study.made_scheme,
-        study.settings,
-        once=True,
-        dataset="data of the devices",
-        held_out="nothing: the service has no data",
-        model=study.name,
-        participation="once",
-        clients=study.users,
-        noise="secure",
-        study=study.id,
-        admission=admission(study),
-        refusals=refusals(database),
-        **guarantee(study, lines),
-    )
 
 
 def flat(arrays: Arrays) -> tuple[Vector, str]:

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import logging
+import math
 import re
 import threading
 import time
@@ -122,7 +123,7 @@ class GroupCommit:
 
     def _transaction(self, requests: Sequence[Asked], refused: Counter[str]) -> list[Answer]:
         started = time.perf_counter()
-        for attempt in range(_TRIES):
+        for _ in range(_TRIES):
             try:
                 if self._database is None:
                     self._database = self._open()
@@ -134,13 +135,15 @@ class GroupCommit:
                 self.seconds += time.perf_counter() - started
                 return answers
             except Conflict as error:
-                _LOG.info("transaction repeated (%d): %s", attempt + 1, error)
                 failure = str(error)
             except Exception as error:
                 failure = str(error)
                 if not isinstance(error, DatabaseFailed):
                     _LOG.exception("internal error: no request of this transaction was accepted")
-                self._forget()
+                if self._database is not None:  # the next transaction opens another connection
+                    with contextlib.suppress(Exception):
+                        self._database.close()
+                    self._database = None
                 break
         if failure != self.failure:
             _LOG.error("no report is accepted until this is solved: %s", failure)
@@ -148,18 +151,8 @@ class GroupCommit:
         with self._wake:
             self._refused += refused
         time.sleep(0.2)  # a broken database is not asked all the time
-        return [Rejection(code="storage", reason="the report cannot be stored now", seconds=30.0)] * len(
-            requests
-        )
-
-    def _forget(self) -> None:
-        """Close the connection; the next transaction opens another."""
-        if self._database is not None:
-            try:
-                self._database.close()
-            except Exception:
-                _LOG.info("a broken connection could not be closed")
-            self._database = None
+        no = Rejection(code="storage", reason="the report cannot be stored now", seconds=30.0)
+        return [no] * len(requests)
 
 
 def _resolve(taken: Sequence[_Waiting], answers: Sequence[Answer]) -> None:
@@ -168,8 +161,7 @@ def _resolve(taken: Sequence[_Waiting], answers: Sequence[Answer]) -> None:
             future.set_result(given)
 
 
-BODY_SECONDS = 10.0
-_JOIN_BYTES, _MODELS, _TICK_SECONDS = 1024, 4, 0.1
+_JOIN_BYTES, _TICK_SECONDS = 1024, 0.1
 _TICKET, _ROUND = re.compile(r"[0-9a-f]{64}"), re.compile(r"0|[1-9][0-9]{0,6}")
 _Handler = Callable[[Request], Awaitable[Response]]
 
@@ -185,17 +177,18 @@ class Refused(Exception):
 class Service:
     """One worker of a study."""
 
-    def __init__(self, folder: Path, study: Study, *, body_seconds: float = BODY_SECONDS) -> None:
-        self._folder, self._study, self._body_seconds = folder, study, body_seconds
+    body_seconds = 10.0
+    commit: GroupCommit
+
+    def __init__(self, folder: Path, study: Study) -> None:
+        self._folder, self._study = folder, study
         self._inspector = Inspector(study.id, study.key) if study.admission == INVITED else None
-        self._models: dict[int, bytes] = {}
-        self._known: dict[str, Any] = {}
-        self._refusals: dict[str, int] = {}
-        self._commit: GroupCommit
+        self._model = (-1, b"")  # the round that was asked for last, and its weights
+        self._known: tuple[float, dict[str, Any], dict[str, int]] = (-math.inf, {}, {})
         self._reading = asyncio.Lock()
         self._database: Database | None = None
         self._ended = False
-        self.accepted = 0
+        self._accepted = 0
 
     def app(self) -> ASGIApp:
         """The application; a folder ``page`` of the study is served as its web page."""
@@ -209,28 +202,24 @@ class Service:
             "/openapi.json": ("GET", self.openapi),
         }
         routes: list[BaseRoute] = [
-            Route(path, _Endpoint(self._commit_of, handler, method))
-            for path, (method, handler) in handlers.items()
+            Route(path, _Endpoint(self, handler, method)) for path, (method, handler) in handlers.items()
         ]
         if (page := self._folder / PAGE).is_dir():
             routes.append(Mount("/", Starlette(routes=[Mount("/", StaticFiles(directory=page, html=True))])))
         # A router and no more: the layers around it would take as long as a report.
-        missing = _Endpoint(self._commit_of, self.missing)
+        missing = _Endpoint(self, self.missing)
         return Router(routes, redirect_slashes=False, default=missing, lifespan=self._lifespan)
-
-    def _commit_of(self) -> GroupCommit:
-        return self._commit
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _app: object) -> AsyncIterator[None]:
         opened = functools.partial(open_database, self._folder)
-        self._commit = GroupCommit(opened, lambda database, *more: answer(database, self._study, *more))
+        self.commit = GroupCommit(opened, lambda database, *more: answer(database, self._study, *more))
         ticking = asyncio.create_task(self._tick())
         yield
         ticking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await ticking
-        await asyncio.to_thread(self._commit.stop)
+        await asyncio.to_thread(self.commit.stop)
         if self._database is not None:
             self._database.close()
 
@@ -257,23 +246,16 @@ class Service:
                 number = self._inspector.number(asked.get("invitation"))
             except InvalidInvitation as error:
                 raise Refused("invitation-invalid", str(error)) from None
-        given = await self._commit.submit(Join(ticket=ticket, invitation=number))
+        given = await self.commit.submit(Join(ticket=ticket, invitation=number))
         if not isinstance(given, Granted):
             return _refuse(given)
+        task = {
+            "round": given.round, "client": given.slot, "seed": self._study.seed, "dim": self._study.dim,
+            "bound": given.bound, "clip": None,
+        }  # fmt: skip
+        model = model_path(self._study, given.round)
         return JSONResponse(
-            {
-                "study": self._study.id,
-                "task": {
-                    "round": given.round,
-                    "client": given.slot,
-                    "seed": self._study.seed,
-                    "dim": self._study.dim,
-                    "bound": given.bound,
-                    "clip": None,
-                },
-                "model": model_path(self._study, given.round),
-                "seconds": round(given.seconds, 1),
-            }
+            {"study": self._study.id, "task": task, "model": model, "seconds": round(given.seconds, 1)}
         )
 
     async def report(self, request: Request) -> Response:
@@ -282,10 +264,10 @@ class Service:
         if kind.lower() != "bearer":
             raise Refused("bad-request", "the header Authorization must be: Bearer TICKET")
         message = await self._body(request, self._study.made_scheme.bits // 8)
-        given = await self._commit.submit(Report(ticket=_digest(secret), message=message))
+        given = await self.commit.submit(Report(ticket=_digest(secret), message=message))
         if not isinstance(given, Accepted):
             return _refuse(given)
-        self.accepted += not given.again
+        self._accepted += not given.again
         return JSONResponse({"accepted": True, "round": given.round, "again": given.again})
 
     async def model(self, request: Request) -> Response:
@@ -295,16 +277,16 @@ class Service:
         if not _ROUND.fullmatch(request.path_params["round"]):
             raise Refused("not-found", f"there are {self._study.rounds} rounds")
         number = int(request.path_params["round"])
-        if number not in self._models:
+        known, weights = self._model
+        if number != known:
             try:
                 state = await self._read(lambda database: read_state(database, number))
             except ValueError as error:
                 raise Refused("not-found", str(error)) from None
-            self._models[number] = state.weights.astype("<f4").tobytes()
-            while len(self._models) > _MODELS:
-                del self._models[next(iter(self._models))]
+            weights = state.weights.astype("<f4").tobytes()
+            self._model = number, weights
         headers = {"cache-control": "public, max-age=31536000, immutable"}
-        return Response(self._models[number], media_type="application/octet-stream", headers=headers)
+        return Response(weights, media_type="application/octet-stream", headers=headers)
 
     # What operators ask.
 
@@ -312,7 +294,7 @@ class Service:
         """Whether reports can be stored now."""
         try:
             async with asyncio.timeout(5):
-                given = await self._commit.submit(Probe())
+                given = await self.commit.submit(Probe())
         except TimeoutError:
             raise Refused("busy", "no transaction in five seconds", 5.0) from None
         return _refuse(given) if isinstance(given, Rejection) else JSONResponse({"healthy": True})
@@ -320,12 +302,12 @@ class Service:
     async def metrics(self, _request: Request) -> Response:
         """Counters for Prometheus."""
         worker = {
-            "reports_total": self.accepted,
-            "commits_total": self._commit.commits,
-            "requests_total": self._commit.requests,
-            "commit_seconds_total": self._commit.seconds,
+            "reports_total": self._accepted,
+            "commits_total": self.commit.commits,
+            "requests_total": self.commit.requests,
+            "commit_seconds_total": self.commit.seconds,
         }
-        return PlainTextResponse(prometheus(await self._progress(), self._refusals, worker))
+        return PlainTextResponse(prometheus(await self._progress(), self._known[2], worker))
 
     async def openapi(self, _request: Request) -> Response:
         """The description of the service."""
@@ -341,14 +323,14 @@ class Service:
         """The body, if it is neither too long nor too slow."""
         parts, length = [], 0
         try:
-            async with asyncio.timeout(self._body_seconds):
+            async with asyncio.timeout(self.body_seconds):
                 async for part in request.stream():
                     length += len(part)
                     if length > most:
                         raise Refused("too-long", f"the body has more than {most} bytes")
                     parts.append(part)
         except TimeoutError:
-            raise Refused("too-slow", f"the body took more than {self._body_seconds:g} s") from None
+            raise Refused("too-slow", f"the body took more than {self.body_seconds:g} s") from None
         return b"".join(parts)
 
     async def _read(self, query: Callable[[Database], Any]) -> Any:
@@ -373,12 +355,11 @@ class Service:
     async def _progress(self) -> dict[str, Any]:
         """How far the study is, at most a second old, however many ask."""
         now = time.monotonic()
-        if now - self._known.get("at", -9.0) > 1:
-            found, refused = await self._read(
-                lambda database: (progress(database, self._study), refusals(database))
+        if now > self._known[0] + 1:
+            self._known = await self._read(
+                lambda database: (now, progress(database, self._study), refusals(database))
             )
-            self._known, self._refusals = {"at": now, "progress": found}, refused
-        return dict(self._known["progress"])
+        return self._known[1]
 
     async def _tick(self) -> None:
         """End rounds, take steps, count refusals, and write the run when the study has ended."""
@@ -388,14 +369,14 @@ class Service:
             try:
                 stepped = await self._read(lambda database: tick(database, self._study))
                 known = await self._progress()
-                if self._commit.uncounted:
-                    await self._commit.submit(Probe())
+                if self.commit.uncounted:
+                    await self.commit.submit(Probe())
                 if known["state"] == ENDED and not self._ended:
                     await self._read(
                         lambda database: write_outcome(self._folder / RUN, database, self._study)
                     )
                     self._ended = True
-                pause = 0.0 if stepped else _TICK_SECONDS if not self._ended else 1.0
+                pause = 0.0 if stepped else 1.0 if self._ended else _TICK_SECONDS
             except Refused:
                 pause = 2.0
             except Exception:
@@ -406,25 +387,26 @@ class Service:
 class _Endpoint:
     """A handler as an application: what it refuses is answered and counted."""
 
-    def __init__(self, commit: Callable[[], GroupCommit], handler: _Handler, method: str = "") -> None:
-        self._commit, self._handler, self.method = commit, handler, method
+    def __init__(self, service: Service, handler: _Handler, method: str = "") -> None:
+        self._service, self._handler, self.method = service, handler, method
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = "GET" if scope["method"] == "HEAD" else scope["method"]
         try:
-            if self.method and scope["method"] not in (self.method, "HEAD" * (self.method == "GET")):
+            if self.method and asked != self.method:
                 raise Refused("wrong-method", f"this takes {self.method}, not {scope['method']}")
             response = await self._handler(Request(scope, receive))
         except Refused as error:
-            self._commit().count(error.rejection.code)
+            self._service.commit.count(error.rejection.code)
             response = _refuse(error.rejection)
             if error.rejection.code == "wrong-method":
                 response.headers["allow"] = self.method
         except ClientDisconnect:
-            self._commit().count("too-slow")
+            self._service.commit.count("too-slow")
             return
         except Exception:
             _LOG.exception("internal error in %s", scope["path"])
-            self._commit().count("internal")
+            self._service.commit.count("internal")
             response = _refuse(Rejection(code="internal", reason="internal error"))
         await response(scope, receive, send)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import sys
@@ -18,20 +17,18 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from sqsgd.core import Aggregate
 from sqsgd.core.random import secure_rng
 from sqsgd.core.task import Task, Tasks
-from sqsgd.federation.collect.database import open_database
-from sqsgd.federation.collect.rounds import check_study, confirm_clock
-from sqsgd.federation.collect.service import BODY_SECONDS, Service
-from sqsgd.federation.collect.study import Study, load_study
+from sqsgd.federation.collect.rounds import confirm_clock, opened
+from sqsgd.federation.collect.service import Service
+from sqsgd.federation.collect.study import Study
 
 _LOG = logging.getLogger("sqsgd.federation.collect")
-HEADER_SECONDS, HEADER_BYTES = 10.0, 16384
-_IDLE_SECONDS, _CONNECTIONS = 15, 4000
+_HEADER_BYTES, _IDLE_SECONDS, _CONNECTIONS = 16384, 15, 4000
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """Uvicorn's protocol, with bounded headers; a body that the answer did not wait for is not read."""
 
-    header_seconds = HEADER_SECONDS
+    header_seconds = 10.0
     _received = _parsed = 0  # bytes since the last request, and those of this one's headers
     _late: asyncio.TimerHandle | None = None
 
@@ -46,7 +43,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self.transport.is_closing():
             return
-        if self._late is not None and self._received > HEADER_BYTES:
+        if self._late is not None and self._received > _HEADER_BYTES:
             self.send_400_response("The headers are too long.")
         elif self._late is None and self.cycle is not None and self.cycle.response_complete:
             self._wait_for_headers()  # empty lines between requests do not keep a connection open
@@ -66,7 +63,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _bound_headers(self, more: int) -> None:
         self._parsed += more
-        if self._parsed > HEADER_BYTES:
+        if self._parsed > _HEADER_BYTES:
             raise ValueError("the headers are too long")  # the parser makes it a status of 400
 
     def on_headers_complete(self) -> None:
@@ -102,19 +99,16 @@ def prepare(
     key: Path | None = None,
     log_addresses: bool = False,
     clock_is_right: bool = False,
-    body_seconds: float = BODY_SECONDS,
 ) -> tuple[uvicorn.Server, socket.socket, str]:
     """A server that is ready to run, its socket, and its address; whatever is wrong is found here."""
     if (certificate is None) != (key is None):
         raise ValueError("TLS needs both a certificate and its key")
-    study = load_study(folder)
-    with contextlib.closing(open_database(folder)) as database:
-        check_study(database, study)
+    with opened(folder) as (study, database):
         if clock_is_right:
             confirm_clock(database)
     _warm_up(study)
     config = uvicorn.Config(
-        Service(folder, study, body_seconds=body_seconds).app(),
+        Service(folder, study).app(),
         http=BoundedProtocol,
         ws="none",
         lifespan="on",

@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -21,12 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from sqsgd._internal import checks
 from sqsgd._internal.files import prepared, put, read_toml, write_atomically
 from sqsgd.core import Scheme
-from sqsgd.privacy.planner import automatic_scheme
-from sqsgd.schemes import check_name, make_scheme
-from sqsgd.schemes.sqsgd import CODED, code_of
 from sqsgd.training import Settings
-from sqsgd.training.optimizers import check_optimizer
-from sqsgd.training.rates import bound_and_rate
 
 KEY = "operator.key"
 _STUDY, _NONCE, _SIGNATURE = 8, 16, 64
@@ -112,53 +107,47 @@ MOST_SEED = 2**53 - 1  # numbers in JavaScript are exact up to here
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class Study(Settings):
     """The settings of a study. All of them are public; ``make_study`` chooses what is left at 0 or auto."""
 
     name: str
     dim: int
     users: int
-    rounds: int = 40
-    scheme: str = "auto"
     epsilon: float = 8.0
+    seed: int = field(default_factory=lambda: secrets.randbelow(MOST_SEED + 1))
+    """Seed of the public randomness; by default drawn."""
+    scheme: str = "auto"
     bytes: int = 48
-    options: dict[str, Any] = field(default_factory=dict)
+    rounds: int = 40
     softmax: bool = False
     """The model is a softmax on features of unit length, for which bound and learning rate have a rule."""
-    bound: float = 0.0
-    lr: float = 0.0
-    optimizer: str = "sgd"
-    decay: str = "linear"
-    """Of the learning rate: ``linear`` to zero after the last round, or ``none``."""
-    seed: int = -1
-    """Of the public randomness; -1: drawn."""
     admission: str = INVITED
     """``invited``: one report per signed invitation; ``open``: anybody, at ``joins_per_minute``."""
     joins_per_minute: int = 600
     round_seconds: float = 86400.0
-    """A round that is not full ends after this time, or goes on for as long again if it has too few."""
+    """A round that is not full ends after this time, or is extended by as much if it has too few reports."""
     ticket_seconds: float = 600.0
     """The time that a device has for its report before its slot may be given to another."""
     fewest: int = 0
     """Reports without which a round does not end; 0: half of its slots."""
     key: str = ""
     """The public key of the invitations (Ed25519, hexadecimal)."""
+    # The same in every study, and not in study.toml: a device draws its own noise and keeps no residual.
+    secure: bool = field(default=True, init=False)
+    track: bool = field(default=True, init=False)
+    clip_norm: float = field(default=0.0, init=False)
+    alpha: float = field(default=1.0, init=False)
+    beta: float = field(default=1.0, init=False)
 
     def __post_init__(self) -> None:
         """Check everything that does not depend on the scheme."""
+        super().__post_init__()
         if not self.name.isprintable() or not 1 <= len(self.name) <= 100:
             raise ValueError(f"name = {self.name!r} must be 1 to 100 printable characters")
         checks.integer("dim", self.dim, 1, 2**24)
         checks.integer("users", self.users, 1, 2**31)
         checks.integer("rounds", self.rounds, 1, min(self.users, 10**6))
-        checks.integer("bytes", self.bytes, 1, 2**20)
-        checks.integer("seed", self.seed, -1, MOST_SEED)
-        checks.real("epsilon", self.epsilon, 0.01, 1e5)
-        for name in ("bound", "lr"):
-            checks.real(name, getattr(self, name), 0.0, 1e6)
-        check_optimizer(self.optimizer)
-        if self.decay not in ("none", "linear"):
-            raise ValueError(f"decay = {self.decay!r} must be none or linear")
+        checks.integer("seed", self.seed, 0, MOST_SEED)
         if self.admission not in (INVITED, OPEN):
             raise ValueError(f"admission = {self.admission!r} must be {INVITED} or {OPEN}")
         checks.integer("joins_per_minute", self.joins_per_minute, 1, 10**7)
@@ -179,30 +168,17 @@ class Study:
     @cached_property
     def id(self) -> str:
         """16 hexadecimal digits that differ for other settings; invitations and devices name it."""
-        content = json.dumps(dataclasses.asdict(self), sort_keys=True).encode()
+        content = json.dumps(self._stored, sort_keys=True).encode()
         return hashlib.blake2b(content, digest_size=8, person=b"sqsgd study").hexdigest()
 
     @cached_property
     def made_scheme(self) -> Scheme:
         """The scheme of the reports."""
-        return make_scheme(self.scheme, dim=self.dim, epsilon=self.epsilon, bytes=self.bytes, **self.options)
+        return self.make_scheme(self.dim, once=True)
 
-    @cached_property
-    def settings(self) -> Settings:
-        """The server's settings; the noise comes from the devices."""
-        return Settings(
-            scheme=self.scheme,
-            epsilon=self.epsilon,
-            bytes=self.bytes,
-            options=self.options,
-            seed=self.seed,
-            secure=True,
-            rounds=self.rounds,
-            lr=self.lr,
-            optimizer=self.optimizer,
-            decay=self.decay,
-            bound=self.bound,
-        )
+    @property
+    def _stored(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.init}
 
     def public(self) -> dict[str, Any]:
         """What a device must know to make a report, and its owner to decide about it."""
@@ -235,43 +211,20 @@ class Study:
         """Write ``study.toml``."""
         import tomli_w
 
-        write_atomically(folder / STUDY, tomli_w.dumps(dataclasses.asdict(self)).encode())
+        write_atomically(folder / STUDY, tomli_w.dumps(self._stored).encode())
 
 
 def make_study(values: Mapping[str, Any], key: str) -> Study:
     """A new study with everything decided, so that no later version decides otherwise."""
-    study = Study(**{**values, "key": key})
-    if study.seed < 0:
-        study = dataclasses.replace(study, seed=secrets.randbelow(MOST_SEED + 1))
-    if study.scheme == "auto":
-        chosen = automatic_scheme(dim=study.dim, epsilon=study.epsilon, bytes=study.bytes)
-        study = dataclasses.replace(study, scheme=chosen)
-    check_name("scheme", study.scheme)
+    study = _study({**values, "key": key}, "the study")
     scheme = study.made_scheme
-    if scheme.residual:
-        raise ValueError(
-            f"scheme = {study.scheme!r} keeps a residual for a device's next report, and there is none: "
-            "write scheme = 'auto' for the best that keeps nothing"
-        )
     if not scheme.privacy.is_pure_local or scheme.privacy.arithmetic != "exact":
         raise ValueError(
             f"scheme = {study.scheme!r}: a study needs a pure local guarantee in exact arithmetic, and this "
             "scheme has none; write scheme = 'auto'"
         )
-    if scheme.name in CODED:
-        study = dataclasses.replace(study, options={**study.options, "code": code_of(scheme.mechanism)})
-    bound, rate = bound_and_rate(
-        scheme,
-        clients=study.slots,
-        rounds=study.rounds,
-        optimizer=study.optimizer,
-        decays=study.decay == "linear",
-        softmax=study.softmax and study.optimizer == "sgd",
-        bound=study.bound,
-        lr=study.lr,
-    )
-    fewest = study.fewest or max(1, study.slots // 2)
-    return dataclasses.replace(study, bound=bound, lr=rate, fewest=fewest)
+    study = study.fitted(scheme, study.slots, softmax=study.softmax and study.optimizer == "sgd")
+    return dataclasses.replace(study, fewest=study.fewest or max(1, study.slots // 2))
 
 
 def load_study(folder: Path) -> Study:
@@ -281,7 +234,10 @@ def load_study(folder: Path) -> Study:
         raise ValueError(
             f"{folder} holds no {STUDY}: name a study's folder, or create one: sqsgd collect init"
         )
-    hints = get_type_hints(Study).items()
-    kinds = {name: kind if isinstance(kind, type) else dict for name, kind in hints}
-    kinds = {name: kind for name, kind in kinds.items() if name in Study.__dataclass_fields__}
-    return Study(**checks.fields(read_toml(path), kinds, str(path)))
+    return _study(read_toml(path), str(path))
+
+
+def _study(values: Mapping[str, Any], where: str) -> Study:
+    hints = get_type_hints(Study)
+    kinds = {each.name: hints[each.name] for each in fields(Study) if each.init}
+    return Study(**checks.fields(values, {**kinds, "options": dict}, where))
