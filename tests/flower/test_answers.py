@@ -31,7 +31,7 @@ def spoiled(kind: str):
         payload = reply.content[wire.REPORT][wire.PAYLOAD]
         report = {
             "garbage": ConfigRecord({"payload": b"garbage"}),
-            "huge": ConfigRecord({"payload": bytes(20_000_000)}),
+            "huge": ConfigRecord({"payload": bytes(2_000_000)}),
             "replay": ConfigRecord({"payload": last[node]}),
             "stolen": ConfigRecord({"payload": last[IDS[1]]}),
             "flipped": ConfigRecord({"payload": payload[:-1] + bytes([payload[-1] ^ 1])}),
@@ -65,8 +65,8 @@ def spoiled(kind: str):
 @pytest.mark.parametrize(
     ("kind", "word"),
     [
-        ("garbage", "bytes"), ("huge", "20000000 bytes"), ("replay", "for round 0"),
-        ("stolen", "for round 0"),
+        ("garbage", "bytes"), ("huge", "2000000 bytes"), ("replay", "another scheme, round, client"),
+        ("stolen", "another scheme, round, client"),
         ("flipped", "damaged"), ("text", "not bytes"), ("numbers", "not bytes"), ("more keys", "one payload"),
         ("arrays", "one payload"), ("late", "no answer within 0.5 s"), ("empty", "0 records"),
         ("error", "the app crashed at the node"), ("more", "2 records"), ("no message", "unreadable"),
@@ -113,7 +113,7 @@ def test_a_report_fits_its_own_task_only(tmp_path):
         made.start(nodes, model(), num_rounds=1)
     (line,) = lines(tmp_path / "run" / "metrics.jsonl")
     assert line["clients"] == 1
-    assert all("another client" in entry["reason"] for entry in line["rejected"])
+    assert all("another scheme, round, client" in entry["reason"] for entry in line["rejected"])
 
 
 def test_no_node_answers_in_anothers_name(tmp_path):

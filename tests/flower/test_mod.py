@@ -178,10 +178,10 @@ def test_malformed_requests_are_refused_and_noted(tmp_path, extra, word):
 @pytest.mark.parametrize(
     "extra",
     [
-        {"name": "x" * 20_000_000},
-        {"y" * 20_000_000: 1},
-        {"scheme": "z" * 20_000_000},
-        {"round": [7] * 1_000_000},
+        {"name": "x" * 1_000_000},
+        {"y" * 1_000_000: 1},
+        {"scheme": "z" * 1_000_000},
+        {"round": [7] * 100_000},
         {"name": b"b" * 1_000_000},
     ],
     ids=lambda extra: next(iter(extra))[:10],

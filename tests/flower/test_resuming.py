@@ -112,4 +112,4 @@ def test_a_resumed_training_keeps_its_rate_unless_another_is_given(tmp_path):
         strategy(out=tmp_path / out, lr=0.7).start(Nodes(make_app(), contexts), model(), num_rounds=0)
         made = strategy(out=tmp_path / out, lr=lr, resume=True, seed=99)
         made.prepare(Nodes(make_app(), contexts), model(), 3)
-        assert (made.settings.optimizer.rate, made.settings.seed) == (expected, 1)
+        assert (made.settings.lr, made.settings.seed) == (expected, 1)

@@ -37,8 +37,13 @@ def test_every_option_of_flowers_is_taken_as_it_stands(caplog):
 
 def test_settings_are_one_value_or_keywords():
     assert SqsgdStrategy(FederationSettings(epsilon=4.0, lr=2.0)).asked_for.lr == 2.0
-    assert SqsgdStrategy(epsilon=4.0).asked_for == FederationSettings(epsilon=4.0)
-    assert isinstance(SqsgdStrategy(epsilon=4).asked_for.epsilon, float)
+    assert SqsgdStrategy(epsilon=4.0, seed=1).asked_for == FederationSettings(epsilon=4.0, seed=1)
+    whole = SqsgdStrategy(
+        epsilon=4, lr=1, bound=np.float32(2), clip_norm=3, bytes=np.int64(32), seed=None
+    ).asked_for
+    exact = (whole.epsilon, whole.lr, whole.bound, whole.clip_norm, whole.bytes, whole.seed)
+    assert [type(value) for value in exact] == [float] * 4 + [int] * 2
+    assert len({SqsgdStrategy(epsilon=4, **seed).asked_for.seed for seed in ({}, {}, {"seed": None})}) == 3
     with pytest.raises(TypeError, match="lr beside settings"):
         SqsgdStrategy(FederationSettings(epsilon=4.0), lr=2.0)
     with pytest.raises(TypeError, match="epsilon"):
@@ -129,7 +134,7 @@ def prepared(tmp_path, arrays=BIG, **options) -> SqsgdStrategy:
 def test_what_is_chosen(tmp_path, options, name, bound, falls):
     made = prepared(tmp_path, **options)
     assert (made.scheme.name, made.settings.bound) == (name, bound)
-    assert made.settings.decay_rounds == (20 if falls else 0)
+    assert made.settings.decay == ("linear" if falls else "none")
 
 
 def test_a_small_change_is_not_reported_by_the_toss_of_a_coin():
@@ -152,11 +157,11 @@ def test_the_first_step_is_as_long_under_any_bound(tmp_path):
     """A given rate is the length of the step where nobody chose the bound."""
     for options in ({}, {"bound": 1.0}, {"lr": 1.25}):
         settings = prepared(tmp_path, **options).settings
-        assert settings.optimizer.rate * settings.bound == pytest.approx(1.25)
-    assert prepared(tmp_path, bound=0.1, lr=0.5).settings.optimizer.rate == 0.5
-    assert prepared(tmp_path, sends="gradient", lr=0.5).settings.optimizer.rate == 0.5
-    falling = prepared(tmp_path, decay="linear").settings.optimizer.rate
-    assert prepared(tmp_path, decay="none").settings.optimizer.rate == falling / 2
+        assert settings.lr * settings.bound == pytest.approx(1.25)
+    assert prepared(tmp_path, bound=0.1, lr=0.5).settings.lr == 0.5
+    assert prepared(tmp_path, sends="gradient", lr=0.5).settings.lr == 0.5
+    falling = prepared(tmp_path, decay="linear").settings.lr
+    assert prepared(tmp_path, decay="none").settings.lr == falling / 2
 
 
 def test_what_rounds_cost_and_cannot_teach_is_in_the_log_before_anyone_is_asked(tmp_path, caplog):

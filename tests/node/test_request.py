@@ -64,7 +64,7 @@ def test_what_is_quoted_is_short():
     [
         {"name": "another"}, {"scheme": "sqsgd-stateless"}, {"epsilon": 100.0}, {"bytes": 64},
         {"options": {"levels": 4}}, {"round": 1}, {"client": 6}, {"seed": 10}, {"bound": 21.0}, {"clip": 1.0},
-        {"alpha": 0.5}, {"beta": 0.5}, {"weights": OTHER}, {"types": "dd"},
+        {"alpha": 0.5}, {"beta": 0.5}, {"weights": OTHER}, {"types": "dd"}, {"by_slot": True},
     ],
 )  # fmt: skip
 def test_whatever_a_report_depends_on_is_in_the_identity(changes):
@@ -79,12 +79,3 @@ def test_how_the_model_travels_is_not_in_the_identity():
 def test_a_request_has_no_field_that_does_not_travel():
     fields = {field.name for field in dataclasses.fields(Request)} - {"task"}
     assert fields <= set(request(by_slot=True, types="d").to_fields())
-
-
-def test_a_report_by_slot_does_not_name_the_node():
-    asked = {"scheme": "privunit-index", "epsilon": 8.0}
-    usual, by_slot = (request(**asked, by_slot=by_slot) for by_slot in (False, True))
-    assert by_slot.identity != usual.identity
-    for wrong in (False, 1, "true"):
-        with pytest.raises(MalformedRequest, match="by_slot"):
-            Request.from_fields({**usual.to_fields(), "by_slot": wrong})

@@ -26,7 +26,7 @@ from sqsgd.core.codec import Columns, MalformedReport
 from sqsgd.core.task import Task
 from sqsgd.federation.flower import wire
 from sqsgd.federation.node.policy import REASONS, UNPAID
-from sqsgd.federation.node.server import known_reason, open_report
+from sqsgd.federation.node.server import known_reason, open_report, rejection
 from sqsgd.training import Record, State
 
 _LOG = logging.getLogger("flwr")
@@ -81,10 +81,8 @@ class Round:
     tasks: dict[int, Task] = field(default_factory=dict)
     """The task of each node that was asked, in order."""
     messages: list[Message] = field(default_factory=list)
-    reports: list[tuple[Task, bytes, float]] = field(default_factory=list)
-    """Accepted reports, in the order of the tasks: sums of floats depend on it."""
-    opened: list[tuple[Task, Columns, float]] = field(default_factory=list)
-    """The same reports after ``Scheme.open``."""
+    reports: list[tuple[Task, bytes, Columns]] = field(default_factory=list)
+    """Accepted reports and their columns, in the order of the tasks: sums of floats depend on it."""
     accepted: list[int] = field(default_factory=list)
     rejected: list[dict[str, Any]] = field(default_factory=list)
     clear: list[int] = field(default_factory=list)
@@ -92,7 +90,7 @@ class Round:
     invalid: list[int] = field(default_factory=list)
     """Nodes that sent nothing, or something other than a report or a refusal."""
     record: Record | None = None
-    """What the server\'s step says about the round."""
+    """What the server's step says about the round."""
     down: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Payload and serialised bytes of the message to each node, unless it could not be sent."""
     up: list[tuple[int, int]] = field(default_factory=list)
@@ -133,22 +131,19 @@ class Round:
                 payload, size = _payload(answer)
                 columns = open_report(scheme, payload, self.tasks[node])
             except Exception as error:  # whatever a reply holds, the round continues
-                known = isinstance(error, MalformedReport)
-                reason = str(error) if known else f"unreadable ({type(error).__name__})"
+                reason = rejection(error)
                 self.rejected.append({"node": str(node), "reason": reason})
                 if node in self.tasks and answer.sent and reason not in REASONS:
                     self.invalid.append(node)
-                if node in self.tasks and known and error.args[0] == "clear":
+                if node in self.tasks and error.args[:1] == ("clear",):
                     self.clear.append(node)
                 continue
             found[node] = payload, columns
             self.up.append((len(payload), size))
         for node, task in self.tasks.items():
             if node in found:
-                payload, columns = found[node]
                 self.accepted.append(node)
-                self.reports.append((task, payload, 1.0))
-                self.opened.append((task, columns, 1.0))
+                self.reports.append((task, *found[node]))
         late = "no answer in time" if self.timeout is None else f"no answer within {self.timeout:g} s"
         heard = {*found, *(int(entry["node"]) for entry in self.rejected)}
         silent = [node for node in self.tasks if node not in heard]

@@ -172,22 +172,25 @@ class SqsgdStrategy(Strategy):
         self.settings: Settings = self.asked_for.for_rounds(self.scheme, clients=expected, rounds=self.rounds)
         self.name = f"{self.scheme.name} {grid.run.run_id}"
         self.state: State = training.initial_state(weights, self.settings)
-        if self.folder is not None and not self.folder.begun:
+        if self.folder is not None:
+            self._open(self.folder, expected)
+        self._forecast(expected)
+
+    def _open(self, folder: RunFolder, expected: int) -> None:
+        """Begin the folder, or resume from its checkpoint."""
+        if not folder.begun:
             if self.order is not None:
-                self.order.keep(self.folder.path)
-            self.expected = expected
-            self.folder.begin(self.state, self._about(), self._config())
-        elif self.folder is not None and self.resume:
-            self.state, known = self.folder.load()
+                self.order.keep(folder.path)
+            folder.begin(self.state, self._about(), self._config(expected))
+        elif self.resume:
+            self.state, known = folder.load()
             self._resume(known)
-            self.expected = expected
-            self.folder.write_config(self._config())
-        elif self.folder is not None:
+            folder.write_config(self._config(expected))
+        else:
             raise ValueError(
-                f"out = {str(self.folder.path)!r} holds a training: set resume = true to resume it, "
+                f"out = {str(folder.path)!r} holds a training: set resume = true to resume it, "
                 "or choose another folder"
             )
-        self._forecast(expected)
 
     def _forecast(self, clients: int) -> None:
         """Log what a report holds and costs, and warn if the rounds cannot suffice."""
@@ -215,14 +218,14 @@ class SqsgdStrategy(Strategy):
             **({"silence": self.silent.to_dict()} if self.order is None else {"order": self.order.name}),
         }
 
-    def _config(self) -> str:
+    def _config(self, expected: int) -> str:
         """The config.toml of the training: its settings by name; data and model are those of the nodes."""
         rounds = max(1, self.rounds, self.state.round)
         return RunConfig(
             **{**asdict(self.settings), "rounds": rounds},
             dataset="data of the nodes",
             model="model of the app",
-            clients=max(1, self.clients_per_round) * rounds if self.once else max(1, self.expected),
+            clients=self.clients_per_round * rounds if self.once else max(1, expected),
             participation="once" if self.once else "all",
             evaluate_every=self.evaluate_every,
             engine="nodes",
@@ -247,14 +250,13 @@ class SqsgdStrategy(Strategy):
         if self.order is not None:
             self.order.resume(known["order"], self.state.round)
         self.silent = SilentNodes(known.get("silence"))
-        rate = known["rate"] if not self.asked_for.lr else now["rate"]
         self.settings = replace(
             self.settings,
             seed=known["seed"],
             bound=known["bound"],
             rounds=decay or self.settings.rounds,
             decay="linear" if decay else "none",
-            lr=rate,
+            lr=now["rate"] if self.asked_for.lr else known["rate"],
         )
 
     # ------------------------------------------------------------ one round
@@ -271,8 +273,7 @@ class SqsgdStrategy(Strategy):
         model = wire.record_of(self.structure.sent(self.state.weights))
         model_digest = digest(self.state.weights)
         for node, number in numbers.items():
-            task = task_for(number, self.settings, self.state)
-            held = self._update is not None and self.holders.get(node) == self.state.round - 1
+            held = self._update if self.holders.get(node) == self.state.round - 1 else None
             request = Request(
                 name=self.name,
                 scheme=self.scheme.name,
@@ -280,24 +281,23 @@ class SqsgdStrategy(Strategy):
                 bytes=self.asked_for.bytes,
                 options=self.asked_for.options,
                 fingerprint=self.scheme.fingerprint,
-                task=task,
+                task=task_for(number, self.settings, self.state),
                 alpha=self.settings.alpha,
                 beta=self.settings.beta,
                 model=model_digest,
-                base=self.state.round - 1 if held else -1,
+                base=-1 if held is None else self.state.round - 1,
                 keep=self.downlink == "delta",
                 by_slot=self.by_slot,
                 types=self.structure.types,
             )
             content = RecordDict({wire.REQUEST: ConfigRecord(request.to_fields()), wire.CONFIG: config})
-            if held and self._update is not None:
-                content[wire.UPDATE] = ConfigRecord(dict(self._update))
-            else:
-                content[wire.MODEL] = model
+            content[wire.MODEL if held is None else wire.UPDATE] = (
+                model if held is None else ConfigRecord({**held})
+            )
             # Flower does not check who sends a reply: whoever can guess a message's id, a hash, may answer.
             secret = secrets.token_hex(16)
             message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN, group_id=secret)
-            last.asked(node, task, message)
+            last.asked(node, request.task, message)
         return last.messages
 
     @property
@@ -325,8 +325,7 @@ class SqsgdStrategy(Strategy):
         if self.numbering is not None:
             return self.numbering(round, nodes)
         nodes = self.silent.removed_from(nodes, round, enough_answers(self.min_answers, len(nodes)))
-        share = int(self.fraction_train * len(nodes))
-        size = self.clients_per_round or max(1, share, self.min_train_nodes)
+        size = self.clients_per_round or max(1, int(self.fraction_train * len(nodes)), self.min_train_nodes)
         return {node: node for node in draw(nodes, size, self.settings.seed, round)}
 
     def aggregate_train(
@@ -351,7 +350,8 @@ class SqsgdStrategy(Strategy):
         if not self.stepped:
             last.check_private()
         if enough:
-            after, last.record = server_step(self.scheme, self.settings, before, last.opened, paid=paid)
+            opened = [(task, columns, 1.0) for task, _, columns in last.reports]
+            after, last.record = server_step(self.scheme, self.settings, before, opened, paid=paid)
         else:
             after = before.after(paid)
             last.record = make_record(self.scheme, before, after)
@@ -370,9 +370,9 @@ class SqsgdStrategy(Strategy):
     def record(self, **measured: Any) -> Record:
         """The record of the last round; sizes are the means over its messages."""
         last = self.current
-        # A serialised message names its node: where slots hide nodes, sizes would tell some of them apart.
         if last.record is None:
             raise RuntimeError("no answers were averaged: call aggregate_train first")
+        # A serialised message names its node: where slots hide nodes, sizes would tell some of them apart.
         return replace(
             last.record,
             clients=len(last.reports),

@@ -152,7 +152,7 @@ def _short(value: object) -> str:
 # ---------------------------------------------------------------- the model: at the server
 
 
-def make_update(rate: float, reports: Sequence[tuple[Task, bytes, float]]) -> Update:
+def make_update(rate: float, reports: Sequence[tuple[Task, bytes, object]]) -> Update:
     """A round's accepted reports, for nodes that repeat the server's step; none: the model is unchanged."""
     return {
         "rate": rate,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from sqsgd._internal import checks
 from sqsgd.core import Scheme
 from sqsgd.core.codec import Columns, MalformedReport
 from sqsgd.core.task import Task
@@ -38,7 +40,7 @@ class FederationSettings(Settings):
     """
 
     seed: int = field(default_factory=lambda: secrets.randbits(64))
-    """Seed of the public randomness; by default drawn."""
+    """Seed of the public randomness; by default, and for None, it is drawn."""
     secure: bool = True
     """Nodes draw their noise from the operating system."""
     scheme: str = ""
@@ -47,13 +49,20 @@ class FederationSettings(Settings):
     """What the apps compute: the change of a trained model, as Flower's own apps do, or a gradient."""
 
     def __post_init__(self) -> None:
+        if vars(self)["seed"] is None:
+            object.__setattr__(self, "seed", secrets.randbits(64))
         super().__post_init__()
-        for name in ("epsilon", "bound", "alpha", "beta"):  # floats, also where whole numbers were given
-            object.__setattr__(self, name, float(getattr(self, name)))
+        for each in fields(
+            Settings
+        ):  # requests travel with exact types, also where 8 or np.float64(8) is given
+            kind, value = each.type, getattr(self, each.name)
+            if kind in ("float", "int"):
+                exact = checks.real(each.name, value, -math.inf, math.inf) if kind == "float" else int(value)
+                object.__setattr__(self, each.name, exact)
         if self.scheme:
             check_name("scheme", self.scheme)
         if self.sends not in ("delta", "gradient"):
-            raise ValueError(f"sends = {self.sends!r} must be delta or gradient")
+            raise ValueError(f"sends = {self.sends!r} must be one of delta, gradient")
 
     def make_scheme(self, dim: int, *, once: bool = False) -> Scheme:
         """The scheme for a model of ``dim`` weights; ``once``: each node reports once, and is not named.
@@ -103,6 +112,11 @@ def open_report(scheme: Scheme, payload: object, task: Task) -> Columns:
             "length", f"the report has {len(payload)} bytes; it must have {scheme.bits // 8}"
         )
     return scheme.open(payload, task)
+
+
+def rejection(error: Exception) -> str:
+    """Why an answer was rejected; of an unexpected error only the class is shown."""
+    return str(error) if isinstance(error, MalformedReport) else f"unreadable ({type(error).__name__})"
 
 
 def known_reason(reason: object, otherwise: str) -> str:

@@ -19,7 +19,13 @@ from sqsgd._internal import checks
 from sqsgd.core import Scheme
 from sqsgd.core.codec import Columns, MalformedReport
 from sqsgd.federation.node.request import Request
-from sqsgd.federation.node.server import FederationSettings, NoAnswers, known_reason, open_report
+from sqsgd.federation.node.server import (
+    FederationSettings,
+    NoAnswers,
+    known_reason,
+    open_report,
+    rejection,
+)
 from sqsgd.federation.node.structure import Arrays, Structure, digest, flatten
 from sqsgd.federation.nvflare import shareables
 from sqsgd.training import Settings, State
@@ -132,8 +138,7 @@ class SqsgdAggregator(Aggregator):
                 task = task_for(client, self._settings, self._begun)
                 self._reports[client] = open_report(self._scheme, _payload(shareable), task)
             except Exception as error:
-                known = isinstance(error, MalformedReport)
-                reason = str(error) if known else f"unreadable ({type(error).__name__})"
+                reason = rejection(error)
                 self._reasons[reason] += 1
                 self.log_warning(fl_ctx, f"sqsgd: rejected {name}: {reason}")
                 return False
