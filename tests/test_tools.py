@@ -36,36 +36,27 @@ def test_every_font_is_listed_with_its_licence():
     assert f"{len(fonts)} open fonts" in about["data"]
 
 
-def test_a_thick_line_is_thinned_to_one_pixel(tool):
-    ink = np.zeros((2, 20, 20), bool)
-    ink[0, 3:17, 8:13] = True
-    ink[1, 5:9, 2:18] = True
-    first, second = tool("digit_strokes").thinned(ink)
-    assert first.sum(axis=1).max() == second.sum(axis=0).max() == 1
-    assert first.sum() >= 9
-    assert second.sum() >= 11
-    assert not (first & ~ink[0]).any()
-
-
 def test_drawings_vary_and_are_centred_as_mnist_is(tool):
     strokes = tool("digit_strokes")
+    ink = np.zeros((1, 20, 20), bool)
+    ink[0, 3:17, 8:13] = True
+    (thin,) = strokes.thinned(ink)
+    assert (thin.sum(axis=1).max(), thin.sum() >= 9, (thin & ~ink[0]).any()) == (1, True, False)
     glyphs = np.zeros((2, 10, 64, 64), np.float32)
-    glyphs[0, :, 10:54, 20:28] = 1
-    glyphs[0, :, 44:54, 20:48] = 1
-    glyphs[1, :, 20:40, 12:52] = 1
+    glyphs[0, :, 10:54, 20:28] = glyphs[0, :, 44:54, 20:48] = glyphs[1, :, 20:40, 12:52] = 1
     fields = strokes.make_fields(glyphs, torch.tensor([1.0, 1.0]))
-    drawn = strokes.draw(fields, torch.zeros(40, dtype=torch.long), torch.Generator().manual_seed(1))
+    drawn, again = (
+        strokes.draw(fields, torch.zeros(40, dtype=torch.long), torch.Generator().manual_seed(1))
+        for _ in range(2)
+    )
     assert drawn.shape == (40, 1, 28, 28)
     assert 0 <= float(drawn.min()) <= float(drawn.max()) <= 1
     assert float((drawn[0] - drawn[1]).abs().max()) > 0.5
-    again = strokes.draw(fields, torch.zeros(40, dtype=torch.long), torch.Generator().manual_seed(1))
     assert torch.equal(drawn, again)
     places = torch.arange(28) - 13.5
     for image in drawn[:, 0]:
-        assert abs(float((image.sum(dim=0) * places).sum() / image.sum())) < 1
-        assert abs(float((image.sum(dim=1) * places).sum() / image.sum())) < 1
-        rows, columns = (image.amax(dim=axis) > 0.6 for axis in (1, 0))
-        assert 15 <= max(int(rows.nonzero().max() - rows.nonzero().min()), int(columns.sum())) <= 22
+        for axis in (0, 1):
+            assert abs(float((image.sum(dim=axis) * places).sum() / image.sum())) < 1
 
 
 def test_sheets_of_images_become_the_usual_files(tool, tmp_path, monkeypatch, capsys):

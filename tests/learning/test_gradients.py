@@ -1,7 +1,6 @@
 """Flat parameters and gradients: order, values and reproducibility, one client at a time and many at once."""
 
 import hashlib
-import itertools
 import subprocess
 import sys
 import threading
@@ -26,7 +25,7 @@ from sqsgd.learning.gradients import (
     set_flat,
     threads_restored,
 )
-from sqsgd.learning.models import make_model
+from sqsgd.learning.models import MODELS, make_model
 from sqsgd.learning.objectives import OBJECTIVES, make_objective
 
 CLASSES = OBJECTIVES["cross-entropy"]
@@ -93,7 +92,8 @@ def test_the_gradient_is_torchs_own_and_leaves_no_trace():
     assert np.allclose(gradient, torch.cat(flat).numpy(), atol=1e-7)
 
 
-FINGERPRINT = """
+def test_another_process_computes_the_same_bits():
+    code = """
 import hashlib, torch
 from sqsgd.learning.gradients import loss_gradient, prepare_torch
 from sqsgd.learning.models import make_model
@@ -103,38 +103,27 @@ images = torch.randn(32, 1, 28, 28, generator=generator)
 labels = torch.randint(0, 10, (32,), generator=generator)
 print(hashlib.sha256(loss_gradient(make_model("lenet5"), images, labels)[1].tobytes()).hexdigest())
 """
-
-
-def test_another_process_computes_the_same_bits():
     here = loss_gradient(make_model("lenet5"), *batch(32))[1]
-    there = subprocess.run([sys.executable, "-c", FINGERPRINT], capture_output=True, text=True, check=True)
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert there.stdout.strip() == hashlib.sha256(here.tobytes()).hexdigest()
 
 
-def test_many_clients_at_a_time_give_the_same_bits_in_the_same_order():
-    model = make_model("lenet5")
-    batches = [batch(size, seed) for seed, size in enumerate((32, 1, 7, 32, 5, 16))]
-    expected = [loss_gradient(model, *one) for one in batches]
-    for workers in (1, 2, 3):
-        found = list(loss_gradients(model, batches, workers=workers))
-        assert [loss for loss, _ in found] == [loss for loss, _ in expected]
-        assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(found, expected, strict=True))
-
-
-def test_gradients_are_made_only_a_little_ahead_of_the_reader():
-    model, taken = nn.Linear(1, 2), []
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_many_clients_at_a_time_give_the_same_bits_in_the_same_order(workers):
+    model, taken = make_model("lenet5-classic"), []
 
     def batches():
-        for number in range(100):
-            taken.append(number)
-            yield torch.ones(1, 1), torch.zeros(1, dtype=torch.int64)
+        for number in range(14):
+            taken.append(batch(1 + number % 3, number))
+            yield taken[-1]
 
     threads = threading.active_count()
-    reader = loss_gradients(model, batches(), workers=2)
-    for _ in range(5):
-        next(reader)
-    assert len(taken) <= 5 + 2
-    reader.close()
+    reader = loss_gradients(model, batches(), workers=workers)
+    found = [next(reader)]
+    assert len(taken) == min(4 * workers, 14)  # not all of them are in memory
+    for (loss, gradient), one in zip([*found, *reader], taken, strict=True):
+        wanted = loss_gradient(model, *one)
+        assert (loss, gradient.tobytes()) == (wanted[0], wanted[1].tobytes())
     assert threading.active_count() == threads
 
 
@@ -169,55 +158,33 @@ def dataset(count=40, shape=(1, 8, 8), classes=3):
     return Dataset(name="noise", train_inputs=inputs, train_labels=labels, **about)
 
 
-def check(found, model, data, chosen, bounds, objective=CLASSES):
-    """Losses and rows are torch's own, client by client."""
-    losses, rows = found
-    assert len(losses) == len(rows) == len(bounds) - 1
-    for loss, row, (start, stop) in zip(losses, rows, itertools.pairwise(bounds), strict=True):
-        mine = chosen[start:stop]
-        one, gradient = loss_gradient(
-            model, data.train_inputs[mine], data.train_labels[mine], objective=objective
-        )
-        assert loss == pytest.approx(one, rel=1e-4, abs=1e-6)
-        assert np.abs(row - gradient).max() < 1e-5
-
-
-def linear(bias=True):
+def softmax(bias=True):
     torch.manual_seed(3)
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 3, bias=bias))
 
 
-def small():
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Tanh(), nn.Linear(5, 3))
+def compare(losses, rows, model, data, chosen, objective=CLASSES):
+    """Losses and rows are torch's own, client by client."""
+    assert len(losses) == len(rows) == len(chosen)
+    for loss, row, mine in zip(losses, rows, chosen, strict=True):
+        inputs, labels = data.train_inputs[mine], data.train_labels[mine]
+        wanted, gradient = loss_gradient(model, inputs, labels, objective=objective)
+        assert loss == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+        assert np.abs(row - gradient).max() < 1e-5
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_linear_model_has_torchs_gradients(bias):
-    model, data = linear(bias), dataset()
-    chosen, bounds = np.arange(30) % 11, np.array([0, 1, 2, 10, 11, 30])
-    check(head_gradients(linear_head(model), data, chosen, bounds), model, data, chosen, bounds)
-
-
-def test_a_row_depends_on_its_client_alone(monkeypatch):
+def test_a_row_depends_on_its_client_alone(monkeypatch, bias):
     """Whatever the other clients, the threads and the parts: simulations on other engines rely on it."""
-    head, data = linear_head(linear()), dataset()
-    monkeypatch.setattr(gradients, "_CLIENTS", 3)
-    losses, rows = head_gradients(head, data, np.arange(20), np.arange(21), workers=2)
-    for i in range(20):
-        loss, row = head_gradients(head, data, np.array([i]), np.array([0, 1]))
+    model, data = softmax(bias), dataset()
+    head, chosen, bounds = linear_head(model), np.arange(30) % 11, np.array([0, 1, 2, 10, 11, 30])
+    monkeypatch.setattr(gradients, "_CLIENTS", 2)
+    losses, rows = head_gradients(head, data, chosen, bounds, workers=2)
+    parts = np.split(chosen, bounds[1:-1])
+    compare(losses, rows, model, data, parts)
+    for i, part in enumerate(parts):
+        loss, row = head_gradients(head, data, part, np.array([0, len(part)]))
         assert (loss[0], row.tobytes()) == (losses[i], rows[i].tobytes())
-
-
-def watched():
-    layer = nn.Linear(4, 2)
-    layer.register_forward_hook(lambda *_: None)
-    return layer
-
-
-def partly_frozen():
-    layer = nn.Linear(4, 2)
-    layer.bias.requires_grad = False
-    return layer
 
 
 @pytest.mark.parametrize(
@@ -230,22 +197,35 @@ def partly_frozen():
         (nn.Sequential(nn.Dropout(), nn.Linear(4, 2)), False),
         (nn.Sequential(), False),
         (nn.Embedding(4, 2), False),
-        (watched(), False),
-        (partly_frozen(), False),
     ],
 )
 def test_only_a_plain_softmax_is_taken_for_one(model, found):
     assert (linear_head(model) is not None) == found
 
 
-@pytest.mark.parametrize("name", ["mlp", "lenet5-classic"])
-def test_other_models_are_computed_in_batches(name, monkeypatch):
+def test_a_softmax_with_hooks_or_frozen_parts_is_not_plain():
+    watched, frozen = nn.Linear(4, 2), nn.Linear(4, 2)
+    watched.register_forward_hook(lambda *_: None)
+    frozen.bias.requires_grad = False
+    assert linear_head(watched) is linear_head(frozen) is None
+
+
+def penalised(model, batch):
+    size = sum(parameter.square().sum() for parameter in model.parameters())
+    return nn.functional.cross_entropy(model(batch[0]), batch[1]) + 0.1 * size
+
+
+@pytest.mark.parametrize("objective", [CLASSES, make_objective("penalised", penalised)])
+@pytest.mark.parametrize("name", ["mlp", "lenet5-classic", "partly frozen"])
+def test_other_models_are_computed_in_batches(name, objective, monkeypatch):
     data = dataset(shape=(1, 16, 16))
-    model = make_model(name, 3, data.in_shape, seed=1)
-    chosen, bounds = np.arange(20), np.arange(0, 21, 2)
-    assert batchable(model, data, CLASSES)
+    model = make_model(name if name in MODELS else "mlp", 3, data.in_shape, seed=1)
+    if name not in MODELS:
+        next(model.parameters()).requires_grad = False
+    assert batchable(model, data, objective)
     monkeypatch.setattr(gradients, "_FLOATS", 3 * 10**5)  # several parts
-    check(batched_gradients(model, data, chosen, bounds, CLASSES), model, data, chosen, bounds)
+    chosen = np.arange(20).reshape(10, 2)
+    compare(*batched_gradients(model, data, chosen, objective), model, data, chosen, objective)
 
 
 class Branching(nn.Module):
@@ -260,17 +240,6 @@ class Branching(nn.Module):
         return self.layer(x if x.sum() > 0 else -x)
 
 
-class Recurrent(nn.Module):
-    """Layers of torch that vmap does not support."""
-
-    def __init__(self):
-        super().__init__()
-        self.cells, self.layer = nn.GRU(8, 4, batch_first=True), nn.Linear(4, 3)
-
-    def forward(self, x):
-        return self.layer(self.cells(x.flatten(1).unflatten(1, (8, 8)))[0][:, -1])
-
-
 def stale(model, batch):
     """Keeps weights of another time: vmap computes it without complaint, and without one of its parts."""
     if not hasattr(model, "kept"):
@@ -279,21 +248,8 @@ def stale(model, batch):
 
 
 def test_what_vmap_cannot_compute_is_left_to_torch():
-    data, model = dataset(), small()
+    data, model = dataset(), softmax()
     assert batchable(model, data, CLASSES)
     assert not batchable(Branching(), data, CLASSES)
-    assert not batchable(Recurrent(), data, CLASSES)
     stale(model, (data.train_inputs[:1], data.train_labels[:1]))
     assert not batchable(model, data, make_objective("stale", stale))
-
-
-def test_a_loss_of_ones_own_is_computed_in_batches_with_the_gradient_of_all_its_parts():
-    def penalised(model, batch):
-        size = sum(parameter.square().sum() for parameter in model.parameters())
-        return nn.functional.cross_entropy(model(batch[0]), batch[1]) + 0.1 * size
-
-    data, model, objective = dataset(), small(), make_objective("penalised", penalised)
-    assert batchable(model, data, objective)
-    chosen, bounds = np.arange(6), np.arange(0, 7, 2)
-    found = batched_gradients(model, data, chosen, bounds, objective)
-    check(found, model, data, chosen, bounds, objective)

@@ -1,7 +1,5 @@
 """The models: exact sizes, seeds, per-image independence, training, and errors for a user's own."""
 
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -11,71 +9,23 @@ from sqsgd.learning.datasets import load_dataset
 from sqsgd.learning.gradients import get_flat, loss_gradient, parameter_count, set_flat
 from sqsgd.learning.models import MODELS, make_model
 
-IMAGE_MODELS = [name for name in MODELS if name != "gru"]
-
-USER_CODE = """
-import torch
-from torch import nn
-
-def small(classes, in_shape):
-    return nn.Sequential(nn.Flatten(), nn.Linear(in_shape[0] * in_shape[1] * in_shape[2], classes))
-
-def plain():
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
-
-def number():
-    return 7
-
-def frozen():
-    return nn.Linear(2, 2).requires_grad_(False)
-
-def empty():
-    return nn.ReLU()
-
-def batch_norm():
-    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
-
-def batch_norm_without_memory():
-    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, track_running_stats=False))
-
-def double():
-    return nn.Linear(2, 2).double()
-
-def lazy():
-    return nn.LazyLinear(3)
-
-instance = nn.Linear(2, 2)
-"""
+COUNTS = {
+    "lenet5": 119_850, "resnet110": 1_722_224, "resnet20": 270_704, "lenet5-classic": 61_706, "mlp": 199_210,
+    "linear": 7_840, "hog-linear": 3_920, "soft-hog-linear": 3_920,
+}  # fmt: skip
+"""The parameters of every model of images."""
+assert set(COUNTS) == set(MODELS) - {"gru"}
 
 
-@pytest.fixture
-def user_code(tmp_path, monkeypatch):
-    (tmp_path / "models_of_a_user.py").write_text(USER_CODE)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "models_of_a_user", raising=False)
-    return "models_of_a_user"
-
-
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [
-        ("lenet5", 119_850),
-        ("resnet110", 1_722_224),
-        ("resnet20", 270_704),
-        ("lenet5-classic", 61_706),
-        ("mlp", 199_210),
-        ("linear", 7_840),
-        ("hog-linear", 3_920),
-        ("soft-hog-linear", 3_920),
-    ],
-)
-def test_parameter_counts_are_exact(name, count):
+@pytest.mark.parametrize("name", COUNTS)
+def test_parameter_counts_are_exact_and_other_shapes_fit(name):
     model = make_model(name)
-    assert parameter_count(model) == sum(parameter.numel() for parameter in model.parameters()) == count
-    assert list(model.buffers()) == []
+    assert parameter_count(model) == sum(parameter.numel() for parameter in model.parameters())
+    assert (parameter_count(model), list(model.buffers())) == (COUNTS[name], [])
+    assert make_model(name, classes=3, in_shape=(2, 20, 24))(torch.zeros(1, 2, 20, 24)).shape == (1, 3)
 
 
-@pytest.mark.parametrize("name", IMAGE_MODELS)
+@pytest.mark.parametrize("name", COUNTS)
 def test_scores_of_an_image_do_not_depend_on_its_neighbours(name):
     model = make_model(name)
     if name.endswith("linear"):  # begins at zero
@@ -133,21 +83,15 @@ def test_resnet110_is_54_pre_activated_blocks_written_out():
     assert torch.allclose(model(images), scores, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["lenet5", "mlp"])
-def test_the_seed_decides_alone_and_the_global_generator_is_left_alone(name):
+@pytest.mark.parametrize("given", [None, lambda: nn.Linear(3, 2)])
+def test_the_seed_decides_alone_and_the_global_generator_is_left_alone(given):
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
-    first = get_flat(make_model(name, seed=5))
+    first = get_flat(make_model("lenet5-classic", seed=5, given=given))
     assert torch.equal(torch.random.get_rng_state(), before)
     torch.manual_seed(2)
-    assert np.array_equal(first, get_flat(make_model(name, seed=5)))
-    assert not np.array_equal(first, get_flat(make_model(name, seed=6)))
-
-
-def test_other_shapes_and_class_counts():
-    for name in IMAGE_MODELS:
-        assert make_model(name, classes=3, in_shape=(2, 20, 24))(torch.zeros(1, 2, 20, 24)).shape == (1, 3)
-    assert make_model("mlp", classes=4, in_shape=(6,))(torch.zeros(2, 6)).shape == (2, 4)
+    assert np.array_equal(first, get_flat(make_model("lenet5-classic", seed=5, given=given)))
+    assert not np.array_equal(first, get_flat(make_model("lenet5-classic", seed=6, given=given)))
 
 
 def test_gru_is_torchs_own_with_one_bias():
@@ -172,26 +116,45 @@ def test_a_module_or_a_function_can_be_given():
     copied = make_model("in-memory", 2, (3,), given=given)
     assert copied is not given
     assert torch.equal(copied.weight, given.weight)
-    made = make_model("in-memory", 2, (3,), given=lambda in_shape: nn.Linear(*in_shape, 5))
-    assert made.weight.shape == (5, 3)
-    with pytest.raises(ValueError, match="model 'in-memory' is a int, not a function"):
-        make_model("in-memory", 2, (3,), given=7)
+    made = make_model("in-memory", 2, (3,), given=lambda in_shape, classes: nn.Linear(*in_shape, 5 + classes))
+    assert made.weight.shape == (7, 3)
+    make_model("in-memory", given=lambda: nn.Sequential(nn.Conv2d(1, 4, 3), norm(track_running_stats=False)))
+
+
+def norm(**options):
+    return nn.BatchNorm2d(4, **options)
 
 
 class WithMore(nn.Linear):
     """Saves what is not a tensor."""
 
-    def get_extra_state(self) -> dict[str, int]:
+    def get_extra_state(self):
         return {"steps": 1}
 
 
-def test_a_model_that_could_not_be_saved_is_refused():
-    with pytest.raises(ValueError, match=r"'_extra_state' in its state_dict is a dict, .*get_extra_state"):
-        make_model("in-memory", 2, (3,), given=WithMore(3, 2))
-    waves = nn.Linear(3, 2)
-    waves.register_buffer("waves", torch.ones(3, dtype=torch.complex64))
-    with pytest.raises(ValueError, match=r"'waves' in its state_dict is a torch\.complex64, .*cannot hold"):
-        make_model("in-memory", 2, (3,), given=waves)
+def waves():
+    model = nn.Linear(3, 2)
+    model.register_buffer("waves", torch.ones(3, dtype=torch.complex64))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (7, "'mine' is a int, not a function"),
+        (lambda: 7, "returned a int, not a torch.nn.Module"),
+        (lambda: nn.Linear(2, 2).requires_grad_(False), "has no trainable parameter"),
+        (nn.ReLU, "has no trainable parameter"),
+        (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), norm()), r"'1' \(BatchNorm2d\) keeps running .*GroupNorm"),
+        (lambda: nn.Linear(2, 2).double(), "torch.float64 parameters; call .float"),
+        (lambda: nn.LazyLinear(3), "has lazy layers"),
+        (WithMore(3, 2), r"'_extra_state' in its state_dict is a dict, .*get_extra_state"),
+        (waves(), r"'waves' in its state_dict is a torch\.complex64, .*cannot hold"),
+    ],
+)
+def test_errors_name_what_is_wrong_with_a_users_model(given, message):
+    with pytest.raises(ValueError, match=message):
+        make_model("mine", 2, (3,), given=given)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +164,7 @@ def test_a_model_that_could_not_be_saved_is_refused():
             "lenet",
             10,
             (1, 28, 28),
-            r"'lenet' is unknown; did you mean 'lenet5'\? \(choose lenet5, .*pretrained-linear or package",
+            r"'lenet' is unknown; did you mean 'lenet5'\? \(choose lenet5, .* or package",
         ),
         ("lenet5", 10, (1, 12, 28), "at least 16 x 16, not 12 x 28"),
         ("resnet110", 10, (784,), "'resnet110' takes images"),
@@ -224,14 +187,14 @@ def descend(model: nn.Module, rate: float, batches: list[tuple[torch.Tensor, tor
     return losses
 
 
-@pytest.mark.parametrize(("name", "final"), [("lenet5", 0.9), ("lenet5-classic", 1.7), ("mlp", 0.9)])
+@pytest.mark.parametrize(("name", "final"), [("lenet5", 1.3), ("lenet5-classic", 2.1), ("mlp", 1.2)])
 def test_plain_sgd_learns_the_digits(name, final):
     data = load_dataset("mnist5k")
-    order = torch.randperm(4000, generator=torch.Generator().manual_seed(0)).split(64)
+    order = torch.randperm(4000, generator=torch.Generator().manual_seed(0)).split(64)[:40]
     batches = [(data.train_inputs[part], data.train_labels[part]) for part in order]
     losses = descend(make_model(name), 0.1, batches)
     assert 2.2 < losses[0] < 2.5
-    assert np.mean(losses[-10:]) < final
+    assert np.mean(losses[-10:]) < final, np.mean(losses[-10:])
 
 
 def test_resnet110_is_trainable_by_plain_sgd():
@@ -242,30 +205,3 @@ def test_resnet110_is_trainable_by_plain_sgd():
     assert 2.2 < losses[0] < 2.5
     assert max(losses) < losses[0] + 0.1
     assert losses[-1] < losses[0] - 0.15
-
-
-def test_a_users_factory_gets_what_it_asks_for_and_the_seed(user_code):
-    model = make_model(f"{user_code}:small", classes=3, in_shape=(1, 4, 4))
-    assert parameter_count(model) == 16 * 3 + 3
-    first, again, other = (get_flat(make_model(f"{user_code}:plain", seed=seed)) for seed in (1, 1, 2))
-    assert np.array_equal(first, again)
-    assert not np.array_equal(first, other)
-    make_model(f"{user_code}:batch_norm_without_memory")
-
-
-@pytest.mark.parametrize(
-    ("factory", "message"),
-    [
-        ("absent", "has no 'absent'; its public callables are:.*small"),
-        ("number", "returned a int, not a torch.nn.Module"),
-        ("frozen", "has no trainable parameter"),
-        ("empty", "has no trainable parameter"),
-        ("batch_norm", r"layer '1' \(BatchNorm2d\) keeps running statistics.*GroupNorm"),
-        ("double", "torch.float64 parameters; call .float"),
-        ("lazy", "has lazy layers"),
-        ("instance", "is a module, not a factory"),
-    ],
-)
-def test_errors_name_what_is_wrong_with_a_users_model(user_code, factory, message):
-    with pytest.raises(ValueError, match=message):
-        make_model(f"{user_code}:{factory}")

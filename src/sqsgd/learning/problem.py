@@ -137,9 +137,8 @@ class LearningProblem:
         for size in np.unique(sizes[sizes <= _MOST_EXAMPLES]):
             group = np.flatnonzero(sizes == size)
             if len(group) > 1 and self._batchable:
-                places = (bounds[group][:, None] + np.arange(size)).reshape(-1)
-                starts = size * np.arange(len(group) + 1)
-                found = batched_gradients(self.model, self.dataset, chosen[places], starts, self.objective)
+                places = bounds[group][:, None] + np.arange(size)
+                found = batched_gradients(self.model, self.dataset, chosen[places], self.objective)
                 (losses[group], rows[group]), alone[group] = found, False
         others = np.flatnonzero(alone)
         singles = self._one_by_one(round, cohort[others].tolist()) if others.size else ()
@@ -176,15 +175,11 @@ class LearningProblem:
         return int.from_bytes(stream.words(2).tobytes(), "little") >> 1
 
     def named_weights(self, weights: Vector) -> dict[str, npt.NDArray[np.generic]]:
-        """The model's state dict with these weights, untrained values included.
-
-        NumPy has no bfloat16, all of whose numbers float32 has.
-        """
+        """The model's state dict with these weights, untrained values included; bfloat16 as float32."""
         set_flat(self.model, weights)
-        values = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
         return {
-            name: (value.float() if value.dtype == torch.bfloat16 else value).numpy().copy()
-            for name, value in values.items()
+            name: (value.float() if value.dtype == torch.bfloat16 else value).cpu().numpy().copy()
+            for name, value in self.model.state_dict().items()
         }
 
     def measure(self, weights: Vector) -> Evaluation:
