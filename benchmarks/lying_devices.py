@@ -17,11 +17,11 @@ import sys
 import numpy as np
 from collect_mnist import CONFIG
 
-from sqsgd import Aggregate, secure_rng
+from sqsgd import secure_rng
 from sqsgd.core.task import Tasks
 from sqsgd.federation.collect.study import make_study
-from sqsgd.training import initial_state
-from sqsgd.training.algorithm import _descended, task_for
+from sqsgd.training import initial_state, server_step
+from sqsgd.training.algorithm import task_for
 from sqsgd.training.settings import load_config
 from sqsgd.training.train import load_problem
 
@@ -68,7 +68,7 @@ def trained(problem, study, attack, share):
     state = initial_state(problem.initial(), settings)
     for number in range(study.rounds):
         users = order[number * study.slots : (number + 1) * study.slots]
-        total = Aggregate(scheme)
+        reports = []
         for mine, liars in ((users[~lying[users]], False), (users[lying[users]], True)):
             if not len(mine):
                 continue
@@ -83,8 +83,8 @@ def trained(problem, study, attack, share):
                 messages = nearest(scheme, rows, tasks)
             else:
                 messages = scheme.encode_many(rows, tasks, secure_rng())
-            total.add_many(tasks, messages)
-        state = _descended(settings, state, total.mean(), []).after()
+            reports.append((tasks, messages, None))
+        state, _ = server_step(scheme, settings, state, reports, paid=())
     return problem.evaluate(state.weights)[0]
 
 

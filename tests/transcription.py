@@ -15,13 +15,14 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 F = np.float32
 
 
-def keystream(message: bytes, person: bytes, length: int) -> bytes:
+def keystream(message: bytes, person: bytes, length: int, first_block: bytes = bytes(16)) -> bytes:
     key = hashlib.blake2b(message, digest_size=32, person=person).digest()
-    return Cipher(algorithms.AES(key), modes.CTR(bytes(15) + b"\2")).encryptor().update(bytes(length))
+    return Cipher(algorithms.AES(key), modes.CTR(first_block)).encryptor().update(bytes(length))
 
 
 def public(seed, round, client, purpose, length=4096):
-    return keystream(struct.pack("<QQQ", seed, round, client) + purpose.encode(), b"sqsgd public", length)
+    message, first_block = struct.pack("<QQ", seed, round) + purpose.encode(), struct.pack(">QQ", client, 0)
+    return keystream(message, b"sqsgd public", length, first_block)
 
 
 def coordinates(seed, round, client, dim, size):
@@ -62,7 +63,7 @@ class Noise:
     """The private words of one report: single ones from the end of 512 bytes, the rest in one piece."""
 
     def __init__(self, seed):
-        stream = keystream(seed.to_bytes(32, "little") + bytes(8), b"sqsgd seeded", 512 + 16384)
+        stream = keystream(seed.to_bytes(32, "little"), b"sqsgd seeded", 512 + 16384)
         self.words = list(struct.unpack("<64Q", stream[:512]))
         self.bulk = stream[512:]
 

@@ -52,13 +52,6 @@ def test_the_run_is_the_transcription(epsilon, more, monkeypatch):
     assert np.isclose(state.bound, bound, rtol=1e-9)
 
 
-def test_learning_happens_and_a_wrong_sign_would_show():
-    scheme = make_scheme("sqsgd", dim=40, epsilon=200.0, bytes=2, code="signs")
-    _, state = after(150, scheme, settings())
-    target = Quadratic().points.mean(axis=0)
-    assert np.linalg.norm(state.weights - target) < 0.5 * np.linalg.norm(target)
-
-
 def test_the_residual_keeps_what_was_not_sent():
     scheme = make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs")
     task = Task(round=0, client=1, seed=5, dim=40, bound=1.0)
@@ -107,21 +100,16 @@ def test_the_bound_moves_both_ways_within_limits():
     assert next_bound(10.0, [4.0] * 10, floor=0.1) == 6.0
     assert next_bound(10.0, [0.1] * 10, floor=0.1) == 5.0  # at most halved
     assert next_bound(0.11, [-3.0] * 10, floor=0.1) == 0.1
-    assert next_bound(10.0, [4.0] * 9 + [1e9], floor=0.1) == 6.0  # one client moves nothing
     assert next_bound(10.0, [1e9] * 10, floor=0.1) == 20.0  # at most doubled
-
-
-@pytest.mark.parametrize("clients", [2, 3, 4, 5, 10, 100])
-def test_one_client_cannot_raise_the_bound_alone(clients):
-    honest = [4.0] * (clients - 1)
-    assert next_bound(10.0, [*honest, 1e9], floor=0.1) == 6.0
-    assert next_bound(10.0, [*honest, -1e9], floor=0.1) in (6.0, 5.0)
+    for others in (1, 2, 3, 4, 9, 99):  # one client cannot raise it alone
+        assert next_bound(10.0, [4.0] * others + [1e9], floor=0.1) == 6.0
+        assert next_bound(10.0, [4.0] * others + [-1e9], floor=0.1) in (6.0, 5.0)
 
 
 F = np.float32
 
 
-def deep_gradient_compression(problem, *, count, momentum, rate, rounds, masking=True):
+def deep_gradient_compression(problem, *, count, momentum, rate, rounds):
     """Algorithm 4 (vanilla momentum), one coordinate after the other; numbers are its lines' names."""
     dim, nodes = problem.dim, range(problem.clients)
     weights = np.zeros(dim, F)
@@ -140,15 +128,14 @@ def deep_gradient_compression(problem, *, count, momentum, rate, rounds, masking
             sent.append(sorted(mask))
             for i in mask:
                 total[i] += v[k][i]
-                v[k][i] = F(0)
-                if masking:
-                    u[k][i] = F(0)  # momentum factor masking
+                v[k][i] = u[k][i] = F(0)  # momentum factor masking
         weights = (weights - rate * total / problem.clients).astype(F)
     return weights, np.array(u), np.array(v), sent
 
 
-def run(scheme, rounds, monkeypatch):
-    """The same through ``training.run``; also the coordinates of each message."""
+@pytest.mark.parametrize(("momentum", "count"), [(0.0, 7), (0.5, 1), (0.5, 39), (0.9, 7), (0.9, 40)])
+def test_the_memory_is_the_transcriptions(momentum, count, monkeypatch):
+    """Without momentum it is the plain residual; where all is sent, nothing is kept."""
     sent, original = [], Scheme.sent_coordinates
 
     def spying(scheme, columns, task):
@@ -157,47 +144,19 @@ def run(scheme, rounds, monkeypatch):
         return found
 
     monkeypatch.setattr(Scheme, "sent_coordinates", spying)
-    _, state = after(rounds, scheme, settings())
-    return state, sent
-
-
-@pytest.mark.parametrize("momentum", [0.5, 0.9])
-@pytest.mark.parametrize("count", [1, 7, 39])
-def test_the_memory_is_the_transcriptions(momentum, count, monkeypatch):
-    scheme = make_scheme("dgc", dim=40, count=count, momentum=momentum)
-    state, sent = run(scheme, 15, monkeypatch)
+    _, state = after(15, make_scheme("dgc", dim=40, count=count, momentum=momentum), settings())
     weights, u, v, expected = deep_gradient_compression(
         Quadratic(), count=count, momentum=momentum, rate=0.1, rounds=15
     )
-    assert sent == expected
     assert np.allclose(state.weights, weights, atol=1e-6)
+    if count == 40:
+        assert (state.residuals, u.any(), v.any()) == ({}, False, False)
+        return
+    assert sent == expected
     for client in range(3):
-        velocity, waiting = state.residuals[client]
-        assert np.allclose(velocity, u[client], atol=1e-5)
-        assert np.allclose(waiting, v[client], atol=1e-5)
-        assert not velocity[sent[-3 + client]].any()
-        assert not waiting[sent[-3 + client]].any()
-
-
-def test_without_momentum_it_is_the_plain_residual(monkeypatch):
-    state, sent = run(make_scheme("dgc", dim=40, count=7, momentum=0.0), 10, monkeypatch)
-    weights, _, v, expected = deep_gradient_compression(
-        Quadratic(), count=7, momentum=0.0, rate=0.1, rounds=10
-    )
-    assert sent == expected
-    assert np.allclose(state.weights, weights, atol=1e-6)
-    assert np.allclose([state.residuals[client] for client in range(3)], v, atol=1e-5)
-
-
-def test_where_all_is_sent_nothing_is_kept(monkeypatch):
-    """Masking clears the whole velocity each round: Algorithm 4 is plain descent then, as the scheme is."""
-    scheme = make_scheme("dgc", dim=40, count=40)
-    _, state = after(10, scheme, settings())
-    weights, u, v, _ = deep_gradient_compression(Quadratic(), count=40, momentum=0.9, rate=0.1, rounds=10)
-    assert state.residuals == {}
-    assert not u.any()
-    assert not v.any()
-    assert np.allclose(state.weights, weights, atol=1e-6)
+        kept = np.stack([u[client], v[client]]) if momentum else v[client]
+        assert np.allclose(state.residuals[client], kept, atol=1e-5)
+        assert not state.residuals[client][..., sent[-3 + client]].any()
 
 
 def test_a_step_changes_nothing_that_it_was_given():
@@ -213,30 +172,6 @@ def test_a_step_changes_nothing_that_it_was_given():
     velocity[33:] = waiting[33:] = 0
     assert np.array_equal(after_step, np.stack([velocity, waiting]))
     assert after_step.dtype == F
-
-
-def test_a_run_goes_on_from_any_state_to_the_same_bits():
-    scheme, chosen, problem = make_scheme("dgc", dim=40, bytes=38), settings(), Quadratic()
-    state = training.initial_state(np.zeros(40, F), chosen)
-    states: list[State] = [after for _, after in training.run(problem, scheme, chosen, state, 8)]
-    *_, (_, again) = training.run(problem, scheme, chosen, states[3], 8)
-    assert np.array_equal(again.weights, states[-1].weights)
-    for client in range(3):
-        assert np.array_equal(again.residuals[client], states[-1].residuals[client])
-
-
-def test_learning_happens():
-    _, state = after(150, make_scheme("dgc", dim=40, bytes=38), settings())
-    target = Quadratic().points.mean(axis=0)
-    assert np.linalg.norm(state.weights - target) < 0.5 * np.linalg.norm(target)
-
-
-@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
-def test_optimizers_descend(name):
-    weights, state = np.array([3.0, -2.0], np.float32), {}
-    for _ in range(200):
-        weights, state = optimizers.step(name, 0.05, weights, weights.astype(float), state)
-    assert np.abs(weights).max() < 0.1
 
 
 def test_momentum_and_adam_take_the_steps_of_the_book():
@@ -283,15 +218,10 @@ def test_it_describes_the_round_that_began_with_the_state():
 
 
 @pytest.mark.parametrize(("scheme", "written"), [("sqsgd-stateless", 8.0), ("fedsgd", "infinity")])
-def test_json_holds_every_number(scheme, written):
-    line = json.loads(json.dumps(record(scheme).to_dict(), allow_nan=False))
+def test_json_holds_every_number_and_what_is_unknown_has_no_key(scheme, written):
+    line = json.loads(json.dumps(record(scheme, seconds_encode=None).to_dict(), allow_nan=False))
     assert (line["loss"], line["epsilon"], line["clip_rate"]) == ("nan", written, None)
-
-
-def test_what_is_unknown_has_no_key():
-    names = {"seconds_gradient", "seconds_encode", "bytes_up_serialised", "bytes_down_serialised"}
-    assert not names & record(seconds_gradient=None, seconds_encode=None).to_dict().keys()
-    assert names <= record(bytes_up_serialised=30, bytes_down_serialised=200).to_dict().keys()
+    assert not {"seconds_encode", "bytes_up_serialised"} & line.keys()
 
 
 def test_messages_opened_reports_and_many_at_once_make_one_step():

@@ -14,11 +14,13 @@ from sqsgd.training import engine
 from sqsgd.training.engine import Engine, noise_seed
 from sqsgd.training.order import seeded_order
 
+SIGNS = make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs")
+
 
 def test_records_say_what_was_spent_and_sent():
-    records, state = after(4, make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs"), settings())
+    records, state = after(4, SIGNS, settings())
     assert [record.epsilon_total for record in records] == [50.0, 100.0, 150.0, 200.0]
-    assert {record.bytes_up for record in records} == {16 + 2 + 1}
+    assert {record.bytes_up for record in records} == {5 + 2 + 1}
     assert all(record.bytes_down > 4 * 40 for record in records)
     assert all(0 <= record.clip_rate <= 1 for record in records)
     parts = [(r.seconds_gradient, r.seconds_encode, r.seconds_aggregate) for r in records]
@@ -33,15 +35,13 @@ def test_the_total_is_that_of_the_client_that_took_part_most():
         def cohort(self, round):
             return [0] if round % 2 else [0, 1]
 
-    records, state = after(
-        4, make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs"), settings(), Sometimes()
-    )
+    records, state = after(4, SIGNS, settings(), Sometimes())
     assert state.spent == {0: 4, 1: 2}
     assert records[-1].epsilon_total == 200.0
 
 
 def test_time_is_booked_where_it_was_spent(monkeypatch):
-    scheme = make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs")
+    scheme = SIGNS
     names = {"randomize": "seconds_encode", "open": "seconds_aggregate"}
     for slow, field in names.items():
         usual = getattr(type(scheme), slow)
@@ -57,17 +57,15 @@ def test_time_is_booked_where_it_was_spent(monkeypatch):
         assert all(getattr(record, other) < 0.06 for other in names.values() if other != field)
 
 
-def test_a_run_goes_on_from_any_state_to_the_same_bits():
-    scheme, chosen, problem = (
-        make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs"),
-        settings(),
-        Quadratic(),
-    )
-    state = training.initial_state(np.zeros(40, np.float32), chosen)
-    states = [after for _, after in training.run(problem, scheme, chosen, state, 8)]
-    *_, (_, again) = training.run(problem, scheme, chosen, states[3], 8)
+@pytest.mark.parametrize("scheme", [SIGNS, make_scheme("dgc", dim=40, bytes=38)], ids=["signs", "dgc"])
+def test_a_run_goes_on_from_any_state_to_the_same_bits(scheme):
+    state = training.initial_state(np.zeros(40, np.float32), settings())
+    states = [after for _, after in training.run(Quadratic(), scheme, settings(), state, 8)]
+    *_, (_, again) = training.run(Quadratic(), scheme, settings(), states[3], 8)
     assert np.array_equal(again.weights, states[-1].weights)
     assert again.bound == states[-1].bound
+    for client, residual in states[-1].residuals.items():
+        assert np.array_equal(again.residuals[client], residual)
 
 
 def test_weights_by_size():
@@ -80,13 +78,8 @@ def test_weights_by_size():
 
 
 def test_a_lost_round_counts_as_spent_and_leaves_the_model():
-    scheme, chosen, problem = (
-        make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs"),
-        settings(),
-        Quadratic(),
-    )
-    state = replace(training.initial_state(np.ones(40, np.float32), chosen), lost=0)
-    record, state = Engine(problem=problem, scheme=scheme, settings=chosen).one_round(state)
+    state = replace(training.initial_state(np.ones(40, np.float32), settings()), lost=0)
+    record, state = Engine(problem=Quadratic(), scheme=SIGNS, settings=settings()).one_round(state)
     assert (record.epsilon_total, record.clients, record.bytes_up) == (50.0, 0, 0)
     assert np.isnan(record.loss)
     assert (state.round, state.spent) == (1, {0: 1, 1: 1, 2: 1})
@@ -106,8 +99,8 @@ ORDER = seeded_order(60, 20, 1)
 SCHEMES = [
     ("privunit-index", {"epsilon": 6.0}),
     ("fedsgd", {}),
-    ("sqsgd-stateless", {"epsilon": 40.0, "bits": 64}),
-    ("vqsgd", {"epsilon": 6.0, "bits": 64}),
+    ("sqsgd-stateless", {"epsilon": 40.0, "bytes": 8}),
+    ("vqsgd", {"epsilon": 6.0, "bytes": 8}),
 ]
 
 
@@ -117,6 +110,7 @@ def test_many_clients_at_once_do_what_single_ones_do(name, options, parts, monke
     """The same records, and the same model where there is no noise: the law of the noise is the scheme's."""
     scheme = make_scheme(name, dim=40, **options)
     monkeypatch.setattr(engine, "_FLOATS", 40 * 7)  # pieces of seven clients
+    monkeypatch.setattr(engine, "_FEW", 0)
     many, many_state = after(3, scheme, settings(), ManyRows(), **parts)
     alone, state = after(3, scheme, settings(), Many(), **parts)
     assert many_state.spent == state.spent
@@ -128,8 +122,9 @@ def test_many_clients_at_once_do_what_single_ones_do(name, options, parts, monke
 
 
 def test_clients_with_a_residual_or_a_ledger_are_taken_one_by_one(monkeypatch, tmp_path):
-    monkeypatch.setattr(engine._ManyClients, "step", None)
-    after(2, make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs"), settings(), Rows())
+    monkeypatch.setattr(engine._Clients, "reports", None)
+    monkeypatch.setattr(engine, "_FEW", 0)
+    after(2, SIGNS, settings(), Rows())
     scheme = make_scheme("sqsgd-stateless", dim=40, epsilon=8.0, bytes=2)
     after(1, scheme, settings(), Rows(), ledgers=Ledgers(folder=tmp_path, max_epsilon=8.0))
     with pytest.raises(TypeError):

@@ -16,8 +16,8 @@ from sqsgd import central_guarantee
 from sqsgd._internal.files import replace_secret, secret_folder
 from sqsgd.core import Scheme
 from sqsgd.learning.partition import SharedParts
+from sqsgd.training import engine
 from sqsgd.training import order as order_module
-from sqsgd.training.engine import Engine
 from sqsgd.training.order import Order, forget_order, keep_order, kept_order, secret_order, seeded_order
 
 
@@ -85,10 +85,16 @@ def test_a_secret_order_comes_from_the_operating_system(monkeypatch):
     assert secret_order(100, 10).key == bytes(range(32))
 
 
-def test_a_seeded_order_repeats_itself_and_says_what_it_is():
+def test_an_order_comes_back_from_its_seed_or_its_file(tmp_path):
     one, same, other = (seeded_order(1000, 10, seed) for seed in (1, 1, 2))
     assert one.seeded
     assert one.cohort(3).tolist() == same.cohort(3).tolist() != other.cohort(3).tolist()
+    order = secret_order(100, 10)
+    name = keep_order(order, tmp_path)
+    assert kept_order(name) == order
+    forget_order(name)
+    assert not (secret_folder() / name).exists()
+    forget_order("seeded")  # there is no file
 
 
 def test_memory_does_not_grow_with_the_users():
@@ -112,16 +118,6 @@ def test_wrong_orders_are_named(changes, name):
         Order(**{"users": 10, "per_round": 2, "key": bytes(32), "seeded": True, **changes})
 
 
-def test_the_same_order_comes_back(tmp_path):
-    order = secret_order(100, 10)
-    name = keep_order(order, tmp_path)
-    assert kept_order(name) == order
-    assert kept_order(name).cohort(3).tolist() == order.cohort(3).tolist()
-    forget_order(name)
-    assert not (secret_folder() / name).exists()
-    forget_order("seeded")  # there is no file
-
-
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"users": 1, "per_round": 1, "key": "zz"}', b"[1]"])
 def test_a_damaged_file_is_named(tmp_path, content):
     name = keep_order(secret_order(100, 10), tmp_path)
@@ -140,17 +136,21 @@ def _one_thread():
 
 
 def sent_by(run):
-    """All that leaves clients or server in a run: (task, signs, message) of each report, and the models."""
-    seen, usual = [], Scheme.encode_many
+    """The task and the message of each report, which are all that leaves a client."""
+    seen, encode, encode_many = [], Scheme.encode, Scheme.encode_many
 
-    def encode_many(self, x, tasks, rngs, *, workers=1):
-        messages = usual(self, x, tasks, rngs, workers=workers)
-        signs = [tasks.words(name, 64).tobytes() for name in ("signs 0", "signs 1")]
-        seen.append((tasks.task, tasks.clients.tolist(), signs, messages.tobytes()))
+    def one(self, x, task, rng):
+        seen.append((task, encode(self, x, task, rng)))
+        return seen[-1][1]
+
+    def many(self, x, tasks, rng, *, workers=1):
+        messages = encode_many(self, x, tasks, rng, workers=workers)
+        seen.extend((task, message.tobytes()) for task, message in zip(tasks, messages, strict=True))
         return messages
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Scheme, "encode_many", encode_many)
+        patch.setattr(Scheme, "encode", one)
+        patch.setattr(Scheme, "encode_many", many)
         list(started(run))
     return seen
 
@@ -169,11 +169,13 @@ def published(folder):
 
 
 @pytest.mark.usefixtures("_one_thread")
-def test_nothing_public_depends_on_a_users_number(tmp_path):
-    """The users change places and take their data with them: every task, rotation and byte stays the same.
+@pytest.mark.parametrize("few", [0, 100])
+def test_nothing_public_depends_on_a_users_number(tmp_path, monkeypatch, few):
+    """The users change places and take their data with them: every task and byte stays the same.
 
-    So do all files of the run.
+    So do all files of the run, whether users are encoded one by one or many at once.
     """
+    monkeypatch.setattr(engine, "_FEW", few)
     run = prepared(tmp_path / "one", ONCE, clients=40, rounds=4)
     expected = sent_by(run)
     places = np.random.default_rng(1).permutation(40)  # user u is now called places[u]
@@ -189,14 +191,14 @@ def test_nothing_public_depends_on_a_users_number(tmp_path):
     other = dataclasses.replace(other, problem=problem, order=Renamed(**vars(other.order)))
     assert sent_by(other) == expected
     assert published(tmp_path / "other") == published(tmp_path / "one")
-    assert [clients for _, clients, _, _ in expected] == [list(range(10))] * 4  # slots of a round
+    assert [task.client for task, _ in expected] == 4 * list(range(10))  # slots of a round
 
 
 def test_a_task_with_the_users_number_would_be_noticed(tmp_path, monkeypatch):
     """Broken: as it was before there were slots."""
-    monkeypatch.setattr(Engine, "_numbers", lambda _, users: users)
+    monkeypatch.setattr(engine.Engine, "_numbers", lambda _, users: users)
     with pytest.raises(AssertionError):
-        test_nothing_public_depends_on_a_users_number(tmp_path)
+        test_nothing_public_depends_on_a_users_number(tmp_path, monkeypatch, 100)
 
 
 def secrets_now():
@@ -224,16 +226,6 @@ def test_the_order_of_a_secure_run_is_kept_apart_until_it_ends(tmp_path):
     assert summary["order_note"].startswith("secret")
     known = central_guarantee(run.scheme, 40, 1e-6)
     assert (summary["central_epsilon"], summary["central_note"]) == (known.epsilon, known.sentence)
-
-
-def test_the_order_of_a_secure_run_does_not_depend_on_the_seed(tmp_path):
-    keys = []
-    for name in ("one", "other"):
-        before, run = secrets_now(), prepared(tmp_path / name, ONCE, clients=40, rounds=4, secure=True)
-        run.started()
-        (file,) = secrets_now() - before
-        keys.append(json.loads(file.read_text())["key"])
-    assert keys[0] != keys[1]
 
 
 def test_ledgers_do_not_lie_where_the_results_of_a_secret_order_go(tmp_path):

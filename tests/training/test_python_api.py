@@ -12,14 +12,8 @@ from typed import typed
 import sqsgd
 
 SMALL = {
-    "clients": 4,
-    "rounds": 4,
-    "epsilon": 60.0,
-    "bytes": 12,
-    "batch": 8,
-    "evaluate_every": 2,
-    "workers": 1,
-}
+    "clients": 4, "rounds": 4, "epsilon": 60.0, "bytes": 12, "batch": 8, "evaluate_every": 2, "workers": 1
+}  # fmt: skip
 
 
 def numbers(count=120, seed=0):
@@ -58,15 +52,9 @@ def without_times(folder):
 
 def test_it_is_the_run_of_the_command(tmp_path):
     run = sqsgd.train(model="linear", out=tmp_path / "python", **SMALL)
-    options = " ".join(
-        f"--{name.replace('_', '-')} {value}" for name, value in SMALL.items() if "_" not in name
-    )
-    options = options.replace("--workers 1", "")
     config = tmp_path / "more.toml"
-    config.write_text("evaluate_every = 2\nworkers = 1\n")
-    done = typed(
-        f"sqsgd train --model linear {options} --config {config} --out {tmp_path / 'command'} --json"
-    )
+    config.write_text("\n".join(f"{name} = {value}" for name, value in SMALL.items()))
+    done = typed(f"sqsgd train --model linear --config {config} --out {tmp_path / 'command'} --json")
     assert done.code == 0, done.error
     files = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("python", "command")]
     assert files[0] == files[1]
@@ -94,22 +82,6 @@ def test_data_model_and_loss_may_be_objects(tmp_path):
     assert [line.get("metric") for line in run.records] == [None, "worst", None, "worst"]
 
 
-def test_a_run_of_objects_is_resumed_with_the_objects(tmp_path):
-    given = {"dataset": numbers(), "loss": Ranked()}
-    whole = sqsgd.train(**given, model="linear", out=tmp_path / "whole", report=False, **SMALL)
-    sqsgd.train(
-        **given, model="linear", out=tmp_path / "part", report=False, decay="none", **{**SMALL, "lr": 0.1}
-    )
-    config = tmp_path / "part" / "config.toml"
-    config.write_text(config.read_text().replace("rounds = 4", "rounds = 6"))
-    with pytest.raises(
-        ValueError, match=r"dataset = 'in-memory'.*sqsgd.train\(out=..., resume=True, dataset"
-    ):
-        sqsgd.train(out=tmp_path / "part", resume=True)
-    longer = sqsgd.train(**given, out=tmp_path / "part", resume=True, report=False)
-    assert (whole.summary["rounds"], longer.summary["rounds"]) == (4, 6)
-
-
 def longer(folder, rounds=6):
     """A finished run that may go on."""
     config = folder / "config.toml"
@@ -119,29 +91,23 @@ def longer(folder, rounds=6):
 GOES_ON = {**SMALL, "model": "linear", "decay": "none", "lr": 0.1, "report": False}
 
 
-def test_functions_that_can_be_imported_may_be_given_again(tmp_path):
-    given = {"dataset": numbers, "loss": absolute}
-    sqsgd.train(**given, **GOES_ON, out=tmp_path / "run")
-    longer(tmp_path / "run")
-    for changes in ({"loss": "squared-error"}, {"dataset": numbers()}, {"model": nn.Linear(3, 1)}):
-        with pytest.raises(ValueError, match=f"leave out {next(iter(changes))}"):
-            sqsgd.train(**{**given, **changes}, out=tmp_path / "run", resume=True)
-    again = sqsgd.train(**given, model="linear", out=tmp_path / "run", resume=True, report=False)
-    assert again.summary["rounds"] == 6
-
-
-def test_other_data_are_noticed_when_a_run_is_resumed(tmp_path):
-    given = {"loss": absolute, "out": tmp_path / "run"}
-    sqsgd.train(dataset=numbers(), **given, **GOES_ON)
-    longer(tmp_path / "run")
-    with pytest.raises(
-        ValueError, match=r"labels \[\[160, 3\], \[40, 3\], .*begun with \[\[96, 3\], \[24, 3\]"
-    ):
-        sqsgd.train(dataset=numbers(200), **given, resume=True)
+def test_a_run_of_objects_is_resumed_with_the_same_objects(tmp_path):
+    """Functions that can be imported are known by their names; other data are noticed."""
+    given, out = {"dataset": numbers(), "loss": absolute}, tmp_path / "run"
+    sqsgd.train(**given, **GOES_ON, out=out)
+    longer(out)
     inputs, labels = numbers()
-    with pytest.raises(ValueError, match="give the same data in the same order"):
-        sqsgd.train(dataset=(inputs[::-1].copy(), labels[::-1].copy()), **given, resume=True)
-    again = sqsgd.train(dataset=numbers(), **given, resume=True, report=False)
+    for wrong, words in (
+        ({}, r"dataset = 'in-memory'.*sqsgd.train\(out=..., resume=True, dataset"),
+        ({**given, "loss": "squared-error"}, "leave out loss"),
+        ({**given, "dataset": numbers}, "leave out dataset"),
+        ({**given, "model": nn.Linear(3, 1)}, "leave out model"),
+        ({"dataset": numbers(200)}, r"labels \[\[160, 3\], \[40, 3\], .*begun with \[\[96, 3\], \[24, 3\]"),
+        ({"dataset": (inputs[::-1].copy(), labels[::-1].copy())}, "give the same data in the same order"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            sqsgd.train(**wrong, out=out, resume=True)
+    again = sqsgd.train(**given, model="linear", out=out, resume=True, report=False)
     assert again.summary["rounds"] == 6
 
 
@@ -159,9 +125,6 @@ def test_every_owner_is_a_client_unless_a_number_is_given(tmp_path):
     with pytest.warns(UserWarning, match="clients = 7: only the first of the data's 24 clients take part"):
         run = sqsgd.train(dataset=owned(), **settings, clients=7, out=tmp_path / "some")
     assert run.config.clients == 7
-    file = tmp_path / "more.toml"
-    file.write_text("clients = 24")
-    assert sqsgd.train(dataset=owned(), **settings, config=file, out=tmp_path / "file").config.clients == 24
 
 
 class Undefined(Ranked):
@@ -174,11 +137,10 @@ class Undefined(Ranked):
 
 
 def test_metrics_are_numbers_and_the_loss_if_there_are_none(tmp_path):
-    settings = {**SMALL, "model": "linear", "report": False}
-    run = sqsgd.train(dataset=numbers(), loss=Undefined(), **settings, out=tmp_path / "nan")
+    run = sqsgd.train(dataset=numbers(), loss=Undefined(), **GOES_ON, out=tmp_path / "nan")
     assert math.isnan(run.metrics["share"])
     assert run.metrics["most"] == math.inf
-    run = sqsgd.train(dataset=numbers(), loss=absolute, **settings, out=tmp_path / "loss")
+    run = sqsgd.train(dataset=numbers(), loss=absolute, **GOES_ON, out=tmp_path / "loss")
     assert run.metrics == {"loss": run.summary["test_loss"]}
 
 
@@ -204,13 +166,13 @@ def test_torch_keeps_its_threads_and_numbers_of_numpy_are_numbers(tmp_path):
         ({"epsilonn": 3.0}, "epsilonn is not a setting of a run; they are epsilon, seed"),
         ({"rounds": "many"}, "rounds"),
         ({"resume": True}, "needs --out"),
-        ({"device": "cuda"}, "device = 'cuda': .*here there is cpu"),
+        ({"device": "cuda"}, "device = 'cuda' .*here there is cpu"),
         ({"device": "gpu"}, "device = 'gpu' must be one of auto, cpu, cuda, mps"),
-        ({"dataset": numbers()}, "labels are torch.float32, .* write loss = 'squared-error'"),
+        ({"dataset": numbers()}, "labels are torch.float32.* 'squared-error'"),
         ({"dataset": numbers(), "engine": "flower"}, "other processes, which need dataset by name"),
         ({"dataset": numbers(), "loss": Broken}, "metrics of loss .* failed: ZeroDivisionError"),
         ({"dataset": 7}, "returned a int; expected"),
-        ({"model": 7}, "model is a int; expected a module"),
+        ({"model": 7}, "model .*is a int"),
         ({"loss": 7}, "is a int; expected a function of"),
         ({"partition": "natural"}, "do not say which client an example belongs to"),
         ({"dataset": numbers(), "loss": "squared-error", "partition": "dirichlet:1"}, "needs one class per"),
@@ -225,16 +187,15 @@ def test_wrong_settings_are_named(settings, words, tmp_path, monkeypatch):
     assert not (tmp_path / "runs").exists()
 
 
+TOKENS = np.arange(240).reshape(60, 4) % 5
+
+
 @pytest.mark.parametrize(
     ("dataset", "loss", "metrics"),
     [
         (numbers(), "squared-error", ["RMSE", "R2"]),
         ((numbers()[0], (numbers()[0] > 0)), "multi-label", ["F1", "exact match"]),
-        (
-            (np.arange(240).reshape(60, 4) % 5, np.arange(240).reshape(60, 4) % 5),
-            "cross-entropy",
-            ["accuracy"],
-        ),
+        ((TOKENS, TOKENS), "cross-entropy", ["accuracy"]),
     ],
     ids=["regression", "multi-label", "tokens"],
 )
@@ -259,16 +220,3 @@ def test_the_table_of_the_tutorial_is_learned_as_the_page_says(tmp_path, monkeyp
     run = scope["run"]
     assert run.metrics["accuracy"] > 0.94
     assert (run.summary["bytes_up"], run.summary["epsilon_all_rounds"]) == (6, 200.0)
-
-
-def test_a_play_is_learned_by_its_speakers(tmp_path):
-    """Two speakers with a letter each: after some rounds the next letter is known."""
-    parts = "\n".join(f"{name}.\n{letter * 1000}\n" for name, letter in (("ADA", "a"), ("BEN", "b")))
-    (tmp_path / "input.txt").write_text(f"ACT I.\n\n{parts}")
-    run = sqsgd.train(
-        dataset="shakespeare", data_dir=tmp_path, model="gru", partition="natural", clients=2,
-        participation="2", batch=3, minibatch=True, rounds=12, evaluate_every=6, lr=4.0, epsilon=400.0,
-        bytes=64, out=tmp_path / "run", report=False,
-    )  # fmt: skip
-    assert run.metrics["accuracy"] > 0.9
-    assert run.config.data_dir == str(tmp_path)

@@ -136,7 +136,7 @@ def test_the_default_rate_is_near_the_best_of_a_grid(scheme, tmp_path):
         return made.problem.evaluate(state.weights)[0], made.settings.lr
 
     reached, rate = accuracy()
-    assert reached > max(accuracy(lr=factor * rate)[0] for factor in (0.1, 0.3, 3, 10)) - 0.07
+    assert reached > max(accuracy(lr=factor * rate)[0] for factor in (0.2, 5)) - 0.07
     assert reached > 0.5
 
 

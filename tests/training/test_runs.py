@@ -27,17 +27,8 @@ def test_a_run_writes_everything(tmp_path):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(12)) == [step.round for step in steps]
     assert [line["round"] for line in lines if "accuracy" in line] == [4, 9, 11]
-    for key in (
-        "loss",
-        "epsilon",
-        "epsilon_total",
-        "bytes_up",
-        "bytes_down",
-        "clip_rate",
-        "bound",
-        "seconds",
-    ):
-        assert all(key in line for line in lines), key
+    always = {"loss", "epsilon", "epsilon_total", "bytes_up", "bytes_down", "clip_rate", "bound", "seconds"}
+    assert all(always <= line.keys() for line in lines)
     chosen = {"decay": "linear", "options": {"code": "sparse"}}
     assert load_config(folder / "config.toml") == make_config({**TINY, **chosen})
     summary = json.loads((folder / "summary.json").read_text())
@@ -51,8 +42,7 @@ def test_a_run_writes_everything(tmp_path):
     }
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
-@pytest.mark.parametrize("stop", [1, 4, 7, 11])
+@pytest.mark.parametrize(("stop", "optimizer"), [(1, "sgd"), (4, "momentum"), (7, "adam"), (11, "sgd")])
 def test_an_interrupted_run_ends_in_the_same_bits(tmp_path, stop, optimizer):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     finished(whole, optimizer=optimizer, lr=0.05)
@@ -104,12 +94,8 @@ def test_a_round_whose_measurement_was_interrupted_is_not_made_again(tmp_path, c
 
 
 def command(folder, *arguments):
-    words = [
-        arg
-        for key, value in TINY.items()
-        if key not in ("evaluate_every", "checkpoint_every", "workers")
-        for arg in (f"--{key}", str(value))
-    ]
+    options = {key: value for key, value in TINY.items() if not key.endswith("_every") and key != "workers"}
+    words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
     return [
         str(Path(sys.executable).with_name("sqsgd")),
         "train",
@@ -145,33 +131,19 @@ def test_a_killed_process_resumes_to_the_same_bits(tmp_path, how, whole_run):
     assert (killed / "model.safetensors").read_bytes() == whole_run
 
 
-def test_cross_device_remembers_only_clients_that_took_part(tmp_path):
-    run = prepared(tmp_path / "run", clients=300, participation="5", rounds=3, **SIGNS)
-    list(started(run))
-    kept, _ = load_state(run.folder)
-    assert 5 <= len(kept.spent) <= 15
-    assert set(kept.residuals) == set(kept.spent)
-
-
 def test_memory_does_not_grow_with_clients_that_have_not_taken_part(tmp_path):
     """10,000 clients, 100 a round: what a round keeps is for those who answered."""
     peaks = []
     for clients in (1_000, 10_000):
-        run = prepared(
-            tmp_path / str(clients),
-            dataset="tiny:many",
-            clients=clients,
-            participation="100",
-            rounds=2,
-            **SIGNS,
-        )
-        run, state = run.started()
+        sizes = {"clients": clients, "participation": "100", "rounds": 2}
+        run, state = prepared(tmp_path / str(clients), dataset="tiny:many", **sizes, **SIGNS).started()
         tracemalloc.start()
         list(run.rounds(state))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         kept, _ = load_state(run.folder)
         assert 100 <= len(kept.residuals) <= 200
+        assert set(kept.residuals) == set(kept.spent)
     assert peaks[1] < 1.2 * peaks[0] + 100_000
 
 
@@ -188,6 +160,14 @@ def test_memory_does_not_grow_with_clients_that_have_not_taken_part(tmp_path):
         ({"dataset": "tiny:nothing"}, "nothing"),
         ({"dataset": "mnits"}, "mnits"),
         ({"partition": "iidd"}, "iidd"),
+        ({"options": {"epsilon": 3.0}}, r"options\.epsilon = 3.0"),
+        ({"options": {"bytes": 3}}, r"options\.bytes = 3"),
+        ({"scheme": "sqsgd-paper", "options": {"adaptive": "False"}}, "'False' must be true or false"),
+        ({"bytes": 1000}, "bytes = 1000 is more than the whole gradient.*at most 144"),
+        ({"model": "./tiny.py:model"}, "without .py or folders"),
+        ({"model": "tiny:broken"}, "the factory failed: ZeroDivisionError"),
+        ({"dataset": "tiny:needs_an_argument"}, "the factory failed: TypeError"),
+        ({"model": "tiny:too_few_classes"}, "the model does not fit the data"),
     ],
 )
 def test_invalid_runs_are_refused_before_anything_is_written(tmp_path, changes, words):
@@ -252,29 +232,19 @@ def test_a_run_stops_when_it_is_asked_to(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "too_little"),
-    [
-        ("vqsgd", 0.1),
-        ("sqsgd", 0.02),
-        ("sqsgd-stateless", 0.02),
-        ("piecewise", 0.02),
-        ("privunit", 0.1),
-        ("fedsel", 0.02),
-    ],
+    ("scheme", "too_little"), [("vqsgd", 0.1), ("sqsgd", 0.02), ("piecewise", 0.02), ("privunit", 0.1)]
 )
 def test_what_cannot_be_learned_is_told_before(scheme, too_little, tmp_path):
     """Both ways: a quarter is what guessing one of four classes gives."""
     for epsilon, learned in ((too_little, False), (10.0, True)):
-        run = prepared(
-            tmp_path / f"{scheme} {epsilon}", scheme=scheme, epsilon=epsilon, bytes=16, rounds=40, workers=1
-        )
+        run = prepared(tmp_path / str(epsilon), scheme=scheme, epsilon=epsilon, bytes=16, rounds=40)
         told = train.outlook(run.config, run.problem.dim)
         assert bool(told) is not learned
         reached = list(started(run))[-1].accuracy
         assert reached > 0.9 if learned else reached < 0.4
     told = train.outlook(make_config({**TINY, "scheme": scheme, "epsilon": too_little}), run.problem.dim)
     assert told.startswith(
-        f"{scheme} at epsilon {too_little}: little or nothing will be learned in 12 rounds of 4 clients"
+        f"{scheme} at epsilon {too_little}: little or nothing will be learned in 12 rounds"
     )
     given = make_config({**TINY, "scheme": scheme, "epsilon": too_little, "lr": 0.1})
     assert train.outlook(given, run.problem.dim) == told  # no rate helps
@@ -294,37 +264,9 @@ def test_a_users_own_files_are_not_replaced(tmp_path, name):
 )
 def test_a_run_does_not_go_on_under_another_configuration(tmp_path, change):
     """Else epsilon_total would be counted with the new epsilon for rounds that spent the old one."""
-    folder = tmp_path / "run"
-    stopped(folder)
-    text = (folder / "config.toml").read_text()
-    (name, value), old = *change.items(), TINY.get(*change, "")
-    lines = [line for line in text.splitlines() if not line.startswith(f"{name} =")]
-    for content in ([f"{name} = {json.dumps(value)}", *lines], lines):  # changed, and left out
-        (folder / "config.toml").write_text("\n".join(content))
-        config = load_config(folder / "config.toml")
-        if getattr(config, name) == old or (name not in TINY and content is lines):
-            continue
-        with pytest.raises(ValueError, match=f"{name} = .*this run was begun with"):
-            train.prepare(config, folder).resumed()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"options": {"epsilon": 3.0}}, r"options\.epsilon = 3.0"),
-        ({"options": {"bits": 3}}, r"options\.bits = 3"),
-        (
-            {"scheme": "sqsgd-paper", "options": {"adaptive": "False"}},
-            "adaptive = 'False' must be true or false",
-        ),
-        ({"bytes": 1000}, "bytes = 1000 is more than the whole gradient.*at most 144"),
-        ({"model": "./tiny.py:model"}, "without .py or folders"),
-        ({"model": "tiny:broken"}, "the factory failed: ZeroDivisionError"),
-        ({"dataset": "tiny:needs_an_argument"}, "the factory failed: TypeError"),
-        ({"model": "tiny:too_few_classes"}, "the model does not fit the data"),
-    ],
-)
-def test_invalid_configurations_are_named_and_nothing_is_written(tmp_path, change, message):
-    with pytest.raises(ValueError, match=message):
-        prepared(tmp_path / "run", **change)
-    assert not (tmp_path / "run").exists()
+    stopped(tmp_path / "run")
+    file, ((name, value),) = tmp_path / "run" / "config.toml", change.items()
+    lines = [line for line in file.read_text().splitlines() if not line.startswith(f"{name} =")]
+    file.write_text("\n".join([f"{name} = {json.dumps(value)}", *lines]))
+    with pytest.raises(ValueError, match=f"{name} = .*this run was begun with"):
+        loaded(tmp_path / "run").resumed()

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import tracemalloc
-from pathlib import Path
 
 import pytest
 from tiny_runs import ONCE, cut_off, finished, loaded, prepared, resumed, started
@@ -12,8 +11,6 @@ from sqsgd.cli.train import describe
 from sqsgd.learning.problem import LearningProblem
 from sqsgd.report.page import write_report
 from sqsgd.training.settings import load_config
-
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +34,6 @@ def test_a_run_that_stopped_goes_on_to_the_same_model(folder, tmp_path):
     list(resumed(again))
     models = [(path / "model.safetensors").read_bytes() for path in (tmp_path / "run", folder)]
     assert models[0] == models[1]
-
-
-def test_rounds_cannot_be_changed_on_the_way(tmp_path):
-    """More rounds are smaller ones, so that somebody would be asked twice."""
-    finished(tmp_path / "run", ONCE, clients=40, rounds=4)
-    run = prepared(tmp_path / "run", ONCE, clients=40, rounds=8)
-    run = dataclasses.replace(run, config=dataclasses.replace(run.config, rounds=8))
-    with pytest.raises(ValueError, match="rounds = 8, but this run was begun with 4"):
-        run.resumed()
 
 
 def killed_in_round(folder, number, **changes):
@@ -105,9 +93,12 @@ def test_after_a_crash_nobody_answers_twice_and_the_run_goes_on(tmp_path, monkey
     assert list(elsewhere.iterdir()) == []
 
 
-def test_a_seeded_round_is_repeated_because_its_bytes_are_the_same(tmp_path):
+def test_a_seeded_round_is_repeated_and_rounds_cannot_be_changed(tmp_path):
+    """Its bytes are the same; more rounds are smaller ones, so that somebody would be asked twice."""
     killed_in_round(tmp_path / "run", 1)
     assert loaded(tmp_path / "run").resumed()[1].lost == -1
+    with pytest.raises(ValueError, match="rounds = 8, but this run was begun with 4"):
+        prepared(tmp_path / "run", ONCE, clients=40, rounds=8).resumed()
 
 
 def test_refusals_are_told(tmp_path):
@@ -190,11 +181,3 @@ def test_invalid_combinations_are_refused_by_name(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         prepared(tmp_path / "run", ONCE, **changes)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("name", ["once-mnist", "once-fashion-mnist"])
-def test_the_experiments_promise_what_they_say(name):
-    config = load_config(EXPERIMENTS / f"{name}.toml")
-    assert config.once
-    assert config.participants == 1500
-    assert config.bytes + 16 <= 64

@@ -22,16 +22,9 @@ def test_accuracy_is_the_headline_unless_another_metric_is_named():
         2.0,
     )
     assert read_headline({"round": 3}) is None
-
-
-def test_numbers_that_json_lacks_are_words():
     _, value = read_headline({"metric": "R2", "better": "higher", "metrics": {"R2": "nan"}})
     assert math.isnan(value)
-
-
-@pytest.mark.parametrize(("headline", "shown"), [(ACCURACY, "12.35%"), (ERROR, "0.1235")])
-def test_only_accuracy_is_a_percentage(headline, shown):
-    assert headline.shown(0.12345) == shown
+    assert (ACCURACY.shown(0.12345), ERROR.shown(0.12345)) == ("12.35%", "0.1235")
 
 
 INDEX = make_scheme("privunit-index", dim=3920, epsilon=4.0)
@@ -54,6 +47,8 @@ def test_the_order_over_the_run_counts_all_who_reported():
     assert found["central_note"] == known.sentence
     assert "central (0.57, 1e-6) for whoever sees only the models, if the operator" in known.sentence
     assert found["central_assumptions"] == list(known.assumptions)
+    shown = found["central_note"].partition("central (")[2].partition(",")[0]
+    assert Fraction(shown) >= Fraction(found["central_epsilon"])
     json.dumps(found, allow_nan=False)
 
 
@@ -113,12 +108,6 @@ def test_no_number_where_none_holds(changes, counts, reason):
     assert reason in found["central_note"]
 
 
-def test_what_is_shown_is_not_below_what_is_certified():
-    found = about(1500, 1500)
-    shown = found["central_note"].partition("central (")[2].partition(",")[0]
-    assert Fraction(shown) >= Fraction(found["central_epsilon"])
-
-
 LINE = {
     "clients": 4, "epsilon": 60.0, "epsilon_total": 60.0, "bytes_up": 19, "bytes_down": 180, "seconds": 2.0,
     "seconds_gradient": 1.0, "seconds_encode": 0.5, "seconds_aggregate": 0.25,
@@ -142,10 +131,6 @@ def test_the_last_accuracy_counts_and_the_largest_message(tmp_path):
     assert found["epsilon_all_rounds"] == 240.0
 
 
-def test_a_run_that_was_cut_off_has_not_finished(tmp_path):
-    assert not summary(tmp_path, {"accuracy": 0.5, "test_loss": 1.0}, rounds=2)["finished"]
-
-
 def test_the_total_of_all_rounds_is_never_below_the_exact_product(tmp_path):
     """The naive product 1.1 * 20 is."""
     lines = [{"accuracy": 0.5, "test_loss": 1.0}] * 20
@@ -153,12 +138,8 @@ def test_the_total_of_all_rounds_is_never_below_the_exact_product(tmp_path):
     assert Fraction(found["epsilon_all_rounds"]) >= 20 * Fraction(1.1) > Fraction(20 * 1.1)
 
 
-@pytest.mark.parametrize(("secure", "words"), [(True, "secure"), (False, "protects nobody")])
-def test_seeded_noise_is_called_what_it_is(tmp_path, secure, words):
-    assert summary(tmp_path, {"accuracy": 0.5, "test_loss": 1.0}, secure=secure)["noise"].endswith(words)
-
-
 def test_no_promise_is_a_word_that_json_can_hold(tmp_path):
     found = summary(tmp_path, {"accuracy": 0.5, "test_loss": 1.0, "epsilon": "infinity"}, scheme="fedsgd")
     assert (found["notion"], found["epsilon_all_rounds"]) == ("none", "infinity")
+    assert (found["finished"], found["noise"]) == (False, "seeded: an experiment, protects nobody")
     json.dumps(found, allow_nan=False)

@@ -11,7 +11,6 @@ import time
 import tomllib
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tiny_runs import SWEEP
 
@@ -49,6 +48,17 @@ def test_panels_times_arms_times_seeds():
     assert all(job.config.evaluate_every == job.config.rounds for job in sweep.tuning_jobs())
 
 
+def test_base_panels_and_arms_are_merged():
+    base = {**SWEEP["base"], "options": {"reach": 2.0, "levels": 4}, "ledgers": "kept"}
+    arms = [{"scheme": "sqsgd-paper", "options": {"levels": 16}}]
+    sweep = make_sweep({**SWEEP, "base": base, "arms": arms, "tuning_rounds": 2}, "")
+    (cell,) = sweep.cells()
+    assert cell.values["options"] == {"reach": 2.0, "levels": 16}
+    jobs = sweep.jobs({cell.name: 0.1})
+    assert [job.config.ledgers for job in jobs] == [f"kept/runs/{cell.name}/seed-{seed}" for seed in (1, 2)]
+    assert [{job.config.rounds for job in some} for some in (sweep.tuning_jobs(), jobs)] == [{2}, {6}]
+
+
 def test_arms_and_panels_can_be_named():
     arms = [{"scheme": "sqsgd", "name": "Ours"}, {"scheme": "fedsgd"}]
     sweep = make_sweep({**SWEEP, "panels": [{"name": "ε = 60", "epsilon": 60.0}], "arms": arms}, "")
@@ -59,19 +69,6 @@ def test_arms_and_panels_can_be_named():
     assert make_sweep(tomllib.loads(sweep.to_toml()), "again") == sweep
 
 
-def test_options_of_base_panel_and_arm_are_merged():
-    base = {**SWEEP["base"], "options": {"reach": 2.0, "levels": 4}}
-    arms = [{"scheme": "sqsgd-paper", "options": {"levels": 16}}]
-    (cell,) = make_sweep({**SWEEP, "base": base, "arms": arms}, "").cells()
-    assert cell.values["options"] == {"reach": 2.0, "levels": 16}
-
-
-def test_each_run_has_its_own_ledgers():
-    sweep = make_sweep({**SWEEP, "base": {**SWEEP["base"], "ledgers": "kept"}}, "")
-    folders = [job.config.ledgers for job in sweep.jobs({"sqsgd": 0.1})]
-    assert folders == ["kept/runs/sqsgd/seed-1", "kept/runs/sqsgd/seed-2"]
-
-
 @pytest.mark.parametrize("name", ["figure1", "figure1-communication", "communication"])
 def test_figures_have_short_names(name):
     assert figure_named(name) == ("communication", "figure1-communication")
@@ -79,12 +76,6 @@ def test_figures_have_short_names(name):
         assert figure_file(name).stem == "figure1-communication"
     with pytest.raises(ValueError, match="figure5 does not exist"):  # there are three
         figure_file("figure5")
-
-
-def test_choosing_may_take_fewer_rounds():
-    sweep = make_sweep({**SWEEP, "tuning_rounds": 2}, "")
-    assert {job.config.rounds for job in sweep.tuning_jobs()} == {2}
-    assert {job.config.rounds for job in sweep.jobs({"sqsgd": 0.1})} == {6}
 
 
 @pytest.mark.parametrize(
@@ -244,16 +235,13 @@ def test_each_cell_takes_the_rate_at_which_it_did_best(tmp_path):
             if accuracy is not None:
                 written(tmp_path / f"tuning/{cell}/lr-{rate:g}", accuracy=accuracy)
     assert sweeps.choose(sweep, tmp_path) == {"sqsgd": 0.2, "fedsgd": 0.05}
+    for rate, loss in ((0.05, 2.5), (0.2, 2.2)):
+        written(tmp_path / f"by-loss/tuning/sqsgd/lr-{rate:g}", accuracy=1 - rate, test_loss=loss)
+    assert sweeps.choose(sweep, tmp_path / "by-loss") == {"sqsgd": 0.05}
+    by_loss = make_sweep({**SWEEP, "choose_by": "loss"}, "a test")
+    assert sweeps.choose(by_loss, tmp_path / "by-loss") == {"sqsgd": 0.2}
     alone = make_sweep({**SWEEP, "rates": [0.7]}, "a test")  # nothing to choose, so nothing was tried
     assert sweeps.choose(alone, tmp_path) == {"sqsgd": 0.7, "fedsgd": 0.7}
-
-
-def test_a_rate_can_be_chosen_by_loss(tmp_path):
-    for rate, accuracy, loss in ((0.05, 0.14, 2.5), (0.2, 0.11, 2.2)):
-        written(tmp_path / f"tuning/sqsgd/lr-{rate:g}", accuracy=accuracy, test_loss=loss)
-    by_metric, by_loss = (make_sweep({**SWEEP, "choose_by": name}, "") for name in ("metric", "loss"))
-    assert sweeps.choose(by_metric, tmp_path) == {"sqsgd": 0.05}
-    assert sweeps.choose(by_loss, tmp_path) == {"sqsgd": 0.2}
 
 
 def error(value):
@@ -320,22 +308,6 @@ def test_every_arm_and_panel_is_checked_and_data_are_loaded_once(monkeypatch):
         ValueError, match="arm 'sqsgd', panel 'clients 300': clients = 300 is more than the 288"
     ):
         checked(panels=[{"clients": 8}, {"clients": 300}])  # where rates are chosen, without a tenth
-
-
-def owned_rows():
-    """Numbers of 24 clients, five each."""
-    inputs = np.random.default_rng(1).standard_normal((120, 3)).astype(np.float32)
-    return inputs, (inputs[:, 0] > 0).astype(np.int64), np.arange(120) % 24
-
-
-def test_a_sweep_takes_all_of_the_datas_own_clients_unless_a_number_is_given(tmp_path):
-    base = {"dataset": f"{__name__}:owned_rows", "model": "linear", "partition": "natural", "rounds": 2}
-    whole = {"title": "x", "base": base, "seeds": [1], "arms": [{"scheme": "fedsgd", "bytes": 24}]}
-    sweep = make_sweep({**whole, "panels": [{"name": "all"}, {"name": "few", "clients": 5}]}, "")
-    assert sweeps.check_runs(sweep) == []
-    for cell, clients in zip(sweep.cells(), (24, 5), strict=True):
-        run = train.prepare(cell.job("runs", 0.1, 1).config, tmp_path / cell.name)
-        assert (run.config.clients, run.problem.clients) == (clients, clients)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sqsgd._internal.checks import Vector
-from sqsgd.core import Aggregate, Estimate, Indices, Scheme
+from sqsgd.core import Aggregate, Indices, Scheme
 from sqsgd.core.codec import Bytes, Columns
 from sqsgd.core.random import Rng
 from sqsgd.core.task import Task, Tasks
@@ -43,14 +43,26 @@ def round_step(
     residuals, reports = dict(state.residuals), list[Report]()
     for task, gradient, rng, weight in cohort:  # 8, 12
         residual = residuals.get(task.client)
-        message, residual = client_step(
-            scheme, task, gradient, residual, rng, alpha=settings.alpha, beta=settings.beta
-        )
+        try:
+            message, residual = client_step(
+                scheme, task, gradient, residual, rng, alpha=settings.alpha, beta=settings.beta
+            )
+        except ValueError as error:
+            raise diverged(settings, state, error, task.client) from None
         if residual is not None:
             residuals[task.client] = residual
         reports.append((task, message, weight))  # 21
     after, record = server_step(scheme, settings, state, reports, paid=paid)
     return replace(after, residuals=residuals), record
+
+
+def diverged(settings: Settings, state: State, error: ValueError, client: int | None = None) -> ValueError:
+    """An error in a client's step, with what may help."""
+    who = "" if client is None else f"client {client}: "
+    return ValueError(
+        f"round {state.round}, {who}{error}; if training has diverged, a learning rate below "
+        f"{settings.lr:g} may help"
+    )
 
 
 def task_for(client: int, settings: Settings, state: State) -> Task:
@@ -157,7 +169,14 @@ def server_step(
             size = max(size, len(content) if isinstance(content, bytes) else scheme.bits // 8)
         seconds += time.perf_counter() - started
     started = time.perf_counter()
-    after = _descended(settings, state, mean.mean(), magnitudes).after(clients if paid is None else paid)
+    weights, optimizer = optimizers.step(
+        settings.optimizer, settings.rate_at(state.round), state.weights, mean.mean(), state.optimizer
+    )  # 24, 25
+    bound = state.bound
+    if settings.track and magnitudes:  # 27
+        bound = next_bound(bound, magnitudes, floor=max(1e-9, settings.bound * 1e-4))
+    after = replace(state, weights=weights, bound=bound, optimizer=optimizer)
+    after = after.after(clients if paid is None else paid)
     record = make_record(
         scheme,
         state,
@@ -169,17 +188,6 @@ def server_step(
         seconds_aggregate=seconds + time.perf_counter() - started,
     )
     return after, record
-
-
-def _descended(settings: Settings, state: State, mean: Estimate, magnitudes: Sequence[float]) -> State:
-    """The step along the mean of a round's reports, and the next bound."""
-    weights, optimizer = optimizers.step(
-        settings.optimizer, settings.rate_at(state.round), state.weights, mean, state.optimizer
-    )  # 24, 25
-    bound = state.bound
-    if settings.track and magnitudes:  # 27
-        bound = next_bound(bound, magnitudes, floor=max(1e-9, settings.bound * 1e-4))
-    return replace(state, weights=weights, bound=bound, optimizer=optimizer)
 
 
 def next_bound(bound: float, magnitudes: Sequence[float], floor: float) -> float:

@@ -12,11 +12,10 @@ import numpy.typing as npt
 
 from sqsgd._internal.checks import Vector
 from sqsgd.core import Indices, Scheme, Vectors
-from sqsgd.core.codec import Bytes
 from sqsgd.core.random import EVERYONE, Rng, secure_rng, seeded_rng
 from sqsgd.core.task import Task, Tasks
 from sqsgd.privacy.ledger import Ledgers
-from sqsgd.training.algorithm import Reports, round_step, server_step, task_for
+from sqsgd.training.algorithm import Reports, diverged, round_step, server_step, task_for
 from sqsgd.training.order import Order
 from sqsgd.training.settings import Settings
 from sqsgd.training.state import Record, State, make_record
@@ -24,7 +23,7 @@ from sqsgd.training.state import Record, State, make_record
 Losses = npt.NDArray[np.float64]
 _FLOATS = 1 << 22  # of gradients at a time: 16 megabytes
 _FEW = 100
-"""Up to this many seeded clients draw their noise one by one, as Flower's nodes do: the same bits."""
+"""Up to this many seeded clients answer one by one, as Flower's nodes do: the same bits."""
 
 
 class Problem(Protocol):
@@ -102,15 +101,22 @@ class Engine:
 
     def one_round(self, state: State) -> tuple[Record, State]:
         """One round of Algorithm 2, and its record."""
-        started, order = time.perf_counter(), self.order
+        started, order, scheme = time.perf_counter(), self.order, self.scheme
         users = np.asarray((self.problem if order is None else order).cohort(state.round), np.int64)
         if state.round == state.lost:
             after = state.after(users.tolist() if order is None else ())
-            return make_record(self.scheme, state, after), after
-        many = isinstance(self.problem, RowProblem) and not self.scheme.residual and self.ledgers is None
-        step = _ManyClients if many else _SingleClients
-        clients = step(engine=self, state=state, users=users, numbers=self._numbers(users))
-        after, record = clients.step()
+            return make_record(scheme, state, after), after
+        clients = _Clients(self, state, users, self._numbers(users))
+        paid = None if order is None else ()
+        stateless = not scheme.residual and self.ledgers is None
+        many = stateless and (self.settings.secure or users.size > _FEW)
+        if many and isinstance(self.problem, RowProblem):
+            reports = clients.reports(self.problem)
+            after, record = server_step(
+                scheme, self.settings, state, reports, paid=paid, workers=self.workers
+            )
+        else:
+            after, record = round_step(scheme, self.settings, state, clients.one_by_one(), paid=paid)
         record = replace(
             record,
             loss=float(np.mean(np.concatenate(clients.losses))),
@@ -129,20 +135,8 @@ class Engine:
         """
         return users if self.order is None else np.arange(users.size)
 
-    @property
-    def paid(self) -> tuple[int, ...] | None:
-        """Whose reports are counted: see ``server_step``. Nobody's if no user sends a second one."""
-        return None if self.order is None else ()
 
-    def diverged(self, state: State, who: str, error: ValueError) -> ValueError:
-        """An error in a client's step, with what may help."""
-        return ValueError(
-            f"round {state.round}, {who}{error}; if training has diverged, a learning rate below "
-            f"{self.settings.lr:g} may help"
-        )
-
-
-@dataclass(kw_only=True)
+@dataclass
 class _Clients:
     """The clients of one round, and their timers."""
 
@@ -157,69 +151,30 @@ class _Clients:
     seconds_gradient: float = 0.0
     seconds_encode: float = 0.0
 
-
-class _ManyClients(_Clients):
-    """Clients without state, many at once: in pieces, so that memory does not grow with their number."""
-
-    def step(self) -> tuple[State, Record]:
-        engine = self.engine
-        reports, workers = self._reports(), engine.workers
-        return server_step(
-            engine.scheme, engine.settings, self.state, reports, paid=engine.paid, workers=workers
-        )
-
-    def _reports(self) -> Iterator[Reports]:
+    def reports(self, problem: RowProblem) -> Iterator[Reports]:
+        """Many at once, without state: in pieces, so that memory does not grow with the clients."""
         engine, state, settings = self.engine, self.state, self.engine.settings
         size = max(1, _FLOATS // engine.scheme.dim)
         seed = noise_seed(settings.seed, state.round, EVERYONE)
         rng = secure_rng() if settings.secure else seeded_rng(seed)
-        for start in range(0, len(self.users), size):
+        for start in range(0, self.users.size, size):
             users, numbers = (each[start : start + size] for each in (self.users, self.numbers))
             began = time.perf_counter()
-            losses, rows = engine.problem.gradient_rows(state.weights, state.round, users)  # type: ignore[attr-defined]
-            tasks = Tasks(task_for(0, settings, state), numbers)
+            losses, rows = problem.gradient_rows(state.weights, state.round, users)
             computed = time.perf_counter()
+            tasks = Tasks(task_for(0, settings, state), numbers)
             try:
-                messages = self._encode(rows, tasks, rng)
+                messages = engine.scheme.encode_many(rows, tasks, rng, workers=engine.workers)
             except ValueError as error:
-                raise engine.diverged(state, "", error) from None
+                raise diverged(settings, state, error) from None
             self.losses.append(losses)
             self.seconds_gradient += computed - began
             self.seconds_encode += time.perf_counter() - computed
-            sizes = [engine.problem.size(user) for user in users.tolist()] if engine.weigh_by_size else None
-            yield tasks, messages, None if sizes is None else np.array(sizes, np.float64)
+            sizes = [float(problem.size(user)) for user in users.tolist()] if engine.weigh_by_size else None
+            yield tasks, messages, None if sizes is None else np.array(sizes)
 
-    def _encode(self, rows: Vectors, tasks: Tasks, rng: Rng) -> Bytes:
-        scheme, settings = self.engine.scheme, self.engine.settings
-        if settings.secure or len(self.users) > _FEW:
-            return scheme.encode_many(rows, tasks, rng, workers=self.engine.workers)
-        messages = []
-        for row, task in zip(rows, tasks, strict=True):
-            own = seeded_rng(noise_seed(settings.seed, task.round, task.client))
-            try:
-                messages.append(np.frombuffer(scheme.encode(row, task, own), np.uint8))
-            except ValueError as error:
-                raise ValueError(f"client {task.client}: {error}") from None
-        return np.stack(messages)
-
-
-class _SingleClients(_Clients):
-    """One client after the other, with its residual and its ledger."""
-
-    encoding: int | None = None
-    """The number of the client whose step is under way."""
-
-    def step(self) -> tuple[State, Record]:
-        engine = self.engine
-        try:
-            return round_step(engine.scheme, engine.settings, self.state, self._cohort(), paid=engine.paid)
-        except ValueError as error:
-            if self.encoding is None:
-                raise
-            raise engine.diverged(self.state, f"client {self.encoding}: ", error) from None
-
-    def _cohort(self) -> Iterator[tuple[Task, Vector, Rng, float]]:
-        """The clients whose ledgers allow a report."""
+    def one_by_one(self) -> Iterator[tuple[Task, Vector, Rng, float]]:
+        """Task, gradient, noise and weight of the clients whose ledgers allow a report."""
         engine, state, settings = self.engine, self.state, self.engine.settings
         gradients = engine.problem.gradients(state.weights, state.round, self.users.tolist())
         started = time.perf_counter()
@@ -228,16 +183,13 @@ class _SingleClients(_Clients):
             computed = time.perf_counter()
             self.seconds_gradient += computed - started
             task = task_for(number, settings, state)
-            if engine.ledgers is not None and not engine.ledgers.paid(engine.scheme, task, user):
+            if engine.ledgers is None or engine.ledgers.paid(engine.scheme, task, user):
+                seed = noise_seed(settings.seed, state.round, number)
+                weight = float(engine.problem.size(user)) if engine.weigh_by_size else 1.0
+                yield task, gradient, secure_rng() if settings.secure else seeded_rng(seed), weight
+                self.losses.append(np.array([loss]))
+            else:
                 self.refused += 1
-                started = time.perf_counter()
-                continue
-            seed = noise_seed(settings.seed, state.round, number)
-            weight = float(engine.problem.size(user)) if engine.weigh_by_size else 1.0
-            self.encoding = number
-            yield task, gradient, secure_rng() if settings.secure else seeded_rng(seed), weight
-            self.encoding = None
-            self.losses.append(np.array([loss]))
             started = time.perf_counter()
             self.seconds_encode += started - computed
         if not self.losses:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import os
@@ -95,8 +96,8 @@ class RunData:
     @property
     def progress(self) -> str:
         """The state, and the rounds done if it is not finished."""
-        far = "" if self.state == "finished" else f" at round {self.rounds} of {self.config.rounds}"
-        return self.state + far
+        far = f" at round {self.rounds} of {self.config.rounds}"
+        return self.state if self.state == "finished" else self.state + far
 
     @property
     def status(self) -> str:
@@ -128,31 +129,26 @@ def read_run(folder: Path) -> RunData:
     """One run; ValueError if its configuration cannot be read."""
     error = _error(folder)
     columns, headline, damage = _metrics(folder)
-    summary, summary_damage = _summary(folder)
     if not (folder / CONFIG).is_file():
         reason = f"; it failed before that was written: {error}" if error else ""
         raise ValueError(f"{folder} holds no run: there is no config.toml{reason}")
-    config = load_config(folder / CONFIG)
+    config, summary, begun_rate = load_config(folder / CONFIG), _summary(folder), math.nan
     if summary is not None and not damage and len(columns["round"]) != config.rounds:
         damage = f"there is a summary, but metrics.jsonl ends at round {len(columns['round'])}"
+    if summary is None and (folder / SUMMARY).is_file():
+        damage = damage or "summary.json cannot be read"
+    with contextlib.suppress(ValueError):
+        begun_rate = _number(load_about(folder).get("rate"))
     return RunData(
         folder=folder,
         config=config,
         columns=columns,
         summary=summary,
         headline=headline,
-        begun_rate=math.nan if summary else _begun_rate(folder),
+        begun_rate=begun_rate,
         error=error,
-        damage=damage or summary_damage,
+        damage=damage,
     )
-
-
-def _begun_rate(folder: Path) -> float:
-    """The rate in the checkpoint; NaN if there is none that can be read."""
-    try:
-        return _known(load_about(folder).get("rate"))
-    except ValueError:
-        return math.nan
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:
@@ -190,8 +186,7 @@ def read_runs(paths: Iterable[str | Path]) -> tuple[list[RunData], list[Unreadab
 
 def sweep_title(paths: Sequence[str | Path]) -> str:
     """The title of the sweep in the only path; empty if there is none."""
-    file = Path(paths[0]) / SWEEP if len(paths) == 1 else None
-    if file is None or not file.is_file():
+    if len(paths) != 1 or not (file := Path(paths[0]) / SWEEP).is_file():
         return ""
     try:
         title = read_toml(file).get("title")
@@ -231,12 +226,11 @@ def _metrics(folder: Path) -> tuple[dict[str, Numbers], Headline, str]:
     path, rows, damage, headline = folder / METRICS, [], "", ACCURACY
     with path.open("rb") if path.is_file() else io.BytesIO() as file:
         for number, line in enumerate(read_lines(file)):
-            measured = read_headline(line or {})
-            if line is not None and measured is not None:
-                headline, value = measured
-                line = {**line, "accuracy": value}
-            row = _row(line or {})
-            if row is None or row["round"] != number:
+            values = dict(line or {})
+            if (measured := read_headline(values)) is not None:
+                headline, values["accuracy"] = measured
+            row = {name: _number(values.get(name)) for name in (*ALWAYS, *SOMETIMES)}
+            if row["round"] != number or any(math.isnan(row[name]) for name in ALWAYS):
                 damage = f"line {number + 1} of metrics.jsonl cannot be read; what follows is left out"
                 break
             rows.append(row)
@@ -245,62 +239,46 @@ def _metrics(folder: Path) -> tuple[dict[str, Numbers], Headline, str]:
     return columns, headline, damage
 
 
-def _row(values: Mapping[str, Any]) -> dict[str, float] | None:
-    """The numbers of a line, or None if some are missing or invalid."""
-    row = {name: _number(values.get(name)) for name in ALWAYS}
-    row |= {name: _number("nan" if values.get(name) is None else values[name]) for name in SOMETIMES}
-    complete = {name: value for name, value in row.items() if value is not None}
-    return complete if len(complete) == len(row) else None
-
-
-def _number(value: object) -> float | None:
+def _number(value: object) -> float:
+    """A number, or the word that stands for it; NaN for anything else."""
     if isinstance(value, str):
-        return NUMBERS.get(value)
+        return NUMBERS.get(value, math.nan)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
+        return math.nan
     try:
         return float(value)
     except OverflowError:
-        return None
+        return math.nan
 
 
-def _known(value: object) -> float:
-    return math.nan if (number := _number(value)) is None else number
-
-
-def _summary(folder: Path) -> tuple[Summary | None, str]:
+def _summary(folder: Path) -> Summary | None:
+    """The summary; None if there is none that can be read."""
     path = folder / SUMMARY
-    if not path.is_file():
-        return None, ""
-    values = read_object(path.read_bytes()) or {}
+    values = (read_object(path.read_bytes()) if path.is_file() else None) or {}
     notion, held_out = values.get("notion"), values.get("held_out", "data held out by the server")
-    # There is no ratio if no report came.
-    ratio, lr, delta = (
-        _known(values.get("bytes_up_ratio")),
-        _known(values.get("lr")),
-        _known(values.get("delta", 0.0)),
+    delta = _number(values.get("delta", 0.0))
+    if not isinstance(notion, str) or not isinstance(held_out, str) or "bytes_up_ratio" not in values:
+        return None
+    if math.isnan(delta):
+        return None
+    return Summary(
+        notion=notion,
+        held_out=held_out,
+        bytes_up_ratio=_number(values["bytes_up_ratio"]),  # null if no report came
+        delta=delta,
+        central=_central(values),
+        lr=_number(values.get("lr")),
     )
-    if (
-        not (isinstance(notion, str) and isinstance(held_out, str))
-        or math.isnan(delta)
-        or "bytes_up_ratio" not in values
-    ):
-        return None, "summary.json cannot be read"
-    central = _central(values)
-    summary = Summary(
-        notion=notion, held_out=held_out, bytes_up_ratio=ratio, delta=delta, central=central, lr=lr
-    )
-    return summary, ""
 
 
 def _central(values: Mapping[str, Any]) -> Central | None:
     """The central guarantee; None unless all that it depends on is there and makes sense."""
     names = ("central_epsilon", "epsilon", "central_delta", "central_users")
-    epsilon, local, delta, users = (_known(values.get(name)) for name in names)
+    epsilon, local, delta, users = (_number(values.get(name)) for name in names)
     order, seeded = values.get("central_order"), values.get("order_seeded")
     numbers = 0 <= epsilon < local < math.inf and 0 < delta < 1 and 2 <= users < math.inf
-    if not numbers or values.get("notion") != "local" or order not in ("run", "round"):
+    if not numbers or values.get("notion") != "local":
         return None
-    if not isinstance(seeded, bool):
+    if order not in ("run", "round") or not isinstance(seeded, bool):
         return None
     return Central(epsilon=epsilon, delta=delta, users=int(users), order=order, seeded=seeded)

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from sqsgd._internal.files import write_atomically
 from sqsgd.training.state import State
@@ -32,6 +30,8 @@ BEGUN = "begun"
 
 def save_state(folder: Path, state: State, about: Mapping[str, Any]) -> None:
     """Write a checkpoint, whole or not at all, with what ``about`` says of its run."""
+    from safetensors.numpy import save  # in an extra
+
     arrays: dict[str, Any] = {"weights": state.weights}
     arrays |= {f"optimizer.{name}": np.asarray(value) for name, value in state.optimizer.items()}
     arrays |= {f"residual.{client}": residual for client, residual in state.residuals.items()}
@@ -68,6 +68,8 @@ def load_about(folder: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[Any]:
+    from safetensors import SafetensorError, safe_open
+
     path = folder / CHECKPOINT
     if not path.exists():
         raise ValueError(f"{folder} holds no {CHECKPOINT}: there is nothing to resume")
@@ -126,10 +128,9 @@ class RunFolder:
             raise ValueError(f"{path} holds a run already: --resume it, or choose another --out")
         if (path / SWEEP).exists():
             raise ValueError(f"{path} holds a sweep: choose another --out")
-        if self.metrics.exists() and self.metrics.stat().st_size:
-            raise ValueError(f"{path} holds a {METRICS}, which a run would replace: choose another --out")
-        for name in (CONFIG, MODEL, SUMMARY, REPORT):
-            if (path / name).exists():
+        for name in (METRICS, CONFIG, MODEL, SUMMARY, REPORT):
+            empty = name == METRICS and self.metrics.exists() and not self.metrics.stat().st_size
+            if (path / name).exists() and not empty:
                 raise ValueError(f"{path} holds a {name}, which a run would replace: choose another --out")
 
     def begin(self, state: State, about: Mapping[str, Any], config: str) -> None:
@@ -186,6 +187,8 @@ class RunFolder:
 
     def finish(self, model: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
         """Write the trained model's arrays and the summary."""
+        from safetensors.numpy import save
+
         write_atomically(self.path / MODEL, save(dict(model)))
         content = json.dumps(summary, indent=2, allow_nan=False).encode()
         write_atomically(self.path / SUMMARY, content)

@@ -14,7 +14,7 @@ from typing import Any
 from sqsgd._internal.exact import total
 from sqsgd._internal.files import NUMBERS, worded
 from sqsgd.core import Scheme
-from sqsgd.privacy.certificate import CentralGuarantee, Order, central_guarantee
+from sqsgd.privacy.certificate import Order, central_guarantee
 from sqsgd.training.settings import Settings
 
 DELTA = 1e-6
@@ -73,7 +73,7 @@ def read_headline(line: Mapping[str, Any]) -> tuple[Headline, Any] | None:
 def summarise(
     lines: Sequence[Mapping[str, Any]], scheme: Scheme, settings: Settings, *, once: bool, **about: Any
 ) -> dict[str, Any]:
-    """The summary of a run, from the metrics of its rounds.
+    """The summary of a run.
 
     Args:
         lines: The metrics, one mapping per round.
@@ -167,9 +167,17 @@ def about_once(
 
 
 def _central(scheme: Scheme, users: int, order: Order, *, seeded: bool) -> dict[str, Any]:
-    found = _certified(scheme, users, order)
-    if isinstance(found, str):
-        return {"central_epsilon": None, "central_note": f"none: {found}"}
+    """The certified guarantee, or a note that says why there is none."""
+    try:
+        if scheme.privacy.is_pure_local and scheme.privacy.arithmetic != "exact":
+            raise ValueError(f"the reports of {scheme.name!r} are private in real arithmetic only")
+        if users < 2:
+            raise ValueError("no report had another to hide behind")
+        found = central_guarantee(scheme, users, DELTA, order)
+        if found.bound == "local":
+            raise ValueError(found.sentence)
+    except ValueError as error:
+        return {"central_epsilon": None, "central_note": f"none: {error}"}
     would = " (seeded: what the same run would guarantee with a secret order and secure noise)"
     return {
         "central_epsilon": found.epsilon,
@@ -179,19 +187,6 @@ def _central(scheme: Scheme, users: int, order: Order, *, seeded: bool) -> dict[
         "central_assumptions": list(found.assumptions),
         "central_note": found.sentence + (would if seeded else ""),
     }
-
-
-def _certified(scheme: Scheme, users: int, order: Order) -> CentralGuarantee | str:
-    """The guarantee, or why there is none."""
-    if scheme.privacy.is_pure_local and scheme.privacy.arithmetic != "exact":
-        return f"the reports of {scheme.name!r} are private in real arithmetic only"
-    if users < 2:
-        return "no report had another to hide behind"
-    try:
-        found = central_guarantee(scheme, users, DELTA, order)
-    except ValueError as error:
-        return str(error)
-    return found if found.bound != "local" else found.sentence
 
 
 FEWEST = 3

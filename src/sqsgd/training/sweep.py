@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import itertools
 import json
 import math
 import multiprocessing
@@ -182,12 +183,11 @@ def words(values: Values) -> str:
     if "name" in values:
         return str(values["name"])
     flat = {**values, **values.get("options", {})}
-    scheme = [str(flat["scheme"])] if "scheme" in flat else []
-    rest = {key: value for key, value in flat.items() if key not in ("scheme", "options")}
-    shown = [
-        f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in rest.items()
-    ]
-    return ", ".join(scheme + shown)
+    shown = [str(flat["scheme"])] if "scheme" in flat else []
+    for key, value in flat.items():
+        if key not in ("scheme", "options"):
+            shown.append(f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}")
+    return ", ".join(shown)
 
 
 def slug(values: Values) -> str:
@@ -206,36 +206,29 @@ def make_sweep(given: Values, where: str, *, small: bool = False) -> Sweep:
         if not smaller:
             raise ValueError(f"{where} has no table [small]: remove --small")
         values = {**values, **smaller, "base": {**values.get("base", {}), **smaller.get("base", {})}}
-    values["panels"] = [_panel(panel, small=small) for panel in values.get("panels", [{}])]
-    known = [entry.name for entry in dataclasses.fields(Sweep)]
+    known: dict[str, type] = {entry.name: list for entry in dataclasses.fields(Sweep)}
+    known |= {"title": str, "base": dict, "validation": float, "tuning_rounds": int, "choose_by": str}
     for name in values:
         if name in FIELDS and name not in known:
             raise ValueError(
                 f"{where}: {name} is a key of a run, which belongs under [base], or use: "
                 f"sqsgd train --config {where}"
             )
-    kinds: dict[str, type] = {
-        "title": str, "base": dict, "validation": float, "tuning_rounds": int, "choose_by": str
-    }  # fmt: skip
-    values = checks.fields(values, {name: kinds.get(name, list) for name in known}, where)
+    values = checks.fields(values, known, where)
     for name in ("panels", "arms"):
         if not all(isinstance(each, dict) for each in values.get(name, [])):
             raise ValueError(f"{where}: write each of {name} as a table [[{name}]]")
     if "title" not in values:
         raise ValueError(f"{where}: the key 'title' is missing")
+    panels = []
+    for panel in values.get("panels", [{}]):
+        of_small = panel.get("small", {}) if small else {}
+        panels.append({key: value for key, value in panel.items() if key != "small"} | of_small)
+    values["panels"] = panels
     parts: dict[str, Any] = {
         name: tuple(each) if isinstance(each, list) else each for name, each in values.items()
     }
     return Sweep(**parts)
-
-
-def _panel(panel: Any, *, small: bool) -> Any:
-    """A panel with the keys of its table ``small`` applied, or without them."""
-    if not isinstance(panel, dict):
-        return panel
-    smaller = panel.get("small", {})
-    whole = {key: value for key, value in panel.items() if key != "small"}
-    return {**whole, **smaller} if small else whole
 
 
 def load_sweep(path: Path, *, small: bool = False) -> Sweep:
@@ -271,13 +264,14 @@ def experiment_file(path: Path) -> Path:
 
     ``figure1`` is short for ``figure1-communication``, as no other begins so.
     """
-    folders = (Path(__file__).parents[3] / "experiments", Path(__file__).parent / "figures")
-    files = {file.stem: file for folder in folders for file in sorted(folder.glob("*.toml"))}
-    firsts = [stem.partition("-")[0] for stem in files]
-    names = {stem.partition("-")[0]: file for stem, file in files.items()}
-    names = {**{first: file for first, file in names.items() if firsts.count(first) == 1}, **files}
     if path.exists():
         return path
+    folders = (Path(__file__).parents[3] / "experiments", Path(__file__).parent / "figures")
+    files = {file.stem: file for folder in folders for file in sorted(folder.glob("*.toml"))}
+    short: dict[str, list[Path]] = {}
+    for stem, file in files.items():
+        short.setdefault(stem.partition("-")[0], []).append(file)
+    names = {first: some[0] for first, some in short.items() if len(some) == 1} | files
     if path.stem in names and (str(path) == path.stem or path.parent.name == "experiments"):
         return names[path.stem]
     known = ", ".join(sorted(names))
@@ -340,25 +334,19 @@ def check_runs(sweep: Sweep) -> list[str]:
     Returns a line for those that are predicted to learn nothing, whatever the rate. Data are loaded once, and
     runs that share data, clients and model share the problem.
     """
-    from sqsgd.learning.features import extractor_and_model
-
-    cells = {cell.name: cell for cell in sweep.cells()}
+    cells, lines = {cell.name: cell for cell in sweep.cells()}, dict[str, str]()
     first = [cell.job("runs", sweep.rates[0], sweep.seeds[0]) for cell in cells.values()]
-    by_data: dict[tuple[str, ...], list[Job]] = {}
-    lines: dict[str, str] = {}
-    for job in [*first, *sweep.tuning_jobs()]:
+    todo = [*first, *sweep.tuning_jobs()]
+    for job in todo:
         with _naming(cells[job.cell]):
             train.check_parts(job.config)
-            features, _ = extractor_and_model(job.config.features, job.config.model)
-        by_data.setdefault((job.config.dataset, job.config.data_dir, features), []).append(job)
-    for jobs in by_data.values():
-        with _naming(cells[jobs[0].cell]):
-            data = train.load_data(jobs[0].config)
-        problems: dict[tuple[object, ...], tuple[int, int]] = {}
+            _source(job)
+    for _, jobs in itertools.groupby(sorted(todo, key=_source), key=_source):
+        data, problems = None, dict[tuple[object, ...], tuple[int, int]]()
         for job in jobs:
-            config = job.config
-            shared = tuple(getattr(config, name) for name in OF_PROBLEM)
+            config, shared = job.config, tuple(getattr(job.config, name) for name in OF_PROBLEM)
             with _naming(cells[job.cell]):
+                data = data or train.load_data(config)
                 if shared not in problems:
                     problem = train.load_problem(config, loaded=data)
                     problems[shared] = problem.dim, problem.clients
@@ -371,6 +359,14 @@ def check_runs(sweep: Sweep) -> list[str]:
     for name, cell in cells.items():
         told.setdefault(lines[name], []).append(_place(cell))
     return [f"{'; '.join(places)}: {line}" for line, places in told.items() if line]
+
+
+def _source(job: Job) -> tuple[str, str, str]:
+    """What decides the data of a run."""
+    from sqsgd.learning.features import extractor_and_model
+
+    features, _ = extractor_and_model(job.config.features, job.config.model)
+    return job.config.dataset, job.config.data_dir, features
 
 
 def _place(cell: Cell) -> str:
@@ -452,10 +448,10 @@ def summary_of(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         summary: dict[str, Any] = json.loads(path.read_text())
-        timed, measured = summary["seconds"] >= 0, read_headline(summary)
-        if measured is None or not isinstance(measured[1], int | float):
+        measured = read_headline(summary)
+        if measured is None or not isinstance(measured[1], int | float) or summary["seconds"] < 0:
             raise ValueError("no metric was measured")
-        return summary if timed else None
+        return summary
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it, and --resume writes it again") from None
 
@@ -495,13 +491,12 @@ def table(sweep: Sweep, out: Path, chosen: dict[str, float]) -> list[dict[str, A
             }
         )
     panels = [row["panel"] for row in rows]
-    return sorted(rows, key=lambda row: (panels.index(row["panel"]), _rank(row)))
 
+    def place(row: Mapping[str, Any]) -> tuple[int, float]:
+        headline = Headline(name=row["metric"], better=row["better"])
+        return panels.index(row["panel"]), math.inf if row["value"] is None else headline.rank(row["value"])
 
-def _rank(row: Mapping[str, Any]) -> float:
-    """Lower for better results; those without any come last."""
-    headline = Headline(name=row["metric"], better=row["better"])
-    return math.inf if row["value"] is None else headline.rank(row["value"])
+    return sorted(rows, key=place)
 
 
 # ---------------------------------------------------------------- processes

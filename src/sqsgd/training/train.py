@@ -32,6 +32,7 @@ from sqsgd.training.order import (
     secret_order,
     seeded_order,
 )
+from sqsgd.training.run_folder import RunFolder, new_folder
 from sqsgd.training.settings import (
     EVERY_CLIENT,
     FEDERATIONS,
@@ -48,7 +49,6 @@ from sqsgd.training.summary import about_once, summarise
 if TYPE_CHECKING:
     from sqsgd.learning.datasets import Dataset
     from sqsgd.learning.problem import LearningProblem
-    from sqsgd.training.run_folder import RunFolder
 
 MAY_CHANGE = (
     "rounds", "workers", "evaluate_every", "checkpoint_every", "data_dir", "tensorboard", "device", "name"
@@ -166,8 +166,6 @@ def begin(
         resume: Whether to continue the run in ``out``.
         given: Objects for the fields ``dataset``, ``model`` or ``loss`` that are ``in-memory``.
     """
-    from sqsgd.training.run_folder import RunFolder, new_folder
-
     if resume:
         if out is None:
             raise ValueError("--resume needs --out: the folder of the run to resume")
@@ -223,15 +221,9 @@ class Run:
             )
         return [note for note in notes if note]
 
-    @property
-    def _files(self) -> RunFolder:
-        from sqsgd.training.run_folder import RunFolder
-
-        return RunFolder(self.folder)
-
     def started(self) -> tuple[Run, State]:
         """The run in a new folder, and its first state; refuses a folder with files it would replace."""
-        config, files, run = self.config, self._files, self
+        config, files, run = self.config, RunFolder(self.folder), self
         files.check_free()
         kept, place = config.ledgers, self.folder.resolve()
         if kept and config.once and config.secure and Path(kept).is_relative_to(place):
@@ -248,7 +240,7 @@ class Run:
 
     def resumed(self) -> tuple[Run, State]:
         """The run at its own rate, and the last checkpoint's state; refuses another configuration."""
-        config, files = self.config, self._files
+        config, files = self.config, RunFolder(self.folder)
         state, kept = files.load()
         # With these, the number of rounds decides who is in a round, or the size of its step.
         fixed = {"rounds"} if config.once or config.decay != "none" else set()
@@ -294,8 +286,12 @@ class Run:
 
         ``stop`` is called after each round. If it returns True, the state is saved and training ends there.
         """
-        config, files, about = self.config, self._files, self._about()
-        board: Any = _tensorboard(self.folder, state.round) if config.tensorboard else None
+        config, files, about = self.config, RunFolder(self.folder), self._about()
+        board: Any = None
+        if config.tensorboard:
+            from torch.utils.tensorboard.writer import SummaryWriter
+
+            board = SummaryWriter(str(self.folder / "tensorboard"), purge_step=state.round)
         # Flower's clients keep their last round only, so nothing older can be resumed.
         every = 1 if config.unrepeatable or config.engine == "flower" else config.checkpoint_every
         with files.held():
@@ -310,7 +306,7 @@ class Run:
                     state = after  # only now: a checkpoint needs a line for each of its rounds
                     if state.round == config.rounds or state.round % every == 0:
                         files.save(state, about)
-                    for name, value in line.items() if board is not None else ():
+                    for name, value in line.items() if board else ():
                         if isinstance(value, int | float):
                             board.add_scalar(name, value, record.round)
                     yield record
@@ -320,7 +316,7 @@ class Run:
             except KeyboardInterrupt:
                 files.save(state, about)
                 raise
-            if board is not None:
+            if board:
                 board.close()
             files.finish(self.problem.named_weights(state.weights), self._summary(files.lines))
             forget_order(self.order_file)
@@ -350,27 +346,13 @@ class Run:
 
     def _summary(self, lines: list[dict[str, Any]]) -> dict[str, Any]:
         config = self.config
-        return summarise(
-            lines,
-            self.scheme,
-            self.settings,
-            once=config.once,
-            dataset=config.dataset,
-            held_out=self.problem.dataset.held_out,
-            model=config.model,
-            loss=config.loss,
-            features=config.features,
-            participation=config.participation,
-            clients=config.clients,
-            noise="secure" if config.secure else "seeded: an experiment, protects nobody",
-            **(about_once(self.scheme, "run", lines, seeded=not config.secure) if config.once else {}),
-        )
-
-
-def _tensorboard(folder: Path, rounds: int) -> Any:
-    from torch.utils.tensorboard.writer import SummaryWriter
-
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=rounds)
+        told = ("dataset", "model", "loss", "features", "participation", "clients")
+        about = {name: getattr(config, name) for name in told}
+        about["held_out"] = self.problem.dataset.held_out
+        about["noise"] = "secure" if config.secure else "seeded: an experiment, protects nobody"
+        if config.once:
+            about |= about_once(self.scheme, "run", lines, seeded=not config.secure)
+        return summarise(lines, self.scheme, self.settings, once=config.once, **about)
 
 
 def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = None) -> Run:
