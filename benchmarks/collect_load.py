@@ -25,10 +25,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/collect"))
 from devices import invited, make, worker
 from postgres_server import MISSING, postgres, programs
-from sqsgd.federation.collect.rounds import opened
 
 from sqsgd import Task, secure_rng
 from sqsgd.core.task import Tasks
+from sqsgd.federation.collect.rounds import opened
 
 DIM = 3920
 

@@ -18,9 +18,7 @@ def test_everything_is_decided_when_a_study_is_made():
     assert (study.bound, study.slots, study.fewest) == (0.5, 1500, 750)
     simulated = fitted(load_config(ROOT / "experiments/once-mnist.toml"), study.dim)[2]
     assert (study.lr, study.bound) == (simulated.lr, simulated.bound)
-    assert (
-        (study.decay, study.rounds) == (simulated.decay, simulated.rounds) == ("linear", 40)
-    )
+    assert (study.decay, study.rounds) == (simulated.decay, simulated.rounds) == ("linear", 40)
     assert 0 <= study.seed <= MOST_SEED
 
 
