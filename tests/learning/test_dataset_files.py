@@ -198,24 +198,27 @@ def test_nothing_in_a_pickle_is_run(tmp_path, cifar, value):
 
 
 class Server:
-    """Serves ``files``, and breaks the connection of those in ``cut`` after that many bytes."""
+    """Serves ``files``; ``cut`` breaks a file's connection after that many bytes; ``ranges`` obeys Range."""
 
     def __init__(self, contents):
-        self.files, self.cut, self.requests = dict(contents), {}, []
+        self.files, self.cut, self.ranges, self.requests = dict(contents), {}, True, []
         server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
-                name = self.path.lstrip("/")
-                server.requests.append(name)
-                body = server.files.get(name)
-                if body is None:
-                    self.send_error(404)
+                name, wanted = self.path.lstrip("/"), self.headers["Range"]
+                server.requests.append((name, wanted))
+                body, start = server.files.get(name), 0
+                if wanted and server.ranges and body is not None:
+                    start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+                status = 404 if body is None else 416 if start >= len(body) else 206 if start else 200
+                if status >= 400:
+                    self.send_error(status)
                     return
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body) - start))
                 self.end_headers()
-                self.wfile.write(body[: server.cut.get(name)])
+                self.wfile.write(body[start : max(start, server.cut.get(name, len(body)))])
 
             def log_message(self, *_):
                 pass
@@ -247,12 +250,32 @@ def names(folder):
     return {path.name for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_fetched_set_loads_and_is_not_fetched_twice(tmp_path, server):
+@pytest.mark.parametrize("ranges", [True, False])
+def test_an_interrupted_download_is_resumed_and_a_finished_one_not_repeated(tmp_path, server, ranges):
+    server.cut[f"{FIRST}.gz"], server.ranges = 1000, ranges
+    with pytest.raises(ConnectionError, match=r"run the command again .*ended [\d,]+ bytes too early"):
+        fetch("small", tmp_path)
+    assert names(tmp_path) == {f"{FIRST}.gz.part"}
+    server.cut.clear()
     for _ in range(2):
-        folder = fetch("small", tmp_path)
-        assert (folder, names(tmp_path)) == (tmp_path / "small", set(server.files))
-        assert len(load_source(SOURCES["small"], folder).train_labels) == 20
-    assert len(server.requests) == 4
+        assert fetch("small", tmp_path) == tmp_path / "small"
+        assert {path.name: path.read_bytes() for path in (tmp_path / "small").iterdir()} == server.files
+    assert server.requests[1] == (f"{FIRST}.gz", "bytes=1000-")
+    assert len(server.requests) == 1 + 4
+    assert len(load_source(SOURCES["small"], tmp_path / "small").train_labels) == 20
+
+
+@pytest.mark.parametrize("left", [b"?" * 1000, "complete", "too long"])
+def test_a_wrong_or_unverified_part_is_discarded(tmp_path, server, left):
+    part = tmp_path / "small" / f"{FIRST}.gz.part"
+    part.parent.mkdir()
+    right = server.files[f"{FIRST}.gz"]
+    part.write_bytes({"complete": right, "too long": right + b"more"}.get(left, left))
+    with pytest.raises(ConnectionError, match=f"could not fetch {FIRST}.gz"):
+        fetch("small", tmp_path)
+    assert names(tmp_path) == set()
+    fetch("small", tmp_path)
+    assert (part.parent / f"{FIRST}.gz").read_bytes() == right
 
 
 def test_wrong_content_and_absent_files_lead_to_the_next_mirror(tmp_path, server, monkeypatch):
@@ -270,7 +293,8 @@ def test_wrong_content_and_absent_files_lead_to_the_next_mirror(tmp_path, server
     finally:
         broken.stop()
     assert {path.name: path.read_bytes() for path in (tmp_path / "small").iterdir()} == server.files
-    assert server.requests == [f"{FIRST}.gz", "small-test-images.gz", "small-test-labels.gz"]
+    wanted = [(f"{FIRST}.gz", "bytes=700-"), ("small-test-images.gz", None), ("small-test-labels.gz", None)]
+    assert server.requests == wanted
     monkeypatch.setitem(SOURCES, "small", replace(SOURCES["small"], mirrors=(dead.url, server.url + "no/")))
     with pytest.raises(ConnectionError, match=rf"{dead.url}: .*refused.*; {server.url}no/: .*404"):
         fetch("small", tmp_path / "other")

@@ -32,8 +32,7 @@ from sqsgd.learning.partition import Indices
 from sqsgd.learning.tables import Examples, check_shapes, read_examples
 
 _EMBEDDED_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"
-_FIFTH = 5
-"""Of how many examples one is held out."""
+_FIFTH = 5  # of how many examples one is held out
 IGNORED = -100
 """The label of tokens that do not count, such as padding."""
 
@@ -97,10 +96,8 @@ class Dataset:
 def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
     """A built-in dataset, verified by checksum, or what ``package.module:factory`` returns.
 
-    A factory may return ``(inputs, labels)``, of which every fifth example of each class is held out,
-    ``((train_inputs, train_labels), (test_inputs, test_labels))``, as arrays or tensors, or a table
-    (learning/tables.py). uint8 images are scaled to 0..1, floats become float32, and other integers (token
-    ids) stay. Labels are classes (whole numbers) or numbers to predict (floats).
+    A factory may return ``(inputs, labels)``, of which every fifth example of each class is held out, or
+    ``((train_inputs, train_labels), (test_inputs, test_labels))``, or tables (learning/tables.py).
 
     Args:
         name: The dataset's name.
@@ -154,13 +151,12 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
     if dataset.owners is not None:  # no client may be left without an example
         kept[np.unique(dataset.owners, return_index=True)[1]] = True
         count = int((~kept).sum())
-    train, held = torch.from_numpy(kept), torch.from_numpy(~kept)
     return replace(
         dataset,
-        train_inputs=dataset.train_inputs[train],
-        train_labels=dataset.train_labels[train],
-        test_inputs=dataset.train_inputs[held],
-        test_labels=dataset.train_labels[held],
+        train_inputs=dataset.train_inputs[kept],
+        train_labels=dataset.train_labels[kept],
+        test_inputs=dataset.train_inputs[~kept],
+        test_labels=dataset.train_labels[~kept],
         owners=None if dataset.owners is None else dataset.owners[kept],
         held_out=f"{count:,} training images of {dataset.name}, held out",
     )

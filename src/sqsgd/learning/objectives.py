@@ -9,7 +9,7 @@ improves.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -259,11 +259,7 @@ def make_objective(name: str, value: Any) -> Objective:
             "mse_loss(model(batch[0]), batch[1]), or an object with such a function called loss"
         )
     lower = getattr(value, "lower_is_better", ())
-    if (
-        (metrics is not None and not callable(metrics))
-        or isinstance(lower, str)
-        or not isinstance(lower, Iterable)
-    ):
+    if not (metrics is None or callable(metrics)) or not isinstance(lower, tuple | list | set | frozenset):
         raise ValueError(
             f"loss {name!r}: metrics must be a function of (outputs, labels), not {metrics!r}, and "
             f"lower_is_better a tuple of its names, not {lower!r}"

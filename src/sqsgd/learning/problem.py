@@ -35,10 +35,8 @@ from sqsgd.learning.gradients import (
 from sqsgd.learning.objectives import DEFAULT, OBJECTIVES, Batch, Evaluation, Objective
 from sqsgd.learning.partition import Indices, Parts, batch_indices, cohort, partition
 
-_MOST_EXAMPLES = 8
-"""Examples per client up to which clients are computed at once: with more, torch is as fast one by one."""
-_AHEAD = 64
-"""Clients whose gradients are computed before the first is used, where many are computed at once."""
+_MOST_EXAMPLES = 8  # per client: with more, torch is as fast one by one as with vmap
+_AHEAD = 64  # clients whose gradients are computed before the first is used, where many are computed at once
 
 
 class ModelFailed(ValueError):
@@ -115,9 +113,9 @@ class LearningProblem:
 
     def _one_by_one(self, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
         if self.random:
-            for client, (inputs, labels) in zip(cohort, self._batches(round, cohort), strict=True):
+            for client, batch in zip(cohort, self._batches(round, cohort), strict=True):
                 seed = self._torch_seed(round, client)
-                yield loss_gradient(self.model, inputs, labels, seed=seed, objective=self.objective)
+                yield loss_gradient(self.model, *batch, seed=seed, objective=self.objective)
         else:
             batches = self._batches(round, cohort)
             yield from loss_gradients(self.model, batches, workers=self.workers, objective=self.objective)
