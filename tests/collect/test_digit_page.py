@@ -7,9 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from devices import ask, invited
+from devices import ask, invited, served
 from javascript import client
-from served import served
 
 from sqsgd.federation.collect import rounds
 from sqsgd.federation.collect.rounds import create_study, flat

@@ -154,17 +154,25 @@ def _over(database: Database, study: Study, at: Stage, now: float) -> bool:
     return False
 
 
+@contextlib.contextmanager
+def _alone(database: Database) -> Iterator[None]:
+    """Wait until no other process takes a step or writes the run."""
+    while True:
+        with database.stepping() as alone:
+            if alone:
+                yield
+                return
+        time.sleep(0.05)
+
+
 def end_study(database: Database, study: Study) -> int:
     """End the study now. The current round counts if it has enough reports; returns how many it left out."""
     while (at := stage(database)).state != ENDED:
         with database.transaction(alone=True):  # a worker that is taking a step will see it
             database.write("UPDATE study SET ending = 1")
             database.write(_CLOSE, CLOSING, at.round, OPENED)
-        with database.stepping() as alone:
-            if alone:
-                step(database, study, stage(database))
-            else:
-                time.sleep(0.05)
+        with _alone(database):
+            step(database, study, stage(database))
     if at.unscrubbed:
         scrub(database)
     return _count(database, at.round)
@@ -390,22 +398,23 @@ def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any
         **whole,
         **guarantee(study, lines),
     )
-    if folder.finished:
-        return summary
     about = {"fingerprint": study.made_scheme.fingerprint, "rate": study.lr}
     settings = {each.name: getattr(study, each.name) for each in dataclasses.fields(Settings)}
     config = RunConfig(**{**settings, **whole, "rounds": max(1, len(lines)), "engine": "devices"})
     last = read_state(database, at.round)
-    with folder.held():
-        if not folder.begun:
-            folder.save(initial_state(read_state(database, 0).weights, study), about)
-        folder.write_config(config.to_toml())
-        folder.keep_rounds(0)
-        for line in lines:
-            folder.write(line)
-        folder.save(last, about)
-        (names,) = database.read("SELECT names FROM study")[0]
-        folder.finish(named(last.weights, names), summary)
+    with _alone(database):  # a worker may write it at the same moment
+        if folder.finished:
+            return summary
+        with folder.held():
+            if not folder.begun:
+                folder.save(initial_state(read_state(database, 0).weights, study), about)
+            folder.write_config(config.to_toml())
+            folder.keep_rounds(0)
+            for line in lines:
+                folder.write(line)
+            folder.save(last, about)
+            (names,) = database.read("SELECT names FROM study")[0]
+            folder.finish(named(last.weights, names), summary)
     return summary
 
 
