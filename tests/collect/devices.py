@@ -18,18 +18,16 @@ import numpy as np
 from sqsgd import Task, secure_rng
 from sqsgd.federation.collect.database import open_database
 from sqsgd.federation.collect.intake import Accepted, Granted, Join, Report, answer, task_of
-from sqsgd.federation.collect.rounds import confirm_clock, create_study, flat
+from sqsgd.federation.collect.rounds import confirm_clock, create_study
 from sqsgd.federation.collect.serving import prepare
 from sqsgd.federation.collect.study import KEY, invitations, read_key
-
-DIM = 16
 
 
 def make(folder, url="", **values):
     """A small study with zero weights."""
-    weights, names = flat({"weights": np.zeros(values.pop("dim", DIM), np.float32)})
+    arrays = {"weights": np.zeros(values.pop("dim", 16), np.float32)}
     settings = {"name": "test", "users": 12, "rounds": 3, "epsilon": 8.0, "bytes": 8, **values}
-    return create_study(folder, weights, names, settings, url)
+    return create_study(folder, arrays, settings, url)
 
 
 def invited(folder, study, count):

@@ -11,7 +11,7 @@ from devices import ask, invited, served
 from javascript import client
 
 from sqsgd.federation.collect import rounds
-from sqsgd.federation.collect.rounds import create_study, flat
+from sqsgd.federation.collect.rounds import create_study
 
 SEVEN = [(0.25, 0.25), (0.5, 0.25), (0.75, 0.25), (0.6, 0.55), (0.5, 0.85)]
 SETTINGS = {"name": "Digits of friends", "users": 40, "rounds": 2, "softmax": True, "fewest": 1}
@@ -20,8 +20,8 @@ SETTINGS = {"name": "Digits of friends", "users": 40, "rounds": 2, "softmax": Tr
 def make(folder, **changes):
     import numpy as np
 
-    weights, names = flat({"weights": np.zeros(3920, np.float32)})
-    return create_study(folder, weights, names, {**SETTINGS, **changes}, page="digits")
+    arrays = {"weights": np.zeros(3920, np.float32)}
+    return create_study(folder, arrays, {**SETTINGS, **changes}, page="digits")
 
 
 def text(browser, name):

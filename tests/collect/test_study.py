@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from devices import at_once, invited, make
 from snippets import ROOT
 
-from sqsgd.federation.collect.rounds import create_study, flat, opened
+from sqsgd.federation.collect.rounds import create_study, opened
 from sqsgd.federation.collect.study import (
     KEY,
     LENGTH,
@@ -116,9 +116,9 @@ def test_of_two_at_once_one_creates_the_study(tmp_path):
 
 
 def digits(folder, url=""):
-    weights, names = flat({"weights": np.zeros(3920, np.float32)})
+    arrays = {"weights": np.zeros(3920, np.float32)}
     values = {"name": "digits", "users": 12, "rounds": 3, "softmax": True}
-    return create_study(folder, weights, names, values, url, "digits")
+    return create_study(folder, arrays, values, url, "digits")
 
 
 @pytest.mark.parametrize("broken", ["begin", "shutil.copytree", "Study.write"])
@@ -141,6 +141,9 @@ def test_a_failure_half_way_leaves_nothing_behind(tmp_path, url, monkeypatch, br
 def test_other_failures_leave_nothing_behind(tmp_path):
     with pytest.raises(ValueError, match="epsilon"):
         make(tmp_path / "wrong", epsilon=-1.0)
+    for wrong in (np.array([np.inf], np.float32), np.arange(4)):
+        with pytest.raises(ValueError, match=r"finite floats|no array of floats"):
+            create_study(tmp_path / "wrong", {"weights": wrong}, VALUES)
     assert not (tmp_path / "wrong").exists()
     with pytest.raises(OSError, match="PostgreSQL"):
         make(tmp_path / "away", "postgresql://nobody@127.0.0.1:1/nothing")
