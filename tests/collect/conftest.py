@@ -15,7 +15,7 @@ def postgres_server():
     """A real server for all tests, each of which gets a database of its own."""
     if programs() is None:
         pytest.skip(MISSING)
-    with postgres("fsync=off") as server:  # workers are killed here, the server is not
+    with postgres() as server:
         yield server
 
 

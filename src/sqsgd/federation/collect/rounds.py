@@ -323,7 +323,7 @@ def guarantee(study: Study, lines: list[dict[str, Any]]) -> dict[str, Any]:
     Guarantees
     ----------
     * An open study has no central figure:
-      tests/collect/test_exposition.py::test_an_open_study_has_no_central_guarantee.
+      tests/collect/test_stepping.py::test_an_open_study_has_no_central_guarantee.
     """
     found = about_once(study.made_scheme, "round", lines, seeded=False, slots=len(lines) * study.slots)
     if study.admission != OPEN:
@@ -427,7 +427,7 @@ def create_study(
     """A new study: settings, signing key, database with round 0; refuses a folder that is in use.
 
     If it fails, nothing of it stays:
-    tests/collect/test_opening.py::test_a_failure_half_way_leaves_nothing_behind.
+    tests/collect/test_study.py::test_a_failure_half_way_leaves_nothing_behind.
 
     Args:
         folder: A new folder, or one without a study.

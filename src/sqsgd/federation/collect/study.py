@@ -75,7 +75,7 @@ class Inspector:
         Guarantees
         ----------
         * Every changed bit, and every invitation to another study, is refused:
-          tests/collect/test_invitations.py::test_every_changed_bit_is_refused.
+          tests/collect/test_study.py::test_every_changed_bit_is_refused.
         """
         if not invitation:
             raise InvalidInvitation("this study is for invited devices only, and there is no invitation")
