@@ -4,9 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from devices import Device, persist
+from devices import Device, ask, persist, served
 from safetensors.numpy import save_file
-from served import served
 from typed import typed
 
 from sqsgd.federation.collect.study import load_study
@@ -49,8 +48,6 @@ def test_a_model_to_start_with(tmp_path):
     assert done.code == 0, done.error
     assert load_study(tmp_path / "study").dim == 16
     with served(tmp_path / "study") as url:
-        from devices import ask
-
         path = ask(url, "GET", "/study")[1]["model"]
         assert np.frombuffer(ask(url, "GET", path)[1], "<f4").tolist() == [1.0] * 16
 

@@ -1,8 +1,10 @@
 """Databases for the tests of the service: SQLite, and PostgreSQL where it is installed."""
 
+import contextlib
 import itertools
 
 import pytest
+from devices import Asking
 from postgres_server import MISSING, postgres, programs
 
 _numbers = itertools.count()
@@ -13,7 +15,7 @@ def postgres_server():
     """A real server for all tests, each of which gets a database of its own."""
     if programs() is None:
         pytest.skip(MISSING)
-    with postgres("fsync=off") as server:  # workers are killed here, the server is not
+    with postgres() as server:
         yield server
 
 
@@ -27,3 +29,22 @@ def new_url(postgres_server):
 def url(request):
     """What a study is created with: nothing, or the URL of an empty database."""
     return "" if request.param == "sqlite" else request.getfixturevalue("new_url")
+
+
+@pytest.fixture
+def asking_of(tmp_path):
+    """Makes studies with open databases, which are closed at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def make(url="", folder="study", **values):
+            asking = Asking(tmp_path / folder, url, **values)
+            stack.callback(asking.database.close)
+            return asking
+
+        yield make
+
+
+@pytest.fixture
+def asking(asking_of, url):
+    """A study of three rounds of four slots, in either database."""
+    return asking_of(url)

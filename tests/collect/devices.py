@@ -1,30 +1,33 @@
-"""Real devices and real workers for tests: processes, sockets on the loopback, reports of the real scheme."""
+"""Real devices and workers for tests: processes, threads, sockets on the loopback, reports of the scheme."""
 
 import contextlib
 import http.client
 import json
-import os
 import secrets
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import numpy as np
 
 from sqsgd import Task, secure_rng
-from sqsgd.federation.collect.rounds import create_study, flat
+from sqsgd.federation.collect.database import open_database
+from sqsgd.federation.collect.intake import Accepted, Granted, Join, Report, answer, task_of
+from sqsgd.federation.collect.rounds import confirm_clock, create_study
+from sqsgd.federation.collect.serving import prepare
 from sqsgd.federation.collect.study import KEY, invitations, read_key
-
-DIM = 16
 
 
 def make(folder, url="", **values):
     """A small study with zero weights."""
-    weights, names = flat({"weights": np.zeros(values.pop("dim", DIM), np.float32)})
+    arrays = {"weights": np.zeros(values.pop("dim", 16), np.float32)}
     settings = {"name": "test", "users": 12, "rounds": 3, "epsilon": 8.0, "bytes": 8, **values}
-    return create_study(folder, weights, names, settings, url)
+    return create_study(folder, arrays, settings, url)
 
 
 def invited(folder, study, count):
@@ -36,19 +39,49 @@ def new_ticket():
     return secrets.token_hex(32)
 
 
+def at_once(count, work):
+    """The results of ``work(i)`` in threads that begin at the same moment."""
+    start = threading.Barrier(count)
+
+    def one(i):
+        start.wait()
+        return work(i)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
+def wait_until(condition, seconds=120):
+    """Until a condition holds; the deadline is for a test that fails."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 @contextlib.contextmanager
-def worker(folder, *options, environment=None):
+def served(folder, **options):
+    """The address of a service in a thread, for what needs no process of its own."""
+    server, listener, url = prepare(folder, host="127.0.0.1", port=0, **options)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        wait_until(lambda: server.started or not thread.is_alive())
+        assert server.started
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        listener.close()
+
+
+@contextlib.contextmanager
+def worker(folder, *options):
     """A worker in a process of its own, on a port that the system chose; killed at the end by its id."""
     command = [sys.executable, "-m", "sqsgd", "collect", "serve", str(folder), "--port", "0", *options]
     log = folder / f"worker-{secrets.token_hex(4)}.log"
     with log.open("wb") as errors:
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={**os.environ, **(environment or {})},
-        )
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
         line = process.stdout.readline()
         assert line.startswith("listening"), f"{line}{log.read_text()}"
@@ -67,9 +100,52 @@ class Worker:
     url: str
     log: object
 
-    def ask(self, method, path, body=b"", headers=None, timeout=30):
-        """The status and the answer to one request."""
-        return ask(self.url, method, path, body, headers, timeout)
+
+class Asking:
+    """A study, its database, and requests of devices without a service in between."""
+
+    def __init__(self, folder, url="", **values):
+        self.study = make(folder, url, **values)
+        self.folder, self.database, self.shift = folder, open_database(folder), 0.0
+        now = self.database.now
+        self.database.now = lambda: now() + self.shift  # time passes when the test says so
+
+    def wait(self, seconds):
+        """Time passes while workers run."""
+        self.shift += seconds
+        confirm_clock(self.database)
+
+    def __call__(self, *requests, database=None):
+        return answer(database or self.database, self.study, requests, Counter())
+
+    def join(self, ticket=None, invitation=None):
+        ticket, invitation = ticket or new_ticket()[:32], invitation or new_ticket()[:32]
+        return self(Join(ticket=ticket, invitation=invitation))[0]
+
+    def message(self, granted, value=1.0):
+        x = np.full(self.study.dim, value, np.float32)
+        return self.study.made_scheme.encode(x, task_of(self.study, granted, granted.slot), secure_rng())
+
+    def joined(self, count):
+        """New devices: what they were granted, and reports that they have not sent."""
+        tickets = [new_ticket()[:32] for _ in range(count)]
+        granted = [self.join(ticket) for ticket in tickets]
+        assert all(isinstance(each, Granted) for each in granted), granted
+        return granted, [
+            Report(ticket=t, message=self.message(g)) for t, g in zip(tickets, granted, strict=True)
+        ]
+
+    def fill(self, count=None):
+        """Reports of the current round; returns them as the server's step takes them."""
+        granted, reports = self.joined(self.study.slots if count is None else count)
+        assert all(isinstance(given, Accepted) for given in self(*reports))
+        made = [
+            (task_of(self.study, g, g.slot), r.message, 1.0) for g, r in zip(granted, reports, strict=True)
+        ]
+        return sorted(made, key=lambda report: report[0].client)
+
+    def refusals(self):
+        return dict(self.database.read("SELECT code, count FROM refusals WHERE count > 0"))
 
 
 def ask(url, method, path, body=b"", headers=None, timeout=30):

@@ -1,7 +1,6 @@
 """A real PostgreSQL server in a folder of its own, on a port that the system chose."""
 
 import contextlib
-import getpass
 import os
 import shutil
 import signal
@@ -16,16 +15,15 @@ MISSING = "no PostgreSQL server here: apt-get install postgresql"
 
 def programs():
     """The folder of the server's programs; None if it is not installed."""
-    found = shutil.which("initdb") or next(
-        iter(sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)), None
-    )
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)
+    found = shutil.which("initdb") or (debian[0] if debian else None)
     return None if found is None else Path(found).resolve().parent
 
 
 @contextlib.contextmanager
-def postgres(*options):
-    """A running server: yields an object with ``url``, ``stop`` and ``start``. ``options``: as fsync=off."""
-    server = Server(programs(), options)
+def postgres():
+    """A running server, without fsync: workers are killed in the tests, the server is not."""
+    server = Server()
     try:
         server.start()
         yield server
@@ -37,21 +35,20 @@ def postgres(*options):
 class Server:
     """PostgreSQL does not run as root: then it runs as the user that Debian's package made."""
 
-    def __init__(self, folder, options):
-        self.programs, self.process, self.options = folder, None, options
+    def __init__(self):
+        self.programs, self.process = programs(), None
         self.folder = Path(tempfile.mkdtemp(prefix="sqsgd-postgres-"))
-        self.user = "postgres" if os.geteuid() == 0 else None
-        if self.user:
-            shutil.chown(self.folder, self.user)
+        user = "postgres" if os.geteuid() == 0 else None
+        if user:
+            shutil.chown(self.folder, user)
         self.folder.chmod(0o700)
-        self._run("initdb", "--auth=trust", "--username=sqsgd", "--no-sync", "-D", self.folder / "data")
+        self._as = {"user": user, "cwd": self.folder}
+        options = ["--auth=trust", "--username=sqsgd", "--no-sync", "-D", self.folder / "data"]
+        subprocess.run([self.programs / "initdb", *options], check=True, capture_output=True, **self._as)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-
-    @property
-    def url(self):
-        return f"postgresql://sqsgd@127.0.0.1:{self.port}/postgres"
+        self.url = f"postgresql://sqsgd@127.0.0.1:{self.port}/postgres"
 
     def new_url(self, name):
         """The URL of an empty schema: quicker than a database, and a study cannot tell."""
@@ -65,15 +62,12 @@ class Server:
         """Start it, and wait until it answers."""
         import psycopg
 
+        command = [
+            self.programs / "postgres", "-D", self.folder / "data", "-p", str(self.port),
+            "-k", self.folder, "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off",
+        ]  # fmt: skip
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    self.programs / "postgres", "-D", self.folder / "data", "-p", str(self.port),
-                    "-k", self.folder, "-c", "listen_addresses=127.0.0.1",
-                    *(word for option in self.options for word in ("-c", option)),
-                ],
-                stdout=log, stderr=log, user=self.user, cwd=self.folder,
-            )  # fmt: skip
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, **self._as)
         for _ in range(600):
             try:
                 psycopg.connect(self.url, connect_timeout=2).close()
@@ -93,13 +87,3 @@ class Server:
                 self.process.kill()
                 self.process.wait()
             self.process = None
-
-    def _run(self, name, *arguments):
-        done = subprocess.run(
-            [self.programs / name, *arguments],
-            user=self.user,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, f"{getpass.getuser()}: {done.stdout}{done.stderr}"

@@ -9,8 +9,10 @@ import sys
 
 import pytest
 from devices import worker
-from snippets import blocks, read, run_command
+from snippets import ROOT, blocks, read, run_command
 from typed import typed
+
+from sqsgd.federation.collect.intake import CODES
 
 PAGE = "docs/collect.md"
 
@@ -66,41 +68,26 @@ def test_the_other_commands_exist():
             read(shlex.split(block.text)[1:])
 
 
-def test_the_unit_starts_a_command_that_exists():
-    (unit,) = (block.text for block in blocks(PAGE) if block.value == "sqsgd-collect.service")
-    parsed = configparser.ConfigParser(interpolation=None)
-    parsed.optionxform = str
-    parsed.read_string(unit)
-    program, *arguments = shlex.split(parsed["Service"]["ExecStart"])
-    assert program.endswith("/sqsgd")
-    read(arguments)
-    assert parsed["Service"]["ReadWritePaths"] == arguments[2]
-
-
-def test_the_compose_file_starts_commands_that_exist():
+def test_the_unit_and_the_compose_file_start_commands_that_exist():
     yaml = pytest.importorskip("yaml", reason="comes with the docs extra")
-    (text,) = (block.text for block in blocks(PAGE) if block.value == "compose.yaml")
-    composed = yaml.safe_load(text)
-    program, *arguments = shlex.split(composed["services"]["worker"]["command"])
-    assert program == "sqsgd"
-    read(arguments)
-    mounted = {volume.split(":")[1] for volume in composed["services"]["worker"]["volumes"]}
-    assert mounted == {f"{arguments[2]}/study.toml", f"{arguments[2]}/run"}  # not the folder, with its key
-    assert set(composed["services"]["worker"]["depends_on"]) <= composed["services"].keys()
-    read(shlex.split(composed["services"]["init"]["command"])[1:])
-    for name, variable in (
-        ("worker", "PGPASSWORD"),
-        ("init", "PGPASSWORD"),
-        ("database", "POSTGRES_PASSWORD"),
-    ):
-        assert composed["services"][name]["environment"][variable] == "${PGPASSWORD:?}"
+    files = {block.value: block.text for block in blocks(PAGE) if block.value}
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.read_string(files["sqsgd-collect.service"])
+    services = yaml.safe_load(files["compose.yaml"])["services"]
+    lines = [unit["Service"]["ExecStart"], services["worker"]["command"], services["init"]["command"]]
+    served, worker_arguments, _ = commands_typed = [shlex.split(line)[1:] for line in lines]
+    for arguments in commands_typed:
+        read(arguments)
+    assert unit["Service"]["ReadWritePaths"] == served[2]
+    mounted = {volume.split(":")[1] for volume in services["worker"]["volumes"]}
+    place = worker_arguments[2]
+    assert mounted == {f"{place}/study.toml", f"{place}/run"}  # not the folder, with its key
+    assert set(services["worker"]["depends_on"]) <= services.keys()
+    for name, variable in {"worker": "PG", "init": "PG", "database": "POSTGRES_"}.items():
+        assert services[name]["environment"][f"{variable}PASSWORD"] == "${PGPASSWORD:?}"
 
 
 def test_the_table_of_refusals_is_complete():
-    from snippets import ROOT
-
-    from sqsgd.federation.collect.intake import CODES
-
     text = (ROOT / PAGE).read_text()
     section = text.partition("**Refusals**")[2].partition("`/health`")[0]
     rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]

@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from devices import Device, invited, make, persist, worker
+from devices import Device, at_once, invited, make, persist, wait_until, worker
 
 from sqsgd import Task
 from sqsgd.federation.collect.rounds import opened, read_state
@@ -79,10 +79,7 @@ def test_nothing_is_lost_and_nothing_counts_twice(tmp_path, url):
             thread.join()
         assert wrong == []
         assert len(confirmed) == study.users  # each had a slot of its own
-        end = time.monotonic() + 120
-        while not (folder / "run/summary.json").exists():
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        wait_until((folder / "run/summary.json").exists)
     finally:
         fleet.close()
     check(folder, confirmed)
@@ -121,17 +118,9 @@ def test_the_check_sees_a_lost_report(tmp_path):
 def test_two_workers_start_at_once(tmp_path):
     folder = tmp_path / "study"
     study = make(folder)
-    started, threads = [], []
     with ExitStack() as stack:
-        for _ in range(2):
-            thread = threading.Thread(target=lambda: started.append(stack.enter_context(worker(folder))))
-            thread.start()
-            threads.append(thread)
-        for thread in threads:
-            thread.join()
-        assert len(started) == 2
+        started = at_once(2, lambda _: stack.enter_context(worker(folder)))
         for i, invitation in enumerate(invited(folder, study, study.users)):
             assert Device(study, invitation).whole(started[i % 2].url)[0] == 200
-        while not (folder / "run/summary.json").exists():
-            time.sleep(0.05)
+        wait_until((folder / "run/summary.json").exists)
     assert len((folder / "run/metrics.jsonl").read_text().splitlines()) == study.rounds

@@ -2,16 +2,19 @@
 
 import http.client
 import json
+import re
 import resource
 import socket
-import time
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import numpy as np
 import pytest
-from devices import Device, ask, invited, make, persist, worker
-from served import served
+from devices import Device, ask, invited, make, persist, served, wait_until, worker
+from starlette.routing import Route
 
+from sqsgd.federation import collect
+from sqsgd.federation.collect.intake import CODES, Rejection
 from sqsgd.federation.collect.rounds import opened
 from sqsgd.federation.collect.service import Service
 
@@ -79,19 +82,14 @@ def test_the_wrong_study(running, tmp_path):
     assert (status, body["reason"]) == (403, "the invitation is to another study")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"{", b"[]", b"5", b"\xff\xfe", b"[" * 1000, b'{"study": 1}', b"null", b'{"study":"x"'],
-)
-def test_other_bodies(running, body):
-    status, error = code(ask(running[2], "POST", "/join", body))
-    assert (status, error) in ((400, "bad-request"), (404, "wrong-study"))
-
-
-@pytest.mark.parametrize("ticket", [None, 5, "", "a" * 63, "A" * 64, "g" * 64, ["a" * 64]])
-def test_other_tickets(running, device, ticket):
-    asked = {"study": running[0].id, "ticket": ticket, "invitation": device.invitation}
-    assert code(ask(running[2], "POST", "/join", json.dumps(asked).encode())) == (400, "bad-request")
+def test_other_bodies_and_tickets(running, device):
+    study, _, url = running
+    for body in (b"", b"{", b"[]", b"5", b"\xff\xfe", b"[" * 1000, b'{"study": 1}', b"null", b'{"study":"x"'):
+        given = code(ask(url, "POST", "/join", body))
+        assert given in ((400, "bad-request"), (404, "wrong-study")), body
+    for ticket in (None, 5, "", "a" * 63, "A" * 64, "g" * 64, ["a" * 64]):
+        asked = {"study": study.id, "ticket": ticket, "invitation": device.invitation}
+        assert code(ask(url, "POST", "/join", json.dumps(asked).encode())) == (400, "bad-request"), ticket
 
 
 def test_reports_that_do_not_fit(running, device):
@@ -122,21 +120,7 @@ def test_a_device_that_goes_away_in_its_body_hurts_nobody(running):
     with socket.create_connection((url.hostname, url.port), timeout=30) as gone:
         gone.sendall(b"POST /join HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
     assert ask(running[2], "GET", "/health") == (200, {"healthy": True})
-
-
-def test_refusals_are_counted(running):
-    _, folder, url = running
-    for _ in range(3):
-        ask(url, "POST", "/report", b"", {"authorization": "Bearer nonsense"})
-    ask(url, "GET", "/health")  # a transaction, with what was counted before it
-    with opened(folder) as (_, database):
-        assert dict(database.read("SELECT code, count FROM refusals"))["bad-request"] >= 3
-
-
-def test_metrics_and_health(running):
-    _, _, url = running
-    assert ask(url, "GET", "/health") == (200, {"healthy": True})
-    status, text = ask(url, "GET", "/metrics")
+    status, text = ask(running[2], "GET", "/metrics")
     lines = text.decode().splitlines()
     assert status == 200
     assert "sqsgd_round 0" in lines
@@ -151,25 +135,17 @@ def test_rounds_that_have_not_begun_and_places_that_do_not_exist(running):
     assert code(ask(url, "GET", f"/model/{'0' * 16}/0")) == (404, "wrong-study")
     assert ask(url, "GET", "/nothing/../../study.toml")[0] == 404
     assert ask(url, "GET", "/operator.key")[0] == 404
-    for method, path, allowed in (
-        ("GET", "/join", "POST"),
-        ("PUT", "/report", "POST"),
-        ("POST", "/study", "GET"),
-    ):
+    assert ask(url, "GET", "/") == (200, b"<title>A study</title>")  # the study's own page
+    for method, path, allowed in (("GET", "/join", "POST"), ("POST", "/study", "GET")):
         assert code(ask(url, method, path)) == (405, "wrong-method")
         place = urlsplit(url)
         connection = http.client.HTTPConnection(place.hostname, place.port, timeout=30)
         connection.request(method, path)
         assert connection.getresponse().headers["allow"] == allowed
         connection.close()
-    ask(url, "GET", "/health")
+    ask(url, "GET", "/health")  # a transaction, with what was counted before it
     with opened(folder) as (_, database):
-        assert dict(database.read("SELECT code, count FROM refusals"))["wrong-method"] >= 6
-
-
-def test_the_page_of_a_study_is_served(running):
-    status, page = ask(running[2], "GET", "/")
-    assert (status, page) == (200, b"<title>A study</title>")
+        assert dict(database.read("SELECT code, count FROM refusals"))["wrong-method"] >= 4
 
 
 def test_a_full_disk_refuses_and_then_goes_on(tmp_path):
@@ -225,11 +201,38 @@ def test_a_whole_study_through_the_service(tmp_path):
         for invitation in invited(folder, study, study.users):
             assert Device(study, invitation).whole(url)[0] == 200
         late = Device(study, invited(folder, study, 1)[0])
-        end = time.monotonic() + 60
-        while not (folder / "run/summary.json").exists():
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        wait_until((folder / "run/summary.json").exists)
         assert code(late.join(url)) == (410, "closed")
         assert ask(url, "GET", "/study")[1]["state"] == "ended"
         assert ask(url, "GET", f"/model/{study.id}/3")[0] == 200
     assert json.loads((folder / "run/summary.json").read_text())["users"] == study.users
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_refusal_says_what_to_do(code):
+    rejection = Rejection(code=code, reason="because")
+    body = rejection.to_dict()
+    assert (body["error"], body["reason"]) == (code, "because")
+    assert body["what_to_do"]
+    assert 400 <= rejection.status < 600
+    assert ("retry-after" in rejection.headers) == (rejection.status in (429, 503))
+    # Encoding again draws new noise for the same data, which is a second report.
+    assert code != "malformed" or body["what_to_do"].startswith("do not encode again")
+
+
+def test_every_route_and_refusal_is_described_and_no_other(running, tmp_path):
+    study = running[0]
+    routes = [route for route in Service(tmp_path, study).app().routes if isinstance(route, Route)]
+    described = ask(running[2], "GET", "/openapi.json")[1]
+    assert {(path, method) for path, methods in described["paths"].items() for method in methods} == {
+        (route.path, route.endpoint.method.lower()) for route in routes
+    }
+    assert described["components"]["schemas"]["Error"]["properties"]["error"]["enum"] == list(CODES)
+    for methods in described["paths"].values():
+        for method in methods.values():
+            assert {"200", "default"} <= method["responses"].keys()
+    report = described["paths"]["/report"]["post"]
+    schema = report["requestBody"]["content"]["application/octet-stream"]["schema"]
+    assert schema["maxLength"] == schema["minLength"] == study.made_scheme.bits // 8
+    text = "".join(path.read_text() for path in Path(collect.__file__).parent.glob("*.py"))
+    assert set(re.findall(r'(?:code=|Refused\(|\.count\()"([a-z-]+)"', text)) == set(CODES)

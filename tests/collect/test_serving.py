@@ -5,8 +5,6 @@ import ipaddress
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 import urllib.request
 from urllib.parse import urlsplit
 
@@ -14,8 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from devices import Device, invited, make, worker
-from served import served
+from devices import Device, ask, invited, make, served, worker
 
 from sqsgd.federation.collect.rounds import full_status, opened, tick
 from sqsgd.federation.collect.serving import BoundedProtocol, prepare
@@ -43,46 +40,55 @@ def certificate(folder):
     return folder / "chain.pem", folder / "key.pem"
 
 
-def test_tls(tmp_path):
-    make(tmp_path / "study")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A study whose settings no test of this file changes."""
+    make(folder := tmp_path_factory.mktemp("serving") / "study")
+    return folder
+
+
+def connected(url, timeout=8):
+    place = urlsplit(url)
+    return socket.create_connection((place.hostname, place.port), timeout=timeout)
+
+
+def received(connection):
+    """All bytes until the service ends the connection."""
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_tls(folder, tmp_path):
     chain, key = certificate(tmp_path)
-    with served(tmp_path / "study", certificate=chain, key=key) as url:
+    with served(folder, certificate=chain, key=key) as url:
         assert url.startswith("https://")
         trusting = ssl.create_default_context(cafile=str(chain))
         with urllib.request.urlopen(f"{url}/health", context=trusting) as answer:  # noqa: S310
             assert answer.read() == b'{"healthy":true}'
-
-
-def test_a_certificate_without_its_key(tmp_path):
-    make(tmp_path / "study")
-    chain, _ = certificate(tmp_path)
-    with pytest.raises(ValueError, match="both a certificate and its key"):
-        prepare(tmp_path / "study", host="127.0.0.1", port=0, certificate=chain)
     (tmp_path / "nonsense.pem").write_text("nonsense")
     with pytest.raises(ssl.SSLError):
-        prepare(
-            tmp_path / "study", host="127.0.0.1", port=0, certificate=chain, key=tmp_path / "nonsense.pem"
-        )
+        prepare(folder, host="127.0.0.1", port=0, certificate=chain, key=tmp_path / "nonsense.pem")
 
 
-def test_a_port_that_is_taken(tmp_path):
-    make(tmp_path / "study")
+def test_a_port_that_is_taken(folder):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         with pytest.raises(OSError, match="cannot be listened on"):
-            prepare(tmp_path / "study", host="127.0.0.1", port=other.getsockname()[1])
+            prepare(folder, host="127.0.0.1", port=other.getsockname()[1])
 
 
-def test_slow_headers_end_the_connection(tmp_path, monkeypatch):
-    monkeypatch.setattr(BoundedProtocol, "header_seconds", 0.3)
-    make(tmp_path / "study")
-    with served(tmp_path / "study") as url:
-        place = urlsplit(url)
+def test_slow_headers_and_empty_lines_end_the_connection(folder, monkeypatch):
+    monkeypatch.setattr(BoundedProtocol, "header_seconds", 0.5)
+    with served(folder) as url:
         for beginning in (b"", b"GET /study HTTP/1.1\r\nho"):
-            with socket.create_connection((place.hostname, place.port), timeout=30) as slow:
+            with connected(url) as slow:
                 slow.sendall(beginning)
                 assert slow.recv(100) == b""
+        with connected(url) as drip:
+            drip.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert b'{"healthy":true}' in drip.recv(65536)
+            drip.sendall(b"\r\n")
+            assert drip.recv(65536) == b""
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -94,41 +100,24 @@ def test_slow_headers_end_the_connection(tmp_path, monkeypatch):
         (b"GET /" + b"y" * 20000 + b" HTTP/1.1\r\n\r\n",),
     ],
 )
-def test_long_headers_end_the_connection(tmp_path, before, parts):
-    make(tmp_path / "study")
-    with served(tmp_path / "study") as url:
-        place = urlsplit(url)
-        with socket.create_connection((place.hostname, place.port), timeout=8) as long:  # 10 s are too late
-            if before:
-                long.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-                assert b'{"healthy":true}' in long.recv(65536)
-            for part in parts:
-                long.sendall(part)
-            answer = b"".join(iter(lambda: long.recv(65536), b""))
+def test_long_headers_end_the_connection(folder, before, parts):
+    with served(folder) as url, connected(url) as long:  # 10 s are too late
+        if before:
+            long.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert b'{"healthy":true}' in long.recv(65536)
+        for part in parts:
+            long.sendall(part)
+        answer = received(long)
     assert answer.count(b"HTTP/1.1 400") == 1
     assert b"HTTP/1.1 200" not in answer
 
 
-@pytest.mark.parametrize("path", ["GET /study", "GET /nothing", "POST /report", "PUT /join"])
-def test_a_body_that_nobody_waits_for_ends_the_connection(tmp_path, path):
-    make(tmp_path / "study")
-    with served(tmp_path / "study") as url:
-        place = urlsplit(url)
-        with socket.create_connection((place.hostname, place.port), timeout=8) as drip:
-            drip.sendall(f"{path} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n".encode())
-            assert b"HTTP/1.1 " in b"".join(iter(lambda: drip.recv(65536), b""))
-
-
-def test_empty_lines_do_not_keep_a_connection_open(tmp_path, monkeypatch):
-    monkeypatch.setattr(BoundedProtocol, "header_seconds", 1.0)
-    make(tmp_path / "study")
-    with served(tmp_path / "study") as url:
-        place = urlsplit(url)
-        with socket.create_connection((place.hostname, place.port), timeout=8) as drip:
-            drip.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-            assert b'{"healthy":true}' in drip.recv(65536)
-            drip.sendall(b"\r\n")
-            assert drip.recv(65536) == b""
+def test_a_body_that_nobody_waits_for_ends_the_connection(folder):
+    with served(folder) as url:
+        for path in ("GET /study", "GET /nothing", "POST /report", "PUT /join"):
+            with connected(url) as drip:
+                drip.sendall(f"{path} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n".encode())
+                assert b"HTTP/1.1 " in received(drip)
 
 
 def test_neither_an_address_nor_the_time_of_a_report_is_logged(tmp_path):
@@ -141,11 +130,12 @@ def test_neither_an_address_nor_the_time_of_a_report_is_logged(tmp_path):
             for invitation in invited(folder, study, 2):
                 assert Device(study, invitation).whole(running.url)[0] == 200
                 assert Device(study, invitation).join(running.url)[0] == 409
-            running.ask("GET", "/nothing")
+            ask(running.url, "GET", "/nothing")
             during = running.log.read_text()
             running.process.terminate()
             running.process.wait(60)
             text = running.log.read_text()
+        assert "Traceback" not in text
         assert ("127.0.0.1" in text) == expected, text
         assert (during != before) == expected, text
         assert ("/report" in text) == expected, text
@@ -162,21 +152,17 @@ def test_the_operator_confirms_that_the_clock_is_right(tmp_path):
         assert full_status(database, study)["clock"] == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_worker_ends_without_a_traceback(tmp_path, number):
-    make(tmp_path / "study")
-    with worker(tmp_path / "study") as running:
-        assert running.ask("GET", "/health")[0] == 200
-        running.process.send_signal(number)
-        assert running.process.wait(60) in (0, 130, -number)
+def test_a_worker_ends_without_a_traceback(folder):
+    """SIGTERM ends the workers of the test of the log."""
+    with worker(folder) as running:
+        assert ask(running.url, "GET", "/health")[0] == 200
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(60) in (0, 130, -signal.SIGINT)
         assert "Traceback" not in running.log.read_text()
 
 
-def test_a_worker_of_another_study_does_not_start(tmp_path):
-    make(tmp_path / "one")
+def test_a_worker_of_another_study_does_not_start(folder, tmp_path):
     make(tmp_path / "two", users=24)
-    (tmp_path / "two/study.toml").write_bytes((tmp_path / "one/study.toml").read_bytes())
-    command = [sys.executable, "-m", "sqsgd", "collect", "serve", str(tmp_path / "two"), "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "the database holds study" in done.stderr
+    (tmp_path / "two/study.toml").write_bytes((folder / "study.toml").read_bytes())
+    with pytest.raises(ValueError, match="the database holds study"):
+        prepare(tmp_path / "two", host="127.0.0.1", port=0)

@@ -1,46 +1,42 @@
-"""A round ends once, with exactly its reports, in the order of slots."""
+"""A round ends once, with exactly its reports, in the order of slots; a study that has ended is a run."""
 
+import contextlib
 import dataclasses
 import json
 import re
-import threading
 
 import numpy as np
 import pytest
-from test_intake import Asking
+from devices import at_once
+from safetensors.numpy import load_file
+from typed import typed
 
 from sqsgd.federation.collect.database import FILE, open_database
-from sqsgd.federation.collect.intake import ENDED, Granted, Report, stage, task_of
+from sqsgd.federation.collect.intake import ENDED, clock, stage
 from sqsgd.federation.collect.rounds import (
     check_study,
     confirm_clock,
+    create_study,
     end_study,
     full_status,
+    guarantee,
+    opened,
+    progress,
+    prometheus,
     read_state,
     rounds_done,
     tick,
+    write_outcome,
 )
 from sqsgd.training import server_step
+from sqsgd.training.reading import read_run
 
 
-def fill(asking, count=None):
-    """Reports of the current round; returns them as the server's step takes them."""
-    made = []
-    for _ in range(asking.study.slots if count is None else count):
-        ticket = f"{np.random.default_rng().integers(2**62):032x}"
-        granted = asking.join(ticket)
-        assert isinstance(granted, Granted), granted
-        message = asking.message(granted)
-        asking(Report(ticket=ticket, message=message))
-        made.append((task_of(asking.study, granted, granted.slot), message, 1.0))
-    return sorted(made, key=lambda report: report[0].client)
-
-
-def test_the_step_is_that_of_the_algorithm_bit_for_bit(tmp_path, url):
-    asking = Asking(tmp_path / "study", url, optimizer="momentum", users=30)
+def test_the_step_is_that_of_the_algorithm_bit_for_bit(asking_of, url):
+    asking = asking_of(url, optimizer="momentum", users=30)
     state = read_state(asking.database, 0)
     for _ in range(3):
-        reports = fill(asking)
+        reports = asking.fill()
         assert tick(asking.database, asking.study)
         state, _ = server_step(asking.study.made_scheme, asking.study, state, reports)
         now = read_state(asking.database, state.round)
@@ -48,79 +44,78 @@ def test_the_step_is_that_of_the_algorithm_bit_for_bit(tmp_path, url):
         assert (now.bound, now.optimizer.keys()) == (state.bound, state.optimizer.keys())
     assert stage(asking.database).state == ENDED
     assert not tick(asking.database, asking.study)
-    asking.database.close()
 
 
-def test_two_workers_step_once(tmp_path, url):
-    asking = Asking(tmp_path / "study", url)
-    reports = fill(asking)
-    start, stepped = threading.Barrier(4), []
+def test_two_workers_step_once(asking):
+    asking.fill()
 
-    def one():
-        database = open_database(asking.folder)
-        start.wait()
-        stepped.extend(tick(database, asking.study) for _ in range(20))
-        database.close()
+    def one(_):
+        with contextlib.closing(open_database(asking.folder)) as database:
+            return sum(tick(database, asking.study) for _ in range(20))
 
-    threads = [threading.Thread(target=one) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(stepped) == 1
+    assert sum(at_once(4, one)) == 1
     assert stage(asking.database).round == 1
     (line,) = rounds_done(asking.database)
-    assert (line["clients"], line["asked"]) == (len(reports), asking.study.slots)
-    asking.database.close()
+    assert (line["clients"], line["asked"]) == (asking.study.slots, asking.study.slots)
 
 
-def test_a_worker_that_died_between_closing_and_stepping_is_replaced(tmp_path):
-    asking = Asking(tmp_path / "study")
-    fill(asking)
-    asking.database.write("UPDATE study SET state = 'closing'")
-    assert asking.join().code == "no-slot"
-    assert tick(asking.database, asking.study)
-    assert stage(asking.database).round == 1
-    asking.database.close()
-
-
-def test_a_round_ends_with_enough_reports_and_waits_for_them(tmp_path, caplog):
-    asking = Asking(tmp_path / "study", users=12, fewest=2)
-    fill(asking, 1)
+def test_a_round_ends_with_enough_reports_and_waits_for_them(asking_of, caplog):
+    asking = asking_of(fewest=2)
+    asking.fill(1)
     asking.wait(asking.study.round_seconds + 1)
     assert not tick(asking.database, asking.study)
     assert "has 1 reports and needs 2" in caplog.text
     assert stage(asking.database).deadline > asking.database.now()
-    fill(asking, 1)
+    asking.fill(1)
     asking.wait(asking.study.round_seconds + 1)
     assert tick(asking.database, asking.study)
     assert [line["clients"] for line in rounds_done(asking.database)] == [2]
-    asking.database.close()
 
 
 @pytest.mark.parametrize(("count", "rounds", "left_out"), [(0, 0, 0), (1, 0, 1), (3, 1, 0)])
-def test_ending_early(tmp_path, count, rounds, left_out):
-    asking = Asking(tmp_path / "study")
-    fill(asking, count)
+def test_ending_early(asking_of, count, rounds, left_out):
+    asking = asking_of()
+    asking.fill(count)
     assert end_study(asking.database, asking.study) == left_out
     assert stage(asking.database).state == ENDED
     assert len(rounds_done(asking.database)) == rounds
     assert end_study(asking.database, asking.study) == left_out
-    asking.database.close()
 
 
-def test_only_the_order_within_a_round_is_credited(tmp_path):
-    asking = Asking(tmp_path / "study", users=6000, rounds=2, epsilon=2.0)
-    rows = [{"clients": 3000, "round": round} for round in range(2)]
-    asking.database.write("UPDATE rounds SET record = ?", json.dumps(rows[0]))
+@pytest.mark.parametrize("kind", ["invited", "open"])
+def test_an_open_study_has_no_central_guarantee(asking_of, kind):
+    """One person may have made all the other reports. Only the order within a round is credited."""
+    asking = asking_of(users=6000, rounds=2, epsilon=2.0, admission=kind)
+    found = guarantee(asking.study, [{"clients": 3000, "round": round} for round in range(2)])
+    assert ("one person may have made all" in found["central_note"]) == (kind == "open")
+    if kind == "open":
+        assert (found["central_epsilon"], "central_users" in found) == (None, False)
+    else:
+        assert (found["central_order"], found["central_users"]) == ("round", 3000)
+        assert 0 < found["central_epsilon"] < 2
+
+
+def test_progress_status_and_metrics(asking_of):
+    asking = asking_of(users=60, rounds=2)
+    asking.fill()
+    tick(asking.database, asking.study)
+    asking.fill(3)
+    for invitation in (None, "f" * 32, "f" * 32):
+        asking.join(invitation=invitation)
+    known = progress(asking.database, asking.study)
+    assert (known["round"], known["state"], known["reports"], known["slots"]) == (1, "open", 3, 30)
     found = full_status(asking.database, asking.study)
-    assert (found["central_order"], found["central_users"]) == ("round", 3000)
-    assert 0 < found["central_epsilon"] < 2
-    asking.database.close()
+    assert (found["all_reports"], found["tickets_out"], found["invitations_used"]) == (33, 2, 35)
+    assert found["refusals"] == {"invitation-used": 1}
+    assert (found["users"], found["order"], found["clock"]) == (30, "round", "")
+    lines = prometheus(known, found["refusals"], {"reports_total": 7}).splitlines()
+    assert {'sqsgd_refused_total{reason="invitation-used"} 1', "sqsgd_worker_reports_total 7"} <= set(lines)
+    names = {line.split()[2] for line in lines if line.startswith("# TYPE")}
+    assert names == {line.split("{")[0].split()[0] for line in lines if not line.startswith("#")}
 
 
-def test_another_study_another_code_and_a_wrong_clock_are_refused(tmp_path):
-    asking = Asking(tmp_path / "study")
+def test_another_study_another_code_and_a_wrong_clock_are_refused(asking_of):
+    asking = asking_of()
     check_study(asking.database, asking.study)
     with pytest.raises(ValueError, match="holds study"):
         check_study(asking.database, dataclasses.replace(asking.study, users=99))
@@ -131,12 +126,11 @@ def test_another_study_another_code_and_a_wrong_clock_are_refused(tmp_path):
     asking.database.write("UPDATE study SET fingerprint = 1")
     with pytest.raises(ValueError, match="this version"):
         check_study(asking.database, asking.study)
-    asking.database.close()
 
 
-def test_a_clock_that_goes_back_takes_no_slot_away(tmp_path, caplog, monkeypatch):
+def test_a_clock_that_goes_back_takes_no_slot_away(asking_of, caplog, monkeypatch):
     monkeypatch.setattr("sqsgd.federation.collect.rounds._warned", {})
-    asking = Asking(tmp_path / "study")
+    asking = asking_of()
     granted = asking.join("7" * 32)
     asking.shift = 10
     tick(asking.database, asking.study)
@@ -146,15 +140,18 @@ def test_a_clock_that_goes_back_takes_no_slot_away(tmp_path, caplog, monkeypatch
     assert caplog.text.count("the clock went back") == 1
     assert "the clock went back" in full_status(asking.database, asking.study)["clock"]
     assert asking.join("7" * 32).slot == granted.slot
-    asking.database.close()
 
 
-def test_a_clock_that_jumps_ahead_ends_nothing_until_it_is_confirmed(tmp_path, caplog, monkeypatch):
+def test_a_clock_that_jumps_ahead_ends_nothing_until_it_is_confirmed(asking_of, caplog, monkeypatch):
     monkeypatch.setattr("sqsgd.federation.collect.rounds._warned", {})
-    asking = Asking(tmp_path / "study", fewest=1)
+    asking = asking_of(fewest=1)
+    for seen, now, said in ((0, 86399, ""), (0, 86401, "forward, for 86,401 s"), (150, 100, "back by 50 s")):
+        found = clock(asking.study, float(seen), float(now))
+        assert said in found
+        assert bool(said) == bool(found)
     granted = asking.join("7" * 32)
     deadline = stage(asking.database).deadline
-    fill(asking, 2)
+    asking.fill(2)
     asking.shift = 10 * 365 * 86400
     for _ in range(2):
         assert not tick(asking.database, asking.study)
@@ -168,7 +165,6 @@ def test_a_clock_that_jumps_ahead_ends_nothing_until_it_is_confirmed(tmp_path, c
     asking.shift = 10 * 365 * 86400
     confirm_clock(asking.database)
     assert tick(asking.database, asking.study)
-    asking.database.close()
 
 
 def places(asking, column, table):
@@ -182,10 +178,10 @@ def places(asking, column, table):
     return [[value for _, value in sorted(page, reverse=True)] for page in found.values()]
 
 
-def test_what_is_left_of_a_round_is_in_the_order_of_keys(tmp_path, url):
+def test_what_is_left_of_a_round_is_in_the_order_of_keys(asking_of, url):
     """So that neither pages nor row versions tell which invitation came with which slot."""
-    asking = Asking(tmp_path / "study", url, users=60)
-    fill(asking)
+    asking = asking_of(url, users=60)
+    asking.fill()
     asking.wait(1)
     assert tick(asking.database, asking.study)
     assert stage(asking.database).unscrubbed
@@ -208,13 +204,12 @@ def test_what_is_left_of_a_round_is_in_the_order_of_keys(tmp_path, url):
         assert len(pages) >= 2  # the table and its index
         for page in pages:
             assert page in (sorted(page), sorted(page, key=slots.get))
-    asking.database.close()
 
 
-def test_scrubbing_is_repeated_until_it_succeeds(tmp_path, caplog, monkeypatch):
+def test_scrubbing_is_repeated_until_it_succeeds(asking_of, caplog, monkeypatch):
     monkeypatch.setattr("sqsgd.federation.collect.rounds._warned", {})
-    asking = Asking(tmp_path / "study")
-    fill(asking)
+    asking = asking_of()
+    asking.fill()
     reader = open_database(asking.folder)
     asking.database.read("PRAGMA busy_timeout = 1")
     reader.write("BEGIN")
@@ -228,4 +223,67 @@ def test_scrubbing_is_repeated_until_it_succeeds(tmp_path, caplog, monkeypatch):
     reader.close()
     end_study(asking.database, asking.study)
     assert not full_status(asking.database, asking.study)["unscrubbed"]
-    asking.database.close()
+
+
+@pytest.fixture
+def ended(asking_of):
+    asking = asking_of(users=30)
+    for _ in range(3):
+        asking.fill()
+        tick(asking.database, asking.study)
+    return asking
+
+
+def test_the_run_is_read_and_shown_like_any_other(ended, tmp_path):
+    summary = write_outcome(tmp_path / "run", ended.database, ended.study)
+    run = read_run(tmp_path / "run")
+    assert (run.state, run.rounds, run.config.once) == ("finished", 3, True)
+    assert (run.config.dataset, run.config.model) == ("data of the devices", "test")
+    assert summary == json.loads((tmp_path / "run/summary.json").read_text())
+    assert (summary["users"], summary["fewest_users"], summary["order"]) == (30, 10, "round")
+    assert summary["epsilon_total"] <= 8
+    assert "invitation" in summary["admission"]
+    weights = load_file(tmp_path / "run/model.safetensors")["weights"]
+    assert weights.tobytes() == read_state(ended.database, 3).weights.tobytes()
+    done = typed(["sqsgd", "report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")])
+    assert done.code == 0, done.error
+    assert "data of the devices" in (tmp_path / "page.html").read_text()
+
+
+def test_the_run_is_written_once_and_again_after_a_crash(ended, tmp_path):
+    def one(_):
+        with contextlib.closing(open_database(ended.folder)) as database:
+            return write_outcome(tmp_path / "run", database, ended.study)["rounds"]
+
+    assert at_once(4, one) == [3] * 4
+    first = (tmp_path / "run/summary.json").stat()
+    write_outcome(tmp_path / "run", ended.database, ended.study)
+    assert (tmp_path / "run/summary.json").stat().st_mtime_ns == first.st_mtime_ns
+    (tmp_path / "run/summary.json").unlink()  # killed before the last file
+    write_outcome(tmp_path / "run", ended.database, ended.study)
+    assert read_run(tmp_path / "run").state == "finished"
+
+
+def test_a_study_that_ended_early_is_a_shorter_run(asking_of, tmp_path):
+    asking = asking_of(users=30)
+    with pytest.raises(ValueError, match="has not ended"):
+        write_outcome(tmp_path / "run", asking.database, asking.study)
+    asking.fill()
+    tick(asking.database, asking.study)
+    end_study(asking.database, asking.study)
+    summary = write_outcome(tmp_path / "run", asking.database, asking.study)
+    assert (summary["rounds"], summary["finished"]) == (1, False)
+    assert read_run(tmp_path / "run").rounds == 1
+
+
+def test_a_model_keeps_its_names_and_shapes(tmp_path):
+    arrays = {"b": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.ones(2, np.float32)}
+    create_study(tmp_path / "study", arrays, {"name": "named", "users": 12, "rounds": 3})
+    with opened(tmp_path / "study") as (study, database):
+        assert read_state(database, 0).weights.tolist() == [1, 1, 0, 1, 2, 3, 4, 5]
+        end_study(database, study)
+        write_outcome(tmp_path / "run", database, study)
+    written = load_file(tmp_path / "run/model.safetensors")
+    assert {name: array.tolist() for name, array in written.items()} == {
+        name: array.tolist() for name, array in arrays.items()
+    }

@@ -1,42 +1,50 @@
-"""The settings of a study."""
+"""A study: its settings, its folder, and invitations, which cannot be forged."""
 
+import base64
 import dataclasses
 
+import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from devices import at_once, invited, make
 from snippets import ROOT
 
-from sqsgd.federation.collect.study import MOST_SEED, Study, load_study, make_study
+from sqsgd.federation.collect.rounds import create_study, opened
+from sqsgd.federation.collect.study import (
+    KEY,
+    LENGTH,
+    MOST_SEED,
+    Inspector,
+    InvalidInvitation,
+    invitations,
+    load_study,
+    make_study,
+    new_key,
+    read_key,
+)
 from sqsgd.training.settings import load_config
 from sqsgd.training.train import fitted
 
 VALUES = {"name": "digits", "dim": 3920, "users": 60000, "softmax": True}
 
 
-def test_everything_is_decided_when_a_study_is_made():
-    study = make_study(VALUES, "00")
-    assert study.scheme == "privunit-index"
-    assert (study.bound, study.slots, study.fewest) == (0.5, 1500, 750)
+def test_everything_is_decided_when_a_study_is_made(tmp_path):
+    study = make_study({**VALUES, "epsilon": 8}, "00")
+    assert (study.scheme, study.bound, study.slots, study.fewest) == ("privunit-index", 0.5, 1500, 750)
     simulated = fitted(load_config(ROOT / "experiments/once-mnist.toml"), study.dim)[2]
     assert (study.lr, study.bound) == (simulated.lr, simulated.bound)
     assert (study.decay, study.rounds) == (simulated.decay, simulated.rounds) == ("linear", 40)
     assert 0 <= study.seed <= MOST_SEED
-
-
-def test_a_code_is_decided_too():
-    study = make_study({**VALUES, "dim": 16, "scheme": "sqsgd-stateless", "bytes": 8}, "00")
-    assert study.options["code"]
-
-
-def test_it_is_read_as_it_was_written(tmp_path):
-    study = make_study(VALUES, "00")
-    study.write(tmp_path)
-    assert load_study(tmp_path) == study
-    assert load_study(tmp_path).id == study.id
-
-
-def test_other_settings_are_another_study():
-    study = make_study(VALUES, "00")
-    assert dataclasses.replace(study, epsilon=4.0).id != study.id
+    coded = make_study({**VALUES, "dim": 16, "scheme": "sqsgd-stateless", "bytes": 8}, "00")
+    assert coded.options["code"]
+    for each in (study, coded):
+        each.write(tmp_path)
+        assert load_study(tmp_path) == each
+        assert load_study(tmp_path).id == each.id != dataclasses.replace(each, epsilon=4.0).id
+    public = study.public()
+    assert (public["message_bytes"], public["identity"][0]) == (7, "privunit-index 3920")
+    assert public["epsilon"] <= 8
+    assert "key" not in public
 
 
 @pytest.mark.parametrize(
@@ -64,21 +72,131 @@ def test_what_is_wrong_is_named(changed, words):
         make_study({**VALUES, **changed}, "00")
 
 
-def test_a_folder_without_a_study(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "words"), [("usres = 3", "unknown key 'usres'"), ("secure = false", "unknown key 'secure'")]
+)
+def test_an_unknown_key_is_named(tmp_path, text, words):
     with pytest.raises(ValueError, match=r"holds no study\.toml"):
         load_study(tmp_path)
-
-
-def test_an_unknown_key_is_named(tmp_path):
-    (tmp_path / "study.toml").write_text("usres = 3\n")
-    with pytest.raises(ValueError, match="usres"):
+    (tmp_path / "study.toml").write_text(text)
+    with pytest.raises(ValueError, match=words):
         load_study(tmp_path)
 
 
-def test_nothing_public_is_missing():
-    public = make_study(VALUES, "00").public()
-    assert public["epsilon"] <= 8
-    assert public["message_bytes"] == 7
-    assert public["identity"][0] == "privunit-index 3920"
-    assert Study.__dataclass_fields__.keys() >= {"seed", "key"}
-    assert "key" not in public
+def test_only_its_owner_can_read_what_is_secret(tmp_path):
+    study = make(tmp_path / "study")
+    for name in (KEY, "collect.db"):
+        assert (tmp_path / "study" / name).stat().st_mode & 0o077 == 0
+    assert (tmp_path / "study").stat().st_mode & 0o777 == 0o700
+    before = {path.name: path.read_bytes() for path in (tmp_path / "study").iterdir()}
+    with pytest.raises(ValueError, match="holds a study already"):
+        make(tmp_path / "study")
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "study").iterdir()}
+    with opened(tmp_path / "study") as (found, database):
+        assert found == study
+        rows = database.read("SELECT slot, draw, ticket, report FROM slots WHERE round = 0 ORDER BY slot")
+    assert [row[0] for row in rows] == list(range(study.slots))
+    assert len({row[1] for row in rows}) == study.slots
+    assert {row[2:] for row in rows} == {(None, None)}
+
+
+def test_of_two_at_once_one_creates_the_study(tmp_path):
+    def one(_):
+        try:
+            return make(tmp_path / "study")
+        except ValueError as error:
+            return str(error)
+
+    *refused, made = sorted(at_once(4, one), key=lambda each: not isinstance(each, str))
+    assert all("holds a study already" in reason for reason in refused)
+    assert len(invited(tmp_path / "study", made, 1)) == 1  # with the key of this study
+    with opened(tmp_path / "study") as (found, _):
+        assert found == made
+
+
+def digits(folder, url=""):
+    arrays = {"weights": np.zeros(3920, np.float32)}
+    values = {"name": "digits", "users": 12, "rounds": 3, "softmax": True}
+    return create_study(folder, arrays, values, url, "digits")
+
+
+@pytest.mark.parametrize("broken", ["begin", "shutil.copytree", "Study.write"])
+def test_a_failure_half_way_leaves_nothing_behind(tmp_path, url, monkeypatch, broken):
+    """So that the command can be repeated, in the same folder and with the same database."""
+
+    def full(*_):
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(f"sqsgd.federation.collect.rounds.{broken}", full)
+        with pytest.raises(OSError, match="no space left"):
+            digits(tmp_path / "study", url)
+    assert list((tmp_path / "study").iterdir()) == []
+    study = digits(tmp_path / "study", url)
+    with opened(tmp_path / "study") as (found, _):
+        assert found == study
+
+
+def test_other_failures_leave_nothing_behind(tmp_path):
+    with pytest.raises(ValueError, match="epsilon"):
+        make(tmp_path / "wrong", epsilon=-1.0)
+    for wrong in (np.array([np.inf], np.float32), np.arange(4)):
+        with pytest.raises(ValueError, match=r"finite floats|no array of floats"):
+            create_study(tmp_path / "wrong", {"weights": wrong}, VALUES)
+    assert not (tmp_path / "wrong").exists()
+    with pytest.raises(OSError, match="PostgreSQL"):
+        make(tmp_path / "away", "postgresql://nobody@127.0.0.1:1/nothing")
+    assert list((tmp_path / "away").iterdir()) == []
+    (tmp_path / "own/page").mkdir(parents=True)
+    with pytest.raises(ValueError, match="exists already"):
+        digits(tmp_path / "own")
+    assert (tmp_path / "own/page").is_dir()
+
+
+STUDY = "0123456789abcdef"
+
+
+@pytest.fixture
+def made(tmp_path):
+    public = new_key(tmp_path)
+    (invitation,) = invitations(read_key(tmp_path / KEY, public), STUDY, 1)
+    return Inspector(STUDY, public), invitation
+
+
+def test_every_changed_bit_is_refused(made):
+    inspector, invitation = made
+    assert len(invitation) <= LENGTH
+    assert inspector.number(invitation) == inspector.number(invitation)
+    assert len(inspector.number(invitation)) == 32
+    token = bytearray(base64.urlsafe_b64decode(invitation + "=" * (-len(invitation) % 4)))
+    for bit in range(8 * len(token)):
+        token[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(InvalidInvitation):
+            inspector.number(base64.urlsafe_b64encode(token).decode().rstrip("="))
+        token[bit // 8] ^= 1 << bit % 8
+
+
+def test_an_invitation_has_one_spelling(made):
+    """Two texts of one invitation would admit two devices."""
+    inspector, invitation = made
+    other = "B" if invitation[-1] == "A" else "A"
+    spellings = (invitation + "=", invitation + "\n", " " + invitation, invitation[:-1] + other)
+    for text in (*spellings, None, 5, "", "ä", "A" * 5000, "!!!!", {"a": 1}):
+        with pytest.raises(InvalidInvitation):
+            inspector.number(text)
+
+
+def test_another_study_and_another_operator_are_refused(made, tmp_path):
+    inspector, invitation = made
+    private = Ed25519PrivateKey.generate()
+    (forged,) = invitations(private, STUDY, 1)
+    with pytest.raises(InvalidInvitation, match="did not sign"):
+        inspector.number(forged)
+    public = private.public_key().public_bytes_raw().hex()
+    with pytest.raises(InvalidInvitation, match="another study"):
+        Inspector("f" * 16, public).number(invitation)
+    with pytest.raises(ValueError, match="another study"):
+        read_key(tmp_path / KEY, public)
+    (tmp_path / KEY).write_text("nonsense")
+    with pytest.raises(ValueError, match="holds no signing key"):
+        read_key(tmp_path / KEY, public)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +11,7 @@ from sqsgd.cli._tables import print_json, print_result, print_table
 from sqsgd.cli.options import Bytes, Epsilon, Json, Rate, Rounds, SchemeName, given
 
 if TYPE_CHECKING:
-    from sqsgd._internal.checks import Vector
+    from sqsgd.federation.node.structure import Arrays
 
 app = typer.Typer(
     help="A service for devices that report once, over HTTP.", no_args_is_help=True, suggest_commands=False
@@ -64,9 +64,8 @@ def init(
     from sqsgd.federation.collect.study import Study
 
     values = given(context, set(Study.__dataclass_fields__) - {"name", "dim"})
-    weights, names = _start(dim, initial)
     values["name"] = name or folder.absolute().name
-    study = create_study(folder, weights, names, values, database, page)
+    study = create_study(folder, _start(dim, initial), values, database, page)
     made = study.made_scheme
     print_result(
         as_json,
@@ -77,22 +76,21 @@ def init(
     )
 
 
-def _start(dim: int | None, initial: Path | None) -> tuple[Vector, str]:
-    """The weights before the first round."""
+def _start(dim: int | None, initial: Path | None) -> Arrays:
+    """The model before the first round."""
     import numpy as np
 
     from sqsgd._internal import checks
-    from sqsgd.federation.collect.rounds import flat
 
     if (dim is None) == (initial is None):
         raise ValueError("give either --dim, for weights that start at zero, or --initial FILE")
     if initial is None:
-        return flat({"weights": np.zeros(checks.integer("dim", dim, 1, 2**24), np.float32)})
+        return {"weights": np.zeros(checks.integer("dim", dim, 1, 2**24), np.float32)}
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     try:
-        return flat(load_file(initial))
+        return load_file(initial)
     except SafetensorError as error:
         raise ValueError(f"{initial} is not a safetensors file: {error}") from None
 
@@ -158,21 +156,18 @@ def status(folder: Folder, as_json: Json = False) -> None:
         print_json(found)
         return
     left = f", {found['seconds_left']:,.0f} s left" if found["state"] == "open" else ""
-    reports, size = f"{found['reports']:,} of {found['slots']:,} reports", found["message_bytes"]
-    typer.echo(f"study      {found['name']} ({found['study']}): {found['state']}")
-    typer.echo(f"round      {found['round']} of {found['rounds']}: {reports}{left}")
-    typer.echo(f"reports    {found['all_reports']:,} of {size} bytes, epsilon {found['epsilon']:g} each")
-    typer.echo(f"admission  {found['admission']}; {found['invitations_used']:,} invitations used")
-    typer.echo(f"order      {found['order_note']}")
-    typer.echo(f"central    {found['central_note']}")
+    typer.echo(
+        "study      {name} ({study}): {state}\n"
+        "round      {round} of {rounds}: {reports:,} of {slots:,} reports{left}\n"
+        "reports    {all_reports:,} of {message_bytes} bytes, epsilon {epsilon:g} each\n"
+        "admission  {admission}; {invitations_used:,} invitations used\n"
+        "order      {order_note}\n"
+        "central    {central_note}".format(**found, left=left)
+    )
     if found["clock"]:
         typer.echo(f"clock      {found['clock']}")
     if found["unscrubbed"]:
         typer.echo("traces     of the last round are still on the disk: serve or close the study once more")
-    _print_refusals(found)
-
-
-def _print_refusals(found: dict[str, Any]) -> None:
     if found["refusals"]:
         print_table(("refused", "requests"), [[code, f"{n:,}"] for code, n in found["refusals"].items()])
 

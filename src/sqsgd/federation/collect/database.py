@@ -17,7 +17,7 @@ FILE, URL, VARIABLE = "collect.db", "database.url", "SQSGD_DATABASE"
 _BUSY_SECONDS = 30
 
 _TABLES = """
-CREATE TABLE study (id TEXT PRIMARY KEY, fingerprint BIGINT NOT NULL, names TEXT NOT NULL,
+CREATE TABLE study (id TEXT PRIMARY KEY, fingerprint BIGINT NOT NULL, shapes TEXT NOT NULL,
   created {real} NOT NULL, round INTEGER NOT NULL, state TEXT NOT NULL, ending INTEGER NOT NULL,
   deadline {real} NOT NULL, seen {real} NOT NULL, unscrubbed INTEGER NOT NULL);
 CREATE TABLE rounds (round INTEGER PRIMARY KEY, began {real} NOT NULL, bound {real} NOT NULL,

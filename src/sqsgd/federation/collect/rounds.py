@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from safetensors.numpy import load, save
 
 from sqsgd._internal.checks import Vector
@@ -37,12 +36,11 @@ from sqsgd.federation.collect.intake import (
     task_of,
 )
 from sqsgd.federation.collect.study import KEY, OPEN, PAGE, STUDY, Study, load_study, make_study, new_key
+from sqsgd.federation.node.structure import Arrays, Structure, flatten
 from sqsgd.training import RunConfig, Settings, State, initial_state
 from sqsgd.training.algorithm import server_step
 from sqsgd.training.run_folder import RunFolder
 from sqsgd.training.summary import about_once, summarise
-
-Arrays = dict[str, npt.NDArray[np.generic]]
 
 _LOG = logging.getLogger("sqsgd.federation.collect")
 _warned: dict[str, float] = {}
@@ -57,13 +55,13 @@ def _count(database: Database, round: int) -> int:
     return int(found[0][0])
 
 
-def begin(database: Database, study: Study, weights: Vector, names: str) -> None:
-    """Round 0 of a new study. ``names``: JSON about the arrays that the weights are."""
+def begin(database: Database, study: Study, weights: Vector, structure: Structure) -> None:
+    """Round 0 of a new study."""
     now = database.now()
     with database.transaction(alone=True):
         database.write(
             "INSERT INTO study VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            study.id, study.made_scheme.fingerprint, names, now,
+            study.id, study.made_scheme.fingerprint, json.dumps(list(structure.shapes.items())), now,
             0, OPENED, 0, now + study.round_seconds, now, 0,
         )  # fmt: skip
         _write_state(database, initial_state(weights, study), now)
@@ -154,17 +152,25 @@ def _over(database: Database, study: Study, at: Stage, now: float) -> bool:
     return False
 
 
+@contextlib.contextmanager
+def _alone(database: Database) -> Iterator[None]:
+    """Wait until no other process takes a step or writes the run."""
+    while True:
+        with database.stepping() as alone:
+            if alone:
+                yield
+                return
+        time.sleep(0.05)
+
+
 def end_study(database: Database, study: Study) -> int:
     """End the study now. The current round counts if it has enough reports; returns how many it left out."""
     while (at := stage(database)).state != ENDED:
         with database.transaction(alone=True):  # a worker that is taking a step will see it
             database.write("UPDATE study SET ending = 1")
             database.write(_CLOSE, CLOSING, at.round, OPENED)
-        with database.stepping() as alone:
-            if alone:
-                step(database, study, stage(database))
-            else:
-                time.sleep(0.05)
+        with _alone(database):
+            step(database, study, stage(database))
     if at.unscrubbed:
         scrub(database)
     return _count(database, at.round)
@@ -317,7 +323,7 @@ def guarantee(study: Study, lines: list[dict[str, Any]]) -> dict[str, Any]:
     Guarantees
     ----------
     * An open study has no central figure:
-      tests/collect/test_exposition.py::test_an_open_study_has_no_central_guarantee.
+      tests/collect/test_stepping.py::test_an_open_study_has_no_central_guarantee.
     """
     found = about_once(study.made_scheme, "round", lines, seeded=False, slots=len(lines) * study.slots)
     if study.admission != OPEN:
@@ -390,43 +396,25 @@ def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any
         **whole,
         **guarantee(study, lines),
     )
-    if folder.finished:
-        return summary
     about = {"fingerprint": study.made_scheme.fingerprint, "rate": study.lr}
     settings = {each.name: getattr(study, each.name) for each in dataclasses.fields(Settings)}
     config = RunConfig(**{**settings, **whole, "rounds": max(1, len(lines)), "engine": "devices"})
     last = read_state(database, at.round)
-    with folder.held():
-        if not folder.begun:
-            folder.save(initial_state(read_state(database, 0).weights, study), about)
-        folder.write_config(config.to_toml())
-        folder.keep_rounds(0)
-        for line in lines:
-            folder.write(line)
-        folder.save(last, about)
-        (names,) = database.read("SELECT names FROM study")[0]
-        folder.finish(named(last.weights, names), summary)
+    with _alone(database):  # a worker may write it at the same moment
+        if folder.finished:
+            return summary
+        with folder.held():
+            if not folder.begun:
+                folder.save(initial_state(read_state(database, 0).weights, study), about)
+            folder.write_config(config.to_toml())
+            folder.keep_rounds(0)
+            for line in lines:
+                folder.write(line)
+            folder.save(last, about)
+            shapes = dict(json.loads(database.read("SELECT shapes FROM study")[0][0]))
+            model = Structure(shapes=shapes, constants={}, order=tuple(shapes))
+            folder.finish(model.sent(last.weights), summary)
     return summary
-
-
-def flat(arrays: Arrays) -> tuple[Vector, str]:
-    """The arrays of a model as one vector, and JSON about their names and shapes."""
-    for name, array in arrays.items():
-        if array.dtype != np.float32 or not np.isfinite(array).all():
-            raise ValueError(f"{name} must be finite float32 numbers; it is {array.dtype}")
-    names = [(name, list(array.shape)) for name, array in sorted(arrays.items())]
-    parts = [np.asarray(arrays[name], np.float32).reshape(-1) for name, _ in names]
-    return np.concatenate(parts), json.dumps(names)
-
-
-def named(weights: Vector, names: str) -> Arrays:
-    """The arrays that ``flat`` made one vector of."""
-    arrays, at = {}, 0
-    for name, shape in json.loads(names):
-        size = int(np.prod(shape, dtype=np.int64))
-        arrays[name] = weights[at : at + size].reshape(shape)
-        at += size
-    return arrays
 
 
 DIGITS, DIGITS_DIM = "digits", 3920
@@ -434,14 +422,23 @@ DIGITS, DIGITS_DIM = "digits", 3920
 
 
 def create_study(
-    folder: Path, weights: Vector, names: str, values: Mapping[str, Any], url: str = "", page: str = ""
+    folder: Path, arrays: Arrays, values: Mapping[str, Any], url: str = "", page: str = ""
 ) -> Study:
     """A new study: settings, signing key, database with round 0; refuses a folder that is in use.
 
     If it fails, nothing of it stays:
-    tests/collect/test_opening.py::test_a_failure_half_way_leaves_nothing_behind.
-    ``page``: ``"digits"`` for a web page on which people take part; none if empty.
+    tests/collect/test_study.py::test_a_failure_half_way_leaves_nothing_behind.
+
+    Args:
+        folder: A new folder, or one without a study.
+        arrays: The model to start with.
+        values: Fields of ``Study`` other than ``dim`` and ``key``.
+        url: The URL of an empty PostgreSQL database; empty: SQLite.
+        page: ``"digits"`` for a web page on which people take part; empty: none.
     """
+    structure, weights = flatten(dict(sorted(arrays.items())))
+    if structure.constants or not np.isfinite(weights).all():
+        raise ValueError("the model to start with must have finite floats, and nothing else")
     if page not in ("", DIGITS):
         raise ValueError(f"page = {page!r} must be {DIGITS!r}; pages of your own go into {folder / PAGE}")
     if page == DIGITS and weights.size != DIGITS_DIM:
@@ -464,7 +461,7 @@ def create_study(
                 shutil.copytree(Path(__file__).with_name("digit_page"), folder / PAGE)
             database = undo.enter_context(contextlib.closing(new_database(folder, url)))
             undo.callback(database.discard)
-            begin(database, study, weights, names)
+            begin(database, study, weights, structure)
             study.write(folder)  # last: now it can be served
             undo.pop_all()
             database.close()

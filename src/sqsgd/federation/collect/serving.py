@@ -150,12 +150,7 @@ def _warm_up(study: Study) -> None:
 def _listen(host: str, port: int) -> socket.socket:
     """A listening socket: the port is known, or found to be taken, before anything is served."""
     kind = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(kind, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, port))
-        listener.listen(2048)
+        return socket.create_server((host, port), family=kind, backlog=2048)
     except OSError as error:
-        listener.close()
         raise OSError(f"{host}:{port} cannot be listened on: {error.strerror}") from None
-    return listener

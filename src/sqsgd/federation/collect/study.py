@@ -75,7 +75,7 @@ class Inspector:
         Guarantees
         ----------
         * Every changed bit, and every invitation to another study, is refused:
-          tests/collect/test_invitations.py::test_every_changed_bit_is_refused.
+          tests/collect/test_study.py::test_every_changed_bit_is_refused.
         """
         if not invitation:
             raise InvalidInvitation("this study is for invited devices only, and there is no invitation")
@@ -216,7 +216,8 @@ class Study(Settings):
 
 def make_study(values: Mapping[str, Any], key: str) -> Study:
     """A new study with everything decided, so that no later version decides otherwise."""
-    study = _study({**values, "key": key}, "the study")
+    few = {"bytes": min(Study.bytes, 4 * values["dim"])}  # the default never exceeds the whole gradient
+    study = _study({**few, **values, "key": key}, "the study")
     scheme = study.made_scheme
     if not scheme.privacy.is_pure_local or scheme.privacy.arithmetic != "exact":
         raise ValueError(

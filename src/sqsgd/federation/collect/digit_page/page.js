@@ -248,9 +248,9 @@ async function start() {
   find("meaning").textContent = meaning(scheme.epsilon);
   await showSpent();
   unsent = await hasUnsent();
-  if (unsent) say("This browser has made its report, and the service has not confirmed it: send it again.");
   model = await fetchModel(study.model);
-  show();
+  show(); // from now on the button works
+  if (unsent) say("This browser has made its report, and the service has not confirmed it: send it again.");
 }
 
 start().catch((error) => say(error.message, true));
