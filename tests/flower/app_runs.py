@@ -1,9 +1,7 @@
 """Apps as a SuperLink sends them, and a node that runs them by Flower's own code, without sockets."""
 
 import hashlib
-import io
 import sys
-import zipfile
 from types import SimpleNamespace
 
 from federation import message, node_context, request
@@ -62,17 +60,6 @@ def write_app(folder, client=PLAIN, name="plain", version="1.0.0"):
     (folder / name / "client.py").write_text(client)
     (folder / name / "server.py").write_text("app = None\n")
     return folder
-
-
-def archive(files):
-    """A bundle of these files, without Flower's list of them."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as bundle:
-        for name, text in files.items():
-            # of 1980: the same bytes in every process
-            file = name if isinstance(name, zipfile.ZipInfo) else zipfile.ZipInfo(name)
-            bundle.writestr(file, text, zipfile.ZIP_DEFLATED)
-    return content.getvalue()
 
 
 class GuardedNode:

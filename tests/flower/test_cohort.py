@@ -46,40 +46,42 @@ def test_where_too_few_would_be_left_all_are_asked():
     assert silent_nodes.removed_from([5, 7, 9], 2, 2) == [5, 7, 9]
 
 
-@pytest.mark.parametrize("resumed", [False, True])
-def test_a_training_goes_on_without_a_silent_node(tmp_path, resumed, caplog):
-    nodes = nodes_of(tmp_path)
-    nodes.spoil = lambda node, _, reply: None if node == IDS[0] else reply
-    made = strategy(out=tmp_path / "run")
-    with caplog.at_level("WARNING", logger="flwr"):
-        made.start(nodes, model(), num_rounds=2 if resumed else 5, timeout=0.3)
-    if resumed:
-        made = strategy(out=tmp_path / "run", resume=True)
-        made.start(nodes, model(), num_rounds=5, timeout=0.3)
-    written = lines(tmp_path / "run" / "metrics.jsonl")
-    assert [line["asked"] for line in written] == [3, 3, 2, 2, 3]
-    assert [line["clients"] for line in written] == [2] * 5
-    assert f"node {IDS[0]} sent nothing valid in 2 rounds in a row: it sits out 2" in caplog.text
-
-
 def spoiled(kind):
-    """Node 5 answers with something else; the others as they are."""
+    """Node 5 is silent, or answers with something else."""
+    record = ConfigRecord({wire.PAYLOAD: b"garbage"})
+    wrong = {
+        "silent": None,
+        "refusal": Error(code=1, reason=SPENT),
+        "garbage": RecordDict({wire.REPORT: record}),
+    }
 
     def spoil(node, message, reply):
         if node != IDS[0]:
             return reply
-        if kind == "refusal":
-            return Message(Error(code=1, reason=SPENT), reply_to=message)
-        return Message(RecordDict({wire.REPORT: ConfigRecord({wire.PAYLOAD: b"garbage"})}), reply_to=message)
+        return None if wrong[kind] is None else Message(wrong[kind], reply_to=message)
 
     return spoil
 
 
-@pytest.mark.parametrize(("kind", "asked"), [("garbage", [3, 3, 2, 2, 3]), ("refusal", [3, 3, 3, 3, 3])])
-def test_who_sends_garbage_sits_out_and_who_refuses_does_not(tmp_path, kind, asked):
+@pytest.mark.parametrize(
+    ("kind", "resumed", "asked"),
+    [
+        ("silent", False, [3, 3, 2, 2, 3]),
+        ("silent", True, [3, 3, 2, 2, 3]),
+        ("garbage", False, [3, 3, 2, 2, 3]),
+        ("refusal", False, [3, 3, 3, 3, 3]),
+    ],
+)
+def test_who_sends_nothing_valid_sits_out_and_who_refuses_does_not(tmp_path, kind, resumed, asked, caplog):
     nodes = nodes_of(tmp_path)
     nodes.spoil = spoiled(kind)
-    strategy(out=tmp_path / "run").start(nodes, model(), num_rounds=5, timeout=5.0)
+    seconds = 0.3 if kind == "silent" else 5.0
+    with caplog.at_level("WARNING", logger="flwr"):
+        for rounds in (2, 5) if resumed else (5,):
+            made = strategy(out=tmp_path / "run", resume=True)
+            made.start(nodes, model(), num_rounds=rounds, timeout=seconds)
     written = lines(tmp_path / "run" / "metrics.jsonl")
     assert [line["asked"] for line in written] == asked
     assert [line["clients"] for line in written] == [2] * 5
+    told = f"node {IDS[0]} sent nothing valid in 2 rounds in a row: it sits out 2"
+    assert (told in caplog.text) == (kind != "refusal")

@@ -2,7 +2,6 @@
 
 import copy
 import re
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from test_node_state import check_kept_as_it_was
 from sqsgd import Ledger, make_scheme, seeded_rng
 from sqsgd.federation.flower import ClientApp, Simulation, SqsgdMod, wire
 from sqsgd.federation.flower.mod import ContextState
-from sqsgd.federation.node import answer as node_answer
 from sqsgd.federation.node import policy
 from sqsgd.federation.node.answer import FolderState
 from sqsgd.federation.node.policy import Policy, Refused
@@ -59,36 +57,6 @@ def test_other_messages_get_no_answer_from_data(tmp_path, kind):
     else:
         assert reply.error.reason == policy.NOT_ALLOWED
         assert not (tmp_path / "ledger").exists()
-
-
-def test_paid_before_the_report_leaves(tmp_path, monkeypatch):
-    """When the report is made, the disk knows its cost; when it leaves, the residual too."""
-    seen = []
-
-    def watched(*arguments, **options):
-        seen.append(Ledger(tmp_path / "ledger").spent)
-        return client_step(*arguments, **options)
-
-    monkeypatch.setattr(node_answer, "client_step", watched)
-    payload = payload_of(answer(request(), node_context(5, tmp_path)))
-    assert seen == [Fraction(200)]
-    assert FolderState(tmp_path).read("test").payload == payload
-
-
-def test_a_node_without_the_ledger_that_it_requires_answers_nothing(tmp_path, caplog):
-    """The server is told a fixed sentence; the owner reads which file is missing."""
-    context, calls = node_context(5, tmp_path / "state", require_ledger=True), []
-    reply = answer(request(), context, make_app(calls=calls))
-    assert (reply.error.code, reply.error.reason, calls) == (6, policy.LEDGER, [])
-    assert "state/ledger is missing, and require-ledger = true" in caplog.text
-    (refusal,) = lines(tmp_path / "state/refusals.jsonl")
-    assert (refusal["task"], refusal["round"]) == ("test", 0)
-    Ledger.create(tmp_path / "state/ledger", max_epsilon=1e6, witness=tmp_path / "tip")
-    payload_of(answer(request(), context))
-    moved = node_context(5, tmp_path / "state", require_ledger=True, witness=str(tmp_path / "moved"))
-    assert answer(request(round=1), moved).error.reason == policy.LEDGER
-    (tmp_path / "tip").rename(tmp_path / "moved")
-    payload_of(answer(request(round=1), moved))
 
 
 def test_a_round_is_answered_once(tmp_path):
@@ -180,9 +148,7 @@ def test_malformed_requests_are_refused_and_noted(tmp_path, extra, word):
     [
         {"name": "x" * 1_000_000},
         {"y" * 1_000_000: 1},
-        {"scheme": "z" * 1_000_000},
         {"round": [7] * 100_000},
-        {"name": b"b" * 1_000_000},
     ],
     ids=lambda extra: next(iter(extra))[:10],
 )
@@ -195,7 +161,7 @@ def test_a_refused_request_writes_little(tmp_path, extra, caplog):
 
 @pytest.mark.parametrize(
     "name",
-    ["batch", "batch-size", "batch_size", "train.batch-size", "perDeviceTrainBatchSize", "local-batch"],
+    ["batch_size", "train.batch-size", "perDeviceTrainBatchSize"],
 )
 def test_the_batch_that_a_server_asks_for_is_checked_and_noted(tmp_path, name, caplog):
     """Wherever it stands: the run's configuration and the message's are both the server's."""

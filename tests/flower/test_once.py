@@ -262,19 +262,6 @@ def test_without_its_order_a_training_is_not_resumed(tmp_path):
     assert len(nodes.sent) == 4
 
 
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"clients_per_round": 0}, "needs clients-per-round"),
-        ({"downlink": "delta"}, "no node takes part again"),
-        ({"scheme": "sqsgd", "epsilon": 200.0, "options": {"code": "signs"}}, "keeps a residual"),
-    ],
-)
-def test_what_cannot_be_together_with_it_is_named(tmp_path, changes, word):
-    with pytest.raises(ValueError, match=word):
-        strategy(**{**ONCE, **changes}).start(nodes_of(tmp_path, ids=IDS), model(), num_rounds=1)
-
-
 # ---------------------------------------------------------------- the order itself
 
 NODES = [7, 5, 2**63 + 1, 12]
@@ -311,33 +298,10 @@ def test_all_orders_are_equally_likely(scope, monkeypatch):
     assert p_value() < 1e-6
 
 
-def resumed(order, round):
-    again = NodeOrder(order.per_round)
-    again.resume(order.name, round)
-    return again
-
-
-def test_after_a_crash_the_same_nodes_have_the_same_slots(tmp_path):
-    order = NodeOrder(2)
-    order.keep(tmp_path)
-    first = order.slots(0, NODES, 2)
-    assert resumed(order, 0).candidates(0) == set(first)
-    assert resumed(order, 0).slots(0, NODES, 2) == first
-    assert resumed(order, 0).slots(0, sorted(first)[:1], 2) == {min(first): first[min(first)]}
-    later = resumed(order, 1)  # killed after the round was saved, before the next one
-    assert later.asked == set(first)
-    rest = set(NODES) - set(first)
-    assert later.candidates(1) == rest
-    assert set(later.slots(1, sorted(rest), 2)) == rest
-    assert later.scope == "run"
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{}", b"[]", b'{"scope": "run", "plan": 3, "asked": [], "asking": 1}']
-)
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"scope": "run", "plan": 3, "asked": [], "asking": 1}'])
 def test_a_damaged_file_is_named(tmp_path, content):
     order = NodeOrder(2)
     order.keep(tmp_path)
     replace_secret(order.name, content)
     with pytest.raises(ValueError, match=f"{order.name} is damaged"):
-        resumed(order, 0)
+        NodeOrder(2).resume(order.name, 0)

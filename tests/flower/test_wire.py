@@ -6,19 +6,13 @@ from flwr.app import ConfigRecord
 from test_request import SENT
 
 from sqsgd.federation.flower import wire
-from sqsgd.federation.flower.wire import MalformedRequest, read_request
+from sqsgd.federation.node.request import MalformedRequest
 
 
 @pytest.mark.parametrize("changes", SENT)
 def test_a_request_arrives_as_it_was_sent(changes):
     sent = request(**changes)
-    assert read_request(message(sent).content[wire.REQUEST]) == sent
-
-
-@pytest.mark.parametrize("record", [None, model(), {}])
-def test_a_request_is_a_config_record(record):
-    with pytest.raises(MalformedRequest, match="the server does not use SqsgdStrategy"):
-        read_request(record)
+    assert wire.read_request(message(sent).content[wire.REQUEST]) == sent
 
 
 def test_a_model_that_is_no_array_record_is_malformed():

@@ -1,6 +1,5 @@
 """A node's own mod around an app: whatever the app is like, one report leaves."""
 
-import copy
 import sys
 from types import SimpleNamespace
 
@@ -133,26 +132,6 @@ def test_an_app_that_uses_ray_is_not_a_simulation(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))
     bare = WrappedApp(make_app())(message(request()), node_context(5, None))
     assert bare.error.reason == policy.NOT_ALLOWED
-
-
-def test_an_app_writes_into_nothing_that_leaves_or_stays(tmp_path):
-    def writes(msg, context, call_next):
-        msg.metadata.group_id = "patient 7"
-        msg.metadata.ttl = 7.0
-        context.node_config["wrap-apps"] = False
-        context.node_config["max-epsilon"] = 1e9
-        context.run_config["batch"] = 7
-        return call_next(msg, context)
-
-    for make, kind in ((plain, "train"), (plain, "evaluate"), (lambda mod: plain(SqsgdMod(), mod), "train")):
-        context = node_context(5, tmp_path / f"{make.__name__} {kind}")
-        settings = dict(context.node_config), dict(context.run_config)
-        asked = message(request(), kind=kind)
-        before = copy.deepcopy(asked.metadata)
-        reply = WrappedApp(make(writes))(asked, context)
-        assert reply.metadata.group_id == before.group_id
-        assert abs(reply.metadata.ttl - before.ttl) < 600
-        assert (context.node_config, context.run_config) == settings
 
 
 def test_no_app_simulates_on_a_wrapping_node(tmp_path):

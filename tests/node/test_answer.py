@@ -69,17 +69,6 @@ def test_a_training_without_a_transport(tmp_path):
     assert "epsilon cannot rise" in refusals[2]["reason"]
 
 
-def test_a_node_pays_before_it_computes(tmp_path):
-    seen = []
-
-    def compute(structure, weights):
-        seen.append(Ledger(tmp_path / "ledger").spent)
-        return gradient(structure, weights)
-
-    assert isinstance(ask(tmp_path, request(), compute=compute), bytes)
-    assert seen == [200]
-
-
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, None])
 def test_a_computation_that_fails_is_reported_as_zero(tmp_path, wrong):
     def compute(structure, weights):

@@ -37,11 +37,6 @@ def test_whole_numbers_travel_as_floats_where_floats_are_meant():
     assert Request.from_fields(sent.to_fields()) == sent
 
 
-def test_a_boolean_is_not_a_number():
-    with pytest.raises(MalformedRequest, match="round = True must be of type int"):
-        Request.from_fields({**request().to_fields(), "round": True})
-
-
 @pytest.mark.parametrize("types", ["g", "d g", "d" * 65537])
 def test_types_of_weights_are_float_types(types):
     with pytest.raises(MalformedRequest, match=r"types = .* must be letters of 'efd'"):
@@ -51,12 +46,6 @@ def test_types_of_weights_are_float_types(types):
 def test_options_have_a_longest_length():
     with pytest.raises(MalformedRequest, match="options has 4097 characters, above 4096"):
         Request.from_fields({**request().to_fields(), "options": " " * 4097})
-
-
-def test_what_is_quoted_is_short():
-    with pytest.raises(MalformedRequest) as caught:
-        Request.from_fields({**request().to_fields(), "epsilon": "9" * 10**6})
-    assert len(str(caught.value)) < 120
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from flare import task_data
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
-from nvflare.fuel.utils import fobs
 
 from sqsgd.federation.node.request import MalformedRequest
 from sqsgd.federation.node.structure import flatten
@@ -59,8 +58,3 @@ def test_what_is_not_a_model_has_no_change(result):
     structure, weights = flatten(arrays())
     with pytest.raises(ValueError, match=r"."):
         shareables.change_of(result, structure, weights)
-
-
-def test_answers_survive_nvflares_serialisation():
-    for answer in (shareables.report(b"\x00\xff"), shareables.refusal("no")):
-        assert dict(fobs.loads(fobs.dumps(dict(answer)))) == dict(answer)

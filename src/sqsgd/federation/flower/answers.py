@@ -1,9 +1,8 @@
 """One round at the server: who is asked, which answers arrive in time, and which are valid reports.
 
-Waiting has deadlines of our own. A SuperLink that restarts breaks connections. Flower retries most of them,
-but not those that broke during a TLS handshake; these are retried here until the deadline. A node may
-announce an answer and never send it, and Flower's grid would wait for it up to two hours: a slow answer is
-fetched in a thread of its own, and the round ends without it.
+Waiting has deadlines of our own. Connections that a restarting SuperLink breaks during a TLS handshake, which
+Flower does not retry, are retried until the deadline. A node may announce an answer and never send it, and
+Flower's grid would wait up to two hours: a slow answer is fetched in its own thread, and the round ends.
 """
 
 from __future__ import annotations
@@ -105,10 +104,7 @@ class Round:
         self.down[node] = payload, wire.serialised_size(message)
 
     def answer(self, reply: Message) -> Answer:
-        """A reply from Flower's own loop, which identifies the node by the reply's metadata.
-
-        For a node that died, the SuperLink answers under its own identity.
-        """
+        """A reply from Flower's own loop; for a node that died, the SuperLink answers in its own name."""
         node, asked = reply.metadata.src_node_id, reply.metadata.reply_to_message_id
         if node not in self.tasks and reply.has_error():
             sent = {message.metadata.message_id: message.metadata.dst_node_id for message in self.messages}
@@ -151,10 +147,7 @@ class Round:
         self.rejected += [{"node": str(node), "reason": late} for node in silent]
 
     def name_slots(self) -> None:
-        """Name slots instead of nodes in what is logged and written: which node had a slot is a secret.
-
-        They are listed in the order of the slots, not of arrival; those that were not asked have none.
-        """
+        """Name slots, in their order, not nodes, in logs and files: which node had a slot is a secret."""
         slots = {str(node): task.client for node, task in self.tasks.items()}
         named = [{"slot": slots.get(entry["node"]), "reason": entry["reason"]} for entry in self.rejected]
         self.rejected = sorted(named, key=lambda entry: (entry["slot"] is None, entry["slot"]))
@@ -184,7 +177,7 @@ class Round:
     def check_private(self) -> None:
         """Raise ClearReplies if no report arrived, and most answers are of apps without ``SqsgdMod``.
 
-        One node cannot stop a training in this way, as long as another sends a report:
+        One node cannot stop a training:
         tests/flower/test_answers.py::test_one_node_without_the_mod_stops_nobody.
         """
         if not self.reports and 2 * len(self.clear) > len(self.tasks):
@@ -208,10 +201,7 @@ def _mean(sizes: Sequence[int]) -> int:
 
 
 def _payload(answer: Answer) -> tuple[bytes, int]:
-    """The payload of an answer, and the serialised size; raises MalformedReport.
-
-    The reply's metadata must fit the answer, except where it is an error, which may be the SuperLink's.
-    """
+    """The payload of an answer, and its serialised size; raises MalformedReport."""
     reply = answer.reply
     if not isinstance(reply, Message):
         raise MalformedReport("unreadable", answer.problem or f"unreadable ({type(reply).__name__})")
@@ -264,8 +254,7 @@ def exchange(grid: Grid, messages: Sequence[Message], seconds: float) -> Iterato
     """Send the messages and yield each answer as it arrives, until all are there or the time is over.
 
     Answers are pulled one at a time: a grid that is asked for several raises for all of them if one cannot be
-    read. An answer is attributed to the node that the message was sent to, whatever the answer says. After
-    the time is over the SuperLink gives the messages to no node, and soon accepts no answers to them.
+    read. An answer is attributed to the node that the message was sent to, whatever the answer says.
     """
     if not messages:
         return

@@ -1,11 +1,10 @@
 """The guard of a node: it runs only the Flower apps that its owner lists, and no byte of what a server sends.
 
-A SuperLink sends every node the app to run, as a bundle (a FAB). Flower can require signatures
-(``--trusted-entities``), but its open-source SuperLink cannot deliver any, so such a node runs nothing.
-Without the guard, whoever can submit an app runs any code on every node. A node made by ``sqsgd deploy init``
-starts apps through this module (``bin/flwr-clientapp`` in its folder). The owner's list ``allowed-apps`` has
-the SHA-256 of each allowed bundle and the owner's own folder of that app. Of the server's bundle only the
-hash is used; what runs is the owner's folder, if its hash is the same.
+A SuperLink sends every node the app to run, as a bundle (a FAB), so whoever can submit an app runs any code
+on every node; the open-source SuperLink cannot deliver the signatures that Flower could require. A node made
+by ``sqsgd deploy init`` starts apps through this module. The owner's list ``allowed-apps`` has the SHA-256 of
+each allowed bundle and the owner's own folder of that app. Of the server's bundle only the hash is used; what
+runs is the owner's folder, if its hash is the same.
 
 Guarantees
 ----------
@@ -123,7 +122,7 @@ def folder_of(sent: str) -> Path:
     except AppRefused:
         raise
     except BaseException as error:  # Flower's reader of a folder also raises click's exceptions
-        _log(f"no app is allowed: {error}")
+        print(f"no app is allowed: {error}", file=sys.stderr, flush=True)  # noqa: T201 - the node's log
         raise AppRefused("this node's list of allowed apps cannot be used") from None
     return folder
 
@@ -209,10 +208,9 @@ def _command(name: str) -> Callable[[], None]:
 def run_supernode(arguments: Sequence[str], start: Callable[[], None] | None = None) -> NoReturn:
     """Run ``flower-supernode`` and exit when it is over.
 
-    Flower's SuperNode has a second thread that serves its apps. If an exception ends the main thread, such as
-    that of a server with a wrong certificate, Python would wait for the other thread for ever, and the node
-    would be silent. So the process is ended here, and whatever runs it (systemd, compose, Procfile) starts it
-    again.
+    If an exception ends the main thread, such as that of a server with a wrong certificate, Python would wait
+    for ever for the thread that serves apps, and the node would be silent. So the process is ended here, and
+    whatever runs it (systemd, compose, Procfile) starts it again.
     """
     code = 1
     try:
@@ -227,10 +225,6 @@ def run_supernode(arguments: Sequence[str], start: Callable[[], None] | None = N
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(code)
-
-
-def _log(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)  # noqa: T201 - the node's log
 
 
 def main() -> None:

@@ -42,9 +42,8 @@ class SqsgdMod:
 
     Guarantees
     ----------
-    * What leaves is one ConfigRecord with one payload, or one of a few fixed errors; no loss, no number of
-      examples: tests/flower/test_mod.py::test_nothing_else_leaves. Not covered: Flower's SuperNode reports to
-      the server how long the app ran, and no mod can prevent it.
+    * What leaves is one ConfigRecord with one payload, or one of a few fixed errors:
+      tests/flower/test_mod.py::test_nothing_else_leaves. Not covered: how long the app ran.
     * The ledger is paid, on disk, before the app sees any data:
       tests/flower/test_failing_apps.py::test_paid_before_the_app_runs,
       ::test_nothing_is_computed_on_a_spent_budget.
@@ -52,8 +51,8 @@ class SqsgdMod:
       tests/flower/test_failing_apps.py::test_a_misfit_app_is_refused_and_pays_nothing.
     * If the app fails, the node still sends a paid report, of zero:
       tests/flower/test_failing_apps.py::test_an_exception_tells_nothing.
-    * A round is answered once. An identical request gets identical bytes, so that a lost answer can be
-      fetched again; any other request is refused: tests/flower/test_mod.py::test_a_round_is_answered_once.
+    * A round is answered once: an identical request gets identical bytes, any other is refused:
+      tests/flower/test_mod.py::test_a_round_is_answered_once.
     * A gradient that is not finite is answered like any other:
       tests/node/test_answer.py::test_a_computation_that_fails_is_reported_as_zero.
     * The app can write neither into the reply's metadata nor into the owner's settings:
@@ -72,13 +71,13 @@ class SqsgdMod:
         check: Callable[[Context], None] | None = None,
         dry_run: DryRun | None = None,
     ) -> None:
-        """Neither ``check`` nor ``dry_run`` may look at data: their outcome is told to the server.
+        """Neither ``check`` nor ``dry_run`` may look at data: their outcome is told to the server, unpaid.
 
         Args:
           simulation: a simulation, which protects nobody.
-          check: called before anything is paid; raises Refused.
-          dry_run: returns a reply of the form that the app's ``train`` returns. It is called once in a
-            training, before anything is paid, and gets neither the node's configuration nor its state.
+          check: called for each message; raises Refused.
+          dry_run: returns a reply of the form that the app's ``train`` returns; called once in a training,
+            without the node's configuration and state.
         """
         self._simulation, self._check, self._dry_run = simulation, check or (lambda _: None), dry_run
         self._real = False  # whether a node's owner put it around an app, which may use Ray for itself

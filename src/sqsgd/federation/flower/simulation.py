@@ -1,9 +1,8 @@
 """``sqsgd train --engine flower``: the rounds of a run over Flower's simulation on Ray.
 
 Every client is a virtual node, and every report goes through ``SqsgdMod`` and ``SqsgdStrategy``. With the
-same seeds the model is the local engine's, bit for bit: torch computes with one thread in both
-(``prepare_torch``), and reports are summed in the cohort's order, not in the order of arrival. Clients keep
-their state in ``clients/`` of the run's folder, so that a run can be resumed.
+same seeds the model is the local engine's, bit for bit: torch computes with one thread in both, and reports
+are summed in the cohort's order. Clients keep their state in ``clients/`` of the run's folder.
 """
 
 from __future__ import annotations
@@ -60,8 +59,7 @@ def simulated_rounds(
     Flower's runtime works in a thread, and waits until the caller asks for the next round. Ray's processes
     make the problem again with ``load_problem``.
     """
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
+    os.environ.update({**_QUIET, **os.environ})
     from flwr.app import Array, ArrayRecord, ConfigRecord
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
@@ -164,11 +162,7 @@ def virtual_clients(
     load_problem: Callable[[RunConfig], LearningProblem],
     order: Order | None = None,
 ) -> ClientApp:
-    """The clients of a run. They find their data by their number, and keep their state in its folder.
-
-    With an ``order`` the number is a slot, and who plays it looks up the user. A simulation keeps no secret
-    from itself.
-    """
+    """The clients of a run, which find their data by their number; with an ``order`` it is a slot's."""
     from flwr.app import Array, ArrayRecord, Message, RecordDict
     from flwr.clientapp import ClientApp
 

@@ -131,7 +131,7 @@ class SqsgdStrategy(Strategy):
                 raise ValueError(f"{name} = {value!r} must be {_FIXED[name]!r}: nodes expect that name")
 
     def _check_combination(self, out: Path | str | None) -> None:
-        """Raise ValueError for the first invalid option or combination of options."""
+        """Raise ValueError for the first invalid combination of options."""
         if self.resume and out is None:
             raise ValueError("resume = true needs out: the folder of the training to resume")
         if out is not None and not Path(out).is_absolute():
@@ -156,13 +156,8 @@ class SqsgdStrategy(Strategy):
                 "use downlink = 'full'"
             )
 
-    # ------------------------------------------------------------ set up
-
     def prepare(self, grid: Grid, arrays: ArrayRecord, expected: int) -> None:
-        """Make the scheme for this model, and the state: a new one, or the checkpoint's.
-
-        ``expected``: reports per round.
-        """
+        """Make the scheme and the state, new or the checkpoint's; ``expected``: reports per round."""
         self.structure: Structure
         self.structure, weights = wire.flatten_record(arrays)
         checks.vector("the model's weights", weights, self.structure.dim)
@@ -258,8 +253,6 @@ class SqsgdStrategy(Strategy):
             decay="linear" if decay else "none",
             lr=now["rate"] if self.asked_for.lr else known["rate"],
         )
-
-    # ------------------------------------------------------------ one round
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -395,8 +388,6 @@ class SqsgdStrategy(Strategy):
     def summary(self) -> None:
         """Nothing: ``prepare`` logs it, once the model is known."""
 
-    # ------------------------------------------------------------ all rounds
-
     def start(
         self,
         grid: Grid,
@@ -429,10 +420,8 @@ class SqsgdStrategy(Strategy):
                 lines += self.folder.lines
                 self.stepped = sum(line["stepped"] for line in lines)
             result.arrays = wire.model_record(self.structure, self.state.weights)
-            if evaluate_fn is not None and self.state.round == 0:
-                measured = evaluate_fn(0, result.arrays)
-                if measured is not None:
-                    result.evaluate_metrics_serverapp[0] = measured
+            if self.state.round == 0:
+                self._measured(0, evaluate_fn, result)
             while self.state.round < self.rounds:
                 lines.append(self._one_round(grid, timeout, train_config, evaluate_fn, result))
                 if self.empty >= MOST_EMPTY_ROUNDS:
@@ -467,11 +456,9 @@ class SqsgdStrategy(Strategy):
         line = self.record().to_dict()
         line |= {"asked": len(last.tasks), "rejected": last.rejected, "models_sent": whole}
         line |= {"stepped": self.empty == 0, **last.totals}
-        if evaluate is not None and (number == self.rounds or number % self.evaluate_every == 0):
-            measured = evaluate(number, result.arrays)
-            if measured is not None:
-                result.evaluate_metrics_serverapp[number] = measured
-                line |= {key: value for key, value in measured.items() if isinstance(value, int | float)}
+        if number == self.rounds or number % self.evaluate_every == 0:
+            measured = self._measured(number, evaluate, result)
+            line |= {key: value for key, value in measured.items() if isinstance(value, int | float)}
         _LOG.info(
             "sqsgd: round %s of %s: %s answers, %s rejected%s, %.1f s",
             number, self.rounds, len(last.reports), len(last.rejected),
@@ -483,6 +470,13 @@ class SqsgdStrategy(Strategy):
             self.folder.save(self.state, self._about())
         return line
 
+    @staticmethod
+    def _measured(number: int, evaluate: Evaluate | None, result: Result) -> Mapping[str, Any]:
+        measured = None if evaluate is None else evaluate(number, result.arrays)
+        if measured is not None:
+            result.evaluate_metrics_serverapp[number] = measured
+        return measured or {}
+
     def _summarise(self, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         about: dict[str, Any] = {
             "task": self.name,
@@ -490,9 +484,8 @@ class SqsgdStrategy(Strategy):
             "answers": sum(line["clients"] for line in lines),
             "rejected": sum(len(line["rejected"]) for line in lines),
             "rounds_stepped": self.stepped,
+            **{name: sum(line[name] for line in lines) for name in ("bytes_up_total", "bytes_down_total")},
         }
-        for name in ("bytes_up_total", "bytes_down_total"):
-            about[name] = sum(line[name] for line in lines)
         if self.order is not None:
             slots = self.rounds * self.clients_per_round
             about |= about_once(self.scheme, self.order.scope or "round", lines, seeded=False, slots=slots)

@@ -195,8 +195,7 @@ class Node:
 
     The order of a round is fixed: lock the state, look for a kept answer, check the request against the
     training's terms and the owner's policy, pay, and only then compute on data, encode, remember and answer.
-    ``SqsgdMod`` states the guarantees that follow, with their tests;
-    tests/node/test_answer.py checks them without a transport.
+    ``SqsgdMod`` states the guarantees that follow; tests/node/test_answer.py checks them without a transport.
     """
 
     policy: Policy

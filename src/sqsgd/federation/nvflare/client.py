@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import logging
 import os
@@ -37,20 +38,18 @@ Execute = Callable[[str, Shareable, FLContext, Signal], Any]
 class SqsgdFilter(Filter):
     """Makes every task of a job end in one private report, or in a refusal.
 
-    NVFlare skips its result filters where an executor fails, and the server would learn that it did. So this
-    is a filter of task *data*: before an executor is first called, it puts ``PrivateExecution`` in the place
-    of the executor's ``execute``. Site filters come before those of a job: with one in ``privacy.json``, no
-    job can do without it.
+    NVFlare skips result filters where an executor fails, and the server would learn that it did. So this is a
+    filter of task *data*, which puts ``PrivateExecution`` in the place of the executor's ``execute``. Site
+    filters come before those of a job: with one in ``privacy.json``, no job can do without it.
 
     The arguments are the owner's, as in a Flower node's configuration (docs/deploy.md): ``state_dir``,
     ``max_epsilon``, ``max_epsilon_per_report``, ``schemes``, ``require_ledger``, ``witness``, ``max_bytes``.
 
     Guarantees
     ----------
-    * What leaves is one payload or one of a few fixed reasons, whatever the executor returns; no metrics, no
-      number of steps: tests/nvflare/test_client.py::test_nothing_else_leaves. Not covered: how
-      long the executor ran, whether it stopped the job (``system_panic``), and what a job's code sends by
-      itself.
+    * What leaves is one payload or one of a few fixed reasons, whatever the executor returns:
+      tests/nvflare/test_client.py::test_nothing_else_leaves. Not covered: how long the executor ran, whether
+      it stopped the job (``system_panic``), and what a job's code sends by itself.
     * The ledger is paid, on disk, before the executor is called:
       tests/nvflare/test_client.py::test_paid_before_the_executor_runs,
       ::test_nothing_is_computed_on_a_spent_budget.
@@ -81,12 +80,8 @@ class SqsgdFilter(Filter):
     @property
     def owner(self) -> dict[str, object]:
         """The owner's configuration, as ``node.policy.Policy`` reads it; it checks the values."""
-        keys = (
-            "state_dir", "max_epsilon", "max_epsilon_per_report", "schemes", "require_ledger", "witness",
-            "max_bytes",
-        )  # fmt: skip
-        values = {key.replace("_", "-"): getattr(self, key) for key in keys}
-        return {key: value for key, value in values.items() if value is not None}
+        values = {key: getattr(self, key) for key in inspect.signature(SqsgdFilter).parameters}
+        return {key.replace("_", "-"): value for key, value in values.items() if value is not None}
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Guard the executor of this task. If this raises, NVFlare does not call the executor."""
@@ -272,7 +267,6 @@ class _PrivateFile(logging.Handler):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._path.exists() and self._path.stat().st_size > MAX_BYTES:
                 self._path.replace(self._path.with_name("log.1.txt"))
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            descriptor = os.open(self._path, flags, 0o600)
-            with os.fdopen(descriptor, "a", encoding="utf-8", errors="replace") as file:
+            self._path.touch(mode=0o600)
+            with self._path.open("a", encoding="utf-8", errors="replace") as file:
                 file.write(f"{self.format(record)}\n")

@@ -67,10 +67,8 @@ class SqsgdAggregator(Aggregator):
         self.epsilon, self.bytes, self.scheme, self.options = epsilon, bytes, scheme, dict(options or {})
         self.lr, self.optimizer, self.bound, self.clip_norm, self.seed = lr, optimizer, bound, clip_norm, seed
         self.min_answers = checks.integer("min_answers", min_answers, 0, 2**31)
-        names = [field.name for field in fields(FederationSettings)]
-        self._asked_for = FederationSettings(
-            **{key: value for key, value in vars(self).items() if key in names}
-        )
+        names = {field.name for field in fields(FederationSettings)} & set(vars(self))
+        self._asked_for = FederationSettings(**{name: getattr(self, name) for name in names})
         self._lock = threading.Lock()
         self._state: State | None = None
         self._reports: dict[int, Columns] = {}

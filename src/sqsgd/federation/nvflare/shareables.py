@@ -91,9 +91,7 @@ def change_of(result: object, structure: Structure, weights: Vector) -> Vector:
 
 def report(payload: bytes) -> Shareable:
     """A client's whole answer."""
-    answer = Shareable()
-    answer[REPORT] = payload
-    return answer
+    return Shareable({REPORT: payload})
 
 
 def refusal(reason: str) -> Shareable:
@@ -101,9 +99,7 @@ def refusal(reason: str) -> Shareable:
 
     The return code is OK: for others, NVFlare's workflows stop the job or hide the reason.
     """
-    answer = Shareable()
-    answer[REASON] = reason
-    return answer
+    return Shareable({REASON: reason})
 
 
 def _arrays(shareable: Shareable, *kinds: str) -> tuple[str, dict[str, Any]]:
