@@ -13,9 +13,9 @@ well-formed messages, or they would be refused. They know the model and each oth
 import argparse
 import dataclasses
 import sys
+from pathlib import Path
 
 import numpy as np
-from collect_mnist import CONFIG
 
 from sqsgd import secure_rng
 from sqsgd.core.task import Tasks
@@ -25,6 +25,7 @@ from sqsgd.training.algorithm import task_for
 from sqsgd.training.settings import load_config
 from sqsgd.training.train import load_problem
 
+CONFIG = Path(__file__).parents[1] / "experiments/once-mnist.toml"
 SHARES = (0.0, 0.01, 0.05, 0.1, 0.2)
 ATTACKS = ("labels", "reversed", "together")
 

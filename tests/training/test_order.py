@@ -94,7 +94,7 @@ def test_an_order_comes_back_from_its_seed_or_its_file(tmp_path):
     assert kept_order(name) == order
     forget_order(name)
     assert not (secret_folder() / name).exists()
-    forget_order("seeded")  # there is no file
+    forget_order("")  # a seeded one has no file
 
 
 def test_memory_does_not_grow_with_the_users():
@@ -226,6 +226,16 @@ def test_the_order_of_a_secure_run_is_kept_apart_until_it_ends(tmp_path):
     assert summary["order_note"].startswith("secret")
     known = central_guarantee(run.scheme, 40, 1e-6)
     assert (summary["central_epsilon"], summary["central_note"]) == (known.epsilon, known.sentence)
+
+
+def test_the_order_of_a_secure_run_does_not_depend_on_the_seed(tmp_path):
+    keys = []
+    for name in ("one", "other"):
+        before, run = secrets_now(), prepared(tmp_path / name, ONCE, clients=40, rounds=4, secure=True)
+        run.started()
+        (file,) = secrets_now() - before
+        keys.append(json.loads(file.read_text())["key"])
+    assert keys[0] != keys[1]
 
 
 def test_ledgers_do_not_lie_where_the_results_of_a_secret_order_go(tmp_path):

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from folders import write_run
 
-from sqsgd.training import State
 from sqsgd.training.reading import find_runs, read_run, read_runs, sweep_title
-from sqsgd.training.run_folder import save_state
 
 
 def test_a_finished_run_is_read_whole(tmp_path):
@@ -150,15 +148,3 @@ def test_a_sweep_has_a_title(tmp_path):
         (tmp_path / "sweep.toml").write_text(content)
         assert sweep_title([tmp_path]) == title
         assert sweep_title([tmp_path, tmp_path]) == ""
-
-
-def test_an_unfinished_run_has_the_rate_of_its_checkpoint(tmp_path):
-    folder = write_run(tmp_path / "a", done=3)
-    assert math.isnan(read_run(folder).rate)
-    state = State(
-        round=3, weights=np.zeros(2, dtype=np.float32), bound=1.0, optimizer={}, residuals={}, spent={}
-    )
-    save_state(folder, state, {"rate": 0.25})
-    assert read_run(folder).rate == 0.25
-    (folder / "checkpoint.safetensors").write_bytes(b"damaged")
-    assert math.isnan(read_run(folder).rate)

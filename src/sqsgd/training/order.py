@@ -113,10 +113,6 @@ def seeded_order(users: int, per_round: int, seed: int) -> Order:
     return Order(users=users, per_round=per_round, key=key, seeded=True)
 
 
-SEEDED = "seeded"
-"""In place of the name of a file: the order follows from the configuration."""
-
-
 def keep_order(order: Order, out: Path) -> str:
     """Write a secret order where results do not go; returns the name of its file, which says nothing."""
     content = {"users": order.users, "per_round": order.per_round, "key": order.key.hex()}
@@ -139,6 +135,6 @@ def kept_order(name: str) -> Order:
 
 
 def forget_order(name: str) -> None:
-    """Delete the order of a finished run: nobody needs to know it any more."""
-    if name and name != SEEDED:
+    """Delete the order of a finished run, if it has a file: nobody needs to know it any more."""
+    if name:
         forget_secret(name)

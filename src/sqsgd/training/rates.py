@@ -87,16 +87,8 @@ def bound_and_rate(
 ) -> tuple[float, float]:
     """The bound of the first round and the learning rate; 0 is replaced by the default.
 
-    Args:
-        scheme: The scheme of the reports.
-        clients: The clients of one round.
-        rounds: The rounds of the whole run.
-        optimizer: The name of the server's optimizer.
-        decays: Whether the rate falls to zero; one that does not is half as large.
-        softmax: Whether each client answers once, for a softmax on unit features.
-        pretrained: Whether that softmax was trained on public data.
-        bound: The given bound, or 0.
-        lr: The given rate, or 0.
+    ``clients`` are those of one round. A rate that does not fall to zero (``decays``) is half as large.
+    ``softmax``: each client answers once, for a softmax on unit features, which may be ``pretrained``.
     """
     bound = bound or (_SOFTMAX[pretrained][0] if softmax else scheme.first_bound)
     if lr:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import math
 import os
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sqsgd._internal.files import NUMBERS, read_toml
-from sqsgd.training.run_folder import CONFIG, METRICS, SUMMARY, SWEEP, load_about, read_lines, read_object
+from sqsgd.training.run_folder import CONFIG, METRICS, SUMMARY, SWEEP, read_lines, read_object
 from sqsgd.training.settings import FEDERATIONS, RunConfig, load_config
 from sqsgd.training.summary import ACCURACY, Headline, read_headline
 
@@ -67,8 +66,6 @@ class RunData:
     summary: Summary | None = None
     headline: Headline = ACCURACY
     """What the column ``accuracy`` holds: accuracy, or the first metric of the run's own loss."""
-    begun_rate: float = math.nan
-    """The learning rate in the checkpoint, for a run without a summary."""
     error: str = ""
     """Why the run failed."""
     damage: str = ""
@@ -107,8 +104,8 @@ class RunData:
 
     @property
     def rate(self) -> float:
-        """The learning rate that is used; NaN if the run was to choose it and has not told it."""
-        return self.summary.lr if self.summary else self.config.lr or self.begun_rate
+        """The learning rate that is used; NaN if a rule chose it and there is no summary yet."""
+        return self.summary.lr if self.summary else self.config.lr or math.nan
 
     @property
     def accuracies(self) -> Numbers:
@@ -132,20 +129,17 @@ def read_run(folder: Path) -> RunData:
     if not (folder / CONFIG).is_file():
         reason = f"; it failed before that was written: {error}" if error else ""
         raise ValueError(f"{folder} holds no run: there is no config.toml{reason}")
-    config, summary, begun_rate = load_config(folder / CONFIG), _summary(folder), math.nan
+    config, summary = load_config(folder / CONFIG), _summary(folder)
     if summary is not None and not damage and len(columns["round"]) != config.rounds:
         damage = f"there is a summary, but metrics.jsonl ends at round {len(columns['round'])}"
     if summary is None and (folder / SUMMARY).is_file():
         damage = damage or "summary.json cannot be read"
-    with contextlib.suppress(ValueError):
-        begun_rate = _number(load_about(folder).get("rate"))
     return RunData(
         folder=folder,
         config=config,
         columns=columns,
         summary=summary,
         headline=headline,
-        begun_rate=begun_rate,
         error=error,
         damage=damage,
     )

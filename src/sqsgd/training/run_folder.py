@@ -46,9 +46,15 @@ def save_state(folder: Path, state: State, about: Mapping[str, Any]) -> None:
 
 def load_state(folder: Path) -> tuple[State, dict[str, Any]]:
     """The last checkpoint, and what was saved about its run."""
-    with _opened(folder) as file:
-        numbers = json.loads(file.metadata()["sqsgd"])
-        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    from safetensors import SafetensorError, safe_open
+
+    path = folder / CHECKPOINT
+    if not path.exists():
+        raise ValueError(f"{folder} holds no {CHECKPOINT}: there is nothing to resume")
+    try:
+        with safe_open(path, framework="np") as file:
+            numbers = json.loads(file.metadata()["sqsgd"])
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         state = State(
             round=numbers["round"],
             weights=arrays["weights"],
@@ -58,24 +64,6 @@ def load_state(folder: Path) -> tuple[State, dict[str, Any]]:
             spent={int(client): count for client, count in numbers["spent"].items()},
         )
         return state, dict(numbers["about"])
-
-
-def load_about(folder: Path) -> dict[str, Any]:
-    """What was saved about the run of the last checkpoint, without reading the state."""
-    with _opened(folder) as file:
-        return dict(json.loads(file.metadata()["sqsgd"])["about"])
-
-
-@contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[Any]:
-    from safetensors import SafetensorError, safe_open
-
-    path = folder / CHECKPOINT
-    if not path.exists():
-        raise ValueError(f"{folder} holds no {CHECKPOINT}: there is nothing to resume")
-    try:
-        with safe_open(path, framework="np") as file:
-            yield file
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error}): start again with another --out") from None
 

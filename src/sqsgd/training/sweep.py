@@ -255,23 +255,16 @@ def figure_named(name: str) -> tuple[str, str]:
 
 
 def figure_file(name: str) -> Path:
-    """The file of an experiment of the package: ``figure1-communication``, or ``figure1`` for short."""
+    """The file of an experiment of the package, such as ``figure1-communication``."""
     return experiment_file(Path("experiments") / name)
 
 
 def experiment_file(path: Path) -> Path:
-    """The path itself, or the experiment of this name in the installed package or the checkout.
-
-    ``figure1`` is short for ``figure1-communication``, as no other begins so.
-    """
+    """The path itself, or the experiment of this name in the installed package or the checkout."""
     if path.exists():
         return path
     folders = (Path(__file__).parents[3] / "experiments", Path(__file__).parent / "figures")
-    files = {file.stem: file for folder in folders for file in sorted(folder.glob("*.toml"))}
-    short: dict[str, list[Path]] = {}
-    for stem, file in files.items():
-        short.setdefault(stem.partition("-")[0], []).append(file)
-    names = {first: some[0] for first, some in short.items() if len(some) == 1} | files
+    names = {file.stem: file for folder in folders for file in sorted(folder.glob("*.toml"))}
     if path.stem in names and (str(path) == path.stem or path.parent.name == "experiments"):
         return names[path.stem]
     known = ", ".join(sorted(names))
@@ -448,8 +441,8 @@ def summary_of(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         summary: dict[str, Any] = json.loads(path.read_text())
-        measured = read_headline(summary)
-        if measured is None or not isinstance(measured[1], int | float) or summary["seconds"] < 0:
+        seconds, measured = summary["seconds"], read_headline(summary)
+        if measured is None or not isinstance(measured[1], int | float) or seconds < 0:
             raise ValueError("no metric was measured")
         return summary
     except (ValueError, KeyError, TypeError) as error:

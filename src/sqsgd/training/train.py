@@ -23,15 +23,7 @@ from sqsgd.privacy import planner
 from sqsgd.privacy.ledger import Ledgers
 from sqsgd.schemes import check_name
 from sqsgd.training import engine
-from sqsgd.training.order import (
-    SEEDED,
-    Order,
-    forget_order,
-    keep_order,
-    kept_order,
-    secret_order,
-    seeded_order,
-)
+from sqsgd.training import order as orders
 from sqsgd.training.run_folder import RunFolder, new_folder
 from sqsgd.training.settings import (
     EVERY_CLIENT,
@@ -159,12 +151,8 @@ def begin(
 ) -> tuple[Run, State]:
     """A new run from a file and values that override it, or the run in ``out`` from its last checkpoint.
 
-    Args:
-        values: Fields of ``RunConfig``.
-        config_file: A TOML file with some of them.
-        out: The run's folder; None: a new one below ``runs``.
-        resume: Whether to continue the run in ``out``.
-        given: Objects for the fields ``dataset``, ``model`` or ``loss`` that are ``in-memory``.
+    Without ``out``, the run gets a new folder below ``runs``. ``given`` holds objects for the fields
+    ``dataset``, ``model`` or ``loss`` that are ``in-memory``.
     """
     if resume:
         if out is None:
@@ -203,7 +191,7 @@ class Run:
     scheme: Scheme
     settings: RunConfig
     """The configuration with bound and rate decided."""
-    order: Order | None = None
+    order: orders.Order | None = None
     """Of users who report once; a secret one is drawn when the run begins."""
     order_file: str = ""
     """Where a secret order is kept."""
@@ -232,8 +220,8 @@ class Run:
                 "user reported, which is a secret here; choose a folder elsewhere"
             )
         if config.once and self.order is None:
-            order = secret_order(config.clients, config.asked)
-            run = dataclasses.replace(self, order=order, order_file=keep_order(order, self.folder))
+            order = orders.secret_order(config.clients, config.asked)
+            run = dataclasses.replace(self, order=order, order_file=orders.keep_order(order, self.folder))
         state = initial_state(self.problem.initial(), self.settings)
         files.begin(state, run._about(), config.to_toml())
         return run, state
@@ -262,7 +250,7 @@ class Run:
             state = dataclasses.replace(state, lost=state.round)
         order = self.order
         if config.once and order is None and state.round < config.rounds:
-            order = kept_order(kept["order"])
+            order = orders.kept_order(kept["order"])
         settings = dataclasses.replace(self.settings, lr=kept["rate"])
         return dataclasses.replace(self, settings=settings, order=order, order_file=kept["order"]), state
 
@@ -276,7 +264,7 @@ class Run:
             labels = zlib.crc32(each.cpu().numpy().tobytes(), labels)
         return {
             **dataclasses.asdict(self.config),
-            "order": self.order_file or (SEEDED if self.config.once else ""),
+            "order": self.order_file,
             "rate": self.settings.lr,
             "data": [list(data.train_inputs.shape), list(data.test_inputs.shape), labels],
         }
@@ -319,7 +307,7 @@ class Run:
             if board:
                 board.close()
             files.finish(self.problem.named_weights(state.weights), self._summary(files.lines))
-            forget_order(self.order_file)
+            orders.forget_order(self.order_file)
 
     def _engine_rounds(self, state: State, files: RunFolder) -> Iterator[tuple[Record, State]]:
         parts, config = (self.problem, self.scheme, self.settings, state), self.config
@@ -366,7 +354,7 @@ def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = N
     config, scheme, settings = fitted(config, problem.dim)
     order = None
     if config.once and not config.secure:
-        order = seeded_order(config.clients, config.asked, config.seed)
+        order = orders.seeded_order(config.clients, config.asked, config.seed)
     return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings, order=order)
 
 
