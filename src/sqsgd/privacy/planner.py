@@ -451,7 +451,7 @@ def least_rounds(scheme: Scheme, clients: int, bound: float, *, softmax: bool = 
     the gradient grows with what it does to the weights, whatever d: 70 % at 10, and nothing at 200. Where
     the mechanism chooses what it sends, the error is that of the estimate scaled to be unbiased.
 
-    tests/training/test_runner.py::test_what_cannot_be_learned_is_told_before.
+    tests/training/test_runs.py::test_what_cannot_be_learned_is_told_before.
     """
     error, mechanism = scheme.nmse, scheme.mechanism
     if mechanism.traits.chooses:
