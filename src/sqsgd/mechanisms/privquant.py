@@ -60,11 +60,6 @@ class MatchLaw:
         return exact.nearest(lambda: 1 / (self.log_odds().exp() + 1))
 
     @cached_property
-    def log_drop(self) -> float:
-        """ln(1 - p)."""
-        return exact.nearest(lambda: -self.log_odds().exp().log1p())
-
-    @cached_property
     def scale(self) -> float:
         """m = (A - B) C(n-1, τ-1) (K-1)^(n-τ)."""
 
@@ -331,11 +326,6 @@ class PrivQuant:
     def drop(self) -> float:
         """1 - p to full precision, where ``keep`` is close to one."""
         return self.law.drop
-
-    @property
-    def log_drop(self) -> float:
-        """ln(1 - p), for values of 1 - p that are too small for a float."""
-        return self.law.log_drop
 
     @property
     def scale(self) -> float:
