@@ -11,7 +11,7 @@
 from sqsgd.core import Aggregate, Mechanism, Privacy, Scheme, Transform
 from sqsgd.core.codec import MalformedReport
 from sqsgd.core.random import Rng, secure_rng, seeded_rng
-from sqsgd.core.task import Task, Tasks
+from sqsgd.core.task import Task
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.scalardp import ScalarDP
 from sqsgd.privacy.certificate import CentralGuarantee, central_guarantee, local_epsilon_for
@@ -39,7 +39,6 @@ __all__ = [
     "ScalarDP",
     "Scheme",
     "Task",
-    "Tasks",
     "TrainedRun",
     "Transform",
     "central_guarantee",

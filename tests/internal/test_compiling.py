@@ -39,7 +39,7 @@ def test_one_version_each():
 
 def use_many_at_once():
     """Batches of different schemes and sizes, from arrays of every kind."""
-    sparse = {"epsilon": 20.0, "bits": 64, "code": "sparse"}
+    sparse = {"epsilon": 20.0, "bytes": 8, "code": "sparse"}
     for dim, name, options in [
         (200, "privunit-index", {"epsilon": 4.0}), (20, "privunit-index", {"epsilon": 4.0}),
         (300, "sqsgd-stateless", sparse),

@@ -117,7 +117,6 @@ CASES = [
     Case(name="privunit-inf", options={"reach": 4.0}),
     Case(name="sqkr"),
     Case(name="sqkr", options={"reach": 4.0}),
-    Case(name="sqkr", options={"signs": True, "norm_epsilon": 1.0}, bias=DIRECTION_BIAS),
     Case(name="vqsgd", tiny={"dim": 2, "bytes": 2}),
     Case(name="vqsgd", options={"repeats": 3}, tiny={"dim": 2, "bytes": 2}),
     Case(name="qsgd", notion="none", tiny=None),

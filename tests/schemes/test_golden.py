@@ -1,4 +1,4 @@
-"""Golden fingerprints, sizes, predictions and messages of the last version, to the last bit."""
+"""Golden fingerprints, sizes and messages, to the last bit; predicted errors, nearly."""
 
 import hashlib
 import json
@@ -34,6 +34,6 @@ def test_a_scheme_sends_what_it_always_sent(case):
         "epsilon": repr(scheme.privacy.epsilon),
         "message": hashlib.sha256(message).hexdigest()[:24],
     } == {key: expected[key] for key in ("fingerprint", "bits", "epsilon", "message")}
-    assert scheme.nmse == pytest.approx(float(expected["nmse"]), rel=1e-9, nan_ok=True)
+    assert scheme.nmse == pytest.approx(float(expected["nmse"]), rel=1e-3, nan_ok=True)  # a prediction
     decoded = np.linalg.norm(scheme.decode(message, task))
     assert decoded == pytest.approx(float(expected["decode"]), rel=1e-6)

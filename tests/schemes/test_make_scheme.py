@@ -51,7 +51,6 @@ USUAL = {"dim": 100, "epsilon": 100.0, "bytes": 8}
         ("privunit", {"bytes": None, "levels": 4}, "levels = 4 .* need a budget"),
         ("privunit-inf", {"reach": 21.0}, r"reach = 21\.0"),
         ("sqkr", {"size": 65}, r"size = 65 must be .* from 1 to 64"),
-        ("sqkr", {"norm_epsilon": 1.0}, r"norm_epsilon = 1\.0 is for signs"),
         ("vqsgd", {"dim": 119850, "bytes": 2}, "bytes = 2 cannot hold one vertex out of 239700; at least 3"),
         ("vqsgd", {"dim": 119850, "bytes": 5, "repeats": 3}, r"repeats = 3 must be .* from 1 to 2"),
         ("privunit-index", {"dim": 4096, "bytes": 1}, "an index of 8192 vertices; at least 2 are needed"),

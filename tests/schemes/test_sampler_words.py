@@ -12,18 +12,15 @@ from functools import cache
 
 import numpy as np
 import pytest
-from proofs.enumeration import integers_below, law
+from proofs.enumeration import law
 from proofs.test_proof_privquant import coordinate_law
 from word_laws import WORDS, FromWords, check_law
 
 from sqsgd import PrivQuant, ScalarDP
 from sqsgd._internal.kernels.sampling import adjust, round_randomly
-from sqsgd.mechanisms import channels
-from sqsgd.mechanisms.channels import OrdinalChannel, PiecewiseGrid
+from sqsgd.mechanisms.channels import OrdinalChannel
 from sqsgd.mechanisms.privquant import boundary_law
-from sqsgd.mechanisms.selection import RankWeights, TopSet, ranking
 from sqsgd.schemes.privunit_index import NearestVertices
-from sqsgd.schemes.vqsgd import Response
 
 
 @pytest.fixture(autouse=True)
@@ -80,76 +77,8 @@ def test_a_broken_scalardp_is_caught(levels, epsilon, broken, monkeypatch):
 
 # ---------------------------------------------------------------- NearestVertices and Response
 
-VECTORS = [
-    np.array(x, np.float32)
-    for x in [
-        (0, 0, 0),
-        (-0.0, 0, -0.0),
-        (1e-45, 0, -1e-45),
-        (1e-7, -2e-7, 3e-7),
-        (0.5, -0.3, 0.2),
-        (0.5, 0.5, 0.5),  # ties
-        (-0.5, 0.5, 0),
-        (0, 0, 0.8),  # as long as the bound
-        (0.8, 0, 0),
-        (9, -7, 8),  # beyond it
-        (1e13, -1e13, 1e13),
-    ]
-]
-
-
-def check_vertices(epsilon, nearest):
-    mechanism = NearestVertices(dim=3, epsilon=epsilon, nearest=nearest)
-    mechanism.__dict__["_is_near"] = FromWords(mechanism._is_near.draw, 1)
-    for x in VECTORS:
-        density = {code: mechanism.log_density((np.array([code], np.uint32),), x, 0.8) for code in range(6)}
-        check_law(law(lambda rng, x=x: int(mechanism.randomize(x, 0.8, rng)[0][0])), density)
-
-
-@pytest.mark.parametrize("epsilon", [0.1, 2.0, 8.0])
-@pytest.mark.parametrize("nearest", [1, 2, 3])
-def test_nearest_vertices(epsilon, nearest):
-    check_vertices(epsilon, nearest)
-
-
-@pytest.mark.parametrize("nearest", [1, 2, 3])
-def test_a_zero_vector_that_always_sends_a_near_vertex_is_caught(nearest, monkeypatch):
-    correct = NearestVertices.randomize
-
-    def randomize(self, x, bound, rng):
-        if x.any():
-            return correct(self, x, bound, rng)
-        return (self._near(x, bound)[0][rng.below(self.nearest)][None].astype(np.uint32),)
-
-    monkeypatch.setattr(NearestVertices, "randomize", randomize)
-    with pytest.raises(AssertionError):
-        check_vertices(2.0, nearest)
-
-
-@pytest.mark.parametrize(("alphabet", "epsilon"), [(2, 1.0), (6, 3.0)])
-def test_response(alphabet, epsilon):
-    response = Response(alphabet, epsilon)
-    response._stays = FromWords(response._stays.draw, 1)
-    for code in range(alphabet):
-        chances = (np.arange(alphabet) == code).astype(float)
-        density = dict(enumerate(response.log_densities(chances)))
-        check_law(law(lambda rng, code=code: response.privatize(code, rng)), density)
-
 
 # ---------------------------------------------------------------- selections and channels
-
-
-@pytest.mark.parametrize("magnitudes", [[3, 1, 2, 4], [1, 1, 0, 1], [0, 0, 0, 0], [1e-45, 0, 1e13, 0]])
-@pytest.mark.parametrize("make", [lambda: TopSet(4, 2, 1.5), lambda: RankWeights(4, 1.5)])
-def test_selections(make, magnitudes):
-    selection, magnitudes = make(), np.array(magnitudes, np.float32)
-    name = "_is_top" if isinstance(selection, TopSet) else "_rank"
-    top = 1 if isinstance(selection, TopSet) else 3
-    setattr(selection, name, FromWords(getattr(selection, name).draw, top))
-    ranks = np.empty(4, np.int64)
-    ranks[ranking(magnitudes)] = np.arange(4)
-    density = dict(enumerate(selection.log_probability(ranks)))
-    check_law(law(lambda rng: int(selection.choose(magnitudes, 1, rng)[0])), density)
 
 
 @pytest.mark.parametrize(("levels", "epsilon"), [(2, 1.0), (7, 7.7), (16, 0.5)])
@@ -162,18 +91,6 @@ def test_ordinal_channels(levels, epsilon):
 
         shares = [Fraction(count, WORDS) for count in FromWords(draw, levels - 1).counts]
         check_law(dict(enumerate(shares)), dict(enumerate(channel.log_kernel[level])))
-
-
-@pytest.mark.parametrize(("steps", "shift", "window"), [(1, 2, 1), (2, 2, 3), (3, 1, 2)])
-def test_piecewise_grids(steps, shift, window, monkeypatch):
-    monkeypatch.setattr(channels, "integers_below", integers_below)
-    channel = PiecewiseGrid(steps + 1, 1.0)
-    channel._shift, channel._step, channel._cells = shift, 1 << shift, steps << shift
-    channel._window = window
-    codes = np.arange(steps + 1)
-    for place in (0.0, 1e-300, 0.2, 0.5, 0.77, 1.0):
-        density = dict(enumerate(channel.log_probability(codes, np.full(codes.size, place))))
-        check_law(law(lambda rng, place=place: int(channel.randomize(np.array([place]), rng)[0])), density)
 
 
 # ---------------------------------------------------------------- PrivQuant

@@ -50,9 +50,11 @@ _NORMAL = NormalDist()
 
 @lru_cache(maxsize=1)
 def normal_points() -> npt.NDArray[np.float64]:
-    """Midpoint quantiles of the standard normal, scaled to variance one."""
-    points = np.array([_NORMAL.inv_cdf((i + 0.5) / _POINTS) for i in range(_POINTS)])
-    points /= math.sqrt(float(np.mean(points**2)))
+    """Root mean squares of the standard normal over intervals of equal probability."""
+    edges = [_NORMAL.inv_cdf(0.5 + i / _POINTS) for i in range(_POINTS // 2)]
+    below = np.array([edge * _NORMAL.pdf(edge) for edge in edges] + [0.0])  # ∫ y² φ = Φ - y φ
+    half = np.sqrt(1 + _POINTS * (below[:-1] - below[1:]))
+    points = np.concatenate([-half[::-1], half])
     points.flags.writeable = False
     return points
 
@@ -60,6 +62,12 @@ def normal_points() -> npt.NDArray[np.float64]:
 def kept_share(reach: float) -> float:
     """E[y clamp(y)] for y ~ N(0, 1) clamped to ± reach; by Stein's identity P(|y| < reach)."""
     return math.erf(reach / math.sqrt(2))
+
+
+def clamped_square(reach: float) -> float:
+    """E[clamp(y)²] for the same y."""
+    density = math.exp(-(reach**2) / 2) * math.sqrt(2 / math.pi)
+    return kept_share(reach) - reach * density + reach**2 * math.erfc(reach / math.sqrt(2))
 
 
 @lru_cache(maxsize=64)

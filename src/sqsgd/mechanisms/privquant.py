@@ -17,7 +17,7 @@ from flint import arb, fmpq
 from sqsgd._internal import checks, exact
 from sqsgd._internal.checks import Vector
 from sqsgd._internal.exact import add_up
-from sqsgd._internal.geometry import normal_points
+from sqsgd._internal.geometry import clamped_square, normal_points
 from sqsgd.core import Mechanism, Privacy, Traits
 from sqsgd.core.codec import Column, Columns, Layout
 from sqsgd.core.random import Rng, check_rng
@@ -58,11 +58,6 @@ class MatchLaw:
     def drop(self) -> float:
         """1 - p, to full precision."""
         return exact.nearest(lambda: 1 / (self.log_odds().exp() + 1))
-
-    @cached_property
-    def log_drop(self) -> float:
-        """ln(1 - p)."""
-        return exact.nearest(lambda: -self.log_odds().exp().log1p())
 
     @cached_property
     def scale(self) -> float:
@@ -333,11 +328,6 @@ class PrivQuant:
         return self.law.drop
 
     @property
-    def log_drop(self) -> float:
-        """ln(1 - p), for values of 1 - p that are too small for a float."""
-        return self.law.log_drop
-
-    @property
     def scale(self) -> float:
         """m: the mean of a privatised value is m times the value."""
         return self.law.scale
@@ -485,12 +475,12 @@ class PrivQuant:
 
     def gaussian_energy(self, reach: float) -> float:
         """E[estimate²] of one coordinate y ~ N(0, 1) quantised over ± reach and privatised."""
-        y = np.clip(normal_points(), -reach, reach)
         step = 2 * reach / (self.levels - 1)
-        part = ((y + reach) / step) % 1.0
-        rounded = y**2 + step**2 * part * (1 - part)
+        part = ((np.clip(normal_points(), -reach, reach) + reach) / step) % 1.0
+        rounded = clamped_square(reach) + step**2 * float(np.mean(part * (1 - part)))
+        rounded = reach**2 if self.levels == 2 else rounded  # both levels are at the ends of the range
         uniform = reach**2 * (self.levels + 1) / (3 * (self.levels - 1))
-        return float(np.mean(rounded / self.scale + self.law.loss * uniform / self.scale**2))
+        return rounded / self.scale + self.law.loss * uniform / self.scale**2
 
     def log_density(self, out: Any, codes: Any) -> float:
         """ln P(privatize(codes) = out)."""

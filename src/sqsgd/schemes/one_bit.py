@@ -6,12 +6,10 @@ import math
 from bisect import bisect_left
 
 from sqsgd._internal import checks
-from sqsgd.core import Mechanism, Scheme
+from sqsgd.core import Scheme
 from sqsgd.core.transforms import rotated_sample
 from sqsgd.mechanisms.privquant import MOST_DIM, PrivQuant
-from sqsgd.mechanisms.scalardp import split
 from sqsgd.schemes.budgets import affordable, checked_budget
-from sqsgd.schemes.sqsgd import Direction
 from sqsgd.schemes.sqsgd_paper import BoundedRange
 
 
@@ -39,35 +37,20 @@ def sqkr(
     bytes: int | None = None,
     *,
     reach: float = 3.0,
-    signs: bool = False,
     size: int | None = None,
-    norm_epsilon: float | None = None,
 ) -> Scheme:
     """SQKR (Chen, Kairouz and Özgür 2020): k rotated coordinates, one bit each, 2^k-ary randomised response.
 
     Randomised response over 2^k codes is PrivQuant with K = 2 and the threshold τ = k, which draws exactly.
     k is ``size``, by default the best within ``bytes``. Bits round a coordinate without bias over ± ``reach``
     times the root mean square of a vector as long as the bound (after Kashin's frame in the paper, the
-    rotation here). ``signs`` sends signs instead, and spends ``norm_epsilon`` on the norm, by ScalarDP.
-
-    Clamping shortens Gaussian coordinates by 0.3 % at a reach of 3. ``signs`` have the bias of ``Direction``,
-    more than 3 % for k below 64, that is for ε below 40.
+    rotation here). Clamping shortens Gaussian coordinates by 0.3 % at a reach of 3.
     """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
     reach = checks.real("reach", reach, 0.1, 20.0)
     most = affordable(min(bits or MOST_DIM, MOST_DIM), 2, dim)
-    if size is not None:
-        size = checks.integer("size", size, 1, most)
-    if signs:
-        left, norm = split(epsilon, norm_epsilon)
-        size = size or best_size(left, most)
-        quantizer = PrivQuant(size, 2, left, threshold=size)
-        mechanism: Mechanism = Direction(quantizer=quantizer, norm=norm)
-    elif norm_epsilon is not None:
-        raise ValueError(f"norm_epsilon = {norm_epsilon!r} is for signs = True; a range needs no norm")
-    else:
-        size = size or best_size(epsilon, most)
-        mechanism = BoundedRange(quantizer=PrivQuant(size, 2, epsilon, threshold=size), reach=reach)
+    size = best_size(epsilon, most) if size is None else checks.integer("size", size, 1, most)
+    mechanism = BoundedRange(quantizer=PrivQuant(size, 2, epsilon, threshold=size), reach=reach)
     return Scheme(name="sqkr", dim=dim, transforms=rotated_sample(dim, size), mechanism=mechanism)
 
 
