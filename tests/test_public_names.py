@@ -20,7 +20,8 @@ CONTRACT = {
     "Task",
     "MalformedReport",
 }
-HEAVY = ("torch", "numba", "flwr", "vl_convert", "jinja2", "llvmlite", "starlette", "uvicorn", "psycopg")
+HEAVY = ("torch", "numba", "llvmlite", "flwr", "scipy", "vl_convert", "matplotlib", "jinja2")
+HEAVY += ("starlette", "uvicorn", "psycopg")
 
 
 def test_every_exported_name_exists_and_is_documented():
@@ -66,6 +67,7 @@ def test_what_promises_lists_its_guarantees_and_the_tests_that_hold_them(name):
         "import sqsgd",
         "import sqsgd; sqsgd.PrivQuant(512, 16, 400.0).scale",
         "import sqsgd; sqsgd.make_scheme('sqsgd', dim=9, epsilon=9.0, bytes=1)",
+        "import sqsgd.report.page, sqsgd.report.charts",
         "import sqsgd.cli, contextlib, io\n"
         "sys.argv = ['sqsgd', '--help']\n"
         "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()): sqsgd.cli.main()",

@@ -142,7 +142,7 @@ def _inputs(dim: int) -> Iterator[tuple[str, Vector, float]]:
 def _draws(scheme: Scheme) -> Iterator[tuple[str, list[int]]]:
     """Name and first words of draws that random words hardly ever reach."""
     mechanism = scheme.mechanism
-    if not mechanism.has_symbol:
+    if not mechanism.traits.has_symbol:
         yield "coin-below", [2**63 - 1]
         yield "coin-at", [2**63]
     if isinstance(mechanism, NearestVertices):
@@ -207,7 +207,7 @@ def _encode(group: str, scheme: Scheme) -> Iterator[tuple[dict[str, Any], Task]]
         yield report(f"{group}/{name}", scheme, zero, task, [*first, *_words(50 + number)]), task
     task = Task(round=7, client=8, seed=9, dim=scheme.dim, bound=bound, clip=bound / 4)
     yield report(f"{group}/clipped", scheme, x, task, _words(100)), task
-    if scheme.transforms == (_ROTATE,) and not scheme.mechanism.has_symbol and not few:
+    if scheme.transforms == (_ROTATE,) and not scheme.mechanism.traits.has_symbol and not few:
         yield from _coin_edges(group, scheme, x)
 
 

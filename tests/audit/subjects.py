@@ -3,19 +3,15 @@
 import dataclasses
 from functools import partial
 
-from sqsgd import make_scheme
+from sqsgd import SCHEMES, make_scheme
 from sqsgd.audit import Subject, steps
 
-SIZES = {
-    "dim": 1000,
-    "epsilon": 100.0,
-    "bytes": 64,
-    "budgets": (4.0,),
-    "exact_budgets": (4.0,),
-    "trials": 1000,
-}
+SIZES = {"dim": 1000, "epsilon": 100.0, "bytes": 64, "trials": 1000}
+SIZES |= {"budgets": (4.0,), "exact_budgets": (4.0,)}
 SIGNS = {"code": "signs"}
 PAPER = {"levels": 8, "rule": "optimal"}
+NOTIONS = {name: make_scheme(name, dim=64, epsilon=8.0, bytes=64).privacy.notion for name in SCHEMES}
+LOCAL = [name for name, notion in NOTIONS.items() if notion == "local"]
 
 
 def subject(name, options=None, **changes):

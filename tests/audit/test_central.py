@@ -63,7 +63,7 @@ def test_without_small_budgets_nothing_passes():
     assert finding.outcome == "not applicable"
 
 
-def testdelta_beyond_is_what_lies_beyond_epsilon():
+def test_delta_beyond_is_what_lies_beyond_epsilon():
     """For two coins, by hand: 0.6 - 2 · 0.25 beyond a factor of two."""
     first, second = np.array([0.4, 0.6]), np.array([0.75, 0.25])
     assert delta_beyond(first, second, np.log(2)) == pytest.approx(0.1)

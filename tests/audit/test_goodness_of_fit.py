@@ -19,7 +19,6 @@ from sqsgd.audit.goodness_of_fit import (
     part_sizes,
     with_doubt,
 )
-from sqsgd.audit.subject import forward
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.sparse import SparseLaw
 
@@ -35,10 +34,16 @@ def test_g_test():
     assert g_test([999, 1], [1000, 1e-9])[0] == pytest.approx(2e-9)
 
 
-def test_independence():
-    assert independence_test([[500, 100], [100, 500]])[0] < 1e-12
-    assert independence_test([[500, 500, 1], [510, 490, 0]])[0] > 0.1
-    assert independence_test([[5, 0], [9, 0]]) == (1.0, 0)
+@pytest.mark.parametrize(
+    ("table", "least", "most"),
+    [
+        ([[500, 100], [100, 500]], 0, 1e-12),
+        ([[500, 500, 1], [510, 490, 0]], 0.1, 1),
+        ([[5, 0], [9, 0]], 1, 1),
+    ],
+)
+def test_independence(table, least, most):
+    assert least <= independence_test(table)[0] <= most
 
 
 def test_the_chance_of_a_mean_is_never_too_small():
@@ -59,43 +64,6 @@ def test_a_position_that_always_matches_survives_rounding():
 
 
 # ---------------------------------------------------------------- PrivQuant codes
-
-
-@pytest.mark.parametrize("name", ["sqsgd", "sqsgd-stateless", "sqsgd-paper", "privunit-inf"])
-def test_vectors_are_rounded_to_their_known_codes(name):
-    case = subject(name)
-    scheme, vectors = case.scheme, known_codes(case)
-    assert len(vectors) == 8
-    for vector in vectors:
-        codes = scheme.mechanism.quantizer.quantize(
-            forward(scheme, vector.x, vector.task),
-            {"sqsgd-paper": vector.task.bound}.get(name, 1e-9 * vector.task.bound),
-            case.noise(),
-        )
-        if name == "privunit-inf":  # clamped to one bit, whatever the range
-            codes = np.where(codes > 0, 1, 0)
-        assert np.array_equal(codes, vector.codes)
-
-
-@pytest.mark.parametrize("name", ["piecewise", "privunit", "fedsgd"])
-def test_where_codes_are_not_privquants_none_are_known(name):
-    assert known_codes(subject(name)) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "norm"),
-    [
-        ("sqsgd", {}, 2),
-        ("sqsgd", {"levels": 4, "reach": 1.5}, 2),
-        ("sqsgd-paper", {"adaptive": True, "norm_epsilon": 1.0}, np.inf),
-    ],
-)
-def test_the_symbol_is_about_the_size_of_the_vector(name, options, norm):
-    """In units of the bound: the norm of the mechanism's input, or its largest magnitude."""
-    case = subject(name, options)
-    for vector in known_codes(case):
-        image = forward(case.scheme, vector.x, vector.task)
-        assert vector.size == pytest.approx(np.linalg.norm(image, norm) / vector.task.bound, rel=1e-5)
 
 
 def test_matches_with_an_uncertain_code():

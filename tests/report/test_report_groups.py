@@ -7,15 +7,14 @@ import pytest
 from sqsgd.report.charts import line_charts
 from sqsgd.training.summary import mean_interval
 
-
-def test_runs_that_differ_in_their_seed_alone_are_one_group(grouped):
-    (group,) = grouped(*({"seed": seed} for seed in range(3)))
-    assert (group.label, len(group.runs), group.states) == ("sqsgd", 3, "3 finished")
+BASELINE = {"scheme": "fedsgd", "notion": "none"}
 
 
 @pytest.mark.parametrize(
     ("settings", "labels"),
     [
+        ([{"seed": 0}, {"seed": 1}], {"sqsgd"}),
+        ([{"seed": 1, "ledgers": "a"}, {"seed": 2, "ledgers": "b"}], {"sqsgd"}),
         ([{"scheme": "sqsgd"}, {"scheme": "sqsgd-paper"}], {"sqsgd", "sqsgd-paper"}),
         ([{"epsilon": 200.0}, {"epsilon": 400.5}], {"ε 200", "ε 400.5"}),
         ([{"bytes": 128, "lr": 0.5}, {"bytes": 256}], {"128 bytes, lr 0.5", "256 bytes"}),
@@ -23,49 +22,28 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group(grouped):
         ([{"options": {"levels": 8}}, {"options": {"levels": 32}}], {"levels 8", "levels 32"}),
         ([{"options": {"adaptive": True}}, {}], {"adaptive on", "adaptive default"}),
         ([{"dataset": "mnist", "seed": 5}, {"seed": 9}], {"mnist", "mnist5k"}),
-        ([{"clip": 2.0}, {"participation": "5"}], {"5 clients per round", "all clients, clip 2"}),
+        ([{"clip_norm": 2.0}, {"participation": "5"}], {"5 clients per round", "clip 2, all clients"}),
         ([{"secure": True}, {}], {"secure noise", "seeded noise"}),
         ([{"options": {"a": "x\x00\n\ud7ff"}}, {"options": {"a": "y"}}], {"a x\ufffd\ufffd\ufffd", "a y"}),
+        # Names that runs were given are their labels, with a number where two groups have one.
+        (
+            [{"name": "Us", "seed": 1}, {"name": "Us"}, {"bytes": 64}, {"bytes": 9}],
+            {"Us", "64 bytes", "9 bytes"},
+        ),
+        ([{"name": "Us"}, {"name": "Us", "bytes": 64}], {"Us", "Us (2)"}),
+        # Baselines are not named after budgets that they ignore, nor runs after the default code.
+        (
+            [{"epsilon": 200.0}, {"bytes": 128}, BASELINE, {**BASELINE, "epsilon": 200.0}],
+            {"sqsgd, ε 200, 256 bytes", "sqsgd, ε 400, 128 bytes", "fedsgd", "fedsgd (2)"},
+        ),
+        (
+            [{"options": {"code": "sparse"}}, {"options": {"code": "signs"}}, {"scheme": "fedsgd"}],
+            {"sqsgd", "sqsgd, code signs", "fedsgd"},
+        ),
     ],
 )
 def test_labels_name_what_differs_and_nothing_else(grouped, settings, labels):
     assert {group.label for group in grouped(*settings)} == labels
-
-
-def test_names_that_runs_were_given_are_their_labels(grouped):
-    groups = grouped({"name": "Ours", "seed": 0}, {"name": "Ours", "seed": 1}, {"bytes": 64}, {"bytes": 32})
-    assert {(group.label, len(group.runs)) for group in groups} == {
-        ("Ours", 2),
-        ("64 bytes", 1),
-        ("32 bytes", 1),
-    }
-
-
-def test_two_groups_of_one_name_are_numbered(grouped):
-    groups = grouped({"name": "Ours", "best": 0.9}, {"name": "Ours", "bytes": 64, "best": 0.5})
-    assert [group.label for group in groups] == ["Ours", "Ours (2)"]
-
-
-def test_each_run_of_a_group_may_have_its_own_ledgers(grouped):
-    (group,) = grouped({"seed": 0, "ledgers": "a"}, {"seed": 1, "ledgers": "b"})
-    assert group.label == "sqsgd"
-
-
-def test_a_baseline_is_not_named_after_budgets_that_it_ignores(grouped):
-    groups = grouped(
-        {"scheme": "sqsgd", "epsilon": 200.0},
-        {"scheme": "sqsgd", "epsilon": 400.0, "bytes": 128},
-        {"scheme": "fedsgd", "notion": "none"},
-        {"scheme": "fedsgd", "notion": "none", "epsilon": 200.0},
-    )
-    labels = {group.label for group in groups}
-    assert labels == {"sqsgd, ε 200, 256 bytes", "sqsgd, ε 400, 128 bytes", "fedsgd", "fedsgd (2)"}
-
-
-def test_the_code_that_runs_take_by_default_is_not_named(grouped):
-    coded = [{"options": {"code": code}} for code in ("sparse", "signs")]
-    labels = {group.label for group in grouped(*coded, {"scheme": "fedsgd"})}
-    assert labels == {"sqsgd", "sqsgd, code signs", "fedsgd"}
 
 
 def test_the_best_group_comes_first_and_one_without_accuracy_last(grouped):
@@ -76,7 +54,15 @@ def test_the_best_group_comes_first_and_one_without_accuracy_last(grouped):
     assert math.isnan(groups[2].best_accuracy)
 
 
-def test_the_interval_is_students(grouped):
+def test_the_lowest_error_comes_first(grouped):
+    runs = ({"metric": "RMSE", "best": 0.5}, {"metric": "RMSE", "best": 0.25, "bytes": 64})
+    first, second = grouped(*runs)
+    assert first.config.bytes == 64
+    assert first.accuracy[0] < second.accuracy[0]
+    assert first.best_accuracy == min(first.runs[0].accuracies)
+
+
+def test_the_interval_is_students_from_three_runs_on(grouped):
     (group,) = grouped({"seed": 0}, {"seed": 1}, {"seed": 2})
     for run, last in zip(group.runs, (0.90, 0.92, 0.94), strict=True):
         run.columns["accuracy"][-1] = last
@@ -86,14 +72,11 @@ def test_the_interval_is_students(grouped):
     assert group.best_accuracy == 0.94
 
 
-def test_one_run_has_no_interval(grouped):
-    assert math.isnan(grouped({})[0].accuracy[1])
-
-
 def test_means_are_over_finished_runs_if_there_are_any(grouped):
     (group,) = grouped({"seed": 0}, {"seed": 1, "done": 20}, {"seed": 2, "done": 5, "error": "no"})
     assert [run.config.seed for run in group.counted] == [0]
     assert group.states == "1 finished, 1 unfinished, 1 failed"
+    assert math.isnan(group.accuracy[1])
 
 
 def test_unfinished_runs_are_compared_up_to_the_round_that_all_have(grouped):
@@ -107,14 +90,6 @@ def test_unfinished_runs_are_compared_up_to_the_round_that_all_have(grouped):
 )
 def test_an_unfinished_run_has_the_notion_of_its_scheme(grouped, scheme, notion):
     assert grouped({"scheme": scheme, "done": 5})[0].notion == notion
-
-
-def test_the_lowest_error_comes_first(grouped):
-    runs = ({"metric": "RMSE", "best": 0.5}, {"metric": "RMSE", "best": 0.25, "bytes": 64})
-    first, second = grouped(*runs)
-    assert first.config.bytes == 64
-    assert first.accuracy[0] < second.accuracy[0]
-    assert first.best_accuracy == min(first.runs[0].accuracies)
 
 
 @pytest.mark.parametrize("secure", [False, True])

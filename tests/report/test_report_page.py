@@ -15,7 +15,7 @@ from tags import Tags
 from sqsgd.report import page
 from sqsgd.report.groups import group_runs
 from sqsgd.report.page import arms, write_report, write_tables
-from sqsgd.report.tables import Shown, clean, counted, listed, number, percent, sort_key, text
+from sqsgd.report.tables import Shown, clean, listed, number, percent, sort_key, text
 from sqsgd.training import reading
 
 NASTY = "</script><b onmouseover=alert(1)>&'\"<!--{{ 7 * 7 }}"
@@ -41,35 +41,20 @@ def test_the_page_shows_everything(tmp_path, written):
     write_run(tmp_path / "runs" / "c", bytes=64, done=17)
     write_run(tmp_path / "runs" / "d", bytes=32, done=3, error="out of memory")
     content = written()
-    words = " ".join(" ".join(Tags(content).words).split())
+    found = Tags(content)
+    words = " ".join(" ".join(found.words).split())
     for part in (
         "6 runs in 4 groups, 4 finished",
         "unfinished at round 17 of 40",
         "failed at round 3 of 40: out of memory",
-        "± is half the width of its 95 % confidence interval (Student's t)",
-        "the band is its 95 % confidence interval",
         "1,000 made-up images",
         "Local differential privacy, ε 400 per report",
         "has spent the sum of their totals.",
-        "Their seeds reproduce them exactly.",
     ):
         assert part in words
     assert re.search(r"sqsgd report \S+/runs --out \S+/report\.html", words)
     assert re.search(r"sqsgd train --config \S+/a0/config\.toml --out \S+/runs-again/a0", words)
-    for above, below in (('class="results"', 'class="promise"'), ('href="#results"', 'href="#privacy"')):
-        assert content.index(above) < content.index(below)
-
-
-def test_the_page_can_be_used_without_eyes_or_mouse(tmp_path, written):
-    write_run(tmp_path / "runs" / "a")
-    write_run(tmp_path / "runs" / "b", scheme="fedsgd", notion="none")
-    found = Tags(written())
-    assert len(found.named("h1")) == len(found.named("main")) == len(found.named("header")) == 1
-    assert found.named("html")[0]["lang"] == "en"
-    assert found.named("a")[0] == {"class": "skip", "href": "#main"}
-    plots = [each for each in found.named("div") if each.get("class") == "plot"]
-    assert len(plots) == len(found.named("figure")) == len(found.named("figcaption")) == 7
-    assert len(found.named("details")) == 7 + 2
+    assert len(found.named("figure")) == len(found.named("figcaption")) == 7
     names = [each["id"] for _, each in found.tags if "id" in each]
     assert len(names) == len(set(names))
     for _, each in found.tags:
@@ -101,7 +86,6 @@ def test_many_runs_stay_under_one_and_a_half_megabytes(tmp_path):
             write_run(folder, scheme=f"s{scheme}", seed=seed, rounds=200, evaluate_every=1)
     written = write_report([tmp_path / "runs"], tmp_path / "report.html")
     assert 300_000 < written.stat().st_size < 1_500_000
-    assert written.read_text().count("</script") == 3
 
 
 def test_vega_is_kept_and_made_again_if_it_cannot_be_read(tmp_path, monkeypatch):
@@ -195,13 +179,6 @@ def test_a_row_says_how_its_runs_ended_and_at_which_rate(grouped):
     assert rows == {("1 finished, 1 unfinished", "0.1"), (unfinished, "0.5"), (unfinished, "–")}
 
 
-@pytest.mark.parametrize("seeds", [1, 2, 3])
-def test_three_runs_or_more_have_an_interval_in_the_table(grouped, seeds):
-    (row,) = map(shown, arms(grouped(*({"seed": seed} for seed in range(seeds)))))
-    assert ("±" in row["mean"]) is (seeds == 3)
-    assert row["share_of_float32"] == "1/15"
-
-
 def test_an_error_is_named_and_is_no_percentage(tmp_path, written):
     write_run(tmp_path / "runs/a", metric="RMSE", best=0.25)
     assert {"RMSE", "Best RMSE"} <= set(Tags(written()).words)
@@ -219,21 +196,11 @@ def test_what_javascript_can_read_as_a_number(cell, key):
     assert sort_key(cell) == key
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (0.0, "0"), (999.4, "999.4"), (1000.4, "1,000"), (-24000.0, "-24,000"), (1e-7, "1e-07"), (273, "273"),
-        (math.inf, "infinite"), (-math.inf, "-infinite"), (math.nan, "–"),
-    ],
-)  # fmt: skip
-def test_numbers(value, shown):
-    assert number(value) == shown
-
-
-def test_shares_lists_and_counts():
-    assert [percent(value) for value in (1.0, 0.00049, math.nan)] == ["100.0\xa0%", "0.0\xa0%", "–"]
+def test_values_as_text():
+    values = (0.0, 1000.4, -24000.0, 1e-7, -math.inf, math.nan)
+    assert [number(value) for value in values] == ["0", "1,000", "-24,000", "1e-07", "-infinite", "–"]
+    assert [percent(value) for value in (1.0, math.nan)] == ["100.0\xa0%", "–"]
     assert [listed(names) for names in ([], ["a"], ["a", "b"])] == ["", "a", "a and b"]
-    assert [counted(amount, "run") for amount in (0, 1, 1200)] == ["0 runs", "1 run", "1,200 runs"]
 
 
 @pytest.mark.parametrize("nasty", ["\x00", "\n", "\t", "\x1b", "\u202e", "\u2028", "\udcff", "\ufeff"])

@@ -18,7 +18,6 @@ from sqsgd.report.page import render
 
 Pixels = npt.NDArray[np.uint8]
 _ZOOM, _GAP = 5, 8
-_ROWS = "From top to bottom: the original, from the raw gradient, from one report."
 _KINDS = {
     "ratio": "Likelihood ratios: does any message distinguish two inputs better than epsilon allows?",
     "distinguish": "Distinguishing: what lower bound on epsilon do real messages give?",
@@ -46,7 +45,7 @@ def write_audit(audit: Audit, folder: str | Path) -> list[Path]:
     pictures = [each for finding in audit.findings for each in finding.pictures]
     files = {"audit.html": page(audit).encode(), "audit.json": json.dumps(audit.to_dict(), indent=2).encode()}
     if pictures:
-        files["pictures.png"] = _png(_grid(pictures), _ROWS)
+        files["pictures.png"] = _png(_grid(pictures))
     for name, content in files.items():
         write_atomically(target / name, content)
     return [target / name for name in files]
@@ -65,37 +64,32 @@ def page(audit: Audit) -> str:
         guarantee="none" if audit.notion == "none" else f"epsilon {audit.epsilon:,.12g} ({audit.notion})",
         kinds=kinds,
         shown=shown,
-        batches=[_batch(each) for finding in audit.findings for each in finding.pictures],
+        batches=[(each, _rows(each)) for finding in audit.findings for each in finding.pictures],
     )
 
 
-def _batch(batch: Pictures) -> tuple[Pictures, float, dict[str, list[Any]]]:
-    """A batch, the correlation that the attack gets without its data, and the rows of pictures."""
-    blind = sum(each.correlation for each in batch.blind_likeness) / len(batch.blind_likeness)
+def _rows(batch: Pictures) -> dict[str, list[Any]]:
+    """The rows of pictures, each with its likeness."""
     rows = {
         "Original": (batch.originals, [None] * len(batch.originals)),
         "From the raw gradient": (batch.from_gradient, batch.gradient_likeness),
         "From one report": (batch.from_report, batch.report_likeness),
     }
-    cells = {
+    return {
         label: [
             (base64.b64encode(_png(_pixels(image))).decode(), likeness)
             for image, likeness in zip(images, likenesses, strict=True)
         ]
         for label, (images, likenesses) in rows.items()
     }
-    return batch, blind, cells
 
 
-def _png(pixels: Pixels, description: str = "") -> bytes:
+def _png(pixels: Pixels) -> bytes:
     """A greyscale picture as PNG."""
     from PIL import Image as PillowImage
-    from PIL.PngImagePlugin import PngInfo
 
-    info, buffer = PngInfo(), io.BytesIO()
-    if description:
-        info.add_text("Description", description)
-    PillowImage.fromarray(pixels).save(buffer, "PNG", pnginfo=info)
+    buffer = io.BytesIO()
+    PillowImage.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()
 
 
@@ -105,7 +99,7 @@ def _pixels(image: Image, zoom: int = 1) -> Pixels:
 
 
 def _grid(pictures: Sequence[Pictures]) -> Pixels:
-    """A row for the originals and one per source of the recovered pictures, with the batches side by side."""
+    """From top to bottom: originals, from the raw gradient, from one report; batches are side by side."""
     rows = []
     for kind in ("originals", "from_gradient", "from_report"):
         cells: list[Pixels] = []

@@ -53,7 +53,7 @@ def central_checks(subject: Subject) -> Iterator[Finding]:
     yield judged("ratio", _EXACT, sentence, worst, promised, slack=_SLACK)
     yield from bounds
     sentence = f"{subject.trials:,} reports at epsilon {budget:g} against their density"
-    yield by_test("law", "law of one report", sentence, _law_of_report(scheme, task, subject.trials, rng))
+    yield by_test("law of one report", sentence, _law_of_report(scheme, task, subject.trials, rng))
 
 
 def _small(subject: Subject, budget: float) -> Scheme | None:

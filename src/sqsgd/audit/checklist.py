@@ -42,7 +42,8 @@ def steps(subject: Subject, *, inversion: bool = True) -> tuple[Step, ...]:
     """The steps that apply to a scheme's guarantee; ``inversion`` takes about a minute and needs torch."""
     notion, sparse = subject.scheme.privacy.notion, isinstance(subject.scheme.mechanism, SparseMatches)
     if notion == "none":
-        by_notion = [Step(name="guarantee", run=_nothing_promised)]
+        nothing = f"{subject.name} has no guarantee, so there is nothing to break."
+        by_notion = [Step(name="guarantee", run=_left_out("ratio", "promise", nothing))]
     elif notion == "central":
         by_notion = [Step(name="the sum of reports", run=central_checks)]
     else:
@@ -59,7 +60,10 @@ def steps(subject: Subject, *, inversion: bool = True) -> tuple[Step, ...]:
         Step(name="noise", run=noise_checks),
         Step(name="messages", run=message_checks),
         Step(name="directions", run=guessed_directions),
-        Step(name="pictures", run=_inversion if inversion else _no_inversion),
+        Step(
+            name="pictures",
+            run=_inversion if inversion else _left_out("reconstruct", _PICTURES, "Skipped as requested."),
+        ),
     )
 
 
@@ -109,12 +113,8 @@ def gathered(subject: Subject, findings: Iterable[Finding]) -> Audit:
     )
 
 
-def _nothing_promised(subject: Subject) -> Iterator[Finding]:
-    yield skipped("ratio", "promise", f"{subject.name} has no guarantee, so there is nothing to break.")
-
-
-def _no_inversion(_subject: Subject) -> Iterator[Finding]:
-    yield skipped("reconstruct", _PICTURES, "Skipped as requested.")
+def _left_out(check: str, name: str, reason: str) -> Callable[[Subject], Iterator[Finding]]:
+    return lambda _subject: iter([skipped(check, name, reason)])
 
 
 def _inversion(subject: Subject) -> Iterator[Finding]:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,14 @@ FORMAT = "sqsgd conformance 1"
 PATH = Path(__file__).parent / "vectors.json"
 TOLERANCE = 1e-5
 """Estimates may differ by this share of the largest coordinate: nothing private depends on them."""
-SECTIONS = {
-    "fingerprints": "fingerprint",
-    "messages": "message",
-    "columns": "columns",
-    "estimates": "estimate",
-    "reasons": "reason",
-}
-"""The sections of an answer, and what each is called in the vectors."""
+_CASES = {
+    "messages": ("encode", "message"),
+    "columns": ("decode", "columns"),
+    "estimates": ("decode", "estimate"),
+    "reasons": ("malformed", "reason"),
+}  # where the vectors have the answers
+SECTIONS = ("fingerprints", *_CASES)
+"""The sections of an answer."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,8 @@ def expected_answers(vectors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     expected: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     for group in vectors["groups"]:
         expected["fingerprints"][group["name"]] = group["fingerprint"]
-        for section, cases in (
-            ("messages", "encode"),
-            ("columns", "decode"),
-            ("estimates", "decode"),
-            ("reasons", "malformed"),
-        ):
-            for case in group[cases]:
-                expected[section][case["id"]] = case[SECTIONS[section]]
+        for section, (cases, answer) in _CASES.items():
+            expected[section] |= {case["id"]: case[answer] for case in group[cases]}
     return expected
 
 
@@ -100,21 +94,14 @@ def compare(answers: Mapping[str, Any], vectors: Mapping[str, Any]) -> Compariso
         if section not in answers:
             unanswered.append(section)
             continue
-        found = list(_differences(section, expected, answers[section]))
-        agree += len(expected) - sum(each.id in expected for each in found)
-        differences += found
+        found = answers[section]
+        same = _close if section == "estimates" else _equal
+        wrong = [name for name, value in expected.items() if not same(value, found.get(name))]
+        agree += len(expected) - len(wrong)
+        differences += [Difference(section, name, expected[name], found.get(name)) for name in wrong]
+        unknown = sorted(found.keys() - expected.keys())
+        differences += [Difference(section, name, "no such id", found[name]) for name in unknown]
     return Comparison(agree, differences, unanswered)
-
-
-def _differences(
-    section: str, expected: Mapping[str, Any], answers: Mapping[str, Any]
-) -> Iterator[Difference]:
-    same = _close if section == "estimates" else _equal
-    for name, value in expected.items():
-        if not same(value, answers.get(name)):
-            yield Difference(section, name, value, answers.get(name))
-    for name in answers.keys() - expected.keys():
-        yield Difference(section, name, "no such id", answers[name])
 
 
 def _equal(expected: Any, found: Any) -> bool:
@@ -122,12 +109,11 @@ def _equal(expected: Any, found: Any) -> bool:
 
 
 def _close(expected: list[float], found: Any) -> bool:
-    if not isinstance(found, list) or len(found) != len(expected):
-        return False
-    if not all(isinstance(value, int | float) for value in found):
+    if not isinstance(found, list) or not all(isinstance(value, int | float) for value in found):
         return False
     most = TOLERANCE * max(map(abs, expected))
-    return all(abs(one - other) <= most for one, other in zip(expected, found, strict=True))
+    pairs = zip(expected, found, strict=False)
+    return len(found) == len(expected) and all(abs(one - other) <= most for one, other in pairs)
 
 
 def _short(value: Any) -> str:

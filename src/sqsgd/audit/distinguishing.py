@@ -1,7 +1,7 @@
 """No two inputs can be distinguished better than ε allows: by their densities, and by real reports.
 
-Likelihood ratios are exact; lower bounds on ε come from reports of the worst pair. A tally compares all pairs
-of many inputs by counts alone: it consults no density, so it finds a sampler that departs from its density.
+A tally compares all pairs of many inputs by counts alone: it consults no density, so it finds a sampler that
+departs from its density.
 """
 
 from __future__ import annotations
@@ -53,18 +53,9 @@ def share_limits(successes: npt.ArrayLike, trials: int, level: float) -> tuple[F
 # ---------------------------------------------------------------- likelihood ratios
 
 
-class WorstPair(NamedTuple):
-    """The two inputs with the largest log-likelihood ratio, and the index of the output where it occurs."""
-
-    first: Vector
-    second: Vector
-    output: int
-    ratio: float
-
-
 @lru_cache(maxsize=32)
-def worst_of(subject: Subject, small: Small) -> tuple[WorstPair, float]:
-    """The pair with the largest likelihood ratio, and how far the probabilities are from summing to one."""
+def worst_of(subject: Subject, small: Small) -> tuple[Vector, Vector, float, float]:
+    """The worst pair, its log-likelihood ratio, and how far the probabilities are from summing to one."""
     numbers, bound = subject.numbers("worst pair"), small.task.bound
     one_coordinate = small.scheme.privacy.notion == "per-weight"
     inputs = small.extreme_inputs(numbers)
@@ -75,17 +66,11 @@ def worst_of(subject: Subject, small: Small) -> tuple[WorstPair, float]:
     else:
         inputs += [each.image for each in small.every_length(numbers)]
     table = np.stack([small.log_densities(y) for y in inputs], axis=1)
-    pair = worst_pair(inputs, table, one_coordinate=one_coordinate)
-    return pair, float(np.max(np.abs(np.exp(table).sum(axis=0) - 1)))
-
-
-def worst_pair(inputs: list[Vector], table: Floats, *, one_coordinate: bool) -> WorstPair:
-    """Over all pairs, or those that differ in at most one coordinate; the table has one row per output."""
-    ratios = table[:, :, None] - table[:, None, :]
+    ratios = np.max(table[:, :, None] - table[:, None, :], axis=0)
     if one_coordinate:
-        ratios[:, [[np.count_nonzero(x != y) > 1 for y in inputs] for x in inputs]] = -math.inf
-    output, i, j = (int(place) for place in np.unravel_index(np.argmax(ratios), ratios.shape))
-    return WorstPair(inputs[i], inputs[j], output, float(ratios[output, i, j]))
+        ratios[[[np.count_nonzero(x != y) > 1 for y in inputs] for x in inputs]] = -math.inf
+    i, j = divmod(int(np.argmax(ratios)), len(inputs))
+    return inputs[i], inputs[j], float(ratios[i, j]), float(np.max(np.abs(np.exp(table).sum(axis=0) - 1)))
 
 
 def listed_ratio(subject: Subject) -> Iterator[Finding]:
@@ -94,8 +79,8 @@ def listed_ratio(subject: Subject) -> Iterator[Finding]:
     for budget in subject.exact_budgets:
         small = subject.small(budget)
         if small is not None and small.listed and small.dense:
-            pair, off = worst_of(subject, small)
-            found.append((pair.ratio - small.scheme.privacy.epsilon, pair.ratio, budget, off))
+            _, _, ratio, off = worst_of(subject, small)
+            found.append((ratio - small.scheme.privacy.epsilon, ratio, budget, off))
     if not found:
         yield skipped("ratio", _LISTED, "Its outputs cannot be enumerated at any small budget.")
         return
@@ -105,8 +90,7 @@ def listed_ratio(subject: Subject) -> Iterator[Finding]:
         f"Over all outputs at {len(found)} budgets and all pairs of inputs, the log-likelihood ratio comes "
         f"closest to its limit at a budget of {budget:g}: {ratio:.6g}; {promised:.6g} is guaranteed."
     )
-    details = {"largest share of the promise": ratio / promised, "budgets": [each[2] for each in found]}
-    yield judged("ratio", _LISTED, sentence, ratio, promised, slack=_SLACK, details=details)
+    yield judged("ratio", _LISTED, sentence, ratio, promised, slack=_SLACK)
     off = max(each[3] for each in found)
     sentence = f"The probabilities of all outputs sum to one within {off:.1e}."
     yield judged("ratio", "densities add up to one", sentence, off, _SLACK)
@@ -199,7 +183,7 @@ def _cautious(likely: Floats, count: float, unlikely: Floats, other: float, delt
 
 
 def level_of(subject: Subject) -> float:
-    """The level of each confidence limit: two scores are tried per budget, and a bound uses two limits."""
+    """The level of each confidence limit: two scores per budget, two limits per bound."""
     return (1 - CONFIDENCE) / (4 * len(subject.budgets))
 
 
@@ -216,16 +200,14 @@ def lower_bounds(subject: Subject) -> Iterator[Finding]:
             f"{max(found, 0.0):.3f}; {promised:.3f} is guaranteed (all these bounds hold together with "
             f"{CONFIDENCE:.1%} confidence)."
         )
-        outputs = float(len(small.outputs)) if small.listed else math.inf
-        details = {"share of the promise": found / promised, "outputs": outputs}
-        yield judged("distinguish", name, sentence, found, promised, details=details)
+        yield judged("distinguish", name, sentence, found, promised)
 
 
 def _distinguished(subject: Subject, small: Small) -> float:
     """The better of two scores: the likelihood ratio, and one learned from reports where they repeat."""
     scheme, task, rng, scores = small.scheme, small.task, subject.noise(), list[Floats]()
     if small.listed and small.dense:
-        pair = worst_of(subject, small)[0][:2]
+        pair = worst_of(subject, small)[:2]
     else:  # opposite corners, far beyond the bound and near zero: direction and norm differ
         corner = np.full(scheme.mechanism.dim, 30 * task.bound, np.float32)
         pair = corner, (-1e-4 * corner).astype(np.float32)
@@ -267,23 +249,14 @@ def _tally(subject: Subject, small: Small, name: str) -> Finding:
         limits *= [[one.differs_from(other) for other in inputs] for one in inputs]
     level = FALSE_ALARM / (2 * 2 * counts.size)  # two limits of each share, at two budgets
     closest = closest_pair(counts, count, level, limits)
-    details = {
-        "inputs": [each.name for each in inputs],
-        "reports of each": count,
-        "events": events.size,
-        "likely under": inputs[closest.likely].name,
-        "unlikely under": inputs[closest.unlikely].name,
-        "event": events.label(closest.event),
-        "times": list(closest.counts),
-        "chance of a false alarm, at most": FALSE_ALARM,
-    }
+    likely, unlikely = inputs[closest.likely].name, inputs[closest.unlikely].name
     sentence = (
         f"{count:,} reports of each of {len(inputs)} inputs, all pairs compared on {events.size:,} events. "
-        f'The closest to the limit are "{details["likely under"]}" and "{details["unlikely under"]}", on '
-        f"{details['event']} ({closest.counts[0]:,} against {closest.counts[1]:,} times): epsilon is at "
-        f"least {max(closest.bound, 0.0):.3f}, {closest.limit:.3f} is guaranteed."
+        f'The closest to the limit are "{likely}" and "{unlikely}", on {events.label(closest.event)} '
+        f"({closest.counts[0]:,} against {closest.counts[1]:,} times): epsilon is at least "
+        f"{max(closest.bound, 0.0):.3f}, {closest.limit:.3f} is guaranteed."
     )
-    return judged("tally", name, sentence, closest.bound, closest.limit, details=details)
+    return judged("tally", name, sentence, closest.bound, closest.limit, likely=likely, unlikely=unlikely)
 
 
 def counted(
@@ -338,7 +311,7 @@ class Events:
 
 
 def _kinds(column: AnyColumn) -> int:
-    """The number of events of one position: its codes, or buckets of them where they are many."""
+    """The number of events of one position: its codes, or buckets of many."""
     return column.alphabet if column.alphabet and column.alphabet <= _MOST_CODES else _BUCKETS
 
 

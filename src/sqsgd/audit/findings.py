@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,16 +21,15 @@ _SCOPES = {
     "central": " The guarantee covers the sum of all reports under secure aggregation; one report has none.",
     "per-weight": " The guarantee is per weight; for the whole vector, multiply epsilon by the weights sent.",
 }
+_NUMBERS = ("scheme", "dim", "epsilon", "notion", "message_bytes", "trials", "seed")
 Image = npt.NDArray[np.float64]
 """Rows of pixels from 0 (black) to 1 (white)."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Likeness:
-    """How close a recovered picture is to the original; identical pictures have 1, 1 and infinity."""
+class Likeness(NamedTuple):
+    """How close a recovered picture is to the original: correlation, and signal-to-noise ratio."""
 
     correlation: float
-    structure: float
     decibels: float
 
 
@@ -44,8 +43,8 @@ class Pictures:
     from_report: tuple[Image, ...]
     gradient_likeness: tuple[Likeness, ...]
     report_likeness: tuple[Likeness, ...]
-    blind_likeness: tuple[Likeness, ...]
-    """The baseline without the target's data: the same attack on a report about other pictures."""
+    blind: float
+    """Correlation without the target's data: the same attack on a report about other pictures."""
     report_cosine: float
     """Cosine of the decoded with the true gradient, on the coordinates that were sent."""
 
@@ -66,7 +65,7 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the pictures, for JSON."""
-        names = ["check", "name", "outcome", "measured", "limit", "sentence"]
+        names = ("check", "name", "outcome", "measured", "limit", "sentence")
         details = {name: known(value) for name, value in self.details.items()}
         return {**{name: known(getattr(self, name)) for name in names}, "details": details}
 
@@ -117,20 +116,8 @@ class Audit:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the pictures, for JSON."""
-        names = [
-            "scheme",
-            "dim",
-            "epsilon",
-            "notion",
-            "message_bytes",
-            "trials",
-            "seed",
-            "result",
-            "passed",
-            "verdict",
-        ]
-        findings = [finding.to_dict() for finding in self.findings]
-        return {**{name: known(getattr(self, name)) for name in names}, "findings": findings}
+        values = {name: known(getattr(self, name)) for name in (*_NUMBERS, "result", "passed", "verdict")}
+        return {**values, "findings": [finding.to_dict() for finding in self.findings]}
 
 
 def shown(value: float | None) -> str:
@@ -150,7 +137,7 @@ def judged(
     limit: float,
     *,
     slack: float = 0.0,
-    details: Mapping[str, Any] | None = None,
+    **details: object,
 ) -> Finding:
     """A check that passes where ``measured`` is at most ``limit + slack``."""
     return Finding(
@@ -160,18 +147,18 @@ def judged(
         measured=float(measured),
         limit=float(limit),
         sentence=sentence,
-        details=details or {},
+        details=details,
     )
 
 
-def by_test(check: str, name: str, sentence: str, test: tuple[float, int], **details: object) -> Finding:
+def by_test(name: str, sentence: str, test: tuple[float, int], *, check: str = "law") -> Finding:
     """The finding of a test, by its p-value and degrees of freedom: p must be at least the significance."""
     p_value, freedom = test
     with np.errstate(divide="ignore"):
         measured = abs(float(np.log10(p_value)))
     sentence = f"{sentence}: p = {p_value:.2g} (fails below {SIGNIFICANCE:g})."
-    details = {"p": p_value, "freedom": freedom, **details}
-    return judged(check, name, sentence, measured, -math.log10(SIGNIFICANCE), details=details)
+    limit = -math.log10(SIGNIFICANCE)
+    return judged(check, name, sentence, measured, limit, p=p_value, freedom=freedom)
 
 
 def skipped(check: str, name: str, sentence: str) -> Finding:

@@ -35,8 +35,7 @@ _RARE = 1e-12  # pairs below this probability share one cell
 def g_test(observed: npt.ArrayLike, expected: npt.ArrayLike) -> tuple[float, int]:
     """The p-value of a G-test, and its degrees of freedom; the rarest outcomes are pooled.
 
-    A nearly impossible outcome could hide in the pool, so the rarest observed one is also tested alone, by
-    the probability that any outcome as rare occurs at all.
+    The rarest observed one, which could hide in the pool, is also tested alone.
 
     >>> g_test([50, 50], [50, 50]), g_test([99, 1], [100, 0])
     ((1.0, 1), (0.0, 0))
@@ -104,13 +103,9 @@ def law_of_outputs(subject: Subject) -> Iterator[Finding]:
         tested = _listed if small.listed else _mean_ratio
         tests.append(tested(small, x, forward(small.scheme, x, small.task), subject.trials, rng))
     p_value, freedom = min(tests)
-    test = min(1.0, p_value * len(inside)), freedom
     what = f"{len(small.outputs)} outputs" if small.listed else "density ratios"
-    sentence = (
-        f"{subject.trials:,} reports of each of {len(inside)} inputs at epsilon {budget:g} against the "
-        f"density that the proof is about ({what})"
-    )
-    yield by_test("law", _ALL, sentence, test)
+    sentence = f"{subject.trials:,} reports of each input at epsilon {budget:g} against the density ({what})"
+    yield by_test(_ALL, sentence, (min(1.0, p_value * len(inside)), freedom))
 
 
 def _listed(small: Small, x: Vector, y: Vector, count: int, rng: Rng) -> tuple[float, int]:
@@ -176,9 +171,8 @@ def _on_levels(
 ) -> tuple[Floats, npt.NDArray[np.uint8]] | None:
     """A vector on the levels, as the mechanism sees it, and its codes; the ends are clamped from beyond.
 
-    Where the range is ± reach times the vector's own root mean square, with the range as the unit: most
-    coordinates at the innermost levels (± s), m of them at ± a with a >= 1, where
-    m a² + (dim - m) s² = dim / reach².
+    If the range follows the vector's own root mean square, with the range as the unit: most coordinates at
+    the innermost levels (± s), m of them at ± a with a >= 1, where m a² + (dim - m) s² = dim / reach².
     """
     dim, levels, reach = mechanism.dim, mechanism.quantizer.levels, mechanism.own_reach
     signs, stretch = numbers.integers(0, 2, dim), np.full(dim, 1.5)
@@ -210,11 +204,8 @@ def _on_levels(
 def law_of_codes(subject: Subject) -> Iterator[Finding]:
     """Matches, their positions, the codes that do not match and the norm symbol, at the requested budget."""
     scheme, mechanism, vectors = subject.scheme, subject.scheme.mechanism, known_codes(subject)
-    if not isinstance(mechanism, Quantized):
-        yield skipped("law", _MATCHES, "It does not use PrivQuant; see the law of all outputs.")
-        return
-    if not vectors:
-        yield skipped("law", _MATCHES, "No vector's codes are known here; see the law of all outputs.")
+    if not isinstance(mechanism, Quantized) or not vectors:
+        yield skipped("law", _MATCHES, "No vector's PrivQuant codes are known; see the law of all outputs.")
         return
     quantizer, rng = mechanism.quantizer, subject.noise()
     dim, levels, each = quantizer.dim, quantizer.levels, max(1, subject.trials // (10 * _TASKS))
@@ -238,11 +229,11 @@ def law_of_codes(subject: Subject) -> Iterator[Finding]:
     if test[1] == 0:
         yield skipped("law", _MATCHES, _ONE)
     else:
-        yield by_test("law", _MATCHES, f"{told} against the exact distribution of their matches", test)
+        yield by_test(_MATCHES, f"{told} against the exact distribution of their matches", test)
     yield from _places(matches, by_place, runs, told)
     if levels > 2:
         sentence = f"{told}: codes that do not match are uniform over the {levels - 1} others"
-        yield by_test("law", "codes of the others", sentence, _others(changes.reshape(levels, levels)))
+        yield by_test("codes of the others", sentence, _others(changes.reshape(levels, levels)))
     if mechanism.symbol is not None and symbols:
         yield from _symbols(mechanism.symbol, symbols, matches > np.median(matches))
 
@@ -262,8 +253,7 @@ def with_doubt(chances: Floats, levels: int, doubt: float) -> Floats:
     """The distribution of observed matches if, with probability ``doubt``, one code is not the known one.
 
     With l true matches, that code is one of them with probability l / n and is then observed as a mismatch;
-    otherwise it is reported as the known code with probability 1 / (K - 1). Without this correction, a
-    report with the fewest possible matches may seem to have one less.
+    otherwise it is reported as the known code with probability 1 / (K - 1).
     """
     matches = np.arange(chances.size)
     kept, found = chances * matches / matches[-1], chances * (1 - matches / matches[-1]) / (levels - 1)
@@ -288,11 +278,8 @@ def _places(matches: Counts, by_place: Counts, runs: int, told: str) -> Iterator
     tried = [dim * min(chance_of_mean(float(end) / usual, 1 / usual, count) for end in ends)]
     if many:
         tried.append(float(stats.chi2.sf(float(centred @ centred) / variance, dim - 1)))
-    odd = int(np.argmax(np.abs(centred)))
-    oddest = f"coordinate {odd}, {int(by_place[odd]):,} of {count:,} times"
     test = min(1.0, len(tried) * min(tried)), dim - 1
-    sentence = f"{told}: every coordinate matches as often as any other"
-    yield by_test("law", "places of the matches", sentence, test, oddest=oddest)
+    yield by_test("places of the matches", f"{told}: every coordinate matches as often as any other", test)
     # Runs in a uniform subset of positions: the number of occupied gaps is hypergeometric.
     gaps = dim - matches + 1
     variances = matches * gaps * (matches - 1) * (dim - matches) / (dim**2 * max(dim - 1, 1))
@@ -300,7 +287,7 @@ def _places(matches: Counts, by_place: Counts, runs: int, told: str) -> Iterator
     if many and spread > _LEAST_EXPECTED:
         p_value = 2 * float(stats.norm.sf(abs(runs - float(np.sum(matches * gaps / dim))) / spread))
         sentence = f"{told}: matches are adjacent as often as expected by chance"
-        yield by_test("law", "runs of matches", sentence, (p_value, 1))
+        yield by_test("runs of matches", sentence, (p_value, 1))
 
 
 def _others(changes: Counts) -> tuple[float, int]:
@@ -322,12 +309,12 @@ def _symbols(symbol: ScalarDP, sent: Sequence[tuple[int, float]], high: npt.Arra
         expected += times * np.exp([symbol.log_density(each, size) for each in range(count)])
     test = g_test(np.bincount(drawn, minlength=count), expected)
     sentence = f"{drawn.size:,} symbols against their distribution"
-    yield by_test("law", "law of the norm symbol", sentence, test)
+    yield by_test("law of the norm symbol", sentence, test)
     table = [np.bincount(drawn[np.equal(high, side)], minlength=count) for side in (False, True)]
     test = independence_test(table)
     if test[1] > 0:
         sentence = "The symbol is independent of the number of matches"
-        yield by_test("law", "norm symbol and matches", sentence, test)
+        yield by_test("norm symbol and matches", sentence, test)
 
 
 # ---------------------------------------------------------------- the requested budget: sparse codes
@@ -371,15 +358,14 @@ def law_of_sparse_codes(subject: Subject) -> Iterator[Finding]:
     if test == (1.0, 0):
         yield skipped("law", _PAIRS, _ONE)
     else:
-        yield by_test("law", _PAIRS, f"{told} against the exact law of their matches", test)
-    hit, uniform = "all elements of the near set are hit equally often", "others and their signs are uniform"
-    for name, counts, sizes, sentence in (
-        ("places of the matches", by_place, np.ones(law.near), hit),
-        ("places and signs of the others", by_part, part_sizes(law), uniform),
+        yield by_test(_PAIRS, f"{told} against the exact law of their matches", test)
+    for name, counts, sizes in (
+        ("places of the matches", by_place, np.ones(law.near)),
+        ("places and signs of the others", by_part, part_sizes(law)),
     ):
         test = g_test(counts, counts.sum() * sizes / max(1, sizes.sum()))
         if test[1]:
-            yield by_test("law", name, f"{told}: {sentence}", test)
+            yield by_test(name, f"{told}: the {name} are uniform", test)
     if norm is not None:
         yield from _symbols(norm, symbols, [matches >= law.threshold for matches, _ in pairs])
 

@@ -1,13 +1,12 @@
-"""Gradient inversion from one report. The only module here that needs torch.
+"""Gradient inversion from one report (Geiping et al. 2020). The only module here that needs torch.
 
-The attacker knows the model, its weights, the labels and which coordinates were sent, and searches for
-pictures whose gradient has the direction of the report (Geiping et al. 2020): Adam on the pixels, with
-cosine loss and total variation. The weight of the total variation is tuned on the originals, which
-favours the attacker.
+The attacker knows the model, its weights, the labels and which coordinates were sent. The weight of the total
+variation is tuned on the originals, which favours the attacker.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +27,6 @@ from sqsgd.privacy.reconstruction import reconstruction_bound
 BATCHES = (1, 4)
 _STEPS, _RATE = 300, 0.3
 _SMOOTH_GRADIENT, _SMOOTH_REPORT = (0.01, 0.1), (0.1, 0.3, 1.0)
-_WINDOW = 7
 _MODEL, _DATASET = "lenet5", "mnist5k"
 _AS_GOOD, _VACUOUS = 0.95, 0.999
 
@@ -88,31 +86,13 @@ def likenesses(pictures: torch.Tensor, truth: torch.Tensor) -> tuple[Likeness, .
     for picture, original in zip(pictures / width, truth / width, strict=True):
         error = float((picture - original).pow(2).mean())
         both = torch.stack([picture.flatten(), original.flatten()])
-        result.append(
-            Likeness(
-                correlation=float(torch.corrcoef(both)[0, 1].nan_to_num()),
-                structure=_structure(picture, original),
-                decibels=-10 * float(np.log10(max(error, 1e-10))),
-            )
-        )
+        correlation = float(torch.corrcoef(both)[0, 1].nan_to_num())
+        result.append(Likeness(correlation, -10 * math.log10(max(error, 1e-10))))
     return tuple(result)
 
 
-def _structure(picture: torch.Tensor, original: torch.Tensor) -> float:
-    """Structural similarity (Wang et al. 2004) with flat windows, for pixels of range one."""
-
-    def local(values: torch.Tensor) -> torch.Tensor:
-        return nn.functional.avg_pool2d(values[None], _WINDOW, 1)
-
-    a, b = local(picture), local(original)
-    spread_a, spread_b = local(picture**2) - a**2, local(original**2) - b**2
-    common = local(picture * original) - a * b
-    near = (2 * a * b + 1e-4) * (2 * common + 9e-4)
-    return float((near / ((a**2 + b**2 + 1e-4) * (spread_a + spread_b + 9e-4))).mean())
-
-
-def _mean(values: Sequence[Likeness], name: str = "correlation") -> float:
-    return float(np.mean([getattr(value, name) for value in values]))
+def _mean(values: Sequence[Likeness]) -> float:
+    return float(np.mean([value.correlation for value in values]))
 
 
 def inverted_gradients(subject: Subject, steps: int = _STEPS) -> Iterator[Finding]:
@@ -149,10 +129,6 @@ def _inverted(subject: Subject, scheme: Scheme, attack: _Attack, other: _Attack)
     outcome: Outcome = "violated" if as_good and _mean(clear) > 0.5 else "passed"
     if reconstruction_bound(epsilon_of_vector(subject), max(2, scheme.mechanism.dim)) > _VACUOUS:
         outcome = "not applicable"
-    details: dict[str, float] = {"cosine of the decoded gradient, on what was sent": achieved}
-    for words, name in (("structural similarity", "structure"), ("decibels", "decibels")):
-        details[f"{words} from the report"] = _mean(seen, name)
-        details[f"{words} from the gradient"] = _mean(clear, name)
     pictures = Pictures(
         title=f"A batch of {size} {'picture' if size == 1 else 'pictures'}",
         originals=images(attack.pictures),
@@ -160,7 +136,7 @@ def _inverted(subject: Subject, scheme: Scheme, attack: _Attack, other: _Attack)
         from_report=from_report,
         gradient_likeness=clear,
         report_likeness=seen,
-        blind_likeness=blind,
+        blind=_mean(blind),
         report_cosine=achieved,
     )
     return Finding(
@@ -172,7 +148,7 @@ def _inverted(subject: Subject, scheme: Scheme, attack: _Attack, other: _Attack)
         sentence=f"Pictures recovered from one report correlate with the originals by {_mean(seen):.2f}; "
         f"from the raw gradient by {_mean(clear):.2f}, from a report about other pictures by "
         f"{_mean(blind):.2f}. The check passes if a report reveals less than the gradient does.",
-        details=details,
+        details={"cosine": achieved},
         pictures=(pictures,),
     )
 

@@ -49,19 +49,19 @@ def _unit_vector(dim: int, numbers: np.random.Generator) -> Vector:
     return np.asarray(x / np.float32(np.linalg.norm(x)))
 
 
+def _tasks(subject: Subject, count: int) -> list[Task]:
+    return [task_for(subject.scheme, subject.seed, client=client) for client in range(count)]
+
+
 def _declared(subject: Subject, x: Vector) -> Finding:
     """A message that is unpacked and packed again is the same to the last byte: it holds only the columns."""
     scheme, wrong, rng = subject.scheme, 0, subject.noise()
     spike = np.eye(1, x.size, dtype=np.float32)[0]
     vectors = [np.float32(size) * each for size in (1.0, 1e3, 1e-3, 0.0) for each in (x, spike)]
-    for client, vector in enumerate(vectors):
-        task = task_for(scheme, subject.seed, client=client)
+    for vector, task in zip(vectors, _tasks(subject, len(vectors)), strict=True):
         message = scheme.encode(vector, task, rng)
         wrong += message != scheme.seal(scheme.open(message, task), task) or 8 * len(message) != scheme.bits
-    sentence = (
-        f"{len(vectors) - wrong} of {len(vectors)} messages are exactly the envelope and the declared "
-        f"columns, {scheme.bits // 8:,} bytes whatever the vector."
-    )
+    sentence = f"{wrong or 'None'} of {len(vectors)} messages differ from envelope and declared columns."
     return judged("message", "message is its columns", sentence, wrong, 0)
 
 
@@ -87,17 +87,12 @@ def _unsent(subject: Subject, x: Vector, numbers: np.random.Generator) -> Findin
     scheme, changed = subject.scheme, 0
     if not scheme.sends_block:
         return skipped("message", _UNSENT, "Every coordinate contributes to the report.")
-    for seed in range(_SEEDS):
-        task = task_for(scheme, subject.seed, client=seed)
+    for seed, task in enumerate(_tasks(subject, _SEEDS)):
         other = (1e3 * numbers.standard_normal(scheme.dim)).astype(np.float32)
         sent = scheme.sent_coordinates((), task)
         other[sent] = x[sent]
-        messages = {scheme.encode(vector, task, seeded_rng(seed)) for vector in (x, other)}
-        changed += len(messages) > 1
-    sentence = (
-        f"{changed or 'None'} of {_SEEDS} messages change when the {scheme.dim - scheme.mechanism.dim:,} "
-        "coordinates that wait in the residual change."
-    )
+        changed += len({scheme.encode(vector, task, seeded_rng(seed)) for vector in (x, other)}) > 1
+    sentence = f"{changed or 'None'} of {_SEEDS} messages change with coordinates that are not sent."
     return judged("message", _UNSENT, sentence, changed, 0)
 
 
@@ -106,20 +101,16 @@ def _same_codes(subject: Subject, numbers: np.random.Generator) -> Finding:
     scheme, changed, compared = subject.scheme, 0, 0
     if not isinstance(mechanism := scheme.mechanism, Quantized):
         return skipped("message", _SAME, "Its codes are not PrivQuant's.")
-    for seed in range(_SEEDS):
-        task = task_for(scheme, subject.seed, client=seed)
+    for seed, task in enumerate(_tasks(subject, _SEEDS)):
         signs = numbers.choice(np.array([-1.0, 1.0]), mechanism.dim)
         vectors = [_clamped(scheme, mechanism, task, signs, numbers) for _ in range(2)]
-        messages = {scheme.encode(x, task, seeded_rng(seed)) for x in vectors if x is not None}
-        if all(x is not None for x in vectors):
+        known = [x for x in vectors if x is not None]
+        if len(known) == 2:
             compared += 1
-            changed += len(messages) > 1
+            changed += len({scheme.encode(x, task, seeded_rng(seed)) for x in known}) > 1
     if compared == 0:
         return skipped("message", _SAME, "At this budget no two vectors certainly have the same codes.")
-    sentence = (
-        f"{changed or 'None'} of {compared} messages differ between vectors that are rounded to the same "
-        "codes: nothing finer than a code may be sent."
-    )
+    sentence = f"{changed or 'None'} of {compared} messages differ between vectors with the same codes."
     return judged("message", _SAME, sentence, changed, 0)
 
 
@@ -153,36 +144,30 @@ def numbers_as_words(vector: Vector) -> npt.NDArray[np.uint32]:
 def _in_clear(subject: Subject, x: Vector) -> Finding:
     """Four bytes of a message, at any offset, that are a float32 of the vector or two of its float16."""
     scheme, rng, most, values = subject.scheme, subject.noise(), 0, 0
-    for client in range(_REPORTS):
-        task = task_for(scheme, subject.seed, client=client)
+    for task in _tasks(subject, _REPORTS):
         words = four_byte_words(scheme.body(scheme.encode(x, task, rng)).ljust(4, b"\0"))
         for vector in (x, forward(scheme, x, task)):
             known = numbers_as_words(vector)
             most, values = max(most, int(np.isin(words, known).sum())), max(values, known.size)
     expected = values * scheme.bits / 8 / 2.0**32
     limit = _CLEAR + math.ceil(expected + 6 * math.sqrt(expected))
-    sentence = (
-        f"A message holds at most {most} numbers of the vector as float32 or float16; up to {limit} can be "
-        "chance."
-    )
+    sentence = f"A message holds at most {most} of the vector's numbers; up to {limit} can be chance."
     return judged("message", "numbers in clear", sentence, most, limit)
 
 
 def _readings(body: bytes) -> Iterator[Floats]:
     """The bytes read as floats and integers from every offset."""
-    for kind in ("<f4", "<f2", "i1", "<i2", "<i4"):
-        width = np.dtype(kind).itemsize
-        for start in range(min(width, len(body) - width + 1)):
+    for kind in map(np.dtype, ("<f4", "<f2", "i1", "<i2", "<i4")):
+        for start in range(min(kind.itemsize, len(body) - kind.itemsize + 1)):
             with np.errstate(invalid="ignore"):
-                count = (len(body) - start) // width
+                count = (len(body) - start) // kind.itemsize
                 yield np.frombuffer(body, kind, count, start).astype(np.float64)
 
 
 def _correlated(subject: Subject, x: Vector) -> Finding:
     """The largest correlation of any reading with any stretch of the vector, against what ε allows."""
     scheme, rng, found = subject.scheme, subject.noise(), []
-    for client in range(2):
-        task = task_for(scheme, subject.seed, client=client)
+    for task in _tasks(subject, 2):
         message = scheme.encode(x, task, rng)
         targets = [(forward(scheme, x, task).astype(np.float64), epsilon_of_vector(subject))]
         if scheme.sends_block:
@@ -247,11 +232,10 @@ def _direction(subject: Subject, name: str, dim: int) -> Finding:
     block = name == _BLOCK
     # The length of a unit vector's block.
     length = math.sqrt(dim / scheme.dim) if block and scheme.sends_block else 1.0
-    for client in range(max(50, subject.trials // 100)):
+    for task in _tasks(subject, max(50, subject.trials // 100)):
         truth = np.float32(length) * _unit_vector(dim, numbers)
-        task = task_for(scheme, subject.seed, client=client)
         x = preimage(scheme, truth, task) if block else truth
-        if block and client == 0 and cosine(forward(scheme, x, task), truth) < 1 - 1e-6:
+        if block and not cosines and cosine(forward(scheme, x, task), truth) < 1 - 1e-6:
             return skipped("reconstruct", name, "Vectors are padded, so the block is the whole vector.")
         columns = scheme.open(message := scheme.encode(x, task, rng), task)
         guess = scheme.mechanism.estimate(columns, task.bound) if block else scheme.decode(message, task)
@@ -265,6 +249,5 @@ def _direction(subject: Subject, name: str, dim: int) -> Finding:
         f"Over {len(cosines)} random vectors, the largest cosine of the decoded report with the truth is "
         f"{largest:.4f} ({mean:.4f} on average); {limit}."
     )
-    details = {"mean": mean, "dimensions": dim}
-    found = judged("reconstruct", name, sentence, largest, min(bound, 1.0), details=details)
+    found = judged("reconstruct", name, sentence, largest, min(bound, 1.0), mean=mean, dimensions=dim)
     return found if bound < 1.0 else replace(found, outcome="not applicable")

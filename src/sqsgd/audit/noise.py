@@ -53,20 +53,19 @@ def noise_checks(subject: Subject) -> Iterator[Finding]:
 
 
 class Key(NamedTuple):
-    """Bytes that a fresh generator reads from the operating system, and how much of them matters."""
+    """Bytes that a fresh generator reads from the operating system; whether equal bytes give equal draws,
+    so that nothing else goes into them; and how many of the first 512 bits change the draws differently."""
 
     read: int
     repeats: bool
-    """The same answers of the operating system give the same draws: nothing else goes into them."""
     bits: int
-    """Bits of the answers, of the first 512, each of which changes the draws in its own way."""
 
 
 def key_of(noise: Callable[[], Rng]) -> Key:
     """Watch a fresh generator read its key, then flip one bit of the key after another.
 
-    A key made from the time of day reads nothing, or repeats nothing; one from four bytes depends on 32
-    bits. A key folded from longer answers draws the same for two different flips, which counts once.
+    A key made from the time of day reads nothing, or repeats nothing. A key folded from longer answers
+    draws the same for two different flips, which counts once.
     """
     noise().take(_DRAWN)  # imports, and whatever is read once for the whole process, happen before
     read = flipped = 0
@@ -111,32 +110,25 @@ def key_check(subject: Subject) -> Finding:
     """The operating system's answers are watched and varied; attributes of the generator are not trusted."""
     key = key_of(subject.noise)
     bits = key.bits if key.repeats else 0
-    sentence = (
-        f"A client's generator reads {key.read:,} bytes from the operating system before it draws, and they "
-        f"alone decide the draws, by {bits} bits; {ENOUGH} are enough."
-    )
+    sentence = f"{bits} bits of the operating system's {key.read:,} bytes decide the draws; {ENOUGH} suffice."
     if key.read and not key.repeats:
         sentence = "Something else than the operating system, such as the time of day, decides the draws."
-    details = {"bytes read": key.read, "same bytes, same draws": key.repeats}
-    found = judged("noise", "generator of clients", sentence, bits, ENOUGH, details=details)
+    found = judged("noise", "generator of clients", sentence, bits, ENOUGH)
     return replace(found, outcome="passed" if bits >= ENOUGH else "violated")
 
 
 # ---------------------------------------------------------------- the same noise twice
 
 
-class Drawn(NamedTuple):
-    """What was drawn in all settings, in pieces that must never repeat; a refusal is safe."""
-
-    pieces: list[bytes]
-    settings: list[str]
-    refused: list[str]
-
-
-def draw_in_every_setting(noise: Callable[[], Rng], draw: Callable[[Rng, int], list[bytes]]) -> Drawn:
+def draw_in_every_setting(
+    noise: Callable[[], Rng], draw: Callable[[Rng, int], list[bytes]]
+) -> tuple[list[bytes], list[str], list[str]]:
     """Draw with one generator twice, with fresh ones, in threads, and in forked processes.
 
     ``draw`` receives the number of the setting, which selects the client and the round.
+
+    Returns:
+        Pieces that must never repeat, the settings, and those that refused to draw, which is safe.
     """
     shared = noise()
     pieces = draw(shared, 0) + draw(shared, 0)  # something for the children to repeat
@@ -150,7 +142,7 @@ def draw_in_every_setting(noise: Callable[[], Rng], draw: Callable[[Rng, int], l
         answers = [_forked(partial(draw, shared, which)) for which in range(2)]
         pieces += [piece for answer in answers for piece in answer or []]
         (refused if None in answers else settings).append("forks")
-    return Drawn(pieces + draw(shared, 0), settings, refused)
+    return pieces + draw(shared, 0), settings, refused
 
 
 def _forked(draw: Callable[[], list[bytes]]) -> list[bytes] | None:
@@ -186,26 +178,22 @@ def generator_check(subject: Subject) -> Finding:
         taken = rng.take(_DRAWN).tobytes() + b"".join(rng.word().to_bytes(8, "little") for _ in range(32))
         return [taken[start : start + _BLOCK] for start in range(0, len(taken), _BLOCK)]
 
-    drawn = draw_in_every_setting(subject.noise, blocks)
+    pieces, settings, refused = draw_in_every_setting(subject.noise, blocks)
     # Two of n fresh generators share one of S states with probability 1 - exp(-n²/2S), whatever hides the
     # states: at the default length, 99.97 % for keys of four bytes.
     fresh = max(_FRESH, 13 * subject.trials)
     words = [subject.noise().word() for _ in range(fresh)]
-    pieces = drawn.pieces + [subject.noise().take(_BLOCK).tobytes() for _ in range(_FRESH)]
+    pieces += [subject.noise().take(_BLOCK).tobytes() for _ in range(_FRESH)]
     repeats = _repeats(pieces) + _repeats(words)
     sentence = (
-        f"{repeats or 'None'} of {len(pieces):,} blocks of {_BLOCK} bytes ({', '.join(drawn.settings)}) and "
+        f"{repeats or 'None'} of {len(pieces):,} blocks of {_BLOCK} bytes ({', '.join(settings)}) and "
         f"the first words of {fresh:,} fresh generators repeat another."
     )
-    details = {"refused in": drawn.refused}
-    return judged("noise", "noise of two generators", sentence, repeats, 0, details=details)
+    return judged("noise", "noise of two generators", sentence, repeats, 0, refused=refused)
 
 
 def _series(subject: Subject) -> list[tuple[bytes, ...]]:
-    """Reports of the zero vector for each client: two for one round, and one for the next.
-
-    The mechanism's input is the same for every client and round, so only the noise differs.
-    """
+    """Reports of the zero vector for each client: two for one round, and one for the next."""
     scheme, nothing = subject.scheme, np.zeros(subject.dim, np.float32)
     found = []
     for which in range(max(_FEWEST_PAIRS, subject.trials // 30)):
@@ -239,8 +227,7 @@ def _reports(subject: Subject, series: list[tuple[bytes, ...]]) -> Finding:
         f"{repeats or 'None'} of {count:,} reports of the same vector ({', '.join(settings)}) repeat "
         f"another; chance allows for {limit}."
     )
-    details = {"refused in": refused, "repeats expected by chance, at most": expected}
-    return judged("noise", _REPEATS, sentence, repeats, limit, details=details)
+    return judged("noise", _REPEATS, sentence, repeats, limit, refused=refused, expected=expected)
 
 
 def likeliest(subject: Subject, x: Vector, task: Task) -> float:
@@ -265,10 +252,8 @@ def rounds_check(series: list[tuple[bytes, ...]]) -> Finding:
     )
     pairs = ((first, later), (again, later), (first, again))
     p_value = min(1.0, len(pairs) * min(2 * float(stats.norm.sf(abs(nearness(*pair)))) for pair in pairs))
-    sentence = (
-        f"Reports of each of {len(series):,} clients in two rounds differ as much as those of two clients"
-    )
-    return by_test("noise", "noise of two rounds", sentence, (p_value, 1))
+    sentence = f"Reports of {len(series):,} clients in two rounds differ as much as those of two clients"
+    return by_test("noise of two rounds", sentence, (p_value, 1), check="noise")
 
 
 def nearness(reports: Bits, others: Bits) -> float:
@@ -308,10 +293,8 @@ def _source(subject: Subject) -> Finding:
     task = task_for(scheme, subject.seed, length=float(np.linalg.norm(x)))
     watched = CountingRng(1)
     same = scheme.encode(x, task, watched) == scheme.encode(x, task, seeded_rng(1))
-    sentence = (
-        f"Encode draws {watched.drawn:,} bytes from the generator passed to it, and from "
-        f"{'nothing' if same else 'something'} else."
-    )
+    other = "nothing" if same else "something"
+    sentence = f"Encode draws {watched.drawn:,} bytes from its generator, and {other} from elsewhere."
     wrong = (not same) + (watched.drawn == 0)
     return judged("noise", "noise comes from the generator", sentence, wrong, 0)
 
@@ -320,7 +303,7 @@ def _enough(subject: Subject) -> Finding:
     """A report drawn from b random bits has a probability of at least 2^-b.
 
     So each report must take at least -log2 of its probability in bits from its generator. With fewer, encode
-    expands a short seed, which can be guessed. How many bits the generator itself has is another check.
+    expands a short seed, which can be guessed.
     """
     scheme, mechanism = subject.scheme, subject.scheme.mechanism
     finite = all(column.alphabet is not None for column in mechanism.layout)

@@ -15,7 +15,7 @@ from scipy.sparse.linalg import LinearOperator, lsqr
 from sqsgd._internal import checks
 from sqsgd._internal.checks import Vector
 from sqsgd.core import Mechanism, Scheme
-from sqsgd.core.codec import Columns, Layout
+from sqsgd.core.codec import Columns
 from sqsgd.core.random import Rng, secure_rng
 from sqsgd.core.task import Task
 
@@ -26,8 +26,7 @@ _MOST_OUTPUTS = 300
 _SMALL = ((4, 2), (4, 1), (2, 2), (2, 1), (1, 1), (3, 12))  # coordinates and bytes
 _CLOSE, _MOST_STEPS = 1e-7, 40
 _FAR = 30.0  # times the bound
-_TINY = 1e-6
-"""Mechanisms that send a direction treat vectors shorter than this part of the bound as zero."""
+_TINY = 1e-6  # directions of vectors shorter than this part of the bound count as zero
 _BANDS = (*((i / 20, (i + 1) / 20) for i in range(20)), (1.0, 1.5), (1.5, 2.2), (2.2, 3.3), (3.3, 5.0))
 _MOST_SYMBOLS = 4
 
@@ -95,7 +94,7 @@ class Small:
     @cached_property
     def listed(self) -> bool:
         """All outputs can be enumerated."""
-        return outputs_of(self.scheme.mechanism.layout) <= _MOST_OUTPUTS
+        return math.prod(column.outputs for column in self.scheme.mechanism.layout) <= _MOST_OUTPUTS
 
     @cached_property
     def dense(self) -> bool:
@@ -135,13 +134,14 @@ class Small:
     def every_length(self, numbers: np.random.Generator) -> list[Input]:
         """Zero, tiny, all lengths, the middles and edges of norm symbols, ties, sparse, dense, and too long.
 
-        They reach every branch of a mechanism, whatever its density says. Directions are those that the
-        mechanism sees, after the public transforms; two more are raw vectors.
+        They reach every branch of a mechanism. All but two are directions after the public transforms.
         """
         mechanism, bound = self.scheme.mechanism, self.task.bound
         axes, ones = np.eye(mechanism.dim), np.ones(mechanism.dim)
+        dense = numbers.standard_normal(mechanism.dim)
         raw = {
-            "dense": numbers.standard_normal(mechanism.dim),
+            "dense": dense,
+            "dense, reversed": -dense,
             "one axis": axes[0],
             "last axis, reversed": -axes[-1],
             "equal magnitudes": ones,
@@ -151,13 +151,13 @@ class Small:
         }
         directions = {name: each / float(np.linalg.norm(each)) for name, each in raw.items()}
         dense = directions["dense"]
-        directions["dense, reversed"] = -dense
         symbols = mechanism.layout[-1].alphabet if mechanism.traits.has_symbol else None
         steps = 2 * min((symbols or 3) - 1, _MOST_SYMBOLS)
         targets: list[tuple[str, Floats, Band | None]] = [("zero", 0 * dense, None)]
-        for part, words in ((0.99 * _TINY, "just below"), (1.01 * _TINY, "just above")):
-            for sign, end in ((1, ""), (-1, ", reversed")):
-                targets.append((f"{words} a millionth of the bound{end}", sign * part * dense, None))
+        for share, side in ((0.99, "just below"), (1.01, "just above")):
+            for name in ("dense", "dense, reversed"):
+                target = share * _TINY * directions[name]
+                targets.append((f"{side} a millionth of the bound, {name}", target, None))
         targets.append(("a billionth of the bound", 1e-9 * directions["one axis"], None))
         targets += [(f"length {i}/{steps} of the bound", i / steps * dense, None) for i in range(1, steps)]
         targets += [(f"at the bound, {name}", each, None) for name, each in directions.items()]
@@ -203,11 +203,6 @@ class Input:
         return int(np.count_nonzero(~same))
 
 
-def outputs_of(layout: Layout) -> float:
-    """The number of outputs of a layout."""
-    return math.prod(column.outputs for column in layout)
-
-
 def has_density(mechanism: Mechanism) -> bool:
     """Whether the density has a closed form."""
     blank = tuple(np.zeros(column.count, np.uint32) for column in mechanism.layout)
@@ -231,10 +226,7 @@ def forward(scheme: Scheme, x: Vector, task: Task) -> Vector:
 
 
 def preimage(scheme: Scheme, y: Vector, task: Task) -> Vector:
-    """The shortest vector that the transforms map to y, or the nearest one where y has no preimage.
-
-    By least squares: every transform's inverse is its transpose.
-    """
+    """The shortest vector that the transforms map to y, by least squares: their inverse is the transpose."""
     stages = len(scheme.transforms)
     if stages == 0:
         return y

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from sqsgd.core import Notion
 from sqsgd.report.tables import clean
 from sqsgd.schemes import make_scheme
@@ -84,19 +86,13 @@ class Group:
 
     def last(self, column: str) -> float:
         """The largest last value of a column among the counted runs; NaN if none is known."""
-        values = (float(run.columns[column][-1]) for run in self.counted)
-        return max((value for value in values if not math.isnan(value)), default=math.nan)
+        return float(np.fmax.reduce([run.columns[column][-1] for run in self.counted], initial=math.nan))
 
     @property
     def seconds(self) -> float:
         """Mean time of a counted run; NaN if it was not measured."""
         totals = [float(run.columns["seconds"].sum()) for run in self.counted]
         return math.fsum(totals) / len(totals) if totals else math.nan
-
-    @property
-    def lr(self) -> float:
-        """The learning rate of the first round, given or by the rule; NaN if it is not known yet."""
-        return self.runs[0].rate
 
     @property
     def notion(self) -> StatedNotion:
@@ -177,13 +173,12 @@ def _numbered(labels: Sequence[str]) -> list[str]:
 def _described(groups: Sequence[Group]) -> list[str]:
     """Short, distinct labels: defaults are named only where labels would otherwise be equal."""
     settings = [_settings(group.config) for group in groups]
-    names = [name for name in FIELDS if name in settings[0]]
+    names = ["scheme", *(name for name in FIELDS if name in settings[0] and name != "scheme")]
     names += sorted({name for values in settings for name in values} - set(names))
     differing = [name for name in names if len({repr(values.get(name)) for values in settings}) > 1]
     short, full = [], []
     for group, values in zip(groups, settings, strict=True):
-        ignored = _ignored_budgets(group)
-        parts = {name: _part(name, values.get(name)) for name in differing if name not in ignored}
+        parts = {name: _part(name, values.get(name)) for name in differing if not _ignores(group, name)}
         chosen = [part for name, part in parts.items() if not _by_default(name, values.get(name))]
         short.append(clean(", ".join(chosen)))
         full.append(clean(", ".join(parts.values()) or group.config.scheme))
@@ -194,40 +189,33 @@ def _described(groups: Sequence[Group]) -> list[str]:
 
 def _by_default(name: str, value: Any) -> bool:
     chosen = (name, value) == ("option code", "sparse")  # what a run without the option is stored with
-    return chosen or value is None or (name in ("lr", "bound", "clip", "secure") and not value)
+    return chosen or value is None or (name in ("lr", "bound", "clip_norm", "secure") and not value)
 
 
-def _ignored_budgets(group: Group) -> set[str]:
-    """Budgets that the scheme ignores, because it is a baseline without privacy or compression."""
+def _ignores(group: Group, name: str) -> bool:
+    """Whether the scheme ignores a budget, because it is a baseline without privacy or compression."""
     largest = 2 * group.config.bytes + 64  # the codes that the budget counts, and an envelope
-    ignored = {"epsilon": group.notion == "none", "bytes": group.last("bytes_up") > largest}
-    return {name for name in ignored if ignored[name]}
+    return (name == "epsilon" and group.notion == "none") or (
+        name == "bytes" and group.last("bytes_up") > largest
+    )
 
 
 def _part(name: str, value: Any) -> str:
     """A setting as part of a label."""
+    shown = f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, bool):
+        shown = "on" if value else "off"
+    name = name.removeprefix("option ")
     if name in ("scheme", "dataset", "model", "loss", "partition", "optimizer"):
-        return str(value)
-    if name == "epsilon":
-        return f"ε {value:g}"
-    if name == "bytes":
-        return f"{value} bytes"
+        return shown
     if name in ("lr", "bound") and value == 0:
         return f"{name} by rule"
-    if name == "clip" and value == 0:
-        return "no clip"
+    if name == "clip_norm":
+        return f"clip {shown}" if value else "no clip"
+    if name == "secure":
+        return "secure noise" if value else "seeded noise"
     if name == "participation":
         words = {"all": "all clients", "once": "one report per client"}
         return words.get(value, f"{value} clients per round")
-    if name == "secure":
-        return "secure noise" if value else "seeded noise"
-    if name.startswith("option "):
-        option = name.removeprefix("option ")
-        return f"{option} default" if value is None else f"{option} {_plain(value)}"
-    return f"{name} {_plain(value)}"
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    forms = {"epsilon": f"ε {shown}", "bytes": f"{shown} bytes"}
+    return forms.get(name, f"{name} {'default' if value is None else shown}")

@@ -223,7 +223,7 @@ def arms(groups: Sequence[Group]) -> list[Row]:
                 "mean": Shown(mean, interval(mean, half, share=share)),
                 "half_width_95": half,
                 "best": Shown(best, interval(best, math.nan, share=share)),
-                "lr": group.lr,
+                "lr": group.runs[0].rate,
                 "notion": group.notion,
                 **{name: group.last(column) for name, column in LAST.items()},
                 "share_of_float32": Shown(1 / ratio, fraction),

@@ -1,11 +1,12 @@
-"""Right answers conform; every kind of wrong answer is found and named."""
+"""Conformance: the packaged vectors are the generated ones; wrong answers to them are found and named."""
 
 import copy
-import json
+import importlib
 
 import pytest
+from snippets import ROOT
 
-from sqsgd.audit.conformance import compare, expected_answers, read_answers, read_vectors
+from sqsgd.audit.conformance import PATH, compare, expected_answers, read_answers, read_vectors
 
 VECTORS = read_vectors()
 RIGHT = expected_answers(VECTORS)
@@ -77,7 +78,28 @@ def test_files_that_are_no_answers_are_refused(text, said, tmp_path):
         read_answers(path)
 
 
-def test_answers_are_read_from_a_file(tmp_path):
-    path = tmp_path / "answers.json"
-    path.write_text(json.dumps(RIGHT))
-    assert read_answers(path) == RIGHT
+def test_the_packaged_vectors_are_the_generated_ones(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    assert importlib.import_module("conformance_vectors").text() == PATH.read_text()
+    assert PATH.stat().st_size < 700_000
+
+
+def test_all_inputs_and_reasons_occur_and_messages_differ():
+    names = {case["id"].split("/")[1] for group in VECTORS["groups"] for case in group["encode"]}
+    assert names >= {"dense", "sparse", "zero", "short", "at-the-bound", "beyond-the-bound", "denormal"}
+    reasons = {case["reason"] for group in VECTORS["groups"] for case in group["malformed"]}
+    assert reasons == {"length", "version", "checksum", "padding", "code", "accepted"}
+    for group in VECTORS["groups"]:
+        messages = [case["message"] for case in group["encode"]]
+        assert len(set(messages)) > len(messages) / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("word-below", 3), ("word-tied-below", 4), ("word-tied-above", 4), ("rank-rejected", 5)],
+)
+def test_unlikely_draws_take_the_words_that_they_should(name, words):
+    """A tie takes one word more, a rejected rank two."""
+    for group in VECTORS["groups"][:3]:
+        case = next(case for case in group["encode"] if case["id"].endswith(f"/{name}"))
+        assert len(case["words"]) == 16 * words
