@@ -17,11 +17,9 @@ collect_ignore_glob = ["*/conftest.py"]  # two of the same name stop a run of tw
 SLOW = (
     "privacy/test_certificate.py::test_the_whole_range",
     "cli/test_cli_audit.py",
-    "cli/test_data.py::test_data_list",
     "clients/",
     "cli/test_collect.py",
     "cli/test_deploy.py",
-    "cli/test_schemes.py",
     "cli/test_report.py::test_the_files",
     "cli/test_train.py::test_the_summary_ends",
     "flower/",

@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from sqsgd.cli import app
 from sqsgd.cli._failures import Ended
-from sqsgd.cli.compare import run_options, worded_panel
+from sqsgd.cli.compare import run_options, worded
 from sqsgd.training import sweep as sweeps
 from sqsgd.training.settings import FIELDS
 from sqsgd.training.sweep import FIGURES, Tick, figure_file, load_sweep, make_sweep
@@ -57,12 +57,6 @@ def test_a_scheme_without_a_run_ends_with_1(ran, rows, code, tmp_path):
     assert done.error == ""
 
 
-def test_where_every_run_failed_the_reason_is_said(ran):
-    done = ran([FAILED])
-    assert done.code == 1
-    assert f"no run finished, so there is no page: {FAILED['failed'][0]}" in done.error
-
-
 def test_a_sweep_in_which_every_rate_fails_ends_with_its_reason(tmp_path, monkeypatch):
     """Nothing was trained: there is no folder of runs, and no page can be made of it."""
     monkeypatch.setattr(sweeps, "check_runs", lambda _: [])  # it would find the reason before
@@ -84,37 +78,48 @@ def test_without_json_the_table_and_the_progress_are_printed(ran, tmp_path):
     assert done.error == "training: 1 of 2 runs, 1 failed, round 1 of 2,000\n"
 
 
-def planned(monkeypatch, *arguments):
-    """The sweep that a command would run."""
-    sweeps = []
-    monkeypatch.setattr(command, "run", lambda sweep, *_, **__: sweeps.append(sweep))
-    done = typed(["sqsgd", "compare", *arguments])
-    assert (done.code, done.error) == (0, "")
-    return sweeps[0]
+@pytest.fixture
+def planned_runs(monkeypatch):
+    """The sweeps that a command would have run."""
+    found = []
+    monkeypatch.setattr(command, "run", lambda *words, **options: found.append((words, options)))
+    return found
+
+
+@pytest.fixture
+def planned(planned_runs):
+    """The sweep that ``sqsgd compare`` would run with these options."""
+
+    def compare(*arguments):
+        done = typed(["sqsgd", "compare", *arguments])
+        assert (done.code, done.error) == (0, "")
+        return planned_runs[-1][0][0]
+
+    return compare
 
 
 def configurations(sweep):
     return [job.config for job in sweep.jobs({cell.name: 0.1 for cell in sweep.cells()})]
 
 
-def test_every_option_of_train_is_taken(monkeypatch):
+def test_every_option_of_train_is_taken(planned):
     given = {
         "partition": "dirichlet:0.1", "batch": 8, "participation": "5", "features": "hog", "model": "linear",
         "optimizer": "adam", "decay": "linear", "bound": 2.0, "engine": "local", "clients": 20,
     }  # fmt: skip
     words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
     words += ["--option", "reach=2.0", "--secure", "--tensorboard", "--lr", "0.5", "--seed", "4"]
-    sweep = planned(monkeypatch, "--schemes", "sqsgd,privunit-inf", "--seeds", "2", *words)
+    sweep = planned("--schemes", "sqsgd,privunit-inf", "--seeds", "2", *words)
     for config in configurations(sweep):
         assert {name: getattr(config, name) for name in given} == given
         assert (config.secure, config.tensorboard, config.options) == (True, True, {"reach": 2.0})
     assert (sweep.rates, sweep.seeds) == ((0.5,), (4, 5))
 
 
-def test_arms_and_panels_in_words(monkeypatch):
+def test_arms_and_panels_in_words(planned):
     arms = ["--arm", "Ours: sqsgd", "--arm", "K = 16: sqsgd-paper levels=16 bytes=64", "--arm", "fedsgd"]
     panels = ["--panel", "IID: partition=iid", "--panel", "One class each: partition=shards:1 clients=100"]
-    sweep = planned(monkeypatch, *arms, *panels, "--bytes", "128", "--seeds", "1", "--title", "Mine")
+    sweep = planned(*arms, *panels, "--bytes", "128", "--seeds", "1", "--title", "Mine")
     assert sweep.title == "Mine"
     assert [cell.arm for cell in sweep.cells()] == 2 * ["Ours", "K = 16", "fedsgd"]
     assert [cell.panel for cell in sweep.cells()] == 3 * ["IID"] + 3 * ["One class each"]
@@ -126,9 +131,9 @@ def test_arms_and_panels_in_words(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["figure5-mnist", "experiments/figure5-mnist.toml", "figure1"])
-def test_files_of_the_package_are_found_from_anywhere(monkeypatch, tmp_path, name):
+def test_files_of_the_package_are_found_from_anywhere(planned, monkeypatch, tmp_path, name):
     monkeypatch.chdir(tmp_path)
-    sweep = planned(monkeypatch, "--config", name, "--small")
+    sweep = planned("--config", name, "--small")
     assert sweep.title.startswith(f"Figure {name.rpartition('figure')[2][0]}")
 
 
@@ -141,44 +146,29 @@ def test_arms_that_cannot_learn_are_told_before_they_run(ran):
 
 
 def test_a_row_of_the_table():
-    assert command._cells(ROW) == [
+    assert list(command._cells(ROW, "accuracy").values()) == [
         "epsilon 8", "sqsgd", "91.23%\xa0±\xa01.23", "3", "0.123", "8", "local", "273", "12", "",
     ]  # fmt: skip
-    cells = command._cells(FAILED)
-    assert (cells[2], cells[4], cells[-1]) == ("", "", "levels = 1000 must be")
-    assert command._cells({**ROW, "half_width": None})[2] == "91.23%"
-    assert command._cells({**ROW, "lr_by_rule": True})[4] == "0.123 (rule)"
+    cells = command._cells(FAILED, "accuracy")
+    assert (cells["accuracy"], cells["lr"], cells["failed"]) == ("", "", "levels = 1000 must be")
+    assert command._cells({**ROW, "half_width": None}, "accuracy")["accuracy"] == "91.23%"
+    assert command._cells({**ROW, "lr_by_rule": True}, "accuracy")["lr"] == "0.123 (rule)"
 
 
-def test_other_metrics_are_plain_numbers_under_their_name():
-    error = {
-        **ROW,
-        "accuracy": None,
-        "metric": "RMSE",
-        "better": "lower",
-        "value": 0.4321,
-        "half_width": 0.012,
-    }
-    assert command._cells(error)[2] == "0.4321\xa0±\xa00.012"
-    assert [command._measured(rows) for rows in ([error], [ROW], [error, ROW])] == [
-        "RMSE",
-        "accuracy",
-        "result",
-    ]
-
-
-def test_values_of_the_command_line_are_in_every_run():
-    values = {"title": "x", "arms": [{"scheme": "sqsgd"}], "rates": [0.1], "seeds": [1]}
-    plain = make_sweep({**values, "panels": [{"epsilon": 8.0}, {"epsilon": 4.0, "rounds": 9}]}, "a test")
-    changed = command.with_values(plain, {"rounds": 2, "dataset": "mnist5k"})
-    jobs = changed.jobs({cell.name: 0.1 for cell in changed.cells()})
-    assert [(job.config.epsilon, job.config.rounds) for job in jobs] == [(8.0, 2), (4.0, 2)]
+def test_other_metrics_are_plain_numbers_under_their_name(capsys):
+    error = {**ROW, "accuracy": None, "metric": "RMSE", "value": 0.4321, "half_width": 0.012}
+    command.print_rows([error], "A title")
+    shown = capsys.readouterr().out
+    assert "RMSE" in shown
+    assert "0.4321 ± 0.012" in shown
+    command.print_rows([error, ROW], "A title")
+    assert "result" in capsys.readouterr().out
 
 
 def test_columns_that_are_empty_are_left_out_and_a_number_keeps_its_interval(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     names = ["sqsgd-stateless", "sqsgd, with a rather long name of many words", "fedsgd"]
-    command._print_rows([{**ROW, "panel": "", "arm": name} for name in names], "A title")
+    command.print_rows([{**ROW, "panel": "", "arm": name} for name in names], "A title")
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     assert shown.count("91.23% ± 1.23") == 3
@@ -199,24 +189,14 @@ def test_a_process_that_died_ends_with_1(tmp_path, monkeypatch):
     assert "a process of the sweep died (out of memory?); the runs in" in ended.value.reason
 
 
-@pytest.fixture
-def planned_runs(monkeypatch):
-    """The sweeps that a command would have run."""
-    found = []
-    monkeypatch.setattr(command, "run", lambda *words, **options: found.append((words, options)))
-    return found
-
-
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("called", ["by its name", "by its figure"])
 def test_the_figure_of_that_name_is_run_with_the_values_given(planned_runs, name, called):
     typed_name = name if called == "by its name" else FIGURES[name].partition("-")[0]
     done = typed(f"sqsgd ablate {typed_name} --rounds 2 --jobs 3 --small")
     assert (done.code, done.error) == (0, "")
-    ((sweep, title, out), options), plain = (
-        planned_runs[0],
-        load_sweep(figure_file(FIGURES[name]), small=True),
-    )
+    ((sweep, title, out), options) = planned_runs[0]
+    plain = load_sweep(figure_file(FIGURES[name]), small=True)
     assert (title, out) == (name, None)
     assert options == {"resume": False, "jobs": 3, "as_json": False}
     assert sweep.title == plain.title
@@ -279,10 +259,10 @@ def test_help_shows_defaults_only_where_they_hold():
 
 
 def test_a_panel_in_words_keeps_text_as_text():
-    found = worded_panel("10 of 100: participation=10 clients=100 partition=dirichlet:0.1 secure=true")
+    found = worded("panel", "10 of 100: participation=10 clients=100 partition=dirichlet:0.1 secure=true")
     assert found == {
         "name": "10 of 100", "participation": "10", "clients": 100, "partition": "dirichlet:0.1",
         "secure": True,
     }  # fmt: skip
     with pytest.raises(ValueError, match="must look like 'NAME: key=value"):
-        worded_panel("")
+        worded("panel", "")

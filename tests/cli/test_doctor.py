@@ -146,13 +146,3 @@ def test_each_fix_is_printed_once(monkeypatch):
     for check in checks:
         if check["fix"]:
             assert check["name"] in lines[lines.index(f"    {check['fix']}") - 1]
-
-
-def test_fixes_fit_80_columns(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    fix = "get the archive from https://example.org, or convert the package, and give its folder: --data-dir"
-    check = doctor.Check(group="data sets", name="cifar10", state="missing", found="", fix=fix)
-    monkeypatch.setattr(doctor, "examine", lambda _: [check])
-    lines = command().stdout.splitlines()
-    assert "  cifar10:" in lines
-    assert max(map(len, lines)) <= 80

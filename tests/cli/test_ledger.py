@@ -4,7 +4,6 @@ import json
 import os
 
 import pytest
-from failing import failed
 from spending import pay, small_ledger
 from typed import typed
 from typer.testing import CliRunner
@@ -31,17 +30,10 @@ def test_show(tmp_path):
         {"scheme": "vqsgd", "reports": 2, "spent": 0.30000000000000004},
     ]
     assert [entry["line"] for entry in found["last"]] == list(range(6, 16))
-    assert [
-        entry["round"] for entry in json.loads(run("show", ledger.path, "--last", 1, "--json").stdout)["last"]
-    ] == [1]
+    last = json.loads(run("show", ledger.path, "--last", 1, "--json").stdout)["last"]
+    assert [entry["round"] for entry in last] == [1]
     text = run("show", ledger.path).stdout
-    for words in (
-        "Ann",
-        "cap         100.0",
-        "12.3 in 14 reports",
-        "[red]faces",
-        "the last 10",
-    ):
+    for words in ("Ann", "cap         100.0", "12.3 in 14 reports", "[red]faces", "the last 10"):
         assert words in text
     assert "the last" not in run("show", ledger.path, "--last", 0).stdout
 
@@ -72,13 +64,6 @@ def test_verify(tmp_path):
     assert isinstance(run("show", ledger.path).exception, LedgerDamaged)
 
 
-def test_a_ledger_that_was_deleted_or_never_existed(tmp_path):
-    ledger = small_ledger(tmp_path)
-    ledger.path.unlink()
-    assert run("verify", ledger.path).exit_code == 1
-    assert "does not exist; name a ledger" in str(run("verify", tmp_path / "none").exception)
-
-
 @pytest.mark.parametrize("command", ["show", "verify"])
 def test_a_witness_that_has_moved(tmp_path, command):
     ledger = small_ledger(tmp_path, witness=tmp_path / "witness")
@@ -93,7 +78,7 @@ def ledger(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["show", "verify"])
-def test_names_that_are_not_a_ledger(capsys, command, ledger, tmp_path):
+def test_names_that_are_not_a_ledger(command, ledger, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     for arguments, words in (
@@ -109,40 +94,22 @@ def test_names_that_are_not_a_ledger(capsys, command, ledger, tmp_path):
         ((ledger, ledger), "unexpected extra argument"),
         ((ledger, "--lats", "3"), "No such option"),
     ):
-        status, reason = failed(capsys, "ledger", command, *map(str, arguments))
-        assert status == 2
-        assert words in reason
+        done = typed(["sqsgd", "ledger", command, *arguments, "--json"])
+        assert done.code == 2
+        assert words in json.loads(done.out)["error"]
     assert before == {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
 
 
-def damage_cut(ledger):
-    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:2]))
-
-
-def damage_gone(ledger):
-    ledger.unlink()
-
-
-def damage_tip_gone(ledger):
-    ledger.with_name("ledger.tip").unlink()
-
-
-def damage_binary(ledger):
-    ledger.write_bytes(b"\xff\xfe\x00" * 50)
-
-
-def damage_empty(ledger):
-    ledger.write_bytes(b"")
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [damage_cut, damage_gone, damage_tip_gone, damage_binary, damage_empty],
-    ids=lambda f: f.__name__,
-)
-def test_a_ledger_that_cannot_be_trusted_ends_with_1(capsys, ledger, damage):
-    damage(ledger)
-    assert failed(capsys, "ledger", "show", str(ledger))[0] == 1
+@pytest.mark.parametrize("damage", ["cut", "gone", "tip gone", "binary", "empty"])
+def test_a_ledger_that_cannot_be_trusted_ends_with_1(ledger, damage):
+    if damage == "tip gone":
+        ledger.with_name("ledger.tip").unlink()
+    elif damage == "gone":
+        ledger.unlink()
+    else:
+        cut = b"".join(ledger.read_bytes().splitlines(keepends=True)[:2])
+        ledger.write_bytes({"cut": cut, "binary": b"\xff\xfe\x00" * 50, "empty": b""}[damage])
+    assert typed(["sqsgd", "ledger", "show", ledger, "--json"]).code == 1
     done = typed(["sqsgd", "ledger", "verify", ledger, "--json"])
     told = json.loads(done.out)
     assert done.code == 1

@@ -1,6 +1,7 @@
-"""The commands as typed in a shell, in a process of their own."""
+"""The commands as typed in a shell, completion, and the lists of schemes and datasets."""
 
 import inspect
+import json
 import os
 import pty
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from typed import typed
 
 from sqsgd.cli import app
 
@@ -36,7 +38,7 @@ def test_the_shell_gets_a_script(shell):
 
 
 @pytest.mark.parametrize(
-    ("typed", "offered"),
+    ("line", "offered"),
     [
         ("sqsgd do", ["doctor"]),
         ("sqsgd ledger v", ["verify"]),
@@ -46,8 +48,8 @@ def test_the_shell_gets_a_script(shell):
         ("sqsgd ablate t", ["tradeoff"]),
     ],
 )
-def test_the_shell_completes(typed, offered):
-    asked = {"_SQSGD_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+def test_the_shell_completes(line, offered):
+    asked = {"_SQSGD_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
     done = subprocess.run([SQSGD], env={**os.environ, **asked}, capture_output=True, text=True)
     assert sorted(done.stdout.split()) == offered
 
@@ -65,15 +67,28 @@ def test_a_table_in_a_pipe_keeps_to_the_width_of_the_terminal():
     assert 60 < max(map(len, done.stdout.splitlines())) <= 72
 
 
-def test_a_mistake_in_its_own_process_ends_in_one_line():
-    done = run("train", "--rounds", "0")
-    assert done.returncode == 2
-    assert done.stderr == "sqsgd: rounds = 0 must be a whole number from 1 to 2147483648\n"
-    assert done.stdout == ""
-
-
 def test_help_is_not_broken_within_sentences():
     """Lines of a paragraph after the first are shown as they are, and broken again on a narrow terminal."""
     for name, command in typer.main.get_command(app).commands.items():
         _, *paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
         assert not any("\n" in paragraph for paragraph in paragraphs), name
+
+
+def test_schemes():
+    rows = json.loads(typed("sqsgd schemes --json").out)
+    by_name = {row["name"]: row for row in rows}
+    assert by_name["sqsgd"]["message_bytes"] == 102
+    assert by_name["sqsgd"]["epsilon"] == 400.0
+    assert by_name["fedsgd"]["epsilon"] == "infinity"
+    small = json.loads(typed("sqsgd schemes --dim 1 --epsilon 1 --json").out)
+    assert next(row for row in small if row["name"] == "sqsgd-paper")["notion"] == "impossible here"
+    table = typed("sqsgd schemes --dim 1000 --epsilon 50 --bytes 32").out
+    assert "sqsgd-stateless" in table
+    assert "``" not in table
+    assert max(map(len, table.splitlines())) <= 80
+
+
+def test_data_list():
+    rows = {row["name"]: row for row in json.loads(typed("sqsgd data list --json").out)}
+    assert rows["mnist5k"]["available"]
+    assert "sqsgd data fetch emnist" in rows["emnist"]["how"]

@@ -6,6 +6,7 @@ from dataclasses import asdict
 import pytest
 from typed import typed
 
+from sqsgd.privacy.certificate import plan_once
 from sqsgd.privacy.planner import frontier, plan
 
 LINE = "sqsgd plan --dim 5000 --epsilon 80 --bytes 64 --clients 20 --rounds 3 --probability 1e-5 --prior 2"
@@ -70,3 +71,31 @@ def test_an_optimum_next_to_zero_is_not_compared_with():
 
 def test_levels_are_named():
     assert " levels over ± " in typed("sqsgd plan --dim 64 --epsilon 2000 --bytes 64").out
+
+
+ONCE = "sqsgd plan --once --dim 3920 --bytes 32 --users 60000 --delta 1e-6"
+BUDGET = {"dim": 3920, "bytes": 32, "users": 60000, "delta": 1e-6}
+
+
+def test_json_of_one_report_per_user():
+    for options, wanted in (("--epsilon 4", {"epsilon": 4.0}), ("--central 0.5", {"central": 0.5})):
+        found = json.loads(typed(f"{ONCE} {options} --json").out)
+        assert found == plan_once(**BUDGET, **wanted).to_dict()
+
+
+def test_without_json_both_guarantees_and_the_assumptions_are_printed():
+    chosen, done = plan_once(**BUDGET, epsilon=4.0), typed(f"{ONCE} --epsilon 4")
+    assert done.code == 0
+    advice = "--participation once --scheme auto --epsilon 4 --clients 60000 --bytes 32"
+    assert done.out.startswith(f"take {advice}: {chosen.scheme}, ")
+    assert "nothing will be learned" not in done.out
+    assert f"scheme             {chosen.scheme}\n" in done.out
+    assert "local epsilon      4\n" in done.out
+    assert f"central epsilon    {chosen.central.epsilon:.6g} at delta = 1e-06 (blanket bound)\n" in done.out
+    assert f"\n{chosen.central.sentence}\n" in done.out
+    assert all(f"  * {each}\n" in done.out for each in chosen.central.assumptions)
+
+
+def test_too_few_users_are_told():
+    done = typed(f"{ONCE.replace('60000', '100')} --epsilon 0.1")
+    assert "\nlittle or nothing will be learned from 100 reports: " in done.out

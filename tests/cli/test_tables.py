@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from sqsgd.cli._tables import cell, print_json, print_note, print_table, width, wrapped
+from sqsgd.cli._tables import print_json, print_note, print_table, width, wrapped
 
 
 def test_cells_are_printed_verbatim(capsys):
@@ -61,10 +61,6 @@ def test_paragraphs_are_broken_between_words_and_indented(monkeypatch):
     assert wrapped("short\nepsilon    400 per round; 80 in all", 11) == (
         "short\nepsilon    400 per\n           round; 80 in\n           all"
     )
-
-
-def test_numbers_are_short():
-    assert [cell(value) for value in (0.125, 400.0, None, "text", 3)] == ["0.125", "400", "", "text", "3"]
 
 
 def test_what_json_cannot_hold_is_refused():

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typed import typed
 
+from sqsgd.cli.options import show_progress
 from sqsgd.cli.train import describe
 from sqsgd.training import Record
 
@@ -23,10 +24,6 @@ SUMMARY = {
 
 
 ALL_ROUNDS = "8 per round; 80 for a client that takes part in all rounds"
-
-
-def lines(**changes):
-    return dict(line.split(maxsplit=1) for line in described(**changes).splitlines())
 
 
 def described(**changes):
@@ -106,7 +103,7 @@ def test_metrics_of_ones_own_stand_where_accuracy_stands_and_say_what_is_better(
     ],
 )
 def test_what_epsilon_covers(changes, told):
-    assert lines(**changes)["epsilon"] == told
+    assert f"\nepsilon        {told}\n" in described(**changes)
 
 
 def records(rounds):
@@ -118,9 +115,8 @@ def records(rounds):
         )  # fmt: skip
 
 
-def test_progress_is_told_in_lines_where_there_is_no_terminal(capsys, monkeypatch):
-    monkeypatch.setattr(train, "LINES", 0)
-    train._show(records(3), 1200, 0, quiet=False)
+def test_progress_is_told_in_lines_where_there_is_no_terminal(capsys):
+    show_progress(records(3), train._progress(1200), quiet=False, seconds=0)
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.splitlines() == [
@@ -128,13 +124,9 @@ def test_progress_is_told_in_lines_where_there_is_no_terminal(capsys, monkeypatc
         "round 2 of 1,200: accuracy 50.00%, epsilon 16, 64 bytes per report",
         "round 3 of 1,200: accuracy 50.00%, epsilon 24, 64 bytes per report",
     ]
-
-
-def test_the_lines_are_far_apart_and_none_goes_with_json(capsys):
-    assert train.LINES >= 10
-    train._show(records(3), 3, 0, quiet=False)
-    assert capsys.readouterr().err.count("\n") == 1
-    train._show(records(3), 3, 0, quiet=True)
+    show_progress(records(3), train._progress(3), quiet=False, seconds=train.LINES)
+    assert capsys.readouterr().err.count("\n") == 1  # the lines are far apart
+    show_progress(records(3), train._progress(3), quiet=True, seconds=0)
     assert capsys.readouterr() == ("", "")
 
 

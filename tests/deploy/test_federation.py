@@ -49,17 +49,6 @@ def test_a_whole_number_will_do_for_a_real_one_but_not_a_truth(tmp_path):
         load_federation(tmp_path)
 
 
-@pytest.mark.parametrize("value", ['"', "\\", "a\nb"])
-def test_no_text_leaves_its_quotes(tmp_path, value):
-    made = dataclasses.replace(SMALL)
-    object.__setattr__(
-        made, "dataset", f"{value}\nnodes = 7"
-    )  # past the checks: a file is data, whatever it holds
-    (tmp_path / "federation.toml").write_text(made.to_toml())
-    with pytest.raises(ValueError, match=r"dataset = .* must be a name without spaces or quotes"):
-        load_federation(tmp_path)
-
-
 def test_the_cap_admits_every_round(tmp_path):
     """20 * 1.1 rounds to 22.0, below the exact sum of the twenty costs: the last would be refused."""
     federation = Federation(epsilon=1.1, rounds=20)

@@ -81,12 +81,8 @@ def test_every_secret_is_its_owners_alone(made):
         [path for path in part.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()]
         for part in parts
     ]
-    assert [[path.name for path in paths] for paths in secrets] == [
-        ["ca.key"],
-        ["server.key"],
-        ["key"],
-        ["key"],
-    ]
+    names = [[path.name for path in paths] for paths in secrets]
+    assert names == [["ca.key"], ["server.key"], ["key"], ["key"]]
     assert len({path.read_bytes() for (path,) in secrets}) == 4
     for path in [*(path for (path,) in secrets), made / "server/superexec.secret"]:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
@@ -165,10 +161,8 @@ def test_certificates_are_renewed_with_the_same_keys(federation):
     new = x509.load_pem_x509_certificate((server / "server.pem").read_bytes())
     assert abs(expiry(server / "server.pem") - datetime.now(UTC) - days) < timedelta(minutes=5)
     assert (new.public_key(), list(new.extensions)) == (old.public_key(), list(old.extensions))
-    for authority in (
-        trusted,
-        (federation / "nodes/node-0/ca.pem").read_bytes(),
-    ):  # nodes that are up, and later
+    renewed = (federation / "nodes/node-0/ca.pem").read_bytes()
+    for authority in (trusted, renewed):  # of nodes that are up, and later
         new.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(server / "server.pem", server / "server.key")

@@ -31,14 +31,12 @@ def misbehave(msg: Message, context: Context, call_next) -> Message:
             time.sleep(float(context.node_config["hang"]))
         return reply
     payload = {
-        # In turn: nothing but noise, and noise under an honest heading.
-        "garbage": honest[: 16 * (round % 2)] + os.urandom(len(honest) - 16 * (round % 2)),
-        "huge": bytes(HUGE),
+        # In turn: an unknown version, and noise under the honest one.
+        "garbage": bytes([honest[0] + 1 - round % 2]) + os.urandom(len(honest) - 1),
+        "huge": honest[:1] + bytes(HUGE - 1),
         "enormous": os.urandom(ENORMOUS),  # so that nothing can compress it
         "replay": (folder / "first").read_bytes() if (folder / "first").exists() else honest,
     }[kind]
-    if kind == "replay" and round > 1:  # with this round's number in it
-        payload = payload[:8] + round.to_bytes(4, "little") + payload[12:]
     if kind == "replay" and round == 0:
         (folder / "first").write_bytes(honest)
     return Message(RecordDict({wire.REPORT: ConfigRecord({wire.PAYLOAD: payload})}), reply_to=msg)

@@ -74,7 +74,7 @@ def test_training_is_completed_with_honest_answers_alone(after):
         assert (node["answers"], node["refusals"], node["ledger"]) == (ROUNDS, 0, "good")
 
 
-NOISE, DAMAGED = "the message starts with", "the report is damaged, or for another"
+NOISE, DAMAGED = "wire format", "the report is damaged, or for another"
 HUGE = "the report has 100000 bytes"
 
 
@@ -83,7 +83,7 @@ HUGE = "the report has 100000 bytes"
     [
         ("garbage", {0: NOISE, 1: DAMAGED}),
         ("huge", {0: HUGE, 1: HUGE}),
-        ("replay", {1: DAMAGED, 2: DAMAGED}),  # the short envelope of sparse codes does not name the round
+        ("replay", {1: DAMAGED, 2: DAMAGED}),
     ],
 )
 def test_what_lies_is_rejected_and_named(after, kind, expected):

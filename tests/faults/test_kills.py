@@ -51,7 +51,7 @@ class Story:
     def step_from_the_nodes_reports(self):
         """Where an undisturbed server would have arrived: its checkpoint, and what the nodes have sent."""
         state, about = load_state(self.run)
-        budget = {"epsilon": float(SMALL[3]), "bits": 8 * int(SMALL[5])}
+        budget = {"epsilon": float(SMALL[3]), "bytes": int(SMALL[5])}
         scheme = make_scheme("sqsgd", dim=state.weights.size, **budget)
         assert scheme.fingerprint == about["fingerprint"]
         reports = []

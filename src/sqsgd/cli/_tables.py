@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import typer
 
@@ -58,27 +59,43 @@ def print_note(text: str) -> None:
     typer.echo(wrapped(text) if sys.stderr.isatty() else text, err=True)
 
 
+def print_fields(fields: Iterable[tuple[str, object]], wide: int) -> None:
+    """Print a name and a text per line, the texts below each other from this column on."""
+    for name, text in fields:
+        typer.echo(wrapped(f"{name:{wide - 1}} {text}", wide))
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
     """Print a table that fits the terminal: cells are broken between words, never within.
 
     If not even the longest words fit beside each other, each row is printed as a list. Cells are printed
     verbatim, without control characters: some quote what servers sent. No-break spaces become spaces.
     """
-    texts = [[_printable(text) for text in row] for row in (columns, *rows)]
-    widths = _widths(list(zip(*texts, strict=True)), width() - GAP * (len(columns) - 1))
+    heads, *table = ([_printable(text) for text in row] for row in (columns, *rows))
+    widths = _widths(list(zip(heads, *table, strict=True)), width() - GAP * (len(columns) - 1))
     if title is not None:
-        typer.echo(typer.style(wrapped(_printable(title)), bold=True))
+        _print_bold(wrapped(_printable(title)))
     if widths is None:
-        for row in texts[1:]:
-            _print_record(texts[0], row)
+        indent = GAP + max(map(len, columns)) + GAP
+        for row in table:
+            named = [(name, text) for name, text in zip(heads, row, strict=True) if text]
+            _print_bold(wrapped(named[0][1], GAP))
+            for name, text in named[1:]:
+                _print(wrapped(f"{'':{GAP}}{name:{indent - GAP}}{text}", indent))
         return
-    for number, row in enumerate(texts):
+    for row in (heads, *table):
         cells = [_lines(text, wide) for text, wide in zip(row, widths, strict=True)]
-        for at in range(max(map(len, cells))):
-            parts = [lines[at] if at < len(lines) else "" for lines in cells]
-            line = (" " * GAP).join(part.ljust(wide) for part, wide in zip(parts, widths, strict=True))
-            line = line.rstrip().replace("\N{NO-BREAK SPACE}", " ")
-            typer.echo(line if number else typer.style(line, bold=True))
+        for parts in itertools.zip_longest(*cells, fillvalue=""):
+            padded = (part.ljust(wide) for part, wide in zip(parts, widths, strict=True))
+            (_print_bold if row is heads else _print)((" " * GAP).join(padded).rstrip())
+
+
+def _print(text: str) -> None:
+    typer.echo(text.replace("\N{NO-BREAK SPACE}", " "))
+
+
+def _print_bold(text: str) -> None:
+    _print(typer.style(text, bold=True))
 
 
 def _widths(columns: Sequence[Sequence[str]], whole: int) -> list[int] | None:
@@ -87,44 +104,28 @@ def _widths(columns: Sequence[Sequence[str]], whole: int) -> list[int] | None:
     Words of more than LONG letters, such as paths, stick out of their column.
     """
     wanted = [max(map(len, texts)) for texts in columns]
-    found = [max(_length(word) for text in texts for word in text.split(" ")) for texts in columns]
-    left = whole - sum(found)
+    words = [{len(word) for text in texts for word in text.split(" ")} for texts in columns]
+    widths = [max(length if length <= LONG else 0 for length in lengths) for lengths in words]
+    left = whole - sum(widths)
     if left < 0:
         return None
-    for index in sorted(range(len(columns)), key=lambda each: wanted[each] - found[each]):
-        more = min(left, wanted[index] - found[index])  # columns that lack little are served first
-        found[index] += more
+    for index in sorted(range(len(columns)), key=lambda column: wanted[column] - widths[column]):
+        more = min(left, wanted[index] - widths[index])  # columns that lack little are served first
+        widths[index] += more
         left -= more
-    return found
-
-
-def _length(word: str) -> int:
-    return len(word) if len(word) <= LONG else 0
-
-
-def _print_record(columns: Sequence[str], row: Sequence[str]) -> None:
-    """A row as a list of its cells that are not empty, the first as its heading."""
-    indent = GAP + max(map(len, columns)) + GAP
-    named = [(name, text) for name, text in zip(columns, row, strict=True) if text]
-    for number, (name, text) in enumerate(named):
-        line = text if not number else f"{'':{GAP}}{name:{indent - GAP}}{text}"
-        shown = wrapped(line, indent if number else GAP).replace("\N{NO-BREAK SPACE}", " ")
-        typer.echo(shown if number else typer.style(shown, bold=True))
+    return widths
 
 
 def _lines(text: str, wide: int, indent: int = 0) -> list[str]:
     """The text broken between words; all lines but the first are indented."""
-    broken = textwrap.wrap(
-        text,
-        max(wide, 1),
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
+    wrapper = textwrap.TextWrapper(
+        max(wide, 1), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )
-    return broken or [""]
+    return wrapper.wrap(text) or [""]
 
 
 def _printable(text: str) -> str:
+    """The text with a replacement for each control character."""
     return "".join(
         letter if letter.isprintable() or letter == "\N{NO-BREAK SPACE}" else "\N{REPLACEMENT CHARACTER}"
         for letter in text

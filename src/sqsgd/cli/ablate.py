@@ -8,7 +8,7 @@ import typer
 
 from sqsgd.cli import compare
 from sqsgd.cli.compare import takes_run_options, typed_values
-from sqsgd.cli.options import Jobs, Json, Out, Resume, Small, Title, complete_ablation, given
+from sqsgd.cli.options import Jobs, Json, Out, Resume, Small, Title, given, names_of
 
 if TYPE_CHECKING:
     from sqsgd.training.sweep import Sweep
@@ -21,7 +21,7 @@ def ablate(
         str,
         typer.Argument(
             help="communication (figure1), subsampling (figure2), tradeoff (figure3) or privacy (figure4).",
-            autocompletion=complete_ablation,
+            autocompletion=names_of("sqsgd.training.sweep", "FIGURES"),
         ),
     ],
     small: Small = False,

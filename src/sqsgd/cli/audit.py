@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sqsgd.cli._tables import print_json, print_table, wrapped
-from sqsgd.cli.options import Bytes, Dim, Epsilon, Json, SchemeName, SchemeOption, own_options
+from sqsgd.cli.options import Bytes, Dim, Epsilon, Json, SchemeName, SchemeOption, scheme_options
 
 if TYPE_CHECKING:
     from sqsgd.audit import Audit, Finding, Subject
@@ -53,7 +53,7 @@ def audit(
 
     check_name("scheme", scheme)
     checks.integer("bytes", bytes_, 1, 2**37)
-    options: dict[str, Any] = own_options(option or [], _OWN)
+    options: dict[str, Any] = scheme_options(option or [], _OWN)
     subject = Subject(
         name=scheme,
         make=partial(make_scheme, scheme, **options),
@@ -68,7 +68,7 @@ def audit(
             raise ValueError(f"out = {out} is a file; name a folder")
         out.mkdir(parents=True, exist_ok=True)  # fail now, not at the end
     found = gathered(subject, _shown(subject, inversion=inversion))
-    written = []
+    written = list[Path]()
     if out is not None:
         from sqsgd.audit.audit_page import write_audit
 
@@ -76,7 +76,9 @@ def audit(
     if as_json:
         print_json({**found.to_dict(), "files": [str(path) for path in written]})
     else:
-        _print(found, written)
+        _print(found)
+        for path in written:
+            typer.echo(f"written to {path}")
     raise typer.Exit(1 if found.violated else 0)
 
 
@@ -85,7 +87,7 @@ def _shown(subject: Subject, *, inversion: bool) -> Iterator[Finding]:
     from sqsgd.audit import steps
 
     planned = steps(subject, inversion=inversion)  # raises for an invalid scheme or budget
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty():  # and no thread either, which a status has: some steps fork
         for step in planned:
             yield from step.findings(subject)
         return
@@ -97,20 +99,17 @@ def _shown(subject: Subject, *, inversion: bool) -> Iterator[Finding]:
             yield from step.findings(subject)
 
 
-def _print(found: Audit, written: list[Path]) -> None:
+def _print(found: Audit) -> None:
     from sqsgd.audit.findings import shown
 
-    rows = [
-        [each.outcome, each.name, shown(each.measured), shown(each.limit), each.sentence]
-        for each in found.findings
-    ]
     typer.echo(f"{found.result.upper()}\n")
     promise = "promises nothing" if found.notion == "none" else f"promises epsilon {found.epsilon:,.12g}"
     print_table(
         ("outcome", "check", "measured", "limit", "explanation"),
-        rows,
+        [
+            [each.outcome, each.name, shown(each.measured), shown(each.limit), each.sentence]
+            for each in found.findings
+        ],
         title=f"{found.scheme}, dim {found.dim:,}, {found.message_bytes:,} bytes: {promise} ({found.notion})",
     )
     typer.echo(wrapped(found.verdict))
-    for path in written:
-        typer.echo(f"written to {path}")

@@ -11,7 +11,7 @@ import inspect
 import json
 import shlex
 import sys
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -25,15 +25,14 @@ from sqsgd.cli.options import (
     Jobs,
     Json,
     Out,
-    Pace,
     Resume,
     Small,
     Title,
     given,
     listed,
     numbers,
-    progress_bar,
     scheme_options,
+    show_progress,
     stopping_between_rounds,
 )
 from sqsgd.cli.report import final_page
@@ -75,89 +74,64 @@ def takes_run_options(*, defaults: bool, without: Container[str] = ()) -> Callab
 
     def extended(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True)
-        kept = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-        names = {each.name for each in kept}
-        added = [
-            _as_option(parameter, shows_default=defaults)
-            for name, parameter in run_options().items()
-            if name not in names and name not in without
-        ]
-        command.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+        kept = {name: each for name, each in own.parameters.items() if each.kind is not each.VAR_KEYWORD}
+        added = list[inspect.Parameter]()
+        for name, parameter in run_options().items():
+            if name in kept or name in without:
+                continue
+            kind: Any
+            kind, option = get_args(parameter.annotation)
+            option, default = copy.copy(option), parameter.default
+            option.rich_help_panel, option.help = PANEL, OTHERWISE.get(name, option.help)
+            if kind is not bool and (not defaults or name in OTHERWISE):
+                kind, default = kind | None, None
+            annotation: Any = Annotated[kind, option]
+            added.append(
+                parameter.replace(annotation=annotation, default=default, kind=parameter.KEYWORD_ONLY)
+            )
+        command.__signature__ = own.replace(parameters=[*kept.values(), *added])  # type: ignore[attr-defined]
         return command
 
     return extended
-
-
-def _as_option(parameter: inspect.Parameter, *, shows_default: bool) -> inspect.Parameter:
-    kind: Any
-    kind, option = get_args(parameter.annotation)
-    option = copy.copy(option)
-    option.rich_help_panel = PANEL
-    option.help = OTHERWISE.get(parameter.name, option.help)
-    default = parameter.default
-    if not (shows_default and parameter.name not in OTHERWISE) and kind is not bool:
-        kind, default = kind | None, None
-    annotation: Any = Annotated[kind, option]
-    return parameter.replace(annotation=annotation, default=default, kind=inspect.Parameter.KEYWORD_ONLY)
 
 
 def typed_values(context: click.Context) -> dict[str, Any]:
     """The configuration that was typed; the scheme's options under ``options``."""
     values = given(context, FIELDS)
     pairs = given(context, ("option",)).get("option")
-    return {**values, "options": scheme_options(list(pairs))} if pairs else values
+    return {**values, "options": scheme_options(pairs)} if pairs else values
 
 
-def worded_arm(text: str) -> dict[str, Any]:
-    """An arm as ``NAME: SCHEME key=value ...``; the name may be left out.
+def worded(kind: str, text: str) -> dict[str, Any]:
+    """An arm as ``NAME: SCHEME key=value ...`` or a panel as ``NAME: key=value ...``; names are optional.
 
-    >>> worded_arm("K = 16: sqsgd-paper levels=16 epsilon=100")
+    >>> worded("arm", "K = 16: sqsgd-paper levels=16 epsilon=100")
     {'name': 'K = 16', 'scheme': 'sqsgd-paper', 'epsilon': 100, 'options': {'levels': 16}}
-    """
-    name, words = _parts("arm", text)
-    if not words or "=" in words[0] or not all("=" in word for word in words[1:]):
-        raise ValueError(f"arm = {text!r} must look like 'NAME: SCHEME key=value ...'")
-    return {**name, "scheme": words[0], **_keys(words[1:])}
-
-
-def worded_panel(text: str) -> dict[str, Any]:
-    """A panel as ``NAME: key=value ...``; the name may be left out.
-
-    >>> worded_panel("Few clients: clients=10 partition=dirichlet:0.1")
+    >>> worded("panel", "Few clients: clients=10 partition=dirichlet:0.1")
     {'name': 'Few clients', 'clients': 10, 'partition': 'dirichlet:0.1'}
     """
-    name, words = _parts("panel", text)
-    if not words or not all("=" in word for word in words):
-        raise ValueError(f"panel = {text!r} must look like 'NAME: key=value ...'")
-    return {**name, **_keys(words)}
-
-
-def _parts(option: str, text: str) -> tuple[dict[str, str], list[str]]:
-    """The name before the first colon that a space or nothing follows, and the words after it."""
-    name, colon, rest = f"{text} ".partition(": ")
+    name, colon, rest = f"{text} ".partition(": ")  # a colon within a value has no space after it
     try:
         words = shlex.split(rest if colon else text)
     except ValueError:
-        raise ValueError(f"{option} = {text!r} has a quotation mark that is not closed") from None
-    return ({"name": name.strip()} if colon else {}), words
-
-
-def _keys(pairs: list[str]) -> dict[str, Any]:
-    """Keys of a run as such, all others as options of its scheme."""
-    read = scheme_options(pairs)
-    plain = {pair.partition("=")[0].strip(): pair.partition("=")[2] for pair in pairs}
-    keys = {
-        name: plain[name] if isinstance(FIELDS[name].default, str) else value
-        for name, value in read.items()
-        if name in FIELDS and name != "options"
-    }
-    options = {name: value for name, value in read.items() if name not in FIELDS}
-    return {**keys, **({"options": options} if options else {})}
+        raise ValueError(f"{kind} = {text!r} has a quotation mark that is not closed") from None
+    pairs = words[1:] if kind == "arm" else words
+    if not words or (kind == "arm" and "=" in words[0]) or not all("=" in pair for pair in pairs):
+        form = "NAME: SCHEME key=value ..." if kind == "arm" else "NAME: key=value ..."
+        raise ValueError(f"{kind} = {text!r} must look like {form!r}")
+    found: dict[str, Any] = {"name": name.strip()} if colon else {}
+    if kind == "arm":
+        found["scheme"] = words[0]
+    plain = {key.strip(): value for key, _, value in (pair.partition("=") for pair in pairs)}
+    options = scheme_options(pairs)
+    for key in [key for key in options if key in FIELDS]:
+        value = options.pop(key)
+        found[key] = plain[key] if isinstance(FIELDS[key].default, str) else value
+    return {**found, "options": options} if options else found
 
 
 # ---------------------------------------------------------------- sweeps
 
-COLUMNS = ("panel", "arm", "accuracy", "runs", "lr", "epsilon", "notion", "bytes up", "seconds", "failed")
 LINES = 60
 """Seconds between two lines of progress where there is no terminal."""
 
@@ -229,17 +203,19 @@ def run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, a
         print_note(line)
     try:
         with stopping_between_rounds() as signals:
-            _show(run_sweep(sweep, out, jobs=jobs, stop=signals), quiet=as_json)
+            ticks = run_sweep(sweep, out, jobs=jobs, stop=signals)
+            show_progress(ticks, _progress, quiet=as_json, seconds=LINES)
     except Interrupted:
         raise Ended(f"stopped; resume with --resume --out {out}", 128 + signals[0]) from None
     except OSError as error:
         raise Ended(f"{explained(error)[0]}; the runs in {out} are kept, --resume continues them") from error
     rows, page = json.loads((out / "table.json").read_text()), out / "report.html"
     if not as_json:  # printed even if the page cannot be written
-        _print_rows(rows, sweep.title)
+        print_rows(rows, sweep.title)
         if any(row["half_width"] is not None for row in rows):
-            meaning = "± is half the width of the 95 % confidence interval (Student's t) over the runs."
-            typer.echo(wrapped(meaning))
+            typer.echo(
+                wrapped("± is half the width of the 95 % confidence interval (Student's t) over the runs.")
+            )
     if all(row["runs"] == 0 for row in rows):
         reasons = [reason for row in rows for reason in row["failed"]]
         raise Ended(f"no run finished, so there is no page: {reasons[0] if reasons else f'see {out}'}")
@@ -249,61 +225,40 @@ def run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, a
         sys.exit(1)
 
 
-def _print_rows(rows: Sequence[dict[str, Any]], title: str) -> None:
+def print_rows(rows: Sequence[dict[str, Any]], title: str) -> None:
     """Print the table without columns that are empty in every row, such as the panel if there is one only."""
-    table = [_cells(row) for row in rows]
-    used = [index for index in range(len(COLUMNS)) if any(cells[index] for cells in table)]
-    shown = [[cells[index] for index in used] for cells in table]
-    headings = [_measured(rows) if heading == "accuracy" else heading for heading in COLUMNS]
-    print_table([headings[index] for index in used], shown, title=title)
+    metrics = {row["metric"] for row in rows}
+    measured = metrics.pop() if len(metrics) == 1 else "result"
+    table = [_cells(row, measured) for row in rows]
+    used = [name for name in table[0] if any(cells[name] for cells in table)]
+    print_table(used, [[cells[name] for name in used] for cells in table], title=title)
 
 
-def _measured(rows: Iterable[dict[str, Any]]) -> str:
-    """The heading of what was measured."""
-    names = {row["metric"] for row in rows}
-    return names.pop() if len(names) == 1 else "result"
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    headline, value = Headline(name=row["metric"]), row["value"]
-    accuracy = "" if value is None else headline.shown(value)
-    if row["half_width"] is not None:
-        half = row["half_width"]
+def _cells(row: dict[str, Any], measured: str) -> dict[str, str]:
+    headline, value, half = Headline(name=row["metric"]), row["value"], row["half_width"]
+    result = "" if value is None else headline.shown(value)
+    if half is not None:
         text = f" ± {100 * half:.2f}" if headline.is_share else f" ± {half:.2g}"
-        accuracy += text.replace(" ", "\N{NO-BREAK SPACE}")  # one word
-    rate = "" if row["lr"] is None else f"{row['lr']:.3g}" + (" (rule)" if row["lr_by_rule"] else "")
-    middle = [cell(row[name]) for name in ("epsilon", "notion", "bytes_up")]
-    failed = row["failed"][0] if row["failed"] else ""
-    return [
-        row["panel"],
-        row["arm"],
-        accuracy,
-        str(row["runs"]),
-        rate,
-        *middle,
-        f"{row['seconds']:.0f}",
-        failed,
-    ]
+        result += text.replace(" ", "\N{NO-BREAK SPACE}")  # one word
+    return {
+        "panel": row["panel"],
+        "arm": row["arm"],
+        measured: result,
+        "runs": str(row["runs"]),
+        "lr": "" if row["lr"] is None else f"{row['lr']:.3g}" + (" (rule)" if row["lr_by_rule"] else ""),
+        "epsilon": cell(row["epsilon"]),
+        "notion": cell(row["notion"]),
+        "bytes up": cell(row["bytes_up"]),
+        "seconds": f"{row['seconds']:.0f}",
+        "failed": row["failed"][0] if row["failed"] else "",
+    }
 
 
-def _show(ticks: Iterable[Tick], *, quiet: bool) -> None:
-    """Show progress: a bar on a terminal, elsewhere lines on standard error."""
-    if quiet or not sys.stdout.isatty():
-        paces: dict[str, Pace] = {}
-        for tick in ticks:
-            if not quiet and paces.setdefault(tick.stage, Pace(LINES)).due():
-                typer.echo(_progress(tick), err=True)
-        return
-    with progress_bar() as bar:
-        task = bar.add_task("starting", total=1)
-        for tick in ticks:
-            bar.update(task, total=tick.of_rounds, completed=tick.rounds, description=_progress(tick))
-
-
-def _progress(tick: Tick) -> str:
+def _progress(tick: Tick) -> tuple[int, int, str]:
     failed = f", {tick.failed} failed" if tick.failed else ""
     rounds = f"round {tick.rounds:,} of {tick.of_rounds:,}"
-    return f"{tick.stage}: {tick.runs} of {tick.of_runs} runs{failed}, {rounds}"
+    text = f"{tick.stage}: {tick.runs} of {tick.of_runs} runs{failed}, {rounds}"
+    return tick.rounds, tick.of_rounds, text
 
 
 # ---------------------------------------------------------------- the command
@@ -358,7 +313,7 @@ def compare(
             raise ValueError("--small needs --config: the small version is defined in that file")
         if arm and "schemes" in typed:
             raise ValueError("schemes and arm exclude each other: write each scheme as an --arm")
-        arms = [worded_arm(each) for each in arm or []] or [{"scheme": name} for name in listed(schemes)]
+        arms = [worded("arm", each) for each in arm or []] or [{"scheme": name} for name in listed(schemes)]
         if not arms:
             raise ValueError("schemes is empty: give one or more, separated by commas, such as sqsgd,fedsgd")
         order: dict[str, Any] = {name: values.pop(name) for name in ("lr", "seed") if name in values}
@@ -367,7 +322,7 @@ def compare(
                 "title": "Comparison on the same budgets of epsilon and bytes",
                 "base": values,  # what an arm or a panel says precedes it
                 "arms": arms,
-                "panels": [worded_panel(each) for each in panel or []] or [{}],
+                "panels": [worded("panel", each) for each in panel or []] or [{}],
                 "rates": numbers("rates", rates),
                 "seeds": list(range(1, 1 + seeds)),
             },

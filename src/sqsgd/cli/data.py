@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from sqsgd.cli._tables import print_json, print_result, wrapped
-from sqsgd.cli.options import DataDir, Json, complete_fetchable
+from sqsgd.cli._tables import print_fields, print_json, print_result
+from sqsgd.cli.options import DataDir, Json
 from sqsgd.learning.files import FETCHABLE
 
 app = typer.Typer(help="List and download datasets.", no_args_is_help=True, suggest_commands=False)
@@ -25,7 +25,7 @@ def list_data(data_dir: DataDir = None, as_json: Json = False) -> None:
         return
     for row in rows:
         where = f"here: {row.where}" if row.available else f"missing {', '.join(row.missing)}; {row.how}"
-        typer.echo(wrapped(f"{row.name:14} {where}", 15))
+        print_fields([(row.name, where)], 15)
 
 
 @app.command("fetch")
@@ -35,7 +35,7 @@ def fetch_data(
         typer.Argument(
             help="The dataset to download.",
             metavar="|".join(FETCHABLE),
-            autocompletion=complete_fetchable,
+            autocompletion=lambda: list(FETCHABLE),
         ),
     ],
     data_dir: DataDir = None,

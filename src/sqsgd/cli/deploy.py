@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import importlib.util
+import inspect
 import os
 import shlex
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from sqsgd._internal import checks
-from sqsgd.cli._tables import cell, print_json, print_result, print_table
-from sqsgd.cli.options import Bytes, Epsilon, Json, Model, Rate, Rounds, SchemeName, given
+from sqsgd.cli._tables import cell, print_fields, print_json, print_result, print_table
+from sqsgd.cli.options import SCHEME_NAMES, Json, given
 from sqsgd.federation.deploy.federation import Federation, load_federation
 
 app = typer.Typer(
@@ -31,57 +30,49 @@ Node = Annotated[Path, typer.Argument(help="A node's folder.")]
 App = Annotated[Path | None, typer.Option(help="Your own Flower app.", show_default="the built-in app")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the last training run.")]
 Days = Annotated[int, typer.Option(help="Validity of the server's certificate, in days.")]
-REFRESH = 2.0
-"""Seconds between two views of ``status --watch``."""
+
+
+def _takes_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the fields of a federation as options; it takes them as ``**_settings``."""
+    own = inspect.signature(command, eval_str=True)
+    kept = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    hints = get_type_hints(Federation, include_extras=True)
+    for field in dataclasses.fields(Federation):
+        if field.name in ("hosts", "link_port"):
+            continue
+        kind, text = get_args(hints[field.name])
+        option = typer.Option(
+            f"--{field.name.replace('_', '-')}",
+            help=text,
+            autocompletion=SCHEME_NAMES if field.name == "scheme" else None,
+            show_default="the cost of all rounds" if field.name == "max_epsilon" else True,
+        )
+        annotation: Any = Annotated[kind, option]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        kept.append(inspect.Parameter(field.name, keyword, default=field.default, annotation=annotation))
+    command.__signature__ = own.replace(parameters=kept)  # type: ignore[attr-defined]
+    return command
 
 
 @app.command()
+@_takes_settings
 def init(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="A new folder.")],
-    nodes: Annotated[int, typer.Option(help="Number of nodes.")] = Federation.nodes,
     host: Annotated[
         list[str] | None, typer.Option(help="Name or address of the server; repeatable, nodes use the first.")
     ] = None,
-    port: Annotated[
-        int, typer.Option(help="The server's port; 0: 8000, or a free one on this machine alone.")
-    ] = Federation.port,
-    scheme: SchemeName = Federation.scheme,
-    epsilon: Epsilon = Federation.epsilon,
-    bytes_: Bytes = Federation.bytes,
-    rounds: Rounds = Federation.rounds,
-    max_epsilon: Annotated[
-        float | None, typer.Option(help="Cap of each node's ledger.", show_default="the cost of all rounds")
-    ] = None,
-    dataset: Annotated[str, typer.Option(help="The dataset, divided among the nodes.")] = Federation.dataset,
-    model: Model = Federation.model,
-    lr: Rate = Federation.lr,
-    seed: Annotated[int, typer.Option(help="Seed of the public randomness.")] = Federation.seed,
-    min_nodes: Annotated[
-        int, typer.Option(help="Nodes that a round waits for; 0: more than half.")
-    ] = Federation.min_nodes,
-    min_answers: Annotated[
-        int,
-        typer.Option(help="A round with fewer answers does not change the model; 0: half of those asked."),
-    ] = Federation.min_answers,
-    round_timeout: Annotated[
-        float, typer.Option(help="Seconds to wait for answers.")
-    ] = Federation.round_timeout,
-    wait_timeout: Annotated[float, typer.Option(help="Seconds to wait for nodes.")] = Federation.wait_timeout,
-    downlink: Annotated[str, typer.Option(help="full or delta.")] = Federation.downlink,
-    evaluate_every: Annotated[
-        int, typer.Option(help="Rounds between evaluations.")
-    ] = Federation.evaluate_every,
     days: Days = 825,
     as_json: Json = False,
+    **_settings: Any,
 ) -> None:
     """Write certificates, keys, settings, scripts and services of a TLS federation into a new folder."""
     from sqsgd.federation.deploy.folders import write_federation
 
     checks.integer("days", days, 1, 3650)
-    if max_epsilon is not None:  # 0 is allowed in the file only, where it means the cost of all rounds
-        checks.real("max_epsilon", max_epsilon, 0.01, 1e12)
     values = given(context, Federation.__dataclass_fields__)
+    if "max_epsilon" in values:  # 0 is allowed in the file only, where it means the cost of all rounds
+        checks.real("max_epsilon", values["max_epsilon"], 0.01, 1e12)
     if host:
         values["hosts"] = tuple(host)
     written = write_federation(folder, Federation(**values), days)
@@ -150,28 +141,16 @@ def train(server: Server, resume: Resume = False, app: App = None, as_json: Json
 @app.command()
 def status(
     folder: Annotated[Path, typer.Argument(help="The folder of a federation, a server or a node.")],
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every few seconds.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show what run folders and ledgers say: spending, refusals by reason, and the progress of training."""
     from sqsgd.federation.deploy.training import read_status
 
-    if watch and as_json:
-        raise ValueError("--watch is for people: leave out --json")
-    with contextlib.suppress(KeyboardInterrupt):
-        while True:
-            found = read_status(folder)  # before the screen is cleared: it may fail
-            if watch:
-                typer.clear()
-                now = datetime.now().astimezone()
-                typer.echo(f"{folder}  {now:%Y-%m-%d %H:%M:%S}  Ctrl-C ends this view")
-            if as_json:
-                print_json(found)
-            else:
-                _show(found)
-            if not watch:
-                return
-            time.sleep(REFRESH)
+    found = read_status(folder)
+    if as_json:
+        print_json(found)
+    else:
+        _show(found)
 
 
 @app.command()
@@ -181,11 +160,12 @@ def add_node(folder: Folder, as_json: Json = False) -> None:
 
     node = add_node(folder)
     key = folder.absolute() / f"server/nodes/{node.name}.pub"
-    elsewhere = (
-        f"if the server is elsewhere, copy {key} to its nodes/ and raise `nodes` in its federation.toml"
+    print_result(
+        as_json,
+        {"node": str(node), "key": str(key)},
+        f"written to {node}: move it to the node's machine",
+        f"if the server is elsewhere, copy {key} to its nodes/ and raise `nodes` in its federation.toml",
     )
-    moved = f"written to {node}: move it to the node's machine"
-    print_result(as_json, {"node": str(node), "key": str(key)}, moved, elsewhere)
 
 
 @app.command()
@@ -216,9 +196,8 @@ def renew(
     """Renew the server's certificate, and the authority's, with the same keys; no node is stopped."""
     from sqsgd.federation.deploy.folders import renew
 
-    written = [
-        str(path) for path in renew(folder, checks.integer("days", days, 1, 3650), authority=authority)
-    ]
+    checks.integer("days", days, 1, 3650)
+    written = [str(path) for path in renew(folder, days, authority=authority)]
     restart = "copy them to their machines; restart superlink.sh, and nginx.sh if it runs elsewhere"
     print_result(as_json, {"renewed": written}, *(f"renewed     {path}" for path in written), restart)
 
@@ -279,20 +258,20 @@ def _show_run(run: Mapping[str, Any] | None) -> None:
         return
     accuracy = "" if run["accuracy"] is None else f", accuracy {run['accuracy']:.2%}"
     attempts = f", attempt {run['attempts']}" if run["attempts"] > 1 else ""
-    typer.echo(f"training    {run['status']}: round {run['round']} of {run['rounds']}{accuracy}{attempts}")
+    fields = [("training", f"{run['status']}: round {run['round']} of {run['rounds']}{accuracy}{attempts}")]
     if run["problem"]:
-        typer.echo(f"            {run['problem']}")
-    typer.echo(f"answers     {run['answers']} accepted, {run['rejected']} rejected")
-    for reason, count in run["rejected_by_reason"].items():
-        typer.echo(f"            {count} x {_short(reason)}")
+        fields.append(("", run["problem"]))
+    fields.append(("answers", f"{run['answers']} accepted, {run['rejected']} rejected"))
+    fields += [("", f"{count} x {_short(reason)}") for reason, count in run["rejected_by_reason"].items()]
     for each in run["last_rejected"]:
         who = f"node {each['node']}" if "node" in each else f"slot {each.get('slot')}"
-        typer.echo(f"            round {each['round'] + 1}: {who}: {each.get('reason')}")
-    typer.echo(f"bytes       up {run['bytes_up']:,}, down {run['bytes_down']:,}")
+        fields.append(("", f"round {each['round'] + 1}: {who}: {each.get('reason')}"))
+    fields.append(("bytes", f"up {run['bytes_up']:,}, down {run['bytes_down']:,}"))
+    print_fields(fields, 12)
 
 
 def _short(value: object) -> str:
-    text = f"{value:,g}" if isinstance(value, float) else "" if value is None else str(value)
+    text = f"{value:,g}" if isinstance(value, float) else cell(value)
     return text if len(text) <= 80 else text[:79] + "…"
 
 

@@ -51,21 +51,19 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
     works = all(check.state == "good" for check in checks if check.basic)
     if as_json:
         print_json({"works": works, "checks": [asdict(check) for check in checks]})
-    else:
-        _print(checks, works)
-    raise typer.Exit(0 if works else 1)
-
-
-def _print(checks: list[Check], works: bool) -> None:
+        raise typer.Exit(0 if works else 1)
     rows = [[check.state, check.group, check.name, check.found, check.needed] for check in checks]
     print_table(("state", "group", "what", "found", "needed"), rows)
     typer.echo("\nThe basics work." if works else "\nThe basics do NOT work.")
-    if fixes := {check.fix: None for check in checks if check.fix}:
+    fixes = dict[str, list[str]]()
+    for check in checks:
+        if check.fix:
+            fixes.setdefault(check.fix, []).append(check.name)
+    if fixes:
         typer.echo("To fix what is missing or broken:")
-        for fix in fixes:
-            names = ", ".join(check.name for check in checks if check.fix == fix)
-            typer.echo(wrapped(f"  {names}:", 2))
-            typer.echo(wrapped(f"    {fix}", 4))
+    for fix, names in fixes.items():
+        typer.echo(wrapped(f"  {', '.join(names)}:\n    {fix}", 4))
+    raise typer.Exit(0 if works else 1)
 
 
 def examine(data_dir: str | Path | None = None) -> Iterator[Check]:

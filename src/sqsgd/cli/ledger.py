@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsgd.cli._tables import print_json, print_result, print_table, wrapped
+from sqsgd.cli._tables import print_fields, print_json, print_result, print_table, wrapped
 from sqsgd.cli.options import Json
 
 if TYPE_CHECKING:
@@ -48,13 +48,16 @@ def show(
     if as_json:
         print_json(found)
         return
-    typer.echo(f"ledger      {found['path']}")
-    for name, label in (("owner", "owner"), ("witness", "witness"), ("interrupted", "after crash")):
-        if found[name]:
-            typer.echo(f"{label:11} {found[name]}")
-    typer.echo(f"cap         {found['max_epsilon']!r}")
-    typer.echo(f"spent       {found['spent']!r} in {found['reports']:,} reports")
-    typer.echo(f"left        {found['left']!r}")
+    fields = {
+        "ledger": found["path"],
+        "owner": found["owner"],
+        "witness": found["witness"],
+        "after crash": found["interrupted"],
+        "cap": repr(found["max_epsilon"]),
+        "spent": f"{found['spent']!r} in {found['reports']:,} reports",
+        "left": repr(found["left"]),
+    }
+    print_fields([(name, text) for name, text in fields.items() if text], 12)
     if found["by_scheme"]:
         rows = [[row["scheme"], f"{row['reports']:,}", repr(row["spent"])] for row in found["by_scheme"]]
         print_table(("scheme", "reports", "spent"), rows)
@@ -109,7 +112,7 @@ def _summary(ledger: Ledger, last: int) -> dict[str, Any]:
     entries, cap, schemes = ledger.entries, Fraction(ledger.max_epsilon), dict[str, list[int]]()
     for entry in entries:
         schemes.setdefault(entry.scheme, []).append(to_units(entry.epsilon))
-    spent = from_units(sum(map(sum, schemes.values())))
+    spent = from_units(sum(map(sum, schemes.values())))  # of the entries shown: a client may spend meanwhile
     return {
         "path": str(ledger.path),
         "owner": ledger.owner,
@@ -123,5 +126,5 @@ def _summary(ledger: Ledger, last: int) -> dict[str, Any]:
             {"scheme": scheme, "reports": len(costs), "spent": rounded_up(from_units(sum(costs)))}
             for scheme, costs in sorted(schemes.items())
         ],
-        "last": [dataclasses.asdict(entry) for entry in entries[len(entries) - min(last, len(entries)) :]],
+        "last": [dataclasses.asdict(entry) for entry in (entries[-last:] if last else [])],
     }

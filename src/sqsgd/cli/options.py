@@ -3,51 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import importlib
 import os
 import signal
+import sys
 import time
-from collections.abc import Callable, Container, Iterator
+import tomllib
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import click
 import typer
 from click.core import ParameterSource
 
-if TYPE_CHECKING:
-    from rich.progress import Progress, ProgressColumn
+_T = TypeVar("_T")
 
 
-def complete_scheme() -> list[str]:
-    """Names of the schemes, for shell completion."""
-    from sqsgd.schemes import SCHEMES
-
-    return list(SCHEMES)
+def names_of(module: str, table: str) -> Callable[[], list[str]]:
+    """A function that lists the names in a table, for shell completion; the module is imported when asked."""
+    return lambda: list(getattr(importlib.import_module(module), table))
 
 
-def complete_dataset() -> list[str]:
-    """Names of the built-in datasets, for shell completion."""
-    from sqsgd.learning.files import DATASETS
-
-    return list(DATASETS)
-
-
-def complete_fetchable() -> list[str]:
-    """Names of the datasets that can be downloaded, for shell completion."""
-    from sqsgd.learning.files import FETCHABLE
-
-    return list(FETCHABLE)
-
-
-def complete_ablation() -> list[str]:
-    """Names of the paper's ablations, for shell completion."""
-    from sqsgd.training.sweep import FIGURES
-
-    return list(FIGURES)
-
-
+SCHEME_NAMES = names_of("sqsgd.schemes", "SCHEMES")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Folder of the datasets.", show_default="$SQSGD_DATA")
@@ -55,9 +34,13 @@ DataDir = Annotated[
 Epsilon = Annotated[float, typer.Option(help="Privacy budget of one report.")]
 Bytes = Annotated[int, typer.Option("--bytes", help="Bytes for the packed codes of one report.")]
 Rounds = Annotated[int, typer.Option(help="Number of rounds.")]
-SchemeName = Annotated[str, typer.Option(help="See sqsgd schemes.", autocompletion=complete_scheme)]
+SchemeName = Annotated[str, typer.Option(help="See sqsgd schemes.", autocompletion=SCHEME_NAMES)]
 Dataset = Annotated[
-    str, typer.Option(help="mnist5k, mnist, ... or package.module:factory.", autocompletion=complete_dataset)
+    str,
+    typer.Option(
+        help="mnist5k, mnist, ... or package.module:factory.",
+        autocompletion=names_of("sqsgd.learning.files", "DATASETS"),
+    ),
 ]
 Model = Annotated[str, typer.Option(help="lenet5, resnet110, ... or package.module:factory.")]
 Clients = Annotated[int, typer.Option(help="Number of clients.")]
@@ -96,11 +79,12 @@ def numbers(name: str, text: str) -> list[float]:
         raise ValueError(f"{name} = {text!r} must be comma-separated numbers, such as 0.01,0.1") from None
 
 
-def scheme_options(pairs: list[str]) -> dict[str, object]:
-    """Parse name=value pairs such as levels=8 or reach=1.5; values that are not valid TOML stay text."""
-    import tomllib
+def scheme_options(pairs: Iterable[str], own: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Parse name=value pairs such as levels=8 or reach=1.5; values that are not valid TOML stay text.
 
-    values: dict[str, object] = {}
+    ``own``: names that are rejected, and the command's own option for each.
+    """
+    values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
@@ -109,48 +93,43 @@ def scheme_options(pairs: list[str]) -> dict[str, object]:
             read = tomllib.loads(f"{name} = {value}")
         except tomllib.TOMLDecodeError:
             read = {name.strip(): value}
-        twice = values.keys() & read.keys()
-        if twice:
-            raise ValueError(f"option {sorted(twice)[0]} is given twice; give it once")
+        for key in read:
+            if key in values:
+                raise ValueError(f"option {key} is given twice; give it once")
+            if own and key in own:
+                raise ValueError(f"option {key} = {read[key]!r} is not a scheme option; use {own[key]}")
         values |= read
     return values
 
 
-def own_options(pairs: list[str], own: dict[str, str]) -> dict[str, object]:
-    """As ``scheme_options``, but rejects names for which the command has a dedicated option."""
-    values = scheme_options(pairs)
-    for name in own.keys() & values.keys():
-        raise ValueError(f"option {name} = {values[name]!r} is not a scheme option; use {own[name]}")
-    return values
+def show_progress(
+    items: Iterable[_T], describe: Callable[[_T], tuple[int, int, str]], *, quiet: bool, seconds: float
+) -> None:
+    """Use up the items; show a bar on a terminal, elsewhere a line on standard error, the first at once.
 
-
-class Pace:
-    """Says when it is time again: at once, and then when ``seconds`` have passed since the last time.
-
-    >>> pace = Pace(60, clock=iter([0.0, 1.0, 60.0, 61.0]).__next__)
-    >>> [pace.due() for _ in range(4)]
-    [True, False, True, False]
+    Args:
+        items: What happens, in order.
+        describe: How much of how much is done after an item, and a text.
+        quiet: Show nothing.
+        seconds: The time between two lines.
     """
-
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds, self._clock, self._last = seconds, clock, -math.inf
-
-    def due(self) -> bool:
-        """Whether it is time; the answer True starts a new wait."""
-        now = self._clock()
-        if now - self._last < self._seconds:
-            return False
-        self._last = now
-        return True
-
-
-def progress_bar(*columns: ProgressColumn) -> Progress:
-    """A bar with these columns and the time that is left; it becomes shorter, so that no text is cut."""
+    if quiet or not sys.stdout.isatty():
+        due = 0.0
+        for item in items:
+            text = describe(item)[2]
+            if not quiet and time.monotonic() >= due:
+                due = time.monotonic() + seconds
+                typer.echo(text, err=True)
+        return
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Column
 
-    bar = BarColumn(None, table_column=Column(ratio=1))
-    return Progress(bar, *columns, TimeRemainingColumn(), TextColumn("{task.description}"), expand=True)
+    bar = BarColumn(None, table_column=Column(ratio=1))  # it becomes shorter, so that no text is cut
+    with Progress(bar, TimeRemainingColumn(), TextColumn("{task.description}"), expand=True) as progress:
+        task = progress.add_task("starting", total=None)
+        for item in items:
+            done, total, text = describe(item)
+            progress.update(task, completed=done, total=total, description=text)
 
 
 _ONE_REQUEST = 0.5  # seconds; timeout(1) signals the command, and then its group with the command in it

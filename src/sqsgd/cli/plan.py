@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsgd.cli._tables import print_json, print_table, wrapped
+from sqsgd.cli._tables import print_fields, print_json, print_table, wrapped
 from sqsgd.cli.options import Bytes, Epsilon, Json, given
 
 if TYPE_CHECKING:
@@ -66,70 +66,55 @@ def plan(
     if as_json:
         print_json({**chosen.to_dict(), "frontier": [asdict(point) for point in points]})
         return
+
+    def errors(nmse: float) -> list[str]:
+        return [f"{nmse:,.4g}", f"{ratio(nmse, chosen.optimum):.3g}"]
+
     if chosen.recommendation is not None:
         typer.echo(wrapped(f"take {chosen.recommendation.options}: {chosen.recommendation.reason}", 5))
         if rounds > 1:
             typer.echo(wrapped(RESIDUAL, 5))
         typer.echo()
-    for name, text in _lines(chosen):
-        typer.echo(wrapped(f"{name:18} {text}", 19))
+    print_fields(_fields(chosen), 19)
     typer.echo()
-    rows = [*chosen.alternatives, *([chosen.paper] if chosen.paper else [])]
+    same = [*chosen.alternatives, *([chosen.paper] if chosen.paper else [])]
     print_table(
         ("the same budget with", "coordinates", "NMSE", "/ optimum"),
-        [
-            [row.name, f"{row.coordinates:,}", f"{row.nmse:,.4g}", f"{ratio(row.nmse, chosen.optimum):.3g}"]
-            for row in rows
-        ],
+        [[way.name, f"{way.coordinates:,}", *errors(way.nmse)] for way in same],
     )
     typer.echo()
     print_table(
         ("one stateless report", "arithmetic", "bytes", "NMSE", "/ optimum"),
-        [
-            [
-                way.name,
-                way.arithmetic,
-                f"{way.message_bytes:,}",
-                f"{way.nmse:,.4g}",
-                f"{ratio(way.nmse, chosen.optimum):.3g}",
-            ]
-            for way in chosen.stateless
-        ],
+        [[way.name, way.arithmetic, f"{way.message_bytes:,}", *errors(way.nmse)] for way in chosen.stateless],
     )
     typer.echo(f"\nThe least error at epsilon {epsilon:g} for each size of message")
     print_table(
         ("bytes", "code", "NMSE", "/ optimum"),
-        [
-            [f"{at.message_bytes:,}", at.code, f"{at.nmse:,.4g}", f"{ratio(at.nmse, chosen.optimum):.3g}"]
-            for at in points
-        ],
+        [[f"{point.message_bytes:,}", point.code, *errors(point.nmse)] for point in points],
     )
-    typer.echo("\nWhat an attacker can reconstruct")
-    for statement in chosen.reconstruction:
-        typer.echo(wrapped(f"  * {statement.sentence}", 4))
+    _print_list("What an attacker can reconstruct", [each.sentence for each in chosen.reconstruction])
     if chosen.warnings:
-        typer.echo("\nWarnings")
-        for warning in chosen.warnings:
-            typer.echo(wrapped(f"  * {warning}", 4))
+        _print_list("Warnings", chosen.warnings)
 
 
-def _lines(chosen: Plan) -> list[tuple[str, str]]:
+def _print_list(heading: str, sentences: Iterable[str]) -> None:
+    typer.echo(wrapped(f"\n{heading}"))
+    for sentence in sentences:
+        typer.echo(wrapped(f"  * {sentence}", 4))
+
+
+def _fields(chosen: Plan) -> list[tuple[str, str]]:
     whole = f"{chosen.dim:,}" if chosen.coordinates <= chosen.dim else f"{chosen.coordinates:,} rotated ones"
     sent, law = f"{chosen.coordinates:,} of {whole}, as signs", "matches"
     if chosen.code == "levels":
         sent = sent.replace("signs", f"{chosen.levels} levels over ± {chosen.reach:g} deviations")
     elif chosen.code == "sparse":
-        sent, law = (
-            f"{chosen.count:,} of {chosen.coordinates:,} rotated ones, with their signs",
-            "or more matches",
-        )
-        sent += f", drawn around the {chosen.near:,} largest"
+        sent = f"{chosen.count:,} of {chosen.coordinates:,} rotated ones, with their signs"
+        sent, law = f"{sent}, drawn around the {chosen.near:,} largest", "or more matches"
     law = f"{chosen.threshold:,} {law} with probability {chosen.keep:.10g}; scale {chosen.scale:.6g}"
     rest = "envelope and norm" if chosen.epsilon_norm else "envelope"
     shares = f"{chosen.epsilon_direction:g} direction + {chosen.epsilon_norm:g} norm"
-    plural = "s" if chosen.clients > 1 else ""
-    mean = f"; of the mean over {chosen.clients:,} client{plural} {chosen.nmse_mean:.4g}"
-    best = f"{chosen.optimum:.4g}, so this is {_times(chosen.optimum_ratio)} the best possible"
+    clients = f"{chosen.clients:,} client{'s' if chosen.clients > 1 else ''}"
     limit = f"{_times(chosen.information_ratio)} the information limit {chosen.information_limit:.4g}"
     return [
         ("scheme", "sqsgd-stateless"),
@@ -137,8 +122,15 @@ def _lines(chosen: Plan) -> list[tuple[str, str]]:
         ("threshold, keep", law),
         ("epsilon", f"{chosen.epsilon:g} = {shares}"),
         ("bytes", f"{chosen.message_bytes:,} per message: {chosen.bits:,} bits of codes, and {rest}"),
-        ("NMSE", f"{chosen.nmse:.4g} of one report on the whole vector{mean}"),
-        ("optimum (PrivUnit)", best),
+        (
+            "NMSE",
+            f"{chosen.nmse:.4g} of one report on the whole vector; "
+            f"of the mean over {clients} {chosen.nmse_mean:.4g}",
+        ),
+        (
+            "optimum (PrivUnit)",
+            f"{chosen.optimum:.4g}, so this is {_times(chosen.optimum_ratio)} the best possible",
+        ),
         ("on its block", f"{chosen.nmse_block:.4g}, {limit}"),
     ]
 
@@ -165,22 +157,18 @@ def _show_once(*, as_json: bool, **budget: Any) -> None:
     if as_json:
         print_json(chosen.to_dict())
         return
-    central = chosen.central
-    users, size = chosen.users, budget["bytes"]
-    options = f"--scheme auto --epsilon {chosen.epsilon:.6g} --clients {users} --bytes {size}"
+    central, users = chosen.central, f"{chosen.users:,} users"
+    options = f"--epsilon {chosen.epsilon:.6g} --clients {chosen.users} --bytes {budget['bytes']}"
     reason = f"{chosen.scheme}, which has the least error of the exact schemes"
-    typer.echo(wrapped(f"take --participation once {options}: {reason}\n", 5))
-    error = f"{chosen.nmse:.4g} of one report; of the mean over {chosen.users:,} users {chosen.nmse_mean:.4g}"
-    for name, text in (
-        ("scheme", chosen.scheme),
-        ("bytes", f"{chosen.message_bytes:,} per user, once"),
-        ("NMSE", error),
-        ("local epsilon", f"{chosen.epsilon:.6g}"),
-        ("central epsilon", f"{central.epsilon:.6g} at delta = {central.delta:g} ({central.bound} bound)"),
-    ):
-        typer.echo(wrapped(f"{name:18} {text}", 19))
+    typer.echo(wrapped(f"take --participation once --scheme auto {options}: {reason}\n", 5))
+    fields = {
+        "scheme": chosen.scheme,
+        "bytes": f"{chosen.message_bytes:,} per user, once",
+        "NMSE": f"{chosen.nmse:.4g} of one report; of the mean over {users} {chosen.nmse_mean:.4g}",
+        "local epsilon": f"{chosen.epsilon:.6g}",
+        "central epsilon": f"{central.epsilon:.6g} at delta = {central.delta:g} ({central.bound} bound)",
+    }
+    print_fields(fields.items(), 19)
     if chosen.warning:
         typer.echo(wrapped(f"\n{chosen.warning}"))
-    typer.echo(wrapped(f"\n{central.sentence}\n\nThe central guarantee holds if"))
-    for assumption in central.assumptions:
-        typer.echo(wrapped(f"  * {assumption}", 4))
+    _print_list(f"{central.sentence}\n\nThe central guarantee holds if", central.assumptions)

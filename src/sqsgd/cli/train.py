@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,20 +16,19 @@ from sqsgd._internal.files import NUMBERS
 from sqsgd.cli._failures import Ended, explained
 from sqsgd.cli._tables import print_note, print_result, wrapped
 from sqsgd.cli.options import (
+    SCHEME_NAMES,
     Bytes,
     Clients,
     DataDir,
     Dataset,
     Json,
     Model,
-    Pace,
     Rate,
     Rounds,
     SchemeOption,
-    complete_scheme,
     given,
-    progress_bar,
     scheme_options,
+    show_progress,
     stopping_between_rounds,
 )
 from sqsgd.cli.report import final_page
@@ -66,7 +63,7 @@ def train(
     context: typer.Context,
     scheme: Annotated[
         str,
-        typer.Option(help="See sqsgd schemes; auto: the best stateless one.", autocompletion=complete_scheme),
+        typer.Option(help="See sqsgd schemes; auto: the best stateless one.", autocompletion=SCHEME_NAMES),
     ] = RunConfig.scheme,
     dataset: Dataset = RunConfig.dataset,
     data_dir: DataDir = None,
@@ -136,7 +133,7 @@ def train(
     try:
         with stopping_between_rounds() as signals:
             records = run.rounds(state, stop=lambda: bool(signals))
-            _show(records, run.config.rounds, state.round, quiet=as_json)
+            show_progress(records, _progress(run.config.rounds), quiet=as_json, seconds=LINES)
         if not (run.folder / "summary.json").exists():
             raise Ended(f"stopped; resume with: sqsgd train --resume --out {run.folder}", 128 + signals[0])
     except ModelFailed as error:
@@ -151,39 +148,19 @@ def train(
     print_result(as_json, whole, f"page           {page}")
 
 
-def _show(records: Iterator[Record], rounds: int, done: int, *, quiet: bool) -> None:
-    """Train, with a progress bar on a terminal, elsewhere with lines on standard error."""
+def _progress(rounds: int) -> Callable[[Record], tuple[int, int, str]]:
+    """Describes rounds, each with the last result that was measured."""
     reached = ""
-    if quiet or not sys.stdout.isatty():
-        pace = Pace(math.inf if quiet else LINES)
-        for record in records:
-            reached = _reached(record) or reached
-            if not quiet and pace.due():
-                typer.echo(f"round {record.round + 1:,} of {rounds:,}: {reached}{_spent(record)}", err=True)
-        return
-    from rich.progress import MofNCompleteColumn
 
-    with progress_bar(MofNCompleteColumn()) as bar:
-        task = bar.add_task("starting", total=rounds, completed=done)
-        for record in records:
-            reached = _reached(record) or reached
-            bar.update(task, advance=1, description=reached + _spent(record))
+    def describe(record: Record) -> tuple[int, int, str]:
+        nonlocal reached
+        if found := read_headline(record.to_dict()):
+            reached = f"{found[0].name} {found[0].shown(found[1])}, "
+        spent = f"epsilon {record.epsilon_total:,g}, {record.bytes_up:,} bytes per report"
+        done = record.round + 1
+        return done, rounds, f"round {done:,} of {rounds:,}: {reached}{spent}"
 
-
-def _reached(record: Record) -> str:
-    if (found := read_headline(record.to_dict())) is None:
-        return ""
-    headline, value = found
-    return f"{headline.name} {headline.shown(value)}, "
-
-
-def _spent(record: Record) -> str:
-    return f"epsilon {record.epsilon_total:,g}, {record.bytes_up:,} bytes per report"
-
-
-def rate_words(summary: dict[str, Any]) -> str:
-    """The learning rate of a run, and whether it fell."""
-    return f"{summary['lr']:.3g}" + (", falling linearly to 0" if summary.get("decay") == "linear" else "")
+    return describe
 
 
 def _measured(summary: dict[str, Any]) -> Iterator[str]:
@@ -203,33 +180,31 @@ def _measured(summary: dict[str, Any]) -> Iterator[str]:
 def describe(summary: dict[str, Any], folder: Path) -> str:
     """The summary of a run as text."""
     shares = ", ".join(
-        f"{part} {summary[f'share_{part}']:.0%}" for part in ("gradient", "encode", "aggregate")
+        f"{step} {summary[f'share_{step}']:.0%}" for step in ("gradient", "encode", "aggregate")
     )
-    epsilon = f"{summary['epsilon']:g}" if summary["notion"] != "none" else "infinite (not private)"
-    total = f"{summary['epsilon_all_rounds']:,g}" if summary["notion"] != "none" else "infinite"
+    epsilon, total = f"{summary['epsilon']:g}", f"{summary['epsilon_all_rounds']:,g}"
+    if summary["notion"] == "none":
+        epsilon, total = "infinite (not private)", "infinite"
     if summary["participation"] == "once" and summary["notion"] == "local":
         spent = f"{epsilon} per report, which is the total: no user sends two"
     else:
         spent = f"{epsilon} per round; {total} for a client that takes part in all rounds"
         if summary["epsilon_total"] != summary["epsilon_all_rounds"]:
             spent += f"; {summary['epsilon_total']:,g} for the client that took part most often"
-    refused = [f"refused        {summary['refused']:,} reports, by their clients' own ledgers"]
-    return "\n".join(
-        [
-            *_measured(summary),
-            f"scheme         {summary['scheme']}",
-            f"epsilon        {spent}",
-            *(refused if summary["refused"] else []),
-            f"noise          {summary['noise']}",
-            *(
-                f"{name:14} {summary[f'{name}_note']}"
-                for name in ("order", "central")
-                if f"{name}_note" in summary
-            ),
-            f"payload        {summary['bytes_up']} bytes per client and round, "
-            f"1/{summary['bytes_up_ratio']:.0f} of float32",
-            f"learning rate  {rate_words(summary)}",
-            f"time           {summary['seconds']:.0f} s: {shares}",
-            f"written to     {folder}",
-        ]
-    )
+    refused = f"{summary['refused']:,} reports, by their clients' own ledgers" if summary["refused"] else None
+    ratio = f"1/{summary['bytes_up_ratio']:.0f} of float32"
+    lines = {
+        "scheme": summary["scheme"],
+        "epsilon": spent,
+        "refused": refused,
+        "noise": summary["noise"],
+        "order": summary.get("order_note"),
+        "central": summary.get("central_note"),
+        "payload": f"{summary['bytes_up']} bytes per client and round, {ratio}",
+        "learning rate": f"{summary['lr']:.3g}"
+        + (", falling linearly to 0" if summary.get("decay") == "linear" else ""),
+        "time": f"{summary['seconds']:.0f} s: {shares}",
+        "written to": folder,
+    }
+    rest = (f"{name:14} {text}" for name, text in lines.items() if text is not None)
+    return "\n".join([*_measured(summary), *rest])

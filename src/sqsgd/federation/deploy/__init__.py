@@ -1,4 +1,4 @@
-"""A federation on real machines: certificates, keys and scripts for Flower, and a supervisor to try them.
+"""A federation on real machines: certificates, keys, and files for standard parts to run.
 
 Flower's own commands run as child processes; nothing here imports flwr.
 """

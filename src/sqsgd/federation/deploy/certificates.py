@@ -25,8 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-AUTHORITY_DAYS = 3650
-"""So long that the server's certificate can be renewed several times before nodes need a new authority's."""
+AUTHORITY_DAYS = 3650  # the server's certificate is renewed several times before nodes need a new authority's
 _CLOCK_SKEW = timedelta(hours=1)
 _AUTHORITY = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sqsgd federation")])
 
@@ -51,10 +50,7 @@ def make_authority(days: int) -> Pair:
 
 
 def make_server_pair(authority: bytes, hosts: Sequence[str], days: int) -> Pair:
-    """A key and a certificate for a server with these hosts (names or addresses).
-
-    ``authority``: the authority's private key.
-    """
+    """A key and a certificate for a server with these hosts, signed with the authority's private key."""
     key, signer = ec.generate_private_key(ec.SECP384R1()), _authority_key(authority)
     extensions = [
         (x509.SubjectAlternativeName([general_name(host) for host in hosts]), False),
@@ -109,11 +105,11 @@ def general_name(host: str) -> x509.GeneralName:
     with contextlib.suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
     label = "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
-    if len(host) > 253 or not re.fullmatch(rf"({label}\.)*(?![0-9]+$){label}", host):
-        raise ValueError(
-            f"host = {host!r} must be a name such as server.example.org or an address such as 192.0.2.7"
-        )
-    return x509.DNSName(host)
+    if len(host) <= 253 and re.fullmatch(rf"({label}\.)*(?![0-9]+$){label}", host):
+        return x509.DNSName(host)
+    raise ValueError(
+        f"host = {host!r} must be a name such as server.example.org or an address such as 192.0.2.7"
+    )
 
 
 def write_secret(path: Path, content: bytes, mode: int = 0o600) -> None:

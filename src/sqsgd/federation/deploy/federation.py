@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import tomli_w
 
@@ -25,35 +25,32 @@ _COMMENT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """Everything that ``sqsgd deploy init`` decides. The defaults train a small model in a minute or two."""
+    """Everything that ``sqsgd deploy init`` decides; each field is an option of it, and its text the help.
 
-    hosts: tuple[str, ...] = ("127.0.0.1",)
-    """Names or addresses of the server; nodes use the first."""
-    port: int = 0
-    """The port at which nodes reach the server; 0: ``init`` chooses one, to try it on one machine."""
-    link_port: int = 0
-    """The port of Flower's SuperLink, on 127.0.0.1 only; 0: ``init`` chooses one."""
-    nodes: int = 3
-    rounds: int = 20
-    scheme: str = "sqsgd"
-    epsilon: float = 400.0
-    bytes: int = 256
-    max_epsilon: float = 0.0
-    """Lifetime cap of each node's ledger; 0: the cost of all rounds."""
-    dataset: str = "mnist5k"
-    model: str = "lenet5"
-    lr: float = 0.0
-    """Learning rate; 0: the default for the budget."""
-    seed: int = 0
-    min_nodes: int = 0
-    """A round waits until this many nodes are connected; 0: more than half."""
-    min_answers: int = 0
-    """A round with fewer answers leaves the model unchanged; 0: half of the nodes that were asked."""
-    round_timeout: float = 120.0
-    wait_timeout: float = 300.0
-    downlink: Literal["full", "delta"] = "full"
-    evaluate_every: int = 1
-    """Rounds between evaluations at the server."""
+    The defaults train a small model in a minute or two.
+    """
+
+    hosts: Annotated[tuple[str, ...], "Names or addresses of the server; nodes use the first."] = (
+        "127.0.0.1",
+    )
+    port: Annotated[int, "The server's port; 0: 8000, or a free one on this machine alone."] = 0
+    link_port: Annotated[int, "The port of Flower's SuperLink, on 127.0.0.1 only; 0: init chooses one."] = 0
+    nodes: Annotated[int, "Number of nodes."] = 3
+    rounds: Annotated[int, "Number of rounds."] = 20
+    scheme: Annotated[str, "See sqsgd schemes."] = "sqsgd"
+    epsilon: Annotated[float, "Privacy budget of one report."] = 400.0
+    bytes: Annotated[int, "Bytes for the packed codes of one report."] = 256
+    max_epsilon: Annotated[float, "Cap of each node's ledger."] = 0.0  # 0: the cost of all rounds
+    dataset: Annotated[str, "The dataset, divided among the nodes."] = "mnist5k"
+    model: Annotated[str, "lenet5, resnet110, ... or package.module:factory."] = "lenet5"
+    lr: Annotated[float, "Learning rate; 0: computed from the budget."] = 0.0
+    seed: Annotated[int, "Seed of the public randomness."] = 0
+    min_nodes: Annotated[int, "Nodes that a round waits for; 0: more than half."] = 0
+    min_answers: Annotated[int, "A round with fewer does not change the model; 0: half of those asked."] = 0
+    round_timeout: Annotated[float, "Seconds to wait for answers."] = 120.0
+    wait_timeout: Annotated[float, "Seconds to wait for nodes."] = 300.0
+    downlink: Annotated[str, "full or delta."] = "full"
+    evaluate_every: Annotated[int, "Rounds between evaluations at the server."] = 1
 
     def __post_init__(self) -> None:
         """Raise ValueError naming the key of an invalid value."""
@@ -76,9 +73,8 @@ class Federation:
         checks.real("round_timeout", self.round_timeout, 1.0, 86400.0)
         checks.real("wait_timeout", self.wait_timeout, 1.0, 86400.0)
         checks.integer("evaluate_every", self.evaluate_every, 1, 10**6)
-        kinds = get_args(get_type_hints(Federation)["downlink"])
-        if self.downlink not in kinds:
-            raise ValueError(f"downlink = {self.downlink!r} must be one of {', '.join(kinds)}")
+        if self.downlink not in ("full", "delta"):
+            raise ValueError(f"downlink = {self.downlink!r} must be one of full, delta")
         for name in ("dataset", "model"):
             text = getattr(self, name)
             if not text or not text.isprintable() or set(text) & set("\"'\\ "):
@@ -131,8 +127,5 @@ def load_federation(folder: Path) -> Federation:
     values = read_toml(path)
     if isinstance(values.get("hosts"), list):
         values["hosts"] = tuple(values["hosts"])
-    kinds = {
-        name: kind if isinstance(kind, type) else tuple if name == "hosts" else str
-        for name, kind in get_type_hints(Federation).items()
-    }
+    kinds = {**get_type_hints(Federation), "hosts": tuple}
     return Federation(**checks.fields(values, kinds, str(path)))

@@ -58,10 +58,8 @@ def write_federation(folder: Path, federation: Federation, days: int) -> Path:
         raise ValueError(f"{folder} is a file; name a new folder")
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} exists and is not empty: choose another folder; nothing was written")
-    known = (8000, 8001) if not federation.local else (free_port(), free_port())
-    federation = replace(
-        federation, port=federation.port or known[0], link_port=federation.link_port or known[1]
-    )
+    port, link = (free_port(), free_port()) if federation.local else (8000, 8001)
+    federation = replace(federation, port=federation.port or port, link_port=federation.link_port or link)
     folder.parent.mkdir(parents=True, exist_ok=True)
     building = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
     try:
@@ -100,7 +98,12 @@ def _fill(folder: Path, federation: Federation, days: int) -> None:
         node = make_node_pair(name)
         _fill_node(folder / "nodes" / name, federation, index, authority.public, node)
         (server / f"nodes/{name}.pub").write_bytes(node.public)
-    write_known_keys(server)
+    _list_nodes(folder)
+
+
+def _list_nodes(folder: Path) -> None:
+    """Tell nginx and honcho of the nodes."""
+    write_known_keys(folder / "server")
     (folder / "Procfile").write_text(templates.procfile([path.name for path in node_folders(folder)]))
 
 
@@ -177,8 +180,7 @@ def add_node(folder: Path) -> Path:
         shutil.rmtree(building, ignore_errors=True)
         raise
     write_atomically(server / f"nodes/{name}.pub", pair.public)
-    write_known_keys(server)
-    (folder / "Procfile").write_text(templates.procfile([path.name for path in node_folders(folder)]))
+    _list_nodes(folder)
     _count_nodes(server, federation.nodes + 1)
     return folder / "nodes" / name
 

@@ -121,18 +121,17 @@ def train(
     server = server_folder(server)
     federation, last = load_federation(server), last_job(server)
     given = federation.run_config(Path(), resume=False)
-    unread = () if app is None else _undeclared(app, given)
-    if unread:
+    if unread := [] if app is None else _undeclared(app, given):
         told = "the app decides these itself, since its pyproject.toml does not have them"
         tell(f"{told}: {', '.join(unread)}")
-    if resume and last is None:
-        raise ValueError(f"{server / 'runs'} has no run: there is nothing to resume")
-    if resume and last is not None:
-        if last.status == COMPLETED and len(metrics(server, last)) >= federation.rounds:
-            raise ValueError(f"{server / 'runs' / last.name} is completed: there is nothing to resume")
-        job = replace(last, attempts=last.attempts + 1)
-    else:
+    if not resume:
         job = Job(name=f"run-{int(last.name[4:]) + 1 if last else 1}")
+    elif last is None:
+        raise ValueError(f"{server / 'runs'} has no run: there is nothing to resume")
+    elif last.status == COMPLETED and len(metrics(server, last)) >= federation.rounds:
+        raise ValueError(f"{server / 'runs' / last.name} is completed: there is nothing to resume")
+    else:
+        job = replace(last, attempts=last.attempts + 1)
     register(server, federation, tell)
     if last is not None and not last.status.startswith("finished"):
         with contextlib.suppress(OSError):  # two runs must not train at once; it is over, or unknown
@@ -143,9 +142,8 @@ def train(
         settings = server / "flwr/run-config.toml"
         settings.write_text(tomli_w.dumps({key: config[key] for key in config if key not in unread}))
         source = str(app_folder() if app is None else app.absolute())
-        submitted = _flwr(
-            server, "run", source, "federation", "--run-config", str(settings), "--format", "json"
-        )
+        options = ("--run-config", str(settings), "--format", "json")
+        submitted = _flwr(server, "run", source, "federation", *options)
         job = replace(job, run_id=str(json.loads(submitted)["run-id"]), status="submitted")
         job.write(server)
         tell(f"run {job.run_id}: attempt {job.attempts}, into {folder}")
