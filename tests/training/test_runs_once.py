@@ -121,7 +121,7 @@ def test_an_epsilon_of_each_weight_is_not_called_the_total(tmp_path):
 
 
 def test_a_softmax_by_sgd_has_a_bound_and_a_rate_of_its_own(tmp_path):
-    """Smaller ones where public data pretrained it."""
+    """Another bound where public data pretrained it; such a model recognises digits before any report."""
     mixed = "soft-hog:0.5+font-digits:0.87"
     adam, mlp, zero, public = (
         prepared(tmp_path / "run", ONCE, **changes)
@@ -132,7 +132,8 @@ def test_a_softmax_by_sgd_has_a_bound_and_a_rate_of_its_own(tmp_path):
             {"model": "pretrained-linear", "features": mixed},
         )
     )
-    assert adam.settings.lr < mlp.settings.lr <= 1.25 < 10 < public.settings.lr < zero.settings.lr
+    assert adam.settings.lr < 1
+    assert mlp.settings.lr <= 1.25 < 10 < zero.settings.lr
     assert (public.settings.bound, zero.settings.bound) == (0.25, 0.5)
     accuracies = [run.problem.evaluate(run.problem.initial())[0] for run in (zero, public)]
     assert accuracies[0] < 0.2 < 0.9 < accuracies[1]
