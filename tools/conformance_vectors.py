@@ -1,6 +1,6 @@
 """The conformance vectors: tasks, inputs, private words and the exact bytes that follow from them.
 
-``python tools/conformance_vectors.py`` writes src/sqsgd/conformance/vectors.json. The parameters are fixed
+``python tools/conformance_vectors.py`` writes src/sqsgd/audit/vectors.json. The parameters are fixed
 here and do not depend on what the planner would choose, so that the vectors change only with the format.
 """
 

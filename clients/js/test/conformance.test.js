@@ -5,7 +5,7 @@ import { Encoder } from "../dist/encoder.js";
 import { makeTask } from "../dist/task.js";
 import { answers, floats, GivenWords } from "./answers.js";
 
-const path = new URL("../../../src/sqsgd/conformance/vectors.json", import.meta.url);
+const path = new URL("../../../src/sqsgd/audit/vectors.json", import.meta.url);
 const { format, groups } = JSON.parse(readFileSync(path, "utf8"));
 const by = (cases, key) => Object.fromEntries(cases.map((given) => [given.id, given[key]]));
 
