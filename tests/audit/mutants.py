@@ -328,10 +328,9 @@ def keyed(make_key):
     """A generator whose key is ``make_key()`` and that claims to protect."""
 
     class Weak(Rng):
-        def _rekey(self):
-            self._seed = int.from_bytes(make_key(), "little")
-            super()._rekey()
-            self._seed, self.protects = None, True
+        def _start(self):
+            self._key = _hashed(make_key())
+            super()._start()
 
     return Weak
 

@@ -17,6 +17,8 @@ DRAWS = {
     "below": lambda rng: rng.below(10),
     "uniform": lambda rng: rng.uniform(),
     "uniforms": lambda rng: rng.uniforms(3).tolist(),
+    "below_many": lambda rng: rng.below_many(np.array([10, 7, 3])).tolist(),
+    "child": lambda rng: rng.child().word(),
 }
 
 
