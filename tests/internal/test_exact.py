@@ -10,7 +10,7 @@ from flint import arb, fmpq
 from scripted import ScriptedRng
 
 from sqsgd._internal import exact
-from sqsgd.mechanisms.privquant import boundary_law
+from sqsgd.mechanisms.privquant import boundary_law, kept_law
 
 
 def holds(ball, value: Fraction) -> bool:
@@ -44,6 +44,68 @@ def test_tails_of_any_success_probability(success):
             assert low.rel_accuracy_bits() > 60
 
 
+def test_a_tail_to_25_digits():
+    with exact.precision(128):
+        assert exact.log_tails(512, 16, 263)[0].str(25, radius=False) == "-393.8411601291969190333489"
+
+
+@pytest.mark.parametrize(
+    ("dim", "levels", "first", "last"), [(30, 2, 0, 30), (30, 3, 0, 12), (30, 3, 13, 30)]
+)
+def test_running_sum_encloses_and_covers(dim, levels, first, last):
+    with exact.precision(192):
+        got = list(exact.running_sum(dim, levels, first, last, arb(1), arb(0), arb(2) ** -30))
+    values = [value for value, _ in got]
+    assert values == list(range(values[0], values[-1] + 1))
+    for value, ball in got:
+        count = sum(comb(dim, k) * (levels - 1) ** (dim - k) for k in range(first, value + 1))
+        assert holds(ball, Fraction(count, levels**dim))
+    left_out = sum(comb(dim, k) * (levels - 1) ** (dim - k) for k in range(values[-1] + 1, last + 1))
+    assert Fraction(left_out, levels**dim) < Fraction(1, 2**30)
+
+
+def exact_cdf(dim, levels, threshold, keep):
+    above, below = reference.densities(dim, levels, threshold, keep)
+    total, cdf = Fraction(0), []
+    for count in range(dim + 1):
+        total += comb(dim, count) * (levels - 1) ** (dim - count) * (above if count >= threshold else below)
+        cdf.append(total)
+    assert total == 1
+    return cdf
+
+
+@pytest.mark.parametrize(
+    ("dim", "levels", "threshold", "keep"),
+    [
+        (1, 2, 1, Fraction(3, 4)),  # the edge 1/4 is a multiple of 2^-64: no precision decides it
+        (6, 3, 4, Fraction(9, 10)),
+        (60, 2, 60, 1 - Fraction(1, 2**70)),  # the low side lies below the 64-bit grid
+        (80, 2, 70, 1 - Fraction(1, 10**9)),
+        (80, 5, 30, Fraction(2, 3)),
+    ],
+)
+def test_draws_around_every_edge_are_those_of_the_exact_law(dim, levels, threshold, keep):
+    cdf = exact_cdf(dim, levels, threshold, keep)
+    sampler = kept_law(dim, levels, float("inf"), threshold, keep).sampler
+    for edge in cdf[:-1]:
+        first, rest = divmod(edge * 2**64, 1)
+        second = int(rest * 2**64)
+        for one in {max(int(first) - 1, 0), int(first), min(int(first) + 1, 2**64 - 1)}:
+            for two in {max(second - 1, 0), second, min(second + 1, 2**64 - 1)}:
+                rng = ScriptedRng(one, two, 2**63, 12345)
+                low = sum(Fraction(word, 2 ** (64 * (i + 1))) for i, word in enumerate(rng.script))
+                expected = next(count for count, value in enumerate(cdf) if low < value)
+                assert sampler.draw(rng) == expected, (edge, one, two)
+
+
+def test_an_ambiguous_word_draws_more_bits_and_only_then():
+    sampler = kept_law(6, 3, float("inf"), 4, Fraction(9, 10)).sampler
+    edge = int(exact_cdf(6, 3, 4, Fraction(9, 10))[3] * 2**64)
+    ambiguous, clear = ScriptedRng(edge, 1), ScriptedRng(edge + 1)
+    assert sampler.draw(ambiguous) == 3
+    assert (ambiguous.used, sampler.draw(clear), clear.used) == (2, 4, 1)
+
+
 @pytest.mark.parametrize(("dim", "levels"), [(512, 2), (512, 16)])
 def test_the_smallest_uniform_reaches_the_very_first_value(dim, levels):
     """U = 0 is below P(L = 0), however small that is: the sampler draws as many words as it needs."""
@@ -58,6 +120,15 @@ def test_the_smallest_uniform_reaches_the_very_first_value(dim, levels):
 def test_a_low_side_below_the_grid_is_not_drawn_by_rounding(dim, levels, epsilon):
     """1 - p < 2^-65: the word 0 alone does not decide, and 2^-65 is already on the high side."""
     assert boundary_law(dim, levels, epsilon).sampler.draw(ScriptedRng(0, 2**63)) == dim
+
+
+def test_bernoulli_is_exact_at_its_edge():
+    coin = exact.bernoulli(lambda: arb(2).log())  # 1 with probability 2/3, so the edge is 1/3
+    third = 2**64 // 3
+    assert coin.draw(ScriptedRng(third - 1)) == 0
+    assert coin.draw(ScriptedRng(third + 1)) == 1
+    assert coin.draw(ScriptedRng(third, third - 1)) == 0
+    assert coin.draw(ScriptedRng(third, third, third + 1)) == 1
 
 
 def test_directed_rounding_stays_on_its_side():

@@ -10,6 +10,7 @@ import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from tiny_runs import SIGNS, TINY, cut_off, finished, loaded, prepared, resumed, started, stopped
@@ -235,13 +236,15 @@ def test_a_run_stops_when_it_is_asked_to(tmp_path):
     ("scheme", "too_little"), [("vqsgd", 0.1), ("sqsgd", 0.02), ("piecewise", 0.02), ("privunit", 0.1)]
 )
 def test_what_cannot_be_learned_is_told_before(scheme, too_little, tmp_path):
-    """Both ways: a quarter is what guessing one of four classes gives."""
+    """Both ways. Guessing one of four classes gives a quarter; one run of noise gives up to 0.6, by its seed."""
     for epsilon, learned in ((too_little, False), (10.0, True)):
-        run = prepared(tmp_path / str(epsilon), scheme=scheme, epsilon=epsilon, bytes=16, rounds=40)
-        told = train.outlook(run.config, run.problem.dim)
-        assert bool(told) is not learned
-        reached = list(started(run))[-1].accuracy
-        assert reached > 0.9 if learned else reached < 0.4
+        reached = []
+        for seed in range(4):
+            folder = tmp_path / f"{epsilon} {seed}"
+            run = prepared(folder, scheme=scheme, epsilon=epsilon, bytes=16, rounds=40, seed=seed)
+            assert bool(train.outlook(run.config, run.problem.dim)) is not learned
+            reached.append(list(started(run))[-1].accuracy)
+        assert min(reached) > 0.9 if learned else np.mean(reached) < 0.5
     told = train.outlook(make_config({**TINY, "scheme": scheme, "epsilon": too_little}), run.problem.dim)
     assert told.startswith(
         f"{scheme} at epsilon {too_little}: little or nothing will be learned in 12 rounds"
