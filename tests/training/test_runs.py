@@ -236,7 +236,7 @@ def test_a_run_stops_when_it_is_asked_to(tmp_path):
     ("scheme", "too_little"), [("vqsgd", 0.1), ("sqsgd", 0.02), ("piecewise", 0.02), ("privunit", 0.1)]
 )
 def test_what_cannot_be_learned_is_told_before(scheme, too_little, tmp_path):
-    """Both ways. Guessing one of four classes gives a quarter; one run of noise gives up to 0.6, by its seed."""
+    """Both ways. Guessing one of four classes gives a quarter; noise alone gives up to 0.6, by its seed."""
     for epsilon, learned in ((too_little, False), (10.0, True)):
         reached = []
         for seed in range(4):
