@@ -24,7 +24,7 @@ KNOWN = ("sh", "python", "toml", "text", "pycon", "diff")
 ELSEWHERE = {
     "docs/adding-a-scheme.md": "tests/test_adding_a_scheme.py",
     "docs/collect.md": "tests/collect/test_collect_page.py",
-    "docs/deploy.md": "tests/deploy/test_real_federation.py",
+    "docs/deploy.md": "tests/faults/test_up.py",
     "docs/encoder.md": "tests/test_docs.py",
     "docs/flower.md": "tests/flower/test_example_app.py",
     "docs/nvflare.md": "tests/nvflare/test_simulator.py",

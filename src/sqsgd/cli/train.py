@@ -182,9 +182,9 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
     shares = ", ".join(
         f"{step} {summary[f'share_{step}']:.0%}" for step in ("gradient", "encode", "aggregate")
     )
-    epsilon, total = f"{summary['epsilon']:g}", f"{summary['epsilon_all_rounds']:,g}"
-    if summary["notion"] == "none":
-        epsilon, total = "infinite (not private)", "infinite"
+    private = summary["notion"] != "none"
+    epsilon = f"{summary['epsilon']:g}" if private else "infinite (not private)"
+    total = f"{summary['epsilon_all_rounds']:,g}" if private else "infinite"
     if summary["participation"] == "once" and summary["notion"] == "local":
         spent = f"{epsilon} per report, which is the total: no user sends two"
     else:

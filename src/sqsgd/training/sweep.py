@@ -265,6 +265,8 @@ def experiment_file(path: Path) -> Path:
         return path
     folders = (Path(__file__).parents[3] / "experiments", Path(__file__).parent / "figures")
     names = {file.stem: file for folder in folders for file in sorted(folder.glob("*.toml"))}
+    short = {file.partition("-")[0]: names[file] for file in FIGURES.values() if file in names}
+    names = {**short, **names}  # figure1 is short for figure1-communication
     if path.stem in names and (str(path) == path.stem or path.parent.name == "experiments"):
         return names[path.stem]
     known = ", ".join(sorted(names))
