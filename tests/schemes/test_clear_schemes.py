@@ -127,9 +127,7 @@ def test_a_report_that_names_a_coordinate_twice_is_refused(indices):
     scheme = make_scheme("dgc", dim=300, count=3)
     t = task(scheme)
     columns = (np.array(indices, np.uint32), np.ones(3, np.float32))
-    forged = codec.seal(
-        scheme.mechanism.layout, columns, scheme=scheme.fingerprint, round=t.round, binding=t.binding
-    )
+    forged = codec.seal(scheme.mechanism.layout, columns, scheme=scheme.fingerprint, binding=t.binding)
     total = Aggregate(scheme)
     total.add(t, scheme.encode(unit_vector(300), t, seeded_rng(1)))
     before = total.mean()
