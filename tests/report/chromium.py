@@ -156,6 +156,18 @@ class Chromium:
             button = {"button": "left", "clickCount": 1, "x": place[0], "y": place[1]}
             self.send("Input.dispatchMouseEvent", type=kind, **button)
 
+    def draw(self, selector, points):
+        """Drag the mouse over the element along points in parts of its size."""
+        left, top, width, height = self.run(
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
+            "e.scrollIntoView({block: 'center', behavior: 'instant'}); const r = e.getBoundingClientRect();"
+            "return [r.x, r.y, r.width, r.height]; })()"
+        )
+        kinds = ["mousePressed", *["mouseMoved"] * (len(points) - 1), "mouseReleased"]
+        for kind, (x, y) in zip(kinds, [*points, points[-1]], strict=True):
+            place = {"x": left + x * width, "y": top + y * height, "button": "left", "buttons": 1}
+            self.send("Input.dispatchMouseEvent", type=kind, clickCount=1, **place)
+
     def press(self, key, shift=False):
         text = {"Enter": "\r", " ": " "}.get(key)
         code = {"windowsVirtualKeyCode": KEYS[key], "key": key, "code": "Space" if key == " " else key}
