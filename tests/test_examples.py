@@ -31,7 +31,7 @@ def test_no_example_is_left_out():
 def test_private_mean_has_the_predicted_error(capsys):
     runpy.run_path(str(EXAMPLES / "private_mean.py"), run_name="__main__")
     out = capsys.readouterr().out
-    assert "local epsilon 8, 17 bytes per person" in out
+    assert "local epsilon 8, 6 bytes per person" in out
     error, predicted = (float(word.split()[-1]) for word in out.replace(" of the bound", "").split(";"))
     assert error == pytest.approx(predicted, rel=0.4)  # one draw of 64 coordinates: a deviation of some 10 %
 
