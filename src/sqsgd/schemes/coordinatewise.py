@@ -190,7 +190,7 @@ def piecewise(
 
     >>> scheme = piecewise(119850, 400.0, 256)
     >>> scheme.mechanism.dim, scheme.mechanism.channel.alphabet, round(scheme.nmse)
-    (79, 128, 2178)
+    (79, 128, 2177)
     """
     dim, epsilon, bits = budget = checked_budget(dim, epsilon, bytes)
     if rule not in ("optimal", "paper"):
@@ -223,7 +223,7 @@ def ldp_fed(
 
     >>> scheme = ldp_fed(119850, 400.0, 256)
     >>> scheme.mechanism.dim, scheme.mechanism.channel.alphabet, round(scheme.nmse)
-    (52, 7, 4989)
+    (52, 7, 4988)
     """
     budget = checked_budget(dim, epsilon, bytes)
     alphabets = _ORDINAL_LEVELS if levels is None else (checks.integer("levels", levels, 2, MOST_LEVELS),)
