@@ -15,13 +15,7 @@ LAYERS = (
     ("_internal",),
 )
 """From the top down. A room imports rooms of lower layers; within ``federation``, see INSIDE."""
-INSIDE = {
-    "deploy": {"flower", "node"},
-    "flower": {"node"},
-    "nvflare": {"node"},
-    "collect": set(),
-    "node": set(),
-}
+INSIDE = {"deploy": {"flower", "node"}, "flower": {"node"}, "nvflare": {"node"}, "collect": {"node"}}
 """What each part of ``federation`` may import of the others."""
 ALLOWED = {
     ("audit/audit_page", "report"),  # its page is built from the report's parts

@@ -66,7 +66,7 @@ def test_a_report_is_the_codes_and_then_the_symbol():
 
 
 def test_the_audit_recognises_a_new_one():
-    def make(*, dim, epsilon, bits):
+    def make(*, dim, epsilon, bytes):
         return Scheme(name="new", dim=8, transforms=(), mechanism=SYMBOL)
 
     for vector in known_codes(Subject(name="new", make=make, dim=8)):
