@@ -17,24 +17,14 @@ LARGEST = 1e13  # the largest magnitude of a coordinate
 
 
 def integer(name: str, value: object, least: int, most: int) -> int:
-    """A whole number in least..most.
-
-    >>> integer("levels", 1, 2, 256)
-    Traceback (most recent call last):
-    ValueError: levels = 1 must be a whole number from 2 to 256
-    """
+    """A whole number in least..most."""
     if not isinstance(value, _WHOLE) or isinstance(value, bool) or not least <= value <= most:
         raise ValueError(f"{name} = {value!r} must be a whole number from {least} to {most}")
     return int(value)
 
 
 def real(name: str, value: object, least: float, most: float, *, open_ends: bool = False) -> float:
-    """A finite number in [least, most], or in (least, most).
-
-    >>> real("epsilon", float("nan"), 0.01, 1e5)
-    Traceback (most recent call last):
-    ValueError: epsilon = nan must be a number from 0.01 to 100000
-    """
+    """A finite number in [least, most], or in (least, most)."""
     number = _number(value)
     if not (least < number < most if open_ends else least <= number <= most):
         if math.isinf(least) and math.isinf(most):
@@ -117,11 +107,7 @@ def finite_sizes(name: str, sizes: npt.NDArray[np.float64]) -> npt.NDArray[np.fl
 
 
 def meant(name: object, known: Iterable[str]) -> str:
-    """ "; did you mean ...?" if a known name is close, ignoring case; else an empty string.
-
-    >>> meant("MNIST", ["mnist", "emnist"]), meant("cifar", ["mnist"])
-    ("; did you mean 'mnist'?", '')
-    """
+    """ "; did you mean ...?" if a known name is close, ignoring case; else an empty string."""
     close = difflib.get_close_matches(str(name).lower(), list(known), 1)
     return f"; did you mean {close[0]!r}?" if close else ""
 

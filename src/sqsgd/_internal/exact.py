@@ -31,14 +31,9 @@ _lock = threading.RLock()  # Arb's working precision is a global setting of the 
 class Source(Protocol):
     """Where random words come from: ``sqsgd.core.random.Rng``."""
 
-    def word(self) -> int:
-        """A uniform integer below 2^64."""
-
-    def words(self, count: int) -> npt.NDArray[np.uint64]:
-        """``count`` of them, as an array."""
-
-    def uniforms(self, count: int) -> npt.NDArray[np.float64]:
-        """``count`` uniform multiples of 2^-53 in [0, 1)."""
+    def word(self) -> int: ...  # uniform below 2^64
+    def words(self, count: int) -> npt.NDArray[np.uint64]: ...
+    def uniforms(self, count: int) -> npt.NDArray[np.float64]: ...  # multiples of 2^-53 in [0, 1)
 
 
 def _unlock_after_fork() -> None:
@@ -118,9 +113,8 @@ def _ratio_below(dim: int, levels: int | fmpq, matches: int) -> tuple[int | fmpq
 def _relative_tail(dim: int, levels: int | fmpq, start: int, upward: bool) -> arb:
     """Sum of P(X = l) / P(X = start) over l from start outward, where the ratios are below one.
 
-    The ratios decrease, so a geometric series bounds the rest by term * ratio / (1 - ratio). The sum stops
-    once that is below the working precision, and the enclosure is widened by it. Arb's incomplete beta
-    function gives the same value, but takes 10 to 1,000 times as long for the parameters used here.
+    It stops once the geometric series that bounds the rest is negligible, and is widened by it. Arb's
+    incomplete beta function takes 10 to 1,000 times as long for the parameters used here.
     """
     ratio = _ratio_above if upward else _ratio_below
     step = 1 if upward else -1
@@ -155,12 +149,7 @@ def _log_tails(dim: int, levels: int | fmpq, threshold: int, bits: int) -> tuple
 
 
 def log_tails(dim: int, levels: int | fmpq, threshold: int) -> tuple[arb, arb]:
-    """(ln P(X >= threshold), ln P(X < threshold)) for X ~ Binomial(dim, 1/levels).
-
-    >>> with precision(128):
-    ...     print(log_tails(512, 16, 263)[0].str(20, radius=False))
-    -393.84116012919691903
-    """
+    """(ln P(X >= threshold), ln P(X < threshold)) for X ~ Binomial(dim, 1/levels)."""
     return _log_tails(dim, levels, threshold, ctx.prec)
 
 
@@ -169,8 +158,7 @@ def running_sum(
 ) -> Iterator[tuple[int, arb]]:
     """(l, before + weight * P(first <= X <= l)) for consecutive l where the sum still changes.
 
-    Starts just below the first l whose preceding mass is not negligible and ends once the remaining mass is
-    negligible; the mass omitted before the start widens the enclosures.
+    Negligible mass at both ends is left out; what is omitted before the start widens the enclosures.
     """
     peak = min(max(dim // levels, first), last)
 
@@ -207,13 +195,12 @@ class InverseCdf:
     """Draws an integer from 0..top, exactly: the least v with U < P(X <= v), U uniform on [0, 1).
 
     ``cdf(v)`` encloses P(X <= v) at the working precision. ``edges`` are (v, cdf(v)) in increasing order for
-    the values that 64 random bits can reach. A draw that they do not decide takes more bits and evaluates
-    ``cdf`` at higher precision, so the tails are not truncated.
+    the values that 64 random bits can reach. A draw that they do not decide takes more bits: no tail is cut.
 
     Guarantees
     ----------
-    * The distribution is exactly that of ``cdf``; tests/internal/test_exact.py feeds it ambiguous words, and
-      tests/mechanisms/test_sampler_tables.py compares tables at real sizes with their laws.
+    * The distribution is exactly that of ``cdf``: tests/internal/test_exact.py,
+      tests/mechanisms/test_sampler_tables.py.
     """
 
     def __init__(self, top: int, cdf: Callable[[int], arb], edges: Iterable[tuple[int, arb]]) -> None:
@@ -232,10 +219,8 @@ class InverseCdf:
     def tables(self) -> tuple[Words, Words]:
         """For bulk draws: words below the first are certainly below an edge, those above the second above it.
 
-        All other words, and the largest possible word, need ``continue_from``. The edges must be those of
-        consecutive values. Both tables are sorted, as binary search needs, even where enclosures overlap:
-        a smaller first or a larger second number only leaves more words to ``continue_from``.
-        tests/internal/test_exact.py::test_tables_are_sorted_and_without_gaps.
+        All other words, and the largest one, need ``continue_from``. The edges are of consecutive values.
+        Both tables are sorted: tests/internal/test_exact.py::test_tables_are_sorted_and_without_gaps.
         """
         if any(after - value != 1 for value, after in pairwise(self._values)):
             raise ValueError(f"the edges from {self._values[0]} to {self._values[-1]} have gaps")
@@ -255,10 +240,7 @@ class InverseCdf:
         return self.continue_from(word, rng)
 
     def draw_many(self, count: int, rng: Source) -> npt.NDArray[np.int64]:
-        """``count`` exact draws: a word each, and further ones for those that their word does not decide.
-
-        tests/internal/test_exact.py::test_draws_of_many_words_are_single_draws.
-        """
+        """``count`` exact draws: a word each, and further ones for those that their word does not decide."""
         words, (ends, below, above) = rng.words(count), self._arrays
         i = np.searchsorted(above[1:], words, "left")
         before = np.where(i > 0, ends[i - 1], -1)
@@ -270,10 +252,7 @@ class InverseCdf:
 
     @cached_property
     def _arrays(self) -> tuple[npt.NDArray[np.int64], Words, Words]:
-        """For each end: the words that are certainly below its edge, and above the edge before it.
-
-        A smaller bound only leaves more words undecided.
-        """
+        """For each end: the words that are certainly below its edge, and above the edge before it."""
         below, above = (
             np.array([min(word, _LAST_WORD) for word in table], np.uint64)
             for table in (self._sure, [0, *self._above])
@@ -328,30 +307,18 @@ _UNITS = 1 << 1074
 
 
 def to_units(number: float) -> int:
-    """A finite float as a whole number of units, exactly.
-
-    >>> to_units(0.1) + to_units(0.2) == to_units(0.3)
-    False
-    """
+    """A finite float as a whole number of units, exactly."""
     top, bottom = number.as_integer_ratio()
     return top * (_UNITS // bottom)
 
 
 def from_units(units: int) -> Fraction:
-    """The number of units as an exact fraction.
-
-    >>> from_units(to_units(0.5))
-    Fraction(1, 2)
-    """
+    """The number of units as an exact fraction."""
     return Fraction(units, _UNITS)
 
 
 def rounded_up(number: Fraction) -> float:
-    """The least float not below the number.
-
-    >>> rounded_up(Fraction(0.1) + Fraction(0.2)), rounded_up(Fraction(1, 3)) > 1 / 3
-    (0.30000000000000004, True)
-    """
+    """The least float not below the number."""
     try:
         result = float(number)
     except OverflowError:
@@ -360,24 +327,14 @@ def rounded_up(number: Fraction) -> float:
 
 
 def rounded_down(number: Fraction) -> float:
-    """The greatest float not above the number.
-
-    >>> rounded_down(Fraction(0)), rounded_down(Fraction(1, 3)) < Fraction(1, 3)
-    (0.0, True)
-    """
+    """The greatest float not above the number."""
     return -rounded_up(-number) + 0.0  # never -0.0, which would look like an error in reports
 
 
 def total(epsilon: float, reports: int) -> float:
     """The epsilon of ``reports`` reports of ``epsilon`` each: the exact product, rounded up.
 
-    Guarantees
-    ----------
-    * Never below the exact product:
-      tests/internal/test_epsilon_sums.py::test_totals_are_never_too_small.
-
-    >>> total(1.1, 20), 1.1 * 20, total(math.inf, 3)
-    (22.000000000000004, 22.0, inf)
+    tests/internal/test_exact.py::test_totals_are_never_too_small.
     """
     return math.inf if math.isinf(epsilon) else rounded_up(Fraction(epsilon) * reports)
 

@@ -118,22 +118,14 @@ NUMBERS = {"infinity": math.inf, "-infinity": -math.inf, "nan": math.nan}
 
 
 def worded(value: object) -> object:
-    """The value, with infinity and NaN as strings.
-
-    >>> worded(float("inf")), worded(float("nan")), worded(0.5), worded("text")
-    ('infinity', 'nan', 0.5, 'text')
-    """
+    """The value, with infinity and NaN as strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return "infinity" if value > 0 else "nan" if math.isnan(value) else "-infinity"
     return value
 
 
 def known(value: object) -> object:
-    """The value, with infinity as a string, and NaN and minus infinity (unknown values) as None.
-
-    >>> known(float("inf")), known(float("nan")), known(0.5)
-    ('infinity', None, 0.5)
-    """
+    """The value, with infinity as a string, and NaN and minus infinity (unknown values) as None."""
     word = worded(value)
     return word if word is value or word == "infinity" else None
 

@@ -83,9 +83,6 @@ def largest_sum(dim: int, count: int) -> float:
 
     Computed for normal numbers and divided by their mean length, which is independent of the direction.
     Beyond the first ones, magnitudes above t sum to dim · 2 φ(t).
-
-    >>> round(largest_sum(4096, 4096) / (2 * 4096 / math.pi) ** 0.5, 3)
-    1.0
     """
     tops = _tops(dim)
     total = float(tops[min(count, tops.size) - 1])
@@ -150,8 +147,7 @@ Positions = npt.NDArray[np.float64]
 def round_unbiased(position: Positions, rng: Source) -> npt.NDArray[np.int64]:
     """Round each number to a neighbouring integer, with the number itself as the mean (to 2^-53).
 
-    The uniform numbers do not depend on the positions, and rounding is monotone in the position: under the
-    same uniform number, two positions at distance Δ end at most ceil(Δ) apart.
+    Under the same uniform number, two positions at distance Δ end at most ceil(Δ) apart.
     """
     below = np.floor(position)
     return below.astype(np.int64) + (rng.uniforms(position.size) < position - below)

@@ -1,9 +1,7 @@
 """The hot loops: rotate, round, scramble, sum, pack, unpack, select. The only package that imports numba.
 
-Everything here is deterministic: random words are arguments. Each kernel has a plain NumPy reference in
-tests/reference.py, and tests/kernels compares the two. No kernel calls one in another file, because numba's
-cache does not notice edits to helpers in other files. Callers import a kernel inside the function that uses
-it, so that ``import sqsgd`` does not load numba.
+Random words are arguments; tests/reference.py has each kernel in plain NumPy. No kernel calls one in another
+file, whose edits numba's cache would not notice. Callers import inside functions: numba loads slowly.
 """
 
 from __future__ import annotations
@@ -19,9 +17,8 @@ Kernel = Callable[..., Any]
 def compiled(function: Kernel) -> Kernel:
     """Compile at the first call and cache the machine code on disk, or in memory if no folder is writable.
 
-    A kernel must always be called with the same argument types. numba numbers the versions of a function in
-    its cache without a lock, so two processes that first compile different versions can give them the same
-    number, and one may then load the other's code: tests/internal/test_compiling.py::test_one_version_each.
+    A kernel must always be called with the same argument types: numba numbers versions in its cache without
+    a lock, so processes may load another's code: tests/internal/test_kernels.py::test_one_version_each.
     """
     try:
         kernel = numba.njit(nogil=True, cache=True)(function)

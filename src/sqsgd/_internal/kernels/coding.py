@@ -11,8 +11,7 @@ from sqsgd._internal.kernels import compiled, inlined
 def fold(codes, bits, target):
     """Pack each eight codes into ``bits`` bytes, the first code in the lowest bits; codes fill whole eights.
 
-    Neighbours are joined three times: bytes to pairs, pairs to quadruples, quadruples to eight. The target
-    consists of 64-bit words, one more than needed; the first must be zero.
+    The target consists of 64-bit words, one more than needed; the first must be zero.
     """
     words, one, two, four = codes.view(np.uint64), np.uint64(bits), np.uint64(2 * bits), np.uint64(4 * bits)
     singles, pairs = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
@@ -55,10 +54,7 @@ def expand(source, bits, codes):
 
 @compiled
 def fold_groups(codes, alphabet, group, width, last, out):
-    """Each ``group`` codes become one number in base ``alphabet``, first code lowest, ``width`` bits wide.
-
-    The last number is ``last`` bits wide. ``out`` must be zero.
-    """
+    """Each ``group`` codes as one number in base ``alphabet`` of ``width`` bits, the last of ``last``."""
     at = np.int64(0)
     for first in range(0, codes.size, group):
         number = np.uint64(0)

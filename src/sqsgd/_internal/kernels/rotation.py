@@ -163,12 +163,10 @@ def rotate(source, signs, scale, target, largest):
     """target = scale H D source, D the signs (bit i of the 64-bit words), H Walsh-Hadamard in natural order.
 
     Returns whether every magnitude in the source is at most ``largest`` (false for NaN). Source and target
-    have the same power-of-two size and may be the same array. The order of blocks is depth first: eight
-    finished siblings are combined while they are still in cache. It is iterative because a cached recursive
-    numba function crashes when another cached one calls it.
+    have the same power-of-two size and may be the same array. Depth first: eight finished siblings are
+    combined while they are in cache. A cached recursive numba function would crash.
 
-    Every number passes through the strides 1, 2, 4, ... in this order, whatever the processor, so that
-    encoders in other languages find the same bits (docs/encoder.md):
+    The strides are 1, 2, 4, ... in this order on any processor, as docs/encoder.md says:
     tests/internal/test_rotation.py::test_the_rounding_is_the_documented_one.
     """
     if target.size >= 64:
@@ -198,10 +196,7 @@ def flip_signs(x, signs):
 
 @compiled
 def rotate_rows(source, first, second, scale, target, largest, fine):
-    """Each row of the target = the rotation of the source's row, padded with zeros; a row of signs for each.
-
-    A second round follows if ``second`` has rows. ``fine`` tells which rows ``rotate`` accepts.
-    """
+    """``rotate`` of each row, padded with zeros, once more if ``second`` has rows; ``fine``: its answers."""
     width, size = source.shape[1], target.shape[1]
     for i in range(target.shape[0]):
         row = target[i]
@@ -240,8 +235,7 @@ def _add_column(code, signs):
 def unrotate_codes(codes, first, second, scale, x):
     """Each row of x = the inverse rotation of the vector with ± 1 at the places of codes 2 place + sign.
 
-    A single place needs no transform for the last round of the rotation: its image is a column of H, whose
-    entries are all ± scale.
+    A single place needs no transform for the last round: its image is a column of H.
     """
     size = x.shape[1]
     even, signs = np.full(size, np.float32(scale), np.float32), np.empty(first.shape[1], np.uint64)
@@ -264,10 +258,7 @@ def unrotate_codes(codes, first, second, scale, x):
 
 @compiled
 def add_rows(x, factors, total):
-    """total += factor x[i] for each row i, one after the other and as far as the total goes.
-
-    The sums are those of adding one vector at a time in float64, to the last bit.
-    """
+    """total += factor x[i] for each row i, one after the other, in float64 and as far as the total goes."""
     for i in range(x.shape[0]):
         row, factor = x[i], factors[i]
         for j in range(total.size):
@@ -276,10 +267,7 @@ def add_rows(x, factors, total):
 
 @compiled
 def narrow(y, bits, x):
-    """x = y / factor in float32; returns the factor, the largest magnitude of y (one if y is zero).
-
-    ``bits`` are those of y: as integers, their largest is found by a vectorised loop.
-    """
+    """x = y / factor in float32; returns the factor, the largest of |y| (or one); ``bits`` are those of y."""
     largest = np.int64(0)
     for i in range(bits.size):
         largest = max(largest, bits[i] & np.int64(0x7FFFFFFFFFFFFFFF))

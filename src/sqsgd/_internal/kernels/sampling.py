@@ -24,9 +24,9 @@ def _round_one(value, factor, offset, noise, fine):
 def round_randomly(x, factor, offset, noise, spare, codes):
     """codes[i] is floor(t) or floor(t) + 1 with mean t = factor x[i] + offset, clamped to 0..2 offset.
 
-    In 16-bit fixed point, t + noise carries with the right probability up to the fraction below the
-    sixteenth bit. If all sixteen bits of the sum are ones, 32 spare bits decide by that fraction. There are
-    eight spare words for each run of 256 coordinates. Returns whether all of x is finite.
+    In 16-bit fixed point, t + noise carries with the right probability up to the fraction below the last bit.
+    If all bits of the sum are ones, 32 spare bits decide by it: eight spare words for each run of 256
+    coordinates. Returns whether all of x is finite.
     """
     factor, offset = np.float32(factor), np.float32(offset)
     top, zero = np.float32(2) * offset, np.float32(0)
@@ -53,10 +53,8 @@ def round_randomly(x, factor, offset, noise, spare, codes):
 def _scramble_bits(codes, bits, keep, whole, noise, out):
     """For 2^bits levels: keep a code if its noise is below ``keep``, else take the noise's low bits.
 
-    ``keep``, of the noise's type, is a multiple of 2^bits, so both parts of the noise are
-    independent. ``whole`` keeps every code, in the same time. Returns how many codes match. Coordinates
-    are alike and independent: the matches are exchangeable, and a code that does not match is uniform over
-    the others.
+    ``keep``, of the noise's type, is a multiple of 2^bits, so both parts of the noise are independent.
+    ``whole`` keeps every code, in the same time. Returns how many codes match.
     """
     mask = np.uint8((1 << bits) - 1)
     matches = 0
@@ -89,8 +87,7 @@ def scramble_pairs(codes, bits, keep, noise, out):
 def scramble(codes, levels, keep, noise, out):
     """Like scramble_bytes for any number of levels: multiply-and-shift maps the low half of the noise.
 
-    Where that map would be uneven, the code is kept. All coordinates still behave alike, which is all that
-    the exact adjustment afterwards needs.
+    Where that map would be uneven, the code is kept; coordinates are still alike, as ``adjust`` needs.
     """
     uneven = np.uint32(65536 % levels)
     factor = np.uint32(levels)
@@ -110,9 +107,8 @@ def scramble(codes, levels, keep, noise, out):
 def adjust(codes, out, matches, wanted, levels, words):
     """Change uniformly drawn coordinates until the number of matches is ``wanted``; returns the number.
 
-    Each 64-bit word is one try: its upper half gives a coordinate and its lower half another code, both by
-    multiply-and-shift with rejection. Call again with new words until the number is right. The time depends
-    on the number of words alone: a try that changes nothing writes what was there.
+    Each 64-bit word is one try: its upper half gives a coordinate and its lower half another code. Call again
+    with new words until the number is right. The time depends on the number of words alone.
     """
     size, others = np.uint64(codes.size), np.uint64(levels - 1)
     half = np.uint64(32)
@@ -148,8 +144,7 @@ def _one_pass(x, factor, offset, keep, bits, scrambling, rounding, spare, tries,
 def round_and_scramble_bytes(x, factor, offset, keep, bits, words, codes, out, wanted):
     """round_randomly, scramble_bytes and adjust over (a piece of) x; the matches, or -1 if x is not finite.
 
-    ``words`` holds the noise of all three in this order: scrambling, rounding, spare bits of rounding, tries
-    of adjusting. A negative ``wanted`` skips the adjustment.
+    ``words``: the noise of scrambling, rounding, its spare bits, tries. ``wanted`` < 0: do not adjust.
     """
     size = x.size
     first = size + (-size & 7)
@@ -224,9 +219,8 @@ def draw_codes(near, codes, size, right, wrong, words, marks):
     """Codes 2 place + sign of a random signed subset, first those in ``near``, which holds codes.
 
     The first ``right`` have the sign of ``near``, the next ``wrong`` the opposite one, the others are
-    uniform outside it. All that could be needed is drawn, whatever ``right`` and ``wrong`` are. Returns
-    False if the words do not suffice; accepted words do not depend on rejected ones, so starting again
-    with new words is unbiased.
+    uniform outside it. As much is drawn for any ``right`` and ``wrong``. Returns False if the words do not
+    suffice; starting again with new ones is unbiased.
     """
     one, six, low = np.uint64(1), np.uint64(6), np.uint64(63)
     used, hits, count = 0, min(near.size, codes.size), codes.size
@@ -287,8 +281,7 @@ def draw_many_codes(near, codes, size, right, wrong, words, fine):
 def _pick(numbers, count, picked):
     """Write the indices of the ``count`` largest numbers in rising order; returns the least of the numbers.
 
-    One pass for each bit of the least number, which is the greatest that ``count`` numbers reach, and two for
-    the indices, for which ``picked`` has room for one more.
+    One pass for each bit of the least number, and two for the indices; ``picked`` has room for one more.
     """
     least = above = np.uint32(0)
     for place in range(30, -1, -1):
@@ -356,8 +349,7 @@ def _tournament(numbers, count, picked):
 def select_largest(bits, chosen):
     """Write the indices of the chosen.size largest numbers: those above the least one, then ties, in order.
 
-    The numbers are not negative and passed as the bits of float32, which order them. How many steps are made
-    depends on the two sizes alone; which numbers are read more than once depends on the numbers.
+    The numbers are not negative and passed as the bits of float32. The steps depend on the sizes alone.
     """
     count = chosen.size
     picked = np.empty(count + 1, np.int64)
@@ -374,10 +366,7 @@ def select_largest(bits, chosen):
 
 @compiled
 def select_signed(bits, codes):
-    """Write 2 index + sign of the codes.size largest magnitudes, in rising order; the sign of -0 counts as +.
-
-    The numbers are passed as the bits of float32. The work is that of ``select_largest``.
-    """
+    """Write 2 index + sign of the codes.size largest float32, in rising order; the sign of -0 counts as +."""
     count = codes.size
     magnitudes, picked = np.empty(bits.size, np.uint32), np.empty(count + 1, np.int64)
     for i in range(bits.size):
@@ -396,10 +385,7 @@ def select_signed_rows(bits, codes):
 
 @compiled
 def draw_vertices(near, sides, ranks, codes):
-    """For each row the rank-th of its near codes, which rise, if ``sides`` is 1; else of all other codes.
-
-    The number of steps depends on the sizes alone.
-    """
+    """For each row the rank-th of its near codes, which rise, if ``sides`` is 1; else of all other codes."""
     for i in range(codes.size):
         inside, outside = np.int64(0), ranks[i]
         for k in range(near.shape[1]):

@@ -45,8 +45,7 @@ def _errors(scores, label):
 def softmax_gradients(features, labels, weights, biases, chosen, bounds, losses, gradients):
     """Mean loss and gradient of each client over the examples chosen[bounds[i]:bounds[i + 1]].
 
-    A gradient holds that of the weights, class by class, then that of the biases if there are any. It depends
-    on the client's own examples alone, bit for bit.
+    A gradient holds that of the weights, class by class, then that of the biases if there are any.
     """
     classes, width = weights.shape
     scores = np.empty(classes)

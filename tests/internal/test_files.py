@@ -1,0 +1,181 @@
+"""Files that are replaced whole, secrets, JSON, TOML; locks and crashes are tried with the ledger."""
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from sqsgd._internal import files
+from sqsgd._internal.files import (
+    NUMBERS,
+    forget_secret,
+    known,
+    new_secret,
+    prepared,
+    put,
+    read_secret,
+    read_toml,
+    replace_secret,
+    secret_folder,
+    worded,
+    write_atomically,
+)
+
+
+def mode(path):
+    return path.stat().st_mode & 0o777
+
+
+def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):
+    path = tmp_path / "file"
+    for content in (b"first", b"second"):
+        write_atomically(path, content)
+        assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_secrets_are_their_owners_alone_and_other_files_follow_the_mask(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_atomically(tmp_path / "file", b"for all")
+        put(prepared(tmp_path / "secret", b"mine"), tmp_path / "secret")
+    finally:
+        os.umask(before)
+    assert (mode(tmp_path / "file"), mode(tmp_path / "secret")) == (0o640, 0o600)
+
+
+def test_what_a_crash_or_somebody_left_is_not_written_through(tmp_path):
+    other = tmp_path / "other"
+    other.write_bytes(b"precious")
+    (tmp_path / "file.part").symlink_to(other)
+    write_atomically(tmp_path / "file", b"new")
+    assert (other.read_bytes(), (tmp_path / "file").read_bytes()) == (b"precious", b"new")
+
+
+def test_what_does_not_fit_on_the_disk_is_named(tmp_path, monkeypatch):
+    """The system's error has no file name: it is of a descriptor."""
+    (tmp_path / "file").write_bytes(b"old")
+    full = os.open("/dev/full", os.O_WRONLY)
+    usual = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda _descriptor, content, at: usual(full, content, at))
+    with pytest.raises(OSError, match="No space left on device") as error:
+        write_atomically(tmp_path / "file", b"new")
+    os.close(full)
+    assert error.value.filename == str(tmp_path / "file")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"old"
+
+
+def test_where_it_cannot_be_put_nothing_is_left(tmp_path):
+    (tmp_path / "folder" / "full").mkdir(parents=True)
+    with pytest.raises(OSError, match="folder"):
+        write_atomically(tmp_path / "folder", b"new")
+    assert not (tmp_path / "folder.part").exists()
+
+
+# ---------------------------------------------------------------- secrets
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("SQSGD_PRIVATE", str(tmp_path / "private"))
+    return tmp_path / "private"
+
+
+def test_only_the_owner_can_read_it(folder):
+    before = os.umask(0)
+    try:
+        name = new_secret(b"hidden")
+    finally:
+        os.umask(before)
+    assert (mode(folder), mode(folder / name)) == (0o700, 0o600)
+    assert read_secret(name) == b"hidden"
+    replace_secret(name, b"other")
+    assert (mode(folder / name), read_secret(name)) == (0o600, b"other")
+    forget_secret(name)
+    forget_secret(name)
+    with pytest.raises(FileNotFoundError):
+        read_secret(name)
+
+
+def test_it_does_not_go_where_results_go(tmp_path, monkeypatch):
+    monkeypatch.setenv("SQSGD_PRIVATE", str(tmp_path / "run" / "private"))
+    with pytest.raises(ValueError, match="where results go"):
+        new_secret(b"hidden", apart_from=tmp_path / "run")
+    assert list((tmp_path / "run" / "private").iterdir()) == []
+
+
+def test_a_folder_or_file_that_others_can_read_is_refused(folder):
+    name = new_secret(b"hidden")
+    (folder / name).chmod(0o640)
+    with pytest.raises(PermissionError, match="no secret any more"):
+        read_secret(name)
+    (folder / name).chmod(0o600)
+    folder.chmod(0o750)
+    for use in (lambda: new_secret(b""), lambda: read_secret(name)):
+        with pytest.raises(PermissionError, match="chmod 700"):
+            use()
+
+
+@pytest.mark.parametrize("name", ["", "../run", "x" * 32, "a" * 31, "a" * 33])
+def test_names_are_not_paths(name):
+    for use in (read_secret, forget_secret, lambda name: replace_secret(name, b"")):
+        with pytest.raises(ValueError, match="not the name of a secret"):
+            use(name)
+
+
+def test_without_a_choice_it_is_in_the_users_state_folder(tmp_path, monkeypatch):
+    monkeypatch.delenv("SQSGD_PRIVATE")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert secret_folder() == tmp_path / "state" / "sqsgd" / "private"
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    assert secret_folder() == tmp_path / "home" / ".local" / "state" / "sqsgd" / "private"
+
+
+def test_a_crash_leaves_the_old_content(folder, monkeypatch):
+    name = new_secret(b"old")
+
+    def dying(*_):
+        raise SystemExit
+
+    monkeypatch.setattr(files, "put", dying)
+    with pytest.raises(SystemExit):
+        replace_secret(name, b"new")
+    assert read_secret(name) == b"old"
+
+
+# ---------------------------------------------------------------- JSON
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+def test_a_word_is_read_back_as_its_number(number):
+    word = json.loads(json.dumps(worded(number), allow_nan=False))
+    assert repr(NUMBERS[word]) == repr(number)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.5, 3, "text", None, True])
+def test_all_else_stays_as_it_is(value):
+    assert worded(value) is value
+    assert known(value) is value
+
+
+def test_what_is_not_known_is_left_empty():
+    assert [known(number) for number in (math.inf, -math.inf, math.nan)] == ["infinity", None, None]
+
+
+# ---------------------------------------------------------------- TOML
+
+
+def test_keys_and_values(tmp_path):
+    (tmp_path / "file.toml").write_text('epsilon = 4.0\n[options]\nname = "ε"\n', encoding="utf-8")
+    assert read_toml(tmp_path / "file.toml") == {"epsilon": 4.0, "options": {"name": "ε"}}
+
+
+@pytest.mark.parametrize("content", [b"epsilon = ", b"epsilon 4", b'name = "\xff"'])
+def test_what_is_no_toml_is_said_of_the_file(tmp_path, content):
+    (tmp_path / "file.toml").write_bytes(content)
+    with pytest.raises(ValueError, match=r"file\.toml is not valid TOML"):
+        read_toml(tmp_path / "file.toml")

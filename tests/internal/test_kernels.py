@@ -1,0 +1,202 @@
+"""Packing, the code of subsets, checksums and softmax against plain twins; one compiled version of each."""
+
+import zlib
+
+import numba
+import numpy as np
+import pytest
+import reference
+from random_words import words
+
+from sqsgd import Aggregate, Task, make_scheme, seeded_rng
+from sqsgd._internal.kernels import coding, compiled, rotation, sampling
+from sqsgd._internal.kernels.coding import checksums, expand_groups, expand_subset, fold_groups, fold_subset
+from sqsgd._internal.kernels.softmax import softmax_gradients
+from sqsgd.core.codec import Column
+from sqsgd.core.random import secure_rng
+from sqsgd.core.task import Tasks
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 64, 1001])
+def test_fold_is_the_plain_bit_stream(bits, size):
+    codes = words(size, "u1") & np.uint8(2**bits - 1)
+    packed = Column(size, 2**bits).pack(codes)
+    assert packed == reference.pack_bits(codes, bits)
+    assert np.array_equal(Column(size, 2**bits).unpack(packed), codes)
+
+
+@pytest.mark.parametrize("alphabet", [3, 255, 1000, 2**32 - 1])
+@pytest.mark.parametrize("size", [1, 4, 41, 300])
+def test_groups_are_numbers_one_after_the_other(alphabet, size):
+    codes = words(size, "u4") % np.uint32(alphabet)
+    column = Column(size, alphabet)
+    packed = np.zeros(column.length + 8, np.uint8)
+    fold_groups(codes, alphabet, *column.group, packed)
+    assert packed[: column.length].tobytes() == reference.pack_groups(codes, alphabet, *column.group)
+    assert not packed[column.length :].any()
+    back = np.empty_like(codes)
+    assert expand_groups(packed, alphabet, *column.group, back) == -1
+    assert np.array_equal(back, codes)
+
+
+def test_the_first_group_with_a_number_too_large_is_named():
+    """Five codes of three levels are below 243; a byte of 243 or more is invalid."""
+    packed, codes = np.array([242, 243, 255], np.uint8), np.empty(15, np.uint32)
+    assert expand_groups(packed, 3, 5, 8, 8, codes) == 1
+    assert codes[:5].tolist() == [2] * 5
+
+
+def test_folding_and_expanding_are_inverse():
+    numbers = np.random.default_rng(1)
+    for size, count in ((1, 1), (7, 3), (70, 33), (5000, 200)):
+        places = np.sort(numbers.choice(size, count, replace=False))
+        codes = (2 * places + numbers.integers(0, 2, count)).astype(np.uint32)
+        limbs, back = np.zeros(128, np.uint32), np.zeros(count, np.uint32)
+        fold_subset(codes, size, limbs)
+        assert expand_subset(limbs.copy(), size, back)
+        assert back.tolist() == codes.tolist()
+        limbs[-1] = 1  # far beyond any subset's number
+        assert not expand_subset(limbs, size, back)
+
+
+@pytest.mark.parametrize(("middle", "length"), [(0, 0), (32, 2), (5, 300)])
+def test_checksums_are_zlibs(middle, length):
+    draw = np.random.default_rng(length)
+    numbers = np.array([0, 1, 2**64 - 1, *draw.integers(0, 2**64, 20, np.uint64)], np.uint64)
+    between = draw.integers(0, 256, middle, np.uint8)
+    bodies = draw.integers(0, 256, (numbers.size, length), np.uint8)
+    start, results = zlib.crc32(b"before"), np.empty(numbers.size, np.uint32)
+    checksums(np.uint32(start), numbers, between, bodies, results)
+    for number, body, result in zip(numbers, bodies, results, strict=True):
+        message = int(number).to_bytes(8, "little") + between.tobytes() + body.tobytes()
+        assert result == zlib.crc32(message, start)
+
+
+# ---------------------------------------------------------------- softmax
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("width", "classes"), [(1, 2), (16, 3), (50, 10), (392, 10)])
+def test_gradients_are_those_of_the_formula(width, classes, biased):
+    draw = np.random.default_rng(width)
+    features = draw.standard_normal((30, width)).astype(np.float32)
+    labels = draw.integers(0, classes, 30)
+    weights = draw.standard_normal((classes, width)).astype(np.float32)
+    biases = draw.standard_normal(classes).astype(np.float32) if biased else np.empty(0, np.float32)
+    chosen, bounds = draw.integers(0, 30, 12), np.array([0, 1, 2, 7, 12])
+    losses, rows = np.empty(4), np.empty((4, weights.size + biases.size), np.float32)
+    softmax_gradients(features, labels, weights, biases, chosen, bounds, losses, rows)
+    for i in range(4):
+        mine = chosen[bounds[i] : bounds[i + 1]]
+        scores = features[mine].astype(float) @ weights.T + (biases if biased else 0.0)
+        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+        shares /= shares.sum(axis=1, keepdims=True)
+        assert losses[i] == pytest.approx(
+            -np.mean(np.log(shares[np.arange(len(mine)), labels[mine]])), rel=1e-5
+        )
+        shares[np.arange(len(mine)), labels[mine]] -= 1
+        expected = (shares.T @ features[mine] / len(mine)).reshape(-1)
+        if biased:
+            expected = np.append(expected, shares.mean(axis=0))
+        assert np.abs(rows[i] - expected).max() < 1e-5
+
+
+def test_large_scores_do_not_overflow():
+    features, labels = np.full((2, 4), 1e3, np.float32), np.array([0, 1])
+    weights = np.array([[1e3] * 4, [-1e3] * 4], np.float32)
+    losses, rows = np.empty(2), np.empty((2, 8), np.float32)
+    none, ends = np.empty(0, np.float32), np.array([0, 1, 2])
+    softmax_gradients(features, labels, weights, none, np.array([0, 1]), ends, losses, rows)
+    assert losses.tolist() == [0.0, 8e6]
+    assert rows.tolist() == [[0.0] * 8, [1e3] * 4 + [-1e3] * 4]
+
+
+# ---------------------------------------------------------------- compilation
+
+
+def test_one_version_each():
+    """Kernels of one type of arguments each: numba's cache may mix up several (see ``compiled``)."""
+    kernels = []
+    for module in (coding, rotation, sampling):
+        named = {name: value for name, value in vars(module).items() if hasattr(value, "signatures")}
+        kernels += [
+            value for name, value in named.items() if not name.startswith("_")
+        ]  # not the inlined ones
+    rng = seeded_rng(1)
+    for levels in (2, 3, 4, 16, 128, 256):
+        for x in every_kind_of_vector():
+            scheme = make_scheme(
+                "sqsgd-paper", dim=200, epsilon=100.0, bytes=512, levels=levels, rule="optimal"
+            )
+            tasks = [Task(round=0, client=client, seed=0, dim=200, bound=1.0) for client in range(2)]
+            scheme.aggregate([(task, scheme.encode(x, task, rng)) for task in tasks])
+            sparse = make_scheme("sqsgd", dim=200, epsilon=30.0, bytes=8, code="sparse", coordinates=128)
+            sparse.aggregate([(task, sparse.encode(x, task, rng)) for task in tasks])
+            q = scheme.mechanism.quantizer
+            for codes in (np.zeros(256, int), np.zeros(512, np.uint8)[::2]):
+                codes.setflags(write=False)
+                q.estimate(q.privatize(codes, rng), 1.0)
+    use_many_at_once()
+    used = [kernel for kernel in kernels if kernel.signatures]
+    assert len(used) > 15
+    assert {kernel.__name__: len(kernel.signatures) for kernel in used if len(kernel.signatures) > 1} == {}
+
+
+def use_many_at_once():
+    """Batches of different schemes and sizes, from arrays of every kind."""
+    sparse = {"epsilon": 20.0, "bytes": 8, "code": "sparse"}
+    for dim, name, options in [
+        (200, "privunit-index", {"epsilon": 4.0}), (20, "privunit-index", {"epsilon": 4.0}),
+        (300, "sqsgd-stateless", sparse),
+        (64, "sqsgd-stateless", {**sparse, "norm_epsilon": 2.0}),
+    ]:  # fmt: skip
+        scheme = make_scheme(name, dim=dim, **options)
+        tasks = Tasks(Task(round=0, client=0, seed=0, dim=dim, bound=1.0), range(5))
+        x = np.ones((5, dim), np.float32)
+        frozen = x.copy()
+        frozen.setflags(write=False)
+        for rows in (
+            x,
+            frozen,
+            np.asfortranarray(x),
+            x.astype(float),
+            np.ones((5, 2 * dim), np.float32)[:, ::2],
+        ):
+            for made, rng in ((scheme, secure_rng()), (scheme, seeded_rng(0))):
+                messages = made.encode_many(rows, tasks, rng)
+                messages.setflags(write=False)
+                Aggregate(made).add_many(tasks, messages, np.ones(5))
+                Aggregate(made).add_many(tasks, np.asfortranarray(messages))
+                Aggregate(made).add_many(Tasks(tasks.task, range(1)), messages[:1])
+
+
+def every_kind_of_vector():
+    x = np.linspace(-1, 1, 400).astype(np.float32)
+    frozen = x[:200].copy()
+    frozen.setflags(write=False)
+    unaligned = np.frombuffer(b"x" + x[:200].tobytes(), np.uint8)[1:].view(np.float32)
+    return [
+        x[:200],
+        x[::2],
+        frozen,
+        x[:200].astype(float),
+        x[:200].astype(">f4"),
+        x[:200].astype("f2"),
+        unaligned,
+    ]
+
+
+def test_kernels_stay_in_memory_without_a_writable_folder(monkeypatch):
+    """numba refuses to cache where neither the package's folder nor the user's is writable."""
+    asked, njit = [], numba.njit
+
+    def refuse(**options):
+        asked.append(options)
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available")
+        return njit(**options)
+
+    monkeypatch.setattr(numba, "njit", refuse)
+    assert compiled(lambda number: number + 1)(41) == 42
+    assert [options.get("cache", False) for options in asked] == [True, False]
