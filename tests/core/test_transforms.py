@@ -1,11 +1,137 @@
-"""Transforms are linear, inverted by the server, and the same on both sides."""
+"""Tasks, public streams, and transforms: linear, inverted by the server, the same on both sides."""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
+import reference
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from refusing import refuse
 
-from sqsgd import Task, make_scheme, seeded_rng, training
-from sqsgd.core.random import PublicStream
+from sqsgd import Task
+from sqsgd.core.random import EVERYONE, PublicStream
+from sqsgd.core.task import Tasks
 from sqsgd.core.transforms import Rotate, Subsample
+
+
+def test_tasks_hold_plain_numbers():
+    task = Task(
+        round=np.int64(1), client=np.uint8(2), seed=np.int32(3), dim=np.int64(8), bound=np.float32(1.5)
+    )
+    assert [type(value) for value in (task.round, task.client, task.seed, task.dim)] == [int] * 4
+    assert type(task.bound) is float
+    refuse("bound = Fraction", lambda: Task(round=0, client=0, seed=0, dim=8, bound=Fraction(3, 2)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"round": -1},
+        {"round": 2**32},
+        {"client": -1},
+        {"client": 2**64 - 1},
+        {"seed": 2**64},
+        {"dim": 0},
+        {"clip": 0.0},
+        {"clip": math.nan},
+    ],
+)
+def test_tasks(changes):
+    name = next(iter(changes))
+    refuse(
+        f"{name} = ", lambda: Task(**{"round": 0, "client": 0, "seed": 0, "dim": 8, "bound": 1.0, **changes})
+    )
+
+
+RIGHT = {"round": 3, "client": 1, "seed": 5, "dim": 8, "bound": 1.0, "clip": 2.0}
+
+
+def test_shared_streams_and_streams_per_client():
+    """Shared streams are the same for all clients of a round; no stream repeats in another round."""
+    one, other = Task(**RIGHT), Task(**{**RIGHT, "client": 2})
+
+    def drawn(task, purpose="signs", *, shared):
+        return task.stream(purpose, shared=shared).words(4).tolist()
+
+    assert drawn(one, shared=True) == drawn(other, shared=True)
+    assert drawn(one, shared=False) == drawn(one, shared=False)
+    streams = [
+        drawn(one, shared=True),
+        drawn(one, shared=False),
+        drawn(other, shared=False),
+        drawn(one, "coordinates", shared=True),
+        drawn(Task(**{**RIGHT, "round": 4}), shared=True),
+        drawn(Task(**{**RIGHT, "seed": 6}), shared=True),
+    ]
+    assert len({tuple(stream) for stream in streams}) == len(streams)
+
+
+def test_many_tasks_are_single_ones_but_for_the_client():
+    first = Task(round=2, client=9, seed=3, dim=8, bound=1.5, clip=2.0)
+    tasks = Tasks(first, np.array([0, 7, 2**64 - 2], np.uint64))
+    assert [task.client for task in tasks] == [0, 7, 2**64 - 2]
+    assert all(replace(task, client=9) == first for task in tasks)
+    front, back = tasks.binding
+    for i, task in enumerate(tasks):
+        assert task.binding == front + task.client.to_bytes(8, "little") + back
+        stream = task.stream("signs 0", shared=False)
+        assert tasks.words("signs 0", 5)[i].tobytes() == stream.words(10).tobytes()
+    assert [[task.client for task in part] for part in tasks.parts(2)] == [[0, 7], [2**64 - 2]]
+    assert tasks.parts(2)[0] is tasks.parts(2)[0]
+
+
+@pytest.mark.parametrize("clients", [[[1]], [1.5], [-1], [2**64 - 1]])
+def test_numbers_of_clients_are_checked(clients):
+    refuse("clients", lambda: Tasks(Task(round=0, client=0, seed=0, dim=8, bound=1.0), np.array(clients)))
+
+
+def stream(**changes):
+    return PublicStream(**{"seed": 1234, "round": 7, "client": 3, "purpose": "coordinates", **changes})
+
+
+# Golden vectors: they must never change, or clients and servers of different versions disagree.
+GOLDEN_WORDS = [100149900, 1687615314, 2355596095, 706352620]
+GOLDEN_SIGNS = [4099071405, 2930373123]
+GOLDEN_SUBSET = [2190, 2794, 19710, 47092, 65732]
+GOLDEN_LARGE_SUBSET = [1, 2, 4, 6, 7, 8, 9]
+
+
+def test_golden_public_words():
+    assert stream().words(4).tolist() == GOLDEN_WORDS
+    assert stream(client=EVERYONE, purpose="signs 0").words(2).tolist() == GOLDEN_SIGNS
+
+
+def test_golden_subsets():
+    assert stream().subset(119850, 5).tolist() == GOLDEN_SUBSET
+    assert stream().subset(10, 7).tolist() == GOLDEN_LARGE_SUBSET
+
+
+def test_the_key_is_the_documented_hash():
+    """The construction of docs/wire-format.md, written out independently."""
+    import hashlib
+
+    message = b"".join(n.to_bytes(8, "little") for n in (1234, 7)) + b"coordinates"
+    key = hashlib.blake2b(message, digest_size=32, person=b"sqsgd public").digest()
+    first = (3).to_bytes(8, "big") + bytes(8)
+    keystream = Cipher(algorithms.AES(key), modes.CTR(first)).encryptor().update(bytes(400_000))
+    expected = [int.from_bytes(keystream[i : i + 4], "little") for i in range(0, 40, 4)]
+    assert stream().words(10).tolist() == expected
+    assert stream().words(100_000).tobytes() == keystream
+    pieces = stream()
+    taken = [pieces.words(count).tobytes() for count in (3, 1, 5000, 20_000, 10)]
+    assert b"".join(taken) == keystream[: 4 * 25_014]
+
+
+@pytest.mark.parametrize(
+    ("dim", "size"), [(1, 1), (5, 5), (100, 1), (100, 49), (100, 50), (100, 51), (100, 99), (3000, 700)]
+)
+def test_subset_is_the_written_map(dim, size):
+    words = iter(stream().words(20_000))
+    chosen = stream().subset(dim, size)
+    assert chosen.tolist() == reference.subset(words, dim, size)
+
 
 NUMBERS = np.random.default_rng(5)
 
@@ -26,28 +152,12 @@ def test_rotation_is_orthonormal_and_inverted(rounds, dim):
     assert np.allclose(rotate.inverse(y.astype(float), t, dim), x, atol=1e-5)
 
 
-def test_the_matrix_of_a_rotation_is_signs_and_hadamard_over_root_n():
-    t, dim = task(8), 8
-    matrix = np.array([Rotate().forward(row, t) for row in np.eye(dim, dtype=np.float32)]).T
-    assert np.allclose(np.abs(matrix), dim**-0.5)
-    assert np.allclose(matrix @ matrix.T, np.eye(dim), atol=1e-6)
-
-
 def test_each_client_has_its_own_signs_unless_shared():
     x = np.ones(64, np.float32)
     for shared in (False, True):
         ys = [Rotate(shared=shared).forward(x, task(64, client=client)) for client in (1, 2)]
         assert np.array_equal(*ys) == shared
         assert not np.array_equal(ys[0], Rotate(shared=shared).forward(x, task(64, round=3)))
-
-
-def test_two_rounds_spread_a_single_spike():
-    x = np.zeros(1024, np.float32)
-    x[5] = 1
-    once, twice = (Rotate(rounds=r).forward(x, task(1024)) for r in (1, 2))
-    assert np.allclose(np.abs(once), 1 / 32)
-    assert 0.7 < np.sqrt(np.pi / 2) * np.abs(twice).mean() * 32 < 1.3
-    assert np.unique(np.abs(twice)).size > 10
 
 
 def test_subsample_keeps_and_scatters():
@@ -73,38 +183,6 @@ def test_rescaled_subsample_is_unbiased_and_keeps_the_norm_on_average():
         total += stage.inverse(y.astype(float), t, 50)
     assert np.abs(total / 4000 - x).max() < 5 * np.abs(x).max() * (4 / 4000) ** 0.5
     assert np.isclose(squares / 4000, x @ x, rtol=0.05)
-
-
-def test_shared_and_own_subsets():
-    for shared in (False, True):
-        stage = Subsample(size=20, shared=shared)
-        chosen = [stage.coordinates(task(1000, client=client), 1000).tolist() for client in (1, 2)]
-        assert (chosen[0] == chosen[1]) == shared
-
-
-def test_a_client_draws_its_subset_once(monkeypatch):
-    """For encoding, for masking its residual and for later calls; the next round has another subset."""
-    scheme, drawn, draw = (
-        make_scheme("sqsgd", dim=1000, epsilon=50.0, bytes=16, coordinates=64),
-        [],
-        PublicStream.subset,
-    )
-    monkeypatch.setattr(PublicStream, "subset", lambda *args: drawn.append(args) or draw(*args))
-    for round in (0, 1):
-        t = task(1000, round=round, client=77)
-        message, _ = training.client_step(scheme, t, np.ones(1000, np.float32), None, seeded_rng(1))
-        sent = training.sent_coordinates(scheme, t, message)
-        assert sent.tolist() == draw(t.stream("coordinates", shared=False), 1000, sent.size).tolist()
-        assert len(drawn) == round + 1
-        assert not sent.flags.writeable
-
-
-@pytest.mark.parametrize(
-    "make", [lambda: Subsample(size=0), lambda: Rotate(rounds=3), lambda: Subsample(size=9).out_dim(5)]
-)
-def test_bad_parameters(make):
-    with pytest.raises(ValueError, match=r"size = |rounds = "):
-        make()
 
 
 @pytest.mark.parametrize("transform", [Rotate(), Rotate(rounds=2), Subsample(size=3)], ids=str)

@@ -1,13 +1,8 @@
-"""The core abstractions: Transform, Mechanism, Scheme.
+"""The core abstractions: a Scheme is a list of Transforms and one Mechanism, the only private step."""
 
-A scheme is a list of transforms (public, linear, inverted by the server) and one mechanism (the only private
-step): gradient → transforms → mechanism → columns → bytes, and back.
-"""
-
-from sqsgd.core.aggregate import Aggregate
 from sqsgd.core.mechanism import NOT_PRIVATE, Mechanism, Notion, Privacy, Traits
-from sqsgd.core.scheme import Scheme
-from sqsgd.core.transforms import Codes, Estimate, Indices, Transform, Vectors
+from sqsgd.core.scheme import Aggregate, Scheme
+from sqsgd.core.transforms import Codes, Estimate, Indices, Part, Transform, Vectors
 
 __all__ = [
     "NOT_PRIVATE",
@@ -17,6 +12,7 @@ __all__ = [
     "Indices",
     "Mechanism",
     "Notion",
+    "Part",
     "Privacy",
     "Scheme",
     "Traits",

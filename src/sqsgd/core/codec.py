@@ -1,8 +1,7 @@
 """The wire format: columns of whole numbers (or floats) to bytes, in a versioned, checksummed envelope.
 
 A message is the version (one byte), a checksum (four bytes) and the packed columns. The checksum is bound to
-the scheme and the task, which are not sent, so that a message is valid for no other. docs/wire-format.md
-describes it byte by byte; tests/codec checks golden bytes. No other room packs bits.
+the scheme and the task, which are not sent, so that a message is valid for no other: docs/wire-format.md.
 """
 
 from __future__ import annotations
@@ -34,13 +33,8 @@ _DAMAGED = "the report is damaged, or for another scheme, round, client, seed or
 class MalformedReport(ValueError):
     """A message that is not a valid report for this task; ``reason`` is one word, ``text`` a sentence.
 
-    >>> from sqsgd import Task, make_scheme
-    >>> scheme = make_scheme("fedsgd", dim=2)
-    >>> try:
-    ...     scheme.decode(b"SQ", Task(round=0, client=0, seed=1, dim=2, bound=1.0))
-    ... except MalformedReport as refused:
-    ...     print(refused.reason)
-    length
+    >>> MalformedReport("length", "4 bytes are too few").reason
+    'length'
     """
 
     def __init__(self, reason: str, text: str) -> None:
@@ -73,33 +67,22 @@ class Column:
     @cached_property
     def code_bits(self) -> int:
         """b if the alphabet is 2^b with b <= 8 (eight codes fill b bytes), else 0."""
-        small = (
-            self.alphabet is not None and self.alphabet <= 256 and self.alphabet & (self.alphabet - 1) == 0
-        )
-        return (self.alphabet or 0).bit_length() - 1 if small else 0
+        alphabet = self.alphabet or 0
+        return alphabet.bit_length() - 1 if alphabet <= 256 and alphabet.bit_count() == 1 else 0
 
     @cached_property
-    def _eights(self) -> int:
-        """Groups of eight codes, the last one padded."""
-        return -(-self.count // 8)
-
-    @cached_property
-    def _words(self) -> int:
-        """64-bit words for the packed codes, and one more."""
-        return -(-self.code_bits * self._eights // 8) + 1
+    def _room(self) -> tuple[int, int]:
+        """Codes in whole groups of eight, and 64-bit words for them when packed, and one more."""
+        eights = -(-self.count // 8)
+        return 8 * eights, -(-self.code_bits * eights // 8) + 1
 
     @cached_property
     def group(self) -> tuple[int, int, int]:
         """(codes in a group, bits of a group, bits of the last group, which may be smaller)."""
-        alphabet = self.alphabet or 2
-
-        def width(size: int) -> int:
-            largest: int = alphabet**size - 1
-            return largest.bit_length()
-
-        fitting = [size for size in range(1, 65) if width(size) <= 64]
-        size = min(fitting, key=lambda size: (width(size) / size, size))
-        return size, width(size), width(self.count % size or size)
+        widths = [int((self.alphabet or 2) ** size - 1).bit_length() for size in range(65)]
+        fitting = (size for size in range(1, 65) if widths[size] <= 64)
+        size = min(fitting, key=lambda size: (widths[size] / size, size))
+        return size, widths[size], widths[self.count % size or size]
 
     @cached_property
     def bits(self) -> int:
@@ -133,9 +116,8 @@ class Column:
         if self.alphabet is None:
             return np.ascontiguousarray(values, "<f4").data.cast("B")
         if self.code_bits:
-            words = np.empty(self._words, np.uint64)
-            words[0] = 0
-            fold(_padded(values, np.uint8, 8 * self._eights), self.code_bits, words)
+            words = np.zeros(self._room[1], np.uint64)
+            fold(_padded(values, np.uint8, self._room[0]), self.code_bits, words)
             return words.view(np.uint8).data[: self.length]
         target = np.zeros(self.length + 8, np.uint8)
         fold_groups(np.ascontiguousarray(values, np.uint32), self.alphabet, *self.group, target)
@@ -154,16 +136,13 @@ class Column:
             raise MalformedReport("padding", "the unused bits at the end of a column are not zero")
         source = np.frombuffer(body, np.uint8)
         if self.code_bits:
-            codes = np.empty(8 * self._eights, np.uint8)
-            words = _padded(source, np.uint8, 8 * self._words).view(np.uint64)
-            expand(words, self.code_bits, codes)
+            codes = np.empty(self._room[0], np.uint8)
+            expand(_padded(source, np.uint8, 8 * self._room[1]).view(np.uint64), self.code_bits, codes)
             return codes[: self.count]
         numbers = np.empty(self.count, np.uint32)
         wrong = expand_groups(_padded(source, np.uint8, source.size + 8), self.alphabet, *self.group, numbers)
         if wrong >= 0:
-            raise MalformedReport(
-                "code", f"group {wrong} of a column contains a code above {self.alphabet - 1}"
-            )
+            raise MalformedReport("code", f"group {wrong} of a column has a code above {self.alphabet - 1}")
         return numbers.astype(np.uint8) if self.alphabet <= 256 else numbers
 
     def pack_many(self, values: Array) -> Bytes:
@@ -187,9 +166,8 @@ class Column:
 class SignedSubset:
     """``count`` different coordinates out of ``size``, each with a sign, as rising codes 2 place + sign.
 
-    One number for the whole subset (``kernels.coding.fold_subset``), in at most one bit more than
-    log2 C(size, count) + count for up to half of the coordinates, and within a byte of it for more:
-    tests/core/test_signed_subsets.py::test_a_subset_takes_at_most_one_bit_more_than_it_must.
+    One number for the whole subset, in at most one bit more than log2 C(size, count) + count for up to half
+    of the coordinates: tests/core/test_codec.py::test_a_subset_takes_at_most_one_bit_more_than_it_must.
 
     >>> SignedSubset(48, 131072).bits, SignedSubset(1, 4096).bits
     (662, 13)
@@ -204,16 +182,13 @@ class SignedSubset:
 
     @property
     def alphabet(self) -> int:
-        """Codes are below this."""
         return 2 * self.size
 
     @cached_property
     def bits(self) -> int:
-        """Bits of the largest number that a subset can have.
-
-        For up to half of the coordinates it is below least (1 + count² / 2^count), as each of the divisions
-        rounds up a number of at least 2^count.
-        """
+        """Bits of the largest number that a subset can have."""
+        # For up to half of the coordinates the number is below least (1 + count² / 2^count), as each of the
+        # divisions rounds up a number of at least 2^count.
         least = math.comb(self.size, self.count) << self.count
         most = least + (least * self.count**2 >> self.count)
         if 2 * self.count <= self.size and (least - 1).bit_length() == most.bit_length():
@@ -225,12 +200,10 @@ class SignedSubset:
 
     @cached_property
     def length(self) -> int:
-        """Bytes of the packed subset."""
         return -(-self.bits // 8)
 
     @property
     def outputs(self) -> float:
-        """How many different subsets there are."""
         return math.comb(self.size, self.count) << self.count
 
     def every(self) -> Iterator[Array]:
@@ -246,24 +219,12 @@ class SignedSubset:
 
     def pack(self, values: Array) -> memoryview:
         """The subset's number, little-endian."""
-        from sqsgd._internal.kernels.coding import fold_subset
-
-        limbs = np.zeros(self._limbs, np.uint32)
-        fold_subset(np.ascontiguousarray(values, np.uint32), self.size, limbs)
-        return limbs.astype("<u4").data.cast("B")[: self.length]
+        return memoryview(self.pack_many(values[None])[0])
 
     def unpack(self, body: memoryview) -> Array:
-        """The inverse of pack; raises MalformedReport for bytes that pack cannot have written."""
-        from sqsgd._internal.kernels.coding import expand_subset
-
-        padded = _padded(np.frombuffer(body, np.uint8), np.uint8, 4 * self._limbs)
-        codes = np.empty(self.count, np.uint32)
-        if not expand_subset(padded.view("<u4").astype(np.uint32), self.size, codes):
-            raise MalformedReport("code", "the report holds a number that no subset has")
-        return codes
+        return np.asarray(self.unpack_many(np.frombuffer(body, np.uint8)[None])[0])
 
     def pack_many(self, values: Array) -> Bytes:
-        """The numbers of many subsets: one row each, as ``pack`` gives them."""
         from sqsgd._internal.kernels.coding import fold_subsets
 
         limbs = np.zeros((len(values), self._limbs), np.uint32)
@@ -271,7 +232,6 @@ class SignedSubset:
         return limbs.astype("<u4").view(np.uint8)[:, : self.length]
 
     def unpack_many(self, bodies: Bytes) -> Array:
-        """The inverse of pack_many; raises MalformedReport if ``unpack`` refuses any row."""
         from sqsgd._internal.kernels.coding import expand_subsets
 
         padded = np.zeros((len(bodies), 4 * self._limbs), np.uint8)
@@ -305,14 +265,7 @@ def _checksum(scheme: int, binding: bytes, body: bytes | memoryview = b"") -> in
 
 
 def seal(layout: Layout, columns: Sequence[Array], *, scheme: int, binding: bytes) -> bytes:
-    """The message: the envelope, then each column from a byte boundary.
-
-    Args:
-        layout: what the columns hold.
-        columns: the codes of each column.
-        scheme: the fingerprint of the scheme.
-        binding: the task as bytes.
-    """
+    """The message of a scheme (its fingerprint) for a task (its binding): the envelope, then the columns."""
     body = b"".join(column.pack(values) for column, values in zip(layout, columns, strict=True))
     return _ENVELOPE.pack(VERSION, _checksum(scheme, binding, body)) + body
 

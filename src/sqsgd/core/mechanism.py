@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,29 +13,22 @@ from sqsgd._internal.checks import Vector
 from sqsgd._internal.exact import Densities
 from sqsgd.core.codec import Columns, Layout
 from sqsgd.core.random import Rng
-from sqsgd.core.transforms import Codes, Estimate, Indices, Vectors
+from sqsgd.core.transforms import Codes, Estimate, Indices, Part, Vectors
 
 Notion = Literal["local", "per-weight", "central", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """The privacy guarantee of one report.
+    """The privacy guarantee of one report; ``epsilon`` is never above the requested one.
 
     ``notion`` is ``"local"`` (ε-LDP of the whole report, replace-one, against the server itself),
     ``"per-weight"`` (the same between vectors that differ in one coordinate), ``"central"`` (of the sum
     of reports, under secure aggregation) or ``"none"``.
 
-    Guarantees
-    ----------
-    * ``epsilon`` is never above the requested one:
-      tests/schemes/test_contract.py::test_epsilon_is_what_was_asked_for.
-
     >>> from sqsgd import make_scheme
     >>> make_scheme("sqsgd", dim=1000, epsilon=50.0, bytes=64).privacy
     Privacy(epsilon=50.0, notion='local', delta=0.0)
-    >>> make_scheme("fedsgd", dim=1000).privacy
-    Privacy(epsilon=inf, notion='none', delta=0.0)
     """
 
     epsilon: float
@@ -79,13 +71,11 @@ class Traits:
     blanket: tuple[Densities, ...] = ()
     """The high and the low density of each part of a report, for ``sqsgd.central_guarantee``.
 
-    Given x the parts are independent, and the densities of each are relative to a law that does not depend on
-    x. Which outputs have the high density depends on x, but not their share under that law. Empty for
-    mechanisms of other kinds. tests/privacy/test_blanket.py compares all of this.
+    Given x the parts are independent. Which outputs have the high density depends on x, but not their share.
     """
 
 
-class Mechanism(ABC):
+class Mechanism(Part):
     """The only private step. It projects its own input, so ε never depends on an earlier step.
 
     Guarantees
@@ -109,11 +99,6 @@ class Mechanism(ABC):
 
     @property
     @abstractmethod
-    def identity(self) -> str:
-        """The parameters as text; part of the wire format's fingerprint, so it never changes."""
-
-    @property
-    @abstractmethod
     def layout(self) -> Layout:
         """The columns that ``randomize`` returns."""
 
@@ -124,7 +109,7 @@ class Mechanism(ABC):
 
     @property
     def traits(self) -> Traits:
-        """What else the code asks about the mechanism; the usual answers, unless it states others."""
+        """What else the code asks about the mechanism."""
         return Traits()
 
     @abstractmethod
@@ -132,11 +117,9 @@ class Mechanism(ABC):
         """Private columns for any finite vector of length ``dim``."""
 
     def randomize_many(self, x: Vectors, bound: float, rng: Rng) -> Columns:
-        """``randomize`` of each row: columns with one row per vector.
+        """``randomize`` of each row, independently: columns with one row per vector.
 
-        Override it where one pass over all rows is faster. Rows must be independent, with the law of
-        ``randomize``: tests/core/test_batches.py::test_many_reports_have_the_law_of_single_ones,
-        ::test_no_word_serves_two_clients.
+        Override it where one pass over all rows is faster: tests/core/test_batches.py.
         """
         each = [self.randomize(row, bound, rng) for row in x]
         return tuple(np.stack(rows) for rows in zip(*each, strict=True))
@@ -145,28 +128,18 @@ class Mechanism(ABC):
     def estimate(self, columns: Columns, bound: float) -> Estimate:
         """The server's estimate of x."""
 
-    def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
-        """total += weight * estimate, in float32; override it where one pass is enough."""
-        total += (weight * self.estimate(columns, bound)).astype(np.float32)
-
     def unit_codes(self, columns: Columns, bound: float) -> tuple[Codes, Estimate] | None:
-        """For columns of many reports whose estimates are few signed coordinates of one size each: these.
-
-        Codes 2 place + sign, one row per report, and the sizes. None where estimates are not of this kind.
-        """
+        """Codes 2 place + sign and sizes of many reports; None unless these are their estimates."""
         return None
 
     def magnitude(self, columns: Columns, bound: float) -> float | None:
-        """The privatised size of x, in units of the bound; None where a report does not hold it."""
+        """The privatised size of x, at most about the bound; None where a report does not hold it."""
         return None
 
     def magnitudes(self, columns: Columns, bound: float) -> list[float]:
         """The magnitudes of many reports, one row each; empty where reports do not hold them."""
-        rows = (tuple(column[i] for column in columns) for i in range(len(columns[0])))
-        found = (self.magnitude(row, bound) for row in rows)
-        return [
-            size for size in itertools.takewhile(lambda size: size is not None, found) if size is not None
-        ]
+        found = (self.magnitude(row, bound) for row in zip(*columns, strict=True))
+        return [size for size in found if size is not None]
 
     def coordinates(self, columns: Columns) -> Indices:
         """The coordinates that a report is about, where it ``chooses`` them."""
@@ -174,17 +147,13 @@ class Mechanism(ABC):
 
     @abstractmethod
     def relative_error(self, share: float) -> float:
-        """E|estimate - x|² / |x|² of one report, in closed form, for |x| at this share of the bound.
+        """E|estimate - x|² / |x|² of one report, rotated where needed, for |x| at this share of the bound.
 
-        Mechanisms that need a rotation assume that it has spread the vector evenly. NaN where no closed form
-        is known, infinity where the error is unbounded.
+        NaN where no closed form is known, infinity where the error is unbounded.
         """
 
     def unbiased_error(self, share: float) -> float:
-        """The same for the estimate that is scaled to be right on average along x.
-
-        A mechanism that ``chooses`` sends less than x on average; all others are scaled already.
-        """
+        """The same, scaled to be right on average along x: a mechanism that ``chooses`` sends less."""
         return self.relative_error(share)
 
     @property
@@ -194,10 +163,8 @@ class Mechanism(ABC):
 
     @property
     def longest(self) -> float:
-        """The norm of the longest vector that a report can describe, over the bound.
-
-        It is 1 unless the bound limits coordinates: then, it is three deviations of a Gaussian one.
-        """
+        """The norm of the longest vector that a report can describe, over the bound."""
+        # where the bound limits coordinates, it is three deviations of a Gaussian one
         return math.sqrt(self.dim) / 3 if self.traits.bounds_coordinates else 1.0
 
     @abstractmethod

@@ -1,9 +1,7 @@
 """Two kinds of randomness that never mix. Every bit comes from the package ``cryptography`` or the system.
 
-**Private** generators draw the noise of the privacy guarantee. ``secure_rng()`` is keyed by the operating
-system, or reads every byte from it (``source="os"``); ``seeded_rng(n)`` is the same generator with a known
-key, for experiments, and protects nobody. **Public** streams give what the server and the clients must agree
-on: rotation signs and selected coordinates. docs/wire-format.md specifies them.
+**Private** generators draw the noise of the privacy guarantee. **Public** streams give the rotation signs and
+the coordinates that the server and the clients must agree on: docs/wire-format.md.
 """
 
 from __future__ import annotations
@@ -21,20 +19,6 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from sqsgd._internal.checks import integer
-
-__all__ = [
-    "EVERYONE",
-    "Bytes",
-    "Keystream",
-    "PublicStream",
-    "Rng",
-    "Words",
-    "check_rng",
-    "idle_rng",
-    "many_words",
-    "secure_rng",
-    "seeded_rng",
-]
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Words: TypeAlias = npt.NDArray[np.uint64]
@@ -88,8 +72,8 @@ class Rng:
     Guarantees
     ----------
     * Threads may share it: each byte is returned once. It cannot be copied or pickled, which would repeat
-      noise: tests/core/test_private.py::test_no_byte_is_handed_out_twice,
-      ::test_generators_cannot_be_copied.
+      noise: tests/proofs/test_proof_sampler.py::test_no_word_of_the_keystream_is_handed_out_twice,
+      tests/core/test_private.py::test_generators_cannot_be_copied.
 
     >>> secure_rng().protects, seeded_rng(7).protects
     (True, False)
@@ -98,7 +82,6 @@ class Rng:
     protects: bool
 
     def __init__(self, seed: int | None = None, *, direct: bool = False, key: bytes = b"") -> None:
-        """``direct``: read every byte from the operating system. ``key``: the first key."""
         self.protects = seed is None
         self._seed, self._direct, self._key = seed, direct, key
         if seed is not None and not key:
@@ -108,13 +91,12 @@ class Rng:
         _generators.add(self)
 
     def _start(self) -> None:
-        """Start with a key and empty buffers; the process id is set last, once all else is new."""
         if not self._direct:
             self._rekey(self._key or os.urandom(32))
         self._pool = np.empty(0, np.uint8)  # bytes from self._used on are drawn but not yet returned
         self._used = 0
         self._spare: list[int] = []  # words that are drawn but not yet returned
-        self._process = os.getpid()
+        self._process = os.getpid()  # last, once all else is new
 
     def _rekey(self, key: bytes) -> None:
         self._keystream, self._left = Keystream(key), MOST_BYTES
@@ -193,11 +175,7 @@ class Rng:
         return self.take(8 * count).view(_U8)
 
     def below(self, bound: int) -> int:
-        """A uniform integer in 0..bound-1, by rejection; bound is at most 2^64.
-
-        >>> 0 <= seeded_rng(1).below(6) < 6
-        True
-        """
+        """A uniform integer in 0..bound-1, by rejection; bound is at most 2^64."""
         bound = integer("bound", bound, 1, 2**64)
         limit = 2**64 - 2**64 % bound
         while (word := self.word()) >= limit:
@@ -205,11 +183,7 @@ class Rng:
         return word % bound
 
     def below_many(self, bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """A uniform integer below each of the bounds, which are positive; rejected words are drawn again.
-
-        >>> seeded_rng(1).below_many(np.array([1, 1]))
-        array([0, 0])
-        """
+        """A uniform integer below each of the bounds, which are positive; rejected words are drawn again."""
         below, words = bounds.astype(np.uint64), self.words(bounds.size)
         uneven = np.negative(below) % below  # 2^64 mod bound: as many words are rejected, the largest ones
         while (rejected := np.flatnonzero((uneven > 0) & (words >= np.negative(uneven)))).size:
@@ -217,7 +191,8 @@ class Rng:
         return (words % below).astype(np.int64)
 
     def uniform(self) -> float:
-        """A uniform multiple of 2^-53 in [0, 1); only for rounding before the private step."""
+        """A uniform multiple of 2^-53 in [0, 1); only for rounding before the private step,
+        or for mechanisms whose ε holds in real arithmetic."""
         return (self.word() >> 11) * 2.0**-53
 
     def uniforms(self, count: int) -> npt.NDArray[np.float64]:
@@ -232,30 +207,20 @@ class Rng:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a private generator cannot be copied or pickled: a copy would repeat its noise")
 
-    def __copy__(self) -> NoReturn:
-        self.__reduce__()
-
-    def __deepcopy__(self, memo: object) -> NoReturn:
-        self.__reduce__()
-
 
 def secure_rng(source: Literal["keystream", "os"] = "keystream") -> Rng:
     """A private generator for real data.
 
     ``"keystream"``: AES-256 in counter mode under a key from the operating system. The stated ε then holds
-    against whoever cannot tell AES from random bits: computational differential privacy. ``"os"``: every byte
-    is read from the operating system and nothing is derived, so that no assumption about AES is made here;
-    whether its bytes are more than computationally random is up to the operating system. It reads 0.4 GB/s
-    where the keystream has 7 GB/s: an encode of 2^20 coordinates takes 11 ms instead of 1.5 ms.
+    against everyone who cannot tell AES from random bits. ``"os"``: every byte is read from the operating
+    system; encoding then takes about seven times as long.
 
     Guarantees
     ----------
     * With ``"os"``, every byte handed out was returned by ``os.urandom`` in this process, and once:
       tests/core/test_private.py::test_every_byte_comes_from_the_operating_system.
     * Forked processes and threads never draw the same noise:
-      tests/core/test_private.py::test_forked_processes_draw_different_noise,
-      ::test_threads_draw_different_noise and
-      ::test_threads_of_a_forked_process_never_repeat_the_parents_noise.
+      tests/core/test_private.py::test_threads_of_a_forked_process_never_repeat_the_parents_noise.
 
     >>> secure_rng()
     secure_rng()
@@ -289,12 +254,8 @@ def check_rng(rng: object) -> Rng:
     return rng
 
 
-# ---------------------------------------------------------------- public
-
-
 @lru_cache(maxsize=64)
 def _cipher(seed: int, round: int, purpose: str) -> algorithms.AES256:
-    """The cipher of a purpose in a round: its key is the same for all clients."""
     message = struct.pack("<QQ", seed, round) + purpose.encode("ascii")
     return algorithms.AES256(hashlib.blake2b(message, digest_size=32, person=b"sqsgd public").digest())
 
@@ -320,19 +281,14 @@ class PublicStream:
         return buffer.view(_U4)
 
     def subset(self, dim: int, size: int) -> npt.NDArray[np.int64]:
-        """A uniform ``size``-subset of 0..dim-1, sorted.
-
-        Words are mapped to 0..dim-1 by multiply-and-shift with rejection; repeated numbers are skipped. If
-        ``size`` exceeds half of dim, the complement is drawn instead.
-        """
+        """A uniform ``size``-subset of 0..dim-1, sorted; beyond half of dim, the complement is drawn."""
         from sqsgd._internal.kernels.sampling import mark, marked
 
         drawn = min(size, dim - size)
         marks = np.zeros((dim + 63) // 64, np.uint64)
         missing = drawn
         while missing:
-            # The expected number of words and some more. Words are used in order, so the result does not
-            # depend on how many are drawn at a time.
+            # The expected number and some more: words are used in order, so it does not change the result.
             words = self.words(missing + (missing * drawn) // dim + 32)
             missing = mark(marks, np.uint64(dim), missing, words)
         chosen = np.empty(size, np.int64)
@@ -341,13 +297,7 @@ class PublicStream:
 
 
 def many_words(*, seed: int, round: int, clients: Words, purpose: str, count: int) -> Words:
-    """The first ``count`` 64-bit words of each client's stream, one row per client, from one call of AES.
-
-    A keystream in counter mode is the encryption of its counter blocks, here those of all clients.
-
-    >>> many_words(seed=1, round=0, clients=np.array([3], np.uint64), purpose="signs", count=1) % 2**32
-    array([[533753956]], dtype=uint64)
-    """
+    """The first ``count`` 64-bit words of each client's stream, one row each: all counter blocks at once."""
     blocks = np.empty((clients.size, -(-count // 2), 2), ">u8")
     blocks[..., 0], blocks[..., 1] = clients[:, None], np.arange(blocks.shape[1])
     stream = np.empty(blocks.nbytes + 16, np.uint8)  # the last block: room that the interface asks for

@@ -1,11 +1,11 @@
-"""An algorithm: gradient → transforms → mechanism → columns → bytes, and back."""
+"""An algorithm: gradient → transforms → mechanism → columns → bytes, and back to the mean of reports."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sqsgd._internal import checks
+from sqsgd._internal.checks import Vector
 from sqsgd._internal.geometry import clipped
 from sqsgd.core import codec
 from sqsgd.core.codec import Columns
@@ -31,13 +32,10 @@ class Scheme:
     * ``encode`` draws private randomness only from ``rng``, public only from ``task``.
       tests/schemes/test_contract.py::test_a_seed_decides_the_message.
     * The messages of ``encode_many`` are independent, with the law of ``encode``:
-      tests/core/test_batches.py::test_many_reports_have_the_law_of_single_ones,
-      ::test_no_word_serves_two_clients.
-    * ``bits`` is 8 len(message), envelope included; ``code_bits`` counts only the packed codes.
-      tests/schemes/test_contract.py::test_the_message_has_the_declared_size_and_keeps_the_budget.
+      tests/core/test_batches.py::test_many_reports_have_the_law_of_single_ones.
     * ``decode`` rejects damaged messages and those for other tasks, except for the one in 2^32 random changes
       that keeps the checksum. The checksum does not protect against forgery.
-      tests/core/test_envelope.py::test_a_report_fits_no_other_task, ::test_no_mutated_message_is_accepted.
+      tests/core/test_codec.py::test_a_report_fits_no_other_task, ::test_no_mutated_message_is_accepted.
 
     >>> from sqsgd import make_scheme, secure_rng
     >>> scheme = make_scheme("sqsgd", dim=1000, epsilon=50.0, bytes=64)
@@ -78,11 +76,6 @@ class Scheme:
         """Transforms from this one on are inverted per report, those before it once, after the sum."""
         return next((i for i, t in enumerate(self.transforms) if not t.shared), len(self.transforms))
 
-    @cached_property
-    def _checked_by_transform(self) -> bool:
-        """The first transform checks every coordinate, which saves a pass over x."""
-        return bool(self.transforms) and self.transforms[0].checks_input
-
     @property
     def sends_block(self) -> bool:
         """A report covers a block of coordinates chosen without the vector; the client keeps the rest."""
@@ -97,14 +90,7 @@ class Scheme:
 
     @cached_property
     def identity(self) -> str:
-        """The scheme and its parameters as lines of text: all that a client in another language needs.
-
-        >>> from sqsgd import make_scheme
-        >>> print(make_scheme("privunit-index", dim=3920, epsilon=8.0).identity)
-        privunit-index 3920
-        rotate 2 shared=0
-        nearest 25 of 8192 vertices 8.0
-        """
+        """The scheme and its parameters as lines of text: all that a client in another language needs."""
         parts = [f"{self.name} {self.dim}", *(t.identity for t in self.transforms), self.mechanism.identity]
         return "\n".join(parts)
 
@@ -116,7 +102,7 @@ class Scheme:
 
     @cached_property
     def bits(self) -> int:
-        """Bits of a whole message, as sent."""
+        """Bits of a whole message, as sent, envelope included."""
         return 8 * codec.size(self.mechanism.layout)
 
     @cached_property
@@ -127,11 +113,7 @@ class Scheme:
 
     @cached_property
     def nmse(self) -> float:
-        """Predicted E|x̂ - x|² / |x|² of one report of a vector as long as the bound.
-
-        It is the error on the sent block where the client keeps the rest as a residual. Where the mechanism
-        chooses the coordinates, it is the error on the whole vector, because the choice is part of it.
-        """
+        """Predicted E|x̂ - x|² / |x|² of a report of a vector, or sent block, as long as the bound."""
         return self.nmse_at(1.0)
 
     def nmse_at(self, share: float) -> float:
@@ -165,11 +147,6 @@ class Scheme:
 
         Raises:
             ValueError: a number is out of range.
-
-        >>> from sqsgd import make_scheme
-        >>> tasks = make_scheme("fedsgd", dim=2).tasks(round=0, clients=range(50), seed=1234, bound=10.0)
-        >>> len(tasks), tasks[3].client
-        (50, 3)
         """
         task = Task(round=round, client=0, seed=seed, dim=self.dim, bound=bound, clip=clip)
         return Tasks(task, np.asarray(clients))
@@ -183,9 +160,9 @@ class Scheme:
         check_rng(rng)
         self._check(task)
         self.check_clip(task.clip)
-        y = (checks.shaped if self._checked_by_transform else checks.vector)("x", x, self.dim)
-        y = clipped(y, task.clip)
+        y = clipped(checks.shaped("x", x, self.dim), task.clip)
         try:
+            self._check_finite(y)
             for transform in self.transforms:
                 y = transform.forward(y, task)
         except ValueError:
@@ -194,10 +171,9 @@ class Scheme:
         return self.mechanism.randomize(y, task.bound, rng)
 
     def encode_many(self, x: Any, tasks: Tasks, rng: Rng, *, workers: int = 1) -> codec.Bytes:
-        """The messages of many clients, one row each for each row of ``x``.
+        """The messages of many clients, one row each for each row of ``x``, with the law of ``encode``.
 
-        They have the law of ``encode``. ``workers`` threads share the work, each part with a child of
-        ``rng``, so that the messages of a seeded generator do not depend on ``workers``.
+        ``workers`` threads share the work; the messages of a seeded generator do not depend on them.
         """
         check_rng(rng)
         rows = checks.shaped_rows("x", x, len(tasks), self.dim)
@@ -216,8 +192,7 @@ class Scheme:
         """``randomize`` of each row. Whatever is wrong with a row is found again, and named, by itself."""
         y = x if tasks.task.clip is None else np.stack([clipped(row, tasks.task.clip) for row in x])
         try:
-            if not self._checked_by_transform:
-                checks.vector("x", y.reshape(-1), y.size)
+            self._check_finite(y.reshape(-1))
             for transform in self.transforms:
                 y = transform.forward_many(y, tasks)
             return self.mechanism.randomize_many(y, tasks.task.bound, rng)
@@ -228,6 +203,10 @@ class Scheme:
                 except ValueError as error:
                     raise ValueError(f"client {task.client}: {error}") from None
             raise
+
+    def _check_finite(self, y: Vector) -> None:
+        if not (self.transforms and self.transforms[0].checks_input):
+            checks.vector("x", y, y.size)
 
     def check_clip(self, clip: float | None) -> None:
         """Refuse clipping where the guarantee is for single weights: it would let one weight move all others.
@@ -276,8 +255,6 @@ class Scheme:
 
     def aggregate(self, reports: Iterable[tuple[Task, bytes]]) -> Estimate:
         """The mean of the decoded reports, in memory that does not grow with their number."""
-        from sqsgd.core.aggregate import Aggregate
-
         total = Aggregate(self)
         for task, message in reports:
             total.add(task, message)
@@ -293,3 +270,123 @@ class Scheme:
         for i in reversed(range(first, last)):
             y = self.transforms[i].inverse(y, task, self._dims[i])
         return y
+
+
+Weights = npt.NDArray[np.float64]
+
+
+@dataclass
+class Aggregate:
+    """A running weighted mean of reports, in memory that does not grow with their number.
+
+    Guarantees
+    ----------
+    * A rejected report leaves it unchanged:
+      tests/schemes/test_contract.py::test_malformed_messages_are_refused_and_change_nothing.
+    * Without weights it is the mean of the decoded reports:
+      tests/schemes/test_estimates.py::test_aggregate_streams_to_the_mean_of_the_decoded.
+
+    >>> from sqsgd import make_scheme, secure_rng
+    >>> scheme = make_scheme("fedsgd", dim=2)
+    >>> total = Aggregate(scheme)
+    >>> for client, x in enumerate([[1.0, 2.0], [3.0, 6.0]]):
+    ...     task = Task(round=0, client=client, seed=1, dim=2, bound=1.0)
+    ...     _ = total.add(task, scheme.encode(np.array(x), task, secure_rng()))
+    >>> total.count, total.mean().tolist()
+    (2, [2.0, 4.0])
+    """
+
+    scheme: Scheme
+    count: int = 0
+    _weight: float = 0.0
+    _total: Estimate | None = field(default=None, repr=False)
+    _task: Task | None = field(default=None, repr=False)
+
+    def add(self, task: Task, message: bytes, weight: float = 1.0) -> Columns:
+        """Add one report; returns its columns. Raises MalformedReport, or ValueError as ``add_columns``."""
+        columns = self.scheme.open(message, task)
+        self.add_columns(task, columns, weight)
+        return columns
+
+    def add_columns(self, task: Task, columns: Columns, weight: float = 1.0) -> None:
+        """Add one report that ``Scheme.open`` has opened. All reports must be of the same round and seed."""
+        scheme, weight = self.scheme, checks.real("weight", weight, 1e-9, 1e9)
+        total, own, stages = self._sum(task), scheme._own, len(scheme.transforms)
+        y = scheme.mechanism.estimate(columns, task.bound)
+        y = scheme._undo(y if weight == 1 else weight * y, task, own + 1, stages)
+        if own == stages:
+            total += y
+        else:
+            scheme.transforms[own].add_inverse(y, task, total)
+        self._weight += weight
+        self.count += 1
+
+    def add_many(
+        self, tasks: Tasks, messages: codec.Bytes, weights: Weights | None = None, *, workers: int = 1
+    ) -> Columns:
+        """Add many reports, one row each, with the same sum as by ``add``; returns their columns.
+
+        A malformed report is named, and then none of them is added:
+        tests/core/test_batches.py::test_a_malformed_report_is_named_and_none_is_added.
+        """
+        if not len(tasks):
+            raise ValueError("there are no reports to add")
+        weights = np.ones(len(tasks)) if weights is None else np.asarray(weights, np.float64)
+        if len(messages) != len(tasks) or weights.shape != (len(tasks),):
+            raise ValueError(f"{len(tasks)} tasks, {len(messages)} messages and {weights.shape} weights")
+        for weight in (weights.min(), weights.max()):
+            checks.real("weight", float(weight), 1e-9, 1e9)
+
+        def opened(part: slice, asked: Tasks) -> Columns:
+            return self.scheme.open_many(messages[part], asked)
+
+        found = zip(*in_order(opened, parts_of(tasks), workers), strict=True)
+        columns = tuple(np.concatenate(parts) for parts in found)
+        if not self._add_rows(tasks, columns, weights, self._sum(tasks.task), workers):
+            for i, task in enumerate(tasks):
+                self.add_columns(task, tuple(column[i] for column in columns), float(weights[i]))
+        return columns
+
+    def _add_rows(
+        self, tasks: Tasks, columns: Columns, weights: Weights, total: Estimate, workers: int
+    ) -> bool:
+        """Add opened reports by kernels, where mechanism and transform offer them; False where not."""
+        from sqsgd._internal.kernels.rotation import add_rows
+
+        scheme = self.scheme
+        if scheme._own != len(scheme.transforms) - 1:
+            return False
+
+        def inverted(part: slice, asked: Tasks) -> tuple[Vectors, Estimate] | None:
+            found = scheme.mechanism.unit_codes(tuple(c[part] for c in columns), asked.task.bound)
+            if found is None:
+                return None
+            undone = scheme.transforms[-1].inverse_codes(found[0], asked, total.size)
+            return None if undone is None else (undone, found[1] * weights[part])
+
+        for rows in in_order(inverted, parts_of(tasks), workers):
+            if rows is None:  # for the first part, or for none: it depends on scheme and transform alone
+                return False
+            add_rows(*rows, total)
+        self._weight = float(np.cumsum([self._weight, *weights])[-1])  # one after the other, as in add
+        self.count += len(tasks)
+        return True
+
+    def _sum(self, task: Task) -> Estimate:
+        """The sum so far, before the inverse of the transforms that all clients share."""
+        scheme = self.scheme
+        scheme._check(task)
+        if self._task is not None and (task.round, task.seed) != (self._task.round, self._task.seed):
+            raise ValueError(
+                f"a report of round {task.round} and seed {task.seed} cannot be added to an aggregate of "
+                f"round {self._task.round} and seed {self._task.seed}"
+            )
+        if self._total is None:
+            self._total, self._task = np.zeros(scheme._dims[scheme._own]), task
+        return self._total
+
+    def mean(self) -> Estimate:
+        """The mean of the reports added so far."""
+        if self._total is None or self._task is None or self.count == 0:
+            raise ValueError("no reports have been added: there is no mean")
+        return self.scheme._undo(self._total / self._weight, self._task, 0, self.scheme._own)

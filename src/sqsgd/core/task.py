@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar, overload
@@ -23,8 +23,7 @@ MOST_DIM = 2**32 - 1
 class Task:
     """What the server asks of one client in one round. All of it is public.
 
-    ``bound`` is U_t, the mechanism's range. ``clip`` is C_t, the l2 radius that vectors are clipped to first
-    (None: no clipping).
+    ``bound`` is U_t, the mechanism's range; ``clip`` is C_t, the l2 radius of clipping before it, or None.
 
     >>> Task(round=0, client=3, seed=1234, dim=119850, bound=10.0).dim
     119850
@@ -55,9 +54,8 @@ class Task:
     @cached_property
     def binding(self) -> bytes:
         """The task as bytes. A report's checksum covers them, so it is valid for no other task."""
-        return struct.pack(
-            "<IQQQdd", self.round, self.client, self.seed, self.dim, self.bound, self.clip or 0.0
-        )
+        clip = self.clip or 0.0
+        return struct.pack("<IQQQdd", self.round, self.client, self.seed, self.dim, self.bound, clip)
 
 
 class Tasks(Sequence[Task]):
@@ -118,8 +116,7 @@ class Tasks(Sequence[Task]):
 
 
 Result = TypeVar("Result")
-_FLOATS = 1 << 20
-"""Coordinates in a part: four megabytes."""
+_FLOATS = 1 << 20  # coordinates in a part: four megabytes
 
 
 def parts_of(tasks: Tasks) -> Iterator[tuple[slice, Tasks]]:
@@ -135,18 +132,9 @@ def in_order(
     """``work`` of each tuple of arguments, in their order, by this many threads: kernels release the lock."""
     checks.integer("workers", workers, 1, 1024)
     if workers == 1:
-        for each in arguments:
-            yield work(*each)
+        yield from itertools.starmap(work, arguments)
         return
-    waiting: deque[Future[Result]] = deque()
+    waiting = iter(arguments)
     with ThreadPoolExecutor(workers) as pool:
-        try:
-            for each in arguments:
-                waiting.append(pool.submit(work, *each))
-                if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:  # the reader stopped early
-                future.cancel()
+        while group := list(itertools.islice(waiting, 4 * workers)):  # few results wait for their reader
+            yield from pool.map(work, *zip(*group, strict=True))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from sqsgd._internal import checks
 from sqsgd._internal.checks import Vector
-from sqsgd.core.random import EVERYONE, PublicStream
+from sqsgd.core.random import EVERYONE, PublicStream, Words
 from sqsgd.core.task import Task, Tasks
 
 Codes = npt.NDArray[np.uint32]
@@ -23,14 +23,24 @@ Estimate = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 
-class Transform(ABC):
+class Part(ABC):
+    """A part of a scheme. What it has computed is not pickled: it may hold functions, which cannot be."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """The parameters as text; part of the wire format's fingerprint, so it never changes."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        computed, kept = cached_property, vars(self).items()
+        return {key: value for key, value in kept if not isinstance(getattr(type(self), key, None), computed)}
+
+
+class Transform(Part):
     """A public step with a linear inverse, which the server applies.
 
-    >>> from sqsgd.core.transforms import Rotate
-    >>> task = Task(round=0, client=0, seed=1, dim=4, bound=1.0)
-    >>> x = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
-    >>> np.round(Rotate().inverse(Rotate().forward(x, task).astype(float), task, 4), 4).tolist()
-    [1.0, 2.0, 3.0, 4.0]
+    >>> Rotate(rounds=2).out_dim(1000)
+    1024
     """
 
     checks_input: ClassVar[bool] = False
@@ -41,11 +51,6 @@ class Transform(ABC):
 
     shared: bool
     """The same for all clients of a round, so the server inverts it once, after the sum."""
-
-    @property
-    @abstractmethod
-    def identity(self) -> str:
-        """The parameters as text; part of the wire format's fingerprint, so it never changes."""
 
     @abstractmethod
     def out_dim(self, dim: int) -> int:
@@ -64,10 +69,9 @@ class Transform(ABC):
         return np.stack([self.forward(row, task) for row, task in zip(x, tasks, strict=True)])
 
     def inverse_codes(self, codes: Codes, tasks: Tasks, dim: int) -> Vectors | None:
-        """The inverse of vectors that are ± 1 where codes 2 place + sign say, else 0; codes in each row.
+        """The padded inverse of vectors that are ± 1 where codes 2 place + sign say, else 0; one per row.
 
-        Padding is not cut off. A row times a factor is the inverse of the vector times the factor, to the
-        last bit. None where it is not offered.
+        A row times a factor is the inverse of the vector times it, to the last bit. None: not offered.
         """
         return None
 
@@ -84,19 +88,12 @@ class Transform(ABC):
         return error
 
 
-Words = npt.NDArray[np.uint64]
-
 _U8 = np.dtype("<u8")
 _SIGNS = ("signs 0", "signs 1")
 
 
-class NotFinite(ValueError):
-    """The vector contains NaN, infinity, or a coordinate beyond checks.LARGEST."""
-
-
 @lru_cache(maxsize=1)
 def _subset(seed: int, round: int, client: int, dim: int, size: int) -> Indices:
-    """A subset of the coordinates; the last one is cached, for all threads."""
     stream = PublicStream(seed=seed, round=round, client=client, purpose="coordinates")
     chosen = stream.subset(dim, size)
     chosen.flags.writeable = False
@@ -107,14 +104,8 @@ def _subset(seed: int, round: int, client: int, dim: int, size: int) -> Indices:
 class Subsample(Transform):
     """Keep a uniform subset of ``size`` coordinates, drawn from the public seed, in rising order.
 
-    Each client has its own subset; if ``shared``, all clients of a round have the same. With ``rescale``,
-    the step and its inverse each multiply by sqrt(dim / size): the block keeps the norm of the vector in
-    expectation, and the estimate of the whole vector is unbiased. Without it, the estimate is zero except on
-    the kept coordinates, for clients that keep the rest as a residual.
-
-    >>> task = Task(round=0, client=0, seed=1, dim=6, bound=1.0)
-    >>> Subsample(size=2).forward(np.arange(6, dtype=np.float32), task).size
-    2
+    With ``rescale``, the step and its inverse each multiply by sqrt(dim / size), so that the estimate is
+    unbiased. Without it, the estimate is zero except on the kept coordinates.
     """
 
     size: int
@@ -134,11 +125,6 @@ class Subsample(Transform):
         return self.size
 
     def coordinates(self, task: Task, dim: int) -> Indices:
-        """The chosen coordinates, sorted, as a read-only array.
-
-        They are drawn once for encoding and for masking the residual:
-        tests/core/test_transforms.py::test_a_client_draws_its_subset_once.
-        """
         return _subset(task.seed, task.round, EVERYONE if self.shared else task.client, dim, self.size)
 
     def forward(self, x: Vector, task: Task) -> Vector:
@@ -177,11 +163,7 @@ def _checked(y: Estimate, size: int) -> Estimate:
 
 
 def padded(dim: int) -> int:
-    """The power of two that vectors are padded to for their rotation.
-
-    >>> padded(512), padded(513)
-    (512, 1024)
-    """
+    """The power of two that vectors are padded to for their rotation."""
     return 1 << (dim - 1).bit_length()
 
 
@@ -189,10 +171,9 @@ def padded(dim: int) -> int:
 class Rotate(Transform):
     """Multiply by H D / sqrt(n), one or two times: random public signs D, then Walsh-Hadamard H.
 
-    Vectors are padded with zeros to a power of two n. The map is orthonormal: norms stay the same and the
-    inverse is the transpose. One round spreads most vectors evenly, two even a vector with one large entry.
-    Each client has its own signs, so that errors that depend on the rotation average out over clients; if
-    ``shared``, all clients of a round have the same, which saves the server time.
+    Vectors are padded with zeros to a power of two n. One round spreads most vectors evenly, two even a
+    vector with one large entry. Errors that depend on the rotation average out over clients, unless
+    ``shared``, which saves the server time.
     """
 
     rounds: int = 1
@@ -210,18 +191,14 @@ class Rotate(Transform):
     def out_dim(self, dim: int) -> int:
         return padded(dim)
 
-    @cached_property
-    def _kernel(self) -> Any:
-        from sqsgd._internal.kernels.rotation import rotate
-
-        return rotate
-
     def _signs(self, task: Task, which: int, size: int) -> Words:
         words = task.stream(_SIGNS[which], shared=self.shared).words(2 * -(-size // 64))
         return words.view(_U8)
 
     def forward(self, x: Vector, task: Task) -> Vector:
-        size, rotate = self.out_dim(x.size), self._kernel
+        from sqsgd._internal.kernels.rotation import rotate
+
+        size = self.out_dim(x.size)
         y = np.empty(size, np.float32)
         source = x
         if x.size < size:
@@ -230,7 +207,7 @@ class Rotate(Transform):
         for which in range(self.rounds):
             fine = rotate(source, self._signs(task, which, size), size**-0.5, y, checks.LARGEST)
             if which == 0 and not fine:
-                raise NotFinite("x contains a number that is too large or not finite")
+                raise ValueError("x contains a number that is too large or not finite")
             source = y
         return y
 
@@ -269,7 +246,7 @@ class Rotate(Transform):
         y, fine = np.empty((len(x), size), np.float32), np.empty(len(x), np.bool_)
         rotate_rows(x, *self._many_signs(tasks, size), size**-0.5, y, checks.LARGEST, fine)
         if not fine.all():
-            raise NotFinite("x contains a number that is too large or not finite")
+            raise ValueError("x contains a number that is too large or not finite")
         return y
 
     def inverse_codes(self, codes: Codes, tasks: Tasks, dim: int) -> Vectors:

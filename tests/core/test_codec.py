@@ -1,13 +1,20 @@
-"""The wire format: golden bytes, round trips, sizes, and messages that must be rejected."""
+"""The wire format: golden bytes, columns, subsets, and messages that must be rejected."""
 
+import itertools
+import math
 import pickle
+import struct
 
 import numpy as np
 import pytest
+import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from refusing import refuse
 
 from sqsgd import MalformedReport, Task, make_scheme, seeded_rng
 from sqsgd.core import codec
-from sqsgd.core.codec import Column
+from sqsgd.core.codec import Column, SignedSubset
 
 BINDING = Task(round=5, client=2, seed=77, dim=4, bound=1.5).binding
 
@@ -98,17 +105,6 @@ def test_any_view_of_the_bytes_is_read_and_none_crashes():
     assert (again.reason, str(again)) == (caught.value.reason, str(caught.value)) == ("type", str(again))
 
 
-def test_wrong_task_or_scheme_is_named():
-    layout = (Column(5, 16),)
-    message = sealed((np.zeros(5, np.uint8),), layout)
-    for changes in ({"scheme": 1}, {"binding": b"other"}):
-        with pytest.raises(
-            MalformedReport, match="for another scheme, round, client, seed or bound"
-        ) as caught:
-            unsealed(message, layout, **changes)
-        assert caught.value.reason == "checksum"
-
-
 def test_codes_and_padding_are_checked_behind_a_valid_checksum():
     for body, layout, reason in (
         (b"\x21\x43\xff", (Column(5, 16),), "padding"),
@@ -174,3 +170,101 @@ def test_a_report_fits_no_other_task():
     for change in ({"round": 4}, {"client": 2}, {"seed": 2}, {"bound": 1.5}, {"clip": 1.0}):
         with pytest.raises(MalformedReport):
             scheme.open(message, Task(**{**right, **change}))
+
+
+@pytest.mark.parametrize("alphabet", range(2, 257))
+def test_packed_size(alphabet):
+    column = Column(100_000, alphabet)
+    ideal = 100_000 * math.log2(alphabet)
+    if alphabet & (alphabet - 1) == 0:
+        assert column.bits == round(ideal)
+    else:
+        assert ideal <= column.bits <= 1.02 * ideal
+    for count in (1, 7, 50):  # short columns lose at most the rounding of their last group
+        assert Column(count, alphabet).bits <= 1.02 * count * math.log2(alphabet) + 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_round_trip(data):
+    alphabet = data.draw(st.one_of(st.integers(2, 300), st.integers(2, 2**32)))
+    values = data.draw(st.lists(st.integers(0, alphabet - 1), min_size=1, max_size=200))
+    column = Column(len(values), alphabet)
+    packed = column.pack(np.array(values, np.uint32 if alphabet > 256 else np.uint8))
+    assert len(packed) == column.length
+    assert column.unpack(packed).tolist() == values
+    if not column.code_bits:
+        assert packed == reference.pack_groups(values, alphabet, *column.group)
+
+
+def test_float_column():
+    values = np.array([1.5, -2.25, 0.0], np.float32)
+    column = Column(3, None)
+    assert column.pack(values) == struct.pack("<3f", *values)
+    assert np.array_equal(column.unpack(column.pack(values)), values)
+    for bad in (np.nan, np.inf):
+        with pytest.raises(MalformedReport, match="not finite"):
+            column.unpack(memoryview(struct.pack("<3f", 1.0, bad, 2.0)))
+
+
+@pytest.mark.parametrize("arguments", [(0, 2), (5, 1), (5, 2**33), (2.0, 2)])
+def test_columns(arguments):
+    refuse(r"count = |alphabet = ", lambda: Column(*arguments))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        Column(1, 8192), Column(1, 2), Column(1, 256), Column(1, 30), Column(1, 2**32), Column(5, 16),
+        Column(7, 3), SignedSubset(1, 4096), SignedSubset(40, 4096), SignedSubset(3, 5),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_many_rows_are_packed_and_unpacked_as_single_ones(column):
+    numbers = np.random.default_rng(3)
+    if isinstance(column, SignedSubset):
+        places = [np.sort(numbers.choice(column.size, column.count, replace=False)) for _ in range(30)]
+        rows = np.array([2 * each + numbers.integers(0, 2, column.count) for each in places], np.uint32)
+    else:
+        rows = numbers.integers(0, column.alphabet, (30, column.count))
+        rows = rows.astype(np.uint8 if column.alphabet <= 256 else np.uint32)
+    packed = column.pack_many(rows)
+    assert [row.tobytes() for row in packed] == [bytes(column.pack(row)) for row in rows]
+    unpacked = column.unpack_many(packed)
+    assert np.array_equal(unpacked, rows)
+    assert unpacked.dtype == column.unpack(memoryview(packed[0].tobytes())).dtype
+
+
+SMALL = [(2, 5), (3, 6), (4, 4), (1, 7), (5, 6), (1, 1)]
+
+
+def every(column):
+    """All subsets of a column, as codes."""
+    return [
+        [2 * place + sign for place, sign in zip(places, signs, strict=True)]
+        for places in itertools.combinations(range(column.size), column.count)
+        for signs in itertools.product((0, 1), repeat=column.count)
+    ]
+
+
+@pytest.mark.parametrize("shape", SMALL, ids=str)
+def test_each_subset_has_its_number_and_no_other_number_is_read(shape):
+    column = SignedSubset(*shape)
+    packed = {bytes(column.pack(np.array(codes, np.uint32))): codes for codes in every(column)}
+    assert len(packed) == math.comb(column.size, column.count) * 2**column.count
+    for number in range(1 << (8 * column.length)):
+        body = number.to_bytes(column.length, "little")
+        if body in packed:
+            assert column.unpack(memoryview(body)).tolist() == packed[body]
+        else:
+            with pytest.raises(MalformedReport, match="no subset has"):
+                column.unpack(memoryview(body))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 64, 1000, 4096, 131072, 2**21, 2**24])
+def test_a_subset_takes_at_most_one_bit_more_than_it_must(size):
+    for count in (1, 2, 3, 5, 17, 64, 255, 1000):
+        if count <= size:
+            least = (math.comb(size, count) << count) - 1
+            more = SignedSubset(count, size).bits - least.bit_length()
+            assert 0 <= more <= (1 if 2 * count <= size else 8)
