@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 from word_laws import WORDS, check_edges, exponential
 
-from sqsgd import PrivQuant, ScalarDP, make_scheme
+from sqsgd import PrivQuant, ScalarDP
 from sqsgd._internal import exact
 from sqsgd.mechanisms.binomial import FairBinomial
-from sqsgd.mechanisms.channels import OrdinalChannel
+from sqsgd.mechanisms.channels import OrdinalChannel, TopSet
 from sqsgd.mechanisms.privquant import boundary_law
-from sqsgd.mechanisms.selection import RankWeights, TopSet
 from sqsgd.schemes.privunit_index import NearestVertices, best_nearest
-from sqsgd.schemes.vqsgd import Response
+from sqsgd.schemes.vqsgd import CrossPolytope
 
 DIM = 119850
 
@@ -77,15 +76,6 @@ def test_the_number_of_matches(name):
     check_edges(q.law.sampler.draw, cdf, listed(q))
 
 
-def test_the_sizes_are_those_of_the_schemes():
-    signs = {"code": "signs"}
-    for scheme, options, name in [("sqsgd", signs, "sqsgd, signs in 256 bytes"), ("sqkr", {}, "sqkr")]:
-        q = make_scheme(scheme, dim=DIM, epsilon=400.0, bytes=256, **options).mechanism.quantizer
-        dim, levels, share, threshold = MATCHES[name]
-        assert (q.dim, q.levels, q.epsilon) == (dim, levels, share)
-        assert threshold in (None, q.threshold)
-
-
 def coin(log_odds_power, weight_one, weight_zero):
     """F of a coin: 1 with odds e^ε weight_one against weight_zero."""
     gain = exponential(log_odds_power) * weight_one
@@ -101,7 +91,7 @@ COINS = {
         lambda: NearestVertices(dim=1 << 17, epsilon=1.0, nearest=NEAREST)._is_near,
         coin(1.0, NEAREST, (1 << 18) - NEAREST),
     ),
-    "response": (lambda: Response(2 * DIM, 16.0)._stays, coin(16.0, 1, 2 * DIM - 1)),
+    "response": (lambda: CrossPolytope(dim=DIM, repeats=1, epsilon=16.0)._stays, coin(16.0, 1, 2 * DIM - 1)),
     "top set": (lambda: TopSet(DIM, 120, 5.2)._is_top, coin(5.2, 120, DIM - 120)),
 }
 
@@ -149,22 +139,6 @@ def test_fair_binomials(trials):
     for value, under, over in zip(law._law._values, below.tolist(), above.tolist(), strict=True):
         edge = (cdf(value) if value >= 0 else Fraction(0)) * WORDS
         assert under <= edge <= over + 1
-
-
-@pytest.mark.parametrize(("dim", "epsilon"), [(2, 0.1), (60, 2.0), (DIM, 5.2), (DIM, 1e-4)])
-def test_ranks(dim, epsilon):
-    rate = exponential(-Fraction(epsilon) / (dim - 1), 200)
-
-    def power(count):
-        return exponential(-Fraction(epsilon) * count / (dim - 1), 200)
-
-    def cdf(rank):
-        if dim <= 60:
-            return sum(rate**i for i in range(rank + 1)) / sum(rate**i for i in range(dim))
-        return (1 - power(rank + 1)) / (1 - power(dim))
-
-    selection = RankWeights(dim, epsilon)
-    check_edges(selection._rank.draw, cdf, some(range(dim - 1), 4))
 
 
 # ---------------------------------------------------------------- broken samplers
@@ -216,13 +190,6 @@ def test_broken_samplers_are_caught(name, kind):
     sampler = broken_sampler(kind, q)
     with pytest.raises(AssertionError):
         check_edges(sampler.draw, cdf, listed(q))
-
-
-@pytest.mark.parametrize("name", COINS)
-def test_coins_cut_at_64_bits_are_caught(name):
-    make, cdf = COINS[name]
-    with pytest.raises(AssertionError):
-        check_edges(cut_after_one_word(make()).draw, cdf, [0])
 
 
 @pytest.mark.parametrize("name", [name for name in COINS if name != "scalardp 100"])  # it has no table

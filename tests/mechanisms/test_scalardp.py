@@ -1,4 +1,4 @@
-"""ScalarDP: exact privacy, unbiasedness and variance in rational arithmetic; the sampler against its law."""
+"""ScalarDP: exact privacy, unbiasedness, variance, the sampler against its law; shares of a budget."""
 
 import math
 from fractions import Fraction
@@ -8,6 +8,8 @@ import pytest
 from reference import g_test
 
 from sqsgd import ScalarDP, seeded_rng
+from sqsgd._internal.exact import total
+from sqsgd.mechanisms.scalardp import equal_share
 
 
 def law(s: ScalarDP, value: float) -> np.ndarray:
@@ -39,29 +41,6 @@ def test_many_symbols_have_the_law_of_single_ones(epsilon, levels, value):
     s, trials = ScalarDP(1.0, epsilon, levels), 100_000
     drawn = np.bincount(s.privatize_many(np.full(trials, value), seeded_rng(3)), minlength=s.levels + 1)
     assert g_test(drawn, trials * law(s, min(max(value, 0.0), 1.0))) > 1e-6
-
-
-def test_numbers_of_the_notes():
-    def largest_deviation(s):
-        return max(s.variance(value) for value in np.linspace(0, 1, 4001)) ** 0.5
-
-    assert ScalarDP(1.0, 10.0).levels == 29
-    assert round(largest_deviation(ScalarDP(1.0, 10.0)), 4) == 0.0271
-    assert round(largest_deviation(ScalarDP(1.0, 1.0)), 2) == 1.11
-    best = min(range(20, 45), key=lambda levels: largest_deviation(ScalarDP(1.0, 10.0, levels)))
-    assert best == 32
-
-
-def test_rational_arithmetic_with_e_to_the_epsilon_two():
-    """ε = ln 2 and k = 3: every probability is a fifth, or two."""
-    s, odds, k = ScalarDP(1.0, math.log(2), 3), Fraction(2), 3
-    stays = odds / (odds + k)
-    for symbol in range(k + 1):
-        assert math.isclose(math.exp(s.log_density(symbol, symbol / 3)), stays)
-    slope, shift = (odds + k) / ((odds - 1) * k), Fraction(k * (k + 1)) / (2 * (odds + k))
-    assert [round(s.estimate(j), 12) for j in range(4)] == [
-        round(float(slope * (j - shift)), 12) for j in range(4)
-    ]
 
 
 @pytest.mark.parametrize("epsilon", [400.0, 1e5])
@@ -101,3 +80,11 @@ def test_bad_values(value):
         ScalarDP(1.0, 1.0).privatize(value, seeded_rng(1))
     with pytest.raises(ValueError, match="symbol"):
         ScalarDP(1.0, 1.0).estimate(value)
+
+
+@pytest.mark.parametrize(("epsilon", "parts"), [(400.0, 79), (0.1, 3), (1e5, 12345), (1.0, 10**6)])
+def test_shares_never_add_up_to_more(epsilon, parts):
+    share = equal_share(epsilon, parts)
+    assert Fraction(share) * parts <= Fraction(epsilon)
+    assert total(share, parts) <= epsilon
+    assert share == pytest.approx(epsilon / parts, rel=1e-15)

@@ -21,14 +21,9 @@ MOST_TRIALS = 1 << 62  # no code holds a larger sum
 
 @final
 class FairBinomial:
-    """Draws the number of heads in ``trials`` tosses of a fair coin.
+    """Draws the number of heads in ``trials`` tosses of a fair coin, exactly.
 
-    Guarantees
-    ----------
-    * Exact: 64 random bits are compared with enclosures of the distribution function; where they do not
-      decide, further bits are drawn.
-      tests/mechanisms/test_binomial.py::test_draws_around_every_edge_are_exact,
-      ::test_draws_follow_the_law.
+    tests/mechanisms/test_sampler_tables.py::test_fair_binomials.
     """
 
     def __init__(self, trials: int) -> None:
@@ -73,22 +68,13 @@ def fair_binomial(trials: int) -> FairBinomial:
 class BinomialPrivacy:
     """(ε, δ) of n whole numbers plus Bin(N, 1/2) each, between inputs that differ by s_1, ..., s_n.
 
-    ``l1``, ``l2`` and ``most`` bound the differences: Σ|s_j|, √Σs_j² and max |s_j|. Write the noise as
-    N/2 + t, h = (N+1)/2 and c = 2/h. For s > 0 (s < 0 is symmetric) the privacy loss of a coordinate is
-
-        ln(C(N, N/2 + t) / C(N, N/2 + t - s)) = Σ_{i<s} 2 artanh(u_i),   u_i = (i + 1/2 - t) / h.
-
-    Let t >= -T for all coordinates, T = √(N ln(10 n/δ) / 2), which fails with probability δ/10 at most
-    (Hoeffding). Then u_i <= u = (T + most)/h, and artanh(u_i) <= u_i + (κ-1) max(u_i, 0), κ = artanh(u)/u.
-    Summed over i, the loss is at most c (κ s²/2 + s g(t)), g(t) = -t + (κ-1) max(-t, 0). One toss changes g
-    by κ at most, so that s g(t) is sub-Gaussian about its mean (κ-1) s E|t|/2 <= (κ-1) s √N/4 with variance
-    κ² s² N/4. Over all coordinates, with the remaining 9/10 of δ,
+    ``l1``, ``l2`` and ``most`` bound the differences: Σ|s_j|, √Σs_j² and max |s_j|. With c = 2/h,
+    h = (N+1)/2, u = (√(N ln(10 n/δ) / 2) + most) / h < 1 and κ = artanh(u)/u (docs/proofs/binomial.md),
 
         ε = c (κ l2²/2 + (κ-1) l1 √N/4) + c κ l2 (√N/2) √(2 ln(10/(9 δ))).
 
-    It falls as N rises, and requires u < 1. With μ = l2 / √V, V = N/4, it tends to the Gaussian mechanism's
-    μ²/2 + μ √(2 ln(1/δ)). Theorem 1 of cpSGD (Agarwal et al. 2018) lacks the term μ²/2 and is false where
-    that term matters: tests/mechanisms/test_binomial.py::test_the_printed_theorem_is_false.
+    It falls as N rises. Theorem 1 of cpSGD (Agarwal et al. 2018) lacks a term and is false where that
+    matters: tests/mechanisms/test_binomial.py::test_the_printed_theorem_is_false.
 
     Guarantees
     ----------

@@ -1,17 +1,16 @@
 """Directions drawn more often from a cap around the input: the common part of PrivUnit and PrivUnitG.
 
-The base measure of the output v is the same in every direction. Given a unit vector u, the component
-t = <v, u> lies beyond an edge g more often than under the base measure; the orthogonal part is unchanged.
+Given a unit vector u, t = <v, u> lies beyond an edge g more often than under a base measure of v that is the
+same in every direction.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +18,11 @@ from flint import arb
 
 from sqsgd._internal import checks, exact
 from sqsgd._internal.checks import Vector
-from sqsgd._internal.exact import add_up
-from sqsgd.core import Estimate, Mechanism, Privacy, Traits
-from sqsgd.core.codec import Column, Columns, Layout
+from sqsgd._internal.exact import Densities
+from sqsgd.core import Estimate, Part, Privacy
+from sqsgd.core.codec import Column, Columns
 from sqsgd.core.random import Rng, check_rng
-from sqsgd.mechanisms.scalardp import ScalarDP
+from sqsgd.mechanisms.scalardp import ScalarDP, Sized, log_densities
 
 Doubles = npt.NDArray[np.float64]
 _PIECE = 1 << 15  # normal numbers drawn at once: they stay in cache
@@ -45,10 +44,7 @@ def normals(count: int, rng: Rng) -> Doubles:
 
 
 def best_edge(beyond: Callable[[float], bool], most: float) -> float:
-    """Nearly the least number up to ``most`` that is ``beyond`` the best one, by bisection in the logarithm.
-
-    It uses only square roots and products, which all machines round the same, so client and server agree.
-    """
+    """Nearly the least number that is ``beyond`` the best one, by bisection that is the same everywhere."""
     low, high = most * 1e-30, most
     while high > _CLOSE * low:
         middle = math.sqrt(low * high)
@@ -56,7 +52,8 @@ def best_edge(beyond: Callable[[float], bool], most: float) -> float:
     return high
 
 
-class Cap(ABC):
+@dataclass(frozen=True)
+class Cap(Part):
     """The law of v given u: density A relative to the base measure where <v, u> >= g, else B; A / B = e^ε.
 
     With F = P(t >= g) under the base measure, A = e^ε / (1 + (e^ε - 1) F), which puts p on the privacy
@@ -65,18 +62,11 @@ class Cap(ABC):
     Guarantees
     ----------
     * ε-LDP in u, in real arithmetic: whether v lies in the cap is drawn exactly, but v itself consists of
-      floats, whose last bits may reveal more.
-      tests/mechanisms/test_cap_direction.py::test_density_ratio,
-      ::test_the_sampler_has_the_density.
+      floats, whose last bits may reveal more. tests/mechanisms/test_cap_direction.py.
     """
 
     dim: int
     epsilon: float
-
-    @property
-    @abstractmethod
-    def identity(self) -> str:
-        """The parameters as text; part of the wire format's fingerprint, so it never changes."""
 
     @property
     @abstractmethod
@@ -102,9 +92,6 @@ class Cap(ABC):
     @abstractmethod
     def far(self, across: float, rng: Rng) -> tuple[float, float]:
         """Both components given t >= g, for caps that the base measure rarely reaches: dim g² >= 1."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"dim": self.dim, "epsilon": self.epsilon}  # the rest holds functions, which cannot be pickled
 
     def weights(self) -> tuple[arb, arb]:
         """(A, B)."""
@@ -142,19 +129,11 @@ class Cap(ABC):
 
     @cached_property
     def log_densities(self) -> tuple[float, float]:
-        """(ln A, ln B), rounded towards each other: their difference never exceeds ε."""
-        return (
-            exact.rounded(lambda: self.weights()[0].log(), -math.inf),
-            exact.rounded(lambda: self.weights()[1].log(), math.inf),
-        )
+        """(ln A, ln B): their difference never exceeds ε."""
+        return log_densities(self.weights, lambda: arb(0))
 
     def draw(self, direction: Doubles, rng: Rng) -> Doubles:
-        """v for a unit vector, in O(dim): one vector of normal numbers, rarely more than three.
-
-        Unless the cap is far, |t| lies in it with probability at least 31 %, and t lies outside with at least
-        one half, so the normal vector is redrawn until its side is right. The orthogonal direction is
-        independent of t.
-        """
+        """v for a unit vector, from normal vectors until the side is right, which at least 31 % are."""
         high = self._side.draw(rng) == 1
         far = high and self.dim * self.edge**2 >= 1
         while True:
@@ -174,7 +153,7 @@ class Cap(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CapDirection(Mechanism):
+class CapDirection(Sized):
     """Direction by a cap with ε1, as float32; norm by ScalarDP with ε2, as Bhowmick et al. (2018) do.
 
     Guarantees
@@ -198,18 +177,17 @@ class CapDirection(Mechanism):
     def identity(self) -> str:
         return f"cap ({self.cap.identity}) ({self.norm.identity})"
 
-    @cached_property
-    def traits(self) -> Traits:
-        return Traits(has_symbol=True, blanket=(self.cap.weights, self.norm.weights))
+    @property
+    def symbol(self) -> ScalarDP:
+        return self.norm
 
-    @cached_property
-    def layout(self) -> Layout:
-        return Column(self.dim, None), Column(1, self.norm.levels + 1)
+    @property
+    def code(self) -> tuple[Column, float, Densities]:
+        return Column(self.dim, None), self.cap.epsilon, self.cap.weights
 
     @cached_property
     def privacy(self) -> Privacy:
-        epsilon = add_up(self.cap.epsilon, self.norm.epsilon)
-        return Privacy(epsilon=epsilon, notion="local", arithmetic="real")
+        return replace(super().privacy, arithmetic="real")
 
     def _parts(self, x: Vector, bound: float) -> tuple[Doubles, float]:
         """Direction and norm; a norm below a millionth of the bound counts as zero."""
@@ -225,7 +203,7 @@ class CapDirection(Mechanism):
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
         direction, norm = self._parts(x, bound)
         noisy = self.cap.draw(direction, check_rng(rng)).astype(np.float32)
-        return noisy, np.array([self.norm.privatize(norm / bound, rng)], np.uint8)
+        return self.with_symbol(noisy, norm / bound, rng)
 
     def estimate(self, columns: Columns, bound: float) -> Estimate:
         return columns[0].astype(np.float64) * (self.magnitude(columns, bound) / self.cap.scale)
@@ -241,5 +219,4 @@ class CapDirection(Mechanism):
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
         direction, norm = self._parts(x, bound)
         inside = float(columns[0].astype(np.float64) @ direction) >= self.cap.edge
-        symbol = self.norm.log_density(int(columns[1][0]), norm / bound)
-        return self.cap.log_densities[0 if inside else 1] + symbol
+        return self.cap.log_densities[0 if inside else 1] + self.symbol_density(columns, norm / bound)

@@ -1,9 +1,9 @@
-"""Channels for one coordinate at a time: grids of outputs whose odds depend on the distance."""
+"""Channels for one coordinate at a time, whose odds depend on the distance; the choice of a coordinate."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, final
@@ -13,26 +13,24 @@ import numpy.typing as npt
 from flint import arb
 
 from sqsgd._internal import checks, exact
+from sqsgd._internal.checks import Vector
 from sqsgd._internal.exact import START_BITS, InverseCdf, precision
 from sqsgd._internal.geometry import round_unbiased
+from sqsgd.core import Part
 from sqsgd.core.random import Rng
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[Any]
+Ranks = npt.NDArray[np.int64]
 LEAST_EPSILON, MOST_EPSILON = 1e-6, 1e6
 
 
-class Channel(ABC):
+class Channel(Part):
     """A mechanism for one number in [-1, 1], which is passed as its place from 0 to 1 in that range."""
 
     alphabet: int
     epsilon: float
     """The ε of one code, as implemented; never rounded down."""
-
-    @property
-    @abstractmethod
-    def identity(self) -> str:
-        """The parameters as text; part of the wire format's fingerprint, so it never changes."""
 
     @abstractmethod
     def randomize(self, places: Floats, rng: Rng) -> Codes:
@@ -52,24 +50,10 @@ class Channel(ABC):
 
 
 def integers_below(bound: int, count: int, rng: Rng) -> Codes:
-    """Uniform integers in 0..bound-1, by rejection; int64, or Python integers beyond a bound of 2^63.
-
-    >>> from sqsgd.core.random import seeded_rng
-    >>> integers_below(6, 5, seeded_rng(1)).max() < 6, integers_below(10**30, 2, seeded_rng(1)).dtype
-    (np.True_, dtype('O'))
-    """
+    """Uniform integers in 0..bound-1, by rejection; int64, or Python integers beyond a bound of 2^63."""
     if bound > 2**63:
         return np.array([_long_below(bound, rng) for _ in range(count)] or [], object)
-    limit = 2**64 - 2**64 % bound
-    words = rng.words(count)
-    if limit < 2**64:
-        refused = np.flatnonzero(words >= np.uint64(limit))
-        if refused.size:
-            words = words.copy()
-        while refused.size:
-            words[refused] = rng.words(refused.size)
-            refused = refused[words[refused] >= np.uint64(limit)]
-    return (words % np.uint64(bound)).astype(np.int64)
+    return rng.below_many(np.full(count, bound, np.uint64))
 
 
 def _long_below(bound: int, rng: Rng) -> int:
@@ -88,9 +72,7 @@ class OrdinalChannel(Channel):
     """Round to one of ``levels`` = L + 1 levels without bias, then move by P(y | v) ∝ e^{-α|v - y|/2}.
 
     On the full interval of levels the exact budget is ε = α L / 2, half of the textbook α L (LDP-Fed,
-    Truex et al. 2020, after Gursoy et al. 2019): the normalisers of the two ends are equal, and those of
-    neighbours differ by at most e^{α/2}. With L = 1 it is randomised response on the two ends, which
-    after rounding is Duchi's bit: P(+) = 1/2 + t / (2 M), M = (e^ε + 1) / (e^ε - 1).
+    Truex et al. 2020): the normalisers of the two ends are equal. With L = 1 it is Duchi's bit.
 
     Codes are biased towards the centre; ``estimate`` corrects that with f = R^{-1}(levels). With
     r = e^{-ε/L} and levels t_v = 2 v / L - 1, the inverse of r^{|v-y|} is tridiagonal, and
@@ -101,8 +83,8 @@ class OrdinalChannel(Channel):
     ----------
     * Exactly ``epsilon``-LDP as implemented, attained between the two ends: moves are drawn from the
       exact law.
-      tests/mechanisms/test_ordinal.py::test_epsilon_is_exact, ::test_ambiguous_words_are_settled.
-    * ``estimate`` is unbiased: tests/mechanisms/test_ordinal.py::test_estimates_are_unbiased.
+      tests/mechanisms/test_channels.py::test_epsilon_is_exact, ::test_ambiguous_words_are_settled.
+    * ``estimate`` is unbiased: tests/mechanisms/test_channels.py::test_estimates_are_unbiased.
 
     >>> channel = OrdinalChannel(levels=2, epsilon=1.0)
     >>> channel.estimate(np.array([0, 1])).round(4).tolist()  # M = (e + 1) / (e - 1)
@@ -114,31 +96,16 @@ class OrdinalChannel(Channel):
         self.epsilon = checks.real("epsilon", epsilon, LEAST_EPSILON, MOST_EPSILON)
         self._top = self.alphabet - 1
 
-    def __reduce__(self) -> tuple[type[OrdinalChannel], tuple[int, float]]:
-        return OrdinalChannel, (self.alphabet, self.epsilon)
-
-    def __repr__(self) -> str:
-        return f"OrdinalChannel(levels={self.alphabet}, epsilon={self.epsilon!r})"
-
     @property
     def identity(self) -> str:
         return f"ordinal {self.alphabet} {self.epsilon!r}"
-
-    def _split(self, places: Floats) -> tuple[Codes, Floats]:
-        """The level below each place, and the probability of the one above it."""
-        position = self._top * places
-        lower = np.minimum(position.astype(np.int64), self._top - 1)
-        return lower, position - lower
 
     def randomize(self, places: Floats, rng: Rng) -> Codes:
         levels = round_unbiased(self._top * places, rng)
         return self._move(levels, rng.words(places.size), rng).astype(np.uint8)
 
     def _move(self, levels: Codes, words: Codes, rng: Rng) -> Codes:
-        """The codes for U = (words + further bits) / 2^64, by inversion of P(y | level).
-
-        All levels take the same steps, those of a binary search in their row of the table.
-        """
+        """The codes for U = (words + further bits) / 2^64, by a binary search in equal steps."""
         below, above, laws = self._table
         codes = np.zeros(words.size, np.int64)  # the first edge that a word is not certainly above
         step = above.shape[1] + 1 >> 1
@@ -153,10 +120,7 @@ class OrdinalChannel(Channel):
 
     @cached_property
     def _table(self) -> tuple[Codes, Codes, list[InverseCdf]]:
-        """One row per level: the words certainly below and above each edge of its law, and the law.
-
-        All rows are made at once, so that the time of a report does not tell which levels it needs.
-        """
+        """One row per level: the words certainly below and above each edge of its law, and the law."""
         laws = []
         with precision(START_BITS):
             for level in range(self.alphabet):
@@ -210,7 +174,8 @@ class OrdinalChannel(Channel):
         return np.interp(self._top * places, np.arange(self.alphabet), moments)
 
     def log_probability(self, codes: Codes, places: Floats) -> Floats:
-        lower, part = self._split(places)
+        lower = np.minimum((self._top * places).astype(np.int64), self._top - 1)
+        part = self._top * places - lower  # the probability of the level above
         with np.errstate(divide="ignore"):
             here = np.log1p(-part) + self.log_kernel[lower, codes]
             return np.asarray(np.logaddexp(here, np.log(part) + self.log_kernel[lower + 1, codes]))
@@ -225,27 +190,22 @@ _WINDOW_BITS = 44  # of the window's length in cells, so that ε is met to a rel
 class PiecewiseGrid(Channel):
     """PM of a number t in [-1, 1], then unbiased rounding to ``alphabet`` points of [-C, C].
 
-    PM (Wang et al., ICDE 2019, Algorithm 2): uniform on a window of length C - 1 around
-    (C + 1) t / 2 with probability h / (h + 1), else uniform on the rest of [-C, C];
-    C = (h + 1) / (h - 1), and h = e^{ε/2} for an output that is not rounded. With q = 1 / (h + 1), as
-    shares of the range: a window of length q, from (1 - q) (t + 1) / 2 on, hit with probability 1 - q.
+    PM (Wang et al., ICDE 2019, Algorithm 2): uniform on a window with probability h / (h + 1), else on the
+    rest of [-C, C], C = (h + 1) / (h - 1). With q = 1 / (h + 1), as shares of the range: a window of length
+    q, from (1 - q) (t + 1) / 2 on, hit with probability 1 - q. The range has G = alphabet - 1 steps of
+    M = 2^s cells, the window W whole ones, so q = W / (G M) and all probabilities are rational.
 
-    **Exact draws.** The range has G = alphabet - 1 steps of M = 2^s cells. The window covers W whole cells,
-    so q = W / (G M) and all probabilities are rational. A uniform point of a cell rounds up with the
-    probability of the cell's midpoint, so cells introduce no error.
-
-    **Privacy of the codes.** Densities differ by h². A code collects the cells within a step of its point,
-    so its ratio is smaller where the window is shorter than a step. For the end codes, which have the largest
-    ratio, with w = q G: e^ε = h² for w >= 1, 1 + (h² - 1) (2 w - w²) for w < 1, and h for G = 1 (Duchi's
-    bit). h is the largest that ε admits, so a coarse grid has less noise than h = e^{ε/2}.
+    The end codes have the largest ratio, with w = q G: e^ε = h² for w >= 1, 1 + (h² - 1) (2 w - w²) for
+    w < 1, and h for G = 1 (Duchi's bit). h is the largest that ε admits, so a coarse grid has less noise
+    than h = e^{ε/2}: docs/proofs/piecewise-grid.md.
 
     Guarantees
     ----------
     * Exactly ``epsilon``-LDP as implemented (in integers), attained with three or more levels; at most the
       requested ε, and at most a relative 1e-9 below it:
-      tests/mechanisms/test_piecewise_grid.py::test_epsilon_is_exact.
+      tests/mechanisms/test_channels.py::test_epsilon_is_exact.
     * Unbiased, up to the rounding of t to a float64 and to a cell:
-      tests/mechanisms/test_piecewise_grid.py::test_estimates_are_unbiased.
+      tests/mechanisms/test_channels.py::test_estimates_are_unbiased.
 
     >>> channel = PiecewiseGrid(alphabet=256, epsilon=5.0)
     >>> round(channel.reach, 4), channel.epsilon, float(channel.second_moment(np.array([0.5])).round(3)[0])
@@ -264,17 +224,9 @@ class PiecewiseGrid(Channel):
         self._cells = self._steps * self._step
         self._window = exact.settle(self._least_window)
 
-    def __reduce__(self) -> tuple[type[PiecewiseGrid], tuple[int, float]]:
-        return PiecewiseGrid, (self.alphabet, self._request)
-
-    def __repr__(self) -> str:
-        return f"PiecewiseGrid(alphabet={self.alphabet}, epsilon={self._request!r})"
-
     @property
     def identity(self) -> str:
         return f"piecewise {self.alphabet} {self._request!r}"
-
-    # ---------------------------------------------------------------- parameters
 
     def _odds(self) -> arb | None:
         """The largest h that ε admits; None where the precision does not decide."""
@@ -317,10 +269,7 @@ class PiecewiseGrid(Channel):
         """C: the estimates of the end codes are ± C."""
         return self._cells / (self._cells - 2 * self._window)
 
-    # ---------------------------------------------------------------- codes
-
     def _starts(self, places: Floats) -> Codes:
-        """The first cell of each place's window."""
         free = self._cells - self._window
         if self._cells < 2**62:
             return np.minimum((places * float(free)).astype(np.int64), free)
@@ -383,3 +332,59 @@ def _rounding(end: Floats) -> Floats:
     whole = np.floor(end)
     part = end - whole
     return np.asarray(whole / 6 + part**2 / 2 - part**3 / 3)
+
+
+@final
+class TopSet(Part):
+    """Perturbed sampling (FedSel, section 4): weight e^ε for each of the ``top`` largest coordinates, else 1.
+
+    Guarantees
+    ----------
+    * Exactly ``epsilon``-LDP as implemented: the side is drawn exactly, then a coordinate uniformly.
+      tests/mechanisms/test_channels.py::test_selection_is_exactly_private.
+
+    >>> TopSet(dim=100, top=10, epsilon=2.0).log_probability(np.array([0, 99])).round(3).tolist()
+    [-3.099, -5.099]
+    """
+
+    def __init__(self, dim: int, top: int, epsilon: float) -> None:
+        self.dim = checks.integer("dim", dim, 2, 2**32 - 1)
+        self.top = checks.integer("top", top, 1, dim - 1)
+        self.epsilon = checks.real("epsilon", epsilon, LEAST_EPSILON, MOST_EPSILON)
+
+    @property
+    def identity(self) -> str:
+        return f"top {self.top} of {self.dim} {self.epsilon!r}"
+
+    @cached_property
+    def _is_top(self) -> InverseCdf:
+        return exact.bernoulli(lambda: arb(self.epsilon) + (arb(self.top) / (self.dim - self.top)).log())
+
+    def choose(self, magnitudes: Vector, picks: int, rng: Rng) -> Ranks:
+        """The coordinates of ``picks`` independent picks."""
+        sides = [self._is_top.draw(rng) for _ in range(picks)]
+        top = largest(magnitudes, self.top)
+        others = np.ones(self.dim, np.bool_)
+        others[top] = False
+        rest = np.flatnonzero(others)
+        chosen = (top[rng.below(self.top)] if side else rest[rng.below(rest.size)] for side in sides)
+        return np.fromiter(chosen, np.int64, picks)
+
+    def log_probability(self, ranks: Codes) -> Floats:
+        """ln of the probability of picking the coordinate of each rank, the largest at 0."""
+        whole = np.logaddexp(np.log(self.top), np.log(self.dim - self.top) - self.epsilon)
+        return np.asarray(np.where(ranks < self.top, 0.0, -self.epsilon) - whole)
+
+
+def ranking(magnitudes: Vector) -> Ranks:
+    """The coordinates from the largest magnitude to the smallest; ties keep their order."""
+    return np.argsort(-magnitudes, kind="stable")
+
+
+def largest(magnitudes: Vector, count: int) -> Ranks:
+    """``ranking(magnitudes)[:count]`` in some order, in linear time that the magnitudes do not change."""
+    from sqsgd._internal.kernels.sampling import select_largest
+
+    chosen = np.empty(count, np.int64)
+    select_largest(np.ascontiguousarray(magnitudes, np.float32).view(np.uint32), chosen)
+    return chosen

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, final
 
 import numpy as np
@@ -16,27 +17,23 @@ from flint import arb, fmpq
 
 from sqsgd._internal import checks, exact
 from sqsgd._internal.checks import Vector
-from sqsgd._internal.exact import add_up
+from sqsgd._internal.exact import Densities
 from sqsgd._internal.geometry import clamped_square, normal_points
-from sqsgd.core import Mechanism, Privacy, Traits
-from sqsgd.core.codec import Column, Columns, Layout
+from sqsgd.core.codec import Column, Columns
 from sqsgd.core.random import Rng, check_rng
-from sqsgd.mechanisms.scalardp import ScalarDP
+from sqsgd.mechanisms.scalardp import Sized, log_densities
 
 Real = Callable[[], arb]  # a real number, enclosed at the working precision
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MatchLaw:
-    """P(L = l) = (A if l >= threshold else B) C(dim, l) (levels - 1)^(dim - l), A / B = e^ε.
-
-    ``log_odds`` is ln(p / (1-p)), p the probability of the high side.
-    """
+    """P(L = l) = (A if l >= threshold else B) C(dim, l) (levels - 1)^(dim - l), A / B = e^ε."""
 
     dim: int
     levels: int
     threshold: int
-    log_odds: Real = field(repr=False)
+    log_odds: Real = field(repr=False)  # ln(p / (1-p)), p the probability of the high side
     identity: str
 
     def log_loss(self) -> arb:
@@ -83,15 +80,8 @@ class MatchLaw:
 
     @cached_property
     def log_densities(self) -> tuple[float, float]:
-        """(ln A, ln B), rounded towards each other: their difference never exceeds ε."""
-
-        def uniform() -> arb:
-            return self.dim * arb(self.levels).log()
-
-        return (
-            exact.rounded(lambda: self.weights()[0].log() - uniform(), -math.inf),
-            exact.rounded(lambda: self.weights()[1].log() - uniform(), math.inf),
-        )
+        """(ln A, ln B): their difference never exceeds ε."""
+        return log_densities(self.weights, lambda: self.dim * arb(self.levels).log())
 
     def cdf(self, count: int) -> arb:
         """P(L <= count)."""
@@ -169,33 +159,26 @@ def best_threshold(dim: int, levels: int, epsilon: float) -> int:
 
         return exact.settle(question)
 
-    low, high = 1, dim  # τ = dim is always enough
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle + 1, high)
-    return low
+    return 1 + bisect_left(range(1, dim), True, key=enough)  # τ = dim is always enough
 
 
 def largest_threshold(dim: int, levels: int, epsilon: float, log_odds: Real) -> int:
     """The largest τ with ln(p / (1-p)) + ln(N_lo / N_hi) <= ε."""
 
-    def admissible(threshold: int) -> bool:
+    def too_large(threshold: int) -> bool:
         def question() -> bool | None:
             loss = log_odds() + log_size_ratio(dim, levels, threshold)
-            return True if loss <= epsilon else False if loss > epsilon else None
+            return False if loss <= epsilon else True if loss > epsilon else None
 
         return exact.settle(question)
 
-    if not admissible(1):
+    admissible = bisect_left(range(1, dim + 1), True, key=too_large)
+    if not admissible:
         raise ValueError(
             f"epsilon = {epsilon}: no threshold from 1 to {dim} is private enough for this keep "
             f"probability and levels = {levels}; use the optimal rule or a larger epsilon"
         )
-    low, high = 1, dim
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if admissible(middle) else (low, middle - 1)
-    return low
+    return admissible
 
 
 def realised_epsilon(law: MatchLaw, limit: float) -> float:
@@ -231,31 +214,25 @@ Codes = npt.NDArray[np.uint8]
 MOST_DIM, MOST_LEVELS = 1 << 24, 256
 CHUNK = 1 << 17  # coordinates whose random words are drawn at once, so that they stay in the L2 cache
 RUN, SPARE_BYTES = 256, 32  # rounding keeps spare words for each run of coordinates
-U1, U2, U4 = (np.dtype(f"<u{width}") for width in (1, 2, 4))
 
 
 @final
 class PrivQuant:
     """Stochastic K-level quantisation and its exact ε-LDP privatisation.
 
-    By default, τ is the least threshold that is at least the expected number of matches (the proven
-    optimum), and p lies on the privacy boundary. ``threshold`` alone puts p on the boundary for it; ``keep``
-    alone uses the largest threshold that ε admits; both together fix the mechanism, and ``epsilon`` is then
-    an optional limit.
-    ``rule="paper"`` is the paper's 0.9/0.1 rule: p / (1 - p) = e^{0.1 ε} and the largest τ with
-    N_lo / N_hi <= e^{0.9 ε}, with τ free over 1..dim.
+    By default τ is the proven optimum and p lies on the privacy boundary. ``threshold`` alone puts p on the
+    boundary for it; ``keep`` alone uses the largest threshold that ε admits; both fix the mechanism, and
+    ``epsilon`` is then an optional limit. ``rule="paper"``: p / (1 - p) = e^{0.1 ε} and the largest τ with
+    N_lo / N_hi <= e^{0.9 ε}.
 
     Guarantees
     ----------
-    * ``privatize`` is ``epsilon``-LDP, pure, between any two code vectors, as implemented: the match
-      count is drawn exactly over its full support, the keepers are a uniform subset, the other codes
-      uniform. tests/mechanisms/test_privquant_exact.py, tests/mechanisms/test_privquant_sampling.py.
-    * ``epsilon`` is never above the requested one, and equals it by default.
-      tests/mechanisms/test_privquant.py::test_the_whole_range_of_parameters, ::test_overrides.
+    * ``privatize`` is ``epsilon``-LDP, pure, as implemented: tests/mechanisms/test_privquant.py.
+    * ``epsilon`` is never above the requested one, and equals it by default:
+      tests/mechanisms/test_privquant.py::test_overrides.
     * ``estimate(privatize(quantize(x)))`` has mean x for x in [-bound, bound]^dim, up to float32
       rounding of x / bound; values outside are clamped first.
-      tests/mechanisms/test_privquant_sampling.py::test_mean_and_variance_are_the_closed_forms,
-      tests/mechanisms/test_privquant.py::test_values_outside_are_clamped.
+      tests/mechanisms/test_privquant.py::test_mean_and_variance_are_the_closed_forms.
 
     >>> q = PrivQuant(dim=512, levels=16, epsilon=400.0)
     >>> q.threshold, round(q.scale, 4), q.epsilon
@@ -290,21 +267,18 @@ class PrivQuant:
         else:
             self.law = boundary_law(dim, levels, limit, threshold)
         self.dim, self.levels, self.threshold = dim, levels, self.law.threshold
-        self._bits = levels.bit_length() - 1 if levels & (levels - 1) == 0 else 0
-        self._kind = U4 if not self._bits else U1 if self._bits == 1 else U2  # of the noise of a coordinate
-        self._width, self._offset = self._kind.itemsize, (levels - 1) / 2
-        starts = range(0, dim, CHUNK)
-        self._pieces = len(starts)
-        self._parts = [(slice(start, min(start + CHUNK, dim)), min(CHUNK, dim - start)) for start in starts]
+        self._bits = levels.bit_length() - 1 if levels.bit_count() == 1 else 0
+        self._width = 4 if not self._bits else 1 if self._bits == 1 else 2  # bytes of a coordinate's noise
+        self._offset = (levels - 1) / 2
+        self._parts = [slice(start, min(start + CHUNK, dim)) for start in range(0, dim, CHUNK)]
         on_boundary = keep is None and rule == "optimal"
         self.epsilon = limit if on_boundary else realised_epsilon(self.law, limit)
         if threshold is not None and not (self.law.scale > 0 and self.law.keep > 0):
             raise ValueError(f"threshold = {threshold} leaves almost no signal: the scale is below 1e-308")
+        self._remade = partial(PrivQuant, dim, levels, epsilon, threshold=threshold, keep=keep, rule=rule)
 
-        self._arguments = (dim, levels, epsilon, threshold, keep, rule)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, self._arguments
+    def __reduce__(self) -> tuple[partial[PrivQuant], tuple[()]]:
+        return self._remade, ()  # the law holds functions, which cannot be pickled
 
     def __repr__(self) -> str:
         return (
@@ -323,27 +297,20 @@ class PrivQuant:
         return self.law.keep
 
     @property
-    def drop(self) -> float:
-        """1 - p to full precision, where ``keep`` is close to one."""
-        return self.law.drop
-
-    @property
     def scale(self) -> float:
         """m: the mean of a privatised value is m times the value."""
         return self.law.scale
-
-    # ------------------------------------------------------------ the client's side
 
     def quantize(self, x: Any, bound: float, rng: Rng) -> Codes:
         """Round each x[j] in [-bound, bound] without bias to a neighbouring level (codes 0..K-1)."""
         from sqsgd._internal.kernels.sampling import round_randomly
 
         x = checks.vector("x", x, self.dim)
-        factor = self._factor(checks.real("bound", bound, 1e-30, 1e30))
+        factor = self._offset / checks.real("bound", bound, 1e-30, 1e30)
         check_rng(rng)
         codes = np.empty(self.dim, np.uint8)
-        for part, size in self._parts:
-            noise, spare = self._rounding_noise(size, rng)
+        for part in self._parts:
+            noise, spare = self._rounding_noise(part.stop - part.start, rng)
             round_randomly(x[part], factor, self._offset, noise, spare, codes[part])
         return codes
 
@@ -354,45 +321,33 @@ class PrivQuant:
         codes = checks.codes("codes", codes, self.dim, self.levels)
         wanted = self.law.sampler.draw(check_rng(rng))
         keep, out, count = self._keep(wanted), np.empty(self.dim, np.uint8), 0
-        for part, size in self._parts:
-            noise = rng.take(self._width * size).view(self._kind)
-            if self._bits:
-                kernel = scramble_bytes if self._width == 1 else scramble_pairs
-                count += kernel(codes[part], self._bits, keep, noise, out[part])
-            else:
-                count += scramble(codes[part], self.levels, keep, noise, out[part])
+        kernel = {1: scramble_bytes, 2: scramble_pairs, 4: scramble}[self._width]
+        for part in self._parts:
+            noise = rng.take(self._width * (part.stop - part.start)).view(f"<u{self._width}")
+            count += kernel(codes[part], self._bits or self.levels, keep, noise, out[part])
         return self._adjusted(codes, out, count, wanted, rng)
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Codes:
         """privatize(quantize(x, bound, rng), rng) for a float32 vector, in one pass if K = 2^b."""
+        from sqsgd._internal.kernels.sampling import round_and_scramble_bytes, round_and_scramble_pairs
+
         if not self._bits:
             return self.privatize(self.quantize(x, bound, rng), rng)
         x, bound = checks.shaped("x", x, self.dim), checks.real("bound", bound, 1e-30, 1e30)
         wanted = self.law.sampler.draw(check_rng(rng))
-        keep, kernel, factor = self._keep(wanted), self._one_pass, self._factor(bound)
+        kernel = round_and_scramble_bytes if self._width == 1 else round_and_scramble_pairs
+        numbers = self._offset / bound, self._offset, self._keep(wanted), self._bits
         codes, out = np.empty(self.dim, np.uint8), np.empty(self.dim, np.uint8)
-        if self._pieces == 1:
+        goal = wanted if len(self._parts) == 1 else -1  # several pieces are adjusted together, at the end
+        counts = []
+        for part in self._parts:
             words = rng.take(self._one_pass_bytes)
-            count = kernel(x, factor, self._offset, keep, self._bits, words, codes, out, wanted)
-            counts = [count]
-        else:  # pieces are scrambled one by one; the whole vector is adjusted at the end
-            counts = []
-            for part, _ in self._parts:
-                words = rng.take(self._one_pass_bytes)
-                counts.append(
-                    kernel(x[part], factor, self._offset, keep, self._bits, words, codes[part], out[part], -1)
-                )
+            counts.append(kernel(x[part], *numbers, words, codes[part], out[part], goal))
         if min(counts) < 0:
             raise ValueError("x contains NaN or infinity")
-        if self._pieces == 1 and counts[0] == wanted:  # the kernel has made all the usual tries
+        if counts == [goal]:  # the kernel has made all the usual tries
             return out
         return self._adjusted(codes, out, sum(counts), wanted, rng)
-
-    @cached_property
-    def _one_pass(self) -> Any:
-        from sqsgd._internal.kernels.sampling import round_and_scramble_bytes, round_and_scramble_pairs
-
-        return round_and_scramble_bytes if self._width == 1 else round_and_scramble_pairs
 
     @cached_property
     def _one_pass_bytes(self) -> int:
@@ -402,30 +357,20 @@ class PrivQuant:
         noise = scrambling + 2 * size
         return noise + (-noise & 7) + SPARE_BYTES * -(-size // RUN) + 8 * _usual_tries(size)
 
-    def _factor(self, bound: float) -> float:
-        """Levels per unit of x."""
-        return (self.levels - 1) / (2 * bound)
-
     def _rounding_noise(self, size: int, rng: Rng) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint32]]:
         spares = SPARE_BYTES * -(-size // RUN)
         words = rng.take(spares + 2 * size)
-        return words[spares:].view(U2), words[:spares].view(U4)
+        return words[spares:].view("<u2"), words[:spares].view("<u4")
 
     def _keep(self, wanted: int) -> int:
-        """The noise below which a code is kept, so that about the wanted number matches; -1 keeps all.
-
-        All are kept where nearly all must match: changing the few others one by one is faster.
-        """
+        """The noise below which a code is kept, for about the wanted matches; -1 (all) if few change."""
         share = max(0.0, (wanted * self.levels / self.dim - 1) / (self.levels - 1))
         steps = 1 << (16 if not self._bits else 8 * self._width - self._bits)
         keep = min(round(share * steps), steps - 1) << self._bits
         return (keep, -1)[16 * (self.dim - wanted) < self.dim]
 
     def _adjusted(self, codes: Codes, out: Codes, count: int, wanted: int, rng: Rng) -> Codes:
-        """Move ``out`` from its exchangeable number of matches to exactly the wanted one.
-
-        Tries that are not needed are made up for, so that the time tells little about the number of matches.
-        """
+        """Move ``out`` to exactly the wanted matches; idle tries hide in the time how many were needed."""
         from sqsgd._internal.kernels.sampling import adjust
 
         tried = 0
@@ -441,11 +386,8 @@ class PrivQuant:
 
     @cached_property
     def _idle_words(self) -> npt.NDArray[np.uint64]:
-        """Words for tries that change nothing, as many as an adjustment usually needs."""
         steps = np.arange(_usual_tries(self.dim), dtype=np.uint64)
         return steps * np.uint64(0x9E3779B97F4A7C15)  # spread over all coordinates
-
-    # ------------------------------------------------------------ the server's side
 
     def estimate(self, out: Any, bound: float) -> npt.NDArray[np.float64]:
         """The unbiased estimate of x: the level values over m."""
@@ -460,10 +402,7 @@ class PrivQuant:
         accumulate(codes, 2 * unit / (self.levels - 1), -unit, total)
 
     def variance(self, x: Any, bound: float) -> npt.NDArray[np.float64]:
-        """Var(estimate[j] | x), exactly: (y² + (y - B_k)(B_{k+1} - y)) / m + (1-m) s / m² - y².
-
-        y is x clamped to [-bound, bound], between levels B_k and B_{k+1}; s = bound² (K+1) / (3 (K-1)).
-        """
+        """Var(estimate[j] | x), exactly: (y² + (y - B_k)(B_{k+1} - y)) / m + (1-m) s / m² - y²."""
         bound = checks.real("bound", bound, 1e-30, 1e30)
         y = np.clip(checks.vector("x", x, self.dim).astype(np.float64), -bound, bound)
         m, top = self.scale, self.levels - 1
@@ -489,11 +428,7 @@ class PrivQuant:
         return self.law.log_densities[0 if np.count_nonzero(out == codes) >= self.threshold else 1]
 
     def log_likelihood(self, out: Any, x: Any, bound: float) -> float:
-        """ln P(privatize(quantize(x, bound)) = out), averaged over the rounding.
-
-        Coordinates are rounded independently, so the number of matches between the rounded x and
-        ``out`` has a Poisson-binomial law; with H = P(matches >= τ) the density is A H + B (1 - H).
-        """
+        """ln P(privatize(quantize(x, bound)) = out) = ln(A H + B (1 - H)), H = P(matches >= τ)."""
         out = checks.codes("out", out, self.dim, self.levels).astype(np.float64)
         bound = checks.real("bound", bound, 1e-30, 1e30)
         y = np.clip(checks.vector("x", x, self.dim).astype(np.float64), -bound, bound)
@@ -513,32 +448,13 @@ class PrivQuant:
 
 
 def _usual_tries(size: int) -> int:
-    """Tries that nearly always suffice to adjust ``size`` codes."""
     return 64 + 4 * math.isqrt(size)
 
 
-def _rebuilt(dim: int, levels: int, epsilon: Any, threshold: Any, keep: Any, rule: Any) -> PrivQuant:
-    """For unpickling: the law holds functions, which cannot be pickled."""
-    return PrivQuant(dim, levels, epsilon, threshold=threshold, keep=keep, rule=rule)
-
-
-class Quantized(Mechanism):
-    """PrivQuant over a range, and ScalarDP for the vector's size where there is a ``symbol``.
-
-    The audit tests the codes and the symbol of every such mechanism against their exact laws.
-
-    Guarantees
-    ----------
-    * ε = ε1 + ε2, pure LDP of all columns together: tests/schemes/test_privacy.py::test_exact_privacy, and
-      ::test_what_is_sent_has_the_density_that_privacy_is_proved_of.
-    """
+class Quantized(Sized):
+    """PrivQuant over a range. The audit tests the codes of such mechanisms against their exact law."""
 
     quantizer: PrivQuant
-
-    @property
-    @abstractmethod
-    def symbol(self) -> ScalarDP | None:
-        """The mechanism for the size over the bound; None where the size is not reported."""
 
     @property
     def own_reach(self) -> float | None:
@@ -553,34 +469,16 @@ class Quantized(Mechanism):
     def dim(self) -> int:  # type: ignore[override]
         return self.quantizer.dim
 
-    @cached_property
-    def traits(self) -> Traits:
-        densities = (self.quantizer.law.weights, *([self.symbol.weights] if self.symbol else []))
-        return Traits(has_symbol=self.symbol is not None, blanket=densities)
-
-    @cached_property
-    def layout(self) -> Layout:
-        codes = Column(self.dim, self.quantizer.levels)
-        return (codes, Column(1, self.symbol.levels + 1)) if self.symbol else (codes,)
-
-    @cached_property
-    def privacy(self) -> Privacy:
-        parts = [self.quantizer.epsilon] + ([self.symbol.epsilon] if self.symbol else [])
-        return Privacy(epsilon=add_up(*parts), notion="local")
+    @property
+    def code(self) -> tuple[Column, float, Densities]:
+        quantizer = self.quantizer
+        return Column(self.dim, quantizer.levels), quantizer.epsilon, quantizer.law.weights
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
         x, half_range, size = self.prepared(x, bound)
-        codes = self.quantizer.randomize(x, half_range, rng)
-        if self.symbol is None or size is None:
-            return (codes,)
-        return codes, np.array([self.symbol.privatize(size, rng)], np.uint8)
-
-    def magnitude(self, columns: Columns, bound: float) -> float | None:
-        return None if self.symbol is None else bound * self.symbol.estimate(int(columns[1][0]))
+        return self.with_symbol(self.quantizer.randomize(x, half_range, rng), size, rng)
 
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
         x, half_range, size = self.prepared(x, bound)
         density = self.quantizer.log_likelihood(columns[0], x, half_range)
-        if self.symbol is None or size is None:
-            return density
-        return density + self.symbol.log_density(int(columns[1][0]), size)
+        return density + self.symbol_density(columns, size)

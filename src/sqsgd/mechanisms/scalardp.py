@@ -1,8 +1,11 @@
-"""ScalarDP: one bounded number as one of K levels; and how a budget is split between direction and norm."""
+"""ScalarDP: one bounded number as one of K levels; and mechanisms that send a vector's size with it."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import cached_property
 from typing import final
 
 import numpy as np
@@ -10,7 +13,9 @@ import numpy.typing as npt
 from flint import arb
 
 from sqsgd._internal import checks, exact
-from sqsgd._internal.exact import divided, take_away
+from sqsgd._internal.exact import Densities, add_up, divided, take_away
+from sqsgd.core import Mechanism, Part, Privacy, Traits
+from sqsgd.core.codec import AnyColumn, Array, Column, Columns, Layout
 from sqsgd.core.random import Rng, check_rng, idle_rng
 from sqsgd.mechanisms.channels import LEAST_EPSILON
 
@@ -20,13 +25,19 @@ Symbols = npt.NDArray[np.uint8]
 MOST_LEVELS = 255  # so that a symbol fits one byte
 
 
+def respond(code: int, alphabet: int, stays: exact.InverseCdf, rng: Rng) -> int:
+    """Randomised response: the code itself if ``stays`` draws one, else a uniform one of the others."""
+    moves = 1 - stays.draw(rng)
+    shift = 1 + (idle_rng(), rng)[moves].below(alphabet - 1)  # both cases draw, in the same time
+    return (code + moves * shift) % alphabet
+
+
 @final
-class ScalarDP:
+class ScalarDP(Part):
     """A number in [0, maximum], rounded without bias to a grid, then randomised response on the grid.
 
-    The grid has k = ``levels`` steps. The symbol J in 0..k is kept with probability
-    e^ε / (e^ε + k), and otherwise replaced by one of the k others. ``levels=None`` means
-    k = ceil(e^{ε/3}), at most 255.
+    The symbol J in 0..k, k = ``levels``, is kept with probability e^ε / (e^ε + k), and otherwise replaced by
+    one of the k others. ``levels=None`` means k = ceil(e^{ε/3}), at most 255.
 
     Guarantees
     ----------
@@ -46,17 +57,18 @@ class ScalarDP:
             fits = 3 * math.log(MOST_LEVELS)
             levels = MOST_LEVELS if self.epsilon > fits else math.ceil(math.exp(self.epsilon / 3))
         self.levels = checks.integer("levels", levels, 1, MOST_LEVELS)
-        self.identity = f"scalardp {self.levels} {self.epsilon!r}"
-        self._stays = exact.bernoulli(self._log_odds)
-
-    def __reduce__(self) -> tuple[type[ScalarDP], tuple[float, float, int]]:
-        return ScalarDP, (self.maximum, self.epsilon, self.levels)
 
     def __repr__(self) -> str:
         return f"ScalarDP(maximum={self.maximum!r}, epsilon={self.epsilon!r}, levels={self.levels})"
 
-    def _log_odds(self) -> arb:
-        return arb(self.epsilon) - arb(self.levels).log()
+    @property
+    def identity(self) -> str:
+        """The parameters as text; part of the wire format's fingerprint, so it never changes."""
+        return f"scalardp {self.levels} {self.epsilon!r}"
+
+    @cached_property
+    def _stays(self) -> exact.InverseCdf:
+        return exact.bernoulli(lambda: arb(self.epsilon) - arb(self.levels).log())
 
     def weights(self) -> tuple[arb, arb]:
         """The probabilities of the kept and of another symbol, times the number of symbols."""
@@ -65,7 +77,6 @@ class ScalarDP:
         return odds * low, low
 
     def _position(self, value: object) -> float:
-        """The value on the grid: k r / R."""
         inside = min(max(checks.real("value", value, -math.inf, math.inf), 0.0), self.maximum)
         return self.levels * (inside / self.maximum)
 
@@ -75,15 +86,10 @@ class ScalarDP:
         check_rng(rng)
         lower = min(int(position), self.levels - 1)
         symbol = lower + (rng.uniform() < position - lower)
-        moves = 1 - self._stays.draw(rng)
-        shift = 1 + (idle_rng(), rng)[moves].below(self.levels)  # both cases draw, in the same time
-        return (symbol + moves * shift) % (self.levels + 1)
+        return respond(symbol, self.levels + 1, self._stays, rng)
 
     def privatize_many(self, values: Floats, rng: Rng) -> Symbols:
-        """A symbol for each value, with the law of ``privatize``.
-
-        tests/mechanisms/test_scalardp.py::test_many_symbols_have_the_law_of_single_ones.
-        """
+        """A symbol for each value, with the law of ``privatize``."""
         positions = self.levels * (np.clip(values, 0.0, self.maximum) / self.maximum)
         lower = np.minimum(positions.astype(np.int64), self.levels - 1)
         symbols = lower + (rng.uniforms(lower.size) < positions - lower)
@@ -93,10 +99,10 @@ class ScalarDP:
 
     def estimate(self, symbol: int) -> float:
         """Unbiased: a (J - b), a = (e^ε + k) R / ((e^ε - 1) k), b = k (k+1) / (2 (e^ε + k))."""
-        k, odds = checks.integer("symbol", symbol, 0, self.levels), math.exp(-self.epsilon)
-        steps = self.levels
-        slope = (1 + steps * odds) * self.maximum / (-math.expm1(-self.epsilon) * steps)
-        return slope * (k - steps * (steps + 1) * odds / (2 * (1 + steps * odds)))
+        symbol, odds = checks.integer("symbol", symbol, 0, self.levels), math.exp(-self.epsilon)
+        k = self.levels
+        slope = (1 + k * odds) * self.maximum / (-math.expm1(-self.epsilon) * k)
+        return slope * (symbol - k * (k + 1) * odds / (2 * (1 + k * odds)))
 
     def variance(self, value: float) -> float:
         """Var(estimate | value), in closed form, divided by e^ε so that nothing overflows."""
@@ -112,16 +118,74 @@ class ScalarDP:
     def log_density(self, symbol: int, value: float) -> float:
         """ln P(privatize(value) = symbol), including the rounding."""
         symbol = checks.integer("symbol", symbol, 0, self.levels)
-        position = self._position(value)
-        lower = min(int(position), self.levels - 1)
-        here = position - lower if symbol == lower + 1 else lower + 1 - position if symbol == lower else 0.0
+        here = max(0.0, 1.0 - abs(self._position(value) - symbol))
         spread = -self.epsilon - math.log1p(self.levels * math.exp(-self.epsilon))
         if here == 0:
             return spread
         return math.log(here + (1 - here) * math.exp(-self.epsilon)) + spread + self.epsilon
 
 
+class Sized(Mechanism):
+    """A code of the vector, and the vector's size by ScalarDP where there is a ``symbol``.
+
+    Guarantees
+    ----------
+    * ε = ε1 + ε2, pure LDP of all columns together: tests/schemes/test_privacy.py::test_exact_privacy, and
+      ::test_what_is_sent_has_the_density_that_privacy_is_proved_of.
+    """
+
+    @property
+    @abstractmethod
+    def symbol(self) -> ScalarDP | None:
+        """The mechanism for the size over the bound; None where the size is not reported."""
+
+    @property
+    @abstractmethod
+    def code(self) -> tuple[AnyColumn, float, Densities]:
+        """The column of the code, its ε and its densities."""
+
+    @cached_property
+    def traits(self) -> Traits:
+        sizes = [] if self.symbol is None else [self.symbol.weights]
+        return Traits(has_symbol=bool(sizes), blanket=(self.code[2], *sizes))
+
+    @cached_property
+    def layout(self) -> Layout:
+        column = self.code[0]
+        return (column,) if self.symbol is None else (column, Column(1, self.symbol.levels + 1))
+
+    @cached_property
+    def privacy(self) -> Privacy:
+        parts = [self.code[1]] + ([] if self.symbol is None else [self.symbol.epsilon])
+        return Privacy(epsilon=add_up(*parts), notion="local")
+
+    def with_symbol(self, codes: Array, size: float | None, rng: Rng) -> Columns:
+        """The codes, and the private symbol of a size over the bound."""
+        if self.symbol is None or size is None:
+            return (codes,)
+        return codes, np.array([self.symbol.privatize(size, rng)], np.uint8)
+
+    def symbol_density(self, columns: Columns, size: float | None) -> float:
+        """ln P(symbol | size); 0 where there is none."""
+        if self.symbol is None or size is None:
+            return 0.0
+        return self.symbol.log_density(int(columns[1][0]), size)
+
+    def magnitude(self, columns: Columns, bound: float) -> float | None:
+        return None if self.symbol is None else bound * self.symbol.estimate(int(columns[1][0]))
+
+    def magnitudes(self, columns: Columns, bound: float) -> list[float]:
+        if self.symbol is None:
+            return []
+        sizes = [bound * self.symbol.estimate(symbol) for symbol in range(self.symbol.levels + 1)]
+        return [sizes[symbol] for symbol in columns[1][:, 0].tolist()]
+
+
+# ---------------------------------------------------------------- shares of a budget
+
 _NORM_SHARES = ((1000.0, 10.0), (60.0, 6.0), (20.0, 4.0), (8.0, 2.0), (4.0, 1.5), (2.0, 1.0))
+"""(least ε, ε2): near the minimum of (1 + Var(norm) / norm²) / m(ε - ε2)², which hardly depends on the
+dimension; a table, so that client and server agree to the last bit."""
 
 
 def equal_share(epsilon: float, parts: int) -> float:
@@ -135,24 +199,24 @@ def equal_share(epsilon: float, parts: int) -> float:
     return share
 
 
-def norm_share(epsilon: float) -> float:
-    """ε2: the norm's share of the budget.
-
-    Near the minimum of (1 + Var(norm) / norm²) / m(ε - ε2)², which hardly depends on the dimension. It is
-    a table so that client and server agree to the last bit.
-    """
-    return next((share for least, share in _NORM_SHARES if epsilon >= least), epsilon / 2)
-
-
 def split(epsilon: float, norm_epsilon: float | None) -> tuple[float, ScalarDP]:
-    """ε1 for the direction, and ScalarDP for norm / bound with ``norm_epsilon`` (default: ``norm_share``).
+    """ε1 for the direction, and ScalarDP for norm / bound with ε2 = ``norm_epsilon`` (default: a table).
 
     >>> split(400.0, None)
     (394.0, ScalarDP(maximum=1.0, epsilon=6.0, levels=8))
     """
-    if norm_epsilon is not None:
-        if norm_epsilon == 0:
-            raise ValueError("norm_epsilon = 0: only sparse codes do without a norm")
-        norm_epsilon = checks.real("norm_epsilon", norm_epsilon, 1e-3 * epsilon, 0.999 * epsilon)
-    share = norm_share(epsilon) if norm_epsilon is None else norm_epsilon
+    if norm_epsilon == 0:
+        raise ValueError("norm_epsilon = 0: only sparse codes do without a norm")
+    if norm_epsilon is None:
+        share = next((share for least, share in _NORM_SHARES if epsilon >= least), epsilon / 2)
+    else:
+        share = checks.real("norm_epsilon", norm_epsilon, 1e-3 * epsilon, 0.999 * epsilon)
     return take_away(epsilon, share), ScalarDP(1.0, share)
+
+
+def log_densities(weights: Densities, log_outputs: Callable[[], arb]) -> tuple[float, float]:
+    """(ln A, ln B) from A and B times the number of outputs, rounded towards each other: at most ε apart."""
+    return (
+        exact.rounded(lambda: weights()[0].log() - log_outputs(), -math.inf),
+        exact.rounded(lambda: weights()[1].log() - log_outputs(), math.inf),
+    )

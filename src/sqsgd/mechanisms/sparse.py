@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -12,12 +13,12 @@ from flint import arb, ctx, fmpz
 
 from sqsgd._internal import checks, exact
 from sqsgd._internal.checks import Vector
-from sqsgd._internal.exact import add_up
+from sqsgd._internal.exact import Densities
 from sqsgd._internal.geometry import l2_norm, largest_sum, row_norms
-from sqsgd.core import Codes, Estimate, Mechanism, Privacy, Traits, Vectors
-from sqsgd.core.codec import Column, Columns, Layout, SignedSubset
+from sqsgd.core import Codes, Estimate, Traits, Vectors
+from sqsgd.core.codec import AnyColumn, Columns, SignedSubset
 from sqsgd.core.random import Rng, check_rng
-from sqsgd.mechanisms.scalardp import ScalarDP
+from sqsgd.mechanisms.scalardp import ScalarDP, Sized, log_densities
 
 MOST_SIZE, MOST_COUNT = 1 << 24, 1 << 12
 _NEGLIGIBLE_BITS = 80
@@ -33,7 +34,7 @@ class SparseLaw:
     Guarantees
     ----------
     * The table that draws (l, j) has exactly this law:
-      tests/mechanisms/test_sparse_law.py::test_the_table_encloses_the_law_in_whole_numbers.
+      tests/mechanisms/test_sparse.py::test_the_table_encloses_the_law_in_whole_numbers.
     """
 
     size: int
@@ -51,12 +52,11 @@ class SparseLaw:
 
     @property
     def most_hits(self) -> int:
-        """The largest number of near coordinates in a code."""
         return min(self.near, self.count)
 
     @property
     def fewest_hits(self) -> int:
-        """The smallest number of near coordinates in a code; above zero only if N < s + t."""
+        """Above zero only if N < s + t."""
         return max(0, self.near + self.count - self.size)
 
     def _hits(self) -> list[arb]:
@@ -71,8 +71,7 @@ class SparseLaw:
     def row(self, matches: int) -> Iterator[tuple[int, arb]]:
         """(j, share of the codes with l = ``matches`` and j wrong signs), until the rest is negligible.
 
-        The ratio (s-h)(t-h) / (2 (h+1-l) (N-s-t+h+1)) of successive terms falls with h, so that what follows
-        a term is at most term · ratio / (1 - ratio); it then widens the last term.
+        The ratio of successive terms falls with h, so the rest is at most term · ratio / (1 - ratio).
         """
         n, s, t, hits = self.size, self.near, self.count, _hit_shares(self, ctx.prec)
         start = max(matches, self.fewest_hits)
@@ -92,8 +91,7 @@ class SparseLaw:
     def masses(self) -> list[arb]:
         """W_l / (C(N, t) 2^t) for every l: the law of the matches of a uniform code.
 
-        (s-l)(t-l) W_l = (l+1) ((2N-s-t+1) W_{l+1} + (l+2) W_{l+2}), from l = min(s, t) down
-        (docs/proofs/sparse-matches.md): sums of positive terms.
+        (s-l)(t-l) W_l = (l+1) ((2N-s-t+1) W_{l+1} + (l+2) W_{l+2}): docs/proofs/sparse-matches.md.
         """
         return _masses(self, ctx.prec)
 
@@ -120,17 +118,9 @@ class SparseLaw:
 
     @cached_property
     def log_densities(self) -> tuple[float, float]:
-        """(ln A, ln B), rounded towards each other: their difference never exceeds ε."""
-
-        def uniform() -> arb:
-            return arb(fmpz.bin_uiui(self.size, self.count) << self.count).log()
-
-        return (
-            exact.rounded(lambda: self.weights()[0].log() - uniform(), -math.inf),
-            exact.rounded(lambda: self.weights()[1].log() - uniform(), math.inf),
-        )
-
-    # ------------------------------------------------------------ draws of (l, j)
+        """(ln A, ln B): their difference never exceeds ε."""
+        outputs = fmpz.bin_uiui(self.size, self.count) << self.count
+        return log_densities(self.weights, lambda: arb(outputs).log())
 
     def rank(self, matches: int, wrong: int) -> int:
         """The place of (l, j) in the order of pairs: by l, then by j from 0 to ``most_hits`` - l."""
@@ -191,58 +181,30 @@ def _masses(law: SparseLaw, bits: int) -> list[arb]:
     return masses[:0:-1]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SparseMatches(Mechanism):
-    """t signed coordinates of a rotated vector, at least τ of them among its s largest with odds e^ε.
+class NearCodes(Sized):
+    """Codes of signed coordinates with the density of a ``SparseLaw`` about the largest ones of a vector.
 
-    The near set u holds the s coordinates of x with the largest magnitudes, with their signs. A code v of t
-    signed coordinates with l of them in u has density A if l >= τ, else B, with A / B = e^ε. Let S be the
+    The near set holds the s coordinates of x with the largest magnitudes, with their signs. With S the
     expected sum of the s largest magnitudes of a uniform unit vector, and μ = E[l - j], where j counts wrong
-    signs: then E[v] = (μ S / s) x / |x| over the rotation. PrivQuant with two levels is the case t = s = N,
-    index coding of vertices (``privunit-index``) the case t = 1.
+    signs, E[v] = (μ S / s) x / |x| over the rotation.
 
-    The norm is sent by ScalarDP, which takes its share of ε. Without ``norm``, a vector shorter than the
-    bound takes the opposite direction with probability (1 - |x| / bound) / 2: unbiased, and costs no ε.
-
-    Guarantees
-    ----------
-    * Exactly ε-LDP, as implemented, for all sizes: floats decide only which coordinates are near, before the
-      private step. tests/schemes/test_privacy.py::test_exact_privacy,
-      tests/mechanisms/test_sparse_law.py::test_the_table_encloses_the_law_in_whole_numbers,
-      tests/mechanisms/test_sparse_matches.py::test_codes_with_equal_matches_are_equally_likely.
-    * Unbiased over the rotation, within 3 % from 64 coordinates on:
-      tests/schemes/test_estimates.py::test_mean_is_recovered.
-    * A report draws the same number of words whatever the input:
-      tests/mechanisms/test_sparse_matches.py::test_the_same_work_whatever_is_drawn.
+    Without a ``symbol`` for the norm, a vector shorter than the bound takes the opposite direction with
+    probability (1 - |x| / bound) / 2: unbiased, and costs no ε.
     """
 
     law: SparseLaw
-    norm: ScalarDP | None = None  # for norm / bound, so its maximum is 1
+
+    @abstractmethod
+    def _draw(self, near: Codes, rng: Rng) -> Codes:
+        """A code for a near set."""
+
+    @abstractmethod
+    def _draw_many(self, near: Codes, rng: Rng) -> Codes:
+        """A code for each row, independently, with the law of ``_draw``."""
 
     @property
-    def dim(self) -> int:  # type: ignore[override]
-        return self.law.size
-
-    @property
-    def identity(self) -> str:
-        law, norm = self.law, self.norm.identity if self.norm else "coin"
-        return f"sparse {law.size} {law.near} {law.count} {law.threshold} {law.epsilon!r} ({norm})"
-
-    @cached_property
-    def traits(self) -> Traits:
-        densities = (self.law.weights, *([self.norm.weights] if self.norm else []))
-        has_norm = self.norm is not None
-        return Traits(has_symbol=has_norm, fixed_length=not has_norm, blanket=densities)
-
-    @cached_property
-    def layout(self) -> Layout:
-        codes = SignedSubset(self.law.count, self.law.size)
-        return (codes, Column(1, self.norm.levels + 1)) if self.norm else (codes,)
-
-    @cached_property
-    def privacy(self) -> Privacy:
-        parts = [self.law.epsilon] + ([self.norm.epsilon] if self.norm else [])
-        return Privacy(epsilon=add_up(*parts), notion="local")
+    def code(self) -> tuple[AnyColumn, float, Densities]:
+        return SignedSubset(self.law.count, self.law.size), self.law.epsilon, self.law.weights
 
     @cached_property
     def scale(self) -> float:
@@ -262,15 +224,87 @@ class SparseMatches(Mechanism):
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
         check_rng(rng)
         near, share = self._near(x, bound)
-        if self.norm is None:
+        if self.symbol is None:
             near ^= np.uint32(rng.uniform() >= (1 + share) / 2)  # the opposite direction
-        codes = self._draw(near, rng)
-        return (
-            (codes,) if self.norm is None else (codes, np.array([self.norm.privatize(share, rng)], np.uint8))
-        )
+        return self.with_symbol(self._draw(near, rng), share, rng)
+
+    def randomize_many(self, x: Vectors, bound: float, rng: Rng) -> Columns:
+        from sqsgd._internal.kernels.sampling import select_signed_rows
+
+        share = np.minimum(checks.finite_sizes("x", row_norms(x)) / bound, 1.0)
+        near = np.empty((len(x), self.law.near), np.uint32)
+        select_signed_rows(x.view(np.uint32), near)
+        if self.symbol is None:
+            near ^= (rng.uniforms(len(x)) >= (1 + share) / 2).astype(np.uint32)[:, None]
+        codes = self._draw_many(near, rng)
+        return (codes,) if self.symbol is None else (codes, self.symbol.privatize_many(share, rng)[:, None])
+
+    def unit_codes(self, columns: Columns, bound: float) -> tuple[Codes, Estimate]:
+        sizes = np.full(len(columns[0]), bound) if self.symbol is None else self.magnitudes(columns, bound)
+        units = np.asarray(sizes) / self.scale  # an estimate of the norm may be negative
+        return columns[0].astype(np.uint32) ^ (units < 0).astype(np.uint32)[:, None], np.abs(units)
+
+    def estimate(self, columns: Columns, bound: float) -> Estimate:
+        size, whole = self.magnitude(columns, bound), np.zeros(self.dim)
+        unit = (bound if size is None else size) / self.scale
+        whole[columns[0] >> 1] = np.array([unit, -unit])[columns[0] & 1]
+        return whole
+
+    def relative_error(self, share: float) -> float:
+        """t / m² - 1 for a known norm; times 1 + Var(norm) / norm² with a symbol, over share² without."""
+        energy = self.law.count / self.scale**2
+        if self.symbol is None:
+            return energy / share**2 - 1
+        return (1 + self.symbol.variance(share) / share**2) * energy - 1
+
+    def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
+        near, share = self._near(x, bound)
+        codes, (high, low) = columns[0].astype(np.uint32), self.law.log_densities
+        along = high if np.isin(codes, near).sum() >= self.law.threshold else low
+        if self.symbol is not None:
+            return along + self.symbol_density(columns, share)
+        against = high if np.isin(codes, near ^ np.uint32(1)).sum() >= self.law.threshold else low
+        with np.errstate(divide="ignore"):
+            return float(np.logaddexp(along + np.log((1 + share) / 2), against + np.log((1 - share) / 2)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseMatches(NearCodes):
+    """t signed coordinates of a rotated vector, at least τ of them among its s largest with odds e^ε.
+
+    The norm is sent by ScalarDP, which takes its share of ε, unless ``norm`` is None.
+
+    Guarantees
+    ----------
+    * Exactly ε-LDP, as implemented, for all sizes: tests/schemes/test_privacy.py::test_exact_privacy,
+      tests/mechanisms/test_sparse.py::test_codes_with_equal_matches_are_equally_likely.
+    * Unbiased over the rotation, within 3 % from 64 coordinates on:
+      tests/schemes/test_estimates.py::test_mean_is_recovered.
+    * A report draws the same number of words whatever the input:
+      tests/mechanisms/test_sparse.py::test_the_same_work_whatever_is_drawn.
+    """
+
+    law: SparseLaw
+    norm: ScalarDP | None = None  # for norm / bound, so its maximum is 1
+
+    @property
+    def dim(self) -> int:  # type: ignore[override]
+        return self.law.size
+
+    @property
+    def identity(self) -> str:
+        law, norm = self.law, self.norm.identity if self.norm else "coin"
+        return f"sparse {law.size} {law.near} {law.count} {law.threshold} {law.epsilon!r} ({norm})"
+
+    @property
+    def symbol(self) -> ScalarDP | None:
+        return self.norm
+
+    @cached_property
+    def traits(self) -> Traits:
+        return replace(super().traits, fixed_length=self.norm is None)
 
     def _draw(self, near: Codes, rng: Rng) -> Codes:
-        """A code for a near set: (l, j) from its law, then uniformly among the codes with these numbers."""
         return self._draw_pair(near, *self.law.pair(self.law.sampler.draw(rng)), rng)
 
     def _draw_pair(self, near: Codes, right: int, wrong: int, rng: Rng) -> Codes:
@@ -286,25 +320,16 @@ class SparseMatches(Mechanism):
 
     @property
     def _words(self) -> int:
-        """Words that nearly always suffice for a code.
-
-        The i-th coordinate outside the near set takes N / (N - s - i) words on average, all of them about
-        N ln((N - s + 1/2) / (N - s - t + 1/2)).
-        """
+        """Words that nearly always suffice: N / (N - s - i) each on average outside the near set."""
         law = self.law
         outside = law.size - law.near + 0.5
         needed = law.most_hits - law.size * math.log1p(-min(law.count, law.size - law.near) / outside)
         return math.ceil(1.25 * needed) + 32
 
-    def randomize_many(self, x: Vectors, bound: float, rng: Rng) -> Columns:
-        from sqsgd._internal.kernels.sampling import draw_many_codes, select_signed_rows
+    def _draw_many(self, near: Codes, rng: Rng) -> Codes:
+        from sqsgd._internal.kernels.sampling import draw_many_codes
 
-        law, count = self.law, len(x)
-        share = np.minimum(checks.finite_sizes("x", row_norms(x)) / bound, 1.0)
-        near = np.empty((count, law.near), np.uint32)
-        select_signed_rows(x.view(np.uint32), near)
-        if self.norm is None:
-            near ^= (rng.uniforms(count) >= (1 + share) / 2).astype(np.uint32)[:, None]
+        law, count = self.law, len(near)
         found, which = np.unique(law.sampler.draw_many(count, rng), return_inverse=True)
         right, wrong = np.array([law.pair(rank) for rank in found.tolist()], np.int64)[which].T.copy()
         codes, fine = np.empty((count, law.count), np.uint32), np.empty(count, np.bool_)
@@ -312,49 +337,4 @@ class SparseMatches(Mechanism):
         draw_many_codes(near, codes, law.size, right, wrong, words, fine)
         for i in np.flatnonzero(~fine).tolist():  # the words did not suffice
             codes[i] = self._draw_pair(near[i], int(right[i]), int(wrong[i]), rng)
-        codes = np.sort(codes, axis=1)
-        return (codes,) if self.norm is None else (codes, self.norm.privatize_many(share, rng)[:, None])
-
-    def unit_codes(self, columns: Columns, bound: float) -> tuple[Codes, Estimate]:
-        sizes = np.full(len(columns[0]), bound) if self.norm is None else self.magnitudes(columns, bound)
-        units = np.asarray(sizes) / self.scale  # an estimate of the norm may be negative
-        return columns[0] ^ (units < 0).astype(np.uint32)[:, None], np.abs(units)
-
-    def magnitudes(self, columns: Columns, bound: float) -> list[float]:
-        if self.norm is None:
-            return []
-        sizes = [bound * self.norm.estimate(symbol) for symbol in range(self.norm.levels + 1)]
-        return [sizes[symbol] for symbol in columns[1][:, 0].tolist()]
-
-    def _unit(self, columns: Columns, bound: float) -> float:
-        """The estimate at a coordinate with a positive sign."""
-        return (bound if self.norm is None else self.magnitude(columns, bound) or 0.0) / self.scale
-
-    def estimate(self, columns: Columns, bound: float) -> Estimate:
-        whole, unit = np.zeros(self.dim), self._unit(columns, bound)
-        whole[columns[0] >> 1] = np.array([unit, -unit])[columns[0] & 1]
-        return whole
-
-    def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
-        unit = np.float32(weight * self._unit(columns, bound))
-        total[columns[0] >> 1] += np.array([unit, -unit])[columns[0] & 1]
-
-    def magnitude(self, columns: Columns, bound: float) -> float | None:
-        return None if self.norm is None else bound * self.norm.estimate(int(columns[1][0]))
-
-    def relative_error(self, share: float) -> float:
-        """t / m² - 1 for a known norm; times 1 + Var(norm) / norm² with ``norm``, over share² without."""
-        energy = self.law.count / self.scale**2
-        if self.norm is None:
-            return energy / share**2 - 1
-        return (1 + self.norm.variance(share) / share**2) * energy - 1
-
-    def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
-        near, share = self._near(x, bound)
-        codes, (high, low) = columns[0].astype(np.uint32), self.law.log_densities
-        along = high if np.isin(codes, near).sum() >= self.law.threshold else low
-        if self.norm is not None:
-            return along + self.norm.log_density(int(columns[1][0]), share)
-        against = high if np.isin(codes, near ^ np.uint32(1)).sum() >= self.law.threshold else low
-        with np.errstate(divide="ignore"):
-            return float(np.logaddexp(along + np.log((1 + share) / 2), against + np.log((1 - share) / 2)))
+        return np.sort(codes, axis=1)
