@@ -78,7 +78,7 @@ CASES = [
     Case(name="piecewise", tiny={"dim": 2, "bytes": 1}, tiny_options=SHORT),
     Case(
         name="piecewise",
-        options={"rule": "paper", "levels": 5},
+        options={"coordinates": 1, "levels": 5},
         tiny={"dim": 3, "bytes": 2},
         tiny_options=SHORT,
     ),
@@ -101,7 +101,7 @@ CASES = [
     Case(name="fedsel", waits=True, bias=0.8, tiny={"dim": 3, "bytes": 1}),
     Case(
         name="fedsel",
-        options={"select": "em", "picks": 2, "levels": 4, "select_share": 0.5},
+        options={"picks": 2, "levels": 4, "select_share": 0.5},
         waits=True,
         bias=1.0,
         tiny={"dim": 3, "bytes": 1},
@@ -122,7 +122,6 @@ CASES = [
     Case(name="qsgd", notion="none", tiny=None),
     Case(name="qsgd", options={"levels": 1}, notion="none", tiny=None),
     Case(name="terngrad", notion="none", tiny=None),
-    Case(name="terngrad", options={"clip": 2.0}, notion="none", bias=0.02, tiny=None),
     Case(name="dgc", notion="none", mean_bytes=64 * 4, tiny=None),
     Case(name="dgc", options={"count": 1}, notion="none", waits=True, bias=1.0, tiny=None),
     Case(name="cpsgd", notion="central", whole_epsilon=False, tiny=None),

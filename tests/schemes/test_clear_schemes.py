@@ -27,15 +27,6 @@ def chances(mechanism, x):
     return np.exp([mechanism.log_density(report, x, 1.0) for report in all_reports(mechanism, x)])
 
 
-def exact_moments(mechanism, x):
-    """By listing all reports: the mean of the estimates, and the variance of all coordinates together."""
-    law = chances(mechanism, x)
-    assert abs(law.sum() - 1) < 1e-12
-    estimates = np.array([mechanism.estimate(report, 1.0) for report in all_reports(mechanism, x)])
-    mean = law @ estimates
-    return mean, float(law @ np.sum((estimates - mean) ** 2, axis=1))
-
-
 def drawn(mechanism, x, trials):
     alphabet, rng, counts = mechanism.layout[1].alphabet, seeded_rng(5), {}
     for _ in range(trials):
@@ -49,23 +40,8 @@ def is_sent_with_its_density(mechanism, trials=20_000):
     return g_test(drawn(mechanism, X, trials), trials * chances(mechanism, X) + 1e-12) > 1e-6
 
 
-def test_what_leaks_of_a_vector():
-    """A report of qsgd reveals the norm, of terngrad signs and the maximum, of dgc values."""
-    x = unit_vector(300)
-    norm, codes = ShareOfNorm(dim=300, levels=100).randomize(x, 1.0, seeded_rng(1))
-    assert norm[0] == pytest.approx(np.linalg.norm(x), rel=1e-6)
-    assert np.abs((codes - 100.0) / 100 * norm[0] - x).max() <= norm[0] / 100
-    scale, codes = Ternary(dim=300).randomize(x, 1.0, seeded_rng(1))
-    assert scale[0] == np.abs(x).max()
-    sent = codes != 1
-    assert np.array_equal(np.sign(x[sent]), codes[sent] - 1.0)
-    chosen, values = Largest(dim=300, count=9).randomize(x, 1.0, seeded_rng(1))
-    assert np.array_equal(values, x[chosen])
-    assert np.abs(x[chosen]).min() > np.abs(np.delete(x, chosen)).max()
-
-
 ROUNDED = [
-    ShareOfNorm(dim=4, levels=1), ShareOfNorm(dim=4, levels=3), Ternary(dim=4), Ternary(dim=4, clip=1.2),
+    ShareOfNorm(dim=4, levels=1), ShareOfNorm(dim=4, levels=3), Ternary(dim=4),
 ]  # fmt: skip
 
 
@@ -81,24 +57,6 @@ def test_without_a_budget_all_coordinates_are_sent():
     assert make_scheme("qsgd", dim=1000).mechanism == ShareOfNorm(dim=1000, levels=32)  # √n, rounded up
     assert make_scheme("terngrad", dim=1000).mechanism == Ternary(dim=1000)
     assert make_scheme("dgc", dim=2500).mechanism == Largest(dim=2500, count=3)  # the paper's 0.1 %
-
-
-@pytest.mark.parametrize("name", ["qsgd", "terngrad", "dgc"])
-def test_the_mechanisms_reject_vectors_that_are_not_finite(name):
-    mechanism, rng = make_scheme(name, dim=50, bytes=50).mechanism, seeded_rng(2)
-    for bad in (np.nan, np.inf):
-        x = np.zeros(mechanism.dim, np.float32)
-        x[-1] = bad
-        with pytest.raises(ValueError, match="NaN or infinity"):
-            mechanism.randomize(x, 1.0, rng)
-    assert rng.word() == seeded_rng(2).word()
-
-
-def test_no_other_number_of_levels_predicts_less():
-    for dim, size in ((300, 64), (119850, 256), (64, 64)):
-        best = make_scheme("qsgd", dim=dim, bytes=size).nmse
-        others = [make_scheme("qsgd", dim=dim, bytes=size, levels=levels).nmse for levels in range(1, 120)]
-        assert best <= 1.01 * min(others)
 
 
 @pytest.mark.parametrize("count", [1, 7, 299, 300])
@@ -145,22 +103,3 @@ def test_every_bit_arrives():
     assert scheme.decode(message, task).astype(np.float32).tobytes() == x.tobytes()
     assert message == scheme.encode(x, task, seeded_rng(2))
     assert scheme.nmse == 0.0
-
-
-def variance_of(mechanism, x):
-    """The mean of the estimates and the closed form of the variance."""
-    if isinstance(mechanism, ShareOfNorm):
-        norm, part = np.linalg.norm(x), mechanism.levels * np.abs(x) / np.linalg.norm(x) % 1
-        return x, np.sum((norm / mechanism.levels) ** 2 * part * (1 - part))
-    limit = np.inf if mechanism.clip is None else np.float32(mechanism.clip * np.linalg.norm(x) / 2)
-    x = np.clip(x, -limit, limit)
-    return x, np.sum(np.abs(x) * (np.abs(x).max() - np.abs(x)))
-
-
-@pytest.mark.parametrize("mechanism", ROUNDED, ids=lambda m: m.identity)
-def test_the_variance_is_the_closed_form(mechanism):
-    """Over all reports, probabilities sum to one, and mean (clamped) and variance are the closed forms."""
-    mean, variance = exact_moments(mechanism, X)
-    expected_mean, expected = variance_of(mechanism, X.astype(float))
-    assert np.allclose(mean, expected_mean, atol=1e-7)
-    assert variance == pytest.approx(expected, abs=1e-6)

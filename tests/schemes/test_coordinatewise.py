@@ -11,7 +11,7 @@ from sqsgd.core.codec import Column
 from sqsgd.core.transforms import Rotate
 from sqsgd.mechanisms.channels import OrdinalChannel, PiecewiseGrid
 from sqsgd.mechanisms.scalardp import equal_share
-from sqsgd.schemes.coordinatewise import best_plan, energy, ldp_fl, piecewise
+from sqsgd.schemes.coordinatewise import best_plan, energy, ldp_fl
 
 D400, D2000 = 1 << 17, 1 << 21
 
@@ -19,12 +19,12 @@ D400, D2000 = 1 << 17, 1 << 21
 @pytest.mark.parametrize(
     ("name", "options", "dim", "epsilon", "size", "expected"),
     [
-        ("piecewise", {"rule": "paper"}, D400, 400.0, 256, 3719),
+        ("piecewise", {"coordinates": 160}, D400, 400.0, 256, 3719),
         ("piecewise", {}, D400, 400.0, 256, 2380),
-        ("piecewise", {"rule": "paper", "reach": 119850**0.5}, 119850, 400.0, 256, 3.1e7),
-        ("piecewise", {"rule": "paper"}, D2000, 2000.0, 7168, 11903),
+        ("piecewise", {"coordinates": 160, "reach": 119850**0.5}, 119850, 400.0, 256, 3.1e7),
+        ("piecewise", {"coordinates": 800}, D2000, 2000.0, 7168, 11903),
         ("piecewise", {}, D2000, 2000.0, 7168, 7619),
-        ("piecewise", {"rule": "paper", "reach": 1722224**0.5}, 1722224, 2000.0, 7168, 1.3e9),
+        ("piecewise", {"coordinates": 800, "reach": 1722224**0.5}, 1722224, 2000.0, 7168, 1.3e9),
         ("ldp-fl", {}, D400, 400.0, 256, 10123),
         ("ldp-fl", {"coordinates": 2048}, D400, 400.0, 256, 60781),
         ("ldp-fl", {}, D2000, 2000.0, 7168, 32397),
@@ -94,12 +94,6 @@ def test_per_weight():
     assert worst_ratio(scheme, corner_pairs(3, 3)) == pytest.approx(6.0)
 
 
-def test_epsilon_is_that_of_the_whole_vector_by_default():
-    scheme = ldp_fl(4, 6.0, 1, coordinates=4, reach=1.0)
-    assert (scheme.privacy.notion, scheme.privacy.epsilon) == ("local", 6.0)
-    assert worst_ratio(scheme, corner_pairs(4, 4)) == pytest.approx(6.0)
-
-
 def test_weights_are_not_rotated_where_each_has_its_own_budget():
     """A rotation would spread one weight over all bits; only the sent weights' bits may move."""
     scheme = ldp_fl(300, 2.0, 8, per_weight=True)
@@ -131,10 +125,3 @@ def test_clipping_would_break_the_guarantee_of_single_weights(monkeypatch):
     codes = (np.zeros(30, np.uint8),)
     one, two = (scheme.mechanism.log_density(codes, vector, 0.4) for vector in seen)
     assert abs(one - two) > scheme.privacy.epsilon  # what the refusal prevents
-
-
-def test_algorithm_4():
-    """k = max(1, min(d, ⌊ε / 2.5⌋)), or as many as the bytes hold."""
-    budgets = [(1, 9.0, 5), (300, 2.4, 64), (300, 120.0, 64), (20, 120.0, 64), (300, 120.0, 4)]
-    sizes = [piecewise(*budget, rule="paper").mechanism.dim for budget in budgets]
-    assert sizes == [1, 1, 48, 20, 32]

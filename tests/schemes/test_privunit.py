@@ -1,4 +1,4 @@
-"""PrivUnit and PrivUnitG: the best cap, its error, and the grid of a budget."""
+"""PrivUnit, PrivUnitG, PrivUnit as an index and vqSGD: the best parameters, their errors, the grid."""
 
 import math
 
@@ -10,15 +10,12 @@ from scipy import stats
 
 from sqsgd import make_scheme, seeded_rng
 from sqsgd.core.codec import Column
-from sqsgd.schemes.privunit import GaussianCap, Grid, OnGrid, SphereCap, best_grid
+from sqsgd.mechanisms.cap_direction import CapDirection
+from sqsgd.schemes.privunit import GaussianCap, Grid, OnGrid, SphereCap, best_grid, sphere_cap
+from sqsgd.schemes.privunit_index import NearestVertices, best_nearest, largest_sum
+from sqsgd.schemes.vqsgd import best_repeats
 
 BUDGETS = [(2, 0.5), (3, 5.0), (10, 1.0), (50, 0.1), (200, 60.0), (1000, 400.0)]
-
-
-def errors_at(epsilon, tail, moment, edges=0.0):
-    """E|v / m - u|² at other edges, from the probability and moment of the cap; E|v|² is 1 + g m."""
-    mean = math.expm1(epsilon) * moment / (1 + math.expm1(epsilon) * tail)
-    return (1 + edges * mean) / mean**2 - 1
 
 
 def test_one_coordinate_is_randomised_response():
@@ -28,24 +25,13 @@ def test_one_coordinate_is_randomised_response():
     assert g_test([kept, 2000 - kept], [2000 * share, 2000 * (1 - share)]) > 1e-6
 
 
-@pytest.mark.parametrize(("dim", "epsilon"), [(2, 0.5), (20, 3.0), (200, 60.0)])
-def test_the_mean_and_the_length_are_the_closed_forms(dim, epsilon):
-    """E<v, u> = m, and E|v|² = 1 + g m: the orthogonal part is not normalised."""
-    cap, rng, u = GaussianCap(dim=dim, epsilon=epsilon), seeded_rng(3), unit_vector(dim).astype(float)
-    u /= np.linalg.norm(u)
-    drawn = np.array([cap.draw(u, rng) for _ in range(4000)])
-    for values, expected in ((drawn @ u, cap.scale), ((drawn**2).sum(axis=1), cap.size**2)):
-        assert abs(values.mean() - expected) < 4.5 * values.std() / math.sqrt(values.size)
-    assert cap.size**2 == pytest.approx(1 + cap.edge * cap.scale, rel=1e-12)
-
-
 def grid_sees_only_what_is_private(mechanism):
     """Codes and symbol are those of the private columns, drawn by the same generator."""
     for seed in range(20):
         x = unit_vector(mechanism.dim, seed=seed)
         codes, symbol = mechanism.randomize(x, 1.2, seeded_rng(seed))
-        noisy, same = mechanism.inner.randomize(x, 1.2, seeded_rng(seed))
-        step = mechanism.inner.cap.size / math.sqrt(mechanism.dim)
+        noisy, same = CapDirection.randomize(mechanism, x, 1.2, seeded_rng(seed))
+        step = mechanism.cap.size / math.sqrt(mechanism.dim)
         if not (np.array_equal(codes, mechanism.grid.codes(noisy / np.float32(step))) and symbol == same):
             return False
     return True
@@ -57,7 +43,7 @@ def test_the_grid_sees_only_what_is_private(name, monkeypatch):
     assert grid_sees_only_what_is_private(mechanism)
 
     def leaking(self, x, bound, rng):
-        noisy, symbol = self.inner.randomize(x, bound, rng)
+        noisy, symbol = CapDirection.randomize(self, x, bound, rng)
         return self.grid.codes(np.where(np.abs(x) < 1e-3, x, noisy) * math.sqrt(self.dim)), symbol
 
     monkeypatch.setattr(OnGrid, "randomize", leaking)
@@ -103,22 +89,48 @@ def test_errors_agree_with_independent_computations(dim, epsilon, errors):
         assert abs(cap(dim=dim, epsilon=epsilon).error - error) <= 0.05
 
 
-def sphere_errors(dim, epsilon):
-    a = (dim - 1) / 2
-    edges = np.sqrt(-np.expm1(-np.linspace(1e-6, (epsilon + 5) / a, 20_000)))
-    tail = stats.beta.sf(edges**2, 0.5, a) / 2
-    moment = np.exp(a * np.log1p(-(edges**2))) / (2 * a * np.exp(-math.lgamma(a + 0.5) + math.lgamma(a)))
-    return errors_at(epsilon, tail, moment / math.sqrt(math.pi))
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0, 8.0])
+@pytest.mark.parametrize("dim", [64, 1024, 4096])
+def test_the_error_is_that_of_privunit(dim, epsilon):
+    """PrivUnit sends 32 bits per coordinate; this sends log2(2 dim) in total."""
+    error = make_scheme("privunit-index", dim=dim, epsilon=epsilon).nmse
+    best = sphere_cap(dim, epsilon).error
+    assert 0.99 * best < error < (1.02 if dim == 4096 else 1.3) * best
 
 
-def gaussian_errors(dim, epsilon):
-    deviations = np.linspace(1e-3, math.sqrt(2 * epsilon) + 3, 20_000)
-    tail, moment = stats.norm.sf(deviations), stats.norm.pdf(deviations) / math.sqrt(dim)
-    return errors_at(epsilon, tail, moment, edges=deviations / math.sqrt(dim))
+@pytest.mark.parametrize(("dim", "count"), [(64, 1), (64, 10), (64, 64), (1024, 30), (4096, 4000)])
+def test_the_largest_coordinates_add_up_as_expected(dim, count):
+    vectors = np.random.default_rng(1).standard_normal((2000, dim))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    sums = np.sort(np.abs(vectors), axis=1)[:, dim - count :].sum(axis=1)
+    assert (
+        abs(np.mean(sums) / largest_sum(dim, count) - 1)
+        < 0.006 + 4 * np.std(sums) / np.mean(sums) / 2000**0.5
+    )
 
 
-@pytest.mark.parametrize(("dim", "epsilon"), [*BUDGETS, (4, 40.0), (1000, 3.0)])
-@pytest.mark.parametrize(("cap", "errors"), [(SphereCap, sphere_errors), (GaussianCap, gaussian_errors)])
-def test_no_other_edge_is_better(cap, errors, dim, epsilon):
-    found = cap(dim=dim, epsilon=epsilon).error
-    assert found * (1 - 1e-9) - 1e-12 <= errors(dim, epsilon).min() <= found * 1.001 + 1e-6
+@pytest.mark.parametrize("epsilon", [0.1, 3.0, 8.0, 30.0])
+def test_no_other_number_of_vertices_is_better(epsilon):
+    best = NearestVertices(dim=256, epsilon=epsilon, nearest=best_nearest(256, epsilon)).scale
+    for count in range(1, 257):
+        assert NearestVertices(dim=256, epsilon=epsilon, nearest=count).scale < 1.002 * best
+
+
+@pytest.mark.parametrize(
+    ("dim", "epsilon", "bits", "error"), [(119850, 400.0, 450, 5056), (1722224, 2000.0, 2354, 16952)]
+)
+def test_errors_of_vertices_agree_with_independent_computations(dim, epsilon, bits, error):
+    scheme = make_scheme("vqsgd", dim=dim, epsilon=epsilon, bytes=7168)
+    assert scheme.code_bits == bits
+    assert abs(scheme.nmse - error) < 0.5
+    assert make_scheme("vqsgd", dim=dim, epsilon=epsilon).code_bits == bits
+
+
+@pytest.mark.parametrize("dim", [1, 2, 50, 10**6, 2**31])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 4.0, 5.0, 40.0, 1000.0])
+def test_the_best_repeats_are_the_best(dim, epsilon):
+    repeats = np.arange(1, 2001)
+    each = epsilon / repeats
+    inflation = (1 + (2 * dim - 1) * np.exp(-each)) / -np.expm1(-each)
+    for most in (1, 7, 2000):
+        assert best_repeats(dim, epsilon, most) == repeats[np.argmin((inflation**2 / repeats)[:most])]

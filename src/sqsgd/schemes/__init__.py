@@ -1,9 +1,7 @@
 """The table of schemes: one function per algorithm, one row here.
 
-Tests over all rows (tests/schemes) hold what every private scheme promises: no two inputs are told apart by
-more than ε, whatever is sent (test_privacy.py::test_exact_privacy), the sampler has the density that this is
-proved of (::test_what_is_sent_has_the_density_that_privacy_is_proved_of), and the mean of the estimates is
-the vector (test_estimates.py::test_mean_is_recovered). Docstrings of schemes say where one promises less.
+Tests over all rows (tests/schemes) hold what private schemes promise: exact ε (test_privacy.py) and unbiased
+estimates (test_estimates.py). Docstrings say where a scheme promises less.
 """
 
 from __future__ import annotations
@@ -14,18 +12,7 @@ from types import MappingProxyType
 
 from sqsgd._internal import checks
 from sqsgd.core import Scheme
-from sqsgd.schemes import (  # modules: a function never hides the module of its name
-    clear,
-    coordinatewise,
-    cpsgd,
-    fedsel,
-    one_bit,
-    privunit,
-    privunit_index,
-    sqsgd,
-    sqsgd_paper,
-    vqsgd,
-)
+from sqsgd.schemes import clear, coordinatewise, cpsgd, privunit, privunit_index, sqsgd, sqsgd_paper, vqsgd
 
 SCHEMES: MappingProxyType[str, Callable[..., Scheme]] = MappingProxyType(
     {
@@ -36,12 +23,12 @@ SCHEMES: MappingProxyType[str, Callable[..., Scheme]] = MappingProxyType(
         "piecewise": coordinatewise.piecewise,
         "ldp-fed": coordinatewise.ldp_fed,
         "ldp-fl": coordinatewise.ldp_fl,
-        "fedsel": fedsel.fedsel,
+        "fedsel": coordinatewise.fedsel,
         "privunit": privunit.privunit,
         "privunit-g": privunit.privunit_g,
-        "privunit-inf": one_bit.privunit_inf,
+        "privunit-inf": sqsgd_paper.privunit_inf,
         "privunit-index": privunit_index.privunit_index,
-        "sqkr": one_bit.sqkr,
+        "sqkr": sqsgd_paper.sqkr,
         "vqsgd": vqsgd.vqsgd,
         "qsgd": clear.qsgd,
         "terngrad": clear.terngrad,
@@ -74,8 +61,7 @@ def make_scheme(
     Args:
         name: A name in ``SCHEMES``.
         dim: The length of the vectors.
-        epsilon: The privacy budget of a report, which has no default: private schemes require it, schemes
-            without privacy ignore it.
+        epsilon: The privacy budget of a report; private schemes require it, others ignore it.
         bytes: The budget for the packed codes; the envelope and at most one byte for a norm are added.
             Schemes that can send a vector of any size take None as no limit.
         options: Options of the scheme's own function.
@@ -89,10 +75,8 @@ def make_scheme(
 
     Guarantees
     ----------
-    * ``privacy.epsilon`` of the scheme is at most ``epsilon``:
-      tests/schemes/test_contract.py::test_epsilon_is_what_was_asked_for.
-    * The codes take at most ``bytes``:
-      tests/schemes/test_contract.py::test_the_message_has_the_declared_size_and_keeps_the_budget.
+    * Both budgets are kept: tests/schemes/test_contract.py::test_epsilon_is_what_was_asked_for,
+      ::test_the_message_has_the_declared_size_and_keeps_the_budget.
 
     >>> scheme = make_scheme("sqsgd", dim=119850, epsilon=400.0, bytes=256)
     >>> scheme.code_bits, scheme.bits // 8, scheme.privacy.epsilon

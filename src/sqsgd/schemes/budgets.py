@@ -13,12 +13,10 @@ MOST_CODES = 2**32 - 1
 
 
 def bits_of(bytes: int) -> int:
-    """The bits of a budget of bytes."""
     return 8 * checks.integer("bytes", bytes, 1, MOST_BYTES)
 
 
 def optional_bits(bytes: int | None) -> int | None:
-    """The same; None where nothing limits the message."""
     return None if bytes is None else bits_of(bytes)
 
 
@@ -37,11 +35,7 @@ def too_few_bytes(bits: int | None, content: str, least_bits: int) -> ValueError
 
 
 def codes_that_fit(bits: int, alphabet: int) -> int:
-    """How many codes of an alphabet fit into a column of this many bits.
-
-    >>> codes_that_fit(2016, 3), codes_that_fit(2016, 16)
-    (1270, 504)
-    """
+    """How many codes of an alphabet fit into a column of this many bits."""
     size, width, _ = Column(1, alphabet).group
     groups, rest = divmod(max(bits, 0), width)
     partial = next(count for count in reversed(range(size)) if (alphabet**count - 1).bit_length() <= rest)

@@ -13,11 +13,11 @@ import numpy as np
 
 from sqsgd._internal import checks
 from sqsgd._internal.checks import Vector
-from sqsgd._internal.geometry import Positions, kept_share, log_rounding_chance, round_unbiased
+from sqsgd._internal.geometry import Positions, log_rounding_chance, round_unbiased
 from sqsgd.core import Estimate, Indices, Mechanism, Scheme, Traits
 from sqsgd.core.codec import Column, Columns, Layout, MalformedReport
 from sqsgd.core.random import Rng
-from sqsgd.mechanisms.selection import largest
+from sqsgd.mechanisms.channels import largest
 from sqsgd.schemes.budgets import codes_that_fit, optional_bits, rescaled_sample, too_few_bytes
 
 SCALE_BITS = 32
@@ -74,7 +74,6 @@ class ScaledCodes(Mechanism):
         return Column(1, None), Column(self.dim, 2 * self.levels + 1)
 
     def _positions(self, x: Vector) -> tuple[float, Positions]:
-        """The scale, and the codes before rounding."""
         exact = checks.shaped("x", x, self.dim).astype(np.float64)
         scale = self.scale(exact)
         if scale == 0:
@@ -97,14 +96,7 @@ class ScaledCodes(Mechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class ShareOfNorm(ScaledCodes):
-    """|v| as float32, and sgn(v_i) ξ_i for each coordinate: ξ_i is s |v_i| / |v| rounded without bias.
-
-    The variance is Σ (|v| / s)² f_i (1 - f_i), f_i the fractional part of s |v_i| / |v|; at most min(n / s²,
-    √n / s) |v|² (QSGD, Lemma 3.1). ``levels`` is s. Codes have a fixed size: the paper's Elias codes would
-    make the length of a message depend on the vector.
-
-    Not private: the norm is sent in the clear, and a code reveals its coordinate to within |v| / s.
-    """
+    """|v| as float32, and sgn(v_i) ξ_i for each coordinate: ξ_i is s |v_i| / |v| rounded without bias."""
 
     dim: int
     levels: int
@@ -133,7 +125,6 @@ class ShareOfNorm(ScaledCodes):
 
 
 def _best_levels(dim: int, room: int, levels: int | None) -> ShareOfNorm:
-    """The numbers of levels and coordinates with the least predicted error of the whole vector."""
 
     def affordable(count: int) -> int:
         return min(dim, codes_that_fit(room, 2 * count + 1))
@@ -155,9 +146,8 @@ def qsgd(
 ) -> Scheme:
     """QSGD (Alistarh et al. 2017): the norm, and each coordinate rounded to a fraction of it.
 
-    Of all coordinates, or of a rescaled sample that fits into ``bytes``. ``levels`` is s, by default the one
-    of the least predicted error, or the authors' √n where nothing limits the bytes. There is no rotation: a
-    sparse vector loses less to rounding without it. ``epsilon`` is ignored.
+    Of all coordinates, or of a rescaled sample that fits into ``bytes``. ``levels`` is by default that of the
+    least predicted error, or √n where nothing limits the bytes. Not private; ``epsilon`` is ignored.
     """
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     if levels is not None:
@@ -171,86 +161,48 @@ def qsgd(
 
 @dataclass(frozen=True, kw_only=True)
 class Ternary(ScaledCodes):
-    """m = max |g_i| as float32, and sgn(g_i) b_i for each coordinate, b_i = 1 with probability |g_i| / m.
-
-    The variance is Σ |g_i| (m - |g_i|). With ``clip`` c, coordinates beyond c times the root mean square are
-    clamped to it first (the paper's gradient clipping, c = 2.5), which lowers m and so the variance, and
-    biases. One scale serves the whole vector: a scheme does not see the layers.
-
-    Not private: the largest magnitude is sent in the clear, and a non-zero code reveals a sign.
-    """
-
-    levels = 1
+    """m = max |g_i| as float32, and sgn(g_i) b_i for each coordinate, b_i = 1 with probability |g_i| / m."""
 
     dim: int
-    clip: float | None = None
+    levels = 1
 
     @property
     def identity(self) -> str:
-        return f"ternary {self.dim}" + (f" clip {self.clip!r}" if self.clip else "")
+        return f"ternary {self.dim}"
 
     def scale(self, x: Estimate) -> float:
-        """m, or the clipping limit if that is smaller."""
-        scale = checks.finite_size("x", float(np.max(np.abs(x))))
-        if self.clip is None:
-            return scale
-        return min(scale, float(np.float32(self.clip * float(np.linalg.norm(x)) / math.sqrt(self.dim))))
+        return checks.finite_size("x", float(np.max(np.abs(x))))
 
     def relative_error(self, share: float) -> float:
-        """E[m Σ|g_i|] / E|g|² - 1 for Gaussian coordinates; the same at any length.
-
-        By quantiles of m: given m = t, one coordinate is t and the others are independent below t. Exact
-        without ``clip``; with it, the root mean square is treated as known, which is nearly true from about
-        100 coordinates on, and the bias is added.
-        """
-        clip = self.clip or math.inf
+        """E[m Σ|g_i|] / E|g|² - 1, by quantiles of m: one coordinate is m, the others are below."""
         level = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
         tails = -np.expm1(np.log(level) / self.dim) / 2  # P(y > m) at each quantile of m
         energy = 0.0
-        for tail in tails:
-            largest = -_NORMAL.inv_cdf(float(tail))
-            scale = min(largest, clip)
+        for tail in tails.tolist():
+            scale = -_NORMAL.inv_cdf(tail)
             whole = 2 * (_NORMAL.pdf(0.0) - _NORMAL.pdf(scale))
-            if scale < largest:
-                whole += 2 * scale * (_NORMAL.cdf(-scale) - float(tail))
-            energy += scale * (scale + (self.dim - 1) * whole / (1 - 2 * float(tail))) / self.dim
-        error = max(energy / _QUANTILES - 1, 0.0)
-        return error if self.clip is None else error + 2 * (1 - kept_share(clip))
+            energy += scale * (scale + (self.dim - 1) * whole / (1 - 2 * tail)) / self.dim
+        return max(energy / _QUANTILES - 1, 0.0)
 
 
-def terngrad(
-    dim: int, epsilon: float | None = None, bytes: int | None = None, *, clip: float | None = None
-) -> Scheme:
+def terngrad(dim: int, epsilon: float | None = None, bytes: int | None = None) -> Scheme:
     """TernGrad (Wen et al. 2017): the largest magnitude, and each coordinate as -1, 0 or 1.
 
-    Of all coordinates, or of as large a rescaled sample as fits into ``bytes``: the error per coordinate
-    rises only with √(ln n). ``clip`` is in root mean squares (None: no clipping). ``epsilon`` is ignored.
+    Of all coordinates, or of the largest rescaled sample that fits into ``bytes``. The paper's gradient
+    clipping is left out. Not private; ``epsilon`` is ignored.
     """
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
-    if clip is not None:
-        clip = checks.real("clip", clip, 0.1, 1e6)
     bits = optional_bits(bytes)
     size = dim if bits is None else min(dim, codes_that_fit(bits - SCALE_BITS, 3))
     if size == 0:
         raise too_few_bytes(bits, "a scale and one code", SCALE_BITS + Column(1, 3).bits)
-    return Scheme(
-        name="terngrad",
-        dim=dim,
-        transforms=rescaled_sample(dim, size),
-        mechanism=Ternary(dim=size, clip=clip),
-    )
+    transforms = rescaled_sample(dim, size)
+    return Scheme(name="terngrad", dim=dim, transforms=transforms, mechanism=Ternary(dim=size))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Largest(Mechanism):
-    """The ``count`` coordinates of largest magnitude: their indices in rising order, and values as float32.
-
-    Ties go to the first coordinate; ``rng`` is not used. If all ``dim`` are sent, there are no indices.
-    Values are not shortened: sent coordinates leave the residual, so their rounding would never be
-    corrected.
-
-    Not private: values are sent in the clear, and the indices reveal which coordinates are large.
-    """
+    """The ``count`` largest coordinates: rising indices, unless all are sent, and values as float32."""
 
     dim: int
     count: int
@@ -294,9 +246,6 @@ class Largest(Mechanism):
         whole[self.coordinates(columns)] = columns[-1]
         return whole
 
-    def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
-        total[self.coordinates(columns)] += (weight * columns[-1].astype(np.float64)).astype(np.float32)
-
     def relative_error(self, share: float) -> float:
         """The unsent energy for Gaussian coordinates: 1 - 2 (t φ(t) + Φ(-t)), 2 Φ(-t) = k / n."""
         if self.count == self.dim:
@@ -306,7 +255,6 @@ class Largest(Mechanism):
         return 1 - 2 * (least * _NORMAL.pdf(least) + tail)
 
     def unbiased_error(self, share: float) -> float:
-        """What is sent has no noise, so of its energy and its overlap with the vector one is the other."""
         lost = self.relative_error(share)
         return lost / (1 - lost)
 
@@ -315,7 +263,6 @@ class Largest(Mechanism):
 
 
 def _affordable(dim: int, bits: int) -> int:
-    """How many coordinates fit with their indices, or all of them without."""
     if 32 * dim <= bits:
         return dim
     most = min(dim - 1, bits // 32)
@@ -336,10 +283,9 @@ def dgc(
 ) -> Scheme:
     """DGC (Lin et al. 2018, Algorithm 4): the largest coordinates of the accumulated velocity.
 
-    The client's step does momentum correction (the residual accumulates velocities) and factor masking (a
-    sent coordinate's velocity is reset). ``count`` is by default as many as ``bytes`` hold, or the paper's
-    0.1 %. If all are sent, there is no residual. The paper's warm-up, local gradient clipping and layer-wise
-    thresholds are left out. ``epsilon`` is ignored.
+    The client's step does momentum correction and factor masking. ``count`` is by default as many as
+    ``bytes`` hold, or the paper's 0.1 %. The paper's warm-up, local gradient clipping and layer-wise
+    thresholds are left out. Not private; ``epsilon`` is ignored.
     """
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     momentum = checks.real("momentum", momentum, 0.0, 0.9999)
@@ -347,12 +293,6 @@ def dgc(
     if count is None:
         count = -(-dim // 1000) if bits is None else affordable
     count = checks.integer("count", count, 1, affordable)
-    keeps_rest = count < dim
-    return Scheme(
-        name="dgc",
-        dim=dim,
-        transforms=(),
-        mechanism=Largest(dim=dim, count=count),
-        residual=keeps_rest,
-        momentum=momentum if keeps_rest else 0.0,
-    )
+    mechanism, rest = Largest(dim=dim, count=count), count < dim
+    momentum = momentum if rest else 0.0
+    return Scheme(name="dgc", dim=dim, transforms=(), mechanism=mechanism, residual=rest, momentum=momentum)

@@ -1,36 +1,31 @@
 """Coordinate-wise schemes: some rotated coordinates, each through a channel at its share of ε.
 
 ``piecewise`` (Wang et al., ICDE 2019), ``ldp-fed`` (Truex et al., EdgeSys 2020) and ``ldp-fl`` (Sun, Qian and
-Chen, IJCAI 2021) differ in the channel.
+Chen, IJCAI 2021) differ in the channel. ``fedsel`` (Liu et al., DASFAA 2020) chooses coordinates privately.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal
+from functools import cached_property, lru_cache, wraps
+from statistics import NormalDist
+from typing import Any, Literal
 
 import numpy as np
 
 from sqsgd._internal import checks
 from sqsgd._internal.checks import Vector
-from sqsgd._internal.exact import total
+from sqsgd._internal.exact import add_up, take_away, total
 from sqsgd._internal.geometry import kept_share, l2_norm, normal_points
-from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
+from sqsgd.core import Estimate, Indices, Mechanism, Privacy, Scheme, Traits
 from sqsgd.core.codec import Column, Columns, Layout
 from sqsgd.core.random import Rng
 from sqsgd.core.transforms import padded, rotated_sample
-from sqsgd.mechanisms.channels import (
-    MOST_ALPHABET,
-    MOST_LEVELS,
-    Channel,
-    Floats,
-    OrdinalChannel,
-    PiecewiseGrid,
-)
+from sqsgd.mechanisms import channels
+from sqsgd.mechanisms.channels import MOST_ALPHABET, Channel, OrdinalChannel, PiecewiseGrid, TopSet
 from sqsgd.mechanisms.scalardp import equal_share
 from sqsgd.schemes.budgets import checked_budget, codes_that_fit, rescaled_sample, too_few_bytes
 
@@ -38,17 +33,20 @@ _COARSE = 16  # beyond it, a finer grid helps less and less
 _CLOSE = 1.001  # plans whose errors differ by less than this factor count as equal: the smallest is used
 _ORDINAL_LEVELS = tuple(range(2, 33))
 _PIECEWISE_LEVELS = (*range(2, 11), 12, 14, *(1 << bits for bits in range(4, 33)))
+MOST_PICKS = 1 << 20
+_COUNTS, _MOST_USEFUL = 24, 1 << 14
+_GROUPS = 200
+_PICK_LEVELS = (4, 8, 16, 64, 256, 4096)
+_PARTS = tuple(part / 16 for part in range(1, 16, 2))
 
 
 @dataclass(frozen=True, kw_only=True)
 class EachCoordinate(Mechanism):
-    """Each coordinate through a channel over ± ``reach`` times the root mean square coordinate.
+    """Each coordinate through a channel over ± ``reach`` C / √k, for k coordinates and a bound C.
 
-    The range is public: reach C / √k for k coordinates and a bound C. ε is k times the channel's for the
-    whole vector (``notion`` "local"), or the channel's between vectors that differ in one coordinate
-    ("per-weight": tests/schemes/test_coordinatewise.py::test_per_weight). Coordinates beyond the range are
-    clamped, which biases: at the default reach of 3, a vector as long as the bound loses 0.27 % of its
-    length, one half as long nothing.
+    ε is k times the channel's for the whole vector (``notion`` "local"), or the channel's between vectors
+    that differ in one coordinate ("per-weight": tests/schemes/test_coordinatewise.py::test_per_weight).
+    Coordinates beyond the range are clamped: at a reach of 3, a vector as long as the bound loses 0.27 %.
     """
 
     dim: int
@@ -83,7 +81,6 @@ class EachCoordinate(Mechanism):
         return self._half_range(bound) * self.channel.estimate(columns[0])
 
     def relative_error(self, share: float) -> float:
-        """E[estimate²] - 2 E[y clamp(y)] + 1 for coordinates y ~ N(0, 1) and a range of ± reach / share."""
         reach = self.reach / share
         return energy(self.channel, reach) - 2 * kept_share(reach) + 1
 
@@ -92,7 +89,7 @@ class EachCoordinate(Mechanism):
         return float(np.sum(self.channel.log_probability(columns[0], where)))
 
 
-def places(x: Vector, dim: int, half_range: float) -> Floats:
+def places(x: Vector, dim: int, half_range: float) -> Estimate:
     """Positions of the coordinates between -half_range (0) and half_range (1), clamped."""
     x = checks.shaped("x", x, dim)
     checks.finite_size("x", l2_norm(x))
@@ -105,9 +102,6 @@ def energy(channel: Channel, reach: float) -> float:
     return reach**2 * float(np.mean(channel.second_moment(where)))
 
 
-# ---------------------------------------------------------------- budgets
-
-
 def best_plan(
     epsilon: float,
     bits: int | None,
@@ -118,8 +112,7 @@ def best_plan(
 ) -> tuple[int, int]:
     """(coordinates, alphabet) with the least predicted error within the bits; of near equals, the smallest.
 
-    ``energy_of(alphabet, ε)`` is E[estimate²] of a coordinate of variance one. The error of the vector is
-    proportional to it over the number k of coordinates, at ε / k each; it falls and then rises with k:
+    The error is proportional to ``energy_of(alphabet, ε / k)`` / k, which falls and then rises with k:
     tests/schemes/test_coordinatewise.py::test_the_plan_is_the_best_of_all.
     """
     if coordinates is not None:
@@ -144,10 +137,7 @@ def best_plan(
         content = f"coordinates = {count} of levels = {alphabet}"
         raise too_few_bytes(bits, content, Column(count, alphabet).bits)
     least_spread = min(plans)[0]
-    _, _, count, alphabet = min(
-        (plan for plan in plans if plan[0] <= _CLOSE * least_spread), key=lambda plan: plan[1:]
-    )
-    return count, alphabet
+    return min(plan[1:] for plan in plans if plan[0] <= _CLOSE * least_spread)[1:]
 
 
 def rotated_coordinates(
@@ -155,20 +145,21 @@ def rotated_coordinates(
     make_channel: Callable[[int, float], Channel],
     alphabets: Sequence[int],
     budget: tuple[int, float, int | None],
-    coordinates: int | None,
-    reach: float,
+    coordinates: int | None = None,
+    reach: float = 3.0,
+    levels: int | None = None,
 ) -> Scheme:
     """The scheme that sends rotated coordinates, as many as ``best_plan`` chooses, at equal shares of ε."""
     (dim, epsilon, bits), reach = budget, checks.real("reach", reach, 0.1, 1e5)
+    if levels is not None:
+        most = MOST_ALPHABET if make_channel is PiecewiseGrid else channels.MOST_LEVELS
+        alphabets = (checks.integer("levels", levels, 2, most),)
     size, alphabet = best_plan(
         epsilon, bits, padded(dim), alphabets, lambda a, e: energy(make_channel(a, e), reach), coordinates
     )
     channel = make_channel(alphabet, equal_share(epsilon, size))
     mechanism = EachCoordinate(dim=size, channel=channel, reach=reach)
     return Scheme(name=name, dim=dim, transforms=rotated_sample(dim, size), mechanism=mechanism)
-
-
-# ---------------------------------------------------------------- the schemes
 
 
 def piecewise(
@@ -179,55 +170,27 @@ def piecewise(
     coordinates: int | None = None,
     levels: int | None = None,
     reach: float = 3.0,
-    rule: Literal["optimal", "paper"] = "optimal",
 ) -> Scheme:
     """k coordinates, drawn from the public seed, at ε / k each through PM on a grid of ``levels`` points.
 
-    ``rule="paper"`` uses Algorithm 4's k = max(1, min(d, ⌊ε / 2.5⌋)), or as many as ``bytes`` hold, which
-    minimises the worst case over [-1, 1]. "optimal" uses the k and the grid of the least predicted error of
-    a rotated vector, whose coordinates are Gaussian: k is about ε / 5. ``coordinates`` and ``levels`` fix
-    them. Algorithm 4 gives each coordinate the range of the whole norm, which is ``reach`` = √dim.
-
-    >>> scheme = piecewise(119850, 400.0, 256)
-    >>> scheme.mechanism.dim, scheme.mechanism.channel.alphabet, round(scheme.nmse)
-    (79, 128, 2177)
-    """
-    dim, epsilon, bits = budget = checked_budget(dim, epsilon, bytes)
-    if rule not in ("optimal", "paper"):
-        raise ValueError(f"rule = {rule!r} must be 'optimal' or 'paper'")
-    alphabets = _PIECEWISE_LEVELS if levels is None else (checks.integer("levels", levels, 2, MOST_ALPHABET),)
-    if rule == "paper":
-        if coordinates is not None:
-            raise ValueError(f"coordinates = {coordinates}: rule = 'paper' chooses their number; omit it")
-        coordinates = max(1, min(dim, math.floor(epsilon / 2.5)))
-        if bits is not None:
-            coordinates = max(1, min(coordinates, codes_that_fit(bits, min(alphabets))))
-    return rotated_coordinates("piecewise", PiecewiseGrid, alphabets, budget, coordinates, reach)
-
-
-def ldp_fed(
-    dim: int,
-    epsilon: float,
-    bytes: int | None = None,
-    *,
-    coordinates: int | None = None,
-    levels: int | None = None,
-    reach: float = 3.0,
-) -> Scheme:
-    """k rotated coordinates at ε / k each: rounded to levels 0..L, moved by P(y | v) ∝ e^{-α|v - y|/2}.
-
-    k and the number of levels are those of the least predicted error; ``coordinates`` and ``levels`` fix
-    them. α is 2 ε / (k L), twice what the paper's bound ε = α L for each coordinate allows. The paper's
-    condensed α, from Gursoy's matching of posteriors, is a heuristic and not LDP, so it is left out. Its
-    server averages the codes, which biases the mean towards the centre; ours corrects that.
-
-    >>> scheme = ldp_fed(119850, 400.0, 256)
-    >>> scheme.mechanism.dim, scheme.mechanism.channel.alphabet, round(scheme.nmse)
-    (52, 7, 4988)
+    ``coordinates`` (k) and ``levels`` are by default those of the least predicted error: k is about ε / 5.
+    Algorithm 4 of the paper is ``coordinates`` = ⌊ε / 2.5⌋ (from 1 to dim) and ``reach`` = √dim.
     """
     budget = checked_budget(dim, epsilon, bytes)
-    alphabets = _ORDINAL_LEVELS if levels is None else (checks.integer("levels", levels, 2, MOST_LEVELS),)
-    return rotated_coordinates("ldp-fed", OrdinalChannel, alphabets, budget, coordinates, reach)
+    return rotated_coordinates(
+        "piecewise", PiecewiseGrid, _PIECEWISE_LEVELS, budget, coordinates, reach, levels
+    )
+
+
+@wraps(piecewise, assigned=())  # the same options
+def ldp_fed(dim: int, epsilon: float, bytes: int | None = None, **options: Any) -> Scheme:
+    """k rotated coordinates at ε / k each: rounded to levels 0..L, moved by P(y | v) ∝ e^{-α|v - y|/2}.
+
+    Options as in ``piecewise``. α is 2 ε / (k L), twice what the paper's bound allows. The paper's condensed
+    α is not LDP and left out; the bias of its averaged codes towards the centre is corrected.
+    """
+    budget = checked_budget(dim, epsilon, bytes)
+    return rotated_coordinates("ldp-fed", OrdinalChannel, _ORDINAL_LEVELS, budget, **options)
 
 
 def ldp_fl(
@@ -241,15 +204,9 @@ def ldp_fl(
 ) -> Scheme:
     """One unbiased bit for each of k rotated coordinates: ± r M, M = (e^{ε/k} + 1) / (e^{ε/k} - 1).
 
-    k is ``coordinates``, by default the number of the least predicted error, about ε / 2.2. The centre c is
-    0 and r = ``reach`` C / √D for all coordinates; both are public (the paper's c and r of a layer are not).
-    ``per_weight`` is the paper's reading: ε for every sent weight, without a rotation, which would spread
-    one weight over all bits; as many weights as ``bytes`` hold, and k ε for the whole vector. The paper's
-    splitting and shuffling of reports hides nothing from a server that sees the senders.
-
-    >>> scheme = ldp_fl(119850, 400.0, 256)
-    >>> scheme.mechanism.dim, round(scheme.nmse)
-    (184, 9260)
+    k is ``coordinates``, by default the number of the least predicted error, about ε / 2.2; r = ``reach``
+    C / √D is public, unlike the paper's. ``per_weight`` is the paper's reading: ε for every sent weight, k ε
+    for the whole vector, without a rotation, as many weights as ``bytes`` hold.
     """
     dim, epsilon, bits = budget = checked_budget(dim, epsilon, bytes)
     if not per_weight:
@@ -259,3 +216,196 @@ def ldp_fl(
     reach, channel = checks.real("reach", reach, 0.1, 1e5), OrdinalChannel(2, epsilon)
     mechanism = EachCoordinate(dim=size, channel=channel, reach=reach, notion="per-weight")
     return Scheme(name="ldp-fl", dim=dim, transforms=rescaled_sample(dim, size), mechanism=mechanism)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picked(Mechanism):
+    """``picks`` independent picks: a coordinate by ``selection`` (ε1) and its value by ``channel`` (ε2).
+
+    Values are clamped to ± ``reach`` root mean squares of a vector as long as the bound, and averaged where a
+    coordinate is picked several times. A vector of one coordinate needs no selection.
+
+    ε = picks (ε1 + ε2), pure LDP of all columns together. Picked values within the range are unbiased
+    (tests/schemes/test_fedsel.py::test_picked_values_are_unbiased); the residual keeps what is not picked.
+    """
+
+    dim: int
+    picks: int
+    selection: TopSet | None
+    channel: Channel
+    reach: float
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(chooses=True)
+
+    @property
+    def identity(self) -> str:
+        chosen = f"({self.selection.identity}) " if self.selection else ""
+        return f"picks {self.picks} reach {self.reach!r} {chosen}({self.channel.identity})"
+
+    @cached_property
+    def layout(self) -> Layout:
+        values = Column(self.picks, self.channel.alphabet)
+        return (Column(self.picks, self.dim), values) if self.selection else (values,)
+
+    @cached_property
+    def privacy(self) -> Privacy:
+        each = [self.channel.epsilon] + ([self.selection.epsilon] if self.selection else [])
+        return Privacy(epsilon=total(add_up(*each), self.picks), notion="local")
+
+    def _half_range(self, bound: float) -> float:
+        return self.reach * bound / math.sqrt(self.dim)
+
+    def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
+        x = checks.shaped("x", x, self.dim)
+        where = places(x, self.dim, self._half_range(bound))
+        if self.selection is None:
+            return (self.channel.randomize(np.repeat(where, self.picks), rng),)
+        chosen = self.selection.choose(np.abs(x), self.picks, rng)
+        return chosen.astype(np.uint32), self.channel.randomize(where[chosen], rng)
+
+    def _chosen(self, columns: Columns) -> Indices:
+        return columns[0].astype(np.int64) if self.selection else np.zeros(self.picks, np.int64)
+
+    def coordinates(self, columns: Columns) -> Indices:
+        return np.unique(self._chosen(columns))
+
+    def estimate(self, columns: Columns, bound: float) -> Estimate:
+        chosen, values = self._chosen(columns), self._half_range(bound) * self.channel.estimate(columns[-1])
+        counts = np.bincount(chosen, minlength=self.dim)
+        return np.asarray(np.bincount(chosen, values, self.dim) / np.maximum(counts, 1))
+
+    def _moments(self, share: float) -> tuple[float, float]:
+        """E⟨x̂, y⟩ and E|x̂|² over |y|², for Gaussian coordinates."""
+        ranks, counts, sizes = rank_groups(self.dim, self.selection.top if self.selection else 1)
+        chance = np.exp(self.selection.log_probability(ranks)) if self.selection else np.ones(1)
+        missed = np.clip(1 - chance, 0.0, 1.0)
+        # E[1/m; m > 0] = Σ_{i <= picks} (missed^{picks - i} - missed^picks) / i, by Horner's rule.
+        never, inverse, harmonic = missed**self.picks, np.zeros_like(missed), 0.0
+        for i in range(1, self.picks + 1):
+            inverse, harmonic = inverse * missed + 1 / i, harmonic + 1 / i
+        sizes = share * sizes
+        kept, noise = clamped(sizes, self.channel, self.reach)
+        overlap = (1 - never) * kept * sizes
+        squares = (1 - never) * kept**2 + (inverse - never * harmonic) * noise
+        energy = self.dim * share**2
+        return float(counts @ overlap) / energy, float(counts @ squares) / energy
+
+    def relative_error(self, share: float) -> float:
+        overlap, sent = self._moments(share)
+        return 1 - 2 * overlap + sent
+
+    def unbiased_error(self, share: float) -> float:
+        """tests/schemes/test_fedsel.py::test_the_predicted_error_is_the_measured_one."""
+        overlap, sent = self._moments(share)
+        return sent / overlap**2 - 1
+
+    @property
+    def longest(self) -> float:
+        return math.sqrt(self.picks / self.dim) * self.reach
+
+    def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
+        x, chosen = checks.shaped("x", x, self.dim), self._chosen(columns)
+        where = places(x, self.dim, self._half_range(bound))
+        density = float(np.sum(self.channel.log_probability(columns[-1], where[chosen])))
+        if self.selection is None:
+            return density
+        ranks = np.empty(self.dim, np.int64)
+        ranks[channels.ranking(np.abs(x))] = np.arange(self.dim)
+        return density + float(np.sum(self.selection.log_probability(ranks[chosen])))
+
+
+@lru_cache(maxsize=64)
+def rank_groups(dim: int, cut: int) -> tuple[Estimate, Estimate, Estimate]:
+    """Mean rank, size and magnitude (mean square one) of groups of Gaussian ranks; none straddles ``cut``."""
+    spaced = np.geomspace(1, dim, _GROUPS).round().astype(np.int64)
+    edges = np.unique(np.concatenate([np.arange(min(dim, _GROUPS)), spaced, [cut, dim]]))
+    ranks, counts = (edges[1:] + edges[:-1] - 1) / 2, np.diff(edges).astype(np.float64)
+    normal = NormalDist()
+    sizes = np.array([-normal.inv_cdf((rank + 0.5) / dim / 2) for rank in ranks.tolist()])
+    return ranks, counts, sizes / math.sqrt(float(counts @ sizes**2) / dim)
+
+
+def clamped(sizes: Estimate, channel: Channel, reach: float) -> tuple[Estimate, Estimate]:
+    """Coordinates of each magnitude clamped to the range, and the variance of the values sent for them."""
+    kept = np.minimum(sizes, reach)
+    return kept, reach**2 * channel.second_moment(0.5 + kept / (2 * reach)) - kept**2
+
+
+def plan_error(
+    dim: int, picks: int, epsilon: float, channel: Channel, reach: float, top: int | None
+) -> tuple[float, int]:
+    """The squared error of different picks minus that of none, and the best top set chosen with ε."""
+    _, counts, sizes = rank_groups(dim, top or 1)
+    kept, noise = clamped(sizes, channel, reach)
+    loss = counts * ((kept - sizes) ** 2 - sizes**2 + noise)
+    if dim == 1:
+        return float(loss[0]), 0
+    tops, inside = np.cumsum(counts)[:-1], np.cumsum(loss)[:-1]
+    if top is not None:
+        tops, inside = tops[tops == top], inside[tops == top]
+    chance = 1 / (tops + (dim - tops) * math.exp(-epsilon))
+    sent, others = (1 - (1 - share) ** picks for share in (chance, chance * math.exp(-epsilon)))
+    errors = sent * inside + others * (loss.sum() - inside)
+    best = int(np.argmin(errors))
+    return float(errors[best]), int(tops[best])
+
+
+def pick_counts(dim: int, epsilon: float, bits: int | None, alphabet: int, picks: int | None) -> list[int]:
+    """The numbers of picks to try: those that fit and leave each at least a quarter of a nat."""
+    most = picks or (1 if dim == 1 else min(_MOST_USEFUL, math.ceil(4 * epsilon)))
+    if bits is not None:
+        enough = min(most, math.floor(bits / math.log2(dim * alphabet)) + 1)
+        most = bisect_right(range(1, enough + 1), bits, key=lambda count: _pick_bits(dim, count, alphabet))
+    if picks is not None:
+        return [picks] if picks <= most else []
+    return np.unique(np.geomspace(1, most, _COUNTS).astype(np.int64)).tolist() if most else []
+
+
+def _pick_bits(dim: int, picks: int, alphabet: int) -> int:
+    return Column(picks, alphabet).bits + (Column(picks, dim).bits if dim > 1 else 0)
+
+
+def fedsel(
+    dim: int,
+    epsilon: float,
+    bytes: int | None = None,
+    *,
+    picks: int | None = None,
+    top: int | None = None,
+    levels: int | None = None,
+    select_share: float | None = None,
+    reach: float | None = None,
+) -> Scheme:
+    """b = ``picks`` picks at ε / b each: a coordinate at ε1, by perturbed sampling, its value at ε2.
+
+    ``top`` is the size of the set that perturbed sampling prefers, ``select_share`` is ε1 / (ε1 + ε2),
+    ``levels`` the grid of the values; by default those of the least predicted error (the paper sends one
+    pick), and ``reach`` is √(2 ln dim). The client keeps the rest.
+    """
+    dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
+    if top is not None:
+        top = checks.integer("top", top, 1, dim - 1)
+    if select_share is not None:
+        select_share = checks.real("select_share", select_share, 0.001, 0.999)
+    reach = max(1.0, math.sqrt(2 * math.log(dim))) if reach is None else checks.real("reach", reach, 0.1, 1e5)
+    picks = None if picks is None else checks.integer("picks", picks, 1, MOST_PICKS)
+    parts = _PARTS if select_share is None else (select_share,)
+    alphabets = _PICK_LEVELS if levels is None else (checks.integer("levels", levels, 2, MOST_ALPHABET),)
+    plans = []
+    for alphabet in alphabets:
+        for count in pick_counts(dim, epsilon, bits, alphabet, picks):
+            share = equal_share(epsilon, count)
+            for part in parts if dim > 1 else (0.0,):  # of a pick's ε, for the choice of its coordinate
+                choice = part * share
+                channel = PiecewiseGrid(alphabet, take_away(share, choice))
+                error, best_top = plan_error(dim, count, choice, channel, reach, top)
+                plans.append((error, count, choice, best_top, channel))
+    if not plans:
+        least = _pick_bits(dim, picks or 1, min(alphabets))
+        raise too_few_bytes(bits, f"picks = {picks or 1} of dim = {dim}", least)
+    _, picks, choice, top, channel = min(plans, key=lambda plan: plan[0])
+    selection = TopSet(dim, top, choice) if dim > 1 else None
+    mechanism = Picked(dim=dim, picks=picks, selection=selection, channel=channel, reach=reach)
+    return Scheme(name="fedsel", dim=dim, transforms=(), mechanism=mechanism, residual=dim > 1)

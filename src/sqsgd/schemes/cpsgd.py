@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 
 import numpy as np
 
@@ -32,23 +32,16 @@ class ShareOfNoise(Mechanism):
 
     The vector is clipped to norm ``bound``, its n coordinates to ± ``reach`` bound / √n, then rounded without
     bias to k = ``levels`` levels. The noise of ``clients`` reports adds up to Bin(clients · trials, 1/2),
-    whose (ε, δ) is ``BinomialPrivacy``: the paper's Theorem 1 is false for large ε. The sensitivities, in
-    steps of the grid: two vectors within the bound are at most R = √n (k-1) / reach apart; with the same
-    uniform numbers for the rounding, a difference Δ_j becomes at most ceil(Δ_j), so that Δ2 <= R + √n,
-    Δ1 <= √n Δ2, Δ∞ <= k - 1. This holds for all values of those numbers, so rounding uses none of δ.
-
-    A code is as wide as the sum of all ``clients`` codes, because secure aggregation masks and adds modulo
-    that; the paper counts the single code.
+    whose (ε, δ) is ``BinomialPrivacy``: the paper's Theorem 1 is false for large ε. The sensitivities
+    are those of docs/proofs/binomial.md. A code is as wide as the sum of all ``clients`` codes, as secure
+    aggregation adds modulo that.
 
     Central, not local: (ε, δ) holds for the equally weighted sum of the reports of ``clients`` honest
-    clients, as secure aggregation shows it to the server, when one client's vector is replaced. It does not
-    hold for a single report, which has only a share of the noise, nor when fewer clients answer, nor for a
-    server that sees reports one by one, as a simulation here does.
+    clients, as secure aggregation shows it to the server. It does not hold for a single report, when fewer
+    clients answer, or for a server that sees reports one by one, as a simulation here does.
     tests/schemes/test_cpsgd.py::test_the_sum_is_as_private_as_claimed, ::test_a_single_report_is_not.
 
-    Unbiased except for clipping: a sample of a vector near the bound exceeds it half of the time, and
-    coordinates beyond the reach are clamped. At the bound this shortens the mean by about 0.3 / √n, and the
-    predicted error is up to 0.6 / √n of itself too high.
+    Unbiased except for clipping, which at the bound shortens the mean by about 0.3 / √n.
     """
 
     dim: int
@@ -69,12 +62,10 @@ class ShareOfNoise(Mechanism):
 
     @property
     def alphabet(self) -> int:
-        """The number of values that the sum of all clients' codes can have."""
         return self.clients * (self.levels - 1 + self.trials) + 1
 
     @property
     def accounting(self) -> BinomialPrivacy:
-        """The sensitivity of the sum to one client, and the privacy of its noise."""
         each = min(self.levels - 1.0, (self.levels - 1) / self.reach * _SLACK + 1)
         return BinomialPrivacy(
             dim=self.dim,
@@ -90,7 +81,6 @@ class ShareOfNoise(Mechanism):
         return Privacy(epsilon=epsilon, notion="central", delta=self.delta)
 
     def _positions(self, x: Vector, bound: float) -> Positions:
-        """The coordinates on the grid 0..levels-1, before rounding."""
         exact_x = checks.shaped("x", x, self.dim).astype(np.float64)
         norm = checks.finite_size("x", float(np.linalg.norm(exact_x)))
         if norm > bound:
@@ -126,31 +116,24 @@ class ShareOfNoise(Mechanism):
             chance = 0.0
             for level, share in zip((below, below + 1), rounding_chance(at, (below, below + 1)), strict=True):
                 if share > 0 and 0 <= code - level <= self.trials:
-                    chance += float(share) * self._chance_of_noise(code - level)
+                    heads = partial(exact.log_match_probability, self.trials, 2, code - level)
+                    chance += float(share) * math.exp(exact.nearest(heads))
             total += math.log(chance) if chance else -math.inf
         return total
-
-    def _chance_of_noise(self, heads: int) -> float:
-        return exact.nearest(lambda: exact.log_match_probability(self.trials, 2, heads).exp())
 
 
 def _best(
     bare: ShareOfNoise, epsilon: float, bits: int | None, whole: int, candidates: list[int]
 ) -> ShareOfNoise:
-    """The mechanism with the least predicted error that fits into the bits, with the clients of ``bare``.
-
-    Without a limit on the bits, the fewest levels within 1 % of it.
-    """
+    """The least predicted error within the bits; without a limit, the fewest levels within 1 % of it."""
     clients = bare.clients
 
     @cache
     def draft(size: int, levels: int) -> ShareOfNoise:
-        """With about the trials that ε requires."""
         draft = replace(bare, dim=size, levels=levels)
         return replace(draft, trials=-(-draft.accounting.about(epsilon) // clients))
 
     def fits(mechanism: ShareOfNoise) -> bool:
-        """Whether its codes fit into the bits; more coordinates need wider codes."""
         if mechanism.alphabet > MOST_ALPHABET:
             return False
         return bits is None or codes_that_fit(bits, mechanism.alphabet) >= mechanism.dim
@@ -197,11 +180,9 @@ def cpsgd(
 ) -> Scheme:
     """Rotate twice, keep a rescaled sample that fits into ``bytes``, quantise, add a share of the noise.
 
-    (``epsilon``, ``delta``) is for the sum of the reports of ``clients`` honest clients. All clients of a
-    round share the rotation and the sample, because secure aggregation adds their codes; averaging over
-    clients lowers the error of noise and rounding, but not that of the sample. ``levels`` is k. By default
-    it and the number of coordinates are those of the least predicted error. The noise is the least that the
-    bound admits, in whole tosses for each client, so a large ``epsilon`` is not spent completely.
+    (``epsilon``, ``delta``) is for the sum of the reports of ``clients`` honest clients, which share rotation
+    and sample because secure aggregation adds their codes. ``levels`` is by default that of the least
+    predicted error. Noise comes in whole tosses per client, so a large ``epsilon`` is not spent completely.
     """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
     bare = ShareOfNoise(

@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import final
+from functools import cached_property, lru_cache, wraps
+from typing import Any, final
 
 import numpy as np
 from flint import arb
 
 from sqsgd._internal import checks, exact
 from sqsgd._internal.checks import Vector
+from sqsgd._internal.exact import Densities
 from sqsgd._internal.geometry import chance, edge
-from sqsgd.core import Estimate, Mechanism, Privacy, Scheme, Traits
-from sqsgd.core.codec import Array, Column, Columns, Layout
+from sqsgd.core import Estimate, Scheme
+from sqsgd.core.codec import Array, Column, Columns
 from sqsgd.core.random import Rng
 from sqsgd.core.transforms import padded, rotated_sample
 from sqsgd.mechanisms.cap_direction import Cap, CapDirection, best_edge
@@ -32,22 +33,12 @@ _LEVELS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 64, 128, 256)
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
 class SphereCap(Cap):
     """The base measure is uniform on the unit sphere: t has density proportional to (1 - t²)^((d-3)/2).
 
-    The best edge is g = m (Asi, Feldman and Talwar 2022): m(g) rises while g < m. That is
-    g = (e^ε - 1) E[(t - g)+], whose left side rises and whose right side falls, so it is unique. The
-    error is then 1/m² - 1. For d = 1 it is randomised response of the sign, with any edge in (-1, 1).
-
-    The edge is stored as ln(1 - g²), which is accurate for caps from a half sphere down to a point.
-
-    >>> round(SphereCap(dim=119850, epsilon=400.0).error, 1)
-    153.5
+    The best edge is g = m (Asi, Feldman and Talwar 2022), that is g = (e^ε - 1) E[(t - g)+]. For d = 1 it is
+    randomised response of the sign. ln(1 - g²) is accurate from a half sphere down to a point.
     """
-
-    dim: int
-    epsilon: float
 
     @property
     def identity(self) -> str:
@@ -55,7 +46,6 @@ class SphereCap(Cap):
 
     @cached_property
     def log_width(self) -> float:
-        """ln(1 - g²)."""
 
         def beyond(width: float) -> bool:
             return bool(edge(-width) > arb(self.epsilon).expm1() * chance(self.dim, -width)[2])
@@ -82,8 +72,7 @@ class SphereCap(Cap):
         return along / length, across / length
 
     def far(self, across: float, rng: Rng) -> tuple[float, float]:
-        """By rejection: z = 1 - t² has density z^((d-3)/2) / t below 1 - g². The power is drawn by inversion
-        and accepted with probability g / t, on average at least g / √E[t²] >= 1/√3 where d g² >= 1."""
+        """By rejection: 1 - t² by inversion of the power, accepted with probability g / t."""
         while True:
             log_rest = self.log_width + 2 * math.log1p(-rng.uniform()) / (self.dim - 1)
             along = math.sqrt(-math.expm1(log_rest))
@@ -91,26 +80,15 @@ class SphereCap(Cap):
                 return along, math.exp(log_rest / 2)
 
 
-@lru_cache(maxsize=256)
-def sphere_cap(dim: int, epsilon: float) -> SphereCap:
-    """The cap, cached."""
-    return SphereCap(dim=dim, epsilon=epsilon)
+sphere_cap = lru_cache(maxsize=256)(SphereCap)
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
 class GaussianCap(Cap):
     """The base measure is N(0, I/d): t is Gaussian with σ² = 1/d, and the orthogonal part is not normalised.
 
-    With γ = g/σ, m = σ φ(γ) (A - B) and E|v|² = 1 + g m. m is largest at g = m; the error E|v|²/m² - 1
-    is least a little below, where m - g = σ² m / (2 + g m).
-
-    >>> round(GaussianCap(dim=119850, epsilon=400.0).error, 1)
-    154.0
+    With γ = g/σ, m = σ φ(γ) (A - B) and E|v|² = 1 + g m. The error is least where m - g = σ² m / (2 + g m).
     """
-
-    dim: int
-    epsilon: float
 
     @property
     def identity(self) -> str:
@@ -146,8 +124,7 @@ class GaussianCap(Cap):
         return along * deviation, across * deviation
 
     def far(self, across: float, rng: Rng) -> tuple[float, float]:
-        """Marsaglia's tail method: n = √(γ² - 2 ln U), accepted with probability γ / n, on average at least
-        γ / √(γ² + 2) >= 1/√3 for γ >= 1."""
+        """Marsaglia's tail method: n = √(γ² - 2 ln U), accepted with probability γ / n."""
         deviation = 1 / math.sqrt(self.dim)
         while True:
             along = math.sqrt(self.deviations**2 - 2 * math.log1p(-rng.uniform()))
@@ -156,43 +133,29 @@ class GaussianCap(Cap):
 
 
 def _normal_tail(deviations: float) -> tuple[arb, arb]:
-    """P(N >= γ) and E[N; N >= γ] = φ(γ) of a standard normal N."""
     edge = arb(deviations)
     return (edge / arb(2).sqrt()).erfc() / 2, (-edge * edge / 2).exp() / (2 * arb.pi()).sqrt()
 
 
-@lru_cache(maxsize=256)
-def gaussian_cap(dim: int, epsilon: float) -> GaussianCap:
-    """The cap, cached."""
-    return GaussianCap(dim=dim, epsilon=epsilon)
-
-
-# ---------------------------------------------------------------- fewer bytes: a grid
+gaussian_cap = lru_cache(maxsize=256)(GaussianCap)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """The nearest of ``levels`` evenly spaced values over ± ``reach``, for y ~ N(0, 1).
-
-    Rounding to the nearest costs less than unbiased rounding, and over Gaussian coordinates it is
-    unbiased as well once divided by E[Q(y) y] (two levels: signs, and √(2/π)).
-    """
+    """The nearest Q(y) of ``levels`` even values over ± ``reach``, y ~ N(0, 1): unbiased over E[Q(y) y]."""
 
     levels: int
     reach: float
 
     @property
     def step(self) -> float:
-        """The distance between neighbouring values."""
         return 2 * self.reach / (self.levels - 1)
 
     def codes(self, y: Array) -> Array:
-        """The index of the nearest value, 0..levels-1."""
         places = np.floor(y * (1 / self.step) + self.levels / 2)
         return np.clip(places, 0, self.levels - 1).astype(np.uint8)
 
     def values(self, codes: Array) -> Estimate:
-        """The values of codes."""
         return codes * self.step - self.reach
 
     @cached_property
@@ -221,99 +184,68 @@ def best_grid(levels: int) -> Grid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnGrid(Mechanism):
-    """The columns of ``inner`` with the direction rounded to a grid; post-processing leaves ε unchanged.
+class OnGrid(CapDirection):
+    """The private direction of a rotated vector, on a grid in units of the root mean square coordinate.
 
-    For vectors that a rotation has spread evenly: the grid is scaled to the root mean square coordinate.
-
-    The report is a function of the output of ``inner`` alone, so it is ε-LDP as that is, in real arithmetic
+    A function of the report of ``CapDirection``, so it is ε-LDP as that is, in real arithmetic
     (tests/schemes/test_privunit.py::test_the_grid_sees_only_what_is_private). Norms above ``bound`` are
-    scaled down to it: a sample of n coordinates of a vector as long as the bound loses 0.28/√n of its
-    length. Otherwise unbiased up to the rotation's departure from Gaussian coordinates, as
-    ``sqsgd.Direction``.
+    scaled down to it: a sample of n coordinates of a vector as long as the bound loses 0.28/√n of its length.
     """
 
-    inner: CapDirection
     grid: Grid
 
     @property
-    def dim(self) -> int:  # type: ignore[override]
-        return self.inner.dim
-
-    @property
     def identity(self) -> str:
-        return f"grid {self.grid.levels} {self.grid.reach!r} {self.inner.identity}"
+        return f"grid {self.grid.levels} {self.grid.reach!r} {super().identity}"
 
     @property
-    def traits(self) -> Traits:
-        return self.inner.traits
-
-    @cached_property
-    def layout(self) -> Layout:
-        return Column(self.dim, self.grid.levels), self.inner.layout[1]
-
-    @property
-    def privacy(self) -> Privacy:
-        return self.inner.privacy
+    def code(self) -> tuple[Column, float, Densities]:
+        return Column(self.dim, self.grid.levels), *super().code[1:]
 
     @cached_property
     def _spread(self) -> float:
-        """The root mean square coordinate of a privatised direction."""
-        return self.inner.cap.size / math.sqrt(self.dim)
+        return self.cap.size / math.sqrt(self.dim)
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
-        noisy, symbol = self.inner.randomize(x, bound, rng)
+        noisy, symbol = super().randomize(x, bound, rng)
         return self.grid.codes(noisy / np.float32(self._spread)), symbol
 
     def estimate(self, columns: Columns, bound: float) -> Estimate:
-        factor = self._spread * self.magnitude(columns, bound) / (self.grid.kept_share * self.inner.cap.scale)
+        factor = self._spread * self.magnitude(columns, bound) / (self.grid.kept_share * self.cap.scale)
         return self.grid.values(columns[0]) * factor
 
-    def magnitude(self, columns: Columns, bound: float) -> float:
-        return self.inner.magnitude(columns, bound)
-
     def relative_error(self, share: float) -> float:
-        return (1 + self.inner.relative_error(share)) * self.grid.cost - 1
+        return (1 + super().relative_error(share)) * self.grid.cost - 1
 
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
-        """No closed form: a cell of the grid may lie on both sides of the cap's edge."""
-        raise NotImplementedError("the density of codes on a grid has no closed form; use that of ``inner``")
+        raise NotImplementedError("the density of codes on a grid has no closed form")
 
 
-def cap_scheme(
-    name: str,
+def _cap_scheme(
     make_cap: Callable[[int, float], Cap],
-    dim: int,
-    epsilon: float,
-    bytes: int | None,
-    *,
-    levels: int | None,
-    reach: float | None,
-    norm_epsilon: float | None,
+    name: str,
+    budget: tuple[int, float, int | None],
+    levels: int | None = None,
+    reach: float | None = None,
+    norm_epsilon: float | None = None,
 ) -> Scheme:
-    """The scheme of a cap within a budget.
-
-    Without ``bytes``, or with four or more per coordinate, it sends the whole vector as float32. Otherwise it
-    sends as many rotated coordinates as fit on a grid, with the number of levels of the least predicted
-    error (or ``levels`` over ± ``reach``) that leaves at least 64: shorter blocks are hardly Gaussian.
-    """
-    dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
+    dim, epsilon, bits = budget
     left, norm = split(epsilon, norm_epsilon)
     if levels is not None:
         levels = checks.integer("levels", levels, 2, 256)
     if reach is not None:
         reach = checks.real("reach", reach, 0.1, 20.0)
-    if bits is None and not (levels is None and reach is None):
+    free = levels is None and reach is None
+    if bits is None and not free:
         raise ValueError(f"levels = {levels} and reach = {reach} need a budget: bytes = None sends float32")
-    if bits is None or (bits >= 32 * dim and levels is None and reach is None):
+    if bits is None or (free and bits >= 32 * dim):
         whole = CapDirection(cap=make_cap(dim, left), norm=norm)
         return Scheme(name=name, dim=dim, transforms=(), mechanism=whole)
 
     def on_grid(count: int) -> Scheme:
         size = affordable(min(bits, Column(MOST_DIM, count).bits), count, dim)
         grid = best_grid(count) if reach is None else Grid(levels=count, reach=reach)
-        inner = CapDirection(cap=make_cap(size, left), norm=norm)
-        mechanism = OnGrid(inner=inner, grid=grid)
+        mechanism = OnGrid(cap=make_cap(size, left), norm=norm, grid=grid)
         return Scheme(name=name, dim=dim, transforms=rotated_sample(dim, size), mechanism=mechanism)
 
     if levels is not None:
@@ -332,22 +264,16 @@ def privunit(
     reach: float | None = None,
     norm_epsilon: float | None = None,
 ) -> Scheme:
-    """Direction by PrivUnit with the best cap, norm by ScalarDP; see ``cap_scheme`` for the budget."""
-    return cap_scheme(
-        "privunit", sphere_cap, dim, epsilon, bytes, levels=levels, reach=reach, norm_epsilon=norm_epsilon
-    )
+    """Direction by PrivUnit with the best cap, norm by ScalarDP.
+
+    Without ``bytes``, or with four or more per coordinate, the whole vector as float32. Otherwise as many
+    rotated coordinates as fit, on a grid of the least predicted error (or ``levels`` over ± ``reach``).
+    """
+    budget = checked_budget(dim, epsilon, bytes)
+    return _cap_scheme(sphere_cap, "privunit", budget, levels, reach, norm_epsilon)
 
 
-def privunit_g(
-    dim: int,
-    epsilon: float,
-    bytes: int | None = None,
-    *,
-    levels: int | None = None,
-    reach: float | None = None,
-    norm_epsilon: float | None = None,
-) -> Scheme:
-    """Direction by PrivUnitG with the best edge, norm by ScalarDP; see ``cap_scheme`` for the budget."""
-    return cap_scheme(
-        "privunit-g", gaussian_cap, dim, epsilon, bytes, levels=levels, reach=reach, norm_epsilon=norm_epsilon
-    )
+@wraps(privunit, assigned=())  # the same options
+def privunit_g(dim: int, epsilon: float, bytes: int | None = None, **options: Any) -> Scheme:
+    """Direction by PrivUnitG with the best edge, norm by ScalarDP; ``bytes`` as in ``privunit``."""
+    return _cap_scheme(gaussian_cap, "privunit-g", checked_budget(dim, epsilon, bytes), **options)

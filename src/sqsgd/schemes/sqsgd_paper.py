@@ -1,8 +1,12 @@
-"""sqSGD as in the paper, with its errors corrected: K levels over a fixed or adaptive range."""
+"""PrivQuant over a public range: sqSGD as in the paper, with its errors corrected, SQKR and PrivUnit_∞.
+
+SQKR and PrivUnit_∞ send one bit per rotated coordinate, and privatise all bits together.
+"""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -15,21 +19,19 @@ from sqsgd._internal.exact import take_away
 from sqsgd._internal.geometry import kept_share
 from sqsgd.core import Estimate, Scheme, Traits
 from sqsgd.core.codec import Columns
-from sqsgd.core.transforms import Rotate, Subsample, padded
-from sqsgd.mechanisms.privquant import PrivQuant, Quantized
+from sqsgd.core.transforms import Rotate, Subsample, padded, rotated_sample
+from sqsgd.mechanisms.privquant import MOST_DIM, PrivQuant, Quantized
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.schemes.budgets import affordable, bits_of
+from sqsgd.schemes.budgets import affordable, bits_of, checked_budget
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedRange(Quantized):
     """PrivQuant over [-bound, bound]; with ``largest``, also the largest magnitude, for the next bound.
 
-    With ``reach`` the bound is that of the l2 norm, and the range is ± reach times the root mean square
-    coordinate of a vector as long as the bound.
-
-    The largest magnitude is that of the vector before privatisation (the paper takes it after, where it
-    carries no information), clamped to [0, 2 bound] so that the bound can follow it both ways.
+    With ``reach`` the bound is that of the l2 norm, the range ± reach root mean squares of a vector as long.
+    The largest magnitude is the vector's own (the paper takes that of the private codes, which says nothing),
+    clamped to [0, 2 bound] so that the bound can follow it both ways.
     """
 
     quantizer: PrivQuant
@@ -59,9 +61,6 @@ class BoundedRange(Quantized):
 
     def estimate(self, columns: Columns, bound: float) -> Estimate:
         return self.quantizer.estimate(columns[0], self._half_range(bound))
-
-    def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
-        self.quantizer.add_levels(columns[0], weight * self._half_range(bound) / self.quantizer.scale, total)
 
     def relative_error(self, share: float) -> float:
         """For Gaussian coordinates; without ``reach``, the bound is three of their deviations."""
@@ -94,15 +93,57 @@ def sqsgd_paper(
     if adaptive:
         share = checks.real("norm_epsilon", norm_epsilon, 1e-3 * epsilon, 0.999 * epsilon)
         largest, epsilon = ScalarDP(2.0, share), take_away(epsilon, share)
-    mechanism = BoundedRange(
-        quantizer=PrivQuant(rotate.out_dim(size), levels, epsilon, rule=rule), largest=largest
-    )
-    transforms = (rotate,) if size == dim else (Subsample(size=size), rotate)
+    quantizer = PrivQuant(rotate.out_dim(size), levels, epsilon, rule=rule)
     return Scheme(
         name="sqsgd-paper",
         dim=dim,
-        transforms=transforms,
-        mechanism=mechanism,
+        transforms=(rotate,) if size == dim else (Subsample(size=size), rotate),
+        mechanism=BoundedRange(quantizer=quantizer, largest=largest),
         residual=size < dim,
         first_bound=10.0,
     )
+
+
+def best_size(epsilon: float, most: int) -> int:
+    """The k up to ``most`` with the least M² / k, M = (e^ε + 2^k - 1) / (e^ε - 1), log-convex in k."""
+
+    def log_error(size: int) -> float:
+        # ln (2^k - 1) / e^ε
+        others = size * math.log(2) + math.log(-math.expm1(-size * math.log(2))) - epsilon
+        return 2 * (max(others, 0.0) + math.log1p(math.exp(-abs(others)))) - math.log(size)
+
+    return 1 + bisect_left(range(1, most), True, key=lambda size: log_error(size + 1) >= log_error(size))
+
+
+def sqkr(
+    dim: int, epsilon: float, bytes: int | None = None, *, reach: float = 3.0, size: int | None = None
+) -> Scheme:
+    """SQKR (Chen, Kairouz and Özgür 2020): k rotated coordinates, one bit each, 2^k-ary randomised response.
+
+    That is PrivQuant with K = 2 and τ = k, which draws exactly. k is ``size``, by default the best within
+    ``bytes``. Bits round a coordinate over ± ``reach`` root mean squares of a vector as long as the bound,
+    after a rotation (Kashin's frame in the paper); clamping shortens by 0.3 % at a reach of 3.
+    """
+    dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
+    reach = checks.real("reach", reach, 0.1, 20.0)
+    most = affordable(min(bits or MOST_DIM, MOST_DIM), 2, dim)
+    size = best_size(epsilon, most) if size is None else checks.integer("size", size, 1, most)
+    mechanism = BoundedRange(quantizer=PrivQuant(size, 2, epsilon, threshold=size), reach=reach)
+    return Scheme(name="sqkr", dim=dim, transforms=rotated_sample(dim, size), mechanism=mechanism)
+
+
+def privunit_inf(dim: int, epsilon: float, bytes: int | None = None, *, reach: float = 3.0) -> Scheme:
+    """PrivUnit_∞ (Bhowmick et al. 2018): a corner of the cube near the rounded input.
+
+    PrivQuant with K = 2 and the optimal τ and p; ``reach`` as in ``sqkr``. It sends as many coordinates as
+    ``bytes`` hold or, for ε up to 4.7, the few of SQKR; no other number is better
+    (tests/schemes/test_sqsgd_paper.py::test_no_other_number_of_coordinates_is_better).
+    """
+    dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
+    reach = checks.real("reach", reach, 0.1, 20.0)
+    most = affordable(min(bits or MOST_DIM, MOST_DIM), 2, dim)
+    quantizers = (PrivQuant(size, 2, epsilon) for size in (most, best_size(epsilon, most)))
+    quantizer = min(quantizers, key=lambda quantizer: 1 / (quantizer.dim * quantizer.scale**2))
+    mechanism = BoundedRange(quantizer=quantizer, reach=reach)
+    transforms = rotated_sample(dim, quantizer.dim)
+    return Scheme(name="privunit-inf", dim=dim, transforms=transforms, mechanism=mechanism)

@@ -6,7 +6,6 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,42 +17,10 @@ from sqsgd._internal.exact import divided, total
 from sqsgd.core import Estimate, Mechanism, Privacy, Scheme
 from sqsgd.core.codec import Column, Columns, Layout
 from sqsgd.core.random import Rng, check_rng, idle_rng
+from sqsgd.mechanisms.scalardp import respond
 from sqsgd.schemes.budgets import checked_budget, too_few_bytes
 
 Doubles = npt.NDArray[np.float64]
-
-
-@final
-class Response:
-    """Randomised response: a code out of ``alphabet`` is kept with odds e^ε against each of the others."""
-
-    def __init__(self, alphabet: int, epsilon: float) -> None:
-        self.alphabet = checks.integer("alphabet", alphabet, 2, 2**32)
-        self.epsilon = checks.real("epsilon", epsilon, 1e-9, 1e6)
-        self._stays = exact.bernoulli(lambda: arb(self.epsilon) - arb(self.alphabet - 1).log())
-
-    def __reduce__(self) -> tuple[type[Response], tuple[int, float]]:
-        return Response, (self.alphabet, self.epsilon)
-
-    def __repr__(self) -> str:
-        return f"Response({self.alphabet}, {self.epsilon!r})"
-
-    def privatize(self, code: int, rng: Rng) -> int:
-        """The code itself, or a uniform one of the others."""
-        moves = 1 - self._stays.draw(rng)
-        shift = 1 + (idle_rng(), rng)[moves].below(self.alphabet - 1)  # both cases draw, in the same time
-        return (code + moves * shift) % self.alphabet
-
-    @property
-    def inflation(self) -> float:
-        """M = (e^ε + alphabet - 1) / (e^ε - 1): the factor that makes the mean unbiased."""
-        return (1 + (self.alphabet - 1) * math.exp(-self.epsilon)) / -math.expm1(-self.epsilon)
-
-    def log_densities(self, chances: Doubles) -> Doubles:
-        """ln P(output code) from the probability that it was the input."""
-        with np.errstate(divide="ignore"):
-            kept = np.logaddexp(np.log(chances), np.log1p(-chances) - self.epsilon)
-        return np.asarray(kept - math.log1p((self.alphabet - 1) * math.exp(-self.epsilon)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,20 +28,17 @@ class CrossPolytope(Mechanism):
     """x / bound as a mean of vertices ± √d e_i; b are drawn, each through randomised response.
 
     For |v| <= 1, vertex ± √d e_i has weight |v_i| / √d if its sign is that of v_i, and all 2d share the
-    remaining weight equally, which cancels out. Each vertex is ε/b-LDP, so all b are ε-LDP.
-
-    ε is exact however the vertices' weights are rounded. For more than one coordinate the actual loss is
-    smaller, because no input always draws the same vertex. Vectors longer than ``bound`` are scaled down to
-    it.
+    remaining weight equally, which cancels out. Each vertex is ε/b-LDP, exactly, however weights are rounded.
+    Vectors longer than ``bound`` are scaled down to it.
     """
 
     dim: int
     repeats: int
-    response: Response
+    epsilon: float  # ε/b, of one vertex
 
     @property
     def identity(self) -> str:
-        return f"cross-polytope {self.dim} {self.repeats} {self.response.epsilon!r}"
+        return f"cross-polytope {self.dim} {self.repeats} {self.epsilon!r}"
 
     @cached_property
     def layout(self) -> Layout:
@@ -82,7 +46,16 @@ class CrossPolytope(Mechanism):
 
     @cached_property
     def privacy(self) -> Privacy:
-        return Privacy(epsilon=total(self.response.epsilon, self.repeats), notion="local")
+        return Privacy(epsilon=total(self.epsilon, self.repeats), notion="local")
+
+    @cached_property
+    def _stays(self) -> exact.InverseCdf:
+        return exact.bernoulli(lambda: arb(self.epsilon) - arb(2 * self.dim - 1).log())
+
+    @property
+    def inflation(self) -> float:
+        """M = (e^ε + 2d - 1) / (e^ε - 1), ε of one vertex: the factor that makes the mean unbiased."""
+        return (1 + (2 * self.dim - 1) * math.exp(-self.epsilon)) / -math.expm1(-self.epsilon)
 
     def _shares(self, x: Vector, bound: float) -> Doubles:
         """|v_i| / √d: the weights of the vertices on v's side beyond the common remainder."""
@@ -100,44 +73,30 @@ class CrossPolytope(Mechanism):
             rest = place >= self.dim
             own = 2 * place + int(x[min(place, self.dim - 1)] < 0)
             other = (idle_rng(), rng)[rest].below(2 * self.dim)
-            codes[i] = self.response.privatize((own, other)[rest], rng)
+            codes[i] = respond((own, other)[rest], 2 * self.dim, self._stays, rng)
         return (codes,)
 
-    def _vertices(self, columns: Columns, bound: float) -> tuple[npt.NDArray[np.int64], Doubles]:
-        """The drawn coordinates, and what each adds to the estimate."""
-        codes = columns[0].astype(np.int64)
-        unit = bound * math.sqrt(self.dim) * self.response.inflation / self.repeats
-        return np.right_shift(codes, 1), np.asarray(unit * (1.0 - 2.0 * (codes & 1)))
-
     def estimate(self, columns: Columns, bound: float) -> Estimate:
-        places, values = self._vertices(columns, bound)
-        return np.bincount(places, values, self.dim).astype(np.float64, copy=False)
-
-    def add_estimate(self, columns: Columns, bound: float, weight: float, total: Vector) -> None:
-        places, values = self._vertices(columns, bound)
-        np.add.at(total, places, (weight * values).astype(np.float32))
+        codes = columns[0].astype(np.int64)
+        unit = bound * math.sqrt(self.dim) * self.inflation / self.repeats
+        return np.bincount(codes >> 1, unit * (1.0 - 2.0 * (codes & 1)), self.dim).astype(np.float64)
 
     def relative_error(self, share: float) -> float:
-        """(d M² bound² / |x|² - 1) / b, for every vector."""
-        return (self.dim * (self.response.inflation / share) ** 2 - 1) / self.repeats
+        return (self.dim * (self.inflation / share) ** 2 - 1) / self.repeats
 
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
         x = checks.shaped("x", x, self.dim)
         shares, codes = self._shares(x, bound), columns[0].astype(np.int64)
         rest = max(0.0, 1.0 - float(np.sum(shares))) / (2 * self.dim)
         on_its_side = (x[codes >> 1] < 0) == (codes & 1)
-        chances = np.where(on_its_side, shares[codes >> 1], 0.0) + rest
-        return float(np.sum(self.response.log_densities(np.minimum(chances, 1.0))))
+        chances = np.minimum(np.where(on_its_side, shares[codes >> 1], 0.0) + rest, 1.0)
+        with np.errstate(divide="ignore"):
+            kept = np.logaddexp(np.log(chances), np.log1p(-chances) - self.epsilon)
+        return float(np.sum(kept - math.log1p((2 * self.dim - 1) * math.exp(-self.epsilon))))
 
 
 def best_repeats(dim: int, epsilon: float, most: int) -> int:
-    """The b up to ``most`` with the least M(ε/b)² / b, to which the error is proportional.
-
-    The best ε/b is 2.18 for one coordinate (sinh e = 2 e) and grows with their number, so b < ε/2 or b = 1.
-
-    >>> best_repeats(119850, 400.0, 113)
-    25
-    """
+    """The b up to ``most`` with the least M(ε/b)² / b; the best ε/b is at least 2.18, so b < ε/2 or b = 1."""
     repeats = np.arange(1, min(most, 1 + int(epsilon / 2)) + 1)
     each = epsilon / repeats
     log_inflation = np.log1p((2 * dim - 1) * np.exp(-each)) - np.log(-np.expm1(-each))
@@ -155,5 +114,5 @@ def vqsgd(dim: int, epsilon: float, bytes: int | None = None, *, repeats: int | 
     count = (
         best_repeats(dim, epsilon, most) if repeats is None else checks.integer("repeats", repeats, 1, most)
     )
-    mechanism = CrossPolytope(dim=dim, repeats=count, response=Response(2 * dim, divided(epsilon, count)))
+    mechanism = CrossPolytope(dim=dim, repeats=count, epsilon=divided(epsilon, count))
     return Scheme(name="vqsgd", dim=dim, transforms=(), mechanism=mechanism)
