@@ -160,32 +160,13 @@ def test_three_disjoint_near_sets_attain_the_bound(odds, outputs, users):
         assert divergence(*views, growth) == formula(parts, blanket_share(parts), users, growth)
 
 
-def overlapping(parts, users, growth):
-    """A formula for near sets that are independent of each other, not disjoint: smaller, and wrong."""
-    (_, near, outputs), (high, low) = parts[0], shuffling.levels(*parts[0])
-    q = Fraction(near, outputs)
-    values = [
-        (high - growth * low, q * (1 - q)),
-        (low - growth * high, q * (1 - q)),
-        (high - growth * high, q * q),
-        (low - growth * low, (1 - q) ** 2),
-    ]
-    total = Fraction(0)
-    for m in range(1, users + 1):
-        weight = math.comb(users - 1, m - 1) * low ** (m - 1) * (1 - low) ** (users - m)
-        law = shuffling.law_of_sum(values, m)
-        total += weight * sum(max(value, 0) * chance for value, chance in law.items()) / m
-    return total
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
         lambda parts, users, growth: formula(parts, blanket_share(parts), users + 1, growth),
         lambda parts, users, growth: formula(parts, min(1, 2 * blanket_share(parts)), users, growth),
-        overlapping,
     ],
-    ids=["a user too many", "too large a blanket", "overlapping near sets"],
+    ids=["a user too many", "too large a blanket"],
 )
 def test_adaptive_choices_exceed_wrong_bounds(wrong):
     assert max(ratios(wrong, [case for case in CASES if len(SMALL[case[0]][1]) == 1])) > 1
@@ -318,18 +299,6 @@ def test_the_densities_are_those_of_the_mechanism(name, options, epsilon):
     for value in expected:
         chance = sum(chance for other, chance in expected.items() if math.isclose(other, value, rel_tol=1e-5))
         assert np.mean(np.isclose(density, value, rtol=1e-5)) == pytest.approx(chance, abs=1e-9)
-
-
-@pytest.mark.parametrize("name", ["privunit", "privunit-g"])
-@pytest.mark.parametrize("size", [None, 16])
-def test_caps_state_the_share_of_the_cap(name, size):
-    scheme = make_scheme(name, dim=20, epsilon=4.0, bytes=size)
-    mechanism = scheme.mechanism if size is None else scheme.mechanism.inner
-    with exact.precision(128):
-        (high, low), symbol = (part() for part in scheme.mechanism.traits.blanket)
-        assert float((1 - low) / (high - low)) == pytest.approx(float(mechanism.cap.tail()))
-        assert float(high / low) == pytest.approx(math.exp(mechanism.cap.epsilon))
-        assert float(symbol[0] / symbol[1]) == pytest.approx(math.exp(mechanism.norm.epsilon))
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMES))

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from sqsgd import CentralGuarantee, central_guarantee, local_epsilon_for, make_scheme
-from sqsgd.privacy.certificate import certifies, plan_once
+from sqsgd.privacy.certificate import plan_once
 from sqsgd.privacy.planner import automatic_scheme
 
 
@@ -121,25 +121,11 @@ def test_real_arithmetic_is_an_assumption():
             "notion 'per-weight'",
         ),
     ],
-    ids=str,
 )
 def test_refusals_name_the_value(options, message):
     arguments = {"scheme": index(4.0), "users": 100, "delta": 1e-6, **options}
     with pytest.raises(ValueError, match=message):
         central_guarantee(**arguments)
-
-
-def test_what_is_certified_is_what_is_stated():
-    for scheme, users in (
-        (index(4.0), 6000),
-        (index(8.0), 1500),
-        (make_scheme("vqsgd", dim=9, epsilon=2.0), 999),
-    ):
-        least = central_guarantee(scheme, users, 1e-6).epsilon
-        assert certifies(scheme, 1.01 * least, users, 1e-6)
-        assert not certifies(scheme, 0.98 * least, users, 1e-6)
-    assert certifies(index(4.0), 4.0, 1, 0.0)
-    assert not certifies(index(4.0), 3.9, 1, 1e-6)
 
 
 def test_the_sentence_rounds_up_and_json_has_everything():
@@ -154,6 +140,9 @@ def test_the_sentence_rounds_up_and_json_has_everything():
 
 
 def test_what_no_scheme_can_reach_is_refused():
+    for central in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="central"):
+            local_epsilon_for(index, central, 100, 1e-6)
     with pytest.raises(ValueError, match=r"central = 1e-09 needs a local epsilon below 0\.01, or more users"):
         local_epsilon_for(index, 1e-9, 60, 1e-6)
 
@@ -171,12 +160,6 @@ def test_a_local_epsilon_as_small_as_the_central_one_always_suffices():
     assert local_epsilon_for(index, 3.0, 10**8, 1e-6, most=4.0) == 4.0
 
 
-@pytest.mark.parametrize("central", [0.0, -1.0, float("nan")])
-def test_refusals(central):
-    with pytest.raises(ValueError, match="central"):
-        local_epsilon_for(index, central, 100, 1e-6)
-
-
 BUDGET = {"dim": 3920, "bytes": 32, "users": 60000, "delta": 1e-6}
 
 
@@ -188,14 +171,9 @@ def test_the_plan_keeps_what_was_asked_for():
     assert chosen.scheme == automatic_scheme(dim=3920, epsilon=chosen.epsilon, bytes=32)
     assert (chosen.message_bytes, chosen.nmse) == (scheme.bits // 8, scheme.nmse)
     assert chosen.nmse_mean == chosen.nmse / 60000
-
-
-def test_from_a_local_epsilon():
-    chosen = plan_once(**BUDGET, epsilon=4.0, dropouts=50000)
-    assert chosen.epsilon == 4.0
-    scheme = make_scheme(chosen.scheme, dim=3920, epsilon=4.0, bytes=32)
-    assert chosen.central == central_guarantee(scheme, 60000, 1e-6, dropouts=50000)
-    assert chosen.to_dict()["central"]["users"] == 10000
+    local = plan_once(**BUDGET, epsilon=4.0)
+    scheme = make_scheme(local.scheme, dim=3920, epsilon=4.0, bytes=32)
+    assert local.central == central_guarantee(scheme, 60000, 1e-6)
 
 
 def test_one_of_both_is_asked_for():

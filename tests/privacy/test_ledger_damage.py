@@ -1,6 +1,5 @@
 """Changed bits, cuts, lines more or less, older copies, lost files: each is seen and refused."""
 
-import io
 import os
 import shutil
 
@@ -270,41 +269,3 @@ def test_lines_that_no_ledger_writes(tmp_path, fields, words):
     (tmp_path / "ledger.tip").write_bytes(history.tip_line(past))
     with pytest.raises(LedgerDamaged, match=words):
         Ledger(ledger.path)
-
-
-def heading(cap=10.0, **more):
-    names = {"ledger": "name", "path": "/here", "owner": "Ann", "witness": None}
-    return {"kind": "heading", "line": 1, "format": history.FORMAT, "max_epsilon": cap, **names, **more}
-
-
-def spend(line, epsilon=1.0, round=0, **more):
-    words = {"task": "digits", "scheme": "sqsgd", "purpose": "", "time": ""}
-    return {"kind": "spend", "line": line, "epsilon": epsilon, "round": round, **words, **more}
-
-
-def written(*rows):
-    """Lines as a ledger writes them, each after the one before."""
-    lines, digest = [], history.START
-    for fields in rows:
-        lines.append(history.sealed(fields, digest))
-        digest = history.unsealed(lines[-1], digest)[1]
-    return lines
-
-
-def test_what_cannot_be_read_back_is_not_written():
-    with pytest.raises(ValueError, match=r"a line of \d+ bytes is too long: the limit is 8192"):
-        history.sealed(spend(2, task="x" * history.MAX_LINE), history.START)
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        history.sealed(spend(2, epsilon=float("nan")), history.START)
-
-
-def test_reading_goes_on_where_it_stopped():
-    """After a line that is no line, once it is mended; what was taken in is not read again."""
-    lines = written(heading(), spend(2), {"kind": "cap", "line": 3, "max_epsilon": 3.0}, spend(4, round=1))
-    past = history.History()
-    assert past.read(io.BytesIO(b"".join(lines[:2]) + lines[2][:-5])) == "is truncated or has no end"
-    assert (past.lines, past.length) == (2, len(lines[0] + lines[1]))
-    assert past.read(io.BytesIO(b"\0" * past.length + lines[2] + lines[3])) == ""
-    assert (past.lines, past.cap, past.spent) == (4, 3, 2)
-    assert [entry.line for entry in past.entries] == [2, 4]
-    assert (past.last_length, past.length) == (len(lines[3]), sum(map(len, lines)))

@@ -10,7 +10,7 @@ import pytest
 from spending import in_child, pay, small_ledger, status_of
 
 from sqsgd._internal import files
-from sqsgd.privacy.ledger import AlreadyAnswered, BudgetSpent, Ledger
+from sqsgd.privacy.ledger import BudgetSpent, Ledger
 from sqsgd.privacy.ledger_files import LedgerFiles
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -53,26 +53,6 @@ def test_processes_and_threads_race_for_the_last_of_it(tmp_path, fresh):
     assert sum(sent) == 59
     assert ledger.left == Ledger(ledger.path).left == 0
     assert len(ledger.entries) == 60
-
-
-def test_a_round_is_answered_by_one_of_many(tmp_path):
-    ledger = small_ledger(tmp_path, reports=0)
-    answered = []
-
-    def answer_all():
-        for round in range(15):
-            try:
-                pay(ledger, round)
-            except AlreadyAnswered:
-                continue
-            answered.append(round)
-
-    threads = [threading.Thread(target=answer_all) for _ in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert sorted(answered) == list(range(15))
 
 
 def race_of_two(tmp_path, monkeypatch):

@@ -108,39 +108,6 @@ def test_the_ends_of_every_range(dim, epsilon, size):
     json.dumps(chosen.to_dict(), allow_nan=False)
 
 
-def test_one_dimension_has_no_bound_on_the_cosine():
-    """A guess at a sign is right half of the time, so no cosine below one can be guaranteed."""
-    for statement in plan(dim=1, epsilon=0.5, bytes=1, rounds=3).reconstruction:
-        assert (statement.dimensions, statement.vacuous) == (1, True)
-
-
-def test_more_coordinates_than_can_be_privatised():
-    with pytest.raises(ValueError, match=r"use at most 2097152 bytes"):
-        plan(dim=10**9, epsilon=1.0, bytes=2**37)
-
-
-def test_the_papers_settings_are_an_alternative():
-    paper = plan(dim=119850, epsilon=400.0, bytes=256).paper
-    assert (paper.levels, paper.coordinates) == (16, 512)
-    assert paper.nmse > 2000
-    assert plan(dim=300, epsilon=0.05, bytes=64).paper is None  # its rule has no solution there
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"dim": 0}, "dim = 0"),
-        ({"epsilon": -1.0}, "epsilon"),
-        ({"bytes": 0}, "bytes = 0"),
-        ({"clients": 0}, "clients = 0"),
-        ({"rounds": 1.5}, "rounds"),
-    ],
-)
-def test_invalid_budgets(change, message):
-    with pytest.raises(ValueError, match=message):
-        plan(**{"dim": 1000, "epsilon": 20.0, "bytes": 32, **change})
-
-
 @pytest.mark.parametrize(
     ("dim", "epsilon", "size", "best"),
     [(3920, 8.0, 64, "privunit-index"), (3920, 2.0, 2, "privunit-index"), (3920, 400.0, 512, None)],
@@ -162,27 +129,6 @@ def test_the_best_stateless_scheme_has_the_least_error_or_nearly_and_then_the_fe
     assert plan(dim=dim, epsilon=epsilon, bytes=size).stateless == tuple(ways)
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 8.0, 100.0, 400.0])
-def test_the_recommendation_is_what_auto_takes_and_has_the_fewest_bytes_near_the_least_error(epsilon):
-    advice = plan(dim=119850, epsilon=epsilon, bytes=256).recommendation
-    assert advice.scheme == automatic_scheme(dim=119850, epsilon=epsilon, bytes=256)
-    assert advice.options == f"--scheme {advice.scheme} --epsilon {epsilon:g} --bytes 256"
-    scheme = make_scheme(advice.scheme, dim=119850, epsilon=epsilon, bytes=256)
-    best = plan(dim=119850, epsilon=epsilon, bytes=256).optimum
-    assert advice.message_bytes == scheme.bits // 8
-    assert advice.optimum_ratio == pytest.approx(scheme.nmse / best)
-    assert f"error {scheme.nmse / best:.3g} times the optimum in {scheme.bits // 8} bytes" in advice.reason
-    for name in {"privunit-index", "sqsgd-stateless", "privunit (real arithmetic only)"} - {advice.scheme}:
-        assert name in advice.reason
-
-
-def test_an_error_far_below_the_optimum_of_floats_is_recommended_by_itself():
-    advice = plan(dim=10, epsilon=1e5, bytes=256).recommendation
-    assert advice.optimum_ratio == math.inf
-    assert " times " not in advice.reason
-    assert "inf" not in advice.reason
-
-
 @pytest.mark.parametrize("epsilon", [0.5, 8.0, 20.0, 100.0, 400.0])
 def test_auto_never_chooses_real_arithmetic(epsilon):
     """privunit has the least error from about 20 on; it is listed, last, and must be asked for by name."""
@@ -192,6 +138,9 @@ def test_auto_never_chooses_real_arithmetic(epsilon):
     assert name == ways[0].name
     assert [way.arithmetic for way in ways] == ["exact", "exact", "real"]
     assert ways[0].nmse <= 1.03 * ways[1].nmse
+    advice = plan(dim=119850, epsilon=epsilon, bytes=256).recommendation
+    assert (advice.scheme, advice.message_bytes) == (name, ways[0].message_bytes)
+    assert all(way.name in advice.reason for way in ways[1:])
 
 
 def test_auto_refuses_where_only_real_arithmetic_fits(monkeypatch):
@@ -212,7 +161,7 @@ def test_every_point_of_the_frontier_is_a_message_that_can_be_sent_and_improves(
     assert points[-1].message_bytes <= best.message_bytes
 
 
-LINEAR, LENET, FEATURES = 7_840, 119_850, 3_920
+LINEAR, FEATURES = 7_840, 3_920
 
 
 @pytest.mark.parametrize(
@@ -220,30 +169,29 @@ LINEAR, LENET, FEATURES = 7_840, 119_850, 3_920
     [
         # A linear model on the embedded digits, 64 bytes, seed 0, at the default rate.
         ("sqsgd", LINEAR, 0.1, 10, 600, 12.3),
-        ("sqsgd", LINEAR, 0.5, 10, 50, 16.3),
         ("sqsgd", LINEAR, 1.0, 10, 600, 69.0),
         ("sqsgd", LINEAR, 2.0, 10, 50, 50.1),
-        ("sqsgd-stateless", LINEAR, 0.1, 10, 600, 12.8),
         ("sqsgd-stateless", LINEAR, 2.0, 10, 50, 36.4),
         ("vqsgd", LINEAR, 8.0, 10, 50, 16.8),
         ("vqsgd", LINEAR, 30.0, 10, 50, 53.8),
         ("cpsgd", LINEAR, 0.5, 10, 50, 14.6),
         ("cpsgd", LINEAR, 1.0, 10, 600, 56.1),
         ("ldp-fed", LINEAR, 0.5, 10, 50, 15.0),
-        ("ldp-fed", LINEAR, 2.0, 10, 50, 33.2),
         ("ldp-fed", LINEAR, 8.0, 10, 50, 47.9),
         ("privunit", LINEAR, 2.0, 10, 50, 9.5),
         ("privunit", LINEAR, 8.0, 10, 50, 65.7),
         # Means of three seeds; the thresholds were set without these.
-        ("fedsel", LINEAR, 0.1, 10, 600, 14.5),
         ("fedsel", LINEAR, 1.0, 10, 50, 23.5),
-        ("fedsel", LINEAR, 1.0, 10, 600, 56.1),
         ("fedsel", LINEAR, 4.0, 10, 50, 45.8),
     ],
 )
 def test_it_is_given_where_runs_learned_little_or_nothing(name, dim, epsilon, clients, rounds, reached):
     scheme = make_scheme(name, dim=dim, epsilon=epsilon, bytes=256 if name == "privunit" else 64)
-    assert bool(outlook(scheme, clients, rounds, scheme.first_bound)) is (reached < 35)
+    words = outlook(scheme, clients, rounds, scheme.first_bound)
+    needed = least_rounds(scheme, clients, scheme.first_bound)
+    assert bool(words) is (reached < 35)
+    assert needed == pytest.approx(least_rounds(scheme, 1, scheme.first_bound) / clients)
+    assert not words or f"at least {math.ceil(needed):,} rounds" in words
 
 
 @pytest.mark.parametrize(
@@ -261,19 +209,3 @@ def test_few_weights(epsilon, reached):
     """36 of them, four classes, 4 clients in 40 rounds: means of three seeds."""
     scheme = make_scheme("sqsgd-stateless", dim=36, epsilon=epsilon, bytes=16)
     assert bool(outlook(scheme, 4, 40, scheme.first_bound)) is (reached < 40)
-
-
-def test_rounds_and_clients_count_alike():
-    scheme = make_scheme("sqsgd-stateless", dim=LENET, epsilon=1.0, bytes=64)
-    one = least_rounds(scheme, 1, 1.0)
-    assert least_rounds(scheme, 10, 1.0) == pytest.approx(one / 10)
-    words = outlook(scheme, 10, 1, 1.0)
-    assert words.startswith("little or nothing will be learned in 1 round of 10 clients: ")
-    needed = int(words.split("at least ")[1].split(" ")[0].replace(",", ""))
-    assert outlook(scheme, 10, needed - 1, 1.0)
-    assert outlook(scheme, 10, needed, 1.0) == ""
-
-
-def test_no_number_of_rounds_helps():
-    scheme = make_scheme("vqsgd", dim=LENET, epsilon=0.01, bytes=64)
-    assert "no number of rounds helps" in outlook(scheme, 1, 1, 1.0)

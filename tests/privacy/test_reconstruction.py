@@ -2,14 +2,13 @@
 
 import json
 import math
-import time
 
 import mpmath
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sqsgd.privacy.reconstruction import printed_bound, reconstruction_bound, reconstruction_statements
+from sqsgd.privacy.reconstruction import reconstruction_bound, reconstruction_statements
 
 EPSILON = st.floats(0.0, 1e9) | st.floats(0.0, 50.0)
 
@@ -42,15 +41,6 @@ def cap(dimensions, cosine):
 )
 def test_the_numbers_of_the_papers_settings(epsilon, dimensions, cosine, unit):
     assert abs(reconstruction_bound(epsilon, dimensions) - cosine) <= unit / 2
-
-
-@pytest.mark.parametrize(("epsilon", "full", "rounds"), [(400.0, 119850, 149), (2000.0, 1722224, 430)])
-def test_rounds_until_the_printed_bound_is_vacuous(epsilon, full, rounds):
-    last = reconstruction_statements(epsilon, 512, full, rounds)[-1]
-    after = reconstruction_statements(epsilon, 512, full, rounds + 1)[-1]
-    assert (last.scope, last.rounds, last.printed_vacuous) == ("full", rounds, False)
-    assert after.printed_vacuous
-    assert not after.vacuous
 
 
 def test_the_statement_as_printed_is_false():
@@ -90,34 +80,24 @@ def test_it_holds_at_the_result_and_fails_just_below(epsilon, dimensions, probab
 
 
 @ANY
-@given(EPSILON, DIMENSIONS, PROBABILITY, st.floats(0.0, 100.0))
-def test_the_exact_bound_is_never_above_the_printed_one(epsilon, dimensions, probability, prior):
-    exact = reconstruction_bound(epsilon, dimensions, probability, prior)
-    assert 0.0 <= exact <= printed_bound(epsilon, dimensions, probability, prior) <= 1.0
-
-
-@ANY
 @given(EPSILON, EPSILON, DIMENSIONS, DIMENSIONS, PROBABILITY, PROBABILITY)
 def test_more_epsilon_fewer_dimensions_less_probability(epsilon, more, dimensions, fewer, probability, less):
     epsilon, more = sorted((epsilon, more))
     fewer, dimensions = sorted((fewer, dimensions))
     less, probability = sorted((less, probability))
-    for bound in (reconstruction_bound, printed_bound):
-        value = bound(epsilon, dimensions, probability)
-        slack = 1 + 1e-14  # each is rounded up separately
-        assert value <= bound(more, dimensions, probability) * slack
-        assert value <= bound(epsilon, fewer, probability) * slack
-        assert value <= bound(epsilon, dimensions, less) * slack
-        assert value <= bound(epsilon, dimensions, probability, prior=more - epsilon) * slack
+    slack = 1 + 1e-14  # each is rounded up separately
+    value = reconstruction_bound(epsilon, dimensions, probability)
+    assert value <= reconstruction_bound(more, dimensions, probability) * slack
+    assert value <= reconstruction_bound(epsilon, fewer, probability) * slack
+    assert value <= reconstruction_bound(epsilon, dimensions, less) * slack
+    assert value <= reconstruction_bound(epsilon, dimensions, probability, prior=more - epsilon) * slack
 
 
 @pytest.mark.parametrize("dimensions", [2, 3, 1000, 10**9, 10**12])
 @pytest.mark.parametrize("epsilon", [0.0, 1e-300, 1.0, 15.0, 16.0, 1e4, 1e9, 1e308, math.inf])
-def test_the_extremes_in_milliseconds(epsilon, dimensions):
-    started = time.process_time()
+def test_the_extremes(epsilon, dimensions):
     for probability in (5e-324, 1e-6, 0.5, 0.5 - 2**-54, 1.0):
         assert 0.0 <= reconstruction_bound(epsilon, dimensions, probability) <= 1.0
-    assert (time.process_time() - started) / 5 < 0.1  # about 2 ms on an idle core
 
 
 def test_half_the_sphere():
@@ -129,7 +109,7 @@ def test_half_the_sphere():
 
 def test_a_direction_of_one_dimension_is_a_sign():
     """A sign is guessed right at least half the time: the bound is 1 unless ``probability`` covers it."""
-    assert reconstruction_bound(0.5, 1) == reconstruction_bound(0.0, 1, 0.49) == printed_bound(0.0, 1) == 1.0
+    assert reconstruction_bound(0.5, 1) == reconstruction_bound(0.0, 1, 0.49) == 1.0
     assert reconstruction_bound(0.0, 1, 0.5) == 0.0
 
 
@@ -159,33 +139,20 @@ def test_vacuous_statements_say_so():
     ],
 )
 def test_invalid_arguments_of_the_bound(arguments, words):
-    for bound in (reconstruction_bound, printed_bound):
-        with pytest.raises(ValueError, match=words):
-            bound(*arguments)
+    with pytest.raises(ValueError, match=words):
+        reconstruction_bound(*arguments)
 
 
-def test_statements_in_full():
+def test_statements_are_about_block_and_vector_after_one_and_all_rounds():
     found = reconstruction_statements(400.0, 512, 119850, 188)
-    assert [(each.scope, each.rounds) for each in found] == [
-        ("block", 1),
-        ("full", 1),
-        ("block", 188),
-        ("full", 188),
-    ]
+    assert [each.scope for each in found] == ["block", "full", "block", "full"]
+    assert [each.rounds for each in found] == [1, 1, 188, 188]
     block, full, block_all, full_all = (each.sentence for each in found)
-    assert block == (
-        "After one report (epsilon 400) no guess at the direction of the block that was sent "
-        "(512 dimensions) comes closer to it than a cosine of 0.894 (26 degrees), except with probability "
-        "1e-06, provided that all directions were equally likely to the attacker before; the paper's "
-        "printed bound is vacuous here."
-    )
+    assert "After one report (epsilon 400) no guess" in block
+    assert "a cosine of 0.894 (26 degrees), except with probability 1e-06" in block
     assert "a cosine of 0.0826 (85 degrees)" in full
-    assert full.endswith("printed bound gives 0.0833. It says nothing about the block alone.")
-    assert block_all == (
-        "After 188 reports (epsilon 75,200 in all) nothing is guaranteed about the direction of the block "
-        "that was sent (512 dimensions): an attacker may know it exactly; the paper's printed bound is "
-        "vacuous here."
-    )
+    assert full.endswith("It says nothing about the block alone.")
+    assert "After 188 reports (epsilon 75,200 in all) nothing is guaranteed" in block_all
     assert "a cosine of 0.846 (32 degrees)" in full_all
     assert "more than e^3 times likelier" in reconstruction_statements(1.0, 50, 90, 1, prior=3.0)[0].sentence
     for each in found:

@@ -33,10 +33,9 @@ _SHARE = 2**7  # of the mass that a sum may lose, one addition may lose one part
 
 @dataclass(frozen=True, kw_only=True)
 class BlanketBound:
-    """The bound for ``users`` reports whose ``parts`` are independent given the input, and a target δ.
+    """The bound for ``users`` reports whose ``parts`` are independent given the input; ``share`` is γ.
 
-    Each part has a high and a low density relative to its blanket, and the same share of high outputs for
-    all inputs. ``share`` is γ.
+    Each part has a high and a low density, and the same share of high outputs for all inputs.
 
     Guarantees
     ----------
@@ -60,7 +59,6 @@ class BlanketBound:
 
     @cached_property
     def _bits(self) -> int:
-        """The precision of masses."""
         return self._spare + self.users.bit_length() + 16
 
     @cached_property
@@ -109,11 +107,9 @@ class BlanketBound:
         return any(self.spent(each) <= self.delta for each in (min(epsilon, 2 * self._guess()), epsilon))
 
     def epsilon(self, most: float) -> float:
-        """The least ε with δ(ε) <= δ, up to ``TOLERANCE`` and never below it.
+        """The least ε with δ(ε) <= δ, up to ``TOLERANCE`` and never below it; ``most`` if none is certified.
 
-        ``most`` is an ε that holds with δ = 0, and the result if none below it is certified. The search goes
-        upwards from a guess until δ is kept. Then each step asks where the line through the logarithms at
-        both ends crosses δ; an end that stays twice counts half (the Illinois rule).
+        Upwards from a guess until δ is kept, then by false position of the logarithms (the Illinois rule).
         """
         ends, above = [0.0, self._guess()], [self._excess(0.0), 1.0]
         if above[0] <= 0:
@@ -167,8 +163,8 @@ def blanket_bound(parts: tuple[Densities, ...], users: int, delta: float) -> Bla
 def generic_bound(epsilon: float, users: int, delta: float) -> BlanketBound:
     """The bound for any ε₀-LDP mechanism (Feldman, McMillan and Talwar 2021, section 3).
 
-    With probability e^-ε₀ a report is drawn from the mean of the target's two laws. These are mixtures of
-    two laws, with weights e^ε₀ : 1 and 1 : e^ε₀, so that a fair bit takes the place of the blanket.
+    With probability e^-ε₀ a report is drawn from the mean of the target's two laws, mixtures with weights
+    e^ε₀ : 1 and 1 : e^ε₀, so that a fair bit takes the place of the blanket.
     """
 
     def bit() -> tuple[arb, arb]:
@@ -242,7 +238,7 @@ def _binomial_chance(trials: int, share: arb, successes: int) -> arb:
 #
 # A variable is replaced by a larger one in the increasing convex order: a value between two points of the
 # grid is split between them with its mean kept, or moved up. Sums keep the order, so E(W - t)₊ of the
-# result bounds that of the sum from above. Masses are whole numbers of 2^-bits, rounded down; whatever is
+# result is an upper bound for the sum. Masses are whole numbers of 2^-bits, rounded down; the mass that is
 # missing from a total of one counts at the largest possible value.
 
 
@@ -272,8 +268,8 @@ class GridLaw:
 class SpreadSums:
     """Sums of up to ``most`` independent jumps, of size s with probability p for each (s, p) of ``jumps``.
 
-    Sizes are relative to the largest, which is one; with the remaining probability a jump is zero. ``bits``
-    is the precision of masses, and a sum of ``most`` jumps loses at most about 2^-spare of its mass.
+    Sizes are relative to the largest; with the remaining probability a jump is zero. Masses have ``bits``
+    bits, and a sum of ``most`` jumps loses at most about 2^-spare of its mass.
 
     Guarantees
     ----------
@@ -305,10 +301,7 @@ class SpreadSums:
 
     @cached_property
     def _finest(self) -> int:
-        """The grid for single jumps, with steps of at most one: splitting adds little to the mean square.
-
-        Upward jumps of several sizes, some of them small, need long grids; there a little more is added.
-        """
+        """The grid for single jumps: splitting adds little to the mean square, a little more if many."""
         down = [(max(float(s), -self._reach), float(p)) for s, p in self.jumps if float(s) < 0]
         most = (1 if len(self._upward) == 1 else 8) / FINENESS
 
@@ -364,10 +357,7 @@ class SpreadSums:
         return self._coarser(self._trimmed(law, count), self.exponent(count))
 
     def _trimmed(self, law: GridLaw, count: int) -> GridLaw:
-        """Without the mass at the upper end that may be lost.
-
-        As much at the lower end is moved up, and whatever is below minus the reach.
-        """
+        """Without the mass at the upper end that may be lost; as much is moved up from the lower end."""
         allowed = (fmpz(1) << (self.bits - self.spare)) * count // (_SHARE * self.most)
         masses = law.masses
         length, gone = masses.length(), fmpz(0)
@@ -396,12 +386,10 @@ class SpreadSums:
 
 
 def _square(jumps: list[tuple[float, float]]) -> float:
-    """The mean square."""
     return max(sum(chance * size**2 for size, chance in jumps), 1e-300)
 
 
 def _ceiling(number: arb) -> int:
-    """The least whole number that is not below an exact number."""
     whole = number.ceil().unique_fmpz()
     if whole is None:
         raise ArithmeticError(f"{number} is not exact")
@@ -409,5 +397,4 @@ def _ceiling(number: arb) -> int:
 
 
 def _floor(number: arb) -> fmpz:
-    """The greatest whole number that is not above an exact number; zero if that is negative."""
     return fmpz(max(0, -_ceiling(-number)))

@@ -17,21 +17,15 @@ Order = Literal["run", "round"]
 MOST_USERS, MOST_COUNTED = 2**53, 10**9  # more users hide better; the bound is computed for at most so many
 _MOST_LOCAL = 64.0  # no number of users that is counted lowers a larger ε
 _LEAST_DELTA = 1e-100  # smaller ones count as zero
-LEAST = 0.01
-"""The least local ε that schemes accept."""
+LEAST = 0.01  # the least local ε that schemes accept
 
 
 @dataclass(frozen=True, kw_only=True)
 class CentralGuarantee:
-    """What is published is (``epsilon``, ``delta``)-differentially private if one user's data are replaced.
+    """The published models are (``epsilon``, ``delta``)-DP if one user's data are replaced.
 
-    It holds against those who see only what is published, under ``assumptions``. ``local_epsilon`` holds for
-    each report against everyone, without them.
-
-    >>> from sqsgd import central_guarantee, make_scheme
-    >>> scheme = make_scheme("privunit-index", dim=3920, epsilon=8.0)
-    >>> central_guarantee(scheme, users=100, delta=1e-6).sentence.partition("; ")[0]
-    'local 8 against everyone'
+    This holds against those who see only the models, under ``assumptions``. ``local_epsilon`` holds for each
+    report against everyone, without them.
     """
 
     epsilon: float
@@ -72,19 +66,16 @@ def central_guarantee(
 ) -> CentralGuarantee:
     """The central guarantee of reports of ``scheme``, one per user, whose order is uniform and secret.
 
-    It is the smaller of two bounds, and at most the local ε: the bound of a mechanism with two densities
-    (``Traits.blanket``), and that of Feldman, McMillan and Talwar (2021) for all mechanisms.
-    docs/proofs/shuffled-reports.md contains the proof and what is not covered.
+    It is the smaller of two bounds, for mechanisms with two densities and for all, and at most the local ε:
+    docs/proofs/shuffled-reports.md.
 
     Args:
         scheme: A scheme with pure local privacy and without a residual.
-        users: The number of reports in the secret order; for rounds, that of the smallest round.
+        users: The number of reports in the secret order; for rounds, in the smallest round.
         delta: The δ of the guarantee, below 1.
-        order: Which reports are in that order: those of the whole ``"run"``, or, if it is known who is in
-            which round, those of a ``"round"``.
-        dropouts: The most users who may not answer, for reasons other than their data and their slot. They
-            are not counted. Reports that are lost whoever sends them need not be subtracted.
-        colluding: Users who tell the attacker their slots and reports. They are not counted either.
+        order: Which reports are in it: all of the ``"run"``, or, if rounds are known, of a ``"round"``.
+        dropouts: The most users who may not answer, for reasons other than their data and slot; not counted.
+        colluding: Users who tell the attacker their slots and reports; not counted either.
 
     Returns:
         The guarantee with the least certified ε, and its assumptions.
@@ -94,10 +85,10 @@ def central_guarantee(
 
     Guarantees
     ----------
-    * ε is never below what the formulas give, and within about one percent of it:
+    * ε is never below the formulas, and within about one percent of them:
       tests/privacy/test_blanket.py::test_the_bound_is_just_above_the_exact_sum,
       tests/privacy/test_certificate.py::test_the_table_of_values.
-    * No attacker who sees all reports exceeds it, whatever the tasks are:
+    * No attacker who sees all reports and chooses the tasks exceeds it:
       tests/privacy/test_blanket.py::test_no_adaptive_choice_exceeds_the_bound.
 
     >>> from sqsgd import make_scheme
@@ -123,16 +114,6 @@ def central_guarantee(
         local_epsilon=local,
         assumptions=tuple(_assumptions(scheme, counted, order, dropouts, colluding)),
     )
-
-
-def certifies(
-    scheme: Scheme, epsilon: float, users: int, delta: float, *, dropouts: int = 0, colluding: int = 0
-) -> bool:
-    """Whether ``central_guarantee`` certifies ``epsilon``; quicker than to find the least one."""
-    counted, delta = _checked(scheme, users, delta, "run", dropouts, colluding)
-    if epsilon >= scheme.privacy.epsilon:
-        return True
-    return any(candidate.holds(epsilon) for _, candidate in _bounds(scheme, counted, delta))
 
 
 def _bounds(
@@ -190,27 +171,19 @@ def _assumptions(scheme: Scheme, users: int, order: Order, dropouts: int, collud
 
 
 def local_epsilon_for(
-    make: Callable[[float], Scheme],
-    central: float,
-    users: int,
-    delta: float,
-    *,
-    dropouts: int = 0,
-    colluding: int = 0,
-    most: float = 12.0,
+    make: Callable[[float], Scheme], central: float, users: int, delta: float, *, most: float = 12.0
 ) -> float:
     """The largest local ε, up to 0.1 %, whose scheme ``make(ε)`` has a central ε of at most ``central``.
-
-    A local ε of ``central`` always suffices, so that the result is never below it, unless ``most`` is.
 
     Args:
         make: Makes the scheme for a local ε.
         central: The wanted central ε.
-        users, delta, dropouts, colluding: As in ``central_guarantee``.
+        users: The users in the secret order, without drop-outs and colluding users.
+        delta: The δ of the central guarantee.
         most: The largest local ε to consider.
 
     Returns:
-        The local ε.
+        The local ε, at least ``central`` unless ``most`` is below it.
 
     Raises:
         ValueError: If a value is out of range, or even the least local ε exceeds ``central``.
@@ -220,17 +193,18 @@ def local_epsilon_for(
     * ``central_guarantee`` of the result is at most ``central``:
       tests/privacy/test_certificate.py::test_what_is_chosen_keeps_the_central_epsilon.
 
-    >>> from sqsgd import central_guarantee, make_scheme
     >>> make = lambda epsilon: make_scheme("privunit-index", dim=3920, epsilon=epsilon)
-    >>> local = local_epsilon_for(make, 0.5, users=60000, delta=1e-6)
-    >>> round(local, 1), central_guarantee(make(local), users=60000, delta=1e-6).epsilon <= 0.5
-    (6.2, True)
+    >>> round(local_epsilon_for(make, 0.5, users=60000, delta=1e-6), 1)
+    6.2
     """
     central, most = checks.positive("central", central), checks.positive("most", most)
     wanted = central * (1 - 2 * TOLERANCE)  # because the least central ε is found to that accuracy
 
     def enough(epsilon: float) -> bool:
-        return certifies(make(epsilon), wanted, users, delta, dropouts=dropouts, colluding=colluding)
+        scheme = make(epsilon)
+        counted, _ = _checked(scheme, users, delta, "run", 0, 0)
+        bounds = _bounds(scheme, counted, delta)
+        return scheme.privacy.epsilon <= wanted or any(bound.holds(wanted) for _, bound in bounds)
 
     if central >= most or enough(most):
         return most
@@ -252,15 +226,11 @@ class OncePlan:
     scheme: str
     dim: int
     users: int
-    epsilon: float
-    """The local ε of the report."""
+    epsilon: float  # local, of the report
     message_bytes: int
-    nmse: float
-    """The error of one report, relative to |x| = bound."""
-    nmse_mean: float
-    """The error of the mean over all users."""
-    warning: str
-    """If little or nothing will be learned by a softmax on features of unit length; else empty."""
+    nmse: float  # of one report, relative to |x| = bound
+    nmse_mean: float  # of the mean over all users
+    warning: str  # if little or nothing will be learned by a softmax on features of unit length; else empty
     central: CentralGuarantee
 
     def to_dict(self) -> dict[str, Any]:
@@ -276,9 +246,6 @@ def plan_once(
     delta: float,
     epsilon: float | None = None,
     central: float | None = None,
-    order: Order = "run",
-    dropouts: int = 0,
-    colluding: int = 0,
 ) -> OncePlan:
     """The automatic scheme at a local ``epsilon``, or at the largest one that keeps a ``central`` ε.
 
@@ -286,10 +253,6 @@ def plan_once(
     ----------
     * The central ε is at most ``central``, and the scheme is the one that ``scheme = "auto"`` trains with:
       tests/privacy/test_certificate.py::test_the_plan_keeps_what_was_asked_for.
-
-    >>> chosen = plan_once(dim=3920, bytes=32, users=60000, delta=1e-6, central=0.5)
-    >>> chosen.scheme, chosen.message_bytes, round(chosen.epsilon, 1), chosen.central.epsilon <= 0.5
-    ('privunit-index', 7, 6.2, True)
     """
     if (epsilon is None) == (central is None):
         raise ValueError(f"set either epsilon = {epsilon} or central = {central}")
@@ -299,11 +262,8 @@ def plan_once(
         return make_scheme(name, dim=dim, epsilon=local, bytes=bytes)
 
     if epsilon is None:
-        epsilon = local_epsilon_for(
-            make, checks.positive("central", central), users, delta, dropouts=dropouts, colluding=colluding
-        )
+        epsilon = local_epsilon_for(make, checks.positive("central", central), users, delta)
     scheme = make(epsilon)
-    guarantee = central_guarantee(scheme, users, delta, order, dropouts, colluding)
     return OncePlan(
         scheme=scheme.name,
         dim=dim,
@@ -313,5 +273,5 @@ def plan_once(
         nmse=scheme.nmse,
         nmse_mean=scheme.nmse / users,
         warning=once_outlook(scheme, users),
-        central=guarantee,
+        central=central_guarantee(scheme, users, delta),
     )

@@ -1,7 +1,6 @@
 """A client's durable record of the epsilon that it has spent, with a cap that no server can raise.
 
-Epsilons are summed as exact fractions (basic composition, which is tight for pure epsilons). ledger_files.py
-explains how the record survives crashes, and which older copies are detected.
+Epsilons are summed as exact fractions: basic composition, which is tight for pure epsilons.
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ __all__ = [
 class BudgetSpent(ReportRefused):
     """The report would cost more than is left."""
 
-    def __init__(self, *, path: Path, asked: Fraction, spent: Fraction, cap: Fraction) -> None:
-        self.asked, self.spent, self.cap = asked, spent, cap
+    def __init__(self, path: Path, asked: Fraction, spent: Fraction, cap: Fraction) -> None:
         left = max(Fraction(0), cap - spent)
         super().__init__(
             f"the report was not sent: it would cost epsilon {rounded_up(asked)!r}, but "
@@ -62,12 +60,6 @@ class BudgetSpent(ReportRefused):
 class AlreadyAnswered(ReportRefused):
     """This round of this task was answered before."""
 
-    def __init__(self, *, path: Path, task: str, round: int) -> None:
-        self.task, self.round = task, round
-        super().__init__(
-            f"the report was not sent: round {round} of the task {task!r} was answered before ({path})"
-        )
-
 
 @final
 class Ledger:
@@ -78,17 +70,12 @@ class Ledger:
     Guarantees
     ----------
     * ``spend`` returns after its line and its tip are on disk. After a crash at any point, the ledger opens
-      and counts every report that left. tests/privacy/test_ledger_crashes.py
-    * The cap is never exceeded, even by concurrent spends.
-      tests/privacy/test_ledger_together.py
-    * A changed bit, a truncation, a missing line, or an older copy of either file is refused. One valid line
-      more than the tip records is not: that is what a crash leaves, and the line counts as spent. So does
-      the last line under a tip that is one line older. Two lines more are refused.
-      tests/privacy/test_ledger_damage.py, tests/privacy/test_ledger_damage.py
+      and counts every report that left; a failed write spends nothing. tests/privacy/test_ledger_crashes.py
+    * The cap is never exceeded, even by concurrent spends. tests/privacy/test_ledger_together.py
+    * A changed bit, a truncation, a missing line or an older copy of either file is refused, except for a tip
+      that is one line older, as a crash leaves it. tests/privacy/test_ledger_damage.py
     * An epsilon that holds in real arithmetic only is refused unless it is asked for by name.
       tests/privacy/test_ledger_account.py::test_real_arithmetic_is_paid_for_only_by_name
-    * If a write fails, nothing is spent and the ledger stays valid.
-      tests/privacy/test_ledger_crashes.py
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -156,8 +143,6 @@ class Ledger:
     def __repr__(self) -> str:
         return f"Ledger({str(self.path)!r})"
 
-    # ------------------------------------------------------------ reading
-
     @property
     def owner(self) -> str:
         """Whose ledger it is; informational."""
@@ -195,8 +180,6 @@ class Ledger:
         """What a crash left unfinished, to be repaired by the next spend; empty if nothing."""
         return self._files.interrupted()
 
-    # ------------------------------------------------------------ writing
-
     def spend(
         self,
         epsilon: float,
@@ -211,8 +194,7 @@ class Ledger:
     ) -> Entry:
         """Pay for one report. Call it before the report leaves; if it raises, the report must not leave.
 
-        Each round of a task is paid for once: no server can ask twice, and a client cannot repeat a report
-        that was paid for and then lost in a crash.
+        Each round of a task is paid for once, also if its report was then lost in a crash.
 
         Args:
             epsilon: The cost of the report.
@@ -251,11 +233,12 @@ class Ledger:
         asked = to_units(fields["epsilon"])
         with self._files.current(os.O_RDWR) as (descriptor, history):
             if (fields["task"], fields["round"]) in history.answered:
-                raise AlreadyAnswered(path=self.path, task=task, round=round)
-            if history.spent_units + asked > history.cap_units:
-                raise BudgetSpent(
-                    path=self.path, asked=Fraction(fields["epsilon"]), spent=history.spent, cap=history.cap
+                raise AlreadyAnswered(
+                    f"the report was not sent: round {round} of the task {task!r} was answered before "
+                    f"({self.path})"
                 )
+            if history.spent_units + asked > history.cap_units:
+                raise BudgetSpent(self.path, Fraction(fields["epsilon"]), history.spent, history.cap)
             self._files.append(descriptor, history, fields)
             return history.entries[-1]
 
@@ -310,37 +293,26 @@ def _text(name: str, value: object, least: int = 1) -> str:
     return value
 
 
-# ---------------------------------------------------------------- simulated clients
-
-
 @dataclass(frozen=True, kw_only=True)
 class Ledgers:
     """One ledger per client, created with the cap ``max_epsilon`` when the client is first asked.
 
-    Guarantees
-    ----------
-    * A client whose ledger is spent sends no report, in this run or in a later one with the same folder:
-      tests/privacy/test_ledger_account.py::test_a_simulated_client_refuses_in_any_later_run.
+    A spent ledger refuses in later runs with the same folder too:
+    tests/privacy/test_ledger_account.py::test_a_simulated_client_refuses_in_any_later_run.
     """
 
     folder: Path
     max_epsilon: float
-    allow_real: bool = False
-    """Also pay for schemes whose ε holds in real arithmetic only."""
+    allow_real: bool = False  # also pay for schemes whose ε holds in real arithmetic only
 
     def paid(self, scheme: Scheme, task: Task, client: int) -> bool:
-        """Pay for a client's report; False if its ledger refuses. A damaged ledger raises LedgerDamaged.
-
-        ``client`` has the ledger, whatever number the task has.
-        """
+        """Pay for a client's report; False if its ledger refuses. A damaged ledger raises LedgerDamaged."""
         path = self.folder / f"{client // 1000:06d}" / f"client-{client}"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Ledger.create(path, max_epsilon=self.max_epsilon, owner=f"client {client}")
         try:
-            ledger = Ledger(path) if path.exists() else self._made(path, client)
-            ledger.spend_for(scheme, task, allow_real=self.allow_real)
+            Ledger(path).spend_for(scheme, task, allow_real=self.allow_real)
         except (AlreadyAnswered, BudgetSpent):
             return False
         return True
-
-    def _made(self, path: Path, client: int) -> Ledger:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return Ledger.create(path, max_epsilon=self.max_epsilon, owner=f"client {client}")

@@ -1,27 +1,14 @@
 """A ledger's files: the order of writes ensures that neither a crash nor an older copy can undercount.
 
-A ledger has two files: the ledger itself, one chained line per report, and its tip,
-``<ledger>.tip``, which records the number of lines and the digest of the last one. A spend writes the
-following, each on disk before the next begins:
+A spend writes a chained line at the ledger's end, then the tip, ``<ledger>.tip``, which records the number of
+lines and the last digest; each is on disk before the next begins, and only then may the report leave.
 
-    1. the line, at the ledger's end;
-    2. the new tip, as a separate file, which then replaces the old one;
+* A ledger is refused unless it holds all the lines that its tip records, unchanged.
+* A torn line that no tip records is dropped: a crash interrupted it, and no report left.
+* One line more than the tip records counts as spent; two are refused, for no crash leaves them.
 
-and returns only then, so a report leaves only then. Every report that left is counted, because
-
-* it left only after its tip was on disk, and a ledger is refused unless it holds all the lines that its tip
-  records, unchanged;
-* a crash during 1 leaves a torn line that no tip records: no report left, and the line is dropped;
-* a crash between 1 and 2 leaves a line that the tip does not record yet: it counts as spent, and the tip is
-  updated before the next line is written. So a ledger is at most one line ahead of its tip, and no crash
-  leaves a ledger that is refused.
-
-An older copy of the ledger has fewer lines than the tip records, and is refused. An older tip is behind the
-ledger: two or more lines behind it is refused; one line behind it is what a crash leaves, and loses nothing,
-because the ledger's last line counts. Not detected: both files restored together, or copied and
-spent from twice; and forgery, for there is no key that the owner of the disk could not read. Against the
-first two, ``witness`` names a second tip on another disk, which is written and checked the same way. A
-process that keeps the ledger open also remembers the last line that it saw.
+Not detected: forgery, and both files restored or copied together, unless a ``witness``, a second tip on
+another disk, tells. docs/proofs/ledger.md has the proof.
 """
 
 from __future__ import annotations
@@ -35,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, final
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, final
 
 from sqsgd._internal import files
 from sqsgd._internal.exact import from_units, to_units
@@ -61,10 +48,8 @@ class LedgerRolledBack(LedgerDamaged):
     """The ledger or one of its tips is older than it should be."""
 
 
-# ---------------------------------------------------------------- lines
 # A line is a JSON object whose last member, ``digest``, is BLAKE2b-256 of the previous line's digest and of
 # the line's bytes up to it. A changed, missing, repeated or moved line breaks the chain at that place.
-# There is no key: anyone who can write the file can also forge all of it.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,13 +96,10 @@ class History:
     """All lines so far and their sums. A line is added completely or not at all."""
 
     lines: int = 0
-    length: int = 0
-    """Bytes of all the lines."""
-    digest: bytes = START
-    """Digest of the last line."""
+    length: int = 0  # bytes of all the lines
+    digest: bytes = START  # of the last line
     digest_before: bytes = START
-    last_length: int = 0
-    """Bytes of the last line."""
+    last_length: int = 0  # bytes of the last line
     heading: Fields = field(default_factory=dict)
     cap_units: int = 0
     spent_units: int = 0
@@ -126,12 +108,10 @@ class History:
 
     @property
     def cap(self) -> Fraction:
-        """The most that may be spent."""
         return from_units(self.cap_units)
 
     @property
     def spent(self) -> Fraction:
-        """The epsilon spent."""
         return from_units(self.spent_units)
 
     def read(self, file: BinaryIO) -> str:
@@ -187,26 +167,23 @@ def _epsilon(value: object, least: float) -> float:
     return value
 
 
-# ---------------------------------------------------------------- tips
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tip:
+class Tip(NamedTuple):
     """The length of a ledger and the digest of its last line."""
 
     path: Path
-    ledger: str
-    """The ledger's random identifier."""
-    at: str
-    """Where the ledger was created."""
+    ledger: str  # its random identifier
+    at: str  # where it was created
     lines: int
-    digest: str
-    """Digest of the last line."""
+    digest: str  # of the last line
 
 
 def tip_path(ledger: Path) -> Path:
     """Where a ledger's own tip is."""
     return ledger.with_name(ledger.name + ".tip")
+
+
+def _tip_paths(ledger: Path, witness: Path | str | None) -> list[Path]:
+    return [tip_path(ledger), *([] if witness is None else [Path(witness)])]
 
 
 def tip_line(history: History) -> bytes:
@@ -225,13 +202,7 @@ def read_tip(path: Path) -> Tip | None:
         return None
     try:
         fields, _ = unsealed(content, START)
-        return Tip(
-            path=path,
-            ledger=fields["tip of"],
-            at=fields["at"],
-            lines=fields["lines"],
-            digest=fields["last"],
-        )
+        return Tip(path, fields["tip of"], fields["at"], fields["lines"], fields["last"])
     except (ValueError, KeyError, TypeError):
         raise LedgerDamaged(f"{path}: the ledger's tip is damaged") from None
 
@@ -239,20 +210,17 @@ def read_tip(path: Path) -> Tip | None:
 def check_tips(path: Path, history: History, problem: str, torn: int, tips: list[Tip]) -> None:
     """Refuse a ledger that is damaged or older than its tips, and tips that are older than the ledger.
 
-    ``torn`` bytes follow the valid lines, and ``problem`` says why they are not a line. Only a line that no
-    tip has recorded may be torn: a crash interrupted it.
+    ``torn`` bytes follow the valid lines, and ``problem`` says why they are not a line.
     """
-    reached = f"{history.lines} line{'s'[: history.lines != 1]} ({history.length} bytes)"
-    for tip in tips:
-        if history.lines < tip.lines:
-            if torn:
-                raise LedgerDamaged(f"{path}: line {history.lines + 1} (byte {history.length}) {problem}")
-            raise LedgerRolledBack(
-                f"{path} ends after {reached}, but {tip.path} records {tip.lines}: "
-                "an older copy was restored, or the end was cut off"
-            )
-    if torn > MAX_LINE:
+    reached = f"{history.lines} line{'' if history.lines == 1 else 's'} ({history.length} bytes)"
+    recorded = max(tips, key=lambda tip: tip.lines)
+    if torn and (history.lines < recorded.lines or torn > MAX_LINE):
         raise LedgerDamaged(f"{path}: line {history.lines + 1} (byte {history.length}) {problem}")
+    if history.lines < recorded.lines:
+        raise LedgerRolledBack(
+            f"{path} ends after {reached}, but {recorded.path} records {recorded.lines}: "
+            "an older copy was restored, or the end was cut off"
+        )
     for tip in tips:
         behind = history.lines - tip.lines
         if tip.ledger != history.heading["ledger"]:
@@ -268,19 +236,11 @@ def check_tips(path: Path, history: History, problem: str, torn: int, tips: list
             )
 
 
-# ---------------------------------------------------------------- files
-
-
 def create_files(path: Path, heading: Fields) -> None:
-    """Write a new ledger; refuses to replace an existing or a lost one.
-
-    The tips are written first, so a ledger always has one. If a tip records the heading alone, no report
-    left, and a new ledger may replace the lost one.
-    """
+    """Write a new ledger, the tips first. If a tip records the heading alone, it may replace a lost one."""
     history = History()
     history.add(line := sealed(heading, START))
-    witness = heading["witness"]
-    tips = [tip_path(path), *([] if witness is None else [Path(witness)])]
+    tips = _tip_paths(path, heading["witness"])
     with files.locked(path.parent, os.O_RDONLY):
         if path.exists():
             raise FileExistsError(f"{path} exists: open it; it cannot be created again")
@@ -328,10 +288,8 @@ class LedgerFiles:
         with self.current(os.O_RDONLY) as (_, history):
             if self._torn:
                 return f"{self._torn} bytes of a line that was cut off before its report could leave"
-            behind = [str(tip.path) for tip in self._tips if tip.lines < history.lines]
-            return (
-                f"the last line counts, but is not yet recorded in {' and '.join(behind)}" if behind else ""
-            )
+            behind = " and ".join(str(tip.path) for tip in self._tips if tip.lines < history.lines)
+            return f"the last line counts, but is not yet recorded in {behind}" if behind else ""
 
     def _catch_up(self, descriptor: int, history: History) -> None:
         with os.fdopen(descriptor, "rb", closefd=False) as file:
@@ -343,9 +301,8 @@ class LedgerFiles:
             )
         if not history.heading:
             raise LedgerDamaged(f"{self.path}: line 1 (byte 0) {problem or 'is missing'}")
-        witness = self._witness or history.heading["witness"]
         self._tips, self._torn = [], size - history.length
-        for path in [tip_path(self.path), *([] if witness is None else [Path(witness)])]:
+        for path in _tip_paths(self.path, self._witness or history.heading["witness"]):
             tip = read_tip(path)
             if tip is None:
                 raise LedgerDamaged(
@@ -372,7 +329,7 @@ class LedgerFiles:
             with contextlib.suppress(OSError):  # the line then counts, or is found torn
                 files.cut_at(descriptor, start)
             raise
-        # From here on a tip may record the line: it stays, whatever fails.
+        # From here on a tip may record the line: it stays.
         for part, path in parts:
             files.put(part, path)
         self._history, self._known = history, history.lines

@@ -26,10 +26,8 @@ PAPER_LEVELS = 16
 _FAINT, _FEW = 0.025, 40.0
 _FAINT_SOFTMAX, _FEW_SOFTMAX = 0.005, 20.0
 _UNSTABLE = 100.0
-_READABLE = 1e6
-"""Larger multiples of the optimum tell nothing: it is next to zero, and so is the error."""
-CLOSE = 1.03
-"""Errors within this factor of the least count as equal: then the fewest bytes decide."""
+_READABLE = 1e6  # larger multiples of the optimum tell nothing: it is next to zero, and so is the error
+CLOSE = 1.03  # errors within this factor of the least count as equal: then the fewest bytes decide
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +57,7 @@ class Recommendation:
     scheme: str
     options: str
     message_bytes: int
-    optimum_ratio: float
-    """Its error over PrivUnit's at the same ε, the best possible."""
+    optimum_ratio: float  # its error over PrivUnit's at the same ε, the best possible
     reason: str
 
 
@@ -87,10 +84,6 @@ class Plan:
       that training uses: tests/privacy/test_planner.py::test_the_plan_is_what_training_uses.
     * Predicted errors agree with measured ones:
       tests/privacy/test_planner.py::test_predictions_hold_for_the_mean_over_clients.
-
-    >>> chosen = plan(dim=1000, epsilon=50.0, bytes=64, clients=20)
-    >>> chosen.epsilon, chosen.epsilon_direction + chosen.epsilon_norm, chosen.message_bytes <= 64 + 17
-    (50.0, 50.0, True)
     """
 
     dim: int
@@ -133,10 +126,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON, with infinity as a string."""
-        values = {name: worded(value) for name, value in asdict(self).items()}
-        if self.recommendation is not None:
-            advice = asdict(self.recommendation).items()
-            values["recommendation"] = {name: worded(value) for name, value in advice}
+        values = asdict(self, dict_factory=lambda pairs: {name: worded(value) for name, value in pairs})
         return {**values, "reconstruction": [statement.to_dict() for statement in self.reconstruction]}
 
 
@@ -152,8 +142,7 @@ def plan(
 ) -> Plan:
     """The best parameters for a budget, and the error of the mean over clients.
 
-    That error is the error of one report divided by the number of clients, because reports are unbiased with
-    independent noise; so the same parameters are best for any number of clients.
+    Reports are unbiased with independent noise, so the same parameters are best for any number of clients.
 
     Args:
         dim: The number of weights.
@@ -213,7 +202,6 @@ def plan(
 
 
 def _parameters(mechanism: Mechanism) -> dict[str, Any]:
-    """The parameters of the code, and how ε is shared."""
     if isinstance(mechanism, SparseMatches):
         law: SparseLaw | PrivQuant = mechanism.law
         near, count = mechanism.law.near, mechanism.law.count
@@ -239,11 +227,7 @@ def _parameters(mechanism: Mechanism) -> dict[str, Any]:
 
 
 def frontier(*, dim: int, epsilon: float) -> list[Point]:
-    """The least error of ``sqsgd-stateless`` against the bytes of its message, in steps of 2 % or more.
-
-    >>> [(point.message_bytes, point.code, round(point.nmse)) for point in frontier(dim=1000, epsilon=8.0)]
-    [(6, 'sparse', 147), (7, 'sparse', 135)]
-    """
+    """The least error of ``sqsgd-stateless`` against the bytes of its message, in steps of 2 % or more."""
     tried, size = [], 1
     while 8 * size <= 4 * max(epsilon, 16.0) / math.log(2) + 8:
         scheme = sqsgd_stateless(dim, epsilon, size)
@@ -260,12 +244,7 @@ def frontier(*, dim: int, epsilon: float) -> list[Point]:
 def stateless_choices(*, dim: int, epsilon: float, bytes: int) -> list[Stateless]:
     """The schemes of ``STATELESS`` under a budget: those with exact arithmetic, the best first, then others.
 
-    The best has the fewest bytes of those within 3 % of the least error. All are unbiased, so the order is
-    the same for the mean over any number of clients.
-
-    >>> budget = {"dim": 3920, "epsilon": 8.0, "bytes": 64}
-    >>> [(way.name, way.message_bytes) for way in stateless_choices(**budget)][0]
-    ('privunit-index', 7)
+    The best has the fewest bytes of those within 3 % of the least error.
     """
     found = []
     for name in STATELESS:
@@ -273,14 +252,8 @@ def stateless_choices(*, dim: int, epsilon: float, bytes: int) -> list[Stateless
             scheme = make_scheme(name, dim=dim, epsilon=epsilon, bytes=bytes)
         except ValueError:  # it does not fit into the bytes
             continue
-        found.append(
-            Stateless(
-                name=name,
-                nmse=scheme.nmse,
-                message_bytes=scheme.bits // 8,
-                arithmetic=scheme.privacy.arithmetic,
-            )
-        )
+        size, arithmetic = scheme.bits // 8, scheme.privacy.arithmetic
+        found.append(Stateless(name=name, nmse=scheme.nmse, message_bytes=size, arithmetic=arithmetic))
     if not found:
         raise ValueError(f"bytes = {bytes} cannot hold a report of {dim} numbers at epsilon = {epsilon:g}")
     least = {way.arithmetic: way.nmse for way in sorted(found, key=lambda way: -way.nmse)}
@@ -295,13 +268,7 @@ def stateless_choices(*, dim: int, epsilon: float, bytes: int) -> list[Stateless
 def automatic_scheme(*, dim: int, epsilon: float, bytes: int) -> str:
     """The name that ``scheme = "auto"`` stands for: the best of ``stateless_choices`` with exact arithmetic.
 
-    Guarantees
-    ----------
-    * Never a scheme whose ε holds in real arithmetic only:
-      tests/privacy/test_planner.py::test_auto_never_chooses_real_arithmetic.
-
-    >>> automatic_scheme(dim=3920, epsilon=8.0, bytes=64)
-    'privunit-index'
+    tests/privacy/test_planner.py::test_auto_never_chooses_real_arithmetic.
     """
     best = stateless_choices(dim=dim, epsilon=epsilon, bytes=bytes)[0]
     if best.arithmetic == "real":
@@ -315,26 +282,24 @@ def automatic_scheme(*, dim: int, epsilon: float, bytes: int) -> str:
 def recommended(
     ways: Sequence[Stateless], optimum: float, *, epsilon: float, bytes: int
 ) -> Recommendation | None:
-    """What to take of ``stateless_choices``, and why: its error and bytes, and those of the others."""
+    """The best of ``stateless_choices``, and why: errors and bytes of all of them."""
     best, *others = ways
     if best.arithmetic == "real":
         return None
-
     relative = optimum > 0 and best.nmse < _READABLE * optimum
-    unit = optimum if relative else 1.0
-
-    def described(way: Stateless) -> str:
-        real = " (real arithmetic only)" if way.arithmetic == "real" else ""
-        return f"{way.name}{real} {way.nmse / unit:.3g} in {way.message_bytes:,}"
-
-    measure = " times the optimum" if relative else ""
+    unit, measure = (optimum, " times the optimum") if relative else (1.0, "")
+    described = [
+        f"{way.name}{' (real arithmetic only)' if way.arithmetic == 'real' else ''} {way.nmse / unit:.3g} in "
+        f"{way.message_bytes:,}"
+        for way in others
+    ]
     reason = f"error {best.nmse / unit:.3g}{measure} in {best.message_bytes:,} bytes"
     return Recommendation(
         scheme=best.name,
         options=f"--scheme {best.name} --epsilon {epsilon:g} --bytes {bytes}",
         message_bytes=best.message_bytes,
         optimum_ratio=ratio(best.nmse, optimum),
-        reason="; ".join([reason, ", ".join(map(described, others))]) if others else reason,
+        reason=f"{reason}; {', '.join(described)}" if others else reason,
     )
 
 
@@ -342,8 +307,7 @@ def at_the_bound(scheme: Scheme) -> float:
     """The error of a vector as long as the bound: less than without, as its norm is clamped.
 
     The norm of n of D rotated coordinates, rescaled, is about 1 + σ Z with σ² = (1 - n/D) / 2n. Half of the
-    time it exceeds the bound and is clamped: E|x̂|² falls by the factor 1 - σ √(2/π) and E<x̂, x> by half
-    as much, so that 1 - σ √(2/π) of the error remains. Reports of one length stay as long as they are.
+    time it is clamped, which leaves 1 - σ √(2/π) of the error. Reports of one length stay as they are.
     """
     if scheme.mechanism.traits.fixed_length:
         return scheme.nmse
@@ -353,36 +317,22 @@ def at_the_bound(scheme: Scheme) -> float:
 
 
 def ratio(error: float, least: float) -> float:
-    """error / least; infinite where ``least`` underflows to zero.
-
-    >>> ratio(3.0, 2.0), ratio(0.1, 0.0)
-    (1.5, inf)
-    """
+    """error / least; infinite where ``least`` underflows to zero."""
     return error / least if least > 0 else math.inf
 
 
 def information_limit(epsilon: float, coordinates: int) -> float:
-    """1 / (e^{2ε/n} - 1): rate-distortion of n Gaussian coordinates at ε nats.
-
-    An ε-private report carries at most ε nats about them, so the relative error D of an unbiased estimate
-    satisfies (n/2) ln(1 + 1/D) <= ε.
-    """
+    """1 / (e^{2ε/n} - 1): an estimate from ε nats has a relative error D with (n/2) ln(1 + 1/D) <= ε."""
     rate = 2 * epsilon / coordinates
     return 1 / math.expm1(rate) if rate < 700 else math.exp(-rate)
 
 
 def _alternative(choice: Choice, dim: int, epsilon: float) -> Alternative:
-    scheme = sqsgd_stateless(
-        dim,
-        epsilon,
-        -(-Column(choice.coordinates, choice.levels).bits // 8),
-        levels=choice.levels,
-        coordinates=choice.coordinates,
-        reach=choice.reach,
-    )
-    name = f"{choice.levels} levels" + (" (signs)" if choice.levels == 2 else f" over ± {choice.reach:g}")
-    nmse = at_the_bound(scheme)
-    return Alternative(name=name, levels=choice.levels, coordinates=choice.coordinates, nmse=nmse)
+    levels, coordinates, reach = choice.levels, choice.coordinates, choice.reach
+    size = -(-Column(coordinates, levels).bits // 8)
+    scheme = sqsgd_stateless(dim, epsilon, size, levels=levels, coordinates=coordinates, reach=reach)
+    name = f"{levels} levels" + (" (signs)" if levels == 2 else f" over ± {reach:g}")
+    return Alternative(name=name, levels=levels, coordinates=coordinates, nmse=at_the_bound(scheme))
 
 
 def _paper(dim: int, epsilon: float, bytes: int) -> Alternative | None:
@@ -435,23 +385,13 @@ def _warnings(
     return found
 
 
-# ---------------------------------------------------------------- the forecast
-
-
 def least_rounds(scheme: Scheme, clients: int, bound: float, *, softmax: bool = False) -> float:
     """Rounds before which little or nothing is learned, at any rate; below 1 if one is enough.
 
     The mean of all reports about a weight has the error NMSE / (clients rounds) of a gradient as long as the
-    bound; a weight is in the share n / dim of the reports if they are about blocks. Noise under a fixed bound
-    spreads over all d weights, so what counts is that error over d. On digits, LeNet-5 reaches 65 % at
-    0.0054, 30 % at 0.021 and not 22 % from 0.033 on; a linear model on pixels 36 to 50 % at 0.0032 and at
-    most 37 % from 0.025 on, with some schemes 16 %; a ``softmax`` on features, where each user answers once,
-    18 to 36 % at 0.0016 and at most 27 % from 0.006 on. With few weights the error itself counts: 36 of them
-    separate four classes by 60 to 90 % at 9, by 50 to 70 % at 13 and by 28 % at 50. Noise that is relative to
-    the gradient grows with what it does to the weights, whatever d: 70 % at 10, and nothing at 200. Where
-    the mechanism chooses what it sends, the error is that of the estimate scaled to be unbiased.
-
-    tests/training/test_runs.py::test_what_cannot_be_learned_is_told_before.
+    bound. Noise under a fixed bound spreads over all d weights, so the error over d counts, or with few
+    weights the error itself; noise relative to the gradient grows with it, for any d. The thresholds were
+    measured on digits: tests/training/test_runs.py::test_what_cannot_be_learned_is_told_before.
     """
     error, mechanism = scheme.nmse, scheme.mechanism
     if mechanism.traits.chooses:
@@ -471,9 +411,8 @@ def outlook(scheme: Scheme, clients: int, rounds: int, bound: float) -> str:
     needed = least_rounds(scheme, clients, bound)
     if not needed > rounds:
         return ""
-    least = "no number of rounds helps"
-    if needed < 1e12:
-        least = f"at least {math.ceil(needed):,} rounds are needed"
+    few = needed < 1e12
+    least = f"at least {math.ceil(needed):,} rounds are needed" if few else "no number of rounds helps"
     when = f"{rounds:,} {'round' if rounds == 1 else 'rounds'}"
     who = f"{clients:,} {'client' if clients == 1 else 'clients'}"
     return (

@@ -6,8 +6,8 @@ a factor e^ε, and a guess w is a bet on the cap of directions around it:
 
     P(<u, w> >= a | reports) <= e^{ε + ρ₀} Cap_r(a),    Cap_r(a) = ½ I_{1-a²}((r-1)/2, ½).
 
-The paper bounds the cap by √8 exp(-(r-1) a²/2) (line 148), which is always larger, and calls the radius
-√(2-2a) where the squared loss is 2-2a. As printed it does not hold; here it is applied to <u, w>.
+The paper's bound of the cap, √8 exp(-(r-1) a²/2) (line 148), is always larger; as printed, with the
+radius √(2-2a) instead of 2-2a, it does not hold.
 """
 
 from __future__ import annotations
@@ -67,29 +67,14 @@ def reconstruction_bound(
             return 0.0  # the half sphere suffices
         if dimensions == 1:
             return 1.0  # a direction is a sign: a guess is either right or wrong
-        share = _log_share(epsilon, probability, prior)
+        # ln of the largest share of the sphere that the attacker may bet on
+        share = arb(float(probability)).log() - float(epsilon) - float(prior)
         if not share < -arb(2).log():
             share -= arb(2) ** -150  # too close to decide: a is about 1e-40
         if _log_cap(dimensions, _FARTHEST) >= share:
             return 1.0
         log_width = _least(dimensions, share)
     return min(1.0, exact.rounded(lambda: edge(log_width), math.inf))
-
-
-def printed_bound(epsilon: float, dimensions: int, probability: float = 1e-6, prior: float = 0.0) -> float:
-    """The bound from the paper's √8 exp(ε + ρ₀ - (r-1) a²/2): never below the exact one; 1.0 if vacuous.
-
-    >>> printed_bound(400.0, 512), round(printed_bound(400.0, 119850), 4)
-    (1.0, 0.0832)
-    """
-    dimensions = _checked(epsilon, dimensions, probability, prior)
-    if epsilon == math.inf or dimensions == 1:
-        return 1.0
-
-    def square() -> arb:
-        return (arb(8).log() - 2 * _log_share(epsilon, probability, prior)) / (dimensions - 1)
-
-    return min(1.0, exact.rounded(lambda: square().sqrt(), math.inf))
 
 
 def _checked(epsilon: float, dimensions: int, probability: float, prior: float) -> int:
@@ -101,11 +86,6 @@ def _checked(epsilon: float, dimensions: int, probability: float, prior: float) 
     return checks.integer("dimensions", dimensions, 1, MOST_DIMENSIONS)
 
 
-def _log_share(epsilon: float, probability: float, prior: float) -> arb:
-    """ln of the largest share of the sphere that the attacker may bet on."""
-    return arb(float(probability)).log() - float(epsilon) - float(prior)
-
-
 def _log_cap(dimensions: int, log_width: float) -> arb:
     """ln Cap_r(a) from ln(1 - a²)."""
     return chance(dimensions, log_width)[0].log()
@@ -114,10 +94,8 @@ def _log_cap(dimensions: int, log_width: float) -> arb:
 def _least(dimensions: int, share: arb) -> float:
     """ln(1 - a²) of the least a that certainly satisfies ln Cap_r(a) <= share.
 
-    By Newton's method in u = √-ln(1 - a²). ln Cap is concave in u: its slope is -(r-1) (u/a) E[t | t >= a],
-    and both factors increase with a. So the steps decrease from any u beyond the solution without passing
-    it. Two such starting points: Cap <= ½ (1 - a²)^((r-1)/2), and the tangent at zero, whose slope is
-    -2 / B((r-1)/2, ½), at least √((2r-3) / π) in magnitude.
+    By Newton's method in u = √-ln(1 - a²), in which ln Cap is concave, from beyond the solution: by
+    Cap <= ½ (1 - a²)^((r-1)/2), or by the tangent at zero, whose slope is at least √((2r-3) / π).
     """
     gap = float((-share - arb(2).log()).mid())
     u = min(math.sqrt(2 * gap / (dimensions - 1)), gap * math.sqrt(math.pi / (2 * dimensions - 3)))
@@ -142,42 +120,28 @@ class ReconstructionStatement:
     """``"block"``: the coordinates that were sent; ``"full"``: the whole vector."""
     dimensions: int
     rounds: int
-    epsilon: float
-    """The total of all rounds, rounded up."""
+    epsilon: float  # the total of all rounds, rounded up
     probability: float
     prior: float
-    cosine: float
-    """The exact bound."""
-    printed: float
-    """The paper's bound."""
+    cosine: float  # the bound
 
     @property
     def vacuous(self) -> bool:
-        """Whether the exact bound is vacuous."""
         return self.cosine >= 1.0
 
     @property
-    def printed_vacuous(self) -> bool:
-        """Whether the paper's bound is vacuous."""
-        return self.printed >= 1.0
-
-    @property
     def sentence(self) -> str:
-        """The bound as a sentence."""
         what = "the block that was sent" if self.scope == "block" else "the full vector"
         after = f"After one report (epsilon {self.epsilon:,.12g})"
         if self.rounds > 1:
             after = f"After {self.rounds:,} reports (epsilon {self.epsilon:,.12g} in all)"
         of = f"the direction of {what} ({self.dimensions:,} dimensions)"
-        paper = "the paper's printed bound is vacuous here"
-        if not self.printed_vacuous:
-            paper = f"the paper's printed bound gives {_up(self.printed)}"
         if self.vacuous:
-            return f"{after} nothing is guaranteed about {of}: an attacker may know it exactly; {paper}."
+            return f"{after} nothing is guaranteed about {of}: an attacker may know it exactly."
         if _up(self.cosine) == "1":
             return (
                 f"{after} almost nothing is guaranteed about {of}: a guess may come as close as a cosine "
-                f"of {self.cosine:.15g}; {paper}."
+                f"of {self.cosine:.15g}."
             )
         belief = "all directions were equally likely to the attacker before"
         if self.prior > 0:
@@ -185,32 +149,22 @@ class ReconstructionStatement:
         degrees = math.floor(math.degrees(math.acos(self.cosine)))
         text = (
             f"{after} no guess at {of} comes closer to it than a cosine of {_up(self.cosine)} "
-            f"({degrees} degrees), except with probability {self.probability:g}, provided that {belief}; "
-            f"{paper}."
+            f"({degrees} degrees), except with probability {self.probability:g}, provided that {belief}."
         )
         return text if self.scope == "block" else f"{text} It says nothing about the block alone."
 
     def to_dict(self) -> dict[str, object]:
         """All fields and the sentence, for JSON."""
-        extra = ("vacuous", "printed_vacuous", "sentence")
-        values = {**asdict(self), **{name: getattr(self, name) for name in extra}}
+        values = {**asdict(self), "vacuous": self.vacuous, "sentence": self.sentence}
         return {name: worded(value) for name, value in values.items()}
 
 
 def reconstruction_statements(
     epsilon: float, block: int, full: int, rounds: int, probability: float = 1e-6, prior: float = 0.0
 ) -> tuple[ReconstructionStatement, ...]:
-    """For the block and for the full vector, after one round and after all rounds.
+    """For the block and for the full vector, after one round and after all, which add up as in the ledger.
 
-    ``epsilon`` is that of one round; rounds add up, as in the ledger. The bound for the block assumes the
-    worst case: the same coordinates are sent in every round.
-
-    >>> for each in reconstruction_statements(400.0, 512, 119850, 188):
-    ...     print(each.scope, each.rounds, round(each.cosine, 3), each.printed_vacuous)
-    block 1 0.894 True
-    full 1 0.083 False
-    block 188 1.0 True
-    full 188 0.846 True
+    The worst case for the block: the same coordinates are sent in every round.
     """
     checks.integer("full", full, 1, MOST_DIMENSIONS)
     checks.integer("block", block, 1, full)
@@ -218,23 +172,19 @@ def reconstruction_statements(
     _checked(epsilon, full, probability, prior)
     if probability == 1:
         raise ValueError("probability = 1 makes the bound vacuous; choose a small probability, such as 1e-6")
-    statements = []
-    for count in sorted({1, rounds}):
-        spent = total(float(epsilon), count)
-        for scope, dimensions in (("block", block), ("full", full)):
-            statements.append(
-                ReconstructionStatement(
-                    scope=scope,
-                    dimensions=dimensions,
-                    rounds=count,
-                    epsilon=spent,
-                    probability=probability,
-                    prior=prior,
-                    cosine=reconstruction_bound(spent, dimensions, probability, prior),
-                    printed=printed_bound(spent, dimensions, probability, prior),
-                )
-            )
-    return tuple(statements)
+    return tuple(
+        ReconstructionStatement(
+            scope=scope,
+            dimensions=dimensions,
+            rounds=count,
+            epsilon=(spent := total(float(epsilon), count)),
+            probability=probability,
+            prior=prior,
+            cosine=reconstruction_bound(spent, dimensions, probability, prior),
+        )
+        for count in sorted({1, rounds})
+        for scope, dimensions in (("block", block), ("full", full))
+    )
 
 
 def _up(cosine: float) -> str:
