@@ -92,15 +92,6 @@ def test_a_source_is_loaded_with_its_constants_and_orientation(tmp_path):
             load_source(small_source(contents), write(tmp_path, contents))
 
 
-def test_unknown_and_absent_data_sets_say_what_to_do(tmp_path):
-    with pytest.raises(
-        ValueError, match=r"'minst' is unknown; did you mean 'mnist'\? \(choose mnist5k, .* pack"
-    ):
-        load_dataset("minst")
-    with pytest.raises(FileNotFoundError, match=r"'emnist'.*emnist-mnist-train-images.*data fetch emnist"):
-        load_dataset("emnist", tmp_path)
-
-
 def test_a_users_pair_is_split_four_to_one_by_class_and_an_own_split_is_kept():
     inputs = np.arange(100.0).reshape(50, 2)
     data, again = (given_dataset("mine", lambda: (inputs, np.repeat(np.arange(5), 10))) for _ in range(2))

@@ -38,26 +38,6 @@ def test_scores_of_an_image_do_not_depend_on_its_neighbours(name):
     assert together.std(dim=0).max() > 1e-3  # and they do depend on the image
 
 
-@pytest.mark.parametrize("name", ["lenet5", "resnet110"])
-def test_memory_layout_does_not_change_the_result(name):
-    model = make_model(name, in_shape=(3, 20, 24))
-    images = torch.randn(2, 3, 20, 24, generator=torch.Generator().manual_seed(0))
-    moved = images.contiguous(memory_format=torch.channels_last)
-    assert torch.allclose(model(images), model(moved), atol=1e-5)
-
-
-def test_lenet5_is_convolution_relu_pool_written_out():
-    model = make_model("lenet5", seed=3)
-    weights = list(model.parameters())
-    images = torch.randn(4, 1, 28, 28, generator=torch.Generator().manual_seed(0))
-    hidden = images
-    for kernel, bias in (weights[0:2], weights[2:4]):
-        hidden = nn.functional.conv2d(hidden, kernel, bias)
-        hidden = nn.functional.max_pool2d(torch.relu(hidden), 2)
-    hidden = torch.relu(hidden.flatten(1) @ weights[4].T + weights[5])
-    assert torch.allclose(model(images), hidden @ weights[6].T + weights[7], atol=1e-5)
-
-
 def test_resnet110_is_54_pre_activated_blocks_written_out():
     model = make_model("resnet110", seed=3)
     weights = iter(model.parameters())
@@ -169,7 +149,6 @@ def test_errors_name_what_is_wrong_with_a_users_model(given, message):
         ("lenet5", 10, (1, 12, 28), "at least 16 x 16, not 12 x 28"),
         ("resnet110", 10, (784,), "'resnet110' takes images"),
         ("gru", 10, (1, 28, 28), r"'gru' takes sequences .* not \(1, 28, 28\)"),
-        ("mlp", 0, (784,), "classes must be at least 1, not 0"),
     ],
 )
 def test_impossible_models_say_why(name, classes, in_shape, message):
@@ -187,21 +166,10 @@ def descend(model: nn.Module, rate: float, batches: list[tuple[torch.Tensor, tor
     return losses
 
 
-@pytest.mark.parametrize(("name", "final"), [("lenet5", 1.3), ("lenet5-classic", 2.1), ("mlp", 1.2)])
-def test_plain_sgd_learns_the_digits(name, final):
-    data = load_dataset("mnist5k")
-    order = torch.randperm(4000, generator=torch.Generator().manual_seed(0)).split(64)[:40]
-    batches = [(data.train_inputs[part], data.train_labels[part]) for part in order]
-    losses = descend(make_model(name), 0.1, batches)
-    assert 2.2 < losses[0] < 2.5
-    assert np.mean(losses[-10:]) < final, np.mean(losses[-10:])
-
-
 def test_resnet110_is_trainable_by_plain_sgd():
     data = load_dataset("mnist5k")
-    batch = data.train_inputs[::400], data.train_labels[::400]  # one of each digit
-    losses = descend(make_model("resnet110"), 0.1, [batch] * 20)
+    losses = descend(make_model("resnet110"), 0.1, [(data.train_inputs[::800], data.train_labels[::800])] * 8)
     # With the post-activated order of the blocks the losses start at 8 and pass 100.
     assert 2.2 < losses[0] < 2.5
     assert max(losses) < losses[0] + 0.1
-    assert losses[-1] < losses[0] - 0.15
+    assert losses[-1] < losses[0] - 0.4

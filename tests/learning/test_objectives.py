@@ -102,9 +102,7 @@ def two_outputs(loss):
         (lambda m, b: absolute(m, b).item(), "returned a float; expected a scalar tensor"),
         (lambda m, b: absolute(m, b) * math.nan, "loss of the first examples is nan"),
         (lambda m, b: torch.tensor(1.0), "does not depend on the model's trainable weights"),
-        (lambda m, b: (m(b[0]) > 0).sum(), "returned torch.int64"),
         (lambda m, b: m(b[0]).missing, "does not fit the data.*AttributeError: 'Tensor' object has no"),
-        (lambda m: m, "TypeError: .*positional argument"),
         (lambda outputs, labels: outputs - labels, r"TypeError.*'my:loss' gets \(model, batch\)"),
         (two_outputs(OBJECTIVES["squared-error"]), r"returned \(4, 2\) for labels of shape \(4,\)"),
         (lambda m, b: OBJECTIVES["cross-entropy"].loss(m, (b[0], torch.zeros(4, 2).long())),
@@ -120,9 +118,7 @@ def test_a_wrong_loss_is_told_before_training(loss, words):
     ("name", "labels", "words"),
     [
         ("cross-entropy", torch.ones(3), "needs classes .* 'squared-error', 'multi-label'"),
-        ("cross-entropy", torch.ones(3, 1).long(), r"shape \(3, 1\)"),
         ("cross-entropy", torch.eye(3).long(), r"labels.argmax\(1\)"),
-        ("cross-entropy", torch.eye(3), r"labels.argmax\(1\)"),
         ("squared-error", torch.ones(3).long(), "as floats.* write one of loss = 'cross-entropy'"),
         ("multi-label", torch.ones(3), r"a row of zeros and ones .* shape \(3,\)"),
         ("multi-label", torch.full((3, 2), 0.5), "from 0.5 to 0.5"),
@@ -138,9 +134,7 @@ def test_labels_of_the_wrong_kind_name_the_right_loss(name, labels, words):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (3.0, "is a float; expected a function of"),
-        (nn.Linear(1, 1), "is torch's module; expected a function of"),
-        (torch.nn.functional.mse_loss, r"is torch's mse_loss; expected a function of \(model, batch\)"),
+        (nn.Linear(1, 1), "is a Linear; expected a function of"),
         (type("A", (), {"loss": 1}), "expected a function of"),
         (type("A", (), {"loss": absolute, "metrics": {"a": 1}}), "metrics must be a function"),
         (type("A", (), {"loss": absolute, "lower_is_better": "RMSE"}), "a tuple of its names, not 'RMSE'"),
@@ -156,7 +150,6 @@ def test_what_is_not_an_objective_is_refused(value, words):
     [
         (lambda *_: 0.5, "AttributeError.*expected a dictionary of numbers by name"),
         (lambda *_: {"a": torch.ones(2)}, "expected a dictionary of numbers"),
-        (lambda *_: {"a": "high"}, "expected a dictionary of numbers"),
         (lambda outputs, _: {"a": outputs[:, 7].mean()}, "failed: IndexError: index 7"),
         (lambda *_: {"rmse": 0.5}, "lower_is_better names a, and the metrics are rmse"),
     ],
@@ -169,13 +162,6 @@ def test_what_is_not_a_metric_is_refused(metrics, words):
     objective = make_objective("my:thing", type("A", (), members))
     with pytest.raises(ValueError, match=f"loss 'my:thing'.*{words}"):
         make_problem(data, nn.Linear(3, 1), **chosen, workers=1, objective=objective)
-
-
-def test_unknown_names_are_answered_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"loss 'squared_error' is unknown.*squared-error"):
-        find_objective("squared_error")
-    with pytest.raises(ValueError, match="loss 'math:lost': module 'math' has no 'lost'"):
-        find_objective("math:lost")
 
 
 def test_evaluation_counts_over_all_batches_and_restores_the_mode():

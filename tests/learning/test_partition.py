@@ -70,13 +70,12 @@ def test_dirichlet_shares_have_the_mean_and_variance_of_dirichlet():
     [
         (601, "iid", "601 clients cannot share 600 images"),
         (300, "shards:3", "N must be .* at most 2, because 300 clients share 600 images"),
-        (5, "dirichlet", "'dirichlet:'.*BETA must be a positive number"),
+        (5, "dirichlet", "'dirichlet:'.*BETA must be positive"),
         (5, "dirichlet:-1", "BETA must be"),
         (5, "dirichlet:nan", "BETA must be"),
         (5, "shards:0", "N must be"),
         (5, "shards:1.5", "N must be"),
         (5, "iid:3", "'iid:3' is unknown; write iid, dirichlet:BETA, shards:N, drawn or natural"),
-        (0, "iid", "clients must be at least 1, not 0"),
     ],
 )
 def test_impossible_partitions_say_what_would_be_possible(clients, scheme, message):
@@ -84,15 +83,8 @@ def test_impossible_partitions_say_what_would_be_possible(clients, scheme, messa
         partition(LABELS, clients, scheme, seed=0)
 
 
-def test_a_cohort_is_sorted_distinct_and_new_every_round():
-    rounds = [cohort(clients=50, size=20, round=t, seed=9) for t in range(20)]
-    assert all(np.all(np.diff(members) > 0) and members[0] >= 0 and members[-1] < 50 for members in rounds)
-    assert len({tuple(members) for members in rounds}) == 20
-    assert cohort(clients=5, size=5, round=0, seed=0).tolist() == [0, 1, 2, 3, 4]
-
-
 def test_every_pair_of_clients_is_equally_likely():
-    draws, pairs = 15_000, {}
+    draws, pairs = 6_000, {}
     for t in range(draws):
         pair = tuple(cohort(clients=6, size=2, round=t, seed=5).tolist())
         pairs[pair] = pairs.get(pair, 0) + 1
@@ -116,15 +108,6 @@ def test_a_batch_depends_on_seed_round_and_client_and_on_nothing_else():
     for change in ({"round": 5}, {"client": 3}, {"seed": 2}):
         assert not np.array_equal(batch, batch_indices(indices, 32, **(key | change)))
     assert batch_indices(indices[:2], 32, **key).tolist() == [1000, 1001]
-
-
-def test_wrong_cohorts_and_batches_are_refused():
-    with pytest.raises(ValueError, match="a cohort of 6 cannot be drawn from 5 clients"):
-        cohort(clients=5, size=6, round=0, seed=0)
-    with pytest.raises(ValueError, match="batch_size must be at least 1, not 0"):
-        batch_indices(np.arange(3), 0, round=0, client=0, seed=0)
-    with pytest.raises(ValueError, match="seed must be at least 0, not -1"):
-        cohort(clients=5, size=1, round=0, seed=-1)
 
 
 def test_drawn_images_cover_all_and_need_no_memory():

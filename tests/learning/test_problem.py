@@ -71,7 +71,7 @@ def test_each_round_takes_its_clients_with_all_or_a_batch_of_their_data(particip
 def test_many_clients_at_once_have_the_gradients_of_each(hidden, options):
     model = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 2)) if hidden else nn.Linear(2, 2)
     made = problem(model, clients=8, partition_scheme="dirichlet:1", workers=2, **options)
-    assert len({made.size(client) for client in range(8)}) > 3
+    assert len({len(made.parts[client]) for client in range(8)}) > 3
     weights = 0.1 * made.initial()
     cohort = np.array([1, 6, 0, 7])
     losses, rows = made.gradient_rows(weights, 4, cohort)
@@ -201,10 +201,6 @@ def test_a_device_is_found_if_it_is_there(monkeypatch, there):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in there)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in there)
     assert find_device("auto") == (*there, "cpu")[0]
-    for name in ("cuda", "mps", "cpu", "gpu"):
-        if name in (*there, "cpu"):
-            assert find_device(name) == name
-        else:
-            words = rf"device = '{name}' must be one of auto, .*; here there is .*cpu"
-            with pytest.raises(ValueError, match=words):
-                find_device(name)
+    for name in ({"cuda", "mps"} - set(there)) | {"gpu"}:
+        with pytest.raises(ValueError, match=rf"device = '{name}' must be one of auto, .*; here there is"):
+            find_device(name)

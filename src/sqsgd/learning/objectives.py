@@ -1,9 +1,7 @@
 """What is minimised and what is measured on held-out data: built in, or ``package.module:name``.
 
-An objective has ``loss(model, batch)``, the mean loss of a batch (inputs, labels) as a scalar tensor, and
-may have ``metrics(outputs, labels)``, numbers by name, computed from the model's outputs on all held-out
-examples at once. The first metric is the headline. Those that ``lower_is_better`` names fall as the model
-improves.
+An objective has ``loss(model, batch)``, the mean loss as a scalar tensor, and may have ``metrics(outputs,
+labels)``, numbers by name on all held-out examples, the headline first, and names in ``lower_is_better``.
 """
 
 from __future__ import annotations
@@ -18,11 +16,11 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
-from sqsgd._internal import checks
 from sqsgd.learning.datasets import IGNORED
-from sqsgd.learning.factories import call_factory, find_named, is_factory_name, one_line
+from sqsgd.learning.factories import call_factory, find_named, is_factory_name, one_line, unknown_name
 
 Batch: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+Metrics: TypeAlias = Callable[[torch.Tensor, torch.Tensor], Any]
 
 DEFAULT = "cross-entropy"
 
@@ -37,21 +35,18 @@ class Evaluation:
 
     @property
     def headline(self) -> str:
-        """The name of the first metric; ``loss`` if there is none."""
         return next(iter(self.metrics), "loss")
 
     @property
     def value(self) -> float:
-        """The headline's value."""
         return self.metrics.get(self.headline, self.loss)
 
     def recorded(self) -> dict[str, Any]:
-        """The fields of a round's record; plain accuracy alone has a field of its own."""
+        """The fields of a round's record; if accuracy is the only metric, it is not named again."""
         fields: dict[str, Any] = {"accuracy": self.metrics.get("accuracy"), "test_loss": self.loss}
         if tuple(self.metrics) == ("accuracy",):
             return fields
-        lower = self.headline in self.lower_is_better | {"loss"}
-        better = "lower" if lower else "higher"
+        better = "lower" if self.headline in self.lower_is_better | {"loss"} else "higher"
         return fields | {"metric": self.headline, "better": better, "metrics": dict(self.metrics)}
 
 
@@ -61,12 +56,11 @@ class Objective:
 
     name: str
     mean_loss: Callable[[Any, Batch], Any]
-    metrics: Callable[[torch.Tensor, torch.Tensor], Any] | None = None
+    metrics: Metrics | None = None
     lower_is_better: frozenset[str] = frozenset()
 
     @property
     def is_default(self) -> bool:
-        """Whether this is the built-in cross entropy, for which there are faster ways."""
         return self.name == DEFAULT
 
     def check_labels(self, labels: torch.Tensor, inputs: torch.Tensor) -> None:
@@ -91,28 +85,16 @@ class Objective:
         if not isinstance(value, torch.Tensor) or value.ndim or not value.is_floating_point():
             tensor = isinstance(value, torch.Tensor)
             found = f"{value.dtype} of shape {tuple(value.shape)}" if tensor else f"a {type(value).__name__}"
-            raise ValueError(
-                f"loss {self.name!r} returned {found}; expected a scalar tensor, the mean over the batch"
-            )
+            wanted = "expected a scalar tensor, the mean over the batch"
+            raise ValueError(f"loss {self.name!r} returned {found}; {wanted}")
         return value
 
     def evaluate(
-        self,
-        model: nn.Module,
-        inputs: torch.Tensor,
-        labels: torch.Tensor,
-        *,
-        size: int = 100,
-        workers: int = 1,
+        self, model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, size: int = 100, workers: int = 1
     ) -> Evaluation:
-        """The mean loss over all examples and the metrics, in evaluation mode; the mode is restored.
-
-        ``size`` examples go through the model at once, on each of ``workers`` threads. Raises ValueError if
-        the metrics fail, or are not numbers by name.
-        """
+        """The mean loss and the metrics, in evaluation mode, ``size`` examples at once on each thread."""
 
         def part(batch: Batch) -> tuple[float, float, Any]:
-            """Of a batch: the weight, the sum of losses, and labels that are right or the model's outputs."""
             with torch.inference_mode():  # per thread, not per process
                 if self.is_default:
                     return _scored(model, batch)
@@ -132,15 +114,13 @@ class Objective:
         if self.is_default:
             metrics = {"accuracy": sum(found) / sum(counts)}
         elif self.metrics is not None:
-            metrics = self._measured(torch.cat(found), labels.cpu())
-        return Evaluation(
-            loss=sum(losses) / sum(counts), metrics=metrics, lower_is_better=self.lower_is_better
-        )
+            metrics = self._measured(self.metrics, torch.cat(found), labels.cpu())
+        loss = sum(losses) / sum(counts)
+        return Evaluation(loss=loss, metrics=metrics, lower_is_better=self.lower_is_better)
 
-    def _measured(self, outputs: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    def _measured(self, metrics: Metrics, outputs: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
         try:
-            found = self.metrics(outputs, labels) if self.metrics is not None else {}
-            measured = {str(name): float(value) for name, value in found.items()}
+            measured = {str(name): float(value) for name, value in metrics(outputs, labels).items()}
         except Exception as error:
             raise ValueError(
                 f"the metrics of loss {self.name!r} failed: {one_line(error)}; expected a dictionary of "
@@ -182,14 +162,11 @@ def _scored(model: nn.Module, batch: Batch) -> tuple[int, float, int]:
 
 
 def _matching(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The outputs in the labels' shape: a last dimension of one is not needed."""
     if outputs.shape != labels.shape and outputs.shape == (*labels.shape, 1):
         outputs = outputs.squeeze(-1)
     if outputs.shape != labels.shape:
-        raise ValueError(
-            f"the model returned {tuple(outputs.shape)} for labels of shape {tuple(labels.shape)}; expected "
-            "one output for each"
-        )
+        given, wanted = tuple(outputs.shape), tuple(labels.shape)
+        raise ValueError(f"the model returned {given} for labels of shape {wanted}; expected one for each")
     return outputs
 
 
@@ -223,40 +200,26 @@ OBJECTIVES: Mapping[str, Objective] = {
         Objective(name="multi-label", mean_loss=_multi_label, metrics=_set_scores),
     )
 }
-"""Cross entropy of classes, one per example or one per token; regression; sets of labels (0 and 1)."""
 
 
 def find_objective(name: str) -> Objective:
-    """The built-in objective of this name, or the one that ``package.module:name`` refers to.
-
-    Raises:
-        ValueError: If there is none.
-    """
+    """The built-in objective, or the one that ``package.module:name`` refers to; ValueError if none."""
     if is_factory_name(name):
         return make_objective(name, find_named(name, "loss"))
     if name not in OBJECTIVES:
-        raise ValueError(
-            f"loss {name!r} is unknown{checks.meant(name, OBJECTIVES)} "
-            f"(choose {', '.join(OBJECTIVES)} or package.module:name)"
-        )
+        raise unknown_name("loss", name, OBJECTIVES)
     return OBJECTIVES[name]
 
 
 def make_objective(name: str, value: Any) -> Objective:
-    """An objective from a function ``loss(model, batch)``, or from an object or class that has one.
-
-    Raises:
-        ValueError: If it has none, or what it has is of another form.
-    """
+    """An objective from a function ``loss(model, batch)``, or from an object or class that has one."""
     if isinstance(value, type):
         value = call_factory(name, "loss", value)
     loss, metrics = getattr(value, "loss", value), getattr(value, "metrics", None)
-    of_torch = str(getattr(loss, "__module__", "")).startswith("torch.")  # takes outputs and labels
-    if not callable(loss) or isinstance(value, nn.Module) or of_torch:
-        kind = f"torch's {getattr(loss, '__name__', 'module')}" if of_torch else f"a {type(value).__name__}"
+    if not callable(loss) or isinstance(value, nn.Module):
         raise ValueError(
-            f"loss {name!r} is {kind}; expected a function of (model, batch), such as lambda model, batch: "
-            "mse_loss(model(batch[0]), batch[1]), or an object with such a function called loss"
+            f"loss {name!r} is a {type(value).__name__}; expected a function of (model, batch), such as "
+            "lambda model, batch: mse_loss(model(batch[0]), batch[1]), or an object that has one called loss"
         )
     lower = getattr(value, "lower_is_better", ())
     if not (metrics is None or callable(metrics)) or not isinstance(lower, tuple | list | set | frozenset):

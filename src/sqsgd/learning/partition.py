@@ -1,14 +1,11 @@
 """Which client holds which examples, which clients take part in a round, and which examples they use.
 
-Everything here is a pure function of its arguments, so a resumed run is bit-identical. Random words come
-directly from PCG64, whose stream NumPy keeps stable; of the methods of ``Generator``, which may change
-between NumPy versions, only the Dirichlet draw is used.
+Everything here is a pure function of its arguments, so a resumed run is bit-identical.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from typing import TypeAlias
 
 import numpy as np
@@ -21,30 +18,8 @@ _PARTITION, _COHORT, _BATCH, _DRAW = 1, 2, 3, 5  # purposes: each has its own st
 NATURAL = "natural"
 
 
-class Parts(ABC):
-    """The positions of each client's examples."""
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """The number of clients."""
-
-    @abstractmethod
-    def together(self, clients: Indices) -> tuple[Indices, Indices]:
-        """The positions of many clients one after the other, and where each client's begin; the end, last."""
-
-    def __getitem__(self, client: int) -> Indices:
-        if not 0 <= client < len(self):
-            raise IndexError(f"client {client} of {len(self)}")
-        return self.together(np.array([client]))[0]
-
-
-class SharedParts(Parts):
-    """Parts that divide one array.
-
-    >>> parts = SharedParts(np.array([4, 5, 6, 7]), np.array([0, 3, 4]))
-    >>> parts[0].tolist(), [array.tolist() for array in parts.together(np.array([1, 0]))]
-    ([4, 5, 6], [[7, 4, 5, 6], [0, 1, 4]])
-    """
+class Parts:
+    """The positions of each client's examples: parts of one array."""
 
     def __init__(self, order: Indices, bounds: Indices) -> None:
         self._order, self._bounds = order, bounds
@@ -52,7 +27,13 @@ class SharedParts(Parts):
     def __len__(self) -> int:
         return len(self._bounds) - 1
 
+    def __getitem__(self, client: int) -> Indices:
+        if not 0 <= client < len(self):
+            raise IndexError(f"client {client} of {len(self)}")
+        return self.together(np.array([client]))[0]
+
     def together(self, clients: Indices) -> tuple[Indices, Indices]:
+        """The positions of many clients one after the other, and where each client's begin; the end, last."""
         starts, stops = self._bounds[clients], self._bounds[clients + 1]
         bounds = np.append(0, np.cumsum(stops - starts))
         places = np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1], stops - starts)
@@ -60,12 +41,7 @@ class SharedParts(Parts):
 
 
 class DrawnParts(Parts):
-    """One example for each of any number of clients, drawn with replacement and computed on access.
-
-    >>> parts = DrawnParts(examples=60_000, clients=10**9, seed=7)
-    >>> len(parts), len(parts[123_456_789])
-    (1000000000, 1)
-    """
+    """One example for each of any number of clients, drawn with replacement and computed on access."""
 
     def __init__(self, *, examples: int, clients: int, seed: int) -> None:
         self._examples, self._clients = examples, clients
@@ -93,75 +69,53 @@ def partition(
         scheme: One of
 
             - ``iid``: a random split, sizes differing by at most one.
-            - ``dirichlet:BETA``: each class is split with shares drawn from Dirichlet(BETA); a small BETA
-              gives each client few classes (Hsu, Qi and Brown 2019, drawn class by class). Sizes differ.
-            - ``shards:N``: sorted by label and cut into ``N * clients`` shards, N per client (McMahan et al.
-              2017, section 3).
+            - ``dirichlet:BETA``: shares of each class from Dirichlet(BETA) (Hsu, Qi and Brown 2019).
+            - ``shards:N``: sorted by label and cut into shards, N per client (McMahan et al. 2017).
             - ``drawn``: one example per client, drawn with replacement, for any number of clients.
             - ``natural``: the data's own clients; the first of them if ``clients`` are fewer.
         seed: Decides every draw.
-        owners: The client of each example, 0, 1, 2, ..., for ``natural``.
-
-    Raises:
-        ValueError: If the scheme is unknown, or does not fit the labels or the number of clients.
-
-    >>> [len(part) for part in partition([0, 1] * 5, clients=3, scheme="iid", seed=7)]
-    [3, 3, 4]
+        owners: The client of each example, for ``natural``.
     """
     classes = np.asarray(labels)
-    _require_at_least(clients=(clients, 1), seed=(seed, 0))
     kind, _, value = scheme.partition(":")
     if scheme == NATURAL:
         return _natural(owners, clients)
     if scheme == "drawn":
         return DrawnParts(examples=len(classes), clients=clients, seed=seed)
     if scheme != "iid" and kind not in ("dirichlet", "shards"):
-        raise ValueError(
-            f"partition {scheme!r} is unknown; write iid, dirichlet:BETA, shards:N, drawn or {NATURAL}"
-        )
+        known = f"iid, dirichlet:BETA, shards:N, drawn or {NATURAL}"
+        raise ValueError(f"partition {scheme!r} is unknown; write {known}")
     if kind != "iid" and (classes.ndim != 1 or classes.dtype.kind == "f"):
         raise ValueError(f"partition {scheme!r} needs one class per example; write iid, drawn or {NATURAL}")
     if clients > len(classes):
         raise ValueError(f"{clients:,} clients cannot share {len(classes):,} images: each needs at least one")
     words = _stream(_PARTITION, seed)
     if kind == "iid":
-        return SharedParts(_permutation(len(classes), words), _even_bounds(len(classes), clients))
+        return Parts(_permutation(len(classes), words), _even_bounds(len(classes), clients))
     return (_dirichlet if kind == "dirichlet" else _shards)(classes, clients, value, words)
 
 
 def cohort(clients: int, size: int, round: int, seed: int) -> Indices:
-    """A uniform subset of the clients for one round, in increasing order, in O(size) memory.
-
-    >>> cohort(clients=10_000, size=4, round=0, seed=7).shape
-    (4,)
-    """
-    _require_at_least(clients=(clients, 1), size=(size, 1), round=(round, 0), seed=(seed, 0))
+    """A uniform subset of the clients for one round, in increasing order, in O(size) memory."""
     if size > clients:
         raise ValueError(f"a cohort of {size:,} cannot be drawn from {clients:,} clients")
     return _subset(clients, size, _stream(_COHORT, seed, round))
 
 
 def batch_indices(indices: Indices, batch_size: int, round: int, client: int, seed: int) -> Indices:
-    """A client's batch R for one round: uniform without replacement; all its data if there is no more.
-
-    >>> batch_indices(np.arange(10), batch_size=10, round=0, client=3, seed=7)
-    array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
-    """
-    _require_at_least(batch_size=(batch_size, 1), round=(round, 0), client=(client, 0), seed=(seed, 0))
+    """A client's batch R for one round: uniform without replacement; all its data if there is no more."""
     if batch_size >= len(indices):
         return indices
     return indices[_subset(len(indices), batch_size, _stream(_BATCH, seed, round, client))]
 
 
-def _dirichlet(classes: _Labels, clients: int, value: str, words: np.random.PCG64) -> SharedParts:
+def _dirichlet(classes: _Labels, clients: int, value: str, words: np.random.PCG64) -> Parts:
     try:
         beta = float(value)
     except ValueError:
         beta = math.nan
     if not 0 < beta < math.inf:
-        raise ValueError(
-            f"partition 'dirichlet:{value}': BETA must be a positive number, for example dirichlet:0.5"
-        )
+        raise ValueError(f"partition 'dirichlet:{value}': BETA must be positive, for example dirichlet:0.5")
     generator = np.random.Generator(words)
     owners = np.empty(len(classes), np.int64)
     for label in np.unique(classes):
@@ -179,10 +133,10 @@ def _dirichlet(classes: _Labels, clients: int, value: str, words: np.random.PCG6
         sizes[giver] -= 1
         sizes[empty] = 1
         owners[order[starts[giver] + sizes[giver]]] = empty
-    return SharedParts(np.argsort(owners, kind="stable"), np.append(0, np.cumsum(sizes)))
+    return Parts(np.argsort(owners, kind="stable"), np.append(0, np.cumsum(sizes)))
 
 
-def _shards(classes: _Labels, clients: int, value: str, words: np.random.PCG64) -> SharedParts:
+def _shards(classes: _Labels, clients: int, value: str, words: np.random.PCG64) -> Parts:
     each = int(value) if value.isascii() and value.isdecimal() else 0
     count = clients * each
     if not 0 < count <= len(classes):
@@ -192,21 +146,19 @@ def _shards(classes: _Labels, clients: int, value: str, words: np.random.PCG64) 
         )
     shuffled = _permutation(len(classes), words)
     by_label = shuffled[np.argsort(classes[shuffled], kind="stable")]
-    dealt, bounds = SharedParts(by_label, _even_bounds(len(classes), count)).together(
-        _permutation(count, words)
-    )
-    return SharedParts(dealt, bounds[::each])
+    shards = Parts(by_label, _even_bounds(len(classes), count))
+    dealt, bounds = shards.together(_permutation(count, words))
+    return Parts(dealt, bounds[::each])
 
 
-def _natural(owners: Indices | None, clients: int) -> SharedParts:
+def _natural(owners: Indices | None, clients: int) -> Parts:
     if owners is None:
         raise ValueError(f"partition {NATURAL!r}: these data do not say which client an example belongs to")
     sizes = np.bincount(owners)
     if clients > len(sizes):
-        raise ValueError(
-            f"partition {NATURAL!r}: clients = {clients:,}, but {len(sizes):,} clients have training examples"
-        )
-    return SharedParts(np.argsort(owners, kind="stable"), np.append(0, np.cumsum(sizes[:clients])))
+        there = f"{len(sizes):,} clients have training examples"
+        raise ValueError(f"partition {NATURAL!r}: clients = {clients:,}, but {there}")
+    return Parts(np.argsort(owners, kind="stable"), np.append(0, np.cumsum(sizes[:clients])))
 
 
 def _even_bounds(total: int, parts: int) -> Indices:
@@ -239,9 +191,3 @@ def _subset(total: int, size: int, words: np.random.PCG64) -> Indices:
         candidate = word * (last + 1) >> 64
         chosen.add(last if candidate in chosen else candidate)
     return np.array(sorted(chosen), np.int64)
-
-
-def _require_at_least(**bounds: tuple[int, int]) -> None:
-    for name, (value, least) in bounds.items():
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, not {value}")

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,22 +17,10 @@ from torch import nn
 
 from sqsgd._internal.checks import Vector
 from sqsgd.core.random import PublicStream
+from sqsgd.learning import gradients
 from sqsgd.learning.datasets import Dataset
 from sqsgd.learning.factories import one_line
-from sqsgd.learning.gradients import (
-    Losses,
-    Rows,
-    batchable,
-    batched_gradients,
-    get_flat,
-    head_gradients,
-    linear_head,
-    loss_gradient,
-    loss_gradients,
-    parameter_count,
-    prepare_torch,
-    set_flat,
-)
+from sqsgd.learning.gradients import Losses, Rows, loss_gradient, set_flat
 from sqsgd.learning.objectives import DEFAULT, OBJECTIVES, Batch, Evaluation, Objective
 from sqsgd.learning.partition import Indices, Parts, batch_indices, cohort, partition
 
@@ -45,50 +34,37 @@ class ModelFailed(ValueError):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LearningProblem:
-    """Cross-silo: every client uses a batch in each round. Cross-device: a random cohort uses all its data.
-
-    ``participants`` is None for cross-silo, else the cohort size. With ``minibatch`` a cohort uses a batch of
-    its data.
-    """
+    """Cross-silo: all clients use a batch in each round. Cross-device: a random cohort uses all its data."""
 
     dataset: Dataset
     model: nn.Module
     parts: Parts
     batch: int
-    participants: int | None
-    seed: int
+    participants: int | None  # the size of a round's cohort; None: all clients take part
+    seed: int  # of cohorts and batches
     workers: int = 1
     objective: Objective = OBJECTIVES[DEFAULT]
-    minibatch: bool = False
+    minibatch: bool = False  # a cohort uses a batch of its data, too
     random: bool = False
     """The model draws random numbers (dropout): clients run one at a time, each with its own seed."""
 
     @property
     def dim(self) -> int:
-        """The number of trainable parameters."""
-        return parameter_count(self.model)
+        return gradients.parameter_count(self.model)
 
     @property
     def clients(self) -> int:
-        """The number of clients."""
         return len(self.parts)
 
     def initial(self) -> Vector:
-        """The model's current weights."""
-        return get_flat(self.model)
-
-    def size(self, client: int) -> int:
-        """The number of a client's examples."""
-        return len(self.parts[client])
+        return gradients.get_flat(self.model)
 
     def cohort(self, round: int) -> list[int]:
-        """All clients, or this round's cohort."""
         if self.participants is None:
             return list(range(self.clients))
         return [int(client) for client in cohort(self.clients, self.participants, round, self.seed)]
 
     def gradients(self, weights: Vector, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
-        """Each client's mean loss and gradient over its batch."""
         set_flat(self.model, weights)
         with self._named(f"round {round}"):
             if self._head is not None or (self.minibatch and self._batchable):
@@ -112,16 +88,21 @@ class LearningProblem:
             raise ModelFailed(f"{when}: {who} failed: {reason}") from error
 
     def _one_by_one(self, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
-        if self.random:
-            for client, batch in zip(cohort, self._batches(round, cohort), strict=True):
-                seed = self._torch_seed(round, client)
-                yield loss_gradient(self.model, *batch, seed=seed, objective=self.objective)
-        else:
-            batches = self._batches(round, cohort)
-            yield from loss_gradients(self.model, batches, workers=self.workers, objective=self.objective)
+        chosen, bounds = self._chosen(round, np.asarray(cohort))
+        data, parts = self.dataset, (chosen[start:stop] for start, stop in itertools.pairwise(bounds))
+        batches = ((data.train_inputs[mine], data.train_labels[mine]) for mine in parts)
+        if not self.random:
+            yield from gradients.loss_gradients(
+                self.model, batches, workers=self.workers, objective=self.objective
+            )
+            return
+        for client, batch in zip(cohort, batches, strict=True):
+            stream = PublicStream(seed=self.seed, round=round, client=client, purpose="model")
+            seed = int.from_bytes(stream.words(2).tobytes(), "little") >> 1
+            yield loss_gradient(self.model, *batch, seed=seed, objective=self.objective)
 
     def gradient_rows(self, weights: Vector, round: int, cohort: Indices) -> tuple[Losses, Rows]:
-        """The same for many clients at once: their losses, and a gradient in each row."""
+        """The same for many clients at once: a gradient in each row."""
         set_flat(self.model, weights)
         with self._named(f"round {round}"):
             return self._rows(round, cohort)
@@ -129,14 +110,14 @@ class LearningProblem:
     def _rows(self, round: int, cohort: Indices) -> tuple[Losses, Rows]:
         chosen, bounds = self._chosen(round, cohort)
         if self._head is not None:
-            return head_gradients(self._head, self.dataset, chosen, bounds, workers=self.workers)
+            return gradients.head_gradients(self._head, self.dataset, chosen, bounds, workers=self.workers)
         losses, rows = np.empty(len(cohort)), np.empty((len(cohort), self.dim), np.float32)
         sizes, alone = np.diff(bounds), np.ones(len(cohort), bool)
         for size in np.unique(sizes[sizes <= _MOST_EXAMPLES]):
             group = np.flatnonzero(sizes == size)
             if len(group) > 1 and self._batchable:
                 places = bounds[group][:, None] + np.arange(size)
-                found = batched_gradients(self.model, self.dataset, chosen[places], self.objective)
+                found = gradients.batched_gradients(self.model, self.dataset, chosen[places], self.objective)
                 (losses[group], rows[group]), alone[group] = found, False
         others = np.flatnonzero(alone)
         singles = self._one_by_one(round, cohort[others].tolist()) if others.size else ()
@@ -146,31 +127,18 @@ class LearningProblem:
 
     @cached_property
     def _head(self) -> nn.Linear | None:
-        """The model's only layer, if it is a softmax on the inputs themselves, in the processor's memory."""
         one_class = self.objective.is_default and self.dataset.train_labels.ndim == 1
-        return linear_head(self.model) if one_class and self.dataset.train_inputs.is_cpu else None
+        return gradients.linear_head(self.model) if one_class and self.dataset.train_inputs.is_cpu else None
 
     @cached_property
     def _batchable(self) -> bool:
-        """Whether many clients can be computed at once: no randomness, and operations that vmap supports."""
-        return not self.random and batchable(self.model, self.dataset, self.objective)
+        return not self.random and gradients.batchable(self.model, self.dataset, self.objective)
 
     def _chosen(self, round: int, cohort: Indices) -> tuple[Indices, Indices]:
-        """The positions of the clients' examples, and where those of each client begin; the end, last."""
         if self.participants is not None and not self.minibatch:
             return self.parts.together(cohort)
         each = [batch_indices(self.parts[c], self.batch, round, c, self.seed) for c in cohort.tolist()]
         return np.concatenate(each), np.append(0, np.cumsum([len(chosen) for chosen in each]))
-
-    def _batches(self, round: int, cohort: Sequence[int]) -> Iterator[Batch]:
-        chosen, bounds = self._chosen(round, np.asarray(cohort))
-        for start, stop in itertools.pairwise(bounds):
-            one = chosen[start:stop]
-            yield self.dataset.train_inputs[one], self.dataset.train_labels[one]
-
-    def _torch_seed(self, round: int, client: int) -> int:
-        stream = PublicStream(seed=self.seed, round=round, client=client, purpose="model")
-        return int.from_bytes(stream.words(2).tobytes(), "little") >> 1
 
     def named_weights(self, weights: Vector) -> dict[str, npt.NDArray[np.generic]]:
         """The model's state dict with these weights, untrained values included; bfloat16 as float32."""
@@ -181,14 +149,13 @@ class LearningProblem:
         }
 
     def measure(self, weights: Vector) -> Evaluation:
-        """The loss and the metrics on the held-out examples."""
         set_flat(self.model, weights)
-        inputs, labels = self.dataset.test_inputs, self.dataset.test_labels
+        held = self.dataset.test_inputs, self.dataset.test_labels
         with self._named("on held-out data"):
-            return self.objective.evaluate(self.model, inputs, labels, workers=self.workers)
+            return self.objective.evaluate(self.model, *held, workers=self.workers)
 
     def evaluate(self, weights: Vector) -> tuple[float, float]:
-        """The headline metric (accuracy, where labels are classes) and the loss on the held-out examples."""
+        """The headline metric and the loss on the held-out examples."""
         measured = self.measure(weights)
         return measured.value, measured.loss
 
@@ -199,96 +166,61 @@ def make_problem(
     *,
     clients: int,
     partition_scheme: str,
-    batch: int,
-    participants: int | None,
     seed: int,
-    workers: int,
-    objective: Objective = OBJECTIVES[DEFAULT],
     device: str = "cpu",
-    minibatch: bool = False,
+    **chosen: Any,
 ) -> LearningProblem:
-    """Partition the training data over the clients, and check that the model fits it.
+    """Partition the training data over the clients, and check that the model fits it; else ValueError.
 
     Args:
         dataset: Training and held-out examples.
         model: Trained from its current weights.
         clients: How many clients there are.
         partition_scheme: See ``learning.partition.partition``.
-        batch: How many of its examples a client uses in a round.
-        participants: The size of a round's cohort, which uses all its data; None if all clients take part.
         seed: Decides partition, cohorts and batches.
-        workers: How many threads compute gradients.
-        objective: The loss and the metrics.
-        device: Where gradients are computed; data and model move there, everything else stays.
-        minibatch: Whether a cohort uses a batch of its data, too.
-
-    Raises:
-        ValueError: If the data cannot be partitioned so, or the model or the loss does not fit them.
+        device: Where gradients are computed.
+        **chosen: Other fields of ``LearningProblem``; ``batch`` and ``participants`` are needed.
     """
-    prepare_torch()
+    gradients.prepare_torch()
+    objective = chosen.get("objective", OBJECTIVES[DEFAULT])
     parts = partition(dataset.train_labels.numpy(), clients, partition_scheme, seed, dataset.owners)
     objective.check_labels(dataset.train_labels, dataset.train_inputs)
     if device != "cpu":
         model, dataset = model.to(device), dataset.to(device)
-    problem = LearningProblem(
-        dataset=dataset,
-        model=model,
-        parts=parts,
-        batch=batch,
-        participants=participants,
-        seed=seed,
-        workers=workers,
-        objective=objective,
-        minibatch=minibatch,
-        random=draws_randomness(model, *_extreme_examples(dataset), objective),
-    )
+    random = draws_randomness(model, *_extreme_examples(dataset), objective)
+    about: dict[str, Any] = {"parts": parts, "seed": seed, "random": random, **chosen}
+    problem = LearningProblem(dataset=dataset, model=model, **about)
     if objective.metrics is not None:  # a mistake in them must not show after many rounds
         problem.measure(problem.initial())
     return problem
 
 
 def find_device(name: str) -> str:
-    """The device of this name, or for ``auto`` the best that is there; ValueError if it is not.
-
-    Encoding, aggregation and the server's step always run on the processor.
-
-    >>> find_device("cpu")
-    'cpu'
-    """
+    """The device of this name, or for ``auto`` the best that is there; ValueError if it is not."""
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     usable = [device for device, found in there.items() if found]
-    if name == "auto":
-        return usable[0]
-    if name not in usable:
-        raise ValueError(
-            f"device = {name!r} must be one of auto, {', '.join(there)}; here there is {', '.join(usable)} "
-            f"(torch {torch.__version__})"
-        )
-    return name
+    if name not in ("auto", *usable):
+        there_is = f"here there is {', '.join(usable)} (torch {torch.__version__})"
+        raise ValueError(f"device = {name!r} must be one of auto, {', '.join(there)}; {there_is}")
+    return usable[0] if name == "auto" else name
 
 
 def _extreme_examples(dataset: Dataset) -> Batch:
     """A few examples, among them those with the largest label, and with the largest and smallest token."""
     inputs, labels = dataset.train_inputs, dataset.train_labels
     few = [int(labels.reshape(len(labels), -1).amax(dim=1).argmax()), *range(min(3, len(labels)))]
-    tried = [(inputs[few], labels[few])]
-    if not inputs.is_floating_point():
-        for tokens, beside in ((inputs, labels), (dataset.test_inputs, dataset.test_labels)):
-            rows = tokens.flatten(1)
-            ends = [int(rows.amax(dim=1).argmax()), int(rows.amin(dim=1).argmin())]
-            tried.append((tokens[ends], beside[ends]))
+    tried, held = [(inputs[few], labels[few])], (dataset.test_inputs, dataset.test_labels)
+    for tokens, beside in () if inputs.is_floating_point() else ((inputs, labels), held):
+        rows = tokens.flatten(1)
+        ends = [int(rows.amax(dim=1).argmax()), int(rows.amin(dim=1).argmin())]
+        tried.append((tokens[ends], beside[ends]))
     return torch.cat([one for one, _ in tried]), torch.cat([one for _, one in tried])
 
 
 def draws_randomness(
     model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, objective: Objective = OBJECTIVES[DEFAULT]
 ) -> bool:
-    """Whether the gradient depends on torch's generator (dropout).
-
-    Raises:
-        ValueError: If the model cannot be trained on these examples, or one of its buffers changes with a
-            batch: it would store clients' data without protection.
-    """
+    """Whether there is dropout; ValueError if the model does not fit, or a buffer changes with a batch."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     generator = torch.default_generator
     try:
@@ -308,10 +240,8 @@ def draws_randomness(
             f"{tuple(labels.shape[1:])} up to {labels.max().item():g}): {one_line(error)}{hints}"
         ) from error
     if not (math.isfinite(loss) and np.isfinite(first).all()):
-        raise ValueError(
-            f"the loss of the first examples is {loss:g}, or its gradient contains NaN or infinity: check "
-            "inputs, labels and loss"
-        )
+        wrong = f"the loss of the first examples is {loss:g}, or its gradient is not finite"
+        raise ValueError(f"{wrong}: check inputs, labels and loss")
     for name, buffer in model.named_buffers():
         if not torch.equal(before[name], buffer):
             raise ValueError(

@@ -1,11 +1,7 @@
-"""A user's own data as tensors: arrays, DataFrames and Hugging Face datasets.
-
-pandas and ``datasets`` are not imported here: a user who returns such an object has imported them.
-"""
+"""A user's own data as tensors: arrays, DataFrames and Hugging Face datasets, recognised by their methods."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +12,7 @@ import torch
 
 from sqsgd.learning.partition import Indices
 
-LABELS = ("label", "labels", "target")
-"""Names of the column with the labels of a table."""
-CLIENT = "client"
-"""The column of a table that tells whose example it is."""
+LABELS, CLIENT = ("label", "labels", "target"), "client"  # columns of a table
 _MOST_CLASSES = 1 << 16
 _EXPECTED = (
     "expected (inputs, labels), (inputs, labels, clients) or ((train_inputs, train_labels), (test_inputs, "
@@ -38,46 +31,41 @@ class Examples:
     inputs: torch.Tensor
     labels: torch.Tensor
     owners: Indices | None = None
-    columns: Sequence[Any] = ()
-    """The names of a table's inputs."""
+    columns: Sequence[Any] = ()  # of a table's inputs
 
     def at(self, places: Indices) -> Examples:
-        """The examples at these places."""
         owners = None if self.owners is None else self.owners[places]
         return Examples(inputs=self.inputs[places], labels=self.labels[places], owners=owners)
 
 
 def read_examples(name: str, value: Any) -> list[Examples]:
-    """The examples in what a user's dataset factory returned.
+    """The examples in the value that a user's dataset factory returned.
 
     Args:
         name: The dataset's name, for error messages.
-        value: ``(inputs, labels)`` or ``(inputs, labels, clients)`` as arrays or tensors; a table with a
-            column called label, labels or target and perhaps one called client; or two of these: a pair, or
-            a mapping with ``train`` and ``test`` or ``validation``.
+        value: ``(inputs, labels)`` or ``(inputs, labels, clients)`` as arrays or tensors, where inputs may be
+            a table; a table with a column called label, labels or target and perhaps one called client; or
+            two of these: a pair, or a mapping with ``train`` and ``test`` or ``validation``.
 
-    Returns:
-        Training and test examples, or one set that is still to be split.
-
-    Raises:
-        ValueError: If it is none of these, or holds anything but finite real numbers.
+    Returns training and test examples, or one set that is still to be split.
     """
-    two = False
+    where, pair = f"dataset {name!r}", False
     if isinstance(value, Mapping):
         if "train" not in value:
             raise ValueError(
-                f"dataset {name!r} returned a {type(value).__name__} of {', '.join(map(str, value))}; "
+                f"{where} returned a {type(value).__name__} of {', '.join(map(str, value))}; "
                 "expected train, and test or validation"
             )
         test = value.get("test", value.get("validation"))
-        two = test is not None
-        value = (value["train"], test) if two else value["train"]
-    if not two and not _is_examples(value):
-        raise ValueError(f"dataset {name!r} returned a {type(value).__name__}; {_EXPECTED}")
-    if two or (len(value) == 2 and _are_two(*value)):
-        train = _examples(f"dataset {name!r}: training ", value[0])
-        return [train, _examples(f"dataset {name!r}: test ", value[1], train.columns)]
-    return [_examples(f"dataset {name!r}: ", value)]
+        pair, value = test is not None, (value["train"], test) if test is not None else value["train"]
+    elif not _is_examples(value):
+        raise ValueError(f"{where} returned a {type(value).__name__}; {_EXPECTED}")
+    elif not _is_table(value) and len(value) == 2:  # tables, or pairs of inputs and labels
+        pair = _is_examples(value[0]) and _is_examples(value[1])
+    if not pair:
+        return [_examples(f"{where}: ", value)]
+    train = _examples(f"{where}: training ", value[0])
+    return [train, _examples(f"{where}: test ", value[1], train.columns)]
 
 
 def check_shapes(where: str, inputs: torch.Tensor, labels: torch.Tensor) -> None:
@@ -91,26 +79,12 @@ def check_shapes(where: str, inputs: torch.Tensor, labels: torch.Tensor) -> None
         )
 
 
+def _is_table(value: Any) -> bool:
+    return (hasattr(value, "iloc") and hasattr(value, "columns")) or hasattr(value, "with_format")
+
+
 def _is_examples(value: Any) -> bool:
     return _is_table(value) or (isinstance(value, tuple | list) and len(value) in (2, 3))
-
-
-def _are_two(first: Any, second: Any) -> bool:
-    """Whether a pair is training and test data, rather than inputs and labels."""
-    if not _is_table(first) or not _is_table(second):
-        return _is_examples(first) and _is_examples(second) and not _is_table(first)
-    alike = set(_columns("", first)) == set(_columns("", second))
-    return alike or not _is_a("pandas", "DataFrame", first) or any(name in LABELS for name in first)
-
-
-def _is_table(value: Any) -> bool:
-    return _is_a("pandas", "DataFrame", value) or _is_a("datasets", "Dataset", value)
-
-
-def _is_a(package: str, kind: str, value: Any) -> bool:
-    """Whether the value is of a class of a package that may not be installed."""
-    found = getattr(sys.modules.get(package), kind, None)
-    return isinstance(found, type) and isinstance(value, found)
 
 
 def _examples(where: str, value: Any, order: Sequence[Any] = ()) -> Examples:
@@ -133,12 +107,19 @@ def _examples(where: str, value: Any, order: Sequence[Any] = ()) -> Examples:
     sets = labels.dtype == torch.bool and labels.ndim > 1  # of labels, for multi-label
     labels = labels.float() if labels.is_floating_point() or sets else labels.long()
     if not labels.is_floating_point() and int(labels.max()) >= _MOST_CLASSES:
+        numbers = "number classes 0, 1, 2, ..., or write numbers to predict as floats"
+        raise ValueError(f"{where}labels go up to {int(labels.max()):,}; {numbers}")
+    if inputs.dtype == torch.uint8 and inputs.ndim < 3:
         raise ValueError(
-            f"{where}labels go up to {int(labels.max()):,}; number classes 0, 1, 2, ..., "
-            "or write numbers to predict as floats"
+            f"{where}inputs are rows of uint8, which may be numbers, pixels or tokens; write "
+            ".astype('float32'), .astype('float32') / 255 or .astype('int64')"
         )
+    if inputs.dtype == torch.uint8:
+        inputs = inputs.float() / 255
+    real = inputs.is_floating_point() or inputs.dtype == torch.bool
+    inputs = inputs.float() if real else inputs.long()  # tokens
     owners = None if clients is None else _owners(where, clients, len(labels))
-    return Examples(inputs=_as_inputs(where, inputs), labels=labels, owners=owners, columns=columns)
+    return Examples(inputs=inputs, labels=labels, owners=owners, columns=columns)
 
 
 def _taken_apart(where: str, table: Any) -> tuple[dict[Any, Any], Any, Any]:
@@ -150,7 +131,7 @@ def _taken_apart(where: str, table: Any) -> tuple[dict[Any, Any], Any, Any]:
             f"{where}table has {' and '.join(found) or 'none'} of the columns {', '.join(LABELS)}; exactly "
             f"one must hold the labels. It has {', '.join(map(str, columns))}"
         )
-    labels = _numbers(f"{where}column {found[0]!r}", np.asarray(columns.pop(found[0])))
+    labels = _numbers(f"{where}column {found[0]!r}", columns.pop(found[0]))
     clients = columns.pop(CLIENT, None)
     if not columns:
         raise ValueError(f"{where}table has no column besides labels and clients")
@@ -160,7 +141,7 @@ def _taken_apart(where: str, table: Any) -> tuple[dict[Any, Any], Any, Any]:
 def _columns(where: str, table: Any) -> dict[Any, npt.NDArray[Any]]:
     if len(table) == 0:
         raise ValueError(f"{where}table has no rows")
-    if not _is_a("pandas", "DataFrame", table):
+    if hasattr(table, "with_format"):  # Hugging Face's
         return {name: np.asarray(values) for name, values in table.with_format("numpy")[:].items()}
     if not table.columns.is_unique:
         raise ValueError(f"{where}table has two columns of one name; rename or drop one")
@@ -170,9 +151,7 @@ def _columns(where: str, table: Any) -> dict[Any, npt.NDArray[Any]]:
 def _joined(where: str, columns: Mapping[Any, npt.NDArray[Any]]) -> torch.Tensor:
     """Columns side by side as float32: whole numbers are quantities. One alone may hold tokens or images."""
     found = {name: _numbers(f"{where}column {str(name)!r}", values) for name, values in columns.items()}
-    tensors = list(found.values())
-    if len(tensors) == 1 and tensors[0].ndim > 1:
-        (alone,) = tensors
+    if len(found) == 1 and (alone := next(iter(found.values()))).ndim > 1:
         if alone.dtype == torch.uint8 and alone.ndim > 2:  # images: channels first
             return alone.movedim(-1, 1) if alone.ndim == 4 else alone[:, None]
         return alone
@@ -183,29 +162,15 @@ def _joined(where: str, columns: Mapping[Any, npt.NDArray[Any]]) -> torch.Tensor
             f"{where}rows of whole numbers or arrays such as images in {' and '.join(large or tokens)} are "
             f"not joined with other columns; keep one of them (.remove_columns drops the others)"
         )
-    return torch.cat([values.reshape(len(values), -1).float() for values in tensors], dim=1)
-
-
-def _as_inputs(where: str, inputs: torch.Tensor) -> torch.Tensor:
-    """Pixels scaled to 0..1, floats and flags as float32, other whole numbers (tokens) as int64."""
-    if inputs.dtype == torch.uint8:
-        if inputs.ndim < 3:
-            raise ValueError(
-                f"{where}inputs are rows of uint8, which may be numbers, pixels or tokens; write "
-                ".astype('float32'), .astype('float32') / 255 or .astype('int64')"
-            )
-        return inputs.float() / 255
-    whole = not inputs.is_floating_point() and inputs.dtype != torch.bool
-    return inputs.long() if whole else inputs.float()
+    return torch.cat([values.reshape(len(values), -1).float() for values in found.values()], dim=1)
 
 
 def _owners(where: str, clients: Any, count: int) -> Indices:
     """The clients' names as numbers 0, 1, 2, ... in the order of the names."""
     names = np.asarray(clients)
     if names.shape != (count,):
-        raise ValueError(
-            f"{where}clients have shape {names.shape}; expected one for each of the {count:,} examples"
-        )
+        expected = f"expected one for each of the {count:,} examples"
+        raise ValueError(f"{where}clients have shape {names.shape}; {expected}")
     kinds = {type(name).__name__ for name in names.tolist()}
     if len(kinds) > 1 or any(name is None or name != name for name in names.tolist()):
         raise ValueError(
@@ -216,7 +181,6 @@ def _owners(where: str, clients: Any, count: int) -> Indices:
 
 
 def _numbers(what: str, value: Any) -> torch.Tensor:
-    """A tensor of real, finite numbers."""
     if not isinstance(value, np.ndarray | torch.Tensor) or isinstance(value, np.ma.MaskedArray):
         raise ValueError(f"{what}: expected an array or a tensor, not a {type(value).__name__}")
     if isinstance(value, np.ndarray):
@@ -227,8 +191,6 @@ def _numbers(what: str, value: Any) -> torch.Tensor:
     if found.is_complex():
         raise ValueError(f"{what}: expected real numbers, not {found.dtype}")
     if found.is_floating_point() and not bool(torch.isfinite(found.float()).all()):
-        raise ValueError(
-            f"{what}: missing values, NaN, infinity or numbers too large for float32; fill them in, or drop "
-            "these rows"
-        )
+        wrong = "missing values, NaN, infinity or numbers too large for float32"
+        raise ValueError(f"{what}: {wrong}; fill them in, or drop these rows")
     return found
