@@ -26,9 +26,6 @@ class Quadratic:
         gradients = [self.gradient(weights, round, client) for client in cohort.tolist()]
         return np.full(len(cohort), float(round)), np.stack(gradients)
 
-    def size(self, client):
-        return 10 * (client + 1)
-
     def cohort(self, round):
         return range(self.clients)
 

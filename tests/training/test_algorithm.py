@@ -12,8 +12,8 @@ from quadratic import Quadratic, after, settings
 
 from sqsgd import Scheme, Task, make_scheme, seeded_rng, training
 from sqsgd.core.task import Tasks
-from sqsgd.training import State, optimizers
-from sqsgd.training.algorithm import next_bound
+from sqsgd.training import State
+from sqsgd.training.algorithm import DIRECTIONS, next_bound
 from sqsgd.training.state import make_record
 
 
@@ -60,22 +60,12 @@ def test_the_residual_keeps_what_was_not_sent():
         message, residual = training.client_step(
             scheme, task, gradient, before, seeded_rng(1), alpha=alpha, beta=beta
         )
-        sent = training.sent_coordinates(scheme, task, message)
+        sent = scheme.sent_coordinates(scheme.open(message, task), task)
         assert sent.size == 16
         expected = before + np.float32(alpha) * gradient
         expected[sent] = 0
         assert np.array_equal(residual, expected)
     assert np.array_equal(before, np.ones(40, np.float32))  # a value in, a value out
-
-
-def test_the_bound_stays_above_its_floor():
-    scheme, chosen = make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs"), settings(bound=4.0)
-    state = training.initial_state(np.zeros(40, np.float32), chosen)
-    for round in range(40):
-        task = Task(round=round, client=0, seed=5, dim=40, bound=state.bound)
-        report = scheme.encode(np.zeros(40, np.float32), task, seeded_rng(round))
-        state, _ = training.server_step(scheme, chosen, state, [(task, report, 1.0)])
-    assert 4e-4 <= state.bound < 1e-2
 
 
 def test_a_fixed_bound_stays():
@@ -159,21 +149,6 @@ def test_the_memory_is_the_transcriptions(momentum, count, monkeypatch):
         assert not state.residuals[client][..., sent[-3 + client]].any()
 
 
-def test_a_step_changes_nothing_that_it_was_given():
-    scheme = make_scheme("dgc", dim=40, count=7)
-    task = Task(round=0, client=1, seed=5, dim=40, bound=1.0)
-    gradient, kept = np.arange(40, dtype=F), np.ones((2, 40), F)
-    message, after_step = training.client_step(scheme, task, gradient, kept, seeded_rng(1))
-    assert np.array_equal(kept, np.ones((2, 40), F))
-    assert np.array_equal(gradient, np.arange(40, dtype=F))
-    velocity = F(0.9) * np.ones(40, F) + gradient
-    waiting = 1 + velocity
-    assert training.sent_coordinates(scheme, task, message).tolist() == list(range(33, 40))
-    velocity[33:] = waiting[33:] = 0
-    assert np.array_equal(after_step, np.stack([velocity, waiting]))
-    assert after_step.dtype == F
-
-
 def test_momentum_and_adam_take_the_steps_of_the_book():
     gradients = np.random.default_rng(3).standard_normal((5, 2))
     velocity, first, second = np.zeros((3, 2))
@@ -184,9 +159,10 @@ def test_momentum_and_adam_take_the_steps_of_the_book():
         expected["momentum"] -= 0.1 * velocity
         expected["adam"] -= 0.1 * (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
     for name, wanted in expected.items():
-        weights, state = np.zeros(2, np.float32), {}
+        weights, state = np.zeros(2), {}
         for gradient in gradients:
-            weights, state = optimizers.step(name, 0.1, weights, gradient, state)
+            direction, state = DIRECTIONS[name](gradient, state)
+            weights -= 0.1 * direction
         assert np.allclose(weights, wanted, atol=1e-6)
 
 
@@ -210,18 +186,11 @@ def test_totals_are_never_below_the_exact_product():
     assert naive > 20
 
 
-def test_it_describes_the_round_that_began_with_the_state():
-    made = record(magnitudes=[0.5, 1.96, 2.0, 2.4], clients=4)
-    assert (made.round, made.bound, made.clients, made.clip_rate) == (4, 2.0, 4, 0.75)
-    assert (made.epsilon, made.epsilon_total) == (8.0, 40.0)
-    assert math.isnan(made.loss)
-
-
 @pytest.mark.parametrize(("scheme", "written"), [("sqsgd-stateless", 8.0), ("fedsgd", "infinity")])
 def test_json_holds_every_number_and_what_is_unknown_has_no_key(scheme, written):
     line = json.loads(json.dumps(record(scheme, seconds_encode=None).to_dict(), allow_nan=False))
     assert (line["loss"], line["epsilon"], line["clip_rate"]) == ("nan", written, None)
-    assert not {"seconds_encode", "bytes_up_serialised"} & line.keys()
+    assert "seconds_encode" not in line
 
 
 def test_messages_opened_reports_and_many_at_once_make_one_step():

@@ -12,7 +12,7 @@ from quadratic import Quadratic, after, settings
 from tiny_runs import prepared
 
 from sqsgd import SCHEMES, make_scheme
-from sqsgd.training import initial_state, rates, run
+from sqsgd.training import Settings, initial_state, rates, run
 
 PRIVATE = [name for name in SCHEMES if name not in ("fedsgd", "qsgd", "terngrad", "dgc")]
 
@@ -53,13 +53,6 @@ def test_the_rate_allows_for_gradients_longer_than_the_bound(name):
     rate = rates.learning_rate(scheme, 10, rounds=200)
     assert rate * (energy / 10 * 200 / 3) ** 0.5 == pytest.approx(0.07)
     assert scheme.nmse_at(3.0) * 9 > scheme.nmse
-
-
-def test_only_reports_with_norms_and_those_without_noise_are_relative_to_the_vector():
-    relative = {name for name in SCHEMES if made(name).follows_norms}
-    assert relative == {"privunit", "privunit-g", "fedsgd", "qsgd", "terngrad", "dgc"}
-    for name in ("sqsgd", "sqsgd-stateless"):
-        assert made(name, code="signs").follows_norms
 
 
 class Nothing(Quadratic):
@@ -109,19 +102,11 @@ def test_the_rate_for_a_softmax_keeps_its_final_noise_whatever_the_budget(pretra
 
 
 def test_a_constant_rate_is_half_of_one_that_falls():
-    about = {"clients": 10, "rounds": 50, "optimizer": "sgd", "softmax": False}
-    falling, constant = (
-        rates.bound_and_rate(made("vqsgd"), **about, decays=decays)[1] for decays in (True, False)
-    )
+    scheme, about = made("vqsgd"), {"epsilon": 40.0, "bytes": 128, "seed": 1, "secure": True, "rounds": 50}
+    falling, constant = (Settings(**about, decay=decay).fitted(scheme, 10).lr for decay in ("linear", "none"))
     assert constant == falling / 2
-    assert rates.bound_and_rate(made("vqsgd"), **about, decays=True, lr=0.7, bound=3.0) == (3.0, 0.7)
-
-
-def test_changes_of_a_model_are_taken_whole_if_they_are_exact():
-    """The app's own rate has shortened them."""
-    assert rates.change_rate(made("fedsgd"), 10) == 1.0
-    signs = made("sqsgd", code="signs")
-    assert rates.change_rate(signs, 10) == pytest.approx(1 / (1 + signs.mechanism.relative_error(0.5) / 10))
+    given = Settings(**about, lr=0.7, bound=3.0).fitted(scheme, 10)
+    assert (given.lr, given.bound) == (0.7, 3.0)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from folders import write_run
 
-from sqsgd.training.reading import find_runs, read_run, read_runs, sweep_title
+from sqsgd.training.reading import find_runs, read_run, read_runs
 
 
 def test_a_finished_run_is_read_whole(tmp_path):
@@ -43,8 +43,11 @@ def test_a_last_line_that_is_cut_off_is_no_round_yet(tmp_path):
         assert (run.state, run.rounds) == ("unfinished", 11)
 
 
+HUGE = f'{{"round": {"9" * 400}}}'
+
+
 @pytest.mark.parametrize(
-    "line", ["garbage", "{}", "[]", "\x00", '{"round": 4}', "[" * 100000, '{"round": 1e999}', "null", ""]
+    "line", ["garbage", "{}", "[]", '{"round": 4}', "[" * 100000, '{"round": 1e999}', HUGE]
 )
 def test_a_damaged_line_ends_what_is_read(tmp_path, line):
     folder = write_run(tmp_path / "a")
@@ -56,33 +59,11 @@ def test_a_damaged_line_ends_what_is_read(tmp_path, line):
     assert "line 5 of metrics.jsonl" in run.status
 
 
-def test_wrong_types_and_rounds_out_of_order_are_damage(tmp_path):
-    folder = write_run(tmp_path / "a")
-    content = (folder / "metrics.jsonl").read_text()
-    for old, new in (
-        ('"round": 7', '"round": 8'),
-        ('"bytes_up": 273', '"bytes_up": "many"'),
-        ('"bytes_up": 273', f'"bytes_up": {10**400}'),
-    ):
-        (folder / "metrics.jsonl").write_text(content.replace(old, new))
-        assert read_run(folder).state == "damaged"
-
-
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]", b'{"notion": 3}', b'{"notion": "local"}'])
 def test_a_damaged_summary_is_damage(tmp_path, content):
     folder = write_run(tmp_path / "a")
     (folder / "summary.json").write_bytes(content)
     assert read_run(folder).status == "damaged at round 40 of 40: summary.json cannot be read"
-
-
-@pytest.mark.parametrize(
-    "content", [b"\xff\xfe", b"rounds = ", b"rounds = -1", b"unheard_of = 1", b"seed = 'x'"]
-)
-def test_a_configuration_that_cannot_be_read_names_its_file(tmp_path, content):
-    folder = write_run(tmp_path / "a")
-    (folder / "config.toml").write_bytes(content)
-    with pytest.raises(ValueError, match=r"config\.toml|rounds = -1"):
-        read_run(folder)
 
 
 def test_runs_are_found_at_any_depth_once_and_in_natural_order(tmp_path):
@@ -92,26 +73,6 @@ def test_runs_are_found_at_any_depth_once_and_in_natural_order(tmp_path):
     (tmp_path / "x" / "sweep.toml").write_text("")
     found = find_runs([tmp_path, tmp_path / "x", tmp_path / "x" / "y" / "seed-2"])
     assert [folder.name for folder in found] == ["seed-0", "seed-2", "seed-10"]
-
-
-def test_a_run_that_has_only_its_configuration_is_found(tmp_path):
-    folder = write_run(tmp_path / "a", done=0)
-    (folder / "metrics.jsonl").unlink()
-    assert find_runs([tmp_path]) == [folder]
-    assert read_run(folder).status == "unfinished at round 0 of 40"
-
-
-def test_what_holds_no_run_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    for path, words in (
-        (tmp_path / "none", "does not exist"),
-        (tmp_path / "file", "not a folder"),
-        (tmp_path, "no run"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            find_runs([path])
-    with pytest.raises(ValueError, match="nothing to report"):
-        find_runs([])
 
 
 def test_one_unreadable_run_does_not_hide_the_others(tmp_path):
@@ -140,11 +101,3 @@ def test_runs_that_chose_a_sweeps_rates_are_left_out(tmp_path):
     assert find_runs([sweep / "tuning"]) == [tuning]
     other = write_run(tmp_path / "tuning" / "a")  # of no sweep
     assert find_runs([tmp_path]) == [final, other]
-
-
-def test_a_sweep_has_a_title(tmp_path):
-    assert sweep_title([tmp_path]) == sweep_title([]) == ""
-    for content, title in (('title = "Mine"', "Mine"), ("title = ", ""), ("title = 3", ""), ("", "")):
-        (tmp_path / "sweep.toml").write_text(content)
-        assert sweep_title([tmp_path]) == title
-        assert sweep_title([tmp_path, tmp_path]) == ""

@@ -1,18 +1,15 @@
 """A run's folder: one process writes it, and what a crash left is resumed or refused."""
 
-import json
 import multiprocessing
 import os
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 from tiny_runs import prepared, resumed, started, stopped
 
 from sqsgd.training import State
-from sqsgd.training.run_folder import CHECKPOINT, RunFolder, load_state, new_folder, save_state
+from sqsgd.training.run_folder import CHECKPOINT, RunFolder, new_folder
 
 
 def state(round):
@@ -56,20 +53,6 @@ def test_a_folder_that_lost_rounds_cannot_be_resumed(folder):
         assert folder.metrics.read_text() == lost
 
 
-def test_nothing_is_written_by_a_process_that_does_not_hold_the_folder(folder):
-    for write in (lambda: folder.write({"round": 3}), lambda: folder.keep_rounds(1)):
-        with pytest.raises(RuntimeError, match="without being held"):
-            write()
-
-
-def test_the_end_of_a_training(folder):
-    folder.finish({"first": np.full((10, 20), 0.5, np.float32)}, {"rounds": 3})
-    assert json.loads((folder.path / "summary.json").read_text()) == {"rounds": 3}
-    arrays = load_file(folder.path / "model.safetensors")
-    assert {name: array.shape for name, array in arrays.items()} == {"first": (10, 20)}
-    assert set(arrays["first"].ravel()) == {0.5}
-
-
 def test_a_state_comes_back_as_it_was(tmp_path):
     numbers = np.random.default_rng(3)
     weights, moment, first, second = numbers.standard_normal((4, 7)).astype(np.float32)
@@ -77,8 +60,8 @@ def test_a_state_comes_back_as_it_was(tmp_path):
         round=2**40, weights=weights, bound=0.1 + 0.2, optimizer={"moment": moment, "steps": np.int64(5)},
         residuals={0: first, 10**9: second}, spent={10**9: 3, 0: 1},
     )  # fmt: skip
-    save_state(tmp_path, state, {"seed": 2**63, "options": {"levels": 8}})
-    back, config = load_state(tmp_path)
+    RunFolder(tmp_path).save(state, {"seed": 2**63, "options": {"levels": 8}})
+    back, config = RunFolder(tmp_path).load()
     assert (back.round, back.bound, back.spent) == (state.round, state.bound, state.spent)
     assert config == {"seed": 2**63, "options": {"levels": 8}}
     assert back.optimizer["steps"] == 5
@@ -125,14 +108,6 @@ def test_a_damaged_checkpoint_is_reported_as_damaged(tmp_path, damage):
         run.resumed()
 
 
-def test_the_second_and_third_take_the_next_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(time, "strftime", lambda form: "20260102-030405")
-    made = [new_folder("my_code:data", tmp_path / "runs").name for _ in range(3)]
-    first = "my_code-data-20260102-030405"
-    assert made == [first, f"{first}-2", f"{first}-3"]
-    assert sorted(folder.name for folder in (tmp_path / "runs").iterdir()) == sorted(made)
-
-
 def make_ten(place):
     return [str(new_folder("mnist5k", Path(place))) for _ in range(10)]
 
@@ -142,9 +117,3 @@ def test_many_at_once_get_one_folder_each(tmp_path):
         made = [folder for ten in pool.map(make_ten, [tmp_path] * 4, chunksize=1) for folder in ten]
     assert len(set(made)) == 40
     assert all(Path(folder).is_dir() for folder in made)
-
-
-def test_a_file_of_the_same_name_is_reported(tmp_path):
-    (tmp_path / "runs").write_text("mine")
-    with pytest.raises(ValueError, match=r"runs is a file, .* choose one with --out"):
-        new_folder("mnist5k", tmp_path / "runs")

@@ -129,17 +129,3 @@ def test_the_last_accuracy_counts_and_the_largest_message(tmp_path):
     assert (found["seconds"], found["share_gradient"], found["share_aggregate"]) == (10.0, 0.4, 0.1)
     assert (found["refused"], found["rounds"], found["finished"]) == (3, 4, True)
     assert found["epsilon_all_rounds"] == 240.0
-
-
-def test_the_total_of_all_rounds_is_never_below_the_exact_product(tmp_path):
-    """The naive product 1.1 * 20 is."""
-    lines = [{"accuracy": 0.5, "test_loss": 1.0}] * 20
-    found = summary(tmp_path, *lines, scheme="sqsgd-stateless", epsilon=1.1, rounds=20)
-    assert Fraction(found["epsilon_all_rounds"]) >= 20 * Fraction(1.1) > Fraction(20 * 1.1)
-
-
-def test_no_promise_is_a_word_that_json_can_hold(tmp_path):
-    found = summary(tmp_path, {"accuracy": 0.5, "test_loss": 1.0, "epsilon": "infinity"}, scheme="fedsgd")
-    assert (found["notion"], found["epsilon_all_rounds"]) == ("none", "infinity")
-    assert (found["finished"], found["noise"]) == (False, "seeded: an experiment, protects nobody")
-    json.dumps(found, allow_nan=False)

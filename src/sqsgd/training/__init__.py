@@ -1,6 +1,6 @@
 """Training: Algorithm 2 of the paper, the local engine, settings, rates, run folders and sweeps."""
 
-from sqsgd.training.algorithm import client_step, sent_coordinates, server_step
+from sqsgd.training.algorithm import client_step, server_step
 from sqsgd.training.engine import Problem, noise_seed, run
 from sqsgd.training.rates import learning_rate
 from sqsgd.training.settings import RunConfig, Settings
@@ -17,6 +17,5 @@ __all__ = [
     "learning_rate",
     "noise_seed",
     "run",
-    "sent_coordinates",
     "server_step",
 ]

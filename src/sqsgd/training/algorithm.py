@@ -2,32 +2,27 @@
 
 Numbers in comments are lines of the paper's Algorithm 2. The order is corrected: accumulate, clip, select,
 rotate, quantise, privatise. (The paper clips before it adds the residual, which then leaves the range.)
-
-The local engine, Flower's strategy, NVFlare's aggregator and the collector call the same ``server_step``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from sqsgd._internal.checks import Vector
-from sqsgd.core import Aggregate, Indices, Scheme
+from sqsgd.core import Aggregate, Scheme
 from sqsgd.core.codec import Bytes, Columns
 from sqsgd.core.random import Rng
 from sqsgd.core.task import Task, Tasks
-from sqsgd.training import optimizers
 from sqsgd.training.settings import Settings
-from sqsgd.training.state import Record, State, make_record
+from sqsgd.training.state import Gradient, OptimizerState, Record, State, make_record
 
-Weights = npt.NDArray[np.float64]
 Report = tuple[Task, bytes | Columns, float]
 """A client's task, its message (or what ``Scheme.open`` made of it) and its weight in the mean."""
-Reports = tuple[Tasks, Bytes, Weights | None]
+Reports = tuple[Tasks, Bytes, Gradient | None]
 """The same for many clients: a row each; None: all weigh the same."""
 
 
@@ -35,13 +30,13 @@ def round_step(
     scheme: Scheme,
     settings: Settings,
     state: State,
-    cohort: Iterable[tuple[Task, Vector, Rng, float]],
+    cohort: Iterable[tuple[Task, Vector, Rng]],
     *,
     paid: Iterable[int] | None = None,
 ) -> tuple[State, Record]:
-    """Lines 8 to 27: task, gradient, noise and weight of each client to the next state."""
+    """Lines 8 to 27: task, gradient and noise of each client to the next state."""
     residuals, reports = dict(state.residuals), list[Report]()
-    for task, gradient, rng, weight in cohort:  # 8, 12
+    for task, gradient, rng in cohort:  # 8, 12
         residual = residuals.get(task.client)
         try:
             message, residual = client_step(
@@ -51,13 +46,12 @@ def round_step(
             raise diverged(settings, state, error, task.client) from None
         if residual is not None:
             residuals[task.client] = residual
-        reports.append((task, message, weight))  # 21
+        reports.append((task, message, 1.0))  # 21
     after, record = server_step(scheme, settings, state, reports, paid=paid)
     return replace(after, residuals=residuals), record
 
 
 def diverged(settings: Settings, state: State, error: ValueError, client: int | None = None) -> ValueError:
-    """An error in a client's step, with what may help."""
     who = "" if client is None else f"client {client}: "
     return ValueError(
         f"round {state.round}, {who}{error}; if training has diverged, a learning rate below "
@@ -87,7 +81,11 @@ def client_step(
     alpha: float = 1.0,
     beta: float = 1.0,
 ) -> tuple[bytes, Vector | None]:
-    """A client's message and its new residual (None if the scheme sends the whole vector)."""
+    """A client's message and its new residual (None if the scheme sends the whole vector).
+
+    ``alpha`` and ``beta`` weigh the gradient where a residual is kept without momentum. What clipping cuts
+    from the sent coordinates is lost, as in the paper; the residual of the others is not clipped.
+    """
     if not scheme.residual:
         return scheme.encode(gradient, task, rng), None
     if scheme.momentum:
@@ -103,10 +101,7 @@ def client_step(
 def _velocity_step(
     scheme: Scheme, task: Task, gradient: Vector, kept: Vector | None, rng: Rng
 ) -> tuple[bytes, Vector]:
-    """With momentum correction: the residual accumulates the velocity, and both are masked where sent.
-
-    Deep Gradient Compression, Algorithm 4; ``kept`` holds the velocity and then the residual.
-    """
+    """Deep Gradient Compression, Algorithm 4; ``kept`` holds the velocity and then the residual."""
     velocity, unsent = np.zeros((2, scheme.dim), np.float32) if kept is None else kept.copy()
     velocity *= np.float32(scheme.momentum)
     velocity += gradient
@@ -115,13 +110,6 @@ def _velocity_step(
     sent = scheme.sent_coordinates(columns, task)
     velocity[sent] = unsent[sent] = 0
     return scheme.seal(columns, task), np.stack([velocity, unsent])
-
-
-def sent_coordinates(scheme: Scheme, task: Task, message: bytes) -> Indices:
-    """The coordinates that a client's message describes: 𝒟_s of line 11."""
-    return scheme.sent_coordinates(
-        scheme.open(message, task) if scheme.mechanism.traits.chooses else (), task
-    )
 
 
 def server_step(
@@ -140,25 +128,24 @@ def server_step(
         settings: The training's settings, with bound and rate.
         state: The state before the round; its residuals are passed on.
         reports: The clients' reports, one by one or many at once; they may be made as they are read.
-        paid: The clients that may have paid for a report in this round; None: those in the reports' tasks.
-            Empty where no client sends two: tasks then hold the numbers of slots.
+        paid: The clients that may have paid for a report; None: those in the reports' tasks. Empty where no
+            client sends two: tasks then hold the numbers of slots.
         workers: Threads that share the work of many reports.
 
     Returns:
-        The next state, and a record of what the server knows: its caller adds sizes and times of its own.
+        The next state, and a record to which the caller adds its own sizes and times.
 
     Raises:
         MalformedReport: A report does not fit its task.
         ValueError: There is no report.
     """
-    mean, magnitudes, clients, size, seconds = Aggregate(scheme), list[float](), list[int](), 0, 0.0
+    mean, magnitudes, clients, seconds = Aggregate(scheme), list[float](), list[int](), 0.0
     for task, content, weight in reports:
         started = time.perf_counter()
         if isinstance(task, Tasks):
             columns = mean.add_many(task, content, weight, workers=workers)  # type: ignore[arg-type]
-            magnitudes += scheme.mechanism.magnitudes(columns, state.bound)
+            magnitudes += scheme.mechanism.magnitudes(columns, task.task.bound)
             clients += task.clients.tolist()
-            size = max(size, scheme.bits // 8)
         else:
             columns = scheme.open(content, task) if isinstance(content, bytes) else content  # type: ignore[assignment]
             mean.add_columns(task, columns, weight)  # type: ignore[arg-type]
@@ -166,12 +153,10 @@ def server_step(
             if magnitude is not None:
                 magnitudes.append(magnitude)
             clients.append(task.client)
-            size = max(size, len(content) if isinstance(content, bytes) else scheme.bits // 8)
         seconds += time.perf_counter() - started
     started = time.perf_counter()
-    weights, optimizer = optimizers.step(
-        settings.optimizer, settings.rate_at(state.round), state.weights, mean.mean(), state.optimizer
-    )  # 24, 25
+    direction, optimizer = DIRECTIONS[settings.optimizer](mean.mean(), state.optimizer)  # 24
+    weights = (state.weights - settings.rate_at(state.round) * direction).astype(np.float32)  # 25
     bound = state.bound
     if settings.track and magnitudes:  # 27
         bound = next_bound(bound, magnitudes, floor=max(1e-9, settings.bound * 1e-4))
@@ -183,28 +168,43 @@ def server_step(
         after,
         magnitudes=magnitudes,
         clients=mean.count,
-        bytes_up=size,
+        bytes_up=scheme.bits // 8,
         bytes_down=4 * scheme.dim,
         seconds_aggregate=seconds + time.perf_counter() - started,
     )
     return after, record
 
 
+def _momentum(gradient: Gradient, state: OptimizerState) -> tuple[Gradient, OptimizerState]:
+    first = 0.9 * state.get("first", np.zeros_like(gradient)) + gradient
+    return first, {"first": first}
+
+
+def _adam(gradient: Gradient, state: OptimizerState) -> tuple[Gradient, OptimizerState]:
+    """Kingma and Ba: the running mean over the root of the running square, with bias correction."""
+    first = 0.9 * state.get("first", np.zeros_like(gradient)) + 0.1 * gradient
+    second = 0.999 * state.get("second", np.zeros_like(gradient)) + 0.001 * gradient**2
+    steps = float(state.get("steps", np.zeros(1))[0]) + 1
+    direction = (first / (1 - 0.9**steps)) / (np.sqrt(second / (1 - 0.999**steps)) + 1e-8)
+    return direction, {"first": first, "second": second, "steps": np.array([steps])}
+
+
+DIRECTIONS: Mapping[str, Callable[[Gradient, OptimizerState], tuple[Gradient, OptimizerState]]] = {
+    "sgd": lambda gradient, state: (gradient, state),
+    "momentum": _momentum,
+    "adam": _adam,
+}
+
+
 def next_bound(bound: float, magnitudes: Sequence[float], floor: float) -> float:
     """U_{t+1}: 1.5 times the upper quartile of the privatised magnitudes, within [U_t / 2, 2 U_t].
 
-    It moves both ways (the paper's maximum never falls, and one client's report can hold it up), depends
-    on privatised values only, and stays above a floor. The quartile is one of the reported values, the
-    lower of two, so no client can raise the bound alone if there are at least two.
+    The paper's maximum never falls. Of two clients, none can raise this bound alone.
     """
     seen = float(np.quantile(np.clip(magnitudes, 0.0, 2 * bound), 0.75, method="lower"))
     return max(floor, min(max(1.5 * seen, bound / 2), 2 * bound))
 
 
 def enough_answers(min_answers: int, asked: int) -> int:
-    """The least number of answers on which the model moves; by default (0) half of those asked, rounded up.
-
-    >>> [enough_answers(0, asked) for asked in (1, 2, 3, 10)]
-    [1, 1, 2, 5]
-    """
+    """The least number of answers on which the model moves; by default (0) half of those asked."""
     return min_answers or max(1, (asked + 1) // 2)

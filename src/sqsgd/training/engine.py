@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from sqsgd._internal.checks import Vector
-from sqsgd.core import Indices, Scheme, Vectors
+from sqsgd.core import Indices, Scheme
 from sqsgd.core.random import EVERYONE, Rng, secure_rng, seeded_rng
 from sqsgd.core.task import Task, Tasks
 from sqsgd.privacy.ledger import Ledgers
@@ -22,8 +22,7 @@ from sqsgd.training.state import Record, State, make_record
 
 Losses = npt.NDArray[np.float64]
 _FLOATS = 1 << 22  # of gradients at a time: 16 megabytes
-_FEW = 100
-"""Up to this many seeded clients answer one by one, as Flower's nodes do: the same bits."""
+_FEW = 100  # up to this many seeded clients answer one by one, as Flower's nodes do: the same bits
 
 
 class Problem(Protocol):
@@ -34,25 +33,13 @@ class Problem(Protocol):
         """Trainable parameters."""
 
     @property
-    def clients(self) -> int:
-        """Number of clients."""
+    def clients(self) -> int: ...
 
     def gradients(self, weights: Vector, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
         """Each client's loss and gradient, in order. Neither leaves the client; the loss is for plots."""
 
-    def size(self, client: int) -> int:
-        """The client's number of examples; public."""
-
     def cohort(self, round: int) -> Sequence[int]:
         """The clients of a round."""
-
-
-@runtime_checkable
-class RowProblem(Problem, Protocol):
-    """A problem that computes the gradients of many clients at once."""
-
-    def gradient_rows(self, weights: Vector, round: int, cohort: Indices) -> tuple[Losses, Vectors]:
-        """The losses of these clients, and their gradients, one row each."""
 
 
 def noise_seed(seed: int, round: int, client: int) -> int:
@@ -66,7 +53,8 @@ def run(
     """Rounds ``state.round`` to ``rounds - 1``: a record and the new state for each.
 
     Args:
-        problem: The model and the clients' data.
+        problem: The model and the clients' data; a method ``gradient_rows(weights, round, cohort)``, which
+            gives their losses and a gradient in each row, is used for many clients at once.
         scheme: The scheme of the reports.
         settings: The settings, with bound and rate.
         state: Where to begin: ``initial_state``, or a checkpoint's.
@@ -89,32 +77,23 @@ class Engine:
     order: Order | None = None
     """Each user reports once, in this order: tasks then hold the numbers of slots, not of users."""
     ledgers: Ledgers | None = None
-    """The clients' own ledgers, which may refuse a report."""
-    weigh_by_size: bool = False
-    """Weigh clients by their number of examples, which is then public."""
     workers: int = 1
-    """Threads that share the work of clients without state."""
-
-    def __post_init__(self) -> None:
-        if self.order is not None and self.weigh_by_size:
-            raise ValueError("weigh_by_size with an order: public weights would tell which user fills a slot")
 
     def one_round(self, state: State) -> tuple[Record, State]:
-        """One round of Algorithm 2, and its record."""
         started, order, scheme = time.perf_counter(), self.order, self.scheme
         users = np.asarray((self.problem if order is None else order).cohort(state.round), np.int64)
         if state.round == state.lost:
             after = state.after(users.tolist() if order is None else ())
             return make_record(scheme, state, after), after
-        clients = _Clients(self, state, users, self._numbers(users))
-        paid = None if order is None else ()
+        # Whoever reports once is known by its slot, not by name:
+        # tests/training/test_order.py::test_nothing_public_depends_on_a_users_number.
+        numbers, paid = (users, None) if order is None else (np.arange(users.size), ())
+        clients = _Clients(self, state, users, numbers)
         stateless = not scheme.residual and self.ledgers is None
         many = stateless and (self.settings.secure or users.size > _FEW)
-        if many and isinstance(self.problem, RowProblem):
-            reports = clients.reports(self.problem)
-            after, record = server_step(
-                scheme, self.settings, state, reports, paid=paid, workers=self.workers
-            )
+        if many and hasattr(self.problem, "gradient_rows"):
+            parts = (scheme, self.settings, state, clients.reports())
+            after, record = server_step(*parts, paid=paid, workers=self.workers)
         else:
             after, record = round_step(scheme, self.settings, state, clients.one_by_one(), paid=paid)
         record = replace(
@@ -128,22 +107,12 @@ class Engine:
         )
         return record, after
 
-    def _numbers(self, users: Indices) -> Indices:
-        """The number in each user's task: whoever reports once is known by its slot, not by name.
-
-        tests/training/test_order.py::test_nothing_public_depends_on_a_users_number.
-        """
-        return users if self.order is None else np.arange(users.size)
-
 
 @dataclass
 class _Clients:
-    """The clients of one round, and their timers."""
-
     engine: Engine
     state: State
     users: Indices
-    """Whose gradients are taken."""
     numbers: Indices
     """The number in each user's task: the user's own, or that of its slot."""
     losses: list[Losses] = field(default_factory=list)
@@ -151,9 +120,10 @@ class _Clients:
     seconds_gradient: float = 0.0
     seconds_encode: float = 0.0
 
-    def reports(self, problem: RowProblem) -> Iterator[Reports]:
+    def reports(self) -> Iterator[Reports]:
         """Many at once, without state: in pieces, so that memory does not grow with the clients."""
         engine, state, settings = self.engine, self.state, self.engine.settings
+        problem: Any = engine.problem
         size = max(1, _FLOATS // engine.scheme.dim)
         seed = noise_seed(settings.seed, state.round, EVERYONE)
         rng = secure_rng() if settings.secure else seeded_rng(seed)
@@ -170,11 +140,10 @@ class _Clients:
             self.losses.append(losses)
             self.seconds_gradient += computed - began
             self.seconds_encode += time.perf_counter() - computed
-            sizes = [float(problem.size(user)) for user in users.tolist()] if engine.weigh_by_size else None
-            yield tasks, messages, None if sizes is None else np.array(sizes)
+            yield tasks, messages, None
 
-    def one_by_one(self) -> Iterator[tuple[Task, Vector, Rng, float]]:
-        """Task, gradient, noise and weight of the clients whose ledgers allow a report."""
+    def one_by_one(self) -> Iterator[tuple[Task, Vector, Rng]]:
+        """Task, gradient and noise of the clients whose ledgers allow a report."""
         engine, state, settings = self.engine, self.state, self.engine.settings
         gradients = engine.problem.gradients(state.weights, state.round, self.users.tolist())
         started = time.perf_counter()
@@ -185,14 +154,12 @@ class _Clients:
             task = task_for(number, settings, state)
             if engine.ledgers is None or engine.ledgers.paid(engine.scheme, task, user):
                 seed = noise_seed(settings.seed, state.round, number)
-                weight = float(engine.problem.size(user)) if engine.weigh_by_size else 1.0
-                yield task, gradient, secure_rng() if settings.secure else seeded_rng(seed), weight
+                yield task, gradient, secure_rng() if settings.secure else seeded_rng(seed)
                 self.losses.append(np.array([loss]))
             else:
                 self.refused += 1
             started = time.perf_counter()
             self.seconds_encode += started - computed
         if not self.losses:
-            raise ValueError(
-                f"round {state.round}: all {self.refused:,} clients refused, their budgets are spent"
-            )
+            who = f"all {self.refused:,} clients refused"
+            raise ValueError(f"round {state.round}: {who}, their budgets are spent")

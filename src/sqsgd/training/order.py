@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,38 +17,29 @@ import numpy as np
 import numpy.typing as npt
 
 from sqsgd._internal import checks
-from sqsgd._internal.files import FOLDER, forget_secret, new_secret, read_secret, secret_folder
+from sqsgd._internal.files import FOLDER, new_secret, read_secret, secret_folder
 from sqsgd.core.random import Keystream
 
 Users = npt.NDArray[np.int64]
-_Words = npt.NDArray[np.uint64]
 
 MOST_USERS = 2**31
 KEY_BYTES = 32
 _PIECE = 1 << 15  # users whose words are read at once
-_BUCKETS, _SHIFT = 1 << 16, 48  # by the first sixteen bits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """A permutation of the users, cut into rounds of ``per_round`` slots; the last users may get none.
 
-    Each user has 128 bits of the key's keystream (AES-256), and the users in the order of their bits fill the
-    slots. Independent uniform numbers are in uniformly random order; two of n are equal with probability
-    below n² / 2^129. A round's users are found by one pass over all numbers, in memory that does not grow
-    with the users: only the numbers that may fall into the round are kept and sorted.
+    Each user has 128 bits of the key's keystream (AES-256); in the order of these bits users fill the slots.
+    Two of n are equal with probability below n² / 2^129.
 
     Guarantees
     ----------
-    * Every user has at most one slot, whatever the rounds asked for:
-      tests/training/test_order.py::test_every_user_has_one_slot.
+    * Every user has at most one slot: tests/training/test_order.py::test_every_user_has_one_slot.
     * All orders are equally likely: tests/training/test_order.py::test_all_orders_are_equally_likely.
     * The key of ``secret_order`` comes from the operating system, and no text of an order shows it:
       tests/training/test_order.py::test_a_secret_order_comes_from_the_operating_system.
-
-    >>> order = seeded_order(users=10, per_round=5, seed=7)
-    >>> sorted(user for round in (0, 1) for user in order.cohort(round).tolist())
-    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
 
     users: int
@@ -65,41 +55,23 @@ class Order:
             raise ValueError(f"key must have {KEY_BYTES} bytes, not {len(self.key)}")
 
     def cohort(self, round: int) -> Users:
-        """The user of each slot of a round."""
         first, last = round * self.per_round, (round + 1) * self.per_round
         if not 0 <= first < last <= self.users:
-            raise ValueError(
-                f"round {round} needs {self.per_round:,} users who have not reported; "
-                f"{self.users:,} users are too few"
-            )
-        low = int(np.searchsorted(self._ends, first, "right"))  # the buckets of the first and the last slot
-        high = int(np.searchsorted(self._ends, last, "left"))
-        least, most = np.uint64(low << _SHIFT), np.uint64(((high + 1) << _SHIFT) - 1)
-        users, upper, lower = [], [], []
-        for start, (one, other) in self._pieces():
-            inside = np.flatnonzero((one >= least) & (one <= most))
-            users.append(start + inside)
-            upper.append(one[inside])
-            lower.append(other[inside])
-        by_words = np.lexsort((np.concatenate(lower), np.concatenate(upper)))
-        before = int(self._ends[low - 1]) if low else 0
-        return np.concatenate(users)[by_words][first - before : last - before]
+            needs = f"{self.per_round:,} users who have not reported"
+            raise ValueError(f"round {round} needs {needs}; {self.users:,} users are too few")
+        return self._sorted[first:last]
 
     @cached_property
-    def _ends(self) -> Users:
-        """How many users have an upper word in a bucket or before it."""
-        counts = np.zeros(_BUCKETS, np.int64)
-        for _, (upper, _) in self._pieces():
-            counts += np.bincount((upper >> np.uint64(_SHIFT)).astype(np.int64), minlength=_BUCKETS)
-        return np.cumsum(counts)
+    def _sorted(self) -> Users:
+        return np.lexsort(self._words())
 
-    def _pieces(self) -> Iterator[tuple[int, _Words]]:
-        """The number of a piece's first user, and the upper and the lower words of its users."""
-        keystream = Keystream(self.key)
+    def _words(self) -> npt.NDArray[np.uint64]:
+        keystream, pieces = Keystream(self.key), []
         for start in range(0, self.users, _PIECE):
             words = np.empty((2, min(_PIECE, self.users - start)), "<u8")
             keystream.fill(words.reshape(-1).view(np.uint8))
-            yield start, words.astype(np.uint64, copy=False)
+            pieces.append(words[::-1])
+        return np.concatenate(pieces, axis=1).astype(np.uint64, copy=False)
 
 
 def secret_order(users: int, per_round: int) -> Order:
@@ -132,9 +104,3 @@ def kept_order(name: str) -> Order:
         ) from None
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{secret_folder() / name} is damaged: {error}") from None
-
-
-def forget_order(name: str) -> None:
-    """Delete the order of a finished run, if it has a file: nobody needs to know it any more."""
-    if name:
-        forget_secret(name)

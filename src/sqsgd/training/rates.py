@@ -9,12 +9,11 @@ from sqsgd.core import Scheme
 _NOISE, _COORDINATE_NOISE, _UNEVEN_NOISE, _SPIKES = 0.1, 0.08, 0.07, 0.04
 _LONGEST_STEP, _LONGEST_CHOSEN, _LONG_GRADIENT = 1.25, 2.0, 3.0
 _STEEPEST, _TOLERATED, _UNBOUNDED, _OF_BLOCK = 0.3, 25.0, 3.0, 0.85
-_SOFTMAX = {False: (0.5, 1.4), True: (0.25, 0.7)}
+SOFTMAX_BOUND, _SOFTMAX_NOISE = {False: 0.5, True: 0.25}, {False: 1.4, True: 0.7}
 """The first bound and the tolerated noise of a class score, for a softmax from zero or a pretrained one."""
-_LARGEST_SOFTMAX_RATE = 200.0
+_LARGEST_SOFTMAX_RATE = 200.0  # above it, steps overshoot
 _STATEFUL = 0.01
-"""Of SGD's rate, for momentum and adam: they keep moving a coordinate between its reports, which hold many
-gradients and come once in dim / n rounds."""
+"""Of SGD's rate, for momentum and adam, which keep moving a coordinate between its reports."""
 
 
 def learning_rate(
@@ -25,12 +24,10 @@ def learning_rate(
     * If a fixed bound decides the noise, the noise of all rounds moves a weight by 0.1 (one standard
       deviation; 0.08 if the bound limits coordinates, 0.07 if reports differ in length, 0.04 if no rotation
       spreads the noise), and the first step is at most 1.25 long, 2 if only the largest coordinates are sent.
-    * If the noise is relative to the gradient, the rate is 0.3 / (1 + NMSE / (t clients)), where NMSE is the
-      relative squared error of a report: t = 25 if a bound follows the norms, 3 if there is no bound. If NMSE
-      is the error on a block alone, it is 0.3 / (1 + NMSE / clients)^0.85.
+    * If the noise is relative to the gradient, the rate is 0.3 / (1 + NMSE / (t clients)): t = 25 if a bound
+      follows the norms, 3 if there is none; for a block alone 0.3 / (1 + NMSE / clients)^0.85.
 
-    Clients that accumulate a velocity of momentum 0.9 add up about five gradients: a fifth of that. The rule
-    is within two points of the best of a grid for every scheme:
+    Clients that accumulate a velocity of momentum 0.9 add up about five gradients: a fifth of that.
     tests/training/test_rates.py::test_every_default_on_digits_is_within_two_points_of_the_best_of_a_grid.
     """
     mechanism, length = scheme.mechanism, (bound or scheme.first_bound) * scheme.mechanism.longest
@@ -64,47 +61,17 @@ def softmax_rate(
 ) -> float:
     """The default learning rate for a softmax on unit features where each client answers once.
 
-    The noise of all rounds then moves a class score by 1.4 (one standard deviation) at any budget, or by 0.7
-    if the softmax was trained on public data and has less to learn. It is at most 200; above that, steps
-    overshoot. The constants were chosen on Fashion-MNIST and held-out training images of MNIST. ``clients``
-    are those of one round.
+    The noise of all rounds then moves a class score by 1.4 (one standard deviation), or by 0.7 if the softmax
+    was trained on public data. The constants were chosen on Fashion-MNIST and held-out images of MNIST.
     """
-    noise = _SOFTMAX[pretrained][1]
-    return min(_LARGEST_SOFTMAX_RATE, _noise_rate(scheme, clients, rounds, bound, noise))
-
-
-def bound_and_rate(
-    scheme: Scheme,
-    *,
-    clients: int,
-    rounds: int,
-    optimizer: str,
-    decays: bool,
-    softmax: bool,
-    pretrained: bool = False,
-    bound: float = 0.0,
-    lr: float = 0.0,
-) -> tuple[float, float]:
-    """The bound of the first round and the learning rate; 0 is replaced by the default.
-
-    ``clients`` are those of one round. A rate that does not fall to zero (``decays``) is half as large.
-    ``softmax``: each client answers once, for a softmax on unit features, which may be ``pretrained``.
-    """
-    bound = bound or (_SOFTMAX[pretrained][0] if softmax else scheme.first_bound)
-    if lr:
-        return bound, lr
-    if softmax:
-        rate = softmax_rate(scheme, clients, rounds, bound, pretrained=pretrained)
-    else:
-        rate = learning_rate(scheme, clients, optimizer, rounds=rounds, bound=bound)
-    return bound, rate * (1.0 if decays else 0.5)
+    rate = _noise_rate(scheme, clients, rounds, bound, _SOFTMAX_NOISE[pretrained])
+    return min(_LARGEST_SOFTMAX_RATE, rate)
 
 
 def _noise_rate(scheme: Scheme, clients: int, rounds: int, bound: float, noise: float) -> float:
     """The rate at which the noise of T rounds moves each of d weights by ``noise``.
 
     A round's noise has the energy bound² NMSE / clients; a rate that falls linearly adds up T / 3 of them.
-    Where longer gradients bring more noise, it is that of one three times as long as the bound.
     """
     long = _LONG_GRADIENT if scheme.mechanism.keeps_length else 1.0
     energy = max(long**2 * scheme.nmse_at(long), 1e-9)

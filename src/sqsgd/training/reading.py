@@ -26,8 +26,7 @@ SOMETIMES = (
     "loss", "seconds_gradient", "seconds_encode", "accuracy", "test_loss", "clip_rate", "asked",
     "epsilon_evaluations",
 )  # fmt: skip
-MARKS = (METRICS, "error.txt", SUMMARY)
-LONGEST_ERROR = 400
+ERROR = "error.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +36,7 @@ class Central:
     epsilon: float
     delta: float
     users: int
-    order: str
-    """``run`` or ``round``."""
+    order: str  # run or round
     seeded: bool
 
 
@@ -51,8 +49,7 @@ class Summary:
     bytes_up_ratio: float
     delta: float
     central: Central | None
-    lr: float
-    """The learning rate that was used, also where a rule chose it."""
+    lr: float  # that was used, also where a rule chose it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +58,11 @@ class RunData:
 
     folder: Path
     config: RunConfig
-    columns: Mapping[str, Numbers]
-    """One number per round for each name; NaN where it was not measured."""
+    columns: Mapping[str, Numbers]  # a number per round for each name; NaN where it was not measured
     summary: Summary | None = None
-    headline: Headline = ACCURACY
-    """What the column ``accuracy`` holds: accuracy, or the first metric of the run's own loss."""
-    error: str = ""
-    """Why the run failed."""
-    damage: str = ""
-    """The part of the folder that could not be read."""
+    headline: Headline = ACCURACY  # what the column ``accuracy`` holds
+    error: str = ""  # why the run failed
+    damage: str = ""  # what could not be read
 
     @property
     def federation(self) -> bool:
@@ -78,33 +71,25 @@ class RunData:
 
     @property
     def rounds(self) -> int:
-        """Number of complete rounds."""
         return len(self.columns["round"])
 
     @property
     def state(self) -> str:
-        """``finished``, ``unfinished``, ``failed`` or ``damaged``."""
-        if self.damage:
-            return "damaged"
-        if self.summary is not None:
-            return "finished"
-        return "failed" if self.error else "unfinished"
+        begun = "failed" if self.error else "unfinished"
+        return "damaged" if self.damage else "finished" if self.summary else begun
 
     @property
     def progress(self) -> str:
-        """The state, and the rounds done if it is not finished."""
-        far = f" at round {self.rounds} of {self.config.rounds}"
-        return self.state if self.state == "finished" else self.state + far
+        far = "" if self.state == "finished" else f" at round {self.rounds} of {self.config.rounds}"
+        return self.state + far
 
     @property
     def status(self) -> str:
-        """The progress with the reason."""
-        reason = {"failed": self.error, "damaged": self.damage}.get(self.state)
-        return f"{self.progress}: {reason}" if reason else self.progress
+        reason = {"failed": f": {self.error}", "damaged": f": {self.damage}"}.get(self.state, "")
+        return self.progress + reason
 
     @property
     def rate(self) -> float:
-        """The learning rate that is used; NaN if a rule chose it and there is no summary yet."""
         return self.summary.lr if self.summary else self.config.lr or math.nan
 
     @property
@@ -124,32 +109,28 @@ class Unreadable:
 
 def read_run(folder: Path) -> RunData:
     """One run; ValueError if its configuration cannot be read."""
-    error = _error(folder)
-    columns, headline, damage = _metrics(folder)
+    error = ""
+    if (folder / ERROR).is_file():
+        lines = (folder / ERROR).read_text(errors="replace").strip().splitlines()
+        error = next(iter(lines), "no reason was given")[:400]
     if not (folder / CONFIG).is_file():
         reason = f"; it failed before that was written: {error}" if error else ""
         raise ValueError(f"{folder} holds no run: there is no config.toml{reason}")
-    config, summary = load_config(folder / CONFIG), _summary(folder)
-    if summary is not None and not damage and len(columns["round"]) != config.rounds:
-        damage = f"there is a summary, but metrics.jsonl ends at round {len(columns['round'])}"
+    config, summary = load_config(folder / CONFIG), _summary(folder / SUMMARY)
+    columns, headline, damage = _metrics(folder / METRICS)
+    rounds = len(columns["round"])
+    if summary is not None and not damage and rounds != config.rounds:
+        damage = f"there is a summary, but metrics.jsonl ends at round {rounds}"
     if summary is None and (folder / SUMMARY).is_file():
         damage = damage or "summary.json cannot be read"
-    return RunData(
-        folder=folder,
-        config=config,
-        columns=columns,
-        summary=summary,
-        headline=headline,
-        error=error,
-        damage=damage,
-    )
+    about: dict[str, Any] = {"folder": folder, "config": config, "columns": columns, "summary": summary}
+    return RunData(**about, headline=headline, error=error, damage=damage)
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:
     """The run folders among and below ``paths``, each once, sorted by name.
 
-    A folder that holds only a config.toml is a run unless there are runs below it. Of a sweep, the runs that
-    chose its learning rates are left out, unless it has no others yet.
+    Of a sweep, the runs that chose its learning rates are left out, unless it has no others yet.
     """
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
@@ -179,7 +160,6 @@ def read_runs(paths: Iterable[str | Path]) -> tuple[list[RunData], list[Unreadab
 
 
 def sweep_title(paths: Sequence[str | Path]) -> str:
-    """The title of the sweep in the only path; empty if there is none."""
     if len(paths) != 1 or not (file := Path(paths[0]) / SWEEP).is_file():
         return ""
     try:
@@ -194,7 +174,7 @@ def _runs_below(path: Path) -> Iterator[Path]:
         names[:] = [name for name in names if not name.startswith(".")]
         if SWEEP in files and "tuning" in names and any(_runs_below(Path(place) / "runs")):
             names.remove("tuning")
-        if any(mark in files for mark in MARKS) or (CONFIG in files and not names):
+        if {METRICS, ERROR, SUMMARY}.intersection(files) or (CONFIG in files and not names):
             yield Path(place)
 
 
@@ -204,65 +184,43 @@ def _in_natural_order(folder: Path) -> list[tuple[int, str]]:
     return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in pieces]
 
 
-def _error(folder: Path) -> str:
-    path = folder / "error.txt"
-    if not path.is_file():
-        return ""
-    lines = path.read_text(errors="replace").strip().splitlines()
-    return lines[0][:LONGEST_ERROR] if lines else "no reason was given"
-
-
-def _metrics(folder: Path) -> tuple[dict[str, Numbers], Headline, str]:
-    """The complete rounds up to the first that cannot be read, their headline, and what is wrong.
-
-    An incomplete last line is not damage: it is being written, or was when the run was stopped.
-    """
-    path, rows, damage, headline = folder / METRICS, [], "", ACCURACY
+def _metrics(path: Path) -> tuple[dict[str, Numbers], Headline, str]:
+    """The complete rounds up to the first that cannot be read, their headline, and what is wrong."""
+    names, rows, damage, headline = (*ALWAYS, *SOMETIMES), [], "", ACCURACY
     with path.open("rb") if path.is_file() else io.BytesIO() as file:
         for number, line in enumerate(read_lines(file)):
             values = dict(line or {})
             if (measured := read_headline(values)) is not None:
                 headline, values["accuracy"] = measured
-            row = {name: _number(values.get(name)) for name in (*ALWAYS, *SOMETIMES)}
+            row = {name: _number(values.get(name)) for name in names}
             if row["round"] != number or any(math.isnan(row[name]) for name in ALWAYS):
                 damage = f"line {number + 1} of metrics.jsonl cannot be read; what follows is left out"
                 break
             rows.append(row)
-    names = (*ALWAYS, *SOMETIMES)
     columns = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in names}
     return columns, headline, damage
 
 
-def _number(value: object) -> float:
+def _number(value: Any) -> float:
     """A number, or the word that stands for it; NaN for anything else."""
     if isinstance(value, str):
         return NUMBERS.get(value, math.nan)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return math.nan
     try:
-        return float(value)
-    except OverflowError:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (OverflowError, TypeError):
         return math.nan
 
 
-def _summary(folder: Path) -> Summary | None:
-    """The summary; None if there is none that can be read."""
-    path = folder / SUMMARY
+def _summary(path: Path) -> Summary | None:
     values = (read_object(path.read_bytes()) if path.is_file() else None) or {}
     notion, held_out = values.get("notion"), values.get("held_out", "data held out by the server")
     delta = _number(values.get("delta", 0.0))
-    if not isinstance(notion, str) or not isinstance(held_out, str) or "bytes_up_ratio" not in values:
+    readable = isinstance(notion, str) and isinstance(held_out, str) and not math.isnan(delta)
+    if not readable or "bytes_up_ratio" not in values:
         return None
-    if math.isnan(delta):
-        return None
-    return Summary(
-        notion=notion,
-        held_out=held_out,
-        bytes_up_ratio=_number(values["bytes_up_ratio"]),  # null if no report came
-        delta=delta,
-        central=_central(values),
-        lr=_number(values.get("lr")),
-    )
+    ratio = _number(values["bytes_up_ratio"])  # null if no report came
+    about = {"bytes_up_ratio": ratio, "delta": delta, "lr": _number(values.get("lr"))}
+    return Summary(notion=str(notion), held_out=str(held_out), central=_central(values), **about)
 
 
 def _central(values: Mapping[str, Any]) -> Central | None:
@@ -271,8 +229,7 @@ def _central(values: Mapping[str, Any]) -> Central | None:
     epsilon, local, delta, users = (_number(values.get(name)) for name in names)
     order, seeded = values.get("central_order"), values.get("order_seeded")
     numbers = 0 <= epsilon < local < math.inf and 0 < delta < 1 and 2 <= users < math.inf
-    if not numbers or values.get("notion") != "local":
+    known = values.get("notion") == "local" and order in ("run", "round") and isinstance(seeded, bool)
+    if not (numbers and known):
         return None
-    if order not in ("run", "round") or not isinstance(seeded, bool):
-        return None
-    return Central(epsilon=epsilon, delta=delta, users=int(users), order=order, seeded=seeded)
+    return Central(epsilon=epsilon, delta=delta, users=int(users), order=str(order), seeded=bool(seeded))

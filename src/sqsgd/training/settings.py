@@ -15,26 +15,19 @@ from sqsgd.core import Scheme
 from sqsgd.privacy.planner import automatic_scheme
 from sqsgd.schemes import make_scheme
 from sqsgd.schemes.sqsgd import CODED, code_of
-from sqsgd.training.optimizers import check_optimizer
-from sqsgd.training.rates import bound_and_rate
+from sqsgd.training.rates import SOFTMAX_BOUND, learning_rate, softmax_rate
 
-PAPER_EPSILON = 400.0
-"""The paper's ε of one report, which the commands take if none is given; the library has no default."""
-DECAYS, ENGINES = ("auto", "none", "linear"), ("local", "flower")
-FEDERATIONS = ("nodes", "devices")
-"""Engines of run folders that a federation wrote: Flower's nodes, or the devices of a study."""
-DEVICES = ("auto", "cpu", "cuda", "mps")
-MOST_CLIENTS = 2**31
-EVERY_CLIENT = MOST_CLIENTS
-"""All of the data's own clients, until the data are known."""
+PAPER_EPSILON = 400.0  # of one report: the default of the commands; the library has none
+OPTIMIZERS, DECAYS, ENGINES = ("sgd", "momentum", "adam"), ("auto", "none", "linear"), ("local", "flower")
+FEDERATIONS = ("nodes", "devices")  # engines of run folders that a federation wrote
+MOST_CLIENTS = EVERY_CLIENT = 2**31  # also: all of the data's own clients, until the data are known
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What decides the reports and the steps of a training, whoever runs it.
 
-    Zero (or ``auto``) leaves a choice to ``fitted``, which makes it for a scheme and a number of clients; a
-    server steps with fitted settings, or with settings in which ``lr`` and ``bound`` are given.
+    Zero (or ``auto``) leaves a choice to ``fitted``; a server needs ``lr`` and ``bound``.
 
     Raises:
         ValueError: A field is invalid; the message names it.
@@ -49,9 +42,8 @@ class Settings:
     seed: int
     """Seed of the public randomness."""
     secure: bool
-    """True: the clients' noise comes from the operating system. False: it comes from the public seed, so the
-    run is a simulation, which can be repeated bit for bit and protects nobody. There is no default:
-    tests/training/test_settings.py::test_who_draws_the_noise_has_no_default."""
+    """True: noise from the operating system. False: from the public seed, a simulation that can be repeated
+    and protects nobody. tests/training/test_settings.py::test_who_draws_the_noise_has_no_default."""
     scheme: str = "sqsgd"
     """A name of ``sqsgd.SCHEMES``; ``auto``: the best that keeps no state."""
     bytes: int = 256
@@ -77,7 +69,6 @@ class Settings:
     """Factor of the gradient that goes into the report (the paper's β)."""
 
     def __post_init__(self) -> None:
-        """Check everything that does not depend on the data or the model."""
         checks.real("epsilon", self.epsilon, 0.01, 1e5)
         checks.integer("bytes", self.bytes, 1, 2**37)
         checks.integer("rounds", self.rounds, 0, MOST_CLIENTS)
@@ -87,7 +78,7 @@ class Settings:
         checks.real("clip_norm", self.clip_norm, 0.0, 1e6)
         checks.real("alpha", self.alpha, 0.0, 1e6)
         checks.positive("beta", self.beta)
-        check_optimizer(self.optimizer)
+        _one_of("optimizer", self.optimizer, OPTIMIZERS)
         _one_of("decay", self.decay, DECAYS)
         if not isinstance(self.secure, bool):
             raise ValueError(f"secure = {self.secure!r} must be true or false")
@@ -98,24 +89,14 @@ class Settings:
         return self.lr * left
 
     def make_scheme(self, dim: int, *, once: bool = False) -> Scheme:
-        """The named scheme for ``dim`` weights, or the best for the budgets.
-
-        Args:
-            dim: The number of weights.
-            once: Whether each client sends one report: the scheme must then keep nothing for a next one.
-
-        Raises:
-            ValueError: The message names the wrong field.
-        """
+        """The named scheme for ``dim`` weights, or the best for the budgets; ``once``: one report each."""
         for name, key in (("name", "scheme"), ("dim", "model"), ("epsilon", "epsilon"), ("bytes", "bytes")):
             if name in self.options:
                 given = self.options[name]
                 raise ValueError(f"options.{name} = {given!r} is not an option: set {key} instead")
         if self.bytes > 4 * dim:
-            raise ValueError(
-                f"bytes = {self.bytes} is more than the whole gradient, {dim} float32 numbers: "
-                f"at most {4 * dim}"
-            )
+            whole = f"the whole gradient, {dim} float32 numbers: at most {4 * dim}"
+            raise ValueError(f"bytes = {self.bytes} is more than {whole}")
         name = self.scheme
         if name == "auto":
             name = automatic_scheme(dim=dim, epsilon=self.epsilon, bytes=self.bytes)
@@ -136,27 +117,19 @@ class Settings:
     def fitted(
         self, scheme: Scheme, clients: int, *, softmax: bool = False, pretrained: bool = False
     ) -> Self:
-        """The settings with everything decided, by the rules of ``rates.py``.
+        """The settings with everything decided, by the rules of ``rates.py``, for ``clients`` in a round.
 
-        Args:
-            scheme: What ``make_scheme`` made.
-            clients: The clients of one round.
-            softmax: Whether each client reports once, for a softmax on features of unit length.
-            pretrained: Whether that softmax was trained on public data.
+        ``softmax``: each client reports once, for a softmax on unit features; ``pretrained``: on public data.
         """
         scheme.check_clip(self.clip_norm or None)
-        chosen = self.chosen(scheme)
-        bound, lr = bound_and_rate(
-            scheme,
-            clients=clients,
-            rounds=self.rounds or 600,
-            optimizer=self.optimizer,
-            decays=chosen.decay == "linear" and self.rounds > 0,
-            softmax=softmax,
-            pretrained=pretrained,
-            bound=self.bound,
-            lr=self.lr,
-        )
+        chosen, rounds = self.chosen(scheme), self.rounds or 600
+        bound = self.bound or (SOFTMAX_BOUND[pretrained] if softmax else scheme.first_bound)
+        if softmax:
+            lr = softmax_rate(scheme, clients, rounds, bound, pretrained=pretrained)
+        else:
+            lr = learning_rate(scheme, clients, self.optimizer, rounds=rounds, bound=bound)
+        falls = chosen.decay == "linear" and self.rounds > 0
+        lr = self.lr or lr * (1.0 if falls else 0.5)  # a constant rate is half as large
         return dataclasses.replace(chosen, bound=bound, lr=lr)
 
     @property
@@ -175,14 +148,10 @@ class Settings:
 class RunConfig(Settings):
     """A simulated training run: its settings, its data, its model and how it is carried out.
 
-    Args:
-        epsilon: ε of one report; the only field without a default.
+    Only ``epsilon`` has no default; the others train LeNet-5 on 4,000 real digits in a minute or two.
 
-    The other defaults train LeNet-5 on 4,000 real digits in one or two minutes.
-
-    >>> config = RunConfig(epsilon=8.0, clients=100, participation="once", rounds=20, scheme="auto")
-    >>> config.once, config.asked
-    (True, 5)
+    >>> RunConfig(epsilon=8.0, clients=100, participation="once", rounds=20).asked
+    5
     """
 
     seed: int = 0
@@ -191,80 +160,50 @@ class RunConfig(Settings):
     rounds: int = 600
     dataset: str = "mnist5k"
     data_dir: str = ""
-    """Folder of the datasets; empty: $SQSGD_DATA, else the user's cache folder."""
     model: str = "lenet5"
     loss: str = "cross-entropy"
-    """What is minimised: cross-entropy (classes, one per example or per token), squared-error (numbers),
-    multi-label (rows of zeros and ones) or package.module:name, with metrics of its own."""
+    """cross-entropy (classes), squared-error (numbers), multi-label (zeros, ones) or package.module:name."""
     features: str = ""
-    """A public, fixed feature extractor in front of the model: hog, soft-hog, font-digits,
-    efficientnet-lite0, package.module:factory, or several with weights: ``soft-hog:0.7+font-digits:0.7``."""
     clients: int = 10
     participation: str = "all"
     """``all``: every client in every round, with one batch each; a number: that many clients per round, with
-    all their data; ``once``: clients / rounds per round, with all their data, and no client twice."""
+    all their data; ``once``: clients / rounds per round, likewise, and no client twice."""
     minibatch: bool = False
-    """With a number as participation: each client uses one batch, as with ``all``, not all its data."""
     partition: str = "iid"
-    """``iid``, ``dirichlet:BETA``, ``shards:N``, ``natural``: the data's own clients, or ``drawn``: any
-    number of clients draw one image each."""
+    """iid, dirichlet:BETA, shards:N, natural (the data's own clients) or drawn (one image for any number)."""
     batch: int = 32
     validation: float = 0.0
-    """Share of the training images to hold out and measure on instead of the test set."""
     test_images: int = 0
-    """Measure on the first held-out images only, this many; 0: all."""
-    weigh_by_size: bool = False
-    """Weigh clients by their number of examples, which is then public."""
     ledgers: str = ""
     """Folder of the clients' own ledgers: each pays for its reports there, and refuses any above its cap."""
     evaluate_every: int = 20
-    """Rounds between two measurements on the held-out images."""
     checkpoint_every: int = 20
-    """Rounds between two checkpoints, from which a run can be resumed."""
     workers: int = 0
-    """Gradients computed in parallel; 0: one per core."""
     device: str = "cpu"
-    """Where gradients are computed: cpu, cuda, mps, or auto: the first of cuda and mps that is there."""
     engine: str = "local"
-    """``local``: in this process; ``flower``: over Flower's simulation, with the same result."""
-    tensorboard: bool = False
     name: str = ""
-    """What tables and figures call the run; empty: what distinguishes it from the others."""
 
     def __post_init__(self) -> None:
-        """Check everything that does not depend on the data or the model."""
         super().__post_init__()
         for name in ("clients", "batch", "rounds", "evaluate_every", "checkpoint_every"):
             checks.integer(name, getattr(self, name), 1, MOST_CLIENTS)
         checks.integer("test_images", self.test_images, 0, 2**31)
         checks.real("validation", self.validation, 0.0, 0.9)
         checks.integer("workers", self.workers, 0, 1024)
-        _one_of("device", self.device, DEVICES)
         _one_of("engine", self.engine, ENGINES, also=FEDERATIONS)
-        if self.engine == "flower" and self.weigh_by_size:
-            raise ValueError("weigh_by_size = true: with engine = 'flower' nodes do not report their sizes")
         if self.engine == "flower" and self.ledgers:
             raise ValueError(f"ledgers = {self.ledgers!r}: with engine = 'flower' each client keeps its own")
-        if self.once and self.weigh_by_size:
-            raise ValueError(
-                "weigh_by_size = true with participation = 'once': the weights are public and would tell "
-                "which user fills a slot"
-            )
-        participants = self.participants
+        participants, asked = self.participants, self.participation
         if self.minibatch and (self.once or participants is None):
-            raise ValueError(
-                f"minibatch = true needs a number of clients as participation, not {self.participation!r}"
-            )
+            raise ValueError(f"minibatch = true needs a number of clients as participation, not {asked!r}")
         if self.once and self.rounds > self.clients:
             raise ValueError(
                 f"rounds = {self.rounds} is more than clients = {self.clients}: with participation = 'once' "
                 "each round needs clients that have not answered"
             )
         if participants is not None and participants > self.clients:
-            raise ValueError(
-                f"participation = {self.participation!r} must be 'all', 'once' or at most "
-                f"clients = {self.clients}"
-            )
+            most = f"at most clients = {self.clients}"
+            raise ValueError(f"participation = {asked!r} must be 'all', 'once' or {most}")
 
     @property
     def once(self) -> bool:
@@ -279,8 +218,8 @@ class RunConfig(Settings):
         if self.once:
             return self.clients // self.rounds
         if not self.participation.isdecimal() or int(self.participation) < 1:
-            wanted = "'all', 'once' or a number of clients per round"
-            raise ValueError(f"participation = {self.participation!r} must be {wanted}")
+            asked = f"participation = {self.participation!r}"
+            raise ValueError(f"{asked} must be 'all', 'once' or a number of clients per round")
         return int(self.participation)
 
     @property
@@ -300,7 +239,6 @@ def _one_of(name: str, value: str, known: tuple[str, ...], also: tuple[str, ...]
 
 
 def cores() -> int:
-    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -308,12 +246,11 @@ FIELDS = {entry.name: entry for entry in dataclasses.fields(RunConfig)}
 
 
 def load_config(path: str | Path) -> RunConfig:
-    """The configuration in a file; missing keys have their defaults."""
     return make_config(read_config(path))
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """The keys and values in the file of a configuration, after checking them; errors name the file."""
+    """The keys and values in a configuration's file, checked; errors name the file."""
     if Path(path).is_dir():
         raise ValueError(f"config = {str(path)!r} is a folder; name a TOML file, such as {path}/config.toml")
     values = read_toml(Path(path))
@@ -324,14 +261,10 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 
 def make_config(values: Mapping[str, Any], where: str = "the configuration") -> RunConfig:
-    """A configuration from keys and values, after checking names and types.
-
-    Without ``epsilon`` it has the paper's. With ``natural`` as partition and no number of clients, all of the
-    data's own take part.
-    """
+    """A configuration from keys and values; without ``epsilon`` it has the paper's."""
     hints = get_type_hints(RunConfig).items()
     kinds = {name: kind if isinstance(kind, type) else dict for name, kind in hints}
     values = {"epsilon": PAPER_EPSILON, **checks.fields(values, kinds, where)}
-    if values.get("partition") == "natural" and "clients" not in values:
+    if values.get("partition") == "natural" and "clients" not in values:  # all of the data's own
         values["clients"] = EVERY_CLIENT
     return RunConfig(**values)

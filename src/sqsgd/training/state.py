@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sqsgd._internal.checks import Vector
 from sqsgd._internal.exact import total
 from sqsgd._internal.files import worded
 from sqsgd.core import Scheme
-from sqsgd.training.optimizers import OptimizerState
 from sqsgd.training.settings import Settings
 
+Gradient = npt.NDArray[np.float64]
+OptimizerState = Mapping[str, Gradient]
 _NEAR = 0.95  # of the bound
 
 
@@ -67,8 +69,6 @@ class Record:
     seconds_encode: float | None = 0.0
     seconds_aggregate: float = 0.0
     refused: int = 0  # clients whose own ledgers refused
-    bytes_up_serialised: int | None = None  # with the transport's wrapping, if there is a transport
-    bytes_down_serialised: int | None = None
     accuracy: float | None = None  # on held-out data, after the round; None: not measured
     test_loss: float | None = None
     metric: str | None = None  # the name of the headline in ``metrics``; None: it is the accuracy
@@ -84,26 +84,11 @@ class Record:
 
 
 def make_record(
-    scheme: Scheme,
-    before: State,
-    after: State,
-    *,
-    magnitudes: Sequence[float] = (),
-    **measured: Any,
+    scheme: Scheme, before: State, after: State, *, magnitudes: Sequence[float] = (), **measured: Any
 ) -> Record:
-    """The record of the round between two states.
+    """The record of the round between two states; if ``after`` counts no reports, no client sent two.
 
-    Args:
-        scheme: The scheme of the reports.
-        before: The state that the round began with.
-        after: The state that it ended with; if it counts no reports, no client sent two.
-        magnitudes: The privatised magnitudes in the reports.
-        **measured: Other fields of ``Record``.
-
-    Guarantees
-    ----------
-    * The total is never below the exact product of reports and epsilon:
-      tests/training/test_algorithm.py::test_totals_are_never_below_the_exact_product.
+    tests/training/test_algorithm.py::test_totals_are_never_below_the_exact_product.
     """
     epsilon, near = scheme.privacy.epsilon, np.array(magnitudes) > _NEAR * before.bound
     return Record(

@@ -1,7 +1,4 @@
-"""The summary of a run: accuracy or another metric, guarantee, bytes and time.
-
-Where each user reports once it also says who is counted, and the central ε.
-"""
+"""The summary of a run: accuracy or another metric, guarantee (also the central one), bytes and time."""
 
 from __future__ import annotations
 
@@ -17,42 +14,31 @@ from sqsgd.core import Scheme
 from sqsgd.privacy.certificate import Order, central_guarantee
 from sqsgd.training.settings import Settings
 
-DELTA = 1e-6
-"""δ of the central guarantee in summaries; ``central_guarantee`` gives it for others."""
+DELTA = 1e-6  # of the central guarantee in summaries
 
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """The metric that a run is judged by, accuracy unless its loss has metrics of its own.
-
-    >>> error = Headline(name="RMSE", better="lower")
-    >>> error.best([0.5, 0.25]), error.shown(0.25), Headline().shown(0.925)
-    (0.25, '0.25', '92.50%')
-    """
+    """The metric that a run is judged by, accuracy unless its loss has metrics of its own."""
 
     name: str = "accuracy"
     better: str = "higher"
 
     @property
     def is_share(self) -> bool:
-        """Whether it is shown in percent."""
         return self.name == "accuracy"
 
     @property
     def title(self) -> str:
-        """The name at the beginning of a sentence."""
         return self.name[:1].upper() + self.name[1:]
 
     def best(self, values: Iterable[float]) -> float | None:
-        """The best of the values; None if there is none."""
         return (min if self.better == "lower" else max)(values, default=None)
 
     def rank(self, value: float) -> float:
-        """A number that is lower for better values."""
         return value if self.better == "lower" else -value
 
     def shown(self, value: float) -> str:
-        """A value as text."""
         return f"{value:.2%}" if self.is_share else f"{value:.4g}"
 
 
@@ -63,25 +49,16 @@ def read_headline(line: Mapping[str, Any]) -> tuple[Headline, Any] | None:
     """The headline of a round's record or of a summary, and its value; None if nothing was measured."""
     name, metrics = line.get("metric"), line.get("metrics")
     if isinstance(name, str) and isinstance(metrics, Mapping):
-        better = "lower" if line.get("better") == "lower" else "higher"
         value = metrics.get(name, line.get("test_loss"))
         value = NUMBERS.get(value, value) if isinstance(value, str) else value
-        return Headline(name=name, better=better), value
+        return Headline(name=name, better="lower" if line.get("better") == "lower" else "higher"), value
     return None if line.get("accuracy") is None else (ACCURACY, line["accuracy"])
 
 
 def summarise(
     lines: Sequence[Mapping[str, Any]], scheme: Scheme, settings: Settings, *, once: bool, **about: Any
 ) -> dict[str, Any]:
-    """The summary of a run.
-
-    Args:
-        lines: The metrics, one mapping per round.
-        scheme: The scheme of the reports.
-        settings: The settings, with the rate that was used.
-        once: Whether no client sent two reports.
-        **about: Further keys and their values.
-    """
+    """The summary of a run from the metrics of its rounds, with ``about``; ``once``: nobody sent two."""
     measured = [(line, *found) for line in lines if (found := read_headline(line))]
     last, headline, value = measured[-1] if measured else ({}, ACCURACY, None)
     best = headline.best(value for _, _, value in measured)
@@ -111,16 +88,12 @@ def summarise(
         "seconds": seconds,
         "finished": len(lines) >= settings.rounds,
     }
-    for name in ("bytes_down", "bytes_up_serialised", "bytes_down_serialised"):
-        # The model goes down to everyone who is asked, whether an answer comes or not.
-        counts = [line.get("asked", line["clients"]) if "down" in name else line["clients"] for line in lines]
-        sizes = [(line[name], count) for line, count in zip(lines, counts, strict=True) if name in line]
-        if sizes or name == "bytes_down":
-            messages = sum(count for _, count in sizes)
-            values[name] = round(sum(size * count for size, count in sizes) / max(messages, 1))
+    # The model goes down to everyone who is asked, whether an answer comes or not.
+    sizes = [(line["bytes_down"], line.get("asked", line["clients"])) for line in lines]
+    messages = max(1, sum(count for _, count in sizes))
+    values["bytes_down"] = round(sum(size * count for size, count in sizes) / messages)
     for part in ("gradient", "encode", "aggregate"):
-        taken = [line[f"seconds_{part}"] for line in lines if f"seconds_{part}" in line]
-        if taken:
+        if taken := [line[f"seconds_{part}"] for line in lines if f"seconds_{part}" in line]:
             values[f"share_{part}"] = sum(taken) / seconds
     return values
 
@@ -135,14 +108,8 @@ def about_once(
 ) -> dict[str, Any]:
     """The users, their order and the central guarantee, from the metrics of all rounds.
 
-    Args:
-        scheme: The scheme of the reports.
-        order: ``"run"``, users fill all slots in random order, or ``"round"``, only those of a round.
-        lines: The metrics of all rounds.
-        seeded: Whether the order follows from a public seed, so that the guarantee protects nobody.
-        slots: Their number, if users may come and go. If one is empty, some user was absent from a round and
-            cannot have had a slot there: the order over the run is not uniform, and only that within rounds
-            counts.
+    ``order``: users fill all slots in random order (``"run"``), or those of a round (``"round"``). ``slots``:
+    their number, if users may come and go; if one is empty, the order over the run is not uniform.
 
     Guarantees
     ----------
@@ -189,8 +156,7 @@ def _central(scheme: Scheme, users: int, order: Order, *, seeded: bool) -> dict[
     }
 
 
-FEWEST = 3
-"""The fewest values with an interval: the one of two values is so wide (t = 12.7) that it misleads."""
+FEWEST = 3  # values with an interval: the one of two is so wide (t = 12.7) that it misleads
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
@@ -199,12 +165,9 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     >>> mean_interval([1.0, 2.0, 3.0])
     (2.0, 2.484...)
     """
-    if not values:
-        return math.nan, math.nan
-    mean = statistics.fmean(values)
     if len(values) < FEWEST:
-        return mean, math.nan
+        return statistics.fmean(values) if values else math.nan, math.nan
     from scipy.stats import t
 
     error = statistics.stdev(values) / math.sqrt(len(values))
-    return mean, float(t.ppf(0.975, len(values) - 1)) * error
+    return statistics.fmean(values), float(t.ppf(0.975, len(values) - 1)) * error

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sqsgd._internal.exact import total
-from sqsgd._internal.files import NUMBERS
+from sqsgd._internal.files import NUMBERS, forget_secret
 from sqsgd.core import Scheme
 from sqsgd.privacy import planner
 from sqsgd.privacy.ledger import Ledgers
 from sqsgd.schemes import check_name
 from sqsgd.training import engine
 from sqsgd.training import order as orders
-from sqsgd.training.run_folder import RunFolder, new_folder
+from sqsgd.training.run_folder import CONFIG, RunFolder, new_folder
 from sqsgd.training.settings import (
     EVERY_CLIENT,
     FEDERATIONS,
@@ -34,7 +34,7 @@ from sqsgd.training.settings import (
     load_config,
     make_config,
     read_config,
-)  # fmt: skip
+)
 from sqsgd.training.state import Record, State, initial_state
 from sqsgd.training.summary import about_once, summarise
 
@@ -42,28 +42,24 @@ if TYPE_CHECKING:
     from sqsgd.learning.datasets import Dataset
     from sqsgd.learning.problem import LearningProblem
 
-MAY_CHANGE = (
-    "rounds", "workers", "evaluate_every", "checkpoint_every", "data_dir", "tensorboard", "device", "name"
-)  # fmt: skip
+MAY_CHANGE = ("rounds", "workers", "evaluate_every", "checkpoint_every", "data_dir", "device", "name")
 """The keys of config.toml that may be changed before a run is resumed: none affects a completed round."""
-OBJECTS = ("dataset", "model", "loss")
-"""The settings that may be objects of Python instead of names."""
+OBJECTS, IN_MEMORY = ("dataset", "model", "loss"), "in-memory"  # what may be objects; one without a name
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedRun:
-    """A finished run: what is in its folder, and the trained model.
+    """A finished run: the content of its folder, and the trained model.
 
-    >>> TrainedRun(
-    ...     folder=Path("a"), config=RunConfig(epsilon=40), summary={"metrics": {"RMSE": 0.5}}, model=None
-    ... ).metrics
-    {'RMSE': 0.5}
+    >>> summary = {"metrics": {"accuracy": 0.9}}
+    >>> TrainedRun(folder=Path("a"), config=RunConfig(epsilon=8.0), summary=summary, model=None).metrics
+    {'accuracy': 0.9}
     """
 
     folder: Path
     config: RunConfig
     summary: Mapping[str, Any]
-    """What ``summary.json`` holds: the metrics, the guarantee, bytes and time."""
+    """The content of ``summary.json``: the metrics, the guarantee, bytes and time."""
     model: Any
     """The torch module, with the weights after the last round."""
 
@@ -75,9 +71,8 @@ class TrainedRun:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """One record per round, as in ``metrics.jsonl``."""
-        lines = (self.folder / "metrics.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
+        """One record per round."""
+        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def train(
@@ -105,6 +100,7 @@ def train(
 
     Raises:
         ValueError: The message names the wrong setting, as the command's does.
+        FileNotFoundError: The configuration or the dataset is not there.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -112,27 +108,21 @@ def train(
     >>> run.summary["rounds"], run.summary["notion"], list(run.metrics)
     (2, 'local', ['accuracy'])
     """
-    from sqsgd.learning.gradients import threads_restored
+    import torch
 
-    unknown = [name for name in settings if name not in FIELDS]
-    if unknown:
-        raise ValueError(f"{unknown[0]} is not a setting of a run; they are {', '.join(FIELDS)}")
     if config is None and not resume and "epsilon" not in settings:
         raise ValueError("epsilon is missing: give the epsilon of one report (the paper's is 400)")
     if isinstance(config, RunConfig):
-        settings = {**dataclasses.asdict(config), **settings}
-        config = None
-    values, given = _named(settings)
-    with threads_restored():
-        try:
-            run, state = begin(values, config, None if out is None else Path(out), resume=resume, given=given)
-        except OSError as error:
-            reason = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error
-            raise ValueError(str(reason)) from error
+        settings, config = {**dataclasses.asdict(config), **settings}, None
+    (values, given), threads = _named(settings), torch.get_num_threads()
+    try:
+        run, state = begin(values, config, None if out is None else Path(out), resume=resume, given=given)
         for line in () if resume else run.notes:
             warnings.warn(line, stacklevel=2)
         for _ in run.rounds(state):
             pass
+    finally:  # prepare_torch sets one
+        torch.set_num_threads(threads)
     summary = json.loads((run.folder / "summary.json").read_text())
     if report:
         from sqsgd.report.page import write_report
@@ -149,24 +139,20 @@ def begin(
     resume: bool,
     given: Mapping[str, Any] | None = None,
 ) -> tuple[Run, State]:
-    """A new run from a file and values that override it, or the run in ``out`` from its last checkpoint.
-
-    Without ``out``, the run gets a new folder below ``runs``. ``given`` holds objects for the fields
-    ``dataset``, ``model`` or ``loss`` that are ``in-memory``.
-    """
+    """A new run, or the one in ``out`` from its last checkpoint; ``given``: objects that are in memory."""
     if resume:
         if out is None:
             raise ValueError("--resume needs --out: the folder of the run to resume")
-        begun = load_config(out / "config.toml") if (out / "config.toml").exists() else None
+        begun = load_config(out / CONFIG) if (out / CONFIG).exists() else None
         # An object is given again as it was: by its name, or as one that has none.
         changed = [
             name for name in values if name not in OBJECTS or (begun and values[name] != getattr(begun, name))
         ]
         if changed or config_file:
             named = ", ".join(sorted(changed) or ["config"])
-            raise ValueError(f"--resume takes every setting from {out / 'config.toml'}; leave out {named}")
+            raise ValueError(f"--resume takes every setting from {out / CONFIG}; leave out {named}")
         if begun is None:
-            raise ValueError(f"{out} has no config.toml: there is nothing to resume")
+            raise ValueError(f"{out} has no {CONFIG}: there is nothing to resume")
         return prepare(begun, out, given).resumed()
     if out is not None:
         RunFolder(out).check_free()  # before data are loaded
@@ -189,28 +175,23 @@ class Run:
     folder: Path
     problem: LearningProblem
     scheme: Scheme
-    settings: RunConfig
-    """The configuration with bound and rate decided."""
-    order: orders.Order | None = None
-    """Of users who report once; a secret one is drawn when the run begins."""
+    settings: RunConfig  # with bound and rate decided
+    order: orders.Order | None = None  # a secret one is drawn when the run begins, and kept in a file
     order_file: str = ""
-    """Where a secret order is kept."""
 
     @property
     def notes(self) -> list[str]:
-        """What to know before it begins: clients that do not take part, and that little will be learned."""
+        """Notes before it begins: clients that do not take part, and that little will be learned."""
         owners, config = self.problem.dataset.owners, self.config
-        notes = [outlook(config, self.problem.dim)]
+        absent = ""
         if config.partition == "natural" and owners is not None and config.clients <= int(owners.max()):
-            notes.insert(
-                0,
+            absent = (
                 f"clients = {config.clients:,}: only the first of the data's {int(owners.max()) + 1:,} "
-                "clients take part; leave clients out, and all do",
+                "clients take part; leave clients out, and all do"
             )
-        return [note for note in notes if note]
+        return [note for note in (absent, outlook(config, self.problem.dim)) if note]
 
     def started(self) -> tuple[Run, State]:
-        """The run in a new folder, and its first state; refuses a folder with files it would replace."""
         config, files, run = self.config, RunFolder(self.folder), self
         files.check_free()
         kept, place = config.ledgers, self.folder.resolve()
@@ -241,8 +222,7 @@ class Run:
         if kept["data"] != (data := self._about()["data"]):
             raise ValueError(
                 f"dataset = {config.dataset!r} has shapes and a checksum of labels {data}, but this run was "
-                f"begun with {kept['data']}: give the same data in the same order, or start again with "
-                "another --out"
+                f"begun with {kept['data']}: give the same data in the same order, or another --out"
             )
         if state.weights.size != self.problem.dim:
             raise ValueError(f"the checkpoint has {state.weights.size} weights, the model {self.problem.dim}")
@@ -255,11 +235,8 @@ class Run:
         return dataclasses.replace(self, settings=settings, order=order, order_file=kept["order"]), state
 
     def _about(self) -> dict[str, Any]:
-        """What a checkpoint says about its run, beside the state: other data are then refused.
-
-        The checksum is of all labels: inputs may be features, whose last bits depend on the machine.
-        """
-        data, labels = self.problem.dataset, 0
+        """What a checkpoint says about its run, beside the state: other data are then refused."""
+        data, labels = self.problem.dataset, 0  # inputs may be features: their bits depend on the machine
         for each in (data.train_labels, data.test_labels):
             labels = zlib.crc32(each.cpu().numpy().tobytes(), labels)
         return {
@@ -270,16 +247,8 @@ class Run:
         }
 
     def rounds(self, state: State, stop: Callable[[], bool] = lambda: False) -> Iterator[Record]:
-        """The remaining rounds, each written before its record is yielded; then the model and the summary.
-
-        ``stop`` is called after each round. If it returns True, the state is saved and training ends there.
-        """
+        """The remaining rounds, each written before its record is yielded, unless ``stop``; the summary."""
         config, files, about = self.config, RunFolder(self.folder), self._about()
-        board: Any = None
-        if config.tensorboard:
-            from torch.utils.tensorboard.writer import SummaryWriter
-
-            board = SummaryWriter(str(self.folder / "tensorboard"), purge_step=state.round)
         # Flower's clients keep their last round only, so nothing older can be resumed.
         every = 1 if config.unrepeatable or config.engine == "flower" else config.checkpoint_every
         with files.held():
@@ -289,14 +258,10 @@ class Run:
                     if after.round == config.rounds or after.round % config.evaluate_every == 0:
                         measured = self.problem.measure(after.weights).recorded()
                         record = dataclasses.replace(record, **measured)
-                    line = record.to_dict()
-                    files.write(line)
+                    files.write(record.to_dict())
                     state = after  # only now: a checkpoint needs a line for each of its rounds
                     if state.round == config.rounds or state.round % every == 0:
                         files.save(state, about)
-                    for name, value in line.items() if board else ():
-                        if isinstance(value, int | float):
-                            board.add_scalar(name, value, record.round)
                     yield record
                     if stop() and state.round < config.rounds:
                         files.save(state, about)
@@ -304,10 +269,9 @@ class Run:
             except KeyboardInterrupt:
                 files.save(state, about)
                 raise
-            if board:
-                board.close()
             files.finish(self.problem.named_weights(state.weights), self._summary(files.lines))
-            orders.forget_order(self.order_file)
+            if self.order_file:  # nobody needs to know it any more
+                forget_secret(self.order_file)
 
     def _engine_rounds(self, state: State, files: RunFolder) -> Iterator[tuple[Record, State]]:
         parts, config = (self.problem, self.scheme, self.settings, state), self.config
@@ -318,14 +282,8 @@ class Run:
                 *parts, config=config, order=self.order, folder=self.folder, load_problem=load_problem
             )
             return
-        rounds = engine.run(
-            *parts,
-            config.rounds,
-            order=self.order,
-            ledgers=_ledgers(config, self.scheme),
-            weigh_by_size=config.weigh_by_size,
-            workers=config.workers or cores(),
-        )
+        ledgers, workers = _ledgers(config, self.scheme), config.workers or cores()
+        rounds = engine.run(*parts, config.rounds, order=self.order, ledgers=ledgers, workers=workers)
         while state.round < config.rounds:
             if config.unrepeatable:
                 files.begin_round(state.round)
@@ -335,19 +293,17 @@ class Run:
     def _summary(self, lines: list[dict[str, Any]]) -> dict[str, Any]:
         config = self.config
         told = ("dataset", "model", "loss", "features", "participation", "clients")
-        about = {name: getattr(config, name) for name in told}
-        about["held_out"] = self.problem.dataset.held_out
-        about["noise"] = "secure" if config.secure else "seeded: an experiment, protects nobody"
+        about = {name: getattr(config, name) for name in told} | {
+            "held_out": self.problem.dataset.held_out,
+            "noise": "secure" if config.secure else "seeded: an experiment, protects nobody",
+        }
         if config.once:
             about |= about_once(self.scheme, "run", lines, seeded=not config.secure)
         return summarise(lines, self.scheme, self.settings, once=config.once, **about)
 
 
 def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = None) -> Run:
-    """Load data and model, make the scheme; raises ValueError naming the wrong key. Writes nothing.
-
-    ``given``: objects for the keys ``dataset``, ``model`` or ``loss`` that are ``in-memory``.
-    """
+    """Load data and model, make the scheme; raises ValueError naming the wrong key. Writes nothing."""
     check_parts(config)
     problem = load_problem(config, given)
     config = dataclasses.replace(config, clients=problem.clients)
@@ -364,10 +320,9 @@ def check_parts(config: RunConfig) -> None:
         check_name("scheme", config.scheme)
     if config.engine in FEDERATIONS:
         raise ValueError(f"engine = {config.engine!r}: a federation trained this run; its server resumes it")
-    if config.engine == "flower":
-        missing = [name for name in ("flwr", "ray") if importlib.util.find_spec(name) is None]
-        if missing:
-            raise ValueError(f"engine = 'flower' needs {' and '.join(missing)}: pip install 'sqsgd[flower]'")
+    needed = ("flwr", "ray") if config.engine == "flower" else ()
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        raise ValueError(f"engine = 'flower' needs {' and '.join(missing)}: pip install 'sqsgd[flower]'")
 
 
 def fitted(config: RunConfig, dim: int) -> tuple[RunConfig, Scheme, RunConfig]:
@@ -385,7 +340,6 @@ def fitted(config: RunConfig, dim: int) -> tuple[RunConfig, Scheme, RunConfig]:
 
 
 def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
-    """Ledgers whose cap is the announced cost of the run."""
     if not config.ledgers:
         return None
     if not scheme.privacy.is_pure_local:
@@ -419,13 +373,10 @@ def outlook(config: RunConfig, dim: int) -> str:
 
 
 def load_problem(
-    config: RunConfig,
-    given: Mapping[str, Any] | None = None,
-    loaded: Dataset | None = None,
+    config: RunConfig, given: Mapping[str, Any] | None = None, loaded: Dataset | None = None
 ) -> LearningProblem:
     """The data and the model of a run; ``loaded``: what ``load_data`` gave for the same data and features."""
     from sqsgd.learning.datasets import first_tests, hold_out
-    from sqsgd.learning.factories import IN_MEMORY
     from sqsgd.learning.features import extractor_and_model
     from sqsgd.learning.models import make_model
     from sqsgd.learning.objectives import find_objective, make_objective
@@ -451,13 +402,13 @@ def load_problem(
         dataset = hold_out(dataset, config.validation, config.seed)
     if config.test_images:
         dataset = first_tests(dataset, config.test_images)
-    natural = config.partition == "natural"
-    if config.clients == EVERY_CLIENT and natural and dataset.owners is not None:
-        config = dataclasses.replace(config, clients=int(dataset.owners.max()) + 1)
-    if config.clients > len(dataset.train_labels) and not natural and config.partition != "drawn":
+    clients, examples = config.clients, len(dataset.train_labels)
+    if clients == EVERY_CLIENT and config.partition == "natural" and dataset.owners is not None:
+        clients = int(dataset.owners.max()) + 1
+    if clients > examples and config.partition not in ("natural", "drawn"):
         raise ValueError(
-            f"clients = {config.clients} is more than the {len(dataset.train_labels)} "
-            f"training images of dataset = {config.dataset!r}; partition = 'drawn' lets them draw one each"
+            f"clients = {clients} is more than the {examples} training images of dataset = "
+            f"{config.dataset!r}; partition = 'drawn' lets them draw one each"
         )
     model = make_model(
         model_name, dataset.classes, dataset.in_shape, config.seed, given.get("model"), head=dataset.head
@@ -465,23 +416,20 @@ def load_problem(
     return make_problem(
         dataset,
         model,
-        clients=config.clients,
+        clients=clients,
         partition_scheme=config.partition,
-        batch=config.batch,
-        participants=config.participants,
         seed=config.seed,
+        device=device,
+        batch=config.batch,
+        participants=dataclasses.replace(config, clients=clients).participants,
         workers=config.workers or cores(),
         objective=objective,
-        device=device,
         minibatch=config.minibatch,
     )
 
 
 def load_data(config: RunConfig, given: Mapping[str, Any] | None = None) -> Dataset:
-    """The whole dataset, with features in place of its inputs if the run has them.
-
-    Features are extracted from all images, so that slow ones are found again whatever is held out.
-    """
+    """The whole dataset, whatever is held out, with features in place of its inputs if the run has them."""
     from sqsgd.learning.datasets import given_dataset, load_dataset
     from sqsgd.learning.features import extracted, extractor_and_model
 
@@ -495,21 +443,16 @@ def load_data(config: RunConfig, given: Mapping[str, Any] | None = None) -> Data
 
 def _named(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings with names in place of objects, and the objects whose name cannot be imported."""
-    values, given = dict(settings), {}
+    values, given = dict(settings), dict[str, Any]()
     for name in OBJECTS:
         value = settings.get(name)
-        if value is None or isinstance(value, str):
-            continue
-        values[name] = _importable(value) or "in-memory"
-        if values[name] == "in-memory":
-            given[name] = value
+        if value is not None and not isinstance(value, str):
+            values[name] = _importable(value) or IN_MEMORY
+            given |= {name: value} if values[name] == IN_MEMORY else {}
     for name, value in values.items():
-        if isinstance(value, np.generic):
-            values[name] = value = value.item()
-        if isinstance(value, Path):
-            values[name] = str(value)
-        elif isinstance(value, int) and not isinstance(value, bool) and FIELDS[name].type in ("float", "str"):
-            values[name] = float(value) if FIELDS[name].type == "float" else str(value)
+        plain = value.item() if isinstance(value, np.generic) else value
+        as_text = name in FIELDS and FIELDS[name].type == "str" and isinstance(plain, int | Path)
+        values[name] = str(plain) if as_text else plain
     return values, given
 
 
