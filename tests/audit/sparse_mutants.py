@@ -1,4 +1,5 @@
 """Sparse match codes that are broken on purpose. All have the layout, density and ε of the correct ones."""
+# ruff: noqa: N802 (functions that become classes)
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
+from mutants import mechanism
 
 from sqsgd import ScalarDP
 from sqsgd.core import Scheme
@@ -25,8 +27,8 @@ def small(kind=SparseMatches, *, norm=None):
             raise ValueError(f"dim = {dim}: made for four coordinates")
         rest = epsilon * (1 - (norm or 0))
         law = SparseLaw(size=4, near=2, count=2, threshold=2, epsilon=rest)
-        mechanism = kind(law=law, norm=ScalarDP(1.0, norm * epsilon) if norm else None)
-        return Scheme(name="sparse", dim=4, transforms=(Rotate(rounds=2),), mechanism=mechanism)
+        made = kind(law=law, norm=ScalarDP(1.0, norm * epsilon) if norm else None)
+        return Scheme(name="sparse", dim=4, transforms=(Rotate(rounds=2),), mechanism=made)
 
     return make
 
@@ -132,26 +134,24 @@ class ZeroIsHigh(SparseMatches):
         return SparseMatches._near(self, np.zeros(self.dim, np.float32), 1.0)[0]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SymbolInClear(SparseMatches):
+@mechanism(SparseMatches)
+def SymbolInClear(self, columns, x, bound, rng):
     """The norm symbol of vectors at 0.6 to 0.7 of the bound is not privatised."""
-
-    def randomize(self, x, bound, rng):
-        codes, symbol = SparseMatches.randomize(self, x, bound, rng)
-        share = float(np.linalg.norm(x)) / bound
-        clear = np.array([round(self.norm.levels * share)], np.uint8)
-        return codes, clear if 0.6 <= share <= 0.7 else symbol
+    share = float(np.linalg.norm(x)) / bound
+    clear = np.array([round(self.norm.levels * share)], np.uint8)
+    return columns[0], clear if 0.6 <= share <= 0.7 else columns[1]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SymbolOfMatches(SparseMatches):
+def high(mechanism, codes, x, bound):
+    return np.isin(codes, mechanism._near(x, bound)[0]).sum() >= mechanism.law.threshold
+
+
+@mechanism(SparseMatches)
+def SymbolOfMatches(self, columns, x, bound, rng):
     """Half of the symbols tell whether the code has enough matches: each part alone has its law."""
-
-    def randomize(self, x, bound, rng):
-        codes, symbol = SparseMatches.randomize(self, x, bound, rng)
-        high = np.isin(codes, self._near(x, bound)[0]).sum() >= self.law.threshold
-        told = np.array([self.norm.levels if high else 0], np.uint8)
-        return codes, told if rng.below(2) else symbol
+    codes, symbol = columns
+    told = np.array([self.norm.levels if high(self, codes, x, bound) else 0], np.uint8)
+    return codes, told if rng.below(2) else symbol
 
 
 # ---------------------------------------------------------------- where outputs cannot be listed
@@ -162,37 +162,33 @@ def dense(kind=SparseMatches):
 
     def make(*, dim, epsilon, bytes):
         law = SparseLaw(size=64, near=24, count=12, threshold=8, epsilon=0.8 * epsilon)
-        mechanism = kind(law=law, norm=ScalarDP(1.0, 0.2 * epsilon))
-        return Scheme(name="sparse", dim=64, transforms=(Rotate(rounds=2),), mechanism=mechanism)
+        made = kind(law=law, norm=ScalarDP(1.0, 0.2 * epsilon))
+        return Scheme(name="sparse", dim=64, transforms=(Rotate(rounds=2),), mechanism=made)
 
     return make
 
 
-@dataclass(frozen=True, kw_only=True)
-class LargestFirst(SparseMatches):
+@mechanism(SparseMatches)
+def LargestFirst(self, columns, x, bound, rng):
     """Matches are the largest coordinates; the right number of them."""
-
-    def randomize(self, x, bound, rng):
-        codes, *symbol = SparseMatches.randomize(self, x, bound, rng)
-        near = self._near(x, bound)[0]
-        hits = np.isin(codes, near)
-        by_size = near[np.argsort(-np.abs(x[near >> 1]))]
-        free = by_size[~np.isin(by_size >> 1, codes[~hits] >> 1)]
-        return np.sort(np.concatenate([codes[~hits], free[: hits.sum()]])), *symbol
+    codes, *symbol = columns
+    near = self._near(x, bound)[0]
+    hits = np.isin(codes, near)
+    by_size = near[np.argsort(-np.abs(x[near >> 1]))]
+    free = by_size[~np.isin(by_size >> 1, codes[~hits] >> 1)]
+    return np.sort(np.concatenate([codes[~hits], free[: hits.sum()]])), *symbol
 
 
-@dataclass(frozen=True, kw_only=True)
-class OthersBelow(SparseMatches):
+@mechanism(SparseMatches)
+def OthersBelow(self, columns, x, bound, rng):
     """Coordinates outside the near set come from the lower half of the vector, where they can."""
-
-    def randomize(self, x, bound, rng):
-        codes, *symbol = SparseMatches.randomize(self, x, bound, rng)
-        near = self._near(x, bound)[0] >> 1
-        for i in np.flatnonzero((codes >> 1 >= self.dim // 2) & ~np.isin(codes >> 1, near)):
-            lower = codes[i] - np.uint32(self.dim)
-            if lower >> 1 not in near and lower >> 1 not in codes >> 1:
-                codes[i] = lower
-        return np.sort(codes), *symbol
+    codes, *symbol = columns
+    near = self._near(x, bound)[0] >> 1
+    for i in np.flatnonzero((codes >> 1 >= self.dim // 2) & ~np.isin(codes >> 1, near)):
+        lower = codes[i] - np.uint32(self.dim)
+        if lower >> 1 not in near and lower >> 1 not in codes >> 1:
+            codes[i] = lower
+    return np.sort(codes), *symbol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,22 +200,15 @@ class Sometimes(SparseMatches):
         return np.sort(near[: self.law.count]) if rng.below(20) == 0 else codes
 
 
-@dataclass(frozen=True, kw_only=True)
-class NormInClear(SparseMatches):
-    """The norm symbol is not privatised."""
-
-    def randomize(self, x, bound, rng):
-        codes, symbol = SparseMatches.randomize(self, x, bound, rng)
-        clear = round(self.norm.levels * min(1.0, float(np.linalg.norm(x)) / bound))
-        return codes, np.full_like(symbol, clear)
+@mechanism(SparseMatches)
+def NormInClear(self, columns, x, bound, rng):
+    clear = round(self.norm.levels * min(1.0, float(np.linalg.norm(x)) / bound))
+    return columns[0], np.full_like(columns[1], clear)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SymbolTells(SparseMatches):
+@mechanism(SparseMatches)
+def SymbolTells(self, columns, x, bound, rng):
     """The symbol is even where there are enough matches, else odd, where it can be."""
-
-    def randomize(self, x, bound, rng):
-        codes, symbol = SparseMatches.randomize(self, x, bound, rng)
-        low = np.isin(codes, self._near(x, bound)[0]).sum() < self.law.threshold
-        told = (symbol & 0xFE) + low
-        return codes, np.minimum(told, self.norm.levels).astype(np.uint8)
+    codes, symbol = columns
+    told = (symbol & 0xFE) + (not high(self, codes, x, bound))
+    return codes, np.minimum(told, self.norm.levels).astype(np.uint8)

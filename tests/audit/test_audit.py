@@ -1,17 +1,21 @@
 """Correct schemes pass, every scheme can be audited, and the result states what was found."""
 
 import json
+import re
 import sys
 
+import numpy as np
 import pytest
+from PIL import Image
 from subjects import subject
 
 from sqsgd import SCHEMES, MalformedReport, make_scheme
 from sqsgd.audit import Audit, Finding, Step, Subject, audit, distinguishing, steps
+from sqsgd.audit.audit_page import page, write_audit
+from sqsgd.audit.checklist import gathered
 from sqsgd.audit.findings import by_test, judged
 
 MANDATORY = {"ratio", "distinguish", "tally", "law", "noise", "message", "reconstruct"}
-NUMBERS = {"scheme": "s", "dim": 1, "message_bytes": 1, "trials": 1, "seed": 0}
 
 
 @pytest.fixture
@@ -55,9 +59,6 @@ def test_unusual_schemes_pass(name, options, changes):
     assert found.passed, found.violated
 
 
-# ---------------------------------------------------------------- steps
-
-
 def test_a_scheme_that_refuses_its_own_messages_is_caught():
     def refuse(_subject):
         yield from ()
@@ -66,28 +67,6 @@ def test_a_scheme_that_refuses_its_own_messages_is_caught():
     (finding,) = Step(name="noise", run=refuse).findings(subject("sqsgd"))
     assert finding.outcome == "violated"
     assert "damaged" in finding.sentence
-
-
-def short(*, dim, epsilon, bytes):
-    if dim > 1000:
-        raise ValueError(f"dim = {dim} is too long")
-    return make_scheme("sqsgd", dim=dim, epsilon=epsilon, bytes=bytes)
-
-
-@pytest.mark.parametrize("reason", ["sqsgd[train]", "is too long"])
-def test_inversion_is_skipped_with_a_reason(monkeypatch, reason):
-    """Without torch, or where the model's gradient is longer than the scheme supports."""
-    if reason == "sqsgd[train]":
-        monkeypatch.setitem(sys.modules, "sqsgd.audit.inversion", None)
-    else:
-        pytest.importorskip("torch")
-    case = Subject(name="short", make=short, dim=1000, epsilon=100.0, bytes=64)
-    (finding,) = steps(case)[-1].findings(case)
-    assert finding.outcome == "not applicable"
-    assert reason in finding.sentence
-
-
-# ---------------------------------------------------------------- findings
 
 
 @pytest.mark.parametrize(
@@ -103,7 +82,8 @@ def test_inversion_is_skipped_with_a_reason(monkeypatch, reason):
 )
 def test_only_a_guarantee_that_withstood_a_check_is_kept(notion, outcomes, result):
     findings = tuple(Finding(check="law", name=each, outcome=each, sentence=".") for each in outcomes)
-    found = Audit(notion=notion, epsilon=float("inf"), findings=findings, **NUMBERS)
+    sizes = {"scheme": "s", "dim": 1, "message_bytes": 1, "trials": 1, "seed": 0}
+    found = Audit(notion=notion, epsilon=float("inf"), findings=findings, **sizes)
     assert (found.result, found.passed) == (result, result == "kept")
     assert found.to_dict()["epsilon"] == "infinity"
 
@@ -115,3 +95,61 @@ def test_nan_violates_its_limit():
     assert outcomes == ["passed", "passed", "violated", "violated", "passed"]
     tests = [by_test("a", ".", (p, 1)).outcome for p in (1.0, 1e-5, 1e-7, 0.0, nan)]
     assert tests == ["passed", "passed", "violated", "violated", "violated"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("trials", 10), ("seed", -1)])
+def test_sizes_are_checked(name, value):
+    with pytest.raises(ValueError, match=f"{name} = {value}"):
+        subject("sqsgd", **{name: value})
+
+
+# ---------------------------------------------------------------- pictures and the page
+
+
+@pytest.mark.parametrize("reason", ["sqsgd[train]", "is too long"])
+def test_inversion_is_skipped_with_a_reason(monkeypatch, reason):
+    """Without torch, or where the model's gradient is longer than the scheme supports."""
+
+    def short(*, dim, epsilon, bytes):
+        if dim > 1000:
+            raise ValueError(f"dim = {dim} is too long")
+        return make_scheme("sqsgd", dim=dim, epsilon=epsilon, bytes=bytes)
+
+    if reason == "sqsgd[train]":
+        monkeypatch.setitem(sys.modules, "sqsgd.audit.inversion", None)
+    else:
+        pytest.importorskip("torch")
+    case = Subject(name="short", make=short, dim=1000, epsilon=100.0, bytes=64)
+    (finding,) = steps(case)[-1].findings(case)
+    assert finding.outcome == "not applicable"
+    assert reason in finding.sentence
+
+
+def test_pictures_from_a_gradient_and_from_a_report(tmp_path, monkeypatch):
+    """A few steps suffice to distinguish the raw gradient from a report."""
+    torch = pytest.importorskip("torch")
+    from sqsgd.audit import inversion
+
+    monkeypatch.setattr(inversion, "BATCHES", (1,))
+    case = subject("sqsgd", dim=119850, epsilon=400.0, bytes=256)
+    threads = torch.get_num_threads()
+    (finding,) = inversion.inverted_gradients(case, steps=40)
+    assert torch.get_num_threads() == threads
+    assert finding.outcome == "passed"
+    assert finding.measured < 0.8 < finding.limit
+    assert 0.3 < finding.details["cosine"] < 0.6
+    written = write_audit(gathered(case, [finding]), tmp_path)
+    assert [path.name for path in written] == ["audit.html", "audit.json", "pictures-1.png"]
+    assert np.asarray(Image.open(tmp_path / "pictures-1.png")).shape == (3 * 140 + 2 * 8, 140)
+    assert (tmp_path / "audit.html").read_text().count("data:image/png;base64,") == 1
+    picture = torch.rand((1, 1, 28, 28), generator=torch.Generator().manual_seed(1))
+    assert inversion.correlation(picture, picture) == pytest.approx(1.0)
+    assert inversion.correlation(1 - picture, picture) == pytest.approx(-1.0)
+
+
+def test_the_page_loads_nothing_and_escapes_what_it_shows():
+    finding = Finding(check="law", name="<b>", outcome="violated", sentence="a & b", measured=1.5, limit=1.0)
+    text = page(gathered(subject("sqsgd"), [finding]))
+    assert "<b>" not in text
+    assert "a &amp; b" in text
+    assert not re.search(r"https?://|@import|url\(", text)

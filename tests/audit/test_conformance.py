@@ -15,6 +15,8 @@ RIGHT = expected_answers(VECTORS)
 def test_right_answers_conform():
     found = compare(RIGHT, VECTORS)
     assert found.conforms
+    close = {name: [value * (1 + 1e-7) for value in values] for name, values in RIGHT["estimates"].items()}
+    assert compare({"estimates": close}, VECTORS).conforms
     assert found.agree == sum(map(len, RIGHT.values())) > 300
 
 
@@ -56,11 +58,6 @@ def test_sections_may_be_left_out_but_not_all():
     assert not compare({}, VECTORS).conforms
 
 
-def test_estimates_have_a_tolerance():
-    close = {name: [value * (1 + 1e-7) for value in values] for name, values in RIGHT["estimates"].items()}
-    assert compare({"estimates": close}, VECTORS).conforms
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -82,24 +79,3 @@ def test_the_packaged_vectors_are_the_generated_ones(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     assert importlib.import_module("conformance_vectors").text() == PATH.read_text()
     assert PATH.stat().st_size < 700_000
-
-
-def test_all_inputs_and_reasons_occur_and_messages_differ():
-    names = {case["id"].split("/")[1] for group in VECTORS["groups"] for case in group["encode"]}
-    assert names >= {"dense", "sparse", "zero", "short", "at-the-bound", "beyond-the-bound", "denormal"}
-    reasons = {case["reason"] for group in VECTORS["groups"] for case in group["malformed"]}
-    assert reasons == {"length", "version", "checksum", "padding", "code", "accepted"}
-    for group in VECTORS["groups"]:
-        messages = [case["message"] for case in group["encode"]]
-        assert len(set(messages)) > len(messages) / 2
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("word-below", 3), ("word-tied-below", 4), ("word-tied-above", 4), ("rank-rejected", 5)],
-)
-def test_unlikely_draws_take_the_words_that_they_should(name, words):
-    """A tie takes one word more, a rejected rank two."""
-    for group in VECTORS["groups"][:3]:
-        case = next(case for case in group["encode"] if case["id"].endswith(f"/{name}"))
-        assert len(case["words"]) == 16 * words

@@ -1,26 +1,64 @@
-"""Worst pairs, lower bounds on epsilon and the tally: valid, nearly tight, and over every input and event."""
+"""Small cases, worst pairs, lower bounds on epsilon, the tally of all pairs, and sums of many reports."""
 
 import math
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from itertools import pairwise
+from math import comb
 
 import numpy as np
 import pytest
 from scipy import stats
 from subjects import LOCAL, subject
 
-from sqsgd import secure_rng
-from sqsgd.audit import distinguishing
+from sqsgd import make_scheme, secure_rng, seeded_rng
+from sqsgd._internal.geometry import round_unbiased
 from sqsgd.audit.distinguishing import (
     Events,
     Scores,
+    central_checks,
     closest_pair,
-    counted,
+    delta_beyond,
+    law_of_sum,
     lower_bound,
     lower_bounds,
+    sampled_ratio,
     share_limits,
-    tallies,
     worst_of,
 )
+from sqsgd.audit.subject import Subject, forward, has_density, preimage, task_for
+from sqsgd.schemes.cpsgd import ShareOfNoise
+
+
+@pytest.mark.parametrize("name", ["sqsgd", "sqsgd-stateless", "vqsgd"])
+def test_preimages(name):
+    scheme = subject(name).scheme
+    task = task_for(scheme, 3)
+    y = np.random.default_rng(0).standard_normal(scheme.mechanism.dim).astype(np.float32)
+    assert np.allclose(forward(scheme, preimage(scheme, y, task), task), y, atol=1e-4)
+    assert not preimage(scheme, 0 * y, task).any()
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_every_local_scheme_has_a_small_case(name):
+    """Its outputs can be listed, except for floats, and have a density; all reports are among them."""
+    small = subject(name).small(4.0)
+    assert small.dense
+    assert small.listed == (name not in {"privunit", "privunit-g"})
+    if small.listed:
+        assert 1 < len(small.outputs) == len(small.places) <= 300
+        x = np.full(small.scheme.dim, 0.1, np.float32)
+        assert set(small.reports(x, 50, seeded_rng(1))) <= set(small.places)
+        y = forward(small.scheme, x, small.task)
+        assert np.exp(small.log_densities(y)).sum() == pytest.approx(1.0, abs=1e-9)
+
+
+def test_where_a_density_has_no_closed_form_what_is_rounded_is_audited():
+    case = subject("privunit", {"levels": 5})
+    assert not has_density(case.scheme.mechanism)
+    (finding,) = sampled_ratio(case)
+    assert finding.outcome == "passed"
+    assert 0 < finding.measured <= finding.limit
 
 
 @pytest.mark.parametrize("trials", [1, 10_000])
@@ -89,14 +127,12 @@ def test_every_length_and_every_report_is_counted(name):
     inputs, events = small.every_length(np.random.default_rng(1)), Events(small)
     sizes = np.array([np.linalg.norm(each.image) / small.task.bound for each in inputs])
     assert len(inputs) >= 35
-    assert sizes.min() == 0
-    assert ((sizes > 9e-7) & (sizes < 1e-6)).any()
-    assert ((sizes > 1e-6) & (sizes < 1.1e-6)).any()
-    assert sizes.max() > 20
+    for low, high in ((0, 0), (9e-7, 1e-6), (1e-6, 1.1e-6), (20, math.inf)):
+        assert ((sizes >= low) & (sizes <= high)).any()
     bands = sorted(each.band for each in inputs if each.band is not None)
     assert (bands[0][0], bands[-1][1]) == (0, 5)
     assert all(low[1] == high[0] for low, high in pairwise(bands))
-    counts = counted(small, inputs[:6], events, 50, secure_rng(), np.random.default_rng(2))
+    counts = events.counted(inputs[:6], 50, secure_rng(), np.random.default_rng(2))
     assert counts.shape == (6, events.size)
     assert (np.add.reduceat(counts, events.starts[:-1], axis=1) == 50).all()
 
@@ -109,32 +145,96 @@ def test_the_limits_hold_together():
     numbers, alarms = np.random.default_rng(5), 0
     for _ in range(300):
         counts = numbers.multinomial(400, [0.5, 0.3, 0.15, 0.05], 8)
-        alarms += closest_pair(counts, 400, 0.05 / (2 * counts.size), np.zeros((8, 8))).bound > 0
+        alarms += closest_pair(counts, 400, 0.05 / (2 * counts.size), np.zeros((8, 8)))[3] > 0
     assert alarms <= 40
 
 
 def test_the_closest_pair_is_found():
     """Among all rows, events and complements; the limit of each pair counts; bounds are finite."""
     counts = np.array([[500, 500], [505, 495], [999, 1]])
-    found = closest_pair(counts, 1000, 1e-6, np.ones((3, 3)))
-    assert (found.likely, found.unlikely) in ((0, 2), (1, 2))
-    assert found.counts[1] == 1
-    assert 3 < found.bound < np.log(500)
+    likely, unlikely, event, bound = closest_pair(counts, 1000, 1e-6, np.ones((3, 3)))
+    assert likely in (0, 1)
+    assert (unlikely, event % 4) in ((2, 1), (2, 2))
+    assert 3 < bound < np.log(500)
     limits = np.where(np.arange(3) == 2, 100.0, 1.0) * np.ones((3, 3))
-    found = closest_pair(counts, 1000, 1e-6, limits)
-    assert (found.likely, found.unlikely, found.limit) == (2, 0, 1.0)
-    found = closest_pair(np.array([[1000, 0], [0, 1000]]), 1000, 1e-6, np.ones((2, 2)))
-    assert 4 < found.bound < 6
+    assert closest_pair(counts, 1000, 1e-6, limits)[:2] == (2, 0)
+    assert 4 < closest_pair(np.array([[1000, 0], [0, 1000]]), 1000, 1e-6, np.ones((2, 2)))[3] < 6
 
 
-def test_per_weight_limits_grow_with_the_coordinates_that_differ(monkeypatch):
-    monkeypatch.setattr(distinguishing, "_FEWEST", 100)
-    case = subject("ldp-fl", {"per_weight": True})
-    small = case.small(4.0)
+def test_per_weight_limits_grow_with_the_coordinates_that_differ():
+    small = subject("ldp-fl", {"per_weight": True}).small(4.0)
     by_name = {each.name: each for each in small.every_length(np.random.default_rng(1))}
     zero, dense = by_name["zero"], by_name["at the bound, dense"]
     assert zero.differs_from(zero) == 0
     assert zero.differs_from(by_name["at the bound, one axis"]) == 1
     assert zero.differs_from(dense) == small.scheme.mechanism.dim
-    (finding,) = tallies(case)
-    assert finding.outcome == "passed"
+
+
+# ---------------------------------------------------------------- sums, for central guarantees
+
+
+EXACT, SUMS, LAW = (
+    "likelihood ratio of the sum, all outputs",
+    "distinguishing sums, budget 1",
+    "law of one report",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Understated(ShareOfNoise):
+    """States a fifth of its true epsilon."""
+
+    @property
+    def privacy(self):
+        return replace(ShareOfNoise.privacy.func(self), epsilon=ShareOfNoise.privacy.func(self).epsilon / 5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quiet(ShareOfNoise):
+    """Omits the noise, but states the density of a noisy report."""
+
+    def randomize(self, x, bound, rng):
+        return ((round_unbiased(self._positions(x, bound), rng) + self.trials // 2).astype(np.uint32),)
+
+
+def outcomes(kind):
+    def make(*, dim, epsilon, bytes):
+        scheme = make_scheme("cpsgd", dim=dim, epsilon=epsilon, bytes=bytes, clients=3, reach=1.0)
+        parts = {field.name: getattr(scheme.mechanism, field.name) for field in fields(scheme.mechanism)}
+        return replace(scheme, mechanism=kind(**parts))
+
+    sizes = {"dim": 100, "epsilon": 20.0, "bytes": 100, "budgets": (1.0,), "trials": 4000}
+    case = Subject(name="cpsgd", make=make, noise=lambda: seeded_rng(5), **sizes)
+    return {finding.name: finding.outcome for finding in central_checks(case)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "broken"), [(ShareOfNoise, set()), (Understated, {EXACT}), (Quiet, {SUMS, LAW})]
+)
+def test_central_guarantees_are_kept_or_caught(kind, broken):
+    found = outcomes(kind)
+    assert set(found) == {EXACT, SUMS, LAW}
+    assert {name for name, outcome in found.items() if outcome == "violated"} == broken
+
+
+def test_without_small_budgets_nothing_passes():
+    (finding,) = central_checks(subject("cpsgd", budgets=(1e-6,)))
+    assert finding.outcome == "not applicable"
+
+
+def test_delta_beyond_is_what_lies_beyond_epsilon():
+    """For two coins, by hand: 0.6 - 2 · 0.25 beyond a factor of two."""
+    first, second = np.array([0.4, 0.6]), np.array([0.75, 0.25])
+    assert delta_beyond(first, second, np.log(2)) == pytest.approx(0.1)
+    assert delta_beyond(first, second, np.log(2.4)) == pytest.approx(0.0)
+    assert delta_beyond(second, first, 0.0) == pytest.approx(0.35)
+
+
+def test_the_law_of_the_sum_is_that_of_all_clients_noise():
+    """All vectors are zero, exactly between the two levels: the sum is a fair binomial."""
+    scheme = make_scheme("cpsgd", dim=1, epsilon=4.0, bytes=2, clients=3, levels=2)
+    law = law_of_sum(scheme, task_for(scheme, 0), np.zeros(1, np.float32))
+    tosses = 3 * (scheme.mechanism.trials + 1)  # rounding one half is one more toss
+    exact = [float(Fraction(comb(tosses, heads), 2**tosses)) for heads in range(tosses + 1)]
+    assert np.allclose(law[: tosses + 1], exact, rtol=1e-9, atol=1e-300)
+    assert not law[tosses + 1 :].any()

@@ -1,7 +1,5 @@
 """A message must not contain the vector's numbers, nor what correlates with them or with its direction."""
 
-import math
-import struct
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +9,6 @@ from subjects import subject
 from sqsgd import make_scheme
 from sqsgd.audit import Subject
 from sqsgd.audit.messages import (
-    epsilon_of_vector,
     four_byte_words,
     guessed_directions,
     largest_correlation,
@@ -34,12 +31,7 @@ def test_a_number_in_the_clear_is_found_at_any_offset(kind, offset):
     words = four_byte_words(bytes(range(200, 200 + offset)) + hidden + bytes(range(100, 120)))
     assert np.count_nonzero(np.isin(words, numbers_as_words(vector))) == 1
     assert not np.isin(words, numbers_as_words(vector[:20])).any()
-
-
-def test_zeros_do_not_count_as_numbers_in_the_clear():
-    known = numbers_as_words(np.array([0.0, -0.0, 1.0, 0.0], np.float32))
-    assert not np.isin(four_byte_words(bytes(40)), known).any()
-    assert np.isin(four_byte_words(struct.pack("<f", 1.0)), known).all()
+    assert not np.isin(four_byte_words(bytes(40)), numbers_as_words(np.array([0.0, -0.0, 1.0]))).any()
 
 
 def test_a_reading_that_correlates_with_a_stretch_of_the_vector_is_found():
@@ -112,16 +104,3 @@ def test_schemes_without_a_guarantee_and_padded_blocks_have_no_bound():
     finding = directions(subject("fedsgd"))[WHOLE]
     assert (finding.outcome, finding.limit) == ("not applicable", 1.0)
     assert directions(subject("sqsgd", dim=300, epsilon=400.0))[SENT].outcome == "not applicable"
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "promised"),
-    [
-        ("sqsgd", {}, 100.0),
-        ("ldp-fl", {"per_weight": True}, 100.0 * 512),
-        ("cpsgd", {}, math.inf),
-        ("fedsgd", {}, math.inf),
-    ],
-)
-def test_epsilon_of_the_whole_vector(name, options, promised):
-    assert epsilon_of_vector(subject(name, options)) == pytest.approx(promised)

@@ -5,18 +5,15 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sqsgd._internal.files import write_atomically
-from sqsgd.audit.findings import Audit, Finding, Image, Pictures, shown
+from sqsgd.audit.findings import Audit, Finding, Image, shown
 from sqsgd.report.page import render
 
-Pixels = npt.NDArray[np.uint8]
 _ZOOM, _GAP = 5, 8
 _KINDS = {
     "ratio": "Likelihood ratios: does any message distinguish two inputs better than epsilon allows?",
@@ -30,29 +27,18 @@ _KINDS = {
 
 
 def write_audit(audit: Audit, folder: str | Path) -> list[Path]:
-    """Write audit.html, audit.json and, if there are pictures, pictures.png, each atomically.
-
-    Returns:
-        The files.
-
-    Raises:
-        ValueError: if ``folder`` is a file.
-    """
+    """Write audit.html, audit.json and a PNG for each finding with pictures, and return their paths."""
     target = Path(folder)
-    if target.exists() and not target.is_dir():
-        raise ValueError(f"out = {target} is a file; it must be a folder")
     target.mkdir(parents=True, exist_ok=True)
-    pictures = [each for finding in audit.findings for each in finding.pictures]
     files = {"audit.html": page(audit).encode(), "audit.json": json.dumps(audit.to_dict(), indent=2).encode()}
-    if pictures:
-        files["pictures.png"] = _png(_grid(pictures))
+    pictures = (finding.pictures for finding in audit.findings if finding.pictures)
+    files |= {f"pictures-{number}.png": drawn(rows) for number, rows in enumerate(pictures, 1)}
     for name, content in files.items():
         write_atomically(target / name, content)
     return [target / name for name in files]
 
 
 def page(audit: Audit) -> str:
-    """The HTML page: findings by kind of check, in the order in which the kinds first appear."""
     kinds: dict[str, list[Finding]] = {}
     for finding in audit.findings:
         kinds.setdefault(_KINDS.get(finding.check, finding.check), []).append(finding)
@@ -64,49 +50,18 @@ def page(audit: Audit) -> str:
         guarantee="none" if audit.notion == "none" else f"epsilon {audit.epsilon:,.12g} ({audit.notion})",
         kinds=kinds,
         shown=shown,
-        batches=[(each, _rows(each)) for finding in audit.findings for each in finding.pictures],
+        encoded=lambda rows: base64.b64encode(drawn(rows)).decode(),
     )
 
 
-def _rows(batch: Pictures) -> dict[str, list[Any]]:
-    """The rows of pictures, each with its likeness."""
-    rows = {
-        "Original": (batch.originals, [None] * len(batch.originals)),
-        "From the raw gradient": (batch.from_gradient, batch.gradient_likeness),
-        "From one report": (batch.from_report, batch.report_likeness),
-    }
-    return {
-        label: [
-            (base64.b64encode(_png(_pixels(image))).decode(), likeness)
-            for image, likeness in zip(images, likenesses, strict=True)
-        ]
-        for label, (images, likenesses) in rows.items()
-    }
-
-
-def _png(pixels: Pixels) -> bytes:
-    """A greyscale picture as PNG."""
+def drawn(rows: Mapping[str, Sequence[Image]]) -> bytes:
+    """Rows of greyscale pictures as one PNG."""
     from PIL import Image as PillowImage
 
-    buffer = io.BytesIO()
+    def enlarged(image: Image) -> Image:
+        return np.pad(np.kron(image, np.ones((_ZOOM, _ZOOM))), (0, _GAP), constant_values=1.0)
+
+    grid, buffer = np.block([[*map(enlarged, images)] for images in rows.values()]), io.BytesIO()
+    pixels = np.rint(255 * np.clip(grid[:-_GAP, :-_GAP], 0.0, 1.0)).astype(np.uint8)
     PillowImage.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()
-
-
-def _pixels(image: Image, zoom: int = 1) -> Pixels:
-    grey = np.rint(255 * np.clip(image, 0.0, 1.0)).astype(np.uint8)
-    return np.kron(grey, np.ones((zoom, zoom), np.uint8))
-
-
-def _grid(pictures: Sequence[Pictures]) -> Pixels:
-    """From top to bottom: originals, from the raw gradient, from one report; batches are side by side."""
-    rows = []
-    for kind in ("originals", "from_gradient", "from_report"):
-        cells: list[Pixels] = []
-        for batch in pictures:
-            for image in getattr(batch, kind):
-                cells += [_pixels(image, _ZOOM), np.full((_ZOOM * image.shape[0], _GAP), 255, np.uint8)]
-            cells.append(np.full((cells[-1].shape[0], 2 * _GAP), 255, np.uint8))
-        rows += [np.concatenate(cells, axis=1)[:, : -3 * _GAP]]
-    gap = np.full((_GAP, rows[0].shape[1]), 255, np.uint8)
-    return np.concatenate([rows[0], gap, rows[1], gap, rows[2]])

@@ -1,19 +1,16 @@
-"""Another implementation's answers to the conformance vectors, compared with ours.
-
-``python tools/conformance_vectors.py`` writes the vectors."""
+"""Answers to the conformance vectors, which tools/conformance_vectors.py writes, compared with ours."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 FORMAT = "sqsgd conformance 1"
 PATH = Path(__file__).parent / "vectors.json"
-TOLERANCE = 1e-5
-"""Estimates may differ by this share of the largest coordinate: nothing private depends on them."""
+TOLERANCE = 1e-5  # of the largest coordinate, for estimates: nothing private depends on them
 _CASES = {
     "messages": ("encode", "message"),
     "columns": ("decode", "columns"),
@@ -21,7 +18,6 @@ _CASES = {
     "reasons": ("malformed", "reason"),
 }  # where the vectors have the answers
 SECTIONS = ("fingerprints", *_CASES)
-"""The sections of an answer."""
 
 
 @dataclass(frozen=True)
@@ -34,18 +30,17 @@ class Difference:
     found: Any
 
     def __str__(self) -> str:
-        if self.found is None:
-            return f"{self.section} {self.id}: no answer"
-        return f"{self.section} {self.id}: expected {_short(self.expected)}, found {_short(self.found)}"
+        answer = f"expected {json.dumps(self.expected):.80}, found {json.dumps(self.found):.80}"
+        return f"{self.section} {self.id}: {'no answer' if self.found is None else answer}"
 
 
 @dataclass(frozen=True)
 class Comparison:
     """How many answers agree, which differ, and which sections were left out."""
 
-    agree: int = 0
-    differences: list[Difference] = field(default_factory=list)
-    unanswered: list[str] = field(default_factory=list)
+    agree: int
+    differences: list[Difference]
+    unanswered: list[str]
 
     @property
     def conforms(self) -> bool:
@@ -54,7 +49,6 @@ class Comparison:
 
 
 def read_vectors() -> dict[str, Any]:
-    """The packaged vectors."""
     return json.loads(PATH.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
@@ -68,17 +62,15 @@ def read_answers(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} must hold an object with the sections {', '.join(SECTIONS)}")
     if found.pop("format", FORMAT) != FORMAT:
         raise ValueError(f"{path} answers another version of the vectors; this one is {FORMAT!r}")
-    unknown = sorted(set(found) - set(SECTIONS))
-    if unknown:
-        raise ValueError(f"{path}: unknown section {unknown[0]!r}; known are {', '.join(SECTIONS)}")
     for name, answers in found.items():
+        if name not in SECTIONS:
+            raise ValueError(f"{path}: unknown section {name!r}; known are {', '.join(SECTIONS)}")
         if not isinstance(answers, dict):
             raise ValueError(f"{path}: section {name!r} must be an object with an answer for each id")
     return found
 
 
 def expected_answers(vectors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The right answers, by section and id."""
     expected: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     for group in vectors["groups"]:
         expected["fingerprints"][group["name"]] = group["fingerprint"]
@@ -95,8 +87,7 @@ def compare(answers: Mapping[str, Any], vectors: Mapping[str, Any]) -> Compariso
             unanswered.append(section)
             continue
         found = answers[section]
-        same = _close if section == "estimates" else _equal
-        wrong = [name for name, value in expected.items() if not same(value, found.get(name))]
+        wrong = [name for name, value in expected.items() if not _same(section, value, found.get(name))]
         agree += len(expected) - len(wrong)
         differences += [Difference(section, name, expected[name], found.get(name)) for name in wrong]
         unknown = sorted(found.keys() - expected.keys())
@@ -104,18 +95,9 @@ def compare(answers: Mapping[str, Any], vectors: Mapping[str, Any]) -> Compariso
     return Comparison(agree, differences, unanswered)
 
 
-def _equal(expected: Any, found: Any) -> bool:
-    return type(expected) is type(found) and bool(expected == found)
-
-
-def _close(expected: list[float], found: Any) -> bool:
-    if not isinstance(found, list) or not all(isinstance(value, int | float) for value in found):
-        return False
+def _same(section: str, expected: Any, found: Any) -> bool:
+    if section != "estimates" or type(found) is not list or len(found) != len(expected):
+        return type(expected) is type(found) and bool(expected == found)
     most = TOLERANCE * max(map(abs, expected))
-    pairs = zip(expected, found, strict=False)
-    return len(found) == len(expected) and all(abs(one - other) <= most for one, other in pairs)
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    pairs = zip(expected, found, strict=True)
+    return all(isinstance(other, int | float) and abs(one - other) <= most for one, other in pairs)

@@ -1,15 +1,12 @@
-"""No two inputs can be distinguished better than ε allows: by their densities, and by real reports.
-
-A tally compares all pairs of many inputs by counts alone: it consults no density, so it finds a sampler that
-departs from its density.
-"""
+"""No two inputs can be distinguished better than ε allows: by their densities, and by counts of reports."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -17,40 +14,36 @@ import numpy.typing as npt
 from scipy import stats
 
 from sqsgd._internal.checks import Vector
-from sqsgd.audit.findings import Finding, judged, skipped
+from sqsgd.audit.findings import Finding, by_test, judged, skipped
+from sqsgd.audit.goodness_of_fit import g_test
 from sqsgd.audit.subject import Floats, Input, Small, Subject, forward, has_density, preimage, task_for
 from sqsgd.core import Scheme
 from sqsgd.core.codec import AnyColumn, Array
 from sqsgd.core.random import Rng
 from sqsgd.core.task import Task
+from sqsgd.mechanisms.cap_direction import CapDirection
+from sqsgd.schemes.privunit import OnGrid
 
-CONFIDENCE = 0.999
-"""The probability that no lower bound of an audit exceeds the true ε of its pair of inputs."""
-FALSE_ALARM = 1e-3
-"""The probability that any confidence limit of an audit's tallies is wrong."""
+CONFIDENCE = 0.999  # that no lower bound of an audit exceeds the true ε of its pair of inputs
+FALSE_ALARM = 1e-3  # the probability that any confidence limit of an audit's tallies is wrong
+_SURE = f"all these bounds hold together with {CONFIDENCE:.1%} confidence"
 _SLACK = 1e-9
 _PAIRS, _REPORTS = 6, 2
 _CAUTION = 4.0  # standard errors subtracted when a threshold is chosen
 _FEWEST = 400  # reports per input of the tally
 _MOST_CODES, _BUCKETS = 64, 16
 _LISTED, _SAMPLED = "likelihood ratio, all outputs", "likelihood ratio, real budget"
+_OF_SUMS = "likelihood ratio of the sum, all outputs"
+_BYTES, _MOST_SUMS = (1, 2), 20_000  # for one coordinate
 Places = npt.NDArray[np.int64]
 
 
 def share_limits(successes: npt.ArrayLike, trials: int, level: float) -> tuple[Floats, Floats]:
-    """Clopper and Pearson's limits: the true share is beyond each with probability at most ``level``.
-
-    >>> low, high = share_limits([0, 5, 100], 100, 0.025)
-    >>> low.round(4).tolist(), high.round(4).tolist()
-    ([0.0, 0.0164, 0.9638], [0.0362, 0.1128, 1.0])
-    """
+    """Clopper and Pearson's limits: the true share is beyond each with probability at most ``level``."""
     counts, places = np.unique(np.asarray(successes, np.int64), return_inverse=True)
     low = np.where(counts > 0, stats.beta.ppf(level, np.maximum(counts, 1), trials - counts + 1), 0.0)
     high = np.where(counts < trials, stats.beta.isf(level, counts + 1, np.maximum(trials - counts, 1)), 1.0)
     return low[places], high[places]
-
-
-# ---------------------------------------------------------------- likelihood ratios
 
 
 @lru_cache(maxsize=32)
@@ -58,13 +51,11 @@ def worst_of(subject: Subject, small: Small) -> tuple[Vector, Vector, float, flo
     """The worst pair, its log-likelihood ratio, and how far the probabilities are from summing to one."""
     numbers, bound = subject.numbers("worst pair"), small.task.bound
     one_coordinate = small.scheme.privacy.notion == "per-weight"
-    inputs = small.extreme_inputs(numbers)
+    inputs = [each.image for each in small.every_length(numbers)]
     if one_coordinate:  # the inputs with one coordinate moved to either end
         some = inputs[:: max(1, len(inputs) // 12)]
         ends = [np.array([end * bound], np.float32) for end in (-30.0, 30.0)]
         inputs += [np.concatenate([end, y[1:]]) for y in some for end in ends]
-    else:
-        inputs += [each.image for each in small.every_length(numbers)]
     table = np.stack([small.log_densities(y) for y in inputs], axis=1)
     ratios = np.max(table[:, :, None] - table[:, None, :], axis=0)
     if one_coordinate:
@@ -74,7 +65,6 @@ def worst_of(subject: Subject, small: Small) -> tuple[Vector, Vector, float, flo
 
 
 def listed_ratio(subject: Subject) -> Iterator[Finding]:
-    """At small budgets, over all outputs."""
     found = []
     for budget in subject.exact_budgets:
         small = subject.small(budget)
@@ -85,22 +75,17 @@ def listed_ratio(subject: Subject) -> Iterator[Finding]:
         yield skipped("ratio", _LISTED, "Its outputs cannot be enumerated at any small budget.")
         return
     excess, ratio, budget, _ = max(found)
-    promised = ratio - excess
-    sentence = (
-        f"Over all outputs at {len(found)} budgets and all pairs of inputs, the log-likelihood ratio comes "
-        f"closest to its limit at a budget of {budget:g}: {ratio:.6g}; {promised:.6g} is guaranteed."
-    )
-    yield judged("ratio", _LISTED, sentence, ratio, promised, slack=_SLACK)
+    sentence = f"Over all outputs and pairs of inputs at {len(found)} budgets, of which {budget:g} is worst."
+    yield judged("ratio", _LISTED, sentence, ratio, ratio - excess, slack=_SLACK)
     off = max(each[3] for each in found)
     sentence = f"The probabilities of all outputs sum to one within {off:.1e}."
     yield judged("ratio", "densities add up to one", sentence, off, _SLACK)
 
 
 def sampled_ratio(subject: Subject) -> Iterator[Finding]:
-    """At the requested budget, over real reports."""
     scheme, mechanism, what = subject.scheme, subject.scheme.mechanism, "reports"
-    if not has_density(mechanism):  # rounding to a grid is post-processing: what is rounded is audited
-        mechanism, what = getattr(mechanism, "inner", mechanism), "reports, before rounding to the grid,"
+    if isinstance(mechanism, OnGrid):  # rounding to a grid is post-processing: what is rounded is audited
+        mechanism, what = CapDirection(cap=mechanism.cap, norm=mechanism.norm), "reports, before rounding,"
     if not has_density(mechanism):
         yield skipped("ratio", _SAMPLED, "Its density has no closed form.")
         return
@@ -110,18 +95,13 @@ def sampled_ratio(subject: Subject) -> Iterator[Finding]:
         pair = _neighbours(scheme, task, client, numbers)
         images = [forward(scheme, x, task) for x in pair]
         for x, y in [*zip(pair, images, strict=True)] * _REPORTS:
+            columns = mechanism.randomize(y, task.bound, rng)
             if mechanism is scheme.mechanism:
                 columns = scheme.open(scheme.encode(x, task, rng), task)
-            else:
-                columns = mechanism.randomize(y, task.bound, rng)
             first, second = (mechanism.log_density(columns, image, task.bound) for image in images)
             worst = max(worst, abs(first - second))
-    promised = scheme.privacy.epsilon
-    sentence = (
-        f"Over {2 * _PAIRS * _REPORTS} {what} of {_PAIRS} extreme pairs of inputs, the log-likelihood ratio "
-        f"is at most {worst:.10g}; {promised:.10g} is guaranteed."
-    )
-    yield judged("ratio", _SAMPLED, sentence, worst, promised, slack=_SLACK)
+    sentence = f"The largest of {2 * _PAIRS * _REPORTS} {what} of {_PAIRS} extreme pairs of inputs."
+    yield judged("ratio", _SAMPLED, sentence, worst, scheme.privacy.epsilon, slack=_SLACK)
 
 
 def _neighbours(scheme: Scheme, task: Task, which: int, numbers: np.random.Generator) -> list[Vector]:
@@ -132,14 +112,10 @@ def _neighbours(scheme: Scheme, task: Task, which: int, numbers: np.random.Gener
         other, place = x.copy(), int(scheme.sent_coordinates((), task)[which % scheme.mechanism.dim])
         x[place], other[place] = 1e3, -1e3
         return [x, other]
-    spike = np.zeros_like(x)
-    spike[which % scheme.dim] = 1.0
+    spike = np.eye(1, scheme.dim, which % scheme.dim, dtype=np.float32)[0]
     sizes = (1.0, 1e3, 1e-4, 0.5, 1.0, 1e3)
     others = (-x, -1e-4 * x, -30 * x, np.zeros_like(x), spike, -spike)
     return [np.float32(sizes[which]) * x, others[which].astype(np.float32)]
-
-
-# ---------------------------------------------------------------- lower bounds from the worst pair
 
 
 class Scores(NamedTuple):
@@ -153,8 +129,8 @@ class Scores(NamedTuple):
 def lower_bound(chosen_on: Scores, measured_on: Scores, level: float, delta: float = 0.0) -> float:
     """A bound that exceeds the true ε with probability at most 2 ``level``.
 
-    The event E is a score at or above a threshold, or below it, chosen on one set of reports and measured
-    on another. Under (ε, δ)-DP, P(E | x) <= e^ε P(E | x') + δ.
+    The event E, a score on one side of a threshold, is chosen on some reports and measured on others. Under
+    (ε, δ)-DP, P(E | x) <= e^ε P(E | x') + δ.
     """
     values, places = np.unique(chosen_on.values, return_inverse=True)
     first, second = (
@@ -188,19 +164,14 @@ def level_of(subject: Subject) -> float:
 
 
 def lower_bounds(subject: Subject) -> Iterator[Finding]:
-    """One finding for each small budget."""
     for budget in subject.budgets:
         name, small = f"distinguishing reports, budget {budget:g}", subject.small(budget)
         if small is None:
             yield skipped("distinguish", name, "The scheme has no parameters for a budget this small.")
             continue
-        found, promised = _distinguished(subject, small), small.scheme.privacy.epsilon
-        sentence = (
-            f"{subject.trials:,} reports of each of two inputs show that epsilon is at least "
-            f"{max(found, 0.0):.3f}; {promised:.3f} is guaranteed (all these bounds hold together with "
-            f"{CONFIDENCE:.1%} confidence)."
-        )
-        yield judged("distinguish", name, sentence, found, promised)
+        found = _distinguished(subject, small)
+        sentence = f"Epsilon is at least this, by {subject.trials:,} reports of each of two inputs ({_SURE})."
+        yield judged("distinguish", name, sentence, found, small.scheme.privacy.epsilon)
 
 
 def _distinguished(subject: Subject, small: Small) -> float:
@@ -228,56 +199,30 @@ def _distinguished(subject: Subject, small: Small) -> float:
     return max(lower_bound(Scores(score, *learning), Scores(score, *measuring), level) for score in scores)
 
 
-# ---------------------------------------------------------------- the tally of all pairs
-
-
 def tallies(subject: Subject) -> Iterator[Finding]:
     """One finding for the least and one for the largest small budget that the scheme has parameters for."""
     found = subject.smalls()
     if not found:
         yield skipped("tally", "tally of all pairs", "The scheme has no parameters for small budgets.")
     for budget, small in dict(found[:1] + found[-1:]).items():
-        yield _tally(subject, small, f"tally of all pairs, budget {budget:g}")
-
-
-def _tally(subject: Subject, small: Small, name: str) -> Finding:
-    inputs, count = small.every_length(subject.numbers("tally")), max(_FEWEST, subject.trials // 10)
-    events = Events(small)
-    counts = counted(small, inputs, events, count, subject.noise(), subject.numbers("lengths"))
-    limits = np.full((len(inputs), len(inputs)), small.scheme.privacy.epsilon)
-    if small.scheme.privacy.notion == "per-weight":
-        limits *= [[one.differs_from(other) for other in inputs] for one in inputs]
-    level = FALSE_ALARM / (2 * 2 * counts.size)  # two limits of each share, at two budgets
-    closest = closest_pair(counts, count, level, limits)
-    likely, unlikely = inputs[closest.likely].name, inputs[closest.unlikely].name
-    sentence = (
-        f"{count:,} reports of each of {len(inputs)} inputs, all pairs compared on {events.size:,} events. "
-        f'The closest to the limit are "{likely}" and "{unlikely}", on {events.label(closest.event)} '
-        f"({closest.counts[0]:,} against {closest.counts[1]:,} times): epsilon is at least "
-        f"{max(closest.bound, 0.0):.3f}, {closest.limit:.3f} is guaranteed."
-    )
-    return judged("tally", name, sentence, closest.bound, closest.limit, likely=likely, unlikely=unlikely)
-
-
-def counted(
-    small: Small, inputs: Sequence[Input], events: Events, count: int, rng: Rng, numbers: np.random.Generator
-) -> Places:
-    """How often each event (column) occurred in ``count`` reports of each input (row)."""
-    rows = []
-    for each in inputs:
-        vectors = each.vectors(count, numbers)
-        messages = Counter(small.scheme.encode(x, small.task, rng) for x in vectors)
-        places = events.of([*messages])
-        times = np.repeat([*messages.values()], places.shape[1])
-        rows.append(np.bincount(places.ravel(), times, events.size))
-    return np.array(rows).astype(np.int64)
+        inputs, count = small.every_length(subject.numbers("tally")), max(_FEWEST, subject.trials // 10)
+        events, limits = Events(small), np.full((len(inputs), len(inputs)), small.scheme.privacy.epsilon)
+        counts = events.counted(inputs, count, subject.noise(), subject.numbers("lengths"))
+        if small.scheme.privacy.notion == "per-weight":
+            limits *= [[one.differs_from(other) for other in inputs] for one in inputs]
+        level = FALSE_ALARM / (2 * 2 * counts.size)  # two limits of each share, at two budgets
+        i, j, event, bound = closest_pair(counts, count, level, limits)
+        likely, unlikely = inputs[i].name, inputs[j].name
+        sentence = (
+            f"{count:,} reports of each of {len(inputs)} inputs, all pairs compared on {events.size:,} "
+            f'events. The closest to the limit are "{likely}" and "{unlikely}", on {events.label(event)}.'
+        )
+        name = f"tally of all pairs, budget {budget:g}"
+        yield judged("tally", name, sentence, bound, limits[i, j], likely=likely, unlikely=unlikely)
 
 
 class Events:
-    """What is counted: whole outputs where they can be listed, and the code at each position of each column.
-
-    They are fixed before any report is seen.
-    """
+    """What is counted: whole outputs where they can be listed, and the code at each position of a column."""
 
     def __init__(self, small: Small) -> None:
         self._small, self._columns = small, small.scheme.mechanism.layout
@@ -293,7 +238,6 @@ class Events:
         self.size = int(self.starts[-1])
 
     def of(self, messages: Sequence[bytes]) -> Places:
-        """The events of each message: its output, and its codes."""
         small, places = self._small, list[Places]()
         if small.listed:
             places.append(np.array([small.places.get(each, len(small.outputs)) for each in messages]))
@@ -301,6 +245,16 @@ class Events:
         for column, codes in zip(self._columns, opened, strict=False):
             places += [*_kind_of(column, np.stack(codes)).T]
         return np.asarray(np.stack(places, axis=1) + self.starts[:-1], np.int64)
+
+    def counted(self, inputs: Sequence[Input], count: int, rng: Rng, numbers: np.random.Generator) -> Places:
+        """How often each event (column) occurred in ``count`` reports of each input (row)."""
+        scheme, task, rows = self._small.scheme, self._small.task, []
+        for each in inputs:
+            messages = Counter(scheme.encode(x, task, rng) for x in each.vectors(count, numbers))
+            places = self.of([*messages])
+            times = np.repeat([*messages.values()], places.shape[1])
+            rows.append(np.bincount(places.ravel(), times, self.size))
+        return np.array(rows).astype(np.int64)
 
     def label(self, event: int) -> str:
         """An event in words; those from ``size`` on are the complements."""
@@ -322,25 +276,13 @@ def _kind_of(column: AnyColumn, codes: Array) -> Places:
     return np.asarray(codes.astype(np.int64) * _kinds(column) // column.alphabet)
 
 
-class Closest(NamedTuple):
-    """The pair of inputs and the event whose lower bound on ε comes closest to its limit."""
+def closest_pair(counts: Places, trials: int, level: float, limits: Floats) -> tuple[int, int, int, float]:
+    """The pair of rows and the event whose lower bound on ε comes closest to its limit, and this bound.
 
-    likely: int
-    unlikely: int
-    event: int
-    counts: tuple[int, int]
-    bound: float
-    limit: float
-
-
-def closest_pair(counts: Places, trials: int, level: float, limits: Floats) -> Closest:
-    """Over all pairs of rows, all events (columns) and their complements.
-
-    Each share has a lower and an upper confidence limit at ``level``. All hold together except with
-    probability 2 ``level`` times the size of ``counts``, and then no bound exceeds the true ε of its pair.
+    Events are the columns and their complements. No bound exceeds the true ε of its pair, except with
+    probability 2 ``level`` times the size of ``counts``.
     """
     low, high = share_limits(counts, trials, level)
-    both = np.hstack([counts, trials - counts])
     with np.errstate(divide="ignore"):
         most, least = np.log(np.hstack([low, 1 - high])), np.log(np.hstack([high, 1 - low]))
     best = (-math.inf, 0, 0, 0)
@@ -350,5 +292,87 @@ def closest_pair(counts: Places, trials: int, level: float, limits: Floats) -> C
         other, event = divmod(int(np.argmax(excess)), excess.shape[1])
         best = max(best, (float(excess[other, event]), i, other, event))
     _, i, j, event = best
-    seen, bound = (int(both[i, event]), int(both[j, event])), float(most[i, event] - least[j, event])
-    return Closest(i, j, event, seen, bound, float(limits[i, j]))
+    return i, j, event, float(most[i, event] - least[j, event])
+
+
+# ---------------------------------------------------------------- sums, for central guarantees
+#
+# One client's vector changes from x to x', and only the sum s of all codes is seen: then
+# δ(ε) = Σ_s max(0, P(s | x) - e^ε P(s | x')) must not exceed δ.
+
+
+def central_checks(subject: Subject) -> Iterator[Finding]:
+    """At small budgets and for one coordinate, where the distribution of the sum can be computed."""
+    tried = [(budget, s) for budget in subject.budgets if (s := _small(subject, budget)) is not None]
+    if not tried:
+        yield skipped("ratio", _OF_SUMS, "The scheme has no parameters for small budgets.")
+        return
+    rng, excesses, far = subject.noise(), [], np.full(1, 1e3, np.float32)
+    for budget, scheme in tried:
+        task, epsilon = task_for(scheme, subject.seed), scheme.privacy.epsilon
+        laws = law_of_sum(scheme, task, far), law_of_sum(scheme, task, -far)
+        excesses.append(max(delta_beyond(*laws, epsilon), delta_beyond(*laws[::-1], epsilon)))
+        found = _distinguished_sums(subject, scheme, far, laws, rng)
+        name = f"distinguishing sums, budget {budget:g}"
+        sentence = f"Epsilon is at least this, by {subject.trials // 10:,} sums for each of two inputs."
+        yield judged("distinguish", name, sentence, found, epsilon)
+    budgets = ", ".join(f"{budget:g}" for budget, _ in tried)
+    sentence = f"Delta of the sum, the largest at epsilon {budgets}. A single report has no guarantee."
+    yield judged("ratio", _OF_SUMS, sentence, max(excesses), scheme.privacy.delta, slack=_SLACK)
+    sentence = f"{subject.trials:,} reports at epsilon {budget:g} against their density"
+    x = np.full(scheme.dim, 0.3 * task.bound, np.float32)
+    law = _law(scheme, task, x)
+    counts = np.bincount([_code(scheme, task, x, rng) for _ in range(subject.trials)], minlength=law.size)
+    test = g_test(counts, subject.trials * law) if counts.size == law.size else (0.0, law.size)
+    yield by_test("law of one report", sentence, test)
+
+
+def _small(subject: Subject, budget: float) -> Scheme | None:
+    for size in _BYTES:
+        with contextlib.suppress(ValueError):
+            scheme = subject.make(dim=1, epsilon=budget, bytes=size)
+            if (scheme.mechanism.layout[0].alphabet or math.inf) <= _MOST_SUMS:
+                return scheme
+    return None
+
+
+def _clients(scheme: Scheme) -> int:
+    return int(getattr(scheme.mechanism, "clients", 1))
+
+
+def _law(scheme: Scheme, task: Task, x: Vector) -> Floats:
+    """P(code) of one report over its support, the lowest part of the alphabet: the rest is for the sum."""
+    y, mechanism = forward(scheme, x, task), scheme.mechanism
+    codes = range((mechanism.layout[0].alphabet or 0) // _clients(scheme) + 1)
+    return np.exp([mechanism.log_density((np.array([code]),), y, task.bound) for code in codes])
+
+
+def law_of_sum(scheme: Scheme, task: Task, x: Vector) -> Floats:
+    """P(sum) of one client's report of x and the others' of zero."""
+    others = [_law(scheme, task, np.zeros_like(x))] * (_clients(scheme) - 1)
+    return reduce(np.convolve, others, _law(scheme, task, x))
+
+
+def delta_beyond(first: Floats, second: Floats, epsilon: float) -> float:
+    """δ(ε) of two laws: how much of the first lies beyond e^ε times the second."""
+    return float(np.sum(np.maximum(first - math.exp(epsilon) * second, 0.0)))
+
+
+def _distinguished_sums(
+    subject: Subject, scheme: Scheme, x: Vector, laws: tuple[Floats, Floats], rng: Rng
+) -> float:
+    tasks = [task_for(scheme, subject.seed, client=client) for client in range(_clients(scheme))]
+
+    def sums(x: Vector) -> Floats:
+        pairs = [(task, np.zeros_like(x) if task.client else x) for task in tasks]
+        found = [sum(_code(scheme, *pair, rng) for pair in pairs) for _ in range(subject.trials // 20)]
+        return np.bincount(found, minlength=laws[0].size).astype(np.float64)
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        score = np.nan_to_num(np.log(laws[0]) - np.log(laws[1]), nan=0.0, posinf=1e9, neginf=-1e9)
+    learning, measuring = (Scores(score, sums(x), sums(-x)) for _ in range(2))
+    return lower_bound(learning, measuring, level_of(subject), scheme.privacy.delta)
+
+
+def _code(scheme: Scheme, task: Task, x: Vector, rng: Rng) -> int:
+    return int(scheme.open(scheme.encode(x, task, rng), task)[0][0])

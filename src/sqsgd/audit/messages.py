@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,33 +13,30 @@ from scipy import signal, stats
 
 from sqsgd._internal.checks import Vector
 from sqsgd.audit.findings import Finding, judged, skipped
-from sqsgd.audit.subject import Floats, Subject, cosine, forward, preimage, task_for
-from sqsgd.core import Scheme
+from sqsgd.audit.subject import Subject, cosine, forward, preimage, task_for
+from sqsgd.core.codec import Array
 from sqsgd.core.random import seeded_rng
 from sqsgd.core.task import Task
 from sqsgd.mechanisms.privquant import Quantized
 from sqsgd.privacy.reconstruction import reconstruction_bound
 
-CHANCE = 1e-6
-"""The probability that the largest cosine of all trials exceeds its bound although ε is correct."""
+CHANCE = 1e-6  # that the largest cosine of all trials exceeds its bound although ε is correct
 _REPORTS, _SEEDS = 4, 5
 _LEAST_READING = 32  # numbers; fewer correlate with something by chance
 _CLEAR = 3  # four-byte words that a message may share with the vector by chance
 _BEYOND = 1.05  # how far beyond the range a coordinate must lie to be clamped for certain
 _UNSENT, _SAME = "coordinates that are not sent", "same codes, same bytes"
-_READINGS, _BLOCK = "correlation of the bytes", "direction of what is sent"
+_READINGS = "correlation of the bytes"
 
 
 def message_checks(subject: Subject) -> Iterator[Finding]:
-    """The layout, what the message must not depend on, and what it must not contain."""
     numbers, privacy = subject.numbers("message"), subject.scheme.privacy
     x = _unit_vector(subject.scheme.dim, numbers)
     yield _declared(subject, x)
-    if not privacy.is_private:
-        return
-    yield _columns(subject)
-    yield _unsent(subject, x, numbers)
-    yield _same_codes(subject, numbers)
+    if privacy.is_private:
+        yield _columns(subject)
+        yield _unsent(subject, x, numbers)
+        yield _same_codes(subject, numbers)
     if privacy.protects_single_reports:
         yield _in_clear(subject, x)
         yield _correlated(subject, x)
@@ -98,33 +96,25 @@ def _unsent(subject: Subject, x: Vector, numbers: np.random.Generator) -> Findin
 
 def _same_codes(subject: Subject, numbers: np.random.Generator) -> Finding:
     """With the same noise, vectors that are rounded to the same codes give the same message."""
-    scheme, changed, compared = subject.scheme, 0, 0
-    if not isinstance(mechanism := scheme.mechanism, Quantized):
+    scheme, mechanism, changed, compared = subject.scheme, subject.scheme.mechanism, 0, 0
+    if not isinstance(mechanism, Quantized):
         return skipped("message", _SAME, "Its codes are not PrivQuant's.")
     for seed, task in enumerate(_tasks(subject, _SEEDS)):
         signs = numbers.choice(np.array([-1.0, 1.0]), mechanism.dim)
-        vectors = [_clamped(scheme, mechanism, task, signs, numbers) for _ in range(2)]
-        known = [x for x in vectors if x is not None]
-        if len(known) == 2:
-            compared += 1
-            changed += len({scheme.encode(x, task, seeded_rng(seed)) for x in known}) > 1
+        messages = []
+        for _ in range(2):  # every coordinate is beyond the range, and the size is clamped too
+            y = (30 * task.bound * signs * numbers.uniform(1.0, 1.2, signs.size)).astype(np.float32)
+            x = preimage(scheme, y, task)
+            image = forward(scheme, x, task)
+            beyond = np.min(np.abs(y)) >= _BEYOND * mechanism.prepared(y, task.bound)[1]
+            if beyond and cosine(image, y) > 1 - 1e-5 and np.all(np.sign(image) == signs):
+                messages.append(scheme.encode(x, task, seeded_rng(seed)))
+        compared += len(messages) == 2
+        changed += len(set(messages)) == 2
     if compared == 0:
         return skipped("message", _SAME, "At this budget no two vectors certainly have the same codes.")
     sentence = f"{changed or 'None'} of {compared} messages differ between vectors with the same codes."
     return judged("message", _SAME, sentence, changed, 0)
-
-
-def _clamped(
-    scheme: Scheme, mechanism: Quantized, task: Task, signs: Floats, numbers: np.random.Generator
-) -> Vector | None:
-    """A vector with these signs, with every coordinate beyond the range and a size that is clamped too."""
-    y = (30 * task.bound * signs * numbers.uniform(1.0, 1.2, signs.size)).astype(np.float32)
-    _, half_range, _ = mechanism.prepared(y, task.bound)
-    if np.min(np.abs(y)) < _BEYOND * half_range:
-        return None
-    x = preimage(scheme, y, task)
-    image = forward(scheme, x, task)
-    return x if cosine(image, y) > 1 - 1e-5 and np.all(np.sign(image) == signs) else None
 
 
 def four_byte_words(data: bytes) -> npt.NDArray[np.uint32]:
@@ -155,46 +145,38 @@ def _in_clear(subject: Subject, x: Vector) -> Finding:
     return judged("message", "numbers in clear", sentence, most, limit)
 
 
-def _readings(body: bytes) -> Iterator[Floats]:
-    """The bytes read as floats and integers from every offset."""
-    for kind in map(np.dtype, ("<f4", "<f2", "i1", "<i2", "<i4")):
-        for start in range(min(kind.itemsize, len(body) - kind.itemsize + 1)):
-            with np.errstate(invalid="ignore"):
-                count = (len(body) - start) // kind.itemsize
-                yield np.frombuffer(body, kind, count, start).astype(np.float64)
-
-
 def _correlated(subject: Subject, x: Vector) -> Finding:
     """The largest correlation of any reading with any stretch of the vector, against what ε allows."""
     scheme, rng, found = subject.scheme, subject.noise(), []
     for task in _tasks(subject, 2):
         message = scheme.encode(x, task, rng)
-        targets = [(forward(scheme, x, task).astype(np.float64), epsilon_of_vector(subject))]
+        targets = [(forward(scheme, x, task), epsilon_of_vector(subject))]
         if scheme.sends_block:
-            waiting = x.astype(np.float64)
+            waiting = x.copy()
             waiting[scheme.sent_coordinates((), task)] = 0.0
             targets.append((waiting, 0.0))
-        columns = [column.astype(np.float64) for column in scheme.open(message, task)]
-        for reading in (*columns, *_readings(scheme.body(message))):
-            for target, epsilon in targets:
-                if _LEAST_READING <= reading.size <= target.size:
-                    tests = 40.0 * 2 * 2 * target.size
-                    allowed = reconstruction_bound(epsilon, reading.size, CHANCE / tests)
-                    correlation = largest_correlation(reading, target)
-                    found.append((correlation - allowed, correlation, allowed))
+        readings, body = [*scheme.open(message, task)], scheme.body(message)
+        for kind in map(np.dtype, ("<f4", "<f2", "i1", "<i2", "<i4")):
+            starts = range(min(kind.itemsize, len(body) - kind.itemsize + 1))
+            readings += [np.frombuffer(body, kind, (len(body) - i) // kind.itemsize, i) for i in starts]
+        for reading, (target, epsilon) in itertools.product(readings, targets):
+            if _LEAST_READING <= reading.size <= target.size:
+                tests = 40.0 * 2 * 2 * target.size
+                allowed = reconstruction_bound(epsilon, reading.size, CHANCE / tests)
+                correlation = largest_correlation(reading, target)
+                found.append((correlation - allowed, correlation, allowed))
     if not found:
         return skipped("message", _READINGS, "Too few numbers to distinguish a correlation from chance.")
     _, correlation, allowed = max(found)
-    sentence = (
-        f"Read as numbers in any way, a message correlates with the vector by at most {correlation:.3f}; "
-        f"chance and epsilon allow {allowed:.3f}."
-    )
+    sentence = "The largest correlation with the vector of a message that is read as numbers in any way."
     return judged("message", _READINGS, sentence, correlation, allowed)
 
 
-def largest_correlation(reading: Floats, target: Floats) -> float:
+def largest_correlation(reading: Array, target: Array) -> float:
     """Over all places of the target; by ranks, which outliers cannot dominate."""
-    finite = np.nan_to_num(reading, posinf=0.0, neginf=0.0)
+    target = target.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        finite = np.nan_to_num(reading.astype(np.float64), posinf=0.0, neginf=0.0)
     if np.ptp(finite) == 0:
         return 0.0
     ranks = stats.rankdata(finite, method="ordinal")
@@ -204,9 +186,6 @@ def largest_correlation(reading: Floats, target: Floats) -> float:
     energy = sums[pattern.size :] - sums[: -pattern.size]
     lengths = np.sqrt(np.maximum(energy, 1e-300)) * float(np.linalg.norm(pattern))
     return float(np.max(np.abs(products) / lengths))
-
-
-# ---------------------------------------------------------------- directions
 
 
 def epsilon_of_vector(subject: Subject) -> float:
@@ -221,15 +200,14 @@ def guessed_directions(subject: Subject) -> Iterator[Finding]:
     """The decoded report as a guess at the direction: of the block that is sent, and of the whole vector."""
     scheme = subject.scheme
     if scheme.transforms and scheme.mechanism.dim > 1:
-        yield _direction(subject, _BLOCK, scheme.mechanism.dim)
+        yield _direction(subject, "direction of what is sent", scheme.mechanism.dim, block=True)
     if scheme.dim > 1:
         yield _direction(subject, "direction of the whole vector", scheme.dim)
 
 
-def _direction(subject: Subject, name: str, dim: int) -> Finding:
+def _direction(subject: Subject, name: str, dim: int, block: bool = False) -> Finding:
     """Random unit vectors, or blocks of uniform direction that vectors are made for, against the bound."""
     scheme, numbers, rng, cosines = subject.scheme, subject.numbers(name), subject.noise(), list[float]()
-    block = name == _BLOCK
     # The length of a unit vector's block.
     length = math.sqrt(dim / scheme.dim) if block and scheme.sends_block else 1.0
     for task in _tasks(subject, max(50, subject.trials // 100)):
@@ -240,14 +218,8 @@ def _direction(subject: Subject, name: str, dim: int) -> Finding:
         columns = scheme.open(message := scheme.encode(x, task, rng), task)
         guess = scheme.mechanism.estimate(columns, task.bound) if block else scheme.decode(message, task)
         cosines.append(cosine(guess, truth))
-    epsilon, largest, mean = epsilon_of_vector(subject), max(cosines), sum(cosines) / len(cosines)
-    bound = reconstruction_bound(epsilon, dim, CHANCE / len(cosines))
-    limit = f"no attacker may exceed {bound:.4f} in {dim:,} dimensions"
-    if bound >= 1.0:
-        limit = "one report has no guarantee" if epsilon == math.inf else "the bound is vacuous"
-    sentence = (
-        f"Over {len(cosines)} random vectors, the largest cosine of the decoded report with the truth is "
-        f"{largest:.4f} ({mean:.4f} on average); {limit}."
-    )
-    found = judged("reconstruct", name, sentence, largest, min(bound, 1.0), mean=mean, dimensions=dim)
+    largest, mean = max(cosines), sum(cosines) / len(cosines)
+    bound = reconstruction_bound(epsilon_of_vector(subject), dim, CHANCE / len(cosines))
+    sentence = f"Largest cosine of {len(cosines)} decoded reports with the truth ({mean:.4f} on average)."
+    found = judged("reconstruct", name, sentence, largest, bound, mean=mean, dimensions=dim)
     return found if bound < 1.0 else replace(found, outcome="not applicable")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import multiprocessing
 import os
@@ -13,22 +14,18 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from sqsgd._internal.checks import Vector
 from sqsgd.audit.findings import Finding, by_test, judged, skipped
 from sqsgd.audit.subject import Subject, forward, has_density, task_for
 from sqsgd.core.random import Rng, seeded_rng
-from sqsgd.core.task import Task
 
 Bits = npt.NDArray[np.uint8]
-ENOUGH = 128
-"""Bits of a key that nobody can guess."""
-_CALLS = ("urandom", "getrandom")
+ENOUGH = 128  # bits of a key that nobody can guess
 _MOST_VARIED, _DRAWN = 512, 4096  # bits of what was read, bytes of what is drawn
 _BLOCK = 16  # bytes of an AES block; two equal blocks mean that a keystream was used twice
 _REPORTS, _INDEPENDENT, _FRESH, _FEWEST_PAIRS = 12, 40, 4000, 50
@@ -37,41 +34,30 @@ _TIMEOUT = 60.0  # seconds for a child process
 
 
 def noise_checks(subject: Subject) -> Iterator[Finding]:
-    """Generators, then reports, then the source of encode's noise."""
     yield key_check(subject)
     yield generator_check(subject)
     if subject.scheme.privacy.is_private:
         series = _series(subject)
         yield _reports(subject, series)
         yield rounds_check(series)
-        yield _source(subject)
-        yield _enough(subject)
+        yield from _source(subject)
     yield _untouched(subject)
 
 
-# ---------------------------------------------------------------- the key of a generator
-
-
 class Key(NamedTuple):
-    """Bytes that a fresh generator reads from the operating system; whether equal bytes give equal draws,
-    so that nothing else goes into them; and how many of the first 512 bits change the draws differently."""
+    """What decides the draws of a fresh generator."""
 
-    read: int
-    repeats: bool
-    bits: int
+    read: int  # bytes from the operating system
+    repeats: bool  # equal bytes give equal draws, so that nothing else goes into them
+    bits: int  # how many of the first 512 change the draws differently
 
 
 def key_of(noise: Callable[[], Rng]) -> Key:
-    """Watch a fresh generator read its key, then flip one bit of the key after another.
-
-    A key made from the time of day reads nothing, or repeats nothing. A key folded from longer answers
-    draws the same for two different flips, which counts once.
-    """
-    noise().take(_DRAWN)  # imports, and whatever is read once for the whole process, happen before
+    """Watch a fresh generator read its key, then flip one bit of it after another; equal draws count once."""
+    noise().take(_DRAWN)  # imports, and reads that happen once per process, come before
     read = flipped = 0
 
     def answer(size: int, _flags: int = 0) -> bytes:
-        """Known bytes, except for one flipped bit."""
         nonlocal read
         places = range(read, read + size)
         read += size
@@ -92,11 +78,9 @@ def key_of(noise: Callable[[], Rng]) -> Key:
 @contextlib.contextmanager
 def _operating_system(answer: Callable[..., bytes]) -> Iterator[None]:
     """Every name that a loaded module has for the operating system's calls means ``answer`` instead."""
-    real = {id(getattr(os, name)) for name in _CALLS if hasattr(os, name)}
-    found: list[tuple[dict[str, Any], str, Any]] = []
-    for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", {})
-        found += [(names, name, value) for name, value in list(names.items()) if id(value) in real]
+    real = {id(value) for name, value in vars(os).items() if name in ("urandom", "getrandom")}
+    spaces = [getattr(module, "__dict__", {}) for module in list(sys.modules.values())]
+    found = [(names, name, old) for names in spaces for name, old in list(names.items()) if id(old) in real]
     try:
         for names, name, _ in found:
             names[name] = answer
@@ -117,36 +101,26 @@ def key_check(subject: Subject) -> Finding:
     return replace(found, outcome="passed" if bits >= ENOUGH else "violated")
 
 
-# ---------------------------------------------------------------- the same noise twice
-
-
 def draw_in_every_setting(
     noise: Callable[[], Rng], draw: Callable[[Rng, int], list[bytes]]
-) -> tuple[list[bytes], list[str], list[str]]:
-    """Draw with one generator twice, with fresh ones, in threads, and in forked processes.
+) -> tuple[list[bytes], list[str]]:
+    """Pieces that must never repeat, and the settings; a fork may refuse to draw, which is safe.
 
-    ``draw`` receives the number of the setting, which selects the client and the round.
-
-    Returns:
-        Pieces that must never repeat, the settings, and those that refused to draw, which is safe.
+    One generator draws twice, then fresh ones, threads and forks. ``draw`` gets the number of the setting.
     """
     shared = noise()
-    pieces = draw(shared, 0) + draw(shared, 0)  # something for the children to repeat
-    for which in range(1, 4):
-        pieces += draw(noise(), which)
+    drawn = [draw(shared, 0), draw(shared, 0)]  # something for the children to repeat
+    drawn += [draw(noise(), which) for which in range(1, 4)]
     with ThreadPoolExecutor(3) as pool:
-        for drawn in pool.map(partial(draw, shared), range(3)):
-            pieces += drawn
-    settings, refused = ["one client asked twice", "clients and rounds", "threads"], list[str]()
-    if "fork" in multiprocessing.get_all_start_methods():
-        answers = [_forked(partial(draw, shared, which)) for which in range(2)]
-        pieces += [piece for answer in answers for piece in answer or []]
-        (refused if None in answers else settings).append("forks")
-    return pieces + draw(shared, 0), settings, refused
+        drawn += pool.map(partial(draw, shared), range(3))
+    forked = [_forked(partial(draw, shared, which)) for which in range(2)]
+    drawn += [answer or [] for answer in forked] + [draw(shared, 0)]
+    settings = ["one client asked twice", "clients and rounds", "threads", *["forks"] * (None not in forked)]
+    return [*itertools.chain.from_iterable(drawn)], settings
 
 
 def _forked(draw: Callable[[], list[bytes]]) -> list[bytes] | None:
-    """Draw in a forked process; None if the generator refuses."""
+    """None if the generator refuses."""
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
 
@@ -178,9 +152,9 @@ def generator_check(subject: Subject) -> Finding:
         taken = rng.take(_DRAWN).tobytes() + b"".join(rng.word().to_bytes(8, "little") for _ in range(32))
         return [taken[start : start + _BLOCK] for start in range(0, len(taken), _BLOCK)]
 
-    pieces, settings, refused = draw_in_every_setting(subject.noise, blocks)
-    # Two of n fresh generators share one of S states with probability 1 - exp(-n²/2S), whatever hides the
-    # states: at the default length, 99.97 % for keys of four bytes.
+    pieces, settings = draw_in_every_setting(subject.noise, blocks)
+    # Two of n fresh generators share one of S states with probability 1 - exp(-n²/2S), also behind a hash:
+    # at the default length, 99.97 % for keys of four bytes.
     fresh = max(_FRESH, 13 * subject.trials)
     words = [subject.noise().word() for _ in range(fresh)]
     pieces += [subject.noise().take(_BLOCK).tobytes() for _ in range(_FRESH)]
@@ -189,32 +163,32 @@ def generator_check(subject: Subject) -> Finding:
         f"{repeats or 'None'} of {len(pieces):,} blocks of {_BLOCK} bytes ({', '.join(settings)}) and "
         f"the first words of {fresh:,} fresh generators repeat another."
     )
-    return judged("noise", "noise of two generators", sentence, repeats, 0, refused=refused)
+    return judged("noise", "noise of two generators", sentence, repeats, 0)
 
 
 def _series(subject: Subject) -> list[tuple[bytes, ...]]:
     """Reports of the zero vector for each client: two for one round, and one for the next."""
-    scheme, nothing = subject.scheme, np.zeros(subject.dim, np.float32)
     found = []
     for which in range(max(_FEWEST_PAIRS, subject.trials // 30)):
         rng = subject.noise()
-        task = task_for(scheme, subject.seed, client=which, round=which)
-        after = task_for(scheme, subject.seed, client=which, round=which + 1)
-        asked = ((task, rng), (task, subject.noise()), (after, rng))
-        found.append(tuple(scheme.body(scheme.encode(nothing, t, r)) for t, r in asked))
+        asked = ((which, rng), (which, subject.noise()), (which + 1, rng))
+        found.append(tuple(_of_zero(subject, which, round, noise) for round, noise in asked))
     return found
+
+
+def _of_zero(subject: Subject, client: int, round: int, rng: Rng) -> bytes:
+    scheme, task = subject.scheme, task_for(subject.scheme, subject.seed, client=client, round=round)
+    return scheme.body(scheme.encode(np.zeros(subject.dim, np.float32), task, rng))
 
 
 def _reports(subject: Subject, series: list[tuple[bytes, ...]]) -> Finding:
     """Reports of the zero vector in every setting, and in many rounds if chance repeats stay rare."""
-    scheme, nothing = subject.scheme, np.zeros(subject.dim, np.float32)
-    tasks = [task_for(scheme, subject.seed, client=which // 2, round=which % 2) for which in range(4)]
 
     def reports(rng: Rng, which: int) -> list[bytes]:
-        return [scheme.body(scheme.encode(nothing, tasks[which], rng)) for _ in range(_REPORTS)]
+        return [_of_zero(subject, which // 2, which % 2, rng) for _ in range(_REPORTS)]
 
-    chance = likeliest(subject, nothing, tasks[0])  # also compiles the kernels before any fork
-    pieces, settings, refused = draw_in_every_setting(subject.noise, reports)
+    chance = likeliest(subject)  # also compiles the kernels before any fork
+    pieces, settings = draw_in_every_setting(subject.noise, reports)
     more = pieces + [report for three in series for report in three]
     if chance * (len(more) - 1) / 2 < 1 / 4:
         pieces, settings = more, [*settings, f"{len(series):,} clients in different rounds"]
@@ -223,23 +197,19 @@ def _reports(subject: Subject, series: list[tuple[bytes, ...]]) -> Finding:
     if not expected < count / 4:
         return skipped("noise", _REPEATS, "Some reports are likely enough here to repeat by chance.")
     limit = math.floor(expected + 6 * math.sqrt(expected) + (4 if expected > 1e-9 else 0))
-    sentence = (
-        f"{repeats or 'None'} of {count:,} reports of the same vector ({', '.join(settings)}) repeat "
-        f"another; chance allows for {limit}."
-    )
-    return judged("noise", _REPEATS, sentence, repeats, limit, refused=refused, expected=expected)
+    sentence = f"{repeats or 'None'} of {count:,} reports of one vector ({', '.join(settings)}) are equal."
+    return judged("noise", _REPEATS, sentence, repeats, limit, expected=expected)
 
 
-def likeliest(subject: Subject, x: Vector, task: Task) -> float:
-    """Roughly the probability of the likeliest report, which bounds how often two reports are equal."""
-    scheme = subject.scheme
-    rngs = [seeded_rng(seed) for seed in range(_INDEPENDENT)]  # not the generator under test
+def likeliest(subject: Subject) -> float:
+    """Roughly the probability of the likeliest report of zero, which bounds how often two are equal."""
+    scheme, task = subject.scheme, task_for(subject.scheme, subject.seed)
+    x, rngs = np.zeros(subject.dim, np.float32), map(seeded_rng, range(_INDEPENDENT))  # not those under test
     sent = [scheme.encode(x, task, rng) for rng in rngs]
     if has_density(scheme.mechanism):
         y = forward(scheme, x, task)
         columns = [scheme.open(message, task) for message in sent[:8]]
-        largest = max(scheme.mechanism.log_density(each, y, task.bound) for each in columns)
-        return math.exp(min(0.0, largest))
+        return math.exp(min(0.0, max(scheme.mechanism.log_density(each, y, task.bound) for each in columns)))
     pairs = _INDEPENDENT * (_INDEPENDENT - 1) / 2
     return _repeats(sent) / pairs or math.ldexp(1.0, -min(scheme.code_bits // 2, 1000))
 
@@ -250,23 +220,15 @@ def rounds_check(series: list[tuple[bytes, ...]]) -> Finding:
         np.unpackbits(np.frombuffer(b"".join(parts), np.uint8)).reshape(len(series), -1)
         for parts in zip(*series, strict=True)
     )
-    pairs = ((first, later), (again, later), (first, again))
-    p_value = min(1.0, len(pairs) * min(2 * float(stats.norm.sf(abs(nearness(*pair)))) for pair in pairs))
+    farthest = 0.0  # standard errors by which a client's own reports are closer, or farther, than another's
+    for one, other in ((first, later), (again, later), (first, again)):
+        own, strange, stranger = ((one != np.roll(other, i, axis=0)).sum(axis=1) for i in range(3))
+        # The spread of distances between different clients, doubled because neighbours share a report.
+        spread = math.sqrt(2 * float(((strange - stranger) ** 2).sum()) + 1)
+        farthest = max(farthest, abs(float((own - strange).sum())) / spread)
+    p_value = min(1.0, 3 * 2 * float(stats.norm.sf(farthest)))
     sentence = f"Reports of {len(series):,} clients in two rounds differ as much as those of two clients"
     return by_test("noise of two rounds", sentence, (p_value, 1), check="noise")
-
-
-def nearness(reports: Bits, others: Bits) -> float:
-    """By how many standard errors a client's own two reports are closer, or farther, than another's."""
-    own, strange, stranger = (
-        (reports != np.roll(others, shift, axis=0)).sum(axis=1).astype(np.float64) for shift in range(3)
-    )
-    # The spread of distances between different clients, doubled because neighbours share a report.
-    spread = math.sqrt(2 * float(((strange - stranger) ** 2).sum()) + 1)
-    return float((own - strange).sum()) / spread
-
-
-# ---------------------------------------------------------------- what encode draws
 
 
 class CountingRng(Rng):
@@ -287,53 +249,38 @@ class CountingRng(Rng):
         return super().word()
 
 
-def _source(subject: Subject) -> Finding:
-    """The same generator state gives the same report, so the report depends on no other randomness."""
-    scheme, x = subject.scheme, subject.numbers("source").standard_normal(subject.dim).astype(np.float32)
-    task = task_for(scheme, subject.seed, length=float(np.linalg.norm(x)))
-    watched = CountingRng(1)
-    same = scheme.encode(x, task, watched) == scheme.encode(x, task, seeded_rng(1))
-    other = "nothing" if same else "something"
-    sentence = f"Encode draws {watched.drawn:,} bytes from its generator, and {other} from elsewhere."
-    wrong = (not same) + (watched.drawn == 0)
-    return judged("noise", "noise comes from the generator", sentence, wrong, 0)
+def _source(subject: Subject) -> Iterator[Finding]:
+    """The same generator state gives the same report, which takes -log2 of its probability or more in bits.
 
-
-def _enough(subject: Subject) -> Finding:
-    """A report drawn from b random bits has a probability of at least 2^-b.
-
-    So each report must take at least -log2 of its probability in bits from its generator. With fewer, encode
-    expands a short seed, which can be guessed.
+    A report drawn from b random bits has a probability of at least 2^-b.
     """
-    scheme, mechanism = subject.scheme, subject.scheme.mechanism
-    finite = all(column.alphabet is not None for column in mechanism.layout)
-    if not (finite and has_density(mechanism)):
-        return skipped("noise", _LENGTH, "The probability of a report has no closed form.")
-    x = subject.numbers("enough").standard_normal(subject.dim).astype(np.float32)
-    measured = []
+    scheme, mechanism, wrong, measured = subject.scheme, subject.scheme.mechanism, 0, []
+    x = subject.numbers("source").standard_normal(subject.dim).astype(np.float32)
+    finite = has_density(mechanism) and all(column.alphabet is not None for column in mechanism.layout)
     for client in range(_REPORTS):
         task = task_for(scheme, subject.seed, client=client, length=float(np.linalg.norm(x)))
         watched = CountingRng(client)
-        columns = scheme.open(scheme.encode(x, task, watched), task)
-        surprise = -mechanism.log_density(columns, forward(scheme, x, task), task.bound) / math.log(2)
-        measured.append((surprise - 8 * watched.drawn, surprise, 8 * watched.drawn))
+        message = scheme.encode(x, task, watched)
+        wrong += watched.drawn == 0 or message != scheme.encode(x, task, seeded_rng(client))
+        if finite:
+            density = mechanism.log_density(scheme.open(message, task), forward(scheme, x, task), task.bound)
+            surprise = -density / math.log(2)
+            measured.append((surprise - 8 * watched.drawn, surprise, 8 * watched.drawn))
+    sentence = f"{wrong or 'None'} of {_REPORTS} reports depend on something beside the client's generator."
+    yield judged("noise", "noise comes from the generator", sentence, wrong, 0)
+    if not measured:
+        yield skipped("noise", _LENGTH, "The probability of a report has no closed form.")
+        return
     _, bits, taken = max(measured)
-    sentence = (
-        f"Of {_REPORTS} reports, the worst has {bits:,.0f} bits of information and took {taken:,} bits from "
-        "its generator; it must take at least as many."
-    )
-    return judged("noise", _LENGTH, sentence, bits, taken, slack=1e-6)
+    sentence = f"Each of {_REPORTS} reports takes as many bits from its generator as it has information."
+    yield judged("noise", _LENGTH, sentence, bits, taken, slack=1e-6)
 
 
 def _untouched(subject: Subject) -> Finding:
-    """Encode does not change the state of Python's and NumPy's global generators."""
-
-    def states() -> str:
-        return repr((random.getstate(), np.random.get_state()))  # noqa: NPY002
-
-    scheme, before = subject.scheme, states()
-    scheme.encode(np.ones(scheme.dim, np.float32), task_for(scheme, subject.seed), subject.noise())
-    moved = before != states()
-    verb = "draws from" if moved else "leaves alone"
-    sentence = f"Encode {verb} Python's and NumPy's global generators, which anyone can seed."
+    scheme, states = subject.scheme, []
+    for _ in range(2):
+        states.append(repr((random.getstate(), np.random.get_state())))  # noqa: NPY002
+        scheme.encode(np.ones(scheme.dim, np.float32), task_for(scheme, subject.seed), subject.noise())
+    moved = states[0] != states[1]
+    sentence = f"Encode {'uses' if moved else 'leaves alone'} Python's and NumPy's global generators."
     return judged("noise", "global generators", sentence, moved, 0)

@@ -36,20 +36,15 @@ class Subject:
     """A scheme and the sizes of its audit. ``seed`` fixes vectors and tasks; the noise is real."""
 
     name: str
-    make: Callable[..., Scheme]
-    """Makes the scheme from ``dim``, ``epsilon`` and ``bytes``, as the functions of ``SCHEMES`` do."""
+    make: Callable[..., Scheme]  # from ``dim``, ``epsilon`` and ``bytes``, as the functions of ``SCHEMES``
     dim: int = 119850
     epsilon: float = 400.0
     bytes: int = 256
-    trials: int = 20_000
-    """Reports per distinguishing attempt; checks with slower reports use a tenth."""
-    budgets: tuple[float, ...] = BUDGETS
-    """Values of ε small enough to be measured by distinguishing reports."""
-    exact_budgets: tuple[float, ...] = (*BUDGETS, 12.0)
-    """Values of ε at which likelihood ratios are computed."""
+    trials: int = 20_000  # reports per distinguishing attempt; checks with slower reports use a tenth
+    budgets: tuple[float, ...] = BUDGETS  # ε small enough to be measured by distinguishing reports
+    exact_budgets: tuple[float, ...] = (*BUDGETS, 12.0)  # at which likelihood ratios are computed
     seed: int = 0
-    noise: Callable[[], Rng] = secure_rng
-    """Makes a client's generator."""
+    noise: Callable[[], Rng] = secure_rng  # makes a client's generator
 
     def __post_init__(self) -> None:
         checks.integer("trials", self.trials, 1000, 10**8)
@@ -57,7 +52,6 @@ class Subject:
 
     @cached_property
     def scheme(self) -> Scheme:
-        """The scheme at the requested budget."""
         return self.make(dim=self.dim, epsilon=self.epsilon, bytes=self.bytes)
 
     @lru_cache(maxsize=32)  # noqa: B019 (few subjects per process)
@@ -69,22 +63,20 @@ class Subject:
                 scheme = self.make(dim=dim, epsilon=epsilon, bytes=size)
             except ValueError:
                 continue
-            small = Small(scheme=scheme, task=task_for(scheme, self.seed))
+            small = Small(scheme, task_for(scheme, self.seed))
             if small.dense and (small.listed or size >= 4 * dim):  # with so many bytes, some send float32
                 return small
             only_listed = only_listed or (small if small.listed else None)
         return only_listed
 
     def smalls(self) -> list[tuple[float, Small]]:
-        """The small budgets for which the scheme has parameters."""
         return [(budget, small) for budget in self.budgets if (small := self.small(budget)) is not None]
 
     def numbers(self, purpose: str) -> np.random.Generator:
-        """A seeded generator for the vectors of one check."""
         return np.random.default_rng([self.seed, *purpose.encode()])
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Small:
     """A scheme at a small budget."""
 
@@ -93,22 +85,18 @@ class Small:
 
     @cached_property
     def listed(self) -> bool:
-        """All outputs can be enumerated."""
         return math.prod(column.outputs for column in self.scheme.mechanism.layout) <= _MOST_OUTPUTS
 
     @cached_property
     def dense(self) -> bool:
-        """The density of an output has a closed form."""
         return has_density(self.scheme.mechanism)
 
     @cached_property
     def outputs(self) -> list[Columns]:
-        """Every tuple of columns that can be sent."""
         return [*itertools.product(*(list(column.every()) for column in self.scheme.mechanism.layout))]
 
     @cached_property
     def places(self) -> dict[bytes, int]:
-        """The index of an output by its message."""
         return {self.scheme.seal(columns, self.task): i for i, columns in enumerate(self.outputs)}
 
     def log_densities(self, y: Vector) -> Floats:
@@ -117,65 +105,46 @@ class Small:
         return np.array([density(columns, y, bound) for columns in self.outputs])
 
     def reports(self, x: Vector, count: int, rng: Rng) -> list[bytes]:
-        """Real messages for one vector."""
         return [self.scheme.encode(x, self.task, rng) for _ in range(count)]
 
-    def extreme_inputs(self, numbers: np.random.Generator) -> list[Vector]:
-        """Cube corners, axis ends, random vectors, each near zero, inside and outside the bound; and zero."""
-        dim = self.scheme.mechanism.dim
-        corners = np.ones((2 ** min(dim, 3), dim))
-        corners[:, : min(dim, 3)] = [*itertools.product((1.0, -1.0), repeat=min(dim, 3))]
-        axes = np.eye(dim)[:4]
-        directions = np.concatenate([corners, -corners[:1], axes, -axes, numbers.standard_normal((6, dim))])
-        directions *= self.task.bound / np.linalg.norm(directions, axis=1, keepdims=True)
-        inputs = np.concatenate([size * directions for size in (1e-4, 0.5, _FAR, 0.0)])
-        return [*inputs[: 3 * len(directions) + 1].astype(np.float32)]
-
     def every_length(self, numbers: np.random.Generator) -> list[Input]:
-        """Zero, tiny, all lengths, the middles and edges of norm symbols, ties, sparse, dense, and too long.
-
-        They reach every branch of a mechanism. All but two are directions after the public transforms.
-        """
+        """Zero, tiny, all lengths, middles and edges of norm symbols, ties, sparse, dense, and too long."""
         mechanism, bound = self.scheme.mechanism, self.task.bound
-        axes, ones = np.eye(mechanism.dim), np.ones(mechanism.dim)
-        dense = numbers.standard_normal(mechanism.dim)
+        axes, dense = np.eye(mechanism.dim), numbers.standard_normal(mechanism.dim)
         raw = {
             "dense": dense,
             "dense, reversed": -dense,
             "one axis": axes[0],
             "last axis, reversed": -axes[-1],
-            "equal magnitudes": ones,
-            "equal magnitudes, reversed": -ones,
+            "equal magnitudes": axes.sum(axis=0),
+            "equal magnitudes, reversed": -axes.sum(axis=0),
             "equal magnitudes, alternating": (-1.0) ** np.arange(mechanism.dim),
             "two equal, others zero": axes[0] + axes[-1],
         }
         directions = {name: each / float(np.linalg.norm(each)) for name, each in raw.items()}
-        dense = directions["dense"]
+        dense, opposite = directions["dense"], directions["dense, reversed"]
         symbols = mechanism.layout[-1].alphabet if mechanism.traits.has_symbol else None
         steps = 2 * min((symbols or 3) - 1, _MOST_SYMBOLS)
-        targets: list[tuple[str, Floats, Band | None]] = [("zero", 0 * dense, None)]
+        targets = {"zero": 0 * dense, "a billionth of the bound": 1e-9 * directions["one axis"]}
         for share, side in ((0.99, "just below"), (1.01, "just above")):
-            for name in ("dense", "dense, reversed"):
-                target = share * _TINY * directions[name]
-                targets.append((f"{side} a millionth of the bound, {name}", target, None))
-        targets.append(("a billionth of the bound", 1e-9 * directions["one axis"], None))
-        targets += [(f"length {i}/{steps} of the bound", i / steps * dense, None) for i in range(1, steps)]
-        targets += [(f"at the bound, {name}", each, None) for name, each in directions.items()]
+            targets[f"{side} a millionth of the bound, dense"] = share * _TINY * dense
+            targets[f"{side} a millionth of the bound, dense, reversed"] = share * _TINY * opposite
+        targets |= {f"length {i}/{steps} of the bound": i / steps * dense for i in range(1, steps)}
+        targets |= {f"at the bound, {name}": each for name, each in directions.items()}
         for name in ("dense, reversed", "one axis", "equal magnitudes", "equal magnitudes, reversed"):
-            targets.append((f"{_FAR:g} times the bound, {name}", _FAR * directions[name], None))
-        for i, (low, high) in enumerate(_BANDS):
-            name = f"length {low:.3g} to {high:.3g} of the bound"
-            targets.append((name, -dense if i % 2 else dense, (low, high)))
+            targets[f"{_FAR:g} times the bound, {name}"] = _FAR * directions[name]
+        bands = {f"length {low:.3g} to {high:.3g} of the bound": (low, high) for low, high in _BANDS}
+        targets |= {name: opposite if i % 2 else dense for i, name in enumerate(bands)}
+        vectors = {
+            name: preimage(self.scheme, (bound * target).astype(np.float32), self.task)
+            for name, target in targets.items()
+        }
+        vectors["raw vector, one axis"] = np.float32(bound) * np.eye(1, self.scheme.dim, dtype=np.float32)[0]
+        vectors["raw vector of ones"] = np.full(self.scheme.dim, bound, np.float32)
         unique: dict[tuple[bytes, Band | None], Input] = {}
-
-        def add(name: str, x: Vector, band: Band | None = None) -> None:
-            image = forward(self.scheme, x, self.task)
+        for name, x in vectors.items():
+            image, band = forward(self.scheme, x, self.task), bands.get(name)
             unique.setdefault((x.tobytes(), band), Input(name=name, x=x, image=image, band=band))
-
-        for name, target, band in targets:
-            add(name, preimage(self.scheme, (bound * target).astype(np.float32), self.task), band)
-        add("raw vector, one axis", np.float32(bound) * np.eye(1, self.scheme.dim, dtype=np.float32)[0])
-        add("raw vector of ones", np.full(self.scheme.dim, bound, np.float32))
         return [*unique.values()]
 
 
@@ -185,12 +154,10 @@ class Input:
 
     name: str
     x: Vector
-    image: Vector
-    """What the mechanism sees of x."""
+    image: Vector  # what the mechanism sees of x
     band: Band | None = None
 
     def vectors(self, count: int, numbers: np.random.Generator) -> npt.NDArray[np.float32]:
-        """As many draws of it, one row each."""
         factors = numbers.uniform(*(self.band or (1.0, 1.0)), count).astype(np.float32)
         return factors[:, None] * self.x
 
@@ -204,7 +171,6 @@ class Input:
 
 
 def has_density(mechanism: Mechanism) -> bool:
-    """Whether the density has a closed form."""
     blank = tuple(np.zeros(column.count, np.uint32) for column in mechanism.layout)
     try:
         mechanism.log_density(blank, np.zeros(mechanism.dim, np.float32), 1.0)
