@@ -18,8 +18,8 @@ import numpy as np
 from sqsgd import Task, secure_rng
 from sqsgd.federation.collect.database import open_database
 from sqsgd.federation.collect.intake import Accepted, Granted, Join, Report, answer, task_of
-from sqsgd.federation.collect.rounds import confirm_clock, create_study
-from sqsgd.federation.collect.serving import prepare
+from sqsgd.federation.collect.rounds import create_study
+from sqsgd.federation.collect.service import prepare
 from sqsgd.federation.collect.study import KEY, invitations, read_key
 
 
@@ -60,9 +60,9 @@ def wait_until(condition, seconds=120):
 
 
 @contextlib.contextmanager
-def served(folder, **options):
+def served(folder):
     """The address of a service in a thread, for what needs no process of its own."""
-    server, listener, url = prepare(folder, host="127.0.0.1", port=0, **options)
+    server, listener, url = prepare(folder, "127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
@@ -76,9 +76,9 @@ def served(folder, **options):
 
 
 @contextlib.contextmanager
-def worker(folder, *options):
+def worker(folder):
     """A worker in a process of its own, on a port that the system chose; killed at the end by its id."""
-    command = [sys.executable, "-m", "sqsgd", "collect", "serve", str(folder), "--port", "0", *options]
+    command = [sys.executable, "-m", "sqsgd", "collect", "serve", str(folder), "--port", "0"]
     log = folder / f"worker-{secrets.token_hex(4)}.log"
     with log.open("wb") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -110,17 +110,12 @@ class Asking:
         now = self.database.now
         self.database.now = lambda: now() + self.shift  # time passes when the test says so
 
-    def wait(self, seconds):
-        """Time passes while workers run."""
-        self.shift += seconds
-        confirm_clock(self.database)
-
-    def __call__(self, *requests, database=None):
-        return answer(database or self.database, self.study, requests, Counter())
+    def __call__(self, *requests, database=None, refused=None):
+        return answer(database or self.database, self.study, requests, refused or Counter())
 
     def join(self, ticket=None, invitation=None):
         ticket, invitation = ticket or new_ticket()[:32], invitation or new_ticket()[:32]
-        return self(Join(ticket=ticket, invitation=invitation))[0]
+        return self(Join(ticket, invitation))[0]
 
     def message(self, granted, value=1.0):
         x = np.full(self.study.dim, value, np.float32)
@@ -143,9 +138,6 @@ class Asking:
             (task_of(self.study, g, g.slot), r.message, 1.0) for g, r in zip(granted, reports, strict=True)
         ]
         return sorted(made, key=lambda report: report[0].client)
-
-    def refusals(self):
-        return dict(self.database.read("SELECT code, count FROM refusals WHERE count > 0"))
 
 
 def ask(url, method, path, body=b"", headers=None, timeout=30):

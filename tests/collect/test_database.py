@@ -59,16 +59,6 @@ def test_a_deleted_or_replaced_file_takes_no_more_reports(folder, database):
         database.write("INSERT INTO invitations VALUES ('a')")
 
 
-def test_a_full_disk_is_an_error_and_leaves_the_database_whole(database):
-    """SQLite's own limit raises what a full disk raises."""
-    (pages,) = database.read("PRAGMA page_count")[0]
-    database.read(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(DatabaseFailed, match="full"), database.transaction():
-        database.write_many("INSERT INTO invitations VALUES (?)", [(f"{i:0500}",) for i in range(1000)])
-    assert database.read("SELECT * FROM invitations") == []
-    assert database.read("PRAGMA integrity_check") == [("ok",)]
-
-
 def test_one_process_steps_and_a_dead_one_does_not_block(folder, database):
     with (
         contextlib.closing(open_database(folder)) as other,

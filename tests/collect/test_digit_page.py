@@ -120,16 +120,12 @@ def replace_fetch(browser, path, code):
 LOST = "Promise.reject(new TypeError('lost'))"
 
 
-@pytest.mark.parametrize("admission", ["open", "invited"])
 @pytest.mark.parametrize("arrives", [True, False])
 @pytest.mark.parametrize("reload", [True, False])
-def test_a_report_whose_answer_was_lost_is_sent_again(browser, tmp_path, admission, arrives, reload):
+def test_a_report_whose_answer_was_lost_is_sent_again(browser, tmp_path, arrives, reload):
     """Whether or not the service has the report: the same bytes are sent, and no slot is taken for them."""
-    study = make(tmp_path / "study", admission=admission)
-    page = ""
-    if admission == "invited":
-        (invitation,) = invited(tmp_path / "study", study, 1)
-        page = f"#invitation={invitation}"
+    study = make(tmp_path / "study")
+    page = f"#invitation={invited(tmp_path / 'study', study, 1)[0]}"
     with served(tmp_path / "study") as url:
         browser.open("about:blank")
         loaded(browser, url + page)
@@ -155,7 +151,7 @@ def test_a_report_whose_answer_was_lost_is_sent_again(browser, tmp_path, admissi
         wait_for(browser, "status", "Refused: this browser has made its one report")
 
 
-@pytest.mark.parametrize("weight", ["Infinity", "-Infinity", "NaN", "2e13"])
+@pytest.mark.parametrize("weight", ["-Infinity", "NaN", "2e13"])
 def test_a_model_that_could_ask_about_data_is_refused(browser, tmp_path, weight):
     """The service sends a bad weight to a device that has joined: no report, whatever was drawn."""
     make(tmp_path / "study", admission="open")

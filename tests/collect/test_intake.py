@@ -31,7 +31,7 @@ def code(given):
 
 def expire(asking):
     """All tickets are late."""
-    asking.wait(asking.study.ticket_seconds + 61)
+    asking.shift += asking.study.ticket_seconds + 61
     return free_expired(asking.database, stage(asking.database), asking.database.now())
 
 
@@ -46,7 +46,6 @@ def test_a_request_repeated_has_the_same_answer(asking):
     assert code(asking.join(ticket, "a" * 32)) == "slot-taken"
     assert code(asking(Report(ticket=ticket, message=bytes(len(message))))[0]) == "slot-taken"
     assert asking(Probe()) == [AGAIN]
-    assert asking.refusals() == {"slot-taken": 2}
 
 
 def test_requests_repeated_within_a_transaction(asking):
@@ -82,7 +81,6 @@ def test_a_malformed_report_leaves_the_slot_to_its_device_and_hurts_no_neighbour
     wrong, right = asking(Report(ticket=foreign.ticket, message=bytes(len(message))), neighbour)
     assert (code(wrong), right) == ("malformed", FIRST)
     assert asking(report) == [FIRST]
-    assert asking.refusals() == {"malformed": 6}
 
 
 def test_a_late_device(asking):
@@ -100,7 +98,7 @@ def test_a_late_device(asking):
 
 def test_nobody_joins_when_too_little_time_is_left(asking):
     _, (early,) = asking.joined(1)
-    asking.wait(asking.study.round_seconds - asking.study.ticket_seconds + 1)
+    asking.shift += asking.study.round_seconds - asking.study.ticket_seconds + 1
     assert code(asking.join()) == "no-slot"
     assert code(asking.join(early.ticket)) == "no-slot"  # nor is a ticket renewed for longer than the round
     assert asking(early) == [FIRST]
@@ -109,10 +107,10 @@ def test_nobody_joins_when_too_little_time_is_left(asking):
 def test_no_longer_than_a_round_is_promised(asking):
     """The end of a ticket is rounded up to a minute; what a device is told is not."""
     ticket = new_ticket()[:32]
-    asking.wait(asking.study.round_seconds - asking.study.ticket_seconds - 5)
+    asking.shift += asking.study.round_seconds - asking.study.ticket_seconds - 5
     asking.join(ticket)
     assert asking.join(ticket).seconds <= asking.study.ticket_seconds
-    asking.wait(asking.study.ticket_seconds)
+    asking.shift += asking.study.ticket_seconds
     assert asking.join(ticket).seconds <= stage(asking.database).deadline - asking.database.now() + 1
     (expires,) = asking.database.read("SELECT expires FROM slots WHERE expires IS NOT NULL")[0]
     assert expires % 60 == 0

@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from devices import Device, at_once, invited, make, persist, wait_until, worker
+from devices import Device, invited, make, persist, wait_until, worker
 
 from sqsgd import Task
 from sqsgd.federation.collect.rounds import opened, read_state
@@ -70,7 +70,7 @@ def test_nothing_is_lost_and_nothing_counts_twice(tmp_path, url):
     try:
         for thread in threads:
             thread.start()
-        for reports in sorted(random.sample(range(study.users - 20), 4)):
+        for reports in sorted(random.sample(range(study.users - 20), 3)):
             while len(confirmed) < reports:  # at any moment of what happens around this report
                 assert wrong == []
                 time.sleep(random.uniform(0.0, 0.01))
@@ -113,14 +113,3 @@ def test_the_check_sees_a_lost_report(tmp_path):
     make(folder)
     with pytest.raises(AssertionError):
         check(folder, {(0, 0): b"confirmed"})
-
-
-def test_two_workers_start_at_once(tmp_path):
-    folder = tmp_path / "study"
-    study = make(folder)
-    with ExitStack() as stack:
-        started = at_once(2, lambda _: stack.enter_context(worker(folder)))
-        for i, invitation in enumerate(invited(folder, study, study.users)):
-            assert Device(study, invitation).whole(started[i % 2].url)[0] == 200
-        wait_until((folder / "run/summary.json").exists)
-    assert len((folder / "run/metrics.jsonl").read_text().splitlines()) == study.rounds

@@ -1,14 +1,9 @@
 """The federation's own authority: what it certifies holds in TLS as Python and Flower speak it."""
 
-import socket
-import ssl
-import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from sqsgd.federation.deploy.certificates import (
     expiry,
@@ -19,75 +14,21 @@ from sqsgd.federation.deploy.certificates import (
 )
 
 
-def written(folder, days=3, hosts=("127.0.0.1", "localhost")):
-    authority = make_authority(days)
-    pair = make_server_pair(authority.private, hosts, days)
-    (folder / "ca.pem").write_bytes(authority.public)
-    (folder / "server.pem").write_bytes(pair.public)
-    (folder / "server.key").write_bytes(pair.private)
-    return folder
-
-
-def handshake(server_folder, trusted_folder, name):
-    """What a client says that trusts one folder's authority and meets another's server."""
-    front = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    front.load_cert_chain(server_folder / "server.pem", server_folder / "server.key")
-    client = ssl.create_default_context(cafile=str(trusted_folder / "ca.pem"))
-    client.verify_flags |= ssl.VERIFY_X509_STRICT
-    ours, theirs = socket.socketpair()
-
-    def serve():
-        try:
-            front.wrap_socket(theirs, server_side=True).close()
-        except (ssl.SSLError, OSError):
-            theirs.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        with client.wrap_socket(ours, server_hostname=name) as connection:
-            return connection.version()
-    finally:
-        ours.close()
-        thread.join()
-
-
-@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "server.example.org", "::1"])
-def test_the_certificate_holds_for_each_host(tmp_path, name):
-    folder = written(tmp_path, hosts=("server.example.org", "127.0.0.1", "localhost", "::1"))
-    assert handshake(folder, folder, name) in ("TLSv1.2", "TLSv1.3")
-
-
-def test_it_holds_for_no_other_host_and_under_no_other_authority(tmp_path):
-    for name in ("one", "other"):
-        (tmp_path / name).mkdir()
-        written(tmp_path / name)
-    with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
-        handshake(tmp_path / "one", tmp_path / "one", "192.0.2.7")
-    with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(tmp_path / "one", tmp_path / "other", "127.0.0.1")
-
-
-def test_it_ends_when_asked_and_certifies_nothing_further(tmp_path):
-    folder = written(tmp_path, days=30)
-    assert abs(expiry(folder / "server.pem") - datetime.now(UTC) - timedelta(days=30)) < timedelta(minutes=5)
-    server, authority = (
-        x509.load_pem_x509_certificate((folder / name).read_bytes()) for name in ("server.pem", "ca.pem")
-    )
+def test_it_holds_for_its_hosts_until_it_ends_and_certifies_nothing_further(tmp_path):
+    """TLS with it: tests/deploy/test_nginx.py, and test_node.py for certificates that are not accepted."""
+    pair = make_authority(30)
+    (tmp_path / "server.pem").write_bytes(make_server_pair(pair.private, ("a.example", "::1"), 30).public)
+    ends = datetime.now(UTC) + timedelta(days=30)
+    assert abs(expiry(tmp_path / "server.pem") - ends) < timedelta(minutes=5)
+    server = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
+    authority = x509.load_pem_x509_certificate(pair.public)
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(name.value) for name in names] == ["a.example", "::1"]
     assert not server.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     assert authority.extensions.get_extension_for_class(x509.BasicConstraints).value.path_length == 0
     server.verify_directly_issued_by(authority)
-
-
-def test_a_nodes_key_is_what_flower_takes():
-    one, other = make_node_pair("node-0"), make_node_pair("node-0")
-    key = load_ssh_private_key(one.private, None)
-    assert isinstance(key.curve, ec.SECP384R1)
-    public = load_ssh_public_key(one.public)
-    assert public.public_numbers() == key.public_key().public_numbers()
-    assert one.public.startswith(b"ecdsa-sha2-nistp384 ")
-    assert one.public.endswith(b" node-0\n")
-    assert one.private != other.private
+    with pytest.raises(ValueError):  # noqa: PT011 - cryptography's message
+        make_server_pair(make_node_pair("node-0").public, ("127.0.0.1",), 1)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from cryptography import x509
 
 from sqsgd import Ledger
 from sqsgd.federation.deploy import folders
-from sqsgd.federation.deploy.certificates import expiry, make_server_pair, pem_of_openssh
+from sqsgd.federation.deploy.certificates import expiry, pem_of_openssh
 from sqsgd.federation.deploy.federation import Federation, load_federation
 from sqsgd.federation.deploy.folders import add_node, renew, revoke, write_federation
 from sqsgd.federation.deploy.node import read_node_config
@@ -47,7 +47,7 @@ def test_what_is_written(made):
     settings = read_node_config(made / "nodes/node-1")
     wanted = {
         "max-epsilon": 1600.0, "max-epsilon-per-report": 400.0, "max-bytes": 256, "min-batch": 32,
-        "require-ledger": True, "wrap-apps": True, "partition-id": 1, "num-partitions": 2,
+        "require-ledger": True, "partition-id": 1, "num-partitions": 2,
     }  # fmt: skip
     assert {key: settings[key] for key in wanted} == wanted
     names = [line.partition(":")[0] for line in (made / "Procfile").read_text().splitlines()]
@@ -149,28 +149,19 @@ def test_a_node_is_revoked(federation, of):
     assert add_node(federation).name == "node-2"  # the number of a revoked node is not used again
 
 
-def test_certificates_are_renewed_with_the_same_keys(federation):
+def test_a_certificate_is_renewed_with_the_same_key(federation):
     server, days = federation / "server", timedelta(days=900)
     old = x509.load_pem_x509_certificate((server / "server.pem").read_bytes())
-    trusted = (server / "ca.pem").read_bytes()
-    with pytest.raises(ValueError, match="renew it too, with --authority"):
-        renew(federation, 3651, authority=False)
+    with pytest.raises(ValueError, match="before the server's: give fewer --days"):
+        renew(federation, 3651)
     assert x509.load_pem_x509_certificate((server / "server.pem").read_bytes()) == old
-    written = renew(federation, 900, authority=True)
-    assert len(written) == 5
+    assert renew(federation, 900) == server / "server.pem"
     new = x509.load_pem_x509_certificate((server / "server.pem").read_bytes())
     assert abs(expiry(server / "server.pem") - datetime.now(UTC) - days) < timedelta(minutes=5)
     assert (new.public_key(), list(new.extensions)) == (old.public_key(), list(old.extensions))
-    renewed = (federation / "nodes/node-0/ca.pem").read_bytes()
-    for authority in (trusted, renewed):  # of nodes that are up, and later
-        new.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+    new.verify_directly_issued_by(x509.load_pem_x509_certificate((server / "ca.pem").read_bytes()))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(server / "server.pem", server / "server.key")
     (federation / "authority/ca.key").unlink()
     with pytest.raises(ValueError, match=r"ca\.key is missing: name the folder"):
-        renew(federation, 30, authority=False)
-
-
-def test_a_key_of_another_kind_signs_nothing(made):
-    with pytest.raises(ValueError):  # noqa: PT011 - cryptography's message
-        make_server_pair((made / "nodes/node-0/key.pub").read_bytes(), ("127.0.0.1",), 1)
+        renew(federation, 30)

@@ -7,7 +7,6 @@ import http.server
 import socket
 import ssl
 import threading
-from pathlib import Path
 
 import pytest
 from nginx_server import running_nginx
@@ -120,22 +119,3 @@ def test_connections_that_send_no_request_stop_nobody(door):
         attacker.settimeout(300)
         while attacker.recv(1000):
             pass
-
-
-def test_a_flood_of_requests_is_slowed_down(door):
-    """Each is answered in the end, or with the one status after which Flower repeats it."""
-    answers = []
-    threads = [threading.Thread(target=lambda: answers.append(door(seconds=300)[0])) for _ in range(130)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert set(answers) <= {200, 503}
-    assert len(answers) == 130
-    assert door(seconds=300)[0] == 200
-
-
-def test_what_nginx_prints_is_not_kept(door):
-    """No log grows: nginx writes to the terminal, or to what systemd or compose rotate."""
-    door("/v1/control/start-run")
-    assert not list(Path(door.folder).rglob("*.log"))

@@ -35,45 +35,14 @@ def up(tmp_path_factory):
     assert not left
 
 
-@contextlib.contextmanager
-def idle_connections(address, folder, count=300):
-    """Connections from another address that send a head and no more, opened anew whenever they are closed."""
-    context = ssl.create_default_context(cafile=folder / "server/ca.pem")
-    stop, opened = threading.Event(), []
-    head = b"POST /v1/fleet/a HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n"
-
-    def attack():
-        while not stop.is_set():
-            with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-                for _ in range(count):
-                    plain = socket.create_connection(address, source_address=("127.0.0.2", 0), timeout=30)
-                    tls = context.wrap_socket(stack.enter_context(plain), server_hostname="127.0.0.1")
-                    stack.enter_context(tls).sendall(head)
-                    opened.append(1)
-                    if stop.is_set():
-                        return
-                stop.wait(8)
-
-    thread = threading.Thread(target=attack)
-    thread.start()
-    try:
-        yield opened
-    finally:
-        stop.set()
-        thread.join()
-
-
 def ledgers(up):
     return [Ledger(up.folder / f"nodes/node-{index}/state/ledger") for index in (0, 1)]
 
 
-def test_a_training_is_completed_whatever_else_connects(up):
+def test_a_training_is_completed(up):
     """What the server counted is what the owners' ledgers say."""
-    address = ("127.0.0.1", load_federation(up.folder).port)
-    with idle_connections(address, up.folder) as opened:
-        code, said = up.trained()
+    code, said = up.trained()
     assert code == 0, said
-    assert len(opened) >= 300
     found = status(up.folder)
     run = found["run"]
     assert (run["status"], run["round"], run["attempts"]) == ("finished:completed", ROUNDS, 1)
@@ -175,20 +144,9 @@ def test_nodes_come_back_after_an_impostor(up, one_round):
             thread.join()
     assert up.log.read_text().count("certificate verify failed") > ended
     up.start_nginx()
-    code, said = up.trained()
+    for _ in range(10):  # the SuperLink refuses a node until the heartbeat of its last connection is overdue
+        code, said = up.trained()
+        if code == 0:
+            break
     assert code == 0, said
     assert answered(up) == 2
-
-
-@pytest.mark.faults  # minutes more of a real federation
-def test_a_revoked_node_is_out_while_the_others_stay(up, one_round):
-    (stays, *_), spent = up.of_node("node-0"), len(ledgers(up)[1].entries)
-    assert "nginx refuses it already" in sqsgd("deploy", "revoke", up.folder, "node-1").stdout
-    up.change("federation.toml", "min_nodes = 2", "min_nodes = 1")
-    code, said = up.trained()
-    assert code == 0, said
-    assert answered(up) == 1
-    assert len(ledgers(up)[1].entries) == spent
-    assert stays in up.of_node("node-0")
-    told = "does not know this node's key, or its operator has revoked it"
-    wait_until(lambda: told in up.log.read_text(), 900, "its owner is told")

@@ -32,13 +32,6 @@ def test_a_silent_node_sits_out_longer_and_longer():
     assert asked_in(SilentNodes(), range(60)) == [0, 1, 4, 9, 18, 35]
 
 
-def test_whoever_answers_anything_is_asked_as_before():
-    silent_nodes = SilentNodes()
-    asked_in(silent_nodes, range(4))
-    silent_nodes.update(4, [7], [])
-    assert silent_nodes.removed_from([5, 7, 9], 5, 1) == [5, 7, 9]
-
-
 def test_where_too_few_would_be_left_all_are_asked():
     silent_nodes = SilentNodes()
     asked_in(silent_nodes, range(2), silent=(5, 7))

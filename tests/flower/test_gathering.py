@@ -92,7 +92,7 @@ def test_the_time_for_answers_begins_when_all_are_asked(tmp_path):
 
     def slow(messages):
         names = kept(messages)
-        time.sleep(5.5)
+        time.sleep(3.2)
         return names
 
     def late(message_ids, pull=nodes.pull_messages):
@@ -101,5 +101,5 @@ def test_the_time_for_answers_begins_when_all_are_asked(tmp_path):
 
     nodes.push_messages, nodes.pull_messages = slow, late
     made = strategy()
-    made.start(nodes, model(), num_rounds=1, timeout=5.0)
+    made.start(nodes, model(), num_rounds=1, timeout=3.0)
     assert len(made.current.reports) == 3

@@ -98,22 +98,13 @@ def test_an_app_without_the_mod_sends_only_a_report(node, tmp_path):
     for kind in ("evaluate", "query", "train.other"):
         refused = node.run(content, kind=kind, asked=request(round=1))
         assert refused.has_error() or list(refused.content) == [wire.REPORT]
-    in_clear = node.run(content, wrap_apps=False, asked=request(round=2))
-    assert set(in_clear.content) == {"arrays", "metrics"}  # so that the test is seen to fail without it
 
 
-@pytest.mark.parametrize("value", ["false", 0, 1.0])
-def test_a_setting_that_is_neither_true_nor_false_is_refused(node, tmp_path, value):
-    reply = node.run(node.allow(write_app(tmp_path / "plain")), wrap_apps=value)
-    assert "must be true or false" in reply.error.reason
-
-
-@pytest.mark.parametrize("wrap", [True, False])
 @pytest.mark.parametrize(
     "code", ["raise ValueError('patient 7')", "raise SystemExit('patient 7')", "import patient7"]
 )
-def test_why_an_app_cannot_be_loaded_stays_at_the_node(node, tmp_path, code, wrap):
-    reply = node.run(node.allow(write_app(tmp_path / "plain", code)), wrap_apps=wrap)
+def test_why_an_app_cannot_be_loaded_stays_at_the_node(node, tmp_path, code):
+    reply = node.run(node.allow(write_app(tmp_path / "plain", code)))
     assert "attempting to load" in reply.error.reason
     assert "patient" not in reply.error.reason
 

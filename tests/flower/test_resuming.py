@@ -76,13 +76,6 @@ def test_with_secure_noise_an_answer_is_repeated_not_paid_again(tmp_path, monkey
         ]
 
 
-def test_resume_before_the_first_checkpoint_begins(tmp_path):
-    contexts = [node_context(i, tmp_path / str(i)) for i in IDS]
-    made = strategy(out=tmp_path / "run", resume=True)
-    made.start(Nodes(make_app(), contexts), model(), num_rounds=2)
-    assert made.state.round == 2
-
-
 @pytest.mark.parametrize(
     ("changes", "rounds", "word"),
     [

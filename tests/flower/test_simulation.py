@@ -56,38 +56,41 @@ def same_model(first: Path, second: Path) -> None:
         np.testing.assert_array_equal(value, models[1][name])
 
 
-def test_flower_gives_the_local_engines_model(tmp_path):
-    """5 of 40 virtual clients per round, stopped after three rounds and resumed: the same bits and files."""
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Runs of 5 of 40 clients, stopped after three rounds and resumed; and of users who report once."""
+    place = tmp_path_factory.mktemp("runs")
     some = [*SMALL, "--clients", "40", "--participation", "5", "--option", "code=signs", "--decay", "none"]
-    local, flower = tmp_path / "local", tmp_path / "flower"
+    once = [
+        "--dataset", "mnist5k", "--model", "soft-hog-linear", "--clients", "12", "--participation", "once",
+        "--rounds", "3", "--scheme", "auto", "--bytes", "48", "--epsilon", "8", "--seed", "3",
+    ]  # fmt: skip
     train(
-        [*some, "--rounds", "6", "--out", str(local)],
-        [*some, "--rounds", "3", "--engine", "flower", "--out", str(flower)],
-        ["--resume", "--out", str(flower)],
+        [*some, "--rounds", "6", "--out", str(place / "local")],
+        [*some, "--rounds", "3", "--engine", "flower", "--out", str(place / "flower")],
+        ["--resume", "--out", str(place / "flower")],
+        [*once, "--out", str(place / "local once")],
+        [*once, "--engine", "flower", "--out", str(place / "flower once")],
     )
+    return place
+
+
+def test_flower_gives_the_local_engines_model(runs):
+    local, flower = runs / "local", runs / "flower"
     same_model(local, flower)
     (summary, lines), (expected, alone) = written(flower), written(local)
     for key in ("accuracy", "test_loss", "epsilon_total", "bytes_up", "rounds", "clients"):
         assert summary[key] == expected[key], key
     assert [line["loss"] for line in lines] == [line["loss"] for line in alone]
-    assert lines[0]["bytes_up_serialised"] > lines[0]["bytes_up"]
     made = {path.name for path in flower.iterdir()}
     assert made == {path.name for path in local.iterdir()} | {"clients"}
 
 
-def test_users_who_report_once_fill_the_same_slots(tmp_path):
-    """A linear model on real digits; the local engine takes all users of a round at once."""
-    once = [
-        "--dataset", "mnist5k", "--model", "soft-hog-linear", "--clients", "12", "--participation", "once",
-        "--rounds", "3", "--scheme", "auto", "--bytes", "48", "--epsilon", "8", "--seed", "3",
-    ]  # fmt: skip
-    local, flower = tmp_path / "local", tmp_path / "flower"
-    train([*once, "--out", str(local)], [*once, "--engine", "flower", "--out", str(flower)])
-    same_model(local, flower)
-    (summary, lines), (expected, _) = written(flower), written(local)
+def test_users_who_report_once_fill_the_same_slots(runs):
+    same_model(runs / "local once", runs / "flower once")
+    summary, expected = (written(runs / f"{engine} once")[0] for engine in ("flower", "local"))
     for key in ("users", "order", "order_seeded", "bytes_up", "central_epsilon", "central_note"):
         assert summary[key] == expected[key], key
-    assert not any("serialised" in name for line in lines for name in line)  # it would tell the node
 
 
 def test_without_flower_the_error_says_what_to_install(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from federation import DIM, IDS, lines, make_app, model, nodes_of, one_round, strategy, target
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy import FedAvg
 
 from sqsgd import Ledger, Task, make_scheme, seeded_rng
 from sqsgd.federation.flower import ClientApp, FederationSettings, SqsgdStrategy, wire
@@ -17,7 +17,6 @@ from sqsgd.federation.flower.strategy import MOST_EMPTY_ROUNDS
 from sqsgd.federation.node import policy
 from sqsgd.federation.node.server import SHORT, NoAnswers
 from sqsgd.report.page import write_report
-from sqsgd.schemes import SCHEMES
 from sqsgd.training.reading import read_run
 
 GOAL = np.mean([target(node) for node in IDS], axis=0)
@@ -65,40 +64,17 @@ def test_settings_are_one_value_or_keywords():
         ({"min_answers": -1}, "min-answers"),
         ({"min_train_nodes": "2"}, "min_train_nodes = '2' must be a whole number"),
         ({"arrayrecord_key": "weights"}, "arrayrecord_key = 'weights' must be 'arrays'"),
-        ({"clients_per_round": 4, "min_answers": 5}, "no round could have enough answers"),
-        ({"downlink": "none"}, "downlink = 'none' must be 'full' or 'delta'"),
-        ({"downlink": "delta", "optimizer": "adam"}, "nodes would need the optimizer's state"),
+        ({"clients_per_round": 4, "min_answers": 5}, "is more than clients-per-round = 4"),
         ({"once": True}, "once = true needs clients-per-round"),
-        ({"once": True, "clients_per_round": 9, "downlink": "delta"}, "no node takes part again"),
+        ({"min_avalable_nodes": 3}, "'min_avalable_nodes'; did you mean 'min_available_nodes'"),
     ],
 )
 def test_invalid_options_are_named_with_what_to_write_instead(changes, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((ValueError, TypeError), match=words):
         strategy(**changes)
 
 
-def test_an_unknown_option_is_named():
-    with pytest.raises(TypeError, match="'min_avalable_nodes'; did you mean 'min_available_nodes'"):
-        strategy(min_avalable_nodes=3)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"timeout": None}, "timeout = None must be a number"),
-        ({"timeout": -1.0}, "timeout"),
-        ({"num_rounds": "3"}, "num_rounds = '3' must be"),
-        ({"num_rounds": -1}, "num_rounds"),
-    ],
-)
-def test_rounds_and_times_are_checked_before_anyone_is_asked(tmp_path, options, words):
-    nodes = nodes_of(tmp_path)
-    with pytest.raises(ValueError, match=words):
-        strategy().start(nodes, model(), **options)
-    assert not nodes.sent
-
-
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", ["sqsgd", "sqsgd-paper", "dgc", "fedsel", "privunit-index", "vqsgd"])
 def test_schemes_that_keep_a_residual_are_refused_with_once(name, tmp_path):
     made = SqsgdStrategy(scheme=name, epsilon=40.0, bytes=32, once=True, clients_per_round=3)
     arrays = ArrayRecord({"weights": Array(np.zeros(40960, np.float32))})
@@ -189,16 +165,10 @@ def test_training_reaches_the_goal(tmp_path, sends):
         return MetricRecord({"accuracy": 1 - measured[-1]})
 
     nodes = nodes_of(tmp_path, make_app(sends=sends))
-    result = made.start(nodes, model(), num_rounds=40, evaluate_fn=evaluate)
+    result = made.start(nodes, model(), num_rounds=30, evaluate_fn=evaluate)
     assert measured[-1] < 0.25 < measured[0]
     assert distance(result.arrays) == measured[-1]
     assert list(result.arrays) == ["first", "second"]
-
-
-def test_flowers_own_loop_works_too(tmp_path):
-    made = strategy()
-    Strategy.start(made, nodes_of(tmp_path), model(), num_rounds=3)
-    assert made.state.round == 3
 
 
 def test_a_messages_name_cannot_be_told_by_another_node(tmp_path, monkeypatch):
@@ -237,8 +207,7 @@ def arrays(more) -> ArrayRecord:
     ],
     ids=["a number", "a double", "halves", "empty", "a count", "no counts", "a flag"],
 )  # fmt: skip
-@pytest.mark.parametrize("downlink", ["full", "delta"])
-def test_arrays_reach_the_app_in_their_own_shape(tmp_path, more, downlink):
+def test_arrays_reach_the_app_in_their_own_shape(tmp_path, more):
     """A single number stays one: as an array of one number no model would take it back. Its type stays."""
     seen, app = [], ClientApp()
 
@@ -249,8 +218,7 @@ def test_arrays_reach_the_app_in_their_own_shape(tmp_path, more, downlink):
         content = RecordDict({"gradient": wire.model_record(structure, np.ones_like(weights))})
         return Message(content, reply_to=msg)
 
-    made = strategy(downlink=downlink)
-    result = made.start(nodes_of(tmp_path, app), arrays(more), num_rounds=2)
+    result = strategy().start(nodes_of(tmp_path, app), arrays(more), num_rounds=2)
     for array in [*seen, result.arrays["more"].numpy()]:
         assert (array.shape, array.dtype) == (more.shape, more.dtype)
     assert np.mean(result.arrays["first"].numpy()) < 0  # what the app computed was reported
@@ -285,26 +253,12 @@ def test_what_is_written_down(tmp_path):
     assert [line["epsilon_total"] for line in written] == [200.0, 400.0, 600.0]
     first = written[0]
     assert (first["clients"], first["asked"], first["rejected"]) == (3, 3, [])
-    assert first["bytes_up"] == made.scheme.bits // 8 < first["bytes_up_serialised"]
-    assert 4 * DIM < first["bytes_down"] < first["bytes_down_serialised"]
+    assert first["bytes_up"] == made.scheme.bits // 8 < 4 * DIM < first["bytes_down"]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["rounds"], summary["finished"], summary["accuracy"]) == (3, True, 0.5)
     assert (tmp_path / "run" / "model.safetensors").exists()
     noted = lines(tmp_path / "5" / "answers.jsonl")
     assert [entry["payload_bytes"] for entry in noted] == [first["bytes_up"]] * 3
-    assert noted[0]["serialised_bytes"] == pytest.approx(first["bytes_up_serialised"], abs=40)
-
-
-def test_a_training_of_no_rounds_is_the_model_as_it_was(tmp_path):
-    measured = []
-    made = strategy(out=tmp_path / "run")
-    result = made.start(
-        nodes_of(tmp_path), model(0.5), num_rounds=0, evaluate_fn=lambda number, _: measured.append(number)
-    )
-    assert wire.flatten_record(result.arrays)[1].tolist() == [0.5] * DIM
-    assert measured == [0]
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["rounds"], summary["accuracy"], summary["epsilon_total"]) == (0, None, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -324,28 +278,6 @@ def test_a_federations_folder_is_reported_like_any_other(tmp_path, changes):
     page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
     assert "1 run in 1 group, 1 finished" in page
     assert ("Each client sends at most one report" in page) == once
-
-
-def test_bytes_down_are_counted_where_nobody_answers(tmp_path):
-    """The model went down all the same; to a node that could not be asked, it did not."""
-    nodes = nodes_of(tmp_path, max_epsilon=250.0)
-    kept = nodes.push_messages
-
-    def push(messages):
-        names = kept(messages)
-        gone = [message.metadata.dst_node_id == IDS[0] for message in messages]
-        return ["" if left else name for left, name in zip(gone, names, strict=True)]
-
-    made = strategy(out=tmp_path / "run")
-    nodes.push_messages = push
-    made.start(nodes, model(), num_rounds=2, timeout=20)
-    first, second = lines(tmp_path / "run/metrics.jsonl")
-    assert (first["clients"], second["clients"]) == (2, 0)
-    for line in (first, second):
-        assert line["bytes_down_total"] == 2 * line["bytes_down"] > 2 * 1200
-    assert (first["bytes_up_total"], second["bytes_up_total"]) == (2 * first["bytes_up"], 0)
-    summary = json.loads((tmp_path / "run/summary.json").read_text())
-    assert summary["bytes_down_total"] == first["bytes_down_total"] + second["bytes_down_total"]
 
 
 # ---------------------------------------------------------------- trainings that fail
@@ -385,16 +317,6 @@ def test_a_training_that_nobody_answered_fails(tmp_path, cap, reason):
     assert not (tmp_path / "run/model.safetensors").exists()
     assert not (tmp_path / "run/summary.json").exists()
     assert [line["stepped"] for line in lines(tmp_path / "run/metrics.jsonl")] == [False] * 3
-
-
-def test_it_fails_again_when_it_is_resumed_and_ends_well_with_more_rounds(tmp_path):
-    with pytest.raises(NoAnswers):
-        strategy(out=tmp_path / "run").start(nodes_of(tmp_path, max_epsilon=150.0), model(), num_rounds=2)
-    with pytest.raises(NoAnswers, match="none of 2 rounds"):
-        strategy(out=tmp_path / "run", resume=True).start(nodes_of(tmp_path / "b"), model(), num_rounds=2)
-    strategy(out=tmp_path / "run", resume=True).start(nodes_of(tmp_path / "b"), model(), num_rounds=3)
-    summary = json.loads((tmp_path / "run/summary.json").read_text())
-    assert (summary["rounds"], summary["rounds_stepped"], summary["answers"]) == (3, 1, 3)
 
 
 @pytest.mark.parametrize(("answering", "moves"), [(1, False), (4, False), (5, True)])

@@ -9,7 +9,7 @@ pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
 
 import flwr.clientapp
 from federation import lines, make_app, message, node_context, payload_of, request
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, Message
 
 from sqsgd import Ledger
 from sqsgd.federation.flower import Simulation, SqsgdMod, wire
@@ -80,36 +80,6 @@ def test_nothing_else_leaves(tmp_path, kind):
     assert len(lines(tmp_path / "answers.jsonl")) == 1
 
 
-def test_what_leaves_without_it(tmp_path):
-    """So that the test above is seen to fail."""
-    reply = plain(spoil, SqsgdMod())(message(request()), node_context(5, tmp_path))
-    assert "leak" in reply.content
-    with pytest.raises(ValueError, match="patient 7"):
-        with_lifespan(plain(), "before")(message(request()), node_context(5, tmp_path))
-
-
-def test_an_app_with_the_mod_is_not_wrapped_twice(tmp_path):
-    """Its gradient reaches the report and is paid once; the checks of the installed app are heard."""
-    calls = []
-    app = make_app(SqsgdMod(), calls=calls)
-    payload_of(WrappedApp(app)(message(request()), node_context(5, tmp_path)))
-    (line,) = lines(tmp_path / "answers.jsonl")
-    assert ("zero" in line, calls) == (False, [5])
-    assert len(Ledger(tmp_path / "ledger").entries) == 1
-
-    def check(context):
-        raise Refused("not set up")
-
-    app = WrappedApp(make_app(SqsgdMod(check=check)), trusted=True)
-    refused = app(message(request(round=1)), node_context(5, tmp_path))
-    assert refused.error.reason == policy.NOT_ALLOWED
-    mod = SqsgdMod(dry_run=lambda msg, _: Message(RecordDict(), reply_to=msg))
-    misfit = WrappedApp(make_app(mod), trusted=True)
-    reply = misfit(message(request(name="other")), node_context(5, tmp_path))
-    assert reply.error.reason == policy.MISFIT
-    assert len(Ledger(tmp_path / "ledger").entries) == 1
-
-
 @pytest.mark.parametrize("trusted", [False, True])
 def test_the_checks_of_other_apps_tell_nothing(tmp_path, trusted):
     """What they tell is not paid for, and an author may have let them look at data."""
@@ -117,14 +87,9 @@ def test_the_checks_of_other_apps_tell_nothing(tmp_path, trusted):
     def check(context):
         raise Refused("patient 7")
 
-    def dry_run(msg, context):
-        raise ValueError("patient 7")
-
-    for n, mod in enumerate((SqsgdMod(check=check), SqsgdMod(dry_run=dry_run))):
-        folder = tmp_path / str(n)
-        reply = WrappedApp(make_app(mod), trusted=trusted)(message(request()), node_context(5, folder))
-        assert reply.has_error() == trusted
-        assert (folder / "ledger").exists() != trusted
+    app = WrappedApp(make_app(SqsgdMod(check=check)), trusted=trusted)
+    assert app(message(request()), node_context(5, tmp_path)).has_error() == trusted
+    assert (tmp_path / "ledger").exists() != trusted
 
 
 def test_an_app_that_uses_ray_is_not_a_simulation(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from sqsgd import make_scheme
 from sqsgd.core.task import Task
 from sqsgd.federation.node.answer import Compute, FolderState, Node
 from sqsgd.federation.node.policy import Policy, explain
-from sqsgd.federation.node.request import Download, Request
+from sqsgd.federation.node.request import Request
 from sqsgd.federation.node.structure import Structure, digest
 
 LOG = logging.getLogger("a node of the tests")
@@ -55,7 +55,6 @@ def ask(
     asked: Request | dict[str, object],
     model: dict[str, np.ndarray] | None = None,
     *,
-    update: dict[str, object] | None = None,
     compute: Compute = gradient,
     **config,
 ) -> bytes | str:
@@ -66,7 +65,7 @@ def ask(
     try:
         policy = Policy.of(owner, simulation=False)
         node = Node(policy=policy, state=FolderState(policy.state_dir, policy), client=5, log=LOG)
-        whole = None if update is not None else lambda: arrays() if model is None else model
-        return node.answer(Request.from_fields(fields), Download(arrays=whole, update=update), compute)
+        sent = arrays() if model is None else model
+        return node.answer(Request.from_fields(fields), lambda: sent, compute)
     except Exception as error:
         return explain(error, fields, owner, LOG)

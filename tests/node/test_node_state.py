@@ -7,14 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from asking import DIM, arrays, ask, lines, request
+from asking import DIM, ask, lines, request
 
 from sqsgd import Ledger
 from sqsgd._internal import files
 from sqsgd.federation.node import policy
 from sqsgd.federation.node.answer import MOST_TRAININGS, FolderState, Kept
 from sqsgd.federation.node.policy import Refused
-from sqsgd.federation.node.structure import flatten
 
 
 def answered(folder, **changes) -> bytes:
@@ -58,7 +57,7 @@ def test_a_server_does_not_fill_the_disk(tmp_path):
     answered(tmp_path, name="training 0", round=1)
     kept = FolderState(tmp_path).read("a long one")
     assert kept is not None
-    assert kept.round == MOST_TRAININGS + 2
+    assert kept.request.task.round == MOST_TRAININGS + 2
 
 
 def test_the_cap_cannot_be_raised_and_can_be_lowered(tmp_path):
@@ -160,32 +159,20 @@ def test_files_of_a_node_are_its_own(tmp_path):
         assert path.stat().st_mode & 0o077 == 0, path
 
 
-def kept(**changes) -> Kept:
-    values = {
-        "name": "a training", "terms": {"scheme": "sqsgd", "options": {"levels": 4}}, "epsilon": 0.1 + 0.2,
-        "round": 7, "identity": "ab" * 16, "payload": bytes(range(256)),
-    }  # fmt: skip
-    return Kept(**{**values, **changes})
+def kept(residual=None, **changes) -> Kept:
+    asked = request(round=7, epsilon=0.1 + 0.2, fingerprint=3, seed=2**64 - 1, **changes)
+    return Kept(request=asked, payload=bytes(range(256)), residual=residual)
 
 
 def check_kept_as_it_was(state):
     """What any state must do; tests/flower/test_mod.py uses it too."""
-    structure, weights = flatten({**arrays(0.25), "steps": np.array(3, np.int64)})  # the last is no weight
-    residual = np.linspace(-1, 1, DIM, dtype=np.float32)
-    for each in (kept(), kept(name="another", residual=residual, model=(structure, weights))):
-        assert state.read(each.name) is None
+    residual = np.linspace(-1, 1, 2 * DIM, dtype=np.float32).reshape(2, DIM)
+    for each in (kept(), kept(name="another", residual=residual)):
+        assert state.read(each.request.name) is None
         state.write(each)
-        back = state.read(each.name)
-        plain = {field.name for field in dataclasses.fields(Kept)} - {"residual", "model"}
-        assert all(getattr(back, name) == getattr(each, name) for name in plain)
-        if each.residual is None:
-            assert (back.residual, back.model) == (None, None)
-            continue
-        assert back.residual.tobytes() == residual.tobytes()
-        assert back.model[1].tobytes() == weights.tobytes()
-        again = back.model[0].unflatten(weights)
-        assert list(again) == ["first", "second", "steps"]
-        assert again["steps"] == 3
+        back = state.read(each.request.name)
+        np.testing.assert_array_equal(back.residual, each.residual)
+        assert dataclasses.replace(back, residual=None) == dataclasses.replace(each, residual=None)
 
 
 def test_what_is_kept_comes_back_as_it_was(tmp_path):
@@ -206,4 +193,4 @@ def test_a_damaged_file_is_noticed_and_refused(tmp_path, damage):
     (path,) = (tmp_path / "tasks").iterdir()
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(Refused, match=r"is damaged: its checksum is wrong\. Delete it to continue"):
-        state.read("a training")
+        state.read("test")

@@ -73,7 +73,7 @@ class Trainer(Executor):
         structure, weights = flatten(from_shareable(shareable).data)
         change = target(5) - weights
         vector = change if self.kind == DataKind.WEIGHT_DIFF else weights + change
-        return DXO(self.kind, data=structure.unflatten(vector), meta={"loss": 0.25}).to_shareable()
+        return DXO(self.kind, data=structure.sent(vector), meta={"loss": 0.25}).to_shareable()
 
 
 def context(executor=None, *, name="site-1", peer=None, engine=None, direction=FilterKey.IN) -> FLContext:

@@ -121,13 +121,3 @@ def test_options_that_do_not_fit_stop_the_job():
         data, fl_ctx = ask(aggregator(**{"options": {}, **options}), model)
         assert EventType.FATAL_SYSTEM_ERROR in fl_ctx.get_engine().events
         assert not shareables.request_fields(data)
-
-
-def test_every_client_gets_the_same_request_and_every_training_its_own_name():
-    server = aggregator()
-    data, fl_ctx = ask(server, arrays())
-    first = dict(shareables.request_fields(data))
-    server.handle_event(AppEventType.BEFORE_TRAIN_TASK, fl_ctx)
-    assert shareables.request_fields(data) == first
-    other, _ = ask(aggregator(), arrays())
-    assert shareables.request_fields(other)["name"] != first["name"]

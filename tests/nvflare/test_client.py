@@ -28,6 +28,7 @@ from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.private.privacy_manager import Scope
 
 from sqsgd.federation.node import policy
+from sqsgd.federation.node.request import MalformedRequest
 from sqsgd.federation.nvflare import SqsgdFilter, shareables
 from sqsgd.federation.nvflare import client as nvflare_client
 from sqsgd.federation.nvflare.client import PrivateExecution, private_log
@@ -209,6 +210,17 @@ def test_no_event_leaves(tmp_path, send):
     assert len(engine.sent) == before
 
 
+def test_a_request_that_names_a_client_or_is_missing_is_malformed():
+    sent = task_data()
+    shareables.request_fields(sent)["client"] = "5"
+    with pytest.raises(MalformedRequest, match="names a client"):
+        shareables.read_request(sent, 5)
+    for header in (None, "text", {}):
+        sent.set_header(shareables.REQUEST, header)
+        with pytest.raises(MalformedRequest, match="there is no header"):
+            shareables.read_request(sent, 5)
+
+
 # ---------------------------------------------------------------- where the filter stands
 
 
@@ -306,5 +318,5 @@ def test_no_failure_is_told(tmp_path, capfd):
 def test_a_long_log_is_put_aside(tmp_path):
     (tmp_path / "log.txt").write_bytes(b"x" * (nvflare_client.MAX_BYTES + 1))
     failed(tmp_path)
-    assert (tmp_path / "log.1.txt").stat().st_size == nvflare_client.MAX_BYTES + 1
+    assert (tmp_path / "log.txt.1").stat().st_size == nvflare_client.MAX_BYTES + 1
     assert 0 < (tmp_path / "log.txt").stat().st_size < 10_000

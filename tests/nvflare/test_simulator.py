@@ -98,7 +98,6 @@ def test_two_clients(tmp_path):
         state = folder / site / "sqsgd" / site
         assert float(Ledger(state / "ledger").spent) == 1200.0
         assert [entry["round"] for entry in lines(state / "answers.jsonl")] == [0, 1, 2]
-        assert all(entry["serialised_bytes"] < 600 for entry in lines(state / "answers.jsonl"))
         assert [entry["round"] for entry in lines(state / "refusals.jsonl")] == [3]
     model = np.load(folder / "server/simulate_job/models/server.npy")
     truth = np.sin(np.arange(model.size))

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-FILE, URL, VARIABLE = "collect.db", "database.url", "SQSGD_DATABASE"
+FILE, URL = "collect.db", "database.url"
 _BUSY_SECONDS = 30
 
 _TABLES = """
 CREATE TABLE study (id TEXT PRIMARY KEY, fingerprint BIGINT NOT NULL, shapes TEXT NOT NULL,
-  created {real} NOT NULL, round INTEGER NOT NULL, state TEXT NOT NULL, ending INTEGER NOT NULL,
-  deadline {real} NOT NULL, seen {real} NOT NULL, unscrubbed INTEGER NOT NULL);
+  round INTEGER NOT NULL, state TEXT NOT NULL, ending INTEGER NOT NULL,
+  deadline {real} NOT NULL, unscrubbed INTEGER NOT NULL);
 CREATE TABLE rounds (round INTEGER PRIMARY KEY, began {real} NOT NULL, bound {real} NOT NULL,
   content {blob} NOT NULL, record TEXT);
 CREATE TABLE slots (round INTEGER NOT NULL, slot INTEGER NOT NULL, draw TEXT, ticket TEXT, expires {real},
@@ -45,17 +45,18 @@ class Conflict(DatabaseFailed):
 class Database(ABC):
     """One connection, for one thread at a time. Statements have ``?`` for values."""
 
-    taking: ClassVar[str]
-    """Ends a SELECT of rows, any of which this transaction takes: those of others are left out."""
+    complained = False  # the operator was told that ``scrub`` fails
+    taking: ClassVar[str]  # ends a SELECT of rows of which this transaction takes any that no other takes
     _locking: ClassVar[str]  # ends a SELECT of certain rows: no other transaction changes them before it ends
     _among: ClassVar[str]  # a comparison with any value of a list
     _mark: ClassVar[str]  # the place of a value
     _types: ClassVar[dict[str, str]]
     _error: ClassVar[type[Exception]]
+    _conflicts: ClassVar[tuple[type[Exception], ...]]
+    _place: str  # begins error messages
     _connection: Any
 
     def read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
         with self._failing():
             return self._connection.execute(sql.replace("?", self._mark), values).fetchall()  # type: ignore[no-any-return]
 
@@ -65,15 +66,11 @@ class Database(ABC):
             return int(self._connection.execute(sql.replace("?", self._mark), values).rowcount)
 
     def write_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        """Execute a statement with each of these rows of values."""
         with self._failing():
             self._connection.cursor().executemany(sql.replace("?", self._mark), rows)
 
     def read_among(self, sql: str, values: Iterable[str]) -> list[tuple[Any, ...]]:
-        """The rows of a query with one ``{among}``, which stands for a comparison with any of the values.
-
-        ``{locking}`` at its end: no other transaction changes these rows until this one ends.
-        """
+        """The rows of a query that compares with any of the values: ``{among}``. ``{locking}`` keeps them."""
         return self.read(sql.format(among=self._among, locking=self._locking), self._list(values))
 
     def _list(self, values: Iterable[str]) -> object:
@@ -86,19 +83,15 @@ class Database(ABC):
                 self.write(statement)
 
     def close(self) -> None:
-        """End the connection."""
         self._connection.close()
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """Turn the driver's errors into DatabaseFailed."""
         try:
             yield
         except self._error as error:
-            raise self._failed(error) from None
-
-    @abstractmethod
-    def _failed(self, error: Any) -> DatabaseFailed: ...
+            kind = Conflict if isinstance(error, self._conflicts) else DatabaseFailed
+            raise kind(f"{self._place}: {str(error).strip() or type(error).__name__}") from None
 
     @abstractmethod
     def transaction(self, *, alone: bool = False) -> contextlib.AbstractContextManager[None]:
@@ -127,12 +120,12 @@ class SqliteDatabase(Database):
     taking = _locking = ""
     _among, _mark = "IN (SELECT value FROM json_each(?))", "?"
     _types: ClassVar = {"real": "REAL", "blob": "BLOB", "packed": " WITHOUT ROWID"}
-    _error = sqlite3.Error
+    _error, _conflicts = sqlite3.Error, (sqlite3.IntegrityError,)
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
         if not new and not path.is_file():
             raise DatabaseFailed(f"{path} does not exist: restore it from a backup, or create a study")
-        self._path = path
+        self._path, self._place = path, str(path)
         with self._failing():
             self._connection = sqlite3.connect(
                 path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -147,7 +140,10 @@ class SqliteDatabase(Database):
         self.write("BEGIN IMMEDIATE")  # SQLite has one writer at a time
         try:
             yield
-            self._check_file()
+            if not (self._path.exists() and os.path.samestat(self._path.stat(), self._file)):
+                # Nobody would ever read what is written to it.
+                gone = f"{self._path} was deleted or replaced while it was open: restart the service"
+                raise DatabaseFailed(gone)
             self.write("COMMIT")
         except BaseException:
             with contextlib.suppress(sqlite3.Error):  # the reason is the first error
@@ -158,17 +154,6 @@ class SqliteDatabase(Database):
     def _list(self, values: Iterable[str]) -> object:
         return json.dumps(list(values))
 
-    def _check_file(self) -> None:
-        """A file that was deleted or replaced takes writes that nobody will ever read."""
-        try:
-            same = os.path.samestat(self._path.stat(), self._file)
-        except OSError:
-            same = False
-        if not same:
-            raise DatabaseFailed(
-                f"{self._path} was deleted or replaced while it was open: restart the service"
-            )
-
     def now(self) -> float:
         return time.time()
 
@@ -176,12 +161,11 @@ class SqliteDatabase(Database):
     def stepping(self) -> Iterator[bool]:
         descriptor = os.open(f"{self._path}.step", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            try:
+            held = False
+            with contextlib.suppress(BlockingIOError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
+                held = True
+            yield held
         finally:
             os.close(descriptor)
 
@@ -199,36 +183,23 @@ class SqliteDatabase(Database):
         if self.read("PRAGMA wal_checkpoint(TRUNCATE)")[0][0]:
             raise DatabaseFailed(f"{self._path}: the log cannot be emptied while another process reads")
 
-    def _failed(self, error: sqlite3.Error) -> DatabaseFailed:
-        kind = Conflict if isinstance(error, sqlite3.IntegrityError) else DatabaseFailed
-        return kind(f"{self._path}: {error}")
-
 
 def open_database(folder: Path) -> Database:
     """The database of a study: where $SQSGD_DATABASE or ``database.url`` says, else ``collect.db``."""
-    url = database_url(folder)
+    path = folder / URL
+    url = os.environ.get("SQSGD_DATABASE") or (path.read_text().strip() if path.is_file() else "")
     return _postgres(url) if url else SqliteDatabase(folder / FILE)
 
 
-def database_url(folder: Path) -> str:
-    """The URL of a study's PostgreSQL database; empty for SQLite."""
-    path = folder / URL
-    return os.environ.get(VARIABLE) or (path.read_text().strip() if path.is_file() else "")
-
-
 def new_database(folder: Path, url: str) -> Database:
-    """Create the tables of a new study."""
     if url and not url.startswith(("postgresql://", "postgres://")):
-        raise ValueError(
-            "database must be a URL such as postgresql://user@host/study, or be omitted for SQLite"
-        )
+        raise ValueError("database must be a URL such as postgresql://user@host/study; omit it for SQLite")
     database = _postgres(url) if url else SqliteDatabase(folder / FILE, new=True)
     try:
         database.create()
     except BaseException:
         database.close()
-        if not url:
-            (folder / FILE).unlink(missing_ok=True)
+        (folder / FILE).unlink(missing_ok=True)
         raise
     return database
 

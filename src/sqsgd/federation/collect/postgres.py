@@ -8,23 +8,23 @@ from typing import ClassVar
 
 import psycopg
 
-from sqsgd.federation.collect.database import Conflict, Database, DatabaseFailed
+from sqsgd.federation.collect.database import Database, DatabaseFailed
 
 _ORDER, _STEP = 7_118_721, 7_118_722  # numbers of advisory locks
-_AGAIN = (
-    psycopg.errors.UniqueViolation,
-    psycopg.errors.DeadlockDetected,
-    psycopg.errors.SerializationFailure,
-)
 
 
 class PostgresDatabase(Database):
-    """A database of its own for each study; time is the server's."""
+    """One database for each study; time is the server's."""
 
     taking, _locking = " FOR UPDATE SKIP LOCKED", " ORDER BY round, slot FOR UPDATE"
     _among, _mark = "= ANY(?)", "%s"
     _types: ClassVar = {"real": "DOUBLE PRECISION", "blob": "BYTEA", "packed": ""}
-    _error = psycopg.Error
+    _error, _place = psycopg.Error, "PostgreSQL"
+    _conflicts = (
+        psycopg.errors.UniqueViolation,
+        psycopg.errors.DeadlockDetected,
+        psycopg.errors.SerializationFailure,
+    )
 
     def __init__(self, url: str) -> None:
         with self._failing():
@@ -38,7 +38,7 @@ class PostgresDatabase(Database):
     @contextlib.contextmanager
     def transaction(self, *, alone: bool = False) -> Iterator[None]:
         with self._failing(), self._connection.transaction():
-            # A lock with a queue: whoever ends a round waits for the reports under way, and no longer.
+            # A lock with a queue: the end of a round waits for the reports under way, and no longer.
             kind = "pg_advisory_xact_lock" + ("" if alone else "_shared")
             self._connection.execute(f"SELECT {kind}({_ORDER})")
             yield
@@ -71,7 +71,3 @@ class PostgresDatabase(Database):
                 self.write(f"TRUNCATE {table}")
                 self.write(f"INSERT INTO {table} TABLE kept ORDER BY {key}")
                 self.write("DROP TABLE kept")
-
-    def _failed(self, error: psycopg.Error) -> DatabaseFailed:
-        kind = Conflict if isinstance(error, _AGAIN) else DatabaseFailed
-        return kind(f"PostgreSQL: {str(error).strip() or type(error).__name__}")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -26,12 +26,6 @@ from sqsgd.training import Settings
 KEY = "operator.key"
 _STUDY, _NONCE, _SIGNATURE = 8, 16, 64
 _CONTEXT = b"sqsgd invitation\0"
-LENGTH = 4 * (-(-(_STUDY + _NONCE + _SIGNATURE) // 3))  # characters of an invitation, at most
-MOST = 10**7
-
-
-class InvalidInvitation(ValueError):
-    """A text that is not an invitation to this study."""
 
 
 def new_key(folder: Path) -> str:
@@ -43,7 +37,7 @@ def new_key(folder: Path) -> str:
 
 
 def read_key(path: Path, public: str) -> Ed25519PrivateKey:
-    """The operator's signing key; ValueError if it is not that of the study."""
+    """The operator's signing key; ValueError if it is another study's."""
     if not path.is_file():
         raise ValueError(f"{path} does not exist: only whoever holds the study's {KEY} can invite")
     try:
@@ -62,39 +56,29 @@ def invitations(private: Ed25519PrivateKey, study: str, count: int) -> Iterator[
         yield _text(content + private.sign(_CONTEXT + content))
 
 
-class Inspector:
-    """Tells invitations to one study from all other texts."""
+def invitation_number(invitation: object, study: str, public: str) -> str:
+    """What the service stores of a used invitation; ValueError if it is not an invitation to this study.
 
-    def __init__(self, study: str, public: str) -> None:
-        self._study = bytes.fromhex(study)
-        self._key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
-
-    def number(self, invitation: object) -> str:
-        """What the service stores of a used invitation; raises InvalidInvitation.
-
-        Guarantees
-        ----------
-        * Every changed bit, and every invitation to another study, is refused:
-          tests/collect/test_study.py::test_every_changed_bit_is_refused.
-        """
-        if not invitation:
-            raise InvalidInvitation("this study is for invited devices only, and there is no invitation")
-        if not isinstance(invitation, str) or len(invitation) > LENGTH:
-            raise InvalidInvitation(f"an invitation is a text of at most {LENGTH} characters")
-        try:
-            token = base64.urlsafe_b64decode(invitation.encode() + b"=" * (-len(invitation) % 4))
-        except (binascii.Error, ValueError):
-            raise InvalidInvitation("the invitation is not base64url") from None
-        if len(token) != _STUDY + _NONCE + _SIGNATURE or _text(token) != invitation:
-            raise InvalidInvitation("the invitation is not complete")
-        content, signature = token[:-_SIGNATURE], token[-_SIGNATURE:]
-        if content[:_STUDY] != self._study:
-            raise InvalidInvitation("the invitation is to another study")
-        try:
-            self._key.verify(signature, _CONTEXT + content)
-        except InvalidSignature:
-            raise InvalidInvitation("the operator did not sign the invitation") from None
-        return hashlib.blake2b(content, digest_size=16, person=b"sqsgd invite").hexdigest()
+    Guarantees
+    ----------
+    * Every changed bit is refused: tests/collect/test_study.py::test_every_changed_bit_is_refused.
+    """
+    if not isinstance(invitation, str) or not invitation:
+        raise ValueError("this study is for invited devices only, and there is no invitation")
+    try:
+        token = base64.urlsafe_b64decode(invitation.encode() + b"=" * (-len(invitation) % 4))
+    except (binascii.Error, ValueError):
+        raise ValueError("the invitation is not base64url") from None
+    if len(token) != _STUDY + _NONCE + _SIGNATURE or _text(token) != invitation:
+        raise ValueError("the invitation is not complete")
+    content, signature = token[:-_SIGNATURE], token[-_SIGNATURE:]
+    if content[:_STUDY] != bytes.fromhex(study):
+        raise ValueError("the invitation is to another study")
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(signature, _CONTEXT + content)
+    except InvalidSignature:
+        raise ValueError("the operator did not sign the invitation") from None
+    return hashlib.blake2b(content, digest_size=16, person=b"sqsgd invite").hexdigest()
 
 
 def _text(token: bytes) -> str:
@@ -112,26 +96,19 @@ class Study(Settings):
 
     name: str
     dim: int
-    users: int
+    users: Annotated[int, "Devices that will report, over all rounds."]
     epsilon: float = 8.0
     seed: int = field(default_factory=lambda: secrets.randbelow(MOST_SEED + 1))
-    """Seed of the public randomness; by default drawn."""
     scheme: str = "auto"
     bytes: int = 48
     rounds: int = 40
-    softmax: bool = False
-    """The model is a softmax on features of unit length, for which bound and learning rate have a rule."""
-    admission: str = INVITED
-    """``invited``: one report per signed invitation; ``open``: anybody, at ``joins_per_minute``."""
-    joins_per_minute: int = 600
-    round_seconds: float = 86400.0
-    """A round that is not full ends after this time, or is extended by as much if it has too few reports."""
-    ticket_seconds: float = 600.0
-    """The time that a device has for its report before its slot may be given to another."""
-    fewest: int = 0
-    """Reports without which a round does not end; 0: half of its slots."""
-    key: str = ""
-    """The public key of the invitations (Ed25519, hexadecimal)."""
+    softmax: Annotated[bool, "The model is a softmax on features of unit length."] = False
+    admission: Annotated[str, "invited: one report per invitation; open: anybody, slowly."] = INVITED
+    joins_per_minute: Annotated[int, "Rate limit of an open study."] = 600
+    round_seconds: Annotated[float, "Time after which a round ends; longer with too few reports."] = 86400.0
+    ticket_seconds: Annotated[float, "Time that a device has for its report."] = 600.0
+    fewest: Annotated[int, "Reports without which no round ends; 0: half."] = 0
+    key: str = ""  # the public key of the invitations (Ed25519, hexadecimal)
     # The same in every study, and not in study.toml: a device draws its own noise and keeps no residual.
     secure: bool = field(default=True, init=False)
     track: bool = field(default=True, init=False)
@@ -140,7 +117,6 @@ class Study(Settings):
     beta: float = field(default=1.0, init=False)
 
     def __post_init__(self) -> None:
-        """Check everything that does not depend on the scheme."""
         super().__post_init__()
         if not self.name.isprintable() or not 1 <= len(self.name) <= 100:
             raise ValueError(f"name = {self.name!r} must be 1 to 100 printable characters")
@@ -154,26 +130,23 @@ class Study(Settings):
         checks.real("ticket_seconds", self.ticket_seconds, 1.0, 1e7)
         checks.real("round_seconds", self.round_seconds, 1.0, 1e9)
         if self.round_seconds <= self.ticket_seconds:
-            raise ValueError(
-                f"round_seconds = {self.round_seconds:g} must be more than ticket_seconds = "
-                f"{self.ticket_seconds:g}: nobody joins a round in the time that the last devices have left"
-            )
+            least = f"must be more than ticket_seconds = {self.ticket_seconds:g}"
+            raise ValueError(f"round_seconds = {self.round_seconds:g} {least}, or nobody could join a round")
         checks.integer("fewest", self.fewest, 0, self.slots)
 
     @property
     def slots(self) -> int:
-        """The slots of a round; a remainder of the users gets none."""
+        """Of a round; a remainder of the users gets none."""
         return self.users // self.rounds
 
     @cached_property
     def id(self) -> str:
-        """16 hexadecimal digits that differ for other settings; invitations and devices name it."""
+        """16 hexadecimal digits that differ for other settings."""
         content = json.dumps(self._stored, sort_keys=True).encode()
         return hashlib.blake2b(content, digest_size=8, person=b"sqsgd study").hexdigest()
 
     @cached_property
     def made_scheme(self) -> Scheme:
-        """The scheme of the reports."""
         return self.make_scheme(self.dim, once=True)
 
     @property
@@ -183,32 +156,22 @@ class Study(Settings):
     def public(self) -> dict[str, Any]:
         """What a device must know to make a report, and its owner to decide about it."""
         scheme, privacy = self.made_scheme, self.made_scheme.privacy
+        stages = [stage.identity for stage in (*scheme.transforms, scheme.mechanism)]
+        same = ("name", "bytes", "options", "rounds", "slots", "seed", "admission", "ticket_seconds")
         return {
             "study": self.id,
-            "name": self.name,
+            **{name: getattr(self, name) for name in same},
             "scheme": scheme.name,
             "dim": scheme.dim,
-            "bytes": self.bytes,
-            "options": self.options,
             "fingerprint": f"{scheme.fingerprint:08x}",
-            "identity": [
-                f"{scheme.name} {scheme.dim}",
-                *(stage.identity for stage in scheme.transforms),
-                scheme.mechanism.identity,
-            ],
+            "identity": [f"{scheme.name} {scheme.dim}", *stages],
             "message_bytes": scheme.bits // 8,
             "epsilon": privacy.epsilon,
             "asked_epsilon": self.epsilon,
             "arithmetic": privacy.arithmetic,
-            "rounds": self.rounds,
-            "slots": self.slots,
-            "seed": self.seed,
-            "admission": self.admission,
-            "ticket_seconds": self.ticket_seconds,
         }
 
     def write(self, folder: Path) -> None:
-        """Write ``study.toml``."""
         import tomli_w
 
         write_atomically(folder / STUDY, tomli_w.dumps(self._stored).encode())
@@ -220,10 +183,8 @@ def make_study(values: Mapping[str, Any], key: str) -> Study:
     study = _study({**few, **values, "key": key}, "the study")
     scheme = study.made_scheme
     if not scheme.privacy.is_pure_local or scheme.privacy.arithmetic != "exact":
-        raise ValueError(
-            f"scheme = {study.scheme!r}: a study needs a pure local guarantee in exact arithmetic, and this "
-            "scheme has none; write scheme = 'auto'"
-        )
+        lacks = "a study needs a pure local guarantee in exact arithmetic, and this scheme has none"
+        raise ValueError(f"scheme = {study.scheme!r}: {lacks}; write scheme = 'auto'")
     study = study.fitted(scheme, study.slots, softmax=study.softmax and study.optimizer == "sgd")
     return dataclasses.replace(study, fewest=study.fewest or max(1, study.slots // 2))
 
@@ -232,9 +193,8 @@ def load_study(folder: Path) -> Study:
     """The study of a folder; ValueError if there is none."""
     path = folder / STUDY
     if not path.is_file():
-        raise ValueError(
-            f"{folder} holds no {STUDY}: name a study's folder, or create one: sqsgd collect init"
-        )
+        create = "name a study's folder, or create one: sqsgd collect init"
+        raise ValueError(f"{folder} holds no {STUDY}: {create}")
     return _study(read_toml(path), str(path))
 
 

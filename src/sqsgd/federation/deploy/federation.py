@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import tomli_w
 
@@ -16,41 +16,32 @@ from sqsgd.federation.deploy.certificates import general_name
 from sqsgd.schemes import check_name
 
 NAME = "federation.toml"
-HERE = ("127.0.0.1", "localhost")
-"""The server's certificate always includes these, names that the server itself uses."""
-_COMMENT = (
-    "# What is trained; `sqsgd deploy train` reads it. What a node allows is in that node's node.conf.\n"
-)
+HERE = ("127.0.0.1", "localhost")  # names that the server itself uses, always in its certificate
+_COMMENT = "# What is trained; see `sqsgd deploy train`. What a node allows is in that node's node.conf.\n"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """Everything that ``sqsgd deploy init`` decides; each field is an option of it, and its text the help.
+    """Everything that ``sqsgd deploy init`` decides; each field is an option of it, and its text the help."""
 
-    The defaults train a small model in a minute or two.
-    """
-
-    hosts: Annotated[tuple[str, ...], "Names or addresses of the server; nodes use the first."] = (
-        "127.0.0.1",
-    )
-    port: Annotated[int, "The server's port; 0: 8000, or a free one on this machine alone."] = 0
-    link_port: Annotated[int, "The port of Flower's SuperLink, on 127.0.0.1 only; 0: init chooses one."] = 0
-    nodes: Annotated[int, "Number of nodes."] = 3
-    rounds: Annotated[int, "Number of rounds."] = 20
+    hosts: Annotated[tuple[str, ...], "Names or addresses of the server; nodes use the first."] = HERE[:1]
+    port: Annotated[int, "The server's port; 0: 8000, or a free one on this machine alone.", 0, 65535] = 0
+    link_port: Annotated[int, "Port of Flower's SuperLink, on 127.0.0.1 only; 0: init chooses.", 0, 65535] = 0
+    nodes: Annotated[int, "Number of nodes.", 1, 1000] = 3
+    rounds: Annotated[int, "Number of rounds.", 1, 10**6] = 20
     scheme: Annotated[str, "See sqsgd schemes."] = "sqsgd"
-    epsilon: Annotated[float, "Privacy budget of one report."] = 400.0
-    bytes: Annotated[int, "Bytes for the packed codes of one report."] = 256
-    max_epsilon: Annotated[float, "Cap of each node's ledger."] = 0.0  # 0: the cost of all rounds
+    epsilon: Annotated[float, "Privacy budget of one report.", 0.01, 1e5] = 400.0
+    bytes: Annotated[int, "Bytes for the packed codes of one report.", 1, 2**31] = 256
+    max_epsilon: Annotated[float, "Cap of each node's ledger.", 0.0, 1e12] = 0.0  # 0: the cost of all rounds
     dataset: Annotated[str, "The dataset, divided among the nodes."] = "mnist5k"
     model: Annotated[str, "lenet5, resnet110, ... or package.module:factory."] = "lenet5"
-    lr: Annotated[float, "Learning rate; 0: computed from the budget."] = 0.0
-    seed: Annotated[int, "Seed of the public randomness."] = 0
+    lr: Annotated[float, "Learning rate; 0: computed from the budget.", 0.0, 1e6] = 0.0
+    seed: Annotated[int, "Seed of the public randomness.", 0, 2**63 - 1] = 0
     min_nodes: Annotated[int, "Nodes that a round waits for; 0: more than half."] = 0
     min_answers: Annotated[int, "A round with fewer does not change the model; 0: half of those asked."] = 0
-    round_timeout: Annotated[float, "Seconds to wait for answers."] = 120.0
-    wait_timeout: Annotated[float, "Seconds to wait for nodes."] = 300.0
-    downlink: Annotated[str, "full or delta."] = "full"
-    evaluate_every: Annotated[int, "Rounds between evaluations at the server."] = 1
+    round_timeout: Annotated[float, "Seconds to wait for answers.", 1.0, 86400.0] = 120.0
+    wait_timeout: Annotated[float, "Seconds to wait for nodes.", 1.0, 86400.0] = 300.0
+    evaluate_every: Annotated[int, "Rounds between evaluations at the server.", 1, 10**6] = 1
 
     def __post_init__(self) -> None:
         """Raise ValueError naming the key of an invalid value."""
@@ -58,23 +49,14 @@ class Federation:
             raise ValueError("host: give at least one name or address, such as 127.0.0.1")
         for host in self.hosts:
             general_name(host)
-        checks.integer("port", self.port, 0, 65535)
-        checks.integer("link_port", self.link_port, 0, 65535)
-        checks.integer("nodes", self.nodes, 1, 1000)
-        checks.integer("rounds", self.rounds, 1, 10**6)
+        for name, hint in get_type_hints(Federation, include_extras=True).items():
+            kind, _, *limits = get_args(hint)
+            if limits:
+                check: Any = checks.integer if kind is int else checks.real
+                check(name, getattr(self, name), *limits)
         check_name("scheme", self.scheme)
-        checks.real("epsilon", self.epsilon, 0.01, 1e5)
-        checks.integer("bytes", self.bytes, 1, 2**31)
-        checks.real("max_epsilon", self.max_epsilon, 0.0, 1e12)
-        checks.real("lr", self.lr, 0.0, 1e6)
-        checks.integer("seed", self.seed, 0, 2**63 - 1)
-        checks.integer("min_nodes", self.min_nodes, 0, self.nodes)
-        checks.integer("min_answers", self.min_answers, 0, self.nodes)
-        checks.real("round_timeout", self.round_timeout, 1.0, 86400.0)
-        checks.real("wait_timeout", self.wait_timeout, 1.0, 86400.0)
-        checks.integer("evaluate_every", self.evaluate_every, 1, 10**6)
-        if self.downlink not in ("full", "delta"):
-            raise ValueError(f"downlink = {self.downlink!r} must be one of full, delta")
+        for name in ("min_nodes", "min_answers"):
+            checks.integer(name, getattr(self, name), 0, self.nodes)
         for name in ("dataset", "model"):
             text = getattr(self, name)
             if not text or not text.isprintable() or set(text) & set("\"'\\ "):
@@ -87,26 +69,27 @@ class Federation:
 
     @property
     def cap(self) -> float:
-        """The cap of a node's ledger: enough for every round, unless ``max_epsilon`` is given."""
         return self.max_epsilon or total(self.epsilon, self.rounds)
 
     @property
     def local(self) -> bool:
-        """Whether all of it runs on this machine, and no other machine can reach it."""
+        """Whether no other machine can reach it."""
         return set(self.hosts) <= set(HERE)
 
     @property
-    def certified(self) -> tuple[str, ...]:
+    def certified(self) -> list[str]:
         """The hosts in the server's certificate."""
-        return tuple(dict.fromkeys([*self.hosts, *HERE]))
+        return list(dict.fromkeys([*self.hosts, *HERE]))
 
     def run_config(self, out: Path, *, resume: bool) -> dict[str, Any]:
         """The configuration of the Flower app: the keys of its pyproject.toml."""
-        same = ("scheme", "bytes", "seed", "dataset", "model", "min_answers", "downlink", "evaluate_every")
-        floats = ("epsilon", "lr", "round_timeout", "wait_timeout")  # Flower insists on the type
+        same = {"scheme", "bytes", "seed", "dataset", "model", "min_answers", "evaluate_every"}
+        floats = {"epsilon", "lr", "round_timeout", "wait_timeout"}  # Flower insists on the type
+        values = {name: getattr(self, name) for name in same} | {
+            key: float(getattr(self, key)) for key in floats
+        }
         return {
-            **{name.replace("_", "-"): getattr(self, name) for name in same},
-            **{name.replace("_", "-"): float(getattr(self, name)) for name in floats},
+            **{name.replace("_", "-"): value for name, value in values.items()},
             "num-server-rounds": self.rounds,
             "clients-per-round": 0,
             "min-nodes": self.min_nodes or self.nodes // 2 + 1,
@@ -115,7 +98,6 @@ class Federation:
         }
 
     def to_toml(self) -> str:
-        """The whole federation, reloadable."""
         return _COMMENT + tomli_w.dumps(dataclasses.asdict(self))
 
 

@@ -9,6 +9,7 @@ import re
 import secrets
 import shutil
 import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,24 +17,13 @@ from pathlib import Path
 from cryptography.exceptions import UnsupportedAlgorithm
 
 from sqsgd._internal.files import write_atomically
-from sqsgd.federation.deploy import templates
-from sqsgd.federation.deploy.certificates import (
-    AUTHORITY_DAYS,
-    Pair,
-    expiry,
-    make_authority,
-    make_node_pair,
-    make_server_pair,
-    pem_of_openssh,
-    renewed,
-    write_secret,
-)
+from sqsgd.federation.deploy import certificates, templates
+from sqsgd.federation.deploy.certificates import Pair, make_node_pair
 from sqsgd.federation.deploy.federation import NAME, Federation, load_federation
 from sqsgd.federation.deploy.node import create_ledger, free_port
 
 
 def node_folders(folder: Path) -> list[Path]:
-    """The folders of the nodes on this machine, in the order of their numbers."""
     found = [path.parent for path in (folder / "nodes").glob("node-*/node.conf")]
     return sorted(found, key=lambda path: (len(path.name), path.name))
 
@@ -43,13 +33,11 @@ def write_federation(folder: Path, federation: Federation, days: int) -> Path:
 
     Guarantees
     ----------
-    * Nothing is overwritten, and a failure leaves no partial federation behind.
-      tests/deploy/test_folders.py::test_nothing_is_overwritten
-    * Every private key is readable by its owner alone, from its creation on; a node's folder holds its own
-      key only, and the server's none of a node or of the authority.
-      tests/deploy/test_folders.py::test_every_secret_is_its_owners_alone
-    * Every node has its ledger, and settings that refuse to run without it.
-      tests/deploy/test_folders.py::test_every_node_has_the_ledger_that_it_requires
+    * A failure leaves no partial federation: tests/deploy/test_folders.py::test_nothing_is_overwritten.
+    * Every private key is readable by its owner alone, and in that owner's folder only:
+      tests/deploy/test_folders.py::test_every_secret_is_its_owners_alone.
+    * Every node has its ledger, and settings that refuse to run without it:
+      tests/deploy/test_folders.py::test_every_node_has_the_ledger_that_it_requires.
     """
     folder = folder.absolute()
     if set(str(folder)) & set("\"'\\$`\n"):
@@ -60,39 +48,38 @@ def write_federation(folder: Path, federation: Federation, days: int) -> Path:
         raise ValueError(f"{folder} exists and is not empty: choose another folder; nothing was written")
     port, link = (free_port(), free_port()) if federation.local else (8000, 8001)
     federation = replace(federation, port=federation.port or port, link_port=federation.link_port or link)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _new_folder(folder) as building:
+        _fill(building, federation, days)
+    return folder
+
+
+@contextlib.contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which is then moved into its place; a failure leaves nothing behind."""
     building = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
     try:
-        building.mkdir(mode=0o700)
-        _fill(building, federation, days)
-        with contextlib.suppress(FileNotFoundError):
-            folder.rmdir()
+        building.mkdir(mode=0o700, parents=True)
+        yield building
         building = building.rename(folder)
-        for node in node_folders(folder):  # here and not before: a ledger records its path
+        for node in node_folders(folder) or [folder]:  # here and not before: a ledger records its path
             create_ledger(node)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
-    return folder
 
 
 def _fill(folder: Path, federation: Federation, days: int) -> None:
-    authority, server = make_authority(max(days, AUTHORITY_DAYS)), folder / "server"
+    authority, server = certificates.make_authority(max(days, certificates.AUTHORITY_DAYS)), folder / "server"
     for path in (folder / "authority", *(server / name for name in ("", "flwr", "nodes", "runs", "tmp"))):
         path.mkdir(mode=0o700)
-    write_secret(folder / "authority/ca.key", authority.private)
-    (folder / "authority/ca.pem").write_bytes(authority.public)
-    pair = make_server_pair(authority.private, federation.certified, days)
-    write_secret(server / "server.key", pair.private)
-    write_secret(server / "superexec.secret", secrets.token_bytes(32))
-    (server / "server.pem").write_bytes(pair.public)
-    (server / "ca.pem").write_bytes(authority.public)
-    (server / NAME).write_text(federation.to_toml())
+    _write(folder / "authority", {"ca.key": authority.private, "ca.pem": authority.public})
+    pair = certificates.make_server_pair(authority.private, federation.certified, days)
+    keys = {"server.key": pair.private, "server.pem": pair.public, "ca.pem": authority.public}
+    _write(server, {**keys, "superexec.secret": secrets.token_bytes(32)})
+    _write(server, {NAME: federation.to_toml(), "nginx.conf": templates.nginx(federation)})
+    _write(server, templates.server_scripts(federation))
+    _write(server, templates.services("server", templates.SERVER_PARTS, federation.port))
     (folder / NAME).symlink_to(f"server/{NAME}")
-    (server / "nginx.conf").write_text(templates.nginx(federation))
-    for name, text in templates.server_scripts(federation).items():
-        write_secret(server / name, text.encode(), 0o700)
-    _services(server, list(templates.SERVER_PARTS), federation.port)
     for index in range(federation.nodes):
         name = f"node-{index}"
         node = make_node_pair(name)
@@ -102,53 +89,48 @@ def _fill(folder: Path, federation: Federation, days: int) -> None:
 
 
 def _list_nodes(folder: Path) -> None:
-    """Tell nginx and honcho of the nodes."""
     write_known_keys(folder / "server")
     (folder / "Procfile").write_text(templates.procfile([path.name for path in node_folders(folder)]))
 
 
 def _fill_node(folder: Path, federation: Federation, index: int, authority: bytes, pair: Pair) -> None:
     for name in ("", "state", "flwr", "bin"):
-        (folder / name).mkdir(mode=0o700, parents=True)
-    write_secret(folder / "key", pair.private)
-    (folder / "key.pub").write_bytes(pair.public)
-    (folder / "ca.pem").write_bytes(authority)
-    (folder / "node.conf").write_text(templates.node_settings(federation, index))
-    (folder / "allowed-apps").write_text(templates.ALLOWED_APPS)
-    write_secret(folder / "run.sh", templates.node_script(federation).encode(), 0o700)
-    write_secret(folder / "bin/flwr-clientapp", templates.CLIENT_APP.encode(), 0o700)
-    for name in templates.REFUSED_COMMANDS:
-        write_secret(folder / "bin" / name, templates.NO_APP.encode(), 0o700)
-    _services(folder, ["run"], 0, f"node-{index}")
+        (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    _write(folder, {"key": pair.private, "key.pub": pair.public, "ca.pem": authority})
+    settings, script = templates.node_settings(federation, index), templates.node_script(federation)
+    _write(folder, {"node.conf": settings, "allowed-apps": templates.ALLOWED_APPS, "run.sh": script})
+    refused = dict.fromkeys(templates.REFUSED_COMMANDS, templates.NO_APP)
+    _write(folder / "bin", {"flwr-clientapp": templates.CLIENT_APP, **refused})
+    _write(folder, templates.services(f"node-{index}", ["run"], 0))
 
 
-def _services(folder: Path, scripts: list[str], port: int, name: str = "server") -> None:
-    (folder / "compose.yaml").write_text(templates.compose(scripts, port))
-    for script in scripts:
-        unit = f"sqsgd-{name if script == 'run' else script}.service"
-        (folder / unit).write_text(templates.unit(name, script))
+def _write(folder: Path, contents: Mapping[str, str | bytes]) -> None:
+    """Write new files that only their owner can read, from their creation on; scripts can be run."""
+    for name, content in contents.items():
+        data = content if isinstance(content, bytes) else content.encode()
+        (folder / name).touch(0o700 if data.startswith(b"#!") else 0o600, exist_ok=False)
+        (folder / name).write_bytes(data)
 
 
 def write_known_keys(server: Path) -> bool:
-    """Write the keys in ``nodes/`` for nginx, and let a running nginx read them; whether it did.
-
-    A file that is not a public key is left out, so that it keeps no other key from being revoked.
-    """
+    """Write the keys in ``nodes/`` for nginx, and let a running nginx read them; whether it did."""
     text = ""
     for key in sorted((server / "nodes").glob("*.pub")):
-        with contextlib.suppress(ValueError, UnsupportedAlgorithm):
-            text += f'"{base64.b64encode(pem_of_openssh(key.read_bytes())).decode()}" 1;  # {key.stem}\n'
+        with contextlib.suppress(
+            ValueError, UnsupportedAlgorithm
+        ):  # no key: it keeps no other from revocation
+            pem = certificates.pem_of_openssh(key.read_bytes())
+            text += f'"{base64.b64encode(pem).decode()}" 1;  # {key.stem}\n'
     write_atomically(server / "nodes.map", text.encode())
     return reload_nginx(server)
 
 
 def find_nginx() -> str | None:
-    """Where nginx is installed; Debian keeps it outside ordinary users' PATH."""
     return shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 
 def reload_nginx(server: Path) -> bool:
-    """Let nginx of this folder read its files again; False if it does not run on this machine."""
+    """Let nginx read its files again; False if it does not run on this machine."""
     if not (server / "nginx.pid").exists():
         return False
     program = find_nginx()
@@ -157,10 +139,7 @@ def reload_nginx(server: Path) -> bool:
 
 
 def add_node(folder: Path) -> Path:
-    """Write the folder of one more node, with its key and its ledger; nothing that exists is overwritten.
-
-    It takes part when the server has registered ``server/nodes/NAME.pub``, which ``train`` does.
-    """
+    """Write the folder of one more node; it takes part when ``train`` has registered its key."""
     folder = folder.absolute()
     federation, authority = load_federation(folder), folder / "authority/ca.pem"
     if not authority.is_file():
@@ -171,14 +150,8 @@ def add_node(folder: Path) -> Path:
     numbers = [int(name[5:]) for name in names if re.fullmatch(r"node-[0-9]+", name)]
     index = max([federation.nodes - 1, *numbers]) + 1
     name, pair = f"node-{index}", make_node_pair(f"node-{index}")
-    building = folder / f"nodes/.{name}.{secrets.token_hex(4)}.part"
-    try:
+    with _new_folder(folder / "nodes" / name) as building:
         _fill_node(building, replace(federation, nodes=index + 1), index, authority.read_bytes(), pair)
-        create_ledger(building)
-        building.rename(folder / "nodes" / name)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
     write_atomically(server / f"nodes/{name}.pub", pair.public)
     _list_nodes(folder)
     _count_nodes(server, federation.nodes + 1)
@@ -186,13 +159,9 @@ def add_node(folder: Path) -> Path:
 
 
 def revoke(folder: Path, name: str) -> tuple[Path, bool]:
-    """Revoke a node's key in the folder of a federation or a server.
+    """Revoke a node's key; where it now is, and whether a running nginx refuses it already.
 
-    Returns where the key now is, and whether a running nginx refuses it already.
-
-    Guarantees
-    ----------
-    * nginx refuses the key, and no other: tests/deploy/test_nginx.py::test_a_revoked_key_is_refused.
+    No other key is refused: tests/deploy/test_nginx.py::test_a_revoked_key_is_refused.
     """
     server = server_folder(folder)
     key, revoked = server / f"nodes/{name}.pub", server / f"revoked/{name}.pub"
@@ -212,36 +181,24 @@ def server_folder(folder: Path) -> Path:
     for server in (folder.absolute(), folder.absolute() / "server"):
         if (server / "superlink.sh").is_file():
             return server
-    create = f"create it with `sqsgd deploy init {folder}`"
-    raise ValueError(f"{folder} has no federation.toml: {create}, or name that of a federation or a server")
+    raise ValueError(f"{folder} has no federation.toml: create it with `sqsgd deploy init {folder}`")
 
 
-def renew(folder: Path, days: int, *, authority: bool) -> list[Path]:
-    """Renew the server's certificate and, if asked, the authority's; every key stays as it is.
-
-    So nodes that are up, and trust the authority's older certificate, accept the new ones too. Returns the
-    certificates that were written; none of them is secret.
-    """
+def renew(folder: Path, days: int) -> Path:
+    """Renew the server's certificate for the same key, and return its path; nodes trust the authority."""
     folder = folder.absolute()
-    own, key = folder / "authority/ca.pem", folder / "authority/ca.key"
-    certificate = folder / "server/server.pem"
-    for path in (key, certificate):
-        if not path.is_file():
-            raise ValueError(f"{path} is missing: name the folder that `sqsgd deploy init` wrote")
-    written, signer = list[Path](), key.read_bytes()
-    if not authority and (ends := expiry(own)) < datetime.now(UTC) + timedelta(days=days, minutes=-1):
+    key, certificate = folder / "authority/ca.key", folder / "server/server.pem"
+    if not key.is_file():
+        raise ValueError(f"{key} is missing: name the folder that `sqsgd deploy init` wrote")
+    if (ends := certificates.expiry(folder / "authority/ca.pem")) < datetime.now(UTC) + timedelta(
+        days=days, minutes=-1
+    ):
         raise ValueError(
-            f"the authority's certificate expires on {ends:%Y-%m-%d}, before the server's would: "
-            "renew it too, with --authority, or give fewer --days"
+            f"the authority's certificate expires on {ends:%Y-%m-%d}, before the server's: give fewer --days"
         )
-    if authority:
-        content = renewed(signer, own.read_bytes(), max(days, AUTHORITY_DAYS))
-        written = [own, folder / "server/ca.pem", *(node / "ca.pem" for node in node_folders(folder))]
-        for path in written:
-            write_atomically(path, content)
-    write_atomically(certificate, renewed(signer, certificate.read_bytes(), days))
+    write_atomically(certificate, certificates.renewed(key.read_bytes(), certificate.read_bytes(), days))
     reload_nginx(folder / "server")
-    return [*written, certificate]
+    return certificate
 
 
 def _count_nodes(server: Path, nodes: int) -> None:

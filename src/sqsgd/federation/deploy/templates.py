@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqsgd.federation.deploy.federation import Federation
 
-MIN_BATCH = 32
-"""The ready app's own batch."""
+MIN_BATCH = 32  # the ready app's own batch
 SERVER_PARTS = ("superlink", "superexec", "nginx")
+# The other kinds of code that a SuperLink could make a node run:
 REFUSED_COMMANDS = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-serverapp", "flwr-simulation")
-"""The other kinds of code that a SuperLink could make a node run."""
 CLIENT_APP = """\
 #!/bin/sh
 # Flower starts apps by this name. Only those listed in ../allowed-apps are run.
@@ -24,23 +25,20 @@ ALLOWED_APPS = """\
 # `installed` is the app that came with this machine's sqsgd; `sqsgd deploy allow` adds others.
 installed
 """
-_HEAD = '#!/bin/sh\n# {what}\nset -eu\nhere=$(cd -- "$(dirname -- "$0")" && pwd)\n'
 _FLOWER = """\
 export FLWR_HOME="$here/flwr" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.2}"
 """
 
 
+def _head(what: str) -> str:
+    return f'#!/bin/sh\n# {what}\nset -eu\nhere=$(cd -- "$(dirname -- "$0")" && pwd)\n'
+
+
 def server_scripts(federation: Federation) -> dict[str, str]:
-    """The scripts of the server's machine, by name."""
-    about = {
-        "superlink": "Flower's SuperLink, for this machine only: whoever reaches it can submit code.",
-        "superexec": "Starts the server's part of each run, outside the SuperLink, so that runs survive it.",
-        "nginx": "The only program of the server that other machines reach.",
-        "train": "Registers the nodes' keys, trains, and exits with 0 only if training was completed.",
-    }
-    commands = {
-        "superlink": f"""\
+    return {
+        "superlink.sh": f"""\
+{_head("Flower's SuperLink, for this machine only: whoever reaches it can submit code.")}\
 {_FLOWER}[ -e "$here/link.db" ] || rm -rf "$here/registered"  # a new SuperLink has no keys
 exec flower-superlink --host 127.0.0.1 --port {federation.link_port} \\
     --ssl-ca-certfile "$here/ca.pem" --ssl-certfile "$here/server.pem" --ssl-keyfile "$here/server.key" \\
@@ -48,31 +46,32 @@ exec flower-superlink --host 127.0.0.1 --port {federation.link_port} \\
     --isolation process --superexec-auth-secret-file "$here/superexec.secret" \\
     --disable-runtime-dependency-installation
 """,
-        "superexec": f"""\
+        "superexec.sh": f"""\
+{_head("Starts the server's part of each run, outside the SuperLink, so that runs survive it.")}\
 {_FLOWER}exec flower-superexec --runtime-api-address 127.0.0.1:{federation.link_port} \\
     --root-certificates "$here/ca.pem" --superexec-auth-secret-file "$here/superexec.secret"
 """,
-        "nginx": 'PATH="$PATH:/usr/sbin"\nexec nginx -e stderr -p "$here/" -c nginx.conf\n',
-        "train": 'exec sqsgd deploy train "$here" "$@"\n',
+        "nginx.sh": _head("The only program of the server that other machines reach.")
+        + 'PATH="$PATH:/usr/sbin"\nexec nginx -e stderr -p "$here/" -c nginx.conf\n',
+        "train.sh": _head("Registers the nodes' keys, trains, and exits with 0 only if it was completed.")
+        + 'exec sqsgd deploy train "$here" "$@"\n',
     }
-    return {f"{name}.sh": _HEAD.format(what=about[name]) + commands[name] for name in commands}
 
 
 def node_script(federation: Federation) -> str:
-    """The script of a node."""
     host = federation.hosts[0]
     address = f"[{host}]:{federation.port}" if ":" in host else f"{host}:{federation.port}"
-    head = _HEAD.format(what="This node. What it allows is in node.conf and allowed-apps.")
+    head = _head("This node. What it allows is in node.conf and allowed-apps.")
     return f'{head}exec python3 -m sqsgd.federation.deploy.node "$here" "${{SQSGD_SERVER:-{address}}}"\n'
 
 
 def nginx(federation: Federation) -> str:
     """nginx's configuration: TLS, the Fleet API and nothing else, for the keys in nodes.map."""
     most = 64 * 1024 + 2 * federation.bytes
-    hosts = (
-        ["127.0.0.1:"] if federation.local else ["", *("[::]:" for host in federation.hosts if ":" in host)]
-    )
-    listen = " ".join(f"listen {host}{federation.port} ssl;" for host in dict.fromkeys(hosts))
+    hosts = ["127.0.0.1:"] if federation.local else [""]
+    if not federation.local and ":" in "".join(federation.hosts):
+        hosts.append("[::]:")
+    listen = " ".join(f"listen {host}{federation.port} ssl;" for host in hosts)
     return f"""\
 # Lets nodes reach the Fleet API of Flower's SuperLink, and nobody anything else of it: its Control API, on
 # the same port, authenticates nobody, and whoever reaches it can submit code. Paths are relative to here.
@@ -112,18 +111,15 @@ http {{
 
 
 def node_settings(federation: Federation, index: int) -> str:
-    """A node's settings, for its owner to change."""
     code = "".join(
         f'# Python code that the server may call on this node.\n{key}="{name}"\n'
         for key, name in (("dataset", federation.dataset), ("model", federation.model))
         if ":" in name
     )
     return f"""\
-# The owner's settings: key=value, without spaces around the equals sign. Nothing that a server sends can
-# change them. They are read when the node starts.
+# The owner's settings, in TOML, read when the node starts. Nothing that a server sends can change them.
 
-# The total epsilon that this node may spend, over the lifetime of its ledger. Once the ledger exists, this
-# can be lowered here, but not raised.
+# The total epsilon that this node may spend, ever. Once the ledger exists, it can be lowered, but not raised.
 max-epsilon={float(federation.cap)!r}
 # The most epsilon that one report may spend, and the most bytes of codes in it. At 20,000 and 25,000 a server
 # that asks for a small batch can see the examples in it.
@@ -135,15 +131,12 @@ min-batch={MIN_BATCH}
 schemes="{federation.scheme}"
 # Absolute path of the folder for the ledger and the node's state. Default: state/ in this folder.
 # state-dir="/srv/sqsgd/node-{index}-state"
-# Answer nothing if the ledger is missing: without this, a folder that was lost, or whose disk is not mounted,
-# would become a new ledger with the full budget. After a change of state-dir, move state/ there.
+# Answer nothing if the ledger is missing: a lost folder, or a disk that is not mounted, would become a new
+# ledger with the full budget. After a change of state-dir, move state/ there.
 require-ledger=true
 # A second record of the ledger's length, on another disk: detects that all of state-dir was replaced by an
 # older copy. After adding it here, create the file with `sqsgd deploy ledger`.
 # witness="/mnt/other-disk/node-{index}.tip"
-# Whether SqsgdMod is put around every allowed app, so that only private reports leave, whatever its author
-# did.
-wrap-apps=true
 
 # Which part of the data set this node holds; your own app reads its own data.
 partition-id={index}
@@ -161,8 +154,13 @@ def procfile(nodes: list[str]) -> str:
     return "\n".join([*lines, "train: eval exec server/train.sh $SQSGD_TRAIN_OPTIONS", ""])
 
 
-def unit(folder: str, script: str) -> str:
-    """A systemd unit for a script of ``/srv/sqsgd/FOLDER``; journald keeps and rotates what it prints."""
+def services(folder: str, scripts: Sequence[str], port: int) -> dict[str, str]:
+    """The compose file and the systemd units of a server (with the port of nginx) or a node (0)."""
+    units = {f"sqsgd-{folder if name == 'run' else name}.service": _unit(folder, name) for name in scripts}
+    return {"compose.yaml": _compose(scripts, port), **units}
+
+
+def _unit(folder: str, script: str) -> str:
     return f"""\
 # Copy it to /etc/systemd/system. It assumes this folder at /srv/sqsgd/{folder} and sqsgd installed in
 # /srv/sqsgd/venv; otherwise change both paths. A node needs no port to be open.
@@ -189,8 +187,7 @@ WantedBy=multi-user.target
 """
 
 
-def compose(scripts: list[str], port: int) -> str:
-    """A compose file for the folder of a server (with the port of nginx) or a node (0)."""
+def _compose(scripts: Sequence[str], port: int) -> str:
     text = "# SQSGD_IMAGE: an image with nginx, Python and sqsgd[train,flower].\nservices:\n"
     for name in scripts:
         text += f"""\

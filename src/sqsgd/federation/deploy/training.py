@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,12 @@ from sqsgd.privacy.ledger import Ledger
 
 COMPLETED = "finished:completed"
 _ASK_EVERY = 10.0  # each call of flwr costs seconds of CPU time
-_MOST_REASONS = 20
-"""Reasons that are counted one by one: a server or a node could invent any number of them."""
+_MOST_REASONS = 20  # are counted one by one: a server or a node could invent any number of them
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One training; it is written beside its run's folder as ``run-N.json``."""
+    """One training, in ``run-N.json`` beside its run's folder."""
 
     name: str
     run_id: str = ""
@@ -43,30 +42,26 @@ class Job:
     attempts: int = 1
 
     def write(self, server: Path) -> None:
-        """Write it atomically."""
         content = json.dumps(asdict(self), indent=2).encode()
         write_atomically(server / f"runs/{self.name}.json", content)
 
 
 def last_job(server: Path) -> Job | None:
-    """The last training; None if there was none."""
     files = sorted((server / "runs").glob("run-*.json"), key=lambda path: (len(path.name), path.name))
     return Job(**json.loads(files[-1].read_text())) if files else None
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _flwr(server: Path, *arguments: str) -> str:
     """The output of a ``flwr`` command; OSError with its message if it fails."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    environment = {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(server / "flwr")}
+    options: Any = {"capture_output": True, "text": True, "check": False, "stdin": subprocess.DEVNULL}
     try:
-        done = subprocess.run(  # noqa: S603
-            ["flwr", *arguments],  # noqa: S607
-            env={**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(server / "flwr")},
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            timeout=300,
-        )
+        done = subprocess.run(["flwr", *arguments], env=environment, timeout=300, **options)  # noqa: S603, S607
     except FileNotFoundError:
         raise OSError("Flower is not installed here: pip install 'sqsgd[flower]'") from None
     except subprocess.TimeoutExpired:
@@ -78,10 +73,10 @@ def _flwr(server: Path, *arguments: str) -> str:
             failed, text = not answer.get("success", True), answer.get("error-message", text)
     if failed:
         raise OSError(f"flwr {arguments[0]} failed: {' '.join((text + done.stderr).split())[-600:]}")
-    return done.stdout
+    return str(done.stdout)
 
 
-def register(server: Path, federation: Federation, tell: Callable[[str], None]) -> None:
+def register(server: Path, federation: Federation) -> None:
     """Register the keys in ``nodes/`` that the SuperLink does not have yet; waits for the SuperLink."""
     address, deadline = ("127.0.0.1", federation.link_port), time.monotonic() + federation.wait_timeout
     while True:
@@ -95,35 +90,24 @@ def register(server: Path, federation: Federation, tell: Callable[[str], None]) 
     link = {"address": f"127.0.0.1:{federation.link_port}", "root-certificates": str(server / "ca.pem")}
     settings = {"superlink": {"default": "federation", "federation": link}}
     write_atomically(server / "flwr/config.toml", tomli_w.dumps(settings).encode())
-    done = server / "registered"
-    done.mkdir(mode=0o700, exist_ok=True)
+    (server / "registered").mkdir(mode=0o700, exist_ok=True)
     for key in sorted((server / "nodes").glob("*.pub")):
-        mark = done / key.stem
+        mark = server / "registered" / key.stem
         if not mark.exists() or mark.read_bytes() != key.read_bytes():
             _flwr(server, "supernode", "register", str(key), "federation")
             write_atomically(mark, key.read_bytes())
-            tell(f"registered {key.stem}")
+            _tell(f"registered {key.stem}")
     write_known_keys(server)
 
 
-def train(
-    server: Path,
-    *,
-    app: Path | None = None,
-    resume: bool = False,
-    tell: Callable[[str], None] = lambda _: None,
-) -> Job:
+def train(folder: Path, *, app: Path | None = None, resume: bool = False) -> Job:
     """Register new nodes, train to the end, and resume a server app that died from its last checkpoint.
 
-    It is resumed as long as the last attempt completed at least one more round with enough answers, so that a
-    persistent failure, such as spent budgets, ends the training.
+    It is resumed while an attempt adds rounds that move the model, so that spent budgets end the training.
     """
-    server = server_folder(server)
+    server = server_folder(folder)
     federation, last = load_federation(server), last_job(server)
-    given = federation.run_config(Path(), resume=False)
-    if unread := [] if app is None else _undeclared(app, given):
-        told = "the app decides these itself, since its pyproject.toml does not have them"
-        tell(f"{told}: {', '.join(unread)}")
+    unread = _undeclared(app, federation.run_config(Path(), resume=False)) if app else []
     if not resume:
         job = Job(name=f"run-{int(last.name[4:]) + 1 if last else 1}")
     elif last is None:
@@ -132,67 +116,69 @@ def train(
         raise ValueError(f"{server / 'runs' / last.name} is completed: there is nothing to resume")
     else:
         job = replace(last, attempts=last.attempts + 1)
-    register(server, federation, tell)
+    register(server, federation)
     if last is not None and not last.status.startswith("finished"):
         with contextlib.suppress(OSError):  # two runs must not train at once; it is over, or unknown
             _flwr(server, "stop", last.run_id, "federation")
+    source, settings = str(app.absolute() if app else app_folder()), server / "flwr/run-config.toml"
     while True:
-        folder, before = server / "runs" / job.name, _stepped(metrics(server, job))
-        config = federation.run_config(folder, resume=job.attempts > 1)
-        settings = server / "flwr/run-config.toml"
+        out, before = server / "runs" / job.name, _stepped(metrics(server, job))
+        config = federation.run_config(out, resume=job.attempts > 1)
         settings.write_text(tomli_w.dumps({key: config[key] for key in config if key not in unread}))
-        source = str(app_folder() if app is None else app.absolute())
         options = ("--run-config", str(settings), "--format", "json")
-        submitted = _flwr(server, "run", source, "federation", *options)
-        job = replace(job, run_id=str(json.loads(submitted)["run-id"]), status="submitted")
+        submitted = json.loads(_flwr(server, "run", source, "federation", *options))
+        job = replace(job, run_id=str(submitted["run-id"]), status="submitted")
         job.write(server)
-        tell(f"run {job.run_id}: attempt {job.attempts}, into {folder}")
-        job = _follow(server, job, federation.rounds, tell)
-        job.write(server)
-        with contextlib.suppress(OSError), folder.with_name(f"{job.name}.log").open("a") as file:
+        _tell(f"run {job.run_id}: attempt {job.attempts}, into {out}")
+        job = _follow(server, job, federation.rounds)
+        with contextlib.suppress(OSError), out.with_name(f"{job.name}.log").open("a") as file:
             file.write(_flwr(server, "log", job.run_id, "federation", "--show"))
-        if job.status == COMPLETED or _stepped(metrics(server, job)) <= before:
-            if job.status != COMPLETED and (problem := _last_error(server, job)):
-                tell(problem)
+        if job.status == COMPLETED:
             return job
-        tell(f"run {job.run_id} ended as {job.status}: resuming from its checkpoint")
+        if _stepped(metrics(server, job)) <= before:
+            _tell(_last_error(server, job) or f"run {job.run_id} ended as {job.status}")
+            return job
+        _tell(f"run {job.run_id} ended as {job.status}: resuming from its checkpoint")
         job = replace(job, attempts=job.attempts + 1)
 
 
 def _undeclared(app: Path, given: Mapping[str, Any]) -> list[str]:
-    """The settings that an app does not declare in its configuration; Flower refuses them."""
+    """The settings that an app does not declare; Flower refuses them."""
     if not (app / "pyproject.toml").is_file():
         raise ValueError(f"{app} is not a Flower app: it has no pyproject.toml")
     declared: Any = read_toml(app / "pyproject.toml")
     for key in ("tool", "flwr", "app", "config"):
         declared = declared.get(key, {})
-    return [key for key in given if key not in declared]
+    found = [key for key in given if key not in declared]
+    _tell(f"decided by the app itself, since its pyproject.toml lacks them: {', '.join(found) or 'nothing'}")
+    return found
 
 
-def _follow(server: Path, job: Job, rounds: int, tell: Callable[[str], None]) -> Job:
-    """Tell of each round until Flower says that the run is over."""
+def _follow(server: Path, job: Job, rounds: int) -> Job:
     shown, asked = len(metrics(server, job)), time.monotonic()
     summary = server / "runs" / job.name / "summary.json"  # a resumed training removes its summary
     while not job.status.startswith("finished"):
-        over = summary.exists()
-        if time.monotonic() - asked > (1.0 if over else _ASK_EVERY):
+        if time.monotonic() - asked > (1.0 if summary.exists() else _ASK_EVERY):
             try:
                 found = _flwr(server, "list", "federation", "--run-id", job.run_id, "--format", "json")
                 job = replace(job, status=str(json.loads(found)["runs"][0]["status"]))
                 job.write(server)
             except (OSError, LookupError) as error:  # the SuperLink is restarting
-                tell(str(error))
+                _tell(str(error))
             asked = time.monotonic()
         lines = metrics(server, job)
         for line in lines[shown:]:
-            tell(describe_round(line, rounds))
+            accuracy = f"  accuracy {line['accuracy']:.2%}" if line.get("accuracy") is not None else ""
+            reasons = "; ".join(sorted({str(each.get("reason")) for each in line.get("rejected") or []}))
+            rejected = f"  {len(line['rejected'])} rejected ({reasons})" if reasons else ""
+            answers = f"  {line.get('clients', 0)} answers"
+            _tell(f"round {line['round'] + 1} of {rounds}{accuracy}{answers}{rejected}")
         shown = max(shown, len(lines))
         time.sleep(0.3)
     return job
 
 
 def _stepped(lines: Iterable[Mapping[str, Any]]) -> int:
-    """Rounds with enough answers: only these move the model."""
     return sum(bool(line.get("stepped", line.get("clients"))) for line in lines)
 
 
@@ -204,22 +190,7 @@ def _last_error(server: Path, job: Job) -> str:
     return f"{errors[-1][:500]}; see {log}" if errors else ""
 
 
-def describe_round(line: Mapping[str, Any], rounds: int) -> str:
-    """A round on one line of text."""
-    parts = [f"round {line['round'] + 1} of {rounds}"]
-    if line.get("accuracy") is not None:
-        parts.append(f"accuracy {line['accuracy']:.2%}")
-    parts.append(f"{line.get('clients', 0)} answers")
-    if line.get("rejected"):
-        reasons = "; ".join(sorted({str(each.get("reason")) for each in line["rejected"]}))
-        parts.append(f"{len(line['rejected'])} rejected ({reasons})")
-    if line.get("bytes_up"):
-        parts.append(f"{line['bytes_up']:,} bytes per report")
-    return "  ".join(parts)
-
-
 def metrics(server: Path, job: Job) -> list[dict[str, Any]]:
-    """The rounds that a run has recorded."""
     return _json_lines(server / f"runs/{job.name}/metrics.jsonl")
 
 
@@ -241,19 +212,20 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 
 def node_status(node: Path) -> dict[str, Any]:
-    """What a node has spent, answered and refused, from its own files."""
-    state, names = node / "state", ("epsilon_spent", "epsilon_left", "epsilon_cap", "reports")
+    state, found = node / "state", dict[str, Any]()
     try:
         settings = read_node_config(node)
         state = Path(settings["state-dir"])
         ledger = Ledger(state / "ledger", witness=settings.get("witness"))
-        left = max(0.0, rounded_down(ledger.left))
-        numbers = rounded_up(ledger.spent), left, ledger.max_epsilon, len(ledger.entries)
-        found = {**dict(zip(names, numbers, strict=True)), "ledger": ledger.interrupted or "good"}
+        found["epsilon_spent"], found["epsilon_cap"] = rounded_up(ledger.spent), ledger.max_epsilon
+        found["epsilon_left"] = max(0.0, rounded_down(ledger.left))
+        found["ledger"] = ledger.interrupted or "good"
     except (ValueError, OSError) as error:  # also LedgerDamaged
-        found = {**dict.fromkeys(names), "ledger": f"NOT GOOD: {error}"}
+        found = dict.fromkeys(("epsilon_spent", "epsilon_cap", "epsilon_left"))
+        found["ledger"] = f"NOT GOOD: {error}"
     answers, refusals = _json_lines(state / "answers.jsonl"), _json_lines(state / "refusals.jsonl")
     zeros = [answer["zero"] for answer in answers if answer.get("zero")]
+    told = (each.get("told") or "code not allowed" for each in refusals)
     return {
         "name": node.name,
         **found,
@@ -261,21 +233,19 @@ def node_status(node: Path) -> dict[str, Any]:
         "zeros": len(zeros),
         "last_zero": zeros[-1] if zeros else "",
         "refusals": len(refusals),
-        "refusals_by_reason": _counted(each.get("told") or "code not allowed" for each in refusals),
+        "refusals_by_reason": _counted(told),
         "last_refusal": refusals[-1].get("reason", "") if refusals else "",
-        "last_answer": answers[-1].get("time", "") if answers else "",
         "bytes_up": sum(int(answer.get("payload_bytes", 0)) for answer in answers),
     }
 
 
 def run_status(server: Path) -> dict[str, Any] | None:
     """The last training; None if there was none."""
-    job = last_job(server)
-    if job is None:
+    if (job := last_job(server)) is None:
         return None
     lines = metrics(server, job)
     measured = [line["accuracy"] for line in lines if line.get("accuracy") is not None]
-    rejected = [{**each, "round": line["round"]} for line in lines for each in line.get("rejected") or []]
+    rejected = [each.get("reason") for line in lines for each in line.get("rejected") or []]
     return {
         "id": job.run_id,
         "folder": str(server / "runs" / job.name),
@@ -289,29 +259,23 @@ def run_status(server: Path) -> dict[str, Any] | None:
         "epsilon_total": lines[-1].get("epsilon_total") if lines else None,
         "answers": sum(int(line.get("clients", 0)) for line in lines),
         "rejected": len(rejected),
-        "rejected_by_reason": _counted(each.get("reason") for each in rejected),
-        "last_rejected": rejected[-5:],
-        "bytes_up": sum(int(line.get("bytes_up_total") or 0) for line in lines),
-        "bytes_down": sum(int(line.get("bytes_down_total") or 0) for line in lines),
+        "rejected_by_reason": _counted(rejected),
+        **{
+            name: sum(line.get(f"{name}_total") or 0 for line in lines) for name in ("bytes_up", "bytes_down")
+        },
     }
 
 
 def _counted(reasons: Iterable[object]) -> dict[str, int]:
-    """How often each reason occurred, the commonest first; rare ones together."""
     found = Counter(map(str, reasons)).most_common()
     rest = sum(count for _, count in found[_MOST_REASONS:])
     return {**dict(found[:_MOST_REASONS]), **({"other reasons": rest} if rest else {})}
 
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects in a file of JSON lines; a line that is still being written, or was cut off, is skipped."""
-    try:
-        text = path.read_text(errors="replace")
-    except FileNotFoundError:
-        return []
+    """The objects in a file; a line that is still being written, or was cut off, is skipped."""
     found = list[dict[str, Any]]()
-    for line in text.split("\n")[:-1]:
+    for line in path.read_text(errors="replace").split("\n")[:-1] if path.exists() else ():
         with contextlib.suppress(ValueError):
-            entry = json.loads(line)
-            found += [entry] if isinstance(entry, dict) else []
+            found.append(json.loads(line))
     return found

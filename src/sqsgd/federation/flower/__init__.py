@@ -1,10 +1,8 @@
-"""sqsgd on Flower: ``SqsgdMod`` at the nodes, ``SqsgdStrategy`` at the server; docs/flower.md.
-
-The only package that imports flwr; it holds no maths.
-"""
+"""sqsgd on Flower: ``SqsgdMod`` at the nodes, ``SqsgdStrategy`` at the server; docs/flower.md."""
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,22 +13,17 @@ if TYPE_CHECKING:
     from sqsgd.federation.node.server import FederationSettings
 
 __all__ = ["ClientApp", "FederationSettings", "Simulation", "SqsgdMod", "SqsgdStrategy", "app_folder"]
-
 _HOMES = {
-    "ClientApp": "sqsgd.federation.flower.mod",
-    "Simulation": "sqsgd.federation.node.answer",
-    "SqsgdMod": "sqsgd.federation.flower.mod",
-    "SqsgdStrategy": "sqsgd.federation.flower.strategy",
-    "FederationSettings": "sqsgd.federation.node.server",
+    "ClientApp": "flower.mod",
+    "FederationSettings": "node.server",
+    "Simulation": "node.answer",
+    "SqsgdMod": "flower.mod",
+    "SqsgdStrategy": "flower.strategy",
 }
 
 
 def app_folder() -> Path:
-    """The folder of the ready app, for ``flwr run``.
-
-    >>> (app_folder() / "pyproject.toml").exists()
-    True
-    """
+    """The folder of the ready app, for ``flwr run``."""
     return Path(__file__).parent / "app"
 
 
@@ -38,6 +31,4 @@ def __getattr__(name: str) -> Any:
     # app_folder works without flwr, and a node does not load the strategy.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(f"sqsgd.federation.{_HOMES[name]}"), name)

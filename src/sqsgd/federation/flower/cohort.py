@@ -7,20 +7,18 @@ import logging
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from sqsgd._internal.files import FOLDER, new_secret, read_secret, replace_secret, secret_folder
 from sqsgd.core.random import EVERYONE, PublicStream
 
 _LOG = logging.getLogger("flwr")
-PATIENCE = 2
-"""Consecutive rounds without a valid answer after which a node sits out."""
-LONGEST = 32
-"""The most rounds that a node sits out at a time."""
+PATIENCE = 2  # rounds in a row without a valid answer after which a node sits out
+LONGEST = 32  # the most rounds that a node sits out at a time
 
 
 def draw(nodes: Sequence[int], size: int, seed: int, round: int) -> list[int]:
-    """``size`` of the nodes by public randomness, or all if there are no more."""
+    """``size`` of the nodes by public randomness, or all."""
     if size >= len(nodes):
         return list(nodes)
     stream = PublicStream(seed=seed, round=round, client=EVERYONE, purpose="cohort")
@@ -28,49 +26,38 @@ def draw(nodes: Sequence[int], size: int, seed: int, round: int) -> list[int]:
 
 
 class SilentNodes:
-    """Nodes that are connected and do not answer, or not with a report. They sit out.
+    """Nodes that are connected and do not answer, or not with a report: they sit out.
 
-    A silent node costs a round its whole timeout, an invalid answer the server's bandwidth and disk. A node
-    that refuses costs little, and may answer later, so it is asked again. After ``PATIENCE`` rounds in a row
-    without a valid answer a node sits out two rounds, and twice as many each time that it is asked again and
-    does no better.
+    Such a node costs a round its whole timeout. After two rounds in a row without a valid answer it sits out
+    two, and twice as many each time that it does no better. A node that refuses costs little.
     """
 
     def __init__(self, known: Mapping[str, Sequence[int]] | None = None) -> None:
-        self._silent = {int(node): (rounds, until) for node, (rounds, until) in (known or {}).items()}
-
-    def to_dict(self) -> dict[str, list[int]]:
-        """For a checkpoint, so that a resumed training asks the same nodes."""
-        return {str(node): list(entry) for node, entry in self._silent.items()}
+        """``known``: by node, the rounds in a row without an answer, and the round from which it is asked."""
+        self.known = {node: tuple(entry) for node, entry in (known or {}).items()}
 
     def update(self, round: int, asked: Collection[int], silent: Collection[int]) -> None:
-        """After a round: the nodes that were asked, and those of them that sent nothing, or nothing valid."""
         for node in asked:
-            if node not in silent:
-                self._silent.pop(node, None)
-                continue
-            rounds = self._silent.get(node, (0, 0))[0] + 1
-            out = min(LONGEST, 2 ** (rounds - 1)) if rounds >= PATIENCE else 0
-            self._silent[node] = rounds, round + 1 + out
-            if out:
-                text = "sqsgd: node %s sent nothing valid in %s rounds in a row: it sits out %s"
-                _LOG.warning(text, node, rounds, out)
+            rounds = self.known.pop(str(node), (0, 0))[0] + 1
+            if node in silent:
+                out = min(LONGEST, 2 ** (rounds - 1)) if rounds >= PATIENCE else 0
+                self.known[str(node)] = rounds, round + 1 + out
+                if out:
+                    text = "sqsgd: node %s sent nothing valid in %s rounds in a row: it sits out %s"
+                    _LOG.warning(text, node, rounds, out)
 
     def removed_from(self, nodes: Sequence[int], round: int, least: int) -> list[int]:
         """The nodes that do not sit this round out; all of them if fewer than ``least`` would be left."""
-        kept = [node for node in nodes if self._silent.get(node, (0, 0))[1] <= round]
+        kept = [node for node in nodes if self.known.get(str(node), (0, 0))[1] <= round]
         return kept if len(kept) >= least else list(nodes)
 
 
 class NodeOrder:
     """The order in which nodes are asked where each reports once: random, and the server's secret.
 
-    If all nodes that the rounds need are connected when the first round begins, they fill the slots of all
-    rounds in one random order: ``scope`` is ``"run"``. Otherwise each round draws from the nodes that are
-    connected then, and only their places within the round are random: ``"round"``.
-
-    What is kept on disk lies apart from the results (``_internal/files.py``). It is written before the
-    nodes of a round are asked, so that after a crash the same nodes are asked again, and nobody else.
+    If all nodes that the rounds need are connected when the first begins, they fill the slots of all rounds
+    in one random order: ``scope`` is ``"run"``. Otherwise each round draws from those connected: ``"round"``.
+    The order is kept apart from the results, and written before the nodes of a round are asked.
 
     Guarantees
     ----------
@@ -78,46 +65,38 @@ class NodeOrder:
       tests/flower/test_once.py::test_each_node_is_asked_once_and_then_nobody_is_left,
       ::test_a_server_that_died_in_a_round_asks_the_same_nodes_again.
     * All orders are equally likely: tests/flower/test_once.py::test_all_orders_are_equally_likely.
-    * Neither the folder of the results nor the requests tell which node had which slot:
+    * Neither results nor requests tell which node had which slot:
       tests/flower/test_once.py::test_the_results_do_not_tell_who_was_asked_when.
     """
 
     def __init__(self, per_round: int) -> None:
         self.per_round = per_round
         self.scope: Literal["", "run", "round"] = ""
-        self.name = ""
-        """The name of the file; empty: nothing is kept."""
+        self.name = ""  # of the file; empty: nothing is kept
+        self.asked: set[int] = set()  # in the rounds before
         self._plan: list[int] = []  # the nodes of all slots, round after round
-        self.asked: set[int] = set()
-        """Nodes that were asked in the rounds before."""
         self._asking: tuple[int, dict[int, int]] = (-1, {})  # a round under way, and the slot of each node
 
     def keep(self, results: Path) -> None:
-        """Begin a file, apart from the results."""
         self.name = new_secret(self._content(), apart_from=results)
 
     def resume(self, name: str, round: int) -> None:
-        """Continue from a file; ``round`` is the next one that is not finished."""
         try:
-            kept: dict[str, Any] = json.loads(read_secret(name))
-            asking = kept["asking"]
-            self.scope, self._plan, self.asked = kept["scope"], list(kept["plan"]), set(kept["asked"])
-            self._asking = asking["round"], {int(node): slot for node, slot in asking["slots"].items()}
-            begun = kept["per_round"]
+            kept = json.loads(read_secret(name))
         except FileNotFoundError:
             raise ValueError(
                 f"the secret order of this training's nodes, {name}, is not in {secret_folder()}: without it "
                 f"nodes could be asked twice. Resume where it was begun, or set {FOLDER} to where the file is"
             ) from None
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"{secret_folder() / name} is damaged: {error}") from None
-        if begun != self.per_round:
+        if kept["per_round"] != self.per_round:
             raise ValueError(
-                f"this training was begun with clients-per-round = {begun}, by which its slots were given to "
-                f"nodes, not {self.per_round}: restore it, or start another with another out"
+                f"this training was begun with clients-per-round = {kept['per_round']}, by which its slots "
+                f"were given to nodes, not {self.per_round}: restore it, or start another with another out"
             )
-        self.name = name
-        if self._asking[0] < round:
+        self.name, self.scope, self._plan, self.asked = name, kept["scope"], kept["plan"], set(kept["asked"])
+        begun, slots = kept["asking"]
+        self._asking = begun, {int(node): slot for node, slot in slots.items()}
+        if begun < round:
             self.done()
 
     def candidates(self, round: int) -> set[int] | None:
@@ -128,16 +107,13 @@ class NodeOrder:
 
     def slots(self, round: int, nodes: Sequence[int], rounds: int) -> dict[int, int]:
         """The nodes of a round with their slots; ``nodes`` are connected and were not asked before."""
-        resumed = self._asking[0] == round
-        drawn = self._asking[1]
-        if not resumed:
-            drawn = {node: slot for slot, node in enumerate(self._drawn(round, nodes, rounds))}
         connected = set(nodes) - self.asked
-        found = {node: slot for node, slot in drawn.items() if node in connected}
-        self._asking = round, drawn if resumed else found
+        if self._asking[0] != round:
+            drawn = {node: slot for slot, node in enumerate(self._drawn(round, nodes, rounds))}
+            self._asking = round, {node: slot for node, slot in drawn.items() if node in connected}
         if self.name:
             replace_secret(self.name, self._content())
-        return found
+        return {node: slot for node, slot in self._asking[1].items() if node in connected}
 
     def _drawn(self, round: int, nodes: Sequence[int], rounds: int) -> Sequence[int]:
         if not self.scope:
@@ -145,11 +121,9 @@ class NodeOrder:
             self.scope = "run" if round == 0 and 0 < needed <= len(nodes) else "round"
             self._plan = secrets.SystemRandom().sample(nodes, needed) if self.scope == "run" else []
             if self.scope == "round":
-                _LOG.warning(
-                    "sqsgd: %s nodes are connected and %s rounds need %s: their order is random within each "
-                    "round only, not over the whole training",
-                    len(nodes), rounds, needed,
-                )  # fmt: skip
+                text = "sqsgd: %s nodes are connected and %s rounds need %s: their order is random within "
+                text += "each round only, not over the whole training"
+                _LOG.warning(text, len(nodes), rounds, needed)
         if planned := self._planned(round):
             return planned
         self.scope = "round"  # more rounds than were planned
@@ -164,13 +138,11 @@ class NodeOrder:
         self._asking = (-1, {})
 
     def finish(self) -> None:
-        """After the last round: keep who was asked, for a later round, and forget when."""
+        """Keep who was asked, for a later round, and forget when."""
         self._plan = []
         if self.name:
             replace_secret(self.name, self._content())
 
     def _content(self) -> bytes:
-        round, slots = self._asking
-        asking = {"round": round, "slots": {str(node): slot for node, slot in slots.items()}}
-        kept = {"per_round": self.per_round, "scope": self.scope, "plan": self._plan, "asking": asking}
+        kept = {"per_round": self.per_round, "scope": self.scope, "plan": self._plan, "asking": self._asking}
         return json.dumps({**kept, "asked": sorted(self.asked)}).encode()

@@ -1,20 +1,17 @@
 """The guard of a node: it runs only the Flower apps that its owner lists, and no byte of what a server sends.
 
-A SuperLink sends every node the app to run, as a bundle (a FAB), so whoever can submit an app runs any code
-on every node; the open-source SuperLink cannot deliver the signatures that Flower could require. A node made
-by ``sqsgd deploy init`` starts apps through this module. The owner's list ``allowed-apps`` has the SHA-256 of
-each allowed bundle and the owner's own folder of that app. Of the server's bundle only the hash is used; what
-runs is the owner's folder, if its hash is the same.
+A SuperLink sends every node the app to run, as a bundle (a FAB). A node made by ``sqsgd deploy init`` starts
+apps through this module. The owner's list ``allowed-apps`` has the SHA-256 of each allowed bundle and the
+owner's own folder of that app, which runs if its hash is that of what the server sent.
 
 Guarantees
 ----------
-* An app that is not listed does not run, and its refusal is noted; nothing that a server sends is unpacked.
+* An app that is not listed does not run; nothing that a server sends is unpacked.
   tests/deploy/test_real_federation.py::test_an_app_that_is_not_listed_is_refused,
   tests/flower/test_guard.py::test_an_app_that_is_not_listed_is_refused_and_noted
 * Without a valid list, or if the folder is no longer what was listed, nothing runs.
   tests/flower/test_guard.py::test_without_a_valid_list_nothing_is_allowed, ::test_a_changed_folder_is_refused
-* Whatever a listed app returns or raises, one private report leaves, or one of the fixed errors, unless the
-  owner decides otherwise (``wrap-apps=false``); why it cannot be loaded is not told to the server.
+* Whatever a listed app returns or raises, one private report leaves, or one of the fixed errors.
   tests/flower/test_wrapping.py::test_nothing_else_leaves,
   tests/flower/test_guard.py::test_why_an_app_cannot_be_loaded_stays_at_the_node
 * A SuperNode whose main thread has ended does not stay alive.
@@ -48,12 +45,8 @@ from sqsgd.federation.flower import app_folder
 from sqsgd.federation.flower.mod import SqsgdMod
 from sqsgd.federation.node.policy import note
 
-LIST = "SQSGD_ALLOWED_APPS"
-"""Environment variable with the path of the list of allowed apps."""
-WRAP = "wrap-apps"
-"""The owner's setting: put ``SqsgdMod`` around every app."""
-OLDEST, NEWEST = (1, 41), (1, 42)
-"""The versions of Flower that the guard and ``sqsgd deploy`` were tested with."""
+LIST = "SQSGD_ALLOWED_APPS"  # environment variable with the path of the list of allowed apps
+OLDEST, NEWEST = (1, 41), (1, 42)  # the versions of Flower that this was tested with
 _RUNTIME = "flwr.supernode.runtime.run_clientapp"
 
 
@@ -71,19 +64,13 @@ def check_version() -> None:
 
 
 def app_hash(folder: Path) -> str:
-    """The SHA-256 of an app's bundle, as a SuperLink sends it."""
+    """The SHA-256 of an app's bundle."""
     build = importlib.import_module("flwr.cli.build").build_fab_from_disk
     return hashlib.sha256(build(folder)).hexdigest()
 
 
 def allowed_apps(path: Path) -> dict[str, Path]:
-    """The folders of the allowed apps by their hashes.
-
-    A line is ``installed``, the app of the installed sqsgd, or the hash of a bundle and the app's folder.
-
-    Raises:
-        ValueError: a line is neither; the message has its number.
-    """
+    """The folders of the allowed apps by their hashes; ValueError names a line that is wrong."""
     allowed = dict[str, Path]()
     for number, line in enumerate(path.read_text().splitlines(), 1):
         listed, _, folder = line.strip().partition(" ")
@@ -99,7 +86,7 @@ def allowed_apps(path: Path) -> dict[str, Path]:
 
 
 def allow(path: Path, folder: Path) -> str:
-    """Add an app, exactly as it is now, to the list of allowed apps; returns its hash."""
+    """Add an app, exactly as it is now, to the list; returns its hash."""
     added = app_hash(folder)
     with path.open("a") as file:
         file.write(f"{added} {folder.absolute()}\n")
@@ -107,46 +94,36 @@ def allow(path: Path, folder: Path) -> str:
 
 
 def folder_of(sent: str) -> Path:
-    """The owner's folder of the app whose bundle has this hash.
-
-    Raises:
-        AppRefused: the owner does not list it, the list cannot be read, or the folder has changed.
-    """
+    """The owner's folder of the app whose bundle has this hash; AppRefused if it must not run."""
     path = os.environ.get(LIST, "")
     try:
         folder = (allowed_apps(Path(path)) if path else {}).get(sent)
-        if folder is None:
-            raise AppRefused(f"this node does not run the app {sent}")
-        if app_hash(folder) != sent:
-            raise AppRefused(f"this node's folder of the app {sent} has changed since it was allowed")
-    except AppRefused:
-        raise
+        found = folder and app_hash(folder)
     except BaseException as error:  # Flower's reader of a folder also raises click's exceptions
         print(f"no app is allowed: {error}", file=sys.stderr, flush=True)  # noqa: T201 - the node's log
         raise AppRefused("this node's list of allowed apps cannot be used") from None
+    if folder is None:
+        raise AppRefused(f"this node does not run the app {sent}")
+    if found != sent:
+        raise AppRefused(f"this node's folder of the app {sent} has changed since it was allowed")
     return folder
 
 
 @final
 class WrappedApp(flwr.clientapp.ClientApp):
-    """A listed app, whose answers come from a ``SqsgdMod`` of the node unless the owner decides otherwise.
+    """A listed app, whose answers come from a ``SqsgdMod`` of the node.
 
-    An app with a ``SqsgdMod`` of its own pays once for one report. Its ``check`` and ``dry_run``, whose
-    outcomes are told before anything is paid, are used only if the app is ``trusted``: that of the installed
-    ``sqsgd``, whose checks look at no data. Its simulation settings are ignored.
+    The ``check`` of its own ``SqsgdMod``, whose outcome is told unpaid, is used only if the app is
+    ``trusted``: the installed ``sqsgd``'s, which looks at no data.
     """
 
     def __init__(self, app: flwr.clientapp.ClientApp, *, trusted: bool = False) -> None:
         super().__init__()
         own = (mod for mod in app._mods if type(mod) is SqsgdMod and trusted)
-        self._app, self._mod = app, next(own, SqsgdMod()).without_simulation()
+        self._app, self._mod = app, SqsgdMod(check=next(own, SqsgdMod()).check, guarded=True)
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Answer one message; the app is only asked to compute."""
-        wrap = context.node_config.get(WRAP, True)
-        if not isinstance(wrap, bool):
-            raise AppRefused(f"this node's {WRAP} = {wrap!r} must be true or false")
-        return self._mod(message, context, self._app) if wrap else self._app(message, context)
+        return self._mod(message, context, self._app)
 
 
 @final
@@ -158,7 +135,6 @@ class RefusedApp(flwr.clientapp.ClientApp):
         self._reason = reason
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Note the refusal where ``sqsgd deploy status`` finds it, and raise AppRefused."""
         folder = context.node_config.get("state-dir")
         if isinstance(folder, str) and Path(folder).is_dir():
             note(Path(folder), "refusals", {"task": "", "round": None, "reason": self._reason})
@@ -169,19 +145,14 @@ class Guard:
     """Replaces Flower's two steps for the app of a message: unpacking its bundle, and loading it."""
 
     def __init__(self, runtime: Any) -> None:
-        """``runtime``: Flower's module that runs a message."""
         self._sent, self._from_folder = "", runtime.get_load_client_app_fn
         if not callable(runtime.install_from_fab) or not callable(self._from_folder):
             raise TypeError(f"{runtime.__name__} has changed: the guard cannot refuse apps")
-        runtime.install_from_fab, runtime.get_load_client_app_fn = self.install, self.loader
+        runtime.install_from_fab = self.install
+        runtime.get_load_client_app_fn = lambda **_: self.load
 
     def install(self, content: bytes, **_: Any) -> None:
-        """Unpack nothing; remember the bundle's hash."""
         self._sent = hashlib.sha256(content).hexdigest()
-
-    def loader(self, **_: Any) -> Callable[..., flwr.clientapp.ClientApp]:
-        """What loads an app by the name and the version that the server gives it."""
-        return self.load
 
     def load(self, *names: str) -> flwr.clientapp.ClientApp:
         """The app of the owner's folder; Flower refuses it if the server calls it by other names."""
@@ -199,7 +170,6 @@ class Guard:
 
 
 def _command(name: str) -> Callable[[], None]:
-    """One of Flower's commands."""
     (found,) = importlib.metadata.entry_points(group="console_scripts", name=name)
     command: Callable[[], None] = found.load()
     return command
@@ -208,9 +178,8 @@ def _command(name: str) -> Callable[[], None]:
 def run_supernode(arguments: Sequence[str], start: Callable[[], None] | None = None) -> NoReturn:
     """Run ``flower-supernode`` and exit when it is over.
 
-    If an exception ends the main thread, such as that of a server with a wrong certificate, Python would wait
-    for ever for the thread that serves apps, and the node would be silent. So the process is ended here, and
-    whatever runs it (systemd, compose, Procfile) starts it again.
+    If an exception ends the main thread, Python would wait for ever for the thread that serves apps. So the
+    process ends here, and systemd, compose or the Procfile starts it again.
     """
     code = 1
     try:
@@ -228,7 +197,6 @@ def run_supernode(arguments: Sequence[str], start: Callable[[], None] | None = N
 
 
 def main() -> None:
-    """Run Flower's own ``flwr-clientapp``, guarded."""
     check_version()
     Guard(importlib.import_module(_RUNTIME))
     sys.argv[0] = "flwr-clientapp"  # Flower reads its own name from it

@@ -1,7 +1,6 @@
 """The ready app: a named model on a named dataset, with one partition per node.
 
-A node computes the gradient of one batch of its partition; the server trains with ``SqsgdStrategy`` and
-evaluates on held-out data. The folder that ``flwr run`` takes is ``sqsgd.federation.flower.app_folder()``.
+The folder that ``flwr run`` takes is ``sqsgd.federation.flower.app_folder()``.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -18,7 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from sqsgd.federation.flower import wire
 from sqsgd.federation.flower.mod import SqsgdMod
 from sqsgd.federation.node.policy import Policy, Refused
-from sqsgd.learning.datasets import Dataset, load_dataset
+from sqsgd.learning.datasets import load_dataset
 from sqsgd.learning.factories import is_factory_name
 from sqsgd.learning.models import make_model
 from sqsgd.learning.problem import LearningProblem, make_problem
@@ -26,62 +24,37 @@ from sqsgd.learning.problem import LearningProblem, make_problem
 _KEYS = ("dataset", "model", "batch", "seed")
 _OPTIONS = (
     "scheme", "epsilon", "bytes", "lr", "seed", "clients-per-round", "once", "min-answers", "wait-timeout",
-    "downlink", "evaluate-every", "resume",
+    "evaluate-every", "resume",
 )  # fmt: skip
-
-# ---------------------------------------------------------------- the problem
 
 
 def problem_of(run_config: Mapping[str, Any], parts: int) -> LearningProblem:
-    """The problem in a run's configuration, with the training data in ``parts`` partitions."""
-    _check_keys(run_config)
     dataset, model, batch, seed = (run_config[key] for key in _KEYS)
     return _problem(str(dataset), str(model), int(batch), int(seed), parts)
 
 
-def _check_keys(run_config: Mapping[str, Any]) -> None:
-    if missing := [key for key in _KEYS if key not in run_config]:
-        raise ValueError(f"the run's configuration lacks {', '.join(missing)}")
-
-
-@lru_cache(maxsize=2)
-def _data(dataset: str) -> Dataset:
-    return load_dataset(dataset)
+_data = lru_cache(maxsize=2)(load_dataset)
 
 
 @lru_cache(maxsize=2)
 def _problem(dataset: str, model: str, batch: int, seed: int, parts: int) -> LearningProblem:
-    data = _data(dataset)
-    return make_problem(
-        data,
-        make_model(model, data.classes, data.in_shape, seed),
-        clients=parts,
-        partition_scheme="iid",
-        batch=batch,
-        participants=None,
-        seed=seed,
-        workers=1,
-    )
-
-
-def _has_own_data(run_config: Mapping[str, Any]) -> bool:
-    """Whether the dataset is the owner's: nothing that is told without being paid may depend on it."""
-    return is_factory_name(str(run_config.get("dataset", "")))
-
-
-# ---------------------------------------------------------------- at a node
+    data, division = _data(dataset), {"clients": parts, "partition_scheme": "iid", "participants": None}
+    made = make_model(model, data.classes, data.in_shape, seed)
+    return make_problem(data, made, batch=batch, seed=seed, workers=1, **division)  # type: ignore[arg-type]
 
 
 def check(context: Context) -> None:
     """Raise Refused if the node is not set up for this app; called before anything is paid.
 
-    The server writes the run's configuration, and a ``package.module:factory`` in it is imported and called:
-    the owner must name it too. Data of the owner's own are not looked at:
+    A ``package.module:factory`` in the server's configuration is called only if the owner names it too. Data
+    of the owner's own are not looked at:
     tests/flower/test_ready_app.py::test_nothing_about_own_data_is_told_unpaid.
     """
-    partition, parts = (_number(context, key) for key in ("partition-id", "num-partitions"))
+    partition, parts = _part(context)
     if partition >= parts:
         raise Refused(f"partition-id = {partition} must be below num-partitions = {parts}")
+    if missing := [key for key in _KEYS if key not in context.run_config]:
+        raise Refused(f"the run's configuration lacks {', '.join(missing)}")
     simulated = "state-dir" not in context.node_config  # a real node without one was refused before
     for key in ("dataset", "model"):
         name = str(context.run_config.get(key, ""))
@@ -90,7 +63,7 @@ def check(context: Context) -> None:
                 f"{key} = {name[:200]!r} is code, and this node's configuration does not name it: "
                 f'to allow it, add {key}="..." with the same name to --node-config'
             )
-    if not _has_own_data(context.run_config):
+    if not is_factory_name(str(context.run_config["dataset"])):
         _check_examples(context, parts)
 
 
@@ -105,48 +78,34 @@ def _check_examples(context: Context, parts: int) -> None:
         raise Refused(f"a partition has {examples} examples, fewer than this node's min-batch = {least}")
 
 
-def _number(context: Context, key: str) -> int:
-    value = context.node_config.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise Refused(f"{key} = {value!r} in the node's configuration must be a whole number")
-    return value
+def _part(context: Context) -> list[int]:
+    found = list[int]()
+    for key in ("partition-id", "num-partitions"):
+        value = context.node_config.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise Refused(f"{key} = {value!r} in the node's configuration must be a whole number")
+        found.append(value)
+    return found
 
 
-def _gradient(msg: Message, gradient: Any) -> Message:
-    return Message(RecordDict({wire.GRADIENT: ArrayRecord({"weights": Array(gradient)})}), reply_to=msg)
-
-
-def dry_run(msg: Message, context: Context) -> Message:
-    """A reply as ``train`` returns it, of zeros: of the right length, unless only own data tell it."""
-    _check_keys(context.run_config)
-    if _has_own_data(context.run_config):
-        return _gradient(msg, np.zeros_like(msg.content.array_records[wire.MODEL]["weights"].numpy()))
-    return _gradient(msg, np.zeros(problem_of(context.run_config, 1).dim, np.float32))
-
-
-client_app = ClientApp(mods=[SqsgdMod(check=check, dry_run=dry_run)])
+client_app = ClientApp(mods=[SqsgdMod(check=check)])
 
 
 @client_app.train()
 def train(msg: Message, context: Context) -> Message:
-    """The gradient at the server's weights, which the mod turns into a private report."""
-    partition, parts = (_number(context, key) for key in ("partition-id", "num-partitions"))
+    partition, parts = _part(context)
     _check_examples(context, parts)
     weights = msg.content.array_records[wire.MODEL]["weights"].numpy()
     round = wire.read_request(msg.content[wire.REQUEST]).task.round
-    return _gradient(
-        msg, next(problem_of(context.run_config, parts).gradients(weights, round, [partition]))[1]
-    )
+    _, gradient = next(problem_of(context.run_config, parts).gradients(weights, round, [partition]))
+    return Message(RecordDict({wire.GRADIENT: ArrayRecord({"weights": Array(gradient)})}), reply_to=msg)
 
-
-# ---------------------------------------------------------------- at the server
 
 server_app = ServerApp()
 
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train as the run's configuration says."""
     from sqsgd.federation.flower.strategy import SqsgdStrategy  # nodes do not load it
 
     config: dict[str, Any] = dict(context.run_config)

@@ -1,8 +1,7 @@
 """``sqsgd train --engine flower``: the rounds of a run over Flower's simulation on Ray.
 
-Every client is a virtual node, and every report goes through ``SqsgdMod`` and ``SqsgdStrategy``. With the
-same seeds the model is the local engine's, bit for bit: torch computes with one thread in both, and reports
-are summed in the cohort's order. Clients keep their state in ``clients/`` of the run's folder.
+Every client is a virtual node with its state in ``clients/`` of the run's folder. With the same seeds the
+model is the local engine's, bit for bit; with over 100 clients without state a round, it has the same law.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ import dataclasses
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from queue import Queue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -54,25 +53,27 @@ def simulated_rounds(
     folder: Path,
     load_problem: Callable[[RunConfig], LearningProblem],
 ) -> Iterator[tuple[Record, State]]:
-    """Rounds ``state.round`` to the last: a record and the new state for each, as ``training.run`` does.
+    """A record and the new state of each round, as ``training.run``; ``load_problem`` is for Ray's processes.
 
-    Flower's runtime works in a thread, and waits until the caller asks for the next round. Ray's processes
-    make the problem again with ``load_problem``.
+    Flower's runtime works in a thread, and waits until the caller asks for the next round.
     """
     os.environ.update({**_QUIET, **os.environ})
     from flwr.app import Array, ArrayRecord, ConfigRecord
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
 
-    from sqsgd.federation.flower.answers import exchange
+    from sqsgd.federation.flower import wire
+    from sqsgd.federation.flower.answers import exchange, wait_for_nodes
     from sqsgd.federation.flower.strategy import SqsgdStrategy
 
     cohort = problem.cohort if order is None else order.cohort
 
-    def numbering(round: int, nodes: Sequence[int]) -> dict[int, int]:
-        """Any node can play any client: data and state belong to the number that it is given."""
-        users = [int(user) for user in cohort(round)]
-        return {nodes[user]: user if order is None else slot for slot, user in enumerate(users)}
+    class Simulated(SqsgdStrategy):
+        def cohort(self, grid: Grid) -> dict[int, int]:
+            """Any node can play any client: data and state belong to the number that it is given."""
+            nodes = wait_for_nodes(grid, config.clients, self.wait_timeout)
+            users = [int(user) for user in cohort(self.state.round)]
+            return {nodes[user]: user if order is None else slot for slot, user in enumerate(users)}
 
     done: Queue[tuple[Record, State] | BaseException | None] = Queue()
     more: Queue[bool] = Queue()
@@ -80,17 +81,8 @@ def simulated_rounds(
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
-        strategy = SqsgdStrategy(
-            epsilon=config.epsilon,
-            bytes=config.bytes,
-            scheme=config.scheme,
-            options=config.options,
-            min_available_nodes=config.clients,
-            min_answers=len(cohort(0)),
-            seed=config.seed,
-            numbering=numbering,
-        )
-        strategy.prepare(grid, ArrayRecord({"weights": Array(state.weights)}), config.clients)
+        strategy = Simulated(epsilon=config.epsilon, min_answers=len(cohort(0)))
+        strategy.structure, _ = wire.flatten_record(ArrayRecord({"weights": Array(state.weights)}))
         strategy.name, strategy.scheme, strategy.settings = "simulation", scheme, settings
         strategy.state, strategy.by_slot = state, order is not None
         while strategy.state.round < config.rounds:
@@ -103,25 +95,26 @@ def simulated_rounds(
 
     def simulate() -> None:
         try:
+            ray: dict[str, Any] = {"num_cpus": config.workers or cores(), "include_dashboard": False}
             run_simulation(
                 server_app=server_app,
                 client_app=virtual_clients(config, folder, load_problem, order),
                 num_supernodes=problem.clients,
-                backend_config={
-                    "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-                    "init_args": {"num_cpus": config.workers or cores(), "include_dashboard": False},
-                },
+                backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": ray},
             )
             done.put(None)
         except BaseException as error:
             done.put(error)
 
-    thread = threading.Thread(target=simulate, name="flower", daemon=True)
+    thread = threading.Thread(target=simulate, daemon=True)
     thread.start()
     try:
         while (item := done.get()) is not None:
             if isinstance(item, BaseException):
-                raise OSError(f"Flower's simulation ended: {_cause(item)}") from item
+                first = item
+                while first.__cause__ is not None:  # Flower wraps it twice
+                    first = first.__cause__
+                raise OSError(f"Flower's simulation ended: {first}") from item
             yield item
             more.put(True)
     finally:
@@ -129,31 +122,20 @@ def simulated_rounds(
         thread.join()
 
 
-def _cause(error: BaseException) -> BaseException:
-    """The first error: Flower wraps it twice."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
-
-
 def _record(strategy: SqsgdStrategy, folder: Path) -> Record:
-    """The round's record, with the losses that the clients left on the disk."""
+    """The round's record, with the losses that the clients left on disk."""
     last = strategy.current
-    if last.rejected:
-        entry = last.rejected[0]
-        raise RuntimeError(
-            f"round {last.state.round}: client {last.tasks[int(entry['node'])].client}: {entry['reason']}"
-        )
+    for entry in last.rejected:
+        client = last.tasks[int(entry["node"])].client
+        raise RuntimeError(f"round {last.state.round}: client {client}: {entry['reason']}")
+    assert last.record is not None  # noqa: S101
     losses = []
     for task, _, _ in last.reports:
         note = json.loads(_note_file(folder / "clients", task.client).read_text())
         if note["round"] != task.round:
             raise RuntimeError(f"client {task.client} left a note of round {note['round']}, not {task.round}")
         losses.append(note["loss"])
-    return strategy.record(loss=float(np.mean(losses)))
-
-
-# ---------------------------------------------------------------- the virtual clients, in Ray's processes
+    return dataclasses.replace(last.record, loss=float(np.mean(losses)))
 
 
 def virtual_clients(
@@ -162,7 +144,7 @@ def virtual_clients(
     load_problem: Callable[[RunConfig], LearningProblem],
     order: Order | None = None,
 ) -> ClientApp:
-    """The clients of a run, which find their data by their number; with an ``order`` it is a slot's."""
+    """The clients of a run, in Ray's processes, which find their data by their number or slot."""
     from flwr.app import Array, ArrayRecord, Message, RecordDict
     from flwr.clientapp import ClientApp
 
@@ -197,5 +179,5 @@ def _problem(text: str, load_problem: Callable[[RunConfig], LearningProblem]) ->
 
 
 def _note_file(home: Path, client: int) -> Path:
-    """A client's loss, exchanged on the experimenter's disk; it is not part of a report."""
+    """A client's loss, on the experimenter's disk; it is not part of a report."""
     return home / str(client) / "last.json"

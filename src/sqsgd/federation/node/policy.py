@@ -1,7 +1,6 @@
 """What a node allows, decided by its owner alone; what it tells the server instead of a report; its notes.
 
-A server learns one of a few fixed sentences. The details stay with the owner: in the log, and in
-``answers.jsonl`` and ``refusals.jsonl`` of the node's folder.
+A server learns one of a few fixed sentences. The details stay in the owner's log and folder.
 """
 
 from __future__ import annotations
@@ -14,29 +13,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from sqsgd._internal import checks
 from sqsgd.core import Scheme
-from sqsgd.federation.node.request import MalformedRequest, ModelMissing, Request
+from sqsgd.federation.node.request import MalformedRequest, Request
 from sqsgd.privacy.ledger import AlreadyAnswered, BudgetSpent, ReportRefused
 from sqsgd.schemes import check_name
 
-DEFAULT_SCHEMES = ("sqsgd", "sqsgd-stateless", "privunit-index")
-"""What a node answers with unless its owner lists others. This is the owner's choice, not a property of the
-schemes: adding a scheme to the table must not allow it on existing nodes."""
+DEFAULT_SCHEMES = ("sqsgd", "sqsgd-stateless", "privunit-index")  # a new scheme is not allowed on old nodes
+ANY_BYTES = 2**37
 _KEYS = (
     "state-dir", "max-epsilon", "max-epsilon-per-report", "max-bytes", "min-batch", "schemes",
-    "require-ledger", "witness", "wrap-apps",
+    "require-ledger", "witness",
 )  # fmt: skip
 
 
 class Refused(Exception):
     """The node does not answer. The text is for the owner's log and does not depend on data."""
-
-
-class Misfit(Refused):
-    """What the app returns does not fit the model. Refused if a dry run, which sees no data, shows it."""
 
 
 class RoundAnswered(ReportRefused):
@@ -49,9 +42,9 @@ class Policy:
 
     Guarantees
     ----------
-    * No request gets a report with a larger ε, another scheme or another notion than the owner allows:
+    * No report has a larger ε, another scheme or another notion than the owner allows:
       tests/node/test_policy.py::test_what_the_owner_did_not_allow_is_refused.
-    * No request gets a report of more bytes, or of a smaller batch, than the owner allows:
+    * No report has more bytes, or a smaller batch, than the owner allows:
       tests/node/test_policy.py::test_the_owner_decides_how_much_is_asked.
     * A misspelt limit is refused, and not left out:
       tests/node/test_policy.py::test_a_misspelt_limit_answers_nothing.
@@ -62,13 +55,10 @@ class Policy:
     max_epsilon: float
     """The lifetime cap of the node's ledger."""
     max_report_epsilon: float
-    """The most that one report may spend, ``max-epsilon-per-report``."""
     schemes: tuple[str, ...]
     state_dir: Path | None
-    max_bytes: int | None = None
-    """The most bytes of codes in one report; None: any number."""
+    max_bytes: int = ANY_BYTES
     min_batch: int = 1
-    """The smallest batch that a server may ask an app for."""
     require_ledger: bool = False
     """Whether a missing ledger is refused rather than created, with a full budget."""
     witness: Path | None = None
@@ -81,7 +71,30 @@ class Policy:
         A simulation protects nobody and needs neither a cap nor a folder.
         """
         try:
-            return cls(**_read(node_config, simulation))
+            if not simulation:
+                _check_keys(node_config)
+            folder, witness = (_path(key, node_config.get(key)) for key in ("state-dir", "witness"))
+            if folder is not None and witness is not None and witness.is_relative_to(folder):
+                raise ValueError(f"witness = '{witness}' is in state-dir: name a file on another disk")
+            require = node_config.get("require-ledger", False)
+            if not isinstance(require, bool):
+                raise ValueError(f"require-ledger = {require!r} must be true or false")
+            cap, limit = node_config.get("max-epsilon", 1e300), "max-epsilon-per-report"
+            cap = checks.positive("max-epsilon", cap)
+            listed = str(node_config.get("schemes", ",".join(DEFAULT_SCHEMES)))
+            schemes = tuple(name.strip() for name in listed.split(",") if name.strip())
+            for name in schemes:
+                check_name("schemes", name)
+            return cls(
+                max_epsilon=cap,
+                max_report_epsilon=min(checks.positive(limit, node_config.get(limit, cap)), cap),
+                max_bytes=checks.integer("max-bytes", node_config.get("max-bytes", ANY_BYTES), 1, ANY_BYTES),
+                min_batch=checks.integer("min-batch", node_config.get("min-batch", 1), 1, 2**31),
+                schemes=schemes,
+                state_dir=folder,
+                require_ledger=require,
+                witness=witness,
+            )
         except ValueError as error:
             raise Refused(f"this node's configuration: {error}") from None
 
@@ -96,7 +109,7 @@ class Policy:
                 f"epsilon = {request.epsilon!r} is above this node's max-epsilon-per-report = "
                 f"{self.max_report_epsilon!r}"
             )
-        if self.max_bytes is not None and request.bytes > self.max_bytes:
+        if request.bytes > self.max_bytes:
             raise Refused(f"bytes = {request.bytes} is above this node's max-bytes = {self.max_bytes}")
         try:
             scheme = request.make_scheme()
@@ -106,7 +119,6 @@ class Policy:
         return scheme
 
     def check_batch(self, batch: int | None) -> None:
-        """Raise Refused if the batch that the app is asked for, where it is named, is too small."""
         if batch is not None and batch < self.min_batch and self.min_batch > 1:
             raise Refused(
                 f"batch = {batch} is below this node's min-batch = {self.min_batch}: the fewer examples are "
@@ -138,45 +150,18 @@ class Policy:
             )
 
 
-def _read(node_config: Mapping[str, object], simulation: bool) -> dict[str, Any]:
+def _check_keys(node_config: Mapping[str, object]) -> None:
+    """Raise ValueError if a needed key is missing, or one is almost one of the owner's; others are apps'."""
     for key in ("state-dir", "max-epsilon"):
-        if key not in node_config and not simulation:
+        if key not in node_config:
             raise ValueError(
                 f"{key} is not set, so this node answers nothing: start it with --node-config "
                 "'state-dir=\"/an/absolute/path\" max-epsilon=...'"
             )
-    for key in node_config if not simulation else ():
-        _check_spelling(key)
-    folder, witness = (_path(key, node_config.get(key)) for key in ("state-dir", "witness"))
-    if folder is not None and witness is not None and witness.is_relative_to(folder):
-        raise ValueError(f"witness = '{witness}' is in state-dir: name a file on another disk")
-    require = node_config.get("require-ledger", False)
-    if not isinstance(require, bool):
-        raise ValueError(f"require-ledger = {require!r} must be true or false")
-    cap = checks.positive("max-epsilon", node_config.get("max-epsilon", 1e300))
-    limit = "max-epsilon-per-report"
-    max_bytes, min_batch = node_config.get("max-bytes"), node_config.get("min-batch", 1)
-    listed = str(node_config.get("schemes", ",".join(DEFAULT_SCHEMES)))
-    schemes = tuple(name.strip() for name in listed.split(",") if name.strip())
-    for name in schemes:
-        check_name("schemes", name)
-    return {
-        "max_epsilon": cap,
-        "max_report_epsilon": min(checks.positive(limit, node_config.get(limit, cap)), cap),
-        "max_bytes": None if max_bytes is None else checks.integer("max-bytes", max_bytes, 1, 2**37),
-        "min_batch": checks.integer("min-batch", min_batch, 1, 2**31),
-        "schemes": schemes,
-        "state_dir": folder,
-        "require_ledger": require,
-        "witness": witness,
-    }
-
-
-def _check_spelling(key: str) -> None:
-    """Raise ValueError if a key is almost one of the owner's; others are the app's."""
-    close = difflib.get_close_matches(key.lower().replace("_", "-"), _KEYS, 1, 0.85)
-    if close and key not in _KEYS:
-        raise ValueError(f"{key} is unknown; did you mean {close[0]}?")
+    for key in node_config:
+        close = difflib.get_close_matches(key.lower().replace("_", "-"), _KEYS, 1, 0.85)
+        if close and key not in _KEYS:
+            raise ValueError(f"{key} is unknown; did you mean {close[0]}?")
 
 
 def _path(key: str, value: object) -> Path | None:
@@ -188,25 +173,20 @@ def _path(key: str, value: object) -> Path | None:
 # ---------------------------------------------------------------- what the server is told
 
 FAILED = "the node failed; its own log says why"
-NEEDS_MODEL = "the node needs the whole model"
 NOT_ALLOWED = "the node refused: its owner does not allow this"
 MALFORMED = "the node refused: the request is malformed"
 ANSWERED = "the node refused: the round was answered before"
 SPENT = "the node refused: its privacy budget is spent"
 LEDGER = "the node refused: its ledger does not allow it"
-MISFIT = "the node refused: without data, the app's reply does not fit the model"
-REASONS = (FAILED, NEEDS_MODEL, NOT_ALLOWED, MALFORMED, ANSWERED, SPENT, LEDGER, MISFIT)
-"""All that a node ever says in place of a report: none depends on data, the details are in its own log."""
-UNPAID = (NEEDS_MODEL, NOT_ALLOWED, MALFORMED, SPENT, LEDGER, MISFIT)
-"""After these a node has spent nothing on the round."""
+REASONS = (FAILED, NOT_ALLOWED, MALFORMED, ANSWERED, SPENT, LEDGER)
+"""All that a node ever says in place of a report: none depends on data."""
+UNPAID = (NOT_ALLOWED, MALFORMED, SPENT, LEDGER)  # after these nothing was spent on the round
 _REASONS_OF: tuple[tuple[type[BaseException], str], ...] = (
-    (ModelMissing, NEEDS_MODEL),
     (MalformedRequest, MALFORMED),
     (RoundAnswered, ANSWERED),
     (AlreadyAnswered, ANSWERED),
     (BudgetSpent, SPENT),
     (ReportRefused, LEDGER),
-    (Misfit, MISFIT),
     (Refused, NOT_ALLOWED),
 )
 
@@ -214,39 +194,32 @@ _REASONS_OF: tuple[tuple[type[BaseException], str], ...] = (
 def explain(
     error: BaseException, asked: Mapping[str, object], node_config: Mapping[str, object], log: logging.Logger
 ) -> str:
-    """The reason for the server; the details go to the owner's log and, for a refusal, to its folder.
-
-    ``asked`` has the fields of the request as they arrived, malformed or not.
-    """
+    """The reason for the server; details of the request as it arrived go to the owner's log and folder."""
     reason = next((reason for kind, reason in _REASONS_OF if isinstance(error, kind)), FAILED)
     if reason == FAILED:  # the text may hold data: it stays here
         log.error("sqsgd: the round failed at this node; the server is told only that it did", exc_info=error)
-    elif reason == NEEDS_MODEL:
-        log.info("sqsgd: %s", error)
-    else:
-        log.warning("sqsgd: refused: %s", shortened(str(error)))
-        about = {"task": asked.get("name"), "round": asked.get("round")}
-        folder = node_config.get("state-dir")
-        if isinstance(folder, str) and Path(folder).is_absolute():
-            try:
-                note(Path(folder), "refusals", {**about, "reason": str(error), "told": reason})
-            except (OSError, TypeError, ValueError):
-                log.exception("sqsgd: the refusal could not be written to %s", folder)
+        return reason
+    log.warning("sqsgd: refused: %s", shortened(str(error)))
+    about = {"task": asked.get("name"), "round": asked.get("round"), "reason": str(error), "told": reason}
+    folder = node_config.get("state-dir")
+    if isinstance(folder, str) and Path(folder).is_absolute():
+        try:
+            note(Path(folder), "refusals", about)
+        except (OSError, TypeError, ValueError):
+            log.exception("sqsgd: the refusal could not be written to %s", folder)
     return reason
 
 
 # ---------------------------------------------------------------- the owner's notes
 
-MAX_BYTES = 4 * 1024 * 1024
-"""Size of a file beyond which refusals and repeats, which cost a server nothing, are no longer noted."""
+MAX_BYTES = 4 * 1024 * 1024  # beyond it refusals and repeats, which cost a server nothing, are not noted
 _MAX_TEXT = 500
 
 
 def note(folder: Path, kind: str, entry: Mapping[str, object]) -> None:
     """Append a line to ``answers.jsonl`` or ``refusals.jsonl``, on disk on return.
 
-    The last line before the file is full says so. Answers that were paid for are always noted. The budget
-    limits their number: a hundred for each unit of epsilon, if a server always asks for the smallest, 0.01.
+    The last line before the file is full says so. Answers that were paid for are always noted.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{kind}.jsonl"
@@ -269,7 +242,6 @@ def note(folder: Path, kind: str, entry: Mapping[str, object]) -> None:
 
 
 def shortened(value: object) -> object:
-    """A number or None unchanged; anything else as text of at most 500 characters."""
     if value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 2**64):
         return value
     text = value if isinstance(value, str) else type(value).__name__

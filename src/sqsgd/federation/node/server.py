@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from sqsgd._internal import checks
 from sqsgd.core import Scheme
 from sqsgd.core.codec import Columns, MalformedReport
 from sqsgd.core.task import Task
 from sqsgd.federation.node.policy import REASONS
+from sqsgd.federation.node.request import Request
 from sqsgd.schemes import check_name, make_scheme
 from sqsgd.training import Settings
 from sqsgd.training.rates import change_rate, learning_rate
@@ -21,9 +20,8 @@ from sqsgd.training.rates import change_rate, learning_rate
 SHORT = 1e-3
 """The default bound of changes of a model, shorter than any that is worth reporting.
 
-Sparse codes report the direction of a vector, and its length by the odds of a coin: one much shorter than
-the bound is reported with the opposite sign nearly half of the time. With a short bound no sign is turned,
-and the server's rate alone decides the length of a step.
+Sparse codes turn the sign of a vector much shorter than the bound nearly half of the time. With a short bound
+none is turned, and the server's rate alone decides the length of a step.
 """
 
 
@@ -35,14 +33,12 @@ class NoAnswers(RuntimeError):
 class FederationSettings(Settings):
     """What the nodes are asked for, and what the server does with their reports.
 
-    ``lr``: where the bound is the default for changes of a model, all reports are as long as the bound, and
-    ``lr`` is the length of the first step.
+    With the default bound of changes of a model, ``lr`` is the length of the first step.
     """
 
     seed: int = field(default_factory=lambda: secrets.randbits(64))
-    """Seed of the public randomness; by default, and for None, it is drawn."""
+    """By default, and for None, it is drawn."""
     secure: bool = True
-    """Nodes draw their noise from the operating system."""
     scheme: str = ""
     """Empty: ``sqsgd-stateless`` for changes of a model, if its codes are sparse; else ``sqsgd``."""
     sends: Literal["delta", "gradient"] = "delta"
@@ -52,23 +48,17 @@ class FederationSettings(Settings):
         if vars(self)["seed"] is None:
             object.__setattr__(self, "seed", secrets.randbits(64))
         super().__post_init__()
-        for each in fields(
-            Settings
-        ):  # requests travel with exact types, also where 8 or np.float64(8) is given
-            kind, value = each.type, getattr(self, each.name)
-            if kind in ("float", "int"):
-                exact = checks.real(each.name, value, -math.inf, math.inf) if kind == "float" else int(value)
-                object.__setattr__(self, each.name, exact)
+        for each in fields(Settings):  # requests and files need exact types, also where NumPy's are given
+            if each.type in ("float", "int"):
+                exact = float if each.type == "float" else int
+                object.__setattr__(self, each.name, exact(getattr(self, each.name)))
         if self.scheme:
             check_name("scheme", self.scheme)
         if self.sends not in ("delta", "gradient"):
             raise ValueError(f"sends = {self.sends!r} must be one of delta, gradient")
 
     def make_scheme(self, dim: int, *, once: bool = False) -> Scheme:
-        """The scheme for a model of ``dim`` weights; ``once``: each node reports once, and is not named.
-
-        The default learned more than ``sqsgd`` in each of 3, 10, 30 and 100 rounds (docs/flower.md).
-        """
+        """The scheme for a model of ``dim`` weights; ``once``: each node reports once, and is not named."""
         budget: dict[str, Any] = {"dim": dim, "epsilon": self.epsilon, "bytes": self.bytes}
         scheme = make_scheme(self.scheme or "sqsgd", **budget, **self.options)
         if not self.scheme and self.sends == "delta" and not self.options:
@@ -96,21 +86,26 @@ class FederationSettings(Settings):
         else:  # a rate that does not fall is half as large
             rate = learning_rate(scheme, clients, self.optimizer, rounds=rounds or 600, bound=bound)
             rate *= 1.0 if falls else 0.5
-        decided = {
-            "scheme": scheme.name, "bound": bound, "lr": rate, "rounds": rounds,
-            "decay": "linear" if falls else "none",
-        }  # fmt: skip
-        return Settings(**{**{each.name: getattr(self, each.name) for each in fields(Settings)}, **decided})
+        values: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(Settings)}
+        values |= {"scheme": scheme.name, "bound": bound, "lr": rate, "rounds": rounds}
+        return Settings(**values | {"decay": "linear" if falls else "none"})
+
+
+def make_request(
+    scheme: Scheme, settings: Settings, task: Task, name: str, model: str, *, by_slot: bool = False
+) -> Request:
+    same: dict[str, Any] = {"scheme": scheme.name, "fingerprint": scheme.fingerprint}
+    same |= {key: getattr(settings, key) for key in ("epsilon", "bytes", "options", "alpha", "beta")}
+    return Request(name=name, task=task, model=model, by_slot=by_slot, **same)
 
 
 def open_report(scheme: Scheme, payload: object, task: Task) -> Columns:
-    """The report's columns, its size checked before anything else; raises MalformedReport."""
+    """The report's columns; raises MalformedReport."""
     if not isinstance(payload, bytes):
         raise MalformedReport("type", f"the payload is {type(payload).__name__}, not bytes")
     if len(payload) != scheme.bits // 8:
-        raise MalformedReport(
-            "length", f"the report has {len(payload)} bytes; it must have {scheme.bits // 8}"
-        )
+        told = f"the report has {len(payload)} bytes; it must have {scheme.bits // 8}"
+        raise MalformedReport("length", told)
     return scheme.open(payload, task)
 
 

@@ -1,10 +1,8 @@
-"""sqsgd on NVFlare: ``SqsgdFilter`` at the clients, ``SqsgdAggregator`` at the server; docs/nvflare.md.
-
-The only package that imports nvflare; it holds no maths.
-"""
+"""sqsgd on NVFlare: ``SqsgdFilter`` at the clients, ``SqsgdAggregator`` at the server; docs/nvflare.md."""
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,20 +10,14 @@ if TYPE_CHECKING:
     from sqsgd.federation.nvflare.server import SqsgdAggregator
 
 __all__ = ["SqsgdAggregator", "SqsgdFilter"]
-
-_HOMES = {
-    "SqsgdFilter": "sqsgd.federation.nvflare.client",
-    "SqsgdAggregator": "sqsgd.federation.nvflare.server",
-}
+_HOMES = {"SqsgdFilter": "client", "SqsgdAggregator": "server"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
     try:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "nvflare":
             raise

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
+from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.aggregator import Aggregator
@@ -16,19 +16,13 @@ from nvflare.app_common.app_event_type import AppEventType
 
 from sqsgd import training
 from sqsgd._internal import checks
-from sqsgd.core import Scheme
 from sqsgd.core.codec import Columns, MalformedReport
+from sqsgd.federation.node import server
 from sqsgd.federation.node.request import Request
-from sqsgd.federation.node.server import (
-    FederationSettings,
-    NoAnswers,
-    known_reason,
-    open_report,
-    rejection,
-)
-from sqsgd.federation.node.structure import Arrays, Structure, digest, flatten
+from sqsgd.federation.node.server import FederationSettings, NoAnswers
+from sqsgd.federation.node.structure import flatten
 from sqsgd.federation.nvflare import shareables
-from sqsgd.training import Settings, State
+from sqsgd.training import State
 from sqsgd.training.algorithm import enough_answers, server_step, task_for
 
 
@@ -36,13 +30,12 @@ class SqsgdAggregator(Aggregator):
     """Asks for private reports and averages them, under ``ScatterAndGather`` with a full-model generator.
 
     Args:
-      min_answers: a round with fewer valid reports stops the job, with the most frequent reason; 0: half of
-        the clients that answered or refused.
+      min_answers: a round with fewer valid reports stops the job; 0: half of the clients heard of.
       epsilon, ...: as in ``sqsgd.federation.node.server.FederationSettings``.
 
     Guarantees
     ----------
-    * Each answer is checked by itself; an invalid one is rejected, and none counts twice:
+    * An invalid answer is rejected, and none counts twice:
       tests/nvflare/test_aggregator.py::test_an_invalid_answer_is_rejected.
     * A round without answers, or with few of many, stops the job:
       tests/nvflare/test_aggregator.py::test_a_round_without_answers_stops_the_job,
@@ -67,15 +60,13 @@ class SqsgdAggregator(Aggregator):
         self.epsilon, self.bytes, self.scheme, self.options = epsilon, bytes, scheme, dict(options or {})
         self.lr, self.optimizer, self.bound, self.clip_norm, self.seed = lr, optimizer, bound, clip_norm, seed
         self.min_answers = checks.integer("min_answers", min_answers, 0, 2**31)
-        names = {field.name for field in fields(FederationSettings)} & set(vars(self))
+        names = FederationSettings.__dataclass_fields__.keys() & vars(self)
         self._asked_for = FederationSettings(**{name: getattr(self, name) for name in names})
         self._lock = threading.Lock()
         self._state: State | None = None
         self._reports: dict[int, Columns] = {}
         self._heard: set[int] = set()
         self._reasons: Counter[str] = Counter()
-
-    # ------------------------------------------------------------ down
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Put the request into the data of a training task, before its first copy is sent."""
@@ -92,37 +83,22 @@ class SqsgdAggregator(Aggregator):
 
     def _request(self, task_data: Shareable, fl_ctx: FLContext) -> Request:
         if self._state is None:
-            self._prepare(shareables.model_of(task_data), fl_ctx)
-        state = self._begun
-        return Request(
-            name=self._name,
-            scheme=self._scheme.name,
-            epsilon=self._asked_for.epsilon,
-            bytes=self._asked_for.bytes,
-            options=self._asked_for.options,
-            fingerprint=self._scheme.fingerprint,
-            task=task_for(0, self._settings, state),  # each client puts its own number in place of 0
-            model=digest(state.weights),
-            types=self._structure.types,
-        )
-
-    def _prepare(self, model: Arrays, fl_ctx: FLContext) -> None:
-        self._structure: Structure
-        self._structure, weights = flatten(model)
-        self._scheme: Scheme = self._asked_for.make_scheme(self._structure.dim)
-        clients = len(fl_ctx.get_engine().get_clients())
-        self._settings: Settings = self._asked_for.for_rounds(self._scheme, clients=clients, rounds=0)
-        # Every run of NVFlare's simulator has the same job id.
-        self._name = f"{self._scheme.name} {fl_ctx.get_job_id()} {self._settings.seed:016x}"
-        self._state = training.initial_state(weights, self._settings)
+            self._structure, weights = flatten(shareables.model_of(task_data))
+            self._scheme = self._asked_for.make_scheme(self._structure.dim)
+            clients = len(fl_ctx.get_engine().get_clients())
+            self._settings = self._asked_for.for_rounds(self._scheme, clients=clients, rounds=0)
+            # Every run of NVFlare's simulator has the same job id.
+            self._name = f"{self._scheme.name} {fl_ctx.get_job_id()} {self._settings.seed:016x}"
+            self._state = training.initial_state(weights, self._settings)
+        task = task_for(0, self._settings, self._state)  # each client puts its own number in place of 0
+        digest = self._structure.digest(self._state.weights)
+        return server.make_request(self._scheme, self._settings, task, self._name, digest)
 
     @property
     def _begun(self) -> State:
         if self._state is None:
             raise NoAnswers("no training task was sent: SqsgdAggregator needs the workflow ScatterAndGather")
         return self._state
-
-    # ------------------------------------------------------------ up
 
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
         """Whether an answer is a valid report of this round; whatever it holds, the round continues."""
@@ -134,9 +110,9 @@ class SqsgdAggregator(Aggregator):
                 if client in self._reports:
                     raise MalformedReport("twice", "has answered this round already")
                 task = task_for(client, self._settings, self._begun)
-                self._reports[client] = open_report(self._scheme, _payload(shareable), task)
+                self._reports[client] = server.open_report(self._scheme, _payload(shareable), task)
             except Exception as error:
-                reason = rejection(error)
+                reason = server.rejection(error)
                 self._reasons[reason] += 1
                 self.log_warning(fl_ctx, f"sqsgd: rejected {name}: {reason}")
                 return False
@@ -153,11 +129,8 @@ class SqsgdAggregator(Aggregator):
                     f"round {state.round} had {count} valid reports, fewer than min_answers = "
                     f"{least}{reasons}: see refusals.jsonl in the clients' state_dir"
                 )
-            # sums of floats depend on the order, arrival does not decide it
-            opened = [
-                (task_for(client, self._settings, state), columns, 1.0)
-                for client, columns in sorted(self._reports.items())
-            ]
+            ordered = sorted(self._reports.items())  # sums of floats depend on the order
+            opened = [(task_for(client, self._settings, state), columns, 1.0) for client, columns in ordered]
             self._state, record = server_step(self._scheme, self._settings, state, opened)
             self.log_info(
                 fl_ctx,
@@ -165,14 +138,13 @@ class SqsgdAggregator(Aggregator):
                 f"epsilon {record.epsilon_total:g} so far at the client with the most reports",
             )
             self._reports, self._heard, self._reasons = {}, set(), Counter()
-            return shareables.model_shareable(self._structure, self._state.weights)
+            return DXO(DataKind.WEIGHTS, data=self._structure.sent(self._state.weights)).to_shareable()
 
 
 def _payload(answer: Shareable) -> object:
     """The payload of an answer; raises MalformedReport with a client's reason, if it is one."""
-    reason = answer.get(shareables.REASON)
-    if reason is not None:
-        raise MalformedReport("error", known_reason(reason, "an unknown reason"))
+    if (reason := answer.get(shareables.REASON)) is not None:
+        raise MalformedReport("error", server.known_reason(reason, "an unknown reason"))
     if shareables.REPORT not in answer:
         raise MalformedReport("records", "the answer is not a report; does the client use SqsgdFilter?")
     return answer[shareables.REPORT]
