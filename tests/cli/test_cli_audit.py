@@ -1,11 +1,13 @@
-"""`sqsgd audit`: its table, its JSON, its files and its exit status."""
+"""`sqsgd audit` and `sqsgd conformance`: table, JSON, files and exit status."""
 
 import json
 
 import typer
+from typed import typed
 from typer.testing import CliRunner
 
 from sqsgd.audit import Finding, checklist
+from sqsgd.audit.conformance import expected_answers
 from sqsgd.cli.audit import audit as command
 
 APP = typer.Typer()
@@ -57,3 +59,23 @@ def test_a_broken_promise_ends_with_1(monkeypatch):
     done = run("--scheme", "fedsgd", *SMALL)
     assert done.exit_code == 1
     assert "1 of 2 checks broke the guarantee" in done.stdout
+
+
+def test_export_then_check(tmp_path):
+    exported, answered = tmp_path / "vectors.json", tmp_path / "answers.json"
+    assert typed(f"sqsgd conformance --export {exported}").code == 0
+    answers = expected_answers(json.loads(exported.read_text()))
+    answered.write_text(json.dumps(answers))
+    right = typed(f"sqsgd conformance {answered}")
+    assert right.code == 0
+    assert "0 differ: conforms" in right.out
+    answers["messages"]["index-100/short"] = "02"
+    del answers["estimates"]
+    answered.write_text(json.dumps(answers))
+    wrong = typed(f"sqsgd conformance {answered}")
+    assert wrong.code == 1
+    assert 'messages index-100/short: expected "01' in wrong.out
+    assert "not answered: estimates" in wrong.out
+    summary = json.loads(typed(f"sqsgd conformance {answered} --json").out)
+    assert summary["conforms"] is False
+    assert [each["id"] for each in summary["differences"]] == ["index-100/short"]

@@ -7,13 +7,9 @@ from importlib import import_module
 import pytest
 from tiny_runs import SWEEP
 from typed import typed
-from typer.main import get_command
 
-from sqsgd.cli import app
-from sqsgd.cli._failures import Ended
-from sqsgd.cli.compare import run_options, worded
+from sqsgd.cli.output import Ended
 from sqsgd.training import sweep as sweeps
-from sqsgd.training.settings import FIELDS
 from sqsgd.training.sweep import FIGURES, Tick, figure_file, load_sweep, make_sweep
 
 command = import_module("sqsgd.cli.compare")
@@ -70,12 +66,18 @@ def test_a_sweep_in_which_every_rate_fails_ends_with_its_reason(tmp_path, monkey
     assert re.search(r"no run finished, so there is no page: .*levels = 1000", done.error)
 
 
-def test_without_json_the_table_and_the_progress_are_printed(ran, tmp_path):
-    done = ran([ROW])
-    assert "91.23% ± 1.23" in done.out
-    assert "95 % confidence interval (Student's t)" in done.out
+def test_the_table_and_the_progress_are_printed(ran, tmp_path, capsys):
+    done = ran([{**ROW, "panel": "", "lr_by_rule": True}])
+    for words in ("91.23% ± 1.23", "0.123 (rule)", "95 % confidence interval (Student's t)"):
+        assert words in done.out
+    assert "panel" not in done.out  # it is empty
     assert done.out.endswith(f"written to {tmp_path / 'out/report.html'}\n")
     assert done.error == "training: 1 of 2 runs, 1 failed, round 1 of 2,000\n"
+    error = {**ROW, "accuracy": None, "metric": "RMSE", "value": 0.4321, "half_width": 0.012}
+    command.print_rows([error], "A title")
+    assert {"RMSE", "0.4321"} <= set(capsys.readouterr().out.split())
+    command.print_rows([error, ROW, FAILED], "A title")
+    assert "result" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -108,26 +110,12 @@ def test_every_option_of_train_is_taken(planned):
         "optimizer": "adam", "decay": "linear", "bound": 2.0, "engine": "local", "clients": 20,
     }  # fmt: skip
     words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-    words += ["--option", "reach=2.0", "--secure", "--tensorboard", "--lr", "0.5", "--seed", "4"]
+    words += ["--option", "reach=2.0", "--secure", "--lr", "0.5", "--seed", "4"]
     sweep = planned("--schemes", "sqsgd,privunit-inf", "--seeds", "2", *words)
     for config in configurations(sweep):
         assert {name: getattr(config, name) for name in given} == given
-        assert (config.secure, config.tensorboard, config.options) == (True, True, {"reach": 2.0})
+        assert (config.secure, config.options) == (True, {"reach": 2.0})
     assert (sweep.rates, sweep.seeds) == ((0.5,), (4, 5))
-
-
-def test_arms_and_panels_in_words(planned):
-    arms = ["--arm", "Ours: sqsgd", "--arm", "K = 16: sqsgd-paper levels=16 bytes=64", "--arm", "fedsgd"]
-    panels = ["--panel", "IID: partition=iid", "--panel", "One class each: partition=shards:1 clients=100"]
-    sweep = planned(*arms, *panels, "--bytes", "128", "--seeds", "1", "--title", "Mine")
-    assert sweep.title == "Mine"
-    assert [cell.arm for cell in sweep.cells()] == 2 * ["Ours", "K = 16", "fedsgd"]
-    assert [cell.panel for cell in sweep.cells()] == 3 * ["IID"] + 3 * ["One class each"]
-    found = configurations(sweep)
-    assert [config.bytes for config in found] == 2 * [128, 64, 128]
-    assert found[1].options == {"levels": 16}
-    assert [config.partition for config in found] == 3 * ["iid"] + 3 * ["shards:1"]
-    assert found[4].name == "One class each: K = 16"
 
 
 @pytest.mark.parametrize("name", ["figure5-mnist", "experiments/figure5-mnist.toml", "figure1"])
@@ -143,37 +131,6 @@ def test_arms_that_cannot_learn_are_told_before_they_run(ran):
     done = ran([ROW], *small.split())
     told = [line for line in done.error.splitlines() if "nothing will be learned" in line]
     assert [line.split(" at ")[0] for line in told] == ["arm 'vqsgd': vqsgd"]
-
-
-def test_a_row_of_the_table():
-    assert list(command._cells(ROW, "accuracy").values()) == [
-        "epsilon 8", "sqsgd", "91.23%\xa0±\xa01.23", "3", "0.123", "8", "local", "273", "12", "",
-    ]  # fmt: skip
-    cells = command._cells(FAILED, "accuracy")
-    assert (cells["accuracy"], cells["lr"], cells["failed"]) == ("", "", "levels = 1000 must be")
-    assert command._cells({**ROW, "half_width": None}, "accuracy")["accuracy"] == "91.23%"
-    assert command._cells({**ROW, "lr_by_rule": True}, "accuracy")["lr"] == "0.123 (rule)"
-
-
-def test_other_metrics_are_plain_numbers_under_their_name(capsys):
-    error = {**ROW, "accuracy": None, "metric": "RMSE", "value": 0.4321, "half_width": 0.012}
-    command.print_rows([error], "A title")
-    shown = capsys.readouterr().out
-    assert "RMSE" in shown
-    assert "0.4321 ± 0.012" in shown
-    command.print_rows([error, ROW], "A title")
-    assert "result" in capsys.readouterr().out
-
-
-def test_columns_that_are_empty_are_left_out_and_a_number_keeps_its_interval(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    names = ["sqsgd-stateless", "sqsgd, with a rather long name of many words", "fedsgd"]
-    command.print_rows([{**ROW, "panel": "", "arm": name} for name in names], "A title")
-    shown = capsys.readouterr().out
-    assert max(map(len, shown.splitlines())) <= 80
-    assert shown.count("91.23% ± 1.23") == 3
-    assert "panel" not in shown
-    assert "failed" not in shown
 
 
 def test_a_process_that_died_ends_with_1(tmp_path, monkeypatch):
@@ -218,51 +175,3 @@ def test_every_setting_of_the_figure_can_be_changed(planned_runs):
     assert found == {(128, 8.0, "dirichlet:0.1")}
     assert sorted({job.config.options["levels"] for job in jobs}) == [2, 8, 32]
     assert all(job.config.options["adaptive"] for job in jobs)
-
-
-def test_another_figure_is_not_resumed(planned_runs, tmp_path):
-    for name, file in FIGURES.items():
-        out = tmp_path / name
-        out.mkdir()
-        (out / "sweep.toml").write_text(load_sweep(figure_file(file), small=True).to_toml())
-        assert typed(["sqsgd", "ablate", name, "--resume", "--out", out]).code == 0
-    done = typed(["sqsgd", "ablate", "figure2", "--resume", "--out", tmp_path / "communication"])
-    assert done.code == 2
-    assert "communication holds another sweep than subsampling" in done.error
-    assert len(planned_runs) == len(FIGURES)
-
-
-def options(command):
-    return {name for each in get_command(app).commands[command].params for name in each.opts}
-
-
-@pytest.mark.parametrize(
-    ("command", "instead"), [("compare", {"--scheme", "--name"}), ("ablate", {"--name"})]
-)
-def test_nothing_of_train_is_missing(command, instead):
-    names = {name.removesuffix("_") for name in run_options()}
-    assert names - {"option"} < set(FIELDS)
-    wanted = {f"--{name.replace('_', '-')}" for name in names}
-    assert len(wanted) > 18
-    assert wanted & options("train") == wanted
-    assert wanted - options(command) == instead
-
-
-def test_help_shows_defaults_only_where_they_hold():
-    defaults = {
-        command: {each.name: each.default for each in get_command(app).commands[command].params}
-        for command in ("compare", "ablate")
-    }
-    assert defaults["compare"]["batch"] == 32
-    assert defaults["compare"]["lr"] is None  # the rates decide
-    assert defaults["ablate"]["batch"] is None  # the figure decides
-
-
-def test_a_panel_in_words_keeps_text_as_text():
-    found = worded("panel", "10 of 100: participation=10 clients=100 partition=dirichlet:0.1 secure=true")
-    assert found == {
-        "name": "10 of 100", "participation": "10", "clients": 100, "partition": "dirichlet:0.1",
-        "secure": True,
-    }  # fmt: skip
-    with pytest.raises(ValueError, match="must look like 'NAME: key=value"):
-        worded("panel", "")

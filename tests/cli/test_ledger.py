@@ -84,13 +84,13 @@ def test_names_that_are_not_a_ledger(command, ledger, tmp_path):
     for arguments, words in (
         ((), "Missing argument 'PATH'"),
         ((tmp_path / "nowhere",), "does not exist; name a ledger"),
-        ((tmp_path,), "is a folder; name the ledger in it"),
-        ((tmp_path / "pipe",), "is not a regular file"),  # and it does not block
-        (("/dev/null",), "is not a regular file"),
+        ((tmp_path,), "name the file of the ledger"),
+        ((tmp_path / "pipe",), "name the file of the ledger"),  # and it does not block
+        (("/dev/null",), "name the file of the ledger"),
         ((tmp_path / "ledger.tip",), "is the tip of a ledger; name the ledger itself"),
         ((ledger, "--witness", ledger), "must be the ledger's second tip"),
         ((ledger, "--witness", tmp_path / "ledger.tip"), "must be the ledger's second tip"),
-        ((ledger, "--witness", tmp_path), "is a folder; name the witness in it"),
+        ((ledger, "--witness", tmp_path), "name the file of the witness"),
         ((ledger, ledger), "unexpected extra argument"),
         ((ledger, "--lats", "3"), "No such option"),
     ):

@@ -1,14 +1,18 @@
-"""The printed summary of a run: what its epsilon covers, and whom it protects."""
+"""`sqsgd train`: the summary of a run, its progress and its page; `sqsgd report`."""
 
 import json
+import resource
+import signal
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from folders import write_run
 from typed import typed
 
 from sqsgd.cli.options import show_progress
-from sqsgd.cli.train import describe
+from sqsgd.cli.output import Ended
+from sqsgd.cli.train import describe, final_page
 from sqsgd.training import Record
 
 train = import_module("sqsgd.cli.train")
@@ -124,7 +128,7 @@ def test_progress_is_told_in_lines_where_there_is_no_terminal(capsys):
         "round 2 of 1,200: accuracy 50.00%, epsilon 16, 64 bytes per report",
         "round 3 of 1,200: accuracy 50.00%, epsilon 24, 64 bytes per report",
     ]
-    show_progress(records(3), train._progress(3), quiet=False, seconds=train.LINES)
+    show_progress(records(3), train._progress(3), quiet=False, seconds=30)
     assert capsys.readouterr().err.count("\n") == 1  # the lines are far apart
     show_progress(records(3), train._progress(3), quiet=True, seconds=0)
     assert capsys.readouterr() == ("", "")
@@ -146,22 +150,50 @@ def test_the_summary_ends_with_the_path_of_the_page(tmp_path):
     assert done.error == ""
 
 
-@pytest.mark.parametrize(("epsilon", "told"), [(0.5, True), (20.0, False)])
-def test_what_cannot_be_learned_is_told_on_standard_error(epsilon, told, tmp_path):
-    line = (
-        f"sqsgd train --dataset tiny:data --model tiny:model --scheme vqsgd --epsilon {epsilon} --clients 4"
-    )
-    done = typed(f"{line} --bytes 16 --rounds 3 --json --out {tmp_path / 'run'}")
+def test_a_page_and_its_files(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / f"runs/{seed}", seed=seed)
+    (tmp_path / "runs/b").mkdir()
+    (tmp_path / "runs/b/error.txt").write_text("out of memory\n")
+    out = tmp_path / "page.html"
+    folders = [f"--{kind}={tmp_path / kind}" for kind in ("csv", "pdf", "svg")]
+    done = typed(["sqsgd", "report", tmp_path / "runs", "--out", out, *folders, "--json"])
     assert done.code == 0
-    expected = "vqsgd at epsilon 0.5: little or nothing will be learned in 3 rounds of 4 clients"
-    assert (expected in done.error) is told
-    assert json.loads(done.out)["lr"] > 0
+    page, *files = json.loads(done.out)
+    assert page == str(out)
+    assert "<title>" in out.read_text()[:2000]
+    assert sorted(files) == sorted(
+        str(path) for kind in ("csv", "pdf", "svg") for path in (tmp_path / kind).iterdir()
+    )
+    assert len(files) == 3 + 6 + 6
+    assert done.error.startswith("not shown: ")
+    assert "out of memory" in done.error
 
 
-def test_an_experiment_of_the_package_is_found_by_its_name(monkeypatch, tmp_path):
-    def begin(_values, config_file, *_more, **_options):
-        raise ValueError(f"begun from {config_file.name}")
+def test_files_that_are_not_pages_are_not_overwritten(tmp_path):
+    run = write_run(tmp_path / "a")
+    before = (run / "config.toml").read_text()
+    for option, told in (("--out", "must end in .html"), ("--svg", "is a file; name a folder")):
+        done = typed(["sqsgd", "report", run, option, run / "config.toml"])
+        assert done.code == 2
+        assert told in done.error
+    assert (run / "config.toml").read_text() == before
 
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(import_module("sqsgd.training.train"), "begin", begin)
-    assert "begun from once-mnist.toml" in typed("sqsgd train --config once-mnist").error
+
+def test_a_full_disk_is_named_with_its_file_and_the_remedy(tmp_path):
+    """No file may become longer than some kilobytes here."""
+    run = write_run(tmp_path / "a", rounds=4)
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, usual[1]))
+    try:
+        with pytest.raises(Ended) as ended:
+            final_page(run, tmp_path / "page.html", "A title")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+        signal.signal(signal.SIGXFSZ, before)
+    assert ended.value.status == 1
+    told = ended.value.reason
+    assert told.startswith(f"{tmp_path / 'page.html'}: File too large; free some space")
+    assert f"sqsgd report {run} --out {tmp_path / 'page.html'} --title 'A title'" in told
+    assert not list(tmp_path.glob("page*"))  # nothing half-written

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -22,6 +23,12 @@ TRAMPOLINE = (
     "os.execvp(sys.argv[3], sys.argv[3:])"
 )
 SECONDS = 30
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def find_chromium():
+    """$SQSGD_CHROMIUM, or the first of the usual names on the PATH, or None."""
+    return os.environ.get("SQSGD_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Chromium:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sqsgd.report.charts import line_charts
+from sqsgd.report.charts import all_charts
 from sqsgd.training.summary import mean_interval
 
 BASELINE = {"scheme": "fedsgd", "notion": "none"}
@@ -17,13 +17,16 @@ BASELINE = {"scheme": "fedsgd", "notion": "none"}
         ([{"seed": 1, "ledgers": "a"}, {"seed": 2, "ledgers": "b"}], {"sqsgd"}),
         ([{"scheme": "sqsgd"}, {"scheme": "sqsgd-paper"}], {"sqsgd", "sqsgd-paper"}),
         ([{"epsilon": 200.0}, {"epsilon": 400.5}], {"ε 200", "ε 400.5"}),
-        ([{"bytes": 128, "lr": 0.5}, {"bytes": 256}], {"128 bytes, lr 0.5", "256 bytes"}),
+        ([{"bytes": 128, "lr": 0.5}, {"bytes": 256}], {"128 bytes, lr 0.5", "256 bytes, lr by rule"}),
         ([{"lr": 0.5}, {"lr": 0.0}], {"lr 0.5", "lr by rule"}),
         ([{"options": {"levels": 8}}, {"options": {"levels": 32}}], {"levels 8", "levels 32"}),
         ([{"options": {"adaptive": True}}, {}], {"adaptive on", "adaptive default"}),
         ([{"dataset": "mnist", "seed": 5}, {"seed": 9}], {"mnist", "mnist5k"}),
-        ([{"clip_norm": 2.0}, {"participation": "5"}], {"5 clients per round", "clip 2, all clients"}),
-        ([{"secure": True}, {}], {"secure noise", "seeded noise"}),
+        (
+            [{"clip_norm": 2.0}, {"participation": "5"}],
+            {"clip_norm 0, participation 5", "clip_norm 2, participation all"},
+        ),
+        ([{"secure": True}, {}], {"secure on", "secure off"}),
         ([{"options": {"a": "x\x00\n\ud7ff"}}, {"options": {"a": "y"}}], {"a x\ufffd\ufffd\ufffd", "a y"}),
         # Names that runs were given are their labels, with a number where two groups have one.
         (
@@ -31,14 +34,10 @@ BASELINE = {"scheme": "fedsgd", "notion": "none"}
             {"Us", "64 bytes", "9 bytes"},
         ),
         ([{"name": "Us"}, {"name": "Us", "bytes": 64}], {"Us", "Us (2)"}),
-        # Baselines are not named after budgets that they ignore, nor runs after the default code.
+        # Baselines are not named after budgets that they ignore.
         (
             [{"epsilon": 200.0}, {"bytes": 128}, BASELINE, {**BASELINE, "epsilon": 200.0}],
             {"sqsgd, ε 200, 256 bytes", "sqsgd, ε 400, 128 bytes", "fedsgd", "fedsgd (2)"},
-        ),
-        (
-            [{"options": {"code": "sparse"}}, {"options": {"code": "signs"}}, {"scheme": "fedsgd"}],
-            {"sqsgd", "sqsgd, code signs", "fedsgd"},
         ),
     ],
 )
@@ -82,7 +81,7 @@ def test_means_are_over_finished_runs_if_there_are_any(grouped):
 def test_unfinished_runs_are_compared_up_to_the_round_that_all_have(grouped):
     (group,) = grouped({"seed": 0, "done": 25}, {"seed": 1, "done": 33}, {"seed": 2, "done": 0})
     assert (len(group.counted), group.rounds) == (2, 25)
-    assert [point["x"] for point in line_charts([group])[0].points] == [10.0, 20.0]
+    assert [point["x"] for point in all_charts([group])[0].points] == [10.0, 20.0]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def stated(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "said", "not_said"),
     [
-        ({"epsilon": 400.0}, "40 × 400 = 16,000 in total|at most about 10¹⁷⁴ times|is a weak guarantee", ""),
+        ({"epsilon": 400.0}, "40 × 400 = 16,000 in total|at most about 10^174 times|is a weak guarantee", ""),
         ({"epsilon": 400.0}, "this was an experiment and protects nobody", "noise was secure"),
         ({"epsilon": 1.0, "rounds": 5}, "2.718 times as likely|at most 73.1 % of the time", "weak"),
         ({"epsilon": 1.0}, "the total is a weak guarantee by itself", ""),
@@ -57,14 +57,14 @@ def stated(tmp_path):
         ({"done": 0, "error": "out of memory"}, "nothing was sent and nothing was spent", ""),
         (
             SECURE_ONCE,
-            "; central ε 0.1382.|centrally (ε, δ)-differentially private with ε = 0.1382 and δ = 10⁻⁶"
+            "; central ε 0.1382.|centrally (ε, δ)-differentially private with ε = 0.1382 and δ = 1e-06"
             "|the order of the 60,000 clients and their reports|guesses right at most 53.4 % of the time"
             "|does not cover the training loss and the times",
             "secret order.",
         ),
         (
             {**ONCE, "central": WITHIN_ROUNDS},
-            "the order of the 1,500 clients of a round|Only the order within rounds counts|δ = 2.5 × 10⁻⁷"
+            "the order of the 1,500 clients of a round|Only the order within rounds counts|δ = 2.5e-07"
             "|with secure noise and a secret order.",
             "",
         ),

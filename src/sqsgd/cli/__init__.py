@@ -1,7 +1,4 @@
-"""The command line: one file per command, named after it.
-
-Commands import what they need when they run, so that ``sqsgd --help`` is quick.
-"""
+"""The command line, by topic. Commands import what they need when they run: ``sqsgd --help`` is quick."""
 
 from __future__ import annotations
 
@@ -11,22 +8,8 @@ from typing import Annotated
 import typer
 
 from sqsgd import __version__
-from sqsgd.cli import (
-    ablate,
-    audit,
-    collect,
-    compare,
-    conformance,
-    data,
-    deploy,
-    doctor,
-    ledger,
-    plan,
-    report,
-    schemes,
-    train,
-)
-from sqsgd.cli._failures import run
+from sqsgd.cli import audit, collect, compare, deploy, doctor, ledger, plan, train
+from sqsgd.cli.output import run
 
 app = typer.Typer(
     name="sqsgd",
@@ -53,21 +36,15 @@ def _common(
     pass
 
 
-app.command(cls=train.Command)(train.train)
-app.command(cls=train.Command)(compare.compare)
-app.command(cls=train.Command)(ablate.ablate)
-app.command()(report.report)
-app.command()(plan.plan)
-app.command()(audit.audit)
-app.command()(schemes.schemes)
-app.command()(conformance.conformance)
-app.command()(doctor.doctor)
-app.add_typer(data.app, name="data")
-app.add_typer(ledger.app, name="ledger")
-app.add_typer(deploy.app, name="deploy")
-app.add_typer(collect.app, name="collect")
+for command in (
+    train.train, compare.compare, compare.ablate, train.report, plan.plan, audit.audit, doctor.schemes,
+    audit.conformance, doctor.doctor,
+):  # fmt: skip
+    app.command()(command)
+for module, name in ((doctor, "data"), (ledger, "ledger"), (deploy, "deploy"), (collect, "collect")):
+    app.add_typer(module.app, name=name)
 
 
 def main() -> None:
-    """Run the command in ``sys.argv`` and exit with its status, see :mod:`sqsgd.cli._failures`."""
+    """Run the command in ``sys.argv`` and exit with its status, see :mod:`sqsgd.cli.output`."""
     sys.exit(run(app, sys.argv[1:]))

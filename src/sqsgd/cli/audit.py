@@ -1,4 +1,4 @@
-"""``sqsgd audit``: try to break a scheme."""
+"""``sqsgd audit``: try to break a scheme; ``sqsgd conformance``: is an encoder in another language right?"""
 
 from __future__ import annotations
 
@@ -10,28 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsgd.cli._tables import print_json, print_table, wrapped
 from sqsgd.cli.options import Bytes, Dim, Epsilon, Json, SchemeName, SchemeOption, scheme_options
+from sqsgd.cli.output import print_result, print_table, wrapped
 
 if TYPE_CHECKING:
-    from sqsgd.audit import Audit, Finding, Subject
-
-_OWN = {"name": "--scheme", "dim": "--dim", "epsilon": "--epsilon", "bytes": "--bytes"}
+    from sqsgd.audit import Audit, Finding
 
 
 def audit(
     scheme: SchemeName = "sqsgd",
-    trials: Annotated[
-        int, typer.Option(help="Reports per distinguishing attempt; other sample sizes scale with it.")
-    ] = 20_000,
+    trials: Annotated[int, typer.Option(help="Reports per attempt; other samples scale with it.")] = 20_000,
     dim: Dim = 119850,
     epsilon: Epsilon = 400.0,
     bytes_: Bytes = 256,
     option: SchemeOption = None,
-    inversion: Annotated[
-        bool,
-        typer.Option("--inversion/--no-inversion", help="Try to recover images (takes a minute)."),
-    ] = True,
+    inversion: Annotated[bool, typer.Option(help="Try to recover images (takes a minute).")] = True,
     seed: Annotated[int, typer.Option(help="Seed of vectors and tasks; the noise is never seeded.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for a page, the images and the numbers.")] = None,
     as_json: Json = False,
@@ -40,76 +33,89 @@ def audit(
 
     A scheme without a guarantee cannot pass: the result is "nothing to audit", and passed is false.
 
-    It checks likelihood ratios of worst-case pairs, and bounds epsilon from below with real reports.
-
-    It checks output distributions, noise reuse (clients, rounds, threads, forks) and leaks outside the codes.
-
-    It tries to reconstruct directions and images.
+    It checks likelihood ratios, real reports, output distributions, noise reuse and leaks outside the codes,
+    and tries to reconstruct directions and images.
     """
-    from sqsgd._internal import checks
-    from sqsgd.audit import Subject
+    from sqsgd.audit import Subject, steps
+    from sqsgd.audit.audit_page import write_audit
     from sqsgd.audit.checklist import gathered
     from sqsgd.schemes import check_name, make_scheme
 
     check_name("scheme", scheme)
-    checks.integer("bytes", bytes_, 1, 2**37)
-    options: dict[str, Any] = scheme_options(option or [], _OWN)
+    own = {"name": "--scheme", "dim": "--dim", "epsilon": "--epsilon", "bytes": "--bytes"}
+    options: dict[str, Any] = scheme_options(option or [], own)
     subject = Subject(
-        name=scheme,
-        make=partial(make_scheme, scheme, **options),
-        dim=dim,
-        epsilon=epsilon,
-        bytes=bytes_,
-        trials=trials,
-        seed=seed,
-    )
+        name=scheme, make=partial(make_scheme, scheme, **options),
+        dim=dim, epsilon=epsilon, bytes=bytes_, trials=trials, seed=seed,
+    )  # fmt: skip
+    planned = steps(subject, inversion=inversion)  # raises for an invalid scheme or budget
     if out is not None:
         if out.exists() and not out.is_dir():
             raise ValueError(f"out = {out} is a file; name a folder")
         out.mkdir(parents=True, exist_ok=True)  # fail now, not at the end
-    found = gathered(subject, _shown(subject, inversion=inversion))
-    written = list[Path]()
-    if out is not None:
-        from sqsgd.audit.audit_page import write_audit
 
-        written = write_audit(found, out)
-    if as_json:
-        print_json({**found.to_dict(), "files": [str(path) for path in written]})
-    else:
-        _print(found)
-        for path in written:
-            typer.echo(f"written to {path}")
-    raise typer.Exit(1 if found.violated else 0)
-
-
-def _shown(subject: Subject, *, inversion: bool) -> Iterator[Finding]:
-    """Yield the findings; on a terminal, show the current step on standard error."""
-    from sqsgd.audit import steps
-
-    planned = steps(subject, inversion=inversion)  # raises for an invalid scheme or budget
-    if not sys.stderr.isatty():  # and no thread either, which a status has: some steps fork
-        for step in planned:
-            yield from step.findings(subject)
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("starting") as status:
+    def findings() -> Iterator[Finding]:
         for number, step in enumerate(planned, start=1):
-            status.update(f"{number} of {len(planned)}: {step.name}")
+            if sys.stderr.isatty():
+                typer.echo(f"{number} of {len(planned)}: {step.name}", err=True)
             yield from step.findings(subject)
+
+    found = gathered(subject, findings())
+    written = [str(path) for path in write_audit(found, out)] if out is not None else []
+    if not as_json:
+        _print(found)
+    lines = (wrapped(found.verdict), *(f"written to {path}" for path in written))
+    print_result(as_json, {**found.to_dict(), "files": written}, *lines)
+    raise typer.Exit(1 if found.violated else 0)
 
 
 def _print(found: Audit) -> None:
     from sqsgd.audit.findings import shown
 
     typer.echo(f"{found.result.upper()}\n")
+
+    def told(each: Finding) -> tuple[str, ...]:
+        return each.outcome, each.name, shown(each.measured), shown(each.limit), each.sentence
+
     promise = "promises nothing" if found.notion == "none" else f"promises epsilon {found.epsilon:,.12g}"
     print_table(
         ("outcome", "check", "measured", "limit", "explanation"),
-        [
-            [each.outcome, each.name, shown(each.measured), shown(each.limit), each.sentence]
-            for each in found.findings
-        ],
+        [[*told(each)] for each in found.findings],
         title=f"{found.scheme}, dim {found.dim:,}, {found.message_bytes:,} bytes: {promise} ({found.notion})",
     )
-    typer.echo(wrapped(found.verdict))
+
+
+def conformance(
+    answers: Annotated[
+        Path | None, typer.Argument(help="Another implementation's answers, a JSON file.")
+    ] = None,
+    export: Annotated[Path | None, typer.Option(help="Write the vectors to this file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check another implementation's answers to the conformance vectors, and say what differs.
+
+    Exits with 1 if something differs. docs/encoder.md describes vectors and answers.
+    """
+    from sqsgd.audit.conformance import PATH, compare, read_answers, read_vectors
+
+    if (answers is None) == (export is None):
+        raise ValueError("name either a file of answers to check, or --export FILE to get the vectors")
+    vectors = read_vectors()
+    if export is not None:
+        export.write_bytes(PATH.read_bytes())
+        print_result(as_json, {"written": str(export)}, f"written to {export}")
+        return
+    found = compare(read_answers(answers), vectors)  # type: ignore[arg-type]
+    lines = [str(each) for each in found.differences[:20]]
+    if found.unanswered:
+        lines.append(f"not answered: {', '.join(found.unanswered)}")
+    verdict = "conforms" if found.conforms else "does not conform"
+    lines.append(f"{found.agree} answers agree, {len(found.differences)} differ: {verdict}")
+    summary = {
+        "conforms": found.conforms,
+        "agree": found.agree,
+        "differences": [vars(each) for each in found.differences],
+        "unanswered": found.unanswered,
+    }
+    print_result(as_json, summary, *lines)
+    raise typer.Exit(0 if found.conforms else 1)

@@ -2,60 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib.util
-import inspect
+import importlib
 import os
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
 from sqsgd._internal import checks
-from sqsgd.cli._tables import cell, print_fields, print_json, print_result, print_table
-from sqsgd.cli.options import SCHEME_NAMES, Json, given
+from sqsgd.cli.options import Json, given, group, takes
+from sqsgd.cli.output import cell, print_fields, print_json, print_result, print_table
 from sqsgd.federation.deploy.federation import Federation, load_federation
 
-app = typer.Typer(
-    help="A federation of real machines, over TLS.", no_args_is_help=True, suggest_commands=False
-)
+app = group("A federation of real machines, over TLS.")
 Folder = Annotated[Path, typer.Argument(help="The federation's folder.")]
 Server = Annotated[Path, typer.Argument(help="The folder of a federation or a server.")]
 Node = Annotated[Path, typer.Argument(help="A node's folder.")]
 App = Annotated[Path | None, typer.Option(help="Your own Flower app.", show_default="the built-in app")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the last training run.")]
-Days = Annotated[int, typer.Option(help="Validity of the server's certificate, in days.")]
-
-
-def _takes_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the fields of a federation as options; it takes them as ``**_settings``."""
-    own = inspect.signature(command, eval_str=True)
-    kept = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
-    hints = get_type_hints(Federation, include_extras=True)
-    for field in dataclasses.fields(Federation):
-        if field.name in ("hosts", "link_port"):
-            continue
-        kind, text = get_args(hints[field.name])
-        option = typer.Option(
-            f"--{field.name.replace('_', '-')}",
-            help=text,
-            autocompletion=SCHEME_NAMES if field.name == "scheme" else None,
-            show_default="the cost of all rounds" if field.name == "max_epsilon" else True,
-        )
-        annotation: Any = Annotated[kind, option]
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        kept.append(inspect.Parameter(field.name, keyword, default=field.default, annotation=annotation))
-    command.__signature__ = own.replace(parameters=kept)  # type: ignore[attr-defined]
-    return command
+Days = Annotated[int, typer.Option(help="Validity of the server's certificate.", min=1, max=3650)]
 
 
 @app.command()
-@_takes_settings
+@takes(Federation, without=("hosts", "link_port"))
 def init(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="A new folder.")],
@@ -69,7 +43,6 @@ def init(
     """Write certificates, keys, settings, scripts and services of a TLS federation into a new folder."""
     from sqsgd.federation.deploy.folders import write_federation
 
-    checks.integer("days", days, 1, 3650)
     values = given(context, Federation.__dataclass_fields__)
     if "max_epsilon" in values:  # 0 is allowed in the file only, where it means the cost of all rounds
         checks.real("max_epsilon", values["max_epsilon"], 0.01, 1e12)
@@ -77,12 +50,12 @@ def init(
         values["hosts"] = tuple(host)
     written = write_federation(folder, Federation(**values), days)
     federation = load_federation(written)
-    nodes_ = [str(written / f"nodes/node-{index}") for index in range(federation.nodes)]
-    result: dict[str, object] = {"folder": str(written), "server": str(written / "server"), "nodes": nodes_}
-    result |= {"hosts": federation.certified, "port": federation.port, "max_epsilon": federation.cap}
+    nodes = [str(written / f"nodes/node-{index}") for index in range(federation.nodes)]
+    result = {"folder": str(written), "server": str(written / "server"), "nodes": nodes}
+    of_server = {"hosts": federation.certified, "port": federation.port, "max_epsilon": federation.cap}
     print_result(
         as_json,
-        result,
+        result | of_server,
         f"written to  {written}: a server, certified for {days} days, and {federation.nodes} nodes",
         f"each node   answers while its ledger is below epsilon {federation.cap:,g}",
         f"try it      sqsgd deploy up {folder}",
@@ -99,24 +72,20 @@ def up(folder: Folder, resume: Resume = False, app: App = None, as_json: Json = 
     federation = load_federation(folder)
     if not (folder / "Procfile").is_file():
         raise ValueError(f"{folder} has no Procfile: name the folder that `sqsgd deploy init` wrote")
-    if importlib.util.find_spec("honcho") is None:
-        raise ValueError("honcho is not installed here: pip install 'sqsgd[flower]'")
+    importlib.import_module("honcho")  # what is missing, and how to install it, is said by output.py
     check_version()
     options = [*(["--resume"] if resume else []), *(["--app", str(app.absolute())] if app else [])]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "PATH": path, "SQSGD_TRAIN_OPTIONS": shlex.join(options)}
-    parts = list[str]()
+    command = [sys.executable, "-m", "honcho", "start"]
     if find_nginx() is None:
-        _say("nginx is not installed: here, and only here, nodes connect to Flower's SuperLink directly")
+        told = "nginx is not installed: here, and only here, nodes connect to Flower's SuperLink directly"
+        typer.echo(told, err=True)
         names = [line.partition(":")[0] for line in (folder / "Procfile").read_text().splitlines()]
-        parts = [name for name in names if name != "nginx"]
+        command += [name for name in names if name != "nginx"]
         environment["SQSGD_SERVER"] = f"127.0.0.1:{federation.link_port}"
-    with subprocess.Popen(  # noqa: S603
-        [sys.executable, "-m", "honcho", "start", *parts],
-        cwd=folder,
-        env=environment,
-        stdout=sys.stderr if as_json else None,
-    ) as honcho:
+    output = sys.stderr if as_json else None
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=output) as honcho:  # noqa: S603
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: honcho.terminate())  # it ends everything, and then itself
         code = honcho.wait()
@@ -130,17 +99,16 @@ def train(server: Server, resume: Resume = False, app: App = None, as_json: Json
     """Register new nodes, train and follow it; exits with 1 if training was not completed."""
     from sqsgd.federation.deploy import training
 
-    job = training.train(server, app=app, resume=resume, tell=(lambda _: None) if as_json else _say)
+    job = training.train(server, app=app, resume=resume)
+    typer.echo(f"{job.status}: {job.name}", err=True)
     if as_json:
         print_json(training.read_status(server)["run"])
-    else:
-        _say(f"{job.status}: {job.name}")
     raise typer.Exit(0 if job.status == training.COMPLETED else 1)
 
 
 @app.command()
 def status(
-    folder: Annotated[Path, typer.Argument(help="The folder of a federation, a server or a node.")],
+    folder: Annotated[Path, typer.Argument(help="Of a federation, a server or a node.")],
     as_json: Json = False,
 ) -> None:
     """Show what run folders and ledgers say: spending, refusals by reason, and the progress of training."""
@@ -170,36 +138,25 @@ def add_node(folder: Folder, as_json: Json = False) -> None:
 
 @app.command()
 def revoke(
-    folder: Server,
-    name: Annotated[str, typer.Argument(help="The node, such as node-1.")],
-    as_json: Json = False,
+    folder: Server, name: Annotated[str, typer.Argument(help="Such as node-1.")], as_json: Json = False
 ) -> None:
     """Refuse a node from now on; nothing else is stopped."""
     from sqsgd.federation.deploy.folders import revoke
 
     key, done = revoke(folder, name)
     elsewhere = f"nginx does not run here: on the server, run `sqsgd deploy revoke . {name}`, or reload nginx"
-    then = "nginx refuses it already" if done else elsewhere
-    result = {"revoked": str(key), "reloaded": done}
-    print_result(as_json, result, f"{name} is revoked: its key is now {key}", then)
+    lines = f"{name} is revoked: its key is now {key}", "nginx refuses it already" if done else elsewhere
+    print_result(as_json, {"revoked": str(key), "reloaded": done}, *lines)
 
 
 @app.command()
-def renew(
-    folder: Folder,
-    days: Days = 825,
-    authority: Annotated[
-        bool, typer.Option("--authority", help="Renew the authority's certificate too.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Renew the server's certificate, and the authority's, with the same keys; no node is stopped."""
+def renew(folder: Folder, days: Days = 825, as_json: Json = False) -> None:
+    """Renew the server's certificate, for the same key; no node is stopped."""
     from sqsgd.federation.deploy.folders import renew
 
-    checks.integer("days", days, 1, 3650)
-    written = [str(path) for path in renew(folder, days, authority=authority)]
-    restart = "copy them to their machines; restart superlink.sh, and nginx.sh if it runs elsewhere"
-    print_result(as_json, {"renewed": written}, *(f"renewed     {path}" for path in written), restart)
+    path = str(renew(folder, days))
+    restart = "copy it to the server; restart superlink.sh, and nginx.sh if it runs elsewhere"
+    print_result(as_json, {"renewed": [path]}, f"renewed     {path}", restart)
 
 
 @app.command()
@@ -235,7 +192,6 @@ def ledger(node: Node, as_json: Json = False) -> None:
 
 
 def _show(found: Mapping[str, Any]) -> None:
-    """Print one status for people."""
     nodes = [found] if found["kind"] == "node" else found["nodes"]
     columns = ["node", "spent", "left", "answers", "refusals", "last reason", "ledger"]
     keys = ("name", "epsilon_spent", "epsilon_left", "answers", "refusals", "last_refusal", "ledger")
@@ -259,13 +215,9 @@ def _show_run(run: Mapping[str, Any] | None) -> None:
     accuracy = "" if run["accuracy"] is None else f", accuracy {run['accuracy']:.2%}"
     attempts = f", attempt {run['attempts']}" if run["attempts"] > 1 else ""
     fields = [("training", f"{run['status']}: round {run['round']} of {run['rounds']}{accuracy}{attempts}")]
-    if run["problem"]:
-        fields.append(("", run["problem"]))
+    fields += [("", run["problem"])] if run["problem"] else []
     fields.append(("answers", f"{run['answers']} accepted, {run['rejected']} rejected"))
     fields += [("", f"{count} x {_short(reason)}") for reason, count in run["rejected_by_reason"].items()]
-    for each in run["last_rejected"]:
-        who = f"node {each['node']}" if "node" in each else f"slot {each.get('slot')}"
-        fields.append(("", f"round {each['round'] + 1}: {who}: {each.get('reason')}"))
     fields.append(("bytes", f"up {run['bytes_up']:,}, down {run['bytes_down']:,}"))
     print_fields(fields, 12)
 
@@ -273,7 +225,3 @@ def _show_run(run: Mapping[str, Any] | None) -> None:
 def _short(value: object) -> str:
     text = f"{value:,g}" if isinstance(value, float) else cell(value)
     return text if len(text) <= 80 else text[:79] + "…"
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)

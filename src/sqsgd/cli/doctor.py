@@ -1,7 +1,4 @@
-"""``sqsgd doctor``: what works on this machine, what is missing, and the command that fixes it.
-
-Checks exercise the real thing: they encode reports, load torch, and compare checksums of dataset files.
-"""
+"""``sqsgd doctor``, ``schemes`` and ``data``: what works on this machine, and what there is to choose."""
 
 from __future__ import annotations
 
@@ -11,25 +8,22 @@ import importlib.metadata
 import json
 import os
 import platform
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
 import typer
 
-from sqsgd.cli._tables import print_json, print_table, wrapped
-from sqsgd.cli.options import DataDir, Json
-
-EXTRAS = ("train", "report", "flower", "collect")
-ENGINE_NEEDS = {"local": ("train",), "flower": ("train", "flower")}  # extras
-MODULES = {"train": ("torch", "safetensors.numpy", "tomli_w"), "flower": ("flwr",)}
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+from sqsgd._internal.checks import integer, real
+from sqsgd.cli.options import Bytes, DataDir, Dim, Epsilon, Json, group
+from sqsgd.cli.output import EXTRAS, cell, print_fields, print_json, print_result, print_table, wrapped
+from sqsgd.learning.files import FETCHABLE
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Check:
     """The result of one check."""
 
@@ -37,100 +31,61 @@ class Check:
     name: str
     state: str  # good, missing or broken
     found: str
-    needed: str = ""
     fix: str = ""  # the command that fixes it; empty if nothing is wrong
-    basic: bool = False  # nothing works without it
 
 
 def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Check what is installed, which engines and datasets are usable, and how to fix what is missing.
+    """Check what is installed, which extras and datasets are usable, and how to fix what is missing.
 
     Exits with 1 if something is wrong that everything depends on; extras and datasets may be missing.
     """
     checks = list(examine(data_dir))
-    works = all(check.state == "good" for check in checks if check.basic)
+    works = all(check.state == "good" for check in checks if check.group == "basics")
     if as_json:
         print_json({"works": works, "checks": [asdict(check) for check in checks]})
-        raise typer.Exit(0 if works else 1)
-    rows = [[check.state, check.group, check.name, check.found, check.needed] for check in checks]
-    print_table(("state", "group", "what", "found", "needed"), rows)
-    typer.echo("\nThe basics work." if works else "\nThe basics do NOT work.")
-    fixes = dict[str, list[str]]()
-    for check in checks:
-        if check.fix:
-            fixes.setdefault(check.fix, []).append(check.name)
-    if fixes:
-        typer.echo("To fix what is missing or broken:")
-    for fix, names in fixes.items():
-        typer.echo(wrapped(f"  {', '.join(names)}:\n    {fix}", 4))
+    else:
+        rows = [[check.state, check.group, check.name, check.found] for check in checks]
+        print_table(("state", "group", "what", "found"), rows)
+        typer.echo("\nThe basics work." if works else "\nThe basics do NOT work.")
+        for check in checks:
+            if check.fix:
+                typer.echo(wrapped(f"To fix {check.name}:\n    {check.fix}", 4))
     raise typer.Exit(0 if works else 1)
 
 
 def examine(data_dir: str | Path | None = None) -> Iterator[Check]:
     """Run every check, the basic ones first; a check that fails does not stop the others."""
-    yield from _packages("")
+    from sqsgd.learning.files import dataset_status
+
     for name, attempt in (("entropy", _entropy), ("kernels", _kernels)):
-        yield _tried("basics", name, attempt, _install(), basic=True)
-    for extra in EXTRAS:
-        yield from _packages(extra)
-    for engine, extras in ENGINE_NEEDS.items():
-        yield _tried("engines", engine, partial(_imports, extras), _install(*extras))
-    yield from _data_sets(data_dir)
-    if not find_chromium():
-        fix = "for the tests that open a report: apt install chromium, or set SQSGD_CHROMIUM to its path"
-        yield Check(group="for contributors", name="chromium", state="missing", found="", fix=fix)
+        yield _tried("basics", name, attempt, _install())
+    for extra, modules in EXTRAS.items():
+        yield _tried("extras", extra, partial(_imports, modules), _install(f"[{extra}]"))
+    for each in dataset_status(data_dir):
+        if each.available:
+            yield Check("data sets", each.name, "good", str(each.where))
+        else:
+            lacks = f"{len(each.missing)} files: {each.missing[0]}"
+            yield Check("data sets", each.name, "missing", lacks, each.how)
 
 
-def find_chromium() -> str | None:
-    """$SQSGD_CHROMIUM, or the first of the usual names on the PATH, or None."""
-    return os.environ.get("SQSGD_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
-
-
-def _tried(
-    group: str, name: str, attempt: Callable[[], str], fix: str, *, needed: str = "", basic: bool = False
-) -> Check:
-    """Run a check; if it raises an exception, report that as what is wrong."""
+def _tried(group: str, name: str, attempt: Callable[[], str], fix: str) -> Check:
     try:
-        state, found, fix = "good", attempt(), ""
+        return Check(group, name, "good", attempt())
     except Exception as error:
-        state, found = "missing" if isinstance(error, ModuleNotFoundError) else "broken", str(error)
-    return Check(group=group, name=name, state=state, found=found, needed=needed, fix=fix, basic=basic)
+        state = "missing" if isinstance(error, ModuleNotFoundError) else "broken"
+        return Check(group, name, state, str(error), fix)
 
 
-def _install(*extras: str) -> str:
-    """The pip command that installs these extras from the same source as this copy."""
-    wanted = f"[{','.join(extras)}]" if extras else ""
+def _install(extra: str = "") -> str:
+    """The pip command that installs an extra, with the versions it needs, from this copy's source."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         origin = json.loads(importlib.metadata.distribution("sqsgd").read_text("direct_url.json") or "{}")
         if origin.get("dir_info", {}).get("editable"):
-            return f"pip install --editable '{unquote(urlsplit(origin['url']).path)}{wanted}'"
+            return f"pip install --editable '{unquote(urlsplit(origin['url']).path)}{extra}'"
         if url := origin.get("url"):
-            return f"pip install 'sqsgd{wanted} @ {url}'"
-    return f"pip install --upgrade 'sqsgd{wanted}'"
-
-
-def _packages(extra: str) -> Iterator[Check]:
-    """Compare the requirements of an extra, or of the package itself, with what is installed."""
-    from packaging.requirements import Requirement
-
-    def version(requirement: Requirement) -> str:
-        found = importlib.metadata.version(requirement.name)
-        if not requirement.specifier.contains(found, prereleases=True):
-            raise ValueError(found)
-        return found
-
-    group = f"extra {extra}" if extra else "basics"
-    try:
-        lines = importlib.metadata.requires("sqsgd") or []
-    except importlib.metadata.PackageNotFoundError:
-        why, fix = "this source tree is not installed", "pip install --editable ."
-        yield Check(group=group, name="sqsgd", state="missing", found=why, fix=fix)
-        return
-    for one in map(Requirement, lines):
-        always = one.marker is None or one.marker.evaluate({"extra": ""})
-        if always == (not extra) and (one.marker is None or one.marker.evaluate({"extra": extra})):
-            fix, needed = _install(*filter(None, [extra])), str(one.specifier)
-            yield _tried(group, one.name, partial(version, one), fix, needed=needed, basic=not extra)
+            return f"pip install 'sqsgd{extra} @ {url}'"
+    return f"pip install --upgrade 'sqsgd{extra}'"
 
 
 def _entropy() -> str:
@@ -156,22 +111,75 @@ def _kernels() -> str:
     mean = scheme.aggregate((task, scheme.encode(x, task, secure_rng())) for _ in range(20))
     if not np.isfinite(mean).all() or mean.sum() <= 0:
         raise RuntimeError("the mean of 20 reports of one vector does not point in its direction")
-    if type(getattr(rotate, "_cache", None)).__name__ == "NullCache":
-        return "machine code is compiled by each process: set NUMBA_CACHE_DIR to a folder"
-    return "machine code is cached on disk"
+    uncached = type(getattr(rotate, "_cache", None)).__name__ == "NullCache"
+    advice = "machine code is compiled by each process: set NUMBA_CACHE_DIR to a folder"
+    return advice if uncached else "machine code is cached on disk"
 
 
-def _imports(extras: tuple[str, ...]) -> str:
-    for module in (name for extra in extras for name in MODULES[extra]):
+def _imports(modules: tuple[str, ...]) -> str:
+    for module in modules:
         importlib.import_module(module)
     return "usable"
 
 
-def _data_sets(data_dir: str | Path | None) -> Iterator[Check]:
+app = group("List and download datasets.")
+
+
+@app.command("list")
+def list_data(data_dir: DataDir = None, as_json: Json = False) -> None:
+    """List the datasets: where each is, what is missing, and how to get it."""
     from sqsgd.learning.files import dataset_status
 
-    for status in dataset_status(data_dir):
-        state, found, fix = "good", str(status.where), ""
-        if not status.available:
-            state, found, fix = "missing", f"{len(status.missing)} files: {status.missing[0]}", status.how
-        yield Check(group="data sets", name=status.name, state=state, found=found, fix=fix)
+    rows = dataset_status(data_dir)
+    if as_json:
+        print_json([{**asdict(row), "where": str(row.where or "")} for row in rows])
+        return
+    for row in rows:
+        where = f"here: {row.where}" if row.available else f"missing {', '.join(row.missing)}; {row.how}"
+        print_fields([(row.name, where)], 15)
+
+
+@app.command("fetch")
+def fetch_data(
+    name: Annotated[
+        str,
+        typer.Argument(help="Its name.", metavar="|".join(FETCHABLE), autocompletion=lambda: list(FETCHABLE)),
+    ],
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Download a dataset from public mirrors; resumes, verifies, and leaves no partial files."""
+    from sqsgd.learning.files import fetch
+
+    where = fetch(name, data_dir)
+    print_result(as_json, {"name": name, "where": str(where)}, f"{name}: {where}")
+
+
+def schemes(dim: Dim = 119850, epsilon: Epsilon = 400.0, bytes_: Bytes = 256, as_json: Json = False) -> None:
+    """List the schemes, with the guarantee and message size of each under a budget."""
+    from sqsgd._internal.files import worded
+    from sqsgd.schemes import SCHEMES, make_scheme
+
+    integer("dim", dim, 1, 2**24)
+    real("epsilon", epsilon, 0.01, 1e5)
+    rows: list[dict[str, object]] = []
+    for name, function in SCHEMES.items():
+        summary = (function.__doc__ or "").strip().splitlines()[0]
+        try:
+            scheme = make_scheme(name, dim=dim, epsilon=epsilon, bytes=bytes_)
+        except ValueError as error:
+            rows.append({"name": name, "notion": "impossible here", "epsilon": 0.0, "summary": str(error)})
+            continue
+        privacy = scheme.privacy
+        rows.append({
+            "name": name, "notion": privacy.notion, "epsilon": privacy.epsilon, "delta": privacy.delta,
+            "arithmetic": privacy.arithmetic if privacy.is_private else "",
+            "message_bytes": scheme.bits // 8, "code_bytes": -(-scheme.code_bits // 8),
+            "keeps_residual": scheme.residual, "summary": summary,
+        })  # fmt: skip
+    if as_json:
+        print_json([{**row, "epsilon": worded(row["epsilon"])} for row in rows])
+        return
+    columns = ("name", "notion", "epsilon", "arithmetic", "message_bytes", "summary")
+    shown = [[cell(row.get(column)).replace("``", "") for column in columns] for row in rows]
+    print_table([column.removeprefix("message_") for column in columns], shown)

@@ -9,22 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsgd.cli._tables import print_fields, print_json, print_result, print_table, wrapped
-from sqsgd.cli.options import Json
+from sqsgd.cli.options import Json, group
+from sqsgd.cli.output import print_fields, print_json, print_result, print_table, wrapped
 
 if TYPE_CHECKING:
     from sqsgd.privacy.ledger import Ledger
 
-app = typer.Typer(
-    help="What a client has spent, and whether its record is intact.",
-    no_args_is_help=True,
-    suggest_commands=False,
-)
+app = group("What a client has spent, and whether its record is intact.")
 LedgerPath = Annotated[Path, typer.Argument(help="The ledger.")]
-Witness = Annotated[
-    Path | None, typer.Option(help="Where the ledger's witness is, if it has moved since it was created.")
-]
-
+Witness = Annotated[Path | None, typer.Option(help="Where the ledger's witness is, if it has moved.")]
 ADVICE = (
     "nothing more can be spent from it. Keep the files as they are; restore the newest copies of the ledger "
     "and its tips, or name the witness with --witness. If none match, consider the whole cap spent."
@@ -34,17 +27,12 @@ ADVICE = (
 @app.command()
 def show(
     path: LedgerPath,
-    last: Annotated[int, typer.Option(help="How many of the last reports to list.")] = 10,
+    last: Annotated[int, typer.Option(help="How many of the last reports to list.", min=0)] = 10,
     witness: Witness = None,
     as_json: Json = False,
 ) -> None:
     """Show what a client has spent, on what, and what is left; refuses a damaged ledger."""
-    from sqsgd._internal import checks
-    from sqsgd.privacy.ledger import Ledger
-
-    checks.integer("last", last, 0, 10**9)
-    _check_names(path, witness)
-    found = _summary(Ledger(path, witness=witness), last)
+    found = _summary(_opened(path, witness), last)
     if as_json:
         print_json(found)
         return
@@ -70,11 +58,10 @@ def show(
 @app.command()
 def verify(path: LedgerPath, witness: Witness = None, as_json: Json = False) -> None:
     """Check every line of a ledger and its tips. Exits with 1 if anything is wrong."""
-    from sqsgd.privacy.ledger import Ledger, LedgerDamaged
+    from sqsgd.privacy.ledger import LedgerDamaged
 
-    _check_names(path, witness)
     try:
-        found = _summary(Ledger(path, witness=witness), 0)
+        found = _summary(_opened(path, witness), 0)
     except LedgerDamaged as error:
         result = {"path": str(path.resolve()), "good": False, "problem": str(error), "what to do": ADVICE}
         print_result(as_json, result, wrapped(f"NOT GOOD    {error}\nwhat to do  {ADVICE}", 12))
@@ -87,23 +74,20 @@ def verify(path: LedgerPath, witness: Witness = None, as_json: Json = False) -> 
     print_result(as_json, result, *lines)
 
 
-def _check_names(path: Path, witness: Path | None) -> None:
-    """Refuse names that cannot be a ledger before opening them: opening a pipe would block."""
-    from sqsgd.privacy.ledger import tip_path
+def _opened(path: Path, witness: Path | None) -> Ledger:
+    """The ledger; what cannot be one is refused before it is opened: a pipe would block."""
+    from sqsgd.privacy.ledger import Ledger, tip_path
 
-    for name, each in (("the ledger", path), ("the witness", witness)):
-        if each is not None and each.is_dir():
-            raise ValueError(f"{each} is a folder; name {name} in it")
+    for name, each in (("ledger", path), ("witness", witness)):
         if each is not None and each.exists() and not each.is_file():
-            raise ValueError(f"{each} is not a regular file; name {name}")
+            raise ValueError(f"{each} is a folder or a device; name the file of the {name}")
     if not path.exists() and not tip_path(path).exists():
         raise ValueError(f"{path} does not exist; name a ledger")
     if path.name.endswith(".tip") and path.with_suffix("").exists():
         raise ValueError(f"{path} is the tip of a ledger; name the ledger itself, {path.with_suffix('')}")
     if witness is not None and witness.resolve() in (path.resolve(), tip_path(path.resolve())):
-        raise ValueError(
-            f"witness = {str(witness)!r} must be the ledger's second tip, not the ledger or its first tip"
-        )
+        raise ValueError(f"witness = {str(witness)!r} must be the ledger's second tip, not its first")
+    return Ledger(path, witness=witness)
 
 
 def _summary(ledger: Ledger, last: int) -> dict[str, Any]:

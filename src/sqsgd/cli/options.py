@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
+import inspect
+import math
 import os
 import signal
 import sys
@@ -12,18 +15,23 @@ import tomllib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 import typer
 from click.core import ParameterSource
 
 _T = TypeVar("_T")
+_Command = Callable[..., None]
 
 
 def names_of(module: str, table: str) -> Callable[[], list[str]]:
-    """A function that lists the names in a table, for shell completion; the module is imported when asked."""
+    """Lists the names in a table, for shell completion; the module is imported when asked."""
     return lambda: list(getattr(importlib.import_module(module), table))
+
+
+def group(about: str) -> typer.Typer:
+    return typer.Typer(help=about, no_args_is_help=True, suggest_commands=False)
 
 
 SCHEME_NAMES = names_of("sqsgd.schemes", "SCHEMES")
@@ -32,22 +40,13 @@ DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Folder of the datasets.", show_default="$SQSGD_DATA")
 ]
 Epsilon = Annotated[float, typer.Option(help="Privacy budget of one report.")]
-Bytes = Annotated[int, typer.Option("--bytes", help="Bytes for the packed codes of one report.")]
-Rounds = Annotated[int, typer.Option(help="Number of rounds.")]
-SchemeName = Annotated[str, typer.Option(help="See sqsgd schemes.", autocompletion=SCHEME_NAMES)]
-Dataset = Annotated[
-    str,
-    typer.Option(
-        help="mnist5k, mnist, ... or package.module:factory.",
-        autocompletion=names_of("sqsgd.learning.files", "DATASETS"),
-    ),
+Bytes = Annotated[
+    int, typer.Option("--bytes", help="Bytes for the packed codes of one report.", min=1, max=2**37)
 ]
-Model = Annotated[str, typer.Option(help="lenet5, resnet110, ... or package.module:factory.")]
-Clients = Annotated[int, typer.Option(help="Number of clients.")]
-Rate = Annotated[float, typer.Option(help="Learning rate; 0: computed from the budget.")]
+SchemeName = Annotated[str, typer.Option(help="See sqsgd schemes.", autocompletion=SCHEME_NAMES)]
 Dim = Annotated[int, typer.Option(help="Length of the vectors.")]
 Small = Annotated[bool, typer.Option("--small", help="The file's small version: minutes, not hours.")]
-Jobs = Annotated[int, typer.Option(help="Runs at the same time; 0: one per core.")]
+Jobs = Annotated[int, typer.Option(help="Runs at the same time; 0: one per core.", min=0, max=1024)]
 Out = Annotated[Path | None, typer.Option(help="Folder for all runs.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the sweep in --out; finished runs are kept.")]
 Title = Annotated[str | None, typer.Option(help="Title of the table and of the page.")]
@@ -55,9 +54,88 @@ SchemeOption = Annotated[
     list[str] | None, typer.Option(help="An option of the scheme, such as levels=8; repeatable.")
 ]
 
+SETTINGS = {
+    "scheme": "See sqsgd schemes; auto: the best stateless one.",
+    "dataset": "mnist5k, mnist, ... or package.module:factory.",
+    "data_dir": "Folder of the datasets; empty: $SQSGD_DATA.",
+    "model": "lenet5, resnet110, ... or package.module:factory.",
+    "loss": "cross-entropy, squared-error, multi-label or package.module:name.",
+    "features": "Public features: hog, soft-hog, font-digits, efficientnet-lite0 or package.module:factory; "
+    "several with weights: soft-hog:0.7+font-digits:0.7.",
+    "clients": "Number of clients.",
+    "participation": "all, a number of clients per round, or once: one round per client.",
+    "minibatch": "With a number as participation: one batch of each client.",
+    "partition": "iid, dirichlet:BETA, shards:N, natural or drawn (any number of clients).",
+    "batch": "Batch size of a client.",
+    "epsilon": "Privacy budget of one report.",
+    "bytes": "Bytes for the packed codes of one report.",
+    "rounds": "Number of rounds.",
+    "lr": "Learning rate; 0: computed from the budget.",
+    "optimizer": "sgd, momentum or adam.",
+    "decay": "Decay of the rate: linear (auto), to zero, or none.",
+    "bound": "Initial bound; 0: the scheme's own.",
+    "track": "Adapt the bound to privatised magnitudes.",
+    "clip_norm": "Radius to clip gradient plus residual to; 0: none.",
+    "alpha": "Factor of the gradient that goes to the residual.",
+    "beta": "Factor of the gradient that goes into the report.",
+    "ledgers": "Folder of the clients' own ledgers.",
+    "seed": "Seed of everything but secure noise.",
+    "secure": "Noise from the operating system; the run cannot be repeated.",
+    "validation": "Share of the training images to measure on instead of the test set.",
+    "test_images": "Measure on this many held-out images; 0: all.",
+    "evaluate_every": "Rounds between two measurements.",
+    "checkpoint_every": "Rounds between two checkpoints.",
+    "workers": "Gradients computed in parallel; 0: one per core.",
+    "device": "Where gradients are computed: cpu, cuda, mps or auto.",
+    "engine": "local, or flower: the same run over Flower.",
+    "name": "Name of the run in tables and figures.",
+}
+"""What help says of a setting that is an option, where the field itself does not say it."""
+COMPLETED = {"scheme": SCHEME_NAMES, "dataset": names_of("sqsgd.learning.files", "DATASETS")}
+
+
+def takes(
+    settings: type, without: Container[str] = (), panel: str | None = None, **changed: Any
+) -> Callable[[_Command], _Command]:
+    """Give a command the fields of a dataclass as options; it takes them as ``**_settings``.
+
+    ``panel``: options of this panel of the help have no default. ``changed``: other defaults.
+    """
+
+    def extended(command: _Command) -> _Command:
+        own = inspect.signature(command, eval_str=True)
+        kept = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        hints = get_type_hints(settings, include_extras=True)
+        for field in dataclasses.fields(settings):
+            name, hint = field.name, hints[field.name]
+            kind, text, *_ = get_args(hint) if get_origin(hint) is Annotated else (hint, SETTINGS.get(name))
+            if name in without or text is None or not field.init:
+                continue
+            default = changed.get(name, field.default)
+            if panel is not None:
+                kind, default = kind | None, None
+            flag = f"--{name.replace('_', '-')}"
+            if field.default is True:
+                flag += f"/--no-{flag[2:]}"
+            option = typer.Option(
+                flag,
+                help=text,
+                autocompletion=COMPLETED.get(name),
+                show_default="the cost of all rounds" if name == "max_epsilon" else True,
+                rich_help_panel=panel,
+            )
+            annotation: Any = Annotated[kind, option]
+            default = inspect.Parameter.empty if default is dataclasses.MISSING else default
+            keyword = inspect.Parameter.KEYWORD_ONLY
+            kept.append(inspect.Parameter(name, keyword, default=default, annotation=annotation))
+        command.__signature__ = own.replace(parameters=kept)  # type: ignore[attr-defined]
+        return command
+
+    return extended
+
 
 def given(context: click.Context, names: Container[str] | None = None) -> dict[str, Any]:
-    """The options given on the command line, without defaults; only these ``names``, or all of them."""
+    """The options given on the command line: only these ``names``, or all of them."""
     typed = {
         name.removesuffix("_"): str(value) if isinstance(value, Path) else value
         for name, value in context.params.items()
@@ -67,12 +145,10 @@ def given(context: click.Context, names: Container[str] | None = None) -> dict[s
 
 
 def listed(text: str) -> list[str]:
-    """The names in a comma-separated text."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def numbers(name: str, text: str) -> list[float]:
-    """The numbers in a comma-separated text; ``name`` is the option, for the error message."""
     try:
         return [float(part) for part in listed(text)]
     except ValueError:
@@ -105,13 +181,9 @@ def scheme_options(pairs: Iterable[str], own: Mapping[str, str] | None = None) -
 def show_progress(
     items: Iterable[_T], describe: Callable[[_T], tuple[int, int, str]], *, quiet: bool, seconds: float
 ) -> None:
-    """Use up the items; show a bar on a terminal, elsewhere a line on standard error, the first at once.
+    """Use up the items; show a bar on a terminal, elsewhere a line on standard error every few seconds.
 
-    Args:
-        items: What happens, in order.
-        describe: How much of how much is done after an item, and a text.
-        quiet: Show nothing.
-        seconds: The time between two lines.
+    ``describe``: how much of how much is done after an item, and a text.
     """
     if quiet or not sys.stdout.isatty():
         due = 0.0
@@ -132,9 +204,6 @@ def show_progress(
             progress.update(task, completed=done, total=total, description=text)
 
 
-_ONE_REQUEST = 0.5  # seconds; timeout(1) signals the command, and then its group with the command in it
-
-
 @contextlib.contextmanager
 def stopping_between_rounds() -> Iterator[list[int]]:
     """Collect SIGINT and SIGTERM in the yielded list; a second one, later, has its usual effect.
@@ -143,15 +212,15 @@ def stopping_between_rounds() -> Iterator[list[int]]:
     callback from torch's C++, which then aborts. We have seen both.
     """
     seen: list[int] = []
-    first = 0.0
+    again = math.inf
 
     def note(number: int, _frame: FrameType | None) -> None:
-        nonlocal first
+        nonlocal again
         if not seen:
-            first = time.monotonic()
+            again = time.monotonic() + 0.5  # timeout(1) signals the command, and then its group
             seen.append(number)
             os.write(2, b"stopping after this round; press again to stop now\n")  # print may be under way
-        elif time.monotonic() - first > _ONE_REQUEST:
+        elif time.monotonic() > again:
             restore()
             signal.raise_signal(number)
 

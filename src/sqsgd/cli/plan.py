@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsgd.cli._tables import print_fields, print_json, print_table, wrapped
 from sqsgd.cli.options import Bytes, Epsilon, Json, given
+from sqsgd.cli.output import print_fields, print_json, print_table, wrapped
 
 if TYPE_CHECKING:
     from sqsgd.privacy.planner import Plan
@@ -19,9 +19,6 @@ RESIDUAL = (
     "or --scheme sqsgd, if the same clients answer in most rounds: it keeps a residual at the client and "
     "sends later what a report leaves out"
 )
-
-_ONLY_ONCE = ("users", "delta", "central")
-_NEVER_ONCE = ("clients", "rounds", "probability", "prior")
 
 
 def plan(
@@ -45,18 +42,19 @@ def plan(
 
     With --once, show instead what a report per user buys, and what it guarantees locally and centrally.
     """
-    from sqsgd._internal import checks
     from sqsgd.privacy.planner import frontier, ratio
     from sqsgd.privacy.planner import plan as make_plan
 
-    checks.integer("bytes", bytes_, 1, 2**37)
     typed = given(context)
-    _check_once(once, typed)
+    for name in typed:
+        if name in (("clients", "rounds", "probability", "prior") if once else ("users", "delta", "central")):
+            why = "has no meaning with --once" if once else "needs --once"
+            raise ValueError(f"{name} = {typed[name]!r} {why}")
     if once:
-        _show_once(
-            dim=dim, bytes=bytes_, users=users, delta=delta, epsilon=typed.get("epsilon"), central=central,
-            as_json=as_json,
-        )  # fmt: skip
+        if not {"epsilon", "central"} & typed.keys():
+            raise ValueError("--once needs --epsilon (local) or --central")
+        local = typed.get("epsilon")
+        _show_once(as_json, dim=dim, bytes=bytes_, users=users, delta=delta, epsilon=local, central=central)
         return
     chosen = make_plan(
         dim=dim, epsilon=epsilon, bytes=bytes_, clients=clients, rounds=rounds,
@@ -93,12 +91,12 @@ def plan(
         [[f"{point.message_bytes:,}", point.code, *errors(point.nmse)] for point in points],
     )
     _print_list("What an attacker can reconstruct", [each.sentence for each in chosen.reconstruction])
-    if chosen.warnings:
-        _print_list("Warnings", chosen.warnings)
+    _print_list("Warnings", chosen.warnings)
 
 
-def _print_list(heading: str, sentences: Iterable[str]) -> None:
-    typer.echo(wrapped(f"\n{heading}"))
+def _print_list(heading: str, sentences: Sequence[str]) -> None:
+    if sentences:
+        typer.echo(wrapped(f"\n{heading}"))
     for sentence in sentences:
         typer.echo(wrapped(f"  * {sentence}", 4))
 
@@ -115,42 +113,24 @@ def _fields(chosen: Plan) -> list[tuple[str, str]]:
     rest = "envelope and norm" if chosen.epsilon_norm else "envelope"
     shares = f"{chosen.epsilon_direction:g} direction + {chosen.epsilon_norm:g} norm"
     clients = f"{chosen.clients:,} client{'s' if chosen.clients > 1 else ''}"
-    limit = f"{_times(chosen.information_ratio)} the information limit {chosen.information_limit:.4g}"
+    best, limit = (
+        f"{ratio:.3g} times" if ratio < math.inf else "beyond any multiple of"
+        for ratio in (chosen.optimum_ratio, chosen.information_ratio)
+    )
+    error, block = f"{chosen.nmse:.4g} of one report", f"{chosen.nmse_block:.4g}, {limit}"
     return [
         ("scheme", "sqsgd-stateless"),
         ("coordinates", sent),
         ("threshold, keep", law),
         ("epsilon", f"{chosen.epsilon:g} = {shares}"),
         ("bytes", f"{chosen.message_bytes:,} per message: {chosen.bits:,} bits of codes, and {rest}"),
-        (
-            "NMSE",
-            f"{chosen.nmse:.4g} of one report on the whole vector; "
-            f"of the mean over {clients} {chosen.nmse_mean:.4g}",
-        ),
-        (
-            "optimum (PrivUnit)",
-            f"{chosen.optimum:.4g}, so this is {_times(chosen.optimum_ratio)} the best possible",
-        ),
-        ("on its block", f"{chosen.nmse_block:.4g}, {limit}"),
+        ("NMSE", f"{error} on the whole vector; of the mean over {clients} {chosen.nmse_mean:.4g}"),
+        ("optimum (PrivUnit)", f"{chosen.optimum:.4g}, so this is {best} the best possible"),
+        ("on its block", f"{block} the information limit {chosen.information_limit:.4g}"),
     ]
 
 
-def _times(ratio: float) -> str:
-    return f"{ratio:.3g} times" if ratio < math.inf else "beyond any multiple of"
-
-
-def _check_once(once: bool, typed: Mapping[str, Any]) -> None:
-    """Refuse options that belong to plans of the other kind."""
-    for name in _NEVER_ONCE if once else _ONLY_ONCE:
-        if name in typed:
-            why = "has no meaning with --once" if once else "needs --once"
-            raise ValueError(f"{name} = {typed[name]!r} {why}")
-    if once and not {"epsilon", "central"} & typed.keys():
-        raise ValueError("--once needs --epsilon (local) or --central")
-
-
-def _show_once(*, as_json: bool, **budget: Any) -> None:
-    """Print the plan for a budget, see ``sqsgd.privacy.certificate.plan_once``."""
+def _show_once(as_json: bool, **budget: Any) -> None:
     from sqsgd.privacy.certificate import plan_once
 
     chosen = plan_once(**budget)

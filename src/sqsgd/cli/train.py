@@ -1,145 +1,56 @@
-"""``sqsgd train``: train one model, with a progress bar and a summary at the end."""
+"""``sqsgd train``: train one model; ``sqsgd report``: the page of one or more runs."""
 
 from __future__ import annotations
 
-import inspect
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
-from typer.core import TyperCommand
 
 from sqsgd._internal.files import NUMBERS
-from sqsgd.cli._failures import Ended, explained
-from sqsgd.cli._tables import print_note, print_result, wrapped
-from sqsgd.cli.options import (
-    SCHEME_NAMES,
-    Bytes,
-    Clients,
-    DataDir,
-    Dataset,
-    Json,
-    Model,
-    Rate,
-    Rounds,
-    SchemeOption,
-    given,
-    scheme_options,
-    show_progress,
-    stopping_between_rounds,
-)
-from sqsgd.cli.report import final_page
+from sqsgd.cli import options
+from sqsgd.cli.output import Ended, explained, print_result, wrapped
 from sqsgd.training.settings import FIELDS, PAPER_EPSILON, RunConfig
 from sqsgd.training.summary import ACCURACY, Headline, read_headline
 
 if TYPE_CHECKING:
     from sqsgd.training.state import Record
 
-LINES = 30
-"""Seconds between two lines of progress where there is no terminal."""
 
-
-class Command(TyperCommand):
-    """Explains that a configuration key without an option belongs in the file given with ``--config``."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            key = error.option_name.lstrip("-").replace("-", "_")
-            options = {each.opts[0] for each in self.params}
-            typed = {name.removesuffix("_") for name in inspect.signature(train).parameters}
-            if key in FIELDS and key not in typed:
-                file = "the --config file" if "--config" in options else "a file for sqsgd compare --config"
-                reason = f"{error.format_message()} {key} is a key of {file}."
-                raise click.UsageError(reason, ctx) from None
-            raise
-
-
+@options.takes(RunConfig, epsilon=PAPER_EPSILON)
 def train(
     context: typer.Context,
-    scheme: Annotated[
-        str,
-        typer.Option(help="See sqsgd schemes; auto: the best stateless one.", autocompletion=SCHEME_NAMES),
-    ] = RunConfig.scheme,
-    dataset: Dataset = RunConfig.dataset,
-    data_dir: DataDir = None,
-    model: Model = RunConfig.model,
-    loss: Annotated[
-        str, typer.Option(help="cross-entropy, squared-error, multi-label or package.module:name.")
-    ] = RunConfig.loss,
-    features: Annotated[
-        str | None,
-        typer.Option(
-            help="Public features: hog, soft-hog, font-digits, efficientnet-lite0 or "
-            "package.module:factory; several with weights: soft-hog:0.7+font-digits:0.7."
-        ),
-    ] = None,
-    clients: Clients = RunConfig.clients,
-    participation: Annotated[
-        str, typer.Option(help="all, a number of clients per round, or once: one round per client.")
-    ] = RunConfig.participation,
-    partition: Annotated[
-        str, typer.Option(help="iid, dirichlet:BETA, shards:N, natural or drawn (any number of clients).")
-    ] = RunConfig.partition,
-    batch: Annotated[int, typer.Option(help="Batch size of a client.")] = RunConfig.batch,
-    epsilon: Annotated[
-        float, typer.Option(help="Privacy budget of one report; the default is the paper's.")
-    ] = PAPER_EPSILON,
-    bytes_: Bytes = RunConfig.bytes,
-    rounds: Rounds = RunConfig.rounds,
-    lr: Rate = RunConfig.lr,
-    optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = RunConfig.optimizer,
-    decay: Annotated[
-        str, typer.Option(help="Decay of the rate: linear (auto), to zero, or none.")
-    ] = RunConfig.decay,
-    ledgers: Annotated[Path | None, typer.Option(help="Folder of the clients' own ledgers.")] = None,
-    bound: Annotated[float, typer.Option(help="Initial bound; 0: the scheme's own.")] = RunConfig.bound,
-    seed: Annotated[int, typer.Option(help="Seed of everything but secure noise.")] = RunConfig.seed,
-    option: SchemeOption = None,
-    device: Annotated[
-        str, typer.Option(help="Where gradients are computed: cpu, cuda, mps or auto.")
-    ] = RunConfig.device,
-    engine: Annotated[
-        str, typer.Option(help="local, or flower: the same run over Flower.")
-    ] = RunConfig.engine,
-    name: Annotated[str, typer.Option(help="Name of the run in tables and figures.")] = RunConfig.name,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events.")] = False,
-    secure: Annotated[
-        bool, typer.Option("--secure", help="Noise from the operating system; the run cannot be repeated.")
-    ] = False,
+    option: options.SchemeOption = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A TOML file with any of these keys, or one of the package, such as once-mnist."),
+        typer.Option(help="A TOML file of these keys, or one of the package, such as once-mnist."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
+    **_settings: Any,
 ) -> None:
     """Train a model over simulated clients; writes a run folder and prints a summary."""
     from sqsgd.learning.problem import ModelFailed
     from sqsgd.training.sweep import experiment_file
     from sqsgd.training.train import begin
 
-    values = given(context, FIELDS)
-    if option:
-        values["options"] = scheme_options(option)
+    values = typed_values(context, option)
     run, state = begin(values, experiment_file(config) if config else None, out, resume=resume)
     for line in () if resume else run.notes:
-        print_note(line)
+        typer.echo(line, err=True)
     try:
-        with stopping_between_rounds() as signals:
+        with options.stopping_between_rounds() as signals:
             records = run.rounds(state, stop=lambda: bool(signals))
-            show_progress(records, _progress(run.config.rounds), quiet=as_json, seconds=LINES)
+            options.show_progress(records, _progress(run.config.rounds), quiet=as_json, seconds=30)
         if not (run.folder / "summary.json").exists():
             raise Ended(f"stopped; resume with: sqsgd train --resume --out {run.folder}", 128 + signals[0])
-    except ModelFailed as error:
-        raise Ended(f"{error}; the last checkpoint in {run.folder} is intact") from error
-    except OSError as error:
-        raise Ended(f"{explained(error)[0]}; the last checkpoint in {run.folder} is intact") from error
+    except (ModelFailed, OSError) as error:
+        reason = explained(error)[0] if isinstance(error, OSError) else error
+        raise Ended(f"{reason}; the last checkpoint in {run.folder} is intact") from error
     summary, page = json.loads((run.folder / "summary.json").read_text()), run.folder / "report.html"
     if not as_json:  # printed even if the page cannot be written
         typer.echo(wrapped(describe(summary, run.folder), 15))
@@ -148,8 +59,13 @@ def train(
     print_result(as_json, whole, f"page           {page}")
 
 
+def typed_values(context: typer.Context, option: list[str] | None) -> dict[str, Any]:
+    """The configuration that was typed; the scheme's options under ``options``."""
+    values = options.given(context, FIELDS)
+    return {**values, "options": options.scheme_options(option)} if option else values
+
+
 def _progress(rounds: int) -> Callable[[Record], tuple[int, int, str]]:
-    """Describes rounds, each with the last result that was measured."""
     reached = ""
 
     def describe(record: Record) -> tuple[int, int, str]:
@@ -164,7 +80,6 @@ def _progress(rounds: int) -> Callable[[Record], tuple[int, int, str]]:
 
 
 def _measured(summary: dict[str, Any]) -> Iterator[str]:
-    """The headline on held-out data, then the other metrics and the loss."""
     if (found := read_headline(summary)) is None:
         return
     headline, value = found
@@ -178,10 +93,8 @@ def _measured(summary: dict[str, Any]) -> Iterator[str]:
 
 
 def describe(summary: dict[str, Any], folder: Path) -> str:
-    """The summary of a run as text."""
-    shares = ", ".join(
-        f"{step} {summary[f'share_{step}']:.0%}" for step in ("gradient", "encode", "aggregate")
-    )
+    steps = ("gradient", "encode", "aggregate")
+    shares = ", ".join(f"{step} {summary[f'share_{step}']:.0%}" for step in steps)
     private = summary["notion"] != "none"
     epsilon = f"{summary['epsilon']:g}" if private else "infinite (not private)"
     total = f"{summary['epsilon_all_rounds']:,g}" if private else "infinite"
@@ -193,6 +106,7 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
             spent += f"; {summary['epsilon_total']:,g} for the client that took part most often"
     refused = f"{summary['refused']:,} reports, by their clients' own ledgers" if summary["refused"] else None
     ratio = f"1/{summary['bytes_up_ratio']:.0f} of float32"
+    falling = ", falling linearly to 0" if summary.get("decay") == "linear" else ""
     lines = {
         "scheme": summary["scheme"],
         "epsilon": spent,
@@ -201,10 +115,55 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
         "order": summary.get("order_note"),
         "central": summary.get("central_note"),
         "payload": f"{summary['bytes_up']} bytes per client and round, {ratio}",
-        "learning rate": f"{summary['lr']:.3g}"
-        + (", falling linearly to 0" if summary.get("decay") == "linear" else ""),
+        "learning rate": f"{summary['lr']:.3g}{falling}",
         "time": f"{summary['seconds']:.0f} s: {shares}",
         "written to": folder,
     }
     rest = (f"{name:14} {text}" for name, text in lines.items() if text is not None)
     return "\n".join([*_measured(summary), *rest])
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders that contain some.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Folder for the results as CSV.")] = None,
+    pdf: Annotated[Path | None, typer.Option(help="Folder for PDF figures.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Folder for PNG figures.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Folder for SVG figures.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write one self-contained page about runs: results, curves, privacy statement, configuration."""
+    from sqsgd.report.charts import all_charts, write_charts
+    from sqsgd.report.groups import group_runs
+    from sqsgd.report.page import write_page, write_tables
+    from sqsgd.training.reading import read_runs
+
+    if out.suffix not in (".html", ".htm"):
+        raise ValueError(f"out = {str(out)!r} must end in .html; an existing file is overwritten")
+    wanted = {"csv": csv, "pdf": pdf, "png": png, "svg": svg}
+    folders = {kind: folder for kind, folder in wanted.items() if folder is not None}
+    for name, folder in folders.items():
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{name} = {str(folder)!r} is a file; name a folder")
+    readable, unreadable = read_runs(runs)
+    groups = group_runs(readable)
+    written = [write_page(groups, unreadable, runs, out, title)]
+    for each in unreadable:
+        typer.echo(f"not shown: {each.reason}", err=True)
+    for kind, folder in folders.items():
+        tables = kind == "csv"
+        written += write_tables(groups, folder) if tables else write_charts(all_charts(groups), folder, kind)
+    print_result(as_json, [str(path) for path in written], *(f"written to {path}" for path in written))
+
+
+def final_page(folder: Path, out: Path, title: str | None = None) -> None:
+    """Write the page of finished runs; if that fails, say how to write it later, and end with status 1."""
+    from sqsgd.report.page import write_report
+
+    try:
+        write_report([folder], out, title)
+    except (OSError, ImportError) as error:
+        again = ["sqsgd", "report", str(folder), "--out", str(out), *(["--title", title] if title else [])]
+        reason = explained(error)[0]
+        raise Ended(f"{reason} (the runs are complete; write the page with: {shlex.join(again)})") from error

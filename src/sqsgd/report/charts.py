@@ -18,12 +18,7 @@ from sqsgd.report.tables import Row, Shown, listed, number, percent
 from sqsgd.training.reading import Numbers
 from sqsgd.training.summary import ACCURACY, FEWEST, mean_interval
 
-MOST_POINTS, ALL_POINTS = 100, 800
-"""The most points of one curve, and of all curves of a chart: pages with many groups stay small."""
-MOST_ROWS, ALL_ROWS = 25, 200
-"""The most rows of one curve, and of all curves, in the table below a chart."""
-MARKERS = 10
-PARTS = ("gradient", "encode", "aggregate", "rest")
+MOST_POINTS, MOST_ROWS = 60, 10  # of a curve, and of the table below the chart: pages stay small
 BAND = (
     " The line is the mean over seeds; the band is its 95 % confidence interval (Student's t), "
     "where there are three seeds or more."
@@ -39,30 +34,28 @@ SERIES = (
     ("#5e4a00", "#f4f0a0"), ("#303030", "#d0d0d0"), ("#2b93c9", "#a6ecff"), ("#9a76e8", "#8467dd"),
 )  # fmt: skip
 """Colours of the groups, which colour-blind readers can tell apart too."""
-SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
 DASHES = ([1, 0], [8, 3], [2, 2], [8, 3, 2, 3], [14, 4], [8, 2, 2, 2, 2, 2])
-"""Colour, shape and dash repeat with different periods: the first 168 groups are drawn differently."""
+"""Colour and dash repeat with different periods: the first 24 groups are drawn differently."""
 
 Spec = dict[str, Any]
 Point = dict[str, Any]
 
 
 def config(colours: Mapping[str, str], series: Sequence[str], size: int) -> Spec:
-    """The look of all charts as a configuration of Vega-Lite; ``size`` is that of the labels in pixels."""
+    """The look of all charts as a configuration of Vega-Lite; ``size``: of the labels, in pixels."""
     ink, muted, line = colours["ink"], colours["muted"], colours["line"]
     text = {"labelColor": ink, "titleColor": ink, "labelFontSize": size, "titleFontSize": size}
     axis = {"gridColor": line, "domainColor": muted, "tickColor": muted, "titleFontWeight": "normal"}
-    legend = {"orient": "bottom", "title": None, "labelLimit": 24 * size, "symbolSize": size**2 / 3}
+    legend = {"orient": "bottom", "title": None, "labelLimit": 24 * size, "symbolSize": 4 * size**2}
     return {
         "background": None,
         "font": "system-ui, Liberation Sans, Arial, sans-serif",
         "view": {"stroke": None},
         "axis": {**text, **axis, "labelOverlap": True},
-        "legend": {**text, **legend, "symbolStrokeWidth": 0, "columnPadding": 16, "rowPadding": 4},
-        "bar": {"stroke": colours["surface"], "strokeWidth": 1},
+        "legend": {**text, **legend, "symbolType": "stroke", "columnPadding": 16, "rowPadding": 4},
         "line": {"strokeWidth": size / 6.5},
         "point": {"size": size**2 / 4},
-        "range": {"category": list(series), "symbol": list(SHAPES)},
+        "range": {"category": list(series)},
     }
 
 
@@ -83,14 +76,12 @@ class Chart:
     """Mean over the group's runs, half the width of its 95 % interval and its ends, in order of ``x``."""
     groups: Sequence[str]
     """The labels of all groups of the report, whose order decides colours and dashes."""
-    share: bool = False
-    """Whether the vertical axis is in percent."""
+    share: bool = False  # the vertical axis is in percent
     log_x: bool = False
     log_y: bool = False
 
     @property
     def curves(self) -> dict[str, list[Point]]:
-        """The points of each group that has some."""
         curves: dict[str, list[Point]] = {}
         for point in self.points:
             curves.setdefault(point["group"], []).append(point)
@@ -98,22 +89,17 @@ class Chart:
 
     @property
     def headings(self) -> dict[str, str]:
-        """The columns of ``rows``."""
         banded = {"half": "± 95 %"} if any("low" in point for point in self.points) else {}
         return {"group": "Group", "x": self.x_title, "mean": self.y_title, **banded}
 
     def rows(self) -> list[Row]:
         """The data as a table, at most ``MOST_ROWS`` points per curve and always the last."""
-        most = max(5, min(MOST_ROWS, ALL_ROWS // max(len(self.curves), 1)))
-        kept = [points[i] for points in self.curves.values() for i in _ends(len(points), most) - 1]
+        kept = [points[i] for points in self.curves.values() for i in _ends(len(points), MOST_ROWS) - 1]
         show = percent if self.share else number
         return [{**p, **{key: Shown(p[key], show(p[key])) for key in ("mean", "half")}} for p in kept]
 
     def spec(self, *, interactive: bool = True) -> Spec:
-        """The chart in Vega-Lite, without size and colours.
-
-        On pages a click on the legend picks out groups, dragging moves the axes, Ctrl and the wheel zoom.
-        """
+        """In Vega-Lite. On pages a click on the legend picks out groups, dragging moves, Ctrl-wheel zooms."""
         rounds, banded = self.x_title == "rounds", any("low" in point for point in self.points)
         drawn = list(self.curves)
         columns = max(1, min(4, 60 // (9 + max(map(len, drawn), default=0))))
@@ -137,91 +123,26 @@ class Chart:
             "encoding": {"y": {**y, "field": "low"}, "y2": {"field": "high"}, "opacity": opacity},
         }
         dashes = {**group, "scale": {**group["scale"], "range": list(DASHES)}}
-        chosen = {"name": "chosen", "select": {"type": "point", "fields": ["group"]}, "bind": "legend"}
-        zoom = {"type": "interval", "zoom": "wheel![event.ctrlKey]"}
+        few = max(map(len, self.curves.values()), default=0) <= 10
         line = {
-            "mark": {"type": "line", "clip": interactive},
+            "mark": {"type": "line", "clip": interactive, "point": few},
             "encoding": {"y": y, "strokeDash": dashes, "opacity": opacity},
         }
-        point = {"type": "point", "filled": True, "clip": interactive}
-        markers = {
-            "transform": [{"filter": "datum.marked"}],
-            "mark": point,
-            "encoding": {"y": y, "shape": group, "opacity": opacity},
-        }
-        targets = {  # invisible, for the pointer
-            "mark": {**point, "opacity": 0, "size": 200},
-            "encoding": {"y": y, "tooltip": tooltip},
-        }
-        layers: list[Spec] = [*([band] if banded else []), line, markers]
+        layers: list[Spec] = [*([band] if banded else []), line]
         if interactive:  # the legend takes clicks for the first layer only
+            chosen = {"name": "chosen", "select": {"type": "point", "fields": ["group"]}, "bind": "legend"}
+            zoom = {"type": "interval", "zoom": "wheel![event.ctrlKey]"}
             layers[0] = {**layers[0], "params": [chosen, {"name": "zoom", "select": zoom, "bind": "scales"}]}
-            layers.append(targets)
-        data = {"values": self._data()}
-        return {"data": data, "encoding": {"x": x, "color": group}, "layer": layers}
-
-    def _data(self) -> list[Spec]:
-        """The points to six digits; a few have a marker, shifted so that those of equal curves lie apart."""
-        rows: list[Spec] = []
-        for label, points in self.curves.items():
-            every = -(-len(points) // MARKERS)
-            for i, point in enumerate(points):
-                numbers = {
-                    str(key): _short(point[key]) for key in ("x", "mean", "low", "high") if key in point
-                }
-                marked = {"marked": True} if i % every == self.groups.index(label) % every else {}
-                rows.append({"group": label, **numbers, **marked})
-        return rows
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimeChart(Chart):
-    """The milliseconds of a round by part, one bar per group: points have a ``part`` and a ``mean``."""
-
-    @property
-    def headings(self) -> dict[str, str]:
-        """The columns of ``rows``."""
-        return {"group": "Group", "part": "part", "mean": self.x_title}
-
-    def rows(self) -> list[Row]:
-        """The data as a table."""
-        return list(self.points)
-
-    def spec(self, *, interactive: bool = True) -> Spec:
-        """The chart in Vega-Lite, without size and colours."""
-        data = [{**p, "mean": _short(p["mean"]), "order": PARTS.index(p["part"])} for p in self.points]
-        length = _quantity("mean", self.x_title)
-        group = {"field": "group", "type": "nominal", "sort": None, "title": None}
-        return {
-            "data": {"values": data},
-            "height": 30 * len(self.curves),
-            "mark": "bar",
-            "encoding": {
-                "y": {**group, "axis": {"labelLimit": 160}},
-                "x": length,
-                "color": {"field": "part", "type": "nominal", "scale": {"domain": list(PARTS)}},
-                "order": {"field": "order", "type": "quantitative"},
-                "tooltip": [{"field": "group"}, {"field": "part"}, {**length, "format": ",.3~r"}],
-            },
-        }
-
-
-def all_charts(groups: Sequence[Group]) -> list[Chart]:
-    """Every chart of a report, in order; some may have no points."""
-    return [*line_charts(groups), time_chart(groups)]
+            invisible = {"type": "point", "filled": True, "clip": True, "opacity": 0, "size": 200}
+            layers.append({"mark": invisible, "encoding": {"y": y, "tooltip": tooltip}})  # for the pointer
+        keys = ("x", "mean", "low", "high")
+        shown = [{key: _short(point[key]) for key in keys if key in point} for point in self.points]
+        values = [{"group": point["group"], **each} for point, each in zip(self.points, shown, strict=True)]
+        return {"data": {"values": values}, "encoding": {"x": x, "color": group}, "layer": layers}
 
 
 def write_charts(charts: Iterable[Chart], folder: str | Path, kind: str) -> list[Path]:
-    """Draw every chart that has points to ``folder``, a column of a paper wide, as ``loss.svg`` and so on.
-
-    Args:
-        charts: what to draw.
-        folder: is made if it does not exist.
-        kind: ``svg``, ``png`` or ``pdf``.
-
-    Returns:
-        The files.
-    """
+    """Draw every chart that has points as ``svg``, ``png`` or ``pdf``, a column wide; returns the files."""
     import vl_convert
 
     target = Path(folder)
@@ -235,8 +156,8 @@ def write_charts(charts: Iterable[Chart], folder: str | Path, kind: str) -> list
     return written
 
 
-def line_charts(groups: Sequence[Group]) -> list[Chart]:
-    """Accuracy by round and by bytes, loss, total ε, bound and clip rate."""
+def all_charts(groups: Sequence[Group]) -> list[Chart]:
+    """Accuracy by round and by bytes, loss, total ε, bound and clip rate; some may have no points."""
     band = BAND if any(len(group.counted) >= FEWEST for group in groups) else ""
     headline = groups[0].headline if groups else ACCURACY
     share, lower = headline.is_share, " Lower is better." if headline.better == "lower" else ""
@@ -305,41 +226,9 @@ def line_charts(groups: Sequence[Group]) -> list[Chart]:
     return [by_round, by_bytes, loss, budget, bound, clip_rate]
 
 
-def time_chart(groups: Sequence[Group]) -> TimeChart:
-    """The time of a round by part; groups whose parts were not timed are left out."""
-    points, untimed = [], []
-    for group in groups:
-        if not group.counted:
-            continue
-        times = {part: _milliseconds(group, f"seconds_{part}") for part in PARTS[:-1]}
-        rest = _milliseconds(group, "seconds") - math.fsum(times.values())
-        if math.isnan(rest):
-            untimed.append(group)
-            continue
-        times["rest"] = max(0.0, rest)
-        points += [{"group": group.label, "part": part, "mean": value} for part, value in times.items()]
-    return TimeChart(
-        name="time",
-        title="Where the time goes",
-        x_title="milliseconds per round",
-        y_title="",
-        caption="Mean over all rounds and runs of a group, on the machine that ran them. Gradient: the "
-        "clients' training; encode: clipping, rotation, noise and packing; aggregate: the server."
-        + _left_out("its parts were not timed", untimed),
-        points=points,
-        groups=[group.label for group in groups],
-    )
-
-
 def _left_out(reason: str, groups: Sequence[Group]) -> str:
     names = [group.label for group in groups if group.counted]
     return f" Not drawn, because {reason}: {listed(names)}." if names else ""
-
-
-def _milliseconds(group: Group, column: str) -> float:
-    """The mean per round; NaN if a round was not timed."""
-    rounds = sum(run.rounds for run in group.counted)
-    return 1000 * math.fsum(float(run.columns[column].sum()) for run in group.counted) / rounds
 
 
 def _curves(
@@ -353,24 +242,22 @@ def _curves(
 ) -> list[Point]:
     """For each group, at most ``MOST_POINTS`` rounds in which all of its runs have a finite value.
 
-    ``average``: means over equal spans of rounds instead. ``by_bytes``: x is what a client has sent so far.
-    ``share``: intervals are cut at 0 and 1. Values that are not ``estimated`` have no interval.
+    ``average``: means over equal spans of rounds instead. Values that are not ``estimated`` have no interval.
     """
     curves: list[Point] = []
-    most = min(MOST_POINTS, max(20, ALL_POINTS // max(len(groups), 1)))
     lowest, highest = (0.0, 1.0) if share else (-math.inf, math.inf)
     for group in groups:
         if not group.counted:
             continue
         values = _column(group, column)
         if average:
-            ends = _ends(group.rounds, most)
+            ends = _ends(group.rounds, MOST_POINTS)
             spans = np.split(values, ends[:-1], axis=1)
             means = [np.ma.masked_invalid(span).mean(axis=1).filled(np.nan) for span in spans]
             values = np.stack(means, axis=1)
         else:
             known = np.flatnonzero(np.isfinite(values).all(axis=0)) + 1
-            ends = known[_ends(len(known), most) - 1]
+            ends = known[_ends(len(known), MOST_POINTS) - 1]
             values = values[:, ends - 1]
         x = ends.astype(np.float64)
         if by_bytes:
@@ -400,10 +287,8 @@ def _ends(length: int, most: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def _moves(group: Group) -> bool:
-    return any(
-        np.ptp(run.columns["bound"]) > 0 or np.nan_to_num(run.columns["clip_rate"]).any()
-        for run in group.counted
-    )
+    runs = [run.columns for run in group.counted]
+    return any(np.ptp(run["bound"]) > 0 or np.nan_to_num(run["clip_rate"]).any() for run in runs)
 
 
 def _far_apart(points: Sequence[Point], key: str) -> bool:

@@ -32,15 +32,13 @@ class Group:
 
     @property
     def config(self) -> RunConfig:
-        """The configuration of the first run."""
         return self.runs[0].config
 
     @property
     def counted(self) -> tuple[RunData, ...]:
         """The runs that means are taken over: the finished ones, else those in the next best state.
 
-        Of seeded runs with the same seed one counts, the longest: the others are the same run again, and
-        would make the interval of the mean too narrow.
+        Of seeded runs with the same seed one counts, the longest: the others are the same run again.
         """
         for state in STATES:
             chosen = [run for run in self.runs if run.state == state and run.rounds]
@@ -59,7 +57,7 @@ class Group:
 
     @property
     def rounds(self) -> int:
-        """The number of rounds that all counted runs have completed."""
+        """Those that all counted runs have completed."""
         return min((run.rounds for run in self.counted), default=0)
 
     @property
@@ -80,8 +78,7 @@ class Group:
     @property
     def best_accuracy(self) -> float:
         """The best accuracy of any counted run in any round; NaN if there is none."""
-        values = [float(value) for run in self.counted for value in run.accuracies]
-        best = self.headline.best(values)
+        best = self.headline.best(float(value) for run in self.counted for value in run.accuracies)
         return math.nan if best is None else best
 
     def last(self, column: str) -> float:
@@ -123,13 +120,11 @@ def _sample(run: RunData) -> object:
 
 def _promised_notion(config: RunConfig) -> StatedNotion:
     """The scheme's notion, which does not depend on the size of the model."""
+    budget: dict[str, Any] = {"dim": 65536, "epsilon": config.epsilon, "bytes": config.bytes}
     try:
-        scheme = make_scheme(
-            config.scheme, dim=65536, epsilon=config.epsilon, bytes=config.bytes, **config.options
-        )
+        return make_scheme(config.scheme, **budget, **config.options).privacy.notion
     except (ValueError, TypeError):
         return "unknown"
-    return scheme.privacy.notion
 
 
 def group_runs(runs: Sequence[RunData]) -> list[Group]:
@@ -140,9 +135,9 @@ def group_runs(runs: Sequence[RunData]) -> list[Group]:
     unlabelled = [Group(label="", runs=tuple(members)) for members in together.values()]
     named = zip(_labels(unlabelled), unlabelled, strict=True)
     groups = [dataclasses.replace(group, label=label) for label, group in named]
-    return sorted(
-        groups, key=lambda group: (math.isnan(group.accuracy[0]), group.headline.rank(group.accuracy[0]))
-    )
+    reached = [(group, group.accuracy[0]) for group in groups]
+    reached.sort(key=lambda each: (math.isnan(each[1]), each[0].headline.rank(each[1])))
+    return [group for group, _ in reached]
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
@@ -154,68 +149,34 @@ def _settings(config: RunConfig) -> dict[str, Any]:
 
 
 def _labels(groups: Sequence[Group]) -> list[str]:
-    """Distinct labels: the names that runs were given, and for the others what distinguishes them."""
-    unnamed = [group for group in groups if not group.config.name]
-    described = iter(_described(unnamed) if unnamed else [])
-    labels = [clean(group.config.name) or next(described) for group in groups]
-    return _numbered(labels)
-
-
-def _numbered(labels: Sequence[str]) -> list[str]:
-    """Labels that occur again get a number."""
-    taken, found = Counter[str](), []
-    for label in labels:
-        taken[label] += 1
-        found.append(label if taken[label] == 1 else f"{label} ({taken[label]})")
-    return found
-
-
-def _described(groups: Sequence[Group]) -> list[str]:
-    """Short, distinct labels: defaults are named only where labels would otherwise be equal."""
+    """Distinct labels: the names that runs were given, and for the others the settings that differ."""
     settings = [_settings(group.config) for group in groups]
-    names = ["scheme", *(name for name in FIELDS if name in settings[0] and name != "scheme")]
-    names += sorted({name for values in settings for name in values} - set(names))
-    differing = [name for name in names if len({repr(values.get(name)) for values in settings}) > 1]
-    short, full = [], []
+    unnamed = [values for values in settings if not values["name"]]
+    names = dict.fromkeys(["scheme", *FIELDS, *sorted({name for values in unnamed for name in values})])
+    differing = [name for name in names if len({repr(values.get(name)) for values in unnamed}) > 1]
+    taken, labels = Counter[str](), []
     for group, values in zip(groups, settings, strict=True):
-        parts = {name: _part(name, values.get(name)) for name in differing if not _ignores(group, name)}
-        chosen = [part for name, part in parts.items() if not _by_default(name, values.get(name))]
-        short.append(clean(", ".join(chosen)))
-        full.append(clean(", ".join(parts.values()) or group.config.scheme))
-    if all(short) and len(set(short)) == len(short):
-        return short
-    return _numbered(full)
-
-
-def _by_default(name: str, value: Any) -> bool:
-    chosen = (name, value) == ("option code", "sparse")  # what a run without the option is stored with
-    return chosen or value is None or (name in ("lr", "bound", "clip_norm", "secure") and not value)
+        parts = [_part(name, values.get(name)) for name in differing if not _ignores(group, name)]
+        label = clean(values["name"] or ", ".join(parts) or group.config.scheme)
+        taken[label] += 1
+        labels.append(label if taken[label] == 1 else f"{label} ({taken[label]})")
+    return labels
 
 
 def _ignores(group: Group, name: str) -> bool:
     """Whether the scheme ignores a budget, because it is a baseline without privacy or compression."""
-    largest = 2 * group.config.bytes + 64  # the codes that the budget counts, and an envelope
-    return (name == "epsilon" and group.notion == "none") or (
-        name == "bytes" and group.last("bytes_up") > largest
-    )
+    if name == "bytes":  # the budget counts the codes, without an envelope
+        return group.last("bytes_up") > 2 * group.config.bytes + 64
+    return name == "epsilon" and group.notion == "none"
 
 
 def _part(name: str, value: Any) -> str:
-    """A setting as part of a label."""
-    shown = f"{value:g}" if isinstance(value, float) else str(value)
+    name = name.removeprefix("option ")
+    shown = "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
     if isinstance(value, bool):
         shown = "on" if value else "off"
-    name = name.removeprefix("option ")
+    if name in ("lr", "bound") and value == 0:
+        shown = "by rule"
     if name in ("scheme", "dataset", "model", "loss", "partition", "optimizer"):
         return shown
-    if name in ("lr", "bound") and value == 0:
-        return f"{name} by rule"
-    if name == "clip_norm":
-        return f"clip {shown}" if value else "no clip"
-    if name == "secure":
-        return "secure noise" if value else "seeded noise"
-    if name == "participation":
-        words = {"all": "all clients", "once": "one report per client"}
-        return words.get(value, f"{value} clients per round")
-    forms = {"epsilon": f"ε {shown}", "bytes": f"{shown} bytes"}
-    return forms.get(name, f"{name} {'default' if value is None else shown}")
+    return f"ε {shown}" if name == "epsilon" else f"{shown} bytes" if name == "bytes" else f"{name} {shown}"

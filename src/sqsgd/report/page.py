@@ -21,12 +21,11 @@ from typing import Any
 from sqsgd import __version__
 from sqsgd._internal.files import write_atomically
 from sqsgd.report import tables
-from sqsgd.report.charts import COLOURS, PAGE, SERIES, all_charts, line_charts
+from sqsgd.report.charts import COLOURS, PAGE, SERIES, all_charts
 from sqsgd.report.groups import Group, group_runs
 from sqsgd.report.statement import MEANINGS, statements
 from sqsgd.report.tables import MISSING, Row, Shown, counted, interval, listed
-from sqsgd.training.reading import RunData, Unreadable, read_runs, sweep_title
-from sqsgd.training.run_folder import SWEEP
+from sqsgd.training.reading import Unreadable, read_runs, sweep_title
 from sqsgd.training.summary import Headline
 
 LAST = {"epsilon": "epsilon", "epsilon_total": "epsilon_total", "bytes_per_report": "bytes_up"}
@@ -59,7 +58,10 @@ def write_page(
     command = ["sqsgd", "report", *map(str, paths), "--out", str(out), *(["--title", title] if title else [])]
     runs = [run for group in groups for run in group.runs]
     local = [run for run in runs if not run.federation]
-    again = [["--config", f"{run.folder}/config.toml", "--out", _elsewhere(run, paths)] for run in local]
+    again = [
+        ["sqsgd", "train", "--config", f"{run.folder}/config.toml", "--out", f"again/{number}"]
+        for number, run in enumerate(local, start=1)
+    ]
     unfinished = [(str(run.folder), run.status) for run in runs if run.state != "finished"]
     headlines = {group.headline for group in groups}
     (measured,) = headlines if len(headlines) == 1 else [Headline(name="result")]
@@ -82,7 +84,7 @@ def write_page(
             f"{group.label} ({counted(len(group.runs), 'run')})": _configuration(group) for group in groups
         },
         command=shlex.join(command),
-        again=[shlex.join(["sqsgd", "train", *words]) for words in again],
+        again=[shlex.join(words) for words in again],
         secure=any(run.config.secure for run in local),
     )
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -101,15 +103,10 @@ def write_tables(groups: Sequence[Group], folder: str | Path) -> list[Path]:
 
 
 def render(template: Path, *, specs: Mapping[str, object] | None = None, **values: Any) -> str:
-    """A self-contained page in light and dark colours, from a template that extends page.html.
+    """A self-contained page from a template that extends page.html; everything it shows is escaped.
 
-    Args:
-        template: the file; whatever it shows is escaped.
-        specs: charts in Vega-Lite, by the selector of their place.
-        values: what the template names.
-
-    Returns:
-        The page. Its content security policy lets browsers run its own scripts only, and load nothing.
+    ``specs``: charts in Vega-Lite, by the selector of their place. Browsers run the page's scripts only, and
+    load nothing.
     """
     import jinja2
 
@@ -158,7 +155,6 @@ def _vega() -> str:
 
 
 def _title(groups: Sequence[Group], paths: Sequence[str | Path]) -> str:
-    """The title of the sweep, or what the runs are about."""
     if title := sweep_title(paths):
         return title
     datasets = listed(sorted({group.config.dataset for group in groups}))
@@ -179,23 +175,13 @@ def _lead(groups: Sequence[Group]) -> str:
 
 def _configuration(group: Group) -> list[Row]:
     """Every setting of a group, and its runs."""
-    settings = {
-        name: str(value) for name, value in dataclasses.asdict(group.config).items() if name != "seed"
-    }
-    repeated = {run.folder for run in group.repeated}
-    rows: list[Row] = [{"name": name, "value": value} for name, value in settings.items()]
+    settings, repeated = dataclasses.asdict(group.config), {run.folder for run in group.repeated}
+    settings.pop("seed")
+    rows: list[Row] = [{"name": name, "value": str(value)} for name, value in settings.items()]
     for run in group.runs:
         again = "; does not count, another run has its seed" if run.folder in repeated else ""
         rows.append({"name": f"seed {run.config.seed}", "value": f"{run.folder}: {run.status}{again}"})
     return rows
-
-
-def _elsewhere(run: RunData, paths: Sequence[str | Path]) -> str:
-    """A folder to train a run again in, outside of those that this page, or its sweep's, is made from."""
-    path = next((Path(path) for path in paths if run.folder.is_relative_to(path)), run.folder)
-    whole = path.parent if (path.parent / SWEEP).is_file() else path
-    named = whole.resolve() if whole.name in ("", "..") else whole
-    return str(named.with_name(f"{named.name}-again") / run.folder.relative_to(whole))
 
 
 HEADINGS = {
@@ -267,14 +253,9 @@ def _points(groups: Sequence[Group]) -> list[Row]:
     """The points of all curves: ``figures.csv``."""
     return [
         {
-            "figure": chart.name,
-            "arm": point["group"],
-            "x_title": chart.x_title,
-            "x": point["x"],
-            "y_title": chart.y_title,
-            "mean": point["mean"],
-            "half_width_95": point["half"],
+            "figure": chart.name, "arm": point["group"], "x_title": chart.x_title, "x": point["x"],
+            "y_title": chart.y_title, "mean": point["mean"], "half_width_95": point["half"],
         }
-        for chart in line_charts(groups)
+        for chart in all_charts(groups)
         for point in chart.points
-    ]
+    ]  # fmt: skip

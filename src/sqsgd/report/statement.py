@@ -23,7 +23,7 @@ MEANINGS: dict[StatedNotion, tuple[str, str]] = {
     "per-weight": (
         "Local privacy of each weight",
         "The client adds the noise itself, but ε covers a single weight of the report. A whole report spends "
-        "that ε for every weight in it, so this ε is not comparable to that of a whole report.",
+        "that ε for every weight in it, so this ε is not comparable to the ε of a whole report.",
     ),
     "central": (
         "Central differential privacy",
@@ -99,14 +99,14 @@ def statement(group: Group) -> Statement:
 def _report(notion: StatedNotion, epsilon: float, delta: float) -> str:
     """What holds for one report, or for the sum of a round."""
     if notion == "central":
-        known = f"δ = {_small(delta)}" if delta else "a δ that the run did not record"
+        known = f"δ = {delta:g}" if delta else "a δ that the run did not record"
         return (
             f"The sum of a round is (ε, δ)-differentially private with ε = {number(epsilon)} and {known}, "
             "provided that the aggregator is trusted: it sees every report and must reveal only the sum."
         )
     whole, sent = ("weight of a report", "what it sends for one weight"), ("report", "a report")
     subject, message = whole if notion == "per-weight" else sent
-    factor = number(math.exp(epsilon)) if epsilon < 12 else f"about {_power(round(epsilon / math.log(10)))}"
+    factor = number(math.exp(epsilon)) if epsilon < 12 else f"about 10^{epsilon / math.log(10):.0f}"
     chance = 1 / (1 + math.exp(-epsilon))  # of the best guess between two equally likely inputs
     guess = (
         "By itself this ε does not prevent an attacker who considers two possibilities from guessing right "
@@ -148,7 +148,7 @@ def _central(group: Group, central: Central | None) -> list[str]:
     federation = any(run.federation for run in group.counted)
     return [
         "The models are also centrally (ε, δ)-differentially private with "
-        f"ε = {four_digits(central.epsilon)} and δ = {_small(central.delta)}, for whoever sees only them, if "
+        f"ε = {four_digits(central.epsilon)} and δ = {central.delta:g}, for whoever sees only them, if "
         f"the operator keeps the order of the {users} and their reports to itself.{known} From the models, "
         f"such an attacker guesses right at most {chance} of the time.",
         "The central guarantee covers what is computed from the models, such as the accuracy. It does not "
@@ -186,15 +186,3 @@ def statements(groups: Sequence[Group]) -> list[tuple[Statement, list[str]]]:
         made = statement(group)
         shared.setdefault((made.short, *made.sentences), (made, []))[1].append(group.label)
     return sorted(shared.values(), key=lambda each: list(MEANINGS).index(each[0].notion))
-
-
-def _power(exponent: int) -> str:
-    return "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-
-
-def _small(delta: float) -> str:
-    """A δ as text, such as 10⁻⁶ or 2.5 × 10⁻⁷."""
-    mantissa, _, exponent = f"{delta:g}".partition("e")
-    if not exponent:
-        return mantissa
-    return _power(int(exponent)) if mantissa == "1" else f"{mantissa} × {_power(int(exponent))}"

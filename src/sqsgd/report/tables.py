@@ -26,12 +26,8 @@ Row = Mapping[str, Cell]
 
 def clean(text: str) -> str:
     """One line without control characters or lone surrogates, which file names may contain."""
-    return "".join(
-        letter
-        if letter.isprintable() or unicodedata.category(letter) == "Zs"
-        else "\N{REPLACEMENT CHARACTER}"
-        for letter in text
-    )
+    kept = (letter if letter.isprintable() or unicodedata.category(letter) == "Zs" else "" for letter in text)
+    return "".join(letter or "\N{REPLACEMENT CHARACTER}" for letter in kept)
 
 
 def number(value: float) -> str:
