@@ -7,13 +7,14 @@ TRAIN = $(VENV)/.train
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 JOBS ?= 2
 
-.PHONY: help train test test-fast test-faults js check docs format bench clean
+.PHONY: help train test test-fast test-faults test-base js check docs format bench clean
 
 help:
 	@echo "make train   create $(VENV), install what training needs, train LeNet-5 on real digits"
 	@echo "make test    create $(VENV), install everything, run all tests"
 	@echo "make test-fast  run only the quick tests"
-	@echo "make test-faults  crashes and hostile nodes in a real federation; takes some minutes"
+	@echo "make test-faults  crashes in a real federation; takes some minutes"
+	@echo "make test-base  the library alone, without torch or Flower; for another Python: PYTHON=python3.13 VENV=build/venv-3.13"
 	@echo "make js      build and test the JavaScript client; needs Node 20 or later and npm"
 	@echo "make check   ruff (lint and format) and a strict type check of src"
 	@echo "make docs    build the site into build/site; fails if anything public is undocumented"
@@ -37,10 +38,14 @@ train: $(TRAIN)
 	$(BIN)/sqsgd train
 
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile  # tests of a file share fixtures
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder  # tests of a file share fixtures, the longest begin
 
 test-faults: $(READY)
 	$(BIN)/python -m pytest -m faults tests/faults tests/deploy
+
+test-base: | $(BIN)/python
+	$(INSTALL) . hypothesis mpmath pytest pytest-xdist scipy
+	$(BIN)/python -m pytest --numprocesses $(JOBS) -m "not slow and not faults" tests/core tests/mechanisms tests/privacy
 
 js:
 	@command -v npm >/dev/null || { echo "make js needs Node 20 or later and npm: apt-get install nodejs npm"; exit 1; }
