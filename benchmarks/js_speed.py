@@ -15,9 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests/report"))
 
-from chromium import Chromium  # noqa: E402
-
-from sqsgd.cli.doctor import find_chromium  # noqa: E402
+from chromium import Chromium, find_chromium  # noqa: E402
 
 SCHEMES = {
     "privunit-index, ε = 8": "privunit-index 3920\nrotate 2 shared=0\nnearest 25 of 8192 vertices 8.0",

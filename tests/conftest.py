@@ -11,7 +11,7 @@ SHARED = (
 )  # fmt: skip
 sys.path[:0] = [str(Path(__file__).parent / name) for name in SHARED]
 # the second: an app that only nodes import; the third imports nvflare, which not everyone has
-collect_ignore = ["conftest.py", "faults/hostile_client_app.py", "nvflare/flare.py"]
+collect_ignore = ["conftest.py", "nvflare/flare.py"]
 collect_ignore_glob = ["*/conftest.py"]  # two of the same name stop a run of two folders
 
 SLOW = (
@@ -20,7 +20,6 @@ SLOW = (
     "clients/",
     "cli/test_collect.py",
     "cli/test_deploy.py",
-    "cli/test_report.py::test_the_files",
     "cli/test_train.py::test_the_summary_ends",
     "flower/",
     "node/",
@@ -29,8 +28,6 @@ SLOW = (
     "collect/",
     "audit/",
     "report/test_browser.py",
-    "report/test_report_images.py::test_pdf",
-    "report/test_report_latex.py::test_every_figure",
     "report/test_report_page.py::test_the_page_has_everything",
     "schemes/test_clear_schemes.py",
     "schemes/test_coordinatewise.py",
@@ -45,8 +42,6 @@ SLOW = (
     "test_examples.py",
     "test_packaging.py",
     "privacy/test_planner.py",
-    "mechanisms/test_privquant_exact.py::test_every_threshold",
-    "mechanisms/test_privquant_sampling.py",
     "test_site.py",
     "test_snippets.py",
     "training/test_order.py",
@@ -60,11 +55,16 @@ SLOW = (
 """Prefixes of slow tests, below tests/: most of the time is spent in these, by --durations."""
 
 
+FIRST = ("deploy/", "flower/test_simulation", "flower/test_example", "test_packaging", "test_snippets")
+"""The longest files: they start first, so that no worker is left with one at the end."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the slow tests."""
+    """Mark the slow tests, and begin with the longest."""
     for item in items:
         if item.nodeid.removeprefix("tests/").startswith(SLOW):
             item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: not item.nodeid.removeprefix("tests/").startswith(FIRST))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -78,9 +78,7 @@ def _secrets_apart(tmp_path_factory):
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     """A real browser, for the pages."""
-    from chromium import Chromium
-
-    from sqsgd.cli.doctor import find_chromium
+    from chromium import Chromium, find_chromium
 
     program = find_chromium()
     if program is None:

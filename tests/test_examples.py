@@ -1,7 +1,6 @@
-"""Every file under examples/ runs; the notebook shows what its cells print today."""
+"""Every file under examples/ runs."""
 
 import importlib.util
-import json
 import runpy
 import sys
 
@@ -36,11 +35,6 @@ def test_private_mean_has_the_predicted_error(capsys):
     assert error == pytest.approx(predicted, rel=0.4)  # one draw of 64 coordinates: a deviation of some 10 %
 
 
-def test_private_mean_is_twenty_lines():
-    lines = (EXAMPLES / "private_mean.py").read_text().splitlines()
-    assert sum(bool(line) for line in lines) <= 20
-
-
 def test_logistic_regression_learns_and_its_ledgers_refuse(monkeypatch, capsys):
     example = module("logistic_regression")
     monkeypatch.setattr(example, "CAP", 18.0)
@@ -50,28 +44,11 @@ def test_logistic_regression_learns_and_its_ledgers_refuse(monkeypatch, capsys):
     assert "3 rounds of 6 bytes" in out
 
 
-def test_logistic_regression_needs_no_torch():
-    text = (EXAMPLES / "logistic_regression.py").read_text()
-    assert "torch" not in text.split('"""')[2]
-
-
 def test_own_module_learns(capsys):
     assert module("own_module").main(rounds=8) > 0.3  # guessing: 0.1
     assert "18,474 weights, 52 bytes per report" in capsys.readouterr().out
 
 
-def test_the_notebook_shows_what_its_cells_print(monkeypatch):
+def test_the_notebook_runs():
     pytest.importorskip("matplotlib", reason="the docs extra is not installed")
-    maker = module("make_notebook")
-    kept, now = json.loads(maker.NOTEBOOK.read_text()), maker.notebook()
-
-    def without_pictures(document):
-        """Images differ in their last bits between machines; the numbers behind them are printed."""
-        for cell in document["cells"]:
-            for output in cell.get("outputs", []):
-                output.get("data", {}).pop("image/png", None)
-        return document
-
-    outputs = [output for cell in kept["cells"] for output in cell.get("outputs", [])]
-    assert sum("image/png" in output.get("data", {}) for output in outputs) == 1
-    assert without_pictures(now) == without_pictures(kept)
+    assert module("make_notebook").notebook()["cells"]

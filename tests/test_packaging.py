@@ -100,10 +100,3 @@ def test_it_trains_in_a_new_environment(environment, tmp_path):
         path.name for path in (tmp_path / "run").iterdir()
     }
     assert '"works": true' in run(environment / "sqsgd", "doctor", "--json", cwd=tmp_path)
-
-
-def test_the_figures_files_are_found_in_the_installed_package(environment, tmp_path):
-    code = "from sqsgd.training.sweep import figure_file; print(figure_file('figure3-tradeoff'))"
-    found = Path(run(environment / "python", "-c", code, cwd=tmp_path).strip())
-    assert found.is_relative_to(environment.parent)
-    assert not found.is_relative_to(ROOT)

@@ -1,4 +1,4 @@
-"""The scripts in tools/: what they draw, list and convert."""
+"""The scripts in tools/: what they list and convert."""
 
 import csv
 import dataclasses
@@ -10,20 +10,12 @@ import tarfile
 
 import numpy as np
 import pytest
-import torch
 from snippets import ROOT
 
 from sqsgd.learning.features import WEIGHTS
 from sqsgd.learning.files import File, find_folder, read_source
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
-pytest.importorskip("scipy", reason="SciPy is not installed")
-
-
-@pytest.fixture
-def tool(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    return importlib.import_module
 
 
 def test_every_font_is_listed_with_its_licence():
@@ -36,33 +28,11 @@ def test_every_font_is_listed_with_its_licence():
     assert f"{len(fonts)} open fonts" in about["data"]
 
 
-def test_drawings_vary_and_are_centred_as_mnist_is(tool):
-    strokes = tool("digit_strokes")
-    ink = np.zeros((1, 20, 20), bool)
-    ink[0, 3:17, 8:13] = True
-    (thin,) = strokes.thinned(ink)
-    assert (thin.sum(axis=1).max(), thin.sum() >= 9, (thin & ~ink[0]).any()) == (1, True, False)
-    glyphs = np.zeros((2, 10, 64, 64), np.float32)
-    glyphs[0, :, 10:54, 20:28] = glyphs[0, :, 44:54, 20:48] = glyphs[1, :, 20:40, 12:52] = 1
-    fields = strokes.make_fields(glyphs, torch.tensor([1.0, 1.0]))
-    drawn, again = (
-        strokes.draw(fields, torch.zeros(40, dtype=torch.long), torch.Generator().manual_seed(1))
-        for _ in range(2)
-    )
-    assert drawn.shape == (40, 1, 28, 28)
-    assert 0 <= float(drawn.min()) <= float(drawn.max()) <= 1
-    assert float((drawn[0] - drawn[1]).abs().max()) > 0.5
-    assert torch.equal(drawn, again)
-    places = torch.arange(28) - 13.5
-    for image in drawn[:, 0]:
-        for axis in (0, 1):
-            assert abs(float((image.sum(dim=axis) * places).sum() / image.sum())) < 1
-
-
-def test_sheets_of_images_become_the_usual_files(tool, tmp_path, monkeypatch, capsys):
+def test_sheets_of_images_become_the_usual_files(tmp_path, monkeypatch, capsys):
     from PIL import Image
 
-    script = tool("cifar10_files")
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    script = importlib.import_module("cifar10_files")
     pixels = np.random.default_rng(2).integers(0, 256, (4, 32, 32, 3), np.uint8)
     sheet = io.BytesIO()
     Image.fromarray(pixels.reshape(4, 1024, 3)).save(sheet, "PNG")

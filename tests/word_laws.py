@@ -1,9 +1,8 @@
-"""The law of a sampler without statistics: from its random words, by bisection and by enumeration.
+"""The law of a sampler without statistics: from its random words, by bisection.
 
 ``edges`` finds, by bisection over all 2^64 first words, which words certainly lead to a value up to v and
 which certainly lead beyond it. The distribution function must lie in between: ``check_edges`` compares it
-with one that was computed independently. ``FromWords`` turns these counts of words into exact chances, so
-that ``proofs.enumeration.law`` can run a mechanism over every random choice.
+with one that was computed independently.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterable
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
-import numpy as np
 from scripted import ScriptedRng
 
 WORDS = 2**64
@@ -92,29 +90,3 @@ def check_edges(
                 further = ScriptedRng(word, *divmod(rest + step, WORDS), WORDS // 2)
                 drawn = int(draw(further))
                 assert (drawn <= value) == (step < 0), f"the words beyond the first at {value} are ignored"
-
-
-class FromWords:
-    """A sampler in place of an InverseCdf: its chances are the shares of words of the original's draws."""
-
-    def __init__(self, draw: Callable[[ScriptedRng], int], top: int) -> None:
-        self.counts, before = [], 0
-        for value in range(top):
-            within, beyond = edges(draw, value)
-            self.counts.append(max(0, within - before))
-            before = beyond
-        self.counts.append(WORDS - before)
-        self.undecided = WORDS - sum(self.counts)
-
-    def draw(self, choices) -> int:
-        """A value by a choice among the words; the few that do not decide are left out."""
-        return choices.choose([Fraction(count, WORDS) for count in self.counts])
-
-
-def check_law(found: dict, density: dict, undecided: Fraction = Fraction(1, 2**50)) -> None:
-    """Probabilities from an enumeration against exp(log density), for every output."""
-    assert abs(sum(found.values()) - 1) <= undecided
-    assert set(found) <= set(density)
-    for outcome, log_chance in density.items():
-        chance = float(found.get(outcome, 0))
-        assert np.isclose(chance, np.exp(log_chance), rtol=1e-7, atol=1e-15), outcome

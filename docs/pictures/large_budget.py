@@ -10,7 +10,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from sqsgd.audit.findings import Pictures
+from sqsgd.audit.findings import Finding
 from sqsgd.audit.inversion import inverted_gradients
 from sqsgd.audit.subject import Subject
 from sqsgd.core.random import seeded_rng
@@ -21,7 +21,7 @@ BUDGETS = ((20_000, 25_000), (400, 256))
 SEEDS = (0, 1)
 
 
-def attacked(epsilon: int, size: int, seed: int) -> Pictures:
+def attacked(epsilon: int, size: int, seed: int) -> Finding:
     """One image of MNIST, and the best guess at it from one report of LeNet-5's gradient."""
     subject = Subject(
         name="sqsgd",
@@ -31,8 +31,7 @@ def attacked(epsilon: int, size: int, seed: int) -> Pictures:
         seed=seed,
         noise=partial(seeded_rng, seed),
     )
-    (pictures,) = next(inverted_gradients(subject)).pictures
-    return pictures
+    return next(inverted_gradients(subject))
 
 
 def draw(path: Path = PICTURE) -> None:
@@ -42,11 +41,11 @@ def draw(path: Path = PICTURE) -> None:
     for column, seed in enumerate(SEEDS):
         for row, (epsilon, size) in enumerate(BUDGETS, 1):
             found = attacked(epsilon, size, seed)
-            likeness, blind = found.report_likeness[0].correlation, found.blind_likeness[0].correlation
+            likeness, blind = found.measured, found.details["blind"]
             about = f"{epsilon} {size} image {seed}: {likeness:.3f}; from a report about another {blind:.3f}"
             print(about, flush=True)  # noqa: T201
-            axes[0][column].imshow(found.originals[0], cmap="gray")
-            axes[row][column].imshow(found.from_report[0], cmap="gray")
+            axes[0][column].imshow(found.pictures["Original"][0], cmap="gray")
+            axes[row][column].imshow(found.pictures["From one report"][0], cmap="gray")
             title = f"ε = {epsilon:,}, {size:,} bytes: {likeness:.2f}"
             axes[row][column].set_title(title, fontsize=8)
         axes[0][column].set_title("the image at the node", fontsize=8)

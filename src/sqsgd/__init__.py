@@ -12,6 +12,7 @@ from sqsgd.core import Aggregate, Mechanism, Privacy, Scheme, Transform
 from sqsgd.core.codec import MalformedReport
 from sqsgd.core.random import Rng, secure_rng, seeded_rng
 from sqsgd.core.task import Task
+from sqsgd.federation.collect.device import Device
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.scalardp import ScalarDP
 from sqsgd.privacy.certificate import CentralGuarantee, central_guarantee, local_epsilon_for
@@ -28,6 +29,7 @@ __all__ = [
     "SCHEMES",
     "Aggregate",
     "CentralGuarantee",
+    "Device",
     "Ledger",
     "MalformedReport",
     "Mechanism",

@@ -6,10 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from chromium import Chromium
+from chromium import Chromium, find_chromium
 from javascript import client
-
-from sqsgd.cli.doctor import find_chromium
 
 IDENTITY = "privunit-index 3920\nrotate 2 shared=0\nnearest 25 of 8192 vertices 8.0"
 TASK = {"round": 3, "client": "12", "seed": "99", "dim": 3920, "bound": 0.5}
@@ -50,54 +48,66 @@ class Device:
         self.browser._process.wait()
 
 
-def test_one_report_per_study(tmp_path):
-    device = Device(tmp_path)
-    try:
-        message = device.run("report('digits')")
-        assert len(message) == 14
-        assert message.startswith("01")
-        # Not yet confirmed: the same bytes again, for the same request alone.
-        assert device.run("report('digits')") == message
-        assert device.run("report('digits', {...task, client: 13n})") == "changed"
-        other = json.dumps(IDENTITY.replace("nearest 25", "nearest 24"))
-        assert device.run(f"report('digits', task, new sqsgd.Scheme({other}, 2))") == "changed"
-        assert device.run("drawn") == 1
-        device.run("ledger.confirm('digits')")
-        assert device.run("report('digits')") == "reported"
-        # Another study is another report, which the cap does not allow.
-        assert device.run("report('letters')") == "cap"
-        assert device.run("drawn") == 1
-        assert device.run("ledger.spent()") == 8.0
-        assert device.run("ledger.entries().then((all) => all.map((entry) => entry.message))") == [None]
-        assert device.browser.errors == []
-    finally:
-        device.browser.close()
+@pytest.fixture
+def start(tmp_path):
+    """Starts a browser, always with the same profile; the last one is closed at the end."""
+    started = []
+
+    def make(cap=8.0):
+        started.append(Device(tmp_path, cap))
+        return started[-1]
+
+    yield make
+    for each in started[-1:]:
+        each.browser.close()
 
 
-def test_after_a_crash_the_same_bytes_are_sent_and_nothing_is_drawn(tmp_path):
-    device = Device(tmp_path)
+@pytest.fixture
+def device(start):
+    return start()
+
+
+def test_one_report_per_study(device):
+    message = device.run("report('digits')")
+    assert len(message) == 14
+    assert message.startswith("01")
+    # Not yet confirmed: the same bytes again, for the same request alone.
+    assert device.run("report('digits')") == message
+    assert device.run("report('digits', {...task, client: 13n})") == "changed"
+    other = json.dumps(IDENTITY.replace("nearest 25", "nearest 24"))
+    assert device.run(f"report('digits', task, new sqsgd.Scheme({other}, 2))") == "changed"
+    assert device.run("drawn") == 1
+    device.run("ledger.confirm('digits')")
+    assert device.run("report('digits')") == "reported"
+    # Another study is another report, which the cap does not allow.
+    assert device.run("report('letters')") == "cap"
+    assert device.run("drawn") == 1
+    assert device.run("ledger.spent()") == 8.0
+    assert device.run("ledger.entries().then((all) => all.map((entry) => entry.message))") == [None]
+    assert device.browser.errors == []
+
+
+def test_after_a_crash_the_same_bytes_are_sent_and_nothing_is_drawn(start):
+    device = start()
     message = device.run("report('digits')")
     device.crash()
-    device = Device(tmp_path)
+    device = start()
     assert device.run("report('digits')") == message
     assert device.run("drawn") == 0
     device.run("ledger.confirm('digits')")
     device.crash()
-    device = Device(tmp_path)
-    try:
-        assert device.run("report('digits')") == "reported"
-        assert device.run("drawn") == 0
-    finally:
-        device.browser.close()
+    device = start()
+    assert device.run("report('digits')") == "reported"
+    assert device.run("drawn") == 0
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.003, 0.02, None])
-def test_killed_at_any_moment_no_report_is_seen_without_its_entry(seconds, tmp_path):
+def test_killed_at_any_moment_no_report_is_seen_without_its_entry(seconds, start):
     """Whatever the page could have sent when it was killed is stored, and is what the next page sends.
 
     None: it is killed as soon as it has a report.
     """
-    device = Device(tmp_path)
+    device = start()
     device.browser.printed.clear()
     device.run("void report('digits').then((message) => { console.info(message); })")
     deadline = time.monotonic() + (60 if seconds is None else seconds)
@@ -107,23 +117,18 @@ def test_killed_at_any_moment_no_report_is_seen_without_its_entry(seconds, tmp_p
     device.browser.drain()
     shown = device.browser.printed
     assert shown or seconds is not None
-    device = Device(tmp_path)
-    try:
-        stored = device.run("ledger.entries().then((all) => all.map((entry) => hex(entry.message)))")
-        assert shown in ([], stored)
-        message = device.run("report('digits')")
-        assert device.run("drawn") == 1 - len(stored)
-        assert [message] == (stored or [message])
-        assert device.run("ledger.spent()") == 8.0
-    finally:
-        device.browser.close()
+    device = start()
+    stored = device.run("ledger.entries().then((all) => all.map((entry) => hex(entry.message)))")
+    assert shown in ([], stored)
+    message = device.run("report('digits')")
+    assert device.run("drawn") == 1 - len(stored)
+    assert [message] == (stored or [message])
+    assert device.run("ledger.spent()") == 8.0
 
 
-@pytest.mark.parametrize("step", ["ledger.ticket('digits')", "report('digits')", "ledger.confirm('digits')"])
-def test_every_step_waits_for_the_disk(step, tmp_path):
+def test_every_step_waits_for_the_disk(device):
     """A kill finds the moment between a promise and its transaction too rarely; this sees their order."""
-    device = Device(tmp_path)
-    try:
+    for step in ("ledger.ticket('digits')", "report('digits')", "ledger.confirm('digits')"):
         found = device.run(
             f"""(async () => {{
               const order = [], usual = IDBDatabase.prototype.transaction;
@@ -136,116 +141,96 @@ def test_every_step_waits_for_the_disk(step, tmp_path):
                 return made;
               }};
               await {step};
+              IDBDatabase.prototype.transaction = usual;
               return [...order, "resolved"];
             }})()"""
         )
-        assert found == ["strict", "complete", "resolved"]
-    finally:
-        device.browser.close()
+        assert found == ["strict", "complete", "resolved"], step
 
 
-@pytest.mark.parametrize(
-    "compute",
-    [
-        "() => gradient.fill(NaN, 7, 8)",
-        "() => gradient.fill(-Infinity, 7, 8)",
-        "() => gradient.fill(1e14)",
-        "() => gradient.subarray(1)",
-        "() => { throw new Error('of the data'); }",
-        "() => Promise.reject(new Error('of the data'))",
-    ],
-)
-def test_no_refusal_depends_on_the_vector(compute, tmp_path):
+def test_no_refusal_depends_on_the_vector(start):
     """A vector that cannot be computed or encoded is a report of zero, which is paid for like any other."""
-    device = Device(tmp_path)
-    try:
-        message = device.run(f"ledger.report('digits', scheme, task, {compute}).then(hex)")
+    device = start(48.0)
+    for number, compute in enumerate(
+        (
+            "() => gradient.slice().fill(NaN, 7, 8)",
+            "() => gradient.slice().fill(-Infinity, 7, 8)",
+            "() => gradient.slice().fill(1e14)",
+            "() => gradient.subarray(1)",
+            "() => { throw new Error('of the data'); }",
+            "() => Promise.reject(new Error('of the data'))",
+        ),
+        start=1,
+    ):
+        message = device.run(f"ledger.report('study {number}', scheme, task, {compute}).then(hex)")
         assert len(message) == 14
-        assert device.run("ledger.spent()") == 8.0
-        assert device.run("report('digits')") == message
+        assert device.run("ledger.spent()") == 8.0 * number
+        assert device.run(f"report('study {number}')") == message
         assert device.run("drawn") == 0
-        (error,) = device.browser.errors  # the device's owner can see it
-        assert "zero is reported" in error
-    finally:
-        device.browser.close()
+        assert len(device.browser.errors) == number
+        assert "zero is reported" in device.browser.errors[-1]  # the device's owner can see it
 
 
-def test_what_is_reported_in_place_of_a_bad_vector_is_zero(tmp_path):
+def test_what_is_reported_in_place_of_a_bad_vector_is_zero(start):
     """At a large epsilon the report of zero is the first vertex, with either sign half of the time."""
-    device = Device(tmp_path, cap=1e6)
-    try:
-        found = device.run(
-            """(async () => {
-              const exact = new sqsgd.Scheme("privunit-index 64\\nnearest 1 of 128 vertices 50.0", 2);
-              const one = sqsgd.makeTask({round: 0, client: 0, seed: 1, dim: 64, bound: 1});
-              const codes = [];
-              for (let i = 0; i < 40; i++) {
-                const bad = () => new Float32Array(64).fill(NaN);
-                const message = await ledger.report(`study ${i}`, exact, one, bad);
-                codes.push(exact.open(message, one)[0][0]);
-              }
-              return codes;
-            })()"""
-        )
-        assert set(found) == {0, 1}
-    finally:
-        device.browser.close()
+    device = start(1e6)
+    found = device.run(
+        """(async () => {
+          const exact = new sqsgd.Scheme("privunit-index 64\\nnearest 1 of 128 vertices 50.0", 2);
+          const one = sqsgd.makeTask({round: 0, client: 0, seed: 1, dim: 64, bound: 1});
+          const codes = [];
+          for (let i = 0; i < 40; i++) {
+            const bad = () => new Float32Array(64).fill(NaN);
+            const message = await ledger.report(`study ${i}`, exact, one, bad);
+            codes.push(exact.open(message, one)[0][0]);
+          }
+          return codes;
+        })()"""
+    )
+    assert set(found) == {0, 1}
 
 
-def test_a_request_that_does_not_fit_is_refused_before_any_data_are_used(tmp_path):
-    device = Device(tmp_path)
-    try:
-        assert "task.dim" in device.run("report('digits', {...task, dim: 5})")
-        assert "bound" in device.run("report('digits', {...task, bound: NaN})")
-        assert device.run("drawn") == 0
-        assert device.run("ledger.spent()") == 0
-    finally:
-        device.browser.close()
+def test_a_request_that_does_not_fit_is_refused_before_any_data_are_used(device):
+    assert "task.dim" in device.run("report('digits', {...task, dim: 5})")
+    assert "bound" in device.run("report('digits', {...task, bound: NaN})")
+    assert device.run("drawn") == 0
+    assert device.run("ledger.spent()") == 0
 
 
-def test_the_ticket_is_drawn_once_and_survives_a_crash(tmp_path):
-    device = Device(tmp_path)
+def test_the_ticket_is_drawn_once_and_survives_a_crash(start):
+    device = start()
     tickets = device.run("Promise.all(Array.from({length: 8}, () => ledger.ticket('digits')))")
     assert len(set(tickets)) == 1
     assert len(bytes.fromhex(tickets[0])) == 32
     assert device.run("ledger.ticket('letters')") != tickets[0]
     device.crash()
-    device = Device(tmp_path)
-    try:
-        # A second connection, as another tab has.
-        assert device.run("sqsgd.Ledger.open(8).then((tab) => tab.ticket('digits'))") == tickets[0]
-        device.run("report('digits')")
-        assert device.run("ledger.ticket('digits')") == tickets[0]
-        device.run("ledger.confirm('digits')")
-        assert device.run("ledger.ticket('digits').catch((error) => error.reason)") == "reported"
-    finally:
-        device.browser.close()
+    device = start()
+    # A second connection, as another tab has.
+    assert device.run("sqsgd.Ledger.open(8).then((tab) => tab.ticket('digits'))") == tickets[0]
+    device.run("report('digits')")
+    assert device.run("ledger.ticket('digits')") == tickets[0]
+    device.run("ledger.confirm('digits')")
+    assert device.run("ledger.ticket('digits').catch((error) => error.reason)") == "reported"
 
 
-def test_two_tabs_send_one_report(tmp_path):
+def test_two_tabs_send_one_report(start):
     """Both draw, one is stored, and both get the stored one."""
-    device = Device(tmp_path, cap=100.0)
-    try:
-        both = device.run("Promise.all(Array.from({length: 8}, () => report('digits')))")
-        assert len(set(both)) == 1
-        assert device.run("drawn") > 1, "the race did not happen"
-        studies = device.run("Promise.all(Array.from({length: 20}, (_, i) => report('study ' + i)))")
-        assert sum(len(found) == 14 for found in studies) == 11, "the cap holds in a race too"
-        assert device.run("ledger.spent()") == 96.0
-    finally:
-        device.browser.close()
+    device = start(100.0)
+    both = device.run("Promise.all(Array.from({length: 8}, () => report('digits')))")
+    assert len(set(both)) == 1
+    assert device.run("drawn") > 1, "the race did not happen"
+    studies = device.run("Promise.all(Array.from({length: 20}, (_, i) => report('study ' + i)))")
+    assert sum(len(found) == 14 for found in studies) == 11, "the cap holds in a race too"
+    assert device.run("ledger.spent()") == 96.0
 
 
-def test_a_report_of_a_browser_is_read_by_python(tmp_path):
+def test_a_report_of_a_browser_is_read_by_python(start):
 
     from sqsgd import Task, make_scheme
 
     scheme = make_scheme("privunit-index", dim=3920, epsilon=8.0, nearest=25)
     assert scheme.identity == IDENTITY
     task = Task(round=3, client=12, seed=99, dim=3920, bound=0.5)
-    device = Device(tmp_path, cap=8.0)
-    try:
-        message = bytes.fromhex(device.run("report('digits')"))
-        assert scheme.decode(message, task).shape == (3920,)
-    finally:
-        device.browser.close()
+    device = start(8.0)
+    message = bytes.fromhex(device.run("report('digits')"))
+    assert scheme.decode(message, task).shape == (3920,)

@@ -16,12 +16,11 @@ from test_proof_channels import grid
 
 from sqsgd import PrivQuant, ScalarDP
 from sqsgd.mechanisms import channels
-from sqsgd.mechanisms.selection import TopSet
-from sqsgd.schemes.coordinatewise import EachCoordinate
-from sqsgd.schemes.fedsel import Picked
+from sqsgd.mechanisms.channels import TopSet
+from sqsgd.schemes.coordinatewise import EachCoordinate, Picked
 from sqsgd.schemes.sqsgd import Direction
 from sqsgd.schemes.sqsgd_paper import BoundedRange
-from sqsgd.schemes.vqsgd import CrossPolytope, Response
+from sqsgd.schemes.vqsgd import CrossPolytope
 
 
 @pytest.fixture(autouse=True)
@@ -201,9 +200,9 @@ def test_the_enumeration_catches_a_coordinate_in_clear():
 
 
 def cross_polytope(dim, kind=CrossPolytope):
-    response = Response(2 * dim, math.log(3))
-    response._stays = Coin(Fraction(3, 3 + 2 * dim - 1))
-    return kind(dim=dim, repeats=2, response=response)
+    mechanism = kind(dim=dim, repeats=2, epsilon=math.log(3))
+    mechanism.__dict__["_stays"] = Coin(Fraction(3, 3 + 2 * dim - 1))
+    return mechanism
 
 
 @pytest.mark.parametrize("dim", [1, 2])

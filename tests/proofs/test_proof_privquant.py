@@ -239,38 +239,6 @@ def test_a_try_takes_the_place_and_the_shift_of_the_lemma(dim, levels):
     assert (rejected > 0) == (whole % dim > 0 or whole % (levels - 1) > 0)
 
 
-def one_try(codes, out, wanted, levels, place, lower):
-    """What one try with a given place and lower half of its word makes of ``out``."""
-    word = (place * (1 << 32) // len(codes) + 1) << 32 | lower
-    before, after = np.array(codes, np.uint8), np.array(out, np.uint8)
-    matches = adjust(
-        before, after, int(np.count_nonzero(before == after)), wanted, levels, np.array([word], np.uint64)
-    )
-    assert matches == np.count_nonzero(before == after)
-    return tuple(after.tolist())
-
-
-@pytest.mark.parametrize(("dim", "levels"), [(1, 2), (3, 2), (2, 3), (3, 4), (2, 6)])
-def test_a_try_moves_as_the_lemma_says(dim, levels):
-    """Lemma P5: from every state, towards every number of matches, at every place and with every shift."""
-    codes = tuple(j % levels for j in range(dim))
-    for out in itertools.product(range(levels), repeat=dim):
-        matches = sum(a == b for a, b in zip(codes, out, strict=True))
-        for wanted, place in itertools.product(range(dim + 1), range(dim)):
-            found = []
-            for shift in range(levels - 1):
-                lower = shift * (1 << 32) // (levels - 1) + 1  # which is not rejected
-                found.append(one_try(codes, out, wanted, levels, place, lower))
-            moves = set(range(levels)) - {codes[place]}
-            if matches < wanted and out[place] != codes[place]:
-                moves = {codes[place]}
-            elif matches <= wanted or out[place] != codes[place]:
-                moves = {out[place]}
-            expected = {(*out[:place], value, *out[place + 1 :]) for value in moves}
-            assert set(found) == expected
-            assert len(expected) in (1, levels - 1)  # each shift leads to another value, or all to one
-
-
 @pytest.mark.parametrize(
     ("levels", "kernel"), [(2, round_and_scramble_bytes), (16, round_and_scramble_pairs)]
 )

@@ -1,4 +1,4 @@
-"""docs/proofs: ScalarDP, NearestVertices, Response and selection, over every random choice of the code.
+"""docs/proofs: ScalarDP, NearestVertices, responses and selection, over every random choice of the code.
 
 e^ε is a whole number here, so that all probabilities are fractions; the exact Bernoulli draws are replaced by
 coins with those fractions, all else is the code that runs.
@@ -14,20 +14,21 @@ import pytest
 from enumeration import Coin, largest_ratio, law
 
 from sqsgd import ScalarDP
-from sqsgd.mechanisms.selection import RankWeights, TopSet, largest, ranking
+from sqsgd.mechanisms import sparse
+from sqsgd.mechanisms.channels import TopSet, largest, ranking
+from sqsgd.mechanisms.scalardp import respond
 from sqsgd.schemes.privunit_index import NearestVertices
-from sqsgd.schemes.vqsgd import Response
 
 
 @pytest.fixture(autouse=True)
 def _choices_are_generators(monkeypatch):
-    for mechanism in (ScalarDP, NearestVertices):
-        monkeypatch.setattr(sys.modules[mechanism.__module__], "check_rng", lambda rng: rng)
+    for module in (sys.modules[ScalarDP.__module__], sparse):
+        monkeypatch.setattr(module, "check_rng", lambda rng: rng)
 
 
-def coin(log_odds, odds):
-    """A coin with these odds, if they are what the code's own log-odds enclose."""
-    assert abs(float(log_odds()) - math.log(odds)) < 1e-12
+def coin(sampler, odds):
+    """A coin with these odds, if they are those of the code's own sampler."""
+    assert abs(float(1 / sampler._cdf(0) - 1) / odds - 1) < 1e-12
     return Coin(odds / (1 + odds))
 
 
@@ -35,7 +36,7 @@ def coin(log_odds, odds):
 def test_scalardp_by_enumeration(gain, levels):
     """Theorem D3: the ratio is e^ε exactly, and every symbol is reached from every value."""
     scalar = ScalarDP(1.0, math.log(gain), levels)
-    scalar._stays = coin(scalar._log_odds, Fraction(gain, levels))
+    scalar._stays = coin(scalar._stays, Fraction(gain, levels))
     values = [0.0, 1.0, 1e-300, 0.3, 0.5, 1 / 3, 1 - 2**-53, -4.0, 7.0]
     laws = [law(lambda rng, value=value: scalar.privatize(value, rng)) for value in values]
     for found in laws:
@@ -47,9 +48,8 @@ def test_scalardp_by_enumeration(gain, levels):
 @pytest.mark.parametrize(("gain", "alphabet"), [(2, 2), (7, 3), (5, 8)])
 def test_response_by_enumeration(gain, alphabet):
     """Lemma V1."""
-    response = Response(alphabet, math.log(gain))
-    response._stays = Coin(Fraction(gain, gain + alphabet - 1))
-    laws = [law(lambda rng, code=code: response.privatize(code, rng)) for code in range(alphabet)]
+    stays = Coin(Fraction(gain, gain + alphabet - 1))
+    laws = [law(lambda rng, code=code: respond(code, alphabet, stays, rng)) for code in range(alphabet)]
     for code, found in enumerate(laws):
         assert found == {
             other: Fraction(gain if other == code else 1, gain + alphabet - 1) for other in range(alphabet)
@@ -68,7 +68,7 @@ def test_nearest_vertices_by_enumeration(nearest):
     """Theorem N4: ties, zeros, tiny and huge vectors, all pairs of 129 inputs at two bounds."""
     gain = 4
     mechanism = NearestVertices(dim=3, epsilon=math.log(gain), nearest=nearest)
-    mechanism.__dict__["_is_near"] = coin(mechanism._log_odds, Fraction(gain * nearest, 6 - nearest))
+    mechanism.__dict__["_is_near"] = coin(mechanism._is_near, Fraction(gain * nearest, 6 - nearest))
     laws = []
     for x, bound in [*itertools.product(VECTORS, (1.0, 3.0)), *itertools.product(SPECIAL, (1.0,))]:
         found = law(lambda rng, x=x, bound=bound: int(mechanism.randomize(x, bound, rng)[0][0]))
@@ -134,7 +134,7 @@ def test_top_set_by_enumeration(top):
     """Theorem L2, for one pick and for two."""
     gain = 3
     selection = TopSet(4, top, math.log(gain))
-    selection._is_top = coin(selection._log_odds, Fraction(gain * top, 4 - top))
+    selection._is_top = coin(selection._is_top, Fraction(gain * top, 4 - top))
     for picks in (1, 2):
         laws = [
             law(lambda rng, m=m, picks=picks: tuple(selection.choose(m, picks, rng).tolist()))
@@ -145,19 +145,3 @@ def test_top_set_by_enumeration(top):
     assert (
         largest_ratio([law(lambda rng, m=m: tuple(selection.choose(m, 1, rng))) for m in MAGNITUDES]) == gain
     )
-
-
-def test_rank_weights_by_enumeration():
-    """Theorem L3 with e^ε = 8 over four coordinates: the weights are 1, 1/2, 1/4, 1/8."""
-
-    class Rank:
-        def draw(self, choices):
-            return choices.choose([Fraction(2 ** (3 - rank), 15) for rank in range(4)])
-
-    selection = RankWeights(4, math.log(8))
-    sums = [float(selection._cdf(rank)) for rank in range(4)]
-    assert np.allclose(sums, np.cumsum([8 / 15, 4 / 15, 2 / 15, 1 / 15]), rtol=1e-12)
-    selection._rank = Rank()
-    laws = [law(lambda rng, m=m: tuple(selection.choose(m, 1, rng).tolist())) for m in MAGNITUDES]
-    assert all(len(found) == 4 for found in laws)
-    assert largest_ratio(laws) == 8
