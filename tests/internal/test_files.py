@@ -45,10 +45,12 @@ def test_secrets_are_their_owners_alone_and_other_files_follow_the_mask(tmp_path
     assert (mode(tmp_path / "file"), mode(tmp_path / "secret")) == (0o640, 0o600)
 
 
-def test_what_a_crash_or_somebody_left_is_not_written_through(tmp_path):
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_what_a_crash_or_somebody_left_is_not_written_through(tmp_path, link):
+    """Whoever may write into the folder could else have secrets and ledgers write over another file."""
     other = tmp_path / "other"
     other.write_bytes(b"precious")
-    (tmp_path / "file.part").symlink_to(other)
+    link(other, tmp_path / "file.part")
     write_atomically(tmp_path / "file", b"new")
     assert (other.read_bytes(), (tmp_path / "file").read_bytes()) == (b"precious", b"new")
 
