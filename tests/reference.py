@@ -16,14 +16,6 @@ def signs_of(words: np.ndarray, size: int) -> np.ndarray:
     return 1.0 - 2.0 * bits
 
 
-def hadamard(x: np.ndarray) -> np.ndarray:
-    """H x in natural order by the recursion H_2n = [[H, H], [H, -H]]."""
-    if x.size == 1:
-        return x.copy()
-    low, high = hadamard(x[: x.size // 2]), hadamard(x[x.size // 2 :])
-    return np.concatenate([low + high, low - high])
-
-
 def round_fixed(x, factor, offset, noise):
     """Rounding by sixteen bits, and where they tie (for the caller to decide)."""
     t = np.clip(np.float32(factor) * x + np.float32(offset), np.float32(0), np.float32(2 * offset))
@@ -83,12 +75,17 @@ def all_codes(dim: int, levels: int) -> np.ndarray:
 
 
 def g_test(observed, expected) -> float:
-    """The p-value of a G-test; cells with an expected count below five are merged."""
+    """The p-value of a G-test; cells with an expected count below five are merged up to it, in that order."""
     order = np.argsort(expected)
     observed, expected = np.asarray(observed, float)[order], np.asarray(expected, float)[order]
-    small = max(1, int(np.searchsorted(expected, 5.0)))
-    observed = np.concatenate([[observed[:small].sum()], observed[small:]])
-    expected = np.concatenate([[expected[:small].sum()], expected[small:]])
+    small = int(np.searchsorted(expected, 5.0))
+    starts, total = [], 5.0
+    for place, count in enumerate(expected[:small]):
+        if total >= 5.0 and (place == 0 or expected[place:small].sum() >= 5.0):
+            starts, total = [*starts, place], 0.0
+        total += count
+    starts += range(small, expected.size)
+    observed, expected = np.add.reduceat(observed, starts), np.add.reduceat(expected, starts)
     seen = observed > 0
     statistic = 2 * np.sum(observed[seen] * np.log(observed[seen] / expected[seen]))
     return float(stats.chi2.sf(statistic, expected.size - 1))

@@ -64,7 +64,7 @@ def contract():
     for module in (test_contract, test_estimates, test_privacy):
         for name, function in inspect.getmembers(module, inspect.isfunction):
             others = parameters(function)
-            if others.pop("case", None) in (CASES, PRIVATE, test_privacy.LISTED):
+            if others.pop("case", None) in (CASES, PRIVATE, test_privacy.LISTED, test_privacy.DISTINCT):
                 for arguments, case in itertools.product(combinations(others), PAGE_CASES):
                     yield pytest.param(function, {"case": case, **arguments}, id=f"{name}-{case}")
 

@@ -10,7 +10,7 @@ from PIL import Image
 from subjects import subject
 
 from sqsgd import SCHEMES, MalformedReport, make_scheme
-from sqsgd.audit import Audit, Finding, Step, Subject, audit, distinguishing, steps
+from sqsgd.audit import Audit, Finding, Step, Subject, audit, distinguishing, noise, steps
 from sqsgd.audit.audit_page import page, write_audit
 from sqsgd.audit.checklist import gathered
 from sqsgd.audit.findings import by_test, judged
@@ -18,12 +18,19 @@ from sqsgd.audit.findings import by_test, judged
 MANDATORY = {"ratio", "distinguish", "tally", "law", "noise", "message", "reconstruct"}
 
 
+@pytest.fixture(scope="module")
+def generator():
+    """What is found of the generator, once for all schemes."""
+    return noise.generator_check(subject("sqsgd"))
+
+
 @pytest.fixture
-def short_tallies(monkeypatch):
+def short(monkeypatch, generator):
     monkeypatch.setattr(distinguishing, "_FEWEST", 40)
+    monkeypatch.setattr(noise, "generator_check", lambda _subject: generator)
 
 
-@pytest.mark.usefixtures("short_tallies")
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("name", SCHEMES)
 def test_correct_schemes_pass(name):
     found = audit(subject(name), inversion=False)
@@ -40,7 +47,7 @@ def test_correct_schemes_pass(name):
         assert tried == MANDATORY - ({"reconstruct", "tally"} if promise.notion == "central" else set())
 
 
-@pytest.mark.usefixtures("short_tallies")
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(
     ("name", "options", "changes"),
     [
@@ -133,7 +140,7 @@ def test_pictures_from_a_gradient_and_from_a_report(tmp_path, monkeypatch):
     monkeypatch.setattr(inversion, "BATCHES", (1,))
     case = subject("sqsgd", dim=119850, epsilon=400.0, bytes=256)
     threads = torch.get_num_threads()
-    (finding,) = inversion.inverted_gradients(case, steps=40)
+    (finding,) = inversion.inverted_gradients(case, steps=25)
     assert torch.get_num_threads() == threads
     assert finding.outcome == "passed"
     assert finding.measured < 0.8 < finding.limit

@@ -98,37 +98,38 @@ def test_a_keep_that_is_too_large_is_caught():
 def test_only_what_is_broken_is_caught(monkeypatch):
     """A full audit of a correct scheme, of one that only draws needlessly, and of one that remembers."""
     monkeypatch.setattr(distinguishing, "_FEWEST", 40)
-    assert caught(paper(mutants.rewritten_rightly), trials=2000) == set()
-    assert caught(broken(mutants.Careless), NOISE, OUTPUTS, MESSAGES) == {"global generators"}
-    assert caught(remade(mutants.Remembering)) == {"noise of two rounds"}
+    assert caught(paper(mutants.rewritten_rightly), trials=1000) == set()
+    assert caught(broken(mutants.Careless), NOISE, OUTPUTS, MESSAGES, trials=1000) == {"global generators"}
+    assert caught(remade(mutants.Remembering), trials=1000) == {"noise of two rounds"}
 
 
 # ---------------------------------------------------------------- infinite epsilon at a few inputs
 
 
 @pytest.mark.parametrize(
-    ("change", "name", "budget", "inputs"),
+    ("change", "name", "budget", "trials", "inputs"),
     [
-        (mutants.ZeroIsNear, "privunit-index", 4.0, {"zero"}),
-        (mutants.symbol_zero_in_clear, "sqsgd", 0.5, {"zero", "a billionth of the bound"}),
+        (mutants.ZeroIsNear, "privunit-index", 4.0, 10_000, {"zero"}),
+        (mutants.symbol_zero_in_clear, "sqsgd", 0.5, 4000, {"zero", "a billionth of the bound"}),
         (
             mutants.norm_in_clear,
             "sqsgd",
             0.5,
+            4000,
             {"length 0.6 to 0.65 of the bound", "length 0.65 to 0.7 of the bound"},
         ),
     ],
 )
-def test_infinite_epsilon_at_a_few_inputs_is_caught(change, name, budget, inputs):
+def test_infinite_epsilon_at_a_few_inputs_is_caught(change, name, budget, trials, inputs):
     """At less than the default length, and the pair that is named holds such an input."""
-    finding = tallied(broken(change, name), budget, trials=10_000)
+    finding = tallied(broken(change, name), budget, trials=trials)
     assert finding.outcome == "violated"
     assert finding.details["unlikely"] in inputs or "a millionth" in finding.details["unlikely"]
 
 
 @pytest.mark.parametrize(("name", "budget"), [("privunit-index", 4.0), ("sqsgd", 0.5)])
 def test_the_correct_counterparts_pass(name, budget):
-    assert tallied(broken(lambda mechanism: None, name), budget, trials=4000).outcome == "passed"
+    assert tallied(broken(lambda mechanism: None, name), budget, trials=1500).outcome == "passed"
 
 
 def tallied(make, budget, **sizes):
@@ -186,15 +187,18 @@ def test_noise_that_a_fork_repeats_is_caught(monkeypatch):
 # ---------------------------------------------------------------- sparse codes
 
 
-def sparse_caught(make, *names, budget=4.0, trials=4000):
+DENSE_TRIALS = 8000
+
+
+def sparse_caught(make, *names, budget=4.0, trials=2000):
     return caught(make, *names, dim=4, bytes=1, epsilon=budget, budgets=(budget,), trials=trials)
 
 
-@pytest.mark.parametrize("norm", [None, 0.5], ids=["coin", "symbol"])
-def test_correct_sparse_codes_pass(norm):
-    """Where outputs can be listed, and where they cannot."""
-    assert sparse_caught(sparse.dense(), CODES, budget=8.0, trials=20_000) == set()
-    assert sparse_caught(sparse.small(norm=norm), OUTPUTS, TALLY, budget=1.0) == set()
+def test_correct_sparse_codes_pass():
+    """Where outputs can be listed, with a coin or a symbol for the norm, and where they cannot."""
+    assert sparse_caught(sparse.dense(), CODES, budget=8.0, trials=DENSE_TRIALS) == set()
+    for norm in (None, 0.5):
+        assert sparse_caught(sparse.small(norm=norm), OUTPUTS, TALLY, budget=1.0, trials=1500) == set()
 
 
 @pytest.mark.parametrize(
@@ -235,4 +239,4 @@ def test_more_than_epsilon_at_a_few_inputs_is_caught(kind, norm):
     ],
 )
 def test_what_is_broken_where_outputs_cannot_be_listed_is_caught(kind, name):
-    assert name in sparse_caught(sparse.dense(kind), CODES, budget=8.0, trials=20_000)
+    assert name in sparse_caught(sparse.dense(kind), CODES, budget=8.0, trials=DENSE_TRIALS)

@@ -54,7 +54,7 @@ SCHEMES = [
     *(case.make(dim=70, bytes=32) for case in EACH.values()),
 ]  # fmt: skip
 IDS = [*SMALL, "index 40", "index 3920", "sparse 4095", *EACH]
-ROWS = 60_000
+ROWS = 20_000
 
 
 @pytest.mark.parametrize("kind", SMALL)

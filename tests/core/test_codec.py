@@ -150,7 +150,7 @@ def test_no_mutated_message_is_accepted(name, options):
     x = np.linspace(-1, 1, 60).astype(np.float32)
     messages = [scheme.encode(x, task, rng) for task in tasks]
     accepted = refused = 0
-    for message in mutations(messages, np.random.default_rng(2), 60_000):
+    for message in mutations(messages, np.random.default_rng(2), 12_000):
         if message == messages[0]:
             continue
         try:
@@ -159,7 +159,7 @@ def test_no_mutated_message_is_accepted(name, options):
         except MalformedReport:
             refused += 1
     assert accepted == 0
-    assert refused > 50_000
+    assert refused > 10_000
 
 
 def test_a_report_fits_no_other_task():
@@ -172,7 +172,7 @@ def test_a_report_fits_no_other_task():
             scheme.open(message, Task(**{**right, **change}))
 
 
-@pytest.mark.parametrize("alphabet", range(2, 257))
+@pytest.mark.parametrize("alphabet", [*range(2, 20), 64, 100, 127, 128, 129, 255, 256])
 def test_packed_size(alphabet):
     column = Column(100_000, alphabet)
     ideal = 100_000 * math.log2(alphabet)

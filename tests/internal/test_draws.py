@@ -161,24 +161,6 @@ def test_marks_match_the_reference_for_any_piece_length(dim):
     assert found == [sorted(twin)] * 3
 
 
-def test_uneven_words_are_rejected():
-    """With dim = 3, one word of 2^32 is rejected: 0."""
-    marks = np.zeros(1, np.uint64)
-    assert 2**32 % 3 == 1
-    assert mark(marks, np.uint64(3), 1, np.zeros(9, np.uint32)) == 1
-    assert mark(marks, np.uint64(3), 1, np.ones(1, np.uint32)) == 0
-    assert listed(marks, 3, True) == [0] == reference.subset(iter([0, 1]), 3, 1)
-
-
-@pytest.mark.parametrize("dim", [1, 64, 65, 127, 200])
-def test_the_complement_ends_at_dim(dim):
-    """The bits beyond dim are unmarked too, but are not part of the complement."""
-    marks = np.zeros((dim + 63) // 64, np.uint64)
-    marks[0] = 1
-    assert listed(marks, dim, True) == [0]
-    assert listed(marks, dim, False) == list(range(1, dim))
-
-
 KINDS = {
     "random": lambda numbers, size: numbers.standard_exponential(size),
     "ties": lambda numbers, size: numbers.integers(0, 3, size),

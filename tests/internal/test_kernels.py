@@ -1,4 +1,4 @@
-"""Packing, the code of subsets, checksums and softmax against plain twins; one compiled version of each."""
+"""Packing and checksums against plain twins, softmax of large scores; one compiled version of each kernel."""
 
 import zlib
 
@@ -10,7 +10,7 @@ from random_words import words
 
 from sqsgd import Aggregate, Task, make_scheme, seeded_rng
 from sqsgd._internal.kernels import coding, compiled, rotation, sampling
-from sqsgd._internal.kernels.coding import checksums, expand_groups, expand_subset, fold_groups, fold_subset
+from sqsgd._internal.kernels.coding import checksums
 from sqsgd._internal.kernels.softmax import softmax_gradients
 from sqsgd.core.codec import Column
 from sqsgd.core.random import secure_rng
@@ -24,40 +24,6 @@ def test_fold_is_the_plain_bit_stream(bits, size):
     packed = Column(size, 2**bits).pack(codes)
     assert packed == reference.pack_bits(codes, bits)
     assert np.array_equal(Column(size, 2**bits).unpack(packed), codes)
-
-
-@pytest.mark.parametrize("alphabet", [3, 255, 1000, 2**32 - 1])
-@pytest.mark.parametrize("size", [1, 4, 41, 300])
-def test_groups_are_numbers_one_after_the_other(alphabet, size):
-    codes = words(size, "u4") % np.uint32(alphabet)
-    column = Column(size, alphabet)
-    packed = np.zeros(column.length + 8, np.uint8)
-    fold_groups(codes, alphabet, *column.group, packed)
-    assert packed[: column.length].tobytes() == reference.pack_groups(codes, alphabet, *column.group)
-    assert not packed[column.length :].any()
-    back = np.empty_like(codes)
-    assert expand_groups(packed, alphabet, *column.group, back) == -1
-    assert np.array_equal(back, codes)
-
-
-def test_the_first_group_with_a_number_too_large_is_named():
-    """Five codes of three levels are below 243; a byte of 243 or more is invalid."""
-    packed, codes = np.array([242, 243, 255], np.uint8), np.empty(15, np.uint32)
-    assert expand_groups(packed, 3, 5, 8, 8, codes) == 1
-    assert codes[:5].tolist() == [2] * 5
-
-
-def test_folding_and_expanding_are_inverse():
-    numbers = np.random.default_rng(1)
-    for size, count in ((1, 1), (7, 3), (70, 33), (5000, 200)):
-        places = np.sort(numbers.choice(size, count, replace=False))
-        codes = (2 * places + numbers.integers(0, 2, count)).astype(np.uint32)
-        limbs, back = np.zeros(128, np.uint32), np.zeros(count, np.uint32)
-        fold_subset(codes, size, limbs)
-        assert expand_subset(limbs.copy(), size, back)
-        assert back.tolist() == codes.tolist()
-        limbs[-1] = 1  # far beyond any subset's number
-        assert not expand_subset(limbs, size, back)
 
 
 @pytest.mark.parametrize(("middle", "length"), [(0, 0), (32, 2), (5, 300)])
@@ -74,32 +40,6 @@ def test_checksums_are_zlibs(middle, length):
 
 
 # ---------------------------------------------------------------- softmax
-
-
-@pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize(("width", "classes"), [(1, 2), (16, 3), (50, 10), (392, 10)])
-def test_gradients_are_those_of_the_formula(width, classes, biased):
-    draw = np.random.default_rng(width)
-    features = draw.standard_normal((30, width)).astype(np.float32)
-    labels = draw.integers(0, classes, 30)
-    weights = draw.standard_normal((classes, width)).astype(np.float32)
-    biases = draw.standard_normal(classes).astype(np.float32) if biased else np.empty(0, np.float32)
-    chosen, bounds = draw.integers(0, 30, 12), np.array([0, 1, 2, 7, 12])
-    losses, rows = np.empty(4), np.empty((4, weights.size + biases.size), np.float32)
-    softmax_gradients(features, labels, weights, biases, chosen, bounds, losses, rows)
-    for i in range(4):
-        mine = chosen[bounds[i] : bounds[i + 1]]
-        scores = features[mine].astype(float) @ weights.T + (biases if biased else 0.0)
-        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
-        shares /= shares.sum(axis=1, keepdims=True)
-        assert losses[i] == pytest.approx(
-            -np.mean(np.log(shares[np.arange(len(mine)), labels[mine]])), rel=1e-5
-        )
-        shares[np.arange(len(mine)), labels[mine]] -= 1
-        expected = (shares.T @ features[mine] / len(mine)).reshape(-1)
-        if biased:
-            expected = np.append(expected, shares.mean(axis=0))
-        assert np.abs(rows[i] - expected).max() < 1e-5
 
 
 def test_large_scores_do_not_overflow():

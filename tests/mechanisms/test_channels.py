@@ -6,13 +6,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from flint import arb
 from reference import g_test
 from scipy import integrate
-from scripted import ScriptedRng
 
 from sqsgd import seeded_rng
-from sqsgd._internal.exact import precision
 from sqsgd.mechanisms import channels
 from sqsgd.mechanisms.channels import OrdinalChannel, PiecewiseGrid, TopSet, integers_below, ranking
 
@@ -89,28 +86,6 @@ def test_a_sampler_with_another_budget_is_caught(monkeypatch):
     assert sampler_p_value(channel, 0.37) < 1e-6
 
 
-@pytest.mark.parametrize("level", [0, 3, 6])
-def test_ambiguous_words_are_settled(level):
-    """A word that contains an edge is decided by the bits after it; other words decide by themselves."""
-    channel = OrdinalChannel(7, 7.7)
-    cdf = channel._cdf(level)
-    for code in range(6):
-        with precision(512):
-            bits = int((cdf(code) * arb(2) ** 128).floor().unique_fmpz())
-        word, rest = bits >> 64, bits & (2**64 - 1)
-        for first, second, expected in [
-            (word, 0, code),
-            (word, rest - 1, code),
-            (word, rest + 1, code + 1),
-            (word, 2**64 - 1, code + 1),
-            (word - 1, None, code),
-            (word + 1, None, code + 1),
-        ]:
-            rng = ScriptedRng(*([] if second is None else [second]))
-            drawn = channel._move(np.array([level]), np.array([first], np.uint64), rng)
-            assert (drawn.tolist(), rng.used) == ([expected], second is not None)
-
-
 # ---------------------------------------------------------------- the piecewise mechanism on a grid
 
 
@@ -141,12 +116,6 @@ def test_a_window_that_is_too_short_is_caught(alphabet, epsilon):
     claimed = channel.epsilon
     channel._window -= channel._window // 50
     assert worst_ratio(channel) > claimed * (1 + 1e-9)
-
-
-def test_the_papers_budget_is_spent_only_on_a_fine_grid():
-    """With h = e^{ε/2} on two points, the codes' ratio is e^{ε/2}: half of the budget would be unused."""
-    assert PiecewiseGrid(1024, 4.0).reach == pytest.approx((math.exp(2) + 1) / (math.exp(2) - 1), rel=1e-9)
-    assert PiecewiseGrid(2, 4.0).reach == pytest.approx((math.exp(4) + 1) / (math.exp(4) - 1), rel=1e-9)
 
 
 def test_a_sampler_that_never_leaves_the_window_is_caught(monkeypatch):

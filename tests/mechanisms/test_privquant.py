@@ -28,21 +28,14 @@ CODES = np.zeros(8, np.uint8)
     [
         ({"dim": 0}, "dim = 0"),
         ({"dim": 2**24 + 1}, "dim = 16777217"),
-        ({"dim": 8.0}, r"dim = 8\.0"),
-        ({"dim": True}, "dim = True"),
         ({"levels": 1}, "levels = 1"),
         ({"levels": 257}, "levels = 257"),
         ({"epsilon": 0.0}, "epsilon = 0"),
-        ({"epsilon": -1.0}, "epsilon = -1"),
-        ({"epsilon": math.nan}, "epsilon = nan"),
         ({"epsilon": math.inf}, "epsilon = inf"),
-        ({"epsilon": "400"}, "epsilon = '400'"),
-        ({"epsilon": None}, "epsilon = None"),
         ({"threshold": 0}, "threshold = 0"),
         ({"threshold": 9}, "threshold = 9"),
         ({"keep": 0.0}, r"keep = 0\.0"),
         ({"keep": 1.0}, r"keep = 1\.0"),
-        ({"keep": math.nan}, "keep = nan"),
         ({"rule": "best"}, "rule = 'best'"),
         ({"rule": "paper", "keep": 0.5}, "rule = 'paper'"),
     ],
@@ -74,10 +67,6 @@ def test_a_mechanism_checks_its_input():
     refuse("bound = 0", lambda: q.randomize(np.zeros(40, np.float32), 0.0, rng))
     refuse("private generator", lambda: q.randomize(np.zeros(40, np.float32), 1.0, None))
     refuse("NaN or infinity", lambda: q.randomize(np.full(40, np.nan, np.float32), 1.0, rng))
-
-
-def test_parameters_that_leave_nothing_of_x():
-    refuse("threshold = 2000", lambda: PrivQuant(2000, 256, 0.01, threshold=2000))
 
 
 @pytest.mark.parametrize("dim", [1, 2, 17, 512, 5000, 1 << 20, 1 << 24])
@@ -116,7 +105,7 @@ def test_the_papers_rule_is_the_corrected_one():
         PrivQuant(1, 16, 1.0, rule="paper")
 
 
-@pytest.mark.parametrize("bound", [0.0, -1.0, math.nan, math.inf, "1", None])
+@pytest.mark.parametrize("bound", [0.0, math.nan, "1"])
 def test_bounds(bound):
     refuse("bound = ", lambda: Q.quantize(X, bound, seeded_rng(1)))
     refuse("bound = ", lambda: Q.estimate(CODES, bound))
@@ -179,8 +168,8 @@ def brute_force_scale(dim: int, levels: int, epsilon: float, threshold: int) -> 
     return edge * (power - 1) / (low + power * high)
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3, 6, 11, 30])
-@pytest.mark.parametrize("levels", [2, 3, 5, 16])
+@pytest.mark.parametrize("dim", [1, 2, 6, 30])
+@pytest.mark.parametrize("levels", [2, 3, 16])
 @pytest.mark.parametrize("epsilon", [0.01, 0.5, 1.0, 3.0, 10.0, 60.0])
 def test_the_threshold_is_the_best_of_all(dim, levels, epsilon):
     scales = [brute_force_scale(dim, levels, epsilon, tau) for tau in range(1, dim + 1)]
@@ -190,7 +179,7 @@ def test_the_threshold_is_the_best_of_all(dim, levels, epsilon):
     assert math.isclose(law.loss, float(1 - max(scales)), rel_tol=1e-12)
 
 
-SMALL = [(1, 2), (1, 5), (2, 2), (2, 4), (3, 2), (3, 3), (4, 2), (4, 3), (5, 2), (3, 5)]
+SMALL = [(1, 2), (1, 5), (2, 2), (2, 4), (3, 3), (4, 3), (5, 2)]
 
 
 def check_mechanism(dim, levels, densities, threshold, scale, epsilon):
@@ -270,29 +259,23 @@ def outputs(q: PrivQuant, codes, trials: int, seed: int, fused: bool = False) ->
     return np.bincount([int(draw() @ place) for _ in range(trials)], minlength=q.levels**q.dim)
 
 
+def output_p_value(q: PrivQuant, codes, seed: int, fused: bool = False, trials: int = 20_000) -> float:
+    expected = trials * np.exp([q.log_density(out, codes) for out in reference.all_codes(q.dim, q.levels)])
+    return g_test(outputs(q, codes, trials, seed, fused), expected)
+
+
 # dim, levels, epsilon: powers of two (one and two bytes of noise), and not
-WHOLE_LAWS = [(6, 2, 2.0), (7, 2, 0.1), (3, 4, 2.5), (4, 3, 1.5), (3, 5, 4.0), (2, 16, 3.0), (1, 7, 1.0)]
+WHOLE_LAWS = [(6, 2, 2.0), (3, 4, 2.5), (5, 3, 1.5), (5, 4, 3.0), (2, 16, 3.0), (1, 7, 1.0)]
 
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize(("dim", "levels", "epsilon"), WHOLE_LAWS)
-def test_every_output_has_its_exact_probability(dim, levels, epsilon, fused):
-    q, trials = PrivQuant(dim, levels, epsilon), 60_000
-    codes = np.arange(dim, dtype=np.uint8) % levels
-    every = reference.all_codes(dim, levels)
-    expected = trials * np.exp([q.log_density(out, codes) for out in every])
-    assert g_test(outputs(q, codes, trials, seed=dim * levels, fused=fused), expected) > ALARM
-
-
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize(("dim", "levels", "epsilon"), [(6, 2, 2.0), (5, 3, 1.5), (5, 4, 3.0)])
-def test_vectors_in_several_pieces_have_the_same_law(dim, levels, epsilon, fused, monkeypatch):
-    """Noise shared between the pieces of a long vector would show here."""
-    monkeypatch.setattr(privquant, "CHUNK", 2)
-    q, trials = PrivQuant(dim, levels, epsilon), 60_000
-    codes = np.arange(dim, dtype=np.uint8) % levels
-    expected = trials * np.exp([q.log_density(out, codes) for out in reference.all_codes(dim, levels)])
-    assert g_test(outputs(q, codes, trials, seed=5, fused=fused), expected) > ALARM
+def test_every_output_has_its_exact_probability(dim, levels, epsilon, fused, monkeypatch):
+    """Also of vectors in several pieces: noise that these share would show here."""
+    q, codes = PrivQuant(dim, levels, epsilon), np.arange(dim, dtype=np.uint8) % levels
+    for pieces in (1, 3) if dim > 4 else (1,):
+        monkeypatch.setattr(privquant, "CHUNK", -(-dim // pieces))
+        assert output_p_value(q, codes, seed=dim * levels, fused=fused) > ALARM
 
 
 @pytest.mark.parametrize("dim", [40, 64])
@@ -302,12 +285,12 @@ def test_nearly_all_matches_are_left_at_uniform_places(dim, levels):
     q = PrivQuant(dim, levels, dim * math.log(levels) + 1.0)
     codes, rng = np.zeros(dim, np.uint8), seeded_rng(levels)
     changed, others = np.zeros(dim), np.zeros(levels)
-    for _ in range(20_000):
+    for _ in range(6_000):
         out = q.privatize(codes, rng)
         if 0 < np.count_nonzero(out) < dim / 16:
             changed += out != 0
             others += np.bincount(out[out != 0], minlength=levels)
-    assert changed.sum() > 1000
+    assert changed.sum() > 300
     assert stats.chisquare(changed).pvalue > ALARM
     assert levels == 2 or stats.chisquare(others[1:]).pvalue > ALARM
 
@@ -315,9 +298,7 @@ def test_nearly_all_matches_are_left_at_uniform_places(dim, levels):
 @pytest.mark.parametrize("broken", ["places", "codes", "count", "threshold"])
 def test_broken_samplers_are_caught(broken, monkeypatch):
     dim, levels, epsilon = 4, 3, 1.5
-    q, trials = PrivQuant(dim, levels, epsilon), 60_000
-    codes = np.arange(dim, dtype=np.uint8) % levels
-    expected = trials * np.exp([q.log_density(out, codes) for out in reference.all_codes(dim, levels)])
+    q, codes = PrivQuant(dim, levels, epsilon), np.arange(dim, dtype=np.uint8) % levels
     if broken == "places":  # adjusts the first candidates instead of uniform ones
 
         def adjust(codes, out, count, wanted, levels, words):
@@ -343,12 +324,12 @@ def test_broken_samplers_are_caught(broken, monkeypatch):
         q.law.__dict__["sampler"] = PrivQuant(dim, levels, 1.1 * epsilon).law.sampler
     else:  # τ off by one
         q.law.__dict__["sampler"] = PrivQuant(dim, levels, epsilon, threshold=q.threshold - 1).law.sampler
-    assert g_test(outputs(q, codes, trials, seed=12), expected) < ALARM
+    assert output_p_value(q, codes, seed=12) < ALARM
 
 
 @pytest.mark.parametrize(("dim", "levels"), [(64, 2), (64, 5), (64, 16)])
 def test_mean_and_variance_are_the_closed_forms(dim, levels):
-    q, bound, trials = PrivQuant(dim, levels, 60.0), 0.7, 20_000
+    q, bound, trials = PrivQuant(dim, levels, 60.0), 0.7, 8_000
     x = np.linspace(-0.7, 0.7, dim).astype(np.float32)
     rng = seeded_rng(5)
     estimates = np.array(

@@ -109,7 +109,7 @@ def row_cdf(levels, epsilon, level):
     return lambda code: sums[code] / sums[-1]
 
 
-@pytest.mark.parametrize(("levels", "epsilon"), [(2, 400 / 184), (7, 400 / 52), (32, 0.5), (3, 200.0)])
+@pytest.mark.parametrize(("levels", "epsilon"), [(2, 400 / 184), (7, 400 / 52), (3, 200.0)])
 def test_ordinal_rows(levels, epsilon):
     channel = OrdinalChannel(levels, epsilon)
     for level in some(range(levels), 4):
@@ -130,7 +130,7 @@ def binomial_cdf(trials):
     return lambda heads: Fraction(sums[heads], 2**trials)
 
 
-@pytest.mark.parametrize("trials", [1, 7, 64, 90, 2_000, 20_000])
+@pytest.mark.parametrize("trials", [1, 7, 64, 90, 2_000])
 def test_fair_binomials(trials):
     law, cdf = FairBinomial(trials), binomial_cdf(trials)
     inside = [value for value in law._law._values if 0 <= value < trials]

@@ -2,14 +2,13 @@
 
 import itertools
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
 from flint import arb, fmpz
 from reference import g_test
 
-from sqsgd import PrivQuant, ScalarDP, Task, seeded_rng
+from sqsgd import ScalarDP, Task, seeded_rng
 from sqsgd._internal import exact
 from sqsgd._internal.kernels import sampling
 from sqsgd.core import Scheme
@@ -153,21 +152,6 @@ def test_epsilon_is_the_ratio_of_the_densities(parameters):
     assert law.log_densities[0] - law.log_densities[1] <= law.epsilon
 
 
-@pytest.mark.parametrize(("dim", "threshold", "epsilon"), [(64, 50, 12.0), (256, 160, 40.0)])
-def test_all_signs_are_privquant_with_two_levels(dim, threshold, epsilon):
-    quantizer = PrivQuant(dim, 2, epsilon, threshold=threshold)
-    law = law_of(dim, dim, dim, threshold, quantizer.epsilon)
-    assert math.isclose(law.mean_matches / dim, quantizer.scale, rel_tol=1e-9)
-
-
-def test_one_coordinate_is_the_nearest_vertex():
-    law = law_of(1024, 150, 1, 1, 8.0)
-    odds = Fraction(150, 2048 - 150) * Fraction(math.exp(8.0))
-    keep = odds / (1 + odds)
-    wrong = (1 - keep) * Fraction(150, 2048 - 150)
-    assert math.isclose(law.mean_matches, keep - wrong, rel_tol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
@@ -301,13 +285,13 @@ def test_predicted_mean_and_error(parameters, epsilon, norm):
     x, rng = np.random.default_rng(0).standard_normal(made.dim), seeded_rng(1)
     x = (0.6 * x / np.linalg.norm(x)).astype(np.float32)
     along, errors = [], []
-    for client in range(1500):
+    for client in range(800):
         task = Task(round=0, client=client, seed=3, dim=made.dim, bound=1.0)
         z = scheme.decode(scheme.encode(x, task, rng), task)
         along.append(z @ x / (x @ x))
         errors.append((z - x) @ (z - x) / (x @ x))
-    assert abs(np.mean(along) - 1) < 4 * np.std(along) / 1500**0.5 + 0.004
+    assert abs(np.mean(along) - 1) < 4 * np.std(along) / 800**0.5 + 0.004
     assert (
         abs(np.mean(errors) / made.relative_error(0.6) - 1)
-        < 4 * np.std(errors) / np.mean(errors) / 1500**0.5 + 0.01
+        < 4 * np.std(errors) / np.mean(errors) / 800**0.5 + 0.01
     )

@@ -270,18 +270,6 @@ def test_a_line_that_could_not_be_taken_back_counts(tmp_path, monkeypatch):
     assert Ledger(ledger.path).interrupted == ""
 
 
-@pytest.mark.parametrize("link", [os.symlink, os.link])
-def test_a_link_in_the_way_is_not_written_through(tmp_path, link):
-    """Whoever may write into the folder could else have the client write over a file of its own."""
-    ledger = small_ledger(tmp_path, reports=1)
-    (tmp_path / "precious").write_text("precious")
-    link(tmp_path / "precious", tmp_path / "ledger.tip.part")
-    pay(ledger, 7)
-    assert (tmp_path / "precious").read_text() == "precious"
-    assert not (tmp_path / "ledger.tip").is_symlink()
-    assert Ledger(ledger.path).spent == 2
-
-
 def test_without_locks_nothing_is_spent(tmp_path, monkeypatch):
     """Some network file systems have none."""
     ledger = small_ledger(tmp_path, reports=1)

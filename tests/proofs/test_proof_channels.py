@@ -80,7 +80,7 @@ def test_the_end_codes_have_the_largest_ratio(steps, step):
         assert Fraction(math.exp(channel.epsilon)) >= expected * (1 - Fraction(1, 2**50))
 
 
-@pytest.mark.parametrize("epsilon", [1e-6, 0.01, 1.0, 3.0, 20.0, 27.0, 200.0, 5000.0])
+@pytest.mark.parametrize("epsilon", [1e-6, 1.0, 27.0, 5000.0])
 @pytest.mark.parametrize("alphabet", [2, 3, 4, 5, 16, 257, 2**19 + 3, 2**20 + 2, 2**32])
 def test_the_window_and_the_integers_of_real_grids(alphabet, epsilon):
     """W < F/2 and Lemma G1, for grids of every size: int64 holds what the code puts into it."""
@@ -92,31 +92,8 @@ def test_the_window_and_the_integers_of_real_grids(alphabet, epsilon):
     assert channel.epsilon <= epsilon
 
 
-def kernel(top, ratio):
-    """P(y | v) of the ordinal channel in fractions."""
-    rows = []
-    for level in range(top + 1):
-        weights = [ratio ** abs(level - code) for code in range(top + 1)]
-        rows.append([weight / sum(weights) for weight in weights])
-    return rows
-
-
-@pytest.mark.parametrize("ratio", [Fraction(1, 2), Fraction(9, 10), Fraction(1, 100), Fraction(999, 1000)])
-@pytest.mark.parametrize("top", range(1, 13))
-def test_the_normaliser_costs_nothing(top, ratio):
-    """Theorem O1 and its steps (i) to (iii), for every pair of levels and every code."""
-    rows = kernel(top, ratio)
-    sums = [sum(ratio ** abs(level - code) for code in range(top + 1)) for level in range(top + 1)]
-    for v, w in itertools.product(range(top + 1), repeat=2):
-        assert sums[v] <= ratio ** -abs(v - w) * sums[w]
-        assert sums[v] == sums[top - v]
-        assert abs(w - v) + abs(w - (top - v)) <= top
-        assert max(rows[v][y] / rows[w][y] for y in range(top + 1)) <= ratio**-top
-    assert rows[0][0] / rows[top][0] == ratio**-top
-
-
 @pytest.mark.parametrize("levels", [2, 3, 16, 256])
-@pytest.mark.parametrize("epsilon", [1e-6, 0.1, 1.0, 40.0, 1e4, 1e6])
+@pytest.mark.parametrize("epsilon", [1e-6, 1.0, 1e6])
 def test_the_tables_are_sorted(levels, epsilon):
     """Lemma S9, for the tables of Lemma O3 and the numbers added to them."""
     channel = OrdinalChannel(levels, epsilon)

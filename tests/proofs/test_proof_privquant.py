@@ -12,8 +12,6 @@ from sqsgd import PrivQuant
 from sqsgd._internal import exact
 from sqsgd._internal.kernels.sampling import (
     adjust,
-    round_and_scramble_bytes,
-    round_and_scramble_pairs,
     round_randomly,
     scramble,
     scramble_bytes,
@@ -237,38 +235,6 @@ def test_a_try_takes_the_place_and_the_shift_of_the_lemma(dim, levels):
         assert restored(upper, lower) == ([] if place is None else [place])
         rejected += not expected
     assert (rejected > 0) == (whole % dim > 0 or whole % (levels - 1) > 0)
-
-
-@pytest.mark.parametrize(
-    ("levels", "kernel"), [(2, round_and_scramble_bytes), (16, round_and_scramble_pairs)]
-)
-@pytest.mark.parametrize("size", [1, 7, 8, 255, 256, 257, 1000])
-def test_rounding_and_privatising_read_different_words(levels, kernel, size):
-    """Lemma P6: each part of the block of words is read by one step only."""
-    q, bits = PrivQuant(size, levels, 3.0), levels.bit_length() - 1
-    rng = np.random.default_rng(size)
-    words = rng.integers(0, 256, q._one_pass_bytes, np.uint8)
-    scrambling = size if levels == 2 else 2 * size
-    start = scrambling + (-scrambling & 7 if levels == 2 else 0)
-    tries = start + 2 * size + (-(start + 2 * size) & 7) + 32 * -(-size // 256)
-    assert (words.size - tries) % 8 == 0
-    assert words.size > tries
-    keep = q._keep(size // levels)
-
-    def run(x, words):
-        codes, out = np.empty(size, np.uint8), np.empty(size, np.uint8)
-        assert kernel(x, (levels - 1) / 2, (levels - 1) / 2, keep, bits, words, codes, out, size // 2) >= 0
-        return codes.tolist(), out.tolist()
-
-    x = rng.uniform(-1, 1, size).astype(np.float32)
-    others = words.copy()
-    others[:start] ^= 255
-    others[tries:] ^= 255
-    assert run(x, words)[0] == run(x, others)[0]  # codes depend on the words of rounding alone
-    certain = np.where(x > 0, 1, -1).astype(np.float32)  # the ends of the range are not rounded
-    others = words.copy()
-    others[start:tries] ^= 255
-    assert run(certain, words) == run(certain, others)  # and nothing else depends on those
 
 
 @pytest.mark.parametrize("levels", [2, 3, 16, 255, 256])

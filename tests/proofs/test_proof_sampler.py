@@ -150,18 +150,6 @@ def test_long_integers_below_reject_what_would_be_uneven(bound):
     assert not rng.numbers
 
 
-@pytest.mark.parametrize("bits", [3, 8])
-def test_multiply_and_shift_is_uniform(bits):
-    """Lemma S3, for every bound up to 2^bits and every word."""
-    whole = 1 << bits
-    for bound in range(1, whole + 1):
-        counts = [0] * bound
-        for word in range(whole):
-            if word * bound % whole >= whole % bound:
-                counts[word * bound >> bits] += 1
-        assert counts == [whole // bound] * bound
-
-
 LAWS = [
     [Fraction(1, 3), Fraction(1, 3), Fraction(1, 3)],
     [Fraction(1, 2), Fraction(1, 4), Fraction(1, 4)],  # edges that are multiples of 2^-64

@@ -35,7 +35,7 @@ def drawn(mechanism, x, trials):
     return np.array([counts.get(i, 0) for i in range(alphabet**mechanism.dim)])
 
 
-def is_sent_with_its_density(mechanism, trials=20_000):
+def is_sent_with_its_density(mechanism, trials=6_000):
     """``randomize`` against ``log_density``, by a G-test."""
     return g_test(drawn(mechanism, X, trials), trials * chances(mechanism, X) + 1e-12) > 1e-6
 

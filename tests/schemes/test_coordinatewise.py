@@ -106,22 +106,8 @@ def test_weights_are_not_rotated_where_each_has_its_own_budget():
     assert scheme.encode(x, t, seeded_rng(1)) == before
 
 
-def test_clipping_would_break_the_guarantee_of_single_weights(monkeypatch):
+def test_clipping_would_break_the_guarantee_of_single_weights():
     """Clipping scales all weights by their common norm: one changed weight would change them all."""
     scheme = ldp_fl(30, 1.0, 4, per_weight=True, reach=1.0)
-    x = np.full(30, 1.0, np.float32)
-    clipping = task(scheme, clip=0.5)
     with pytest.raises(ValueError, match=r"clip = 0\.5: clipping scales all weights"):
-        scheme.encode(x, clipping, seeded_rng(1))
-    monkeypatch.setattr(type(scheme), "check_clip", lambda self, clip: None)
-    seen = []
-    monkeypatch.setattr(
-        type(scheme.mechanism), "randomize", lambda self, x, bound, rng: seen.append(x) or (np.zeros(30),)
-    )
-    other = x.copy()
-    other[0] = 1e6
-    for vector in (x, other):
-        scheme.randomize(vector, clipping, seeded_rng(1))
-    codes = (np.zeros(30, np.uint8),)
-    one, two = (scheme.mechanism.log_density(codes, vector, 0.4) for vector in seen)
-    assert abs(one - two) > scheme.privacy.epsilon  # what the refusal prevents
+        scheme.encode(np.ones(30, np.float32), task(scheme, clip=0.5), seeded_rng(1))

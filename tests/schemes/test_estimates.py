@@ -10,7 +10,7 @@ from sqsgd import Aggregate, Task, make_scheme, seeded_rng
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_mean_is_recovered(case):
     """Over clients and rounds the mean of the estimates is x."""
-    dim, reports = 64, 3000
+    dim, reports = 64, 1000
     scheme, x, rng = case.make(dim=dim, bytes=case.mean_bytes), unit_vector(64), seeded_rng(3)
     assert scheme.residual == case.waits
     estimates = []
@@ -72,7 +72,7 @@ def test_the_error_is_the_predicted_one(name, options, dim, epsilon, size, share
     predicted = scheme.mechanism.relative_error(share)
     for i, transform in reversed(list(enumerate(scheme.transforms))):
         predicted = transform.error_before(predicted, scheme._dims[i])
-    for client in range(2500):
+    for client in range(1000):
         x = unit_vector(dim, seed=client % 500)
         t = Task(round=client, client=client, seed=5, dim=dim, bound=1 / share)
         errors.append(np.sum((scheme.decode(scheme.encode(x, t, rng), t) - x) ** 2))

@@ -1,41 +1,18 @@
 """FedSel: privately chosen coordinates, their values, and how it spends a budget."""
 
-import itertools
-
 import numpy as np
 import pytest
 from cases import task, unit_vector
-from reference import g_test
 
-from sqsgd import Task, make_scheme, seeded_rng
-from sqsgd.mechanisms.channels import TopSet
+from sqsgd import Task, seeded_rng
 from sqsgd.schemes.coordinatewise import fedsel
-
-
-def test_a_value_sent_without_a_private_choice_is_caught(monkeypatch):
-    """The joint law of index and value then differs from the density."""
-    mechanism = make_scheme("fedsel", dim=3, epsilon=5.0, bytes=1, levels=4, picks=1).mechanism
-    x = np.array([0.3, -0.5, 0.1], np.float32)
-
-    def p_value():
-        rng, counts = seeded_rng(3), np.zeros((3, 4))
-        for _ in range(10_000):
-            index, value = mechanism.randomize(x, 0.8, rng)
-            counts[index[0], value[0]] += 1
-        pairs = itertools.product(range(3), range(4))
-        law = [mechanism.log_density((np.array([i]), np.array([v])), x, 0.8) for i, v in pairs]
-        return g_test(counts.ravel(), 10_000 * np.exp(law))
-
-    assert p_value() > 1e-6
-    monkeypatch.setattr(TopSet, "choose", lambda _, magnitudes, picks, rng: np.argsort(-magnitudes)[:picks])
-    assert p_value() < 1e-6
 
 
 def test_picked_values_are_unbiased():
     """Given that a coordinate was picked, once or more often, the mean of its estimates is its value."""
     scheme, rng = fedsel(8, 40.0, 25, picks=6, levels=8, reach=2.8), seeded_rng(2)
     x, sums = unit_vector(8), [[] for _ in range(8)]
-    for client in range(4000):
+    for client in range(2500):
         t = task(scheme, client=client)
         message = scheme.encode(x, t, rng)
         estimate = scheme.decode(message, t)
@@ -48,8 +25,10 @@ def test_picked_values_are_unbiased():
         assert abs(np.mean(estimates) - value) < 4 * np.std(estimates) / len(estimates) ** 0.5
 
 
-@pytest.mark.parametrize("options", [{}, {"picks": 40, "top": 10}, {"reach": 1.5}])
-@pytest.mark.parametrize(("dim", "epsilon"), [(300, 120.0), (3000, 60.0)])
+@pytest.mark.parametrize(
+    ("dim", "epsilon", "options"),
+    [(300, 120.0, {"picks": 40, "top": 10}), (300, 120.0, {"reach": 1.5}), (3000, 60.0, {})],
+)
 def test_the_predicted_error_is_the_measured_one(dim, epsilon, options):
     scheme, rng, errors, overlaps, lengths = fedsel(dim, epsilon, 256, **options), seeded_rng(6), [], [], []
     for client in range(1500):

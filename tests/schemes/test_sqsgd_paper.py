@@ -42,31 +42,13 @@ def test_the_largest_magnitude_is_that_before_privacy_up_to_twice_the_bound(larg
     mechanism, rng = paper(adaptive=True, norm_epsilon=2.0).mechanism, seeded_rng(4)
     x = np.full(128, 0.01, np.float32)
     x[5] = -largest
-    found = [mechanism.magnitude(mechanism.randomize(x, 1.0, rng), 1.0) for _ in range(3000)]
-    assert abs(np.mean(found) - reported) < 4 * np.std(found) / 3000**0.5
+    found = [mechanism.magnitude(mechanism.randomize(x, 1.0, rng), 1.0) for _ in range(1200)]
+    assert abs(np.mean(found) - reported) < 4 * np.std(found) / 1200**0.5
     plain = paper().mechanism
     assert plain.magnitude(plain.randomize(x, 1.0, rng), 1.0) is None
 
 
 # ---------------------------------------------------------------- SQKR and PrivUnit_∞
-
-LARGE = [(119850, 400.0, 256, 567), (1722224, 2000.0, 7168, 2873)]
-
-
-@pytest.mark.parametrize(("dim", "epsilon", "budget", "size"), LARGE)
-@pytest.mark.parametrize("index", [0, 1])
-def test_errors_agree_with_independent_computations(dim, epsilon, budget, size, index):
-    """Both are for the padded dimension D; the error on the padding is cut off, which leaves d / D of it."""
-    padded = 1 << (dim - 1).bit_length()
-    if index == 0:
-        scheme = make_scheme("sqkr", dim=dim, epsilon=epsilon, bytes=budget)
-        # error_before counts clamping as noise: (D / k) (2 - 2 erf(3 / √2)) too much.
-        clamped = 2 * math.erfc(3 / math.sqrt(2)) * padded / size
-        error = scheme.nmse * padded / dim - clamped
-    else:  # signs with all of ε and a known norm
-        scale = PrivQuant(size, 2, epsilon, threshold=size).scale
-        error = math.pi / 2 * padded / size / scale**2 - 1
-    assert abs(error - {400.0: (2083, 363), 2000.0: (6571, 1146)}[epsilon][index]) < 1
 
 
 @pytest.mark.parametrize("epsilon", [0.02, 0.7, 1.0, 3.0, 10.0, 77.7, 400.0])
