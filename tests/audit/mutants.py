@@ -131,7 +131,7 @@ def _rewritten(name, places, codes_of):
         def randomize(x, bound, rng):
             codes = quantizer.quantize(x, bound, rng)
             kept = places(quantizer.law.sampler.draw(rng), quantizer.dim, rng)
-            return np.where(kept, codes, codes_of(codes, quantizer.levels, rng)).astype(np.uint8)
+            return (np.where(kept, codes, codes_of(codes, quantizer.levels, rng)).astype(np.uint8),)
 
         quantizer.randomize = randomize
 

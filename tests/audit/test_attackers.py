@@ -84,7 +84,7 @@ def likelihoods(dim, levels, epsilon):
     mechanism = PrivQuant(dim=dim, levels=levels, epsilon=epsilon)
     truth = grid(dim).astype(np.float32)
     reports = [np.array(report) for report in itertools.product(range(levels), repeat=dim)]
-    return np.exp([[mechanism.log_likelihood(report, each, 1.0) for each in truth] for report in reports])
+    return np.exp([[mechanism.log_density(report, each, 1.0) for each in truth] for report in reports])
 
 
 def best_success(dim, levels, epsilon, probability, tilt=0.0, less=0.0):
