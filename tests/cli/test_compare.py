@@ -172,7 +172,8 @@ def test_the_figure_of_that_name_is_run_with_the_values_given(planned_runs, name
 def test_every_setting_of_the_figure_can_be_changed(planned_runs):
     """Even one that its arms set: figure 1 then has one panel and three arms of 128 bytes."""
     given = "--bytes 128 --epsilon 8 --partition dirichlet:0.1 --lr 0.1 --seed 7 --option adaptive=true"
-    assert typed(f"sqsgd ablate figure1 {given} --title Mine").code == 0
+    given += " --dataset mnist5k --model lenet5 --title Mine"
+    assert typed(f"sqsgd ablate figure1 {given}").code == 0
     (sweep, *_), _ = planned_runs[0]
     jobs = sweep.jobs({cell.name: 0.1 for cell in sweep.cells()})
     assert (sweep.title, sweep.rates, sweep.seeds) == ("Mine", (0.1,), (7, 8, 9))

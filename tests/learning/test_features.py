@@ -1,14 +1,20 @@
 """Feature extractors: their values, and that each row depends on one image alone."""
 
+import csv
 import dataclasses
+import hashlib
+import io
+import json
 
 import numpy as np
 import pytest
 import torch
+from snippets import ROOT
 
 from sqsgd.learning.datasets import given_dataset, load_dataset
 from sqsgd.learning.features import (
     AS_MODELS,
+    WEIGHTS,
     class_directions,
     extracted,
     extractor_and_model,
@@ -188,6 +194,16 @@ def test_handwriting_is_recognised_whatever_its_brightness_and_contrast(whole):
     images = torch.rand(4, 1, 28, 28)
     torch.testing.assert_close(font_digits(3 * images - 1), font_digits(images), atol=1e-4, rtol=0)
     assert bool(font_digits(torch.zeros(1, 1, 28, 28)).isfinite().all())
+
+
+def test_every_font_is_listed_with_its_licence():
+    content = (ROOT / "tools/font_digits.csv").read_bytes()
+    fonts = list(csv.DictReader(io.StringIO(content.decode())))
+    assert len({(font["package"], font["path"]) for font in fonts}) == len(fonts) == 559
+    assert all(font["licence"] and font["version"] and font["hand"] in ("yes", "no") for font in fonts)
+    about = json.loads(WEIGHTS.with_suffix(".json").read_text())
+    assert hashlib.sha256(content).hexdigest() in about["fonts"]
+    assert f"{len(fonts)} open fonts" in about["data"]
 
 
 # ---------------------------------------------------------------- EfficientNet-Lite0

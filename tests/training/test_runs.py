@@ -49,7 +49,7 @@ def test_a_run_writes_everything(tmp_path):
         (1, {}),
         (4, {"optimizer": "momentum", "lr": 0.05}),
         (7, {"optimizer": "adam", "lr": 0.05, **SIGNS}),
-        (11, {"scheme": "dgc", "lr": 0.05}),
+        (11, {"scheme": "dgc", "bytes": 30, "lr": 0.05}),
     ],
 )
 def test_an_interrupted_run_ends_in_the_same_bits(tmp_path, stop, changes):

@@ -162,7 +162,7 @@ def marked(mark):
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
-def test_a_sweep_that_was_killed_or_interrupted_goes_on_to_the_same_models(tmp_path):
+def test_a_sweep_that_was_killed_or_interrupted_goes_on_to_the_same_models(tmp_path, request):
     """Nobody trains on when its first process was killed."""
     base = {**SWEEP["base"], "rounds": 200, "evaluate_every": 200}
     sweep = make_sweep({**SWEEP, "base": base, "rates": [0.05], "arms": SWEEP["arms"][:1]}, "")
@@ -182,6 +182,7 @@ def test_a_sweep_that_was_killed_or_interrupted_goes_on_to_the_same_models(tmp_p
     with pytest.raises(sweeps.Interrupted):
         list(sweeps.run_sweep(sweep, out, jobs=1, stop=[signal.SIGINT]))
     assert not (out / "table.json").exists()
+    request.getfixturevalue("one_process")
     list(sweeps.run_sweep(sweep, out, jobs=1))
     for job in sweep.jobs({"sqsgd": 0.05}):
         run, state = train.prepare(job.config, tmp_path / "whole" / job.folder).started()
