@@ -3,20 +3,15 @@
 import json
 import resource
 import signal
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 from folders import write_run
 from typed import typed
 
-from sqsgd.cli.options import show_progress
 from sqsgd.cli.output import Ended
 from sqsgd.cli.train import describe, final_page
 from sqsgd.learning.problem import LearningProblem, ModelFailed
-from sqsgd.training import Record
-
-train = import_module("sqsgd.cli.train")
 
 SUMMARY = {
     "scheme": "sqsgd",
@@ -76,30 +71,6 @@ def test_a_model_that_fails_in_training_is_named_and_the_run_stays(tmp_path, mon
 )
 def test_what_epsilon_covers(changes, told):
     assert f"\nepsilon        {told}\n" in described(**changes)
-
-
-def records(rounds):
-    for number in range(rounds):
-        accuracy = 0.5 if number == 1 else None
-        yield Record(
-            round=number, accuracy=accuracy, epsilon=8.0, epsilon_total=8.0 * (number + 1), bytes_up=64,
-            loss=1.0, bound=1.0,
-        )  # fmt: skip
-
-
-def test_progress_is_told_in_lines_where_there_is_no_terminal(capsys):
-    show_progress(records(3), train._progress(1200), quiet=False, seconds=0)
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.splitlines() == [
-        "round 1 of 1,200: epsilon 8, 64 bytes per report",
-        "round 2 of 1,200: accuracy 50.00%, epsilon 16, 64 bytes per report",
-        "round 3 of 1,200: accuracy 50.00%, epsilon 24, 64 bytes per report",
-    ]
-    show_progress(records(3), train._progress(3), quiet=False, seconds=30)
-    assert capsys.readouterr().err.count("\n") == 1  # the lines are far apart
-    show_progress(records(3), train._progress(3), quiet=True, seconds=0)
-    assert capsys.readouterr() == ("", "")
 
 
 def test_the_summary_ends_with_the_path_of_the_page(tmp_path):
