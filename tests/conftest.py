@@ -1,6 +1,7 @@
 """Makes helpers in other test folders importable; lists the slow tests."""
 
 import sys
+from concurrent.futures import Executor, Future
 from pathlib import Path
 
 import pytest
@@ -28,15 +29,18 @@ SLOW = (
     "collect/",
     "audit/",
     "report/test_browser.py",
-    "report/test_report_page.py::test_the_page_has_everything",
     "schemes/test_clear_schemes.py",
     "schemes/test_coordinatewise.py",
     "schemes/test_cpsgd.py",
     "schemes/test_estimates.py",
+    "schemes/test_fedsel.py",
+    "schemes/test_privacy.py::test_a_norm_sent",
     "schemes/test_privacy.py::test_what_is_sent",
     "schemes/test_sqsgd.py::test_sparse",
     "test_adding_a_scheme.py",
     "mechanisms/test_binomial.py",
+    "mechanisms/test_privquant.py::test_broken_samplers",
+    "mechanisms/test_privquant.py::test_vectors_in_several_pieces",
     "cli/test_main.py",
     "benchmarks/",
     "test_examples.py",
@@ -73,6 +77,25 @@ def _secrets_apart(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SQSGD_PRIVATE", str(tmp_path_factory.mktemp("private")))
         yield
+
+
+@pytest.fixture
+def one_process(monkeypatch):
+    """Sweeps train in this process, because others would have to load torch first."""
+    from sqsgd.training import sweep
+
+    class Here(Executor):
+        def __init__(self, _jobs, _context, _begin, shared):
+            sweep._rounds, sweep._stopping = shared
+
+        def submit(self, job, *arguments):
+            future = Future()
+            future.set_result(job(*arguments))
+            return future
+
+    for name in ("_rounds", "_stopping"):
+        monkeypatch.setattr(sweep, name, None, raising=False)
+    monkeypatch.setattr(sweep, "ProcessPoolExecutor", Here)
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,6 @@ SHORTER = {
     "compare": "--rounds 1 --seeds 1 --rates 0.1 --model mlp --jobs 1",
     "compare --config": "--rounds 1 --dataset mnist5k --model mlp --jobs 1",
     "ablate": "--rounds 1 --dataset mnist5k --model mlp --jobs 1",
-    "audit": "--dim 500 --epsilon 50 --bytes 16 --trials 1000 --no-inversion",
 }
 """Options to append, by command and one of its options; none with ``--resume``, which takes no more."""
 
@@ -101,8 +100,8 @@ def run_command(words, *, only_read=False):
         assert (ROOT / arguments[0]).exists(), arguments[0]  # tests/test_examples.py runs them all
     elif program == "sqsgd":
         read(arguments)
-        # tests/deploy and tests/flower/test_simulation.py run those, in separate processes
-        if not only_read and arguments[0] != "deploy" and "flower" not in arguments:
+        # tests/deploy, tests/cli/test_cli_audit.py and tests/flower/test_simulation.py run those
+        if not only_read and arguments[0] not in ("deploy", "audit") and "flower" not in arguments:
             done = typed(shorter(words))
             assert done.code == 0, f"{shlex.join(words)} ended with {done.code}: {done.error or done.out}"
     else:

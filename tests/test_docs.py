@@ -141,14 +141,6 @@ def test_the_vectors_find_a_wrong_encoder(change):
     assert any(differs(group, case) for group in VECTORS["groups"] for case in group["encode"])
 
 
-def test_every_command_is_in_the_readme():
-    from sqsgd.cli import app
-
-    text = (ROOT / "README.md").read_text()
-    for command in app.registered_commands:
-        assert f"sqsgd {command.name or command.callback.__name__}" in text
-
-
 def test_every_test_that_a_page_or_a_guarantee_names_exists():
     pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", *(ROOT / "src").rglob("*.py")]
     named = set()

@@ -15,15 +15,8 @@ def test_the_site_builds(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(offline)
     path = f"{tmp_path}:{ROOT / 'src'}"
     environment = {"PYTHONPATH": path, "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--strict",
-        "--quiet",
-        "--site-dir",
-        tmp_path / "site",
-    ]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    command = ["-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"]
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr

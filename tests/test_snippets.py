@@ -11,7 +11,7 @@ RUN = [page for page in pages() if page not in ELSEWHERE and blocks(page)]
 
 
 @pytest.fixture
-def small(monkeypatch, tmp_path):
+def small(monkeypatch, tmp_path, one_process):
     """An empty working folder, and the smallest sweeps."""
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     monkeypatch.chdir(tmp_path)

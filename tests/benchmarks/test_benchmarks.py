@@ -1,5 +1,6 @@
 """The benchmarks run; their predictions hold, and the one of times sees a difference that is there."""
 
+import dataclasses
 import importlib
 import math
 import sys
@@ -28,7 +29,7 @@ SMALL = schemes.Setting(dim=256, epsilon=40.0, bytes=24)
 
 def test_every_scheme_is_measured_and_predictions_hold():
     """Within four standard errors (half-widths are 1.96) and 8 %: a rotation of 256 is not quite Gaussian."""
-    rows = {row.scheme: row for row in schemes.estimations((SMALL,), seconds=0.3)}
+    rows = {row.scheme: row for row in schemes.estimations((SMALL,), seconds=0.15)}
     assert {name for name in rows if ", " not in name} == set(SCHEMES)
     for row in rows.values():
         if math.isfinite(row.predicted):
@@ -49,18 +50,24 @@ def test_every_scheme_is_measured_and_predictions_hold():
         (1722224, 2000.0, 415, 420, 1.25),
     ],
 )
-def test_the_stateless_scheme_is_close_to_the_optimum(dim, epsilon, size, most_bytes, ratio):
-    """The optimum sends 32 bits per coordinate."""
+def test_the_stateless_scheme_is_close_to_the_optimum(dim, epsilon, size, most_bytes, ratio, monkeypatch):
+    """The optimum sends 32 bits per coordinate. Errors in so many dimensions hardly vary: few trials do."""
+    monkeypatch.setattr(schemes, "LEAST_TRIALS", 6)
     setting = schemes.Setting(dim=dim, epsilon=epsilon, bytes=size)
     assert setting in schemes.SETTINGS
     scheme = dict(schemes.schemes_at(setting))["sqsgd-stateless"]
     assert scheme.nmse < ratio * setting.optimum
-    row = schemes.measure("sqsgd-stateless", scheme, setting, seconds=0.1)
+    row = schemes.measure("sqsgd-stateless", scheme, setting, seconds=0.0)
     assert row.nmse < ratio * setting.optimum
     assert row.message_bytes <= most_bytes
 
 
-def test_every_kind_of_figure_is_measured():
+def test_every_kind_of_figure_is_measured(monkeypatch):
+    """In as few turns as there can be: what takes long is to repeat them."""
+    for name in ("best_times", "median_times"):
+        timed = getattr(speed, name)
+        monkeypatch.setattr(speed, name, lambda *jobs, timed=timed, **_: timed(*jobs, turns=1))
+    monkeypatch.setattr(speed, "_TURN_SECONDS", 0.0)
     figures = [
         *speed.encode_figures((1 << 9,), (2,)),
         *speed.server_figures((1 << 9,), (16,)),
@@ -105,5 +112,6 @@ FIRST = {(row.name, str(row.options)): row for row in reversed(timing.ROWS)}
 
 @pytest.mark.parametrize("which", sorted(FIRST), ids=" ".join)
 def test_every_row_runs(which):
-    found = timing.measured(FIRST[which], 4)
+    """In fewer dimensions than in the benchmark."""
+    found = timing.measured(dataclasses.replace(FIRST[which], dim=3000), 4)
     assert 0.5 <= found["inputs"][0] <= 1.0

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 from importlib import import_module
 
 import pytest
@@ -53,6 +54,7 @@ def test_a_scheme_without_a_run_ends_with_1(ran, rows, code, tmp_path):
     assert done.error == ""
 
 
+@pytest.mark.usefixtures("one_process")
 def test_a_sweep_in_which_every_rate_fails_ends_with_its_reason(tmp_path, monkeypatch):
     """Nothing was trained: there is no folder of runs, and no page can be made of it."""
     monkeypatch.setattr(sweeps, "check_runs", lambda _: [])  # it would find the reason before
@@ -133,40 +135,45 @@ def test_arms_that_cannot_learn_are_told_before_they_run(ran):
     assert [line.split(" at ")[0] for line in told] == ["arm 'vqsgd': vqsgd"]
 
 
-def test_a_process_that_died_ends_with_1(tmp_path, monkeypatch):
-    def died(*_arguments, **_options):
-        raise OSError("a process of the sweep died (out of memory?)")
-        yield
+def interrupted():
+    signal.raise_signal(signal.SIGINT)
+    raise sweeps.Interrupted
 
-    monkeypatch.setattr(sweeps, "run_sweep", died)
+
+def died():
+    raise OSError("a process of the sweep died (out of memory?)")
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "words"),
+    [(interrupted, 130, "resume with --resume --out"), (died, 1, "(out of memory?); the runs in")],
+)
+def test_a_sweep_that_ended_early_says_how_to_go_on(tmp_path, monkeypatch, how, status, words):
+    monkeypatch.setattr(sweeps, "run_sweep", lambda *_, **__: (how() for _ in range(1)))
     sweep = make_sweep(SWEEP, "a test")
     with pytest.raises(Ended) as ended:
         command.run(sweep, "tiny", tmp_path / "out", resume=False, jobs=1, as_json=True)
-    assert ended.value.status == 1
-    assert "a process of the sweep died (out of memory?); the runs in" in ended.value.reason
+    assert ended.value.status == status
+    assert words in ended.value.reason
 
 
 @pytest.mark.parametrize("name", FIGURES)
-@pytest.mark.parametrize("called", ["by its name", "by its figure"])
-def test_the_figure_of_that_name_is_run_with_the_values_given(planned_runs, name, called):
-    typed_name = name if called == "by its name" else FIGURES[name].partition("-")[0]
-    done = typed(f"sqsgd ablate {typed_name} --rounds 2 --jobs 3 --small")
-    assert (done.code, done.error) == (0, "")
-    ((sweep, title, out), options) = planned_runs[0]
+def test_the_figure_of_that_name_is_run_with_the_values_given(planned_runs, name):
+    """Called by its name or by its number."""
     plain = load_sweep(figure_file(FIGURES[name]), small=True)
-    assert (title, out) == (name, None)
-    assert options == {"resume": False, "jobs": 3, "as_json": False}
-    assert sweep.title == plain.title
-    assert {panel["rounds"] for panel in sweep.panels} == {2}
-    assert sweep.panels == tuple({**panel, "rounds": 2} for panel in plain.panels)
+    for called in (name, FIGURES[name].partition("-")[0]):
+        assert typed(f"sqsgd ablate {called} --rounds 2 --jobs 3 --small").code == 0
+        ((sweep, title, out), options) = planned_runs.pop()
+        assert (sweep.title, title, out) == (plain.title, name, None)
+        assert options == {"resume": False, "jobs": 3, "as_json": False}
+        assert sweep.panels == tuple({**panel, "rounds": 2} for panel in plain.panels)
 
 
 def test_every_setting_of_the_figure_can_be_changed(planned_runs):
     """Even one that its arms set: figure 1 then has one panel and three arms of 128 bytes."""
-    given = (
-        "--bytes 128 --dataset mnist5k --model lenet5 --epsilon 8 --partition dirichlet:0.1 --lr 0.1 --seed 7"
-    )
-    assert typed(f"sqsgd ablate figure1 {given} --option adaptive=true --title Mine").code == 0
+    given = "--bytes 128 --epsilon 8 --partition dirichlet:0.1 --lr 0.1 --seed 7 --option adaptive=true"
+    given += " --dataset mnist5k --model lenet5 --title Mine"
+    assert typed(f"sqsgd ablate figure1 {given}").code == 0
     (sweep, *_), _ = planned_runs[0]
     jobs = sweep.jobs({cell.name: 0.1 for cell in sweep.cells()})
     assert (sweep.title, sweep.rates, sweep.seeds) == ("Mine", (0.1,), (7, 8, 9))

@@ -57,11 +57,8 @@ def test_an_extra_that_does_not_load_is_missing(monkeypatch):
     ("origin", "fix"),
     [
         ({}, "pip install --upgrade 'sqsgd[flower]'"),
-        (
-            {"url": "file:///src/my%20sqsgd", "dir_info": {"editable": True}},
-            "pip install --editable '/src/my sqsgd[flower]'",
-        ),
-        ({"url": "file:///sqsgd.whl"}, "pip install 'sqsgd[flower] @ file:///sqsgd.whl'"),
+        ({"url": "file:///a.whl"}, "pip install 'sqsgd[flower] @ file:///a.whl'"),
+        ({"url": "file:///a%20b", "dir_info": {"editable": True}}, "pip install --editable '/a b[flower]'"),
     ],
 )
 def test_the_command_that_fixes_it_fits_the_way_it_was_installed(monkeypatch, origin, fix):

@@ -1,7 +1,6 @@
 """The commands as typed in a shell, completion, and the lists of schemes and datasets."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,24 +11,29 @@ from typed import typed
 SQSGD = Path(sys.executable).with_name("sqsgd")
 
 
-def run(*arguments, **variables):
-    environment = {**os.environ, **variables}
-    return subprocess.run([SQSGD, *arguments], capture_output=True, text=True, env=environment)
+@pytest.fixture
+def _alone(monkeypatch):
+    """Completion is found by the program's name, which is taken from the main module."""
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", None, raising=False)
 
 
 def test_help_and_version():
-    assert run("--version").stdout.startswith("sqsgd 0.")
+    done = subprocess.run([SQSGD, "--version"], capture_output=True, text=True)
+    assert done.stdout.startswith("sqsgd 0.")
     assert "schemes" in typed("sqsgd --help").out
 
 
+@pytest.mark.usefixtures("_alone")
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_shell_gets_a_script(shell):
+def test_the_shell_gets_a_script(shell, monkeypatch):
     # The shell is named, not detected: tests may run in one that has no completion.
-    script = run("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").stdout
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    script = typed(f"sqsgd --show-completion {shell}").out
     assert "_SQSGD_COMPLETE" in script
     assert f"complete_{shell}" in script
 
 
+@pytest.mark.usefixtures("_alone")
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
@@ -41,10 +45,11 @@ def test_the_shell_gets_a_script(shell):
         ("sqsgd ablate t", ["tradeoff"]),
     ],
 )
-def test_the_shell_completes(line, offered):
+def test_the_shell_completes(line, offered, monkeypatch):
     asked = {"_SQSGD_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
-    done = subprocess.run([SQSGD], env={**os.environ, **asked}, capture_output=True, text=True)
-    assert sorted(done.stdout.split()) == offered
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    assert sorted(typed("sqsgd").out.split()) == offered
 
 
 def test_schemes():

@@ -29,28 +29,14 @@ def test_json_is_the_plan():
 def test_without_json_the_whole_plan_is_printed():
     done = typed(LINE)
     assert done.code == 0
-    advice = CHOSEN.recommendation
-    first, again, empty, scheme = done.out.splitlines()[:4]
-    assert first == f"take {advice.options}: {advice.reason}"
-    assert again.startswith("or --scheme sqsgd, if the same clients answer in most rounds")
-    assert (empty, scheme) == ("", "scheme             sqsgd-stateless")
+    assert done.out.startswith(f"take {CHOSEN.recommendation.options}: {CHOSEN.recommendation.reason}\n")
     for words in (
-        f"{CHOSEN.count} of 8,192 rotated ones, with their signs, drawn around the {CHOSEN.near} largest\n",
         f"bytes              {CHOSEN.message_bytes} per message: {CHOSEN.bits} bits of codes",
         f"of the mean over 20 clients {CHOSEN.nmse_mean:.4g}\n",
-        f"so this is {CHOSEN.optimum_ratio:.3g} times the best possible\n",
         *(way.name for way in (*CHOSEN.alternatives, *CHOSEN.stateless)),
         *(f"  * {statement.sentence}\n" for statement in CHOSEN.reconstruction),
     ):
         assert words in done.out
-
-
-def test_warnings_are_printed():
-    line = "sqsgd plan --dim 100000 --epsilon 20 --bytes 1"
-    warnings = json.loads(typed(f"{line} --json").out)["warnings"]
-    assert warnings
-    shown = typed(line).out.split("\nWarnings\n")[1]
-    assert shown == "".join(f"  * {warning}\n" for warning in warnings)
 
 
 ONCE = "sqsgd plan --once --dim 3920 --bytes 32 --users 60000 --delta 1e-6"
@@ -66,11 +52,6 @@ def test_json_of_one_report_per_user():
 def test_without_json_both_guarantees_and_the_assumptions_are_printed():
     chosen, done = plan_once(**BUDGET, epsilon=4.0), typed(f"{ONCE} --epsilon 4")
     assert done.code == 0
-    advice = "--participation once --scheme auto --epsilon 4 --clients 60000 --bytes 32"
-    assert done.out.startswith(f"take {advice}: {chosen.scheme}, ")
-    assert "nothing will be learned" not in done.out
-    assert f"scheme             {chosen.scheme}\n" in done.out
-    assert "local epsilon      4\n" in done.out
     assert f"central epsilon    {chosen.central.epsilon:.6g} at delta = 1e-06 (blanket bound)\n" in done.out
     assert f"\n{chosen.central.sentence}\n" in done.out
     assert all(f"  * {each}\n" in done.out for each in chosen.central.assumptions)

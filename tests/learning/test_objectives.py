@@ -99,14 +99,10 @@ def two_outputs(loss):
     ("loss", "words"),
     [
         (lambda m, b: (m(b[0]).squeeze(1) - b[1]).abs(), r"shape \(4,\); expected a scalar tensor, the mean"),
-        (lambda m, b: absolute(m, b).item(), "returned a float; expected a scalar tensor"),
         (lambda m, b: absolute(m, b) * math.nan, "loss of the first examples is nan"),
         (lambda m, b: torch.tensor(1.0), "does not depend on the model's trainable weights"),
-        (lambda m, b: m(b[0]).missing, "does not fit the data.*AttributeError: 'Tensor' object has no"),
         (lambda outputs, labels: outputs - labels, r"TypeError.*'my:loss' gets \(model, batch\)"),
         (two_outputs(OBJECTIVES["squared-error"]), r"returned \(4, 2\) for labels of shape \(4,\)"),
-        (lambda m, b: OBJECTIVES["cross-entropy"].loss(m, (b[0], torch.zeros(4, 2).long())),
-         r"per token: \(4, 2, classes\), not \(4, 1\)"),
     ],
 )  # fmt: skip
 def test_a_wrong_loss_is_told_before_training(loss, words):
@@ -120,7 +116,6 @@ def test_a_wrong_loss_is_told_before_training(loss, words):
         ("cross-entropy", torch.ones(3), "needs classes .* 'squared-error', 'multi-label'"),
         ("cross-entropy", torch.eye(3).long(), r"labels.argmax\(1\)"),
         ("squared-error", torch.ones(3).long(), "as floats.* write one of loss = 'cross-entropy'"),
-        ("multi-label", torch.ones(3), r"a row of zeros and ones .* shape \(3,\)"),
         ("multi-label", torch.full((3, 2), 0.5), "from 0.5 to 0.5"),
     ],
 )
@@ -132,24 +127,9 @@ def test_labels_of_the_wrong_kind_name_the_right_loss(name, labels, words):
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (nn.Linear(1, 1), "is a Linear; expected a function of"),
-        (type("A", (), {"loss": 1}), "expected a function of"),
-        (type("A", (), {"loss": absolute, "metrics": {"a": 1}}), "metrics must be a function"),
-        (type("A", (), {"loss": absolute, "lower_is_better": "RMSE"}), "a tuple of its names, not 'RMSE'"),
-    ],
-)
-def test_what_is_not_an_objective_is_refused(value, words):
-    with pytest.raises(ValueError, match=words):
-        make_objective("my:thing", value)
-
-
-@pytest.mark.parametrize(
     ("metrics", "words"),
     [
         (lambda *_: 0.5, "AttributeError.*expected a dictionary of numbers by name"),
-        (lambda *_: {"a": torch.ones(2)}, "expected a dictionary of numbers"),
         (lambda outputs, _: {"a": outputs[:, 7].mean()}, "failed: IndexError: index 7"),
         (lambda *_: {"rmse": 0.5}, "lower_is_better names a, and the metrics are rmse"),
     ],

@@ -57,7 +57,7 @@ def test_a_frame_is_its_numeric_columns_and_the_column_of_labels():
     assert (part.inputs.tolist(), part.labels.tolist()) == ([[20], [30], [40], [50]], [0, 1, 1, 0])
 
 
-@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.int8])
+@pytest.mark.parametrize("kind", [np.int64, np.uint8])
 def test_whole_numbers_in_a_table_are_quantities(kind):
     table = pandas.DataFrame({"age": [20, 30, 40, 50], "rooms": [1, 2, 3, 4]}).astype(kind)
     for part in (only(table.assign(label=CLASSES)), only((table, CLASSES))):
@@ -89,33 +89,20 @@ def test_arrays_keep_their_kind():
 BAD = {
     "a text column": (frame(town=list("abcd")), "column 'town': expected real numbers.*get_dummies"),
     "missing values": (frame(age=[20, None, 40, None]), "column 'age': missing values.*fill them in"),
-    "too large": (frame(age=[1.0, 1e300, 2.0, 3.0]), "column 'age': .*too large for float32"),
     "text labels": (frame(label=list("abba")), r"column 'label': expected real numbers.*cat\.codes"),
     "no labels": (
         frame().drop(columns="label"),
         "has none of the columns label, labels, target.*It has age, h",
     ),
-    "no inputs": (frame()[["label"]], "has no column besides"),
-    "no rows": (frame().iloc[:0], "table has no rows"),
     "two of a name": (pandas.concat([frame(), frame()[["age"]]], axis=1), "two columns of one name"),
-    "no train": ({"training": frame()}, "returned a dict of training; expected train"),
     "test without labels": ((frame(), frame().drop(columns="label")), "test table has none of the columns"),
-    "not parts": ({"train": ONES, "test": ONES}, "training part is a ndarray; expected"),
     "nothing": (None, r"returned a NoneType; expected \(inputs, labels\)"),
     "one client": ((ONES, CLASSES, ["a"]), r"clients have shape \(1,\); expected one for each of the 4"),
     "mixed clients": (frame(client=[1, "b", 1, "b"]), "clients are of types int and str"),
-    "infinite labels": ((ONES, np.full(4, np.inf)), "labels: missing values, NaN, infinity"),
     "flat": ((np.ones(4), CLASSES), r"write inputs.reshape\(-1, 1\)"),
     "rows of bytes": ((np.ones((4, 2), np.uint8), CLASSES), r"rows of uint8, .*write .astype\('float32'\)"),
-    "masked": ((np.ma.masked_less(ONES, 2), CLASSES), "expected an array or a tensor, not a MaskedArray"),
-    "complex": ((ONES.astype(complex), CLASSES), "inputs: expected real numbers, not complex"),
     "lengths": ((ONES, CLASSES[:3]), r"inputs have shape \(4, 2\) and labels \(3,\)"),
     "negative": ((np.ones((5, 2)), np.array([0, 1, -1, 0, 1])), "labels run from -1 to 1; expected 0 to 1"),
-    "too few": ((ONES, CLASSES), "has 4 examples; a split needs at least 5"),
-    "many classes": (
-        (ONES, np.full(4, 1 << 20)),
-        "labels go up to 1,048,576; .* numbers to predict as floats",
-    ),
     "shapes": (
         ((ONES, CLASSES), (np.ones((4, 3)), CLASSES)),
         r"training inputs have shape \(2,\), test inputs \(3,",
@@ -159,17 +146,3 @@ def test_hugging_face_tokens_and_images(hugging_face):
     columns = {"image": [np.full((2, 4, 3), 255, np.uint8)] * 2, "label": [0, 1]}
     images = only(hugging_face(columns, features=about)).inputs
     assert (images.shape, images.unique().tolist()) == ((2, 3, 2, 4), [1.0])
-
-
-@pytest.mark.parametrize(
-    ("columns", "words"),
-    [
-        ({"input_ids": [[1, 2], [3, 4]], "attention_mask": [[1, 1], [1, 1]]}, "input_ids and attention_mask"),
-        ({"image": [[[1.0]], [[1.0]]], "id": [1, 2]}, "in image are not joined"),
-        ({"words": [[1], [1, 2]]}, "column 'words': .*pad or resize rows of different lengths"),
-        ({"a": [1.0, 2.0], "label": ["x", "y"]}, "column 'label': .*encode text"),
-    ],
-)
-def test_hugging_face_columns_that_cannot_be_learned_from_are_named(hugging_face, columns, words):
-    with pytest.raises(ValueError, match=words):
-        only(hugging_face({"label": [0, 1], **columns}))

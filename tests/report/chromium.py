@@ -125,24 +125,16 @@ class Chromium:
         throughput = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
         self.send("Network.emulateNetworkConditions", offline=not online, **throughput)
 
-    def open(self, path: Path | str, width=1280, height=900, scheme="light"):
-        """Load a file, or an address of this machine, in a window of this size."""
+    def open(self, path: Path | str):
+        """Load a file, or an address of this machine, in a wide window."""
         self.errors.clear()
         self.requests.clear()
-        self.resize(width, height)
-        self.prefer(scheme)
+        size = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.send("Emulation.setDeviceMetricsOverride", **size)
         before = self._loaded
         self.send("Page.navigate", url=path if isinstance(path, str) else path.resolve().as_uri())
         while self._loaded == before:
             self._receive()
-
-    def resize(self, width, height=900):
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-        self.send("Emulation.setDeviceMetricsOverride", **size)
-
-    def prefer(self, scheme):
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.send("Emulation.setEmulatedMedia", features=features)
 
     def run(self, code):
         """The value of a JavaScript expression; promises are awaited."""
@@ -175,9 +167,9 @@ class Chromium:
             place = {"x": left + x * width, "y": top + y * height, "button": "left", "buttons": 1}
             self.send("Input.dispatchMouseEvent", type=kind, clickCount=1, **place)
 
-    def press(self, key, shift=False):
+    def press(self, key):
         text = {"Enter": "\r", " ": " "}.get(key)
         code = {"windowsVirtualKeyCode": KEYS[key], "key": key, "code": "Space" if key == " " else key}
         down = {"type": "keyDown" if text else "rawKeyDown", **({"text": text} if text else {})}
-        self.send("Input.dispatchKeyEvent", **down, **code, modifiers=8 if shift else 0)
+        self.send("Input.dispatchKeyEvent", **down, **code)
         self.send("Input.dispatchKeyEvent", type="keyUp", **code)

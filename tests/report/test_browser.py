@@ -1,17 +1,11 @@
 """The page in a real browser without a network: clicked, typed at, resized."""
 
-import json
-
 import pytest
 from folders import write_run
 
 from sqsgd.report.page import write_report
 
 GROUPS = "Array.from(document.querySelectorAll('table.results tbody th'), e => e.textContent.trim())"
-
-
-def style(selector, name):
-    return f"getComputedStyle(document.querySelector({json.dumps(selector)})).{name}"
 
 
 @pytest.fixture(scope="module")
@@ -66,32 +60,3 @@ def test_the_table_sorts_by_mouse_and_by_keyboard_on_every_heading(opened):
         numbers = [float(value) for value in values if value]
         assert numbers == sorted(numbers, reverse=orders[column] == "descending")
         opened.press("Tab")
-
-
-def test_dark_and_light_by_the_button_and_by_the_system(opened):
-    colours = (
-        f"[{style('body', 'backgroundColor')}, {style('#plot-loss .role-axis-label text', 'fill')}, "
-        f"{style('#plot-loss .mark-line path', 'stroke')}]"
-    )
-    light = opened.run(colours)
-    opened.click("#theme")
-    dark = opened.run(colours)
-    assert all(one != other for one, other in zip(light, dark, strict=True))
-    opened.click("#theme")
-    assert opened.run(colours) == light
-    opened.run("delete document.documentElement.dataset.theme")
-    opened.prefer("dark")
-    opened.run("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
-    assert opened.run(colours) == dark
-
-
-def test_a_narrow_window_shows_it_without_scrolling_sideways(opened):
-    width = 360
-    opened.resize(width, 740)
-    opened.run("new Promise(done => setTimeout(done, 300))")
-    opened.run("document.querySelectorAll('details').forEach(e => { e.open = true; })")
-    assert opened.run("document.documentElement.scrollWidth") <= width
-    right = "Array.from(document.querySelectorAll('.plot svg'), e => e.getBoundingClientRect().right)"
-    assert max(opened.run(right)) <= width
-    box = "document.querySelector('#results .scroll').getBoundingClientRect().right"
-    assert opened.run(box) <= width

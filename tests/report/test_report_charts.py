@@ -39,20 +39,6 @@ def test_curves_are_means_with_the_interval_of_student(grouped):
         assert "it is constant: fedsgd" in chart.caption
 
 
-def test_bands_of_shares_end_at_0_and_1(grouped):
-    groups = grouped(*({"seed": seed} for seed in range(3)))
-    for run, last in zip(groups[0].runs, (1.0, 1.0, 0.0), strict=True):
-        run.columns["accuracy"][-1] = run.columns["loss"][-1] = last
-    by_round, _, loss, *_ = all_charts(groups)
-    assert (by_round.points[-1]["low"], by_round.points[-1]["high"]) == (0.0, 1.0)
-    assert loss.points[-1]["low"] < 0  # a loss may be negative
-
-
-def test_bytes_that_lie_far_apart_have_a_logarithmic_axis(grouped):
-    chart = all_charts(grouped({}, {**FEDSGD, "dim": 100000}))[1]
-    assert chart.spec()["encoding"]["x"]["scale"]["type"] == "log"
-
-
 def test_long_runs_are_thinned_to_their_very_end(grouped):
     (group,) = grouped({"rounds": 1000, "evaluate_every": 1})
     charts = all_charts([group])
@@ -63,12 +49,6 @@ def test_long_runs_are_thinned_to_their_very_end(grouped):
     assert [row["x"] for row in by_round.rows()][-1] == 1000
     assert len(by_round.rows()) == drawn.MOST_ROWS
     assert max(len(json.dumps(row)) for row in by_round.spec()["data"]["values"]) < 90
-
-
-def test_a_group_without_rounds_is_not_drawn_and_not_named(grouped):
-    for chart in all_charts(grouped({}, {**FEDSGD, "done": 0})):
-        assert list(chart.curves) == ["sqsgd"]
-        assert "fedsgd" not in chart.caption
 
 
 def test_an_error_is_drawn_under_its_name_without_groups_of_another_metric(grouped):
@@ -114,7 +94,7 @@ def test_lost_rounds_are_left_out_of_means_and_of_curves(grouped):
 # ---------------------------------------------------------------- files
 
 
-@pytest.mark.parametrize(("kind", "start"), [("svg", b"<svg"), ("pdf", b"%PDF"), ("png", b"\x89PNG")])
+@pytest.mark.parametrize(("kind", "start"), [("svg", b"<svg"), ("pdf", b"%PDF")])
 def test_files_have_the_same_bytes_each_time(grouped, tmp_path, kind, start):
     """Figures without points are left out; labels are text, whatever they contain."""
     label = r"_$\bad{$ <b> & _"

@@ -10,7 +10,7 @@ import pytest
 import transcription
 from quadratic import Quadratic, after, settings
 
-from sqsgd import Scheme, Task, make_scheme, seeded_rng, training
+from sqsgd import Scheme, make_scheme, seeded_rng, training
 from sqsgd.core.task import Tasks
 from sqsgd.training import State
 from sqsgd.training.algorithm import DIRECTIONS, next_bound
@@ -50,22 +50,6 @@ def test_the_run_is_the_transcription(epsilon, more, monkeypatch):
     assert messages == sent
     assert np.allclose(state.weights, weights, atol=1e-4)
     assert np.isclose(state.bound, bound, rtol=1e-9)
-
-
-def test_the_residual_keeps_what_was_not_sent():
-    scheme = make_scheme("sqsgd", dim=40, epsilon=50.0, bytes=2, code="signs")
-    task = Task(round=0, client=1, seed=5, dim=40, bound=1.0)
-    gradient, before = np.arange(40, dtype=np.float32), np.ones(40, np.float32)
-    for alpha, beta in ((1.0, 1.0), (0.5, 2.0)):
-        message, residual = training.client_step(
-            scheme, task, gradient, before, seeded_rng(1), alpha=alpha, beta=beta
-        )
-        sent = scheme.sent_coordinates(scheme.open(message, task), task)
-        assert sent.size == 16
-        expected = before + np.float32(alpha) * gradient
-        expected[sent] = 0
-        assert np.array_equal(residual, expected)
-    assert np.array_equal(before, np.ones(40, np.float32))  # a value in, a value out
 
 
 def test_a_fixed_bound_stays():
@@ -123,7 +107,7 @@ def deep_gradient_compression(problem, *, count, momentum, rate, rounds):
     return weights, np.array(u), np.array(v), sent
 
 
-@pytest.mark.parametrize(("momentum", "count"), [(0.0, 7), (0.5, 1), (0.5, 39), (0.9, 7), (0.9, 40)])
+@pytest.mark.parametrize(("momentum", "count"), [(0.0, 7), (0.5, 39), (0.9, 7), (0.9, 40)])
 def test_the_memory_is_the_transcriptions(momentum, count, monkeypatch):
     """Without momentum it is the plain residual; where all is sent, nothing is kept."""
     sent, original = [], Scheme.sent_coordinates

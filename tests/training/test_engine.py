@@ -39,17 +39,6 @@ def test_the_total_is_that_of_the_client_that_took_part_most():
     assert records[-1].epsilon_total == 200.0
 
 
-@pytest.mark.parametrize("scheme", [SIGNS, make_scheme("dgc", dim=40, bytes=38)], ids=["signs", "dgc"])
-def test_a_run_goes_on_from_any_state_to_the_same_bits(scheme):
-    state = training.initial_state(np.zeros(40, np.float32), settings())
-    states = [after for _, after in training.run(Quadratic(), scheme, settings(), state, 8)]
-    *_, (_, again) = training.run(Quadratic(), scheme, settings(), states[3], 8)
-    assert np.array_equal(again.weights, states[-1].weights)
-    assert again.bound == states[-1].bound
-    for client, residual in states[-1].residuals.items():
-        assert np.array_equal(again.residuals[client], residual)
-
-
 def test_a_lost_round_counts_as_spent_and_leaves_the_model():
     state = replace(training.initial_state(np.ones(40, np.float32), settings()), lost=0)
     record, state = Engine(problem=Quadratic(), scheme=SIGNS, settings=settings()).one_round(state)

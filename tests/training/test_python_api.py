@@ -1,7 +1,6 @@
 """``sqsgd.train``: the command's run from Python, with objects of one's own."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -127,23 +126,6 @@ def test_every_owner_is_a_client_unless_a_number_is_given(tmp_path):
     assert run.config.clients == 7
 
 
-class Undefined(Ranked):
-    """A metric that is not a number."""
-
-    lower_is_better = ()
-
-    def metrics(self, outputs, labels):
-        return {"share": math.nan, "most": math.inf}
-
-
-def test_metrics_are_numbers_and_the_loss_if_there_are_none(tmp_path):
-    run = sqsgd.train(dataset=numbers(), loss=Undefined(), **GOES_ON, out=tmp_path / "nan")
-    assert math.isnan(run.metrics["share"])
-    assert run.metrics["most"] == math.inf
-    run = sqsgd.train(dataset=numbers(), loss=absolute, **GOES_ON, out=tmp_path / "loss")
-    assert run.metrics == {"loss": run.summary["test_loss"]}
-
-
 def test_torch_keeps_its_threads_and_numbers_of_numpy_are_numbers(tmp_path):
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -160,8 +142,6 @@ def test_torch_keeps_its_threads_and_numbers_of_numpy_are_numbers(tmp_path):
     ("settings", "words"),
     [
         ({"options": "code=signs"}, "options = 'code=signs' must be of type dict"),
-        ({"config": "absent.toml"}, "No such file.*absent.toml"),
-        ({"epsilonn": 3.0}, "unknown key 'epsilonn' = 3.0; did you mean 'epsilon'"),
         ({"device": "cuda"}, "device = 'cuda' .*here there is cpu"),
         ({"dataset": numbers()}, "labels are torch.float32.* 'squared-error'"),
         ({"dataset": numbers(), "engine": "flower"}, "other processes, which need dataset by name"),
@@ -174,7 +154,7 @@ def test_wrong_settings_are_named(settings, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if torch.cuda.is_available() and settings.get("device") == "cuda":
         pytest.skip("there is a cuda device")
-    with pytest.raises((ValueError, FileNotFoundError), match=words):
+    with pytest.raises(ValueError, match=words):
         sqsgd.train(**{"model": "linear", **SMALL, **settings})
     assert not (tmp_path / "runs").exists()
 
@@ -194,8 +174,8 @@ TOKENS = np.arange(240).reshape(60, 4) % 5
 def test_every_kind_of_label_can_be_learned(dataset, loss, metrics, tmp_path):
     model = "gru" if loss == "cross-entropy" else "linear"
     run = sqsgd.train(dataset=dataset, model=model, loss=loss, epsilon=400.0, scheme="fedsgd", lr=0.5,
-                      out=tmp_path / "run", report=False, clients=4, rounds=30, bytes=12,
-                      evaluate_every=10)  # fmt: skip
+                      out=tmp_path / "run", report=False, clients=4, rounds=12, bytes=12,
+                      evaluate_every=4)  # fmt: skip
     assert list(run.metrics) == metrics
-    first, last = (line["test_loss"] for line in (run.records[9], run.records[29]))
+    first, last = (line["test_loss"] for line in (run.records[3], run.records[11]))
     assert last < first

@@ -12,7 +12,7 @@ from quadratic import Quadratic, after, settings
 from tiny_runs import prepared
 
 from sqsgd import SCHEMES, make_scheme
-from sqsgd.training import Settings, initial_state, rates, run
+from sqsgd.training import initial_state, rates, run
 
 PRIVATE = [name for name in SCHEMES if name not in ("fedsgd", "qsgd", "terngrad", "dgc")]
 
@@ -70,7 +70,6 @@ class Nothing(Quadratic):
         ("sqsgd-stateless", 1.0, 0.1),
         ("sqsgd-stateless", 4.0, 0.1),
         ("privunit-index", 4.0, 0.07),
-        ("sqkr", 4.0, 0.07),
         ("vqsgd", 20.0, 0.04),
     ],
 )
@@ -101,17 +100,9 @@ def test_the_rate_for_a_softmax_keeps_its_final_noise_whatever_the_budget(pretra
         assert state.weights.std() == pytest.approx(noise, rel=0.25)
 
 
-def test_a_constant_rate_is_half_of_one_that_falls():
-    scheme, about = made("vqsgd"), {"epsilon": 40.0, "bytes": 128, "seed": 1, "secure": True, "rounds": 50}
-    falling, constant = (Settings(**about, decay=decay).fitted(scheme, 10).lr for decay in ("linear", "none"))
-    assert constant == falling / 2
-    given = Settings(**about, lr=0.7, bound=3.0).fitted(scheme, 10)
-    assert (given.lr, given.bound) == (0.7, 3.0)
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ["sqsgd", "vqsgd", "piecewise", "fedsgd"])
 def test_the_default_rate_is_near_the_best_of_a_grid(scheme, tmp_path):
-    """On clouds; an eightieth is one test example."""
+    """On clouds; an eightieth is one test example. The next test has every scheme, from recorded runs."""
     budget = {"scheme": scheme, "epsilon": 20.0, "bytes": 16, "rounds": 40}
 
     def accuracy(**more):

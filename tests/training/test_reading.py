@@ -59,7 +59,7 @@ def test_a_damaged_line_ends_what_is_read(tmp_path, line):
     assert "line 5 of metrics.jsonl" in run.status
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]", b'{"notion": 3}', b'{"notion": "local"}'])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b'{"notion": "local"}'])
 def test_a_damaged_summary_is_damage(tmp_path, content):
     folder = write_run(tmp_path / "a")
     (folder / "summary.json").write_bytes(content)

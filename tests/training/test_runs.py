@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from tiny_runs import SIGNS, TINY, cut_off, finished, loaded, prepared, resumed, started, stopped
+from typed import typed
 
 from sqsgd.training import train
 from sqsgd.training.run_folder import CHECKPOINT, RunFolder
@@ -42,11 +43,20 @@ def test_a_run_writes_everything(tmp_path):
     }
 
 
-@pytest.mark.parametrize(("stop", "optimizer"), [(1, "sgd"), (4, "momentum"), (7, "adam"), (11, "sgd")])
-def test_an_interrupted_run_ends_in_the_same_bits(tmp_path, stop, optimizer):
+@pytest.mark.parametrize(
+    ("stop", "changes"),
+    [
+        (1, {}),
+        (4, {"optimizer": "momentum", "lr": 0.05}),
+        (7, {"optimizer": "adam", "lr": 0.05, **SIGNS}),
+        (11, {"scheme": "dgc", "bytes": 30, "lr": 0.05}),
+    ],
+)
+def test_an_interrupted_run_ends_in_the_same_bits(tmp_path, stop, changes):
+    """Residuals and momentum come back too."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    finished(whole, optimizer=optimizer, lr=0.05)
-    cut_off(prepared(broken, optimizer=optimizer, lr=0.05), stop)
+    finished(whole, **changes)
+    cut_off(prepared(broken, **changes), stop)
     again = loaded(broken)
     list(resumed(again))
     assert (whole / "model.safetensors").read_bytes() == (broken / "model.safetensors").read_bytes()
@@ -71,15 +81,6 @@ def interrupted(run, round):
     return run
 
 
-def test_an_interrupt_during_a_measurement_spoils_nothing(tmp_path):
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    finished(whole, checkpoint_every=1)
-    run = interrupted(prepared(broken, checkpoint_every=1), 10)
-    assert RunFolder(broken).load()[0].round == 9
-    assert [record.round for record in resumed(run)] == [9, 10, 11]
-    assert (whole / "model.safetensors").read_bytes() == (broken / "model.safetensors").read_bytes()
-
-
 @pytest.mark.parametrize("changes", [{"secure": True}, {"ledgers": "here"}])
 def test_a_round_whose_measurement_was_interrupted_is_not_made_again(tmp_path, changes):
     """Its reports have left their clients: with other noise they would be second ones."""
@@ -100,20 +101,28 @@ def command(folder, *arguments):
     return [script, "train", *(arguments or (*words, "--rounds", "300")), "--out", str(folder)]
 
 
-def test_a_killed_process_resumes_to_the_same_bits(tmp_path):
-    """Killed, resumed, interrupted, and resumed again."""
+def test_a_killed_process_resumes_to_the_same_bits(tmp_path, monkeypatch):
+    """Killed, resumed, interrupted in round 250 by Ctrl-C, and resumed again."""
     killed, metrics = tmp_path / "killed", tmp_path / "killed" / "metrics.jsonl"
-    for how, far in ((signal.SIGKILL, 15_000), (signal.SIGINT, 40_000)):
-        arguments = ["--resume"] if killed.exists() else []
-        process = subprocess.Popen(command(killed, *arguments), stderr=subprocess.PIPE)
-        deadline = time.monotonic() + 240  # on a busy machine
-        while not (metrics.exists() and metrics.stat().st_size > far) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        process.send_signal(how)
-        _, errors = process.communicate(timeout=240)
-        assert process.returncode == (-how if how == signal.SIGKILL else 128 + how), errors
-        assert (b"--resume" in errors) == (how != signal.SIGKILL)
-        assert not (killed / "model.safetensors").exists()
+    process = subprocess.Popen(command(killed), stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 240  # on a busy machine
+    while not (metrics.exists() and metrics.stat().st_size > 15_000) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == -signal.SIGKILL, errors
+    write = RunFolder.write
+
+    def interrupting(folder, line):
+        write(folder, line)
+        if line["round"] == 250:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "write", interrupting)
+        done = typed(command(killed, "--resume"))
+    assert (done.code, "--resume" in done.error) == (128 + signal.SIGINT, True)
+    assert not (killed / "model.safetensors").exists()
     list(resumed(loaded(killed)))
     options = {key: value for key, value in TINY.items() if not key.endswith("_every")}
     finished(tmp_path / "whole", options, rounds=300)
@@ -125,9 +134,7 @@ def test_a_killed_process_resumes_to_the_same_bits(tmp_path):
     ("changes", "words"),
     [
         ({"clients": 500}, "clients = 500 is more than the 320 training images"),
-        ({"options": {"norm_epsilon": 100.0}}, "norm_epsilon = 100"),
         ({"model": "tiny:batch_norm"}, "running statistics"),
-        ({"options": {"epsilon": 3.0}}, r"options\.epsilon = 3.0"),
         ({"scheme": "sqsgd-paper", "options": {"adaptive": "False"}}, "'False' must be true or false"),
         ({"bytes": 1000}, "bytes = 1000 is more than the whole gradient.*at most 144"),
         ({"dataset": "tiny:needs_an_argument"}, "the factory failed: TypeError"),
@@ -180,10 +187,10 @@ def test_a_run_that_was_killed_before_its_summary_loses_no_round(tmp_path, monke
     assert longer(tmp_path / "run", 14)[1].lost == -1
 
 
-@pytest.mark.parametrize(("scheme", "too_little"), [("vqsgd", 0.1), ("sqsgd", 0.02), ("privunit", 0.1)])
+@pytest.mark.parametrize(("scheme", "too_little"), [("vqsgd", 0.1), ("sqsgd", 0.02)])
 def test_what_cannot_be_learned_is_told_before(scheme, too_little, tmp_path):
     """Both ways. Guessing one of four classes gives a quarter; noise alone gives up to 0.6, by its seed."""
-    for epsilon, seeds in ((too_little, 4), (10.0, 1)):
+    for epsilon, seeds in ((too_little, 3), (10.0, 1)):
         reached = []
         for seed in range(seeds):
             folder = tmp_path / f"{epsilon} {seed}"
@@ -211,7 +218,7 @@ def test_a_users_own_files_are_not_replaced(tmp_path, name):
 
 @pytest.mark.parametrize(
     "change",
-    [{"epsilon": 6.0}, {"seed": 7}, {"scheme": "sqsgd-stateless"}, {"optimizer": "adam"}, {"clients": 5}],
+    [{"epsilon": 6.0}, {"seed": 7}, {"optimizer": "adam"}],
 )
 def test_a_run_does_not_go_on_under_another_configuration(tmp_path, change):
     """Else epsilon_total would be counted with the new epsilon for rounds that spent the old one."""

@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from tiny_runs import ONCE, cut_off, finished, loaded, prepared, resumed, started
+from tiny_runs import ONCE, finished, loaded, prepared, started
 
 from sqsgd.cli.train import describe
 from sqsgd.learning.problem import LearningProblem
@@ -25,14 +25,6 @@ def test_the_total_is_the_epsilon_of_one_report(folder):
     assert summary["scheme"] == load_config(folder / "config.toml").scheme == "privunit-index"
     assert summary["bytes_up"] <= 64
     assert summary["accuracy"] > 0.5  # of 4,000 users; chance is 0.1
-
-
-def test_a_run_that_stopped_goes_on_to_the_same_model(folder, tmp_path):
-    cut_off(prepared(tmp_path / "run", ONCE), 4)
-    again = loaded(tmp_path / "run")
-    list(resumed(again))
-    models = [(path / "model.safetensors").read_bytes() for path in (tmp_path / "run", folder)]
-    assert models[0] == models[1]
 
 
 def killed_in_round(folder, number, **changes):
@@ -106,17 +98,6 @@ def test_refusals_are_told(tmp_path):
     summary = json.loads((tmp_path / "second" / "summary.json").read_text())
     assert summary["refused"] == sum(record.refused for record in records) == 20
     assert "20 reports, by their clients' own ledgers" in describe(summary, tmp_path)
-
-
-def test_an_epsilon_of_each_weight_is_not_called_the_total(tmp_path):
-    finished(
-        tmp_path / "run", ONCE, clients=20, rounds=2, scheme="ldp-fl", epsilon=2.0, bytes=600,
-        options={"per_weight": True},
-    )  # fmt: skip
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert "which is the total" not in describe(summary, tmp_path)
-    write_report([tmp_path / "run"], tmp_path / "page.html")
-    assert "is the total: all that a" not in (tmp_path / "page.html").read_text()
 
 
 def test_a_softmax_by_sgd_has_a_bound_and_a_rate_of_its_own(tmp_path):

@@ -30,14 +30,10 @@ def test_the_files_of_the_figures_load_and_survive_a_round_trip(path, small):
 
 
 def test_panels_times_arms_times_seeds():
-    sweep = make_sweep(
-        {**SWEEP, "panels": [{"epsilon": 60.0}, {"epsilon": 20.0, "arms": [{"scheme": "sqsgd"}]}]}, ""
-    )
-    assert [(cell.panel, cell.arm) for cell in sweep.cells()] == [
-        ("epsilon 60", "sqsgd"),
-        ("epsilon 60", "fedsgd"),
-        ("epsilon 20", "sqsgd"),
-    ]
+    panels = [{"epsilon": 60.0}, {"epsilon": 20.0, "arms": [{"scheme": "sqsgd"}]}]
+    sweep = make_sweep({**SWEEP, "panels": panels}, "")
+    found = [f"{cell.panel}, {cell.arm}" for cell in sweep.cells()]
+    assert found == ["epsilon 60, sqsgd", "epsilon 60, fedsgd", "epsilon 20, sqsgd"]
     assert len(sweep.tuning_jobs()) == 3 * 2
     jobs = sweep.jobs({cell.name: 0.05 for cell in sweep.cells()})
     assert len(jobs) == 3 * 2
@@ -87,13 +83,14 @@ def test_what_is_wrong_is_named_before_anything_runs(change, message):
         make_sweep({**SWEEP, **change}, "a test")
 
 
-def finished(values, out, **options):
+def finished(values, out, resume=False):
     sweep = make_sweep(values, "a test")
-    sweeps.open_folder(sweep, out, resume=options.pop("resume", False))
-    ticks = list(sweeps.run_sweep(sweep, out, **{"jobs": 2, **options}))
+    sweeps.open_folder(sweep, out, resume=resume)
+    ticks = list(sweeps.run_sweep(sweep, out, jobs=1))
     return ticks, json.loads((out / "table.json").read_text())
 
 
+@pytest.mark.usefixtures("one_process")
 def test_a_sweep_ends_with_a_table_names_what_failed_and_is_not_done_twice(tmp_path):
     out, wrong = tmp_path / "sweep", {"scheme": "sqsgd", "options": {"levels": 1000}}
     values = {**SWEEP, "arms": [*SWEEP["arms"], wrong]}
@@ -110,7 +107,7 @@ def test_a_sweep_ends_with_a_table_names_what_failed_and_is_not_done_twice(tmp_p
     assert len(summaries) == 8
     held = json.loads(next(iter(out.glob("tuning/sqsgd/*/summary.json"))).read_text())["held_out"]
     assert held == "32 training images of tiny:data, held out"
-    _, again = finished(values, out, resume=True, jobs=1)
+    _, again = finished(values, out, resume=True)
     assert again == rows
     assert summaries == {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}
 
@@ -143,7 +140,7 @@ def test_two_processes_do_not_run_one_sweep(tmp_path):
     assert not list(tmp_path.rglob("metrics.jsonl"))
 
 
-COMPARE = [str(Path(sys.executable).with_name("sqsgd")), "compare", "--json", "--out"]
+COMPARE = [str(Path(sys.executable).with_name("sqsgd")), "compare", "--jobs", "1", "--json", "--out"]
 MARK = "SQSGD_TEST_MARK"
 
 
@@ -165,28 +162,27 @@ def marked(mark):
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
-def test_a_sweep_that_was_killed_or_interrupted_goes_on_to_the_same_models(tmp_path):
+def test_a_sweep_that_was_killed_or_interrupted_goes_on_to_the_same_models(tmp_path, request):
     """Nobody trains on when its first process was killed."""
     base = {**SWEEP["base"], "rounds": 200, "evaluate_every": 200}
     sweep = make_sweep({**SWEEP, "base": base, "rates": [0.05], "arms": SWEEP["arms"][:1]}, "")
     out, config, mark = tmp_path / "sweep", tmp_path / "sweep.toml", f"test-{os.getpid()}-{tmp_path.name}"
     config.write_text(sweep.to_toml())
-    for how, far in ((signal.SIGKILL, 5_000), (signal.SIGINT, 20_000)):
-        more = ["--resume"] if out.exists() else ["--config", str(config)]
-        about = {"stderr": subprocess.PIPE, "env": {**os.environ, MARK: mark}}
-        process = subprocess.Popen([*COMPARE, str(out), *more], **about)
-        try:
-            wait_until(lambda far=far: any(p.stat().st_size > far for p in out.rglob("metrics.jsonl")))
-            assert len(marked(mark)) >= 3  # it, and two that train
-            process.send_signal(how)
-            wait_until(lambda: not marked(mark))
-        finally:
-            for pid in marked(mark):
-                os.kill(pid, signal.SIGKILL)
-            _, errors = process.communicate()
-    assert process.returncode == 130, errors
-    assert b"--resume" in errors
+    environment = {**os.environ, MARK: mark}
+    process = subprocess.Popen([*COMPARE, str(out), "--config", str(config)], env=environment)
+    try:
+        wait_until(lambda: any(path.stat().st_size > 5_000 for path in out.rglob("metrics.jsonl")))
+        assert len(marked(mark)) >= 2  # it, and one that trains
+        process.send_signal(signal.SIGKILL)
+        wait_until(lambda: not marked(mark))
+    finally:
+        for pid in marked(mark):
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+    with pytest.raises(sweeps.Interrupted):
+        list(sweeps.run_sweep(sweep, out, jobs=1, stop=[signal.SIGINT]))
     assert not (out / "table.json").exists()
+    request.getfixturevalue("one_process")
     list(sweeps.run_sweep(sweep, out, jobs=1))
     for job in sweep.jobs({"sqsgd": 0.05}):
         run, state = train.prepare(job.config, tmp_path / "whole" / job.folder).started()
@@ -218,16 +214,12 @@ def test_each_cell_takes_the_rate_at_which_it_did_best(tmp_path):
     assert sweeps.choose(alone, tmp_path) == {"sqsgd": 0.7, "fedsgd": 0.7}
 
 
-def error(value):
-    return {"accuracy": None, "metric": "RMSE", "better": "lower", "metrics": {"RMSE": value}}
-
-
 def test_of_errors_the_lowest_is_best(tmp_path):
-    sweep = make_sweep(SWEEP, "a test")
+    sweep, error = make_sweep(SWEEP, "a test"), {"accuracy": None, "metric": "RMSE", "better": "lower"}
     for cell, values in (("sqsgd", (0.4, 0.6)), ("fedsgd", ("nan", 0.9))):
         for rate, value in zip(sweep.rates, values, strict=True):
-            written(tmp_path / f"tuning/{cell}/lr-{rate:g}", **error(value))
-        written(tmp_path / f"runs/{cell}/seed-1", **error(values[1]))
+            written(tmp_path / f"tuning/{cell}/lr-{rate:g}", **error, metrics={"RMSE": value})
+        written(tmp_path / f"runs/{cell}/seed-1", **error, metrics={"RMSE": values[1]})
     assert sweeps.choose(sweep, tmp_path) == {"sqsgd": 0.05, "fedsgd": 0.2}
     rows = sweeps.table(sweep, tmp_path, {"sqsgd": 0.05, "fedsgd": 0.2})
     assert [(row["arm"], row["metric"], row["value"]) for row in rows] == [
