@@ -342,13 +342,10 @@ class PrivQuant(Mechanism):
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
         """privatize(quantize(x, bound, rng), rng) for a float32 vector, in one pass if K = 2^b."""
-        return (self._randomized(x, bound, rng),)
-
-    def _randomized(self, x: Vector, bound: float, rng: Rng) -> Codes:
         from sqsgd._internal.kernels.sampling import round_and_scramble_bytes, round_and_scramble_pairs
 
         if not self._bits:
-            return self.privatize(self.quantize(x, bound, rng), rng)
+            return (self.privatize(self.quantize(x, bound, rng), rng),)
         x, bound = checks.shaped("x", x, self.dim), checks.real("bound", bound, 1e-30, 1e30)
         wanted = self.law.sampler.draw(check_rng(rng))
         kernel = round_and_scramble_bytes if self._width == 1 else round_and_scramble_pairs
@@ -362,8 +359,8 @@ class PrivQuant(Mechanism):
         if min(counts) < 0:
             raise ValueError("x contains NaN or infinity")
         if counts == [goal]:  # the kernel has made all the usual tries
-            return out
-        return self._adjusted(codes, out, sum(counts), wanted, rng)
+            return (out,)
+        return (self._adjusted(codes, out, sum(counts), wanted, rng),)
 
     @cached_property
     def _one_pass_bytes(self) -> int:
