@@ -35,7 +35,7 @@ def test_a_scheme_that_promises_nothing_does_not_pass(tmp_path):
     """Neither as JSON nor as a page nor as a table."""
     done = run("--scheme", "fedsgd", *SMALL, "--out", str(tmp_path), "--json")
     told = json.loads(done.stdout)
-    assert (done.exit_code, told["result"], told["passed"]) == (0, "nothing to audit", False)
+    assert (done.exit_code, told["result"], told["passed"]) == (2, "nothing to audit", False)
     assert '<p class="verdict nothing"' in (tmp_path / "audit.html").read_text()
     done = run("--scheme", "fedsgd", *SMALL)
     assert done.stdout.startswith("NOTHING TO AUDIT\n")

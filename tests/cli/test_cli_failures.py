@@ -38,6 +38,14 @@ def test_wrong_usage_is_reported_as_json_too(capsys, arguments, words):
 # ---------------------------------------------------------------- how commands end
 
 
+def test_a_training_that_diverges_has_failed(capsys, tmp_path):
+    """That is not wrong usage: rounds were paid for, and they are kept."""
+    rates = ["--lr", "1e9", "--decay", "none", "--scheme", "fedsgd"]
+    small = ["--model", "mlp", "--clients", "2", "--rounds", "60", "--evaluate-every", "60"]
+    assert run(app, ["train", *small, *rates, "--out", str(tmp_path / "run"), "--json"]) == 1
+    assert "a learning rate below 1e+09 may help" in json.loads(capsys.readouterr().out)["error"]
+
+
 class Raising:
     """Stands in for the app: a command that raises a given exception."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sqsgd.cli.options import Bytes, Dim, Epsilon, Json, SchemeName, SchemeOption, scheme_options
-from sqsgd.cli.output import print_result, print_table, wrapped
+from sqsgd.cli.output import FAILED, WRONG_USAGE, print_result, print_table, wrapped
 
 if TYPE_CHECKING:
     from sqsgd.audit import Audit, Finding
@@ -31,7 +31,7 @@ def audit(
 ) -> None:
     """Try to break a scheme as implemented. Exits with 1 if a promise is broken; a pass proves nothing.
 
-    A scheme without a guarantee cannot pass: the result is "nothing to audit", and passed is false.
+    A scheme without a guarantee cannot pass: the result is "nothing to audit", and the exit status is 2.
 
     It checks likelihood ratios, real reports, output distributions, noise reuse and leaks outside the codes,
     and tries to reconstruct directions and images.
@@ -66,7 +66,7 @@ def audit(
         _print(found)
     lines = (wrapped(found.verdict), *(f"written to {path}" for path in written))
     print_result(as_json, {**found.to_dict(), "files": written}, *lines)
-    raise typer.Exit(1 if found.violated else 0)
+    raise typer.Exit(FAILED if found.violated else 0 if found.passed else WRONG_USAGE)
 
 
 def _print(found: Audit) -> None:

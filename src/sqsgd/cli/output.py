@@ -1,6 +1,6 @@
 """What commands print, as wide as the terminal or as JSON; and how they fail, with an exit status.
 
-0: success. 1: a privacy promise is broken, or the work failed. 2: wrong usage, nothing was done.
+0: success. 1: a privacy promise is broken, or the work failed. 2: wrong usage, or nothing to audit.
 70: internal error, with a traceback. 128 plus the signal's number: stopped by a signal.
 """
 
@@ -119,8 +119,9 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 def explained(error: Exception) -> tuple[str, int]:
     from sqsgd.privacy.ledger import ReportRefused
+    from sqsgd.training.algorithm import Diverged
 
-    if isinstance(error, ReportRefused):
+    if isinstance(error, ReportRefused | Diverged):
         return str(error), FAILED
     if isinstance(error, ModuleNotFoundError):
         extra = next((extra for extra, modules in EXTRAS.items() if error.name in modules), "")

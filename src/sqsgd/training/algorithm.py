@@ -51,9 +51,13 @@ def round_step(
     return replace(after, residuals=residuals), record
 
 
-def diverged(settings: Settings, state: State, error: ValueError, client: int | None = None) -> ValueError:
+class Diverged(ValueError):
+    """A client's vector cannot be encoded in this round, most likely because the training has diverged."""
+
+
+def diverged(settings: Settings, state: State, error: ValueError, client: int | None = None) -> Diverged:
     who = "" if client is None else f"client {client}: "
-    return ValueError(
+    return Diverged(
         f"round {state.round}, {who}{error}; if training has diverged, a learning rate below "
         f"{settings.lr:g} may help"
     )

@@ -130,12 +130,12 @@ class Sweep:
         """One run per learning rate of each cell, measured once, on training images that were held out."""
         if len(self.rates) == 1:
             return []
-        jobs = []
-        for cell in self.cells():
-            rounds = self.tuning_rounds or cell.values.get("rounds", RunConfig.rounds)
-            keys = {"validation": self.validation, "rounds": rounds, "evaluate_every": rounds}
-            jobs += [cell.job("tuning", rate, TUNING_SEED, **keys) for rate in self.rates]
-        return jobs
+        return [self.tuning_job(cell, rate) for cell in self.cells() for rate in self.rates]
+
+    def tuning_job(self, cell: Cell, rate: float) -> Job:
+        rounds = self.tuning_rounds or cell.values.get("rounds", RunConfig.rounds)
+        keys = {"validation": self.validation, "rounds": rounds, "evaluate_every": rounds}
+        return cell.job("tuning", rate, TUNING_SEED, **keys)
 
     def jobs(self, chosen: Mapping[str, float]) -> list[Job]:
         cells = [cell for cell in self.cells() if cell.name in chosen]
@@ -326,7 +326,10 @@ def run_sweep(sweep: Sweep, out: Path, *, jobs: int, stop: Sequence[object] = ()
                 raise Interrupted
 
         try:
-            yield from run_all("choosing learning rates", sweep.tuning_jobs())
+            todo = sweep.tuning_jobs()
+            while todo:
+                yield from run_all("choosing learning rates", todo)
+                todo = wider(sweep, out)
             chosen = choose(sweep, out)
             yield from run_all("training", sweep.jobs(chosen))
         except BrokenProcessPool:
@@ -340,15 +343,47 @@ def choose(sweep: Sweep, out: Path) -> dict[str, float]:
         return dict.fromkeys((cell.name for cell in sweep.cells()), sweep.rates[0])
     chosen: dict[str, float] = {}
     for cell in sweep.cells():
-        ranks: dict[float, float] = {}
-        for rate in sweep.rates:
-            summary = summary_of(out / f"tuning/{cell.name}/lr-{rate:g}")
-            if summary and (measured := read_headline(summary)) and not math.isnan(measured[1]):
-                headline, value = measured
-                ranks[rate] = summary["test_loss"] if sweep.choose_by == "loss" else headline.rank(value)
-        if ranks:
-            chosen[cell.name] = min(ranks, key=ranks.__getitem__)
+        rank, _, asked = min(tried(sweep, cell, out), default=(math.inf, 0.0, 0.0))
+        if rank < math.inf:
+            chosen[cell.name] = asked
     return chosen
+
+
+def tried(sweep: Sweep, cell: Cell, out: Path) -> list[tuple[float, float, float]]:
+    """The rank, the rate and the rate as asked for (0: by the rule) of each tuning run that has ended.
+
+    The best run has the least rank; a run that failed has an infinite one.
+    """
+    found = []
+    for folder in (out / "tuning" / cell.name).glob("lr-*"):
+        asked, summary = float(folder.name.removeprefix("lr-")), summary_of(folder)
+        if summary and (measured := read_headline(summary)) and not math.isnan(measured[1]):
+            headline, value = measured
+            rank = summary["test_loss"] if sweep.choose_by == "loss" else headline.rank(value)
+            found.append((rank, float(summary.get("lr", asked)), asked))
+        elif summary or (folder / "error.txt").exists():
+            found.append((math.inf, asked, asked))
+    return sorted(found)
+
+
+def wider(sweep: Sweep, out: Path) -> list[Job]:
+    """Tuning runs at the next rate beyond the grid, for cells whose best rate is at its edge.
+
+    The grid goes on with 1 and 3 times powers of ten, until a rate on each side of the best is not better.
+    """
+    jobs = []
+    for cell in sweep.cells():
+        ranks = [(rank, rate) for rank, rate, _ in tried(sweep, cell, out) if rate > 0]
+        rates = [rate for _, rate in ranks]
+        if not ranks or ranks[0][0] in (math.inf, *(rank for rank, _ in ranks[1:])):
+            continue  # all failed, or another rate is as good
+        best = rates[0]
+        steps = [factor * 10.0**power for power in range(-6, 6) for factor in (1, 3)]
+        if best == max(rates):
+            jobs += [sweep.tuning_job(cell, step) for step in steps if step > 1.01 * best][:1]
+        if best == min(rates):
+            jobs += [sweep.tuning_job(cell, step) for step in steps if step < 0.99 * best][-1:]
+    return jobs
 
 
 def summary_of(folder: Path) -> dict[str, Any] | None:
