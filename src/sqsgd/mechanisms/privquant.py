@@ -18,8 +18,9 @@ from flint import arb, fmpq
 from sqsgd._internal import checks, exact
 from sqsgd._internal.checks import Vector
 from sqsgd._internal.exact import Densities
-from sqsgd._internal.geometry import clamped_square, normal_points
-from sqsgd.core.codec import Column, Columns
+from sqsgd._internal.geometry import clamped_square, kept_share, normal_points
+from sqsgd.core import Mechanism, Privacy, Traits
+from sqsgd.core.codec import Column, Columns, Layout
 from sqsgd.core.random import Rng, check_rng
 from sqsgd.mechanisms.scalardp import Sized, log_densities
 
@@ -217,8 +218,8 @@ RUN, SPARE_BYTES = 256, 32  # rounding keeps spare words for each run of coordin
 
 
 @final
-class PrivQuant:
-    """Stochastic K-level quantisation and its exact ε-LDP privatisation.
+class PrivQuant(Mechanism):
+    """Stochastic K-level quantisation and its exact ε-LDP privatisation, of vectors in [-bound, bound]^dim.
 
     By default τ is the proven optimum and p lies on the privacy boundary. ``threshold`` alone puts p on the
     boundary for it; ``keep`` alone uses the largest threshold that ε admits; both fix the mechanism, and
@@ -301,6 +302,18 @@ class PrivQuant:
         """m: the mean of a privatised value is m times the value."""
         return self.law.scale
 
+    @property
+    def layout(self) -> Layout:
+        return (Column(self.dim, self.levels),)
+
+    @property
+    def privacy(self) -> Privacy:
+        return Privacy(epsilon=self.epsilon, notion="local")
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(bounds_coordinates=True, blanket=(self.law.weights,))
+
     def quantize(self, x: Any, bound: float, rng: Rng) -> Codes:
         """Round each x[j] in [-bound, bound] without bias to a neighbouring level (codes 0..K-1)."""
         from sqsgd._internal.kernels.sampling import round_randomly
@@ -327,8 +340,11 @@ class PrivQuant:
             count += kernel(codes[part], self._bits or self.levels, keep, noise, out[part])
         return self._adjusted(codes, out, count, wanted, rng)
 
-    def randomize(self, x: Vector, bound: float, rng: Rng) -> Codes:
+    def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
         """privatize(quantize(x, bound, rng), rng) for a float32 vector, in one pass if K = 2^b."""
+        return (self._randomized(x, bound, rng),)
+
+    def _randomized(self, x: Vector, bound: float, rng: Rng) -> Codes:
         from sqsgd._internal.kernels.sampling import round_and_scramble_bytes, round_and_scramble_pairs
 
         if not self._bits:
@@ -367,7 +383,7 @@ class PrivQuant:
         share = max(0.0, (wanted * self.levels / self.dim - 1) / (self.levels - 1))
         steps = 1 << (16 if not self._bits else 8 * self._width - self._bits)
         keep = min(round(share * steps), steps - 1) << self._bits
-        return (keep, -1)[16 * (self.dim - wanted) < self.dim]
+        return -1 if 16 * (self.dim - wanted) < self.dim else keep
 
     def _adjusted(self, codes: Codes, out: Codes, count: int, wanted: int, rng: Rng) -> Codes:
         """Move ``out`` to exactly the wanted matches; idle tries hide in the time how many were needed."""
@@ -390,8 +406,8 @@ class PrivQuant:
         return steps * np.uint64(0x9E3779B97F4A7C15)  # spread over all coordinates
 
     def estimate(self, out: Any, bound: float) -> npt.NDArray[np.float64]:
-        """The unbiased estimate of x: the level values over m."""
-        codes = checks.codes("out", out, self.dim, self.levels)
+        """The unbiased estimate of x from ``privatize`` or ``randomize``: the level values over m."""
+        codes = self._codes(out)
         bound = checks.real("bound", bound, 1e-30, 1e30)
         return (2.0 * codes / (self.levels - 1) - 1.0) * (bound / self.scale)
 
@@ -421,15 +437,23 @@ class PrivQuant:
         uniform = reach**2 * (self.levels + 1) / (3 * (self.levels - 1))
         return rounded / self.scale + self.law.loss * uniform / self.scale**2
 
-    def log_density(self, out: Any, codes: Any) -> float:
-        """ln P(privatize(codes) = out)."""
-        out = checks.codes("out", out, self.dim, self.levels)
-        codes = checks.codes("codes", codes, self.dim, self.levels)
-        return self.law.log_densities[0 if np.count_nonzero(out == codes) >= self.threshold else 1]
+    def relative_error(self, share: float) -> float:
+        """For Gaussian coordinates whose bound is three deviations of a vector at this share of it."""
+        reach = 3.0 / share
+        return self.gaussian_energy(reach) - 2 * kept_share(reach) + 1
 
-    def log_likelihood(self, out: Any, x: Any, bound: float) -> float:
-        """ln P(privatize(quantize(x, bound)) = out) = ln(A H + B (1 - H)), H = P(matches >= τ)."""
-        out = checks.codes("out", out, self.dim, self.levels).astype(np.float64)
+    def _codes(self, out: Any) -> Codes:
+        return checks.codes("out", out[0] if isinstance(out, tuple) else out, self.dim, self.levels)
+
+    def log_density(self, out: Any, x: Any, bound: float | None = None) -> float:
+        """ln P(privatize(x) = out) for codes x; with ``bound``, ln P(randomize(x, bound) = out).
+
+        The latter is ln(A H + B (1 - H)), H = P(matches >= τ) over the rounding.
+        """
+        out = self._codes(out)
+        if bound is None:
+            codes = checks.codes("codes", x, self.dim, self.levels)
+            return self.law.log_densities[0 if np.count_nonzero(out == codes) >= self.threshold else 1]
         bound = checks.real("bound", bound, 1e-30, 1e30)
         y = np.clip(checks.vector("x", x, self.dim).astype(np.float64), -bound, bound)
         position = (y + bound) * (self.levels - 1) / (2 * bound)
@@ -476,9 +500,9 @@ class Quantized(Sized):
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
         x, half_range, size = self.prepared(x, bound)
-        return self.with_symbol(self.quantizer.randomize(x, half_range, rng), size, rng)
+        return self.with_symbol(self.quantizer.randomize(x, half_range, rng)[0], size, rng)
 
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
         x, half_range, size = self.prepared(x, bound)
-        density = self.quantizer.log_likelihood(columns[0], x, half_range)
+        density = self.quantizer.log_density(columns[0], x, half_range)
         return density + self.symbol_density(columns, size)

@@ -68,8 +68,9 @@ class Direction(Quantized):
     def prepared(self, x: Vector, bound: float) -> tuple[Vector, float, float]:
         x = checks.shaped("x", x, self.dim)
         norm = checks.finite_size("x", l2_norm(x))
-        ways = (x, self.reach * norm / math.sqrt(self.dim), norm / bound), (np.zeros_like(x), 1.0, 0.0)
-        return ways[norm < 1e-6 * bound]  # that is zero; both are computed: the time does not tell which
+        vector = x, self.reach * norm / math.sqrt(self.dim), norm / bound
+        zero = np.zeros_like(x), 1.0, 0.0  # computed in any case, so that the time is the same
+        return zero if norm < 1e-6 * bound else vector
 
     def estimate(self, columns: Columns, bound: float) -> Estimate:
         norm, total = bound * self.norm.estimate(int(columns[1][0])), np.zeros(self.dim, np.float32)
